@@ -4,7 +4,6 @@ import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import type { Page } from 'playwright-core'
 import { Tunery } from '../../sdk/index.ts'
-import { full } from '../support/full.ts'
 import { tiny } from '../support/tiny.ts'
 import { type Furniture, furnish } from './furnish.ts'
 import {
@@ -18,12 +17,10 @@ import {
   type Visit,
 } from './support.ts'
 
-// shell.test.ts looks at the lists without all that is made here, in each run.
-const options = { skip: full.skip || browserTest.skip }
 let service: BrowserService
 let furniture: Furniture & { addresses: string[]; invitation: string }
 before(async () => {
-  if (options.skip) return
+  if (browserTest.skip) return
   service = await startBrowserService('axe')
   furniture = await furnishMore()
 })
@@ -109,16 +106,20 @@ for (const { name, size } of [
   { name: 'on a phone', size: phone },
   { name: 'at a desk', size: desktop },
 ])
-  test(`axe finds nothing serious on any page ${name}, light and dark, and none is too wide`, options, async (t) => {
-    const visit = await service.visit({ size, reducedMotion: true })
-    const visitor = await service.visit({ size, reducedMotion: true, signedIn: false })
-    const found = await look(visit, furniture.addresses, size.width)
-    found.push(...(await look(visitor, ['/sign-in', furniture.invitation, '/share/nothing'], size.width)))
-    assert.deepEqual(found, [])
-    t.diagnostic(`${furniture.addresses.length + 3} pages`)
-  })
+  test(
+    `axe finds nothing serious on any page ${name}, light and dark, and none is too wide`,
+    browserTest,
+    async (t) => {
+      const visit = await service.visit({ size, reducedMotion: true })
+      const visitor = await service.visit({ size, reducedMotion: true, signedIn: false })
+      const found = await look(visit, furniture.addresses, size.width)
+      found.push(...(await look(visitor, ['/sign-in', furniture.invitation, '/share/nothing'], size.width)))
+      assert.deepEqual(found, [])
+      t.diagnostic(`${furniture.addresses.length + 3} pages`)
+    },
+  )
 
-test('nor on what opens above them', options, async (t) => {
+test('nor on what opens above them', browserTest, async (t) => {
   const opened: [address: string, button: string][] = [
     ['/settings/keys', 'Create key'],
     ['/settings/webhooks', 'Add webhook'],

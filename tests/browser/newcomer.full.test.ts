@@ -7,17 +7,14 @@ import { after, before, test } from 'node:test'
 import type { Page } from 'playwright-core'
 import { Tunery } from '../../sdk/index.ts'
 import { colourRows } from '../support/client.ts'
-import { full } from '../support/full.ts'
 import { type BrowserService, browserTest, startBrowserService } from './support.ts'
 
-// Half a minute: checks of rows and training are programs that start. Other tests look at each part in each run.
-const options = { skip: full.skip || browserTest.skip }
 let service: BrowserService
 let network: Awaited<ReturnType<typeof startNetwork>>
 let page: Page
 let complaints: string[]
 before(async () => {
-  if (options.skip) return
+  if (browserTest.skip) return
   service = await startBrowserService('newcomer', {}, { signIn: false })
   network = await startNetwork(Number(new URL(service.address).port))
   ;({ page, complaints } = await service.visit({ signedIn: false, address: network.address }))
@@ -210,7 +207,7 @@ async function evaluate(): Promise<void> {
     .waitFor()
 }
 
-test('a newcomer gets from the first link to a model that is compared with its base', options, async (t) => {
+test('a newcomer gets from the first link to a model that is compared with its base', browserTest, async (t) => {
   for (const step of [enter, makeKey, uploadAndCorrect, train, compare, evaluate]) {
     const started = performance.now()
     await step()
