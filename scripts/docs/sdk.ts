@@ -4,7 +4,7 @@ import { z } from 'zod'
 import { ChatChunk } from '../../contract/chat.ts'
 import { CompletionResponse } from '../../contract/completions.ts'
 import type { Route } from '../../contract/route.ts'
-import { bodyOf, schemaNames } from '../../server/http/schema-names.ts'
+import { bodyOf, contractNames } from '../../server/http/schema-names.ts'
 import { type Resources, resources } from './sdk-resources.ts'
 
 type Json = Record<string, unknown>
@@ -83,7 +83,7 @@ const referencesIn = (schema: Json) =>
 /** `types.ts` and `operations.ts`, by name. */
 export async function sdkFiles(): Promise<Record<string, string>> {
   const operations = operationsOf()
-  const outputs = await schemaNames()
+  const { schemas: outputs } = await contractNames()
   const inputs = new Map(outputs)
   for (const { route, path } of operations) {
     const response = successOf(route)

@@ -1,2 +1,3 @@
 // Accounts, members, API keys and the operator. What the rest of the service may import.
+export { memberResponse } from './members.ts'
 export { type Accounts, createAccounts } from './service.ts'

@@ -5,7 +5,7 @@ import { jsonSchemaTransform, jsonSchemaTransformObject } from 'fastify-type-pro
 import { z } from 'zod'
 import { errorResponses, type Route } from '../../contract/route.ts'
 import { isCreateRoute } from './idempotency.ts'
-import { bodyOf, operationNames, schemaNames } from './schema-names.ts'
+import { bodyOf, contractNames } from './schema-names.ts'
 
 /**
  * Serves OpenAPI 3.0 at /v1/openapi.json, made from the schemas that validate the routes. The dashboard's page at /docs
@@ -14,12 +14,12 @@ import { bodyOf, operationNames, schemaNames } from './schema-names.ts'
 export async function describeApi(app: FastifyInstance, version: string): Promise<void> {
   /** Operations with a body that may be left out. */
   const optional = new Set<string>()
+  const { schemas, operations } = await contractNames()
   // Objects have names, so that a generated client has a type for each instead of one for each use. A query and
   // a form are described field by field.
-  for (const [schema, id] of await schemaNames())
+  for (const [schema, id] of schemas)
     if (isObject(schema) && !/(Query|Fields)$/.test(id))
       z.globalRegistry.add(schema, { ...z.globalRegistry.get(schema), id })
-  const operations = await operationNames()
   await app.register(swagger, {
     openapi: {
       openapi: '3.0.3',

@@ -10,30 +10,28 @@ const renamed: Record<string, string> = { File: 'FileObject', Response: 'Respons
 
 const pascal = (words: string[]) => words.map((word) => word[0]!.toUpperCase() + word.slice(1)).join('')
 
-async function exportsOf(): Promise<{ file: string; name: string; value: unknown }[]> {
-  const files = globSync('contract/*.ts', { cwd: root }).sort()
-  const modules = await Promise.all(files.map((file) => import(path.join(root, file)) as Promise<object>))
-  return modules.flatMap((module, index) =>
-    Object.entries(module).map(([name, value]) => ({ file: path.basename(files[index]!, '.ts'), name, value })),
-  )
+interface ContractNames {
+  /** Every schema that a file of the contract exports; of two with one name, the second has its file's before it. */
+  schemas: Map<z.ZodType, string>
+  /** The operation of each route: the name under which the contract exports it, such as `createJob`. */
+  operations: Map<unknown, string>
 }
 
-/** The operation of each route: the name under which the contract exports it, such as `createJob`. */
-export const operationNames = async (): Promise<Map<unknown, string>> =>
-  new Map((await exportsOf()).map(({ name, value }) => [value, name]))
-
-/** Every schema that a file of the contract exports, by its name; of two with one name, the second also by its file's. */
-export async function schemaNames(): Promise<Map<z.ZodType, string>> {
-  const found = new Map<z.ZodType, string>()
+export async function contractNames(): Promise<ContractNames> {
+  const schemas = new Map<z.ZodType, string>()
+  const operations = new Map<unknown, string>()
   const taken = new Set<string>()
-  for (const { file, name, value } of await exportsOf())
-    if (/^[A-Z]/.test(name) && value instanceof z.ZodType && !found.has(value)) {
-      const own = renamed[name] ?? name
-      const free = taken.has(own) ? pascal([...file.split('-'), own]) : own
-      taken.add(free)
-      found.set(value, free)
+  for (const file of globSync('contract/*.ts', { cwd: root }).sort())
+    for (const [name, value] of Object.entries((await import(path.join(root, file))) as Record<string, unknown>)) {
+      if (!(value instanceof z.ZodType)) operations.set(value, name)
+      else if (/^[A-Z]/.test(name) && !schemas.has(value)) {
+        const own = renamed[name] ?? name
+        const free = taken.has(own) ? pascal([...path.basename(file, '.ts').split('-'), own]) : own
+        taken.add(free)
+        schemas.set(value, free)
+      }
     }
-  return found
+  return { schemas, operations }
 }
 
 /** The body of a route's requests; undefined where it may be left out and has no fields. */

@@ -7,7 +7,7 @@ import { roleScopes } from '../../contract/scopes.ts'
 import type { createInvitation, Invitation, Session, setPassword } from '../../contract/sign-in.ts'
 import { newId } from '../../lib/ids.ts'
 import { day_ms, hour_ms, isoTime } from '../../lib/utc-day.ts'
-import type { Accounts } from '../accounts/index.ts'
+import { type Accounts, memberResponse } from '../accounts/index.ts'
 import type { Db, Trx } from '../db/open.ts'
 import { type Page, pageOf } from '../db/page.ts'
 import { commandLineActor, recordAuditEntry } from '../events/audit.ts'
@@ -81,14 +81,6 @@ export function createSignIn({ db, accounts, sessions, throttle, now }: Options)
   const begin = (trx: Trx, user: store.UserRow, begun_by: Beginning['begun_by'], place: Place) =>
     sessions.begin(trx, user, { begun_by, ...place })
 
-  const memberOf = ({ id, name, email, role, created_at }: store.UserRow): Member => ({
-    id,
-    name,
-    email,
-    role,
-    created_at: isoTime(created_at),
-  })
-
   /**
    * Whether the inviter could make this invitation now. They know its link: once they were removed, or the member
    * became an owner, it must not let them in.
@@ -104,7 +96,7 @@ export function createSignIn({ db, accounts, sessions, throttle, now }: Options)
     if (!user || !(await isStillMeant(row, user))) return undefined
     return {
       id: row.id,
-      member: memberOf(user),
+      member: memberResponse(user),
       created_at: isoTime(row.created_at),
       expires_at: isoTime(row.expires_at),
     }

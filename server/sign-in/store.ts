@@ -8,6 +8,10 @@ export type PasskeyRow = Row<'passkeys'>
 export type UserRow = Row<'users'>
 type Any = Db | Trx
 
+/** Runs a deletion and returns how many rows it removed. */
+const deleted = async (query: { executeTakeFirst(): Promise<{ numDeletedRows: bigint }> }) =>
+  Number((await query.executeTakeFirst()).numDeletedRows)
+
 export const insertSession = (trx: Trx, row: NewRow<'sessions'>) => trx.insertInto('sessions').values(row).execute()
 /** A session with its member and account, unless the member was removed. */
 export const sessionByHash = (db: Any, hash: string) =>
@@ -31,16 +35,10 @@ export const sessions = (
   newestFirst(db.selectFrom('sessions').selectAll().where('user_id', '=', user_id), limit, after)
 export const touchSession = (trx: Trx, id: string, last_used_at: number) =>
   trx.updateTable('sessions').set({ last_used_at }).where('id', '=', id).execute()
-export const endSession = async (trx: Trx, user_id: string, id: string) =>
-  Number(
-    (await trx.deleteFrom('sessions').where('user_id', '=', user_id).where('id', '=', id).executeTakeFirst())
-      .numDeletedRows,
-  )
-export const endSessions = async (trx: Trx, user_id: string, except: string) =>
-  Number(
-    (await trx.deleteFrom('sessions').where('user_id', '=', user_id).where('id', '!=', except).executeTakeFirst())
-      .numDeletedRows,
-  )
+export const endSession = (trx: Trx, user_id: string, id: string) =>
+  deleted(trx.deleteFrom('sessions').where('user_id', '=', user_id).where('id', '=', id))
+export const endSessions = (trx: Trx, user_id: string, except: string) =>
+  deleted(trx.deleteFrom('sessions').where('user_id', '=', user_id).where('id', '!=', except))
 export const keepNewestSessions = (trx: Trx, user_id: string, count: number) =>
   trx
     .deleteFrom('sessions')
@@ -148,7 +146,7 @@ export const token = (db: Any, kind: TokenRow['kind'], hash: string, now: number
     .executeTakeFirst()
 /** Removes a token; false if another request was first. */
 export const takeToken = async (trx: Any, id: string) =>
-  Number((await trx.deleteFrom('sign_in_tokens').where('id', '=', id).executeTakeFirst()).numDeletedRows) > 0
+  (await deleted(trx.deleteFrom('sign_in_tokens').where('id', '=', id))) > 0
 export const removeTokensOf = (trx: Trx, user_id: string) =>
   trx.deleteFrom('sign_in_tokens').where('user_id', '=', user_id).execute()
 export const removeOldTokens = (db: Db, now: number) =>
@@ -186,11 +184,8 @@ export const passkeyByCredential = (db: Any, credential_id: string) =>
   db.selectFrom('passkeys').selectAll().where('credential_id', '=', credential_id).executeTakeFirst()
 export const updatePasskey = (trx: Trx, id: string, values: Partial<PasskeyRow>) =>
   trx.updateTable('passkeys').set(values).where('id', '=', id).execute()
-export const removePasskey = async (trx: Trx, user_id: string, id: string) =>
-  Number(
-    (await trx.deleteFrom('passkeys').where('user_id', '=', user_id).where('id', '=', id).executeTakeFirst())
-      .numDeletedRows,
-  )
+export const removePasskey = (trx: Trx, user_id: string, id: string) =>
+  deleted(trx.deleteFrom('passkeys').where('user_id', '=', user_id).where('id', '=', id))
 
 export const identity = (db: Any, issuer: string, subject: string) =>
   db
