@@ -66,9 +66,11 @@ async function plainly<T>(ceremony: Promise<T>): Promise<T> {
 }
 
 /** What a device calls itself, as a first name for its passkey. */
-export function deviceName(): string {
-  const { userAgent } = navigator
+export const deviceName = (): string => browserName(navigator.userAgent) ?? 'This device'
+
+/** `Firefox on Linux` of a browser's long name; undefined if it has neither. */
+export function browserName(userAgent: string): string | undefined {
   const system = /Windows|Android|iPhone|iPad|Mac OS|Linux|CrOS/.exec(userAgent)?.[0]?.replace('Mac OS', 'Mac')
   const browser = /Firefox|Edg|Chrome|Safari/.exec(userAgent)?.[0]?.replace('Edg', 'Edge')
-  return [browser, system].filter(Boolean).join(' on ') || 'This device'
+  return [browser, system].filter(Boolean).join(' on ') || undefined
 }

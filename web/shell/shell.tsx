@@ -1,7 +1,7 @@
 // The frame around every page of someone who is signed in.
-import { Dialog } from '@base-ui/react/dialog'
+
 import { Link, Outlet, useRouter } from '@tanstack/react-router'
-import { BookOpen, Braces, Menu as MenuIcon, WifiOff, X } from 'lucide-react'
+import { BookOpen, Braces, WifiOff } from 'lucide-react'
 import { useEffect, useState } from 'react'
 import { classes } from '../lib/classes.ts'
 import { useConnection } from '../lib/connection.ts'
@@ -9,7 +9,7 @@ import { queryClient } from '../lib/query.ts'
 import { useSessionQuery } from '../lib/session.ts'
 import { Announcer, SkipLink } from '../ui/announcer.tsx'
 import { Brand } from '../ui/brand.tsx'
-import { IconButton } from '../ui/button.tsx'
+import { NavigationDrawer } from '../ui/drawer.tsx'
 import { ErrorState, SkeletonLines } from '../ui/feedback.tsx'
 import { Redirect } from '../ui/redirect.tsx'
 import { AccountMenu } from './account-menu.tsx'
@@ -116,34 +116,16 @@ function Navigation({ onNavigate }: { onNavigate?: () => void }) {
 }
 
 /** Phones and narrow windows: the navigation is a drawer. */
-function TopBar() {
-  const [open, setOpen] = useState(false)
-  return (
-    <div className="sticky top-0 z-30 flex h-13 items-center gap-2 border-b border-line bg-surface px-2 lg:hidden">
-      <Dialog.Root open={open} onOpenChange={setOpen}>
-        <Dialog.Trigger render={<IconButton label="Menu" icon={<MenuIcon aria-hidden />} />} />
-        <Dialog.Portal>
-          <Dialog.Backdrop className="fixed inset-0 z-40 bg-black/45 transition-opacity duration-150 data-ending-style:opacity-0 data-starting-style:opacity-0" />
-          <Dialog.Popup
-            aria-label="Navigation"
-            className={
-              'fixed inset-y-0 left-0 z-40 flex w-[min(17rem,85vw)] flex-col bg-surface shadow-pop outline-none ' +
-              'transition-transform duration-150 data-ending-style:-translate-x-full data-starting-style:-translate-x-full'
-            }
-          >
-            <Dialog.Close
-              render={<IconButton label="Close" className="absolute top-3 right-2" icon={<X aria-hidden />} />}
-            />
-            <SideBar onNavigate={() => setOpen(false)} />
-          </Dialog.Popup>
-        </Dialog.Portal>
-      </Dialog.Root>
-      <Link to="/" className="rounded-md">
-        <Brand />
-      </Link>
-    </div>
-  )
-}
+const TopBar = () => (
+  <div className="sticky top-0 z-30 flex h-13 items-center gap-2 border-b border-line bg-surface px-2 lg:hidden">
+    <NavigationDrawer label="Navigation" className="flex w-[min(17rem,85vw)] flex-col">
+      {(close) => <SideBar onNavigate={close} />}
+    </NavigationDrawer>
+    <Link to="/" className="rounded-md">
+      <Brand />
+    </Link>
+  </div>
+)
 
 /** Says that the service is away, and that what is shown may be old; everything is asked again when it is back. */
 function ConnectionBanner() {

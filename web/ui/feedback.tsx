@@ -5,6 +5,7 @@ import { CircleAlert, CircleCheck, Info, RotateCw, TriangleAlert } from 'lucide-
 import type { ReactNode } from 'react'
 import { TuneryConnectionError, TuneryError } from '../../sdk/index.ts'
 import { classes } from '../lib/classes.ts'
+import { formError } from '../lib/errors.ts'
 import { Button, ExternalLink } from './button.tsx'
 import { Message } from './values.tsx'
 
@@ -124,6 +125,12 @@ export function SkeletonLines({ lines = 3 }: { lines?: number }) {
       ))}
     </div>
   )
+}
+
+/** What an error says that belongs to none of the form's `fields`. Beside the form's buttons. */
+export function FormError({ error, fields }: { error: unknown; fields: readonly string[] }) {
+  const message = formError(error, fields)
+  return message && <Notice tone="bad">{message}</Notice>
 }
 
 /** A place with nothing in it yet: what it is for, and the way to the first one. */

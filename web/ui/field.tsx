@@ -4,6 +4,7 @@ import { NumberField as BaseNumber } from '@base-ui/react/number-field'
 import { Minus, Plus } from 'lucide-react'
 import type { ComponentProps, ReactNode } from 'react'
 import { classes } from '../lib/classes.ts'
+import { Button } from './button.tsx'
 
 export const controlClass = classes(
   'w-full rounded-md bg-surface text-ink ring-1 ring-inset ring-edge transition-shadow duration-100',
@@ -151,5 +152,28 @@ export function Form({
     >
       {children}
     </form>
+  )
+}
+
+/** The buttons at the end of a form in a dialog: to leave it, and to send it. */
+export function FormButtons({
+  onCancel,
+  busy,
+  disabled,
+  children,
+}: {
+  onCancel: () => void
+  busy: boolean
+  disabled?: boolean
+  /** What sending does. */
+  children: ReactNode
+}) {
+  return (
+    <div className="flex justify-end gap-2">
+      <Button onClick={onCancel}>Cancel</Button>
+      <Button type="submit" variant="primary" busy={busy} disabled={disabled}>
+        {children}
+      </Button>
+    </div>
   )
 }

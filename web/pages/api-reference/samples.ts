@@ -1,6 +1,7 @@
 // An operation as programs call it.
 import methods from 'virtual:client-methods'
 import type { Description, Operation } from '../../lib/openapi.ts'
+import { pythonValue } from '../../lib/python.ts'
 import { exampleOf } from './schema.ts'
 
 /** Everything that a request is made of. */
@@ -163,16 +164,3 @@ print(response.json())`
 }
 
 const indent = (text: string, by: string) => text.replaceAll('\n', `\n${by}`)
-
-/** A value as Python writes it. */
-function pythonValue(value: unknown, by = ''): string {
-  const inner = `${by}    `
-  if (value === null || value === undefined) return 'None'
-  if (typeof value === 'boolean') return value ? 'True' : 'False'
-  if (typeof value !== 'object') return JSON.stringify(value)
-  const [open, close, lines] = Array.isArray(value)
-    ? ['[', ']', value.map((each) => pythonValue(each, inner))]
-    : ['{', '}', Object.entries(value).map(([key, each]) => `${JSON.stringify(key)}: ${pythonValue(each, inner)}`)]
-  if (lines.length === 0) return `${open}${close}`
-  return `${open}\n${lines.map((line) => `${inner}${line},\n`).join('')}${by}${close}`
-}

@@ -2,11 +2,11 @@ import { useMutation, useQuery } from '@tanstack/react-query'
 import { useState } from 'react'
 import type { Deployment } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
-import { fieldError, formError } from '../../lib/errors.ts'
-import { Button } from '../../ui/button.tsx'
+import { useDeployable } from '../../lib/deployable.ts'
+import { fieldError } from '../../lib/errors.ts'
 import { type Choice, Combobox } from '../../ui/choices.tsx'
-import { Notice } from '../../ui/feedback.tsx'
-import { Field, Form, NumberInput } from '../../ui/field.tsx'
+import { FormError } from '../../ui/feedback.tsx'
+import { Field, Form, FormButtons, NumberInput } from '../../ui/field.tsx'
 import { Dialog } from '../../ui/popups.tsx'
 import { toast } from '../../ui/toast.tsx'
 import { Checkbox, Switch } from '../../ui/toggles.tsx'
@@ -26,28 +26,14 @@ export function SwitchModel({
   const [evaluation, setEvaluation] = useState<string | null>(null)
   const [minScore, setMinScore] = useState<number | null>(null)
   const [notWorse, setNotWorse] = useState(true)
-  const choices = useQuery({
-    queryKey: ['deployments', 'switch', 'choices'],
-    queryFn: async ({ signal }) => {
-      const [tuned, hub, evaluations] = await Promise.all([
-        tunery.models.list({ limit: 100 }, { signal }),
-        tunery.hub.list({ signal }),
-        tunery.evaluations.list({ limit: 100 }, { signal }),
-      ])
-      return {
-        models: [
-          ...tuned.items.map(
-            ({ id, name, base_model_id }): Choice => ({ value: id, label: name, note: `${id}, on ${base_model_id}` }),
-          ),
-          ...hub.models
-            .filter(({ weights, category }) => weights.available && category !== 'embedding')
-            .map(({ id }): Choice => ({ value: id, label: id, note: 'base model' })),
-        ].filter(({ value }) => value !== deployment.model),
-        evaluations: evaluations.items
-          .filter((each) => each.model !== null)
-          .map(({ id, name, rows }): Choice => ({ value: id, label: name, note: `${rows} rows` })),
-      }
-    },
+  const models = useDeployable()
+  const evaluations = useQuery({
+    queryKey: ['evaluations', 'list', { limit: 100 }],
+    queryFn: ({ signal }) => tunery.evaluations.list({ limit: 100 }, { signal }),
+    select: ({ items }) =>
+      items
+        .filter((each) => each.model !== null)
+        .map(({ id, name, rows }): Choice => ({ value: id, label: name, note: `${rows} rows` })),
   })
   const change = useMutation({
     mutationFn: () =>
@@ -80,7 +66,7 @@ export function SwitchModel({
           <Combobox
             value={model}
             onChange={setModel}
-            choices={choices.data?.models ?? []}
+            choices={models.data?.filter(({ value }) => value !== deployment.model) ?? []}
             placeholder="Choose a model"
           />
         </Field>
@@ -100,7 +86,7 @@ export function SwitchModel({
               <Combobox
                 value={evaluation}
                 onChange={setEvaluation}
-                choices={choices.data?.evaluations ?? []}
+                choices={evaluations.data ?? []}
                 placeholder="Choose an evaluation"
                 empty="Make an evaluation first"
               />
@@ -116,13 +102,10 @@ export function SwitchModel({
             />
           </>
         )}
-        {formError(change.error, fields) && <Notice tone="bad">{formError(change.error, fields)}</Notice>}
-        <div className="flex justify-end gap-2">
-          <Button onClick={onClose}>Cancel</Button>
-          <Button type="submit" variant="primary" busy={change.isPending} disabled={!model || (gated && !evaluation)}>
-            {gated ? 'Start the gate' : 'Switch now'}
-          </Button>
-        </div>
+        <FormError error={change.error} fields={fields} />
+        <FormButtons onCancel={onClose} busy={change.isPending} disabled={!model || (gated && !evaluation)}>
+          {gated ? 'Start the gate' : 'Switch now'}
+        </FormButtons>
       </Form>
     </Dialog>
   )

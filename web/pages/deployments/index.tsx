@@ -1,17 +1,18 @@
-import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query'
+import { useMutation, useQueryClient } from '@tanstack/react-query'
 import { useNavigate } from '@tanstack/react-router'
 import { Plus, Rocket } from 'lucide-react'
 import { useState } from 'react'
 import type { Deployment } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
-import { fieldError, formError } from '../../lib/errors.ts'
+import { useDeployable } from '../../lib/deployable.ts'
+import { fieldError } from '../../lib/errors.ts'
 import { usePages } from '../../lib/pages.ts'
 import { refresh_ms } from '../../lib/query.ts'
 import { useMay } from '../../lib/session.ts'
 import { Button } from '../../ui/button.tsx'
-import { type Choice, Combobox } from '../../ui/choices.tsx'
-import { Badge, EmptyState, Loaded, Notice, Status } from '../../ui/feedback.tsx'
-import { Field, Form, Input } from '../../ui/field.tsx'
+import { Combobox } from '../../ui/choices.tsx'
+import { Badge, EmptyState, FormError, Loaded, Status } from '../../ui/feedback.tsx'
+import { Field, Form, FormButtons, Input } from '../../ui/field.tsx'
 import { Card, Page } from '../../ui/layout.tsx'
 import { Dialog } from '../../ui/popups.tsx'
 import { type Column, Table } from '../../ui/table.tsx'
@@ -88,23 +89,7 @@ function CreateDeployment({ onClose }: { onClose: () => void }) {
   const [name, setName] = useState('')
   const navigate = useNavigate()
   const client = useQueryClient()
-  const choices = useQuery({
-    queryKey: ['models', 'deployable'],
-    queryFn: async ({ signal }) => {
-      const [tuned, hub] = await Promise.all([
-        tunery.models.list({ limit: 100 }, { signal }),
-        tunery.hub.list({ signal }),
-      ])
-      return [
-        ...tuned.items.map(
-          ({ id, name: label, base_model_id }): Choice => ({ value: id, label, note: `on ${base_model_id}` }),
-        ),
-        ...hub.models
-          .filter(({ weights, category }) => weights.available && category !== 'embedding')
-          .map(({ id }): Choice => ({ value: id, label: id, note: 'base model' })),
-      ]
-    },
-  })
+  const choices = useDeployable()
   const create = useMutation({
     mutationFn: () => tunery.deployments.create({ model: model!, name }),
     onSuccess: async (made) => {
@@ -125,15 +110,10 @@ function CreateDeployment({ onClose }: { onClose: () => void }) {
         >
           <Input value={name} onChange={(event) => setName(event.target.value.toLowerCase())} maxLength={64} />
         </Field>
-        {formError(create.error, ['model', 'name']) && (
-          <Notice tone="bad">{formError(create.error, ['model', 'name'])}</Notice>
-        )}
-        <div className="flex justify-end gap-2">
-          <Button onClick={onClose}>Cancel</Button>
-          <Button type="submit" variant="primary" busy={create.isPending} disabled={!model || !name}>
-            Deploy
-          </Button>
-        </div>
+        <FormError error={create.error} fields={['model', 'name']} />
+        <FormButtons onCancel={onClose} busy={create.isPending} disabled={!model || !name}>
+          Deploy
+        </FormButtons>
       </Form>
     </Dialog>
   )

@@ -1,12 +1,13 @@
 // The frame of the docs: navigation and search, for everyone, signed in or not.
-import { Dialog } from '@base-ui/react/dialog'
+
 import { Link, Outlet } from '@tanstack/react-router'
-import { ArrowLeft, Menu as MenuIcon, Monitor, Moon, Search, Sun, X } from 'lucide-react'
+import { ArrowLeft, Monitor, Moon, Search, Sun } from 'lucide-react'
 import { useEffect, useState } from 'react'
 import { setTheme, type Theme, useTheme } from '../../lib/theme.ts'
 import { Announcer, SkipLink } from '../../ui/announcer.tsx'
 import { Brand } from '../../ui/brand.tsx'
 import { IconButton, LinkButton } from '../../ui/button.tsx'
+import { NavigationDrawer } from '../../ui/drawer.tsx'
 import { Menu, MenuChoices } from '../../ui/popups.tsx'
 import { Navigation } from './navigation.tsx'
 import { SearchDialog } from './search.tsx'
@@ -86,34 +87,20 @@ function ThemeMenu() {
 }
 
 /** Phones and narrow windows: the navigation is a drawer. */
-function Drawer() {
-  const [open, setOpen] = useState(false)
-  return (
-    <div className="lg:hidden">
-      <Dialog.Root open={open} onOpenChange={setOpen}>
-        <Dialog.Trigger render={<IconButton label="Menu" icon={<MenuIcon aria-hidden />} />} />
-        <Dialog.Portal>
-          <Dialog.Backdrop className="fixed inset-0 z-40 bg-black/45 transition-opacity duration-150 data-ending-style:opacity-0 data-starting-style:opacity-0" />
-          <Dialog.Popup
-            aria-label="Pages"
-            className={
-              'fixed inset-y-0 left-0 z-40 w-[min(18rem,85vw)] overflow-y-auto bg-surface pt-12 shadow-pop outline-none ' +
-              'transition-transform duration-150 data-ending-style:-translate-x-full data-starting-style:-translate-x-full'
-            }
-          >
-            <Dialog.Close
-              render={<IconButton label="Close" className="absolute top-2 right-2" icon={<X aria-hidden />} />}
-            />
-            <Navigation onNavigate={() => setOpen(false)} />
-            <div className="border-t border-line p-3">
-              <Link to="/" className="flex h-11 items-center gap-2.5 px-2 text-muted">
-                <ArrowLeft aria-hidden className="size-4" />
-                Dashboard
-              </Link>
-            </div>
-          </Dialog.Popup>
-        </Dialog.Portal>
-      </Dialog.Root>
-    </div>
-  )
-}
+const Drawer = () => (
+  <div className="lg:hidden">
+    <NavigationDrawer label="Pages" className="w-[min(18rem,85vw)] overflow-y-auto pt-12">
+      {(close) => (
+        <>
+          <Navigation onNavigate={close} />
+          <div className="border-t border-line p-3">
+            <Link to="/" className="flex h-11 items-center gap-2.5 px-2 text-muted">
+              <ArrowLeft aria-hidden className="size-4" />
+              Dashboard
+            </Link>
+          </div>
+        </>
+      )}
+    </NavigationDrawer>
+  </div>
+)

@@ -3,13 +3,12 @@ import { useNavigate } from '@tanstack/react-router'
 import { useState } from 'react'
 import type { CreateEvaluationInput } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
-import { fieldError, formError } from '../../lib/errors.ts'
+import { fieldError } from '../../lib/errors.ts'
 import { plural } from '../../lib/format.ts'
-import { Button } from '../../ui/button.tsx'
 import { type Choice, Combobox } from '../../ui/choices.tsx'
 import { Disclosure } from '../../ui/disclosure.tsx'
-import { Notice } from '../../ui/feedback.tsx'
-import { Field, Form, Input, NumberInput } from '../../ui/field.tsx'
+import { FormError } from '../../ui/feedback.tsx'
+import { Field, Form, FormButtons, Input, NumberInput } from '../../ui/field.tsx'
 import { Dialog } from '../../ui/popups.tsx'
 import { type Draft, GradersForm, graderOf, newDraft } from './graders.tsx'
 
@@ -114,13 +113,10 @@ export function NewEvaluation({ onClose }: { onClose: () => void }) {
             {plural(answers, 'answer')}, made after all live requests; each counts towards the requests of the day.
           </p>
         )}
-        {formError(create.error, fields) && <Notice tone="bad">{formError(create.error, fields)}</Notice>}
-        <div className="flex justify-end gap-2">
-          <Button onClick={onClose}>Cancel</Button>
-          <Button type="submit" variant="primary" busy={create.isPending} disabled={!model || !dataset}>
-            Evaluate
-          </Button>
-        </div>
+        <FormError error={create.error} fields={fields} />
+        <FormButtons onCancel={onClose} busy={create.isPending} disabled={!model || !dataset}>
+          Evaluate
+        </FormButtons>
       </Form>
     </Dialog>
   )

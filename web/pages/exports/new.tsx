@@ -2,12 +2,11 @@ import { useMutation, useQuery } from '@tanstack/react-query'
 import { useState } from 'react'
 import type { CreateExportInput } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
-import { fieldError, formError } from '../../lib/errors.ts'
-import { Button } from '../../ui/button.tsx'
+import { fieldError } from '../../lib/errors.ts'
 import { type Choice, Combobox, Select } from '../../ui/choices.tsx'
 import { Disclosure } from '../../ui/disclosure.tsx'
-import { Notice } from '../../ui/feedback.tsx'
-import { Field, Form, Input } from '../../ui/field.tsx'
+import { FormError } from '../../ui/feedback.tsx'
+import { Field, Form, FormButtons, Input } from '../../ui/field.tsx'
 import { Dialog } from '../../ui/popups.tsx'
 import { Checkbox } from '../../ui/toggles.tsx'
 
@@ -116,13 +115,10 @@ export function NewExport({ onClose, onCreated }: { onClose: () => void; onCreat
             <Input value={repository} onChange={(event) => setRepository(event.target.value)} />
           </Field>
         </Disclosure>
-        {formError(create.error, fields) && <Notice tone="bad">{formError(create.error, fields)}</Notice>}
-        <div className="flex justify-end gap-2">
-          <Button onClick={onClose}>Cancel</Button>
-          <Button type="submit" variant="primary" busy={create.isPending} disabled={!model}>
-            Export
-          </Button>
-        </div>
+        <FormError error={create.error} fields={fields} />
+        <FormButtons onCancel={onClose} busy={create.isPending} disabled={!model}>
+          Export
+        </FormButtons>
       </Form>
     </Dialog>
   )

@@ -3,7 +3,8 @@ import { useMemo } from 'react'
 import type { Job, Page } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
 import { isOver, type StreamState, useEvents } from '../../lib/events.ts'
-import { formatDuration, formatNumber } from '../../lib/format.ts'
+import { formatNumber } from '../../lib/format.ts'
+import { whenText } from '../../lib/jobs.ts'
 import { Sparkline } from '../../ui/bars.tsx'
 import { TextLink } from '../../ui/button.tsx'
 import { Badge, EmptyState, Loaded, Progress, Status } from '../../ui/feedback.tsx'
@@ -64,7 +65,7 @@ function ActiveJob({ listed, live }: { listed: Job; live: boolean }) {
         <Status status={current.status} />
         <Badge>{current.resolved_config.method.value}</Badge>
         {live && <LiveMark state={state} />}
-        <span className="ml-auto text-sm text-muted">{whenOf(current)}</span>
+        <span className="ml-auto text-sm text-muted">{whenText(current)}</span>
       </div>
       {current.status !== 'queued' && (
         <div className="flex items-center gap-4">
@@ -92,19 +93,6 @@ function ActiveJob({ listed, live }: { listed: Job; live: boolean }) {
     </li>
   )
 }
-
-/** What is known of when it begins or ends. */
-function whenOf(job: Job): string {
-  if (job.status === 'queued') {
-    const place =
-      job.queue_position === null ? '' : job.queue_position === 1 ? 'next' : `${job.queue_position}. in line`
-    const start = job.estimated_start ? `starts in about ${until(job.estimated_start)}` : ''
-    return [place, start].filter(Boolean).join(', ') || 'waits'
-  }
-  if (job.status === 'running') return job.estimated_completion ? `${until(job.estimated_completion)} left` : 'starting'
-  return ''
-}
-const until = (time: string) => formatDuration(Math.max(1, (new Date(time).getTime() - Date.now()) / 1000))
 
 const said: Partial<Record<StreamState, string>> = {
   live: 'live',

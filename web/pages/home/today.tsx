@@ -4,16 +4,15 @@ import { tunery } from '../../lib/api.ts'
 import { formatCount, formatMoney } from '../../lib/format.ts'
 import { refresh_ms } from '../../lib/query.ts'
 import { useMay } from '../../lib/session.ts'
+import { day_ms, utcDay } from '../../lib/utc-day.ts'
 import { Bars } from '../../ui/bars.tsx'
 import { TextLink } from '../../ui/button.tsx'
-import { Loaded, Progress } from '../../ui/feedback.tsx'
+import { Loaded } from '../../ui/feedback.tsx'
 import { Card, Stat } from '../../ui/layout.tsx'
+import { LimitBar } from '../../ui/limit-bar.tsx'
 import { Count, Money } from '../../ui/values.tsx'
 
 const days = 14
-const day_ms = 86_400_000
-/** UTC days, as the API's limits count. */
-const dayOf = (time: number) => new Date(time).toISOString().slice(0, 10)
 
 /** What today used and cost, against the limits; and the last two weeks. */
 export function Today() {
@@ -29,9 +28,9 @@ export function Today() {
         <Loaded query={profile}>
           {({ usage, limits }) => (
             <div className="grid gap-3">
-              <Limit name="Requests today" used={usage.day.used} limit={limits.requests_per_day} />
-              <Limit name="Requests this minute" used={usage.minute.used} limit={limits.requests_per_minute} />
-              <Limit name="At once, jobs included" used={usage.concurrent} limit={limits.max_concurrent} />
+              <LimitBar name="Requests today" used={usage.day.used} limit={limits.requests_per_day} />
+              <LimitBar name="Requests this minute" used={usage.minute.used} limit={limits.requests_per_minute} />
+              <LimitBar name="At once, jobs included" used={usage.concurrent} limit={limits.max_concurrent} />
             </div>
           )}
         </Loaded>
@@ -42,7 +41,7 @@ export function Today() {
 }
 
 function Usage() {
-  const from = dayOf(Date.now() - (days - 1) * day_ms)
+  const from = utcDay(Date.now() - (days - 1) * day_ms)
   const usage = useQuery({
     queryKey: ['usage', { from, group_by: 'day' }],
     queryFn: ({ signal }) => tunery.usage.get({ from, group_by: 'day' }, { signal }),
@@ -88,24 +87,6 @@ function byDay({ from, to, items }: UsageReport, figure: 'cost' | 'requests') {
   const figures = new Map(items.map((item) => [item.day, item[figure]]))
   const bars = []
   for (let time = Date.parse(from); time <= Date.parse(to); time += day_ms)
-    bars.push({ label: dayOf(time), value: figures.get(dayOf(time)) ?? 0 })
+    bars.push({ label: utcDay(time), value: figures.get(utcDay(time)) ?? 0 })
   return bars
-}
-
-function Limit({ name, used, limit }: { name: string; used: number; limit: number | null }) {
-  const share = limit ? used / limit : 0
-  return (
-    <div className="grid gap-1">
-      <div className="flex justify-between gap-4">
-        <span className="text-muted">{name}</span>
-        <span>
-          <Count value={used} />
-          <span className="text-muted"> {limit === null ? 'without a limit' : `of ${formatCount(limit)}`}</span>
-        </span>
-      </div>
-      {limit !== null && (
-        <Progress label={name} value={share} tone={share >= 1 ? 'bad' : share >= 0.8 ? 'warn' : 'accent'} />
-      )}
-    </div>
-  )
 }

@@ -8,7 +8,7 @@ import { actionsOf, useJobAction } from '../../lib/jobs.ts'
 import { useMay } from '../../lib/session.ts'
 import { Button, IconButton, LinkButton } from '../../ui/button.tsx'
 import { Notice } from '../../ui/feedback.tsx'
-import { Field, Form, Input, Textarea } from '../../ui/field.tsx'
+import { Field, Form, FormButtons, Input, Textarea } from '../../ui/field.tsx'
 import { ConfirmDialog, Dialog } from '../../ui/popups.tsx'
 import { toast, toastError } from '../../ui/toast.tsx'
 import { Message } from '../../ui/values.tsx'
@@ -150,12 +150,9 @@ function Edit({ job, onClose }: { job: Job; onClose: () => void }) {
             <Message text={rest} />
           </Notice>
         )}
-        <div className="flex justify-end gap-2">
-          <Button onClick={onClose}>Cancel</Button>
-          <Button type="submit" variant="primary" busy={save.isPending} disabled={!name.trim()}>
-            Save
-          </Button>
-        </div>
+        <FormButtons onCancel={onClose} busy={save.isPending} disabled={!name.trim()}>
+          Save
+        </FormButtons>
       </Form>
     </Dialog>
   )

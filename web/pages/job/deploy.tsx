@@ -3,10 +3,9 @@ import { useNavigate } from '@tanstack/react-router'
 import { useState } from 'react'
 import { tunery } from '../../lib/api.ts'
 import { fieldError, formError } from '../../lib/errors.ts'
-import { Button } from '../../ui/button.tsx'
 import { Select } from '../../ui/choices.tsx'
 import { Notice } from '../../ui/feedback.tsx'
-import { Field, Form, Input } from '../../ui/field.tsx'
+import { Field, Form, FormButtons, Input } from '../../ui/field.tsx'
 import { Dialog } from '../../ui/popups.tsx'
 import { toast } from '../../ui/toast.tsx'
 import { Message } from '../../ui/values.tsx'
@@ -87,12 +86,9 @@ export function DeployDialog({
             <Message text={formError(deploy.error, target === newName ? ['name'] : [])!} />
           </Notice>
         )}
-        <div className="flex justify-end gap-2">
-          <Button onClick={onClose}>Cancel</Button>
-          <Button type="submit" variant="primary" busy={deploy.isPending} disabled={target === newName && !name.trim()}>
-            {target === newName ? 'Deploy' : 'Switch'}
-          </Button>
-        </div>
+        <FormButtons onCancel={onClose} busy={deploy.isPending} disabled={target === newName && !name.trim()}>
+          {target === newName ? 'Deploy' : 'Switch'}
+        </FormButtons>
       </Form>
     </Dialog>
   )

@@ -3,12 +3,12 @@ import { useNavigate, useParams } from '@tanstack/react-router'
 import { useState } from 'react'
 import type { LineageStep, TunedModelDetails } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
-import { fieldError, formError } from '../../lib/errors.ts'
+import { fieldError } from '../../lib/errors.ts'
 import { formatBytes, formatNumber } from '../../lib/format.ts'
 import { useMay } from '../../lib/session.ts'
 import { Button, LinkButton, TextLink } from '../../ui/button.tsx'
 import { Help } from '../../ui/disclosure.tsx'
-import { Badge, EmptyState, Loaded, Notice, Status } from '../../ui/feedback.tsx'
+import { Badge, EmptyState, FormError, Loaded, Notice, Status } from '../../ui/feedback.tsx'
 import { Field, Form, Input, Textarea } from '../../ui/field.tsx'
 import { Card, Facts, Page } from '../../ui/layout.tsx'
 import { ConfirmDialog, Dialog } from '../../ui/popups.tsx'
@@ -105,7 +105,7 @@ function Rename({ model, onClose }: { model: TunedModelDetails; onClose: () => v
         <Field label="Notes" optional error={fieldError(save.error, 'description')}>
           <Textarea value={description} onChange={(event) => setDescription(event.target.value)} maxLength={2000} />
         </Field>
-        {formError(save.error, fields) && <Notice tone="bad">{formError(save.error, fields)}</Notice>}
+        <FormError error={save.error} fields={fields} />
         <div className="flex justify-end">
           <Button type="submit" variant="primary" busy={save.isPending} disabled={!name.trim()}>
             Save

@@ -5,10 +5,11 @@ import { isTuneryError, type Share, type TunedModelDetails } from '../../../sdk/
 import { tunery } from '../../lib/api.ts'
 import { formatCount } from '../../lib/format.ts'
 import { useMay } from '../../lib/session.ts'
+import { day_ms } from '../../lib/utc-day.ts'
 import { Button, CopyButton } from '../../ui/button.tsx'
 import { type Choice, Combobox } from '../../ui/choices.tsx'
 import { EmptyState, Notice } from '../../ui/feedback.tsx'
-import { Field, Form, NumberInput } from '../../ui/field.tsx'
+import { Field, Form, FormButtons, NumberInput } from '../../ui/field.tsx'
 import { Card } from '../../ui/layout.tsx'
 import { ConfirmDialog, Dialog } from '../../ui/popups.tsx'
 import { Table } from '../../ui/table.tsx'
@@ -109,7 +110,7 @@ function CreateShare({
     mutationFn: () =>
       tunery.models.shares.create(model.id, {
         ...(evaluation && { evaluation }),
-        ...(days !== null && { expires_at: new Date(Date.now() + days * 86_400_000).toISOString() }),
+        ...(days !== null && { expires_at: new Date(Date.now() + days * day_ms).toISOString() }),
         requests_per_day: requests ?? 50,
         max_tokens: tokens ?? 256,
       }),
@@ -149,12 +150,9 @@ function CreateShare({
             </Field>
           </div>
           {create.isError && <Notice tone="bad">{create.error.message}</Notice>}
-          <div className="flex justify-end gap-2">
-            <Button onClick={onClose}>Cancel</Button>
-            <Button type="submit" variant="primary" busy={create.isPending}>
-              Make the link
-            </Button>
-          </div>
+          <FormButtons onCancel={onClose} busy={create.isPending}>
+            Make the link
+          </FormButtons>
         </Form>
       )}
     </Dialog>

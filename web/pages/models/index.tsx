@@ -3,15 +3,15 @@ import { Boxes, Download, Upload } from 'lucide-react'
 import { useState } from 'react'
 import type { Model, TunedModel } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
-import { fieldError, formError } from '../../lib/errors.ts'
+import { fieldError } from '../../lib/errors.ts'
 import { formatBytes, formatCompact } from '../../lib/format.ts'
 import { usePages } from '../../lib/pages.ts'
 import { refresh_ms } from '../../lib/query.ts'
 import { useMay } from '../../lib/session.ts'
 import { Button, LinkButton } from '../../ui/button.tsx'
 import { FileDrop } from '../../ui/disclosure.tsx'
-import { Badge, EmptyState, Loaded, Notice, Progress, Status } from '../../ui/feedback.tsx'
-import { Field, Form, Input } from '../../ui/field.tsx'
+import { Badge, EmptyState, FormError, Loaded, Progress, Status } from '../../ui/feedback.tsx'
+import { Field, Form, FormButtons, Input } from '../../ui/field.tsx'
 import { Card, Page } from '../../ui/layout.tsx'
 import { Dialog } from '../../ui/popups.tsx'
 import { type Column, Table } from '../../ui/table.tsx'
@@ -106,7 +106,7 @@ const isMoving = ({ download }: Model) =>
 function Bases({ mayTrain }: { mayTrain: boolean }) {
   const client = useQueryClient()
   const query = useQuery({
-    queryKey: ['hub'],
+    queryKey: ['hub', 'list'],
     queryFn: ({ signal }) => tunery.hub.list({ signal }),
     refetchInterval: ({ state }) => (state.data?.models.some(isMoving) ? refresh_ms : false),
   })
@@ -260,13 +260,10 @@ function ImportAdapter({ onClose }: { onClose: () => void }) {
         <Field label="Name" optional error={fieldError(bring.error, 'name')}>
           <Input value={name} onChange={(event) => setName(event.target.value)} maxLength={200} />
         </Field>
-        {formError(bring.error, ['name']) && <Notice tone="bad">{formError(bring.error, ['name'])}</Notice>}
-        <div className="flex justify-end gap-2">
-          <Button onClick={onClose}>Cancel</Button>
-          <Button type="submit" variant="primary" busy={bring.isPending} disabled={!file}>
-            Import
-          </Button>
-        </div>
+        <FormError error={bring.error} fields={['name']} />
+        <FormButtons onCancel={onClose} busy={bring.isPending} disabled={!file}>
+          Import
+        </FormButtons>
       </Form>
     </Dialog>
   )

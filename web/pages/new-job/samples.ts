@@ -1,5 +1,6 @@
 // The request as code.
 import type { CreateJobInput } from '../../../sdk/index.ts'
+import { pythonValue } from '../../lib/python.ts'
 
 /** Reads `TUNERY_KEY` of the environment: no key stands in copied code. */
 export function samplesOf(request: CreateJobInput, address = `${location.origin}/v1`) {
@@ -30,24 +31,9 @@ import requests
 job = requests.post(
     "${address}/fine-tuning/jobs",
     headers={"Authorization": f"Bearer {os.environ['TUNERY_KEY']}"},
-    json=${python(request, 1)},
+    json=${pythonValue(request, '    ')},
 ).json()
 print(job["id"], job["status"])`,
     },
   ]
-}
-
-/** A value as Python writes it; strings of JSON are strings of Python. */
-function python(value: unknown, depth: number): string {
-  const indent = '    '.repeat(depth)
-  if (value === null || value === undefined) return 'None'
-  if (typeof value === 'boolean') return value ? 'True' : 'False'
-  if (typeof value !== 'object') return JSON.stringify(value)
-  const items = Array.isArray(value)
-    ? value.map((each) => python(each, depth + 1))
-    : Object.entries(value).map(([name, each]) => `${JSON.stringify(name)}: ${python(each, depth + 1)}`)
-  const [open, close] = Array.isArray(value) ? ['[', ']'] : ['{', '}']
-  return items.length === 0
-    ? open + close
-    : `${open}\n${items.map((item) => `${indent}    ${item},\n`).join('')}${indent}${close}`
 }

@@ -4,13 +4,13 @@ import { Plus } from 'lucide-react'
 import { useState } from 'react'
 import type { Account } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
-import { fieldError, formError } from '../../lib/errors.ts'
+import { fieldError } from '../../lib/errors.ts'
 import { usePages } from '../../lib/pages.ts'
 import { useMay } from '../../lib/session.ts'
 import { Button, CopyButton } from '../../ui/button.tsx'
 import { Select } from '../../ui/choices.tsx'
-import { EmptyState, Loaded, Notice, Status } from '../../ui/feedback.tsx'
-import { Field, Form, Input } from '../../ui/field.tsx'
+import { EmptyState, FormError, Loaded, Status } from '../../ui/feedback.tsx'
+import { Field, Form, FormButtons, Input } from '../../ui/field.tsx'
 import { Card, Page, Tabs } from '../../ui/layout.tsx'
 import { ConfirmDialog, Dialog } from '../../ui/popups.tsx'
 import { Table } from '../../ui/table.tsx'
@@ -208,13 +208,10 @@ function CreateAccount({
         <Field label="Tier" optional help="Empty: the default tier." error={fieldError(create.error, 'tier')}>
           <Select value={tier} onChange={setTier} choices={tiers} placeholder="Default" />
         </Field>
-        {formError(create.error, fields) && <Notice tone="bad">{formError(create.error, fields)}</Notice>}
-        <div className="flex justify-end gap-2">
-          <Button onClick={onClose}>Cancel</Button>
-          <Button type="submit" variant="primary" busy={create.isPending} disabled={!name.trim()}>
-            Create account
-          </Button>
-        </div>
+        <FormError error={create.error} fields={fields} />
+        <FormButtons onCancel={onClose} busy={create.isPending} disabled={!name.trim()}>
+          Create account
+        </FormButtons>
       </Form>
     </Dialog>
   )

@@ -1,5 +1,6 @@
 // The question as a program sends it.
 import type { ChatRequest } from '../../../sdk/index.ts'
+import { pythonValue } from '../../lib/python.ts'
 
 export function samplesOf(request: ChatRequest): { name: string; code: string }[] {
   const body = JSON.stringify(request, null, 2)
@@ -28,21 +29,8 @@ console.log(answer.choices[0].message.content)`,
 from openai import OpenAI
 
 client = OpenAI(base_url="${origin}/v1", api_key=os.environ["TUNERY_KEY"])
-answer = client.chat.completions.create(**${python(request)})
+answer = client.chat.completions.create(**${pythonValue(request)})
 print(answer.choices[0].message.content)`,
     },
   ]
-}
-
-/** A value as Python writes it. */
-function python(value: unknown, indent = ''): string {
-  const inner = `${indent}    `
-  if (value === null || value === undefined) return 'None'
-  if (typeof value === 'boolean') return value ? 'True' : 'False'
-  if (typeof value !== 'object') return JSON.stringify(value)
-  const [open, close, lines] = Array.isArray(value)
-    ? ['[', ']', value.map((each) => python(each, inner))]
-    : ['{', '}', Object.entries(value).map(([key, each]) => `${JSON.stringify(key)}: ${python(each, inner)}`)]
-  if (lines.length === 0) return `${open}${close}`
-  return `${open}\n${lines.map((line) => `${inner}${line},\n`).join('')}${indent}${close}`
 }

@@ -3,6 +3,7 @@ import { useState } from 'react'
 import { tunery } from '../../lib/api.ts'
 import { plural } from '../../lib/format.ts'
 import { useMay } from '../../lib/session.ts'
+import { utcDay } from '../../lib/utc-day.ts'
 import { Button, TextLink } from '../../ui/button.tsx'
 import { Notice } from '../../ui/feedback.tsx'
 import { Field, Form, Input } from '../../ui/field.tsx'
@@ -54,7 +55,7 @@ export function Votes({ votes, onClear }: { votes: readonly Vote[]; onClear: () 
 }
 
 function MakeDataset({ votes, onClose, onMade }: { votes: readonly Vote[]; onClose: () => void; onMade: () => void }) {
-  const [name, setName] = useState(`votes ${new Date().toISOString().slice(0, 10)}`)
+  const [name, setName] = useState(`votes ${utcDay(Date.now())}`)
   const client = useQueryClient()
   const make = useMutation({
     mutationFn: () => tunery.datasets.upload(new Blob([`${votes.map(rowOf).join('\n')}\n`]), { name, format: 'jsonl' }),

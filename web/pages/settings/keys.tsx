@@ -4,13 +4,14 @@ import { useState } from 'react'
 import { scopes as allScopes, type Scope } from '../../../contract/scopes.ts'
 import type { ApiKey } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
-import { fieldError, formError } from '../../lib/errors.ts'
+import { fieldError } from '../../lib/errors.ts'
 import { usePages } from '../../lib/pages.ts'
 import { useMay, useSession } from '../../lib/session.ts'
+import { day_ms } from '../../lib/utc-day.ts'
 import { Button } from '../../ui/button.tsx'
 import { Select } from '../../ui/choices.tsx'
-import { Badge, EmptyState, Loaded, Notice, Status } from '../../ui/feedback.tsx'
-import { Field, Form, Input } from '../../ui/field.tsx'
+import { Badge, EmptyState, FormError, Loaded, Status } from '../../ui/feedback.tsx'
+import { Field, Form, FormButtons, Input } from '../../ui/field.tsx'
 import { Card } from '../../ui/layout.tsx'
 import { ConfirmDialog, Dialog, Menu } from '../../ui/popups.tsx'
 import { type Column, Table } from '../../ui/table.tsx'
@@ -168,7 +169,7 @@ function CreateKey({
       return tunery.keys.create({
         name,
         scopes: preset === 'own' ? ([...chosen] as Scope[]) : preset,
-        expires_at: days === null ? null : new Date(Date.now() + days * 86_400_000).toISOString(),
+        expires_at: days === null ? null : new Date(Date.now() + days * day_ms).toISOString(),
       })
     },
     onSuccess: ({ key }) => {
@@ -208,18 +209,14 @@ function CreateKey({
         <Field label="It expires">
           <Select value={lifetime} onChange={setLifetime} choices={lifetimes} />
         </Field>
-        {formError(create.error, ['name']) && <Notice tone="bad">{formError(create.error, ['name'])}</Notice>}
-        <div className="flex justify-end gap-2">
-          <Button onClick={onClose}>Cancel</Button>
-          <Button
-            type="submit"
-            variant="primary"
-            busy={create.isPending}
-            disabled={!name.trim() || (preset === 'own' && chosen.size === 0)}
-          >
-            Create key
-          </Button>
-        </div>
+        <FormError error={create.error} fields={['name']} />
+        <FormButtons
+          onCancel={onClose}
+          busy={create.isPending}
+          disabled={!name.trim() || (preset === 'own' && chosen.size === 0)}
+        >
+          Create key
+        </FormButtons>
       </Form>
     </Dialog>
   )

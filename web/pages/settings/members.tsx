@@ -3,13 +3,13 @@ import { UserPlus } from 'lucide-react'
 import { useState } from 'react'
 import type { Invitation, Member } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
-import { fieldError, formError } from '../../lib/errors.ts'
+import { fieldError } from '../../lib/errors.ts'
 import { usePages } from '../../lib/pages.ts'
 import { useMay, useSession } from '../../lib/session.ts'
 import { Button } from '../../ui/button.tsx'
 import { type Choice, Select } from '../../ui/choices.tsx'
-import { Badge, Loaded, Notice } from '../../ui/feedback.tsx'
-import { Field, Form, Input } from '../../ui/field.tsx'
+import { Badge, FormError, Loaded } from '../../ui/feedback.tsx'
+import { Field, Form, FormButtons, Input } from '../../ui/field.tsx'
 import { Card } from '../../ui/layout.tsx'
 import { ConfirmDialog, Dialog } from '../../ui/popups.tsx'
 import { Table } from '../../ui/table.tsx'
@@ -240,13 +240,10 @@ function Invite({
         <Field label="Role" error={fieldError(invite.error, 'role')}>
           <Select value={role} onChange={setRole} choices={roles.filter(({ value }) => isOwner || value !== 'owner')} />
         </Field>
-        {formError(invite.error, fields) && <Notice tone="bad">{formError(invite.error, fields)}</Notice>}
-        <div className="flex justify-end gap-2">
-          <Button onClick={onClose}>Cancel</Button>
-          <Button type="submit" variant="primary" busy={invite.isPending} disabled={!name.trim()}>
-            Make the link
-          </Button>
-        </div>
+        <FormError error={invite.error} fields={fields} />
+        <FormButtons onCancel={onClose} busy={invite.isPending} disabled={!name.trim()}>
+          Make the link
+        </FormButtons>
       </Form>
     </Dialog>
   )

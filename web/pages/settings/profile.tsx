@@ -3,11 +3,11 @@ import { KeyRound } from 'lucide-react'
 import { useState } from 'react'
 import { passwordLength } from '../../../contract/sign-in.ts'
 import { tunery } from '../../lib/api.ts'
-import { fieldError, formError } from '../../lib/errors.ts'
+import { fieldError } from '../../lib/errors.ts'
 import { refreshSession, useSession } from '../../lib/session.ts'
 import { addPasskey, deviceName, passkeysWork } from '../../lib/sign-in.ts'
 import { Button, buttonClass } from '../../ui/button.tsx'
-import { EmptyState, Loaded, Notice } from '../../ui/feedback.tsx'
+import { EmptyState, FormError, Loaded, Notice } from '../../ui/feedback.tsx'
 import { Field, Form, Input } from '../../ui/field.tsx'
 import { Card, Facts } from '../../ui/layout.tsx'
 import { ConfirmDialog } from '../../ui/popups.tsx'
@@ -59,9 +59,7 @@ function Person() {
         <Field label="Email" help="You sign in with it." error={fieldError(save.error, 'email')}>
           <Input type="email" value={email} onChange={(event) => setEmail(event.target.value)} autoComplete="email" />
         </Field>
-        {formError(save.error, ['name', 'email']) && (
-          <Notice tone="bad">{formError(save.error, ['name', 'email'])}</Notice>
-        )}
+        <FormError error={save.error} fields={['name', 'email']} />
         <div>
           <Button type="submit" variant="primary" busy={save.isPending} disabled={!changed || !name.trim()}>
             Save
@@ -116,7 +114,7 @@ function Password() {
             onChange={(event) => setPassword(event.target.value)}
           />
         </Field>
-        {formError(save.error, fields) && <Notice tone="bad">{formError(save.error, fields)}</Notice>}
+        <FormError error={save.error} fields={fields} />
         <div>
           <Button
             type="submit"

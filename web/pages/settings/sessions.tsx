@@ -3,6 +3,7 @@ import type { Session } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
 import { plural } from '../../lib/format.ts'
 import { usePages } from '../../lib/pages.ts'
+import { browserName } from '../../lib/sign-in.ts'
 import { Button } from '../../ui/button.tsx'
 import { Badge, Loaded } from '../../ui/feedback.tsx'
 import { Card } from '../../ui/layout.tsx'
@@ -17,13 +18,6 @@ const begunBy = {
   passkey: 'passkey',
   oidc: 'single sign-on',
   invitation: 'an invitation',
-}
-
-/** `Firefox on Linux` of a browser's long name. */
-function browserOf(userAgent: string): string {
-  const system = /Windows|Android|iPhone|iPad|Mac OS|Linux|CrOS/.exec(userAgent)?.[0]?.replace('Mac OS', 'Mac')
-  const browser = /Firefox|Edg|Chrome|Safari/.exec(userAgent)?.[0]?.replace('Edg', 'Edge')
-  return [browser, system].filter(Boolean).join(' on ') || userAgent || 'Unknown'
 }
 
 /** Where you are signed in. */
@@ -74,7 +68,8 @@ export function Sessions() {
                 grow: true,
                 cell: (each) => (
                   <span title={each.user_agent}>
-                    {browserOf(each.user_agent)} {each.current && <Badge tone="good">this one</Badge>}
+                    {browserName(each.user_agent) ?? (each.user_agent || 'Unknown')}{' '}
+                    {each.current && <Badge tone="good">this one</Badge>}
                   </span>
                 ),
               },

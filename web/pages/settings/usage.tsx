@@ -2,22 +2,22 @@ import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query'
 import { useState } from 'react'
 import type { UsageReport } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
-import { fieldError, formError } from '../../lib/errors.ts'
-import { formatCompact, formatCount, formatMoney } from '../../lib/format.ts'
+import { fieldError } from '../../lib/errors.ts'
+import { formatCompact, formatMoney } from '../../lib/format.ts'
 import { refresh_ms } from '../../lib/query.ts'
 import { useMay } from '../../lib/session.ts'
+import { day_ms, utcDay } from '../../lib/utc-day.ts'
 import { Bars } from '../../ui/bars.tsx'
 import { Button } from '../../ui/button.tsx'
-import { EmptyState, Loaded, Notice, Progress } from '../../ui/feedback.tsx'
+import { EmptyState, FormError, Loaded } from '../../ui/feedback.tsx'
 import { Field, Form, NumberInput } from '../../ui/field.tsx'
 import { Card, Stat } from '../../ui/layout.tsx'
+import { LimitBar } from '../../ui/limit-bar.tsx'
 import { Table } from '../../ui/table.tsx'
 import { toast } from '../../ui/toast.tsx'
 import { Segments } from '../../ui/toggles.tsx'
 import { Count, Money } from '../../ui/values.tsx'
 
-const day_ms = 86_400_000
-const dayOf = (time: number) => new Date(time).toISOString().slice(0, 10)
 type Measure = 'cost' | 'requests' | 'tokens'
 type Item = UsageReport['items'][number]
 const tokensOf = (item: Item) => item.prompt_tokens + item.completion_tokens + item.trained_tokens
@@ -53,21 +53,7 @@ function Limits() {
                 ['At once, jobs included', usage.concurrent, limits.max_concurrent],
               ] as const
             ).map(([name, used, limit]) => (
-              <div key={name} className="grid gap-1.5">
-                <div className="flex justify-between gap-2">
-                  <span className="text-muted">{name}</span>
-                  <span>
-                    <Count value={used} /> {limit === null ? 'of any number' : `of ${formatCount(limit)}`}
-                  </span>
-                </div>
-                {limit !== null && (
-                  <Progress
-                    value={Math.min(1, used / limit)}
-                    label={name}
-                    tone={used > 0.9 * limit ? 'warn' : 'accent'}
-                  />
-                )}
-              </div>
+              <LimitBar key={name} name={name} used={used} limit={limit} />
             ))}
             <p className="text-sm text-muted sm:col-span-3">Tier: {tier.name}</p>
           </div>
@@ -92,7 +78,7 @@ function Usage() {
   const [span, setSpan] = useState<(typeof spans)[number]['value']>('30')
   const [group, setGroup] = useState<(typeof groups)[number]['value']>('model')
   const [measure, setMeasure] = useState<Measure>('requests')
-  const from = dayOf(Date.now() - (Number(span) - 1) * day_ms)
+  const from = utcDay(Date.now() - (Number(span) - 1) * day_ms)
   const get = (group_by: string) => ({
     queryKey: ['usage', { from, group_by }],
     queryFn: ({ signal }: { signal: AbortSignal }) => tunery.usage.get({ from, group_by }, { signal }),
@@ -117,7 +103,7 @@ function Usage() {
             measure === 'cost' ? formatMoney(value, report.currency) : formatCompact(value)
           const byDay = new Map(report.items.map((item) => [item.day, item]))
           const bars = Array.from({ length: Number(span) }, (_, index) => {
-            const day = dayOf(Date.parse(from) + index * day_ms)
+            const day = utcDay(Date.parse(from) + index * day_ms)
             const item = byDay.get(day)
             return { label: day, value: item ? amountOf(item) : 0 }
           })
@@ -258,17 +244,7 @@ function ThresholdsForm({ found }: { found: Awaited<ReturnType<typeof tunery.usa
           </Field>
         ))}
       </div>
-      {formError(
-        save.error,
-        fields.map(({ name }) => name),
-      ) && (
-        <Notice tone="bad">
-          {formError(
-            save.error,
-            fields.map(({ name }) => name),
-          )}
-        </Notice>
-      )}
+      <FormError error={save.error} fields={fields.map(({ name }) => name)} />
       {mayWrite && (
         <div>
           <Button type="submit" variant="primary" busy={save.isPending}>

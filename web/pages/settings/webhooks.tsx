@@ -4,12 +4,12 @@ import { useState } from 'react'
 import { webhookEventTypes } from '../../../contract/webhooks.ts'
 import type { Webhook } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
-import { fieldError, formError } from '../../lib/errors.ts'
+import { fieldError } from '../../lib/errors.ts'
 import { usePages } from '../../lib/pages.ts'
 import { useMay } from '../../lib/session.ts'
 import { Button, ExternalLink } from '../../ui/button.tsx'
-import { EmptyState, Loaded, Notice, Status } from '../../ui/feedback.tsx'
-import { Field, Form, Input } from '../../ui/field.tsx'
+import { EmptyState, FormError, Loaded, Status } from '../../ui/feedback.tsx'
+import { Field, Form, FormButtons, Input } from '../../ui/field.tsx'
 import { Card } from '../../ui/layout.tsx'
 import { Dialog } from '../../ui/popups.tsx'
 import { Table } from '../../ui/table.tsx'
@@ -157,13 +157,10 @@ function CreateWebhook({
             <Checkbox key={type} label={type} checked={events.has(type)} onChange={(on) => toggle(type, on)} />
           ))}
         </fieldset>
-        {formError(create.error, ['url']) && <Notice tone="bad">{formError(create.error, ['url'])}</Notice>}
-        <div className="flex justify-end gap-2">
-          <Button onClick={onClose}>Cancel</Button>
-          <Button type="submit" variant="primary" busy={create.isPending} disabled={!url.trim() || events.size === 0}>
-            Add webhook
-          </Button>
-        </div>
+        <FormError error={create.error} fields={['url']} />
+        <FormButtons onCancel={onClose} busy={create.isPending} disabled={!url.trim() || events.size === 0}>
+          Add webhook
+        </FormButtons>
       </Form>
     </Dialog>
   )
