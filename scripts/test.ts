@@ -62,6 +62,8 @@ function suitesOf(full: boolean): Suite[] {
     name: 'tests/unit',
     command: process.execPath,
     args: [...nodeArgs, '--test', '--test-concurrency=2', ...find('tests/unit/**/*.test.ts').filter(shared).sort()],
+    // Two files at once already; beside a browser the time that a grammar's masks may take is over too soon.
+    exclusive: true,
   }
   const trainer: Suite = {
     name: 'trainer/tests',
