@@ -28,12 +28,19 @@ def render(messages: list[dict], tokenizer, open_turn: bool = False, tools: list
 
 
 def rendering(messages: list[dict], tokenizer, open_turn: bool = False) -> Rendering:
-    """Renders a whole conversation or a prompt for tokenizing. Raises JobError("dataset_invalid") if text cannot be
-    told from control tokens.
+    """Renders a whole conversation with its tools, or a prompt, for tokenizing. Raises JobError("dataset_invalid") if
+    text cannot be told from control tokens, or the template writes no tools.
     """
+    messages, tools = _with_tools(messages, tokenizer)
     return _first_view(
-        messages, tokenizer, lambda view: [Rendering(view.render(len(messages), open_turn), [], view.mark)]
+        messages, tokenizer, lambda view: [Rendering(view.render(len(messages), open_turn), [], view.mark)], tools
     )[0]
+
+
+def _with_tools(messages: list[dict], tokenizer) -> tuple[list[dict], list[dict] | None]:
+    """The messages as the template takes them, and their tools."""
+    tools = getattr(messages, "tools", None)
+    return adapted(messages, str(tokenizer.chat_template)) if uses_tools(messages, tools) else messages, tools
 
 
 def token_ids(messages: list[dict], tokenizer, open_turn: bool = False) -> list[int]:
@@ -60,9 +67,7 @@ def training_renderings(messages: list[dict], tokenizer, max_tokens: int | None 
     conversation with many messages, turns that start after the first `max_tokens` are left out, except the first such
     turn.
     """
-    tools = getattr(messages, "tools", None)
-    if uses_tools(messages, tools):
-        messages = adapted(messages, str(tokenizer.chat_template))
+    messages, tools = _with_tools(messages, tokenizer)
     max_characters = (
         _characters(messages, tokenizer, max_tokens, tools) if max_tokens and len(messages) > MANY_MESSAGES else None
     )

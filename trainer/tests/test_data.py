@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from trainer.cli.count import count
 from trainer.data.dataset import prepare
 from trainer.data.loss_mask import training_renderings
 from trainer.data.rows import parse_row, read_rows
@@ -101,6 +102,19 @@ def test_calls_of_tools_are_learned_as_the_template_writes_them(with_tools):
 def test_a_row_with_tools_is_refused_by_a_template_without_them(tokenizer):
     with pytest.raises(JobError, match=r"Line 7: The row has tools, but the chat template of this base writes none"):
         prepare([read(with_calls(call("Oslo")))], tokenizer, 2048, Recorder())
+
+
+def test_a_count_has_the_tokens_of_tools_and_names_the_rows_that_no_job_takes(tokenizer, with_tools, tmp_path):
+    row = with_calls(call("Oslo"))
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps(row))
+    counted = count(with_tools, file, 2048)
+    assert counted["tokens"] == len(only_sequence(read(row), with_tools).ids)
+    # At a length that cuts it, too.
+    for max_length in (2048, 8):
+        counted = count(tokenizer, file, max_length)
+        assert [each["row"] for each in counted["refused"]] == [1]
+        assert "writes none" in counted["refused"][0]["message"]
 
 
 def test_a_call_that_spells_a_control_token_is_refused(with_tools):
