@@ -102,22 +102,26 @@ export function openGuide(name: string, { url, key, programs, env, replaced = []
   }
 }
 
-/**
- * The commands of all `sh` blocks, each with its continuation lines: quotes that are open at a line's end continue in
- * the next.
- */
+/** The commands of all `sh` blocks. */
 function commandsOf(text: string): string[] {
+  return [...text.matchAll(/^```sh\n(.*?)^```/gms)].flatMap(([, block]) => commandsIn(block!))
+}
+
+/**
+ * The commands of a block, each with its continuation lines: after a backslash, or while a quote is open. Lines that
+ * are comments or empty are left out.
+ */
+export function commandsIn(block: string): string[] {
   const commands: string[] = []
-  for (const [, block] of text.matchAll(/^```sh\n(.*?)^```/gms)) {
-    let open = ''
-    for (const line of block!.trimEnd().split('\n')) {
-      open = open ? `${open}\n${line}` : line
-      if (open.split("'").length % 2 === 0) continue
-      commands.push(open)
-      open = ''
-    }
-    if (open) throw new Error(`a command does not end: ${open}`)
+  let open = ''
+  for (const line of block.trimEnd().split('\n')) {
+    if (!open && /^\s*(#|$)/.test(line)) continue
+    open = open ? `${open}\n${line}` : line
+    if (open.split("'").length % 2 === 0 || open.endsWith('\\')) continue
+    commands.push(open)
+    open = ''
   }
+  if (open) throw new Error(`a command does not end: ${open}`)
   return commands
 }
 

@@ -1,10 +1,11 @@
 // What the docs tell people to type: commands and options that exist, requests that the API takes.
 import assert from 'node:assert/strict'
-import { globSync, readFileSync } from 'node:fs'
+import { existsSync, globSync, readFileSync } from 'node:fs'
 import path from 'node:path'
 import { test } from 'node:test'
 import type { z } from 'zod'
 import { root } from '../../lib/root.ts'
+import { codeBlocks, order, pages, shownElsewhere } from '../support/guide-blocks.ts'
 import { contractRoutes } from '../support/routes.ts'
 
 const files = ['README.md', 'SECURITY.md', ...globSync('docs/**/*.md', { cwd: root })].filter(
@@ -72,4 +73,14 @@ test('every request of the docs goes to a route that exists, with a body that it
     assert.equal(error, undefined, `${file}: ${line}`)
   }
   assert.ok(bodies > 10, `${bodies} bodies`)
+})
+
+test('every block of code in README and guides is run by a test', () => {
+  for (const page of pages)
+    for (const { code, line } of codeBlocks(page)) {
+      const elsewhere = shownElsewhere(page, code)
+      assert.ok(elsewhere ?? order.includes(page), `${page}:${line}`)
+      for (const [file] of elsewhere?.matchAll(/tests\/[\w./-]+/g) ?? [])
+        assert.ok(existsSync(path.join(root, file)), `${page}:${line} names ${file}`)
+    }
 })
