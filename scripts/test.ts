@@ -53,6 +53,7 @@ const fileSuite = (file: string): Suite => ({
 const alone = [
   'tests/unit/engine/grammar-limits.test.ts',
   'tests/process/core-share.test.ts',
+  'tests/browser/dashboard.test.ts',
   'tests/process/demo.full.test.ts',
 ]
 

@@ -18,30 +18,6 @@ before(async () => {
 })
 after(() => service?.stop())
 
-test('the search finds a page by the keyboard alone, and opens it at its heading', browserTest, async () => {
-  const { page, complaints } = await service.visit({ signedIn: false })
-  await page.goto('/docs/overview')
-  await settled(page)
-  await page.keyboard.press('/')
-  await page.keyboard.type('limits idempotent')
-  await page.getByRole('option', { selected: true }).waitFor()
-  assert.deepEqual(await problemsOf(page), [])
-  await page.keyboard.press('ArrowDown')
-  await page.keyboard.press('ArrowUp')
-  await page.keyboard.press('Enter')
-  await page.getByRole('heading', { level: 1, name: 'Limits, usage and idempotent requests' }).waitFor()
-  await page.getByRole('dialog').waitFor({ state: 'detached' })
-  // An operation of the API, and nothing at all.
-  await page.keyboard.press('/')
-  await page.keyboard.type('createWebhook')
-  await page.getByRole('option', { name: /\/webhooks/ }).waitFor()
-  await page.getByRole('combobox').fill('xyzzyplugh')
-  await page.getByText('Nothing has “xyzzyplugh”').waitFor()
-  await page.keyboard.press('Escape')
-  await page.getByRole('dialog').waitFor({ state: 'detached' })
-  assert.deepEqual(complaints, [])
-})
-
 test('a guide opens directly at its anchor; links between pages load no page anew', browserTest, async () => {
   const { page, complaints } = await service.visit({ signedIn: false })
   await page.goto('/docs/operate#back-up-and-restore')

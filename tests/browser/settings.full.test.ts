@@ -39,50 +39,6 @@ async function visitAs(email?: string): Promise<Visit> {
   return visit
 }
 
-test('a key is shown once and never again, may what was chosen, and is refused once revoked', browserTest, async () => {
-  const { page, complaints } = await service.visit()
-  await open(page, '/settings/keys')
-  await page.getByRole('button', { name: 'Create key' }).click()
-  const form = page.getByRole('dialog', { name: 'Create an API key' })
-  assert.ok(await form.getByRole('button', { name: 'Create key' }).isDisabled(), 'a key has a name')
-  await form.getByLabel('Name').fill('reports')
-  await form.getByRole('combobox', { name: 'It may' }).click()
-  await page.getByRole('option', { name: /^Read only/ }).click()
-  await form.getByRole('button', { name: 'Create key' }).click()
-  const key = await secretOf(page, 'Your new API key')
-
-  const tunery = tuneryOf(key)
-  assert.deepEqual((await tunery.datasets.list()).items, [])
-  await assert.rejects(tunery.keys.create({ name: 'another' }), { status: 403 })
-
-  await page.getByRole('button', { name: 'I have stored it' }).click()
-  await page.getByRole('dialog').waitFor({ state: 'detached' })
-  const row = page.getByRole('table', { name: 'API keys' }).getByRole('row', { name: /reports/ })
-  await row.waitFor()
-  for (const look of ['at once', 'after a reload']) {
-    if (look === 'after a reload') {
-      await page.reload()
-      await row.waitFor()
-    }
-    const kept = await page.evaluate(
-      () => document.documentElement.outerHTML + JSON.stringify({ ...localStorage, ...sessionStorage }),
-    )
-    assert.ok(!kept.includes(key), look)
-  }
-
-  await row.getByRole('button', { name: 'Actions for reports' }).click()
-  await page.getByRole('menuitem', { name: 'Revoke' }).click()
-  await page.getByRole('alertdialog', { name: 'Revoke reports?' }).getByRole('button', { name: 'Revoke key' }).click()
-  await row.waitFor({ state: 'detached' })
-  await until('the key to be refused', () =>
-    tunery.datasets.list().then(
-      () => false,
-      (error) => error.status === 401,
-    ),
-  )
-  assert.deepEqual(complaints, [])
-})
-
 test('a webhook is added, tested, looked at and redelivered; what arrives is signed', browserTest, async () => {
   const { page, complaints } = await service.visit()
   await open(page, '/settings/webhooks')

@@ -32,23 +32,6 @@ const paths = [
   '/nowhere/at/all',
 ]
 
-test('the page is there within a second, with no complaint of the browser', browserTest, async (t) => {
-  const took_ms: number[] = []
-  // The first time warms service and browser up; of the others the best counts, as other tests run beside this one.
-  for (let round = 0; round < 4; round++) {
-    const { page, complaints } = await service.visit()
-    const started = performance.now()
-    await page.goto('/', { waitUntil: 'commit' })
-    await page.getByRole('heading', { level: 1, name: 'Home' }).waitFor()
-    took_ms.push(Math.round(performance.now() - started))
-    await settled(page)
-    assert.deepEqual(complaints, [])
-    await page.context().close()
-  }
-  t.diagnostic(`${took_ms.join(', ')} ms`)
-  assert.ok(Math.min(...took_ms) < 1000, `${took_ms.join(', ')} ms`)
-})
-
 test(
   'axe finds nothing serious, light on a phone and dark; no page is wider than its window',
   browserTest,

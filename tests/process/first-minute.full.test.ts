@@ -20,7 +20,6 @@ import { after, test } from 'node:test'
 import type { TrainingSetup } from '../../contract/hub.ts'
 import { root } from '../../lib/root.ts'
 import { client, colourRows, until } from '../support/client.ts'
-import { full } from '../support/full.ts'
 import { alive, children, type DataFolder, dataFolder } from '../support/server.ts'
 import { tiny, tinyModelsDir } from '../support/tiny.ts'
 
@@ -143,7 +142,7 @@ test('before training is set up chat answers, a job waits and says so, and the r
   await installed.end('SIGTERM')
 })
 
-test('a job on the default base waits for the real installation of Python, and completes after it', full, async () => {
+test('a job on the default base waits for the real installation of Python, and completes after it', async () => {
   const checkout = copyCheckout('fresh', forServing.installed, forServing.stamps)
   const engine = path.join(checkout, '.local/llama/lib')
   mkdirSync(path.dirname(engine))

@@ -127,7 +127,7 @@ test('an estimate of a preference job counts both answers, and the scoring befor
   assert.ok(estimate.body.seconds > 0 && estimate.body.tokens > 0)
 })
 
-test('preferences lift a score that the written answers alone do not', async () => {
+test('preferences lift a score that the written answers alone do not', full, async () => {
   // One of four written answers is the wanted one.
   const written = colours.flatMap((colour) =>
     ['ask billing', 'refund it', 'refund it', 'refund it'].map((answer) => ({

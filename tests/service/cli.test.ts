@@ -10,6 +10,7 @@ import { after, before, test } from 'node:test'
 import { root } from '../../lib/root.ts'
 import { type CliOptions, cliEnv, startCli } from '../support/cli.ts'
 import { colourRows, until } from '../support/client.ts'
+import { full } from '../support/full.ts'
 import { startReceiver } from '../support/receiver.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
@@ -136,7 +137,7 @@ test('a file is uploaded, checked by line, shown as tokens, and deleted', async 
   assert.equal((await run(['datasets', 'validate', id])).status, 4)
 })
 
-test('train goes from a file to a model, tells each event, and compare shows what differs', async () => {
+test('train goes from a file to a model, tells each event, and compare shows what differs', full, async () => {
   const file = inFolder('rows.jsonl', colourRows(16))
   const words = ['train', file, '--model', tiny, '--epochs', '1', '--no-estimate', '--learning-rate', '0.001']
   const plain = await run([...words, '--name', 'first'])
@@ -240,26 +241,32 @@ test('doctor tells what is wrong and what to do', async () => {
   assert.match(find('key').todo, /login/)
 })
 
-test('the package works on its own: installed offline from its tarball, it runs a command on a service', async () => {
-  const target = path.join(folder, 'package')
-  mkdirSync(target)
-  writeFileSync(path.join(target, 'package.json'), '{"private":true}')
-  const packed = execFileSync(process.execPath, [path.join(root, 'scripts/pack-cli.ts'), target], { encoding: 'utf8' })
-  execFileSync('npm', ['install', '--offline', '--no-audit', '--no-fund', packed.trim()], {
-    cwd: target,
-    stdio: 'pipe',
-  })
-  const { version } = JSON.parse(readFileSync(path.join(root, 'package.json'), 'utf8'))
-  const asked = execFileSync('npx', ['--offline', 'tunery', '--version'], { cwd: target, encoding: 'utf8' })
-  assert.equal(asked.trim(), version)
-  const command = path.join(target, 'node_modules/.bin/tunery')
-  const listed = await run(['models', 'list', '--json'], { command })
-  assert.equal(
-    listed.json().models.some(({ id }: { id: string }) => id === model),
-    true,
-    listed.stderr,
-  )
-  const local = await run(['backup', 'x'], { command })
-  assert.equal(local.status, 2)
-  assert.match(local.stderr, /needs a checkout of Tunery/)
-})
+test(
+  'the package works on its own: installed offline from its tarball, it runs a command on a service',
+  full,
+  async () => {
+    const target = path.join(folder, 'package')
+    mkdirSync(target)
+    writeFileSync(path.join(target, 'package.json'), '{"private":true}')
+    const packed = execFileSync(process.execPath, [path.join(root, 'scripts/pack-cli.ts'), target], {
+      encoding: 'utf8',
+    })
+    execFileSync('npm', ['install', '--offline', '--no-audit', '--no-fund', packed.trim()], {
+      cwd: target,
+      stdio: 'pipe',
+    })
+    const { version } = JSON.parse(readFileSync(path.join(root, 'package.json'), 'utf8'))
+    const asked = execFileSync('npx', ['--offline', 'tunery', '--version'], { cwd: target, encoding: 'utf8' })
+    assert.equal(asked.trim(), version)
+    const command = path.join(target, 'node_modules/.bin/tunery')
+    const listed = await run(['models', 'list', '--json'], { command })
+    assert.equal(
+      listed.json().models.some(({ id }: { id: string }) => id === model),
+      true,
+      listed.stderr,
+    )
+    const local = await run(['backup', 'x'], { command })
+    assert.equal(local.status, 2)
+    assert.match(local.stderr, /needs a checkout of Tunery/)
+  },
+)

@@ -14,6 +14,7 @@ import { createConfirmations } from '../../mcp/confirm.ts'
 import { createMcpServer, type HttpServer, serveHttp } from '../../mcp/index.ts'
 import { bounded } from '../../mcp/results.ts'
 import { colourRows, until } from '../support/client.ts'
+import { full } from '../support/full.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
 
@@ -74,7 +75,7 @@ async function call(
 const jobs = async () => (await app.api('GET', '/fine-tuning/jobs')).body.items.length
 const evaluations = async () => (await app.api('GET', '/evaluations')).body.items.length
 
-test('an assistant goes the whole way over stdio; the user is asked before what costs', async () => {
+test('an assistant goes the whole way over stdio; the user is asked before what costs', full, async () => {
   writeFileSync(path.join(folder, 'colours.jsonl'), colourRows(16))
   const { client, asked } = newClient(() => ({ action: 'accept', content: { agree: true } }))
   const transport = new StdioClientTransport({

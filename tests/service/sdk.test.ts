@@ -13,6 +13,7 @@ import { root } from '../../lib/root.ts'
 import { operationsOf } from '../../scripts/docs/sdk.ts'
 import { isTuneryError, Tunery, TuneryConnectionError, TuneryError, type UploadState } from '../../sdk/index.ts'
 import { colourRows, until } from '../support/client.ts'
+import { full } from '../support/full.ts'
 import { startReceiver } from '../support/receiver.ts'
 import { contractRoutes } from '../support/routes.ts'
 import { startApp, type TestApp } from '../support/service.ts'
@@ -258,17 +259,20 @@ test('a real delivery is verified; a changed body, another secret and an old one
   await assert.rejects(tunery.webhooks.verify(text, {}, secret!), /are not there/)
 })
 
-test('the package, installed from its tarball, is typed, needs no other package, and is below 30 kB gzipped', () => {
-  const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-sdk-'))
-  try {
-    execFileSync(process.execPath, [path.join(root, 'scripts/sdk.ts'), folder], { cwd: root, stdio: 'pipe' })
-    const run = (command: string, args: string[]) =>
-      execFileSync(command, args, { cwd: folder, stdio: 'pipe', encoding: 'utf8' })
-    writeFileSync(path.join(folder, 'package.json'), '{"type":"module","private":true}')
-    run('npm', ['install', '--offline', '--no-audit', './tunery-client-0.1.0.tgz'])
-    writeFileSync(
-      path.join(folder, 'use.ts'),
-      `import { Tunery } from 'tunery-client'
+test(
+  'the package, installed from its tarball, is typed, needs no other package, and is below 30 kB gzipped',
+  full,
+  () => {
+    const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-sdk-'))
+    try {
+      execFileSync(process.execPath, [path.join(root, 'scripts/sdk.ts'), folder], { cwd: root, stdio: 'pipe' })
+      const run = (command: string, args: string[]) =>
+        execFileSync(command, args, { cwd: folder, stdio: 'pipe', encoding: 'utf8' })
+      writeFileSync(path.join(folder, 'package.json'), '{"type":"module","private":true}')
+      run('npm', ['install', '--offline', '--no-audit', './tunery-client-0.1.0.tgz'])
+      writeFileSync(
+        path.join(folder, 'use.ts'),
+        `import { Tunery } from 'tunery-client'
 const tunery = new Tunery({ baseUrl: '${app.url}', apiKey: '${app.key}' })
 const { account } = await tunery.user.profile()
 const name: string = account.name
@@ -276,13 +280,14 @@ const name: string = account.name
 const wrong = () => tunery.jobs.create({ model_id: 'x' })
 console.log(name, typeof wrong, (await tunery.datasets.list({ limit: 1 })).items.length)
 `,
-    )
-    symlinkSync(path.join(root, 'node_modules/@types'), path.join(folder, 'node_modules/@types'))
-    run(path.join(root, 'node_modules/.bin/tsc'), [
-      ...['--noEmit', '--strict', '--module', 'nodenext', '--target', 'es2024', '--types', 'node', 'use.ts'],
-    ])
-    assert.ok(gzipSync(run('cat', ['node_modules/tunery-client/dist/index.js'])).length < 30_000)
-  } finally {
-    rmSync(folder, { recursive: true, force: true })
-  }
-})
+      )
+      symlinkSync(path.join(root, 'node_modules/@types'), path.join(folder, 'node_modules/@types'))
+      run(path.join(root, 'node_modules/.bin/tsc'), [
+        ...['--noEmit', '--strict', '--module', 'nodenext', '--target', 'es2024', '--types', 'node', 'use.ts'],
+      ])
+      assert.ok(gzipSync(run('cat', ['node_modules/tunery-client/dist/index.js'])).length < 30_000)
+    } finally {
+      rmSync(folder, { recursive: true, force: true })
+    }
+  },
+)
