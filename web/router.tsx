@@ -124,16 +124,22 @@ const job = createRoute({
 const playground = createRoute({
   getParentRoute: () => shell,
   path: '/playground',
-  // `models`: names of the columns' models, with commas between.
-  validateSearch: (search): { models?: string; dataset?: string } => ({
+  // `models`: names of the columns' models, with commas between. `rows`: the rows to ask, of a dataset, or those that a
+  // job held out.
+  validateSearch: (search): { models?: string; rows?: string } => ({
     models: text(search.models),
-    dataset: text(search.dataset),
+    rows: text(search.rows),
   }),
   component: lazyRouteComponent(() => import('./pages/playground/index.tsx')),
 })
 const evaluations = createRoute({
   getParentRoute: () => shell,
   path: '/evaluations',
+  // `model`: opens a new evaluation of it, beside `baseline`.
+  validateSearch: (search): { model?: string; baseline?: string } => ({
+    model: text(search.model),
+    baseline: text(search.baseline),
+  }),
   component: lazyRouteComponent(() => import('./pages/evaluations/index.tsx')),
 })
 const evaluation = createRoute({
@@ -167,6 +173,8 @@ const model = createRoute({
 const exports = createRoute({
   getParentRoute: () => shell,
   path: '/exports',
+  // `model`: opens a new export of it.
+  validateSearch: (search): { model?: string } => ({ model: text(search.model) }),
   component: lazyRouteComponent(() => import('./pages/exports/index.tsx')),
 })
 const settings = createRoute({

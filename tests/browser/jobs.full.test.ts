@@ -196,6 +196,41 @@ test(
 )
 
 test(
+  'the rows that it held out are asked of base and model, which export and evaluation begin with',
+  browserTest,
+  async () => {
+    const { page, complaints } = await service.visit()
+    const job = await tunery.jobs.wait(watched.id)
+    const heldOut = (await tunery.jobs.heldOut(watched.id)).items
+    await page.goto(`/jobs/${watched.id}`)
+    await page.getByRole('link', { name: 'Chat beside its base' }).click()
+    await heading(page, 'Playground')
+    await page.getByRole('textbox', { name: 'Longest answer' }).fill('8')
+    await page.getByRole('button', { name: 'Ask', exact: true }).click()
+    const answers = page.getByRole('table', { name: 'Answers by row' })
+    await answers.getByRole('columnheader', { name: job.model! }).waitFor()
+    await page.getByRole('progressbar', { name: 'Rows answered' }).waitFor({ state: 'detached' })
+    // The header and each row.
+    assert.equal(await answers.getByRole('row').count(), 1 + heldOut.length)
+    assert.equal(await answers.getByText('…', { exact: true }).count(), 0)
+
+    await page.goto(`/jobs/${watched.id}`)
+    await page.getByRole('link', { name: 'Export', exact: true }).click()
+    const dialog = page.getByRole('dialog', { name: 'Export a model' })
+    await dialog.getByRole('button', { name: 'Cancel' }).click()
+    await dialog.waitFor({ state: 'detached' })
+    assert.equal(new URL(page.url()).search, '')
+    await page.goto(`/models/${job.model}`)
+    await page.getByRole('link', { name: 'Evaluate', exact: true }).click()
+    const form = page.getByRole('dialog', { name: 'New evaluation' })
+    const chosen = form.getByRole('combobox', { name: 'Model' })
+    const { name } = await tunery.models.get(job.model!)
+    await until('the model to be chosen', async () => (await chosen.inputValue()).includes(name))
+    assert.deepEqual(complaints, [])
+  },
+)
+
+test(
   'the history is filtered in its address, pauses, resumes and cancels, and compares jobs',
   browserTest,
   async () => {

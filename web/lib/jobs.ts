@@ -45,3 +45,7 @@ export function whenText(job: Job): string {
 /** Seconds from the start to the end, or until now. */
 export const secondsOf = ({ started_at, finished_at }: Job): number | null =>
   started_at ? ((finished_at ? Date.parse(finished_at) : Date.now()) - Date.parse(started_at)) / 1000 : null
+
+/** Whether the job measures itself on rows that it does not learn from. */
+export const hasValidation = ({ resolved_config: { evaluation_config } }: Job): boolean =>
+  evaluation_config.validation_split.value > 0 || evaluation_config.validation_dataset_id.value !== null

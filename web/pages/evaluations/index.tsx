@@ -1,3 +1,4 @@
+import { useNavigate, useSearch } from '@tanstack/react-router'
 import { FlaskConical, Plus } from 'lucide-react'
 import { useState } from 'react'
 import type { Evaluation } from '../../../sdk/index.ts'
@@ -49,7 +50,9 @@ function Verdict({ difference }: { difference: NonNullable<NonNullable<Evaluatio
 
 export default function EvaluationsPage() {
   const mayWrite = useMay('tuning:write')
-  const [creating, setCreating] = useState(false)
+  const { model, baseline } = useSearch({ from: '/shell/evaluations' })
+  const navigate = useNavigate()
+  const [creating, setCreating] = useState(model !== undefined)
   const { query, rows, more } = usePages(
     ['evaluations', 'list'],
     (options) => tunery.evaluations.list({ limit: 50 }, options),
@@ -86,7 +89,16 @@ export default function EvaluationsPage() {
           )}
         </Loaded>
       </Card>
-      {creating && <NewEvaluation onClose={() => setCreating(false)} />}
+      {creating && (
+        <NewEvaluation
+          of={model}
+          beside={baseline}
+          onClose={() => {
+            setCreating(false)
+            void navigate({ to: '/evaluations', replace: true })
+          }}
+        />
+      )}
     </Page>
   )
 }

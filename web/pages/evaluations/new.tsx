@@ -14,11 +14,18 @@ import { type Draft, GradersForm, graderOf, newDraft } from './graders.tsx'
 
 const fields = ['model', 'baseline', 'dataset', 'name', 'rows']
 
-export function NewEvaluation({ onClose }: { onClose: () => void }) {
+interface NewEvaluationProps {
+  /** The model and its baseline to begin with. */
+  of?: string | undefined
+  beside?: string | undefined
+  onClose: () => void
+}
+
+export function NewEvaluation({ of, beside, onClose }: NewEvaluationProps) {
   const navigate = useNavigate()
   const client = useQueryClient()
-  const [model, setModel] = useState<string | null>(null)
-  const [baseline, setBaseline] = useState<string | null>(null)
+  const [model, setModel] = useState<string | null>(of ?? null)
+  const [baseline, setBaseline] = useState<string | null>(beside ?? null)
   const [dataset, setDataset] = useState<string | null>(null)
   const [rows, setRows] = useState<number | null>(100)
   const [maxTokens, setMaxTokens] = useState<number | null>(512)

@@ -1,4 +1,5 @@
 import { useQueryClient } from '@tanstack/react-query'
+import { useNavigate, useSearch } from '@tanstack/react-router'
 import { PackageOpen, Plus } from 'lucide-react'
 import { useState } from 'react'
 import type { Export } from '../../../sdk/index.ts'
@@ -44,7 +45,13 @@ const columns: readonly Column<Export>[] = [
 export default function ExportsPage() {
   const mayWrite = useMay('exports:write')
   const client = useQueryClient()
-  const [creating, setCreating] = useState(false)
+  const { model } = useSearch({ from: '/shell/exports' })
+  const navigate = useNavigate()
+  const [creating, setCreating] = useState(model !== undefined)
+  const close = () => {
+    setCreating(false)
+    return navigate({ to: '/exports', replace: true })
+  }
   const [openId, setOpenId] = useState<string>()
   const { query, rows, more } = usePages(
     ['exports', 'list', {}],
@@ -91,9 +98,10 @@ export default function ExportsPage() {
       </Card>
       {creating && (
         <NewExport
-          onClose={() => setCreating(false)}
+          of={model}
+          onClose={() => void close()}
           onCreated={async (id) => {
-            setCreating(false)
+            await close()
             await client.invalidateQueries({ queryKey: ['exports'] })
             setOpenId(id)
           }}

@@ -35,8 +35,15 @@ const onnxTypes: Choice[] = [
 ]
 const fields = ['model', 'format', 'quantization', 'push_to']
 
-export function NewExport({ onClose, onCreated }: { onClose: () => void; onCreated: (id: string) => void }) {
-  const [model, setModel] = useState<string | null>(null)
+interface NewExportProps {
+  /** The model to begin with. */
+  of?: string | undefined
+  onClose: () => void
+  onCreated: (id: string) => void
+}
+
+export function NewExport({ of, onClose, onCreated }: NewExportProps) {
+  const [model, setModel] = useState<string | null>(of ?? null)
   const [format, setFormat] = useState<Format>('gguf')
   const [gguf, setGguf] = useState('Q4_K_M')
   const [onnx, setOnnx] = useState('fp32')

@@ -4,6 +4,7 @@ import { useState } from 'react'
 import type { Evaluation, Job } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
 import { formatNumber, formatPercent } from '../../lib/format.ts'
+import { hasValidation } from '../../lib/jobs.ts'
 import { refresh_ms } from '../../lib/query.ts'
 import { useMay } from '../../lib/session.ts'
 import { Button, LinkButton, TextLink } from '../../ui/button.tsx'
@@ -34,7 +35,11 @@ export function Result({ job }: { job: Job }) {
       actions={
         !found.isError && (
           <>
-            {mayExport && <LinkButton to="/exports">Export</LinkButton>}
+            {mayExport && (
+              <LinkButton to="/exports" search={{ model }}>
+                Export
+              </LinkButton>
+            )}
             {mayDeploy && (
               <Button icon={<Rocket aria-hidden />} onClick={() => setDeploying(true)}>
                 Deploy
@@ -43,7 +48,7 @@ export function Result({ job }: { job: Job }) {
             {mayChat && (
               <LinkButton
                 to="/playground"
-                search={{ models: `${job.model_id},${model}` }}
+                search={{ models: `${job.model_id},${model}`, ...(hasValidation(job) && { rows: job.id }) }}
                 variant="primary"
                 icon={<MessageCircle aria-hidden />}
               >
@@ -125,7 +130,7 @@ const pending = (evaluation: Evaluation | undefined) =>
   evaluation?.status === 'queued' || evaluation?.status === 'running'
 
 /** Of the evaluation that the job named: the result beside the model that it started from. */
-function Scores({ job: { evaluation, result_evaluation: id } }: { job: Job }) {
+function Scores({ job: { evaluation, result_evaluation: id, model, model_id } }: { job: Job }) {
   const { data, isError, error } = useQuery({
     queryKey: ['evaluations', id],
     queryFn: ({ signal }) => tunery.evaluations.get(id!, { signal }),
@@ -135,7 +140,10 @@ function Scores({ job: { evaluation, result_evaluation: id } }: { job: Job }) {
   if (id === null)
     return evaluation === null ? (
       <span className="text-muted">
-        none was asked for; <TextLink to="/evaluations">make one</TextLink>
+        none was asked for;{' '}
+        <TextLink to="/evaluations" search={{ model: model ?? undefined, baseline: model_id }}>
+          make one
+        </TextLink>
       </span>
     ) : (
       <span className="text-muted">begins soon</span>

@@ -2,7 +2,7 @@ import { type ReactNode, useEffect, useRef, useState } from 'react'
 import type { Job } from '../../../sdk/index.ts'
 import { type EventsState, isOver } from '../../lib/events.ts'
 import { formatCount, formatDuration, formatNumber, formatPercent, formatRelative } from '../../lib/format.ts'
-import { secondsOf, whenText } from '../../lib/jobs.ts'
+import { hasValidation, secondsOf, whenText } from '../../lib/jobs.ts'
 import { ExternalLink } from '../../ui/button.tsx'
 import { Help } from '../../ui/disclosure.tsx'
 import { Badge, Notice, Progress, Status } from '../../ui/feedback.tsx'
@@ -207,9 +207,6 @@ const Label = ({ text, word, children }: { text: string; word?: string; children
     {word && <Help word={word}>{children}</Help>}
   </span>
 )
-
-const hasValidation = ({ resolved_config: { evaluation_config } }: Job) =>
-  evaluation_config.validation_split.value > 0 || evaluation_config.validation_dataset_id.value !== null
 
 const trainedNote = ({ metrics: { train_seconds } }: Job) =>
   train_seconds === undefined ? undefined : `${formatDuration(train_seconds)} of training`

@@ -74,7 +74,12 @@ function Actions({ model }: { model: TunedModelDetails }) {
           </LinkButton>
         </>
       )}
-      <LinkButton to="/exports">Export</LinkButton>
+      <LinkButton to="/exports" search={{ model: model.id }}>
+        Export
+      </LinkButton>
+      <LinkButton to="/evaluations" search={{ model: model.id, baseline: model.base_model_id }}>
+        Evaluate
+      </LinkButton>
       <LinkButton to="/playground" search={{ models: `${model.base_model_id},${model.id}` }} variant="primary">
         Compare with its base
       </LinkButton>

@@ -313,7 +313,7 @@ function Playground({ account }: { account: string }) {
               </div>
             </Card>
           </div>
-          <RowsPanel columns={columns} parameters={parameters} datasetId={search.dataset} />
+          <RowsPanel columns={columns} parameters={parameters} of={search.rows} />
         </div>
         <div className="grid gap-4">
           <ParametersPanel value={parameters} onChange={(next) => dispatch({ type: 'parameters', parameters: next })} />

@@ -2,6 +2,7 @@ import { useQuery } from '@tanstack/react-query'
 import { useRef, useState } from 'react'
 import { tunery } from '../../lib/api.ts'
 import { plural } from '../../lib/format.ts'
+import { hasValidation } from '../../lib/jobs.ts'
 import { Button } from '../../ui/button.tsx'
 import { type Choice, Combobox } from '../../ui/choices.tsx'
 import { Disclosure } from '../../ui/disclosure.tsx'
@@ -26,17 +27,16 @@ const textOf = (content: unknown): string =>
       ? content.map((part) => (part as { text?: string }).text ?? '').join('')
       : ''
 
-/** Asks the models the rows of a dataset, and shows their answers beside the one that stands there. */
-export function RowsPanel({
-  columns,
-  parameters,
-  datasetId,
-}: {
+interface RowsPanelProps {
   columns: readonly Column[]
   parameters: Parameters
-  datasetId: string | undefined
-}) {
-  const [dataset, setDataset] = useState<string | null>(datasetId ?? null)
+  /** The dataset to begin with, or the job whose held-out rows are meant. */
+  of: string | undefined
+}
+
+/** Asks the models rows of a dataset, or those that a job held out, and shows the answers beside the known ones. */
+export function RowsPanel({ columns, parameters, of }: RowsPanelProps) {
+  const [source, setSource] = useState<string | null>(of ?? null)
   const [count, setCount] = useState<number | null>(20)
   const [rows, setRows] = useState<Row[]>([])
   const [asked, setAsked] = useState<readonly Column[]>([])
@@ -44,17 +44,11 @@ export function RowsPanel({
   const [running, setRunning] = useState(false)
   const [problem, setProblem] = useState<string>()
   const stop = useRef<AbortController>(undefined)
-  const datasets = useQuery({
-    queryKey: ['datasets', 'list', 'choices'],
-    queryFn: ({ signal }) => tunery.datasets.list({ limit: 100 }, { signal }),
-  })
-  const choices = datasets.data?.items.map(
-    ({ id, name, rows: total }): Choice => ({ value: id, label: name, note: plural(total, 'row') }),
-  )
+  const choices = useSources()
 
   async function run(): Promise<void> {
     const models = columns.filter(({ model }) => model)
-    if (!dataset || models.length === 0) return setProblem('Choose a dataset and a model.')
+    if (!source || models.length === 0) return setProblem('Choose rows and a model.')
     const ended = new AbortController()
     stop.current = ended
     setProblem(undefined)
@@ -62,7 +56,11 @@ export function RowsPanel({
     setDone(0)
     setAsked(models)
     try {
-      const found = await tunery.datasets.rows(dataset, { limit: Math.min(100, count ?? 20) }, { signal: ended.signal })
+      const [page, options] = [{ limit: Math.min(100, count ?? 20) }, { signal: ended.signal }]
+      const found = await (isJob(source)
+        ? tunery.jobs.heldOut(source, page, options)
+        : tunery.datasets.rows(source, page, options))
+      if (found.items.length === 0) setProblem(isJob(source) ? 'The job held no rows out.' : 'The dataset has no rows.')
       const made = found.items.map(({ row, messages }): Row => {
         const all = (messages ?? []) as { role: string; content: unknown }[]
         const last = all.at(-1)
@@ -101,14 +99,14 @@ export function RowsPanel({
   }
   return (
     <Card>
-      <Disclosure summary="Ask all rows of a dataset" open={datasetId !== undefined}>
+      <Disclosure summary="Ask held-out rows, or rows of a dataset" open={of !== undefined}>
         <div className="grid gap-4 pt-4">
           <p className="text-sm text-muted">
             Each row's prompt goes to every model above. For scores by graders, with an interval, make an evaluation.
           </p>
           <div className="grid items-end gap-3 sm:grid-cols-[minmax(0,1fr)_9rem_auto]">
-            <Field label="Dataset">
-              <Combobox value={dataset} onChange={setDataset} choices={choices ?? []} placeholder="Choose a dataset" />
+            <Field label="Rows" help="Rows that a job held out were not learned from: they show what the model can.">
+              <Combobox value={source} onChange={setSource} choices={choices} placeholder="Choose rows" />
             </Field>
             <Field label="First rows">
               <NumberInput value={count} onChange={setCount} min={1} max={100} />
@@ -116,7 +114,7 @@ export function RowsPanel({
             {running ? (
               <Button onClick={() => stop.current?.abort()}>Stop</Button>
             ) : (
-              <Button variant="primary" disabled={!dataset} onClick={() => void run()}>
+              <Button variant="primary" disabled={!source} onClick={() => void run()}>
                 Ask
               </Button>
             )}
@@ -143,7 +141,7 @@ export function RowsPanel({
                   label="Answers by row"
                   rows={rows}
                   rowId={({ row }) => String(row)}
-                  empty={<EmptyState compact title="The dataset has no rows" />}
+                  empty={<EmptyState compact title="There are no rows" />}
                   columns={[
                     { id: 'row', header: 'Row', cell: ({ row }) => row, align: 'right' },
                     {
@@ -173,6 +171,32 @@ export function RowsPanel({
       </Disclosure>
     </Card>
   )
+}
+
+const isJob = (source: string) => source.startsWith('job_')
+
+/** What jobs held out, newest first, then the datasets. */
+function useSources(): Choice[] {
+  const jobs = useQuery({
+    queryKey: ['jobs', 'list', 'held-out'],
+    queryFn: ({ signal }) => tunery.jobs.list({ limit: 50, status: 'completed' }, { signal }),
+  })
+  const datasets = useQuery({
+    queryKey: ['datasets', 'list', 'choices'],
+    queryFn: ({ signal }) => tunery.datasets.list({ limit: 100 }, { signal }),
+  })
+  return [
+    ...(jobs.data?.items ?? []).filter(hasValidation).map(({ id, name }) => ({
+      value: id,
+      label: `Held out by ${name}`,
+      note: id,
+    })),
+    ...(datasets.data?.items ?? []).map(({ id, name, rows }) => ({
+      value: id,
+      label: name,
+      note: plural(rows, 'row'),
+    })),
+  ]
 }
 
 const Clamped = ({ text, tone }: { text: string; tone?: 'good' | 'bad' }) => (
