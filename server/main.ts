@@ -9,6 +9,7 @@ import { ConfigError, readConfig, unusedSettingsIn } from './config.ts'
 import { NewerDatabase } from './db/migrate.ts'
 import { lockDataDir } from './db/open.ts'
 import { createLog, createServices, type Services } from './services.ts'
+import { dashboardAddress } from './sign-in/index.ts'
 import { storageError } from './storage/durable-files.ts'
 
 /** Grace period for requests in flight when the service stops. */
@@ -55,8 +56,9 @@ async function main(): Promise<void> {
   // Atomic: other processes wait for this file.
   writeFileSync(`${serverFile}.new`, JSON.stringify({ url, pid: process.pid }))
   renameSync(`${serverFile}.new`, serverFile)
-  console.log(`Tunery serves ${url} (dashboard: ${address}/, documentation: ${address}/docs)`)
-  if (isFirst) await showSignInLink(services.signIn, config.public_url?.replace(/\/$/, '') ?? address, config.data_dir)
+  const dashboard = dashboardAddress(address, config.public_url)
+  console.log(`Tunery serves ${url} (dashboard: ${dashboard}/, documentation: ${dashboard}/docs)`)
+  if (isFirst) await showSignInLink(services.signIn, dashboard, config.data_dir)
   services.startEngine().catch((error: Error) => log.error(error.message))
   services.deployments.recover().catch((error: Error) => log.error(error.message))
 

@@ -1,7 +1,7 @@
 import { existsSync, readFileSync } from 'node:fs'
 import path from 'node:path'
 import { readConfig } from '../../server/config.ts'
-import { createSessions, createSignIn, createSignInThrottle } from '../../server/sign-in/index.ts'
+import { createSessions, createSignIn, createSignInThrottle, dashboardAddress } from '../../server/sign-in/index.ts'
 import type { GlobalOptions } from '../support/options.ts'
 import { withAccounts } from './accounts.ts'
 
@@ -29,8 +29,9 @@ export async function createSignInLink({ email, json }: Options): Promise<void> 
 /** Where browsers reach the service: as set, as it runs now, or as it would start. */
 function address(): string {
   const { public_url, data_dir, host, port } = readConfig(process.env)
-  if (public_url) return public_url.replace(/\/$/, '')
   const running = path.join(data_dir, 'server.json')
-  if (existsSync(running)) return new URL((JSON.parse(readFileSync(running, 'utf8')) as { url: string }).url).origin
-  return `http://${host}:${port}`
+  const listens = existsSync(running)
+    ? new URL((JSON.parse(readFileSync(running, 'utf8')) as { url: string }).url).origin
+    : `http://${host}:${port}`
+  return dashboardAddress(listens, public_url)
 }

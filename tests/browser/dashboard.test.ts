@@ -15,7 +15,7 @@ after(() => service?.stop())
 test('the page is painted within a second, with no complaint of the browser', browserTest, async (t) => {
   const painted_ms: number[] = []
   // The first time warms service and browser up.
-  for (let round = 0; round < 3; round++) {
+  for (let round = 0; round < 2; round++) {
     const { page, complaints } = await service.visit()
     await page.goto('/')
     await page.getByRole('heading', { level: 1, name: 'Home' }).waitFor()

@@ -6,7 +6,7 @@ import { Tunery, verifyWebhook } from '../../sdk/index.ts'
 import { colourRows, until } from '../support/client.ts'
 import { startReceiver } from '../support/receiver.ts'
 import { tiny } from '../support/tiny.ts'
-import { type BrowserService, browserTest, settled, startBrowserService, type Visit } from './support.ts'
+import { type BrowserService, browserTest, inNumbers, settled, startBrowserService, type Visit } from './support.ts'
 
 let service: BrowserService
 let receiver: Awaited<ReturnType<typeof startReceiver>>
@@ -34,7 +34,7 @@ async function open(page: Page, address: string): Promise<void> {
 async function visitAs(email?: string): Promise<Visit> {
   const { link } = service.folder.tunery('sign-in-link', ...(email ? ['--email', email] : []))
   const visit = await service.visit({ signedIn: false })
-  await visit.page.goto(link!)
+  await visit.page.goto(inNumbers(link!))
   await heading(visit.page, 'Welcome to Tunery')
   return visit
 }

@@ -100,7 +100,7 @@ export async function startBrowserService(
   const key = folder.key()
   const linkFile = path.join(folder.dataDir, 'sign-in-link.txt')
   await until('the sign-in link', () => existsSync(linkFile))
-  const link = readFileSync(linkFile, 'utf8').trim()
+  const link = inNumbers(readFileSync(linkFile, 'utf8').trim())
   const addressOf = () => server.url.replace(/\/v1$/, '')
   const browser = await startBrowser(addressOf)
   let owner: StorageState | undefined
@@ -131,6 +131,9 @@ export async function startBrowserService(
     },
   }
 }
+
+/** A sign-in link for the tests' pages, which are at the address in numbers: a session belongs to one name. */
+export const inNumbers = (link: string): string => link.replace('//localhost', '//127.0.0.1')
 
 /** What axe finds serious or critical on a page, each with the elements. `only`: of these rules. */
 export async function problemsOf(page: Page, { only }: { only?: string[] } = {}): Promise<string[]> {

@@ -117,7 +117,7 @@ test('login stores a profile for its owner alone, and a key is sent to the servi
   assert.equal((await run(['jobs'], { env })).status, 2)
 })
 
-test('a file is uploaded, checked by line, shown as tokens, and deleted', async () => {
+test('a file is uploaded, checked by line, shown as tokens, and deleted', full, async () => {
   const bad = inFolder('bad.jsonl', `${colourRows(2)}\n{"messages":[]}\n`)
   const { id } = await json('datasets', 'upload', bad, '--name', 'bad')
   const checked = await run(['datasets', 'validate', id, '--model', tiny])

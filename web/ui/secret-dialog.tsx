@@ -1,7 +1,7 @@
 import type { ReactNode } from 'react'
-import { Button, CopyButton } from '../../ui/button.tsx'
-import { Notice } from '../../ui/feedback.tsx'
-import { Dialog } from '../../ui/popups.tsx'
+import { Button, CopyButton } from './button.tsx'
+import { Notice } from './feedback.tsx'
+import { Dialog } from './popups.tsx'
 
 /** Shows a secret that cannot be read again. */
 export function SecretDialog({

@@ -6,12 +6,13 @@ import { tunery } from '../../lib/api.ts'
 import { formatCount } from '../../lib/format.ts'
 import { useMay } from '../../lib/session.ts'
 import { day_ms } from '../../lib/utc-day.ts'
-import { Button, CopyButton } from '../../ui/button.tsx'
+import { Button } from '../../ui/button.tsx'
 import { type Choice, Combobox } from '../../ui/choices.tsx'
 import { EmptyState, Notice } from '../../ui/feedback.tsx'
 import { Field, Form, FormButtons, NumberInput } from '../../ui/field.tsx'
 import { Card } from '../../ui/layout.tsx'
 import { ConfirmDialog, Dialog } from '../../ui/popups.tsx'
+import { SecretDialog } from '../../ui/secret-dialog.tsx'
 import { Table } from '../../ui/table.tsx'
 import { RelativeTime } from '../../ui/values.tsx'
 
@@ -116,45 +117,41 @@ function CreateShare({
       }),
     onSuccess: refresh,
   })
+  if (create.data)
+    return (
+      <SecretDialog secret={create.data.link} title="The link" onClose={onClose}>
+        Who has it may see the model's page and ask the model, within its bounds.
+      </SecretDialog>
+    )
   return (
     <Dialog open onOpenChange={(open) => !open && onClose()} title="Share the model by a link">
-      {create.data ? (
-        <div className="grid gap-3">
-          <Notice tone="warn">The link is shown this once.</Notice>
-          <div className="flex items-center gap-2 rounded-md bg-hover p-3">
-            <code className="min-w-0 flex-1 font-mono text-sm break-all">{create.data.link}</code>
-            <CopyButton text={create.data.link} />
-          </div>
-        </div>
-      ) : (
-        <Form onSubmit={() => create.mutate()}>
-          <Field label="Evaluation" optional help="Its result is shown.">
-            <Combobox
-              value={evaluation}
-              onChange={setEvaluation}
-              choices={evaluations.data ?? []}
-              placeholder="None"
-              empty="There is none of this model yet"
-              clearable
-            />
+      <Form onSubmit={() => create.mutate()}>
+        <Field label="Evaluation" optional help="Its result is shown.">
+          <Combobox
+            value={evaluation}
+            onChange={setEvaluation}
+            choices={evaluations.data ?? []}
+            placeholder="None"
+            empty="There is none of this model yet"
+            clearable
+          />
+        </Field>
+        <div className="grid items-start gap-4 sm:grid-cols-3">
+          <Field label="Questions a day" help="Of all visitors.">
+            <NumberInput value={requests} onChange={setRequests} min={1} max={10_000} />
           </Field>
-          <div className="grid items-start gap-4 sm:grid-cols-3">
-            <Field label="Questions a day" help="Of all visitors.">
-              <NumberInput value={requests} onChange={setRequests} min={1} max={10_000} />
-            </Field>
-            <Field label="Longest answer" help="In tokens.">
-              <NumberInput value={tokens} onChange={setTokens} min={1} max={2048} />
-            </Field>
-            <Field label="Days" help="Empty: it does not expire.">
-              <NumberInput value={days} onChange={setDays} min={1} max={3650} />
-            </Field>
-          </div>
-          {create.isError && <Notice tone="bad">{create.error.message}</Notice>}
-          <FormButtons onCancel={onClose} busy={create.isPending}>
-            Make the link
-          </FormButtons>
-        </Form>
-      )}
+          <Field label="Longest answer" help="In tokens.">
+            <NumberInput value={tokens} onChange={setTokens} min={1} max={2048} />
+          </Field>
+          <Field label="Days" help="Empty: it does not expire.">
+            <NumberInput value={days} onChange={setDays} min={1} max={3650} />
+          </Field>
+        </div>
+        {create.isError && <Notice tone="bad">{create.error.message}</Notice>}
+        <FormButtons onCancel={onClose} busy={create.isPending}>
+          Make the link
+        </FormButtons>
+      </Form>
     </Dialog>
   )
 }

@@ -14,11 +14,11 @@ import { Badge, EmptyState, FormError, Loaded, Status } from '../../ui/feedback.
 import { Field, Form, FormButtons, Input } from '../../ui/field.tsx'
 import { Card } from '../../ui/layout.tsx'
 import { ConfirmDialog, Dialog, Menu } from '../../ui/popups.tsx'
+import { SecretDialog } from '../../ui/secret-dialog.tsx'
 import { type Column, Table } from '../../ui/table.tsx'
 import { toast, toastError } from '../../ui/toast.tsx'
 import { Checkbox } from '../../ui/toggles.tsx'
 import { Code, RelativeTime } from '../../ui/values.tsx'
-import { SecretDialog } from './secret-dialog.tsx'
 
 /** The keys that programs sign their requests with. */
 export function Keys() {

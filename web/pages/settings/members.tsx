@@ -12,10 +12,10 @@ import { Badge, FormError, Loaded } from '../../ui/feedback.tsx'
 import { Field, Form, FormButtons, Input } from '../../ui/field.tsx'
 import { Card } from '../../ui/layout.tsx'
 import { ConfirmDialog, Dialog } from '../../ui/popups.tsx'
+import { SecretDialog } from '../../ui/secret-dialog.tsx'
 import { Table } from '../../ui/table.tsx'
 import { toast, toastError } from '../../ui/toast.tsx'
 import { RelativeTime } from '../../ui/values.tsx'
-import { SecretDialog } from './secret-dialog.tsx'
 
 type Role = Member['role']
 const roles: Choice<Role>[] = [

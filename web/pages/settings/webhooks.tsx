@@ -12,10 +12,10 @@ import { EmptyState, FormError, Loaded, Status } from '../../ui/feedback.tsx'
 import { Field, Form, FormButtons, Input } from '../../ui/field.tsx'
 import { Card } from '../../ui/layout.tsx'
 import { Dialog } from '../../ui/popups.tsx'
+import { SecretDialog } from '../../ui/secret-dialog.tsx'
 import { Table } from '../../ui/table.tsx'
 import { Checkbox } from '../../ui/toggles.tsx'
 import { RelativeTime } from '../../ui/values.tsx'
-import { SecretDialog } from './secret-dialog.tsx'
 import { WebhookDetails } from './webhook.tsx'
 
 /** Addresses that hear of events. */
