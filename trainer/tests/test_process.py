@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -84,13 +85,18 @@ def test_the_trainer_ends_with_its_server(job):
 def test_counting_ends_with_its_server(tiny, tmp_path):
     rows = tmp_path / "rows"
     os.mkfifo(rows)
-    request = json.dumps({"hf": str(tiny), "rows": str(rows), "max_length": 64})
-    command = [sys.executable, "-m", "trainer.cli.count", request]
+    request = {"hf": str(tiny), "rows": str(rows), "max_length": 64, "source_lines": False, "objective": "sft"}
+    command = [sys.executable, "-m", "trainer.cli.count", json.dumps(request)]
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE)
-    # Opening the pipe waits until the program reads it.
-    with rows.open("w"):
-        process.stdin.close()
-        assert process.wait(10) == 74
+    # It waits for rows once it has opened the pipe, which can be opened here from then on.
+    while process.poll() is None:
+        with suppress(OSError):
+            end = os.open(rows, os.O_WRONLY | os.O_NONBLOCK)
+            break
+        time.sleep(0.05)
+    process.stdin.close()
+    assert process.wait(10) == 74
+    os.close(end)
 
 
 @pytest.mark.parametrize(
