@@ -270,7 +270,10 @@ const settings = {
   ),
   python: optional(text, 'Python interpreter with which set-up creates the trainer’s environment.'),
   gpu: setting(z.enum(['auto', 'cuda', 'vulkan', 'none']), 'auto', 'GPU build of the engine that set-up installs.'),
-  database_url: optional(text, 'Postgres to use instead of SQLite. No effect yet.'),
+  database_url: optional(
+    text,
+    'Postgres to use instead of SQLite: postgres://user:password@host/database. In trial: backups are those of Postgres.',
+  ),
   redis_url: optional(text, 'Redis for limits shared by several processes. No effect yet.'),
   storage_url: optional(text, 'S3-compatible storage for artifacts. No effect yet.'),
   ray_address: optional(text, 'Ray cluster to train on. No effect yet.'),
@@ -302,7 +305,7 @@ type Settings = typeof settings
 export type Config = { [K in keyof Settings]: z.output<Settings[K]['schema']> }
 
 const envName = (name: string) => `TUNERY_${name.toUpperCase()}`
-const unusedSettings = new Set(['database_url', 'redis_url', 'storage_url', 'ray_address'])
+const unusedSettings = new Set(['redis_url', 'storage_url', 'ray_address'])
 
 /** An invalid setting; the message tells the operator how to fix it. */
 export class ConfigError extends Error {}

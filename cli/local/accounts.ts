@@ -12,7 +12,7 @@ import { readName } from './names.ts'
 /** Runs `work` on the accounts in the data folder's database. Safe while a server runs. */
 export async function withAccounts<T>(work: (accounts: Accounts, db: Db) => Promise<T>): Promise<T> {
   const config = readConfig(process.env)
-  const db = await openDatabase(config.data_dir)
+  const db = await openDatabase(config.data_dir, config.database_url)
   try {
     const plans = readPlans(config)
     const log = pino({ level: 'silent' })

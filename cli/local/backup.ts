@@ -5,6 +5,7 @@ import { backUp } from '../../server/storage/backup/backup.ts'
 import { checkDataDir } from '../../server/storage/backup/check.ts'
 import type { Manifest } from '../../server/storage/backup/manifest.ts'
 import { restore as restoreBackup } from '../../server/storage/backup/restore.ts'
+import { UsageError } from '../support/errors.ts'
 import type { GlobalOptions } from '../support/options.ts'
 import { show } from '../support/output.ts'
 
@@ -16,9 +17,19 @@ const summaryOf = ({ created_at, files }: Manifest) => ({
 const sizeOf = ({ files }: Manifest) =>
   `${files.length} files, ${(files.reduce((sum, { size_bytes }) => sum + size_bytes, 0) / 1e6).toFixed(1)} MB`
 
+/** The data folder, whose database is SQLite. Throws a UsageError if the database is elsewhere. */
+function sqliteDataDir(): string {
+  const { data_dir, database_url } = readConfig(process.env)
+  if (database_url === undefined) return data_dir
+  throw new UsageError(
+    'The database is in Postgres (TUNERY_DATABASE_URL), which this command does not know. Back it up and restore it ' +
+      'with pg_dump and pg_restore, and copy the data folder while the service is stopped.',
+  )
+}
+
 /** Checks the database and its files; sets exit status 1 if there are problems. */
 export async function check({ json }: GlobalOptions): Promise<void> {
-  const { data_dir } = readConfig(process.env)
+  const data_dir = sqliteDataDir()
   const problems = await checkDataDir(data_dir)
   if (json) console.log(JSON.stringify({ ok: problems.length === 0, problems }))
   else console.log(problems.length === 0 ? `${data_dir} is whole.` : problems.join('\n'))
@@ -28,7 +39,7 @@ export async function check({ json }: GlobalOptions): Promise<void> {
 /** Backs up the data folder. Safe while a server runs. */
 export async function backup(target: string, options: GlobalOptions): Promise<void> {
   const folder = path.resolve(target)
-  const manifest = await backUp(readConfig(process.env).data_dir, folder, pkg.version)
+  const manifest = await backUp(sqliteDataDir(), folder, pkg.version)
   show(
     options,
     { folder, ...summaryOf(manifest) },
@@ -37,7 +48,7 @@ export async function backup(target: string, options: GlobalOptions): Promise<vo
 }
 
 export async function restore(source: string, options: GlobalOptions): Promise<void> {
-  const { data_dir } = readConfig(process.env)
+  const data_dir = sqliteDataDir()
   const manifest = await restoreBackup(path.resolve(source), data_dir)
   show(
     options,

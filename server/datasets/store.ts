@@ -50,7 +50,7 @@ export const saveTokens = (db: Db, dataset_id: string, base_model_id: string, fo
   db
     .insertInto('dataset_tokens')
     .values({ dataset_id, base_model_id, found_json })
-    .onConflict((conflict) => conflict.doUpdateSet({ found_json }))
+    .onConflict((conflict) => conflict.columns(['dataset_id', 'base_model_id']).doUpdateSet({ found_json }))
     .execute()
 
 /** What the rows of a dataset can teach; none until they are read. Checks of earlier versions are of conversations. */

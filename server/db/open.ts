@@ -1,8 +1,17 @@
 import { mkdirSync } from 'node:fs'
 import path from 'node:path'
 import SQLite from 'better-sqlite3'
-import { CompiledQuery, type Driver, Kysely, SqliteDialect, type Transaction } from 'kysely'
+import {
+  CompiledQuery,
+  type Dialect,
+  type Driver,
+  Kysely,
+  PostgresAdapter,
+  SqliteDialect,
+  type Transaction,
+} from 'kysely'
 import { migrate } from './migrate.ts'
+import { InTurnPostgresDialect } from './postgres/dialect.ts'
 import type { Schema } from './schema.ts'
 import { busy_timeout_ms, openWriter } from './sqlite/connection.ts'
 import { ThreadedSqliteDialect } from './sqlite/dialect.ts'
@@ -25,21 +34,33 @@ class ImmediateSqliteDialect extends SqliteDialect {
 
 export const databaseFile = (dataDir: string) => path.join(dataDir, 'tunery.db')
 
-/** Opens the database of the data folder in this thread and applies pending migrations. */
-export async function openDatabase(dataDir: string): Promise<Db> {
+/** Opens the database, Postgres or that of the data folder, in this thread, and applies pending migrations. */
+export async function openDatabase(dataDir: string, database_url?: string): Promise<Db> {
+  if (database_url) return await openPostgres(database_url)
   mkdirSync(dataDir, { recursive: true, mode: 0o700 })
   return openAndMigrate(
     new ImmediateSqliteDialect({ database: async () => openWriter(databaseFile(dataDir), busy_timeout_ms) }),
   )
 }
 
-/** The same for a process that must not block: all writes run in their own thread. */
-export async function openThreadedDatabase(dataDir: string, timeout_ms = busy_timeout_ms): Promise<Db> {
+/** The same for a process that must not block: all writes to SQLite run in their own thread. */
+export async function openThreadedDatabase(
+  dataDir: string,
+  timeout_ms = busy_timeout_ms,
+  database_url?: string,
+): Promise<Db> {
+  if (database_url) return await openPostgres(database_url)
   mkdirSync(dataDir, { recursive: true, mode: 0o700 })
   return openAndMigrate(new ThreadedSqliteDialect({ file: databaseFile(dataDir), timeout_ms }))
 }
 
-async function openAndMigrate(dialect: SqliteDialect): Promise<Db> {
+/** Opens a Postgres database and applies pending migrations. */
+const openPostgres = (url: string): Promise<Db> => openAndMigrate(new InTurnPostgresDialect(url))
+
+/** Whether SQL of this database is that of Postgres; otherwise it is that of SQLite. */
+export const isPostgres = (db: Pick<Db, 'getExecutor'>): boolean => db.getExecutor().adapter instanceof PostgresAdapter
+
+async function openAndMigrate(dialect: Dialect): Promise<Db> {
   const db = new Kysely<Schema>({ dialect })
   try {
     await migrate(db)

@@ -44,7 +44,7 @@ export const listJobsByMetadata = (
       .selectFrom('tuning_jobs')
       .selectAll()
       .where('account_id', '=', account_id)
-      .where((and) => and.and(metadataConditions(metadata))),
+      .where((and) => and.and(metadataConditions(db, metadata))),
     limit,
     after,
   )

@@ -4,7 +4,7 @@
 import { EventEmitter } from 'node:events'
 import { sql } from 'kysely'
 import { ApiError } from '../../contract/errors.ts'
-import type { Db, Trx } from '../db/open.ts'
+import { type Db, isPostgres, type Trx } from '../db/open.ts'
 import { countRows } from '../db/page.ts'
 
 export const lease_ms = 20_000
@@ -116,7 +116,9 @@ export function createQueue(db: Db, now: () => number = Date.now): Queue {
             // By run_at first, so that deferred entries let all others pass.
             .orderBy('run_at')
             .orderBy('id')
-            .limit(1),
+            .limit(1)
+            // Workers of several processes claim at once, and wait for nobody.
+            .$if(isPostgres(db), (query) => query.forUpdate().skipLocked()),
         )
         .returning(['id', 'kind', 'ref', 'attempt'])
         .executeTakeFirst()

@@ -7,6 +7,7 @@ import path from 'node:path'
 import { Transform } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import { ApiError } from '../../contract/errors.ts'
+import { databaseAway } from '../db/postgres/dialect.ts'
 
 export interface StoredFile {
   size_bytes: number
@@ -77,9 +78,9 @@ export async function syncPath(target: string): Promise<number> {
   }
 }
 
-/** Error codes of file operations and of SQLite. */
-const fullCodes = ['ENOSPC', 'EDQUOT', 'SQLITE_FULL', 'SQLITE_IOERR_SHMSIZE']
-const unavailableCodes = ['EACCES', 'EPERM', 'EROFS', 'EIO', 'ENOTDIR', 'EEXIST', 'EMFILE', 'ENFILE']
+/** Error codes of file operations, of SQLite and of Postgres. */
+const fullCodes = ['ENOSPC', 'EDQUOT', 'SQLITE_FULL', 'SQLITE_IOERR_SHMSIZE', '53100']
+const unavailableCodes = [databaseAway, 'EACCES', 'EPERM', 'EROFS', 'EIO', 'ENOTDIR', 'EEXIST', 'EMFILE', 'ENFILE']
 const sqliteUnavailable = /^SQLITE_(BUSY|LOCKED|READONLY|IOERR|CANTOPEN|PROTOCOL)/
 
 /** Whether an error says that the disk is full. */

@@ -1,7 +1,7 @@
 import { sql } from 'kysely'
 import type { StoredFilter } from '../../contract/stored-completions.ts'
 import { type MetadataFilter, metadataConditions } from '../db/metadata.ts'
-import type { Db, Trx } from '../db/open.ts'
+import { type Db, isPostgres, type Trx } from '../db/open.ts'
 import { timedPage } from '../db/page.ts'
 import type { Row } from '../db/schema.ts'
 
@@ -29,7 +29,7 @@ function filtered(
   { model, metadata, created_after, created_before }: Filter,
   now: number,
 ) {
-  let query = all(db, account_id, now).where((and) => and.and(metadataConditions(metadata)))
+  let query = all(db, account_id, now).where((and) => and.and(metadataConditions(db, metadata)))
   if (model !== undefined) query = query.where('model', '=', model)
   if (created_after !== undefined) query = query.where('created_at', '>', Date.parse(created_after))
   if (created_before !== undefined) query = query.where('created_at', '<', Date.parse(created_before))
@@ -78,8 +78,11 @@ export async function removeMatching(
   return ids
 }
 
-/** Empties the write-ahead log, which has pages from before a deletion. Resolves with whether no reader prevents it. */
+/**
+ * Empties SQLite's write-ahead log, which has pages from before a deletion. Resolves with whether no reader prevents it.
+ */
 export async function emptyWal(db: Db): Promise<boolean> {
+  if (isPostgres(db)) return true
   const { rows } = await sql<{ busy: number }>`pragma wal_checkpoint(truncate)`.execute(db)
   return rows[0]?.busy === 0
 }

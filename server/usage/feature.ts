@@ -8,7 +8,7 @@ export function createUsageFeature(
   context: Context,
   { plans, limits }: { plans: Plans; limits: Limits },
 ): Feature & { usage: Usage } {
-  const usage = createUsage({ ...context, limits, currency: plans.currency })
+  const usage = createUsage({ ...context, database_url: context.config.database_url, limits, currency: plans.currency })
   return {
     usage,
     mount: (app) => usageRoutes(app, usage),

@@ -8,6 +8,7 @@ import { readJournal, removeJournal } from './journal.ts'
 
 export interface FoldSettings {
   dataDir: string
+  database_url: string | undefined
   log_level: string
 }
 /** The reply to a file path: no `error` once the file is folded and removed. */
@@ -16,9 +17,9 @@ export type FoldResult = { error?: { message: string; code: string | undefined }
 /** A larger transaction blocks other writers for longer; a smaller one costs more fsyncs. */
 const rowsPerTransaction = 1000
 
-const { dataDir, log_level } = workerData as FoldSettings
+const { dataDir, database_url, log_level } = workerData as FoldSettings
 const log = pino({ level: log_level }, pino.destination({ dest: 2, sync: true }))
-const db = await openDatabase(dataDir)
+const db = await openDatabase(dataDir, database_url)
 const port = parentPort!
 
 /**

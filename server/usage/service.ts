@@ -60,14 +60,15 @@ interface Options {
   db: Db
   limits: Pick<Limits, 'onCounted'>
   dataDir: string
+  database_url?: string | undefined
   currency: string
   log: Logger
   now?: () => number
 }
 
-export function createUsage({ db, limits, dataDir, currency, log, now = Date.now }: Options): Usage {
+export function createUsage({ db, limits, dataDir, database_url, currency, log, now = Date.now }: Options): Usage {
   const journal = openJournal(path.join(dataDir, 'usage'), log)
-  const folding = createFolding({ dataDir, log_level: log.level })
+  const folding = createFolding({ dataDir, database_url, log_level: log.level })
   const failures = createFailures()
   const serialize = createMutex()
   /** Closed journal files that are not in the database yet. */

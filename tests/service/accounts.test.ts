@@ -58,8 +58,7 @@ test('a key is shown once, works, can be renamed, shows its prefix and last use,
 test('a key revoked by another process is refused within a second; an expired key at its expiry', async () => {
   const made = await app.api('POST', '/keys', { name: 'elsewhere' })
   assert.equal((await as(made).api('GET', '/user/profile')).status, 200)
-  const { openDatabase } = await import('../../server/db/open.ts')
-  const db = await openDatabase(app.dataDir)
+  const db = await app.openDatabase()
   await db.updateTable('api_keys').set({ revoked_at: Date.now() }).where('id', '=', made.body.id).execute()
   await db.destroy()
   const revoked = Date.now()

@@ -2,7 +2,6 @@
 import assert from 'node:assert/strict'
 import net from 'node:net'
 import { after, before, test } from 'node:test'
-import { openDatabase } from '../../server/db/open.ts'
 import { client, colourRows, until } from '../support/client.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 
@@ -61,7 +60,7 @@ test('a key that is revoked during an upload creates no key and stores no datase
 })
 
 test('an account with an unknown tier gets the strictest limits', async () => {
-  const db = await openDatabase(app.dataDir)
+  const db = await app.openDatabase()
   const { account_id, user_id } = await app.services.accounts.createAccount('elsewhere')
   const { key } = await app.services.accounts.createKey('k', 'full', user_id)
   await db.updateTable('accounts').set({ tier: 'of-another-file' }).where('id', '=', account_id).execute()

@@ -313,7 +313,7 @@ test('a running job takes a slot; without one, or while its account is suspended
   const job = (await api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset.body.id, config })).body
   assert.ok(job.id, JSON.stringify(job))
   const entry = () => app.services.fineTuning.get(id, job.id)
-  const db = await openDatabase(app.dataDir)
+  const db = await app.openDatabase()
   const looked = async () =>
     Number(
       (await db.selectFrom('queue_entries').select('run_at').where('ref', '=', job.id).executeTakeFirstOrThrow())

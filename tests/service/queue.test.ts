@@ -10,18 +10,22 @@ import { type Db, openDatabase } from '../../server/db/open.ts'
 import { createLeaseWrites, createQueue, LeaseLost, lease_ms, type Queue } from '../../server/queue/queue.ts'
 import { requeueAfter } from '../../server/queue/retry-policy.ts'
 import { createAbortSignals, startWorker } from '../../server/queue/worker.ts'
+import { newPostgresDatabase } from '../support/postgres.ts'
 
 let dataDir: string
+let postgres: Awaited<ReturnType<typeof newPostgresDatabase>>
 let db: Db
 let queue: Queue
 let time = 1_000_000
 beforeEach(async () => {
   dataDir = mkdtempSync(path.join(os.tmpdir(), 'tunery-queue-'))
-  db = await openDatabase(dataDir)
+  postgres = await newPostgresDatabase()
+  db = await openDatabase(dataDir, postgres?.url)
   queue = createQueue(db, () => time)
 })
 afterEach(async () => {
   await db.destroy()
+  await postgres?.drop()
   rmSync(dataDir, { recursive: true, force: true })
 })
 
@@ -40,7 +44,7 @@ test('an entry of a rolled back transaction is never claimed', async () => {
 test('entries are claimed in order, each by one worker, and only of the requested kind', async () => {
   for (const ref of ['a', 'b', 'c']) await enqueue(ref)
   assert.equal(await queue.claim('other', 'w'), undefined)
-  const second = await openDatabase(dataDir)
+  const second = await openDatabase(dataDir, postgres?.url)
   const claims = await Promise.all([
     queue.claim('work', 'w1'),
     createQueue(second, () => time).claim('work', 'w2'),
@@ -53,7 +57,7 @@ test('entries are claimed in order, each by one worker, and only of the requeste
 
 test('a ref has one live entry; another may follow when it has ended', async () => {
   await enqueue('a')
-  await assert.rejects(enqueue('a'), /UNIQUE/)
+  await assert.rejects(enqueue('a'), /unique/i)
   const claim = (await queue.claim('work', 'w'))!
   await db.transaction().execute((trx) => queue.finish(trx, claim, 'done'))
   await enqueue('a')

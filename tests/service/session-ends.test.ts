@@ -9,6 +9,7 @@ import { backUp } from '../../server/storage/backup/backup.ts'
 import { restore } from '../../server/storage/backup/restore.ts'
 import { newBrowser } from '../support/browser.ts'
 import { colourRows } from '../support/client.ts'
+import { onSqlite } from '../support/postgres.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
 
@@ -51,7 +52,7 @@ test('a stream of events under way ends with its session or key, before the next
   assert.doesNotMatch(ofKey!, /cancelled/)
 })
 
-test('a backup has no token, and a restore signs everyone out and voids every link', async () => {
+test('a backup has no token, and a restore signs everyone out and voids every link', onSqlite, async () => {
   const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-session-'))
   const [backup, restored] = [path.join(folder, 'backup'), path.join(folder, 'restored')]
   try {

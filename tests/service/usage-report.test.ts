@@ -5,7 +5,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
-import { type Db, openDatabase } from '../../server/db/open.ts'
+import type { Db } from '../../server/db/open.ts'
 import { type Client, client, colourRows, until } from '../support/client.ts'
 import { full } from '../support/full.ts'
 import { startApp, type TestApp } from '../support/service.ts'
@@ -30,7 +30,7 @@ let db: Db
 before(async () => {
   app = await startApp({ TUNERY_PLANS_FILE: plansFile })
   operator = client(app.url, (await app.services.accounts.createKey('operator', 'operator', app.owner.user_id)).key)
-  db = await openDatabase(app.dataDir)
+  db = await app.openDatabase()
 })
 after(async () => {
   await db.destroy()

@@ -7,7 +7,6 @@ import path from 'node:path'
 import { after, before, test } from 'node:test'
 import pino from 'pino'
 import { Webhook as StandardWebhook } from 'standardwebhooks'
-import { openDatabase } from '../../server/db/open.ts'
 import { createSecrets } from '../../server/storage/secrets.ts'
 import { readAllowed } from '../../server/webhooks/addresses.ts'
 import { createWebhooks } from '../../server/webhooks/service.ts'
@@ -63,7 +62,7 @@ test('rotated secrets overlap: the standard header has both signatures, the plai
 test('a secret appears in no later response, no file of the data folder and no log line', async () => {
   const lines: string[] = []
   const log = pino({ level: 'trace' }, { write: (line: string) => void lines.push(line) })
-  const db = await openDatabase(app.dataDir)
+  const db = await app.openDatabase()
   const webhooks = createWebhooks({
     db,
     secrets: createSecrets(path.join(app.dataDir, 'secret.key')),

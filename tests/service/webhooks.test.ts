@@ -7,7 +7,6 @@ import { after, before, test } from 'node:test'
 import OpenAI from 'openai'
 import { Webhook as StandardWebhook } from 'standardwebhooks'
 import { webhookEventTypes } from '../../contract/webhooks.ts'
-import { openDatabase } from '../../server/db/open.ts'
 import { recordEvent } from '../../server/events/outbox.ts'
 import { type Answer, client, colourRows, until } from '../support/client.ts'
 import { full } from '../support/full.ts'
@@ -337,7 +336,7 @@ test("a webhook in OpenAI's format has its names of events, which its client ver
 
 test('an event of a rolled-back transaction is not sent', async () => {
   const made = await register('/rolled-back')
-  const db = await openDatabase(app.dataDir)
+  const db = await app.openDatabase()
   const record = (name: string, fails: boolean) =>
     db.transaction().execute(async (trx) => {
       await recordEvent(trx, app.owner.account_id, 'model.deployed', { name }, Date.now())

@@ -4,9 +4,10 @@ import path from 'node:path'
 import type { ClientTimeouts } from '../../lib/http/client-timeouts.ts'
 import { buildApp } from '../../server/app.ts'
 import { readConfig } from '../../server/config.ts'
-import { type Db, openThreadedDatabase } from '../../server/db/open.ts'
+import { type Db, openDatabase, openThreadedDatabase } from '../../server/db/open.ts'
 import { createLog, createServices } from '../../server/services.ts'
 import { client } from './client.ts'
+import { newPostgresDatabase } from './postgres.ts'
 import { tinyModelsDir } from './tiny.ts'
 import { installColourModel } from './trained.ts'
 
@@ -16,17 +17,19 @@ import { installColourModel } from './trained.ts'
  */
 export async function startApp(
   settings: Record<string, string> = {},
-  { open = openThreadedDatabase, times }: { open?: (dataDir: string) => Promise<Db>; times?: ClientTimeouts } = {},
+  { open, times }: { open?: (dataDir: string) => Promise<Db>; times?: ClientTimeouts } = {},
 ) {
   const dataDir = mkdtempSync(path.join(os.tmpdir(), 'tunery-test-'))
+  const postgres = open ? undefined : await newPostgresDatabase()
   const config = readConfig({
     TUNERY_DATA_DIR: dataDir,
     TUNERY_MODELS_DIR: tinyModelsDir(),
     TUNERY_LOG_LEVEL: 'silent',
     TUNERY_THREADS: '1',
+    ...(postgres && { TUNERY_DATABASE_URL: postgres.url }),
     ...settings,
   })
-  const db = await open(config.data_dir)
+  const db = await (open?.(dataDir) ?? openThreadedDatabase(dataDir, undefined, config.database_url))
   const services = await createServices(config, createLog(config), db)
   const owner = await services.accounts.createAccount('test')
   // As the first owner of an installation is.
@@ -53,6 +56,8 @@ export async function startApp(
     /** The service's own connection. A second one in this process would deadlock while it waits for a lock. */
     db,
     dataDir,
+    /** A connection of another process to its database. */
+    openDatabase: () => openDatabase(dataDir, config.database_url),
     /** Installs a tiny model that was trained on colours; a new one at each call. */
     colourModel: () => installColourModel({ dataDir, db, account_id: owner.account_id }),
     async stop() {
@@ -60,6 +65,7 @@ export async function startApp(
       app.server.closeAllConnections()
       await Promise.all([app.close(), work.close()])
       await services.close()
+      await postgres?.drop()
       rmSync(dataDir, { recursive: true, force: true })
     },
   }

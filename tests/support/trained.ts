@@ -16,7 +16,7 @@ import path from 'node:path'
 import Database from 'better-sqlite3'
 import { newId } from '../../lib/ids.ts'
 import { root } from '../../lib/root.ts'
-import { type Db, openDatabase } from '../../server/db/open.ts'
+import { type Db, openDatabase, openThreadedDatabase } from '../../server/db/open.ts'
 import { startApp } from './service.ts'
 
 type Row = Record<string, unknown>
@@ -47,7 +47,8 @@ async function fixtureFolder(): Promise<string> {
   if (existsSync(folder)) return folder
   mkdirSync(path.dirname(folder), { recursive: true })
   const fresh = mkdtempSync(`${folder}-`)
-  const app = await startApp()
+  // On SQLite, whose file is read below.
+  const app = await startApp({}, { open: openThreadedDatabase })
   try {
     const model = await app.trainColourModel()
     const { job_id } = (await app.api('GET', `/fine-tuning/models/${model}`)).body

@@ -16,6 +16,7 @@ import {
   WhereNode,
 } from 'kysely'
 import { ApiError } from '../../../contract/errors.ts'
+import { createTurns } from '../turns.ts'
 import { openReader, runStatement } from './connection.ts'
 import { startReader, startWriter, type Thread, type ThreadSettings, type WriteRequest } from './thread.ts'
 
@@ -74,7 +75,7 @@ export class ThreadedSqliteDialect extends SqliteDialect {
 }
 
 function createDriver(settings: ThreadSettings, listLimit_ms: number): Driver {
-  const lock = createLock()
+  const lock = createTurns()
   let writer: Thread<WriteRequest> | undefined
   let listReader: ReturnType<typeof startReader> | undefined
   let reader: SQLite.Database | undefined
@@ -178,17 +179,5 @@ function createDriver(settings: ThreadSettings, listLimit_ms: number): Driver {
       reader?.close()
       await writer?.close()
     },
-  }
-}
-
-/** FIFO lock. Resolves with the function that releases it. */
-function createLock(): () => Promise<() => void> {
-  let last = Promise.resolve()
-  return async () => {
-    const previous = last
-    const { promise, resolve } = Promise.withResolvers<void>()
-    last = promise
-    await previous
-    return resolve
   }
 }

@@ -1,0 +1,170 @@
+// Kysely dialect for Postgres, with the guarantee that the code was written for on SQLite: one write at a time, so that
+// a transaction which reads and then writes is right as it stands (docs/decisions/023-postgres-in-turn.md).
+import {
+  type CompiledQuery,
+  type DatabaseConnection,
+  type DataTypeNode,
+  type Driver,
+  PostgresDialect,
+  PostgresQueryCompiler,
+  type QueryResult,
+  SelectQueryNode,
+} from 'kysely'
+import pg from 'pg'
+import { createTurns } from '../turns.ts'
+
+/** Connections of one process: one writes, the others read. */
+const maxConnections = 10
+const connect_ms = 5000
+/** Postgres ends a statement that takes longer, also one that waits for its turn. */
+const statement_ms = 30_000
+
+/** The advisory lock of whoever writes, in every process of an installation. */
+const writeLock = 7_202_611
+const begin = `begin; select pg_advisory_xact_lock(${writeLock})`
+
+/** Sums and counts are numbers here, as on SQLite; none is near 2^53. */
+const numeric = new Set<number>([pg.types.builtins.INT8, pg.types.builtins.NUMERIC])
+const getTypeParser = ((oid: number, format: 'text') =>
+  numeric.has(oid) && format !== ('binary' as string)
+    ? Number
+    : pg.types.getTypeParser(oid, format)) as typeof pg.types.getTypeParser
+
+/** Texts are ordered by their bytes, as on SQLite, whatever the locale of the database. */
+class ByteOrderCompiler extends PostgresQueryCompiler {
+  protected override visitDataType(node: DataTypeNode): void {
+    super.visitDataType(node)
+    if (node.dataType === 'text') this.append(' collate "C"')
+  }
+}
+
+interface Connection extends DatabaseConnection {
+  /** The open transaction: the connection that it runs on, and the function that ends its turn. */
+  transaction?: { client: pg.PoolClient; end: () => void }
+}
+
+export class InTurnPostgresDialect extends PostgresDialect {
+  readonly #url: string
+
+  /** `url`: `postgres://user:password@host/database`, with the options of libpq. */
+  constructor(url: string) {
+    super({ pool: () => Promise.reject(new Error('the driver makes the pool')) })
+    this.#url = url
+  }
+
+  override createDriver(): Driver {
+    return createDriver(this.#url)
+  }
+
+  override createQueryCompiler() {
+    return new ByteOrderCompiler()
+  }
+}
+
+function createDriver(connectionString: string): Driver {
+  const pool = new pg.Pool({
+    connectionString,
+    max: maxConnections,
+    connectionTimeoutMillis: connect_ms,
+    statement_timeout: statement_ms,
+    application_name: 'tunery',
+    types: { getTypeParser },
+  })
+  // A lost connection: its query fails by itself, and the next one opens another.
+  pool.on('error', () => {})
+  pool.on('connect', (client) => client.on('error', () => {}))
+
+  const turns = createTurns()
+
+  /** Waits for its turn in this process and takes a connection only then: reads must find one meanwhile. */
+  async function takeTurn(): Promise<{ client: pg.PoolClient; end: () => void }> {
+    const release = await turns()
+    let client: pg.PoolClient | undefined
+    const end = () => {
+      client?.release()
+      release()
+    }
+    try {
+      client = await pool.connect()
+      await client.query(begin)
+      return { client, end }
+    } catch (error) {
+      // It may have begun, and must not be used again.
+      client?.release(true)
+      client = undefined
+      end()
+      return explain(error as Error)
+    }
+  }
+
+  async function execute({ transaction }: Connection, { sql, parameters, query }: CompiledQuery) {
+    const run = async (client: Pick<pg.Pool, 'query'>) => toResult(await client.query(sql, [...parameters]))
+    if (transaction) return await run(transaction.client).catch(explain)
+    if (SelectQueryNode.is(query) || /^\s*select\b|\bskip locked\b/i.test(sql)) return await run(pool).catch(explain)
+    // A single write takes its turn too: it must not change what an open transaction has read.
+    const { client, end } = await takeTurn()
+    try {
+      const result = await run(client)
+      await client.query('commit')
+      return result
+    } catch (error) {
+      await client.query('rollback').catch(() => {})
+      return explain(error as Error)
+    } finally {
+      end()
+    }
+  }
+
+  return {
+    async init() {},
+    async acquireConnection() {
+      const connection: Connection = {
+        executeQuery: <R>(query: CompiledQuery) => execute(connection, query) as Promise<QueryResult<R>>,
+        async *streamQuery<R>(query: CompiledQuery) {
+          yield (await execute(connection, query)) as QueryResult<R>
+        },
+      }
+      return connection
+    },
+    async beginTransaction(connection: Connection) {
+      connection.transaction = await takeTurn()
+    },
+    async commitTransaction(connection: Connection) {
+      const { client, end } = connection.transaction!
+      const { command } = await client.query('commit').catch(explain)
+      connection.transaction = undefined
+      end()
+      if (command === 'ROLLBACK') throw new Error('the transaction was rolled back, as a statement in it had failed')
+    },
+    async rollbackTransaction(connection: Connection) {
+      // None is open if its commit has ended it.
+      if (!connection.transaction) return
+      const { client, end } = connection.transaction
+      connection.transaction = undefined
+      // Fails only if the connection is lost, and the transaction with it. The caller should see the earlier error.
+      await client.query('rollback').catch(() => {})
+      end()
+    },
+    async releaseConnection() {},
+    async destroy() {
+      await turns()
+      await pool.end()
+    },
+  }
+}
+
+/** The database is away, is starting, or has ended the connection: the work may be tried again. */
+export const databaseAway = 'DATABASE_AWAY'
+
+const awayCodes = /^(08|57P0|53300|E(CONN|PIPE|HOST|NET|AI_|TIMEDOUT))|^ENOTFOUND$/
+
+/** Throws the error, under one code if the database is away. */
+function explain(error: Error & { code?: string }): never {
+  const isAway = error.code === undefined ? /connect|terminat/i.test(error.message) : awayCodes.test(error.code)
+  throw isAway ? Object.assign(new Error(`the database is away: ${error.message}`), { code: databaseAway }) : error
+}
+
+const toResult = ({ command, rowCount, rows }: pg.QueryResult): QueryResult<unknown> =>
+  ['INSERT', 'UPDATE', 'DELETE', 'MERGE'].includes(command)
+    ? { rows, numAffectedRows: BigInt(rowCount ?? 0) }
+    : { rows }

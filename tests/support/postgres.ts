@@ -1,0 +1,90 @@
+// Postgres for tests: databases on the server that TEST_DATABASE_URL names, and servers from the machine's own programs.
+import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
+import { randomBytes } from 'node:crypto'
+import { once } from 'node:events'
+import { chownSync, globSync, mkdtempSync, rmSync } from 'node:fs'
+import os from 'node:os'
+import path from 'node:path'
+import pg from 'pg'
+import { freePort } from '../../bench/support/free-port.ts'
+import { until } from './client.ts'
+
+/** Creates an empty database. Undefined without TEST_DATABASE_URL: the test runs on SQLite. */
+export async function newPostgresDatabase() {
+  const server = process.env.TEST_DATABASE_URL
+  if (!server) return undefined
+  const name = `tunery_test_${randomBytes(6).toString('hex')}`
+  const run = async (statement: string) => {
+    const client = new pg.Client({ connectionString: server })
+    await client.connect()
+    try {
+      await client.query(statement)
+    } finally {
+      await client.end()
+    }
+  }
+  await run(`create database ${name} template template0`)
+  const url = new URL(server)
+  url.pathname = `/${name}`
+  return { url: url.href, drop: () => run(`drop database ${name} with (force)`) }
+}
+
+/** Options of a test that reads SQLite's files, or makes a backup of them. */
+export const onSqlite = { skip: process.env.TEST_DATABASE_URL ? 'about SQLite' : false }
+
+const programs = globSync('/usr/lib/postgresql/*/bin').sort().at(-1)
+
+/** The ids of a user that may run Postgres, which refuses root; undefined: whoever runs the tests. */
+function postgresUser(): { uid: number; gid: number } | undefined {
+  if (process.getuid?.() !== 0) return undefined
+  const id = (option: string) => Number(execFileSync('id', [option, 'postgres'], { encoding: 'utf8' }))
+  return { uid: id('-u'), gid: id('-g') }
+}
+
+/** Options of a test that needs a Postgres of its own: skipped, with what to do, where its programs are missing. */
+export const postgresTest = {
+  skip: programs ? false : 'Postgres is not installed: apt-get install postgresql',
+}
+
+/** A Postgres server of the test's own, which can be killed and started again. */
+export async function startPostgres() {
+  const user = postgresUser()
+  const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-postgres-'))
+  if (user) chownSync(folder, user.uid, user.gid)
+  const data = path.join(folder, 'data')
+  const run = (name: string, ...args: string[]) =>
+    execFileSync(path.join(programs!, name), args, { ...user, cwd: folder, stdio: 'pipe' })
+  run('initdb', '--pgdata', data, '--auth', 'trust', '--username', 'tunery', '--no-sync')
+  const port = await freePort()
+  const url = `postgres://tunery@127.0.0.1:${port}/postgres`
+  let server: ChildProcess
+  const start = async () => {
+    const settings = { listen_addresses: '127.0.0.1', port, unix_socket_directories: folder }
+    const args = Object.entries(settings).flatMap(([name, value]) => ['-c', `${name}=${value}`])
+    server = spawn(path.join(programs!, 'postgres'), ['-D', data, ...args], { ...user, cwd: folder, stdio: 'ignore' })
+    await until('Postgres to answer', async () => {
+      const client = new pg.Client({ connectionString: url })
+      client.on('error', () => {})
+      return await client.connect().then(
+        () => client.end().then(() => true),
+        () => false,
+      )
+    })
+  }
+  /** SIGQUIT: at once, with all its children, as after a crash. */
+  const kill = async () => {
+    const ended = once(server, 'exit')
+    server.kill('SIGQUIT')
+    await ended
+  }
+  await start()
+  return {
+    url,
+    start,
+    kill,
+    async stop() {
+      if (server.exitCode === null && server.signalCode === null) await kill()
+      rmSync(folder, { recursive: true, force: true })
+    },
+  }
+}
