@@ -44,7 +44,7 @@ export type Services = Awaited<ReturnType<typeof createServices>>
 /** Opens the database unless given, and wires the services. Starts no process and no work; `startWork` does. */
 export async function createServices(config: Config, log: Logger, database?: Db) {
   const { data_dir: dataDir } = config
-  const db = database ?? (await openThreadedDatabase(dataDir, undefined, config.database_url))
+  const db = database ?? (await openThreadedDatabase(dataDir, config))
   const stopping = new AbortController()
   const stopDeadline = new AbortController()
   const trainingSetup = createTrainingSetup({

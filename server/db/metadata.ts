@@ -1,11 +1,11 @@
 import { sql } from 'kysely'
-import { type Db, isPostgres } from './open.ts'
+import { isPostgres } from './dialect.ts'
 
 /** Pairs that a row must have in `metadata_json`, or 'none' for rows without any. */
 export type MetadataFilter = Record<string, string> | 'none' | undefined
 
 /** Conditions on `metadata_json`, to be joined by `and`. */
-export function metadataConditions(db: Pick<Db, 'getExecutor'>, filter: MetadataFilter) {
+export function metadataConditions(db: Parameters<typeof isPostgres>[0], filter: MetadataFilter) {
   if (filter === 'none') return [sql<boolean>`metadata_json = '{}'`]
   return Object.entries(filter ?? {}).map(([key, value]) =>
     isPostgres(db)

@@ -1,17 +1,8 @@
 import { mkdirSync } from 'node:fs'
 import path from 'node:path'
 import SQLite from 'better-sqlite3'
-import {
-  CompiledQuery,
-  type Dialect,
-  type Driver,
-  Kysely,
-  PostgresAdapter,
-  SqliteDialect,
-  type Transaction,
-} from 'kysely'
+import { CompiledQuery, type Dialect, type Driver, Kysely, SqliteDialect, type Transaction } from 'kysely'
 import { migrate } from './migrate.ts'
-import { InTurnPostgresDialect } from './postgres/dialect.ts'
 import type { Schema } from './schema.ts'
 import { busy_timeout_ms, openWriter } from './sqlite/connection.ts'
 import { ThreadedSqliteDialect } from './sqlite/dialect.ts'
@@ -46,8 +37,7 @@ export async function openDatabase(dataDir: string, database_url?: string): Prom
 /** The same for a process that must not block: all writes to SQLite run in their own thread. */
 export async function openThreadedDatabase(
   dataDir: string,
-  timeout_ms = busy_timeout_ms,
-  database_url?: string,
+  { database_url, timeout_ms = busy_timeout_ms }: { database_url?: string | undefined; timeout_ms?: number } = {},
 ): Promise<Db> {
   if (database_url) return await openPostgres(database_url)
   mkdirSync(dataDir, { recursive: true, mode: 0o700 })
@@ -55,10 +45,11 @@ export async function openThreadedDatabase(
 }
 
 /** Opens a Postgres database and applies pending migrations. */
-const openPostgres = (url: string): Promise<Db> => openAndMigrate(new InTurnPostgresDialect(url))
-
-/** Whether SQL of this database is that of Postgres; otherwise it is that of SQLite. */
-export const isPostgres = (db: Pick<Db, 'getExecutor'>): boolean => db.getExecutor().adapter instanceof PostgresAdapter
+async function openPostgres(url: string): Promise<Db> {
+  // Loaded where it is used: the driver would slow every start on SQLite.
+  const { InTurnPostgresDialect } = await import('./postgres/dialect.ts')
+  return openAndMigrate(new InTurnPostgresDialect(url))
+}
 
 async function openAndMigrate(dialect: Dialect): Promise<Db> {
   const db = new Kysely<Schema>({ dialect })

@@ -1,5 +1,6 @@
-import { type ColumnDefinitionBuilder, type Kysely, PostgresAdapter, type SelectQueryBuilder, sql } from 'kysely'
+import { type ColumnDefinitionBuilder, type Kysely, type SelectQueryBuilder, sql } from 'kysely'
 import type { SortedQuery, TimedQuery } from '../../contract/common.ts'
+import { isPostgres } from './dialect.ts'
 import type { Schema } from './schema.ts'
 
 type ListedTable =
@@ -130,6 +131,4 @@ export async function countRows<T extends keyof Schema, O>(query: SelectQueryBui
 
 /** Makes a column an auto-increment primary key: identity in Postgres, row id in SQLite. */
 export const counted = (db: Kysely<unknown>) => (column: ColumnDefinitionBuilder) =>
-  db.getExecutor().adapter instanceof PostgresAdapter
-    ? column.generatedAlwaysAsIdentity().primaryKey()
-    : column.primaryKey().autoIncrement()
+  isPostgres(db) ? column.generatedAlwaysAsIdentity().primaryKey() : column.primaryKey().autoIncrement()

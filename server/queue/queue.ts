@@ -4,7 +4,8 @@
 import { EventEmitter } from 'node:events'
 import { sql } from 'kysely'
 import { ApiError } from '../../contract/errors.ts'
-import { type Db, isPostgres, type Trx } from '../db/open.ts'
+import { isPostgres } from '../db/dialect.ts'
+import type { Db, Trx } from '../db/open.ts'
 import { countRows } from '../db/page.ts'
 
 export const lease_ms = 20_000

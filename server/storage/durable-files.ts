@@ -7,7 +7,7 @@ import path from 'node:path'
 import { Transform } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import { ApiError } from '../../contract/errors.ts'
-import { databaseAway } from '../db/postgres/dialect.ts'
+import { databaseAway } from '../db/dialect.ts'
 
 export interface StoredFile {
   size_bytes: number

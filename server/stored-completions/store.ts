@@ -1,7 +1,8 @@
 import { sql } from 'kysely'
 import type { StoredFilter } from '../../contract/stored-completions.ts'
+import { isPostgres } from '../db/dialect.ts'
 import { type MetadataFilter, metadataConditions } from '../db/metadata.ts'
-import { type Db, isPostgres, type Trx } from '../db/open.ts'
+import type { Db, Trx } from '../db/open.ts'
 import { timedPage } from '../db/page.ts'
 import type { Row } from '../db/schema.ts'
 

@@ -23,7 +23,7 @@ before(async () => {
     {},
     {
       open: async (dataDir) => {
-        db = await openThreadedDatabase(dataDir, 100)
+        db = await openThreadedDatabase(dataDir, { timeout_ms: 100 })
         return db
       },
     },

@@ -16,7 +16,7 @@ let dataDir: string
 let db: Db
 beforeEach(async () => {
   dataDir = mkdtempSync(path.join(os.tmpdir(), 'tunery-database-'))
-  db = await openThreadedDatabase(dataDir, 2000)
+  db = await openThreadedDatabase(dataDir, { timeout_ms: 2000 })
 })
 afterEach(async () => {
   await db.destroy()
@@ -197,7 +197,7 @@ test('when the writer thread dies, pending requests fail, its transaction is los
   process.on('worker', seen)
   try {
     await db.destroy()
-    db = await openThreadedDatabase(dataDir, 2000)
+    db = await openThreadedDatabase(dataDir, { timeout_ms: 2000 })
     await add(db, 'before')
     let inside = false
     const broken = db.transaction().execute(async (trx) => {

@@ -29,7 +29,7 @@ export async function startApp(
     ...(postgres && { TUNERY_DATABASE_URL: postgres.url }),
     ...settings,
   })
-  const db = await (open?.(dataDir) ?? openThreadedDatabase(dataDir, undefined, config.database_url))
+  const db = await (open?.(dataDir) ?? openThreadedDatabase(dataDir, config))
   const services = await createServices(config, createLog(config), db)
   const owner = await services.accounts.createAccount('test')
   // As the first owner of an installation is.

@@ -1,4 +1,5 @@
-import { type Kysely, PostgresAdapter, sql } from 'kysely'
+import { type Kysely, sql } from 'kysely'
+import { isPostgres } from '../dialect.ts'
 
 /** Indexes for the filters and orders of lists, and for the jobs that are alive. */
 export async function up(db: Kysely<unknown>): Promise<void> {
@@ -13,7 +14,7 @@ export async function up(db: Kysely<unknown>): Promise<void> {
   await index('deployments', 'account', ['account_id', 'created_at', 'id']).execute()
   await index('api_keys', 'user', ['user_id', 'created_at', 'id']).execute()
   // On Postgres a constraint is an index too, and deployments have one with that name.
-  const suffix = db.getExecutor().adapter instanceof PostgresAdapter ? 'lower_name' : 'name'
+  const suffix = isPostgres(db) ? 'lower_name' : 'name'
   for (const table of ['datasets', 'tuning_jobs', 'models', 'deployments'])
     await sql`create index ${sql.ref(`${table}_${suffix}`)} on ${sql.table(table)} (account_id, lower(name), id)`.execute(
       db,

@@ -2,7 +2,6 @@
 // a transaction which reads and then writes is right as it stands (docs/decisions/023-postgres-in-turn.md).
 import {
   type CompiledQuery,
-  type DatabaseConnection,
   type DataTypeNode,
   type Driver,
   PostgresDialect,
@@ -11,6 +10,7 @@ import {
   SelectQueryNode,
 } from 'kysely'
 import pg from 'pg'
+import { createConnection, databaseAway, type Connection as SharedConnection } from '../dialect.ts'
 import { createTurns } from '../turns.ts'
 
 /** Connections of one process: one writes, the others read. */
@@ -26,9 +26,7 @@ const begin = `begin; select pg_advisory_xact_lock(${writeLock})`
 /** Sums and counts are numbers here, as on SQLite; none is near 2^53. */
 const numeric = new Set<number>([pg.types.builtins.INT8, pg.types.builtins.NUMERIC])
 const getTypeParser = ((oid: number, format: 'text') =>
-  numeric.has(oid) && format !== ('binary' as string)
-    ? Number
-    : pg.types.getTypeParser(oid, format)) as typeof pg.types.getTypeParser
+  numeric.has(oid) ? Number : pg.types.getTypeParser(oid, format)) as typeof pg.types.getTypeParser
 
 /** Texts are ordered by their bytes, as on SQLite, whatever the locale of the database. */
 class ByteOrderCompiler extends PostgresQueryCompiler {
@@ -38,10 +36,12 @@ class ByteOrderCompiler extends PostgresQueryCompiler {
   }
 }
 
-interface Connection extends DatabaseConnection {
-  /** The open transaction: the connection that it runs on, and the function that ends its turn. */
-  transaction?: { client: pg.PoolClient; end: () => void }
+/** The open transaction: the connection that it runs on, and the function that ends its turn. */
+interface Transaction {
+  client: pg.PoolClient
+  end: () => void
 }
+type Connection = SharedConnection<Transaction>
 
 export class InTurnPostgresDialect extends PostgresDialect {
   readonly #url: string
@@ -77,24 +77,23 @@ function createDriver(connectionString: string): Driver {
   const turns = createTurns()
 
   /** Waits for its turn in this process and takes a connection only then: reads must find one meanwhile. */
-  async function takeTurn(): Promise<{ client: pg.PoolClient; end: () => void }> {
+  async function takeTurn(): Promise<Transaction> {
     const release = await turns()
     let client: pg.PoolClient | undefined
-    const end = () => {
-      client?.release()
-      release()
-    }
     try {
       client = await pool.connect()
       await client.query(begin)
-      return { client, end }
     } catch (error) {
       // It may have begun, and must not be used again.
       client?.release(true)
-      client = undefined
-      end()
+      release()
       return explain(error as Error)
     }
+    const end = () => {
+      client.release()
+      release()
+    }
+    return { client, end }
   }
 
   async function execute({ transaction }: Connection, { sql, parameters, query }: CompiledQuery) {
@@ -118,13 +117,7 @@ function createDriver(connectionString: string): Driver {
   return {
     async init() {},
     async acquireConnection() {
-      const connection: Connection = {
-        executeQuery: <R>(query: CompiledQuery) => execute(connection, query) as Promise<QueryResult<R>>,
-        async *streamQuery<R>(query: CompiledQuery) {
-          yield (await execute(connection, query)) as QueryResult<R>
-        },
-      }
-      return connection
+      return createConnection<Transaction>(execute)
     },
     async beginTransaction(connection: Connection) {
       connection.transaction = await takeTurn()
@@ -152,9 +145,6 @@ function createDriver(connectionString: string): Driver {
     },
   }
 }
-
-/** The database is away, is starting, or has ended the connection: the work may be tried again. */
-export const databaseAway = 'DATABASE_AWAY'
 
 const awayCodes = /^(08|57P0|53300|E(CONN|PIPE|HOST|NET|AI_|TIMEDOUT))|^ENOTFOUND$/
 

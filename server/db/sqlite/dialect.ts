@@ -5,7 +5,6 @@ import type SQLite from 'better-sqlite3'
 import {
   AndNode,
   type CompiledQuery,
-  type DatabaseConnection,
   type Driver,
   type QueryResult,
   RawNode,
@@ -16,6 +15,7 @@ import {
   WhereNode,
 } from 'kysely'
 import { ApiError } from '../../../contract/errors.ts'
+import { createConnection, type Connection as SharedConnection } from '../dialect.ts'
 import { createTurns } from '../turns.ts'
 import { openReader, runStatement } from './connection.ts'
 import { startReader, startWriter, type Thread, type ThreadSettings, type WriteRequest } from './thread.ts'
@@ -23,10 +23,12 @@ import { startReader, startWriter, type Thread, type ThreadSettings, type WriteR
 /** How long a list may take, with its wait for earlier ones. */
 const list_ms = 5000
 
-interface Connection extends DatabaseConnection {
-  /** The open transaction: the thread that runs it, and the function that releases the write lock. */
-  transaction?: { thread: Thread<WriteRequest>; release: () => void }
+/** The open transaction: the thread that runs it, and the function that releases the write lock. */
+interface Transaction {
+  thread: Thread<WriteRequest>
+  release: () => void
 }
+type Connection = SharedConnection<Transaction>
 
 /** Lists are the reads that return rows in an order: any number of rows. Other reads find rows by a key. */
 const isList = (node: object): node is SelectQueryNode =>
@@ -137,13 +139,7 @@ function createDriver(settings: ThreadSettings, listLimit_ms: number): Driver {
     async init() {},
 
     async acquireConnection() {
-      const connection: Connection = {
-        executeQuery: <R>(query: CompiledQuery) => execute(connection, query) as Promise<QueryResult<R>>,
-        async *streamQuery<R>(query: CompiledQuery) {
-          yield (await execute(connection, query)) as QueryResult<R>
-        },
-      }
-      return connection
+      return createConnection<Transaction>(execute)
     },
 
     async beginTransaction(connection: Connection) {

@@ -1,0 +1,27 @@
+// What the two databases have in common, and how they are told apart.
+import { type CompiledQuery, type DatabaseConnection, type Kysely, PostgresAdapter, type QueryResult } from 'kysely'
+
+/** Whether SQL of this database is that of Postgres; otherwise it is that of SQLite. */
+export const isPostgres = (db: Pick<Kysely<unknown>, 'getExecutor'>): boolean =>
+  db.getExecutor().adapter instanceof PostgresAdapter
+
+/** The code of errors while Postgres is away, is starting, or has ended the connection. */
+export const databaseAway = 'DATABASE_AWAY'
+
+/** A connection of a driver. `transaction`: what the open one, if any, needs. */
+export interface Connection<T> extends DatabaseConnection {
+  transaction?: T | undefined
+}
+
+/** A connection whose queries `execute` runs. A stream of rows has one part. */
+export function createConnection<T>(
+  execute: (connection: Connection<T>, query: CompiledQuery) => Promise<QueryResult<unknown>>,
+): Connection<T> {
+  const connection: Connection<T> = {
+    executeQuery: <R>(query: CompiledQuery) => execute(connection, query) as Promise<QueryResult<R>>,
+    async *streamQuery<R>(query: CompiledQuery) {
+      yield (await execute(connection, query)) as QueryResult<R>
+    },
+  }
+  return connection
+}
