@@ -89,7 +89,7 @@ export default function EvaluationsPage() {
           )}
         </Loaded>
       </Card>
-      {creating && (
+      {creating && mayWrite && (
         <NewEvaluation
           of={model}
           beside={baseline}

@@ -96,7 +96,7 @@ export default function ExportsPage() {
           )}
         </Loaded>
       </Card>
-      {creating && (
+      {creating && mayWrite && (
         <NewExport
           of={model}
           onClose={() => void close()}
