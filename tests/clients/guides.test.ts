@@ -1,8 +1,7 @@
 // The code of README and guides, run as a reader would: commands, programs, rows and settings, in the order of the
 // guides, with the ids that the service gave in place of `ds_…` and the like.
 import assert from 'node:assert/strict'
-import { execFile, spawn, spawnSync } from 'node:child_process'
-import { once } from 'node:events'
+import { execFile, spawnSync } from 'node:child_process'
 import { chmodSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
@@ -97,17 +96,15 @@ const lists: Record<string, () => Promise<string[]>> = {
   },
   eval_: async () => (await tunery.evaluations.list()).items.map(({ id }) => id),
   exp_: async () => (await tunery.exports.list()).items.map(({ id }) => id),
-  tny_: async () => [key.replace(/^tny_/, '')],
 }
 /** A reader waits until what runs has ended, before the next command. */
 async function resting(): Promise<void> {
   for (const { id } of (await tunery.jobs.list()).items) await tunery.jobs.wait(id)
-  await until('the evaluations to end', async () =>
-    (await tunery.evaluations.list()).items.every(({ status }) => !['queued', 'running'].includes(status)),
-  )
-  await until('the exports to end', async () =>
-    (await tunery.exports.list()).items.every(({ status }) => !['queued', 'running'].includes(status)),
-  )
+  await until('evaluations and exports to end', async () => {
+    const { items } = await tunery.evaluations.list()
+    const all = [...items, ...(await tunery.exports.list()).items]
+    return all.every(({ status }) => !['queued', 'running'].includes(status))
+  })
 }
 
 /** A command with what its reader knows: the address, the base of the tests, the newest ids. */
@@ -119,6 +116,7 @@ async function filledIn(text: string): Promise<string> {
     .replaceAll('/path/to/examples', path.join(reader, 'examples'))
     .replaceAll('/backups/', `${reader}/backup-`)
     .replaceAll('~/', `${reader}/`)
+    .replaceAll('tny_…', key)
   for (const [prefix, list] of Object.entries(lists)) {
     const missing = new RegExp(`\\b${prefix}…`)
     if (!missing.test(filled)) continue
@@ -128,14 +126,14 @@ async function filledIn(text: string): Promise<string> {
       ids.unshift((await tunery.evaluations.list()).items[0]?.model ?? '')
     for (let next = 0; missing.test(filled); next++) {
       const id = ids[next] ?? assert.fail(`the service has no ${prefix} for: ${text}`)
-      filled = filled.replace(missing, prefix === 'tny_' ? key : id)
+      filled = filled.replace(missing, id)
     }
   }
   return filled
 }
 
 /** What a reader types or presses while a command runs, and how it ends then. */
-const inTerminal: { command: RegExp; shows: RegExp; answer: () => string | 'C-c'; status: number }[] = [
+const inTerminal: { command: RegExp; shows: RegExp; answer: () => string; status: number }[] = [
   { command: /^\.\/tunery login/, shows: /key/i, answer: () => key, status: 0 },
   { command: /^\.\/tunery train (?!.*--yes)/, shows: /\[Y\/n\]|\[y\/N\]|\?/, answer: () => 'y', status: 0 },
   { command: /^\.\/tunery chat/, shows: /\/help lists/, answer: () => '/quit', status: 0 },
@@ -144,6 +142,9 @@ const inTerminal: { command: RegExp; shows: RegExp; answer: () => string | 'C-c'
 ]
 /** A model of the tests' size does not pass the gate, which is said with status 1. */
 const fails: { command: RegExp; says: RegExp }[] = [{ command: /--gate/, says: /goes on serving/ }]
+
+const runProgram = (program: string, args: string[]) =>
+  promisify(execFile)(program, args, { cwd: reader, env: environment(), maxBuffer: 1 << 26 })
 
 async function run(given: string): Promise<void> {
   await resting()
@@ -157,11 +158,7 @@ async function run(given: string): Promise<void> {
     ? ['zsh', 'autoload -U compinit; compinit -D; ']
     : ['bash', '']
   try {
-    await promisify(execFile)(shell, ['-euo', 'pipefail', '-c', before + command], {
-      cwd: reader,
-      env: environment(),
-      maxBuffer: 1 << 26,
-    })
+    await runProgram(shell, ['-euo', 'pipefail', '-c', before + command])
   } catch (error) {
     const { stdout = '', stderr = '' } = error as { stdout?: string; stderr?: string }
     const expected = fails.find((each) => each.command.test(command))
@@ -247,11 +244,7 @@ async function uploaded(rows: string, name = 'rows.jsonl'): Promise<void> {
 
 async function runFile(name: string, code: string, program: string): Promise<void> {
   writeFileSync(path.join(reader, name), await filledIn(code))
-  const child = spawn(program, [name], { cwd: reader, env: environment(), stdio: ['ignore', 'pipe', 'pipe'] })
-  let output = ''
-  for (const stream of [child.stdout, child.stderr]) stream.on('data', (text) => (output += text))
-  const [status] = await once(child, 'exit')
-  assert.equal(status, 0, output)
+  await runProgram(program, [name])
 }
 
 for (const file of order)
@@ -259,8 +252,7 @@ for (const file of order)
     // The member whose link the guide asks for.
     if (file.endsWith('sign-in.md')) await tunery.members.add({ name: 'Ada', email: 'ada@example.com', role: 'member' })
     for (const { language, code, line } of codeBlocks(file)) {
-      const elsewhere = shownElsewhere(file, code)
-      if (elsewhere) continue
+      if (shownElsewhere(file, code)) continue
       if (language !== 'sh') {
         const other = others[`${file} ${language}`] ?? assert.fail(`nothing runs ${language} of ${file}`)
         await other(code)
