@@ -11,6 +11,7 @@ import { createSecrets } from '../../server/storage/secrets.ts'
 import { readAllowed } from '../../server/webhooks/addresses.ts'
 import { createWebhooks } from '../../server/webhooks/service.ts'
 import { type Answer, until } from '../support/client.ts'
+import { onSqlite } from '../support/postgres.ts'
 import { type Received, startReceiver } from '../support/receiver.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 
@@ -59,7 +60,7 @@ test('rotated secrets overlap: the standard header has both signatures, the plai
     assert.deepEqual(codeOf(await app.api('POST', `/webhooks/${made.id}/rotate`, body)), [400, 'invalid_request'])
 })
 
-test('a secret appears in no later response, no file of the data folder and no log line', async () => {
+test('a secret appears in no later response, no file of the data folder and no log line', onSqlite, async () => {
   const lines: string[] = []
   const log = pino({ level: 'trace' }, { write: (line: string) => void lines.push(line) })
   const db = await app.openDatabase()

@@ -60,6 +60,8 @@ const elsewhere: { file: RegExp; code?: RegExp; by: string }[] = [
   { file: /run-with-llama-cpp/, by: 'tests/peers/llama-guide.test.ts' },
   { file: /run-with-vllm/, by: 'tests/peers/vllm-guide.test.ts' },
   { file: /run-with-(ollama|transformers)/, by: 'tests/process/exports-folders.full.test.ts' },
+  { file: /self-host/, code: /^docker/, by: 'nobody: tests/unit/dockerfiles.test.ts reads them' },
+  { file: /self-host/, code: /^location/, by: 'nobody: nginx is not run here' },
   { file: /self-host/, by: 'tests/process/bundle.full.test.ts, tests/process/deploy.full.test.ts' },
   { file: /assistants/, code: /^(claude|codex) /, by: 'nobody: these assistants cannot be had here' },
 ]
