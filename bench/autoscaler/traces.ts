@@ -1,0 +1,62 @@
+// Load to compare autoscalers on: synthetic, from a seed, and recorded.
+import { existsSync, readFileSync } from 'node:fs'
+import type { Trace } from './simulate.ts'
+
+/** A small generator of random numbers in [0, 1): the same for the same seed (mulberry32). */
+export function random(seed: number): () => number {
+  let state = seed
+  return () => {
+    state = (state + 0x6d2b79f5) | 0
+    let mixed = Math.imul(state ^ (state >>> 15), 1 | state)
+    mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed
+    return ((mixed ^ (mixed >>> 14)) >>> 0) / 4294967296
+  }
+}
+
+const service_s = 4
+const start_s = 20
+
+/** Poisson arrivals such that `concurrent(t)` requests are in progress on average, in a system that keeps up. */
+function trace(name: string, duration_s: number, seed: number, concurrent: (t: number) => number): Trace {
+  const next = random(seed)
+  const arrivals: number[] = []
+  const most = Math.max(...Array.from({ length: 2000 }, (_, n) => concurrent((n / 2000) * duration_s))) / service_s
+  const untilNext = () => -Math.log(1 - next()) / most
+  let t = untilNext()
+  while (t < duration_s) {
+    if (next() * most < concurrent(t) / service_s) arrivals.push(t)
+    t += untilNext()
+  }
+  return { name, duration_s, arrivals, service_s, start_s }
+}
+
+const hour_s = 3600
+
+/** Synthetic load. Requests take 4 s, a replica starts in 20 s. */
+export function syntheticTraces(seed = 1): Trace[] {
+  return [
+    trace('steady', 2 * hour_s, seed, () => 20),
+    trace('spikes', 4 * hour_s, seed + 1, (t) => (t % 1800 > 600 && t % 1800 < 780 ? 60 : 6)),
+    trace('short spikes', 4 * hour_s, seed + 2, (t) => (t % 900 > 300 && t % 900 < 330 ? 40 : 6)),
+    trace('slow ramps', 4 * hour_s, seed + 3, (t) => 4 + 56 * (1 - Math.abs(((t / hour_s) % 2) - 1))),
+    trace('flapping', 2 * hour_s, seed + 4, (t) => (t % 120 < 60 ? 30 : 6)),
+    trace('slow flapping', 4 * hour_s, seed + 5, (t) => (t % 1200 < 600 ? 40 : 8)),
+    {
+      ...trace('a day', 24 * hour_s, seed + 6, (t) => {
+        const hour = t / hour_s
+        const office = Math.exp(-((hour - 11) ** 2) / 8) + 0.8 * Math.exp(-((hour - 15.5) ** 2) / 6)
+        return hour < 5 || hour > 23 ? 0 : 1 + 50 * office
+      }),
+      policy: { min_replicas: 0 },
+    },
+  ]
+}
+
+/**
+ * Load of a real run: requests of clients to a service on two cores, with the times that its replicas took to start and
+ * to answer. `tests/scale/record-load.ts` writes it.
+ */
+export function recordedTraces(): Trace[] {
+  const file = new URL('recorded.json', import.meta.url)
+  return existsSync(file) ? [JSON.parse(readFileSync(file, 'utf8')) as Trace] : []
+}

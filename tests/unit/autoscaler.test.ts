@@ -1,0 +1,134 @@
+// The autoscaler: single decisions, and hours of load on a virtual clock beside the rules of Ray Serve and of KEDA.
+import assert from 'node:assert/strict'
+import { before, describe, test } from 'node:test'
+import { compare, policy, type Row } from '../../bench/autoscaler/compare.ts'
+import { tunery } from '../../bench/autoscaler/rules.ts'
+import { simulate } from '../../bench/autoscaler/simulate.ts'
+import { recordedTraces, syntheticTraces } from '../../bench/autoscaler/traces.ts'
+import { autoscale, type Observation } from '../../server/scaling/autoscaler.ts'
+
+const base: Observation = {
+  at: 0,
+  in_flight: 0,
+  waiting: 0,
+  arrived: 0,
+  completed: 0,
+  utilization: null,
+  ready: 1,
+  starting: 0,
+}
+/** A minute of the same observation each second, which ends at `now`. */
+const minute = (now: number, each: Partial<Observation>) =>
+  Array.from({ length: 60 }, (_, n) => ({ ...base, ...each, at: now - (59 - n) * 1000 }))
+const now = 10_000_000
+const ask = (each: Partial<Observation>, more: Partial<Parameters<typeof autoscale>[0]> = {}) =>
+  autoscale({ now, policy, observations: minute(now, each), replicas: 1, start_ms: 20_000, decisions: [], ...more })
+
+describe('a decision', () => {
+  test('the larger demand wins: requests, or utilization', () => {
+    const withBoth = { ...policy, target_utilization: 0.5 }
+    const load = { in_flight: 6, completed: 1, arrived: 1, ready: 2 }
+    assert.equal(ask({ ...load, utilization: 0.2 }, { policy: withBoth, replicas: 2 }).replicas, 2)
+    const busy = ask({ ...load, utilization: 0.9 }, { policy: withBoth, replicas: 2 })
+    assert.equal(busy.replicas, 4)
+    assert.match(busy.reason, /90 % of 2 replicas busy, target 50 %/)
+    const crowded = ask({ in_flight: 40, ready: 2, utilization: 0.1 }, { policy: withBoth, replicas: 2 })
+    assert.ok(crowded.replicas >= 5)
+    assert.match(crowded.reason, /40 requests at a time.* at 8 a replica take/)
+  })
+
+  test('bounds hold, and are the reason that is given', () => {
+    assert.deepEqual(ask({}, { replicas: 0 }), { replicas: 1, reason: 'min_replicas is 1.' })
+    assert.deepEqual(ask({}, { replicas: 13 }), { replicas: 12, reason: 'max_replicas is 12.' })
+    const most = ask({ in_flight: 500 }, { replicas: 3 })
+    assert.equal(most.replicas, 12)
+    assert.match(most.reason, /max_replicas is 12\.$/)
+  })
+
+  test('from zero the first request starts a replica at once, whatever was decided before', () => {
+    const zero = { ...policy, min_replicas: 0 }
+    const decisions = [
+      { at: now - 2000, from: 0, to: 1 },
+      { at: now - 1000, from: 1, to: 0 },
+    ]
+    assert.equal(ask({ ready: 0 }, { policy: zero, replicas: 0 }).replicas, 0)
+    const first = ask({ ready: 0, waiting: 1 }, { policy: zero, replicas: 0, decisions })
+    assert.deepEqual(first, { replicas: 1, reason: '1 request at 8 a replica takes 1 replica.' })
+    assert.equal(ask({ ready: 0, waiting: 30 }, { policy: zero, replicas: 0 }).replicas, 4)
+  })
+
+  test('zero comes only after a cooldown without any request', () => {
+    const zero = { ...policy, min_replicas: 0, down_cooldown_ms: 30_000 }
+    assert.equal(ask({}, { policy: zero }).replicas, 0)
+    const once = minute(now, {})
+    once[40]!.arrived = 1
+    assert.equal(ask({}, { policy: zero, observations: once }).replicas, 1)
+    const running = minute(now, {})
+    running.at(-1)!.in_flight = 1
+    assert.equal(ask({}, { policy: zero, observations: running }).replicas, 1)
+  })
+
+  test('cooldowns hold, and the reason says until when', () => {
+    const up = ask({ in_flight: 40 }, { decisions: [{ at: now - 10_000, from: 0, to: 1 }] })
+    assert.equal(up.replicas, 1)
+    assert.match(up.reason, /The next scale-up is due in 20 s/)
+    const down = ask({}, { replicas: 3, decisions: [{ at: now - 100_000, from: 1, to: 3 }] })
+    assert.equal(down.replicas, 3)
+    assert.match(down.reason, /The next scale-down is due in 2\d\d s/)
+  })
+
+  test('without any observation nothing changes', () => {
+    assert.equal(ask({}, { observations: [], replicas: 2 }).replicas, 2)
+  })
+})
+
+describe('over hours', () => {
+  let rows: Row[]
+  before(() => {
+    rows = compare([...syntheticTraces(1), ...recordedTraces()])
+  })
+  const ours = () => rows.filter(({ rule }) => rule === 'Tunery')
+  const others = () => rows.filter(({ rule }) => rule !== 'Tunery')
+  const sum = (some: Row[], value: (row: Row) => number) => some.reduce((total, each) => total + value(each), 0)
+
+  test('no target is missed for longer than cooldown, start-up and the time in which a spike is known', () => {
+    for (const { trace, longest_miss_s } of ours())
+      assert.ok(longest_miss_s <= policy.up_cooldown_ms / 1000 + 20 + 10, `${trace}: ${longest_miss_s} s`)
+  })
+
+  test('nothing flaps: no scale-down comes within its cooldown of any change, no scale-up within its own', () => {
+    for (const { trace, changes } of ours())
+      changes.forEach(({ at, from, to }, index) => {
+        const earlier = changes.slice(0, index)
+        const last = to < from ? earlier.at(-1) : earlier.findLast((each) => each.to > each.from)
+        const cooldown = (to < from ? policy.down_cooldown_ms : policy.up_cooldown_ms) / 1000
+        if (last && from > 0) assert.ok(at - last.at >= cooldown, `${trace} at ${at}: ${from} to ${to}`)
+      })
+  })
+
+  test('load that goes up and down within the cooldown is soon left alone', () => {
+    for (const { changes } of ours().filter(({ trace }) => trace === 'flapping'))
+      assert.ok(changes.filter(({ at }) => at > 3600).length <= 8, JSON.stringify(changes))
+  })
+
+  test('fewer replica-seconds than Ray Serve and KEDA need, at no more waiting', () => {
+    for (const rule of ['Ray Serve', 'KEDA and HPA']) {
+      const theirs = others().filter((each) => each.rule === rule)
+      const seconds = (some: Row[]) => sum(some, (each) => each.replica_seconds)
+      assert.ok(seconds(ours()) < 0.95 * seconds(theirs), `${rule}: ${seconds(ours())} to ${seconds(theirs)}`)
+      theirs.forEach((their, index) => {
+        const our = ours()[index]!
+        const told = `${our.trace}: ${our.replica_seconds}, ${our.mean_wait_s} s; ${rule}: ${their.replica_seconds}, ${their.mean_wait_s} s`
+        assert.ok(our.mean_wait_s <= 1.05 * their.mean_wait_s + 0.01, told)
+        // Ray Serve lets requests wait more than twice as long where it needs fewer.
+        assert.ok(our.replica_seconds <= 1.05 * their.replica_seconds, told)
+      })
+    }
+  })
+
+  test('a replica less than the target allows is noticed by these tests', () => {
+    const [trace] = syntheticTraces(1)
+    const starved = simulate(trace!, { ...policy, max_replicas: 2 }, tunery({ ...policy, max_replicas: 2 }, 20))
+    assert.ok(starved.mean_wait_s > 10)
+  })
+})
