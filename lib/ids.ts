@@ -59,6 +59,7 @@ export type IdPrefix =
   | 'evaldef'
   | 'chg'
   | 'shr'
+  | 'srv'
 
 /** A new id: a prefix for its kind and 20 random characters (119 bits). */
 export const newId = (prefix: IdPrefix) => `${prefix}_${randomBase62(20)}`

@@ -1,6 +1,8 @@
 // The shape of a feature, and the parts of the service that all features share.
 import type { FastifyInstance } from 'fastify'
 import type { Logger } from 'pino'
+import type { Notifications, Running } from './cluster/notifications.ts'
+import type { Servers } from './cluster/servers.ts'
 import type { Config } from './config.ts'
 import type { Db } from './db/open.ts'
 import type { Queue } from './queue/queue.ts'
@@ -12,6 +14,9 @@ export interface Context {
   config: Config
   db: Db
   queue: Queue
+  /** The other server processes of the installation, and what they tell each other. */
+  servers: Servers
+  notifications: Notifications
   log: Logger
   reserve: Reserve
   dataDir: string
@@ -30,10 +35,7 @@ export interface Context {
   now(): number
 }
 
-/** Background work. `close()` waits for its end. */
-export interface Running {
-  close(): Promise<void>
-}
+export type { Running }
 
 export interface Feature {
   /** Mounts its routes. */

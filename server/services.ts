@@ -5,6 +5,8 @@ import { root } from '../lib/root.ts'
 import pkg from '../package.json' with { type: 'json' }
 import { createAccountsFeature } from './accounts/feature.ts'
 import { createBatchesFeature } from './batches/feature.ts'
+import { openNotifications } from './cluster/notifications.ts'
+import { createServers } from './cluster/servers.ts'
 import type { Config } from './config.ts'
 import { createDatasetsFeature } from './datasets/feature.ts'
 import { type Db, openThreadedDatabase } from './db/open.ts'
@@ -45,6 +47,17 @@ export type Services = Awaited<ReturnType<typeof createServices>>
 export async function createServices(config: Config, log: Logger, database?: Db) {
   const { data_dir: dataDir } = config
   const db = database ?? (await openThreadedDatabase(dataDir, config))
+  const secrets = createSecrets(config.secret_key_file ?? path.join(dataDir, 'secret.key'))
+  const servers = createServers({
+    db,
+    dataDir,
+    storage_url: config.storage_url,
+    secret_key_id: secrets.keyId,
+    version: pkg.version,
+    log,
+    now: Date.now,
+  })
+  const notifications = await openNotifications(db, log, config.database_url)
   const stopping = new AbortController()
   const stopDeadline = new AbortController()
   const trainingSetup = createTrainingSetup({
@@ -57,7 +70,9 @@ export async function createServices(config: Config, log: Logger, database?: Db)
   const context: Context = {
     config,
     db,
-    queue: createQueue(db),
+    queue: createQueue({ db, server: servers.id, notifications }),
+    servers,
+    notifications,
     log,
     reserve: createReserve(dataDir, log),
     dataDir,
@@ -71,7 +86,6 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     now: Date.now,
   }
   const plans = readPlans(config)
-  const secrets = createSecrets(config.secret_key_file ?? path.join(dataDir, 'secret.key'))
   const limits = createLimits({ ...context, plans })
   const engine = createEngine(context)
 
@@ -170,17 +184,16 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     },
     /** Starts queue workers and periodic tasks. Only for the process that holds the data folder's lock. */
     async startWork(): Promise<Running> {
-      await context.queue.expireAllLeases()
-      const running: Running[] = [context.reserve.start()]
+      const running: Running[] = [await servers.start(), await notifications.start(), context.reserve.start()]
+      await context.queue.expireOwnLeases()
       for (const feature of features) running.push(...((await feature.start?.()) ?? []))
       // After the usage that an earlier process left has been folded: an old row keeps its request from being counted
       // twice.
       running.push(
-        startSweeping(db, context.reserve, log, [
-          fineTuning.removeExpiredRuns,
-          withFiles.removeExpired,
-          storedCompletions.removeExpired,
-        ]),
+        startSweeping(context, {
+          shared: [withFiles.removeExpired, storedCompletions.removeExpired],
+          own: [fineTuning.removeExpiredRuns],
+        }),
       )
       return {
         async close() {

@@ -11,8 +11,8 @@ interface Options extends GlobalOptions {
 
 /** Prints a link that signs the operator, or the member with an email, in to the dashboard once. */
 export async function createSignInLink({ email, json }: Options): Promise<void> {
-  const made = await withAccounts((accounts, db) => {
-    const sessions = createSessions(db, Date.now)
+  const made = await withAccounts((accounts, db, notifications) => {
+    const sessions = createSessions(db, notifications, Date.now)
     const throttle = createSignInThrottle(Date.now)
     return createSignIn({ db, accounts, sessions, throttle, now: Date.now }).createLink(email)
   })

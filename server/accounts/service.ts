@@ -8,6 +8,7 @@ import type { NewApiKey } from '../../contract/keys.ts'
 import type { ScopePreset } from '../../contract/scopes.ts'
 import { runPeriodically } from '../../lib/periodic.ts'
 import { isoTime } from '../../lib/utc-day.ts'
+import type { Notifications } from '../cluster/notifications.ts'
 import { ConfigError } from '../config.ts'
 import type { Db } from '../db/open.ts'
 import { type Page, pageOf } from '../db/page.ts'
@@ -32,8 +33,6 @@ export interface Accounts {
   ensureOwner(): Promise<void>
   /** Creates the owner's first key; undefined if any key was ever created. */
   createFirstKey(): Promise<NewApiKey | undefined>
-  /** Calls `listener` after each committed change to what members may do. */
-  onChange(listener: () => void): void
   createAccount(name: string): Promise<{ account_id: string; user_id: string }>
   /** Creates a key from the command line for a member, by default the installation's owner. */
   createKey(name: string, preset: ScopePreset, user_id?: string): Promise<NewApiKey>
@@ -56,6 +55,7 @@ export interface Accounts {
 
 interface Options {
   db: Db
+  notifications: Notifications
   plans: Plans
   limits: Limits
   defaultTier: string
@@ -65,12 +65,18 @@ interface Options {
 
 const flush_ms = 15_000
 
-export function createAccounts({ db, plans, limits, defaultTier, log, now = Date.now }: Options): Accounts {
+export function createAccounts({
+  db,
+  notifications,
+  plans,
+  limits,
+  defaultTier,
+  log,
+  now = Date.now,
+}: Options): Accounts {
   const callers = createCallers(db, log, now)
-  const listeners: (() => void)[] = [callers.invalidate]
-  const changed = () => {
-    for (const listener of listeners) listener()
-  }
+  notifications.on('callers', callers.invalidate)
+  const changed = () => notifications.publish('callers')
   const keys = createKeys(db, changed, now)
   const members = createMembers(db, changed, now)
   const operator = createOperator({ db, plans, defaultTier, keys, invalidateCallers: changed, now })
@@ -90,7 +96,6 @@ export function createAccounts({ db, plans, limits, defaultTier, log, now = Date
     flush: callers.flush,
 
     createAccount,
-    onChange: (listener) => void listeners.push(listener),
 
     async ensureOwner() {
       const unknownTier = (await store.tiersInUse(db)).find((id) => !plans.tier(id))

@@ -1,4 +1,3 @@
-import { EventEmitter } from 'node:events'
 import { readdir, rename, rm } from 'node:fs/promises'
 import path from 'node:path'
 import type { SortedQuery } from '../../contract/common.ts'
@@ -7,10 +6,12 @@ import { ApiError } from '../../contract/errors.ts'
 import type { Objective } from '../../contract/hyperparameters.ts'
 import { newId } from '../../lib/ids.ts'
 import { readNumberedJsonl } from '../../lib/jsonl.ts'
+import type { Notifications } from '../cluster/notifications.ts'
 import { assertNotNeeded, type NeededBy } from '../db/needed-by.ts'
 import type { Db, Trx } from '../db/open.ts'
 import { type Page, pageOf } from '../db/page.ts'
 import { type AccountActor, recordAuditEntry } from '../events/audit.ts'
+import { createChangeNotifier } from '../events/event-streams.ts'
 import type { FormFile } from '../http/multipart.ts'
 import { type Hub, requireRowTokens } from '../hub/index.ts'
 import type { Queue } from '../queue/queue.ts'
@@ -105,6 +106,7 @@ export interface Datasets {
 interface Options {
   db: Db
   queue: Queue
+  notifications: Notifications
   hub: Hub
   tokens: Tokens
   dataDir: string
@@ -120,12 +122,12 @@ const uploadWait_ms = 12_000
 const rowsWait_ms = 60_000
 
 export function createDatasets(options: Options): Datasets {
-  const { db, queue, hub, tokens, dataDir, max_mb, max_rows, min_free_mb, defaultBase, now = Date.now } = options
+  const { db, queue, notifications, hub, tokens, dataDir, max_mb, max_rows, min_free_mb, defaultBase } = options
+  const { now = Date.now } = options
   const usageChecks: NeededBy[] = []
   const hubTokens = new Map<string, string>()
-  const reading = createAbortSignals()
-  const notifier = new EventEmitter()
-  notifier.setMaxListeners(0)
+  const reading = createAbortSignals(notifications)
+  const notifier = createChangeNotifier(notifications)
 
   async function requireDataset(account_id: string, id: string, from: Db | Trx = db) {
     const found = await store.find(from, account_id, id)
@@ -138,14 +140,14 @@ export function createDatasets(options: Options): Datasets {
     const deadline = AbortSignal.timeout(wait_ms)
     for (;;) {
       const changed = Promise.withResolvers<void>()
-      notifier.once(id, changed.resolve)
+      const removeListener = notifier.onChange(id, changed.resolve)
       deadline.addEventListener('abort', () => changed.resolve(), { once: true })
       try {
         const dataset = await requireDataset(account_id, id)
         if (dataset.status !== 'preparing' || deadline.aborted) return dataset
         await changed.promise
       } finally {
-        notifier.off(id, changed.resolve)
+        removeListener()
       }
     }
   }
@@ -285,7 +287,7 @@ export function createDatasets(options: Options): Datasets {
     notifyPrepared(id) {
       reading.clear(id)
       hubTokens.delete(id)
-      notifier.emit(id)
+      notifier.notify(id)
     },
     hubToken: (id) => hubTokens.get(id),
 
@@ -354,7 +356,7 @@ export function createDatasets(options: Options): Datasets {
       hubTokens.delete(id)
       reading.abort(id)
       reading.clear(id)
-      notifier.emit(id)
+      notifier.notify(id)
       const { source, rows, part } = filesOf(dataDir, id, dataset.format)
       for (const file of [source, rows, part]) await rm(file, { force: true })
       return { id, deleted: true }

@@ -613,6 +613,24 @@ export interface ExportEvents {
   created_at: number
 }
 
+/** A server process of the installation. `seen_at`: its last heartbeat. */
+interface Servers {
+  id: string
+  host: string
+  pid: number
+  version: string
+  secret_key_id: string
+  started_at: number
+  seen_at: number
+}
+
+/** The turn of a periodic task: `server` runs it, and no other before `until`. */
+interface PeriodicTasks {
+  name: string
+  server: string
+  until: number
+}
+
 export interface Schema {
   accounts: Accounts
   users: Users
@@ -660,6 +678,8 @@ export interface Schema {
   webhooks: Webhooks
   webhook_deliveries: WebhookDeliveries
   webhook_attempts: WebhookAttempts
+  servers: Servers
+  periodic_tasks: PeriodicTasks
   migrations: Migrations
 }
 

@@ -3,6 +3,7 @@
 import { EventEmitter } from 'node:events'
 import { sql } from 'kysely'
 import { isoTime } from '../../lib/utc-day.ts'
+import type { Notifications } from '../cluster/notifications.ts'
 import type { Db, Trx } from '../db/open.ts'
 import type { JobEvents } from '../db/schema.ts'
 
@@ -54,17 +55,31 @@ export function createEventStream(table: 'job_events' | 'export_events', owner: 
 
 const pageSize = 500
 
-/** Emits the id of a job or export when it has new events. */
-export function createChangeNotifier(): EventEmitter {
-  const notifier = new EventEmitter()
-  notifier.setMaxListeners(0)
-  return notifier
+/** Tells readers that a job, an export or a dataset has new events or another status. */
+export interface ChangeNotifier {
+  notify(id: string): void
+  /** Adds a listener of the changes of one object. Returns the function that removes it. */
+  onChange(id: string, listener: () => void): () => void
+}
+
+export function createChangeNotifier(notifications: Notifications): ChangeNotifier {
+  const listeners = new EventEmitter().setMaxListeners(0)
+  notifications.on('change', (id) => {
+    for (const each of id === undefined ? listeners.eventNames() : [id]) listeners.emit(each)
+  })
+  return {
+    notify: (id) => notifications.publish('change', id),
+    onChange(id, listener) {
+      listeners.on(id, listener)
+      return () => void listeners.off(id, listener)
+    },
+  }
 }
 
 interface FollowOptions {
   db: Db
   events: EventStream
-  notifier: EventEmitter
+  notifier: ChangeNotifier
   keepalive_ms: number
   /** Resolves with true when no more events will come. */
   ended(): Promise<boolean>
@@ -95,7 +110,7 @@ export async function* follow<T extends string>(
 }
 
 function nextChange(
-  notifier: EventEmitter,
+  notifier: ChangeNotifier,
   keepalive_ms: number,
   id: string,
   signal: AbortSignal,
@@ -103,13 +118,13 @@ function nextChange(
   return new Promise((resolve) => {
     const done = (what: 'change' | 'keepalive') => {
       clearTimeout(timer)
-      notifier.off(id, changed)
+      removeListener()
       signal.removeEventListener('abort', changed)
       resolve(what)
     }
     const changed = () => done('change')
     const timer = setTimeout(() => done('keepalive'), keepalive_ms)
-    notifier.on(id, changed)
+    const removeListener = notifier.onChange(id, changed)
     signal.addEventListener('abort', changed)
   })
 }

@@ -4,6 +4,7 @@ import { type RawBuilder, sql } from 'kysely'
 import type { Logger } from 'pino'
 import { runPeriodically } from '../../lib/periodic.ts'
 import { day_ms, hour_ms } from '../../lib/utc-day.ts'
+import type { Servers } from '../cluster/servers.ts'
 import type { Db } from '../db/open.ts'
 import type { Reserve } from '../storage/disk-space.ts'
 
@@ -74,16 +75,23 @@ export type RemoveExpiredFiles = (now: number) => Promise<void>
 
 /** Sweeps now and every hour. `close()` waits for the current sweep. */
 export function startSweeping(
-  db: Db,
-  reserve: Reserve,
-  log: Logger,
-  removals: RemoveExpiredFiles[],
+  { db, reserve, servers, log }: { db: Db; reserve: Reserve; servers: Servers; log: Logger },
+  /** In which one server at a time removes what no other has, and in which each removes its own files. */
+  { shared, own }: { shared: RemoveExpiredFiles[]; own: RemoveExpiredFiles[] },
 ): { close(): Promise<void> } {
   const attempt = (what: string, work: () => Promise<void>) =>
     reserve.use(work).catch((error) => log.warn({ err: error }, `${what}; the next sweep retries`))
   return runPeriodically(hour_ms, async () => {
     const now = Date.now()
-    await attempt('expired rows could not be deleted from the database', () => sweep(db, now))
-    for (const remove of removals) await attempt('expired files could not be removed', () => remove(now))
+    const removeFiles = async (removals: RemoveExpiredFiles[]) => {
+      for (const remove of removals) await attempt('expired files could not be removed', () => remove(now))
+    }
+    await attempt('expired rows could not be deleted from the database', () =>
+      servers.oncePer('sweep', hour_ms, async () => {
+        await sweep(db, now)
+        await removeFiles(shared)
+      }),
+    )
+    await removeFiles(own)
   })
 }

@@ -4,6 +4,8 @@ import { ApiError } from '../../contract/errors.ts'
 import type { CreateExport, Export, ExportEvent, ExportQuery } from '../../contract/exports.ts'
 import { newId } from '../../lib/ids.ts'
 import { runPeriodically } from '../../lib/periodic.ts'
+import type { Notifications } from '../cluster/notifications.ts'
+import type { Servers } from '../cluster/servers.ts'
 import type { Db, Trx } from '../db/open.ts'
 import { type Page, pageOf } from '../db/page.ts'
 import type { Deployments } from '../deployments/index.ts'
@@ -52,6 +54,8 @@ export interface Exports {
 interface Options {
   db: Db
   queue: Queue
+  notifications: Notifications
+  servers: Servers
   models: TunedModels
   deployments: Deployments
   trainingSetup: TrainingSetup
@@ -73,6 +77,8 @@ export function createExports(options: Options): Exports {
   const {
     db,
     queue,
+    notifications,
+    servers,
     models,
     deployments,
     trainingSetup,
@@ -85,8 +91,8 @@ export function createExports(options: Options): Exports {
     now = Date.now,
     onExpiryFailure,
   } = options
-  const notifier = createChangeNotifier()
-  const running = createAbortSignals()
+  const notifier = createChangeNotifier(notifications)
+  const running = createAbortSignals(notifications)
 
   models.onNeeded(async (trx, account_id, model_id) => {
     const live = await store.activeExportOfModel(trx, account_id, model_id)
@@ -220,7 +226,7 @@ export function createExports(options: Options): Exports {
       })
       // A running worker removes its partial folder itself.
       running.abort(id)
-      notifier.emit(id)
+      notifier.notify(id)
       await removeDir(exportDir(dataDir, id))
       return { id, deleted: true }
     },
@@ -259,12 +265,13 @@ export function createExports(options: Options): Exports {
       }
     },
 
-    notifyEvents: (id) => void notifier.emit(id),
+    notifyEvents: (id) => notifier.notify(id),
     deletionSignal: running.get,
     finished: running.clear,
     expire,
 
-    start: () => runPeriodically(expiry_ms, () => expire().catch(onExpiryFailure)),
+    start: () =>
+      runPeriodically(expiry_ms, () => servers.oncePer('exports.expire', expiry_ms, expire).catch(onExpiryFailure)),
 
     async sweep() {
       const folder = exportsDir(dataDir)

@@ -14,6 +14,7 @@ import type {
 } from '../../contract/fine-tuning.ts'
 import type { JobConfig } from '../../contract/job-config.ts'
 import { newId } from '../../lib/ids.ts'
+import type { Notifications } from '../cluster/notifications.ts'
 import type { Datasets } from '../datasets/index.ts'
 import type { Db, Trx } from '../db/open.ts'
 import { type Page, pageOf } from '../db/page.ts'
@@ -70,8 +71,7 @@ export interface FineTuning extends JobHistory {
   /** Makes waiting jobs follow set-up, and begin after it. Call it once, when work starts. */
   watchTrainingSetup(): Promise<void>
   /**
-   * Settles the run time of trainers that an earlier server process started. Only for a process that owns the database
-   * exclusively.
+   * Settles the run time of trainers that an earlier process of this server started, whose leases have been expired.
    */
   settleRunningClocks(): Promise<void>
   /** Removes leftovers of a crash: half-written and unregistered models, run folders of ended jobs. */
@@ -101,6 +101,7 @@ export interface ResultEvaluations {
 interface Options {
   db: Db
   queue: Queue
+  notifications: Notifications
   hub: Hub
   downloads: Downloads
   datasets: Datasets
@@ -121,6 +122,7 @@ export function createFineTuning(options: Options): FineTuning {
   const {
     db,
     queue,
+    notifications,
     hub,
     downloads,
     datasets,
@@ -136,9 +138,9 @@ export function createFineTuning(options: Options): FineTuning {
     now = Date.now,
   } = options
   const { parse_control_tokens } = options
-  const changes = createChangeNotifier()
+  const changes = createChangeNotifier(notifications)
   let evaluations: ResultEvaluations
-  const stopRequests = createAbortSignals()
+  const stopRequests = createAbortSignals(notifications)
   const pendingWeights = createPendingWeights({
     db,
     queue,
@@ -150,7 +152,7 @@ export function createFineTuning(options: Options): FineTuning {
     dataDir,
     parse_control_tokens,
     now,
-    notifyEvents: (id) => void changes.emit(id),
+    notifyEvents: (id) => changes.notify(id),
   })
 
   async function requireJob(account_id: string, id: string, from: Db | Trx = db): Promise<store.JobRow> {
@@ -196,7 +198,7 @@ export function createFineTuning(options: Options): FineTuning {
         await recordAuditEntry(trx, by, action, id, {}, now())
     })
     onCommitted()
-    changes.emit(id)
+    changes.notify(id)
     return toResponse(await requireJob(account_id, id))
   }
 
@@ -435,13 +437,15 @@ export function createFineTuning(options: Options): FineTuning {
       )
     },
 
-    notifyEvents: (job_id) => void changes.emit(job_id),
+    notifyEvents: (job_id) => changes.notify(job_id),
     stopSignal: stopRequests.get,
     clearStopRequest: stopRequests.clear,
 
     async settleRunningClocks() {
       await db.transaction().execute(async (trx) => {
-        for (const job of await store.jobsWithRunningClock(trx)) await settleClock(trx, job)
+        // Another server may train it.
+        for (const job of await store.jobsWithRunningClock(trx))
+          if (!(await queue.isLeased(trx, queueKind, job.id))) await settleClock(trx, job)
       })
     },
 

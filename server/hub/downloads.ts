@@ -1,8 +1,10 @@
 // Downloads of base models: permissions, requests, state and listeners. The worker is in jobs.ts.
 import { mkdir, rm } from 'node:fs/promises'
 import path from 'node:path'
+import type { Logger } from 'pino'
 import { ApiError } from '../../contract/errors.ts'
 import type { Download, Model } from '../../contract/hub.ts'
+import type { Notifications } from '../cluster/notifications.ts'
 import type { Config } from '../config.ts'
 import type { Db, Trx } from '../db/open.ts'
 import { type AccountActor, recordAuditEntry } from '../events/audit.ts'
@@ -48,12 +50,14 @@ export interface Downloads {
 interface Options {
   db: Db
   queue: Queue
+  notifications: Notifications
   hub: Hub
   /** The states that `hub` shows; updated here. */
   states: Map<string, Download>
   modelsDir: string
   policy: Config['model_downloads']
   min_free_mb: number
+  log: Logger
   now?: () => number
 }
 
@@ -73,15 +77,21 @@ const toDownload = ({ status, bytes, total_bytes, error_json }: store.DownloadRo
 export function createDownloads({
   db,
   queue,
+  notifications,
   hub,
   states,
   modelsDir,
   policy,
   min_free_mb,
+  log,
   now = Date.now,
 }: Options): Downloads {
   const listeners: Listener[] = []
-  const workers = createAbortSignals()
+  notifications.on('download', (id) => {
+    const refreshing = id === undefined ? load() : refresh(id)
+    refreshing.catch((error) => log.warn({ err: error }, 'the state of a download could not be read'))
+  })
+  const workers = createAbortSignals(notifications)
 
   const isOperator = (by: AccountActor) => by.scopes?.includes('operator') ?? false
   const mayStart = (by: AccountActor) => policy === 'any' || (policy === 'operator' && isOperator(by))
@@ -92,6 +102,10 @@ export function createDownloads({
     const size_mb = hub.downloadable(id)?.size_mb ?? 0
     await mkdir(modelsDir, { recursive: true })
     await requireFreeDisk(modelsDir, min_free_mb + 2 * size_mb)
+  }
+
+  async function load(): Promise<void> {
+    for (const row of await store.listAll(db)) states.set(row.model_id, toDownload(row))
   }
 
   async function refresh(id: string): Promise<void> {
@@ -108,6 +122,7 @@ export function createDownloads({
       for (const listener of listeners) callbacks.push(await listener(trx, id, download))
       return download
     })
+    notifications.publish('download', id)
     states.set(id, download)
     for (const callback of callbacks) callback()
   }
@@ -143,6 +158,7 @@ export function createDownloads({
 
   async function publishRequest(id: string): Promise<void> {
     await refresh(id)
+    notifications.publish('download', id)
     queue.wake()
   }
 
@@ -197,14 +213,12 @@ export function createDownloads({
         await recordAuditEntry(trx, by, 'download.cancelled', id, {}, now())
       })
       // An active worker removes the files itself after it has stopped writing.
-      if (!(worker_active && workers.abort(id)))
-        await rm(downloadFolder(modelsDir, id), { recursive: true, force: true })
+      if (worker_active) workers.abort(id)
+      else await rm(downloadFolder(modelsDir, id), { recursive: true, force: true })
       return hub.get(id)
     },
 
-    async load() {
-      for (const row of await store.listAll(db)) states.set(row.model_id, toDownload(row))
-    },
+    load,
 
     startWorking: workers.get,
     stopWorking: workers.clear,

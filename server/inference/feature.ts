@@ -84,6 +84,7 @@ export function createInferenceFeature(
     mergedAdapters,
     usage,
     pricing: plans.pricing,
+    notifications: context.notifications,
   })
   return {
     inference,

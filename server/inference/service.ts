@@ -2,6 +2,7 @@ import type { z } from 'zod'
 import { ApiError } from '../../contract/errors.ts'
 import type { ModelCard, ModelList } from '../../contract/inference.ts'
 import { unixSeconds } from '../../lib/utc-day.ts'
+import type { Notifications } from '../cluster/notifications.ts'
 import type { TunedModels } from '../fine-tuning/index.ts'
 import type { Caller } from '../http/auth.ts'
 import type { Hub } from '../hub/index.ts'
@@ -79,6 +80,7 @@ interface Options {
   mergedAdapters: MergedAdapters
   usage: Usage
   pricing: Plans['pricing']
+  notifications: Notifications
 }
 
 export function createInference({
@@ -90,10 +92,11 @@ export function createInference({
   mergedAdapters,
   usage,
   pricing,
+  notifications,
 }: Options): Inference {
   /** Usage lookups still pending for disconnected clients. */
   const pendingUsage = new Set<Promise<void>>()
-  const resolver = createResolver({ hub, models, pools })
+  const resolver = createResolver({ hub, models, pools, notifications })
   const journal: Pick<Usage, 'record'> = {
     record(record) {
       usage.record(record)

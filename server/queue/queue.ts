@@ -4,6 +4,7 @@
 import { EventEmitter } from 'node:events'
 import { sql } from 'kysely'
 import { ApiError } from '../../contract/errors.ts'
+import type { Notifications } from '../cluster/notifications.ts'
 import { isPostgres } from '../db/dialect.ts'
 import type { Db, Trx } from '../db/open.ts'
 import { countRows } from '../db/page.ts'
@@ -53,15 +54,27 @@ export interface Queue {
   defer(claim: Claim, run_at: number): Promise<void>
   /** Ends the live entry of this ref, if any; its worker loses the lease. Returns that worker's claim, if any. */
   cancel(trx: Trx, kind: string, ref: string): Promise<Claim | undefined>
+  /** Whether a worker has a lease that has not expired. */
+  isLeased(trx: Trx, kind: string, ref: string): Promise<boolean>
   /** Makes a waiting entry the next one to be claimed. */
   hasten(trx: Trx, kind: string, ref: string): Promise<void>
-  /** Expires all leases. Only for the process that holds the data folder's lock: all other workers are gone. */
-  expireAllLeases(): Promise<number>
+  /** The id of this server, with which the names of its workers begin. */
+  server: string
+  /** Expires the leases of an earlier process of this server, which is gone. On SQLite there is no other server. */
+  expireOwnLeases(): Promise<number>
 }
 
-export function createQueue(db: Db, now: () => number = Date.now): Queue {
+interface Options {
+  db: Db
+  server: string
+  notifications: Notifications
+  now?: () => number
+}
+
+export function createQueue({ db, server, notifications, now = Date.now }: Options): Queue {
   const wakes = new EventEmitter()
   wakes.setMaxListeners(0)
+  notifications.on('work', () => wakes.emit('wake'))
   const leasedBy = (claim: Claim) => sql<boolean>`id = ${claim.id} and attempt = ${claim.attempt} and status = 'leased'`
 
   return {
@@ -82,7 +95,7 @@ export function createQueue(db: Db, now: () => number = Date.now): Queue {
         .execute()
     },
 
-    wake: () => wakes.emit('wake'),
+    wake: () => notifications.publish('work'),
 
     waitForWake: (wait_ms, signal) =>
       new Promise((resolve) => {
@@ -222,6 +235,18 @@ export function createQueue(db: Db, now: () => number = Date.now): Queue {
       return entry.status === 'leased' ? entry : undefined
     },
 
+    async isLeased(trx, kind, ref) {
+      const found = await trx
+        .selectFrom('queue_entries')
+        .select('id')
+        .where('kind', '=', kind)
+        .where('ref', '=', ref)
+        .where('status', '=', 'leased')
+        .where('lease_until', '>=', now())
+        .executeTakeFirst()
+      return found !== undefined
+    },
+
     async hasten(trx, kind, ref) {
       await trx
         .updateTable('queue_entries')
@@ -232,11 +257,14 @@ export function createQueue(db: Db, now: () => number = Date.now): Queue {
         .execute()
     },
 
-    async expireAllLeases() {
+    server,
+
+    async expireOwnLeases() {
       const result = await db
         .updateTable('queue_entries')
         .set({ lease_until: 0 })
         .where('status', '=', 'leased')
+        .$if(isPostgres(db), (query) => query.where('worker', 'like', `${server}/%`))
         .executeTakeFirst()
       return Number(result.numUpdatedRows)
     },

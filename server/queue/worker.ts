@@ -1,5 +1,6 @@
 import type { Logger } from 'pino'
 import { runPeriodically } from '../../lib/periodic.ts'
+import type { Notifications } from '../cluster/notifications.ts'
 import { type Claim, LeaseLost, lease_ms, type Queue } from './queue.ts'
 
 export interface Worker {
@@ -22,7 +23,7 @@ export function startWorker(options: {
   handle: (claim: Claim, signal: AbortSignal) => Promise<void>
 }): Worker {
   const { queue, kind, log, handle } = options
-  const name = ['server', process.pid, ...(options.name ? [options.name] : [])].join('-')
+  const name = [queue.server, kind, ...(options.name ? [options.name] : [])].join('/')
   const stopping = new AbortController()
 
   async function work(claim: Claim) {
@@ -74,24 +75,22 @@ export function startWorker(options: {
 export interface AbortSignals {
   /** The signal of this work: the same one until `clear`. */
   get(ref: string): AbortSignal
-  /** Aborts this work if it runs here, and returns whether it does. */
-  abort(ref: string, reason?: unknown): boolean
+  /** Aborts this work, here or on another server. */
+  abort(ref: string, reason?: string): void
   /** Drops the signal, as the work has ended. */
   clear(ref: string): void
 }
 
-export function createAbortSignals(): AbortSignals {
+export function createAbortSignals(notifications: Notifications): AbortSignals {
   const controllers = new Map<string, AbortController>()
+  notifications.on('stop', (ref, reason) => controllers.get(ref ?? '')?.abort(reason))
   return {
     get(ref) {
       const controller = controllers.get(ref) ?? new AbortController()
       controllers.set(ref, controller)
       return controller.signal
     },
-    abort(ref, reason) {
-      controllers.get(ref)?.abort(reason)
-      return controllers.has(ref)
-    },
+    abort: (ref, reason) => notifications.publish('stop', ref, reason),
     clear: (ref) => void controllers.delete(ref),
   }
 }

@@ -16,15 +16,14 @@ export function createSignInFeature(
   context: Context,
   { accounts, secrets }: { accounts: Accounts; secrets: Secrets },
 ): Feature & { signIn: SignIn; sessions: Sessions; throttle: SignInThrottle } {
-  const { db, now, log } = context
+  const { db, notifications, now, log } = context
   const { config } = context
   const { oidc_issuer, oidc_client_id, oidc_client_secret, public_url } = config
   if (oidc_issuer && !(oidc_client_id && oidc_client_secret))
     throw new ConfigError('TUNERY_OIDC_ISSUER needs TUNERY_OIDC_CLIENT_ID and TUNERY_OIDC_CLIENT_SECRET.')
   if (!oidc_issuer && (oidc_client_id || oidc_client_secret || config.oidc_sign_up.length > 0))
     throw new ConfigError('The TUNERY_OIDC_ settings need TUNERY_OIDC_ISSUER, the address of the provider.')
-  const sessions = createSessions(db, now)
-  accounts.onChange(sessions.invalidate)
+  const sessions = createSessions(db, notifications, now)
   const throttle = createSignInThrottle(now)
   const signIn = createSignIn({ db, accounts, sessions, throttle, now })
   const passkeys = createPasskeys(db, now)

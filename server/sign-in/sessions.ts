@@ -7,6 +7,7 @@ import type { Session } from '../../contract/sign-in.ts'
 import { newId } from '../../lib/ids.ts'
 import { createTtlCache } from '../../lib/ttl-cache.ts'
 import { day_ms, isoTime } from '../../lib/utc-day.ts'
+import type { Notifications } from '../cluster/notifications.ts'
 import type { Db, Trx } from '../db/open.ts'
 import { type Page, pageOf } from '../db/page.ts'
 import { recordAuditEntry } from '../events/audit.ts'
@@ -29,7 +30,7 @@ export interface Sessions {
   list(caller: Caller, query: ListQuery): Promise<Page<Session>>
   end(caller: Caller, id: string): Promise<{ id: string; deleted: true }>
   endOthers(caller: Caller): Promise<{ ended: number }>
-  /** Forgets what is cached, after a change to sessions, members or accounts. */
+  /** Clears what is cached, here and on other servers, after a change to sessions. */
   invalidate(): void
   /** Writes the times of last use, and removes sessions that have expired. */
   flush(): Promise<void>
@@ -52,8 +53,10 @@ export const newToken = () => randomBytes(32).toString('base64url')
 const expiryOf = ({ created_at, last_used_at }: Pick<store.SessionRow, 'created_at' | 'last_used_at'>) =>
   Math.min(last_used_at + idle_ms, created_at + lifetime_ms)
 
-export function createSessions(db: Db, now: () => number): Sessions {
+export function createSessions(db: Db, notifications: Notifications, now: () => number): Sessions {
   const known = createTtlCache<{ caller: Caller; expires_at: number }>(cacheTtl_ms)
+  notifications.on('callers', known.clear)
+  const changed = () => notifications.publish('callers')
   let used = new Map<string, number>()
 
   const toResponse = (row: store.SessionRow, current: string): Session => ({
@@ -138,7 +141,7 @@ export function createSessions(db: Db, now: () => number): Sessions {
         if ((await store.endSession(trx, caller.user_id, id)) > 0)
           await recordAuditEntry(trx, caller, 'session.ended', id, {}, now())
       })
-      known.clear()
+      changed()
       return { id, deleted: true }
     },
 
@@ -148,11 +151,11 @@ export function createSessions(db: Db, now: () => number): Sessions {
         if (count > 0) await recordAuditEntry(trx, caller, 'session.others_ended', caller.key_id, { count }, now())
         return count
       })
-      known.clear()
+      changed()
       return { ended }
     },
 
-    invalidate: known.clear,
+    invalidate: changed,
 
     async flush() {
       const marks = used

@@ -3,6 +3,8 @@ import { createCipheriv, createDecipheriv, createHash, randomBytes } from 'node:
 import { readOrCreateKey } from './key-file.ts'
 
 export interface Secrets {
+  /** Tells the key from others, and nothing about it. */
+  keyId: string
   /** Encrypts a text bound to `context`, such as its row's id, so that ciphertexts cannot be swapped between rows. */
   encrypt(text: string, context: string): string
   /** Throws if the text was encrypted with another key or context, or was changed. */
@@ -18,6 +20,7 @@ export function createSecrets(file: string): Secrets {
   const key = readOrCreateKey(file)
   const keyId = createHash('sha256').update('name').update(key).digest('hex').slice(0, 8)
   return {
+    keyId,
     encrypt(text, context) {
       const nonce = randomBytes(nonceBytes)
       const sealing = createCipheriv(cipher, key, nonce).setAAD(Buffer.from(context))

@@ -8,6 +8,7 @@ import { sql } from 'kysely'
 import pino from 'pino'
 import { scopePresets } from '../../contract/scopes.ts'
 import { createAccounts } from '../../server/accounts/service.ts'
+import { createNotifications } from '../../server/cluster/notifications.ts'
 import { readConfig } from '../../server/config.ts'
 import { up as accounts } from '../../server/db/migrations/0006-accounts.ts'
 import { up as exports } from '../../server/db/migrations/0010-exports.ts'
@@ -83,6 +84,7 @@ async function ensureOwner(data: string, settings: Record<string, string>): Prom
     const log = pino({ level: 'silent' })
     await createAccounts({
       db,
+      notifications: createNotifications(log),
       plans,
       limits: createLimits({ db, plans, log }),
       defaultTier: config.default_tier,

@@ -5,6 +5,7 @@ import os from 'node:os'
 import path from 'node:path'
 import { afterEach, beforeEach, test } from 'node:test'
 import pino from 'pino'
+import { createNotifications } from '../../server/cluster/notifications.ts'
 import { migrate } from '../../server/db/migrate.ts'
 import { type Db, openDatabase } from '../../server/db/open.ts'
 import { createLeaseWrites, createQueue, LeaseLost, lease_ms, type Queue } from '../../server/queue/queue.ts'
@@ -17,11 +18,12 @@ let postgres: Awaited<ReturnType<typeof newPostgresDatabase>>
 let db: Db
 let queue: Queue
 let time = 1_000_000
+const notifications = createNotifications(pino({ level: 'silent' }))
 beforeEach(async () => {
   dataDir = mkdtempSync(path.join(os.tmpdir(), 'tunery-queue-'))
   postgres = await newPostgresDatabase()
   db = await openDatabase(dataDir, postgres?.url)
-  queue = createQueue(db, () => time)
+  queue = createQueue({ db, server: 'server-1', notifications, now: () => time })
 })
 afterEach(async () => {
   await db.destroy()
@@ -47,7 +49,7 @@ test('entries are claimed in order, each by one worker, and only of the requeste
   const second = await openDatabase(dataDir, postgres?.url)
   const claims = await Promise.all([
     queue.claim('work', 'w1'),
-    createQueue(second, () => time).claim('work', 'w2'),
+    createQueue({ db: second, server: 'server-2', notifications, now: () => time }).claim('work', 'w2'),
     queue.claim('work', 'w3'),
     queue.claim('work', 'w4'),
   ])
@@ -197,11 +199,10 @@ test('a worker runs one entry at a time, and stop waits for the handler', async 
 })
 
 test('the abort signal of work lasts until the work has ended', () => {
-  const signals = createAbortSignals()
-  assert.equal(signals.abort('a'), false)
+  const signals = createAbortSignals(notifications)
   const signal = signals.get('a')
   assert.equal(signals.get('a'), signal)
-  assert.equal(signals.abort('a', 'why'), true)
+  signals.abort('a', 'why')
   assert.equal(signal.reason, 'why')
   assert.equal(signals.get('b').aborted, false)
   signals.clear('a')

@@ -4,6 +4,7 @@ import os from 'node:os'
 import path from 'node:path'
 import { after, mock, test } from 'node:test'
 import pino from 'pino'
+import { createServers } from '../../server/cluster/servers.ts'
 import { openDatabase } from '../../server/db/open.ts'
 import { newDelivery } from '../../server/events/outbox.ts'
 import { startSweeping, sweep } from '../../server/events/retention.ts'
@@ -153,10 +154,12 @@ test('the logs of failed and cancelled jobs are removed 30 days after the job en
   const db = await addRuns(dataDir, now)
   mock.timers.enable({ apis: ['Date', 'setInterval'], now })
   const reserve = { use: <T>(work: () => Promise<T>) => work(), start: () => assert.fail() }
+  const log = pino({ level: 'silent' })
+  const servers = createServers({ db, dataDir, secret_key_id: '', version: '0', log, now: Date.now })
   let sweeps = 0
   const failing = () => Promise.reject(new Error('this must not keep others from their work'))
   const remove = (time: number) => removeExpiredRuns(db, dataDir, time).finally(() => sweeps++)
-  const sweeping = startSweeping(db, reserve, pino({ level: 'silent' }), [failing, remove])
+  const sweeping = startSweeping({ db, reserve, servers, log }, { shared: [failing], own: [remove] })
   const swept = async (count: number) => {
     while (sweeps < count) await new Promise(setImmediate)
     return runFolders(dataDir)

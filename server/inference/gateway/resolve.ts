@@ -1,6 +1,7 @@
 // Resolves the `model` field of a request to a target, with a short cache.
 import { ApiError } from '../../../contract/errors.ts'
 import { createTtlCache } from '../../../lib/ttl-cache.ts'
+import type { Notifications } from '../../cluster/notifications.ts'
 import type { ServableModel, TunedModels } from '../../fine-tuning/index.ts'
 import type { Hub } from '../../hub/index.ts'
 import type { Pools } from '../replicas/pools.ts'
@@ -33,17 +34,29 @@ export interface Resolver {
   isBase(model: string): boolean
   aliases(): ModelAliases | undefined
   setAliases(aliases: ModelAliases): void
-  /** Clears the cache after a change, so that the next request sees it. */
+  /** Clears the cache after a change, so that the next request sees it, and soon the caches of other servers. */
   invalidate(): void
 }
 
 /** Short, because another process may add or remove a base's files. */
 const cache_ms = 500
 
-export function createResolver({ hub, models, pools }: { hub: Hub; models: TunedModels; pools: Pools }): Resolver {
+export function createResolver({
+  hub,
+  models,
+  pools,
+  notifications,
+}: {
+  hub: Hub
+  models: TunedModels
+  pools: Pools
+  notifications: Notifications
+}): Resolver {
   let aliases: ModelAliases | undefined
   const cache = createTtlCache<Resolved>(cache_ms)
-  models.onDeleted(() => cache.clear())
+  notifications.on('names', cache.clear)
+  const changed = () => notifications.publish('names')
+  models.onDeleted(changed)
 
   function base(id: string): Target['base'] {
     const { gguf } = (pools.hasUpstream(id) ? hub.localOrUndefined(id) : hub.local(id)) ?? {}
@@ -78,7 +91,7 @@ export function createResolver({ hub, models, pools }: { hub: Hub; models: Tuned
     setAliases: (source) => {
       aliases = source
     },
-    invalidate: cache.clear,
+    invalidate: changed,
     resolve: (account_id, name) =>
       cache.getOrLoad(`${account_id}\n${name}`, async () => {
         const alias = (await aliases?.find(account_id, name))?.model

@@ -1,0 +1,91 @@
+// Notifications by LISTEN and NOTIFY.
+import { randomUUID } from 'node:crypto'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { sql } from 'kysely'
+import pg from 'pg'
+import type { Db } from '../open.ts'
+
+const channelName = 'tunery'
+/** Postgres takes at most 8,000 bytes; text of JSON is ASCII here but for names, which no notification carries. */
+const payload_max = 7000
+const connect_ms = 5000
+/** Between two tries to listen again after the connection was lost. */
+const retry_ms = 500
+
+interface Message<T> {
+  from: string
+  items: T[]
+}
+
+/** Sends by the pool of `db`, and listens on a connection of its own, which it opens again whenever it is lost. */
+export function createPostgresChannel<T extends object>(db: Db, url: string) {
+  const from = randomUUID()
+
+  /** As many items at once as a payload holds. */
+  function payloads(items: T[]): string[] {
+    const text = JSON.stringify({ from, items } satisfies Message<T>)
+    if (text.length <= payload_max || items.length === 1) return [text]
+    const half = Math.ceil(items.length / 2)
+    return [...payloads(items.slice(0, half)), ...payloads(items.slice(half))]
+  }
+
+  return {
+    async send(items: T[]): Promise<void> {
+      for (const payload of payloads(items)) await sql`select pg_notify(${channelName}, ${payload})`.execute(db)
+    },
+
+    /** Resolves when it listens, or the first try has failed. */
+    async listen(onReceived: (items: T[]) => void, onGap: () => void): Promise<{ close(): Promise<void> }> {
+      const closing = new AbortController()
+      let client: pg.Client | undefined
+
+      /** Resolves with the end of the connection, once it listens. */
+      async function connect(): Promise<Promise<void>> {
+        client = new pg.Client({
+          connectionString: url,
+          application_name: 'tunery notifications',
+          connectionTimeoutMillis: connect_ms,
+          keepAlive: true,
+        })
+        const { promise: ended, resolve: end } = Promise.withResolvers<void>()
+        client.on('error', () => end())
+        client.on('end', () => end())
+        client.on('notification', ({ payload }) => {
+          const message = JSON.parse(payload!) as Message<T>
+          if (message.from !== from) onReceived(message.items)
+        })
+        await client.connect()
+        await client.query(`listen ${channelName}`)
+        return ended
+      }
+
+      async function loop(first: PromiseWithResolvers<void>): Promise<void> {
+        while (!closing.signal.aborted) {
+          try {
+            const ended = await connect()
+            // Notifications of the time before were missed.
+            onGap()
+            first.resolve()
+            await ended
+          } catch {
+            // Postgres is away.
+          }
+          first.resolve()
+          await client?.end().catch(() => {})
+          await sleep(retry_ms, undefined, { signal: closing.signal }).catch(() => {})
+        }
+      }
+
+      const first = Promise.withResolvers<void>()
+      const looping = loop(first)
+      await first.promise
+      return {
+        async close() {
+          closing.abort()
+          await client?.end().catch(() => {})
+          await looping
+        },
+      }
+    },
+  }
+}
