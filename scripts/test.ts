@@ -17,6 +17,8 @@ interface Suite {
   exclusive?: boolean
   /** Prints no summary of tests: its exit status says everything. */
   check?: boolean
+  /** Runs on Postgres: skipped where there is none. */
+  postgres?: boolean
 }
 
 interface Outcome {
@@ -73,8 +75,28 @@ function suitesOf(full: boolean): Suite[] {
     exclusive: true,
   }
   const files = find('tests/{service,process,soak,browser}/**/*.test.ts')
-  return [trainer, unit, ...[...alone.filter((file) => full || !isFull(file)), ...files.filter(shared)].map(fileSuite)]
+  const onPostgres = find('tests/service/**/*.test.ts')
+    .filter((file) => full || !withoutDatabase.includes(path.basename(file, '.test.ts')))
+    .map((file) => ({ ...fileSuite(file), name: `${file} on Postgres`, postgres: true }))
+  const exclusive = alone.filter((file) => full || !isFull(file))
+  return [trainer, unit, ...[...exclusive, ...files.filter(shared)].map(fileSuite), ...onPostgres]
 }
+/** Service tests of what the database has no part in: `npm test` runs them on SQLite alone. */
+const withoutDatabase = [
+  'cli',
+  'errors',
+  'export-push',
+  'hardening',
+  'mcp',
+  'openapi',
+  'sdk',
+  'slow-clients',
+  'upstream-guards',
+  'validation',
+  'web',
+  'webhook-addresses',
+]
+
 const isFull = (file: string) => file.endsWith('.full.test.ts')
 const shared = (file: string) => !alone.includes(file)
 
@@ -107,13 +129,23 @@ function outcomeOf(text: string, ok: boolean): Outcome {
   return { passed, failed: ok && passed + skipped > 0 ? failed : Math.max(1, failed), skipped }
 }
 
+/** A Postgres server for the tests: that of TEST_DATABASE_URL, or one from the machine's own programs. */
+async function findPostgres(): Promise<{ url: string; stop(): Promise<void> } | undefined> {
+  const url = process.env.TEST_DATABASE_URL
+  if (url) return { url, async stop() {} }
+  const { postgresTest, startPostgres } = await import('../tests/support/postgres.ts')
+  if (!postgresTest.skip) return await startPostgres({ durable: false })
+  console.log(`• service tests on Postgres: skipped. ${postgresTest.skip}, or set TEST_DATABASE_URL`)
+  return undefined
+}
+
 const words = process.argv.slice(2)
 const full = words.includes('--full')
 const named = words.filter((word) => !word.startsWith('--'))
 const tests = words.includes('--static') ? [] : named.length > 0 ? named.map(fileSuite) : suitesOf(full)
 const all = named.length > 0 ? tests : [...checks, ...tests]
 // Suites run side by side: at the default priority a trainer would wait for every other suite.
-const env = {
+const env: NodeJS.ProcessEnv = {
   TUNERY_TRAINING_PRIORITY: 'normal',
   ...process.env,
   ...((full || named.length > 0) && { TEST_FULL: '1' }),
@@ -122,9 +154,14 @@ const env = {
 const started = Date.now()
 const total: Outcome = { passed: 0, failed: 0, skipped: 0 }
 const failures: string[] = []
+const postgres = all.some((suite) => suite.postgres) ? await findPostgres() : undefined
 async function worker(suites: Suite[]): Promise<void> {
   for (let suite = suites.shift(); suite; suite = suites.shift()) {
-    const { passed, failed, skipped } = await run(suite, env)
+    if (suite.postgres && !postgres) continue
+    const { passed, failed, skipped } = await run(suite, {
+      ...env,
+      ...(suite.postgres && { TEST_DATABASE_URL: postgres!.url }),
+    })
     total.passed += passed
     total.failed += failed
     total.skipped += skipped
@@ -137,6 +174,7 @@ const sideBySide = all
   .sort((a, b) => (times[b.name] ?? 60) - (times[a.name] ?? 60))
 // Two, as the smallest machine has two cores: with more, tests would wait for each other's processes.
 await Promise.all([worker(sideBySide), worker(sideBySide)])
+await postgres?.stop()
 mkdirSync(path.dirname(timesFile), { recursive: true })
 writeFileSync(timesFile, JSON.stringify(times))
 if (failures.length > 0) console.error(`\nfailed: ${failures.join(', ')}`)

@@ -46,8 +46,11 @@ export const postgresTest = {
   skip: programs ? false : 'Postgres is not installed: apt-get install postgresql',
 }
 
-/** A Postgres server of the test's own, which can be killed and started again. */
-export async function startPostgres() {
+/**
+ * A Postgres server of the test's own, which can be killed and started again. `durable`: what it acknowledged survives
+ * that; otherwise it is faster.
+ */
+export async function startPostgres({ durable = true } = {}) {
   const user = postgresUser()
   const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-postgres-'))
   if (user) chownSync(folder, user.uid, user.gid)
@@ -59,7 +62,12 @@ export async function startPostgres() {
   const url = `postgres://tunery@127.0.0.1:${port}/postgres`
   let server: ChildProcess
   const start = async () => {
-    const settings = { listen_addresses: '127.0.0.1', port, unix_socket_directories: folder }
+    const settings = {
+      listen_addresses: '127.0.0.1',
+      port,
+      unix_socket_directories: folder,
+      ...(!durable && { fsync: 'off', synchronous_commit: 'off', full_page_writes: 'off' }),
+    }
     const args = Object.entries(settings).flatMap(([name, value]) => ['-c', `${name}=${value}`])
     server = spawn(path.join(programs!, 'postgres'), ['-D', data, ...args], { ...user, cwd: folder, stdio: 'ignore' })
     await until('Postgres to answer', async () => {

@@ -5,11 +5,20 @@ import type { ClientTimeouts } from '../../lib/http/client-timeouts.ts'
 import { buildApp } from '../../server/app.ts'
 import { readConfig } from '../../server/config.ts'
 import { type Db, openDatabase, openThreadedDatabase } from '../../server/db/open.ts'
-import { createLog, createServices } from '../../server/services.ts'
+import { createLog, createServices, type Services } from '../../server/services.ts'
 import { client } from './client.ts'
 import { newPostgresDatabase } from './postgres.ts'
 import { tinyModelsDir } from './tiny.ts'
 import { installColourModel } from './trained.ts'
+
+/** A server with which another one shares the database, the files and the accounts. */
+interface Joined {
+  /** Settings of the other. */
+  shared: Record<string, string>
+  owner: { account_id: string; user_id: string }
+  key: string
+  otherKey: string
+}
 
 /**
  * Starts the whole service in this process, composed as in `server/main.ts`, on a free port and a temporary data
@@ -17,28 +26,22 @@ import { installColourModel } from './trained.ts'
  */
 export async function startApp(
   settings: Record<string, string> = {},
-  { open, times }: { open?: (dataDir: string) => Promise<Db>; times?: ClientTimeouts } = {},
+  { open, times, join }: { open?: (dataDir: string) => Promise<Db>; times?: ClientTimeouts; join?: Joined } = {},
 ) {
   const dataDir = mkdtempSync(path.join(os.tmpdir(), 'tunery-test-'))
-  const postgres = open ? undefined : await newPostgresDatabase()
+  const postgres = open || join ? undefined : await newPostgresDatabase()
   const config = readConfig({
     TUNERY_DATA_DIR: dataDir,
     TUNERY_MODELS_DIR: tinyModelsDir(),
     TUNERY_LOG_LEVEL: 'silent',
     TUNERY_THREADS: '1',
     ...(postgres && { TUNERY_DATABASE_URL: postgres.url }),
+    ...join?.shared,
     ...settings,
   })
   const db = await (open?.(dataDir) ?? openThreadedDatabase(dataDir, config))
   const services = await createServices(config, createLog(config), db)
-  const owner = await services.accounts.createAccount('test')
-  // As the first owner of an installation is.
-  await db
-    .transaction()
-    .execute((trx) => trx.updateTable('users').set({ operator: 1 }).where('id', '=', owner.user_id).execute())
-  const other = await services.accounts.createAccount('other')
-  const key = (await services.accounts.createKey('test', 'full', owner.user_id)).key
-  const otherKey = (await services.accounts.createKey('other', 'full', other.user_id)).key
+  const { owner, key, otherKey } = join ?? (await createTestAccounts(services, db))
   const app = await buildApp(services, config, times)
   await services.sweep()
   const work = await services.startWork()
@@ -56,6 +59,11 @@ export async function startApp(
     /** The service's own connection. A second one in this process would deadlock while it waits for a lock. */
     db,
     dataDir,
+    shared: {
+      TUNERY_DATABASE_URL: config.database_url ?? '',
+      TUNERY_STORAGE_URL: config.storage_url ?? '',
+      TUNERY_SECRET_KEY_FILE: config.secret_key_file ?? path.join(dataDir, 'secret.key'),
+    },
     /** A connection of another process to its database. */
     openDatabase: () => openDatabase(dataDir, config.database_url),
     /** Installs a tiny model that was trained on colours; a new one at each call. */
@@ -71,3 +79,17 @@ export async function startApp(
   }
 }
 export type TestApp = Awaited<ReturnType<typeof startApp>>
+
+/** Two accounts with a key each. The owner of the first operates the service, as the first owner of an installation. */
+async function createTestAccounts({ accounts }: Services, db: Db): Promise<Omit<Joined, 'shared'>> {
+  const owner = await accounts.createAccount('test')
+  await db
+    .transaction()
+    .execute((trx) => trx.updateTable('users').set({ operator: 1 }).where('id', '=', owner.user_id).execute())
+  const other = await accounts.createAccount('other')
+  return {
+    owner,
+    key: (await accounts.createKey('test', 'full', owner.user_id)).key,
+    otherKey: (await accounts.createKey('other', 'full', other.user_id)).key,
+  }
+}

@@ -6,7 +6,7 @@ import pg from 'pg'
 import type { Db } from '../open.ts'
 
 const channelName = 'tunery'
-/** Postgres takes at most 8,000 bytes; text of JSON is ASCII here but for names, which no notification carries. */
+/** Postgres takes less than 8,000 bytes. What is sent is ASCII: ids and kinds, no names. */
 const payload_max = 7000
 const connect_ms = 5000
 /** Between two tries to listen again after the connection was lost. */
@@ -39,8 +39,8 @@ export function createPostgresChannel<T extends object>(db: Db, url: string) {
       const closing = new AbortController()
       let client: pg.Client | undefined
 
-      /** Resolves with the end of the connection, once it listens. */
-      async function connect(): Promise<Promise<void>> {
+      /** Resolves once it listens. `ended` resolves when the connection is lost. */
+      async function connect(): Promise<{ ended: Promise<void> }> {
         client = new pg.Client({
           connectionString: url,
           application_name: 'tunery notifications',
@@ -56,13 +56,13 @@ export function createPostgresChannel<T extends object>(db: Db, url: string) {
         })
         await client.connect()
         await client.query(`listen ${channelName}`)
-        return ended
+        return { ended }
       }
 
       async function loop(first: PromiseWithResolvers<void>): Promise<void> {
         while (!closing.signal.aborted) {
           try {
-            const ended = await connect()
+            const { ended } = await connect()
             // Notifications of the time before were missed.
             onGap()
             first.resolve()

@@ -1,0 +1,120 @@
+// Several servers on one Postgres database: they share the work, hear of each other's changes, and none takes what
+// another does.
+import assert from 'node:assert/strict'
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import os from 'node:os'
+import path from 'node:path'
+import { after, before, test } from 'node:test'
+import { sql } from 'kysely'
+import pino from 'pino'
+import { openNotifications } from '../../server/cluster/notifications.ts'
+import { createServers } from '../../server/cluster/servers.ts'
+import { createQueue } from '../../server/queue/queue.ts'
+import { until } from '../support/client.ts'
+import { startApp, type TestApp } from '../support/service.ts'
+
+const onPostgres = { skip: process.env.TEST_DATABASE_URL ? false : 'runs on Postgres: set TEST_DATABASE_URL' }
+const log = pino({ level: 'silent' })
+
+let folder: string
+let first: TestApp
+let second: TestApp
+before(async () => {
+  if (onPostgres.skip) return
+  folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-shared-'))
+  first = await startApp({ TUNERY_STORAGE_URL: `file://${folder}` })
+  second = await startApp({}, { join: first })
+})
+after(async () => {
+  await second?.stop()
+  await first?.stop()
+  if (folder) rmSync(folder, { recursive: true, force: true })
+})
+
+/** What a server of its own would be created with. */
+const another = (values: { storage_url?: string; secret_key_id?: string } = {}) => {
+  const dataDir = mkdtempSync(path.join(os.tmpdir(), 'tunery-server-'))
+  const secret_key_id = values.secret_key_id ?? 'other'
+  return createServers({ ...values, secret_key_id, db: first.db, dataDir, version: '0', log, now: Date.now })
+}
+
+test(
+  'a server without common storage, or with another secret key, is refused and told what to set',
+  onPostgres,
+  async () => {
+    await assert.rejects(another().start(), /TUNERY_STORAGE_URL/)
+    await assert.rejects(another({ storage_url: `file://${folder}` }).start(), /TUNERY_SECRET_KEY_FILE/)
+    assert.equal((await first.services.servers.list()).length, 2, 'it has left no trace')
+  },
+)
+
+test('a key that one server revokes is refused by another', onPostgres, async () => {
+  const made = (await first.api('POST', '/keys', { name: 'short' })).body
+  const use = (app: TestApp) =>
+    fetch(`${app.url}/keys`, { headers: { authorization: `Bearer ${made.key}` } }).then(({ status }) => status)
+  assert.equal(await use(second), 200)
+  await first.api('DELETE', `/keys/${made.id}`)
+  await until('the refusal', async () => (await use(second)) === 401)
+})
+
+test('notifications arrive, and after a lost connection everything counts as changed', onPostgres, async () => {
+  const { url } = { url: first.shared.TUNERY_DATABASE_URL }
+  const sender = await openNotifications(first.db, log, url)
+  const receiver = await openNotifications(first.db, log, url)
+  const received: (string | undefined)[] = []
+  receiver.on('change', (ref) => received.push(ref))
+  await receiver.start()
+  assert.deepEqual(received, [undefined], 'what came before it listened')
+  // More than one message of Postgres holds.
+  const refs = Array.from({ length: 500 }, (_, index) => `job_${String(index).padStart(20, '0')}`)
+  for (const ref of refs) sender.publish('change', ref)
+  await until('all of them', () => received.length === 501)
+  assert.deepEqual(received.slice(1), refs)
+  await sql`select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'tunery notifications'`.execute(
+    first.db,
+  )
+  await until('the gap to be told', () => received.length === 502 && received.at(-1) === undefined)
+  await Promise.all([sender.close(), receiver.close()])
+})
+
+test('a periodic task runs on one server in its time, and on another after that', onPostgres, async () => {
+  let time = Date.now()
+  const servers = [1, 2, 3].map(() => {
+    const dataDir = mkdtempSync(path.join(os.tmpdir(), 'tunery-server-'))
+    return createServers({ secret_key_id: '', db: first.db, dataDir, version: '0', log, now: () => time })
+  })
+  const ran: string[] = []
+  const all = () =>
+    Promise.all(servers.map(({ id, oncePer }) => oncePer('test', 60_000, async () => void ran.push(id))))
+  await all()
+  await all()
+  assert.equal(ran.length, 1)
+  time += 60_000
+  await all()
+  assert.equal(ran.length, 2)
+})
+
+test('a start takes over the work of its own earlier process, and no work of another server', onPostgres, async () => {
+  const { db } = first
+  const notifications = await openNotifications(db, log, undefined)
+  const [mine, theirs] = ['srv_a', 'srv_b'].map((server) => createQueue({ db, server, notifications }))
+  await db.transaction().execute(async (trx) => {
+    for (const ref of ['a', 'b']) await mine!.enqueue(trx, 'test', ref)
+  })
+  const lost = await mine!.claim('test', 'srv_a/test')
+  await theirs!.claim('test', 'srv_b/test')
+  assert.equal(await mine!.expireOwnLeases(), 1)
+  const again = await until('the expired one', () => mine!.claim('test', 'srv_a/test'))
+  assert.deepEqual([again.ref, again.attempt], [lost!.ref, 2])
+  assert.equal(await mine!.claim('test', 'srv_a/test'), undefined)
+})
+
+test('the id of a server is that of its data folder', onPostgres, () => {
+  const dataDir = mkdtempSync(path.join(os.tmpdir(), 'tunery-server-'))
+  const idNow = () => createServers({ secret_key_id: '', db: first.db, dataDir, version: '0', log, now: Date.now }).id
+  const id = idNow()
+  assert.match(id, /^srv_\w{20}$/)
+  assert.equal(idNow(), id)
+  writeFileSync(path.join(dataDir, 'server-id'), 'nonsense')
+  assert.notEqual(idNow(), id)
+})
