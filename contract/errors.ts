@@ -78,6 +78,7 @@ export const errorCodes = {
   // 500, 503
   internal_error: 500,
   engine_failed: 500,
+  stored_object_damaged: 500,
   engine_unavailable: 503,
   overloaded: 503,
   storage_full: 503,

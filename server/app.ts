@@ -32,6 +32,8 @@ interface Needs {
   version: string
   /** Why the service cannot take requests now, or undefined. */
   ready(): Promise<string | undefined>
+  /** What operators should know although the service takes requests. */
+  warnings(): Promise<string[]>
   /** Gauges of /metrics besides the request histogram. */
   gauges: Gauge[]
   stopping: AbortSignal
@@ -89,7 +91,7 @@ export async function buildApp(
   handleErrors(app)
   requireScopes(app)
   await describeApi(app, services.version)
-  mountHealth(app, services.ready, services.gauges)
+  mountHealth(app, services.ready, services.warnings, services.gauges)
   requireAuth(
     app,
     { find: services.accounts.findKey, findSession: services.sessions.find },

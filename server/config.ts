@@ -4,6 +4,7 @@ import os from 'node:os'
 import path from 'node:path'
 import { z } from 'zod'
 import { root } from '../lib/root.ts'
+import { parseStorageUrl } from '../lib/storage-url.ts'
 
 /** The number of NVIDIA GPUs of this machine. */
 const gpus = () => readdirSync('/dev').filter((name) => /^nvidia\d+$/.test(name)).length
@@ -53,6 +54,13 @@ const nameMap = commaSeparated(
     error: ({ input }) => `'${input}' is not NAME=MODEL, such as gpt-4o-mini=HuggingFaceTB/SmolLM2-135M-Instruct`,
   }),
 ).transform((pairs): ReadonlyMap<string, string> => new Map(pairs.map((each) => each.split('=') as [string, string])))
+const storageUrl = text.superRefine((value, context) => {
+  try {
+    parseStorageUrl(value)
+  } catch (error) {
+    context.addIssue({ code: 'custom', message: (error as Error).message })
+  }
+})
 function isNetwork(text: string): boolean {
   const [address = '', bits, ...more] = text.split('/')
   const maxBits = { 4: 32, 6: 128 }[isIP(address)]
@@ -275,7 +283,23 @@ const settings = {
     'Postgres to use instead of SQLite: postgres://user:password@host/database. In trial: backups are those of Postgres.',
   ),
   redis_url: optional(text, 'Redis for limits shared by several processes. No effect yet.'),
-  storage_url: optional(text, 'S3-compatible storage for artifacts. No effect yet.'),
+  storage_url: optional(
+    storageUrl,
+    'Storage that several machines share: s3://bucket/prefix?endpoint=https://…&region=…, with credentials as the AWS SDK ' +
+      'finds them, or file:///folder for a folder that all machines mount; see docs/scaling.md.',
+  ),
+  cache_mb: setting(
+    wholeNumber(100, 1_000_000_000),
+    '50000',
+    'With a storage URL: most disk space of the data folder for copies of what is in the storage, in MB. What was used ' +
+      'least recently is removed.',
+  ),
+  storage_downloads: setting(
+    z.enum(['redirect', 'proxy']),
+    'redirect',
+    'Whether downloads of exports are redirected to the bucket by presigned URLs, or go through the service. A shared ' +
+      'folder has no URLs: its downloads go through the service.',
+  ),
   ray_address: optional(text, 'Ray cluster to train on. No effect yet.'),
   webhook_allow: optional(
     text,
@@ -305,7 +329,7 @@ type Settings = typeof settings
 export type Config = { [K in keyof Settings]: z.output<Settings[K]['schema']> }
 
 const envName = (name: string) => `TUNERY_${name.toUpperCase()}`
-const unusedSettings = new Set(['redis_url', 'storage_url', 'ray_address'])
+const unusedSettings = new Set(['redis_url', 'ray_address'])
 
 /** An invalid setting; the message tells the operator how to fix it. */
 export class ConfigError extends Error {}

@@ -8,6 +8,7 @@ import type { Db } from './db/open.ts'
 import type { Queue } from './queue/queue.ts'
 import type { TrainingSetup } from './setup/index.ts'
 import type { Reserve } from './storage/disk-space.ts'
+import type { Artifacts } from './storage/objects/index.ts'
 
 /** What each feature is created with. */
 export interface Context {
@@ -20,6 +21,8 @@ export interface Context {
   log: Logger
   reserve: Reserve
   dataDir: string
+  /** The files that rows name: in the data folder, or in the storage that machines share. */
+  artifacts: Artifacts
   min_free_mb: number
   /** Threads of the engine, and of each trainer. */
   threads: number

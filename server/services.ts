@@ -27,7 +27,9 @@ import { createQueue } from './queue/queue.ts'
 import { createTrainingSetup, setupRoutes } from './setup/index.ts'
 import { createSharingFeature } from './sharing/feature.ts'
 import { createSignInFeature } from './sign-in/feature.ts'
+import { ownedKeys } from './storage/backup/files.ts'
 import { createReserve } from './storage/disk-space.ts'
+import { createArtifacts, openObjectStore } from './storage/objects/index.ts'
 import { createSecrets } from './storage/secrets.ts'
 import { createStoredCompletionsFeature } from './stored-completions/feature.ts'
 import { createUsageFeature } from './usage/feature.ts'
@@ -40,6 +42,11 @@ export function createLog(config: Config): Logger {
   destination.on('error', () => {})
   return pino({ level: config.log_level, redact: ['req.headers.authorization', 'req.headers.cookie'] }, destination)
 }
+
+/** Names the installation: its first account, which stays when the data moves to another database. */
+const installationOf = async (db: Db): Promise<string> =>
+  (await db.selectFrom('accounts').select('id').orderBy('created_at').orderBy('id').limit(1).executeTakeFirst())?.id ??
+  'none'
 
 export type Services = Awaited<ReturnType<typeof createServices>>
 
@@ -67,6 +74,14 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     stopping: stopping.signal,
     now: Date.now,
   })
+  const artifacts = createArtifacts({
+    dataDir,
+    store: config.storage_url ? await openObjectStore(config.storage_url) : undefined,
+    cache_mb: config.cache_mb,
+    min_free_mb: config.min_free_disk_mb,
+    redirect: config.storage_downloads === 'redirect',
+    log,
+  })
   const context: Context = {
     config,
     db,
@@ -76,6 +91,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     log,
     reserve: createReserve(dataDir, log),
     dataDir,
+    artifacts,
     min_free_mb: config.min_free_disk_mb,
     threads: config.threads,
     trainingSetup,
@@ -178,13 +194,23 @@ export async function createServices(config: Config, log: Logger, database?: Db)
       await db.selectFrom('migrations').select('name').limit(1).execute()
       return engine.problem()
     },
+    /** What operators should know although the service takes requests. */
+    async warnings() {
+      const storage = await artifacts.problem()
+      return storage === undefined ? [] : [storage]
+    },
     /** Removes leftovers of a crash. Call it before requests are accepted. */
     async sweep() {
       for (const feature of features) await feature.sweep?.()
     },
     /** Starts queue workers and periodic tasks. Only for the process that holds the data folder's lock. */
     async startWork(): Promise<Running> {
-      const running: Running[] = [await servers.start(), await notifications.start(), context.reserve.start()]
+      const running: Running[] = [
+        await servers.start(),
+        await notifications.start(),
+        context.reserve.start(),
+        artifacts.start({ owner: await installationOf(db), live: () => ownedKeys(db) }),
+      ]
       await context.queue.expireOwnLeases()
       for (const feature of features) running.push(...((await feature.start?.()) ?? []))
       // After the usage that an earlier process left has been folded: an old row keeps its request from being counted
@@ -213,6 +239,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
       await inference.close()
       await engine.stop()
       await usage.close()
+      artifacts.close()
       await db.destroy()
     },
   }

@@ -93,6 +93,7 @@ export const clientsPython = (options) =>
   pythonFolder('clients-python', 'clients for Python: openai, LangChain', 'pytest', options)
 export const schemathesis = (options) =>
   pythonFolder('schemathesis', 'Schemathesis, which makes requests from the API description', 'schemathesis', options)
+export const s3 = (options) => pythonFolder('s3', "moto's S3 server", 'moto_server', options)
 
 async function pythonFolder(name, title, main, options) {
   const folder = folderOf(name)
@@ -131,6 +132,7 @@ const all = {
   'onnx-node': onnxNode,
   portkey,
   schemathesis,
+  s3,
 }
 
 /** The steps with these names. Throws a SetupError for an unknown name. */

@@ -4024,6 +4024,7 @@ export interface ErrorBody {
       | 'rate_limit_exceeded'
       | 'internal_error'
       | 'engine_failed'
+      | 'stored_object_damaged'
       | 'engine_unavailable'
       | 'overloaded'
       | 'storage_full'

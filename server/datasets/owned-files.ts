@@ -9,9 +9,13 @@ export async function datasetFiles(db: Db): Promise<OwnedFile[]> {
   return (await store.every(db)).flatMap(({ id, format, sha256, rows_sha256 }) => {
     const { source, rows } = filesOf('', id, format)
     const owner = `the dataset ${id}`
-    const uploaded = { path: path.normalize(source), sha256, owner, required: true }
-    return rows_sha256 && rows !== source
-      ? [uploaded, { path: path.normalize(rows), sha256: rows_sha256, owner, required: true }]
-      : [uploaded]
+    const file = (name: string, sha256: string) => ({
+      path: path.normalize(name),
+      key: path.normalize(name),
+      sha256,
+      owner,
+      required: true,
+    })
+    return rows_sha256 && rows !== source ? [file(source, sha256), file(rows, rows_sha256)] : [file(source, sha256)]
   })
 }

@@ -106,6 +106,9 @@ export const exportsDir = (dataDir: string) => path.join(dataDir, 'exports')
 /** The folder with the files of a ready export. */
 export const exportDir = (dataDir: string, id: string) => path.join(exportsDir(dataDir), id)
 
+/** The artifact of a ready export. */
+export const exportKey = (id: string) => `${exportDir('', id)}/`
+
 /** The folder in which an export is made, with incomplete files. */
 export const partialDir = (dataDir: string, id: string) => `${exportDir(dataDir, id)}.part`
 

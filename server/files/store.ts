@@ -82,9 +82,13 @@ export const parts = (db: Db | Trx, upload_id: string) =>
 
 export const filesDir = (dataDir: string) => path.join(dataDir, 'files')
 export const filePath = (dataDir: string, id: string) => path.join(filesDir(dataDir), id)
+/** The artifact of a file. */
+export const fileKey = (id: string) => filePath('', id)
 export const uploadsDir = (dataDir: string) => path.join(dataDir, 'uploads')
 export const partPath = (dataDir: string, upload_id: string, part_id: string) =>
   path.join(uploadsDir(dataDir), upload_id, part_id)
+/** The artifact of a part of an unfinished upload. */
+export const partKey = (upload_id: string, part_id: string) => partPath('', upload_id, part_id)
 
 export const toEntry = ({ id, created_at, ...row }: FileRow): FileEntry => ({
   id,

@@ -49,6 +49,10 @@ export async function removeExpiredRuns(db: Db, dataDir: string, now: number): P
   for (const name of await readdir(runs).catch(() => [])) {
     const finished_at = (await store.jobById(db, name))?.finished_at ?? now
     if (finished_at < now - logRetention_ms) await rm(path.join(runs, name), { recursive: true, force: true })
+    // Of a job that ended on another machine: its checkpoints are of no use any more.
+    else if (finished_at < now)
+      for (const attempt of await readdir(path.join(runs, name)).catch(() => []))
+        await rm(path.join(runs, name, attempt, 'checkpoints'), { recursive: true, force: true })
   }
 }
 
@@ -57,6 +61,13 @@ export async function removeExpiredRuns(db: Db, dataDir: string, now: number): P
  * weights have `hf/` and `model.gguf`.
  */
 export const modelDir = (dataDir: string, model_id: string) => path.join(dataDir, 'models', model_id)
+
+/** The artifact of a tuned model. */
+export const modelKey = (model_id: string) => `${modelDir('', model_id)}/`
+
+/** The artifact of a checkpoint, from which another machine can resume. */
+export const checkpointKey = (job_id: string, attempt: number, step: number) =>
+  `${path.join(runDir('', job_id, attempt), 'checkpoints', `step-${step}`)}/`
 
 /** The files in the folder of a tuned model. */
 export const modelFiles = {

@@ -1,7 +1,7 @@
 import path from 'node:path'
 import type { Db } from '../db/open.ts'
 import type { OwnedFile } from '../storage/durable-files.ts'
-import { modelDir, modelFiles, runDir } from './artifacts.ts'
+import { checkpointKey, modelDir, modelFiles, modelKey } from './artifacts.ts'
 import * as store from './store.ts'
 
 /**
@@ -13,17 +13,19 @@ export async function fineTuningFiles(db: Db): Promise<OwnedFile[]> {
     const folder = modelDir('', id)
     const { gguf, folder: weights } = modelFiles[kind]
     const owner = `the model ${id}`
+    const key = modelKey(id)
     return [
-      { path: path.join(folder, gguf), sha256: gguf_sha256, owner, required: true },
-      { path: path.join(folder, weights), owner, required: true },
-      { path: folder, owner, required: true },
+      { path: path.join(folder, gguf), key, sha256: gguf_sha256, owner, required: true },
+      { path: path.join(folder, weights), key, owner, required: true },
+      { path: folder, key, owner, required: true },
     ]
   })
   const checkpoints: OwnedFile[] = []
   for (const { id } of await store.unfinishedJobs(db))
     for (const { attempt, step } of await store.checkpoints(db, id, 10))
       checkpoints.push({
-        path: path.join(runDir('', id, attempt), 'checkpoints', `step-${step}`),
+        path: path.normalize(checkpointKey(id, attempt, step)).replace(/\/$/, ''),
+        key: checkpointKey(id, attempt, step),
         owner: `the job ${id}`,
         required: false,
       })

@@ -12,6 +12,7 @@ export interface Gauge {
 export function mountHealth(
   app: FastifyInstance,
   ready: () => Promise<string | undefined>,
+  warnings: () => Promise<string[]>,
   gauges: readonly Gauge[],
 ): void {
   const registry = new client.Registry()
@@ -45,7 +46,10 @@ export function mountHealth(
   app.get('/health/live', hidden, async () => ({ status: 'ok' }))
   app.get('/health/ready', hidden, async (_request, reply) => {
     const reason = await ready()
-    return reason ? reply.status(503).send({ status: 'unavailable', reason }) : { status: 'ok' }
+    if (reason) return reply.status(503).send({ status: 'unavailable', reason })
+    // Not a reason to take no requests: every server shares the storage, and would leave the load balancer at once.
+    const found = await warnings()
+    return found.length > 0 ? { status: 'ok', warnings: found } : { status: 'ok' }
   })
   app.get('/metrics', hidden, async (_request, reply) =>
     reply.type(registry.contentType).send(await registry.metrics()),

@@ -18,6 +18,8 @@ export interface StoredFile {
 export interface OwnedFile {
   /** Relative to the data folder. */
   path: string
+  /** The artifact that it is, or is in (storage/objects/artifacts.ts). */
+  key: string
   /** In hex; only for files whose row has it. */
   sha256?: string
   /** The owner for messages, such as 'the dataset ds_…'. */
@@ -78,6 +80,9 @@ export async function syncPath(target: string): Promise<number> {
   }
 }
 
+/** The code of errors while the storage of TUNERY_STORAGE_URL cannot be used. */
+export const storageAway = 'STORAGE_AWAY'
+
 /** Error codes of file operations, of SQLite and of Postgres. */
 const fullCodes = ['ENOSPC', 'EDQUOT', 'SQLITE_FULL', 'SQLITE_IOERR_SHMSIZE', '53100']
 const unavailableCodes = [databaseAway, 'EACCES', 'EPERM', 'EROFS', 'EIO', 'ENOTDIR', 'EEXIST', 'EMFILE', 'ENFILE']
@@ -90,6 +95,12 @@ export const isFull = (error: unknown) => fullCodes.includes(String((error as { 
 export function storageError(error: unknown): ApiError | undefined {
   const code = (error as { code?: unknown } | undefined)?.code
   if (typeof code !== 'string') return undefined
+  if (code === storageAway)
+    return new ApiError(
+      'storage_unavailable',
+      'The storage that the servers share cannot be used. Nothing is lost; try again in a moment. The operator finds ' +
+        "the cause in the service's log.",
+    )
   if (isFull(error))
     return new ApiError(
       'storage_full',

@@ -19,7 +19,7 @@ test('every setting that scripts rely on is accepted, and each has a default', (
     TUNERY_DATA_DIR: '/x',
     TUNERY_DATABASE_URL: 'postgres://x',
     TUNERY_REDIS_URL: 'redis://x',
-    TUNERY_STORAGE_URL: 's3://x',
+    TUNERY_STORAGE_URL: 's3://tunery',
     TUNERY_RAY_ADDRESS: 'http://x',
     TUNERY_DEFAULT_TIER: 'free',
     TUNERY_WEBHOOK_ALLOW: '127.0.0.0/8:80,[::1]/128:80',

@@ -59,6 +59,12 @@ export const ownedFiles = async (db: Db): Promise<OwnedFile[]> => [
   ...(await exportFiles(db)),
 ]
 
+/** The artifacts that rows name: of these the storage keeps the objects, and removes others as orphans. */
+export async function ownedKeys(db: Db): Promise<Set<string>> {
+  const uploads = await db.selectFrom('uploads').select('id').where('status', '=', 'pending').execute()
+  return new Set([...(await ownedFiles(db)).map(({ key }) => key), ...uploads.map(({ id }) => `uploads/${id}/`)])
+}
+
 /** The required files that are not in `folder`. */
 export const missingFrom = (folder: string, files: OwnedFile[]): OwnedFile[] =>
   files.filter((each) => each.required && !existsSync(path.join(folder, each.path)))

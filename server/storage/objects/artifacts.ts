@@ -1,0 +1,279 @@
+// Files that database rows name, wherever they are kept. A key is the path in the data folder, with a slash at its end
+// for a folder: `datasets/ds_1.jsonl`, `models/mdl_1/`. Without a shared storage the data folder is all there is. With
+// one, it is a cache: rows name only what was published, and what is not here is fetched when it is used.
+import { randomUUID } from 'node:crypto'
+import { existsSync } from 'node:fs'
+import { mkdir, rename, rm, stat, utimes } from 'node:fs/promises'
+import path from 'node:path'
+import type { Logger } from 'pino'
+import { syncPath } from '../durable-files.ts'
+import { createCache } from './cache.ts'
+import { filesOfFolder, manifestName, readFolderManifest, writeFolderManifest } from './folder-manifest.ts'
+import { hashError, type ObjectStore } from './store.ts'
+import { startSweeping } from './sweep.ts'
+
+/** Keeps files in the local folder until it is released. */
+export interface Hold {
+  release(): void
+}
+
+export interface Artifacts {
+  /** Whether there is a storage that other machines share. */
+  readonly shared: boolean
+  /** The local path of a key, whether or not it is there. */
+  pathOf(key: string): string
+  /**
+   * Uploads local files or folders. Call it before the transaction that makes a row name them: a crash in between leaves
+   * an orphan, which the sweep removes, and never a row without its bytes. Throws storage_unavailable.
+   */
+  publish(...keys: string[]): Promise<void>
+  /**
+   * Fetches what is not here, verified by hash, and resolves with the local path. It stays for some minutes, and for
+   * longer while used again or held. A key that is nowhere has a path too: its reader finds no file.
+   */
+  ensureLocal(key: string): Promise<string>
+  /** The same for several keys, which then stay until released. */
+  hold(keys: string[]): Promise<Hold>
+  /** Removes files or folders, here and in the storage. A storage that is away keeps an orphan until the sweep. */
+  remove(...keys: string[]): Promise<void>
+  /** Removes the local copy alone, and never what other machines see. */
+  removeLocal(...keys: string[]): Promise<void>
+  /** A URL for downloading a published file from the storage itself; undefined where downloads go through the service. */
+  downloadUrl(key: string, filename: string): Promise<string | undefined>
+  /** Why the storage cannot be used now; undefined if it can. Asks it every few seconds at most. */
+  problem(): Promise<string | undefined>
+  /**
+   * Bounds the cache and removes orphans, until closed. `live` reads all keys that rows name. `owner` names the
+   * installation: another one's storage is never swept.
+   */
+  start(options: { owner: string; live(): Promise<Set<string>> }): { close(): Promise<void> }
+  /** The storage itself; undefined without one. */
+  readonly store: ObjectStore | undefined
+  close(): void
+}
+
+/** Files sent or fetched at once, of one folder. */
+const concurrency = 3
+const problem_ms = 5000
+
+export function createArtifacts({
+  dataDir,
+  store,
+  cache_mb,
+  min_free_mb,
+  redirect,
+  log,
+}: {
+  dataDir: string
+  store: ObjectStore | undefined
+  cache_mb: number
+  min_free_mb: number
+  /** Whether downloads may go to the storage itself. */
+  redirect: boolean
+  log: Logger
+}): Artifacts {
+  const pathOf = (key: string) => path.join(dataDir, key)
+  const removeLocal = async (...keys: string[]) => {
+    for (const key of keys) await rm(pathOf(key), { recursive: true, force: true, maxRetries: 5, retryDelay: 100 })
+  }
+  if (!store)
+    return {
+      shared: false,
+      pathOf,
+      publish: async () => {},
+      ensureLocal: async (key) => pathOf(key),
+      hold: async () => ({ release() {} }),
+      remove: removeLocal,
+      removeLocal,
+      downloadUrl: async () => undefined,
+      problem: async () => undefined,
+      start: () => ({ close: async () => {} }),
+      store,
+      close() {},
+    }
+
+  const cache = createCache({ dataDir, max_mb: cache_mb, min_free_mb, isStored, log })
+  /** Fetches in progress, so that two readers share one. */
+  const fetching = new Map<string, Promise<void>>()
+  const staging = path.join(dataDir, 'fetching')
+
+  /** Whether a key is complete in the storage. */
+  async function isStored(key: string): Promise<boolean> {
+    return (await store!.head(key.endsWith('/') ? key + manifestName : key)) !== undefined
+  }
+
+  async function publish(key: string): Promise<void> {
+    const local = pathOf(key)
+    if (!key.endsWith('/')) return void (await store!.put(local, key))
+    const names = (await filesOfFolder(local)).filter((name) => name !== manifestName)
+    const files = await inParallel(names, async (name) => ({
+      path: name,
+      ...(await store!.put(path.join(local, name), key + name)),
+    }))
+    await withStaging(async (folder) => {
+      const manifest = path.join(folder, 'manifest')
+      await writeFolderManifest(manifest, files)
+      await store!.put(manifest, key + manifestName)
+    })
+  }
+
+  /** Runs `work` with a folder of its own on the disk of the data folder. */
+  async function withStaging<T>(work: (folder: string) => Promise<T>): Promise<T> {
+    const folder = path.join(staging, randomUUID())
+    await mkdir(folder, { recursive: true, mode: 0o700 })
+    try {
+      return await work(folder)
+    } finally {
+      await rm(folder, { recursive: true, force: true })
+    }
+  }
+
+  /** Fetches a key that is not here. It gets its name when all of it is there and has the right hash. */
+  async function fetch(key: string): Promise<void> {
+    const target = pathOf(key).replace(/\/$/, '')
+    await withStaging(async (folder) => {
+      const part = path.join(folder, 'part')
+      if (key.endsWith('/')) await fetchFolder(key, part, folder)
+      else {
+        const found = await store!.head(key)
+        if (!found) return
+        await cache.makeRoom(found.size_bytes)
+        await store!.get(key, part)
+      }
+      if (!existsSync(part)) return
+      await mkdir(path.dirname(target), { recursive: true, mode: 0o700 })
+      try {
+        await rename(part, target)
+      } catch (error) {
+        // Another process has just fetched the same folder.
+        if (!['ENOTEMPTY', 'EEXIST'].includes((error as NodeJS.ErrnoException).code ?? '')) throw error
+      }
+      await syncPath(path.dirname(target))
+    })
+  }
+
+  async function fetchFolder(key: string, part: string, folder: string): Promise<void> {
+    const manifest = path.join(folder, 'manifest')
+    if (!(await isStored(key))) return
+    await store!.get(key + manifestName, manifest)
+    const { files } = await readFolderManifest(manifest, key + manifestName)
+    await cache.makeRoom(files.reduce((sum, { size_bytes }) => sum + size_bytes, 0))
+    await mkdir(part, { mode: 0o700 })
+    await inParallel(files, async ({ path: name, sha256 }) => {
+      const file = path.join(part, name)
+      await mkdir(path.dirname(file), { recursive: true, mode: 0o700 })
+      const found = await store!.get(key + name, file)
+      if (found.sha256 !== sha256) throw hashError(key + name, found.sha256, sha256)
+    })
+  }
+
+  async function ensureLocal(key: string): Promise<string> {
+    const target = pathOf(key)
+    const release = cache.hold(key)
+    try {
+      const now = new Date()
+      // The time of its last use, which other processes on this data folder see too.
+      const isHere = await stat(target).catch(() => undefined)
+      if (isHere) await utimes(target, now, isHere.mtime).catch(() => {})
+      else {
+        if (!fetching.has(key))
+          fetching.set(
+            key,
+            fetch(key).finally(() => fetching.delete(key)),
+          )
+        await fetching.get(key)
+        cache.changed()
+      }
+      return target
+    } finally {
+      release()
+    }
+  }
+
+  async function removeStored(key: string): Promise<void> {
+    if (!key.endsWith('/')) return await store!.remove(key)
+    // The manifest first: without it the folder is gone.
+    await store!.remove(key + manifestName)
+    for await (const object of store!.list(key)) await store!.remove(object.key)
+  }
+
+  async function ask(): Promise<string | undefined> {
+    try {
+      await store!.check()
+      return undefined
+    } catch (error) {
+      log.warn({ err: error }, 'the shared storage does not answer')
+      // Without its name: health routes need no key.
+      return 'the shared storage (TUNERY_STORAGE_URL) is away; the log has the cause'
+    }
+  }
+  let asked = { at: 0, problem: Promise.resolve<string | undefined>(undefined) }
+
+  return {
+    shared: true,
+    store,
+    pathOf,
+    async publish(...keys) {
+      const releases = keys.map(cache.hold)
+      try {
+        for (const key of keys) await publish(key)
+      } finally {
+        for (const release of releases) release()
+      }
+      cache.changed()
+    },
+    ensureLocal,
+    async hold(keys) {
+      const releases = keys.map(cache.hold)
+      const release = () => {
+        for (const each of releases.splice(0)) each()
+      }
+      try {
+        for (const key of keys) await ensureLocal(key)
+        return { release }
+      } catch (error) {
+        release()
+        throw error
+      }
+    },
+    async remove(...keys) {
+      await removeLocal(...keys)
+      for (const key of keys)
+        await removeStored(key).catch((error: Error) =>
+          log.warn({ err: error, key }, 'an object could not be removed; the sweep of orphans removes it'),
+        )
+    },
+    removeLocal,
+    downloadUrl: async (key, filename) => (redirect ? await store.presign(key, filename) : undefined),
+    problem() {
+      const now = performance.now()
+      if (asked.at === 0 || now - asked.at > problem_ms) asked = { at: now, problem: ask() }
+      return asked.problem
+    },
+    start({ owner, live }) {
+      const running = [cache.start(), startSweeping({ store, staging, cache, owner, live, removeLocal, log })]
+      return { close: async () => void (await Promise.all(running.map((each) => each.close()))) }
+    },
+    close: () => store.close(),
+  }
+}
+
+async function inParallel<T, R>(items: readonly T[], work: (item: T) => Promise<R>): Promise<R[]> {
+  const results: R[] = []
+  let next = 0
+  let failed = false
+  const run = async () => {
+    while (next < items.length && !failed) {
+      const index = next++
+      try {
+        results[index] = await work(items[index]!)
+      } catch (error) {
+        failed = true
+        throw error
+      }
+    }
+  }
+  const settled = await Promise.allSettled(Array.from({ length: concurrency }, run))
+  for (const each of settled) if (each.status === 'rejected') throw each.reason
+  return results
+}

@@ -1,0 +1,61 @@
+import assert from 'node:assert/strict'
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import os from 'node:os'
+import path from 'node:path'
+import { after, test } from 'node:test'
+import { parseStorageUrl } from '../../lib/storage-url.ts'
+import { storageError } from '../../server/storage/durable-files.ts'
+import { createFileStore } from '../../server/storage/objects/file-driver.ts'
+import { artifactsOn, collect, testObjectStore, write } from '../support/object-store.ts'
+
+const root = mkdtempSync(path.join(os.tmpdir(), 'tunery-objects-'))
+after(() => rmSync(root, { recursive: true, force: true }))
+const folder = () => mkdtempSync(path.join(root, 'f-'))
+let shared = ''
+
+testObjectStore('folder', {
+  folder,
+  open() {
+    shared = folder()
+    return createFileStore(shared)
+  },
+  corrupt: async (key) => writeFileSync(path.join(shared, 'objects', key), 'wrong bytes'),
+})
+
+test('a storage that is away is a 503, not an empty storage', async () => {
+  const store = createFileStore(path.join(root, 'not-mounted'))
+  const away = (error: unknown) => storageError(error)?.code === 'storage_unavailable'
+  await assert.rejects(store.head('files/x'), away)
+  await assert.rejects(store.check(), away)
+  await assert.rejects(collect(store.list('files/')), away)
+  const artifacts = artifactsOn(store, folder())
+  write(artifacts.pathOf(''), 'files/x', 'x')
+  await assert.rejects(artifacts.publish('files/x'), away)
+  await assert.rejects(artifacts.ensureLocal('files/y'), away)
+  assert.match((await artifacts.problem()) ?? '', /shared storage .* is away/)
+  // What is here is served, and a deletion goes on.
+  assert.ok(await artifacts.ensureLocal('files/x'))
+  await artifacts.remove('files/x')
+})
+
+test('a URL says which storage; a wrong one says what is wrong', () => {
+  assert.deepEqual(parseStorageUrl('s3://my-bucket/a/b/?endpoint=http://127.0.0.1:9000/&region=eu-west-1'), {
+    kind: 's3',
+    bucket: 'my-bucket',
+    prefix: 'a/b/',
+    endpoint: 'http://127.0.0.1:9000',
+    region: 'eu-west-1',
+  })
+  assert.deepEqual(parseStorageUrl('file:///srv/a%20b/'), { kind: 'file', folder: '/srv/a b' })
+  for (const [url, says] of [
+    ['my-bucket', /is not a URL/],
+    ['s3://x', /is not s3:/],
+    ['s3://key:secret@bucket', /must not hold credentials/],
+    ['s3://bucket?endpiont=http://x', /unknown option 'endpiont'/],
+    ['s3://bucket?endpoint=x', /endpoint that is not http/],
+    ['file:///', /is not a folder/],
+    ['file://host/x', /is not a folder/],
+    ['https://bucket.example.com', /is not s3/],
+  ] as const)
+    assert.throws(() => parseStorageUrl(url), says, url)
+})
