@@ -119,7 +119,7 @@ async function main(): Promise<void> {
     const adapters = models.list().filter((served) => served.base_name !== null).length
     return { bases: models.list().length - adapters, adapters }
   }
-  const metrics = createMetrics(() => scheduler.counts(), countModels)
+  const metrics = createMetrics(() => scheduler.counts(), countModels, limits.total_bytes)
 
   for (const { name, path } of args.models) await models.loadBase(name, path)
   for (const { name, path } of args.adapters) await models.loadAdapter(name, path, args.models[0]!.name)

@@ -1,7 +1,8 @@
 // `npm run docs`: generates docs/reference and the client library's types from the schemas that the service validates
-// with, and the trainer's and the dashboard's hyperparameters from their table. `--check` writes nothing and fails if a file is out of date.
+// with, the list of metrics and Grafana's dashboard, and the trainer's and our dashboard's hyperparameters from their table. `--check` writes nothing and fails if a file is out of date.
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
+import { dashboardFile, dashboardText } from './docs/dashboard.ts'
 import { referencePages } from './docs/pages.ts'
 import { pythonModule, pythonModuleFile } from './docs/python-module.ts'
 import { sdkFiles } from './docs/sdk.ts'
@@ -12,7 +13,11 @@ const check = process.argv.includes('--check')
 const pages = Object.entries(referencePages()).map(([name, text]) => [`docs/reference/${name}`, text] as const)
 const modules = Object.entries({ ...(await sdkFiles()), ...webFiles() })
 const stale: string[] = []
-for (const [name, text] of [...pages, ...modules, [pythonModuleFile, pythonModule()] as const]) {
+const others = [
+  [pythonModuleFile, pythonModule()],
+  [dashboardFile, dashboardText()],
+] as const
+for (const [name, text] of [...pages, ...modules, ...others]) {
   const file = path.join(root, name)
   if (existsSync(file) && readFileSync(file, 'utf8') === text) continue
   if (check) stale.push(name)

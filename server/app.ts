@@ -9,7 +9,7 @@ import type { Accounts } from './accounts/index.ts'
 import type { Feature } from './feature.ts'
 import { requireAuth, requireScopes } from './http/auth.ts'
 import { clientError, frameworkError, handleErrors, refuse } from './http/errors.ts'
-import { type Gauge, mountHealth } from './http/health.ts'
+import { mountHealth } from './http/health.ts'
 import type { Idempotency } from './http/idempotency.ts'
 import { assumeJson, parseJsonBody } from './http/json-body.ts'
 import { validatorCompiler } from './http/mount.ts'
@@ -18,6 +18,7 @@ import { addSecurityHooks, type SecuritySettings } from './http/security-headers
 import type { Limits } from './limits/index.ts'
 import type { Sessions, SignInThrottle } from './sign-in/index.ts'
 import type { Reserve } from './storage/disk-space.ts'
+import type { ServerMetrics } from './telemetry/metrics.ts'
 
 /** What the app needs of the services. */
 interface Needs {
@@ -34,8 +35,7 @@ interface Needs {
   ready(): Promise<string | undefined>
   /** What operators should know although the service takes requests. */
   warnings(): Promise<string[]>
-  /** Gauges of /metrics besides the request histogram. */
-  gauges: Gauge[]
+  metrics: ServerMetrics
   stopping: AbortSignal
 }
 
@@ -88,10 +88,10 @@ export async function buildApp(
   app.decorate('itemReaders', new Map())
   app.decorate('reserve', services.reserve)
   app.addContentTypeParser('application/json', { parseAs: 'buffer' }, parseJsonBody)
-  handleErrors(app)
+  handleErrors(app, (limit) => services.metrics.limitRejections.inc({ limit }))
   requireScopes(app)
   await describeApi(app, services.version)
-  mountHealth(app, services.ready, services.warnings, services.gauges)
+  mountHealth(app, services.ready, services.warnings, services.metrics)
   requireAuth(
     app,
     { find: services.accounts.findKey, findSession: services.sessions.find },

@@ -9,6 +9,7 @@ import type { Queue } from './queue/queue.ts'
 import type { TrainingSetup } from './setup/index.ts'
 import type { Reserve } from './storage/disk-space.ts'
 import type { Artifacts } from './storage/objects/index.ts'
+import type { ServerMetrics } from './telemetry/metrics.ts'
 
 /** What each feature is created with. */
 export interface Context {
@@ -19,6 +20,7 @@ export interface Context {
   servers: Servers
   notifications: Notifications
   log: Logger
+  metrics: ServerMetrics
   reserve: Reserve
   dataDir: string
   /** The files that rows name: in the data folder, or in the storage that machines share. */

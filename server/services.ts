@@ -32,6 +32,7 @@ import { createReserve } from './storage/disk-space.ts'
 import { createArtifacts, openObjectStore } from './storage/objects/index.ts'
 import { createSecrets } from './storage/secrets.ts'
 import { createStoredCompletionsFeature } from './stored-completions/feature.ts'
+import { createServerMetrics } from './telemetry/metrics.ts'
 import { createUsageFeature } from './usage/feature.ts'
 import { createWebFeature } from './web/feature.ts'
 import { createWebhooksFeature } from './webhooks/feature.ts'
@@ -89,6 +90,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     servers,
     notifications,
     log,
+    metrics: createServerMetrics(),
     reserve: createReserve(dataDir, log),
     dataDir,
     artifacts,
@@ -186,7 +188,6 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     exports: withExports.exports,
     idempotency: createIdempotency({ db, secrets }),
     version: pkg.version,
-    gauges: withInference.gauges,
     features,
     /** Why the service cannot take requests now, or undefined. */
     async ready() {

@@ -31,6 +31,8 @@ export type GenerationEnd = { finish_reason: FinishReason; completion_tokens: nu
 export type GenerationEvents = {
   /** It has a slot. Prefill of all but the cached tokens starts. */
   onStart(start: { cached_tokens: number; queue_ms: number }): void
+  /** Its first token is sampled; the text may follow later. */
+  onFirstToken?(): void
   /** `logprobs`: one entry for each token of the text, if the request wants them. */
   onText(text: string, logprobs: TokenLogprobs[]): void
   onEnd(end: GenerationEnd): void
@@ -111,6 +113,7 @@ export function sampleToken(
 export function acceptToken(generation: Generation, vocab: Vocab, { token, token_logprobs }: SampledToken): boolean {
   // The end-of-generation token counts too, as it does in vLLM.
   generation.completion_tokens++
+  if (generation.completion_tokens === 1) generation.events.onFirstToken?.()
   if (vocab.isEndOfGeneration(token)) return flushAndEnd(generation, 'stop')
   const bytes = generation.request.control_texts?.get(token) ?? vocab.bytes(token)
   if (token_logprobs) generation.unsent_logprobs.push({ token_logprobs, start: generation.bytes_generated })

@@ -38,6 +38,8 @@ export type StepStats = { prompt_tokens: number; output_tokens: number; seconds:
 export type Runner = {
   waiting: Generation[]
   running(): number
+  /** Tokens in the KV cache of the running sequences. */
+  tokensInUse(): number
   slotCount(): number
   /** Number of prompts not fully computed, including waiting ones. */
   prefilling(): number
@@ -299,6 +301,7 @@ export function createRunner(options: RunnerOptions): Runner {
       runner.waiting = runner.waiting.filter(({ state }) => state === 'waiting')
     },
     running: () => running.length,
+    tokensInUse: () => running.reduce((sum, { slot }) => sum + slot.cached.length, 0),
     prefilling: () =>
       runner.waiting.filter((generation) => !isPaused(generation)).length + computed().length - runner.decoding(),
     decoding: () => computed().filter(({ tokens, slot }) => slot.cached.length >= tokens.length).length,

@@ -24,7 +24,15 @@ export type Submission = {
   events: GenerationEvents
 }
 export type GenerationHandle = { cancel(): void; progress(): { completion_tokens: number; cached_tokens: number } }
-export type SchedulerCounts = { running: number; waiting: number; runners: number; runner_bytes: number }
+export type SchedulerCounts = {
+  running: number
+  waiting: number
+  runners: number
+  runner_bytes: number
+  slots: number
+  /** Share of the KV cache, by tokens, that running sequences use. */
+  cache_usage: number
+}
 export type Scheduler = {
   /**
    * Queues generations for one model, all or none, and returns a handle for each. Throws ApiError overloaded if the
@@ -200,11 +208,15 @@ export function createScheduler(
     },
     counts() {
       const sum = (of: (pooled: PooledRunner) => number) => pool.all().reduce((total, pooled) => total + of(pooled), 0)
+      const slotsOf = ({ runner }: PooledRunner) => runner?.slotCount() ?? 0
+      const tokens = sum((pooled) => slotsOf(pooled) * pooled.shape.tokens_per_slot)
       return {
         running: sum(({ runner }) => runner?.running() ?? 0),
         waiting: sum(waitingIn),
         runners: sum(({ runner }) => (runner ? 1 : 0)),
         runner_bytes: pool.bytes(),
+        slots: sum(slotsOf),
+        cache_usage: tokens === 0 ? 0 : sum(({ runner }) => runner?.tokensInUse() ?? 0) / tokens,
       }
     },
   }

@@ -1,70 +1,218 @@
 // Prometheus metrics of the engine.
-import { Counter, Gauge, Histogram, Registry } from 'prom-client'
+import {
+  createMetrics as createRegistry,
+  type Declarations,
+  latencyBuckets,
+  tokenBuckets,
+} from '../../telemetry/metrics.ts'
 import type { StepStats } from '../batching/runner.ts'
 import type { SchedulerCounts } from '../batching/scheduler.ts'
+
+/** Nothing here is labelled with a model: adapters are without number. */
+export const engineMetrics = {
+  requests: {
+    type: 'counter',
+    name: 'tunery_engine_requests_total',
+    help: 'Answered requests.',
+    unit: 'requests',
+    labels: ['route', 'status'],
+    across: 'sum',
+  },
+  promptTokens: {
+    type: 'counter',
+    name: 'tunery_engine_prompt_tokens_total',
+    help: 'Prompt tokens computed, without those reused from the KV cache.',
+    unit: 'tokens',
+    across: 'sum',
+  },
+  cachedTokens: {
+    type: 'counter',
+    name: 'tunery_engine_prefix_cache_tokens_total',
+    help: 'Prompt tokens reused from the KV cache.',
+    unit: 'tokens',
+    across: 'sum',
+  },
+  outputTokens: {
+    type: 'counter',
+    name: 'tunery_engine_generation_tokens_total',
+    help: 'Tokens generated.',
+    unit: 'tokens',
+    across: 'sum',
+  },
+  failures: {
+    type: 'counter',
+    name: 'tunery_engine_decode_failures_total',
+    help: 'Decodes that failed.',
+    unit: 'steps',
+    across: 'sum',
+  },
+  decode: {
+    type: 'histogram',
+    name: 'tunery_engine_decode_seconds',
+    help: 'Time of one decode step.',
+    unit: 'seconds',
+    buckets: [0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2],
+    across: 'sum',
+  },
+  queue: {
+    type: 'histogram',
+    name: 'tunery_engine_queue_seconds',
+    help: 'Time from a tokenized prompt to its slot in a batch.',
+    unit: 'seconds',
+    buckets: latencyBuckets,
+    across: 'sum',
+  },
+  firstToken: {
+    type: 'histogram',
+    name: 'tunery_engine_time_to_first_token_seconds',
+    help: 'Time from a tokenized prompt to its first token, streamed or not.',
+    unit: 'seconds',
+    buckets: latencyBuckets,
+    across: 'sum',
+  },
+  perToken: {
+    type: 'histogram',
+    name: 'tunery_engine_time_per_output_token_seconds',
+    help: 'Time per token after the first one, mean of an answer.',
+    unit: 'seconds',
+    buckets: tokenBuckets,
+    across: 'sum',
+  },
+  running: {
+    type: 'gauge',
+    name: 'tunery_engine_sequences_running',
+    help: 'Sequences being computed.',
+    unit: 'sequences',
+    across: 'sum',
+  },
+  waiting: {
+    type: 'gauge',
+    name: 'tunery_engine_sequences_waiting',
+    help: 'Requests waiting for a slot.',
+    unit: 'sequences',
+    across: 'sum',
+  },
+  runners: {
+    type: 'gauge',
+    name: 'tunery_engine_runners',
+    help: 'Batch runners (contexts) in memory.',
+    unit: 'runners',
+    across: 'sum',
+  },
+  slots: {
+    type: 'gauge',
+    name: 'tunery_engine_slots',
+    help: 'Slots of all batch runners.',
+    unit: 'slots',
+    across: 'sum',
+  },
+  cacheUsage: {
+    type: 'gauge',
+    name: 'tunery_engine_kv_cache_usage_ratio',
+    help: 'Share of the KV cache, by tokens, that running sequences use; the rest is free or prefix cache.',
+    unit: 'ratio',
+    across: 'max',
+  },
+  cacheBytes: {
+    type: 'gauge',
+    name: 'tunery_engine_kv_cache_bytes',
+    help: 'Approximate memory of all contexts: KV caches and compute buffers.',
+    unit: 'bytes',
+    across: 'sum',
+  },
+  cacheBytesMax: {
+    type: 'gauge',
+    name: 'tunery_engine_kv_cache_limit_bytes',
+    help: 'Most memory for all contexts: a quarter of the machine.',
+    unit: 'bytes',
+    across: 'sum',
+  },
+  bases: {
+    type: 'gauge',
+    name: 'tunery_engine_base_models',
+    help: 'Base models loaded.',
+    unit: 'models',
+    across: 'sum',
+  },
+  adapters: {
+    type: 'gauge',
+    name: 'tunery_engine_adapters',
+    help: 'Adapters loaded.',
+    unit: 'adapters',
+    across: 'sum',
+  },
+  cpu: {
+    type: 'counter',
+    name: 'tunery_engine_process_cpu_seconds_total',
+    help: 'Processor time of the process, all threads.',
+    unit: 'seconds',
+    across: 'sum',
+  },
+  memory: {
+    type: 'gauge',
+    name: 'tunery_engine_process_resident_memory_bytes',
+    help: 'Memory of the process.',
+    unit: 'bytes',
+    across: 'sum',
+  },
+  spans: {
+    type: 'counter',
+    name: 'tunery_engine_trace_spans_total',
+    help: 'Spans of traces: exported, failed (the collector refused them or was away), dropped (the queue was full).',
+    unit: 'spans',
+    labels: ['outcome'],
+    across: 'sum',
+  },
+} as const satisfies Declarations
 
 export type Metrics = {
   text(): Promise<string>
   request(route: string, status: number): void
   step(stats: StepStats): void
+  queued(seconds: number, cached_tokens: number): void
+  firstToken(seconds: number): void
+  perToken(seconds: number): void
+  spans(outcome: string, count: number): void
 }
 
 export function createMetrics(
   counts: () => SchedulerCounts,
   models: () => { bases: number; adapters: number },
+  context_bytes_max: number,
 ): Metrics {
-  const registry = new Registry()
-  const registers = [registry]
-  const requests = new Counter({
-    name: 'tunery_engine_requests_total',
-    help: 'Answered requests.',
-    labelNames: ['route', 'status'],
-    registers,
-  })
-  const promptTokens = new Counter({
-    name: 'tunery_engine_prompt_tokens_total',
-    help: 'Prompt tokens computed, without those reused from the KV cache.',
-    registers,
-  })
-  const outputTokens = new Counter({
-    name: 'tunery_engine_generation_tokens_total',
-    help: 'Tokens generated.',
-    registers,
-  })
-  const failures = new Counter({ name: 'tunery_engine_decode_failures_total', help: 'Decodes that failed.', registers })
-  const decode = new Histogram({
-    name: 'tunery_engine_decode_seconds',
-    help: 'Time of one decode step.',
-    buckets: [0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2],
-    registers,
-  })
-  const gauge = (name: string, help: string, read: () => number) =>
-    new Gauge({
-      name: `tunery_engine_${name}`,
-      help,
-      registers,
-      collect() {
-        this.set(read())
-      },
-    })
-  gauge('sequences_running', 'Sequences being computed.', () => counts().running)
-  gauge('sequences_waiting', 'Requests waiting for a slot.', () => counts().waiting)
-  gauge('lanes', 'Contexts in memory.', () => counts().runners)
-  gauge('lane_bytes', 'Approximate memory of all contexts.', () => counts().runner_bytes)
-  gauge('base_models', 'Base models loaded.', () => models().bases)
-  gauge('adapters', 'Adapters loaded.', () => models().adapters)
-  gauge('process_cpu_ms', 'Processor time of the process, all threads.', () =>
-    Math.round((process.cpuUsage().user + process.cpuUsage().system) / 1000),
-  )
-  gauge('resident_bytes', 'Memory of the process.', () => process.memoryUsage.rss())
+  const { registry, metrics } = createRegistry(engineMetrics)
   return {
-    text: () => registry.metrics(),
-    request: (route, status) => requests.inc({ route, status: String(status) }),
-    step: (stats) => {
-      promptTokens.inc(stats.prompt_tokens)
-      outputTokens.inc(stats.output_tokens)
-      decode.observe(stats.seconds)
-      if (stats.failed) failures.inc()
+    text() {
+      const { running, waiting, runners, runner_bytes, slots, cache_usage } = counts()
+      const { bases, adapters } = models()
+      metrics.running.set(running)
+      metrics.waiting.set(waiting)
+      metrics.runners.set(runners)
+      metrics.slots.set(slots)
+      metrics.cacheUsage.set(cache_usage)
+      metrics.cacheBytes.set(runner_bytes)
+      metrics.cacheBytesMax.set(context_bytes_max)
+      metrics.bases.set(bases)
+      metrics.adapters.set(adapters)
+      const { user, system } = process.cpuUsage()
+      metrics.cpu.reset()
+      metrics.cpu.inc((user + system) / 1e6)
+      metrics.memory.set(process.memoryUsage.rss())
+      return registry.metrics()
     },
+    request: (route, status) => metrics.requests.inc({ route, status: String(status) }),
+    step: (stats) => {
+      metrics.promptTokens.inc(stats.prompt_tokens)
+      metrics.outputTokens.inc(stats.output_tokens)
+      metrics.decode.observe(stats.seconds)
+      if (stats.failed) metrics.failures.inc()
+    },
+    queued(seconds, cached_tokens) {
+      metrics.queue.observe(seconds)
+      metrics.cachedTokens.inc(cached_tokens)
+    },
+    firstToken: (seconds) => metrics.firstToken.observe(seconds),
+    perToken: (seconds) => metrics.perToken.observe(seconds),
+    spans: (outcome, count) => metrics.spans.inc({ outcome }, count),
   }
 }

@@ -9,7 +9,6 @@ import type { CpuThrottle } from '../batching/cpu-throttle.ts'
 import type { ProgressWatchdog } from '../batching/progress-watchdog.ts'
 import type { AbortedUsage } from './aborted-usage.ts'
 import { sendError, sendJson } from './io.ts'
-import type { Metrics } from './metrics.ts'
 import { admit, createPublicServer, newRequestId, type PublicAccess } from './public.ts'
 import { chatCompletions } from './routes/chat.ts'
 import { completions } from './routes/completions.ts'
@@ -21,7 +20,7 @@ import { type EchoServices, type ScoreServices, scoreTokens } from './routes/sco
 export type HttpServices = GenerationServices &
   EmbeddingServices &
   ScoreServices &
-  EchoServices & { metrics: Metrics; cpuThrottle: CpuThrottle; watchdog: ProgressWatchdog; isStopping(): boolean }
+  EchoServices & { cpuThrottle: CpuThrottle; watchdog: ProgressWatchdog; isStopping(): boolean }
 type Handler = (request: IncomingMessage, response: ServerResponse) => void | Promise<void>
 
 type Routes = Record<string, Record<string, Handler>>

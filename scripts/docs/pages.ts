@@ -4,6 +4,7 @@ import { CreateJob } from '../../contract/fine-tuning.ts'
 import { settingsReference } from '../../server/config.ts'
 import { cliPage } from './cli.ts'
 import { fieldRows, typeOfSetting } from './fields.ts'
+import { metricsPage } from './metrics.ts'
 
 const generatedNote = '<!-- Written by `npm run docs` from the schemas. Do not edit. -->\n'
 
@@ -19,6 +20,7 @@ export const referencePages = (): Record<string, string> => ({
   'job-config.md': jobConfigPage(),
   'events.md': eventsPage(),
   'cli.md': cliPage(generatedNote),
+  'metrics.md': metricsPage(generatedNote, table),
 })
 
 function settingsPage(): string {

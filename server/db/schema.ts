@@ -347,6 +347,8 @@ interface TuningJobs extends Labelled {
   crashes: number
   /** The evaluation that its result is evaluated like, and the evaluation of the result. */
   evaluation_id: string | null
+  /** The W3C header of the request that created it; null without tracing. */
+  traceparent: Generated<string | null>
   result_evaluation_id: string | null
   /** Of a job created through OpenAI's API: its suffix and integrations. */
   openai_json: string | null

@@ -13,11 +13,13 @@ import { createEstimator } from './estimate.ts'
 import { workOnJob } from './jobs.ts'
 import { createJobMeter } from './metering.ts'
 import { createTunedModels, type TunedModels } from './models/registry.ts'
+import { observeAttempts } from './observe.ts'
 import { openaiFineTuningRoutes } from './openai/routes.ts'
 import { createOpenaiFineTuning } from './openai/service.ts'
 import { queueKind } from './pending-weights.ts'
 import { fineTuningRoutes } from './routes.ts'
 import { createFineTuning, type FineTuning } from './service.ts'
+import * as store from './store.ts'
 import { createTracking } from './tracking.ts'
 
 interface Needs {
@@ -80,6 +82,7 @@ export function createFineTuningFeature(
     datasets,
     files,
     meter,
+    observe: observeAttempts(context.metrics),
     cores,
     track,
     checkpoint_seconds,
@@ -94,6 +97,11 @@ export function createFineTuningFeature(
     fineTuning,
     models,
     tracking: config.tracking,
+  })
+  const { db, metrics } = context
+  metrics.onLook(async () => {
+    const { queued, running, paused } = await store.countUnfinished(db)
+    for (const [state, jobs] of Object.entries({ queued, running, paused })) metrics.jobs.set({ state }, jobs)
   })
   return {
     fineTuning,

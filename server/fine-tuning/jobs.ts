@@ -11,6 +11,7 @@ import { storageError } from '../storage/durable-files.ts'
 import { runDir } from './artifacts.ts'
 import { readResolvedConfig } from './defaults.ts'
 import { settleClock, startClock } from './metering.ts'
+import type { AttemptObserver, AttemptOutcome } from './observe.ts'
 import { complete, fail, pause, requeueOnShutdown, retryAfterCrash, waitForDiskSpace } from './outcomes.ts'
 import { jobSpec } from './spec.ts'
 import * as store from './store.ts'
@@ -38,25 +39,38 @@ export async function workOnJob(work: FineTuningWork, claim: Claim, stopping: Ab
 async function runJob(work: FineTuningWork, claim: Claim, stopping: AbortSignal): Promise<void> {
   const job = await startJob(work, claim)
   if (!job) return
+  const observer = work.observe(claim.attempt)
   try {
-    await runAttempt(work, claim, job, stopping)
+    observer.end(await runAttempt(work, claim, job, stopping, observer))
   } catch (error) {
+    if (error instanceof LeaseLost) observer.end('lost')
     // A failing disk or database is not the job's fault: it is claimed again when its lease expires, and resumes.
     if (error instanceof LeaseLost || storageError(error)) throw error
     // Permanent errors, such as a removed base, fail the job. Anything else may be transient and is retried.
-    if (error instanceof ApiError)
-      return fail(work, claim, job, {
+    if (error instanceof ApiError) {
+      observer.end('failed')
+      return await fail(work, claim, job, {
         code: error.code.startsWith('model_') ? 'base_missing' : error.code,
         message: error.message,
       })
+    }
+    observer.end('died')
     work.log.error({ err: error, job: job.id }, 'a fine-tuning worker failed')
-    return retryAfterCrash(work, claim, job, `The service failed at this job (${(error as Error).message})`, '')
+    return await retryAfterCrash(work, claim, job, `The service failed at this job (${(error as Error).message})`, '')
   } finally {
+    // A failing disk or database.
+    observer.end('waiting')
     work.clearStopRequest(job.id)
   }
 }
 
-async function runAttempt(work: FineTuningWork, claim: Claim, job: store.JobRow, stopping: AbortSignal): Promise<void> {
+async function runAttempt(
+  work: FineTuningWork,
+  claim: Claim,
+  job: store.JobRow,
+  stopping: AbortSignal,
+  observer: AttemptObserver,
+): Promise<AttemptOutcome> {
   const stopRequested = work.stopSignal(job.id)
   const signal = AbortSignal.any([stopping, stopRequested])
   let result: Result | undefined
@@ -73,6 +87,7 @@ async function runAttempt(work: FineTuningWork, claim: Claim, job: store.JobRow,
       work.cores.watch(pid, (slowdown) => writes.add((trx) => recordSlowdown(trx, job.id, slowdown, work.now()))),
     signal: AbortSignal.any([signal, writes.failed]),
     onEvent(event) {
+      observer.event(event)
       if (event.type === 'result') result = Result.safeParse(event.data).data
       else if (event.type === 'held_out') {
         const rows_json = JSON.stringify(HeldOut.safeParse(event.data).data?.rows ?? [])
@@ -89,18 +104,23 @@ async function runAttempt(work: FineTuningWork, claim: Claim, job: store.JobRow,
   track.end()
   if (stopRequested.aborted && (stopRequested.reason as StopRequest) === 'cancel') {
     await rm(path.dirname(runDir(work.dataDir, job.id, claim.attempt)), { recursive: true, force: true })
+    observer.end('cancelled')
     throw new LeaseLost(claim)
   }
   writes.failed.throwIfAborted()
-  if (result && exit.status === 0) return complete(work, claim, job, result)
-  if (stopping.aborted) return requeueOnShutdown(work, claim, job, exit)
-  if (stopRequested.aborted) return pause(work, claim, job)
-  if (failure?.code === 'storage_full') return waitForDiskSpace(work, claim, job)
-  if (failure) return fail(work, claim, job, failure)
+  const ends = async (outcome: AttemptOutcome, write: Promise<void>) => {
+    await write
+    return outcome
+  }
+  if (result && exit.status === 0) return ends('completed', complete(work, claim, job, result))
+  if (stopping.aborted) return ends('interrupted', requeueOnShutdown(work, claim, job, exit))
+  if (stopRequested.aborted) return ends('paused', pause(work, claim, job))
+  if (failure?.code === 'storage_full') return ends('waiting', waitForDiskSpace(work, claim, job))
+  if (failure) return ends('failed', fail(work, claim, job, failure))
   const how = exit.signal ? `was ended by ${exit.signal}` : `ended with status ${exit.status}`
   work.log.warn({ job: job.id, attempt: claim.attempt, exit }, 'a trainer died')
   const hint = exit.signal === 'SIGKILL' ? ' The machine may have run out of memory: try a smaller batch_size.' : ''
-  return retryAfterCrash(work, claim, job, `The trainer ${how}`, hint)
+  return ends('died', retryAfterCrash(work, claim, job, `The trainer ${how}`, hint))
 }
 
 async function startJob(work: FineTuningWork, claim: Claim): Promise<store.JobRow | undefined> {

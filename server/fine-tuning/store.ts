@@ -1,3 +1,4 @@
+import { sql } from 'kysely'
 import type { SortedQuery } from '../../contract/common.ts'
 import type { Job, JobQuery } from '../../contract/fine-tuning.ts'
 import { isoTime } from '../../lib/utc-day.ts'
@@ -291,6 +292,20 @@ export const jobsAwaitingWeights = (trx: Trx, model_id: string) =>
     .where('jobs_awaiting_weights.model_id', '=', model_id)
     .where('tuning_jobs.status', '=', 'queued')
     .execute()
+
+/** How many jobs have not ended, by their status in the API. */
+export async function countUnfinished(db: Db): Promise<{ queued: number; running: number; paused: number }> {
+  const rows = await db
+    .selectFrom('tuning_jobs')
+    .select(['status', 'paused', sql<number>`count(*)`.as('jobs')])
+    // As text, so that SQLite sees that the index of unfinished jobs has all of them.
+    .where(sql<boolean>`status in ('queued', 'running')`)
+    .groupBy(['status', 'paused'])
+    .execute()
+  const counts = { queued: 0, running: 0, paused: 0 }
+  for (const { jobs, ...row } of rows) counts[statusOf(row) as keyof typeof counts] += Number(jobs)
+  return counts
+}
 
 /**
  * The status in the API: a queued job with `paused` set is `paused`; a running one stays `running` until its trainer

@@ -8,6 +8,7 @@ import type { Queue } from '../queue/queue.ts'
 import type { CoreShare } from './core-share.ts'
 import type { JobMeter } from './metering.ts'
 import type { TunedModels } from './models/registry.ts'
+import type { ObserveAttempt } from './observe.ts'
 import type { ResultEvaluations } from './service.ts'
 import type { Tracking } from './tracking.ts'
 
@@ -32,6 +33,7 @@ export interface FineTuningWork {
   /** Sends a job's loss curve to the operator's tracker. */
   track: Tracking
   meter: JobMeter
+  observe: ObserveAttempt
   acquireSlot: AcquireSlot
   /** Evaluates the results of jobs that name an evaluation. */
   resultEvaluations(): ResultEvaluations

@@ -6,14 +6,19 @@ import { newId } from '../../lib/ids.ts'
 import { storageError } from '../storage/durable-files.ts'
 import { setSecurityHeaders } from './security-headers.ts'
 
-/** Answers every failure in one shape. Internal errors carry the request id and no details of the cause. */
-export function handleErrors(app: FastifyInstance): void {
+/**
+ * Answers every failure in one shape. Internal errors carry the request id and no details of the cause. `onRefused` gets
+ * the name of the limit that a request has met.
+ */
+export function handleErrors(app: FastifyInstance, onRefused: (limit: string) => void = () => {}): void {
   app.setErrorHandler(async (error: FastifyError | ApiError, request, reply) => {
     const known = toApiError(error, request)
     // A client that disconnected is not a failure of the service.
     const hungUp = reply.raw.destroyed || (error as FastifyError).code === 'ECONNRESET'
     // Nor is a wait for set-up, which has its own lines.
     const expected = hungUp || known.code === 'training_not_ready'
+    if (known.code === 'rate_limit_exceeded') onRefused(String(known.details?.limit ?? 'other'))
+    if (known.code === 'overloaded') onRefused('overloaded')
     // A full queue is one line without a stack: who fills it must not fill the log too.
     if (known.code === 'overloaded') request.log.warn({ reason: known.message }, 'a request found a queue full')
     else if (known.status >= 500 && !expected) request.log.error({ err: error }, 'a request failed')

@@ -1,38 +1,22 @@
 import type { FastifyInstance } from 'fastify'
-import client from 'prom-client'
-
-/** A metric whose value is read at each scrape. */
-export interface Gauge {
-  name: string
-  help: string
-  read(): number
-}
+import type { ServerMetrics } from '../telemetry/metrics.ts'
 
 /** Mounts liveness, readiness and Prometheus metrics. They need no key and reveal nothing about accounts. */
 export function mountHealth(
   app: FastifyInstance,
   ready: () => Promise<string | undefined>,
   warnings: () => Promise<string[]>,
-  gauges: readonly Gauge[],
+  metrics: ServerMetrics,
 ): void {
-  const registry = new client.Registry()
-  client.collectDefaultMetrics({ register: registry })
-  const requestSeconds = new client.Histogram({
-    name: 'tunery_http_request_seconds',
-    help: 'Seconds from a request to the end of its answer.',
-    labelNames: ['method', 'route', 'status'],
-    buckets: [0.005, 0.02, 0.1, 0.5, 2, 10, 60],
-    registers: [registry],
+  const { requestSeconds, requestsInFlight } = metrics
+  app.addHook('onRequest', (request, reply, done) => {
+    if (request.routeOptions.config.route) {
+      requestsInFlight.inc()
+      // Also of a client that leaves, and of a stream that is cut.
+      reply.raw.once('close', () => requestsInFlight.dec())
+    }
+    done()
   })
-  for (const { name, help, read } of gauges)
-    new client.Gauge({
-      name,
-      help,
-      registers: [registry],
-      collect() {
-        this.set(read())
-      },
-    })
   app.addHook('onResponse', (request, reply, done) => {
     const { route } = request.routeOptions.config
     if (route)
@@ -51,7 +35,5 @@ export function mountHealth(
     const found = await warnings()
     return found.length > 0 ? { status: 'ok', warnings: found } : { status: 'ok' }
   })
-  app.get('/metrics', hidden, async (_request, reply) =>
-    reply.type(registry.contentType).send(await registry.metrics()),
-  )
+  app.get('/metrics', hidden, async (_request, reply) => reply.type(metrics.contentType).send(await metrics.text()))
 }

@@ -1,6 +1,5 @@
 import type { Context, Feature } from '../feature.ts'
 import type { TunedModels } from '../fine-tuning/index.ts'
-import type { Gauge } from '../http/health.ts'
 import type { Hub } from '../hub/index.ts'
 import type { Limits } from '../limits/index.ts'
 import type { Plans } from '../plans.ts'
@@ -56,8 +55,8 @@ interface Needs {
 export function createInferenceFeature(
   context: Context,
   { plans, limits, engine, hub, models, usage, storedCompletions }: Needs,
-): Feature & { inference: Inference; gauges: Gauge[]; replicas: Pools['overview'] } {
-  const { config, dataDir, log } = context
+): Feature & { inference: Inference; replicas: Pools['overview'] } {
+  const { config, dataDir, log, metrics } = context
   const { client } = engine
   const pools = createPools({
     engine: client,
@@ -85,22 +84,23 @@ export function createInferenceFeature(
     usage,
     pricing: plans.pricing,
     notifications: context.notifications,
+    metrics,
+  })
+  metrics.onLook(() => {
+    const { serving, refused } = mergedAdapters.counts()
+    metrics.mergedAdapters.set(serving)
+    metrics.mergeRefusals.set(refused)
+    const { replicas, waiting } = pools.overview()
+    metrics.inferenceWaiting.set(waiting.reduce((sum, { requests }) => sum + requests, 0))
+    for (const { name: replica, up, in_flight, max_concurrent } of replicas) {
+      metrics.replicaUp.set({ replica }, up ? 1 : 0)
+      metrics.replicaInFlight.set({ replica }, in_flight)
+      metrics.replicaSlots.set({ replica }, max_concurrent)
+    }
   })
   return {
     inference,
     replicas: pools.overview,
-    gauges: [
-      {
-        name: 'tunery_merged_adapters',
-        help: 'Adapters that are served from a merged copy.',
-        read: () => mergedAdapters.counts().serving,
-      },
-      {
-        name: 'tunery_merge_refusals',
-        help: 'Adapters that turned out not to be worth a merged copy.',
-        read: () => mergedAdapters.counts().refused,
-      },
-    ],
     mount(app) {
       const cutoff = context.stopDeadline
       const aborts = createAborts(cutoff)

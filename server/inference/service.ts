@@ -7,10 +7,12 @@ import type { TunedModels } from '../fine-tuning/index.ts'
 import type { Caller } from '../http/auth.ts'
 import type { Hub } from '../hub/index.ts'
 import type { Plans } from '../plans.ts'
+import type { ServerMetrics } from '../telemetry/metrics.ts'
 import type { Usage, UsageKind } from '../usage/index.ts'
 import type { EngineClient } from './engine/client.ts'
 import { compareModels, type ScoreRows } from './fidelity/adapter-verification.ts'
 import { type Meter, startMeter } from './gateway/meter.ts'
+import { observeRequest } from './gateway/observe.ts'
 import { createResolver, type ModelAliases } from './gateway/resolve.ts'
 import type { MergedAdapters } from './merged-adapters/manager.ts'
 import type { PoolResponse } from './replicas/pool.ts'
@@ -81,6 +83,7 @@ interface Options {
   usage: Usage
   pricing: Plans['pricing']
   notifications: Notifications
+  metrics: ServerMetrics
 }
 
 export function createInference({
@@ -93,6 +96,7 @@ export function createInference({
   usage,
   pricing,
   notifications,
+  metrics,
 }: Options): Inference {
   /** Usage lookups still pending for disconnected clients. */
   const pendingUsage = new Set<Promise<void>>()
@@ -177,11 +181,13 @@ export function createInference({
       const { account_id, key_id } = caller
       const { model } = body
       const { model_id, base_model_id, target } = await resolver.resolve(account_id, model)
+      const observer = observeRequest(metrics, base_model_id, kind, background)
       const meter = startMeter(
         journal,
         { request_id, account_id, key_id, model, model_id, kind },
         pricing(base_model_id),
         pendingUsage,
+        observer.ended,
       )
       try {
         const attempt = (target: Target) =>
@@ -201,8 +207,11 @@ export function createInference({
             },
             signal,
           )
-        return { response: await mergedAdapters.run(account_id, target, attempt), meter }
+        const response = await mergedAdapters.run(account_id, target, attempt)
+        observer.answered(response)
+        return { response, meter }
       } catch (error) {
+        observer.failed(signal.aborted ? 'client_left' : 'failed')
         // A client that disconnected before the response still used the engine.
         // A request in the background is asked again under the same id, and metered then.
         if (signal.aborted && !background) meter.endAborted(engine.abortedUsage(request_id), undefined)

@@ -51,8 +51,8 @@ export function createEngineState(engine: ReadableEngine, now: () => number): ()
       status: problem !== undefined ? 'failing' : pid === undefined ? 'stopped' : 'running',
       problem: problem ?? null,
       pid: pid ?? null,
-      memory_bytes: value('resident_bytes') ?? null,
-      context_bytes: value('lane_bytes') ?? null,
+      memory_bytes: value('process_resident_memory_bytes') ?? null,
+      context_bytes: value('kv_cache_bytes') ?? null,
       models: await Promise.all(
         models.map(async ({ id, root, parent }) => ({
           id,

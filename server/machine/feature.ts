@@ -6,6 +6,7 @@ import { mount } from '../http/mount.ts'
 import { createDiskUsage } from './disk-usage.ts'
 import { createEngineState, type ReadableEngine } from './engine-state.ts'
 import { createGpus } from './gpus.ts'
+import { exportMachine } from './metrics.ts'
 
 interface Needs {
   engine: ReadableEngine
@@ -24,6 +25,7 @@ export function createMachineFeature(
   const disk = createDiskUsage({ ...context, modelsDir: config.models_dir })
   const gpus = createGpus()
   const engineState = createEngineState(engine, now)
+  exportMachine(context, engine)
   const started_at = now() - process.uptime() * 1000
 
   async function look(): Promise<Machine> {

@@ -158,7 +158,8 @@ export function createQueue({ db, server, notifications, now = Date.now }: Optio
           count('leased').as('running'),
           sql<number | null>`min(case when status = 'waiting' then created_at end)`.as('oldest_at'),
         ])
-        .where('status', 'in', ['waiting', 'leased'])
+        // As text, so that SQLite sees that the index of live entries has all of them.
+        .where(sql<boolean>`status in ('waiting', 'leased')`)
         .groupBy('kind')
         .orderBy('kind')
         .execute()

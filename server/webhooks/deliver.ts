@@ -6,6 +6,7 @@ import { isoTime } from '../../lib/utc-day.ts'
 import type { Db } from '../db/open.ts'
 import { recordAuditEntry, serviceActor } from '../events/audit.ts'
 import type { Secrets } from '../storage/secrets.ts'
+import type { ServerMetrics } from '../telemetry/metrics.ts'
 import { payloadOf } from './format.ts'
 import { afterFailure, backoffAfter, healthy } from './schedule.ts'
 import { signingSecrets } from './secrets.ts'
@@ -30,6 +31,7 @@ interface Options {
   send: Send
   version: string
   log: Logger
+  metrics: ServerMetrics
   now(): number
 }
 
@@ -41,8 +43,10 @@ export const lease_ms = 30_000
 /** The polling interval for deliveries that were recorded without `wake`. */
 const poll_ms = 1000
 const grace_ms = 1000
+/** For the metrics, by the status of the delivery after an attempt. */
+const outcomes = { delivered: 'delivered', pending: 'retried', failed: 'failed', blocked_address: 'blocked' } as const
 
-export function createDeliverer({ db, secrets, send, version, log, now }: Options): Deliverer {
+export function createDeliverer({ db, secrets, send, version, log, metrics, now }: Options): Deliverer {
   const wakeEvents = new EventEmitter()
   const wake = () => void wakeEvents.emit('wake')
 
@@ -65,8 +69,10 @@ export function createDeliverer({ db, secrets, send, version, log, now }: Option
       await db.transaction().execute((trx) => store.settle(trx, claimed, {}))
       return
     }
-    const disabled = await settle(claimed, began, outcome)
+    const { status, disabled } = await settle(claimed, began, outcome)
     const { response_status, duration_ms, error } = outcome
+    if (status) metrics.webhookAttempts.inc({ outcome: outcomes[status] })
+    metrics.webhookSeconds.observe(duration_ms / 1000)
     log.info(
       {
         delivery: id,
@@ -81,8 +87,12 @@ export function createDeliverer({ db, secrets, send, version, log, now }: Option
     if (disabled) log.warn({ webhook: webhook_id, account: account_id, reason: disabled }, 'a webhook was disabled')
   }
 
-  /** Records the outcome of an attempt. Returns the reason if it disabled the webhook. */
-  async function settle(claimed: store.DeliveryRow, started_at: number, outcome: Outcome): Promise<string | undefined> {
+  /** Records the outcome of an attempt, unless its lease was lost. `disabled`: the reason, if it disabled the webhook. */
+  async function settle(
+    claimed: store.DeliveryRow,
+    started_at: number,
+    outcome: Outcome,
+  ): Promise<{ status?: keyof typeof outcomes; disabled?: string }> {
     const { account_id, webhook_id } = claimed
     const { duration_ms, response_status, response_body, error } = outcome
     return db.transaction().execute(async (trx) => {
@@ -98,7 +108,7 @@ export function createDeliverer({ db, secrets, send, version, log, now }: Option
           : next_attempt_at === null
             ? 'failed'
             : 'pending'
-      if (!(await store.settle(trx, claimed, { status, next_attempt_at, attempts: number }))) return undefined
+      if (!(await store.settle(trx, claimed, { status, next_attempt_at, attempts: number }))) return {}
       const error_json = error ? JSON.stringify(error) : null
       await store.insertAttempt(trx, {
         delivery_id: claimed.id,
@@ -113,18 +123,18 @@ export function createDeliverer({ db, secrets, send, version, log, now }: Option
       if (!error) {
         const { failures, failing_since, slowed_until } = healthy
         if (webhook.failures > 0) await store.updateWebhook(trx, webhook_id, { failures, failing_since, slowed_until })
-        return undefined
+        return { status }
       }
       const health = afterFailure(webhook, response_status, started_at, time)
       await store.updateWebhook(trx, webhook_id, health)
-      if (webhook.disabled_at !== null || health.disabled_at === null) return undefined
+      if (webhook.disabled_at !== null || health.disabled_at === null) return { status }
       const details = {
         reason: health.disabled_reason,
         host: new URL(webhook.url).host,
         failing_since: isoTime(health.failing_since!),
       }
       await recordAuditEntry(trx, { ...serviceActor, account_id }, 'webhook.disabled', webhook_id, details, time)
-      return health.disabled_reason!
+      return { status, disabled: health.disabled_reason! }
     })
   }
 

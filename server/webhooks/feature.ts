@@ -4,6 +4,7 @@ import type { Secrets } from '../storage/secrets.ts'
 import { readAllowed } from './addresses.ts'
 import { webhookRoutes } from './routes.ts'
 import { createWebhooks, type Webhooks } from './service.ts'
+import { backlog } from './store.ts'
 
 /** Throws ConfigError for a bad list of allowed addresses. */
 export function createWebhooksFeature(
@@ -17,6 +18,12 @@ export function createWebhooksFeature(
     allowed: readAllowed(webhook_allow),
     max,
     version: pkg.version,
+  })
+  const { db, metrics, now } = context
+  metrics.onLook(async () => {
+    const { pending, due_at } = await backlog(db, now())
+    metrics.webhooksPending.set(pending)
+    metrics.webhookLag.set(due_at === undefined ? 0 : Math.max(0, now() - due_at) / 1000)
   })
   return {
     webhooks,

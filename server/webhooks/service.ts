@@ -18,6 +18,7 @@ import { type Page, pageOf } from '../db/page.ts'
 import { type AccountActor, recordAuditEntry } from '../events/audit.ts'
 import { insertEvent, newDelivery } from '../events/outbox.ts'
 import type { Secrets } from '../storage/secrets.ts'
+import type { ServerMetrics } from '../telemetry/metrics.ts'
 import { type AllowedRange, createAddressRules, type Resolve, resolve as resolveByDns } from './addresses.ts'
 import { createDeliverer, type Deliverer } from './deliver.ts'
 import { payloadOf, typesOf } from './format.ts'
@@ -53,6 +54,7 @@ interface Options {
   max: number
   version: string
   log: Logger
+  metrics: ServerMetrics
   now?: () => number
   resolve?: Resolve
   timeout_ms?: number
@@ -69,6 +71,7 @@ export function createWebhooks(options: Options): Webhooks {
     max,
     version,
     log,
+    metrics,
     now = Date.now,
     resolve = resolveByDns,
     timeout_ms = 15_000,
@@ -80,6 +83,7 @@ export function createWebhooks(options: Options): Webhooks {
     send: createSend({ rules, resolve, timeout_ms }),
     version,
     log,
+    metrics,
     now,
   })
 

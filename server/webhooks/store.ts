@@ -108,6 +108,28 @@ export function claim(
   )
 }
 
+/** Deliveries that have not ended, and when the next one to a webhook that takes them was due (unix ms). */
+export async function backlog(db: Db, now: number): Promise<{ pending: number; due_at: number | undefined }> {
+  const pending = await countRows(db.selectFrom('webhook_deliveries').where('next_attempt_at', 'is not', null))
+  const first = await db
+    .selectFrom('webhook_deliveries')
+    .select('next_attempt_at')
+    .where('next_attempt_at', 'is not', null)
+    .where('webhook_id', 'in', (eb) =>
+      eb
+        .selectFrom('webhooks')
+        .select('webhooks.id')
+        .innerJoin('accounts', 'accounts.id', 'webhooks.account_id')
+        .where('disabled_at', 'is', null)
+        .where('suspended_at', 'is', null)
+        .where((or) => or.or([or('slowed_until', 'is', null), or('slowed_until', '<=', now)])),
+    )
+    .orderBy('next_attempt_at')
+    .limit(1)
+    .executeTakeFirst()
+  return { pending, due_at: first?.next_attempt_at ?? undefined }
+}
+
 /** Ends a claim; false if the lease was lost or the webhook was deleted. */
 export async function settle(trx: Trx, claimed: DeliveryRow, values: Partial<DeliveryRow>): Promise<boolean> {
   const result = await trx

@@ -121,6 +121,7 @@ test('the image contains only what serves the model: no key, no settings, no oth
     'node_modules',
     'package.json',
     'start.mjs',
+    'telemetry',
   ])
   assert.match(image.text, /^USER 10001:10001$/m)
   assert.ok(!existsSync(path.join(app, 'node_modules/fastify')))

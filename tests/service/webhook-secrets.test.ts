@@ -8,6 +8,7 @@ import { after, before, test } from 'node:test'
 import pino from 'pino'
 import { Webhook as StandardWebhook } from 'standardwebhooks'
 import { createSecrets } from '../../server/storage/secrets.ts'
+import { createServerMetrics } from '../../server/telemetry/metrics.ts'
 import { readAllowed } from '../../server/webhooks/addresses.ts'
 import { createWebhooks } from '../../server/webhooks/service.ts'
 import { type Answer, until } from '../support/client.ts'
@@ -71,6 +72,7 @@ test('a secret appears in no later response, no file of the data folder and no l
     max: 20,
     version: 'test',
     log,
+    metrics: createServerMetrics(),
   })
   const by = { kind: 'key' as const, account_id: app.owner.account_id, user_id: null, key_id: null }
   const given = 'a canary of a secret'

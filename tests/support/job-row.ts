@@ -3,6 +3,7 @@ import type { JobRow } from '../../server/fine-tuning/store.ts'
 /** A row of a job of the account `mine`, queued unless `more` says otherwise. */
 export const jobRow = (more: Partial<JobRow>): JobRow => ({
   id: 'job_1',
+  traceparent: null,
   account_id: 'mine',
   name: '',
   description: '',

@@ -6,6 +6,7 @@ import pino from 'pino'
 import { openDatabase } from '../../server/db/open.ts'
 import { recordEvent } from '../../server/events/outbox.ts'
 import { createSecrets } from '../../server/storage/secrets.ts'
+import { createServerMetrics } from '../../server/telemetry/metrics.ts'
 import { type Resolve, readAllowed } from '../../server/webhooks/addresses.ts'
 import { createWebhooks } from '../../server/webhooks/service.ts'
 
@@ -35,6 +36,7 @@ export async function startWebhooks({ allow = '127.0.0.0/8', ...options }: Optio
       max: 1000,
       version: 'test',
       log: pino({ level: lines ? 'info' : 'silent' }, { write: (line: string) => void lines?.push(line) }),
+      metrics: createServerMetrics(),
       now: () => clock.time,
       ...options,
     })

@@ -5,7 +5,7 @@ import path from 'node:path'
 import { root } from '../../../lib/root.ts'
 
 /** The source folders that the engine needs. */
-export const folders = ['contract', 'lib', 'engine'] as const
+export const folders = ['contract', 'lib', 'telemetry', 'engine'] as const
 
 interface LockedPackage {
   version: string

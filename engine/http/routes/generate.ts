@@ -17,6 +17,8 @@ import { createChoices, jsonSink } from '../answer/choices.ts'
 import type { AnswerFormat, AnswerFormatOptions } from '../answer/format.ts'
 import { streamSink } from '../answer/stream.ts'
 import { header, sendError } from '../io.ts'
+import type { Metrics } from '../metrics.ts'
+import { observeGeneration } from '../observe.ts'
 import { prepareGeneration, promptBounds, type SamplingFields } from '../prepare.ts'
 import { type ModelUse, useModel } from './use-model.ts'
 
@@ -27,6 +29,7 @@ export type GenerationServices = {
   limits: MemoryLimits
   tokenizer: Tokenizer
   abortedUsage: AbortedUsage
+  metrics: Metrics
   onFault(error: unknown): void
 }
 
@@ -67,7 +70,7 @@ export async function generate(
   body: GenerationBody,
   prepare: (served: ServedModel, use: ModelUse, tokenize: Tokenize) => Promise<GenerationInput>,
 ): Promise<void> {
-  const { models, scheduler, grammars, limits, tokenizer, abortedUsage, onFault } = services
+  const { models, scheduler, grammars, limits, tokenizer, abortedUsage, metrics, onFault } = services
   const served = models.get(body.model)
   if (served.kind === 'embedding')
     throw new ApiError(
@@ -160,7 +163,7 @@ export async function generate(
       const seed = base.sampling.seed === null ? null : base.sampling.seed + (index % perPrompt)
       const sampling = { ...base.sampling, seed }
       return {
-        events: each,
+        events: observeGeneration(each, metrics),
         size_class,
         request: {
           ...base,

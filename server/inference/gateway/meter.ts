@@ -11,6 +11,9 @@ export interface MeteredRequest {
   kind: UsageKind
 }
 
+/** What is known of a request when it has ended. */
+export type MeteredUsage = Parameters<UsageJournal['record']>[0]
+
 /** Prices per million tokens. */
 export interface Prices {
   input_per_million_tokens: number
@@ -29,12 +32,15 @@ export interface Meter {
   endAborted(used: Promise<TokenCounts | undefined>, fallback: TokenCounts | undefined): void
 }
 
-/** `pending` collects the lookups of `endAborted`, so that a shutdown can wait for them. */
+/**
+ * `pending` collects the lookups of `endAborted`, so that a shutdown can wait for them. `onEnd` gets what was recorded.
+ */
 export function startMeter(
   journal: Pick<UsageJournal, 'record'>,
   request: MeteredRequest,
   prices: Prices,
   pending: Set<Promise<void>>,
+  onEnd?: (usage: MeteredUsage) => void,
 ): Meter {
   const created_at = Date.now()
   const started_at = performance.now()
@@ -50,7 +56,7 @@ export function startMeter(
       const cost =
         (prompt_tokens * prices.input_per_million_tokens + completion_tokens * prices.output_per_million_tokens) / 1e6
       const duration_ms = Math.round(performance.now() - started_at)
-      journal.record({
+      const usage: MeteredUsage = {
         ...request,
         created_at,
         prompt_tokens,
@@ -60,7 +66,9 @@ export function startMeter(
         first_token_ms,
         cost,
         finish,
-      })
+      }
+      journal.record(usage)
+      onEnd?.(usage)
     },
     endAborted(used, fallback) {
       const lookup = used

@@ -128,7 +128,7 @@ test('a prompt that does not fit is rejected with its tokens and the context len
 
 test('a long prompt goes to a runner with longer slots while short streams continue', full, async () => {
   await until(async () => (await engine.metric('sequences_running')) === 0, 'earlier requests end')
-  const runners = await engine.metric('lanes')
+  const runners = await engine.metric('runners')
   const short = engine.stream(
     '/v1/chat/completions',
     chat(story, { max_tokens: 1500, stream: true, temperature: 1, seed: 3 }),
@@ -149,7 +149,7 @@ test('a long prompt goes to a runner with longer slots while short streams conti
   short.disconnect()
   long.disconnect()
   await reading
-  assert.ok((await engine.metric('lanes')) > runners)
+  assert.ok((await engine.metric('runners')) > runners)
   const during = times.filter((time) => time > from && time < to)
   assert.ok(during.length >= 5, `${during.length} pieces while the long prompt took ${Math.round(to - from)} ms`)
 })

@@ -16,7 +16,7 @@ test('requests that arrive while others run grow the runner, without changing th
       }
       if (together) await Promise.all(questions.map((_, index) => ask(index)))
       else for (const index of questions.keys()) await ask(index)
-      return { texts, runners: await engine.metric('lanes'), bytes: await engine.metric('lane_bytes') }
+      return { texts, runners: await engine.metric('runners'), bytes: await engine.metric('kv_cache_bytes') }
     } finally {
       await engine.stop()
     }
