@@ -1,5 +1,6 @@
 // Kysely dialect for Postgres, with the guarantee that the code was written for on SQLite: one write at a time, so that
 // a transaction which reads and then writes is right as it stands (docs/decisions/023-postgres-in-turn.md).
+import { setTimeout as sleep } from 'node:timers/promises'
 import {
   type CompiledQuery,
   type DataTypeNode,
@@ -11,13 +12,16 @@ import {
 } from 'kysely'
 import pg from 'pg'
 import { createConnection, databaseAway, type Connection as SharedConnection } from '../dialect.ts'
-import { createTurns } from '../turns.ts'
+import { createTurns, groupSyncs } from '../turns.ts'
 
 /** Connections of one process: one writes, the others read. */
 const maxConnections = 10
 const connect_ms = 5000
 /** Postgres ends a statement that takes longer, also one that waits for its turn. */
 const statement_ms = 30_000
+
+/** How long a sync waits for those whose turn is next: a transaction takes longer than the sync of a fast disk. */
+const gather_ms = 10
 
 /** The advisory lock of whoever writes, in every process of an installation. */
 const writeLock = 7_202_611
@@ -75,10 +79,22 @@ function createDriver(connectionString: string): Driver {
   pool.on('connect', (client) => client.on('error', () => {}))
 
   const turns = createTurns()
+  /** An empty record in the log, whose commit syncs all before it. Several commits share it. */
+  const synced = groupSyncs(async () => {
+    for (let waited = 0; turns.isAwaited() && waited < gather_ms; waited++) await sleep(1)
+    await pool.query("select pg_logical_emit_message(true, 'tunery', '')")
+  })
+
+  /** Commits. While others wait for their turn the sync comes after it. Returns what to await then. */
+  async function commit(client: pg.PoolClient): Promise<{ command: string; durable: () => Promise<void> }> {
+    if (!turns.isAwaited()) return { command: (await client.query('commit')).command, durable: async () => {} }
+    const results = (await client.query('set local synchronous_commit = off; commit')) as unknown as pg.QueryResult[]
+    return { command: results.at(-1)!.command, durable: synced }
+  }
 
   /** Waits for its turn in this process and takes a connection only then: reads must find one meanwhile. */
   async function takeTurn(): Promise<Transaction> {
-    const release = await turns()
+    const release = await turns.take()
     let client: pg.PoolClient | undefined
     try {
       client = await pool.connect()
@@ -102,16 +118,19 @@ function createDriver(connectionString: string): Driver {
     if (SelectQueryNode.is(query) || /^\s*select\b|\bskip locked\b/i.test(sql)) return await run(pool).catch(explain)
     // A single write takes its turn too: it must not change what an open transaction has read.
     const { client, end } = await takeTurn()
+    let result: QueryResult<unknown>
+    let committed: Awaited<ReturnType<typeof commit>>
     try {
-      const result = await run(client)
-      await client.query('commit')
-      return result
+      result = await run(client)
+      committed = await commit(client)
     } catch (error) {
       await client.query('rollback').catch(() => {})
       return explain(error as Error)
     } finally {
       end()
     }
+    await committed.durable().catch(explain)
+    return result
   }
 
   return {
@@ -124,9 +143,10 @@ function createDriver(connectionString: string): Driver {
     },
     async commitTransaction(connection: Connection) {
       const { client, end } = connection.transaction!
-      const { command } = await client.query('commit').catch(explain)
+      const { command, durable } = await commit(client).catch(explain)
       connection.transaction = undefined
       end()
+      await durable().catch(explain)
       if (command === 'ROLLBACK') throw new Error('the transaction was rolled back, as a statement in it had failed')
     },
     async rollbackTransaction(connection: Connection) {
@@ -140,7 +160,7 @@ function createDriver(connectionString: string): Driver {
     },
     async releaseConnection() {},
     async destroy() {
-      await turns()
+      await turns.take()
       await pool.end()
     },
   }

@@ -1,15 +1,19 @@
+import { open } from 'node:fs/promises'
 import SQLite from 'better-sqlite3'
 import type { QueryResult } from 'kysely'
 
 /** How long a statement waits for the write lock of another process. */
 export const busy_timeout_ms = 10_000
 
-/** Opens a connection that writes. Its commits survive a power cut. */
-export function openWriter(file: string, timeout_ms: number): SQLite.Database {
+/**
+ * Opens a connection that writes. Its commits survive a power cut; with `syncs: false` only once `syncWal` has run after
+ * them.
+ */
+export function openWriter(file: string, timeout_ms: number, { syncs = true } = {}): SQLite.Database {
   const sqlite = new SQLite(file, { timeout: timeout_ms })
   try {
     sqlite.pragma('journal_mode = WAL')
-    sqlite.pragma('synchronous = FULL')
+    sqlite.pragma(`synchronous = ${syncs ? 'FULL' : 'NORMAL'}`)
     sqlite.pragma('foreign_keys = ON')
     // What is deleted is overwritten.
     sqlite.pragma('secure_delete = ON')
@@ -18,6 +22,24 @@ export function openWriter(file: string, timeout_ms: number): SQLite.Database {
   } catch (error) {
     sqlite.close()
     throw error
+  }
+}
+
+/** Syncs the write-ahead log to the disk. Rejects with a code of SQLite's. */
+export async function syncWal(file: string): Promise<void> {
+  try {
+    // Opened each time: the log is another file after the database was closed.
+    const wal = await open(`${file}-wal`)
+    try {
+      await wal.datasync()
+    } finally {
+      await wal.close()
+    }
+  } catch (error) {
+    throw new SQLite.SqliteError(
+      `the write-ahead log could not be synced: ${(error as Error).message}`,
+      'SQLITE_IOERR_FSYNC',
+    )
   }
 }
 

@@ -16,8 +16,8 @@ import {
 } from 'kysely'
 import { ApiError } from '../../../contract/errors.ts'
 import { createConnection, type Connection as SharedConnection } from '../dialect.ts'
-import { createTurns } from '../turns.ts'
-import { openReader, runStatement } from './connection.ts'
+import { createTurns, groupSyncs } from '../turns.ts'
+import { openReader, runStatement, syncWal } from './connection.ts'
 import { startReader, startWriter, type Thread, type ThreadSettings, type WriteRequest } from './thread.ts'
 
 /** How long a list may take, with its wait for earlier ones. */
@@ -77,7 +77,9 @@ export class ThreadedSqliteDialect extends SqliteDialect {
 }
 
 function createDriver(settings: ThreadSettings, listLimit_ms: number): Driver {
-  const lock = createTurns()
+  const turns = createTurns()
+  /** Several commits share a sync, and nobody's turn lasts as long as one. */
+  const synced = groupSyncs(() => syncWal(settings.file))
   let writer: Thread<WriteRequest> | undefined
   let listReader: ReturnType<typeof startReader> | undefined
   let reader: SQLite.Database | undefined
@@ -122,12 +124,15 @@ function createDriver(settings: ThreadSettings, listLimit_ms: number): Driver {
     if (transaction) return transaction.thread.send({ kind: 'run', sql, parameters, inside: true })
     const found = isList(query) ? await readList(sql, parameters) : SelectQueryNode.is(query) && read(sql, parameters)
     if (found) return found
-    const release = await lock()
+    const release = await turns.take()
+    let result: QueryResult<unknown>
     try {
-      return await currentWriter().send({ kind: 'run', sql, parameters, inside: false })
+      result = await currentWriter().send({ kind: 'run', sql, parameters, inside: false })
     } finally {
       release()
     }
+    if (!SelectQueryNode.is(query)) await synced()
+    return result
   }
 
   function end(connection: Connection): void {
@@ -143,7 +148,7 @@ function createDriver(settings: ThreadSettings, listLimit_ms: number): Driver {
     },
 
     async beginTransaction(connection: Connection) {
-      const release = await lock()
+      const release = await turns.take()
       try {
         const thread = currentWriter()
         // Immediate: a deferred transaction that reads first fails at once if another process writes in between.
@@ -158,18 +163,20 @@ function createDriver(settings: ThreadSettings, listLimit_ms: number): Driver {
     async commitTransaction(connection: Connection) {
       await connection.transaction!.thread.send({ kind: 'run', sql: 'commit', parameters: [], inside: true })
       end(connection)
+      await synced()
     },
 
     async rollbackTransaction(connection: Connection) {
-      // Fails only if the thread has ended, and the transaction with it. The caller should see the earlier error.
-      await connection.transaction!.thread.send({ kind: 'rollback' }).catch(() => {})
+      // None is open if its commit was not synced. Otherwise this fails only if the thread has ended, and the transaction
+      // with it: the caller should see the earlier error.
+      await connection.transaction?.thread.send({ kind: 'rollback' }).catch(() => {})
       end(connection)
     },
 
     async releaseConnection() {},
 
     async destroy() {
-      await lock()
+      await turns.take()
       await listReader?.close()
       // Close the writer last: the last connection to close checkpoints and removes the write-ahead log.
       reader?.close()

@@ -1,5 +1,5 @@
-// Writer thread with the only connection that writes. Disk syncs and waits for locks of other processes block this
-// thread, not the main thread that streams answers.
+// Writer thread with the only connection that writes. Waits for locks of other processes block this thread, not the main
+// thread that streams answers. Who commits syncs the disk afterwards (dialect.ts).
 import { parentPort, workerData } from 'node:worker_threads'
 import type SQLite from 'better-sqlite3'
 import type { QueryResult } from 'kysely'
@@ -23,7 +23,7 @@ function rollback(): void {
 function handle(request: WriteRequest): QueryResult<unknown> | undefined {
   switch (request.kind) {
     case 'run':
-      sqlite ??= openWriter(file, timeout_ms)
+      sqlite ??= openWriter(file, timeout_ms, { syncs: false })
       if (sqlite.inTransaction !== request.inside)
         throw new Error(request.inside ? 'the transaction was rolled back' : 'a transaction is still open')
       return runStatement(sqlite, request.sql, request.parameters)

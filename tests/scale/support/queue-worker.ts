@@ -1,0 +1,36 @@
+// A process with workers of a queue, for postgres.test.ts: `node queue-worker.ts DATABASE_URL SERVER WORKERS`. Each entry of
+// the queue becomes a row in `finished`. It runs until its stdin ends.
+
+import { sql } from 'kysely'
+import pino from 'pino'
+import { openNotifications } from '../../../server/cluster/notifications.ts'
+import { openDatabase } from '../../../server/db/open.ts'
+import { createQueue, withLease } from '../../../server/queue/queue.ts'
+import { startWorker } from '../../../server/queue/worker.ts'
+
+const [database_url, server, workers] = process.argv.slice(2) as [string, string, string]
+const log = pino({ level: 'silent' })
+const db = await openDatabase('', database_url)
+const notifications = await openNotifications(db, log, database_url)
+await notifications.start()
+const queue = createQueue({ db, server, notifications })
+const running = Array.from({ length: Number(workers) }, (_, index) =>
+  startWorker({
+    queue,
+    kind: 'test',
+    name: String(index),
+    log,
+    handle: (claim) =>
+      withLease({ db, queue }, claim, async (trx) => {
+        await sql`insert into finished (ref, attempt) values (${claim.ref}, ${claim.attempt})`.execute(trx)
+        await queue.finish(trx, claim, 'done')
+      }),
+  }),
+)
+console.log('ready')
+process.stdin.resume()
+process.stdin.once('end', async () => {
+  await Promise.all(running.map((each) => each.close()))
+  await notifications.close()
+  await db.destroy()
+})
