@@ -94,6 +94,7 @@ export const clientsPython = (options) =>
 export const schemathesis = (options) =>
   pythonFolder('schemathesis', 'Schemathesis, which makes requests from the API description', 'schemathesis', options)
 export const s3 = (options) => pythonFolder('s3', "moto's S3 server", 'moto_server', options)
+export const ray = (options) => pythonFolder('ray', 'Ray, with its dashboard and Serve (500 MB)', 'ray', options)
 
 async function pythonFolder(name, title, main, options) {
   const folder = folderOf(name)
@@ -133,6 +134,7 @@ const all = {
   portkey,
   schemathesis,
   s3,
+  ray,
 }
 
 /** The steps with these names. Throws a SetupError for an unknown name. */
