@@ -61,6 +61,16 @@ const storageUrl = text.superRefine((value, context) => {
     context.addIssue({ code: 'custom', message: (error as Error).message })
   }
 })
+const gpuKinds = commaSeparated(
+  z.string().refine((each) => /^[\w.-]+=[1-9]\d{2,6}$/.test(each), {
+    error: ({ input }) => `'${input}' is not TYPE=MB, such as H100=80000`,
+  }),
+).transform((pairs) =>
+  pairs.map((each) => {
+    const [type, memory_mb] = each.split('=') as [string, string]
+    return { type, memory_mb: Number(memory_mb) }
+  }),
+)
 function isNetwork(text: string): boolean {
   const [address = '', bits, ...more] = text.split('/')
   const maxBits = { 4: 32, 6: 128 }[isIP(address)]
@@ -300,7 +310,33 @@ const settings = {
     'Whether downloads of exports are redirected to the bucket by presigned URLs, or go through the service. A shared ' +
       'folder has no URLs: its downloads go through the service.',
   ),
-  ray_address: optional(text, 'Ray cluster to train on. No effect yet.'),
+  ray_address: optional(
+    z.url({ protocol: /^https?$/ }),
+    'Ray cluster that trains instead of this machine: the address of its dashboard, such as http://head:8265.',
+  ),
+  ray_token: optional(text, 'Token of that cluster (RAY_AUTH_MODE=token).'),
+  ray_service_url: optional(
+    z.url({ protocol: /^https?$/ }),
+    'Address under which the cluster’s machines reach this service. Default: TUNERY_PUBLIC_URL, or the address that it ' +
+      'listens on.',
+  ),
+  ray_python: setting(text, 'python', 'Python on the cluster’s machines that has the trainer’s packages.'),
+  ray_jobs: setting(wholeNumber(1, 1000), '4', 'Most jobs that this process has in the cluster at once.'),
+  ray_machines: setting(
+    wholeNumber(1, 64),
+    '1',
+    'Machines of the cluster that the TUNERY_TRAINER_PROCESSES of a job are spread over, evenly.',
+  ),
+  ray_cpus: optional(
+    wholeNumber(1, 1024),
+    'Cores of a machine that each process of a training asks for, and its threads. Default: TUNERY_THREADS.',
+  ),
+  ray_gpus: setting(
+    gpuKinds,
+    '',
+    'Kinds of GPU in the cluster with their memory in MB, comma-separated: A10G=22500,H100=80000, by Ray’s names of ' +
+      'accelerator types, or any=80000. A job asks for the smallest that has room for it. Empty: jobs train on cores.',
+  ),
   webhook_allow: optional(
     text,
     'Private networks that webhooks may reach, as comma-separated CIDR[:port]; IPv6 as [::1]/128:80.',
@@ -329,7 +365,7 @@ type Settings = typeof settings
 export type Config = { [K in keyof Settings]: z.output<Settings[K]['schema']> }
 
 const envName = (name: string) => `TUNERY_${name.toUpperCase()}`
-const unusedSettings = new Set(['redis_url', 'ray_address'])
+const unusedSettings = new Set(['redis_url'])
 
 /** An invalid setting; the message tells the operator how to fix it. */
 export class ConfigError extends Error {}
@@ -375,7 +411,7 @@ const redactKeys = (value: unknown) =>
   typeof value === 'string' ? value.replace(/("api_key"\s*:\s*")(?:[^"\\]|\\.)*/g, '$1…') : value
 
 /** Settings whose values are never shown. */
-const secretSettings = new Set(['huggingface_token', 'oidc_client_secret', 'key', 'api_key'])
+const secretSettings = new Set(['huggingface_token', 'oidc_client_secret', 'ray_token', 'key', 'api_key'])
 
 /** Every setting with its environment variable, current value and default. */
 export function describeConfig(config: Config) {

@@ -120,7 +120,17 @@ export async function createServices(config: Config, log: Logger, database?: Db)
   const { files } = withFiles
   const withStored = createStoredCompletionsFeature(context, { datasets })
   const { storedCompletions } = withStored
-  const tuning = createFineTuningFeature(context, { plans, accounts, usage, hub, downloads, datasets, files, engine })
+  const tuning = await createFineTuningFeature(context, {
+    plans,
+    accounts,
+    usage,
+    hub,
+    downloads,
+    datasets,
+    files,
+    engine,
+    secrets,
+  })
   const { fineTuning, models } = tuning
   const withInference = createInferenceFeature(context, {
     plans,

@@ -633,6 +633,34 @@ interface PeriodicTasks {
   until: number
 }
 
+/** A run of a training on other machines. `received` and `recorded` are sequence numbers of its trainer's lines. */
+interface TrainingRuns {
+  job_id: string
+  /** The attempt that submitted it. */
+  attempt: number
+  submission_id: string
+  token_encrypted: string
+  received: number
+  recorded: number
+  created_at: number
+  /** When the cluster accepted it. */
+  submitted_at: number | null
+  /** When its machine last reported. */
+  seen_at: number | null
+  /** Since when nothing is accepted from it any more. */
+  ended_at: number | null
+  /** When the cluster no longer ran it. */
+  cleared_at: number | null
+}
+
+interface TrainingRunLines {
+  job_id: string
+  attempt: number
+  seq: number
+  type: string
+  line_json: string
+}
+
 export interface Schema {
   accounts: Accounts
   users: Users
@@ -660,6 +688,8 @@ export interface Schema {
   model_downloads: ModelDownloads
   job_evaluations: JobEvaluations
   job_held_out: JobHeldOut
+  training_runs: TrainingRuns
+  training_run_lines: TrainingRunLines
   shares: Shares
   share_days: ShareDays
   models: Models

@@ -7,6 +7,7 @@ import type { Files } from '../files/index.ts'
 import type { Downloads, Hub } from '../hub/index.ts'
 import type { Plans } from '../plans.ts'
 import { startWorker } from '../queue/worker.ts'
+import type { Secrets } from '../storage/secrets.ts'
 import type { Usage } from '../usage/index.ts'
 import { createCoreShare } from './core-share.ts'
 import { createEstimator } from './estimate.ts'
@@ -21,6 +22,7 @@ import { fineTuningRoutes } from './routes.ts'
 import { createFineTuning, type FineTuning } from './service.ts'
 import * as store from './store.ts'
 import { createTracking } from './tracking.ts'
+import type { FineTuningWork } from './work.ts'
 
 interface Needs {
   plans: Plans
@@ -32,17 +34,20 @@ interface Needs {
   files: Files
   /** The engine, which shares the cores with the trainers. */
   engine: { pid(): number | undefined; yieldCores(share: number, for_ms: number): Promise<void> }
+  secrets: Secrets
 }
 
-export function createFineTuningFeature(
+export async function createFineTuningFeature(
   context: Context,
   needs: Needs,
-): Feature & {
-  fineTuning: FineTuning
-  models: TunedModels
-  /** The number of running trainings. */
-  runningTrainings(): number
-} {
+): Promise<
+  Feature & {
+    fineTuning: FineTuning
+    models: TunedModels
+    /** The number of running trainings. */
+    runningTrainings(): number
+  }
+> {
   const { config, dataDir, log } = context
   const { plans, accounts, usage, hub, downloads, datasets, files, engine } = needs
   const { parse_control_tokens } = config
@@ -74,7 +79,7 @@ export function createFineTuningFeature(
     log,
   )
   const { checkpoint_seconds, trainer_processes } = config
-  const work = {
+  const work: FineTuningWork = {
     ...context,
     ...fineTuning,
     hub,
@@ -89,6 +94,10 @@ export function createFineTuningFeature(
     trainer_processes,
     acquireSlot: accounts.acquireSlotForWork,
   }
+  const ray = config.ray_address
+    ? (await import('./ray/index.ts')).createRayTraining(work, config, needs.secrets)
+    : undefined
+  work.cluster = ray
   const openai = createOpenaiFineTuning({
     ...context,
     hub,
@@ -110,19 +119,23 @@ export function createFineTuningFeature(
     mount(app) {
       fineTuningRoutes(app, fineTuning, models, context.stopping)
       openaiFineTuningRoutes(app, openai)
+      ray?.mount(app)
     },
     sweep: fineTuning.sweep,
     async start() {
       await fineTuning.settleRunningClocks()
       await fineTuning.watchTrainingSetup()
-      return [
+      // This machine trains one job at a time; a cluster as many as it has room for.
+      const workers = Array.from({ length: ray ? config.ray_jobs : 1 }, (_, index) =>
         startWorker({
           ...context,
           kind: queueKind,
+          name: index === 0 ? undefined : String(index + 1),
           whenReady: context.trainingSetup.whenReady,
           handle: (claim, signal) => workOnJob(work, claim, signal),
         }),
-      ]
+      )
+      return ray ? [...workers, ray.start()] : workers
     },
   }
 }

@@ -3,6 +3,7 @@
 import { rm } from 'node:fs/promises'
 import path from 'node:path'
 import { ApiError } from '../../contract/errors.ts'
+import type { Trx } from '../db/open.ts'
 import { type NewEvent, statusEvent } from '../events/event-streams.ts'
 import { recordEvent } from '../events/outbox.ts'
 import { acquireSlotOrDefer } from '../queue/account-slots.ts'
@@ -10,20 +11,31 @@ import { type Claim, createLeaseWrites, LeaseLost, withLease } from '../queue/qu
 import { storageError } from '../storage/durable-files.ts'
 import { runDir } from './artifacts.ts'
 import { readResolvedConfig } from './defaults.ts'
-import { settleClock, startClock } from './metering.ts'
+import { settleClock, startClock, stopClock } from './metering.ts'
 import type { AttemptObserver, AttemptOutcome } from './observe.ts'
-import { complete, fail, pause, requeueOnShutdown, retryAfterCrash, waitForDiskSpace } from './outcomes.ts'
+import {
+  complete,
+  detach,
+  fail,
+  pause,
+  requeueOnShutdown,
+  retryAfterCrash,
+  retryAfterLoss,
+  waitForDiskSpace,
+} from './outcomes.ts'
 import { jobSpec } from './spec.ts'
 import * as store from './store.ts'
-import { HeldOut, Result, runTrainer } from './trainer.ts'
+import { HeldOut, Result, runTrainer, type TrainerEvent, type TrainerExit } from './trainer.ts'
 import { recordSlowdown, recordTrainerEvent } from './trainer-events.ts'
-import type { FineTuningWork, StopRequest } from './work.ts'
+import type { Cluster, FineTuningWork, StopRequest } from './work.ts'
 
 /**
  * Time for a stopping trainer to save its checkpoint. Longer than the shutdown grace of running answers, which may take
  * its CPU time.
  */
 const stop_grace_ms = 40_000
+/** The same in a cluster, where the checkpoint has to travel. */
+const cluster_grace_ms = 180_000
 
 export async function workOnJob(work: FineTuningWork, claim: Claim, stopping: AbortSignal): Promise<void> {
   // A running job takes one of its account's concurrency slots.
@@ -41,11 +53,16 @@ async function runJob(work: FineTuningWork, claim: Claim, stopping: AbortSignal)
   if (!job) return
   const observer = work.observe(claim.attempt)
   try {
-    observer.end(await runAttempt(work, claim, job, stopping, observer))
+    observer.end(
+      await (work.cluster
+        ? runInCluster(work, work.cluster, claim, job, stopping, observer)
+        : runHere(work, claim, job, stopping, observer)),
+    )
   } catch (error) {
     if (error instanceof LeaseLost) observer.end('lost')
     // A failing disk or database is not the job's fault: it is claimed again when its lease expires, and resumes.
     if (error instanceof LeaseLost || storageError(error)) throw error
+    await work.cluster?.endRun(job.id)
     // Permanent errors, such as a removed base, fail the job. Anything else may be transient and is retried.
     if (error instanceof ApiError) {
       observer.end('failed')
@@ -64,7 +81,43 @@ async function runJob(work: FineTuningWork, claim: Claim, stopping: AbortSignal)
   }
 }
 
-async function runAttempt(
+/** Records what a trainer reports, and keeps how it ended. */
+function createRecorder(work: FineTuningWork, claim: Claim, job: store.JobRow, observer: AttemptObserver) {
+  const writes = createLeaseWrites(work, claim)
+  const track = work.track(job, readResolvedConfig(job.resolved_config_json))
+  const outcome: { result?: Result | undefined; failure?: { code: string; message: string } } = {}
+  return {
+    writes,
+    outcome,
+    /** `within` runs in the transaction of a line's record; `attempt` is the one whose trainer reports. */
+    onEvent(event: TrainerEvent, attempt = claim.attempt, within?: (trx: Trx) => Promise<void>) {
+      observer.event(event)
+      if (event.type === 'result') outcome.result = Result.safeParse(event.data).data
+      else if (event.type === 'held_out') {
+        const rows_json = JSON.stringify(HeldOut.safeParse(event.data).data?.rows ?? [])
+        writes.add(async (trx) => {
+          await store.saveHeldOut(trx, { job_id: job.id, rows_json })
+          await within?.(trx)
+        })
+      } else if (event.type === 'error')
+        outcome.failure = { code: String(event.data?.code ?? 'internal'), message: event.message }
+      else {
+        writes.add(async (trx) => {
+          await recordTrainerEvent(trx, job.id, attempt, event, work.now())
+          await within?.(trx)
+        })
+        track.record(event)
+      }
+    },
+    async ended() {
+      await writes.ended()
+      track.end()
+    },
+  }
+}
+
+/** Runs a trainer as a child of this process. */
+async function runHere(
   work: FineTuningWork,
   claim: Claim,
   job: store.JobRow,
@@ -72,11 +125,8 @@ async function runAttempt(
   observer: AttemptObserver,
 ): Promise<AttemptOutcome> {
   const stopRequested = work.stopSignal(job.id)
-  const signal = AbortSignal.any([stopping, stopRequested])
-  let result: Result | undefined
-  let failure: { code: string; message: string } | undefined
-  const writes = createLeaseWrites(work, claim)
-  const track = work.track(job, readResolvedConfig(job.resolved_config_json))
+  const recorder = createRecorder(work, claim, job, observer)
+  const { writes, outcome } = recorder
   const exit = await runTrainer({
     run_dir: runDir(work.dataDir, job.id, claim.attempt),
     spec: await jobSpec(work, job, claim),
@@ -85,36 +135,88 @@ async function runAttempt(
     grace_ms: stop_grace_ms,
     onStarted: (pid) =>
       work.cores.watch(pid, (slowdown) => writes.add((trx) => recordSlowdown(trx, job.id, slowdown, work.now()))),
-    signal: AbortSignal.any([signal, writes.failed]),
-    onEvent(event) {
-      observer.event(event)
-      if (event.type === 'result') result = Result.safeParse(event.data).data
-      else if (event.type === 'held_out') {
-        const rows_json = JSON.stringify(HeldOut.safeParse(event.data).data?.rows ?? [])
-        writes.add((trx) => store.saveHeldOut(trx, { job_id: job.id, rows_json }))
-      } else if (event.type === 'error')
-        failure = { code: String(event.data?.code ?? 'internal'), message: event.message }
-      else {
-        writes.add((trx) => recordTrainerEvent(trx, job.id, claim, event, work.now()))
-        track.record(event)
-      }
-    },
+    signal: AbortSignal.any([stopping, stopRequested, writes.failed]),
+    onEvent: (event) => recorder.onEvent(event),
   })
-  await writes.ended()
-  track.end()
-  if (stopRequested.aborted && (stopRequested.reason as StopRequest) === 'cancel') {
-    await rm(path.dirname(runDir(work.dataDir, job.id, claim.attempt)), { recursive: true, force: true })
-    observer.end('cancelled')
-    throw new LeaseLost(claim)
-  }
+  await recorder.ended()
+  if (isCancelled(stopRequested)) return endCancelled(work, claim, job, observer)
   writes.failed.throwIfAborted()
-  const ends = async (outcome: AttemptOutcome, write: Promise<void>) => {
-    await write
-    return outcome
-  }
-  if (result && exit.status === 0) return ends('completed', complete(work, claim, job, result))
+  if (outcome.result && exit.status === 0) return ends('completed', complete(work, claim, job, outcome.result))
   if (stopping.aborted) return ends('interrupted', requeueOnShutdown(work, claim, job, exit))
   if (stopRequested.aborted) return ends('paused', pause(work, claim, job))
+  return endAsTrainerDid(work, claim, job, exit, outcome.failure)
+}
+
+/** Follows a run in the cluster, which goes on when this process ends. */
+async function runInCluster(
+  work: FineTuningWork,
+  cluster: Cluster,
+  claim: Claim,
+  job: store.JobRow,
+  stopping: AbortSignal,
+  observer: AttemptObserver,
+): Promise<AttemptOutcome> {
+  const stopRequested = work.stopSignal(job.id)
+  const recorder = createRecorder(work, claim, job, observer)
+  const { writes, outcome } = recorder
+  const ended = await cluster.follow(claim, job, {
+    stopping,
+    stopRequested,
+    failed: writes.failed,
+    grace_ms: cluster_grace_ms,
+    onEvent: recorder.onEvent,
+    onRunning: (attempt) => writes.add((trx) => markRunning(trx, job.id, attempt, work.now())),
+    onWaiting: (message, data) => writes.add((trx) => markWaiting(trx, job.id, message, data, work.now())),
+    onNote: (message, data) =>
+      writes.add((trx) => store.appendEvents(trx, job.id, [{ type: 'log', message, data }], work.now())),
+  })
+  await recorder.ended()
+  if (isCancelled(stopRequested)) {
+    await cluster.endRun(job.id)
+    return endCancelled(work, claim, job, observer)
+  }
+  writes.failed.throwIfAborted()
+  if (ended.how === 'detached') return ends('interrupted', detach(work, claim))
+  if (ended.how === 'exited' && outcome.result && ended.exit.status === 0) {
+    await complete(work, claim, job, outcome.result)
+    await cluster.endRun(job.id)
+    return 'completed'
+  }
+  // Before the entry is claimed again: the next attempt would attach to it.
+  await cluster.endRun(job.id)
+  const paused = stopRequested.aborted || (await store.jobById(work.db, job.id))?.paused === 1
+  if (paused) return ends('paused', pause(work, claim, job))
+  if (ended.how === 'lost') return ends('died', retryAfterLoss(work, claim, job, ended.message))
+  return endAsTrainerDid(work, claim, job, ended.exit, outcome.failure)
+}
+
+const ends = async (outcome: AttemptOutcome, write: Promise<void>): Promise<AttemptOutcome> => {
+  await write
+  return outcome
+}
+
+const isCancelled = (stopRequested: AbortSignal) =>
+  stopRequested.aborted && (stopRequested.reason as StopRequest) === 'cancel'
+
+async function endCancelled(
+  work: FineTuningWork,
+  claim: Claim,
+  job: store.JobRow,
+  observer: AttemptObserver,
+): Promise<never> {
+  await rm(path.dirname(runDir(work.dataDir, job.id, claim.attempt)), { recursive: true, force: true })
+  observer.end('cancelled')
+  throw new LeaseLost(claim)
+}
+
+/** Ends an attempt whose trainer ended without a result and without having been asked to. */
+async function endAsTrainerDid(
+  work: FineTuningWork,
+  claim: Claim,
+  job: store.JobRow,
+  exit: TrainerExit,
+  failure: { code: string; message: string } | undefined,
+): Promise<AttemptOutcome> {
   if (failure?.code === 'storage_full') return ends('waiting', waitForDiskSpace(work, claim, job))
   if (failure) return ends('failed', fail(work, claim, job, failure))
   const how = exit.signal ? `was ended by ${exit.signal}` : `ended with status ${exit.status}`
@@ -140,30 +242,46 @@ async function startJob(work: FineTuningWork, claim: Claim): Promise<store.JobRo
       await work.queue.finish(trx, claim, 'done')
       return undefined
     }
-    await startClock(trx, job, time)
+    // In the cluster a job runs when its machine reports; the worker before this one may have left it running.
+    if (work.cluster) {
+      if (job.status === 'running' && (await work.cluster.hasRun(job.id))) {
+        await startClock(trx, job, time)
+        return job
+      }
+      if (job.status === 'running') await markWaiting(trx, job.id, lostWorker, { code: 'worker_lost' }, time)
+      return { ...job, status: 'queued' }
+    }
     const events: NewEvent[] = []
     // Its worker died: the lease expired, or this server has just taken over the database of a killed one.
-    if (job.status === 'running')
-      events.push(
-        statusEvent('queued', 'The worker of this job ended before the job did; it resumes from its last checkpoint.'),
-      )
-    events.push(
-      statusEvent(
-        'running',
-        claim.attempt === 1 ? 'The job is running.' : `The job is running again (attempt ${claim.attempt}).`,
-        { attempt: claim.attempt },
-      ),
-    )
+    if (job.status === 'running') events.push(statusEvent('queued', lostWorker))
     await store.appendEvents(trx, job.id, events, time)
-    await store.updateJob(trx, job.id, { status: 'running', slowed_by: null, started_at: job.started_at ?? time })
-    if (job.started_at === null)
-      await recordEvent(
-        trx,
-        job.account_id,
-        'training.started',
-        { job_id: job.id, model_id: job.model_id, dataset_id: job.dataset_id },
-        time,
-      )
+    await markRunning(trx, job.id, claim.attempt, time)
     return job
   })
+}
+
+const lostWorker = 'The worker of this job ended before the job did; it resumes from its last checkpoint.'
+
+/** A trainer works on the job from now on. */
+async function markRunning(trx: Trx, id: string, attempt: number, time: number): Promise<void> {
+  const job = (await store.jobById(trx, id))!
+  await startClock(trx, job, time)
+  const message = attempt === 1 ? 'The job is running.' : `The job is running again (attempt ${attempt}).`
+  await store.appendEvents(trx, id, [statusEvent('running', message, { attempt })], time)
+  await store.updateJob(trx, id, { status: 'running', slowed_by: null, started_at: job.started_at ?? time })
+  if (job.started_at === null)
+    await recordEvent(
+      trx,
+      job.account_id,
+      'training.started',
+      { job_id: id, model_id: job.model_id, dataset_id: job.dataset_id },
+      time,
+    )
+}
+
+/** No trainer works on the job, or none that can be heard, until one reports. */
+async function markWaiting(trx: Trx, id: string, message: string, data: object, time: number): Promise<void> {
+  await stopClock(trx, id, time)
+  await store.updateJob(trx, id, { status: 'queued', estimated_completion: null })
+  await store.appendEvents(trx, id, [statusEvent('queued', message, { ...data })], time)
 }

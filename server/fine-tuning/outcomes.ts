@@ -27,6 +27,8 @@ const retries = createRetryPolicy({
   /** Crashes in a row without a new checkpoint. */
   crash: { max: 3, delay_ms: linearDelay(1000) },
   disk_full: diskFullRule,
+  /** A cluster that loses runs is the operator's to mend, and no fault of the job. */
+  cluster_loss: { delay_ms: linearDelay(1000, 60_000) },
 })
 
 /** Moves the results into model folders, then registers them and ends the job in one transaction. */
@@ -276,6 +278,25 @@ export async function retryAfterCrash(
   }
   const events = retryEvents(`${what}. It is tried again from the last checkpoint.`, { code, crashes })
   await requeue(work, claim, job, events, delay_ms, { crashes })
+}
+
+/** Requeues a job whose run the cluster has lost. It resumes from its last checkpoint in the cluster that there is. */
+export async function retryAfterLoss(
+  work: FineTuningWork,
+  claim: Claim,
+  job: store.JobRow,
+  what: string,
+): Promise<void> {
+  const earlier = (await store.jobById(work.db, job.id))?.crashes
+  const { count: crashes, delay_ms } = retries.after('cluster_loss', earlier)
+  const events = retryEvents(`${what}. The job is submitted again from its last checkpoint.`, { code: 'run_lost' })
+  await requeue(work, claim, job, events, delay_ms, { crashes })
+}
+
+/** Leaves a run that goes on in the cluster: the next worker that claims the job attaches to it. */
+export async function detach(work: FineTuningWork, claim: Claim): Promise<void> {
+  await withLease(work, claim, (trx) => work.queue.requeue(trx, claim, work.now()))
+  work.queue.wake()
 }
 
 /** Ends an attempt because a user paused the job. It stays queued without a queue entry until it is resumed. */

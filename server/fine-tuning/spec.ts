@@ -67,13 +67,17 @@ async function trainingSpec(
 }
 
 /** The spec of one attempt at a job, with the checkpoints that the trainer may resume from, newest first. */
-export async function jobSpec(work: FineTuningWork, job: store.JobRow, claim: Claim): Promise<object> {
+export async function jobSpec(
+  work: FineTuningWork,
+  job: store.JobRow,
+  { attempt: current }: Pick<Claim, 'attempt'>,
+): Promise<object> {
   const config = readResolvedConfig(job.resolved_config_json)
   const checkpoints = await store.checkpoints(work.db, job.id, 10)
   return {
     ...(await trainingSpec(work, { ...job, config })),
     job_id: job.id,
-    attempt: claim.attempt,
+    attempt: current,
     checkpoint: { every_seconds: work.checkpoint_seconds, every_steps: null, keep: 2 },
     resume_from: checkpoints.map(({ attempt, step, sha256 }) => ({
       path: path.join(runDir(work.dataDir, job.id, attempt), 'checkpoints', `step-${step}`),

@@ -2,22 +2,21 @@
 import { type JobMetrics, validationFigures } from '../../contract/fine-tuning.ts'
 import type { Trx } from '../db/open.ts'
 import type { NewEvent } from '../events/event-streams.ts'
-import type { Claim } from '../queue/queue.ts'
 import type { Slowdown } from './core-share.ts'
 import * as store from './store.ts'
 import type { TrainerEvent } from './trainer.ts'
 
-/** Appends a trainer event to the job's events and updates the job's columns from it. */
+/** Appends a trainer event to the job's events and updates the job's columns from it. `attempt` has written its files. */
 export async function recordTrainerEvent(
   trx: Trx,
   job_id: string,
-  claim: Claim,
+  attempt: number,
   event: TrainerEvent,
   time: number,
 ): Promise<void> {
   // Clients do not get paths of this machine; attempt and step identify a checkpoint's folder.
   const { path: _, ...data } = event.data ?? {}
-  const eventData = event.type === 'checkpoint' ? { ...data, attempt: claim.attempt } : data
+  const eventData = event.type === 'checkpoint' ? { ...data, attempt } : data
   await store.appendEvents(
     trx,
     job_id,

@@ -6,7 +6,7 @@ import { z } from 'zod'
 import { jobEventTypes } from '../../contract/fine-tuning.ts'
 import { childEnv, spawnChild } from '../../lib/child-process.ts'
 
-const TrainerEventSchema = z.object({
+export const TrainerEventSchema = z.object({
   type: z.enum([...jobEventTypes, 'result', 'held_out']),
   message: z.string(),
   data: z.record(z.string(), z.unknown()).optional(),
@@ -58,10 +58,18 @@ export interface TrainerExit {
 export const stoppedStatus = 75
 const default_grace_ms = 20_000
 
+const programs = [
+  'trainer.cli.train',
+  'trainer.cli.estimate',
+  'trainer.cli.predict_memory',
+  'trainer.cli.import_adapter',
+  'trainer.export',
+] as const
+
 export interface TrainerRun {
   run_dir: string
   /** The program: train a job, measure a few steps, convert an imported adapter, or export a model. */
-  module?: 'trainer.cli.train' | 'trainer.cli.estimate' | 'trainer.cli.import_adapter' | 'trainer.export'
+  module?: (typeof programs)[number]
   spec: object
   python: string
   /** Number of data-parallel processes, one per GPU. */

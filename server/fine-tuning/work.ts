@@ -4,16 +4,28 @@ import type { Db } from '../db/open.ts'
 import type { Files } from '../files/index.ts'
 import type { Hub } from '../hub/index.ts'
 import type { AcquireSlot } from '../queue/account-slots.ts'
-import type { Queue } from '../queue/queue.ts'
+import type { Claim, Queue } from '../queue/queue.ts'
 import type { CoreShare } from './core-share.ts'
 import type { JobMeter } from './metering.ts'
 import type { TunedModels } from './models/registry.ts'
 import type { ObserveAttempt } from './observe.ts'
+import type { RunEvents, RunOutcome } from './ray/train.ts'
 import type { ResultEvaluations } from './service.ts'
+import type { JobRow } from './store.ts'
 import type { Tracking } from './tracking.ts'
 
 /** What a user requested of a running job. */
 export type StopRequest = 'cancel' | 'pause'
+
+/** A cluster that trains instead of this machine. */
+export interface Cluster {
+  /** Runs an attempt, or attaches to the run that an earlier one submitted. */
+  follow(claim: Claim, job: JobRow, events: RunEvents): Promise<RunOutcome>
+  /** Whether a job has a run that goes on. */
+  hasRun(job_id: string): Promise<boolean>
+  /** From now on nothing is accepted from a job's run, and the cluster is told to end it. */
+  endRun(job_id: string): Promise<void>
+}
 
 /** Dependencies of the background worker for fine-tuning jobs. */
 export interface FineTuningWork {
@@ -35,6 +47,7 @@ export interface FineTuningWork {
   meter: JobMeter
   observe: ObserveAttempt
   acquireSlot: AcquireSlot
+  cluster?: Cluster | undefined
   /** Evaluates the results of jobs that name an evaluation. */
   resultEvaluations(): ResultEvaluations
   /** Wakes readers of a job's events. */

@@ -16,7 +16,7 @@ export function startWorker(options: {
   queue: Queue
   kind: string
   /** Tells workers of one kind in this process apart. */
-  name?: string
+  name?: string | undefined
   log: Logger
   /** Resolves when there is what the work needs, or the signal aborts. Nothing is claimed before. */
   whenReady?: (signal: AbortSignal) => Promise<void>
