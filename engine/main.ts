@@ -2,6 +2,8 @@
 import { totalmem } from 'node:os'
 import pino from 'pino'
 import { createFairMutex, createMutex } from '../lib/mutex.ts'
+import pkg from '../package.json' with { type: 'json' }
+import { createTracing } from '../telemetry/tracing.ts'
 import { parseCommandLine, usage } from './args.ts'
 import { outputsFor } from './batching/batch.ts'
 import { createCpuThrottle } from './batching/cpu-throttle.ts'
@@ -18,6 +20,7 @@ import { keyVariable, readApiKeys } from './http/api-keys.ts'
 import { createMetrics } from './http/metrics.ts'
 import { type CreateScoringContext, scoringWaitingMax, tooManyScorings } from './http/routes/score.ts'
 import { createHttpServer, listen } from './http/server.ts'
+import type { LogIds } from './http/trace.ts'
 import { type ContextOptions, createContext, createContextAsync, createThreadpool } from './llama/context.ts'
 import { loadFastestFormat } from './llama/eight-bit-weights.ts'
 import { openLibrary, returnFreedBlocks } from './llama/library.ts'
@@ -94,13 +97,17 @@ async function main(): Promise<void> {
     watchdog,
     sideWork,
   )
-  const onFault = (error: unknown, model?: string) => log.error({ err: error, model }, 'fault')
+  const onFault = (error: unknown, fields: { model?: string } & LogIds) => log.error({ err: error, ...fields }, 'fault')
   const onStep = (stats: StepStats) => {
     metrics.step(stats)
     // A step in which all sequences wait for their grammar masks is no progress.
     if (stats.seconds > 0 || stats.output_tokens > 0) watchdog.recordProgress()
   }
-  const scheduler = createScheduler(backend, limits, cpuThrottle, { onStep, onFault, onBusy: watchdog.beginWork })
+  const scheduler = createScheduler(backend, limits, cpuThrottle, {
+    onStep,
+    onFault: (error, model) => onFault(error, { model }),
+    onBusy: watchdog.beginWork,
+  })
   const open = async (path: string): Promise<OpenedModel> => {
     const file = hashes.of(path)
     return { model: await loadModel(library, path), file }
@@ -120,6 +127,13 @@ async function main(): Promise<void> {
     return { bases: models.list().length - adapters, adapters }
   }
   const metrics = createMetrics(() => scheduler.counts(), countModels, limits.total_bytes)
+
+  const tracing = await createTracing({
+    service: 'tunery-engine',
+    version: pkg.version,
+    onSpans: metrics.spans,
+    onProblem: (message) => log.warn({ reason: message }, 'spans do not reach the collector'),
+  })
 
   for (const { name, path } of args.models) await models.loadBase(name, path)
   for (const { name, path } of args.adapters) await models.loadAdapter(name, path, args.models[0]!.name)
@@ -145,6 +159,7 @@ async function main(): Promise<void> {
       cpuThrottle,
       watchdog,
       onFault,
+      tracing,
       isStopping,
     },
     access,
@@ -155,13 +170,14 @@ async function main(): Promise<void> {
     if (stopping) return
     stopping = true
     log.info({ signal }, 'stopping')
-    server.close(() => process.exit(0))
+    const exit = () => void (tracing?.close() ?? Promise.resolve()).then(() => process.exit(0))
+    server.close(exit)
     // A connection whose response has just ended stays open until it is closed here.
     setInterval(() => server.closeIdleConnections(), idleCloseMs)
     // Streams that outlast the grace period end with an error event.
     setTimeout(() => {
       for (const served of models.list()) served.closing.abort()
-      setImmediate(() => process.exit(0))
+      setImmediate(exit)
     }, args.grace_ms)
   }
   process.on('SIGTERM', stop)

@@ -139,11 +139,12 @@ export function killChildren(): void {
 }
 
 /**
- * The environment of this process for a child, without the service's settings (TUNERY_*) and without secrets, unless
- * their names match `keep`.
+ * The environment of this process for a child, without the service's settings (TUNERY_*), without secrets and without
+ * those of traces (OTEL_*, whose headers carry keys), unless their names match `keep`.
  */
 export function childEnv(keep?: RegExp): NodeJS.ProcessEnv {
-  const isPrivate = (name: string) => name.startsWith('TUNERY_') || /KEY|TOKEN|SECRET|PASSWORD/i.test(name)
+  const isPrivate = (name: string) =>
+    /^(TUNERY_|OTEL_|TRACEPARENT$|TRACESTATE$)/.test(name) || /KEY|TOKEN|SECRET|PASSWORD/i.test(name)
   return Object.fromEntries(Object.entries(process.env).filter(([name]) => keep?.test(name) || !isPrivate(name)))
 }
 

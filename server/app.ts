@@ -19,6 +19,8 @@ import type { Limits } from './limits/index.ts'
 import type { Sessions, SignInThrottle } from './sign-in/index.ts'
 import type { Reserve } from './storage/disk-space.ts'
 import type { ServerMetrics } from './telemetry/metrics.ts'
+import { observeRequests } from './telemetry/requests.ts'
+import type { Tracing } from './telemetry/tracing.ts'
 
 /** What the app needs of the services. */
 interface Needs {
@@ -36,6 +38,7 @@ interface Needs {
   /** What operators should know although the service takes requests. */
   warnings(): Promise<string[]>
   metrics: ServerMetrics
+  tracing: Tracing | undefined
   stopping: AbortSignal
 }
 
@@ -45,12 +48,12 @@ const bodyLimit = 8 * 1024 * 1024
 /** Mounts every route and returns the instance. It does not listen. */
 export async function buildApp(
   services: Needs,
-  settings: SecuritySettings,
+  settings: SecuritySettings & { request_log?: 'failures' | 'all' },
   { head_ms, body_ms, idle_ms, unread_ms } = clientTimeouts,
 ): Promise<FastifyInstance> {
   const app = Fastify({
     loggerInstance: services.log,
-    logController: new LogController({ disableRequestLogging: true }),
+    logController: new LogController({ disableRequestLogging: true, requestIdLogLabel: 'request_id' }),
     bodyLimit,
     // No timeout for a whole request, for the sake of large uploads; see lib/http/slow-clients.ts.
     http: { maxHeaderSize: maxHeadBytes, headersTimeout: head_ms, connectionsCheckingInterval: Math.ceil(head_ms / 5) },
@@ -75,6 +78,7 @@ export async function buildApp(
     stopSlowBodyWatch()
     stopSlowReaderWatch()
   })
+  observeRequests(app, services.tracing, settings.request_log === 'all')
   app.addHook('onRequest', (request, reply, done) => {
     assumeJson(request)
     if (!services.stopping.aborted || !request.routeOptions.config.route) return done()

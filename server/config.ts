@@ -264,6 +264,11 @@ const settings = {
     'info',
     'Lowest level that the server logs.',
   ),
+  request_log: setting(
+    z.enum(['failures', 'all']),
+    'failures',
+    'Which requests get a line in the log: those that fail with status 500 and above, or all.',
+  ),
   plans_file: optional(folder, 'JSON file with the operator’s own tiers and prices; see docs/operate.md.'),
   currency: setting(z.string().regex(/^[A-Z]{3}$/), 'USD', 'Currency of the prices.'),
   training_price: setting(z.coerce.number().min(0), '0', 'Price of a million trained tokens.'),

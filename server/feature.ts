@@ -10,6 +10,7 @@ import type { TrainingSetup } from './setup/index.ts'
 import type { Reserve } from './storage/disk-space.ts'
 import type { Artifacts } from './storage/objects/index.ts'
 import type { ServerMetrics } from './telemetry/metrics.ts'
+import type { Tracing } from './telemetry/tracing.ts'
 
 /** What each feature is created with. */
 export interface Context {
@@ -21,6 +22,8 @@ export interface Context {
   notifications: Notifications
   log: Logger
   metrics: ServerMetrics
+  /** Undefined where no collector is set. */
+  tracing: Tracing | undefined
   reserve: Reserve
   dataDir: string
   /** The files that rows name: in the data folder, or in the storage that machines share. */

@@ -11,6 +11,7 @@ import { lockDataDir } from './db/open.ts'
 import { createLog, createServices, type Services } from './services.ts'
 import { dashboardAddress } from './sign-in/index.ts'
 import { storageError } from './storage/durable-files.ts'
+import { TracingSettingError } from './telemetry/tracing.ts'
 
 /** Grace period for requests in flight when the service stops. */
 const grace_ms = 20_000
@@ -140,7 +141,8 @@ async function showSignInLink(signIn: Services['signIn'], address: string, dataD
 }
 
 function explain(error: Error & { code?: string; syscall?: string }): string {
-  if (error instanceof ConfigError || error instanceof NewerDatabase) return error.message
+  if (error instanceof ConfigError || error instanceof TracingSettingError || error instanceof NewerDatabase)
+    return error.message
   if (error.syscall === 'listen' && error.code === 'EACCES')
     return `The port may not be used: ${error.message}. Set TUNERY_PORT to another one.`
   if (error.code === 'EADDRINUSE') return `The port is taken: ${error.message}. Set TUNERY_PORT to another one.`

@@ -33,6 +33,7 @@ import { createArtifacts, openObjectStore } from './storage/objects/index.ts'
 import { createSecrets } from './storage/secrets.ts'
 import { createStoredCompletionsFeature } from './stored-completions/feature.ts'
 import { createServerMetrics } from './telemetry/metrics.ts'
+import { createTracing } from './telemetry/tracing.ts'
 import { createUsageFeature } from './usage/feature.ts'
 import { createWebFeature } from './web/feature.ts'
 import { createWebhooksFeature } from './webhooks/feature.ts'
@@ -83,6 +84,13 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     redirect: config.storage_downloads === 'redirect',
     log,
   })
+  const metrics = createServerMetrics()
+  const tracing = await createTracing({
+    service: 'tunery',
+    version: pkg.version,
+    onSpans: (outcome, count) => metrics.spans.inc({ outcome }, count),
+    onProblem: (message) => log.warn({ reason: message }, 'spans do not reach the collector'),
+  })
   const context: Context = {
     config,
     db,
@@ -90,7 +98,8 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     servers,
     notifications,
     log,
-    metrics: createServerMetrics(),
+    metrics,
+    tracing,
     reserve: createReserve(dataDir, log),
     dataDir,
     artifacts,
@@ -250,6 +259,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
       await inference.close()
       await engine.stop()
       await usage.close()
+      await tracing?.close()
       artifacts.close()
       await db.destroy()
     },

@@ -37,6 +37,8 @@ export type GenerationEvents = {
   onText(text: string, logprobs: TokenLogprobs[]): void
   onEnd(end: GenerationEnd): void
   onError(error: ApiError): void
+  /** Its caller has left. */
+  onAbandoned?(): void
 }
 
 /** State of a generation that outgrew its slot and migrates to a runner with longer slots. */
@@ -136,6 +138,7 @@ export function failGeneration(generation: Generation, error: ApiError): void {
 export function abandonGeneration(generation: Generation): void {
   generation.state = 'ended'
   generation.request.grammar?.close()
+  generation.events.onAbandoned?.()
 }
 
 function sendText(generation: Generation, text: string): void {

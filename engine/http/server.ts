@@ -5,6 +5,7 @@ import { createServer, type IncomingMessage, type Server, type ServerResponse } 
 import { connect } from 'node:net'
 import { ApiError } from '../../contract/errors.ts'
 import { drain } from '../../lib/http/refusals.ts'
+import type { Tracing } from '../../telemetry/tracing.ts'
 import type { CpuThrottle } from '../batching/cpu-throttle.ts'
 import type { ProgressWatchdog } from '../batching/progress-watchdog.ts'
 import type { AbortedUsage } from './aborted-usage.ts'
@@ -16,18 +17,24 @@ import { type EmbeddingServices, embeddings } from './routes/embeddings.ts'
 import type { GenerationServices } from './routes/generate.ts'
 import { leaveCores, listModels, loadAdapter, loadModel, unloadAdapter, unloadModel } from './routes/models.ts'
 import { type EchoServices, type ScoreServices, scoreTokens } from './routes/score.ts'
+import { beginSpan, idsOf } from './trace.ts'
 
 export type HttpServices = GenerationServices &
   EmbeddingServices &
   ScoreServices &
-  EchoServices & { cpuThrottle: CpuThrottle; watchdog: ProgressWatchdog; isStopping(): boolean }
+  EchoServices & {
+    tracing: Tracing | undefined
+    cpuThrottle: CpuThrottle
+    watchdog: ProgressWatchdog
+    isStopping(): boolean
+  }
 type Handler = (request: IncomingMessage, response: ServerResponse) => void | Promise<void>
 
 type Routes = Record<string, Record<string, Handler>>
 
 /** Builds the server; the caller calls `listen`. `access` is null on the private unix socket of the service. */
 export function createHttpServer(services: HttpServices, access: PublicAccess | null): Server {
-  const { models, limits, metrics } = services
+  const { models, limits, metrics, tracing } = services
   const live: Handler = (_, response) => sendJson(response, 200, { status: 'ok' })
   const ready: Handler = (_, response) => {
     if (services.isStopping()) throw new ApiError('shutting_down', 'The engine is stopping.')
@@ -69,6 +76,7 @@ export function createHttpServer(services: HttpServices, access: PublicAccess | 
   const handle = async (request: IncomingMessage, response: ServerResponse): Promise<void> => {
     const path = routeOf(pathOf(request.url ?? '/'), access !== null)
     response.setHeader('x-request-id', requestId(request))
+    if (tracing && request.method === 'POST' && routes[path]) beginSpan(tracing, request, response, path)
     response.once('finish', () => metrics.request(routes[path] ? path : 'other', response.statusCode))
     try {
       if (access) admit(access, request, response, path)
@@ -77,7 +85,7 @@ export function createHttpServer(services: HttpServices, access: PublicAccess | 
         throw new ApiError('shutting_down', 'The engine is stopping.')
       await handler(request, response)
     } catch (error) {
-      if (!(error instanceof ApiError) && !request.destroyed) services.onFault(error)
+      if (!(error instanceof ApiError) && !request.destroyed) services.onFault(error, idsOf(request, response))
       if (access && !request.complete) {
         // Drain the unread body so that the client can read the error, then close: the connection cannot be reused.
         response.setHeader('connection', 'close')

@@ -87,7 +87,7 @@ export async function createFineTuningFeature(
     datasets,
     files,
     meter,
-    observe: observeAttempts(context.metrics),
+    observe: observeAttempts(context.metrics, context.tracing, context.now),
     cores,
     track,
     checkpoint_seconds,

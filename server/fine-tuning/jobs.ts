@@ -51,7 +51,7 @@ export async function workOnJob(work: FineTuningWork, claim: Claim, stopping: Ab
 async function runJob(work: FineTuningWork, claim: Claim, stopping: AbortSignal): Promise<void> {
   const job = await startJob(work, claim)
   if (!job) return
-  const observer = work.observe(claim.attempt)
+  const observer = work.observe(job, claim)
   try {
     observer.end(
       await (work.cluster
@@ -72,7 +72,7 @@ async function runJob(work: FineTuningWork, claim: Claim, stopping: AbortSignal)
       })
     }
     observer.end('died')
-    work.log.error({ err: error, job: job.id }, 'a fine-tuning worker failed')
+    work.log.error({ err: error, ...observer.log_fields }, 'a fine-tuning worker failed')
     return await retryAfterCrash(work, claim, job, `The service failed at this job (${(error as Error).message})`, '')
   } finally {
     // A failing disk or database.
@@ -112,6 +112,7 @@ function createRecorder(work: FineTuningWork, claim: Claim, job: store.JobRow, o
     async ended() {
       await writes.ended()
       track.end()
+      observer.trainerEnded()
     },
   }
 }
@@ -132,6 +133,8 @@ async function runHere(
     spec: await jobSpec(work, job, claim),
     python: work.python,
     processes: work.trainer_processes,
+    env: observer.env,
+    log_fields: observer.log_fields,
     grace_ms: stop_grace_ms,
     onStarted: (pid) =>
       work.cores.watch(pid, (slowdown) => writes.add((trx) => recordSlowdown(trx, job.id, slowdown, work.now()))),
@@ -220,7 +223,7 @@ async function endAsTrainerDid(
   if (failure?.code === 'storage_full') return ends('waiting', waitForDiskSpace(work, claim, job))
   if (failure) return ends('failed', fail(work, claim, job, failure))
   const how = exit.signal ? `was ended by ${exit.signal}` : `ended with status ${exit.status}`
-  work.log.warn({ job: job.id, attempt: claim.attempt, exit }, 'a trainer died')
+  work.log.warn({ ...observer.log_fields, exit }, 'a trainer died')
   const hint = exit.signal === 'SIGKILL' ? ' The machine may have run out of memory: try a smaller batch_size.' : ''
   return ends('died', retryAfterCrash(work, claim, job, `The trainer ${how}`, hint))
 }

@@ -31,7 +31,9 @@ export function fineTuningRoutes(
   models: TunedModels,
   stopping: AbortSignal,
 ): void {
-  mount(app, createJob, ({ caller, body }) => fineTuning.create(caller, body))
+  mount(app, createJob, ({ caller, body, request }) =>
+    fineTuning.create(caller, { ...body, traceparent: request.span?.headers().traceparent }),
+  )
   mount(app, estimateJob, ({ caller, body }) => fineTuning.estimate(caller.account_id, body))
   mount(app, listJobs, ({ caller, query }) => fineTuning.list(caller.account_id, query))
   mount(app, getJob, ({ caller, params }) => fineTuning.get(caller.account_id, params.job_id))

@@ -44,7 +44,11 @@ import type { StopRequest } from './work.ts'
 const ended = new Set(['completed', 'failed', 'cancelled'])
 
 export interface FineTuning extends JobHistory {
-  create(by: AccountActor, request: z.output<typeof CreateJob> & { openai?: OpenaiRequest }): Promise<Job>
+  /** `traceparent`: the trace of the request, in which its attempts are. */
+  create(
+    by: AccountActor,
+    request: z.output<typeof CreateJob> & { openai?: OpenaiRequest; traceparent?: string | undefined },
+  ): Promise<Job>
   /** The values that a job would be trained with. Throws what `create` throws for its model and config. */
   resolvedConfig(by: AccountActor, model_id: string, config: JobConfig): Promise<ResolvedConfig>
   /** Estimates a job's time, memory and price. Throws what `create` throws. */
@@ -232,7 +236,7 @@ export function createFineTuning(options: Options): FineTuning {
     resultEvaluations: () => evaluations,
     watchTrainingSetup: pendingWeights.watchTrainingSetup,
 
-    async create(by, { model_id, dataset_id, config, evaluation, name, description, metadata, openai }) {
+    async create(by, { model_id, dataset_id, config, evaluation, name, description, metadata, openai, traceparent }) {
       const { account_id } = by
       if (evaluation !== undefined) await evaluations.require(account_id, evaluation)
       const start = await pendingWeights.resolveStart(by, model_id, config)
@@ -282,6 +286,7 @@ export function createFineTuning(options: Options): FineTuning {
           running_since: null,
           crashes: 0,
           model: null,
+          traceparent: traceparent ?? null,
           evaluation_id: evaluation ?? null,
           result_evaluation_id: null,
           openai_json: openai ? JSON.stringify(openai) : null,

@@ -5,6 +5,7 @@ import path from 'node:path'
 import { z } from 'zod'
 import { jobEventTypes } from '../../contract/fine-tuning.ts'
 import { childEnv, spawnChild } from '../../lib/child-process.ts'
+import { isoTime } from '../../lib/utc-day.ts'
 
 export const TrainerEventSchema = z.object({
   type: z.enum([...jobEventTypes, 'result', 'held_out']),
@@ -72,6 +73,10 @@ export interface TrainerRun {
   module?: (typeof programs)[number]
   spec: object
   python: string
+  /** Added to its environment. */
+  env?: Record<string, string>
+  /** The first line of trainer.log, so that the log can be found by them. */
+  log_fields?: Record<string, string | number>
   /** Number of data-parallel processes, one per GPU. */
   processes?: number
   /** Time between SIGTERM, sent when `signal` aborts, and SIGKILL. Default 20 s. */
@@ -98,7 +103,10 @@ export async function runTrainer({
   return runProgram({ run_dir, command: python, args: [...launcher, '-m', module, run_dir], ...options })
 }
 
-export type ProgramRun = Pick<TrainerRun, 'run_dir' | 'grace_ms' | 'onStarted' | 'signal' | 'onEvent'> & {
+export type ProgramRun = Pick<
+  TrainerRun,
+  'run_dir' | 'env' | 'log_fields' | 'grace_ms' | 'onStarted' | 'signal' | 'onEvent'
+> & {
   command: string
   args: string[]
 }
@@ -111,6 +119,8 @@ export async function runProgram({
   run_dir,
   command,
   args,
+  env = {},
+  log_fields,
   grace_ms = default_grace_ms,
   onStarted,
   signal,
@@ -118,8 +128,9 @@ export async function runProgram({
 }: ProgramRun): Promise<TrainerExit> {
   const log = createWriteStream(path.join(run_dir, 'trainer.log'), { flags: 'a' })
   log.on('error', () => {})
+  if (log_fields) log.write(`${JSON.stringify({ time: isoTime(Date.now()), ...log_fields })}\n`)
   const child = spawnChild(command, args, {
-    env: trainerEnv(),
+    env: { ...trainerEnv(), ...env },
     stdout(line) {
       const event = parseEvent(line)
       if (event) onEvent(event)

@@ -8,11 +8,12 @@ import type { Caller } from '../http/auth.ts'
 import type { Hub } from '../hub/index.ts'
 import type { Plans } from '../plans.ts'
 import type { ServerMetrics } from '../telemetry/metrics.ts'
+import type { Span } from '../telemetry/tracing.ts'
 import type { Usage, UsageKind } from '../usage/index.ts'
 import type { EngineClient } from './engine/client.ts'
 import { compareModels, type ScoreRows } from './fidelity/adapter-verification.ts'
-import { type Meter, startMeter } from './gateway/meter.ts'
-import { observeRequest } from './gateway/observe.ts'
+import { type Meter, type MeteredUsage, startMeter } from './gateway/meter.ts'
+import { observeRequest, type RequestObserver } from './gateway/observe.ts'
 import { createResolver, type ModelAliases } from './gateway/resolve.ts'
 import type { MergedAdapters } from './merged-adapters/manager.ts'
 import type { PoolResponse } from './replicas/pool.ts'
@@ -38,6 +39,8 @@ export interface InferenceRequest {
   shown_name?: string
   /** Refuses a longer prompt. Upstreams do not know it. */
   prompt_tokens_max?: number
+  /** The span of the HTTP request, if it is traced. */
+  span?: Span | null
 }
 
 export interface Inference {
@@ -153,6 +156,20 @@ export function createInference({
     ]
   }
 
+  async function resolve(account_id: string, model: string, span: Span | null | undefined) {
+    if (!span) return await resolver.resolve(account_id, model)
+    const resolving = span.child('resolve model')
+    try {
+      const resolved = await resolver.resolve(account_id, model)
+      span.set({ 'gen_ai.request.model': model, 'tunery.base_model': resolved.base_model_id })
+      resolving.end()
+      return resolved
+    } catch (error) {
+      resolving.end({ error })
+      throw error
+    }
+  }
+
   return {
     target: resolver.target,
     isBase: resolver.isBase,
@@ -177,17 +194,17 @@ export function createInference({
     },
 
     async answer({ kind, path }, request, signal) {
-      const { caller, request_id, body, text, stream, background = false, prompt_tokens_max } = request
+      const { caller, request_id, body, text, stream, background = false, prompt_tokens_max, span } = request
       const { account_id, key_id } = caller
       const { model } = body
-      const { model_id, base_model_id, target } = await resolver.resolve(account_id, model)
+      const { model_id, base_model_id, target } = await resolve(account_id, model, span)
       const observer = observeRequest(metrics, base_model_id, kind, background)
       const meter = startMeter(
         journal,
         { request_id, account_id, key_id, model, model_id, kind },
         pricing(base_model_id),
         pendingUsage,
-        observer.ended,
+        span ? usageInto(span, observer) : observer.ended,
       )
       try {
         const attempt = (target: Target) =>
@@ -204,6 +221,7 @@ export function createInference({
               stream,
               background,
               prompt_tokens_max,
+              span,
             },
             signal,
           )
@@ -233,3 +251,18 @@ export function createInference({
     },
   }
 }
+
+/** Outside of `answer`, so that the closure, which lives as long as the stream, does not retain the request. */
+const usageInto = (span: Span, observer: RequestObserver) => (usage: MeteredUsage) => {
+  observer.ended(usage)
+  span.set(usageAttributes(usage))
+}
+
+/** By the semantic conventions of OpenTelemetry. */
+const usageAttributes = ({ prompt_tokens, completion_tokens, cached_tokens, kind, finish }: MeteredUsage) => ({
+  'gen_ai.operation.name': kind === 'completion' ? 'text_completion' : kind === 'embedding' ? 'embeddings' : kind,
+  'gen_ai.usage.input_tokens': prompt_tokens,
+  'gen_ai.usage.output_tokens': completion_tokens,
+  'tunery.cached_tokens': cached_tokens,
+  'tunery.finish': finish,
+})

@@ -6,6 +6,7 @@ import type { Models, ServedModel } from '../../models/models.ts'
 import { weightsHeader, weightsOf } from '../../models/weights-header.ts'
 import type { TokenizeOptions, Tokenizer } from '../../tokenizer/tokenizer.ts'
 import { header, readBody, sendError, sendJson } from '../io.ts'
+import { idsOf, type LogIds } from '../trace.ts'
 import { requireKnownTokens, textsOf } from './completions.ts'
 import { useModel } from './use-model.ts'
 
@@ -13,7 +14,7 @@ export type EmbeddingServices = {
   models: Models
   embedder: Embedder
   tokenizer: Tokenizer
-  onFault(error: unknown): void
+  onFault(error: unknown, ids: LogIds): void
 }
 
 export async function embeddings(
@@ -53,7 +54,7 @@ export async function embeddings(
     }
     sendJson(response, 200, answer, { [weightsHeader]: weightsOf(served) })
   } catch (error) {
-    if (!(error instanceof ApiError) && !use.ended()) onFault(error)
+    if (!(error instanceof ApiError) && !use.ended()) onFault(error, idsOf(request, response))
     sendError(response, error)
   } finally {
     release()

@@ -20,6 +20,7 @@ import { header, sendError } from '../io.ts'
 import type { Metrics } from '../metrics.ts'
 import { observeGeneration } from '../observe.ts'
 import { prepareGeneration, promptBounds, type SamplingFields } from '../prepare.ts'
+import { idsOf, type LogIds, spanOf } from '../trace.ts'
 import { type ModelUse, useModel } from './use-model.ts'
 
 export type GenerationServices = {
@@ -30,7 +31,7 @@ export type GenerationServices = {
   tokenizer: Tokenizer
   abortedUsage: AbortedUsage
   metrics: Metrics
-  onFault(error: unknown): void
+  onFault(error: unknown, ids: LogIds): void
 }
 
 export type GenerationBody = SamplingFields & {
@@ -60,6 +61,8 @@ export type GenerationInput = {
 /** Tokenizes a prompt for the requested model. `param` is the request field of the prompt. */
 export type Tokenize = (prompt: PromptText, param: string) => Promise<number[]>
 
+// Of a request with many choices, the spans of these say enough.
+const tracedChoices = 4
 // Each choice is a separate sequence in the engine.
 const choicesMax = 128
 
@@ -163,7 +166,7 @@ export async function generate(
       const seed = base.sampling.seed === null ? null : base.sampling.seed + (index % perPrompt)
       const sampling = { ...base.sampling, seed }
       return {
-        events: observeGeneration(each, metrics),
+        events: observeGeneration(each, metrics, index < tracedChoices ? spanOf(request) : undefined),
         size_class,
         request: {
           ...base,
@@ -185,7 +188,7 @@ export async function generate(
     }
   } catch (error) {
     closeAll(sessions)
-    if (!(error instanceof ApiError) && !use.ended()) onFault(error)
+    if (!(error instanceof ApiError) && !use.ended()) onFault(error, idsOf(request, response))
     sendError(response, error)
     use.end()
   } finally {

@@ -19,7 +19,9 @@ import { mount } from '../../http/mount.ts'
 import type { OpenaiFineTuning } from './service.ts'
 
 export function openaiFineTuningRoutes(app: FastifyInstance, openai: OpenaiFineTuning): void {
-  mount(app, createOpenaiJob, ({ caller, body }) => openai.create(caller, body))
+  mount(app, createOpenaiJob, ({ caller, body, request }) =>
+    openai.create(caller, body, request.span?.headers().traceparent),
+  )
   mount(app, listOpenaiJobs, ({ caller, query }) => openai.list(caller.account_id, query))
   mount(app, getOpenaiJob, ({ caller, params }) => openai.get(caller.account_id, params.job_id))
   mount(app, cancelOpenaiJob, ({ caller, params }) => openai.cancel(caller, params.job_id))

@@ -27,7 +27,7 @@ import { metricsByStep } from './step-metrics.ts'
 type List<T extends { id: string }> = ReturnType<typeof openaiPageOf<T>>
 
 export interface OpenaiFineTuning {
-  create(by: AccountActor, request: CreateOpenaiJob): Promise<OpenaiJob>
+  create(by: AccountActor, request: CreateOpenaiJob, traceparent?: string): Promise<OpenaiJob>
   list(account_id: string, query: OpenaiJobQuery): Promise<List<OpenaiJob>>
   get(account_id: string, id: string): Promise<OpenaiJob>
   cancel(by: AccountActor, id: string): Promise<OpenaiJob>
@@ -127,7 +127,7 @@ export function createOpenaiFineTuning(options: Options): OpenaiFineTuning {
   }
 
   return {
-    async create(by, request) {
+    async create(by, request, traceparent) {
       const { account_id } = by
       requireTracker(request)
       const { training_file, validation_file } = request
@@ -149,6 +149,7 @@ export function createOpenaiFineTuning(options: Options): OpenaiFineTuning {
           description: '',
           metadata: request.metadata ?? {},
           openai: storedRequest(request),
+          traceparent,
         }),
       )
       return jobOf(account_id, id)

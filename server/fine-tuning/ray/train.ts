@@ -210,6 +210,7 @@ async function submit(needs: Needs, job: JobRow, run: runs.Run): Promise<void> {
           TUNERY_RUN_TOKEN: token,
           TUNERY_RUN_PYTHON: needs.python,
           RAY_JOB_STOP_WAIT_TIME_S: '45',
+          ...(job.traceparent !== null && { TRACEPARENT: job.traceparent }),
           ...environment,
         },
       },

@@ -5,6 +5,7 @@ import type { Logger } from 'pino'
 import { ApiError, type ErrorBody, type ErrorCode, errorCodes } from '../../../contract/errors.ts'
 import { abortable } from '../../../lib/abortable.ts'
 import { runPeriodically } from '../../../lib/periodic.ts'
+import type { Span } from '../../telemetry/tracing.ts'
 import { type TokenCounts, toTokenCounts } from '../gateway/usage-scanner.ts'
 import { readAll, send } from '../replicas/http-client/client.ts'
 import { NoResponse } from '../replicas/http-client/connection-pool.ts'
@@ -34,6 +35,7 @@ export interface EngineClient {
     body: (name: string) => string,
     headers: Record<string, string>,
     signal: AbortSignal,
+    span?: Span | null,
   ): Promise<EngineResponse>
   /** Tokens used by a request whose client disconnected; undefined if the engine does not know the request. */
   abortedUsage(request_id: string): Promise<TokenCounts | undefined>
@@ -111,7 +113,7 @@ export function createEngineClient(engine: EngineProcess, log: Logger): EngineCl
   }
 
   /** Loads the target's base, then its adapter. Both count as in use until the returned `release` is called. */
-  async function acquire(instance: EngineInstance, target: Target, signal: AbortSignal) {
+  async function acquire(instance: EngineInstance, target: Target, signal: AbortSignal, span?: Span | null) {
     const { base, adapter } = target
     const { gguf } = base
     if (!gguf)
@@ -128,7 +130,7 @@ export function createEngineClient(engine: EngineProcess, log: Logger): EngineCl
     const use = (each: LoadedModel) => {
       each.references++
       acquired.push(each)
-      return each.status === 'loaded' ? undefined : abortable(each.done, signal)
+      return each.status === 'loaded' ? undefined : traced(abortable(each.done, signal), span)
     }
     try {
       const loadedBase = loadOnce(instance, base.id, { base }, () =>
@@ -209,12 +211,12 @@ export function createEngineClient(engine: EngineProcess, log: Logger): EngineCl
           : 'not_loaded'
     },
 
-    post: (target, path, body, headers, signal) =>
+    post: (target, path, body, headers, signal, span) =>
       withEngine(async (instance) => {
         const started_at = performance.now()
         const name = (target.adapter ?? target.base).id
         for (let isRetry = false; ; isRetry = true) {
-          const release = await acquire(instance, target, signal)
+          const release = await acquire(instance, target, signal, span)
           const load_ms = performance.now() - started_at
           try {
             const response = await postTo(instance, path, body(name), headers, signal)
@@ -277,6 +279,18 @@ export function createEngineClient(engine: EngineProcess, log: Logger): EngineCl
       // Not awaited: the engine may hang.
       return () => void task.close()
     },
+  }
+}
+
+/** A load, or the wait for one that another request has begun. */
+async function traced(load: Promise<void>, span: Span | null | undefined): Promise<void> {
+  const loading = span?.child('load model')
+  try {
+    await load
+    loading?.end()
+  } catch (error) {
+    loading?.end({ error })
+    throw error
   }
 }
 

@@ -10,6 +10,7 @@ import { type Child, childEnv, spawnChild } from '../../../lib/child-process.ts'
 import { randomBase62 } from '../../../lib/ids.ts'
 import { root } from '../../../lib/root.ts'
 import { type ConnectionPool, createConnectionPool } from '../replicas/http-client/connection-pool.ts'
+import { relayEngineLog } from './log.ts'
 
 const startTimeout_ms = 30_000
 const stopTimeout_ms = 15_000
@@ -87,10 +88,11 @@ export function createEngineProcess({ dataDir, threads, options, log }: Options)
     const exited = new AbortController()
     const listening = Promise.withResolvers<void>()
     const child = spawnChild(process.execPath, args, {
-      env: childEnv(),
+      // The engine exports its own spans.
+      env: { ...childEnv(/^OTEL_/), OTEL_SERVICE_NAME: `${process.env.OTEL_SERVICE_NAME || 'tunery'}-engine` },
       // It prints its address once it listens.
       stdout: () => listening.resolve(),
-      onStderr: (text) => childLog.debug(text.trimEnd()),
+      onStderr: (text) => relayEngineLog(text, childLog),
     })
     const childLog = log.child({ engine: child.pid })
     const instance = new Promise<EngineInstance>((resolve, reject) => {

@@ -47,6 +47,7 @@ export function inferenceRoutes(
       body: call.body,
       text: request.bodyText ?? undefined,
       stream,
+      span: request.span,
     }
     if (stream) {
       const sseResponse = openSseResponse(reply)
@@ -100,6 +101,7 @@ export function inferenceRoutes(
         body: each,
         text: undefined,
         stream: false,
+        span: request.span,
       }
       const { response, meter } = await inference.answer(chat, inferenceRequest, signal)
       return meterFullResponse(response, meter)

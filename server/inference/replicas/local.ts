@@ -31,6 +31,7 @@ export function createLocalReplica(engine: EngineClient, serves: (base_id: strin
         'x-request-id': request.request_id,
         ...(request.background && { 'x-tunery-priority': 'background' }),
         ...(request.stream && { 'x-tunery-usage': 'always' }),
+        ...request.span?.headers(),
         ...(request.prompt_tokens_max && { 'x-tunery-prompt-tokens-max': String(request.prompt_tokens_max) }),
       }
       const { response, load_ms } = await engine.post(
@@ -39,6 +40,7 @@ export function createLocalReplica(engine: EngineClient, serves: (base_id: strin
         (name) => engineBody(request, name),
         headers,
         signal,
+        request.span,
       )
       try {
         if (response.status === 200)

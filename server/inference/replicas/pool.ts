@@ -1,5 +1,6 @@
 // Load balancer over the replicas of one base model: least requests first, a bounded FIFO queue, retries on failure.
 import { ApiError } from '../../../contract/errors.ts'
+import type { Span } from '../../telemetry/tracing.ts'
 import { type Replica, ReplicaFailure, type ReplicaRequest, type ReplicaResponse, type Target } from './replica.ts'
 
 /** A request that was lost with two replicas is not retried: it may be what crashed them. */
@@ -87,6 +88,7 @@ export function createPool(replicas: readonly Replica[], waiting_max: number, on
     target: Target,
     tried: ReadonlySet<Replica>,
     signal: AbortSignal,
+    span: Span | undefined,
   ): Promise<Replica> | Replica {
     // FIFO: nobody overtakes the queue. A waiter whose replica is busy does not block the others, see dispatchWaiting.
     const replica = waiting.length === 0 ? pickReplica(target, tried) : undefined
@@ -96,13 +98,15 @@ export function createPool(replicas: readonly Replica[], waiting_max: number, on
     }
     if (waiting.length >= waiting_max) {
       const retry_after_seconds = retryAfter_seconds()
-      throw new ApiError(
+      const error = new ApiError(
         'overloaded',
         `The queue of requests for this model is full. Try again in ${retry_after_seconds} s.`,
         {
           details: { retry_after_seconds },
         },
       )
+      span?.end({ error })
+      throw error
     }
     return new Promise((resolve, reject) => {
       const waiter: Waiter = {
@@ -116,6 +120,7 @@ export function createPool(replicas: readonly Replica[], waiting_max: number, on
       }
       const leaveQueue = () => {
         waiting.splice(waiting.indexOf(waiter), 1)
+        span?.end({ error: signal.reason })
         reject(signal.reason)
       }
       signal.addEventListener('abort', leaveQueue, { once: true })
@@ -135,18 +140,27 @@ export function createPool(replicas: readonly Replica[], waiting_max: number, on
       for (;;) {
         signal.throwIfAborted()
         const queued_at = performance.now()
-        const replica = await acquireReplica(request.target, tried, signal)
+        const wait = request.span?.child('wait for replica', { at: queued_at })
+        const replica = await acquireReplica(request.target, tried, signal, wait)
         queue_ms += performance.now() - queued_at
+        wait?.end()
+        const call = request.span?.child('call replica', {
+          kind: 'client',
+          attributes: { 'tunery.replica': replica.name, 'tunery.attempt': tried.size + 1 },
+        })
         let released = false
         const releaseOnce = () => {
           if (released) return
           released = true
+          call?.end()
           release(replica)
         }
         try {
-          const response = await replica.send(request, signal)
+          const response = await replica.send(call ? { ...request, span: call } : request, signal)
+          if (request.stream) call?.event('first_token')
           return { ...response, queue_ms, release: releaseOnce }
         } catch (error) {
+          call?.end({ error })
           releaseOnce()
           if (!(error instanceof ReplicaFailure) || signal.aborted) throw error
           tried.add(replica)

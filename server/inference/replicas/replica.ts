@@ -1,5 +1,6 @@
 // A replica serves a model: this machine's engine, or an upstream.
 import { ApiError, type ErrorCode } from '../../../contract/errors.ts'
+import type { Span } from '../../telemetry/tracing.ts'
 import type { UsageKind } from '../../usage/index.ts'
 import type { TokenCounts } from '../gateway/usage-scanner.ts'
 import type { Headers, HttpResponse } from './http-client/response.ts'
@@ -28,6 +29,8 @@ export interface ReplicaRequest {
   /** Computed only while the engine has no other request. */
   background: boolean
   prompt_tokens_max?: number | undefined
+  /** The span within which it is sent, if it is traced. */
+  span?: Span | null | undefined
 }
 
 /** A response with status 200: the full body, or a stream whose first chunk has arrived. */

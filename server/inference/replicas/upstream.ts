@@ -164,7 +164,7 @@ export function createUpstream(
             addDefaultLength,
             cache_salt: kind === 'vllm' ? cacheSalt(request.account_id) : undefined,
           }),
-          { 'x-request-id': request.request_id },
+          { 'x-request-id': request.request_id, ...request.span?.headers() },
           signal,
         )
         if (response.status === 200) {

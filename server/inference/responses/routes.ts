@@ -44,7 +44,11 @@ export function responseRoutes(
       response.store ? responses.save(account_id, input, response) : Promise.resolve()
     const ask = () =>
       inference
-        .answer(chat, { caller, request_id: request.id, body: chatBody, text: undefined, stream }, signal)
+        .answer(
+          chat,
+          { caller, request_id: request.id, body: chatBody, text: undefined, stream, span: request.span },
+          signal,
+        )
         .catch((error) => aborts.asShutdownError(renamed(error)))
 
     if (!stream) {

@@ -1,0 +1,196 @@
+// Traces from a request to the engine and from a job to its trainer: the real exporter, and a collector that decodes.
+import assert from 'node:assert/strict'
+import { existsSync, readFileSync, rmSync } from 'node:fs'
+import path from 'node:path'
+import { after, before, test } from 'node:test'
+import { client, colourRows, until } from '../support/client.ts'
+import { type CollectedSpan, type Collector, isConnected, pathTo, startCollector } from '../support/otlp-collector.ts'
+import { type DataFolder, dataFolder, type RunningServer } from '../support/server.ts'
+import { stream } from '../support/streams.ts'
+import { tiny } from '../support/tiny.ts'
+
+let collector: Collector
+let folder: DataFolder
+let server: RunningServer
+let key: string
+let log: string
+before(async () => {
+  collector = await startCollector()
+  log = path.join(process.env.TMPDIR ?? '/tmp', `tunery-traces-${process.pid}.log`)
+  folder = dataFolder(
+    'traces',
+    {
+      TUNERY_LOG_LEVEL: 'info',
+      TUNERY_REQUEST_LOG: 'all',
+      OTEL_EXPORTER_OTLP_ENDPOINT: collector.url,
+      OTEL_EXPORTER_OTLP_HEADERS: 'x-collector-key=secret-of-the-collector',
+      OTEL_BSP_SCHEDULE_DELAY: '100',
+      OTEL_RESOURCE_ATTRIBUTES: 'deployment.environment=test',
+    },
+    { log },
+  )
+  server = await folder.start()
+  key = folder.key()
+})
+after(async () => {
+  folder.remove()
+  rmSync(log)
+  await collector.close()
+})
+
+const caller = { trace_id: '4bf92f3577b34da6a3ce929d0e0e4736', span_id: '00f067aa0ba902b7' }
+const traceparent = `00-${caller.trace_id}-${caller.span_id}-01`
+const secretPrompt = 'The password of the vault is swordfish.'
+const messages = [{ role: 'user', content: secretPrompt }]
+const api = () => client(server.url, key).api
+/** The spans of a trace, once one of this name has come. */
+async function traceWith(trace_id: string, name: string): Promise<CollectedSpan[]> {
+  await until(`a span ${name}`, () => collector.of(trace_id).some((span) => span.name === name))
+  return collector.of(trace_id)
+}
+const named = (spans: CollectedSpan[], name: string) => spans.find((span) => span.name === name)!
+const logLines = () =>
+  readFileSync(log, 'utf8')
+    .split('\n')
+    .filter((line) => line.startsWith('{'))
+    .map((line) => JSON.parse(line) as Record<string, unknown>)
+
+test('one connected trace from the caller through the gateway to the decoding in the engine', async () => {
+  const body = { model: tiny, messages, max_tokens: 4, temperature: 0, stream: true }
+  const response = await fetch(`${server.url}/chat/completions`, {
+    method: 'POST',
+    headers: { authorization: `Bearer ${key}`, 'content-type': 'application/json', traceparent },
+    body: JSON.stringify(body),
+  })
+  assert.equal(response.status, 200)
+  await response.text()
+  const request_id = response.headers.get('x-request-id')!
+  await traceWith(caller.trace_id, 'decode')
+  const spans = await traceWith(caller.trace_id, 'POST /chat/completions')
+  assert.ok(isConnected(spans, caller.span_id), JSON.stringify(spans.map(({ name, parent_id }) => [name, parent_id])))
+  assert.deepEqual(pathTo(spans, named(spans, 'decode')), [
+    'POST /chat/completions',
+    'call replica',
+    'POST /v1/chat/completions',
+    'decode',
+  ])
+  for (const name of ['resolve model', 'wait for replica', 'load model', 'queue', 'prefill'])
+    assert.ok(named(spans, name), name)
+  const root = named(spans, 'POST /chat/completions')
+  assert.equal(root.parent_id, caller.span_id)
+  assert.equal(root.attributes['http.response.status_code'], 200)
+  assert.equal(root.attributes['tunery.request_id'], request_id)
+  assert.equal(root.attributes['gen_ai.usage.output_tokens'], 4)
+  assert.equal(named(spans, 'decode').attributes['gen_ai.usage.output_tokens'], 4)
+  assert.deepEqual(
+    named(spans, 'call replica').events.map(({ name }) => name),
+    ['first_token'],
+  )
+  assert.deepEqual([...new Set(spans.map(({ service }) => service))].sort(), ['tunery', 'tunery-engine'])
+  for (const span of spans) assert.ok(span.start_ms >= root.start_ms - 5 && span.end_ms <= root.end_ms + 50, span.name)
+  // Its line in the log has both ids.
+  const line = logLines().find((each) => each.request_id === request_id && each.msg === 'request')!
+  assert.deepEqual([line.trace_id, line.route, line.status], [caller.trace_id, '/chat/completions', 200])
+})
+
+test('a malformed traceparent begins a new trace, and a caller that does not sample is followed', async () => {
+  const get = (header: string) =>
+    fetch(`${server.url}/models`, { headers: { authorization: `Bearer ${key}`, traceparent: header } })
+  for (const bad of [
+    '',
+    'nonsense',
+    `00-${'0'.repeat(32)}-${caller.span_id}-01`,
+    `ff-${'a'.repeat(32)}-${'b'.repeat(16)}-01`,
+  ])
+    assert.equal((await get(bad)).status, 200)
+  const unsampled = 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa'
+  assert.equal((await get(`00-${unsampled}-${caller.span_id}-00`)).status, 200)
+  await until('their spans', () => collector.spans.filter(({ name }) => name === 'GET /models').length === 4)
+  assert.ok(collector.spans.every(({ name, parent_id }) => name !== 'GET /models' || parent_id === ''))
+  assert.deepEqual(collector.of(unsampled), [])
+})
+
+test('a failure is marked by its code; a client that leaves ends its trace', async () => {
+  const missing = await api()('POST', '/chat/completions', { model: 'nobody', messages })
+  assert.equal(missing.status, 404)
+  await until('the failed span', () =>
+    collector.spans.some(
+      ({ name, failed, attributes }) =>
+        name === 'resolve model' && failed && attributes['error.type'] === 'model_not_found',
+    ),
+  )
+  const leaving = stream(`${server.url}/chat/completions`, key, {
+    model: tiny,
+    messages,
+    max_tokens: 2000,
+    stream: true,
+  })
+  await leaving.untilBytes(1)
+  leaving.hangUp()
+  await until('its span', () =>
+    collector.spans.some(
+      ({ name, attributes }) => name === 'POST /chat/completions' && attributes['tunery.client_left'] === true,
+    ),
+  )
+})
+
+test('a job is one trace with the request that created it: attempt, phases of the trainer, evaluations', async () => {
+  const { api: call, upload, events } = client(server.url, key)
+  const dataset = (await upload(colourRows(16))).body.id
+  const trace_id = 'bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb'
+  const config = { training_config: { epochs: 2, batch_size: 8 } }
+  const created = await call(
+    'POST',
+    '/fine-tuning/jobs',
+    { model_id: tiny, dataset_id: dataset, config },
+    { traceparent: `00-${trace_id}-${caller.span_id}-01` },
+  )
+  assert.equal(created.status, 201, JSON.stringify(created.body))
+  const { id } = created.body
+  await until('the trainer to have begun its log', () =>
+    existsSync(path.join(folder.dataDir, 'runs', id, '1', 'trainer.log')),
+  )
+  const [first] = readFileSync(path.join(folder.dataDir, 'runs', id, '1', 'trainer.log'), 'utf8').split('\n')
+  const { job, attempt, trace_id: logged } = JSON.parse(first!)
+  assert.deepEqual([job, attempt, logged], [id, 1, trace_id])
+  for await (const _ of events(id));
+  const spans = await traceWith(trace_id, 'work on job')
+  assert.ok(isConnected(spans, caller.span_id))
+  const attemptSpan = named(spans, 'work on job')
+  assert.deepEqual(pathTo(spans, attemptSpan), ['POST /fine-tuning/jobs', 'work on job'])
+  assert.equal(attemptSpan.attributes['tunery.outcome'], 'completed')
+  assert.equal(attemptSpan.attributes['tunery.job_id'], id)
+  for (const phase of ['starting', 'preparing', 'loading', 'training', 'converting'])
+    assert.deepEqual(pathTo(spans, named(spans, `trainer: ${phase}`)).at(-2), 'work on job', phase)
+  assert.ok(named(spans, 'record result'))
+})
+
+test('no span and no log line has a prompt, an answer or a key', async () => {
+  await until('the header of the operator', () => collector.headers.length > 0)
+  for (const headers of collector.headers) assert.equal(headers['x-collector-key'], 'secret-of-the-collector')
+  for (const text of [collector.text(), readFileSync(log, 'utf8')])
+    for (const secret of [key, 'swordfish', 'Bearer', 'secret-of-the-collector'])
+      assert.ok(!text.includes(secret), secret)
+  assert.ok(!collector.text().includes(folder.dataDir))
+})
+
+test('a collector that refuses or hangs costs no request, and its spans are counted', async () => {
+  const counts = async () => {
+    const text = await (await fetch(new URL('/metrics', server.url))).text()
+    return Object.fromEntries(
+      [...text.matchAll(/^tunery_trace_spans_total\{outcome="(\w+)"\} (\d+)$/gm)].map(([, name, count]) => [
+        name,
+        Number(count),
+      ]),
+    )
+  }
+  assert.ok((await counts()).exported! > 0)
+  collector.behaviour.status = 400
+  const chat = () => api()('POST', '/chat/completions', { model: tiny, messages, max_tokens: 1 })
+  assert.equal((await chat()).status, 200)
+  await until('failed spans', async () => ((await counts()).failed ?? 0) > 0)
+  collector.behaviour.hold = true
+  assert.equal((await chat()).status, 200)
+  assert.equal(logLines().filter(({ msg }) => msg === 'spans do not reach the collector').length >= 1, true)
+  assert.equal(await server.end('SIGTERM'), 0)
+})
