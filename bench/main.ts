@@ -15,6 +15,7 @@ const benches: Record<string, [command: string, ...args: string[]]> = {
   exports: [process.execPath, 'bench/exports/main.ts'],
   beside: [process.execPath, 'bench/beside.ts'],
   batches: [process.execPath, 'bench/batches.ts'],
+  tracing: [process.execPath, 'bench/tracing.ts'],
   autoscaler: [process.execPath, 'bench/autoscaler/main.ts'],
   'first-minute': [process.execPath, 'bench/first-minute.ts'],
 }

@@ -1,4 +1,5 @@
 // Traces, by OpenTelemetry's SDK. It is loaded only where the environment names a collector; elsewhere there is no span.
+import type { Context } from '@opentelemetry/api'
 import { createBoundedExport } from './bounded-export.ts'
 import { readTracingSettings } from './settings.ts'
 
@@ -96,7 +97,26 @@ export async function createTracing({ service, version, onSpans, onProblem }: Op
     consumer: SpanKind.CONSUMER,
   }
 
-  function begin(context: import('@opentelemetry/api').Context, name: string, options: SpanOptions): Span {
+  function headersOf(context: Context): Record<string, string> {
+    const carrier: Record<string, string> = {}
+    propagator.inject(context, carrier, defaultTextMapSetter)
+    return carrier
+  }
+
+  /** A span that is not sampled: it stands for all within it, and says so to the next process. */
+  function unsampled(trace_id: string, own: Context): Span {
+    const span: Span = {
+      trace_id,
+      headers: () => headersOf(own),
+      child: () => span,
+      set() {},
+      event() {},
+      end() {},
+    }
+    return span
+  }
+
+  function begin(context: Context, name: string, options: SpanOptions): Span {
     const { kind = 'internal', attributes, at = performance.now() } = options
     const span = tracer.startSpan(
       name,
@@ -104,14 +124,11 @@ export async function createTracing({ service, version, onSpans, onProblem }: Op
       context,
     )
     const own = trace.setSpan(ROOT_CONTEXT, span)
+    if (!span.isRecording()) return unsampled(span.spanContext().traceId, own)
     let ended = false
     return {
       trace_id: span.spanContext().traceId,
-      headers() {
-        const carrier: Record<string, string> = {}
-        propagator.inject(own, carrier, defaultTextMapSetter)
-        return carrier
-      },
+      headers: () => headersOf(own),
       child: (name, options = {}) => begin(own, name, options),
       set: (attributes) => void span.setAttributes(attributes),
       event: (name, attributes = {}) => void span.addEvent(name, attributes, performance.now()),

@@ -10,7 +10,8 @@ import { setTimeout as sleep } from 'node:timers/promises'
 const root = path.resolve(import.meta.dirname, '../..')
 const noLimits = path.join(import.meta.dirname, 'no-limits.json')
 
-export async function startService(settings: Record<string, string> = {}, existingDir?: string) {
+/** `quiet` throws its log away. */
+export async function startService(settings: Record<string, string> = {}, existingDir?: string, quiet = false) {
   const dataDir = existingDir ?? mkdtempSync(path.join(os.tmpdir(), 'tunery-bench-data-'))
   const child = spawn(process.execPath, [path.join(root, 'server/main.ts')], {
     cwd: root,
@@ -23,7 +24,7 @@ export async function startService(settings: Record<string, string> = {}, existi
       TUNERY_PLANS_FILE: noLimits,
       ...settings,
     },
-    stdio: ['ignore', 'pipe', 'inherit'],
+    stdio: ['ignore', 'pipe', quiet ? 'ignore' : 'inherit'],
   })
   // A failed benchmark must leave nothing running.
   process.once('exit', () => child.exitCode === null && child.signalCode === null && child.kill('SIGKILL'))

@@ -165,6 +165,35 @@ test('a job is one trace with the request that created it: attempt, phases of th
   assert.ok(named(spans, 'record result'))
 })
 
+test('the metrics have the same requests and the job, and those of the engine', async () => {
+  const text = await (await fetch(new URL('/metrics', server.url))).text()
+  const value = (series: string) => {
+    const line = text.split('\n').find((each) => each.startsWith(`${series} `))
+    assert.ok(line, `no ${series}`)
+    return Number(line.split(' ').at(-1))
+  }
+  const base = `base="${tiny}"`
+  assert.equal(value(`tunery_inference_requests_total{${base},kind="chat",outcome="complete"}`), 1)
+  await until('the client that left to be metered', async () =>
+    (await (await fetch(new URL('/metrics', server.url))).text()).includes(
+      `tunery_inference_requests_total{${base},kind="chat",outcome="client_left"} 1`,
+    ),
+  )
+  assert.ok(value(`tunery_inference_tokens_total{${base},type="completion"}`) >= 4)
+  assert.ok(value(`tunery_inference_time_to_first_token_seconds_count{${base}}`) >= 1)
+  assert.equal(value(`tunery_inference_time_per_output_token_seconds_count{${base}}`), 1)
+  assert.equal(value(`tunery_inference_load_seconds_count{${base}}`), 1)
+  assert.equal(value('tunery_job_attempts_total{outcome="completed"}'), 1)
+  assert.ok(value('tunery_trained_tokens_total') > 0)
+  assert.equal(value('tunery_engine_up'), 1)
+  assert.ok(value('tunery_engine_time_to_first_token_seconds_count') >= 2)
+  assert.ok(value('tunery_engine_kv_cache_limit_bytes') > value('tunery_engine_kv_cache_bytes'))
+  assert.ok(value('tunery_engine_slots') > 0)
+  // A name twice would end the scrape.
+  const names = [...text.matchAll(/^# TYPE (\S+)/gm)].map(([, name]) => name)
+  assert.equal(new Set(names).size, names.length)
+})
+
 test('no span and no log line has a prompt, an answer or a key', async () => {
   await until('the header of the operator', () => collector.headers.length > 0)
   for (const headers of collector.headers) assert.equal(headers['x-collector-key'], 'secret-of-the-collector')
