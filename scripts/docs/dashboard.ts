@@ -271,10 +271,14 @@ const rows: { title: string; panels: Panel[] }[] = [
     title: 'Database, disk, processes',
     panels: [
       {
-        title: 'Database',
-        about: 'Processes whose last look at the database succeeded.',
+        title: 'Database and storage',
+        about: 'Server processes of the installation, and those that reach the database and the storage of artifacts.',
         unit: 'short',
-        queries: [[`sum(tunery_database_up{${at}})`, 'up']],
+        queries: [
+          [`max(tunery_servers{${at}})`, 'servers'],
+          [`sum(tunery_database_up{${at}})`, 'reach the database'],
+          [`sum(tunery_storage_up{${at}})`, 'reach the storage'],
+        ],
       },
       {
         title: 'Time of a look at the database',

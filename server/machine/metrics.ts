@@ -3,7 +3,10 @@ import { statfs } from 'node:fs/promises'
 import type { Context } from '../feature.ts'
 import type { ReadableEngine } from './engine-state.ts'
 
-export function exportMachine({ metrics, queue, dataDir, min_free_mb, now }: Context, engine: ReadableEngine): void {
+export function exportMachine(
+  { metrics, queue, servers, artifacts, dataDir, min_free_mb, now }: Context,
+  engine: ReadableEngine,
+): void {
   const { queueEntries, queueAge, databaseUp, databaseSeconds, diskFree, diskKept, engineUp } = metrics
   metrics.onLook(
     async () => {
@@ -11,6 +14,7 @@ export function exportMachine({ metrics, queue, dataDir, min_free_mb, now }: Con
       const counts = await queue.counts()
       databaseUp.set(1)
       databaseSeconds.set((performance.now() - began) / 1000)
+      metrics.servers.set(Math.max(1, (await servers.list()).length))
       // A kind without entries is not among them.
       queueEntries.reset()
       queueAge.reset()
@@ -27,6 +31,7 @@ export function exportMachine({ metrics, queue, dataDir, min_free_mb, now }: Con
     diskFree.set(bavail * bsize)
     diskKept.set(min_free_mb * 1e6)
   })
+  metrics.onLook(async () => metrics.storageUp.set((await artifacts.problem()) === undefined ? 1 : 0))
   // The engine listens on a private socket, so its metrics are in the server's answer.
   metrics.onScrape(async () => {
     const text = await engine.read('/metrics')

@@ -267,6 +267,20 @@ export const serverMetrics = {
     unit: 'seconds',
     across: 'max',
   },
+  servers: {
+    type: 'gauge',
+    name: 'tunery_servers',
+    help: 'Server processes of the installation that live.',
+    unit: 'processes',
+    across: 'max',
+  },
+  storageUp: {
+    type: 'gauge',
+    name: 'tunery_storage_up',
+    help: 'Whether the storage of artifacts can be reached; always 1 for a data folder.',
+    unit: '0 or 1',
+    across: 'sum',
+  },
   diskFree: {
     type: 'gauge',
     name: 'tunery_storage_free_bytes',
