@@ -147,7 +147,7 @@ async function runHere(
   if (outcome.result && exit.status === 0) return ends('completed', complete(work, claim, job, outcome.result))
   if (stopping.aborted) return ends('interrupted', requeueOnShutdown(work, claim, job, exit))
   if (stopRequested.aborted) return ends('paused', pause(work, claim, job))
-  return endAsTrainerDid(work, claim, job, exit, outcome.failure)
+  return endAsTrainerDid(work, claim, job, exit, outcome.failure, observer)
 }
 
 /** Follows a run in the cluster, which goes on when this process ends. */
@@ -190,7 +190,7 @@ async function runInCluster(
   const paused = stopRequested.aborted || (await store.jobById(work.db, job.id))?.paused === 1
   if (paused) return ends('paused', pause(work, claim, job))
   if (ended.how === 'lost') return ends('died', retryAfterLoss(work, claim, job, ended.message))
-  return endAsTrainerDid(work, claim, job, ended.exit, outcome.failure)
+  return endAsTrainerDid(work, claim, job, ended.exit, outcome.failure, observer)
 }
 
 const ends = async (outcome: AttemptOutcome, write: Promise<void>): Promise<AttemptOutcome> => {
@@ -219,11 +219,12 @@ async function endAsTrainerDid(
   job: store.JobRow,
   exit: TrainerExit,
   failure: { code: string; message: string } | undefined,
+  { log_fields }: AttemptObserver,
 ): Promise<AttemptOutcome> {
   if (failure?.code === 'storage_full') return ends('waiting', waitForDiskSpace(work, claim, job))
   if (failure) return ends('failed', fail(work, claim, job, failure))
   const how = exit.signal ? `was ended by ${exit.signal}` : `ended with status ${exit.status}`
-  work.log.warn({ ...observer.log_fields, exit }, 'a trainer died')
+  work.log.warn({ ...log_fields, exit }, 'a trainer died')
   const hint = exit.signal === 'SIGKILL' ? ' The machine may have run out of memory: try a smaller batch_size.' : ''
   return ends('died', retryAfterCrash(work, claim, job, `The trainer ${how}`, hint))
 }

@@ -147,10 +147,9 @@ test('a job is one trace with the request that created it: attempt, phases of th
   )
   assert.equal(created.status, 201, JSON.stringify(created.body))
   const { id } = created.body
-  await until('the trainer to have begun its log', () =>
-    existsSync(path.join(folder.dataDir, 'runs', id, '1', 'trainer.log')),
-  )
-  const [first] = readFileSync(path.join(folder.dataDir, 'runs', id, '1', 'trainer.log'), 'utf8').split('\n')
+  const file = path.join(folder.dataDir, 'runs', id, '1', 'trainer.log')
+  await until('the trainer to have begun its log', () => existsSync(file) && readFileSync(file, 'utf8').includes('\n'))
+  const [first] = readFileSync(file, 'utf8').split('\n')
   const { job, attempt, trace_id: logged } = JSON.parse(first!)
   assert.deepEqual([job, attempt, logged], [id, 1, trace_id])
   for await (const _ of events(id));
