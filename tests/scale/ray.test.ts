@@ -156,6 +156,39 @@ test('a paused job leaves the cluster and resumes where it was; a cancelled one 
   await until('its files to be removed', () => !existsSync(path.join(folder.dataDir, 'runs', id)))
 })
 
+test('two machines train together as one does, and the death of one is no error of the job', rayTest, async () => {
+  const training_config = { epochs: 40, batch_size: 4, learning_rate: 0.001 }
+  const lossesOf = async (id: string) =>
+    new Map((await eventsOf(id)).flatMap(({ data }) => (data?.losses ?? []) as [number, number][]))
+  const alone = await create(training_config)
+  await completed(alone)
+  await server.end('SIGTERM')
+  Object.assign(folder.env, { TUNERY_TRAINER_PROCESSES: '2', TUNERY_RAY_MACHINES: '2' })
+  await startServer()
+  try {
+    const together = await create(training_config)
+    await api.untilEvent(together, ({ type }) => type === 'checkpoint')
+    const trainers = nodes.map((node) => cluster.processes(/-m trainer\.cli\.train/, node))
+    assert.ok(
+      trainers.every((found) => found.length > 0),
+      'one on each machine',
+    )
+    // The second machine's, which reports nothing itself.
+    const second = trainers.flat().find((pid) => readFileSync(`/proc/${pid}/environ`).includes('\0RANK=1\0'))!
+    process.kill(second, 'SIGKILL')
+    await api.untilEvent(together, ({ data }) => data?.resumed_from_step !== undefined)
+    await completed(together)
+    const [one, two] = [await lossesOf(alone), await lossesOf(together)]
+    assert.equal(two.size, 160)
+    for (const [step, loss] of two)
+      assert.ok(Math.abs(loss - one.get(step)!) < 0.003 * one.get(step)!, `step ${step}: ${loss}, ${one.get(step)}`)
+  } finally {
+    await server.end('SIGTERM')
+    Object.assign(folder.env, { TUNERY_TRAINER_PROCESSES: '1', TUNERY_RAY_MACHINES: '1' })
+    await startServer()
+  }
+})
+
 test('a machine killed in the middle of a training: it resumes on the other from its checkpoint', rayTest, async () => {
   const id = await create(long)
   const { data: last } = await api.untilEvent(id, ({ type }) => type === 'checkpoint')

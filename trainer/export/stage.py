@@ -128,9 +128,9 @@ def run_stage(name: str, stage: Stage, folder_name: str, protocol: Protocol) -> 
     protocol.emit("result", name, **result, peak_memory_mb=round(peak_bytes() / 1e6))
 
 
-def explain_export(problem: BaseException) -> JobError:
+def explain_export(problem: BaseException) -> JobError | None:
     error = explain(problem)
-    if error.code != "out_of_memory":
+    if error is None or error.code != "out_of_memory":
         return error
     return JobError(
         "out_of_memory", "The machine's memory is not enough for this export. Try again when less is running."

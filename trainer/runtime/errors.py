@@ -22,12 +22,27 @@ def without_paths(text: str) -> str:
     return PATHS.sub("", text)
 
 
-def explain(problem: BaseException) -> JobError:
-    """Converts any failure to a JobError. Out of memory has several forms: Python's, CUDA's, and the CPU allocator's
+# What gloo and NCCL say when another process of the run is gone.
+LOST_PEER = re.compile(r"connection (closed|reset|refused)|broken pipe|socket timeout|timed out|remote process", re.I)
+
+
+def peer_is_lost(problem: BaseException) -> bool:
+    """Whether a failure only says that another process of a distributed run has ended: the cause is there."""
+    kinds = {kind.__name__ for kind in type(problem).__mro__}
+    if kinds & {"DistBackendError", "DistNetworkError", "DistStoreError"}:
+        return True
+    return "RuntimeError" in kinds and "gloo" in str(problem).lower() and bool(LOST_PEER.search(str(problem)))
+
+
+def explain(problem: BaseException) -> JobError | None:
+    """Converts any failure of this process to a JobError; None if another process has failed, so that the run is tried
+    again. Out of memory has several forms: Python's, CUDA's, and the CPU allocator's
     RuntimeError. So does a full disk: Python's errors, and those of the libraries that write.
     """
     if isinstance(problem, JobError):
         return problem
+    if peer_is_lost(problem):
+        return None
     text = str(problem).lower()
     if (
         isinstance(problem, MemoryError)
