@@ -142,6 +142,7 @@ test('the image has no data, no tests and no test packages', () => {
     'scripts',
     'sdk',
     'server',
+    'telemetry',
     'trainer',
     'tunery',
   ]

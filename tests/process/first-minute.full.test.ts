@@ -33,7 +33,19 @@ after(() => {
 /** A copy of this checkout with these parts of what it has installed in `.local`, and these stamps. */
 function copyCheckout(name: string, installed: string[], stamps: string[]): string {
   const checkout = path.join(folder, name)
-  const sources = ['cli', 'contract', 'engine', 'examples', 'lib', 'scripts', 'sdk', 'server', 'trainer', 'web']
+  const sources = [
+    'cli',
+    'contract',
+    'engine',
+    'examples',
+    'lib',
+    'scripts',
+    'sdk',
+    'server',
+    'telemetry',
+    'trainer',
+    'web',
+  ]
   for (const each of [...sources, 'package.json', 'package-lock.json', 'tsconfig.json', '.npmrc', 'tunery'])
     cpSync(path.join(root, each), path.join(checkout, each), { recursive: true })
   symlinkSync(path.join(root, 'node_modules'), path.join(checkout, 'node_modules'))

@@ -1,6 +1,8 @@
 // Traces from a request to the engine and from a job to its trainer: the real exporter, and a collector that decodes.
 import assert from 'node:assert/strict'
 import { existsSync, readFileSync, rmSync } from 'node:fs'
+import http from 'node:http'
+import type { AddressInfo } from 'node:net'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
 import { client, colourRows, until } from '../support/client.ts'
@@ -14,8 +16,20 @@ let folder: DataFolder
 let server: RunningServer
 let key: string
 let log: string
+/** A server of a model that keeps the headers of its requests. */
+let upstream: http.Server
+const upstreamHeaders: http.IncomingHttpHeaders[] = []
 before(async () => {
   collector = await startCollector()
+  upstream = http.createServer((request, response) => {
+    if (request.method === 'POST') upstreamHeaders.push(request.headers)
+    request.resume().on('end', () => {
+      response.writeHead(request.method === 'POST' ? 400 : 200, { 'content-type': 'application/json' })
+      response.end(JSON.stringify({ object: 'list', data: [{ id: 'far' }], error: { message: 'no', type: 'x' } }))
+    })
+  })
+  await new Promise<void>((resolve) => upstream.listen(0, '127.0.0.1', resolve))
+  const { port } = upstream.address() as AddressInfo
   log = path.join(process.env.TMPDIR ?? '/tmp', `tunery-traces-${process.pid}.log`)
   folder = dataFolder(
     'traces',
@@ -25,6 +39,7 @@ before(async () => {
       OTEL_EXPORTER_OTLP_ENDPOINT: collector.url,
       OTEL_EXPORTER_OTLP_HEADERS: 'x-collector-key=secret-of-the-collector',
       OTEL_BSP_SCHEDULE_DELAY: '100',
+      TUNERY_UPSTREAMS: JSON.stringify([{ model: 'far', url: `http://127.0.0.1:${port}`, kind: 'openai' }]),
       OTEL_RESOURCE_ATTRIBUTES: 'deployment.environment=test',
     },
     { log },
@@ -35,6 +50,7 @@ before(async () => {
 after(async () => {
   folder.remove()
   rmSync(log)
+  upstream.close()
   await collector.close()
 })
 
@@ -108,6 +124,17 @@ test('a malformed traceparent begins a new trace, and a caller that does not sam
   await until('their spans', () => collector.spans.filter(({ name }) => name === 'GET /models').length === 4)
   assert.ok(collector.spans.every(({ name, parent_id }) => name !== 'GET /models' || parent_id === ''))
   assert.deepEqual(collector.of(unsampled), [])
+})
+
+test('an upstream gets the trace, with the span that calls it', async () => {
+  const trace_id = 'cccccccccccccccccccccccccccccccc'
+  const header = { traceparent: `00-${trace_id}-${caller.span_id}-01`, tracestate: 'vendor=1' }
+  assert.equal((await api()('POST', '/chat/completions', { model: 'far', messages }, header)).status, 400)
+  const spans = await traceWith(trace_id, 'POST /chat/completions')
+  const [sent] = upstreamHeaders
+  assert.equal(sent!.traceparent, `00-${trace_id}-${named(spans, 'call replica').span_id}-01`)
+  assert.equal(sent!.tracestate, 'vendor=1')
+  assert.ok(named(spans, 'call replica').failed)
 })
 
 test('a failure is marked by its code; a client that leaves ends its trace', async () => {
