@@ -7,6 +7,7 @@ const python = path.join(root, '.local/python/bin/python')
 const benches: Record<string, [command: string, ...args: string[]]> = {
   serving: [process.execPath, 'bench/serving/main.ts'],
   gateway: [process.execPath, 'bench/serving/main.ts', '--only', 'gateway'],
+  redis: [process.execPath, 'bench/redis.ts'],
   training: [python, '-m', 'bench.training.run'],
   preferences: [python, '-m', 'bench.training.preferences'],
   validation: [python, '-m', 'bench.validation'],

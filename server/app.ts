@@ -16,6 +16,7 @@ import { validatorCompiler } from './http/mount.ts'
 import { describeApi } from './http/openapi.ts'
 import { addSecurityHooks, type SecuritySettings } from './http/security-headers.ts'
 import type { Limits } from './limits/index.ts'
+import type { WindowCounters } from './redis/window-counter.ts'
 import type { Sessions, SignInThrottle } from './sign-in/index.ts'
 import type { Reserve } from './storage/disk-space.ts'
 import type { ServerMetrics } from './telemetry/metrics.ts'
@@ -27,6 +28,7 @@ interface Needs {
   accounts: Accounts
   sessions: Sessions
   signInThrottle: SignInThrottle
+  windowCounters: WindowCounters
   limits: Limits
   idempotency: Idempotency
   reserve: Reserve
@@ -101,6 +103,7 @@ export async function buildApp(
     { find: services.accounts.findKey, findSession: services.sessions.find },
     services.limits,
     services.signInThrottle.countRequest,
+    services.windowCounters,
     settings.public_url && new URL(settings.public_url).origin,
   )
   for (const feature of services.features) feature.mount?.(app)

@@ -71,6 +71,22 @@ const gpuKinds = commaSeparated(
     return { type, memory_mb: Number(memory_mb) }
   }),
 )
+const redisUrl = z.string().refine(isRedisUrl, {
+  error:
+    'must be redis://[user:password@]host[:port][/number], or rediss:// with TLS, with ?prefix=NAME at most behind it; ' +
+    'write special characters of a password as %XX',
+})
+function isRedisUrl(text: string): boolean {
+  if (!URL.canParse(text)) return false
+  const { protocol, hostname, pathname, searchParams, hash } = new URL(text)
+  return (
+    /^rediss?:$/.test(protocol) &&
+    hostname !== '' &&
+    /^(\/\d{0,5})?$/.test(pathname) &&
+    hash === '' &&
+    [...searchParams].every(([name, value]) => name === 'prefix' && /^[\w:.-]{1,100}$/.test(value))
+  )
+}
 function isNetwork(text: string): boolean {
   const [address = '', bits, ...more] = text.split('/')
   const maxBits = { 4: 32, 6: 128 }[isIP(address)]
@@ -297,7 +313,11 @@ const settings = {
     text,
     'Postgres to use instead of SQLite: postgres://user:password@host/database. In trial: backups are those of Postgres.',
   ),
-  redis_url: optional(text, 'Redis for limits shared by several processes. No effect yet.'),
+  redis_url: optional(
+    redisUrl,
+    'Redis by which several server processes share limits, revocations and switches of names: ' +
+      'redis://user:password@host:6379/0, rediss:// with TLS. ?prefix=NAME: the beginning of its keys.',
+  ),
   storage_url: optional(
     storageUrl,
     'Storage that several machines share: s3://bucket/prefix?endpoint=https://…&region=…, with credentials as the AWS SDK ' +
@@ -389,7 +409,7 @@ export function readConfig(env: NodeJS.ProcessEnv): Config {
     if (result.success) config[name] = result.data
     else
       problems.push(
-        `${envName(name)} is ${secretSettings.has(name) ? 'no such key' : `'${given}'`}: ` +
+        `${envName(name)} ${secretSettings.has(name) ? 'is no such key' : addressSettings.has(name) ? 'cannot be used' : `is '${given}'`}: ` +
           `${result.error.issues.map((issue) => issue.message).join('; ')}.`,
       )
   }
@@ -417,6 +437,15 @@ const redactKeys = (value: unknown) =>
 
 /** Settings whose values are never shown. */
 const secretSettings = new Set(['huggingface_token', 'oidc_client_secret', 'ray_token', 'key', 'api_key'])
+/** Addresses that may have a password. */
+const addressSettings = new Set(['database_url', 'redis_url'])
+/** An address without its password; nothing of what is no address. */
+const redactPassword = (address: unknown) => {
+  if (typeof address !== 'string') return address
+  const parsed = URL.parse(address)
+  if (parsed === null) return '…'
+  return parsed.password ? address.replace(`:${parsed.password}@`, ':…@') : address
+}
 
 /** Every setting with its environment variable, current value and default. */
 export function describeConfig(config: Config) {
@@ -425,7 +454,11 @@ export function describeConfig(config: Config) {
   return Object.entries(settings).map(([name, { default: fallback, about }]) => ({
     name: envName(name),
     value:
-      secretSettings.has(name) && config[name as keyof Config] ? '…' : redactKeys(shown(config[name as keyof Config])),
+      secretSettings.has(name) && config[name as keyof Config]
+        ? '…'
+        : addressSettings.has(name)
+          ? (redactPassword(config[name as keyof Config]) ?? null)
+          : redactKeys(shown(config[name as keyof Config])),
     default: fallback ?? null,
     about,
   }))

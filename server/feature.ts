@@ -6,6 +6,9 @@ import type { Servers } from './cluster/servers.ts'
 import type { Config } from './config.ts'
 import type { Db } from './db/open.ts'
 import type { Queue } from './queue/queue.ts'
+import type { Changes } from './redis/changes.ts'
+import type { Redis } from './redis/connection.ts'
+import type { WindowCounters } from './redis/window-counter.ts'
 import type { TrainingSetup } from './setup/index.ts'
 import type { Reserve } from './storage/disk-space.ts'
 import type { Artifacts } from './storage/objects/index.ts'
@@ -20,6 +23,10 @@ export interface Context {
   /** The other server processes of the installation, and what they tell each other. */
   servers: Servers
   notifications: Notifications
+  /** The Redis that the installation's processes share, if it has one. */
+  redis: Redis | undefined
+  changes: Changes
+  windowCounters: WindowCounters
   log: Logger
   metrics: ServerMetrics
   /** Undefined where no collector is set. */

@@ -24,6 +24,9 @@ import { createLimits } from './limits/index.ts'
 import { createMachineFeature } from './machine/feature.ts'
 import { readPlans } from './plans.ts'
 import { createQueue } from './queue/queue.ts'
+import { createChanges } from './redis/changes.ts'
+import { openRedis } from './redis/open.ts'
+import { createWindowCounters } from './redis/window-counter.ts'
 import { createTrainingSetup, setupRoutes } from './setup/index.ts'
 import { createSharingFeature } from './sharing/feature.ts'
 import { createSignInFeature } from './sign-in/feature.ts'
@@ -67,6 +70,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     now: Date.now,
   })
   const notifications = await openNotifications(db, log, config.database_url)
+  const redis = config.redis_url === undefined ? undefined : await openRedis(config.redis_url, db, log)
   const stopping = new AbortController()
   const stopDeadline = new AbortController()
   const trainingSetup = createTrainingSetup({
@@ -97,6 +101,9 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     queue: createQueue({ db, server: servers.id, notifications }),
     servers,
     notifications,
+    redis,
+    changes: createChanges(notifications, redis),
+    windowCounters: createWindowCounters(redis),
     log,
     metrics,
     tracing,
@@ -113,7 +120,13 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     now: Date.now,
   }
   const plans = readPlans(config)
-  const limits = createLimits({ ...context, plans })
+  const limits = createLimits({
+    ...context,
+    plans,
+    shared: redis && { redis, changes: context.changes },
+    several: config.database_url !== undefined,
+  })
+  redis?.onAway((away) => context.metrics.redisAway.set(away ? 1 : 0))
   const engine = createEngine(context)
 
   const withAccounts = createAccountsFeature(context, { plans, limits })
@@ -217,7 +230,8 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     /** What operators should know although the service takes requests. */
     async warnings() {
       const storage = await artifacts.problem()
-      return storage === undefined ? [] : [storage]
+      const problems = storage === undefined ? [] : [storage]
+      return redis?.isAway() ? [...problems, 'Redis does not answer: each server counts limits by itself'] : problems
     },
     /** Removes leftovers of a crash. Call it before requests are accepted. */
     async sweep() {
@@ -259,6 +273,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
       await inference.close()
       await engine.stop()
       await usage.close()
+      await redis?.close()
       await tracing?.close()
       artifacts.close()
       await db.destroy()

@@ -1,35 +1,35 @@
 import pino from 'pino'
 import { type Accounts, createAccounts } from '../../server/accounts/index.ts'
-import { type Notifications, openNotifications } from '../../server/cluster/notifications.ts'
+import { openNotifications } from '../../server/cluster/notifications.ts'
 import { readConfig } from '../../server/config.ts'
 import { type Db, openDatabase } from '../../server/db/open.ts'
 import { commandLineActor } from '../../server/events/audit.ts'
 import { createLimits } from '../../server/limits/index.ts'
 import { readPlans } from '../../server/plans.ts'
+import { type Changes, createChanges } from '../../server/redis/changes.ts'
 import type { GlobalOptions } from '../support/options.ts'
 import { show } from '../support/output.ts'
 import { readName } from './names.ts'
 
 /** Runs `work` on the accounts in the data folder's database. Safe while a server runs. */
-export async function withAccounts<T>(
-  work: (accounts: Accounts, db: Db, notifications: Notifications) => Promise<T>,
-): Promise<T> {
+export async function withAccounts<T>(work: (accounts: Accounts, db: Db, changes: Changes) => Promise<T>): Promise<T> {
   const config = readConfig(process.env)
   const log = pino({ level: 'silent' })
   const db = await openDatabase(config.data_dir, config.database_url)
   const notifications = await openNotifications(db, log, config.database_url)
+  const changes = createChanges(notifications)
   try {
     const plans = readPlans(config)
     const accounts = createAccounts({
       db,
-      notifications,
+      changes,
       plans,
       limits: createLimits({ db, plans, log }),
       defaultTier: config.default_tier,
       log,
     })
     await accounts.ensureOwner()
-    return await work(accounts, db, notifications)
+    return await work(accounts, db, changes)
   } finally {
     await notifications.close()
     await db.destroy()

@@ -11,10 +11,10 @@ interface Options extends GlobalOptions {
 
 /** Prints a link that signs the operator, or the member with an email, in to the dashboard once. */
 export async function createSignInLink({ email, json }: Options): Promise<void> {
-  const made = await withAccounts((accounts, db, notifications) => {
-    const sessions = createSessions(db, notifications, Date.now)
+  const made = await withAccounts((accounts, db, changes) => {
+    const sessions = createSessions(db, changes, Date.now)
     const throttle = createSignInThrottle(Date.now)
-    return createSignIn({ db, accounts, sessions, throttle, now: Date.now }).createLink(email)
+    return createSignIn({ db, accounts, sessions, throttle, changes, now: Date.now }).createLink(email)
   })
   const link = `${address()}/sign-in#${made.token}`
   const { name, email: theirs } = made.user

@@ -5,34 +5,35 @@ import { roleScopes, type Scope } from '../../contract/scopes.ts'
 import { createTtlCache } from '../../lib/ttl-cache.ts'
 import type { Db } from '../db/open.ts'
 import type { Caller } from '../http/auth.ts'
+import { type Changes, cacheTtl_ms } from '../redis/changes.ts'
 import { hashOf, isWellFormed, prefixLength } from './key-format.ts'
 import * as store from './store.ts'
 
 export interface Callers {
   /**
    * The caller of a key; undefined for a malformed, unknown, revoked or expired key. A change made by another process
-   * takes effect within half a second. `knownOnly`: look up only keys that were valid before.
+   * takes effect within half a second, and with Redis when the caller's version is checked. `knownOnly`: look up only keys that were valid before.
    */
   find(key: string, knownOnly?: boolean): Promise<Caller | undefined>
-  /** Clears the cache after a change to keys, members or accounts. */
-  invalidate(): void
   /** Writes the last-used times of keys. */
   flush(): Promise<void>
 }
 
-/** How long a valid key is cached: another process may revoke it in the database. */
-const cacheTtl_ms = 500
 const verified_max = 10_000
 /** The resolution of last-used times. */
 const minute_ms = 60_000
 
-export function createCallers(db: Db, log: Logger, now: () => number): Callers {
+export function createCallers(db: Db, changes: Changes, log: Logger, now: () => number): Callers {
   const known = createTtlCache<{ caller: Caller; expires_at: number }>(cacheTtl_ms)
-  /** Hashes of keys that were valid once: they are still accepted from an address throttled for wrong keys. */
-  const verifiedHashes = new Set<string>()
+  changes.onAnnounced(known.clear)
+  /**
+   * Hashes of keys that were valid once, with their account: they are still accepted from an address throttled for wrong
+   * keys.
+   */
+  const verifiedHashes = new Map<string, string>()
   let used = new Map<string, number>()
 
-  async function lookUp(key: string, keyHash: string) {
+  async function lookUp(key: string, keyHash: string, version: string | undefined) {
     for (const row of await store.usable(db, key.slice(0, prefixLength))) {
       if (!timingSafeEqual(Buffer.from(keyHash, 'hex'), Buffer.from(row.hash, 'hex'))) continue
       const minute = Math.floor(now() / minute_ms) * minute_ms
@@ -48,9 +49,10 @@ export function createCallers(db: Db, log: Logger, now: () => number): Callers {
         scopes: granted.filter((scope) => roleScopes[row.role].includes(scope)),
         tier,
         suspended: row.suspended_at !== null,
+        ...(changes.shared && { version: version ?? '' }),
       }
       if (verifiedHashes.size >= verified_max) verifiedHashes.clear()
-      verifiedHashes.add(keyHash)
+      verifiedHashes.set(keyHash, account_id)
       return { caller, expires_at: row.expires_at ?? Number.POSITIVE_INFINITY }
     }
     return undefined
@@ -60,12 +62,13 @@ export function createCallers(db: Db, log: Logger, now: () => number): Callers {
     async find(key, knownOnly = false) {
       if (!isWellFormed(key)) return undefined
       const keyHash = hashOf(key)
-      if (knownOnly && !verifiedHashes.has(keyHash)) return undefined
-      const found = await known.getOrLoad(keyHash, () => lookUp(key, keyHash))
+      const account_id = verifiedHashes.get(keyHash)
+      if (knownOnly && account_id === undefined) return undefined
+      // As it was before the lookup: a change during it must show.
+      const version = account_id === undefined ? undefined : changes.version(account_id)
+      const found = await known.getOrLoad(keyHash, () => lookUp(key, keyHash, version), version)
       return found && found.expires_at > now() ? found.caller : undefined
     },
-
-    invalidate: known.clear,
 
     async flush() {
       if (used.size === 0) return

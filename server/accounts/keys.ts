@@ -9,6 +9,7 @@ import type { Db, Trx } from '../db/open.ts'
 import { type Page, pageOf } from '../db/page.ts'
 import { type Actor, recordAuditEntry } from '../events/audit.ts'
 import type { Caller } from '../http/auth.ts'
+import type { Changes } from '../redis/changes.ts'
 import { hashOf, newKey, prefixLength } from './key-format.ts'
 import * as store from './store.ts'
 
@@ -24,8 +25,8 @@ export interface Keys {
   revoke(caller: Caller, id: string): Promise<{ id: string; deleted: true }>
 }
 
-/** `invalidateCallers` is called after a committed change to what keys may do. */
-export function createKeys(db: Db, invalidateCallers: () => void, now: () => number): Keys {
+/** `announce` is called after a committed change to what keys may do. */
+export function createKeys(db: Db, announce: Changes['announce'], now: () => number): Keys {
   const toResponse = (row: store.KeyRow): ApiKey => {
     const { id, name, prefix, user_id } = row
     return {
@@ -146,7 +147,7 @@ export function createKeys(db: Db, invalidateCallers: () => void, now: () => num
         await store.updateKey(trx, id, { revoked_at: now() })
         await recordAuditEntry(trx, caller, 'key.revoked', id, { name, user_id }, now())
       })
-      invalidateCallers()
+      await announce(caller.account_id)
       return { id, deleted: true }
     },
   }

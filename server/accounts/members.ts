@@ -8,6 +8,7 @@ import type { Db, Trx } from '../db/open.ts'
 import { type Page, pageOf } from '../db/page.ts'
 import { type AccountActor, recordAuditEntry } from '../events/audit.ts'
 import type { Caller } from '../http/auth.ts'
+import type { Changes } from '../redis/changes.ts'
 import * as store from './store.ts'
 
 export interface Members {
@@ -30,8 +31,8 @@ export const memberResponse = ({ id, name, email, role, created_at }: store.User
   created_at: isoTime(created_at),
 })
 
-/** `invalidateCallers` is called after a committed change to what keys may do. */
-export function createMembers(db: Db, invalidateCallers: () => void, now: () => number): Members {
+/** `announce` is called after a committed change to what keys may do. */
+export function createMembers(db: Db, announce: Changes['announce'], now: () => number): Members {
   async function find(trx: Db | Trx, { account_id }: Caller, id: string): Promise<store.UserRow> {
     const row = await store.member(trx, account_id, id)
     if (!row) throw new ApiError('member_not_found', `There is no member '${id}'.`)
@@ -123,7 +124,7 @@ export function createMembers(db: Db, invalidateCallers: () => void, now: () => 
         await recordAuditEntry(trx, caller, 'member.changed', id, { from: was, to: values }, now())
         return memberResponse({ ...before, ...values })
       })
-      invalidateCallers()
+      await announce(caller.account_id)
       return member
     },
 
@@ -140,7 +141,7 @@ export function createMembers(db: Db, invalidateCallers: () => void, now: () => 
         await recordAuditEntry(trx, caller, 'member.changed', before.id, { from, to }, now())
         return memberResponse({ ...before, ...to })
       })
-      invalidateCallers()
+      await announce(caller.account_id)
       return member
     },
 
@@ -157,7 +158,7 @@ export function createMembers(db: Db, invalidateCallers: () => void, now: () => 
         await store.removeSignInOf(trx, id)
         await recordAuditEntry(trx, caller, 'member.removed', id, { name: before.name }, now())
       })
-      invalidateCallers()
+      await announce(caller.account_id)
       return { id, deleted: true }
     },
   }

@@ -10,6 +10,7 @@ import type { Db, Trx } from '../db/open.ts'
 import { type Page, pageOf } from '../db/page.ts'
 import { type Actor, recordAuditEntry } from '../events/audit.ts'
 import type { Plans } from '../plans.ts'
+import type { Changes } from '../redis/changes.ts'
 import type { Keys } from './keys.ts'
 import { memberResponse } from './members.ts'
 import * as store from './store.ts'
@@ -35,11 +36,11 @@ interface Options {
   defaultTier: string
   keys: Keys
   /** Called after a committed change to what keys may do. */
-  invalidateCallers(): void
+  announce: Changes['announce']
   now(): number
 }
 
-export function createOperator({ db, plans, defaultTier, keys, invalidateCallers, now }: Options): Operator {
+export function createOperator({ db, plans, defaultTier, keys, announce, now }: Options): Operator {
   async function toResponse(row: store.AccountRow): Promise<Account> {
     const { id, name, tier, suspended_at, created_at } = row
     const status = suspended_at === null ? 'active' : 'suspended'
@@ -121,7 +122,7 @@ export function createOperator({ db, plans, defaultTier, keys, invalidateCallers
         await store.updateAccount(trx, id, values)
         await recordAuditEntry(trx, { ...by, account_id: id }, 'account.changed', id, { name, tier, status }, now())
       })
-      invalidateCallers()
+      await announce(id)
       return toResponse({ ...before, ...values })
     },
   }

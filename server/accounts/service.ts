@@ -8,7 +8,6 @@ import type { NewApiKey } from '../../contract/keys.ts'
 import type { ScopePreset } from '../../contract/scopes.ts'
 import { runPeriodically } from '../../lib/periodic.ts'
 import { isoTime } from '../../lib/utc-day.ts'
-import type { Notifications } from '../cluster/notifications.ts'
 import { ConfigError } from '../config.ts'
 import type { Db } from '../db/open.ts'
 import { type Page, pageOf } from '../db/page.ts'
@@ -16,6 +15,7 @@ import { commandLineActor } from '../events/audit.ts'
 import type { Caller } from '../http/auth.ts'
 import type { Limits } from '../limits/index.ts'
 import type { Plans } from '../plans.ts'
+import type { Changes } from '../redis/changes.ts'
 import { createCallers } from './callers.ts'
 import { createKeys, type Keys } from './keys.ts'
 import { createMembers, type Members } from './members.ts'
@@ -36,7 +36,7 @@ export interface Accounts {
   createAccount(name: string): Promise<{ account_id: string; user_id: string }>
   /** Creates a key from the command line for a member, by default the installation's owner. */
   createKey(name: string, preset: ScopePreset, user_id?: string): Promise<NewApiKey>
-  /** The caller of a key. A key revoked by any process is rejected within half a second. */
+  /** The caller of a key. See Callers.find. */
   findKey(key: string, knownOnly?: boolean): Promise<Caller | undefined>
   /**
    * Acquires a concurrency slot of the account for background work and returns its release function. Undefined if no
@@ -55,31 +55,22 @@ export interface Accounts {
 
 interface Options {
   db: Db
-  notifications: Notifications
   plans: Plans
   limits: Limits
   defaultTier: string
+  changes: Changes
   log: Logger
   now?: () => number
 }
 
 const flush_ms = 15_000
 
-export function createAccounts({
-  db,
-  notifications,
-  plans,
-  limits,
-  defaultTier,
-  log,
-  now = Date.now,
-}: Options): Accounts {
-  const callers = createCallers(db, log, now)
-  notifications.on('callers', callers.invalidate)
-  const changed = () => notifications.publish('callers')
-  const keys = createKeys(db, changed, now)
-  const members = createMembers(db, changed, now)
-  const operator = createOperator({ db, plans, defaultTier, keys, invalidateCallers: changed, now })
+export function createAccounts({ db, plans, limits, defaultTier, changes, log, now = Date.now }: Options): Accounts {
+  const callers = createCallers(db, changes, log, now)
+  const { announce } = changes
+  const keys = createKeys(db, announce, now)
+  const members = createMembers(db, announce, now)
+  const operator = createOperator({ db, plans, defaultTier, keys, announce, now })
 
   async function createAccount(name: string) {
     const { account, owner } = await db

@@ -12,10 +12,10 @@ export interface Running {
 
 /**
  * `work`: the queue has new work. `change`: the object `ref` has new events or another status. `stop`: work on `ref` is
- * to stop, for the reason `detail`. `callers`: keys, sessions, members or accounts have changed. `names`: what the name of
- * a model stands for has changed. `download`: the download of the base `ref` has changed.
+ * to stop, for the reason `detail`. `account`: keys, sessions, members, names or models of the account `ref` have changed.
+ * `download`: the download of the base `ref` has changed.
  */
-export type Topic = 'work' | 'change' | 'stop' | 'callers' | 'names' | 'download'
+export type Topic = 'work' | 'change' | 'stop' | 'account' | 'download'
 
 export interface Notification {
   topic: Topic

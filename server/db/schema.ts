@@ -661,7 +661,13 @@ interface TrainingRunLines {
   line_json: string
 }
 
+interface Installation {
+  /** Names what the installation keeps outside of its database. One row. */
+  id: string
+}
+
 export interface Schema {
+  installation: Installation
   accounts: Accounts
   users: Users
   api_keys: ApiKeys

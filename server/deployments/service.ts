@@ -245,7 +245,7 @@ export function createDeployments({
       await also(trx)
       return pending
     })
-    inference.aliasesChanged()
+    await inference.aliasesChanged(account_id)
     return waited
   }
 
@@ -284,7 +284,7 @@ export function createDeployments({
           await recordAuditEntry(trx, by, 'deployment.created', deployment.id, { name, model }, time)
           if (needsWeights) await downloads.request(trx, by, model)
         })
-        inference.aliasesChanged()
+        await inference.aliasesChanged(account_id)
       } catch (error) {
         if (/UNIQUE|duplicate key/i.test((error as Error).message)) throw nameTaken()
         throw error
@@ -406,7 +406,7 @@ export function createDeployments({
         if (removed.numDeletedRows > 0n)
           await recordAuditEntry(trx, by, 'deployment.deleted', id, { name, model }, now())
       })
-      inference.aliasesChanged()
+      await inference.aliasesChanged(by.account_id)
       const pending = pendingOf(deployment)
       if (pending) await evaluations.cancel(by, pending.evaluation).catch(unlessRefused)
       return { id, deleted: true }

@@ -1,22 +1,23 @@
 // Throttles wrong keys per client address, so that guessing keys blocks only the address that guesses.
 import { isIPv6 } from 'node:net'
 import ipaddr from 'ipaddr.js'
-import { RateLimiterMemory } from 'rate-limiter-flexible'
+import type { WindowCounters } from '../redis/window-counter.ts'
 import type { Window } from './limits.ts'
 
 export const wrongKeysPerMinute = 30
-const minute_s = 60
+const minute_ms = 60_000
 
 export interface AuthThrottle {
   /** Unix ms until which the address is blocked; undefined if it is not. */
   blockedUntil(address: string): number | undefined
-  recordWrongKey(address: string): Promise<Window>
+  /** `exceeded`: other processes have counted wrong keys too, and the address is blocked already. */
+  recordWrongKey(address: string): Promise<Window & { exceeded: boolean }>
   /** The address's current window, without counting anything. */
   window(address: string): Promise<Window>
 }
 
-export function createAuthThrottle(): AuthThrottle {
-  const counter = new RateLimiterMemory({ points: Number.MAX_SAFE_INTEGER, duration: minute_s })
+export function createAuthThrottle(counters: WindowCounters): AuthThrottle {
+  const counter = counters('wrong-keys', minute_ms)
   const blocked = new Map<string, number>()
   return {
     blockedUntil(address) {
@@ -28,20 +29,17 @@ export function createAuthThrottle(): AuthThrottle {
       return undefined
     },
     async recordWrongKey(address) {
-      const { consumedPoints, msBeforeNext } = await counter.consume(networkOf(address))
-      const resets_at = Date.now() + msBeforeNext
-      if (consumedPoints >= wrongKeysPerMinute) {
+      const { count, left_ms } = await counter.add(networkOf(address))
+      const resets_at = Date.now() + left_ms
+      if (count >= wrongKeysPerMinute) {
         for (const [each, until] of blocked) if (until <= Date.now()) blocked.delete(each)
         blocked.set(networkOf(address), resets_at)
       }
-      return windowOf(consumedPoints, resets_at)
+      return { ...windowOf(count, resets_at), exceeded: count > wrongKeysPerMinute }
     },
     async window(address) {
-      const found = await counter.get(networkOf(address))
-      return windowOf(
-        found?.consumedPoints ?? 0,
-        Date.now() + (found ? Math.max(0, found.msBeforeNext) : minute_s * 1000),
-      )
+      const { count, left_ms } = await counter.get(networkOf(address))
+      return windowOf(count, Date.now() + left_ms)
     },
   }
 }

@@ -3,6 +3,7 @@ import { ApiError } from '../../contract/errors.ts'
 import type { Route } from '../../contract/route.ts'
 import { type Role, type Scope, scopes } from '../../contract/scopes.ts'
 import type { Actor } from '../events/audit.ts'
+import type { WindowCounters } from '../redis/window-counter.ts'
 import { createAuthThrottle, wrongKeysPerMinute } from './auth-throttle.ts'
 import { type Limits, rateLimitError, requireLimits, setLimitHeaders } from './limits.ts'
 import { clearSessionCookie, requireOwnPage, requireSameOrigin, sessionTokenIn } from './session-cookie.ts'
@@ -20,6 +21,8 @@ export interface Caller extends Actor {
   /** The id of the account's tier. */
   tier: string
   suspended: boolean
+  /** The account's version at which this was read, for installations with Redis; see server/redis/changes.ts. */
+  version?: string | undefined
   /** Of a session: unix milliseconds. */
   session?: { created_at: number; expires_at: number }
 }
@@ -50,8 +53,8 @@ export interface Authenticate {
   reauthenticate(request: FastifyRequest): Promise<Caller>
 }
 
-export function createAuthenticate(keys: Keys, publicOrigin?: string): Authenticate {
-  const throttle = createAuthThrottle()
+export function createAuthenticate(keys: Keys, counters: WindowCounters, publicOrigin?: string): Authenticate {
+  const throttle = createAuthThrottle(counters)
   const wrongKey = () =>
     new ApiError(
       'invalid_api_key',
@@ -87,16 +90,23 @@ export function createAuthenticate(keys: Keys, publicOrigin?: string): Authentic
     if (caller) return caller
     if (until !== undefined) {
       setLimitHeaders(reply, await throttle.window(request.ip))
-      throw rateLimitError({ limit: 'wrong_keys_per_minute', max: wrongKeysPerMinute, resets_at: until })
+      throw tooManyWrongKeys(until)
     }
     if (typeof key !== 'string') {
       setLimitHeaders(reply, await throttle.window(request.ip))
       throw key
     }
-    setLimitHeaders(reply, await throttle.recordWrongKey(request.ip))
-    throw wrongKey()
+    const window = await throttle.recordWrongKey(request.ip)
+    setLimitHeaders(reply, window)
+    throw window.exceeded ? tooManyWrongKeys(window.resets_at) : wrongKey()
   }
 }
+
+const tooManyWrongKeys = (resets_at: number) =>
+  rateLimitError({ limit: 'wrong_keys_per_minute', max: wrongKeysPerMinute, resets_at })
+
+/** Lookups of a caller whose account changes between each of them and the next check. */
+const lookups_max = 10
 
 const sessionEnded = () => new ApiError('session_ended', 'You are signed out: the session has ended. Sign in again.')
 
@@ -148,10 +158,11 @@ export function requireAuth(
   limits: Limits,
   /** Throws rate_limit_exceeded for too many requests of an address to routes that need no key. */
   countPublicRequest: (address: string) => Promise<void>,
+  counters: WindowCounters,
   /** The origin under which browsers reach the service, if it is set. */
   publicOrigin?: string,
 ): void {
-  const authenticate = createAuthenticate(keys, publicOrigin)
+  const authenticate = createAuthenticate(keys, counters, publicOrigin)
   app.decorateRequest('caller', null)
   // One hook for all checks: each hook costs every request an async step.
   app.addHook('onRequest', async (request, reply) => {
@@ -161,10 +172,14 @@ export function requireAuth(
       if (request.method !== 'GET') requireSameOrigin(request, publicOrigin)
       return await countPublicRequest(request.ip)
     }
-    const caller = await authenticate(request, reply)
-    await requireLimits(limits, caller, route, reply)
-    requirePermission(caller, route)
-    request.caller = caller
+    for (let tries = 0; tries < lookups_max; tries++) {
+      const caller = await authenticate(request, reply)
+      if (!(await requireLimits(limits, caller, route, reply))) continue
+      requirePermission(caller, route)
+      request.caller = caller
+      return
+    }
+    throw new ApiError('overloaded', 'This account is being changed all the time. Send the request again in a moment.')
   })
   // Check the key again after the body: it may have been revoked, or have lost scopes, during a slow upload. A stream of
   // events does so by itself.

@@ -25,54 +25,56 @@ export interface Refusal {
   resets_at: number
 }
 
-export interface Limits {
-  /**
-   * Counts one request of the caller's account, or refuses it without counting. Returns the window with the smaller
-   * share left; undefined if the tier has no limits.
-   */
-  countRequest(caller: Caller): Promise<{ window: Window | undefined; refused?: Refusal }>
-  /** Counts one read of a member's sessions, which use up nothing of the account. Returns why it is refused, if it is. */
-  countSessionRead(caller: Caller): Promise<Refusal | undefined>
-  /** Returns the same window without counting. */
-  window(caller: Caller): Promise<Window | undefined>
-  /** Takes one of the account's concurrency slots. Returns its release function; undefined if no slot is free. */
-  acquireSlot(account: { account_id: string; tier: string }): (() => void) | undefined
-  /** The tier's number of concurrency slots; null if unlimited. */
-  concurrency(tier: string): number | null
+/** Whether a request is admitted. With `outdated` nothing was decided: look the caller up again. */
+export interface Admission {
+  /** The window with the smaller share left; undefined if the tier has no limits. */
+  window?: Window | undefined
+  refused?: Refusal
+  /** Frees the concurrency slot. */
+  release?: (() => void) | undefined
+  outdated?: true
 }
 
-/** Counts a request and sets the rate limit headers. Throws rate_limit_exceeded beyond the account's limits. */
+export interface Limits {
+  /** Counts one request of the caller's account, and takes a concurrency slot for it, or refuses it without counting. */
+  admit(caller: Caller, demand: { slot: boolean }): Promise<Admission>
+  /** Counts one more request of a caller who is admitted. Returns why it is refused, if it is. */
+  countRequest(account: { account_id: string; tier: string }): Promise<Refusal | undefined>
+  /** Counts one read of a member's sessions, which use up nothing of the account. */
+  countSessionRead(caller: Caller): Promise<Pick<Admission, 'refused' | 'outdated'>>
+  /** Takes one of the account's concurrency slots. Resolves with its release function; undefined if no slot is free. */
+  acquireSlot(account: { account_id: string; tier: string }): Promise<(() => void) | undefined>
+}
+
+/**
+ * Counts a request and sets the rate limit headers. Throws rate_limit_exceeded beyond the account's limits. Resolves with
+ * false, without counting, if the caller has to be looked up again.
+ */
 export async function requireLimits(
   limits: Limits,
   caller: Caller,
   { concurrent, method }: Route,
   reply: FastifyReply,
-): Promise<void> {
+): Promise<boolean> {
   // A page of the dashboard reads much at once. What a key's program may do in a minute is not used up by it.
   if (caller.kind === 'session' && method === 'GET') {
-    const refused = await limits.countSessionRead(caller)
+    const { outdated, refused } = await limits.countSessionRead(caller)
     if (refused) throw rateLimitError(refused)
-    return
+    return !outdated
   }
-  if (concurrent) {
-    const release = limits.acquireSlot(caller)
-    if (!release) {
-      setLimitHeaders(reply, await limits.window(caller))
-      throw rateLimitError(concurrencyRefusal(limits, caller))
-    }
-    reply.raw.once('close', release)
-  }
-  const { window, refused } = await limits.countRequest(caller)
+  const { outdated, window, refused, release } = await limits.admit(caller, { slot: concurrent === true })
+  if (outdated) return false
+  if (release) releaseAtEnd(reply, release)
   setLimitHeaders(reply, window)
   if (refused) throw rateLimitError(refused)
+  return true
 }
 
-/** A slot is released when any answer ends, which cannot be predicted: suggest a retry in one second. */
-const concurrencyRefusal = (limits: Limits, { tier }: Caller): Refusal => ({
-  limit: 'max_concurrent',
-  max: limits.concurrency(tier) ?? 0,
-  resets_at: Date.now() + 1000,
-})
+/** Frees a slot when the response has ended, or at once if the client has already left. */
+export function releaseAtEnd({ raw }: FastifyReply, release: () => void): void {
+  if (raw.destroyed) release()
+  else raw.once('close', release)
+}
 
 export function setLimitHeaders(reply: FastifyReply, window: Window | undefined): void {
   if (!window) return

@@ -83,7 +83,7 @@ export function createInferenceFeature(
     mergedAdapters,
     usage,
     pricing: plans.pricing,
-    notifications: context.notifications,
+    changes: context.changes,
     metrics,
   })
   metrics.onLook(() => {

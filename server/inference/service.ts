@@ -2,11 +2,11 @@ import type { z } from 'zod'
 import { ApiError } from '../../contract/errors.ts'
 import type { ModelCard, ModelList } from '../../contract/inference.ts'
 import { unixSeconds } from '../../lib/utc-day.ts'
-import type { Notifications } from '../cluster/notifications.ts'
 import type { TunedModels } from '../fine-tuning/index.ts'
 import type { Caller } from '../http/auth.ts'
 import type { Hub } from '../hub/index.ts'
 import type { Plans } from '../plans.ts'
+import type { Changes } from '../redis/changes.ts'
 import type { ServerMetrics } from '../telemetry/metrics.ts'
 import type { Span } from '../telemetry/tracing.ts'
 import type { Usage, UsageKind } from '../usage/index.ts'
@@ -70,8 +70,8 @@ export interface Inference {
   /** The id of the model that a name stands for now. Throws what `target` throws. */
   modelId(account_id: string, name: string): Promise<string>
   setAliases(aliases: ModelAliases): void
-  /** Call it after a deployment changes, so that the next request sees it. */
-  aliasesChanged(): void
+  /** Call it after a deployment changes, and answer the change after it: the next request sees it. */
+  aliasesChanged(account_id: string): Promise<void>
   /** Waits for pending usage lookups, so call it while the engine still runs. */
   close(): Promise<void>
 }
@@ -85,8 +85,8 @@ interface Options {
   mergedAdapters: MergedAdapters
   usage: Usage
   pricing: Plans['pricing']
-  notifications: Notifications
   metrics: ServerMetrics
+  changes: Changes
 }
 
 export function createInference({
@@ -98,12 +98,12 @@ export function createInference({
   mergedAdapters,
   usage,
   pricing,
-  notifications,
   metrics,
+  changes,
 }: Options): Inference {
   /** Usage lookups still pending for disconnected clients. */
   const pendingUsage = new Set<Promise<void>>()
-  const resolver = createResolver({ hub, models, pools, notifications })
+  const resolver = createResolver({ hub, models, pools, changes })
   const journal: Pick<Usage, 'record'> = {
     record(record) {
       usage.record(record)
@@ -175,7 +175,7 @@ export function createInference({
     isBase: resolver.isBase,
     modelId: async (account_id, name) => (await resolver.resolve(account_id, name)).model_id,
     setAliases: resolver.setAliases,
-    aliasesChanged: resolver.invalidate,
+    aliasesChanged: changes.announce,
     baseId: async (account_id, model) => (await models.find(account_id, model))?.base_model_id ?? model,
     load: pools.load,
     async close() {

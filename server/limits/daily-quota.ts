@@ -37,7 +37,7 @@ interface Count {
 }
 
 /** The longest that a request waits for the database. */
-const databaseWait_ms = 250
+export const databaseWait_ms = 250
 /** The share of the daily limit that one write reserves: the most that a killed process wastes. */
 const reserveShare = 1 / 200
 

@@ -2,8 +2,7 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { ApiError } from '../../contract/errors.ts'
 import { type SharedChat, sharedPromptTokensMax } from '../../contract/sharing.ts'
-import type { Caller } from '../http/auth.ts'
-import type { Limits } from '../http/limits.ts'
+import { type Limits, releaseAtEnd } from '../http/limits.ts'
 import { answered } from '../http/mount.ts'
 import {
   type Aborts,
@@ -35,16 +34,18 @@ export function createSharedChat({ sharing, inference, limits, aborts, cutoff }:
     const { id } = share
     if (active.has(id)) throw busy('share_concurrent', 'Another question to this model is being answered.', 2)
     active.add(id)
-    const release = limits.acquireSlot(share)
-    reply.raw.once('close', () => {
+    const release = await limits.acquireSlot(share).catch((error) => {
+      active.delete(id)
+      throw error
+    })
+    releaseAtEnd(reply, () => {
       active.delete(id)
       release?.()
     })
     const exhausted = () => busy('share_account', 'This model cannot be asked more just now.', 30)
     if (!release) throw exhausted()
     await sharing.countRequest(share)
-    const { refused } = await limits.countRequest(callerOf(share))
-    if (refused) throw exhausted()
+    if (await limits.countRequest(share)) throw exhausted()
   }
 
   return async (
@@ -100,15 +101,3 @@ function forVisitors(error: unknown): unknown {
     return new ApiError(error.code, 'The model cannot answer just now. Try again in a moment.')
   return error
 }
-
-/** The account's limits count visitors as the requests of a key with the link's id. */
-const callerOf = ({ id, account_id, tier }: LiveShare): Caller => ({
-  kind: 'key',
-  account_id,
-  user_id: '',
-  key_id: id,
-  role: 'viewer',
-  scopes: [],
-  tier,
-  suspended: false,
-})

@@ -16,16 +16,16 @@ export function createSignInFeature(
   context: Context,
   { accounts, secrets }: { accounts: Accounts; secrets: Secrets },
 ): Feature & { signIn: SignIn; sessions: Sessions; throttle: SignInThrottle } {
-  const { db, notifications, now, log } = context
+  const { db, now, log, changes } = context
   const { config } = context
   const { oidc_issuer, oidc_client_id, oidc_client_secret, public_url } = config
   if (oidc_issuer && !(oidc_client_id && oidc_client_secret))
     throw new ConfigError('TUNERY_OIDC_ISSUER needs TUNERY_OIDC_CLIENT_ID and TUNERY_OIDC_CLIENT_SECRET.')
   if (!oidc_issuer && (oidc_client_id || oidc_client_secret || config.oidc_sign_up.length > 0))
     throw new ConfigError('The TUNERY_OIDC_ settings need TUNERY_OIDC_ISSUER, the address of the provider.')
-  const sessions = createSessions(db, notifications, now)
-  const throttle = createSignInThrottle(now)
-  const signIn = createSignIn({ db, accounts, sessions, throttle, now })
+  const sessions = createSessions(db, changes, now)
+  const throttle = createSignInThrottle(now, context.redis)
+  const signIn = createSignIn({ db, accounts, sessions, throttle, changes, now })
   const passkeys = createPasskeys(db, now)
   const oidc = oidc_issuer
     ? createOidc(

@@ -12,6 +12,7 @@ import type { Db, Trx } from '../db/open.ts'
 import { type Page, pageOf } from '../db/page.ts'
 import { commandLineActor, recordAuditEntry } from '../events/audit.ts'
 import type { Caller } from '../http/auth.ts'
+import type { Changes } from '../redis/changes.ts'
 import { hashPassword, isOutdated, requireGoodPassword, verifyPassword } from './passwords.ts'
 import { type Beginning, hashOf, newToken, type Sessions } from './sessions.ts'
 import * as store from './store.ts'
@@ -62,6 +63,7 @@ interface Options {
   accounts: Accounts
   sessions: Sessions
   throttle: SignInThrottle
+  changes: Changes
   now(): number
 }
 
@@ -77,7 +79,7 @@ const linkInvalid = () =>
       'makes a sign-in link; an admin of the account makes an invitation.',
   )
 
-export function createSignIn({ db, accounts, sessions, throttle, now }: Options): SignIn {
+export function createSignIn({ db, accounts, sessions, throttle, changes, now }: Options): SignIn {
   const begin = (trx: Trx, user: store.UserRow, begun_by: Beginning['begun_by'], place: Place) =>
     sessions.begin(trx, user, { begun_by, ...place })
 
@@ -229,7 +231,7 @@ export function createSignIn({ db, accounts, sessions, throttle, now }: Options)
         await store.endSessions(trx, user.id, caller.key_id)
         await recordAuditEntry(trx, caller, 'password.set', user.id, {}, now())
       })
-      sessions.invalidate()
+      await changes.announce(caller.account_id)
     },
 
     async ways(user_id) {

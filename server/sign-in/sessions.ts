@@ -7,11 +7,11 @@ import type { Session } from '../../contract/sign-in.ts'
 import { newId } from '../../lib/ids.ts'
 import { createTtlCache } from '../../lib/ttl-cache.ts'
 import { day_ms, isoTime } from '../../lib/utc-day.ts'
-import type { Notifications } from '../cluster/notifications.ts'
 import type { Db, Trx } from '../db/open.ts'
 import { type Page, pageOf } from '../db/page.ts'
 import { recordAuditEntry } from '../events/audit.ts'
 import type { Caller } from '../http/auth.ts'
+import { type Changes, cacheTtl_ms } from '../redis/changes.ts'
 import * as store from './store.ts'
 
 /** Who begins a session, and from where. */
@@ -30,8 +30,6 @@ export interface Sessions {
   list(caller: Caller, query: ListQuery): Promise<Page<Session>>
   end(caller: Caller, id: string): Promise<{ id: string; deleted: true }>
   endOthers(caller: Caller): Promise<{ ended: number }>
-  /** Clears what is cached, here and on other servers, after a change to sessions. */
-  invalidate(): void
   /** Writes the times of last use, and removes sessions that have expired. */
   flush(): Promise<void>
 }
@@ -40,10 +38,10 @@ export interface Sessions {
 const idle_ms = 30 * day_ms
 const lifetime_ms = 90 * day_ms
 export const cookieSeconds = lifetime_ms / 1000
-const cacheTtl_ms = 500
 const minute_ms = 60_000
 /** Sessions of a member; each further one ends the oldest. */
 const sessionsMax = 100
+const accounts_max = 10_000
 /** For the database: user agents may be long. */
 const userAgentMax = 200
 
@@ -53,10 +51,11 @@ export const newToken = () => randomBytes(32).toString('base64url')
 const expiryOf = ({ created_at, last_used_at }: Pick<store.SessionRow, 'created_at' | 'last_used_at'>) =>
   Math.min(last_used_at + idle_ms, created_at + lifetime_ms)
 
-export function createSessions(db: Db, notifications: Notifications, now: () => number): Sessions {
+export function createSessions(db: Db, changes: Changes, now: () => number): Sessions {
   const known = createTtlCache<{ caller: Caller; expires_at: number }>(cacheTtl_ms)
-  notifications.on('callers', known.clear)
-  const changed = () => notifications.publish('callers')
+  changes.onAnnounced(known.clear)
+  /** The accounts of tokens that were right once. */
+  const accounts = new Map<string, string>()
   let used = new Map<string, number>()
 
   const toResponse = (row: store.SessionRow, current: string): Session => ({
@@ -70,7 +69,7 @@ export function createSessions(db: Db, notifications: Notifications, now: () => 
     expires_at: isoTime(expiryOf(row)),
   })
 
-  async function lookUp(tokenHash: string) {
+  async function lookUp(tokenHash: string, version: string | undefined) {
     const row = await store.sessionByHash(db, tokenHash)
     if (!row || expiryOf(row) <= now()) return undefined
     const minute = Math.floor(now() / minute_ms) * minute_ms
@@ -85,7 +84,10 @@ export function createSessions(db: Db, notifications: Notifications, now: () => 
       tier: row.tier,
       suspended: row.suspended_at !== null,
       session: { created_at: row.created_at, expires_at: expiryOf(row) },
+      ...(changes.shared && { version: version ?? '' }),
     }
+    if (accounts.size >= accounts_max) accounts.clear()
+    if (changes.shared) accounts.set(tokenHash, row.account_id)
     return { caller, expires_at: expiryOf(row) }
   }
 
@@ -120,7 +122,9 @@ export function createSessions(db: Db, notifications: Notifications, now: () => 
     async find(token) {
       if (!/^[\w-]{43}$/.test(token)) return undefined
       const tokenHash = hashOf(token)
-      const found = await known.getOrLoad(tokenHash, () => lookUp(tokenHash))
+      const account_id = accounts.get(tokenHash)
+      const version = account_id === undefined ? undefined : changes.version(account_id)
+      const found = await known.getOrLoad(tokenHash, () => lookUp(tokenHash, version), version)
       return found && found.expires_at > now() ? found.caller : undefined
     },
 
@@ -141,7 +145,7 @@ export function createSessions(db: Db, notifications: Notifications, now: () => 
         if ((await store.endSession(trx, caller.user_id, id)) > 0)
           await recordAuditEntry(trx, caller, 'session.ended', id, {}, now())
       })
-      changed()
+      await changes.announce(caller.account_id)
       return { id, deleted: true }
     },
 
@@ -151,11 +155,9 @@ export function createSessions(db: Db, notifications: Notifications, now: () => 
         if (count > 0) await recordAuditEntry(trx, caller, 'session.others_ended', caller.key_id, { count }, now())
         return count
       })
-      changed()
+      await changes.announce(caller.account_id)
       return { ended }
     },
-
-    invalidate: changed,
 
     async flush() {
       const marks = used

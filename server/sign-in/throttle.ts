@@ -1,7 +1,9 @@
 // Throttles sign-ins: per address, and per email from an address, so that guessing blocks only who guesses.
-import { RateLimiterMemory, type RateLimiterRes } from 'rate-limiter-flexible'
 import { ApiError } from '../../contract/errors.ts'
 import { networkOf } from '../http/auth-throttle.ts'
+import type { Redis } from '../redis/connection.ts'
+import { createWindowCounters } from '../redis/window-counter.ts'
+import { createFailures } from './failures.ts'
 
 export interface SignInThrottle {
   /** Counts a request to a route that needs no key. Throws rate_limit_exceeded. */
@@ -19,18 +21,16 @@ export interface SignInThrottle {
 
 /** Requests of an address in a minute; a sign-in with a passkey takes two. */
 export const requestsPerMinute = 30
-/** Failures before an email is blocked for an address, for twice as long with each further one. */
-export const failuresAllowed = 5
 /** Failures of all addresses together, for one email: guessing from many at once is slow too. */
 const failuresPerHour = 100
-const firstBlock_s = 15
-const longestBlock_s = 900
-const emailsMax = 10_000
+const minute_ms = 60_000
+const hour_ms = 3_600_000
 
-export function createSignInThrottle(now: () => number): SignInThrottle {
-  const requests = new RateLimiterMemory({ points: requestsPerMinute, duration: 60 })
-  const anywhere = new RateLimiterMemory({ points: failuresPerHour, duration: 3600 })
-  const failures = new Map<string, { count: number; until: number }>()
+export function createSignInThrottle(now: () => number, redis?: Redis): SignInThrottle {
+  const counters = createWindowCounters(redis)
+  const requests = counters('public-requests', minute_ms)
+  const anywhere = counters('sign-ins', hour_ms)
+  const failures = createFailures(now, redis)
   const keyOf = (address: string, email: string) => `${networkOf(address)} ${email}`
 
   const refuse = (wait_ms: number, limit: 'sign_in' | 'requests_of_address' = 'sign_in') => {
@@ -47,35 +47,22 @@ export function createSignInThrottle(now: () => number): SignInThrottle {
 
   return {
     async countRequest(address) {
-      await requests.consume(networkOf(address)).catch(({ msBeforeNext }: RateLimiterRes) => {
-        throw refuse(msBeforeNext, 'requests_of_address')
-      })
+      const { count, left_ms } = await requests.add(networkOf(address))
+      if (count > requestsPerMinute) throw refuse(left_ms, 'requests_of_address')
     },
     async begin(address, email) {
-      const key = keyOf(address, email)
-      const before = failures.get(key)
-      if (before && before.until > now()) throw refuse(before.until - now())
-      const count = (before?.count ?? 0) + 1
-      const over = count - failuresAllowed
-      const until = over < 0 ? 0 : now() + 1000 * Math.min(longestBlock_s, firstBlock_s * 2 ** over)
-      // The oldest goes: clearing all would unblock who fills it.
-      failures.delete(key)
-      if (failures.size >= emailsMax) failures.delete(failures.keys().next().value!)
-      failures.set(key, { count, until })
-      await anywhere.consume(email).catch(({ msBeforeNext }: RateLimiterRes) => {
-        throw refuse(msBeforeNext)
-      })
+      const wait_ms = await failures.begin(keyOf(address, email))
+      if (wait_ms > 0) throw refuse(wait_ms)
+      const { count, left_ms } = await anywhere.add(email)
+      if (count > failuresPerHour) throw refuse(left_ms)
     },
     async forget(address, email) {
-      const key = keyOf(address, email)
-      const { count = 0 } = failures.get(key) ?? {}
-      if (count > 1) failures.set(key, { count: count - 1, until: 0 })
-      else failures.delete(key)
-      await anywhere.reward(email)
+      await failures.forget(keyOf(address, email))
+      await anywhere.subtract(email)
     },
     async succeed(address, email) {
-      failures.delete(keyOf(address, email))
-      await anywhere.reward(email)
+      await failures.clear(keyOf(address, email))
+      await anywhere.subtract(email)
     },
   }
 }

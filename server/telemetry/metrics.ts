@@ -267,6 +267,13 @@ export const serverMetrics = {
     unit: 'seconds',
     across: 'max',
   },
+  redisAway: {
+    type: 'gauge',
+    name: 'tunery_redis_away',
+    help: 'Whether TUNERY_REDIS_URL does not answer, so that this process counts limits by itself.',
+    unit: '0 or 1',
+    across: 'sum',
+  },
   servers: {
     type: 'gauge',
     name: 'tunery_servers',

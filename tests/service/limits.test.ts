@@ -123,7 +123,7 @@ test('a window lasts a minute from its first request; refused requests do not co
     const limits = createLimits({ db, plans, log: pino({ level: 'silent' }) })
     const caller = { account_id: 'acc', tier: 't' } as never
     const admit = async () => {
-      const { window, refused } = await limits.countRequest(caller)
+      const { window, refused } = await limits.admit(caller, { slot: false })
       return [
         refused?.limit ?? 'ok',
         window!.limit,
@@ -168,7 +168,7 @@ test('the daily count survives a restart; after a kill the limit holds and 99 of
       })
     const caller = { account_id: 'acc', tier: 't' } as never
     const admitted = async (limits: ReturnType<typeof begin>, tries: number) =>
-      (await Promise.all(Array.from({ length: tries }, () => limits.countRequest(caller)))).filter(
+      (await Promise.all(Array.from({ length: tries }, () => limits.admit(caller, { slot: false })))).filter(
         ({ refused }) => !refused,
       ).length
     const first = begin()

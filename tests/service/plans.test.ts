@@ -15,6 +15,7 @@ import { up as exports } from '../../server/db/migrations/0010-exports.ts'
 import { openDatabase } from '../../server/db/open.ts'
 import { createLimits } from '../../server/limits/service.ts'
 import { readPlans } from '../../server/plans.ts'
+import { createChanges } from '../../server/redis/changes.ts'
 import { startApp } from '../support/service.ts'
 
 const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-plans-'))
@@ -84,7 +85,7 @@ async function ensureOwner(data: string, settings: Record<string, string>): Prom
     const log = pino({ level: 'silent' })
     await createAccounts({
       db,
-      notifications: createNotifications(log),
+      changes: createChanges(createNotifications(log)),
       plans,
       limits: createLimits({ db, plans, log }),
       defaultTier: config.default_tier,

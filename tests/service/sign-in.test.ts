@@ -156,7 +156,7 @@ test('a session ends 30 days after its last use and 90 days after its begin, and
     await app.db
       .transaction()
       .execute((trx) => trx.updateTable('sessions').set(values).where('id', '=', session.id).execute())
-    app.services.sessions.invalidate()
+    await app.services.changes.announce(app.owner.account_id)
   }
   const day = 86_400_000
   await set({ last_used_at: Date.now() - 29 * day, created_at: Date.now() - 89 * day })

@@ -13,6 +13,7 @@ import type { Db, Trx } from '../../db/open.ts'
 import { type Page, pageOf } from '../../db/page.ts'
 import { type AccountActor, recordAuditEntry } from '../../events/audit.ts'
 import type { FormFile } from '../../http/multipart.ts'
+import type { Changes } from '../../redis/changes.ts'
 import { modelDir, modelFiles, probeFile } from '../artifacts.ts'
 import * as store from '../store.ts'
 import { createExportSource, type ExportSource } from './export-source.ts'
@@ -86,7 +87,11 @@ export interface TunedModels {
 export type NewModel = Pick<store.ModelRow, 'id' | 'kind' | 'base_model_id' | 'weights_model_id' | 'created_at'>
 
 export function createTunedModels(
-  options: AdapterImporterOptions & { datasets: Pick<Datasets, 'get' | 'forTraining'>; now?: () => number },
+  options: AdapterImporterOptions & {
+    datasets: Pick<Datasets, 'get' | 'forTraining'>
+    changes: Pick<Changes, 'announce'>
+    now?: () => number
+  },
 ): TunedModels {
   const { db, hub, dataDir, log, now = Date.now } = options
   const usageChecks: NeededBy[] = [store.jobThatNeedsModel, store.modelUsingWeights]
@@ -221,6 +226,7 @@ export function createTunedModels(
         await store.deleteModel(trx, id)
         await recordAuditEntry(trx, by, 'model.deleted', id, {}, now())
       })
+      await options.changes.announce(account_id)
       await rm(modelDir(dataDir, id), { recursive: true, force: true })
       for (const listener of deletionListeners) listener(servable(model))
       return { id, deleted: true }

@@ -14,8 +14,8 @@ export type AnswerOne = (request: ChatRequest, index: number) => Promise<{ bytes
 export interface BatchLimits {
   /** Counts one request. Throws an ApiError if the limit is reached. */
   countRequest(): Promise<void>
-  /** Takes a concurrency slot and returns its release function; undefined if none is free. */
-  acquireSlot(): (() => void) | undefined
+  /** Takes a concurrency slot. Resolves with its release function; undefined if none is free. */
+  acquireSlot(): Promise<(() => void) | undefined>
 }
 
 /** Resolves with the JSON text of the batch response. A failed request has its error at its index. */
@@ -36,7 +36,7 @@ export async function answerBatch(
       try {
         // The first was already counted, as the batch request itself.
         if (index > 0) await limits.countRequest()
-        addWorker()
+        workers.push(addWorker())
         const { bytes, counts } = await answer(requestOf(shared, conversation, requests[index]!), index)
         responses[index] = bytes.toString('utf8')
         total.prompt_tokens += counts.prompt_tokens
@@ -51,20 +51,15 @@ export async function answerBatch(
   const workers: Promise<void>[] = []
   let working = 1
   /** Starts another worker if the account has a free slot. The first worker uses the slot of the batch request. */
-  function addWorker(): void {
+  async function addWorker(): Promise<void> {
     if (working >= concurrency || next >= requests.length) return
-    const release = limits.acquireSlot()
-    if (!release) return
     working++
-    workers.push(
-      work().finally(() => {
-        working--
-        release()
-      }),
-    )
+    const release = await limits.acquireSlot()
+    if (release) await work().finally(release)
+    working--
   }
   await work()
-  // No worker is added from here on: every request has started.
+  // A worker that is added from here on finds nothing to do: every request has started.
   await Promise.all(workers)
   signal.throwIfAborted()
   const usage = {

@@ -1,13 +1,13 @@
 // Resolves the `model` field of a request to a target, with a short cache.
 import { ApiError } from '../../../contract/errors.ts'
 import { createTtlCache } from '../../../lib/ttl-cache.ts'
-import type { Notifications } from '../../cluster/notifications.ts'
 import type { ServableModel, TunedModels } from '../../fine-tuning/index.ts'
 import type { Hub } from '../../hub/index.ts'
+import { type Changes, cacheTtl_ms } from '../../redis/changes.ts'
 import type { Pools } from '../replicas/pools.ts'
 import type { Target } from '../replicas/replica.ts'
 
-/** Names for models that another feature defines: deployments registers here, and calls `invalidate` on changes. */
+/** Names for models that another feature defines: deployments registers here, and announces changes. */
 export interface ModelAliases {
   find(account_id: string, name: string): Promise<{ model: string } | undefined>
   list(account_id: string): Promise<{ name: string; model: string; created_at: number }[]>
@@ -34,29 +34,19 @@ export interface Resolver {
   isBase(model: string): boolean
   aliases(): ModelAliases | undefined
   setAliases(aliases: ModelAliases): void
-  /** Clears the cache after a change, so that the next request sees it, and soon the caches of other servers. */
-  invalidate(): void
 }
 
-/** Short, because another process may add or remove a base's files. */
-const cache_ms = 500
-
-export function createResolver({
-  hub,
-  models,
-  pools,
-  notifications,
-}: {
+interface Needs {
   hub: Hub
   models: TunedModels
   pools: Pools
-  notifications: Notifications
-}): Resolver {
+  changes: Changes
+}
+
+export function createResolver({ hub, models, pools, changes }: Needs): Resolver {
   let aliases: ModelAliases | undefined
-  const cache = createTtlCache<Resolved>(cache_ms)
-  notifications.on('names', cache.clear)
-  const changed = () => notifications.publish('names')
-  models.onDeleted(changed)
+  const cache = createTtlCache<Resolved>(cacheTtl_ms)
+  changes.onAnnounced(cache.clear)
 
   function base(id: string): Target['base'] {
     const { gguf } = (pools.hasUpstream(id) ? hub.localOrUndefined(id) : hub.local(id)) ?? {}
@@ -91,12 +81,15 @@ export function createResolver({
     setAliases: (source) => {
       aliases = source
     },
-    invalidate: changed,
     resolve: (account_id, name) =>
-      cache.getOrLoad(`${account_id}\n${name}`, async () => {
-        const alias = (await aliases?.find(account_id, name))?.model
-        const model_id = alias ?? (await models.idOf(account_id, name)) ?? hub.mapped(name)
-        return { model_id, ...(await resolve(account_id, model_id)) }
-      }) as Promise<Resolved> | Resolved,
+      cache.getOrLoad(
+        `${account_id}\n${name}`,
+        async () => {
+          const alias = (await aliases?.find(account_id, name))?.model
+          const model_id = alias ?? (await models.idOf(account_id, name)) ?? hub.mapped(name)
+          return { model_id, ...(await resolve(account_id, model_id)) }
+        },
+        changes.version(account_id),
+      ) as Promise<Resolved> | Resolved,
   }
 }

@@ -108,7 +108,7 @@ export function inferenceRoutes(
     }
     const accountLimits = {
       async countRequest() {
-        const { refused } = await limits.countRequest(caller)
+        const refused = await limits.countRequest(caller)
         if (refused) throw rateLimitError(refused)
       },
       acquireSlot: () => limits.acquireSlot(caller),

@@ -1,0 +1,262 @@
+// Limits of several server processes that share a Redis: exact together, and what holds while Redis is away.
+import assert from 'node:assert/strict'
+import { mkdtempSync, rmSync } from 'node:fs'
+import os from 'node:os'
+import path from 'node:path'
+import { after, before, describe, type TestContext, test } from 'node:test'
+import pino from 'pino'
+import { startOfDay } from '../../lib/utc-day.ts'
+import { createNotifications } from '../../server/cluster/notifications.ts'
+import { type Db, openThreadedDatabase } from '../../server/db/open.ts'
+import type { Admission } from '../../server/http/limits.ts'
+import { requestsOf } from '../../server/limits/daily-quota.ts'
+import { createLimits } from '../../server/limits/service.ts'
+import { createChanges } from '../../server/redis/changes.ts'
+import { connectRedis } from '../../server/redis/connection.ts'
+import { until } from '../support/client.ts'
+import { redisTest, startRedis, type TestRedis } from '../support/redis.ts'
+
+const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-shared-limits-'))
+const log = pino({ level: 'silent' })
+const tiers = new Map(
+  Object.entries({
+    minute: [200, null, null],
+    day: [null, 300, null],
+    both: [100, 1000, null],
+    large: [null, 10_000, null],
+    slots: [null, null, 20],
+    three: [null, null, 3],
+    none: [null, null, null],
+  }).map(([id, [requests_per_minute, requests_per_day, max_concurrent]]) => [
+    id,
+    { id, name: id, requests_per_minute, requests_per_day, max_concurrent } as never,
+  ]),
+)
+const plans = {
+  currency: 'USD',
+  tiers: [],
+  tier: (id: string) => tiers.get(id),
+  tierOrTightest: (id: string) => tiers.get(id)!,
+  pricing: () => assert.fail(),
+}
+
+describe('limits that processes share', redisTest, () => {
+  let db: Db
+  let redis: TestRedis
+  before(async () => {
+    db = await openThreadedDatabase(folder)
+    redis = await startRedis()
+  })
+  after(async () => {
+    await redis?.stop()
+    await db?.destroy()
+    rmSync(folder, { recursive: true })
+  })
+
+  let accounts = 0
+  async function account(tier: string) {
+    const account_id = `acc_${accounts++}`
+    await db
+      .insertInto('accounts')
+      .values({ id: account_id, name: 'a', tier, suspended_at: null, created_at: 0 })
+      .execute()
+    return { account_id, tier } as never
+  }
+
+  /** What one server process has of the limits. */
+  async function startProcess(url = redis.url) {
+    const shared = await connectRedis(url, 'test', log)
+    const changes = createChanges(createNotifications(log), shared)
+    const limits = createLimits({ db, plans: plans as never, log, shared: { redis: shared, changes } })
+    return { limits, changes, redis: shared, work: limits.start() }
+  }
+  interface Several {
+    processes: Awaited<ReturnType<typeof startProcess>>[]
+    admit(caller: never, callers: number, slot?: boolean): Promise<Admission[]>
+  }
+  async function startProcesses(context: TestContext, count: number, url?: string): Promise<Several> {
+    const processes = await Promise.all(Array.from({ length: count }, () => startProcess(url)))
+    await until('all to know of all', () => processes.every((each) => each.redis.processes() >= count))
+    const close = async () => {
+      for (const { work } of processes) await work.close()
+      for (const each of processes) await each.redis.close()
+    }
+    context.after(close)
+    return {
+      processes,
+      /** Callers over all processes, at once. */
+      admit: (caller: never, callers: number, slot = false) =>
+        Promise.all(
+          Array.from({ length: callers }, (_, each) => processes[each % count]!.limits.admit(caller, { slot })),
+        ),
+    }
+  }
+  const admitted = (all: Admission[]) => all.filter(({ refused }) => !refused)
+  const away = (processes: { redis: { isAway(): boolean } }[], is: boolean) =>
+    until(`Redis to be ${is ? 'away' : 'back'}`, () => processes.every(({ redis }) => redis.isAway() === is))
+
+  for (const [tier, max, limit] of [
+    ['minute', 200, 'requests_per_minute'],
+    ['day', 300, 'requests_per_day'],
+    ['slots', 20, 'max_concurrent'],
+  ] as const)
+    test(`of 1,000 callers over four processes exactly as many are admitted as the tier allows: ${tier}`, async (context) => {
+      const four = await startProcesses(context, 4)
+      const caller = await account(tier)
+      const all = await four.admit(caller, 1000, tier === 'slots')
+      assert.equal(admitted(all).length, max)
+      assert.deepEqual([...new Set(all.map(({ refused }) => refused?.limit))].toSorted(), [limit, undefined])
+      if (tier !== 'slots')
+        assert.equal(new Set(admitted(all).map(({ window }) => window!.remaining)).size, max, 'each got its own count')
+      for (const { release } of all) release?.()
+      if (tier === 'slots') {
+        assert.equal(admitted(await four.admit(caller, 1000, true)).length, max, 'released slots are free')
+        assert.equal((await four.processes[3]!.limits.state(caller)).concurrent.used, max)
+      }
+      if (tier === 'day')
+        assert.equal(await requestsOf(db, (caller as { account_id: string }).account_id, startOfDay(Date.now())), 300)
+    })
+
+  test('a refused request counts nothing; minute, day and slots are decided together', async (context) => {
+    const two = await startProcesses(context, 2)
+    const caller = await account('both')
+    await two.admit(caller, 300)
+    const { minute, day } = await two.processes[1]!.limits.state(caller)
+    assert.deepEqual([minute.used, day.used], [100, 100])
+    assert.ok(minute.resets_at > Date.now() && minute.resets_at <= Date.now() + 60_000)
+  })
+
+  test('every key of Redis has a time to live', async (context) => {
+    const one = await startProcesses(context, 1)
+    const caller = await account('three')
+    await one.admit(caller, 5, true)
+    for (const name of ['version', 'minute', `day:${new Date().toISOString().slice(0, 10)}`, 'slots']) {
+      const ttl = await redis.command(`PTTL test:{${(caller as { account_id: string }).account_id}}:${name}`)
+      assert.ok(Number(ttl.slice(1)) > 0, `${name}: ${ttl}`)
+    }
+  })
+
+  test('the slots of a process that was killed are free within seconds, those of a live one are kept', async (context) => {
+    const two = await startProcesses(context, 2)
+    const caller = await account('three')
+    const [killed, live] = two.processes as [(typeof two.processes)[0], (typeof two.processes)[0]]
+    assert.ok((await live.limits.admit(caller, { slot: true })).release)
+    assert.ok((await killed.limits.admit(caller, { slot: true })).release)
+    assert.ok((await killed.limits.admit(caller, { slot: true })).release)
+    assert.ok((await live.limits.admit(caller, { slot: true })).refused)
+    // As after a SIGKILL: it renews nothing more.
+    await killed.redis.close()
+    await until('its slots to be free', async () => (await live.limits.state(caller)).concurrent.used === 1)
+    assert.ok((await live.limits.admit(caller, { slot: true })).release)
+  })
+
+  test('a caller who was read before a change is looked up again, on every process', async (context) => {
+    const two = await startProcesses(context, 2)
+    const { account_id, tier } = (await account('none')) as { account_id: string; tier: string }
+    const [here, there] = two.processes as [(typeof two.processes)[0], (typeof two.processes)[0]]
+    const admit = (version: string | undefined) =>
+      there.limits.admit({ account_id, tier, version } as never, { slot: false })
+    assert.equal((await admit('')).outdated, true, 'nothing is known of the account yet')
+    const before = there.changes.version(account_id)!
+    assert.equal((await admit(before)).outdated, undefined)
+    await here.changes.announce(account_id)
+    assert.equal((await admit(before)).outdated, true)
+    assert.equal((await there.limits.state({ account_id, tier })).minute.used, 1, 'nothing is counted for it')
+    assert.equal((await admit(there.changes.version(account_id))).outdated, undefined)
+    assert.equal(
+      (await there.limits.countSessionRead({ account_id, user_id: 'u', version: before } as never)).outdated,
+      true,
+    )
+  })
+
+  test('a Redis that loses its data admits nothing twice in a day', async (context) => {
+    const four = await startProcesses(context, 4)
+    const caller = await account('large')
+    let count = 0
+    for (let round = 0; round < 3; round++) {
+      count += admitted(await four.admit(caller, 1500)).length
+      await redis.kill()
+      await redis.start()
+      await away(four.processes, false)
+    }
+    assert.ok(count >= 4400, `${count} of 4,500 were admitted`)
+    for (let rest = 1; rest > 0; count += rest) rest = admitted(await four.admit(caller, 2000)).length
+    // What was granted and not used when Redis was killed is lost.
+    assert.ok(count <= 10_000 && count >= 9000, `${count} of 10,000`)
+  })
+
+  for (const [how, leave, comeBack] of [
+    ['killed', () => redis.kill(), () => redis.start()],
+    ['frozen', async () => void redis.freeze(), async () => void redis.thaw()],
+    [
+      'full',
+      async () => void (await redis.command('CONFIG SET maxmemory 1')),
+      async () => void (await redis.command('CONFIG SET maxmemory 0')),
+    ],
+  ] as const)
+    test(`while Redis is ${how}, requests go on within each process's share, and count when it is back`, async (context) => {
+      const four = await startProcesses(context, 4)
+      const [minute, day, slots] = [await account('minute'), await account('day'), await account('slots')]
+      assert.equal(admitted(await four.admit(minute, 80)).length, 80)
+      assert.equal(admitted(await four.admit(day, 80)).length, 80)
+      const held = admitted(await four.admit(slots, 8, true))
+      await leave()
+      const began = performance.now()
+      const during = admitted(await four.admit(minute, 1000))
+      const took_ms = performance.now() - began
+      assert.ok(took_ms < 2000, `1,000 callers waited ${took_ms} ms`)
+      // A quarter each of what was left when it last heard of Redis: 120, or a few more.
+      assert.ok(during.length <= 200 - 80 + 4 && during.length >= 100, `${during.length} were admitted`)
+      const one = performance.now()
+      await four.processes[0]!.limits.admit(minute, { slot: false })
+      assert.ok(performance.now() - one < 20, 'nobody waits for Redis any more')
+      const ofDay = admitted(await four.admit(day, 1000)).length
+      assert.ok(ofDay <= 220 && ofDay >= 200, `${ofDay} of the day's 220 were admitted`)
+      const more = admitted(await four.admit(slots, 100, true))
+      assert.equal(held.length + more.length, 20, 'a quarter of the slots each')
+      await comeBack()
+      await away(four.processes, false)
+      assert.equal(admitted(await four.admit(slots, 100, true)).length, 0, 'slots that are held are counted again')
+      assert.equal((await four.processes[0]!.limits.state(slots)).concurrent.used, 20)
+      for (const { release } of [...held, ...more]) release!()
+      await until(
+        'no slot to be in use',
+        async () => (await four.processes[1]!.limits.state(slots)).concurrent.used === 0,
+      )
+      const used = (await four.processes[2]!.limits.state(minute)).minute.used
+      assert.ok(used >= (how === 'killed' ? during.length : 200), `${used} are counted`)
+      assert.ok(admitted(await four.admit(day, 1000)).length + 80 + ofDay <= 300)
+    })
+
+  test('a change that is answered while Redis is away is seen by all, through the database', async (context) => {
+    const one = await startProcesses(context, 1)
+    await redis.kill()
+    await away(one.processes, true).catch(() => {})
+    const began = performance.now()
+    await one.processes[0]!.changes.announce('acc_x')
+    assert.ok(performance.now() - began >= 500, 'every cache has ended before it is answered')
+    await redis.start()
+  })
+
+  test('a wrong password or database is an error of the setting; an absent Redis is waited for', async () => {
+    const guarded = await startRedis('--requirepass', 'right')
+    const at = (rest: string) => startProcess(`redis://${rest}127.0.0.1:${guarded.port}`)
+    await assert.rejects(
+      at(':wrong@'),
+      (error: Error) => /TUNERY_REDIS_URL.*WRONGPASS/.test(error.message) && !/:wrong/.test(error.message),
+    )
+    await assert.rejects(startProcess(`redis://:right@127.0.0.1:${guarded.port}/999`), /TUNERY_REDIS_URL.*DB index/)
+    const ours = await at(':right@')
+    assert.equal(ours.redis.isAway(), false)
+    await ours.redis.close()
+    await guarded.kill()
+    const waiting = await at(':right@')
+    assert.equal(waiting.redis.isAway(), true)
+    assert.ok((await waiting.limits.admit(await account('minute'), { slot: false })).window)
+    await guarded.start()
+    await away([waiting], false)
+    await waiting.work.close()
+    await waiting.redis.close()
+    await guarded.stop()
+  })
+})
