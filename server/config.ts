@@ -390,7 +390,7 @@ type Settings = typeof settings
 export type Config = { [K in keyof Settings]: z.output<Settings[K]['schema']> }
 
 const envName = (name: string) => `TUNERY_${name.toUpperCase()}`
-const unusedSettings = new Set(['redis_url'])
+const unusedSettings = new Set<string>()
 
 /** An invalid setting; the message tells the operator how to fix it. */
 export class ConfigError extends Error {}
@@ -440,11 +440,12 @@ const secretSettings = new Set(['huggingface_token', 'oidc_client_secret', 'ray_
 /** Addresses that may have a password. */
 const addressSettings = new Set(['database_url', 'redis_url'])
 /** An address without its password; nothing of what is no address. */
-const redactPassword = (address: unknown) => {
+function redactPassword(address: unknown) {
   if (typeof address !== 'string') return address
   const parsed = URL.parse(address)
-  if (parsed === null) return '…'
-  return parsed.password ? address.replace(`:${parsed.password}@`, ':…@') : address
+  if (!parsed?.host) return '…'
+  const { protocol, username, password, host, pathname, search } = parsed
+  return password ? `${protocol}//${username}:…@${host}${pathname}${search}` : address
 }
 
 /** Every setting with its environment variable, current value and default. */

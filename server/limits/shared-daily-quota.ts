@@ -1,10 +1,10 @@
 // Daily request quota of a process that shares a database with others: it admits from grants of the database
-// (day-grants.ts), so that all processes together never exceed the limit.
-import { setTimeout as sleep } from 'node:timers/promises'
+// (day-grants.ts), so that all processes together never exceed the limit. While the database is away there are no grants,
+// and `admit` rejects: nor could keys be looked up then.
 import type { Logger } from 'pino'
 import { startOfDay } from '../../lib/utc-day.ts'
 import type { Db } from '../db/open.ts'
-import { type CountListener, type DailyQuota, databaseWait_ms, requestsOf } from './daily-quota.ts'
+import { type CountListener, type DailyQuota, requestsOf } from './daily-quota.ts'
 import { addRequests, grantRequests, grantSize } from './day-grants.ts'
 
 export interface SharedDailyQuota extends DailyQuota {
@@ -22,14 +22,13 @@ interface Share {
   total: number
   /** Granted to this process and not used. */
   free: number
-  /** Admitted without a grant: of unlimited accounts, or while the database could not be written. */
+  /** Requests of an unlimited account that are not written yet. */
   ungranted: number
   /** Requests that wait for a grant. */
   waiting: number
   granting: Promise<void> | undefined
-  /** Unix ms until which the database is not asked again: it had no more to grant, or could not be written. */
+  /** Unix ms until which the database is not asked again, since it had no more to grant. */
   exhausted_until: number
-  failing_until: number
   notified: number
   /** Admitted since the last flush, and since the last drain. */
   recent: number
@@ -52,9 +51,8 @@ export function createSharedDailyQuota(db: Db, log: Logger, now: () => number): 
     const previous = shares.get(account_id)
     if (previous) await settle(account_id, previous).catch((error) => warn(error, account_id))
     const total = await requestsOf(db, account_id, day)
-    const fresh = { limit: null, free: 0, ungranted: 0, waiting: 0, granting: undefined }
-    const times = { exhausted_until: 0, failing_until: 0 }
-    const share: Share = { ...fresh, ...times, day, total, notified: total, recent: 0, admitted: 0 }
+    const fresh = { limit: null, free: 0, ungranted: 0, waiting: 0, granting: undefined, exhausted_until: 0 }
+    const share: Share = { ...fresh, day, total, notified: total, recent: 0, admitted: 0 }
     shares.set(account_id, share)
     return share
   }
@@ -75,10 +73,6 @@ export function createSharedDailyQuota(db: Db, log: Logger, now: () => number): 
         share.total = total
         share.free += granted
         if (granted === 0) share.exhausted_until = now() + askAgain_ms
-      })
-      .catch((error) => {
-        share.failing_until = now() + askAgain_ms
-        warn(error, account_id)
       })
       .finally(() => {
         share.granting = undefined
@@ -117,7 +111,7 @@ export function createSharedDailyQuota(db: Db, log: Logger, now: () => number): 
   }
 
   async function settle(account_id: string, share: Share): Promise<void> {
-    await share.granting
+    await share.granting?.catch(() => {})
     await write(account_id, share, true)
     await notify(account_id, share)
   }
@@ -140,22 +134,16 @@ export function createSharedDailyQuota(db: Db, log: Logger, now: () => number): 
         if (share.free > 0) {
           share.free--
           const size = grantSize(limit, share.total)
-          if (size > 1 && share.free <= size / 2) void grant(account_id, share, limit, size)
+          if (size > 1 && share.free <= size / 2)
+            grant(account_id, share, limit, size).catch((error) => warn(error, account_id))
           return count(share)
         }
         if (share.exhausted_until > now()) return undefined
-        if (share.failing_until <= now()) {
-          share.waiting++
-          const wanted = share.waiting + grantSize(limit, share.total) - 1
-          await Promise.race([grant(account_id, share, limit, wanted), sleep(databaseWait_ms)])
+        share.waiting++
+        try {
+          await grant(account_id, share, limit, share.waiting + grantSize(limit, share.total) - 1)
+        } finally {
           share.waiting--
-        }
-        // Do not block requests on a locked database: count them in memory until it can be written.
-        const unwritable = share.granting || share.failing_until > now()
-        if (unwritable && share.free === 0 && shares.get(account_id) === share && share.day === startOfDay(now())) {
-          if (usedOf(share) >= limit) return undefined
-          share.ungranted++
-          return count(share)
         }
       }
     },
@@ -196,7 +184,7 @@ export function createSharedDailyQuota(db: Db, log: Logger, now: () => number): 
 
     async close() {
       for (const [account_id, share] of shares) {
-        await share.granting
+        await share.granting?.catch(() => {})
         await write(account_id, share, true)
       }
     },

@@ -132,7 +132,7 @@ describe('four processes with Redis', { skip: redisTest.skip || postgresTest.ski
     await until('all slots to be free', async () => (await concurrent()) === 0)
   })
 
-  test('a revoked key, a demoted member and a suspended account are refused by every process at once', async () => {
+  test('a revoked key and a suspended account are refused by every process at once', async () => {
     for (let round = 0; round < 10; round++) {
       const { id, key, at } = await account('enterprise')
       const made = (await at[0]!.api('POST', '/keys', { name: 'to be revoked' })).body
@@ -141,7 +141,7 @@ describe('four processes with Redis', { skip: redisTest.skip || postgresTest.ski
       const refused = await Promise.all(servers.map(async ({ url }) => (await get(url, made.key)).status))
       assert.deepEqual(refused, [401, 401, 401, 401])
       for (const { url } of servers) assert.equal((await get(url, key)).status, 200)
-      await operator.api('PATCH', `/operator/accounts/${id}`, { status: 'suspended' })
+      await operator.api('PUT', `/operator/accounts/${id}`, { status: 'suspended' })
       const suspended = await Promise.all(servers.map(async ({ url }) => (await get(url, key)).status))
       assert.deepEqual(suspended, [403, 403, 403, 403])
     }

@@ -7,13 +7,15 @@ import { after, before, describe, type TestContext, test } from 'node:test'
 import pino from 'pino'
 import { startOfDay } from '../../lib/utc-day.ts'
 import { createNotifications } from '../../server/cluster/notifications.ts'
+import { ConfigError, describeConfig, readConfig } from '../../server/config.ts'
 import { type Db, openThreadedDatabase } from '../../server/db/open.ts'
 import type { Admission } from '../../server/http/limits.ts'
 import { requestsOf } from '../../server/limits/daily-quota.ts'
-import { createLimits } from '../../server/limits/service.ts'
+import { createLimits, type Limits } from '../../server/limits/service.ts'
 import { createChanges } from '../../server/redis/changes.ts'
 import { connectRedis } from '../../server/redis/connection.ts'
 import { until } from '../support/client.ts'
+import { newPostgresDatabase } from '../support/postgres.ts'
 import { redisTest, startRedis, type TestRedis } from '../support/redis.ts'
 
 const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-shared-limits-'))
@@ -259,4 +261,89 @@ describe('limits that processes share', redisTest, () => {
     await waiting.redis.close()
     await guarded.stop()
   })
+})
+
+describe('the day of processes that share a database alone', () => {
+  let db: Db
+  let dataDir: string
+  before(async () => {
+    dataDir = mkdtempSync(path.join(os.tmpdir(), 'tunery-shared-days-'))
+    const postgres = await newPostgresDatabase()
+    db = await openThreadedDatabase(dataDir, { database_url: postgres?.url })
+    drop = postgres?.drop
+  })
+  let drop: (() => Promise<void>) | undefined
+  after(async () => {
+    await db.destroy()
+    await drop?.()
+    rmSync(dataDir, { recursive: true })
+  })
+  const startProcess = () => createLimits({ db, plans: plans as never, log, several: true })
+  const admitted = async (processes: Limits[], caller: never, callers: number) =>
+    (
+      await Promise.all(
+        Array.from({ length: callers }, (_, each) =>
+          processes[each % processes.length]!.admit(caller, { slot: false }),
+        ),
+      )
+    ).filter(({ refused }) => !refused).length
+  const account = async (tier: string) => {
+    const account_id = `acc_${tier}`
+    await db
+      .insertInto('accounts')
+      .values({ id: account_id, name: 'a', tier, suspended_at: null, created_at: 0 })
+      .execute()
+    return { account_id, tier } as never
+  }
+  const written = () => requestsOf(db, 'acc_large', startOfDay(Date.now()))
+
+  test('of 1,000 callers over four processes exactly as many are admitted as the day allows', async () => {
+    const caller = await account('day')
+    const four = [1, 2, 3, 4].map(startProcess)
+    assert.equal(await admitted(four, caller, 1000), 300)
+    assert.equal((await four[0]!.state(caller)).day.used, 300)
+  })
+
+  test('what a process holds and does not need is given back; what a killed one held is lost, and no more', async () => {
+    const caller = await account('large')
+    const [first, idle, killed] = [startProcess(), startProcess(), startProcess()]
+    let count = (await admitted([first], caller, 1000)) + (await admitted([idle], caller, 20))
+    count += await admitted([killed], caller, 20)
+    const working = [first.start(), idle.start()]
+    await until('grants to be given back', async () => (await written()) <= count + 50)
+    let rest: number
+    do count += rest = await admitted([first, idle], caller, 2000)
+    while (rest > 0)
+    assert.ok(count >= 9950 && count <= 10_000, `${count} of 10,000`)
+    await Promise.all(working.map((each) => each.close()))
+    assert.equal(await written(), 10_000)
+  })
+})
+
+test('the setting is checked, and its password is never shown', () => {
+  const read = (url: string) => readConfig({ TUNERY_REDIS_URL: url })
+  for (const url of [
+    'redis://:geheim@127.0.0.1:6379/0?prefix=a:b',
+    'rediss://user:geheim@redis.example.com',
+    'redis://[::1]:6379',
+  ]) {
+    const shown = JSON.stringify(describeConfig(read(url)))
+    assert.ok(!shown.includes('geheim') && shown.includes(new URL(url).host), shown)
+  }
+  for (const url of [
+    'geheim@127.0.0.1',
+    'http://:geheim@127.0.0.1',
+    'redis://:geheim@/0',
+    'redis://:geheim@h/name',
+    'redis://:geheim@h?prefx=a',
+    'redis://:geheim#@h',
+  ])
+    assert.throws(
+      () => read(url),
+      (error: Error) =>
+        error instanceof ConfigError &&
+        /TUNERY_REDIS_URL.*redis:\/\//.test(error.message) &&
+        !/geheim/.test(error.message),
+      url,
+    )
 })
