@@ -53,6 +53,8 @@ process.argv.splice(
 )
 if (settings.TUNERY_ENGINE_KEY !== undefined) process.env.TUNERY_ENGINE_KEY = settings.TUNERY_ENGINE_KEY
 else delete process.env.TUNERY_ENGINE_KEY
+// Those of traces are the engine's own.
+for (const [name, value] of Object.entries(settings)) if (name.startsWith('OTEL_')) process.env[name] = value
 await import('./engine/main.ts')
 
 /** Drops empty values, except keys: the server must refuse an empty key instead of serving without one. */

@@ -338,7 +338,10 @@ const lookTimeout_ms = 2000
 export interface ServerMetrics extends Metrics<typeof serverMetrics> {
   /** The value of the label `base`. */
   base(id: string): string
-  /** Runs `look` before a scrape, at most every five seconds. It sets gauges; when it fails, `failed` is called. */
+  /**
+   * Runs `look` before a scrape, at most every five seconds. It sets gauges; when it fails, or takes more than two
+   * seconds, `failed` is called.
+   */
   onLook(look: () => Promise<void> | void, failed?: () => void): void
   /** Text of more metrics, such as those of an engine; undefined if there are none now. */
   onScrape(read: () => Promise<string | undefined>): void
@@ -373,7 +376,9 @@ export function createServerMetrics(now: () => number = Date.now): ServerMetrics
             running = undefined
           }
         })()
-        await Promise.race([running, timeout(lookTimeout_ms)])
+        // One that hangs has failed for now; it may set its gauges later.
+        const late = new Promise<boolean>((resolve) => void setTimeout(resolve, lookTimeout_ms, true).unref())
+        if (await Promise.race([running.then(() => false), late])) failed?.()
       })
     },
     onScrape: (read) => void readers.push(read),
@@ -384,5 +389,3 @@ export function createServerMetrics(now: () => number = Date.now): ServerMetrics
     },
   }
 }
-
-const timeout = (ms: number) => new Promise<void>((resolve) => void setTimeout(resolve, ms).unref())

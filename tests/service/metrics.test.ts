@@ -3,6 +3,7 @@ import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { sql } from 'kysely'
 import { isPostgres } from '../../server/db/dialect.ts'
+import { postgresTest, startPostgres } from '../support/postgres.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 
 let app: TestApp
@@ -67,4 +68,20 @@ test('ten scrapes at once look at the database once', async () => {
   const texts = await Promise.all(Array.from({ length: 10 }, scrape))
   const looks = new Set(texts.map((text) => /^tunery_database_look_seconds (.+)$/m.exec(text)![1]))
   assert.equal(looks.size, 1)
+})
+
+test('a scrape is answered while Postgres is away, and says so', postgresTest, async () => {
+  const postgres = await startPostgres({ durable: false })
+  const other = await startApp({ TUNERY_DATABASE_URL: postgres.url })
+  try {
+    await postgres.kill()
+    const began = performance.now()
+    const text = await (await fetch(`${other.address}/metrics`)).text()
+    assert.match(text, /^tunery_database_up 0$/m)
+    assert.match(text, /^tunery_storage_free_bytes \d+$/m)
+    assert.ok(performance.now() - began < 4000)
+  } finally {
+    await other.stop().catch(() => {})
+    await postgres.stop()
+  }
 })

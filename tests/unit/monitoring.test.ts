@@ -100,6 +100,20 @@ test('looks are shared for five seconds, and one that hangs or fails leaves the 
   assert.deepEqual([looks, failures], [2, 2])
 })
 
+test('a look that hangs holds a scrape for two seconds, and has failed', async (t) => {
+  t.mock.timers.enable({ apis: ['setTimeout'] })
+  const metrics = createServerMetrics()
+  let failures = 0
+  metrics.onLook(
+    () => new Promise(() => {}),
+    () => failures++,
+  )
+  const text = metrics.text()
+  t.mock.timers.tick(2000)
+  await text
+  assert.equal(failures, 1)
+})
+
 interface Panel {
   id: number
   type: string
