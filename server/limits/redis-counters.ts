@@ -29,12 +29,18 @@ interface Day {
   granting: Promise<number | undefined> | undefined
   /** Unix ms until which nothing is granted any more: the whole limit is. */
   exhausted_until: number
+  /** Granted by the database, and not known to Redis: what other holders have, and what was lost. */
+  missing: number
 }
 
 /** Requests for which one grant is made: what is not used is lost with Redis' data. */
 const waiting_max = 64
 /** Other processes may give back what they do not use. */
 const askAgain_ms = 250
+/** How long a request waits for a grant that another process has and Redis has not heard of. */
+const giveUp_ms = 1000
+/** Within the life of a grant's mark. */
+const untold_ms = 300_000
 
 export function createRedisCounters(redis: Redis, changes: Changes, db: Db, log: Logger, now: () => number): Counters {
   const quota = createSharedDailyQuota(db, log, now)
@@ -72,6 +78,7 @@ export function createRedisCounters(redis: Redis, changes: Changes, db: Db, log:
       waiting: 0,
       granting: undefined,
       exhausted_until: 0,
+      missing: 0,
     }
     days.set(name, fresh)
     return fresh
@@ -92,7 +99,12 @@ export function createRedisCounters(redis: Redis, changes: Changes, db: Db, log:
     day.granting ??= granted()
       .then(
         async ({ granted, total }) => {
-          await redis.run(grantScript, [dayKey(account_id, day.day)], [granted, total])
+          const told = [dayKey(account_id, day.day), keyOf(account_id, `grant:${newVersion()}`)]
+          await redis.run(grantScript, told, [granted, total]).catch((error) => {
+            // It may have been counted: it is told again, under the same mark.
+            if (granted > 0) untold.push({ keys: told, args: [granted, total], until: now() + untold_ms })
+            throw error
+          })
           return total
         },
         (error) => {
@@ -171,15 +183,21 @@ export function createRedisCounters(redis: Redis, changes: Changes, db: Db, log:
       if (total === undefined && used < 0) await requestsOf(db, account_id, day.day)
       if (total === undefined || bounds.day === null || total < bounds.day || granted < 0) continue
       // All is granted. What Redis has not heard of, another process is about to tell, or holds and will give back.
-      given_up_at ??= now() + databaseWait_ms
-      if (granted >= total || now() >= given_up_at) day.exhausted_until = now() + askAgain_ms
+      given_up_at ??= now() + giveUp_ms
+      if (now() >= given_up_at) day.missing = Math.max(0, total - granted)
+      if (granted + day.missing >= total) day.exhausted_until = now() + askAgain_ms
       else await sleep(5)
     }
   }
 
+  const untold: { keys: string[]; args: number[]; until: number }[] = []
   const unmerged: Awaited<ReturnType<typeof fallback.drain>> = []
   /** Tells Redis what was admitted here while it was away. */
   async function merge({ run }: Beat): Promise<void> {
+    for (let each = untold[0]; each; each = untold[0]) {
+      if (each.until > now()) await run(grantScript, each.keys, each.args)
+      untold.shift()
+    }
     unmerged.push(...(await fallback.drain()))
     const today = startOfDay(now())
     for (let each = unmerged[0]; each; each = unmerged[0]) {

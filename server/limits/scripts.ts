@@ -94,11 +94,15 @@ if wants_slot then
 end
 return reply('ok')`)
 
+/** How long a grant can be told again. */
+const retell_ms = 600_000
+
 /**
- * KEYS: day. ARGV: requests that the database has granted, and its sum with them. Of a day that Redis does not know, all
- * but the new grant counts as used.
+ * KEYS: day, mark of this grant. ARGV: requests that the database has granted, and its sum with them. Of a day that Redis
+ * does not know, all but the new grant counts as used. A grant that is told twice counts once.
  */
 export const grantScript = script(`
+if not redis.call('SET', KEYS[2], '1', 'NX', 'PX', ${retell_ms}) then return {} end
 if redis.call('EXISTS', KEYS[1]) == 1 then redis.call('HINCRBY', KEYS[1], 'granted', ARGV[1])
 else redis.call('HSET', KEYS[1], 'used', ARGV[2] - ARGV[1], 'granted', ARGV[2]) end
 redis.call('PEXPIRE', KEYS[1], ${dayTtl_ms})

@@ -15,6 +15,7 @@ import { createLimits, type Limits } from '../../server/limits/service.ts'
 import { createChanges } from '../../server/redis/changes.ts'
 import { connectRedis } from '../../server/redis/connection.ts'
 import { until } from '../support/client.ts'
+import { full } from '../support/full.ts'
 import { newPostgresDatabase } from '../support/postgres.ts'
 import { redisTest, startRedis, type TestRedis } from '../support/redis.ts'
 
@@ -138,19 +139,23 @@ describe('limits that processes share', redisTest, () => {
     }
   })
 
-  test('the slots of a process that was killed are free within seconds, those of a live one are kept', async (context) => {
-    const two = await startProcesses(context, 2)
-    const caller = await account('three')
-    const [killed, live] = two.processes as [(typeof two.processes)[0], (typeof two.processes)[0]]
-    assert.ok((await live.limits.admit(caller, { slot: true })).release)
-    assert.ok((await killed.limits.admit(caller, { slot: true })).release)
-    assert.ok((await killed.limits.admit(caller, { slot: true })).release)
-    assert.ok((await live.limits.admit(caller, { slot: true })).refused)
-    // As after a SIGKILL: it renews nothing more.
-    await killed.redis.close()
-    await until('its slots to be free', async () => (await live.limits.state(caller)).concurrent.used === 1)
-    assert.ok((await live.limits.admit(caller, { slot: true })).release)
-  })
+  test(
+    'the slots of a process that was killed are free within seconds, those of a live one are kept',
+    full,
+    async (context) => {
+      const two = await startProcesses(context, 2)
+      const caller = await account('three')
+      const [killed, live] = two.processes as [(typeof two.processes)[0], (typeof two.processes)[0]]
+      assert.ok((await live.limits.admit(caller, { slot: true })).release)
+      assert.ok((await killed.limits.admit(caller, { slot: true })).release)
+      assert.ok((await killed.limits.admit(caller, { slot: true })).release)
+      assert.ok((await live.limits.admit(caller, { slot: true })).refused)
+      // As after a SIGKILL: it renews nothing more.
+      await killed.redis.close()
+      await until('its slots to be free', async () => (await live.limits.state(caller)).concurrent.used === 1)
+      assert.ok((await live.limits.admit(caller, { slot: true })).release)
+    },
+  )
 
   test('a caller who was read before a change is looked up again, on every process', async (context) => {
     const two = await startProcesses(context, 2)
@@ -171,7 +176,7 @@ describe('limits that processes share', redisTest, () => {
     )
   })
 
-  test('a Redis that loses its data admits nothing twice in a day', async (context) => {
+  test('a Redis that loses its data admits nothing twice in a day', full, async (context) => {
     const four = await startProcesses(context, 4)
     const caller = await account('large')
     let count = 0
