@@ -17,6 +17,8 @@ export type Args = {
   lib: string
   parent_pipe: boolean
   slots: number
+  /** Most memory for KV caches, in bytes; null: a share of the machine's. */
+  cache_bytes: number | null
   speculation: boolean
   eight_bits: boolean
   /** Parse control tokens in callers' messages as control tokens instead of text. */
@@ -26,7 +28,7 @@ export type Args = {
 export const usage =
   'node engine/main.ts [--listen HOST:PORT | unix:/path.sock] [--model NAME=FILE.gguf]... ' +
   '[--adapter NAME=FILE.gguf]... [--api-key-file FILE] [--grace-seconds N] [--threads N] [--lib DIR] [--parent-pipe] ' +
-  '[--slots N] [--no-speculation] [--no-eight-bits] [--parse-control-tokens]'
+  '[--slots N] [--cache-mb N] [--no-speculation] [--no-eight-bits] [--parse-control-tokens]'
 
 const listenDefault = '127.0.0.1:8000'
 const graceSecondsDefault = 10
@@ -46,6 +48,7 @@ export function parseCommandLine(argv: string[]): Args {
       lib: { type: 'string' },
       'parent-pipe': { type: 'boolean', default: false },
       slots: { type: 'string' },
+      'cache-mb': { type: 'string' },
       'no-speculation': { type: 'boolean', default: false },
       'no-eight-bits': { type: 'boolean', default: false },
       'parse-control-tokens': { type: 'boolean', default: false },
@@ -72,6 +75,7 @@ export function parseCommandLine(argv: string[]): Args {
     lib: values.lib ?? findLibrary(),
     parent_pipe: values['parent-pipe'],
     slots: Math.min(positive('--slots', values.slots, slotsDefault), 64),
+    cache_bytes: values['cache-mb'] === undefined ? null : 1e6 * positive('--cache-mb', values['cache-mb'], 1),
     speculation: !values['no-speculation'],
     eight_bits: !values['no-eight-bits'],
     parse_control_tokens: values['parse-control-tokens'],

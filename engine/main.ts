@@ -51,12 +51,12 @@ async function main(): Promise<void> {
   const threadpool = createThreadpool(library, args.threads)
   const limits: MemoryLimits = {
     slots: args.slots,
-    runner_bytes: Math.floor(totalmem() / 8),
-    total_bytes: Math.floor(totalmem() / 4),
+    runner_bytes: Math.floor((args.cache_bytes ?? totalmem() / 4) / 2),
+    total_bytes: Math.floor(args.cache_bytes ?? totalmem() / 4),
   }
   // Limits: a quarter of the memory for KV caches, an eighth for adapters. The weights of base models come on top.
   const hashes = createFileHashes()
-  const adapters = createAdapters(library, Math.floor(totalmem() / 8), hashes)
+  const adapters = createAdapters(library, limits.runner_bytes, hashes)
   type Options = Omit<ContextOptions, 'threads' | 'threadpool' | 'adapter' | 'onFree'>
   const withSharedOptions = (served: ServedModel, options: Options): ContextOptions => {
     const { adapter } = served

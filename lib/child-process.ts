@@ -22,6 +22,8 @@ export interface ChildOptions {
   signal?: AbortSignal | undefined
   /** Time between SIGTERM and SIGKILL when `signal` aborts. By default SIGKILL is sent at once. */
   grace_ms?: number
+  /** The cores that the child may use, by the kernel's numbers. By default those of this process. */
+  cores?: readonly number[] | undefined
   /** The child is killed when it exceeds one of these. */
   limits?: { max_ms: number; max_memory_mb: number }
 }
@@ -61,10 +63,10 @@ const running = new Set<ChildProcess>()
  * exist exits with status 127.
  */
 export function spawnChild(command: string, args: readonly string[], options: ChildOptions): Child {
-  const { env, stdout: wanted, onStderr, signal, grace_ms = 0, limits } = options
+  const { env, stdout: wanted, onStderr, signal, grace_ms = 0, limits, cores } = options
   let child: ChildProcess
   try {
-    child = spawn(...ignoringTerminal(command, args), {
+    child = spawn(...onCores(cores, ignoringTerminal(command, args)), {
       cwd: root,
       env,
       stdio: ['pipe', wanted ? 'pipe' : 'ignore', 'pipe'],
@@ -170,6 +172,10 @@ function ignoringTerminal(command: string, args: readonly string[]): [string, st
   if (command === process.execPath) return [command, ['--import', path.join(root, 'lib/ignore-terminal.mjs'), ...args]]
   return ['/bin/sh', ['-c', 'trap "" INT QUIT HUP; exec "$0" "$@"', command, ...args]]
 }
+
+/** Wraps a command to run on these cores. `taskset` becomes the command, so the process id stays. */
+const onCores = (cores: readonly number[] | undefined, [command, args]: [string, string[]]): [string, string[]] =>
+  cores ? ['taskset', ['-c', cores.join(','), command, ...args]] : [command, args]
 
 /** Resident memory of a process; 0 if it has ended. */
 function memoryMb(pid: number | undefined): number {

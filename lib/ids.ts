@@ -60,6 +60,8 @@ export type IdPrefix =
   | 'chg'
   | 'shr'
   | 'srv'
+  | 'rep'
+  | 'scd'
 
 /** A new id: a prefix for its kind and 20 random characters (119 bits). */
 export const newId = (prefix: IdPrefix) => `${prefix}_${randomBase62(20)}`

@@ -248,6 +248,12 @@ const settings = {
     'one per core',
     'Threads of the engine, and of each trainer.',
   ),
+  replica_cores: computed(
+    wholeNumber(1, 1024),
+    String(Math.min(4, Math.max(1, Math.floor(os.availableParallelism() / 2)))),
+    'half of the cores, at most 4',
+    'Cores of a replica of a deployment that scales, unless it runs on a GPU; see docs/guides/scale.md.',
+  ),
   engine_options: setting(
     z.string().transform((value) => value.split(/\s+/).filter(Boolean)),
     '',

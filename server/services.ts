@@ -27,6 +27,7 @@ import { createQueue } from './queue/queue.ts'
 import { createChanges } from './redis/changes.ts'
 import { openRedis } from './redis/open.ts'
 import { createWindowCounters } from './redis/window-counter.ts'
+import { createScalingFeature } from './scaling/feature.ts'
 import { createTrainingSetup, setupRoutes } from './setup/index.ts'
 import { createSharingFeature } from './sharing/feature.ts'
 import { createSignInFeature } from './sign-in/feature.ts'
@@ -178,6 +179,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
   const { evaluations } = withEvaluations
   const withDeployments = createDeploymentsFeature(context, { models, inference, downloads, evaluations, usage })
   const { deployments } = withDeployments
+  const withScaling = createScalingFeature(context, { deployments, inference, models, engine })
   const withExports = createExportsFeature(context, { accounts, models, deployments })
   const withWebhooks = createWebhooksFeature(context, { secrets })
   const features: Feature[] = [
@@ -194,6 +196,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     withBatches,
     withEvaluations,
     withDeployments,
+    withScaling,
     withExports,
     createSharingFeature(context, { models, evaluations, inference, limits }),
     withWebhooks,
@@ -271,7 +274,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     abortStreams: () => stopDeadline.abort(),
     async close() {
       await inference.close()
-      await engine.stop()
+      await Promise.all([engine.stop(), withScaling.close()])
       await usage.close()
       await redis?.close()
       await tracing?.close()

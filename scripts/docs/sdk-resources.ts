@@ -23,6 +23,7 @@ import * as openai from '../../contract/openai-fine-tuning.ts'
 import * as operator from '../../contract/operator.ts'
 import * as responses from '../../contract/responses.ts'
 import type { Route } from '../../contract/route.ts'
+import * as scaling from '../../contract/scaling.ts'
 import * as sharing from '../../contract/sharing.ts'
 import * as signIn from '../../contract/sign-in.ts'
 import * as stored from '../../contract/stored-completions.ts'
@@ -146,6 +147,7 @@ export const resources: Resources = {
     rollback: deployments.rollbackDeployment,
     history: deployments.listDeploymentChanges,
     metrics: deployments.getDeploymentMetrics,
+    scaling: { set: scaling.putScaling, get: scaling.getScaling, remove: scaling.deleteScaling },
     delete: deployments.deleteDeployment,
   },
   evaluations: {

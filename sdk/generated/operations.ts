@@ -235,6 +235,14 @@ export interface Operations {
     history: (name: string, query?: T.ListQueryInput, options?: RequestOptions) => PagePromise<T.DeploymentChange>
     /** Requests, errors, tokens and latency of a deployment over time. `GET /deployments/{name}/metrics` */
     metrics: (name: string, query?: T.PeriodQuery, options?: RequestOptions) => Promise<T.Timeline>
+    scaling: {
+      /** Give a deployment replicas of its own, as many as its load takes. `PUT /deployments/{name}/scaling` */
+      set: (name: string, body: T.ScalingRequestInput, options?: RequestOptions) => Promise<T.Scaling>
+      /** How a deployment scales: its replicas, and each decision and why. `GET /deployments/{name}/scaling` */
+      get: (name: string, options?: RequestOptions) => Promise<T.Scaling>
+      /** Let the engine of the machine serve a deployment again; its replicas end their requests. `DELETE /deployments/{name}/scaling` */
+      remove: (name: string, options?: RequestOptions) => Promise<T.Deleted>
+    }
     /** Stop serving a name. `DELETE /deployments/{name}` */
     delete: (name: string, options?: RequestOptions) => Promise<T.Deleted>
   }
@@ -571,6 +579,11 @@ export const operations = {
     rollback: 'POST /deployments/{name}/rollback',
     history: 'GET /deployments/{name}/history page query',
     metrics: 'GET /deployments/{name}/metrics query',
+    scaling: {
+      set: 'PUT /deployments/{name}/scaling body',
+      get: 'GET /deployments/{name}/scaling',
+      remove: 'DELETE /deployments/{name}/scaling',
+    },
     delete: 'DELETE /deployments/{name}',
   },
   evaluations: {

@@ -8,6 +8,7 @@ export type Method = 'lora' | 'qlora' | 'full'
 export type Description = string
 export type DatasetFormat = 'jsonl' | 'csv' | 'parquet' | 'huggingface'
 export type DeploymentName = string
+export type Duration = string
 export type GraderInput =
   | {
       type: 'string_check'
@@ -3041,6 +3042,127 @@ export interface PeriodQuery {
    * Length of a bucket, in UTC. By default a minute up to 3 hours, an hour up to 7 days, else a day. Minutes go back 7 days.
    */
   step?: 'minute' | 'hour' | 'day'
+}
+export interface ScalingRequestInput {
+  /**
+   * The name of the deployment, or the model that it serves.
+   */
+  model?: string
+  scaling: ScalingPolicyInput
+  /**
+   * What a replica runs on: `cpu`, or the class of a GPU of this machine. Default: a GPU if there is one.
+   */
+  instance_type?: string
+}
+export interface ScalingPolicyInput {
+  /**
+   * 0: none while nobody asks. The first request then waits for a start.
+   */
+  min_replicas?: number
+  /**
+   * More than this machine has room for are not placed.
+   */
+  max_replicas: number
+  /**
+   * Requests in progress or waiting that a replica should have.
+   */
+  target_requests_per_replica?: number
+  /**
+   * Percent of the time that a GPU, or the cores of a replica, should compute. The larger demand wins. Null: only requests count.
+   */
+  target_gpu_utilization?: number | null
+  /**
+   * Least time from one scale-up to the next.
+   */
+  scale_up_cooldown?: Duration
+  /**
+   * Least time from any change to a scale-down.
+   */
+  scale_down_cooldown?: Duration
+}
+export interface Scaling {
+  /**
+   * The name of the deployment.
+   */
+  model: string
+  /**
+   * Null: it does not scale; the engine of the machine serves it with everything else.
+   */
+  scaling: {
+    min_replicas: number
+    max_replicas: number
+    target_requests_per_replica: number
+    target_gpu_utilization: number | null
+    scale_up_cooldown: string
+    scale_down_cooldown: string
+  } | null
+  instance_type: string | null
+  replicas: {
+    desired: number
+    ready: number
+    starting: number
+    draining: number
+    items: Replica[]
+  }
+  in_flight: number
+  /**
+   * Requests that wait for a replica.
+   */
+  waiting: number
+  /**
+   * Share of the time that the ready replicas compute, 0 to 1.
+   */
+  utilization: number | null
+  /**
+   * Why there are as many as desired, now.
+   */
+  reason: string | null
+  /**
+   * Why there are fewer than desired, or can be no more.
+   */
+  limit: string | null
+  /**
+   * Why the last replica did not start.
+   */
+  error: string | null
+  /**
+   * The last 100 changes, newest first.
+   */
+  decisions: ScalingDecision[]
+  /**
+   * The classes of this machine, and how many replicas each has room for.
+   */
+  instance_types: {
+    name: string
+    places: number
+    free: number
+  }[]
+}
+export interface Replica {
+  id: string
+  /**
+   * `starting`: it loads and is verified. `draining`: it ends its requests and takes no more.
+   */
+  state: 'starting' | 'ready' | 'draining'
+  /**
+   * Such as `cores 0-3` or `GPU 0`.
+   */
+  place: string
+  started_at: Time
+  ready_at: Time | null
+  in_flight: number
+}
+export interface ScalingDecision {
+  at: Time
+  from: number
+  to: number
+  reason: string
+  in_flight: number
+  waiting: number
+  /**
+   * The server process that decided, for replicas of its own.
+   */
+  server: string
 }
 export interface CreateEvaluationInput {
   /**

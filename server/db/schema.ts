@@ -460,6 +460,27 @@ interface DeploymentHistory {
   created_at: number
 }
 
+interface DeploymentScaling {
+  deployment_id: string
+  /** Of the contract's ScalingPolicy. */
+  policy_json: string
+  instance_type: string
+  updated_at: number
+}
+
+interface ScalingDecisions {
+  id: string
+  deployment_id: string
+  /** The server process that decided. */
+  server: string
+  from_replicas: number
+  to_replicas: number
+  in_flight: number
+  waiting: number
+  reason: string
+  created_at: number
+}
+
 interface QueueEntries {
   id: Generated<number>
   kind: string
@@ -701,6 +722,8 @@ export interface Schema {
   models: Models
   deployments: Deployments
   deployment_history: DeploymentHistory
+  deployment_scaling: DeploymentScaling
+  scaling_decisions: ScalingDecisions
   exports: Exports
   export_events: ExportEvents
   export_repositories: ExportRepositories

@@ -39,6 +39,12 @@ export interface Deployments {
   /** Figures of the requests for its name, over time. */
   metrics(account_id: string, name: string, period: PeriodQuery): Promise<Timeline>
   delete(by: AccountActor, name: string): Promise<{ id: string; deleted: true }>
+  /** The deployment with this name. Throws deployment_not_found. */
+  require(account_id: string, name: string): Promise<Pick<store.DeploymentRow, 'id' | 'name' | 'account_id' | 'model'>>
+  /** The same by its id, whoever owns it. */
+  byId(id: string): Promise<Pick<store.DeploymentRow, 'id' | 'name' | 'account_id' | 'model'> | undefined>
+  /** Registers a listener for deleted deployments; called in the transaction that deletes. */
+  onDeleted(listener: (trx: Trx, deployment_id: string) => Promise<void>): void
   /** Finishes deployments that were starting when the service was killed. */
   recover(): Promise<void>
 }
@@ -61,6 +67,7 @@ export function createDeployments({
   usage,
   now,
 }: DeploymentsNeeds & { db: Db; queue: Queue; now: () => number }): Deployments {
+  const deletionListeners: ((trx: Trx, deployment_id: string) => Promise<void>)[] = []
   inference.setAliases({
     find: (account_id, name) => store.find(db, account_id, name),
     list: (account_id) => store.listAll(db, account_id),
@@ -106,6 +113,13 @@ export function createDeployments({
     if (!inference.isBase(model)) await models.require(trx, account_id, model)
   }
 
+  /** Those that are ready, of a deployment with replicas of its own. */
+  const replicasOf = (id: string) =>
+    inference
+      .replicaSet(id)
+      ?.replicas()
+      .filter((each) => each.state() === 'ready').length ?? 1
+
   async function requireDeployment(account_id: string, name: string) {
     const found = await store.find(db, account_id, name)
     if (!found) throw new ApiError('deployment_not_found', `There is no deployment '${name}'.`)
@@ -122,7 +136,7 @@ export function createDeployments({
       error: deployment.error_json ? JSON.parse(deployment.error_json) : null,
       former_model: deployment.former_model,
       pending: pendingOf(deployment) ?? null,
-      replicas: 1,
+      replicas: replicasOf(deployment.id),
       created_at: isoTime(deployment.created_at),
       updated_at: isoTime(deployment.updated_at),
     }
@@ -214,7 +228,7 @@ export function createDeployments({
     const { name } = deployment
     const target = await inference.target(account_id, model)
     await inference.requireVerified(account_id, model)
-    await inference.load(target)
+    await inference.load(target, deployment.id)
     const waited = await db.transaction().execute(async (trx) => {
       await requireModelExists(trx, account_id, model)
       // Loading took a while: it may have changed.
@@ -391,6 +405,9 @@ export function createDeployments({
         if (!downloads.isLive(deployment.model)) await loadAndRecord(deployment)
     },
 
+    require: requireDeployment,
+    byId: (id) => store.byAnyId(db, id),
+    onDeleted: (listener) => void deletionListeners.push(listener),
     get: async (account_id, name) => toResponse(await requireDeployment(account_id, name)),
 
     async metrics(account_id, name, period) {
@@ -403,6 +420,7 @@ export function createDeployments({
       const { id, model } = deployment
       await db.transaction().execute(async (trx) => {
         const removed = await store.remove(trx, id)
+        for (const listener of deletionListeners) await listener(trx, id)
         if (removed.numDeletedRows > 0n)
           await recordAuditEntry(trx, by, 'deployment.deleted', id, { name, model }, now())
       })

@@ -233,6 +233,9 @@ export const modelsOfJob = (db: Db, job_id: string): Promise<ModelRow[]> =>
 
 export const modelFileRows = (db: Db) => db.selectFrom('models').select(['id', 'kind', 'gguf_sha256']).execute()
 
+export const modelOfAnyAccount = (db: Db, id: string) =>
+  db.selectFrom('models').selectAll().where('id', '=', id).executeTakeFirst()
+
 export const modelExists = async (db: Db, id: string) =>
   (await db.selectFrom('models').select('id').where('id', '=', id).executeTakeFirst()) !== undefined
 

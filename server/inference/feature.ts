@@ -5,7 +5,7 @@ import type { Limits } from '../limits/index.ts'
 import type { Plans } from '../plans.ts'
 import type { StoredCompletions } from '../stored-completions/index.ts'
 import type { Usage } from '../usage/index.ts'
-import { createEngineClient } from './engine/client.ts'
+import { createEngineClient, type EngineClient } from './engine/client.ts'
 import { createEngineHealth } from './engine/health.ts'
 import { createEngineProcess } from './engine/process.ts'
 import { createScoring } from './fidelity/adapter-verification.ts'
@@ -28,13 +28,22 @@ export function createEngine(context: Context) {
   const process = createEngineProcess({ ...context, options })
   const client = createEngineClient(process, context.log)
   const health = createEngineHealth(process, client, context.log)
+  /** Replicas of deployments on the same cores. */
+  const others = new Set<Pick<EngineClient, 'yieldCores'>>()
   return {
     client,
     /** Starts it ahead of the first request. */
     start: () => process.instance(),
     stop: () => process.stop(),
     pid: () => process.current()?.pid,
-    yieldCores: client.yieldCores,
+    async yieldCores(share: number, for_ms: number) {
+      await Promise.all([client, ...others].map((each) => each.yieldCores(share, for_ms)))
+    },
+    /** Another engine that yields its cores too, until the function that is returned is called. */
+    yieldsToo(other: Pick<EngineClient, 'yieldCores'>) {
+      others.add(other)
+      return () => void others.delete(other)
+    },
     read: client.read,
     /** Why it cannot answer, or undefined. */
     problem: async () => process.problem() ?? (await health.problem()),

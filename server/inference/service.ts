@@ -19,6 +19,7 @@ import type { MergedAdapters } from './merged-adapters/manager.ts'
 import type { PoolResponse } from './replicas/pool.ts'
 import type { Pools } from './replicas/pools.ts'
 import type { Target } from './replicas/replica.ts'
+import type { ReplicaSet } from './replicas/replica-set.ts'
 
 /** An inference operation and its path below the base URL. */
 export interface Operation {
@@ -63,8 +64,15 @@ export interface Inference {
   isBase(model: string): boolean
   /** The base that a model was tuned from, whether or not its weights are on this machine. */
   baseId(account_id: string, model: string): Promise<string>
-  /** Loads a model ahead of its first request. */
-  load(target: Target): Promise<void>
+  /**
+   * Loads a model ahead of its first request: into the replicas of the deployment if it has its own, which verify it
+   * first.
+   */
+  load(target: Target, deployment_id?: string): Promise<void>
+  /** The replicas of a deployment that has its own. */
+  replicaSet(deployment_id: string): ReplicaSet | undefined
+  /** Registers where they are looked up. */
+  setReplicaSets(find: (deployment_id: string) => ReplicaSet | undefined): void
   /** Compares the served model with its training. Throws model_disagrees if they differ. */
   requireVerified(account_id: string, model: string): Promise<void>
   /** The id of the model that a name stands for now. Throws what `target` throws. */
@@ -104,6 +112,7 @@ export function createInference({
   /** Usage lookups still pending for disconnected clients. */
   const pendingUsage = new Set<Promise<void>>()
   const resolver = createResolver({ hub, models, pools, changes })
+  let replicaSet: (deployment_id: string) => ReplicaSet | undefined = () => undefined
   const journal: Pick<Usage, 'record'> = {
     record(record) {
       usage.record(record)
@@ -132,19 +141,23 @@ export function createInference({
         return 'not_loaded' as const
       }
     }
-    const card = (id: string, model: string, created_at: number, owned_by: string) => ({
+    const card = (id: string, model: string, created_at: number, owned_by: string, status = statusOf(model)) => ({
       id,
       object: 'model' as const,
       created: unixSeconds(created_at),
       owned_by,
-      status: statusOf(model),
+      status,
     })
     const ownerOf = (base: string) => base.split('/')[0]!
     const local = hub.list().filter((model) => model.weights.available)
     const bases = new Set([...local.map(({ id }) => id), ...pools.upstreamModels()])
     const deployed = (await resolver.aliases()?.list(account_id)) ?? []
     return [
-      ...deployed.map(({ name, model, created_at }) => card(name, model, created_at, account_id)),
+      ...deployed.map(({ id, name, model, created_at }) => {
+        const replicas = replicaSet(id)?.replicas()
+        const status = replicas?.some((each) => each.state() === 'ready') ? 'loaded' : 'not_loaded'
+        return replicas ? card(name, model, created_at, account_id, status) : card(name, model, created_at, account_id)
+      }),
       ...tuned.flatMap(({ id, ft_name, created_at }) =>
         [ft_name, id].flatMap((name) => (name === null ? [] : [card(name, id, created_at, account_id)])),
       ),
@@ -177,7 +190,14 @@ export function createInference({
     setAliases: resolver.setAliases,
     aliasesChanged: changes.announce,
     baseId: async (account_id, model) => (await models.find(account_id, model))?.base_model_id ?? model,
-    load: pools.load,
+    async load(target, deployment_id) {
+      const own = deployment_id === undefined ? undefined : replicaSet(deployment_id)
+      await (own ? own.prepare(target) : pools.load(target))
+    },
+    replicaSet: (deployment_id) => replicaSet(deployment_id),
+    setReplicaSets(find) {
+      replicaSet = find
+    },
     async close() {
       await mergedAdapters.close()
       await Promise.allSettled(pendingUsage)
@@ -197,7 +217,8 @@ export function createInference({
       const { caller, request_id, body, text, stream, background = false, prompt_tokens_max, span } = request
       const { account_id, key_id } = caller
       const { model } = body
-      const { model_id, base_model_id, target } = await resolve(account_id, model, span)
+      const { model_id, base_model_id, target, deployment_id } = await resolve(account_id, model, span)
+      const own = deployment_id === undefined ? undefined : replicaSet(deployment_id)
       const observer = observeRequest(metrics, base_model_id, kind, background)
       const meter = startMeter(
         journal,
@@ -208,7 +229,7 @@ export function createInference({
       )
       try {
         const attempt = (target: Target) =>
-          pools.run(
+          (own ?? pools).run(
             {
               request_id,
               account_id,
@@ -225,14 +246,15 @@ export function createInference({
             },
             signal,
           )
-        const response = await mergedAdapters.run(account_id, target, attempt)
+        // Replicas of its own serve what they have verified, and nothing merged since.
+        const response = await (own ? attempt(target) : mergedAdapters.run(account_id, target, attempt))
         observer.answered(response)
         return { response, meter }
       } catch (error) {
         observer.failed(signal.aborted ? 'client_left' : 'failed')
         // A client that disconnected before the response still used the engine.
         // A request in the background is asked again under the same id, and metered then.
-        if (signal.aborted && !background) meter.endAborted(engine.abortedUsage(request_id), undefined)
+        if (signal.aborted && !background) meter.endAborted((own ?? engine).abortedUsage(request_id), undefined)
         throw error
       }
     },

@@ -126,14 +126,16 @@ function scaleUp(input: AutoscalerInput): Limited {
   const within = (ms: number) => observations.filter(({ at }) => at > now - ms)
   const recent = within(spike_ms)
   const spike = loadOf(recent, service_ms)
-  const steady = loadOf(within(Math.max(2 * spike_ms, up_cooldown_ms)), service_ms)
+  const long = within(Math.max(2 * spike_ms, up_cooldown_ms))
+  const steady = loadOf(long, service_ms)
+  const most = mostOf(long)
   const isSpike = recent.length > 3 && spike > replicas * target_requests + spikeDeviations * Math.sqrt(spike)
   const load = isSpike ? Math.max(spike, steady) : steady
   const growth = rampOf(observations, service_ms, now)
   // What load will be when the replica has started and until the next one may be added.
   const expected = load + growth * (start_ms + up_cooldown_ms / 2)
-  const forLoad = staffed(expected, policy)
-  const forQueue = last?.starting ? 0 : queueDemand(input, staffed(load, policy), service_ms)
+  const forLoad = staffed(expected, policy, most)
+  const forQueue = last?.starting ? 0 : queueDemand(input, staffed(load, policy, most), service_ms)
   const byRequests = rounded(forLoad + forQueue, replicas)
   const busy = busyReplicas(recent)
   const forUtilization = policy.target_utilization === null ? 0 : busy / policy.target_utilization
@@ -148,7 +150,7 @@ function scaleUp(input: AutoscalerInput): Limited {
     )
   }
   const growing = growth > 0 ? `, growing to ${Math.round(expected)},` : ''
-  const queue = forQueue > tolerance ? ' and a queue' : ''
+  const queue = forQueue > tolerance ? ` and ${Math.round(Math.max(0, present - load))} queued` : ''
   return limited(wanted, `${requests(load)} at a time${growing}${queue} ${each} take ${count(wanted)}.`, max_replicas)
 }
 
@@ -162,7 +164,7 @@ function queueDemand(
   if (!last) return 0
   const waiting = Math.max(0, requestsOf(last) / policy.target_requests - Math.max(load, replicas))
   const coming = Math.max(0, load - last.ready)
-  return (waiting * service_ms + coming * start_ms) / drain_ms
+  return waiting * Math.min(1, service_ms / drain_ms) + (coming * start_ms) / drain_ms
 }
 
 interface Limited extends AutoscalerResult {
@@ -191,7 +193,7 @@ function scaleDown({ now, policy, observations, replicas, decisions }: Autoscale
     target_utilization === null ? 0 : busyReplicas(counted) / target_utilization,
   )
   const isIdle = observations.every((each) => each.at <= now - idle_ms || requestsOf(each) + each.arrived === 0)
-  const wanted = Math.max(min_replicas, isIdle ? 0 : 1, Math.ceil(peak - rounding))
+  const wanted = Math.max(min_replicas, isIdle ? 0 : Math.max(1, Math.ceil(peak - rounding)))
   if (wanted >= replicas) return steady
   const quiet = isIdle ? idle_ms : quiet_ms
   const reason = isIdle
@@ -207,9 +209,16 @@ function scaleDown({ now, policy, observations, replicas, decisions }: Autoscale
     : { replicas: wanted, reason }
 }
 
-/** Replicas for a load whose requests come at random: square-root staffing. */
-const staffed = (load: number, { target_requests }: ScalingPolicy) =>
-  (load + headroom * Math.sqrt(load)) / target_requests
+/**
+ * Replicas for a load whose requests come at random: square-root staffing, but for no more than the `most` that were
+ * there at once: a client that asks one by one needs no room for chance.
+ */
+const staffed = (load: number, { target_requests }: ScalingPolicy, most = Number.POSITIVE_INFINITY) =>
+  Math.max(load, Math.min(load + headroom * Math.sqrt(load), most)) / target_requests
+
+/** The most requests that were there at once. */
+const mostOf = (observations: readonly Observation[]) =>
+  observations.reduce((most, each) => Math.max(most, requestsOf(each)), 0)
 
 const requestsOf = ({ in_flight, waiting }: Observation) => in_flight + waiting
 

@@ -140,6 +140,14 @@ export const serverMetrics = {
     labels: ['replica'],
     across: 'sum',
   },
+  ownReplicas: {
+    type: 'gauge',
+    name: 'tunery_scaled_replicas',
+    help: 'Replicas of deployments that scale, by state: wanted, starting, ready, draining.',
+    unit: 'replicas',
+    labels: ['state'],
+    across: 'sum',
+  },
   mergedAdapters: {
     type: 'gauge',
     name: 'tunery_merged_adapters',

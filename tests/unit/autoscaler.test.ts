@@ -106,9 +106,9 @@ describe('over hours', () => {
       })
   })
 
-  test('load that goes up and down within the cooldown is soon left alone', () => {
-    for (const { changes } of ours().filter(({ trace }) => trace === 'flapping'))
-      assert.ok(changes.filter(({ at }) => at > 3600).length <= 8, JSON.stringify(changes))
+  test('load that goes up and down within the cooldown makes fewer changes than under the other rules', () => {
+    const changes = (some: Row[]) => some.filter(({ trace }) => trace === 'flapping').map((each) => each.changes.length)
+    assert.ok(changes(ours())[0]! < 0.7 * Math.min(...changes(others())), `${changes(ours())} to ${changes(others())}`)
   })
 
   test('fewer replica-seconds than Ray Serve and KEDA need, at no more waiting', () => {

@@ -50,6 +50,14 @@ export interface ServedBase {
   adapter?: Weights
 }
 
+/** What a model's weights are to be, recorded when it was made. */
+export interface ExpectedModel {
+  /** SHA-256 of the file that is served, in hex. */
+  sha256: string
+  /** Its probe rows and the weights that it was made from; undefined if one of them is missing. */
+  probe?: { file: string; from: ServedBase }
+}
+
 /** Compares the engine's answers of a model with the trainer's; undefined if there are no rows to compare with. */
 export type Compare = (model: ServableModel, base: ServedBase) => Promise<Comparison | undefined>
 
@@ -78,6 +86,8 @@ export interface TunedModels {
   compareNew(model: NewModel, from: ServedBase): Promise<Comparison | null>
   /** Registers the comparison, which a later feature implements. */
   setCompare(compare: Compare): void
+  /** What a replica must serve as this model, whoever owns it; undefined if there is no such tuned model. */
+  expected(id: string): Promise<ExpectedModel | undefined>
   /** Registers a check whether another feature needs a model. */
   onNeeded(check: NeededBy): void
   /** Registers a listener for deleted models. */
@@ -243,6 +253,13 @@ export function createTunedModels(
       return found
     },
 
+    async expected(id) {
+      const model = await store.modelOfAnyAccount(db, id)
+      if (!model) return undefined
+      const file = servable(model).probe
+      const from = existsSync(file) ? await findServedBase(model) : undefined
+      return { sha256: model.gguf_sha256, ...(from && { probe: { file, from } }) }
+    },
     require: async (trx, account_id, id) => void (await requireModel(account_id, id, trx)),
     exportSource: createExportSource(options),
     compareNew,

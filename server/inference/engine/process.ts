@@ -40,10 +40,27 @@ interface Options {
   threads: number
   /** Additional command line arguments. */
   options: string[]
+  /** Of the engine among several of this process; by default it is the shared one. */
+  name?: string
+  /** Additional environment, such as the GPUs that it sees. */
+  env?: NodeJS.ProcessEnv
+  /** The cores that it may use. */
+  cores?: readonly number[] | undefined
+  /** Whether another is started when it dies. If not, it runs once: `instance` rejects afterwards. */
+  restarts?: boolean
   log: Logger
 }
 
-export function createEngineProcess({ dataDir, threads, options, log }: Options): EngineProcess {
+export function createEngineProcess({
+  dataDir,
+  threads,
+  options,
+  name = '',
+  env = {},
+  cores,
+  restarts = true,
+  log,
+}: Options): EngineProcess {
   let current: { child: Child; instance: Promise<EngineInstance>; running?: EngineInstance } | undefined
   let deaths: number[] = []
   const stop = new AbortController()
@@ -53,6 +70,7 @@ export function createEngineProcess({ dataDir, threads, options, log }: Options)
   function onUnexpectedExit(): void {
     if (stop.signal.aborted) return
     deaths.push(Date.now())
+    if (!restarts) return
     // In a later tick, so that waiting requests see the failure first.
     setImmediate(() => void engine.instance().catch(() => {}))
   }
@@ -66,7 +84,7 @@ export function createEngineProcess({ dataDir, threads, options, log }: Options)
       )
     if (stop.signal.aborted) throw new Error('the service is stopping')
     try {
-      const socket = socketPath(dataDir)
+      const socket = socketPath(dataDir, name)
       const args = [
         path.join(root, 'engine/main.ts'),
         '--listen',
@@ -89,7 +107,8 @@ export function createEngineProcess({ dataDir, threads, options, log }: Options)
     const listening = Promise.withResolvers<void>()
     const child = spawnChild(process.execPath, args, {
       // The engine exports its own spans.
-      env: { ...childEnv(/^OTEL_/), OTEL_SERVICE_NAME: `${process.env.OTEL_SERVICE_NAME || 'tunery'}-engine` },
+      env: { ...childEnv(/^OTEL_/), OTEL_SERVICE_NAME: `${process.env.OTEL_SERVICE_NAME || 'tunery'}-engine`, ...env },
+      cores,
       // It prints its address once it listens.
       stdout: () => listening.resolve(),
       onStderr: (text) => relayEngineLog(text, childLog),
@@ -131,6 +150,7 @@ export function createEngineProcess({ dataDir, threads, options, log }: Options)
     async instance() {
       if (stop.signal.aborted) throw new ApiError('shutting_down', 'The service is stopping. Try again in a moment.')
       if (current) return orUnavailable(current.instance)
+      if (!restarts && deaths.length > 0) return orUnavailable(Promise.reject(new Error('it has ended')))
       starting ??= start().finally(() => {
         starting = undefined
       })
@@ -164,12 +184,15 @@ async function orUnavailable<T>(start: Promise<T>): Promise<T> {
 
 // A unix socket's path is limited to 107 characters, which a path in the data folder can exceed. So it is in the
 // temporary folder, in a directory that only this user can access. Each instance has its own name, so that no request
-// reaches a previous engine that is still shutting down.
-function socketPath(dataDir: string): string {
+// reaches a previous engine that is still shutting down. Each engine of this process has its own directory.
+function socketPath(dataDir: string, name: string): string {
   const uid = process.getuid?.() ?? 0
   const folder = path.join(
     os.tmpdir(),
-    `tunery-${uid}-${createHash('sha256').update(dataDir).digest('hex').slice(0, 12)}`,
+    `tunery-${uid}-${createHash('sha256')
+      .update(name ? `${dataDir}\n${name}` : dataDir)
+      .digest('hex')
+      .slice(0, 12)}`,
   )
   mkdirSync(folder, { recursive: true, mode: 0o700 })
   if (statSync(folder).uid !== uid) throw new Error(`${folder} belongs to another user`)

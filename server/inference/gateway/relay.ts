@@ -13,18 +13,19 @@ export type StreamOptions = { include_usage?: boolean | null | undefined; contin
 const noTokens: TokenCounts = { prompt_tokens: 0, completion_tokens: 0, cached_tokens: 0 }
 
 /**
- * The headers that every answer of a model carries. Server-Timing: time spent loading the model and queueing, here and
- * in the engine. X-Weights: which weights answered.
+ * The headers that every answer of a model carries. Server-Timing: time spent waiting for a first replica to start, for
+ * the model to load and in queues, here and in the engine. X-Weights: which weights answered.
  */
 export function answerHeaders({
   load_ms,
   queue_ms,
+  start_ms,
   headers,
   weights,
-}: Pick<PoolResponse, 'load_ms' | 'queue_ms' | 'headers' | 'weights'>): Record<string, string> {
+}: Pick<PoolResponse, 'load_ms' | 'queue_ms' | 'start_ms' | 'headers' | 'weights'>): Record<string, string> {
   const inEngine_ms = Number(headers['x-queue-ms']) || 0
   return {
-    'server-timing': `load;dur=${load_ms.toFixed(1)}, queue;dur=${(queue_ms + inEngine_ms).toFixed(1)}`,
+    'server-timing': `${start_ms ? `start;dur=${start_ms.toFixed(1)}, ` : ''}load;dur=${load_ms.toFixed(1)}, queue;dur=${(queue_ms + inEngine_ms).toFixed(1)}`,
     ...(weights && { 'x-weights': weights }),
   }
 }

@@ -9,8 +9,8 @@ import type { Target } from '../replicas/replica.ts'
 
 /** Names for models that another feature defines: deployments registers here, and announces changes. */
 export interface ModelAliases {
-  find(account_id: string, name: string): Promise<{ model: string } | undefined>
-  list(account_id: string): Promise<{ name: string; model: string; created_at: number }[]>
+  find(account_id: string, name: string): Promise<{ id: string; model: string } | undefined>
+  list(account_id: string): Promise<{ id: string; name: string; model: string; created_at: number }[]>
 }
 
 export interface Resolved {
@@ -19,6 +19,8 @@ export interface Resolved {
   /** The base that it was tuned from, which determines the price. */
   base_model_id: string
   target: Target
+  /** The deployment, if the name is one. */
+  deployment_id?: string
 }
 
 export interface Resolver {
@@ -60,7 +62,7 @@ export function createResolver({ hub, models, pools, changes }: Needs): Resolver
 
   const isBase = (model: string) => pools.hasUpstream(model) || hub.has(model)
 
-  async function resolve(account_id: string, model: string): Promise<Omit<Resolved, 'model_id'>> {
+  async function resolve(account_id: string, model: string): Promise<Omit<Resolved, 'model_id' | 'deployment_id'>> {
     const tuned = await models.find(account_id, model)
     if (!tuned && !isBase(model))
       throw new ApiError(
@@ -85,9 +87,9 @@ export function createResolver({ hub, models, pools, changes }: Needs): Resolver
       cache.getOrLoad(
         `${account_id}\n${name}`,
         async () => {
-          const alias = (await aliases?.find(account_id, name))?.model
-          const model_id = alias ?? (await models.idOf(account_id, name)) ?? hub.mapped(name)
-          return { model_id, ...(await resolve(account_id, model_id)) }
+          const alias = await aliases?.find(account_id, name)
+          const model_id = alias?.model ?? (await models.idOf(account_id, name)) ?? hub.mapped(name)
+          return { model_id, ...(await resolve(account_id, model_id)), ...(alias && { deployment_id: alias.id }) }
         },
         changes.version(account_id),
       ) as Promise<Resolved> | Resolved,

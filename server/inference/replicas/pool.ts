@@ -11,6 +11,8 @@ const rateSamples = 64
 export interface PoolResponse extends ReplicaResponse {
   /** How long the request waited in the queue. */
   queue_ms: number
+  /** How long it waited for the first replica to start, if there was none. */
+  start_ms?: number
   /** Frees the replica's slot; call it when the response has ended or failed. */
   release(): void
 }
@@ -22,16 +24,27 @@ export interface Pool {
   /** Dispatches queued requests; call it when a replica that pools share has free capacity. */
   dispatchWaiting(): void
   run(request: ReplicaRequest, signal: AbortSignal): Promise<PoolResponse>
+  /** Ends the queue: each of its requests fails with this error. */
+  refuseWaiting(error: Error): void
 }
 
 interface Waiter {
   target: Target
   tried: ReadonlySet<Replica>
   assign(replica: Replica): void
+  refuse(error: Error): void
 }
 
-/** `waiting_max`: length of the queue; further requests are refused. `onReleased` is called when a request ends. */
-export function createPool(replicas: readonly Replica[], waiting_max: number, onReleased: () => void): Pool {
+/**
+ * `waiting_max`: length of the queue; further requests are refused. `onReleased` is called when a request ends.
+ * `isGrowing`: whether another replica is about to come, which a failed request waits for.
+ */
+export function createPool(
+  replicas: readonly Replica[],
+  waiting_max: number,
+  onReleased: () => void,
+  isGrowing = () => false,
+): Pool {
   const waiting: Waiter[] = []
   const completions: number[] = []
   /** Offset for round robin among equally loaded replicas. */
@@ -117,6 +130,10 @@ export function createPool(replicas: readonly Replica[], waiting_max: number, on
           replica.inFlight++
           resolve(replica)
         },
+        refuse(error) {
+          signal.removeEventListener('abort', leaveQueue)
+          reject(error)
+        },
       }
       const leaveQueue = () => {
         waiting.splice(waiting.indexOf(waiter), 1)
@@ -133,6 +150,9 @@ export function createPool(replicas: readonly Replica[], waiting_max: number, on
     replicas,
     waiting: () => waiting.length,
     dispatchWaiting,
+    refuseWaiting(error) {
+      for (const waiter of waiting.splice(0)) waiter.refuse(error)
+    },
     async run(request, signal) {
       const tried = new Set<Replica>()
       let queue_ms = 0
@@ -165,7 +185,7 @@ export function createPool(replicas: readonly Replica[], waiting_max: number, on
           if (!(error instanceof ReplicaFailure) || signal.aborted) throw error
           tried.add(replica)
           if (error.lost) lost++
-          if (lost >= lost_max || candidates(request.target, tried).length === 0) throw error
+          if (lost >= lost_max || (candidates(request.target, tried).length === 0 && !isGrowing())) throw error
         }
       }
     },

@@ -1,0 +1,105 @@
+import { existsSync } from 'node:fs'
+import path from 'node:path'
+import type { Deployments } from '../deployments/index.ts'
+import type { Context, Feature } from '../feature.ts'
+import type { TunedModels } from '../fine-tuning/index.ts'
+import { createReplicaVerification, type Inference, type OwnReplica } from '../inference/index.ts'
+import type { Controller } from './controller.ts'
+import type { Places } from './places.ts'
+import { scalingRoutes } from './routes.ts'
+import { createScaling, recordDecision } from './service.ts'
+import * as store from './store.ts'
+
+interface Needs {
+  deployments: Deployments
+  inference: Inference
+  models: TunedModels
+  engine: { yieldsToo(engine: OwnReplica['engine']): () => void }
+}
+
+/** Replicas of deployments. Nothing of it is loaded before the first deployment scales. */
+export function createScalingFeature(
+  context: Context,
+  { deployments, inference, models, engine }: Needs,
+): Feature & { close(): Promise<void> } {
+  const { config, db, servers, notifications, metrics, dataDir, log, now } = context
+  let places: Promise<Places> | undefined
+  let loading: Promise<Controller> | undefined
+  let controller: Controller | undefined
+
+  const readGpus = async () => (config.gpu === 'none' ? [] : (await import('./gpus.ts')).readGpus())
+
+  function loadPlaces(): Promise<Places> {
+    places ??= import('./places.ts').then(({ allowedCores, createPlaces }) =>
+      createPlaces({
+        cores: allowedCores(),
+        cores_per_replica: config.replica_cores,
+        gpus: readGpus,
+        pins: (process.env.PATH ?? '').split(path.delimiter).some((folder) => existsSync(path.join(folder, 'taskset'))),
+      }),
+    )
+    return places
+  }
+
+  function loadController(): Promise<Controller> {
+    loading ??= (async () => {
+      const { createController } = await import('./controller.ts')
+      log.info({ server: servers.id }, 'deployments scale in this process')
+      controller = createController({
+        dataDir,
+        engine_options: [...config.engine_options, ...(config.parse_control_tokens ? ['--parse-control-tokens'] : [])],
+        waiting_max: config.max_waiting,
+        inference,
+        deployments,
+        places: await loadPlaces(),
+        gpus: readGpus,
+        verify: createReplicaVerification(models),
+        yieldsToo: engine.yieldsToo,
+        record: recordDecision(db, servers.id),
+        now,
+        log,
+      })
+      return controller
+    })()
+    return loading
+  }
+
+  const running = () => controller
+  inference.setReplicaSets((deployment_id) => controller?.replicaSet(deployment_id))
+  deployments.onDeleted(async (trx, deployment_id) => {
+    await store.remove(trx, deployment_id)
+    controller?.remove(deployment_id)
+  })
+  const scaling = createScaling({
+    db,
+    deployments,
+    inference,
+    controller: loadController,
+    running,
+    places: loadPlaces,
+    now,
+  })
+  metrics.onLook(() => {
+    const all = (controller?.ids() ?? []).flatMap((id) => controller?.state(id) ?? [])
+    const replicas = all.flatMap((each) => each.replicas)
+    metrics.ownReplicas.set(
+      { state: 'wanted' },
+      all.reduce((sum, { desired }) => sum + desired, 0),
+    )
+    for (const state of ['starting', 'ready', 'draining'] as const)
+      metrics.ownReplicas.set({ state }, replicas.filter((each) => each.state() === state).length)
+  })
+
+  return {
+    mount: (app) => scalingRoutes(app, scaling),
+    async start() {
+      const refresh = () =>
+        scaling.refresh().catch((error) => log.warn({ err: error }, 'the scaling of deployments was not read'))
+      await refresh()
+      // Another server process may have changed what this one scales, or which model a name serves.
+      notifications.on('names', () => void refresh())
+      return []
+    },
+    close: async () => controller?.close(),
+  }
+}

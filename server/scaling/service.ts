@@ -1,0 +1,185 @@
+import { ApiError } from '../../contract/errors.ts'
+import { type Scaling, ScalingPolicy, type ScalingRequest } from '../../contract/scaling.ts'
+import { newId } from '../../lib/ids.ts'
+import { isoTime } from '../../lib/utc-day.ts'
+import type { Db } from '../db/open.ts'
+import type { Deployments } from '../deployments/index.ts'
+import { type AccountActor, recordAuditEntry } from '../events/audit.ts'
+import type { Inference } from '../inference/index.ts'
+import type { Controller, Decision, ScaledDeployment } from './controller.ts'
+import type { Places } from './places.ts'
+import * as store from './store.ts'
+
+/** Decisions that are kept of a deployment, and that are shown. */
+const kept = 500
+const shown = 100
+
+export interface ScalingService {
+  put(by: AccountActor, name: string, request: ScalingRequest): Promise<Scaling>
+  get(account_id: string, name: string): Promise<Scaling>
+  delete(by: AccountActor, name: string): Promise<{ id: string; deleted: true }>
+  /** Makes this process scale what the database says. */
+  refresh(): Promise<void>
+}
+
+interface Options {
+  db: Db
+  deployments: Deployments
+  inference: Pick<Inference, 'target' | 'aliasesChanged'>
+  controller: () => Promise<Controller>
+  /** The controller, if anything scales. */
+  running: () => Controller | undefined
+  places: () => Promise<Places>
+  now: () => number
+}
+
+export function createScaling(options: Options): ScalingService {
+  const { db, deployments, inference, controller, running, places, now } = options
+
+  async function requireClass(requested: string | undefined): Promise<string> {
+    const classes = await (await places()).classes()
+    const name = requested ?? classes[0]!.name
+    if (classes.some((each) => each.name === name)) return name
+    throw new ApiError(
+      'invalid_request',
+      `'instance_type' is '${name}', which this machine does not have. It has: ` +
+        `${classes.map((each) => each.name).join(', ')}.`,
+      { param: 'instance_type' },
+    )
+  }
+
+  async function toResponse(deployment: { id: string; name: string }): Promise<Scaling> {
+    const row = await store.find(db, deployment.id)
+    const state = row && running()?.state(deployment.id)
+    const policy = row && ScalingPolicy.parse(JSON.parse(row.policy_json))
+    const replicas = state?.replicas ?? []
+    const count = (wanted: string) => replicas.filter((each) => each.state() === wanted).length
+    const decisions = row ? await store.decisions(db, deployment.id, shown) : []
+    return {
+      model: deployment.name,
+      scaling: policy ? { ...policy, target_gpu_utilization: policy.target_gpu_utilization ?? null } : null,
+      instance_type: row?.instance_type ?? null,
+      replicas: {
+        desired: state?.desired ?? 0,
+        ready: count('ready'),
+        starting: count('starting'),
+        draining: count('draining'),
+        items: replicas.map((each) => ({
+          id: each.id,
+          state: each.state() as 'starting' | 'ready' | 'draining',
+          place: each.placement.name,
+          started_at: isoTime(each.started_at),
+          ready_at: isoTime(each.ready_at() ?? null),
+          in_flight: each.inFlight,
+        })),
+      },
+      in_flight: state?.in_flight ?? 0,
+      waiting: state?.waiting ?? 0,
+      utilization: state?.utilization ?? null,
+      reason: state?.reason ?? null,
+      limit: state?.limit ?? null,
+      error: state?.error ?? null,
+      decisions: decisions.map(({ created_at, from_replicas, to_replicas, reason, in_flight, waiting, server }) => ({
+        at: isoTime(created_at),
+        from: from_replicas,
+        to: to_replicas,
+        reason,
+        in_flight,
+        waiting,
+        server,
+      })),
+      instance_types: await (await places()).classes(),
+    }
+  }
+
+  const scaled = (
+    row: store.ScalingRow,
+    { id, account_id, name }: Omit<ScaledDeployment, 'policy' | 'instance_type'>,
+  ) => ({
+    id,
+    account_id,
+    name,
+    policy: ScalingPolicy.parse(JSON.parse(row.policy_json)),
+    instance_type: row.instance_type,
+  })
+
+  return {
+    async put(by, name, { model, scaling, instance_type }) {
+      const deployment = await deployments.require(by.account_id, name)
+      if (model !== undefined && model !== name && model !== deployment.model)
+        throw new ApiError(
+          'invalid_request',
+          `'model' is '${model}', but this address scales '${name}', which serves '${deployment.model}'. Leave it out.`,
+          { param: 'model' },
+        )
+      const target = await inference.target(by.account_id, deployment.model)
+      if (target.base.gguf === undefined)
+        throw new ApiError(
+          'model_not_callable',
+          `The weights of '${target.base.id}' are not on this machine: servers that the operator named serve it ` +
+            '(TUNERY_UPSTREAMS). Only what this machine serves can be scaled here.',
+        )
+      const row = {
+        deployment_id: deployment.id,
+        policy_json: JSON.stringify(scaling),
+        instance_type: await requireClass(instance_type),
+        updated_at: now(),
+      }
+      await db.transaction().execute(async (trx) => {
+        if (!(await trx.selectFrom('deployments').select('id').where('id', '=', deployment.id).executeTakeFirst()))
+          throw new ApiError('deployment_not_found', `The deployment '${name}' was deleted in the meantime.`)
+        await store.save(trx, row)
+        const details = { name, instance_type: row.instance_type, ...scaling }
+        await recordAuditEntry(trx, by, 'scaling.changed', deployment.id, details, now())
+      })
+      ;(await controller()).set(scaled(row, deployment))
+      inference.aliasesChanged()
+      return toResponse(deployment)
+    },
+
+    get: async (account_id, name) => toResponse(await deployments.require(account_id, name)),
+
+    async delete(by, name) {
+      const { id } = await deployments.require(by.account_id, name)
+      await db.transaction().execute(async (trx) => {
+        if (!(await store.remove(trx, id)))
+          throw new ApiError('not_found', `'${name}' does not scale. PUT /v1/deployments/${name}/scaling lets it.`)
+        await recordAuditEntry(trx, by, 'scaling.removed', id, { name }, now())
+      })
+      running()?.remove(id)
+      inference.aliasesChanged()
+      return { id, deleted: true }
+    },
+
+    async refresh() {
+      const rows = await store.listAll(db)
+      if (rows.length === 0 && !running()) return
+      const { set, remove, ids } = await controller()
+      const known = new Set(ids())
+      for (const row of rows) {
+        const deployment = await deployments.byId(row.deployment_id)
+        if (!deployment) continue
+        known.delete(row.deployment_id)
+        set(scaled(row, deployment))
+      }
+      for (const id of known) remove(id)
+    },
+  }
+}
+
+/** Stores a decision of this server process. */
+export const recordDecision = (db: Db, server: string) => (decision: Decision) =>
+  db.transaction().execute((trx) => {
+    const { deployment_id, at, from, to, reason, in_flight, waiting } = decision
+    const row = {
+      id: newId('scd'),
+      deployment_id,
+      server,
+      from_replicas: from,
+      to_replicas: to,
+      in_flight,
+      waiting,
+      reason,
+    }
+    return store.insertDecision(trx, { ...row, created_at: at }, kept)
+  })

@@ -1,0 +1,302 @@
+// Deployments with replicas of their own: real engines on single cores.
+import assert from 'node:assert/strict'
+import { createHash } from 'node:crypto'
+import { copyFileSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import path from 'node:path'
+import { after, afterEach, before, test } from 'node:test'
+import type { Scaling } from '../../contract/scaling.ts'
+import { until } from '../support/client.ts'
+import { startApp, type TestApp } from '../support/service.ts'
+import { stream } from '../support/streams.ts'
+import { endless, tiny, tinyModelsDir } from '../support/tiny.ts'
+
+let app: TestApp
+/** Two adapters with different weights. */
+let first: string
+let second: string
+before(async () => {
+  app = await startApp({ TUNERY_REPLICA_CORES: '1', TUNERY_THREADS: '1' })
+  first = await app.colourModel()
+  second = await app.colourModel()
+  await weaken(second)
+  await deploy('keeper', tiny)
+})
+after(() => app.stop())
+
+const adapterFile = (model: string) => path.join(app.dataDir, 'models', model, 'adapter.gguf')
+const baseFile = path.join(tinyModelsDir(), tiny, 'model.gguf')
+const sha256 = (file: string) => createHash('sha256').update(readFileSync(file)).digest('hex')
+const shown = (file: string) => `sha256:${sha256(file).slice(0, 16)}`
+const weightsOf = (model: string) => `base=${tiny} ${shown(baseFile)}; adapter=${model} ${shown(adapterFile(model))}`
+
+/** Changes the weights of an adapter; `record`: as if it had been trained so. */
+async function weaken(model: string, factor = 0.9, record = true): Promise<void> {
+  const file = adapterFile(model)
+  const bytes = readFileSync(file)
+  const key = 'adapter.lora.alpha'
+  const position = bytes.indexOf(key) + key.length + 4
+  bytes.writeFloatLE(factor * bytes.readFloatLE(position), position)
+  writeFileSync(`${file}.new`, bytes)
+  copyFileSync(`${file}.new`, file)
+  if (!record) return
+  const gguf_sha256 = sha256(file)
+  await app.db
+    .transaction()
+    .execute((trx) => trx.updateTable('models').set({ gguf_sha256 }).where('id', '=', model).execute())
+}
+
+/** The processes of replicas, by their cores. */
+function replicaPids(): number[] {
+  return readdirSync('/proc')
+    .filter((name) => /^\d+$/.test(name))
+    .flatMap((pid) => {
+      try {
+        const isOurs = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1]!.split(' ')[1] === String(process.pid)
+        return isOurs && readFileSync(`/proc/${pid}/cmdline`, 'utf8').includes('--cache-mb') ? [Number(pid)] : []
+      } catch {
+        return []
+      }
+    })
+}
+
+const messages = [{ role: 'user', content: 'code of blue?' }]
+const chat = (model: string, fields: object = {}) =>
+  app.api('POST', '/chat/completions', { model, messages, max_tokens: 4, temperature: 0, ...fields })
+const policy = {
+  min_replicas: 1,
+  max_replicas: 2,
+  target_requests_per_replica: 4,
+  scale_up_cooldown: '1s',
+  scale_down_cooldown: '3s',
+}
+const scale = (name: string, fields: object = {}) =>
+  app.api('PUT', `/deployments/${name}/scaling`, { scaling: { ...policy, ...fields } })
+const show = async (name: string) => (await app.api('GET', `/deployments/${name}/scaling`)).body as Scaling
+const ready = (name: string, count: number) =>
+  until(`${count} replicas of ${name}`, async () => {
+    const scaling = await show(name)
+    return scaling.replicas.ready === count && scaling.replicas.items.length === count ? scaling : undefined
+  })
+const deploy = async (name: string, model: string) => {
+  const made = await app.api('POST', '/deployments', { name, model })
+  assert.equal(made.status, 201, JSON.stringify(made.body))
+}
+afterEach(async () => {
+  const { items } = (await app.api('GET', '/deployments')).body
+  for (const { name } of items) if (name !== 'keeper') await app.api('DELETE', `/deployments/${name}`)
+  await until('the places to be free', async () => {
+    const { instance_types } = await show('keeper')
+    return instance_types.find((each) => each.name === 'cpu')!.free === 2
+  })
+})
+
+test('from zero: the first request waits for a start and is told so; later it goes back to zero', async () => {
+  await deploy('sleeper', first)
+  const set = await scale('sleeper', { min_replicas: 0, scale_down_cooldown: '2s' })
+  assert.equal(set.status, 200, JSON.stringify(set.body))
+  assert.equal(set.body.replicas.desired, 0)
+  const [answer, beside] = await Promise.all([chat('sleeper'), chat('sleeper')])
+  assert.equal(answer.status, 200, JSON.stringify(answer.body))
+  assert.equal(beside.status, 200)
+  assert.match(answer.headers.get('server-timing')!, /^start;dur=\d\d+\.\d, load;dur=/)
+  assert.equal(answer.headers.get('x-weights'), weightsOf(first))
+  assert.equal(answer.body.model, 'sleeper')
+  const warm = await chat('sleeper')
+  assert.doesNotMatch(warm.headers.get('server-timing')!, /start/)
+  const state = await show('sleeper')
+  assert.deepEqual([state.replicas.ready, state.replicas.items[0]!.state], [1, 'ready'])
+  assert.match(state.replicas.items[0]!.place, /^core \d$/)
+  const idle = await ready('sleeper', 0)
+  assert.deepEqual(
+    idle.decisions.map(({ from, to }) => [from, to]),
+    [
+      [1, 0],
+      [0, 1],
+    ],
+  )
+  assert.match(idle.decisions[0]!.reason, /^No request in the last/)
+  assert.match(idle.decisions[1]!.reason, /^\d requests? at 4 a replica takes? 1 replica/)
+})
+
+test('killed replicas are started again, their requests are retried, and no name is answered by another’s weights', async (t) => {
+  await Promise.all([deploy('one', first), deploy('two', second)])
+  const names = { one: weightsOf(first), two: weightsOf(second) }
+  for (const name of Object.keys(names)) {
+    assert.equal((await scale(name, { max_replicas: 1 })).status, 200)
+    await ready(name, 1)
+  }
+  assert.equal(replicaPids().length, 2)
+  for (const pid of replicaPids()) assert.match(readFileSync(`/proc/${pid}/status`, 'utf8'), /Cpus_allowed_list:\t\d\n/)
+  // Probabilities of a text, which the adapters change.
+  const ask = (name: string) =>
+    app.api('POST', '/completions', {
+      model: name,
+      prompt: 'code of red? code of blue?',
+      echo: true,
+      logprobs: 1,
+      max_tokens: 0,
+    })
+  const probabilities = (body: { choices: { logprobs: { token_logprobs: (number | null)[] } }[] }) =>
+    body.choices[0]!.logprobs.token_logprobs.reduce<number>((sum, each) => sum + (each ?? 0), 0)
+  const expected = { one: probabilities((await ask('one')).body), two: probabilities((await ask('two')).body) }
+  assert.ok(Math.abs(expected.one - expected.two) > 1e-3, `the adapters differ: ${JSON.stringify(expected)}`)
+  let stop = false
+  const answers = [0, 0, 0, 0]
+  const work = async (name: 'one' | 'two', worker: number) => {
+    while (!stop) {
+      const answer = await ask(name)
+      assert.equal(answer.status, 200, JSON.stringify(answer.body))
+      assert.equal(answer.headers.get('x-weights'), names[name])
+      assert.ok(Math.abs(probabilities(answer.body) - expected[name]) < 1e-4)
+      answers[worker]!++
+    }
+  }
+  const workers = [work('one', 0), work('two', 1), work('one', 2), work('two', 3)]
+  const failed = Promise.race(workers.map((each) => each.then(() => new Promise<never>(() => {}))))
+  t.after(() => {
+    stop = true
+  })
+  for (let kills = 0; kills < 6; kills++) {
+    const before = [...answers]
+    const victims = kills % 3 === 2 ? replicaPids() : replicaPids().slice(kills % 2, (kills % 2) + 1)
+    for (const pid of victims) process.kill(pid, 'SIGKILL')
+    await Promise.race([
+      failed,
+      until('the others to take over', async () => {
+        const pids = replicaPids()
+        return pids.length === 2 && victims.every((pid) => !pids.includes(pid))
+      }),
+    ])
+    await Promise.race([failed, Promise.all([ready('one', 1), ready('two', 1)])])
+    await Promise.race([
+      failed,
+      until('more answers to each, so that no request is lost twice', () =>
+        answers.every((count, worker) => count > before[worker]! + 2),
+      ),
+    ])
+  }
+  stop = true
+  await Promise.all(workers)
+})
+
+test('a replica that would serve other weights takes no traffic, and the name says why it does not answer', async () => {
+  const model = await app.colourModel()
+  const original = readFileSync(adapterFile(model))
+  const right = weightsOf(model)
+  await deploy('strict', model)
+  assert.equal((await scale('strict', { max_replicas: 1 })).status, 200)
+  await ready('strict', 1)
+  assert.equal((await chat('strict')).headers.get('x-weights'), right)
+  // Changed on disk: the running replica keeps what it has, the next one has other weights than were recorded.
+  await weaken(model, 0.5, false)
+  assert.equal((await chat('strict')).headers.get('x-weights'), right)
+  process.kill(replicaPids()[0]!, 'SIGKILL')
+  const refused = await until('a refusal', async () => {
+    const answer = await chat('strict')
+    if (answer.status !== 200) return answer
+    assert.equal(answer.headers.get('x-weights'), right)
+    return undefined
+  })
+  assert.equal(refused.body.error.code, 'engine_failed')
+  assert.match(
+    refused.body.error.message,
+    /has other weights than those asked for.*restore it from a backup.*The next try is in \d+ s/,
+  )
+  assert.match((await show('strict')).error!, /No replica of 'strict' could be started/)
+  // The right hash, but not the probabilities that the trainer kept.
+  await weaken(model, 0.2, true)
+  await scale('strict', { max_replicas: 1, target_requests_per_replica: 5 })
+  await until('the probe to refuse', async () =>
+    /does not answer as the model/.test((await show('strict')).error ?? ''),
+  )
+  writeFileSync(adapterFile(model), original)
+  const gguf_sha256 = sha256(adapterFile(model))
+  await app.db
+    .transaction()
+    .execute((trx) => trx.updateTable('models').set({ gguf_sha256 }).where('id', '=', model).execute())
+  await scale('strict', { max_replicas: 1 })
+  await ready('strict', 1)
+  assert.equal((await chat('strict')).headers.get('x-weights'), right)
+})
+
+test('load adds replicas, and less of it removes them without cutting an answer', async () => {
+  await deploy('busy', first)
+  assert.equal((await scale('busy', { target_requests_per_replica: 1 })).status, 200)
+  await ready('busy', 1)
+  const streams = Array.from({ length: 4 }, () =>
+    stream(`${app.url}/chat/completions`, app.key, {
+      model: 'busy',
+      messages,
+      max_tokens: 1500,
+      stream: true,
+      ...endless,
+    }),
+  )
+  const more = await ready('busy', 2)
+  assert.match(more.decisions[0]!.reason, /requests? at a time.* at 1 a replica takes? \d replicas/)
+  assert.match(more.limit ?? '', /^$|room for/)
+  for (const each of streams.slice(1)) each.hangUp()
+  const draining = await until('one to be drained', async () => {
+    const scaling = await show('busy')
+    return scaling.decisions[0]!.to === 1 ? scaling : undefined
+  })
+  assert.match(draining.decisions[0]!.reason, /The load of the last .* takes 1 replica|No request in the last/)
+  const { done, events } = await streams[0]!.result
+  assert.ok(done)
+  assert.equal(events.at(-1).choices[0].finish_reason, 'length')
+  await ready('busy', 1)
+})
+
+test('a name that is switched is prepared on its replicas first, and answers with the other weights from then on', async () => {
+  await deploy('moving', first)
+  assert.equal((await scale('moving', { max_replicas: 1 })).status, 200)
+  const { replicas } = await ready('moving', 1)
+  assert.equal((await chat('moving')).headers.get('x-weights'), weightsOf(first))
+  assert.equal((await app.api('PUT', '/deployments/moving', { model: second })).status, 200)
+  const answer = await chat('moving')
+  assert.equal(answer.headers.get('x-weights'), weightsOf(second))
+  assert.ok(Number(/load;dur=([\d.]+)/.exec(answer.headers.get('server-timing')!)![1]) < 500)
+  assert.equal((await show('moving')).replicas.items[0]!.id, replicas.items[0]!.id, 'the same replica')
+  assert.equal((await app.api('DELETE', '/deployments/moving/scaling')).status, 200)
+  assert.equal((await show('moving')).scaling, null)
+  assert.equal((await chat('moving')).headers.get('x-weights'), weightsOf(second), 'the shared engine serves it')
+})
+
+test('where all places are taken, a name without replicas gets one of another’s, or is refused in words', async () => {
+  await Promise.all([deploy('rich', first), deploy('poor', second)])
+  assert.equal(
+    (await scale('rich', { min_replicas: 1, scale_down_cooldown: '1h', target_requests_per_replica: 1 })).status,
+    200,
+  )
+  const hold = Array.from({ length: 3 }, () =>
+    stream(`${app.url}/chat/completions`, app.key, {
+      model: 'rich',
+      messages,
+      max_tokens: 1500,
+      stream: true,
+      ...endless,
+    }),
+  )
+  await ready('rich', 2)
+  const set = await scale('poor', { min_replicas: 0 })
+  assert.match(
+    (
+      await until('the limit', async () => {
+        const scaling = await show('poor')
+        return scaling.limit ? scaling : undefined
+      })
+    ).limit!,
+    /room for 0 of the 2 replicas/,
+  )
+  assert.equal(set.status, 200)
+  for (const each of hold) each.hangUp()
+  const answer = await until('an answer', async () => {
+    const each = await chat('poor')
+    if (each.status === 200) return each
+    assert.equal(each.body.error.code, 'overloaded')
+    assert.match(each.body.error.message, /There is no room for a replica of 'poor' now/)
+    return undefined
+  })
+  assert.equal(answer.headers.get('x-weights'), weightsOf(second))
+  await until('the reason', async () => /Gave a place/.test((await show('rich')).decisions[0]!.reason))
+})
