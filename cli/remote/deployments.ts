@@ -9,6 +9,7 @@ import { type Connection, connect } from '../support/service.ts'
 import { clean, fields, time } from '../support/text.ts'
 import { first, type ListOptions, listOptions, pageOf } from './lists.ts'
 import { confirmDeletion } from './models.ts'
+import { addScalingCommands } from './scaling.ts'
 
 /** Between two looks at a deployment that is starting. */
 const poll_ms = 500
@@ -49,6 +50,7 @@ export function addDeploymentCommands(program: Program): void {
     group.command('show').description('what a name serves, and served').argument('<deployment>', 'the name'),
     showOne,
   )
+  addScalingCommands(group)
   runs(
     group
       .command('delete')

@@ -97,7 +97,7 @@ export function createScalingFeature(
         scaling.refresh().catch((error) => log.warn({ err: error }, 'the scaling of deployments was not read'))
       await refresh()
       // Another server process may have changed what this one scales, or which model a name serves.
-      notifications.on('names', () => void refresh())
+      if (config.database_url) notifications.on('account', () => void refresh())
       return []
     },
     close: async () => controller?.close(),

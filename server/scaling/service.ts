@@ -133,7 +133,7 @@ export function createScaling(options: Options): ScalingService {
         await recordAuditEntry(trx, by, 'scaling.changed', deployment.id, details, now())
       })
       ;(await controller()).set(scaled(row, deployment))
-      inference.aliasesChanged()
+      await inference.aliasesChanged(by.account_id)
       return toResponse(deployment)
     },
 
@@ -147,7 +147,7 @@ export function createScaling(options: Options): ScalingService {
         await recordAuditEntry(trx, by, 'scaling.removed', id, { name }, now())
       })
       running()?.remove(id)
-      inference.aliasesChanged()
+      await inference.aliasesChanged(by.account_id)
       return { id, deleted: true }
     },
 

@@ -14,6 +14,7 @@ import { ConfirmDialog } from '../../ui/popups.tsx'
 import { Table } from '../../ui/table.tsx'
 import { toast } from '../../ui/toast.tsx'
 import { Code, RelativeTime } from '../../ui/values.tsx'
+import { ScalingCard } from './scaling.tsx'
 import { SwitchModel } from './switch.tsx'
 import { Traffic } from './traffic.tsx'
 
@@ -42,6 +43,7 @@ export default function DeploymentPage() {
               <Serves deployment={deployment} />
               <Calls name={deployment.name} />
             </div>
+            <ScalingCard name={deployment.name} />
             <History name={deployment.name} />
           </div>
         )}

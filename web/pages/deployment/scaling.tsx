@@ -1,0 +1,262 @@
+import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query'
+import { useState } from 'react'
+import type { Scaling } from '../../../sdk/index.ts'
+import { tunery } from '../../lib/api.ts'
+import { fieldError } from '../../lib/errors.ts'
+import { formatCount, formatPercent } from '../../lib/format.ts'
+import { refresh_ms } from '../../lib/query.ts'
+import { useMay } from '../../lib/session.ts'
+import { Button } from '../../ui/button.tsx'
+import { Chart } from '../../ui/chart.tsx'
+import { Select } from '../../ui/choices.tsx'
+import { EmptyState, FormError, Loaded, Notice, Status } from '../../ui/feedback.tsx'
+import { Field, Form, FormButtons, Input, NumberInput } from '../../ui/field.tsx'
+import { Card, Stat } from '../../ui/layout.tsx'
+import { ConfirmDialog, Dialog } from '../../ui/popups.tsx'
+import { Table } from '../../ui/table.tsx'
+import { toast } from '../../ui/toast.tsx'
+import { Message, RelativeTime } from '../../ui/values.tsx'
+
+const keyOf = (name: string) => ['deployments', name, 'scaling']
+
+/** The replicas of a deployment: how many, where, since when and why. */
+export function ScalingCard({ name }: { name: string }) {
+  const mayWrite = useMay('deployments:write')
+  const [editing, setEditing] = useState(false)
+  const client = useQueryClient()
+  const query = useQuery({
+    queryKey: keyOf(name),
+    queryFn: ({ signal }) => tunery.deployments.scaling.get(name, { signal }),
+    refetchInterval: ({ state }) => (state.data?.scaling ? refresh_ms : 12 * refresh_ms),
+  })
+  const refresh = () => client.invalidateQueries({ queryKey: ['deployments', name] })
+  const actions = mayWrite && query.data && (
+    <div className="flex gap-2">
+      {query.data.scaling && (
+        <ConfirmDialog
+          trigger={<Button>Stop scaling</Button>}
+          title={`Stop scaling ${name}?`}
+          action="Stop scaling"
+          danger={false}
+          onConfirm={async () => {
+            await tunery.deployments.scaling.remove(name)
+            await refresh()
+          }}
+        >
+          The engine of the machine serves it again. Its replicas end their requests first.
+        </ConfirmDialog>
+      )}
+      <Button onClick={() => setEditing(true)}>{query.data.scaling ? 'Change' : 'Scale it'}</Button>
+    </div>
+  )
+  return (
+    <Card title="Replicas" actions={actions}>
+      <Loaded query={query}>
+        {(state) => (
+          <>
+            {state.scaling ? (
+              <Replicas state={state} />
+            ) : (
+              <EmptyState compact title="It does not scale">
+                The engine of the machine serves it with everything else. With replicas of its own it gets as many as
+                its load takes, and none while nobody asks if you like.
+              </EmptyState>
+            )}
+            {editing && <ScalingDialog state={state} onClose={() => setEditing(false)} refresh={refresh} />}
+          </>
+        )}
+      </Loaded>
+    </Card>
+  )
+}
+
+function Replicas({ state }: { state: Scaling }) {
+  const { scaling, replicas, in_flight, waiting, utilization, reason, limit, error, decisions } = state
+  return (
+    <div className="grid gap-6">
+      {error && (
+        <Notice tone="bad" title="A replica does not start">
+          <Message text={error} />
+        </Notice>
+      )}
+      {limit && <Notice tone="warn">{limit}</Notice>}
+      <dl className="grid grid-cols-2 gap-4 sm:grid-cols-4">
+        <Stat
+          label="Ready"
+          value={formatCount(replicas.ready)}
+          note={`${replicas.desired} wanted, ${scaling!.min_replicas} to ${scaling!.max_replicas} on ${state.instance_type}`}
+        />
+        <Stat
+          label="In progress"
+          value={formatCount(in_flight)}
+          note={`${scaling!.target_requests_per_replica} a replica`}
+        />
+        <Stat label="Waiting" value={formatCount(waiting)} />
+        {scaling!.target_gpu_utilization !== null && (
+          <Stat
+            label="Utilization"
+            value={formatPercent(utilization)}
+            note={`target ${scaling!.target_gpu_utilization} %`}
+          />
+        )}
+      </dl>
+      {reason && <p className="text-sm text-muted">{reason}</p>}
+      {replicas.items.length > 0 && (
+        <Table
+          label="Replicas"
+          rows={replicas.items}
+          rowId={({ id }) => id}
+          columns={[
+            { id: 'place', header: 'Place', grow: true, cell: (each) => each.place },
+            { id: 'state', header: 'State', cell: (each) => <Status status={each.state} /> },
+            { id: 'requests', header: 'In progress', align: 'right', cell: (each) => formatCount(each.in_flight) },
+            { id: 'since', header: 'Since', align: 'right', cell: (each) => <RelativeTime time={each.started_at} /> },
+          ]}
+        />
+      )}
+      {decisions.length > 0 && (
+        <>
+          <Chart
+            title="Replicas over time"
+            xLabel="Time"
+            yLabel="Replicas"
+            time
+            height={160}
+            formatY={(value) => formatCount(Math.round(value))}
+            series={[{ name: 'Replicas', ...stepsOf(state), color: 1 }]}
+          />
+          <Table
+            label="Decisions"
+            rows={decisions.slice(0, 20)}
+            rowId={({ at, to }) => `${at} ${to}`}
+            columns={[
+              { id: 'change', header: 'Replicas', cell: (each) => `${each.from} to ${each.to}` },
+              { id: 'reason', header: 'Why', grow: true, cell: (each) => each.reason },
+              { id: 'when', header: 'When', align: 'right', cell: (each) => <RelativeTime time={each.at} /> },
+            ]}
+          />
+        </>
+      )}
+    </div>
+  )
+}
+
+/** Each change as a step, up to now. */
+function stepsOf({ decisions, replicas }: Scaling): { x: number[]; y: number[] } {
+  const steps = decisions.toReversed().flatMap(({ at, from, to }) => {
+    const x = Date.parse(at) / 1000
+    return [
+      { x, y: from },
+      { x: x + 0.001, y: to },
+    ]
+  })
+  steps.push({ x: Date.now() / 1000, y: replicas.desired })
+  return { x: steps.map(({ x }) => x), y: steps.map(({ y }) => y) }
+}
+
+function ScalingDialog({
+  state,
+  onClose,
+  refresh,
+}: {
+  state: Scaling
+  onClose: () => void
+  refresh: () => Promise<unknown>
+}) {
+  const { scaling, instance_types } = state
+  const [min, setMin] = useState<number | null>(scaling?.min_replicas ?? 0)
+  const [max, setMax] = useState<number | null>(scaling?.max_replicas ?? 2)
+  const [requests, setRequests] = useState<number | null>(scaling?.target_requests_per_replica ?? 8)
+  const [utilization, setUtilization] = useState<number | null>(scaling?.target_gpu_utilization ?? null)
+  const [up, setUp] = useState(scaling?.scale_up_cooldown ?? '30s')
+  const [down, setDown] = useState(scaling?.scale_down_cooldown ?? '5m')
+  const [type, setType] = useState(state.instance_type ?? instance_types[0]?.name ?? 'cpu')
+  const change = useMutation({
+    mutationFn: () =>
+      tunery.deployments.scaling.set(state.model, {
+        scaling: {
+          min_replicas: min ?? 0,
+          max_replicas: max!,
+          target_requests_per_replica: requests!,
+          target_gpu_utilization: utilization,
+          scale_up_cooldown: up.trim(),
+          scale_down_cooldown: down.trim(),
+        },
+        instance_type: type,
+      }),
+    onSuccess: async () => {
+      await refresh()
+      toast.good('It scales')
+      onClose()
+    },
+  })
+  const errorOf = (field: string) => fieldError(change.error, `scaling.${field}`)
+  const fields = [
+    'scaling.min_replicas',
+    'scaling.max_replicas',
+    'scaling.target_requests_per_replica',
+    'scaling.target_gpu_utilization',
+    'scaling.scale_up_cooldown',
+    'scaling.scale_down_cooldown',
+    'instance_type',
+  ]
+  return (
+    <Dialog
+      open
+      onOpenChange={(open) => !open && onClose()}
+      title={`Scale ${state.model}`}
+      description="It gets engine processes of its own, as many as its load takes."
+    >
+      <Form onSubmit={() => change.mutate()}>
+        <div className="grid gap-4 sm:grid-cols-2">
+          <Field
+            label="Replicas at least"
+            help="0: the first request waits for a start."
+            error={errorOf('min_replicas')}
+          >
+            <NumberInput value={min} onChange={setMin} min={0} max={64} step={1} />
+          </Field>
+          <Field label="Replicas at most" error={errorOf('max_replicas')}>
+            <NumberInput value={max} onChange={setMax} min={1} max={64} step={1} />
+          </Field>
+          <Field
+            label="Requests a replica"
+            help="In progress or waiting, at a time."
+            error={errorOf('target_requests_per_replica')}
+          >
+            <NumberInput value={requests} onChange={setRequests} min={1} max={256} step={1} />
+          </Field>
+          <Field
+            label="Utilization, percent"
+            optional
+            help="Of its GPU or cores. The larger demand wins."
+            error={errorOf('target_gpu_utilization')}
+          >
+            <NumberInput value={utilization} onChange={setUtilization} min={1} max={100} step={5} />
+          </Field>
+          <Field label="Scale-up cooldown" help="Such as 30s, 5m or 1h." error={errorOf('scale_up_cooldown')}>
+            <Input value={up} onChange={({ target }) => setUp(target.value)} />
+          </Field>
+          <Field label="Scale-down cooldown" error={errorOf('scale_down_cooldown')}>
+            <Input value={down} onChange={({ target }) => setDown(target.value)} />
+          </Field>
+        </div>
+        <Field label="Runs on" error={fieldError(change.error, 'instance_type')}>
+          <Select
+            value={type}
+            onChange={setType}
+            choices={instance_types.map(({ name, places, free }) => ({
+              value: name,
+              label: name,
+              note: `${free} of ${places} places free`,
+            }))}
+          />
+        </Field>
+        <FormError error={change.error} fields={fields} />
+        <FormButtons onCancel={onClose} busy={change.isPending} disabled={max === null || requests === null}>
+          Scale
+        </FormButtons>
+      </Form>
+    </Dialog>
+  )
+}
