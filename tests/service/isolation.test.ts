@@ -96,6 +96,7 @@ const bodies: Record<string, (ids: Record<string, string>) => object | undefined
   'POST /fine-tuning/models/{model_id}/shares': () => ({}),
   'POST /deployments': ({ model_id }) => ({ name: 'mine', model: model_id }),
   'PUT /deployments/{name}': () => ({ model: tiny }),
+  'PUT /deployments/{name}/scaling': () => ({ scaling: { min_replicas: 0, max_replicas: 1 } }),
   'POST /exports': ({ model_id }) => ({ model: model_id, format: 'gguf' }),
   'POST /fine_tuning/jobs': ({ dataset_id }) => ({ model: tiny, training_file: dataset_id }),
   'POST /fine_tuning/checkpoints/{checkpoint*}/permissions': () => ({ project_ids: ['x'] }),
