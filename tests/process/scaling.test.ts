@@ -71,7 +71,11 @@ const policy = {
 }
 const scale = (name: string, fields: object = {}) =>
   app.api('PUT', `/deployments/${name}/scaling`, { scaling: { ...policy, ...fields } })
-const show = async (name: string) => (await app.api('GET', `/deployments/${name}/scaling`)).body as Scaling
+const show = async (name: string) => {
+  const { status, body } = await app.api('GET', `/deployments/${name}/scaling`)
+  assert.equal(status, 200, JSON.stringify(body))
+  return body as Scaling
+}
 const ready = (name: string, count: number) =>
   until(`${count} replicas of ${name}`, async () => {
     const scaling = await show(name)
