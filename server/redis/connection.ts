@@ -34,7 +34,7 @@ export interface Beat {
 export interface Redis {
   /** The name of this process, new at each start. */
   readonly process: string
-  /** How many processes were live when Redis was last heard, this one included; 1 if it never was. */
+  /** How many processes were live when Redis was last heard, this one included. */
   processes(): number
   isAway(): boolean
   /** Calls `listener` now, and each time when Redis goes away or is back. */
@@ -76,9 +76,10 @@ type Send = (args: string[]) => Promise<unknown>
 
 /**
  * Connects to `url` (`redis://` or `rediss://`). Keys begin with the URL's `?prefix=`, or with `prefix`. Throws a
- * ConfigError if Redis refuses the password or the database. A Redis that is away is waited for in the background.
+ * ConfigError if Redis refuses the password or the database. A Redis that is away is waited for in the background;
+ * `processes` are taken to be live until it answers.
  */
-export async function connectRedis(url: string, prefix: string, log: Logger): Promise<Redis> {
+export async function connectRedis(url: string, prefix: string, log: Logger, processes = 1): Promise<Redis> {
   const address = new URL(url)
   const ownPrefix = address.searchParams.get('prefix') ?? prefix
   address.search = ''
@@ -105,7 +106,7 @@ export async function connectRedis(url: string, prefix: string, log: Logger): Pr
   const listeners: ((beat: Beat) => Promise<void>)[] = []
   const watchers: ((away: boolean) => void)[] = []
   let away = true
-  let live = 1
+  let live = processes
   let reason = 'it has not answered yet'
 
   function setAway(is: boolean): void {

@@ -67,8 +67,8 @@ describe('limits that processes share', redisTest, () => {
   }
 
   /** What one server process has of the limits. */
-  async function startProcess(url = redis.url) {
-    const shared = await connectRedis(url, 'test', log)
+  async function startProcess(url = redis.url, live = 1) {
+    const shared = await connectRedis(url, 'test', log, live)
     const changes = createChanges(createNotifications(log), shared)
     const limits = createLimits({ db, plans: plans as never, log, shared: { redis: shared, changes } })
     return { limits, changes, redis: shared, work: limits.start() }
@@ -260,6 +260,12 @@ describe('limits that processes share', redisTest, () => {
     const waiting = await at(':right@')
     assert.equal(waiting.redis.isAway(), true)
     assert.ok((await waiting.limits.admit(await account('minute'), { slot: false })).window)
+    const oneOfFour = await startProcess(`redis://127.0.0.1:${guarded.port}`, 4)
+    const caller = await account('minute')
+    const all = await Promise.all(Array.from({ length: 100 }, () => oneOfFour.limits.admit(caller, { slot: false })))
+    assert.equal(admitted(all).length, 50, 'its share among the servers that are in the database')
+    await oneOfFour.work.close()
+    await oneOfFour.redis.close()
     await guarded.start()
     await away([waiting], false)
     await waiting.work.close()
