@@ -271,13 +271,14 @@ const rows: { title: string; panels: Panel[] }[] = [
     title: 'Database, disk, processes',
     panels: [
       {
-        title: 'Database and storage',
-        about: 'Server processes of the installation, and those that reach the database and the storage of artifacts.',
+        title: 'Database, storage, Redis',
+        about: 'Server processes of the installation, and those that reach the database, the storage of artifacts and Redis.',
         unit: 'short',
         queries: [
           [`max(tunery_servers{${at}})`, 'servers'],
           [`sum(tunery_database_up{${at}})`, 'reach the database'],
           [`sum(tunery_storage_up{${at}})`, 'reach the storage'],
+          [`sum(tunery_redis_away{${at}})`, 'without their Redis'],
         ],
       },
       {
