@@ -272,7 +272,8 @@ const rows: { title: string; panels: Panel[] }[] = [
     panels: [
       {
         title: 'Database, storage, Redis',
-        about: 'Server processes of the installation, and those that reach the database, the storage of artifacts and Redis.',
+        about:
+          'Server processes of the installation, and those that reach the database, the storage of artifacts and Redis.',
         unit: 'short',
         queries: [
           [`max(tunery_servers{${at}})`, 'servers'],
