@@ -16,6 +16,7 @@ export const policy: ScalingPolicy = {
 export interface Row extends Outcome {
   trace: string
   rule: string
+  policy: ScalingPolicy
 }
 
 /** A trace may have its own policy, such as no replica at night. */
@@ -25,6 +26,7 @@ export function compare(traces: readonly Trace[]): Row[] {
     return [tunery(own, trace.start_s), rayServe(own), keda(own)].map((rule) => ({
       trace: trace.name,
       rule: rule.name,
+      policy: own,
       ...simulate(trace, own, rule),
     }))
   })

@@ -54,7 +54,7 @@ export function syntheticTraces(seed = 1): Trace[] {
 
 /**
  * Load of a real run: requests of clients to a service on two cores, with the times that its replicas took to start and
- * to answer. `tests/scale/record-load.ts` writes it.
+ * to answer. `record.ts` writes it.
  */
 export function recordedTraces(): Trace[] {
   const file = new URL('recorded.json', import.meta.url)

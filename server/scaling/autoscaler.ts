@@ -149,9 +149,15 @@ function scaleUp(input: AutoscalerInput): Limited {
       max_replicas,
     )
   }
-  const growing = growth > 0 ? `, growing to ${Math.round(expected)},` : ''
+  const growing = Math.round(expected) > Math.round(load) ? `, growing to ${Math.round(expected)}` : ''
+  const peak = Math.round(forLoad * target_requests)
+  const chance = peak > Math.round(expected) ? `, up to ${peak} by chance,` : ''
   const queue = forQueue > tolerance ? ` and ${Math.round(Math.max(0, present - load))} queued` : ''
-  return limited(wanted, `${requests(load)} at a time${growing}${queue} ${each} take ${count(wanted)}.`, max_replicas)
+  return limited(
+    wanted,
+    `${requests(load)} at a time${growing}${chance}${queue} ${each} take ${count(wanted)}.`,
+    max_replicas,
+  )
 }
 
 /** Replicas beyond those for the load, which work off what waits now and what will until they have started. */

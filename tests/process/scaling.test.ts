@@ -1,11 +1,12 @@
 // Deployments with replicas of their own: real engines on single cores.
 import assert from 'node:assert/strict'
 import { createHash } from 'node:crypto'
-import { copyFileSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { copyFileSync, existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
 import { after, afterEach, before, test } from 'node:test'
 import type { Scaling } from '../../contract/scaling.ts'
-import { until } from '../support/client.ts'
+import { client, until } from '../support/client.ts'
+import { dataFolder } from '../support/server.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { stream } from '../support/streams.ts'
 import { endless, tiny, tinyModelsDir } from '../support/tiny.ts'
@@ -46,12 +47,12 @@ async function weaken(model: string, factor = 0.9, record = true): Promise<void>
 }
 
 /** The processes of replicas, by their cores. */
-function replicaPids(): number[] {
+function replicaPids(parent = process.pid): number[] {
   return readdirSync('/proc')
     .filter((name) => /^\d+$/.test(name))
     .flatMap((pid) => {
       try {
-        const isOurs = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1]!.split(' ')[1] === String(process.pid)
+        const isOurs = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1]!.split(' ')[1] === String(parent)
         return isOurs && readFileSync(`/proc/${pid}/cmdline`, 'utf8').includes('--cache-mb') ? [Number(pid)] : []
       } catch {
         return []
@@ -303,4 +304,31 @@ test('where all places are taken, a name without replicas gets one of another’
   })
   assert.equal(answer.headers.get('x-weights'), weightsOf(second))
   await until('the reason', async () => /Gave a place/.test((await show('rich')).decisions[0]!.reason))
+})
+
+test('after a SIGKILL of the server its replicas are gone, and the next server starts them by the configuration', async () => {
+  const folder = dataFolder('scaling', { TUNERY_REPLICA_CORES: '1' })
+  try {
+    const server = await folder.start()
+    const { api } = client(server.url, folder.key())
+    await api('POST', '/deployments', { name: 'lasting', model: tiny })
+    await api('PUT', '/deployments/lasting/scaling', { scaling: { ...policy, max_replicas: 1 } })
+    const isReady = async (from: ReturnType<typeof client>['api']) =>
+      (await from('GET', '/deployments/lasting/scaling')).body.replicas.ready === 1
+    await until('a replica', () => isReady(api))
+    const [pid] = replicaPids(server.pid)
+    await server.end('SIGKILL')
+    await until('its end', () => !existsSync(`/proc/${pid}`))
+    const next = await folder.start()
+    const { api: again } = client(next.url, folder.key())
+    await until('a replica again', () => isReady(again))
+    const answer = await again('POST', '/chat/completions', { model: 'lasting', messages, max_tokens: 2 })
+    assert.equal(answer.headers.get('x-weights'), `base=${tiny} ${shown(baseFile)}`)
+    const { decisions } = (await again('GET', '/deployments/lasting/scaling')).body as Scaling
+    assert.equal(decisions.length, 2)
+    await next.end('SIGTERM')
+    assert.deepEqual(replicaPids(next.pid), [])
+  } finally {
+    folder.remove()
+  }
 })

@@ -45,6 +45,28 @@ const json = async (...words: string[]) => {
   return json()
 }
 
+test('a deployment is scaled, shown and given back; what is not given stays as it was', async () => {
+  await json('deploy', tiny, 'scaled')
+  const missing = await run(['deployments', 'scale', 'scaled', '--min', '0'])
+  assert.equal(missing.status, 2)
+  assert.match(missing.stderr, /--max is missing/)
+  const set = await json('deployments', 'scale', 'scaled', '--min', '0', '--max', '3', '--requests', '4', '--on', 'cpu')
+  assert.deepEqual([set.scaling.min_replicas, set.scaling.max_replicas, set.scaling.scale_up_cooldown], [0, 3, '30s'])
+  const changed = await json('deployments', 'scale', 'scaled', '--max', '2', '--down-cooldown', '10m')
+  assert.deepEqual(
+    [changed.scaling.min_replicas, changed.scaling.target_requests_per_replica, changed.scaling.scale_down_cooldown],
+    [0, 4, '10m'],
+  )
+  const { stdout } = await run(['deployments', 'scaling', 'scaled'])
+  assert.match(stdout, /replicas +0 ready of 0, 0 to 2 on cpu/)
+  assert.match(stdout, /places +.*cpu: \d+ of \d+ free/)
+  const refused = await run(['deployments', 'scale', 'scaled', '--max', '2', '--off'])
+  assert.match(refused.stderr, /--off stands alone/)
+  await json('deployments', 'scale', 'scaled', '--off')
+  assert.match((await run(['deployments', 'scaling', 'scaled'])).stdout, /does not scale/)
+  await json('deployments', 'delete', 'scaled', '--yes')
+})
+
 test('each kind of failure has its exit status and a sentence that says what to do, without a stack trace', async () => {
   const other = { TUNERY_URL: app.url, TUNERY_KEY: 'tny_wrong' }
   const failures: [words: string[], status: number, says: RegExp, env?: Record<string, string>][] = [

@@ -92,12 +92,12 @@ describe('over hours', () => {
   const sum = (some: Row[], value: (row: Row) => number) => some.reduce((total, each) => total + value(each), 0)
 
   test('no target is missed for longer than cooldown, start-up and the time in which a spike is known', () => {
-    for (const { trace, longest_miss_s } of ours())
+    for (const { trace, longest_miss_s, policy } of ours())
       assert.ok(longest_miss_s <= policy.up_cooldown_ms / 1000 + 20 + 10, `${trace}: ${longest_miss_s} s`)
   })
 
   test('nothing flaps: no scale-down comes within its cooldown of any change, no scale-up within its own', () => {
-    for (const { trace, changes } of ours())
+    for (const { trace, changes, policy } of ours())
       changes.forEach(({ at, from, to }, index) => {
         const earlier = changes.slice(0, index)
         const last = to < from ? earlier.at(-1) : earlier.findLast((each) => each.to > each.from)
