@@ -5,10 +5,14 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
-import { sql } from 'kysely'
+import { Kysely, sql } from 'kysely'
 import pino from 'pino'
+import type { ApiError } from '../../contract/errors.ts'
 import { openNotifications } from '../../server/cluster/notifications.ts'
 import { createServers } from '../../server/cluster/servers.ts'
+import type { Db } from '../../server/db/open.ts'
+import { InTurnPostgresDialect } from '../../server/db/postgres/dialect.ts'
+import type { Schema } from '../../server/db/schema.ts'
 import { createQueue } from '../../server/queue/queue.ts'
 import { until } from '../support/client.ts'
 import { startApp, type TestApp } from '../support/service.ts'
@@ -117,4 +121,19 @@ test('the id of a server is that of its data folder', onPostgres, () => {
   assert.equal(idNow(), id)
   writeFileSync(path.join(dataDir, 'server-id'), 'nonsense')
   assert.notEqual(idNow(), id)
+})
+
+test('a list that takes too long is ended, and says what to do', onPostgres, async () => {
+  const hasty: Db = new Kysely<Schema>({ dialect: new InTurnPostgresDialect(first.shared.TUNERY_DATABASE_URL, 100) })
+  try {
+    const slow = hasty.selectFrom('accounts').select(sql`pg_sleep(10)`.as('slow')).orderBy('id')
+    await assert.rejects(slow.execute(), (error: ApiError) => {
+      assert.equal(error.code, 'overloaded')
+      assert.match(error.message, /Narrow it/)
+      return true
+    })
+    assert.equal((await hasty.selectFrom('accounts').select('id').orderBy('id').execute()).length, 2)
+  } finally {
+    await hasty.destroy()
+  }
 })

@@ -11,17 +11,28 @@ import {
   SelectQueryNode,
 } from 'kysely'
 import pg from 'pg'
-import { createConnection, databaseAway, type Connection as SharedConnection } from '../dialect.ts'
+import {
+  createConnection,
+  databaseAway,
+  isList,
+  list_ms,
+  listTooSlow,
+  type Connection as SharedConnection,
+} from '../dialect.ts'
 import { createTurns, groupSyncs } from '../turns.ts'
 
 /** Connections of one process: one writes, the others read. */
-const maxConnections = 10
+const maxConnections = 6
+const maxLists = 4
 const connect_ms = 5000
 /** Postgres ends a statement that takes longer, also one that waits for its turn. */
 const statement_ms = 30_000
 
 /** How long a sync waits for those whose turn is next: a transaction takes longer than the sync of a fast disk. */
 const gather_ms = 10
+
+/** Postgres' code for a statement that took too long. */
+const queryCanceled = '57014'
 
 /** The advisory lock of whoever writes, in every process of an installation. */
 const writeLock = 7_202_611
@@ -49,15 +60,17 @@ type Connection = SharedConnection<Transaction>
 
 export class InTurnPostgresDialect extends PostgresDialect {
   readonly #url: string
+  readonly #list_ms: number
 
   /** `url`: `postgres://user:password@host/database`, with the options of libpq. */
-  constructor(url: string) {
+  constructor(url: string, listLimit_ms = list_ms) {
     super({ pool: () => Promise.reject(new Error('the driver makes the pool')) })
     this.#url = url
+    this.#list_ms = listLimit_ms
   }
 
   override createDriver(): Driver {
-    return createDriver(this.#url)
+    return createDriver(this.#url, this.#list_ms)
   }
 
   override createQueryCompiler() {
@@ -65,18 +78,21 @@ export class InTurnPostgresDialect extends PostgresDialect {
   }
 }
 
-function createDriver(connectionString: string): Driver {
-  const pool = new pg.Pool({
+function createDriver(connectionString: string, listLimit_ms: number): Driver {
+  const settings: pg.PoolConfig = {
     connectionString,
-    max: maxConnections,
     connectionTimeoutMillis: connect_ms,
-    statement_timeout: statement_ms,
     application_name: 'tunery',
     types: { getTypeParser },
-  })
+  }
+  const pool = new pg.Pool({ ...settings, max: maxConnections, statement_timeout: statement_ms })
+  // Lists have few connections and a deadline of their own: any number of slow ones leaves the other reads theirs.
+  const lists = new pg.Pool({ ...settings, max: maxLists, statement_timeout: listLimit_ms })
   // A lost connection: its query fails by itself, and the next one opens another.
-  pool.on('error', () => {})
-  pool.on('connect', (client) => client.on('error', () => {}))
+  for (const each of [pool, lists]) {
+    each.on('error', () => {})
+    each.on('connect', (client) => client.on('error', () => {}))
+  }
 
   const turns = createTurns()
   /** An empty record in the log, whose commit syncs all before it. Several commits share it. */
@@ -115,6 +131,12 @@ function createDriver(connectionString: string): Driver {
   async function execute({ transaction }: Connection, { sql, parameters, query }: CompiledQuery) {
     const run = async (client: Pick<pg.Pool, 'query'>) => toResult(await client.query(sql, [...parameters]))
     if (transaction) return await run(transaction.client).catch(explain)
+    if (isList(query))
+      return await run(lists)
+        .catch((error) => {
+          throw error.code === queryCanceled ? listTooSlow(listLimit_ms) : error
+        })
+        .catch(explain)
     if (SelectQueryNode.is(query) || /^\s*select\b|\bskip locked\b/i.test(sql)) return await run(pool).catch(explain)
     // A single write takes its turn too: it must not change what an open transaction has read.
     const { client, end } = await takeTurn()
@@ -161,7 +183,7 @@ function createDriver(connectionString: string): Driver {
     async releaseConnection() {},
     async destroy() {
       await turns.take()
-      await pool.end()
+      await Promise.all([pool.end(), lists.end()])
     },
   }
 }

@@ -14,14 +14,10 @@ import {
   SqliteQueryCompiler,
   WhereNode,
 } from 'kysely'
-import { ApiError } from '../../../contract/errors.ts'
-import { createConnection, type Connection as SharedConnection } from '../dialect.ts'
+import { createConnection, isList, list_ms, listTooSlow, type Connection as SharedConnection } from '../dialect.ts'
 import { createTurns, groupSyncs } from '../turns.ts'
 import { openReader, runStatement, syncWal } from './connection.ts'
 import { startReader, startWriter, type Thread, type ThreadSettings, type WriteRequest } from './thread.ts'
-
-/** How long a list may take, with its wait for earlier ones. */
-const list_ms = 5000
 
 /** The open transaction: the thread that runs it, and the function that releases the write lock. */
 interface Transaction {
@@ -29,10 +25,6 @@ interface Transaction {
   release: () => void
 }
 type Connection = SharedConnection<Transaction>
-
-/** Lists are the reads that return rows in an order: any number of rows. Other reads find rows by a key. */
-const isList = (node: object): node is SelectQueryNode =>
-  SelectQueryNode.is(node as SelectQueryNode) && 'orderBy' in node
 
 /** Adds the condition to lists that lets the reader thread end them. */
 class ListCompiler extends SqliteQueryCompiler {
@@ -109,11 +101,7 @@ function createDriver(settings: ThreadSettings, listLimit_ms: number): Driver {
       const { code } = error as { code?: string }
       if (code?.startsWith('SQLITE_BUSY')) return undefined
       if (code !== 'SQLITE_INTERRUPT') throw error
-      throw new ApiError(
-        'overloaded',
-        `Reading this list took longer than ${listLimit_ms / 1000} s. ` +
-          'Narrow it by time or status, or leave out the search for a name; or try again later.',
-      )
+      throw listTooSlow(listLimit_ms)
     }
   }
 
