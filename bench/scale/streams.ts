@@ -1,0 +1,73 @@
+// `npm run bench -- streams [--streams N]`: the server's memory for each idle stream of events, and the time of a request
+// meanwhile. Ends with 1 if a stream takes 40 kB or more.
+import { readFileSync } from 'node:fs'
+import http from 'node:http'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { startService } from '../support/service.ts'
+
+const limit_kB = 40
+const position = process.argv.indexOf('--streams')
+const count = position > 0 ? Number(process.argv[position + 1]) : 5000
+
+const service = await startService({ TUNERY_LOG_LEVEL: 'error' })
+const headers = { authorization: `Bearer ${service.key}` }
+const resident_kB = () => Number(/VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${service.pid}/status`, 'utf8'))![1])
+
+/** A paused job: its stream stays open and has nothing to say. */
+async function pausedJob(): Promise<string> {
+  const form = new FormData()
+  const row = {
+    messages: [
+      { role: 'user', content: 'Hello' },
+      { role: 'assistant', content: 'Hello.' },
+    ],
+  }
+  form.append('file', new Blob([`${JSON.stringify(row)}\n`.repeat(16)]), 'rows.jsonl')
+  const dataset_id = (await service.api('POST', '/datasets/', form)).id
+  await service.idle()
+  const model_id = 'HuggingFaceTB/SmolLM2-135M-Instruct'
+  const { id } = await service.api('POST', '/fine-tuning/jobs', { model_id, dataset_id })
+  await service.api('POST', `/fine-tuning/jobs/${id}/pause`)
+  return id
+}
+
+function open(id: string): Promise<http.IncomingMessage> {
+  return new Promise((resolve, reject) => {
+    http
+      .get(`${service.url}/fine-tuning/jobs/${id}/events`, { headers, agent: false }, (response) => {
+        response.resume()
+        resolve(response)
+      })
+      .on('error', reject)
+  })
+}
+
+async function p50OfAList(): Promise<number> {
+  const times: number[] = []
+  for (let index = 0; index < 200; index++) {
+    const began = performance.now()
+    await service.api('GET', '/keys')
+    times.push(performance.now() - began)
+  }
+  return times.sort((a, b) => a - b)[100]!
+}
+
+try {
+  const id = await pausedJob()
+  // What the first streams load is not counted.
+  const streams = await Promise.all(Array.from({ length: 100 }, () => open(id)))
+  const before_ms = await p50OfAList()
+  await sleep(5000)
+  const before_kB = resident_kB()
+  for (let index = 0; index < count; index += 100)
+    streams.push(...(await Promise.all(Array.from({ length: 100 }, () => open(id)))))
+  await sleep(20_000)
+  const each_kB = (resident_kB() - before_kB) / count
+  const open_ms = await p50OfAList()
+  console.log(`${count} idle streams: ${each_kB.toFixed(1)} kB each (at most ${limit_kB})`)
+  console.log(`GET /keys, p50: ${before_ms.toFixed(2)} ms with 100 streams, ${open_ms.toFixed(2)} ms with all`)
+  for (const each of streams) each.destroy()
+  process.exitCode = each_kB < limit_kB ? 0 : 1
+} finally {
+  await service.stop()
+}
