@@ -137,11 +137,6 @@ const toResponse = <T extends string>(event: EventRow): EventResponse<T> => ({
   ...(event.data_json && { data: JSON.parse(event.data_json) }),
 })
 
-/** NDJSON lines. A blank line as keepalive stops proxies from closing an idle stream. */
-export async function* toNdjson(events: AsyncGenerator<object | null>): AsyncGenerator<string> {
-  for await (const event of events) yield event ? `${JSON.stringify(event)}\n` : '\n'
-}
-
 /** The event for a change of status. */
 export const statusEvent = (status: string, message: string, data: Record<string, unknown> = {}): NewEvent => ({
   type: 'status',
