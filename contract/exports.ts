@@ -178,13 +178,18 @@ export const downloadExport = route({
   path: '/exports/{export_id}/download',
   scope: 'exports:read',
   tag,
-  summary: 'A file of an export. Takes `Range` and `If-Range`; the `ETag` is its SHA-256',
+  summary:
+    'A file of an export. Takes `Range` and `If-Range`; the `ETag` is its SHA-256. With an S3 storage it redirects to a ' +
+    'presigned URL of the bucket, unless the request has a condition',
   params: IdParams,
   query: z.strictObject({
     file: z.string().min(1).max(300).optional().describe('The name of the file. Default: the first.'),
   }),
   produces: 'application/octet-stream',
-  responses: { 200: z.string().meta({ format: 'binary' }) },
+  responses: {
+    200: z.string().meta({ format: 'binary' }),
+    307: z.string().meta({ description: 'The file is at the presigned URL in `Location`, for an hour.' }),
+  },
 })
 export const deleteExport = route({
   method: 'DELETE',

@@ -246,7 +246,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
         await servers.start(),
         await notifications.start(),
         context.reserve.start(),
-        artifacts.start({ owner: await installationOf(db), live: () => ownedKeys(db) }),
+        artifacts.start({ owner: await installationOf(db), live: () => ownedKeys(db), oncePer: servers.oncePer }),
       ]
       await context.queue.expireOwnLeases()
       for (const feature of features) running.push(...((await feature.start?.()) ?? []))

@@ -1,6 +1,5 @@
 // Background work of batches: checks the file, answers its requests after all live ones, and publishes the results.
 import { createReadStream, existsSync } from 'node:fs'
-import { rm } from 'node:fs/promises'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Logger } from 'pino'
 import type { BatchEndpoint, BatchError } from '../../contract/batches.ts'
@@ -13,6 +12,7 @@ import { askInBackground, backgroundOperations, type Inference } from '../infere
 import type { Limits } from '../limits/index.ts'
 import { type Claim, LeaseLost, type Queue, withLease } from '../queue/queue.ts'
 import { requireFreeDisk } from '../storage/durable-files.ts'
+import type { Artifacts } from '../storage/objects/index.ts'
 import { type BatchLine, checkLines, readLines } from './lines.ts'
 import { openResults, type Result, type Results, type Tokens } from './results.ts'
 import * as store from './store.ts'
@@ -24,6 +24,7 @@ export interface BatchWork {
   inference: Pick<Inference, 'answer'>
   accounts: Pick<Accounts, 'tierForWork'>
   limits: Pick<Limits, 'countBatchRequest'>
+  artifacts: Artifacts
   dataDir: string
   min_free_mb: number
   log: Logger
@@ -129,6 +130,8 @@ async function continueBatch(work: BatchWork, claim: Claim, row: store.BatchRow,
   await requireFreeDisk(work.dataDir, work.min_free_mb)
   const input = await inputOf(work, row)
   if (!input) return await fail(work, claim, [inputMissing(row)])
+  // Another machine may have answered some of it.
+  await work.artifacts.ensureLargest(store.batchKey(row.id))
   const results = await openResults(store.batchDir(work.dataDir, row.id))
   try {
     // Also of a batch that was being published: a restored backup does not have its results.
@@ -140,7 +143,7 @@ async function continueBatch(work: BatchWork, claim: Claim, row: store.BatchRow,
   } finally {
     await results.close()
   }
-  await rm(store.batchDir(work.dataDir, row.id), { recursive: true, force: true })
+  await work.artifacts.remove(store.batchKey(row.id))
 }
 
 /** How the batch ends if it ends now: `completed` with all lines answered. */
@@ -176,6 +179,11 @@ async function answerLines(
       if (done) return undefined
       if (!results.has(value.custom_id)) return value
     }
+  }
+  /** Before the batch is left to whichever server claims it next. */
+  const share = async () => {
+    await results.sync()
+    if (results.completed + results.failed > 0) await work.artifacts.publish(store.batchKey(row.id))
   }
   const answerAll = async () => {
     for (let line = await next(); line; line = await next()) {
@@ -213,10 +221,12 @@ async function answerLines(
   await reporting.stop()
   await lines.return(undefined)
   failure.signal.throwIfAborted()
+  if (stopping.aborted) await share()
   stopping.throwIfAborted()
   await report()
   const now = (await store.byId(work.db, row.id))!
   if (endingOf(work, now) !== 'completed' || results.completed + results.failed >= row.total) return 'done'
+  await share()
   await requeue(work, claim, continueAt ?? work.now())
   return 'later'
 }

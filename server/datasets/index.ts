@@ -2,3 +2,4 @@
 export type { FileEntry } from './as-files.ts'
 export { promptOf } from './preference-rows.ts'
 export type { Datasets, Received } from './service.ts'
+export { rowsKey } from './store.ts'

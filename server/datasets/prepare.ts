@@ -7,12 +7,13 @@ import type { Db } from '../db/open.ts'
 import { type Claim, LeaseLost, type Queue } from '../queue/queue.ts'
 import { createRetryPolicy, linearDelay } from '../queue/retry-policy.ts'
 import { requireFreeDisk, storageError, syncPath } from '../storage/durable-files.ts'
+import type { Artifacts } from '../storage/objects/index.ts'
 import { readUntrusted } from '../storage/untrusted-files.ts'
 import { fetchFromHub, hubSourceOf } from './hugging-face.ts'
 import { Unreadable } from './reader/columns.ts'
 import type { ReadRequest, ReadResult } from './reader/main.ts'
 import * as store from './store.ts'
-import { filesOf } from './store.ts'
+import { filesOf, rowsKey } from './store.ts'
 
 export const queueKind = 'dataset'
 const rereadDelay = linearDelay(500, 30_000)
@@ -25,6 +26,7 @@ const expansionAllowance_bytes = 64e6
 export interface PrepareWork {
   db: Db
   queue: Queue
+  artifacts: Artifacts
   dataDir: string
   max_rows: number
   max_bytes: number
@@ -48,6 +50,7 @@ export async function prepareDataset(work: PrepareWork, claim: Claim, stopping: 
     // These files may have been written after the deletion removed its files.
     const { part, rows } = filesOf(work.dataDir, claim.ref, 'jsonl')
     for (const file of [part, rows]) await rm(file, { force: true })
+    await work.artifacts.remove(rowsKey(claim.ref))
     throw new LeaseLost(claim)
   }
 }
@@ -64,6 +67,7 @@ async function prepare(work: PrepareWork, claim: Claim, signal: AbortSignal): Pr
   if (valid?.sha256) {
     await syncPath(files.part)
     await rename(files.part, files.rows)
+    await work.artifacts.publish(rowsKey(claim.ref))
   }
   await work.db.transaction().execute(async (trx) => {
     await work.queue.assertLease(trx, claim)
@@ -98,6 +102,7 @@ async function read(
 ): Promise<ReadResult | { retry_in_ms: number }> {
   const { max_rows } = work
   const max_bytes = Math.min(work.max_bytes, expansionAllowance_bytes + maxExpansion * dataset.size_bytes)
+  await work.artifacts.ensureLocal(files.source)
   const canonical = files.source === files.rows ? null : files.part
   try {
     const source = dataset.format === 'huggingface' ? await hubSourceOf(files.source, dataset.size_bytes) : undefined

@@ -17,6 +17,7 @@ import { type Hub, requireRowTokens } from '../hub/index.ts'
 import type { Queue } from '../queue/queue.ts'
 import { createAbortSignals } from '../queue/worker.ts'
 import { requireFreeDisk, type StoredFile, storeStream } from '../storage/durable-files.ts'
+import type { Artifacts } from '../storage/objects/index.ts'
 import { createDatasetFiles, type DatasetFiles } from './as-files.ts'
 import { createLineCounter } from './counter.ts'
 import { formatOf, headBytes } from './format.ts'
@@ -25,7 +26,7 @@ import { queueKind } from './prepare.ts'
 import type { ReadResult } from './reader/main.ts'
 import type { Check } from './rows.ts'
 import * as store from './store.ts'
-import { filesOf, objectiveOf, objectivesOf, toResponse } from './store.ts'
+import { filesOf, objectiveOf, objectivesOf, rowsKey, toResponse } from './store.ts'
 import { withTokens } from './token-report.ts'
 import type { Tokens } from './tokens.ts'
 
@@ -76,7 +77,7 @@ export interface Datasets {
    */
   ready(account_id: string, id: string): Promise<void>
   /**
-   * The rows to train on. Throws dataset_not_found, dataset_not_ready, or dataset_invalid if rows have errors or are not
+   * The rows to train on; whoever opens the path makes it local first (`artifacts`). Throws dataset_not_found, dataset_not_ready, or dataset_invalid if rows have errors or are not
    * of the kind that the objective learns from.
    */
   forTraining(
@@ -109,6 +110,7 @@ interface Options {
   notifications: Notifications
   hub: Hub
   tokens: Tokens
+  artifacts: Artifacts
   dataDir: string
   max_mb: number
   max_rows: number
@@ -122,7 +124,8 @@ const uploadWait_ms = 12_000
 const rowsWait_ms = 60_000
 
 export function createDatasets(options: Options): Datasets {
-  const { db, queue, notifications, hub, tokens, dataDir, max_mb, max_rows, min_free_mb, defaultBase } = options
+  const { db, queue, notifications, hub, tokens, artifacts, dataDir, max_mb, max_rows, min_free_mb, defaultBase } =
+    options
   const { now = Date.now } = options
   const usageChecks: NeededBy[] = []
   const hubTokens = new Map<string, string>()
@@ -210,10 +213,14 @@ export function createDatasets(options: Options): Datasets {
     also?: (trx: Trx, id: string) => Promise<void>,
   ): Promise<Dataset> {
     const { id, size_bytes, sha256, counted } = received
+    let published: string | undefined
     try {
       const format = formatOf(given, filename, received.head)
       refuseUnreadable(format, size_bytes, counted, max_rows)
       await rename(received.path, filesOf(dataDir, id, format).source)
+      const { source } = filesOf('', id, format)
+      published = source
+      await artifacts.publish(source)
       const dataset = {
         id,
         account_id: by.account_id,
@@ -248,9 +255,13 @@ export function createDatasets(options: Options): Datasets {
       if (read.status !== 'unreadable') return toResponse(read)
       const { unreadable } = JSON.parse(read.check_json) as Extract<ReadResult, { unreadable: unknown }>
       await store.remove(db, id)
+      await artifacts.remove(source)
       throw new ApiError(unreadable.code, unreadable.message)
     } catch (error) {
-      if (!(await store.byId(db, id))) await discard(received)
+      if (!(await store.byId(db, id))) {
+        await discard(received)
+        if (published) await artifacts.remove(published)
+      }
       throw error
     }
   }
@@ -261,7 +272,7 @@ export function createDatasets(options: Options): Datasets {
     const converted = (await store.byId(db, id))?.format !== 'jsonl'
     try {
       let number = 0
-      for await (const { line, json } of readNumberedJsonl(filesOf(dataDir, id, 'jsonl').rows)) {
+      for await (const { line, json } of readNumberedJsonl(await artifacts.ensureLocal(rowsKey(id)))) {
         if (wanted.has(++number)) {
           const row = JSON.parse(json)
           found.set(number, { line: converted ? (row.source_line ?? line) : line, ...shownRow(row) })
@@ -357,8 +368,9 @@ export function createDatasets(options: Options): Datasets {
       reading.abort(id)
       reading.clear(id)
       notifier.notify(id)
-      const { source, rows, part } = filesOf(dataDir, id, dataset.format)
-      for (const file of [source, rows, part]) await rm(file, { force: true })
+      const { source, rows } = filesOf('', id, dataset.format)
+      await artifacts.remove(...new Set([source, rows]))
+      await rm(filesOf(dataDir, id, dataset.format).part, { force: true })
       return { id, deleted: true }
     },
 
@@ -383,7 +395,7 @@ export function createDatasets(options: Options): Datasets {
       if (!base) return structure
       return orNotFound(
         dataset,
-        withTokens({ db, dataDir, tokens }, structure, dataset, base, max_length, { account_id, signal }),
+        withTokens({ db, artifacts, tokens }, structure, dataset, base, max_length, { account_id, signal }),
       )
     },
 
@@ -391,7 +403,7 @@ export function createDatasets(options: Options): Datasets {
       const dataset = await waitUntilRead(account_id, id, rowsWait_ms)
       const base = hub.trainable(model_id ?? defaultBase)
       requireValidRows(dataset)
-      const rows = filesOf(dataDir, id, dataset.format).rows
+      const rows = await artifacts.ensureLocal(rowsKey(id))
       const request = {
         hf: base.hf,
         rows,
@@ -416,7 +428,7 @@ export function createDatasets(options: Options): Datasets {
     async source(from, account_id, id) {
       const dataset = await requireDataset(account_id, id, from)
       requireValidRows(dataset)
-      return { path: filesOf(dataDir, id, dataset.format).rows, total: dataset.rows, name: dataset.name }
+      return { path: await artifacts.ensureLocal(rowsKey(id)), total: dataset.rows, name: dataset.name }
     },
 
     async forTraining(from, account_id, id, objective) {

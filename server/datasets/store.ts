@@ -74,6 +74,9 @@ export const toResponse = (dataset: DatasetRow): Dataset => ({
   created_at: isoTime(dataset.created_at),
 })
 
+/** The artifact with the canonical rows of a dataset. */
+export const rowsKey = (id: string) => filesOf('', id, 'jsonl').rows
+
 /**
  * The paths of a dataset: `source` is the upload, `rows` the canonical JSONL (the same file for a jsonl upload), `part`
  * the rows while they are written, `fetched` the folder for downloads from the hub.

@@ -4,15 +4,16 @@ import { ApiError } from '../../contract/errors.ts'
 import type { Objective } from '../../contract/hyperparameters.ts'
 import type { Db } from '../db/open.ts'
 import { type LocalBase, requireRowTokens } from '../hub/index.ts'
+import type { Artifacts } from '../storage/objects/index.ts'
 import type { Problem } from './row-message.ts'
 import { describeProblem, type Issue, maxListed } from './rows.ts'
 import * as store from './store.ts'
-import { filesOf, objectiveOf } from './store.ts'
+import { objectiveOf, rowsKey } from './store.ts'
 import { CountStopped, type Requester, TokenCount, type Tokens } from './tokens.ts'
 
 interface Dependencies {
   db: Db
-  dataDir: string
+  artifacts: Artifacts
   tokens: Tokens
 }
 
@@ -40,7 +41,7 @@ export async function withTokens(
 
 /** Counts are cached per base, and redone for another `max_length` or another setting of `parse_control_tokens`. */
 async function count(
-  { db, dataDir, tokens }: Dependencies,
+  { db, artifacts, tokens }: Dependencies,
   dataset: store.DatasetRow,
   base: LocalBase,
   max_length: number,
@@ -54,7 +55,7 @@ async function count(
   }
   const cached = await findCached()
   if (cached) return cached
-  const rows = filesOf(dataDir, dataset.id, dataset.format).rows
+  const rows = await artifacts.ensureLocal(rowsKey(dataset.id))
   const objective = objectiveOf(dataset)
   // Rows of a converted file have their original line number.
   const found = await tokens.count(

@@ -3,9 +3,10 @@
 import { ApiError } from '../../contract/errors.ts'
 import type { ExportCheck } from '../../contract/exports.ts'
 import { statusEvent } from '../events/event-streams.ts'
+import type { ExportSource } from '../fine-tuning/index.ts'
 import { acquireSlotOrDefer } from '../queue/account-slots.ts'
 import { type Claim, LeaseLost, withLease } from '../queue/queue.ts'
-import { requireFreeDisk, storageError } from '../storage/durable-files.ts'
+import { requireFreeDisk, storageAway, storageError } from '../storage/durable-files.ts'
 import { bytesNeeded } from './choice.ts'
 import { make, pack, stagesOf } from './make.ts'
 import {
@@ -17,6 +18,7 @@ import {
   requeueOnShutdown,
   retryAfterCrash,
   waitForDiskSpace,
+  waitForStorage,
 } from './outcomes.ts'
 import { pushFiles } from './push.ts'
 import * as store from './store.ts'
@@ -48,6 +50,7 @@ async function runWithSlot(work: ExportWork, claim: Claim, row: store.ExportRow,
     if (error instanceof LeaseLost) throw error
     if (stopping.aborted) return await requeueOnShutdown(work, claim)
     if (isDiskFull(error)) return await waitForDiskSpace(work, claim)
+    if ((error as { code?: unknown }).code === storageAway) return await waitForStorage(work, claim)
     // Disk and database failures are not the export's fault: it is retried when the lease expires.
     if (storageError(error)) throw error
     if (error instanceof ExportFailure) {
@@ -84,6 +87,22 @@ async function attempt(
 ): Promise<void> {
   const model = await work.models.exportSource(row.account_id, row.model_id)
   if (!model) throw new ExportFailure('base_missing', `The model '${row.model_id}' no longer exists.`)
+  const hold = await work.artifacts.hold([model.gguf, model.base.gguf, ...(model.rows ? [model.rows] : [])])
+  try {
+    await makeAndComplete(work, claim, row, model, ended, onCheck)
+  } finally {
+    hold.release()
+  }
+}
+
+async function makeAndComplete(
+  work: ExportWork,
+  claim: Claim,
+  row: store.ExportRow,
+  model: ExportSource,
+  ended: AbortSignal,
+  onCheck: (check: ExportCheck) => void,
+): Promise<void> {
   // An attempt that was killed just before it committed has left its files.
   await removeDir(exportDir(work.dataDir, row.id))
   await requireFreeDisk(work.dataDir, work.min_free_mb + bytesNeeded({ ...row, merge: row.merge === 1 }, model) / 1e6)

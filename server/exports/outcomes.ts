@@ -11,7 +11,7 @@ import { hashFile, syncPath } from '../storage/durable-files.ts'
 import type { ExportOutput } from './make.ts'
 import { modelfile } from './modelfile.ts'
 import * as store from './store.ts'
-import { exportDir, exportsDir, partialDir, removeDir } from './store.ts'
+import { exportDir, exportKey, exportsDir, partialDir, removeDir } from './store.ts'
 import type { ExportWork } from './work.ts'
 
 const retries = createRetryPolicy({
@@ -59,32 +59,35 @@ export async function complete(
   for (const each of [exportsDir(work.dataDir), work.dataDir]) await syncPath(each)
   // Remove the partial folder before the export becomes visible as ready.
   await removePartial(work, row.id)
-  const committed = withLease(work, claim, async (trx) => {
-    const time = work.now()
-    await store.update(trx, row.id, {
-      status: 'ready',
-      stage: null,
-      progress: 1,
-      files_json: JSON.stringify(files),
-      check_json: JSON.stringify(check),
-      push_json: pushed && JSON.stringify(pushed),
-      finished_at: time,
-      expires_at: work.retention_days > 0 ? time + work.retention_days * day_ms : null,
+  const commit = async () => {
+    await work.artifacts.publish(exportKey(row.id))
+    await withLease(work, claim, async (trx) => {
+      const time = work.now()
+      await store.update(trx, row.id, {
+        status: 'ready',
+        stage: null,
+        progress: 1,
+        files_json: JSON.stringify(files),
+        check_json: JSON.stringify(check),
+        push_json: pushed && JSON.stringify(pushed),
+        finished_at: time,
+        expires_at: work.retention_days > 0 ? time + work.retention_days * day_ms : null,
+      })
+      const warnings: NewEvent[] = pushed?.error
+        ? [{ type: 'warning', message: pushed.error, data: { code: 'push_failed' } }]
+        : []
+      await store.events.append(
+        trx,
+        row.id,
+        [...warnings, statusEvent('ready', 'The export is ready.', { files, check })],
+        time,
+      )
+      await work.queue.finish(trx, claim, 'done')
     })
-    const warnings: NewEvent[] = pushed?.error
-      ? [{ type: 'warning', message: pushed.error, data: { code: 'push_failed' } }]
-      : []
-    await store.events.append(
-      trx,
-      row.id,
-      [...warnings, statusEvent('ready', 'The export is ready.', { files, check })],
-      time,
-    )
-    await work.queue.finish(trx, claim, 'done')
-  })
-  await committed.catch(async (error) => {
+  }
+  await commit().catch(async (error) => {
     // The export was deleted or taken over: no row refers to these files.
-    await removeDir(exportDir(work.dataDir, row.id))
+    await work.artifacts.remove(exportKey(row.id))
     throw error
   })
 }
@@ -156,6 +159,13 @@ export const waitForDiskSpace = (work: ExportWork, claim: Claim) => {
   const message = 'The service has too little disk space for this export. It waits until there is space.'
   const { delay_ms } = retries.after('disk_full')
   return requeue(work, claim, retryEvents(message, { code: 'storage_full' }), delay_ms)
+}
+
+/** Requeues an export because the storage that machines share is away. */
+export const waitForStorage = (work: ExportWork, claim: Claim) => {
+  const message = 'The storage of the service is away. The export waits, and is made again when it is back.'
+  const { delay_ms } = retries.after('disk_full')
+  return requeue(work, claim, retryEvents(message, { code: 'storage_unavailable' }), delay_ms)
 }
 
 /** Handles a service crash during the export. Returns true to retry at once; false if the export has failed. */

@@ -7,7 +7,7 @@ import {
   getExport,
   listExports,
 } from '../../contract/exports.ts'
-import { mount } from '../http/mount.ts'
+import { answered, mount } from '../http/mount.ts'
 import { sendEvents } from '../http/ndjson-response.ts'
 import { sendFile } from '../http/send-file.ts'
 import type { Exports } from './service.ts'
@@ -20,7 +20,17 @@ export function exportRoutes(app: FastifyInstance, exports: Exports, stopping: A
   mount(app, exportEvents, ({ caller, params, query, reply }) =>
     sendEvents(reply, stopping, (signal) => exports.events(caller.account_id, params.export_id, query.after, signal)),
   )
-  mount(app, downloadExport, async ({ caller, params, query, request, reply }) =>
-    sendFile(await exports.file(caller.account_id, params.export_id, query.file), request, reply),
-  )
+  mount(app, downloadExport, async ({ caller, params, query, request, reply }) => {
+    const file = await exports.file(caller.account_id, params.export_id, query.file)
+    // The ETag here is the SHA-256; a bucket has another, so conditions are answered here.
+    const { headers, method } = request.raw
+    const conditional = headers['if-range'] !== undefined || headers['if-none-match'] !== undefined
+    const url = method === 'GET' && !conditional ? await exports.downloadUrl(params.export_id, file) : undefined
+    if (url !== undefined) {
+      await reply.header('cache-control', 'private, no-store').redirect(url, 307)
+      return answered
+    }
+    await exports.ensureLocal(params.export_id)
+    return sendFile(file, request, reply)
+  })
 }

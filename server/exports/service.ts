@@ -18,9 +18,10 @@ import { createAbortSignals } from '../queue/worker.ts'
 import type { TrainingSetup } from '../setup/index.ts'
 import type { Reserve } from '../storage/disk-space.ts'
 import { requireFreeDisk } from '../storage/durable-files.ts'
+import type { Artifacts } from '../storage/objects/index.ts'
 import { resolveOptions } from './choice.ts'
 import * as store from './store.ts'
-import { exportDir, exportsDir, filesOf, removeDir, toResponse } from './store.ts'
+import { exportDir, exportKey, exportsDir, filesOf, removeDir, toResponse } from './store.ts'
 
 export const queueKind = 'export'
 
@@ -39,6 +40,13 @@ export interface Exports {
   ): Promise<AsyncGenerator<ExportEvent | null>>
   /** A file of a ready export, by default the first. Throws export_not_found, export_not_ready. */
   file(account_id: string, id: string, name: string | undefined): Promise<SendableFile>
+  /**
+   * A presigned URL of the file in the storage; undefined where downloads go through the service. Throws
+   * export_not_found, storage_unavailable.
+   */
+  downloadUrl(id: string, file: SendableFile): Promise<string | undefined>
+  /** Fetches the files of an export that are not on this machine. */
+  ensureLocal(id: string): Promise<void>
   notifyEvents(id: string): void
   /** Aborts when a running export is deleted; valid until `finished`. */
   deletionSignal(id: string): AbortSignal
@@ -60,6 +68,7 @@ interface Options {
   deployments: Deployments
   trainingSetup: TrainingSetup
   reserve: Reserve
+  artifacts: Artifacts
   dataDir: string
   min_free_mb: number
   /** The backlog limit: queued exports per account. */
@@ -83,6 +92,7 @@ export function createExports(options: Options): Exports {
     deployments,
     trainingSetup,
     reserve,
+    artifacts,
     dataDir,
     min_free_mb,
     max_waiting,
@@ -144,7 +154,7 @@ export function createExports(options: Options): Exports {
         }),
       )
       // A folder that cannot be removed must not block the other exports.
-      await removeDir(exportDir(dataDir, id)).catch(onExpiryFailure)
+      await artifacts.remove(exportKey(id)).catch(onExpiryFailure)
     }
   }
 
@@ -227,7 +237,7 @@ export function createExports(options: Options): Exports {
       // A running worker removes its partial folder itself.
       running.abort(id)
       notifier.notify(id)
-      await removeDir(exportDir(dataDir, id))
+      await artifacts.remove(exportKey(id))
       return { id, deleted: true }
     },
 
@@ -264,6 +274,14 @@ export function createExports(options: Options): Exports {
         missing: new ApiError('export_not_found', `The file ${file.name} no longer exists. Make another export.`),
       }
     },
+
+    async downloadUrl(id, { name, missing }) {
+      const key = exportKey(id) + name
+      const url = await artifacts.downloadUrl(key, name)
+      if (url !== undefined && !(await artifacts.store?.head(key))) throw missing
+      return url
+    },
+    ensureLocal: async (id) => void (await artifacts.ensureLocal(exportKey(id))),
 
     notifyEvents: (id) => notifier.notify(id),
     deletionSignal: running.get,

@@ -5,6 +5,7 @@ import type { NewEvent } from '../events/event-streams.ts'
 import type { TunedModels } from '../fine-tuning/index.ts'
 import type { AcquireSlot } from '../queue/account-slots.ts'
 import { type Claim, createLeaseWrites, type Queue } from '../queue/queue.ts'
+import type { Artifacts } from '../storage/objects/index.ts'
 import type { Push } from './push.ts'
 import * as store from './store.ts'
 
@@ -13,6 +14,7 @@ export interface ExportWork {
   db: Db
   queue: Queue
   models: TunedModels
+  artifacts: Artifacts
   dataDir: string
   python: string
   converters: string

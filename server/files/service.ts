@@ -14,8 +14,9 @@ import { type AccountActor, creationTime, recordAuditEntry } from '../events/aud
 import type { FormFile } from '../http/multipart.ts'
 import type { SendableFile } from '../http/send-file.ts'
 import { type StoredFile, storeStream, syncPath } from '../storage/durable-files.ts'
+import type { Artifacts } from '../storage/objects/index.ts'
 import * as store from './store.ts'
-import { filePath, filesDir, toEntry } from './store.ts'
+import { fileKey, filePath, filesDir, toEntry } from './store.ts'
 
 /** A file that the service itself writes: its bytes are on disk, its row is not inserted yet. */
 export interface NewFile extends StoredFile {
@@ -37,7 +38,7 @@ export interface Files {
   get(account_id: string, id: string): Promise<File>
   content(account_id: string, id: string): Promise<SendableFile>
   delete(by: AccountActor, id: string): Promise<{ id: string; object: 'file'; deleted: true }>
-  /** The path of a file that is no dataset, or undefined. */
+  /** A file that is no dataset, with its path on this machine; undefined if there is none. */
   pathOf(account_id: string, id: string): Promise<(store.FileRow & { path: string }) | undefined>
   /** Throws file_not_found unless the file, which is no dataset, exists in this transaction. */
   requireIn(trx: Trx, account_id: string, id: string): Promise<void>
@@ -61,11 +62,12 @@ export interface Files {
 interface Options {
   db: Db
   datasets: Pick<Datasets, 'receive' | 'register' | 'discard' | 'asFiles' | 'delete'>
+  artifacts: Artifacts
   dataDir: string
   now(): number
 }
 
-export function createFiles({ db, datasets, dataDir, now }: Options): Files {
+export function createFiles({ db, datasets, artifacts, dataDir, now }: Options): Files {
   const usageChecks: NeededBy[] = []
 
   const notFound = (id: string) => new ApiError('file_not_found', `There is no file '${id}'.`, { param: 'file_id' })
@@ -102,17 +104,17 @@ export function createFiles({ db, datasets, dataDir, now }: Options): Files {
         expires_at: expiryOf(fields, created_at),
         created_at,
       }
-      await db
-        .transaction()
-        .execute(async (trx) => {
+      try {
+        await artifacts.publish(fileKey(id))
+        await db.transaction().execute(async (trx) => {
           await store.insert(trx, row)
           await recordAuditEntry(trx, by, 'file.created', id, { filename, purpose, sha256: row.sha256 }, created_at)
           await also?.(trx, id)
         })
-        .catch(async (error) => {
-          if (!(await store.byId(db, id))) await rm(filePath(dataDir, id), { force: true })
-          throw error
-        })
+      } catch (error) {
+        if (!(await store.byId(db, id))) await artifacts.remove(fileKey(id))
+        throw error
+      }
       return toEntry(row).file
     } catch (error) {
       await datasets.discard(received)
@@ -169,11 +171,13 @@ export function createFiles({ db, datasets, dataDir, now }: Options): Files {
       const own = await store.find(db, account_id, id, now())
       if (own) {
         const { filename, size_bytes, sha256 } = own
+        await artifacts.ensureLocal(fileKey(id))
         return { folder: filesDir(dataDir), name: id, filename, size_bytes, sha256, missing }
       }
       const dataset = await datasets.asFiles.find(account_id, id)
       if (!dataset) throw notFound(id)
       const { path: source, sha256, file } = dataset
+      await artifacts.ensureLocal(source)
       return {
         folder: path.dirname(source),
         name: path.basename(source),
@@ -204,13 +208,13 @@ export function createFiles({ db, datasets, dataDir, now }: Options): Files {
         await store.remove(trx, id)
         await recordAuditEntry(trx, by, 'file.deleted', id, { filename: own.filename }, now())
       })
-      await rm(filePath(dataDir, id), { force: true })
+      await artifacts.remove(fileKey(id))
       return { id, object: 'file', deleted: true }
     },
 
     async pathOf(account_id, id) {
       const row = await store.find(db, account_id, id)
-      return row && { ...row, path: filePath(dataDir, id) }
+      return row && { ...row, path: await artifacts.ensureLocal(fileKey(id)) }
     },
     async requireIn(trx, account_id, id) {
       if (!(await store.find(trx, account_id, id, now()))) throw notFound(id)
@@ -223,11 +227,15 @@ export function createFiles({ db, datasets, dataDir, now }: Options): Files {
         filePath(dataDir, id),
         () => {},
       )
+      await artifacts.publish(fileKey(id)).catch(async (error) => {
+        await artifacts.remove(fileKey(id))
+        throw error
+      })
       return { id, ...stored }
     },
     insert: async (trx, { id, size_bytes, sha256 }, row) =>
       void (await store.insert(trx, { expires_at: null, ...row, id, size_bytes, sha256 })),
-    drop: ({ id }) => rm(filePath(dataDir, id), { force: true }),
+    drop: ({ id }) => artifacts.remove(fileKey(id)),
 
     async removeExpired(time) {
       for (const { id, account_id } of await store.expired(db, time)) {
@@ -236,7 +244,7 @@ export function createFiles({ db, datasets, dataDir, now }: Options): Files {
           await store.remove(trx, id)
           return true
         })
-        if (removed) await rm(filePath(dataDir, id), { force: true })
+        if (removed) await artifacts.remove(fileKey(id))
       }
     },
 

@@ -1,8 +1,7 @@
 // OpenAI's uploads: a large file that arrives in parts.
 import { createHash } from 'node:crypto'
 import { createReadStream } from 'node:fs'
-import { readdir, rm } from 'node:fs/promises'
-import path from 'node:path'
+import { readdir } from 'node:fs/promises'
 import { Readable } from 'node:stream'
 import { asDisplayName } from '../../contract/common.ts'
 import { ApiError } from '../../contract/errors.ts'
@@ -22,9 +21,10 @@ import type { Db } from '../db/open.ts'
 import { type AccountActor, recordAuditEntry } from '../events/audit.ts'
 import { assertBacklogLimit } from '../queue/queue.ts'
 import { requireFreeDisk, storeStream } from '../storage/durable-files.ts'
+import type { Artifacts } from '../storage/objects/index.ts'
 import { expiryRefused, type Files } from './service.ts'
 import * as store from './store.ts'
-import { partPath, uploadsDir } from './store.ts'
+import { partKey, partPath, uploadsDir } from './store.ts'
 
 export interface Uploads {
   create(by: AccountActor, request: CreateUpload): Promise<Upload>
@@ -50,6 +50,7 @@ interface Options {
   db: Db
   datasets: Pick<Datasets, 'receive' | 'discard'>
   files: Files
+  artifacts: Artifacts
   dataDir: string
   max_mb: number
   min_free_mb: number
@@ -61,7 +62,7 @@ const lifetime_ms = hour_ms
 /** Pending uploads of an account. */
 const uploadsMax = 100
 
-export function createUploads({ db, datasets, files, dataDir, max_mb, min_free_mb, now }: Options): Uploads {
+export function createUploads({ db, datasets, files, artifacts, dataDir, max_mb, min_free_mb, now }: Options): Uploads {
   /** Uploads that a request is ending, so that a second one does not join the parts again. */
   const ending = new Set<string>()
 
@@ -89,7 +90,7 @@ export function createUploads({ db, datasets, files, dataDir, max_mb, min_free_m
     return upload
   }
 
-  const removeParts = (id: string) => rm(path.join(uploadsDir(dataDir), id), { recursive: true, force: true })
+  const removeParts = (id: string) => artifacts.remove(`uploads/${id}/`)
 
   async function toResponse(upload: store.UploadRow): Promise<Upload> {
     return {
@@ -126,7 +127,9 @@ export function createUploads({ db, datasets, files, dataDir, max_mb, min_free_m
     const hash = createHash('md5')
     async function* hashed() {
       for (const id of part_ids)
-        for await (const chunk of createReadStream(partPath(dataDir, upload.id, id), { highWaterMark: 1 << 20 })) {
+        for await (const chunk of createReadStream(await artifacts.ensureLocal(partKey(upload.id, id)), {
+          highWaterMark: 1 << 20,
+        })) {
           hash.update(chunk)
           yield chunk
         }
@@ -202,6 +205,8 @@ export function createUploads({ db, datasets, files, dataDir, max_mb, min_free_m
       try {
         if (size_bytes === 0) throw new ApiError('file_empty', 'The part is empty.', { param: 'data' })
         await fields()
+        // Another machine may complete the upload.
+        await artifacts.publish(partKey(upload_id, id))
         await db.transaction().execute(async (trx) => {
           const { sent, count } = await store.partsSent(trx, upload_id)
           if (count >= partsMax)
@@ -217,7 +222,7 @@ export function createUploads({ db, datasets, files, dataDir, max_mb, min_free_m
           await store.insertPart(trx, { id, upload_id, size_bytes, created_at })
         })
       } catch (error) {
-        await rm(file, { force: true })
+        await artifacts.remove(partKey(upload_id, id))
         throw error
       }
       return { id, object: 'upload.part', created_at: unixSeconds(created_at), upload_id }
@@ -258,7 +263,7 @@ export function createUploads({ db, datasets, files, dataDir, max_mb, min_free_m
 
     async sweep() {
       for (const name of await readdir(uploadsDir(dataDir)).catch(() => []))
-        if ((await store.uploadById(db, name))?.status !== 'pending') await removeParts(name)
+        if ((await store.uploadById(db, name))?.status !== 'pending') await artifacts.removeLocal(`uploads/${name}/`)
     },
   }
 }

@@ -65,6 +65,9 @@ export const modelDir = (dataDir: string, model_id: string) => path.join(dataDir
 /** The artifact of a tuned model. */
 export const modelKey = (model_id: string) => `${modelDir('', model_id)}/`
 
+/** All that the storage has of the attempts at a job. */
+export const runsKey = (job_id: string) => `${path.join('runs', job_id)}/`
+
 /** The artifact of a checkpoint, from which another machine can resume. */
 export const checkpointKey = (job_id: string, attempt: number, step: number) =>
   `${path.join(runDir('', job_id, attempt), 'checkpoints', `step-${step}`)}/`

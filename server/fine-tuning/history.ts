@@ -11,7 +11,8 @@ import { isoTime } from '../../lib/utc-day.ts'
 import type { Datasets } from '../datasets/index.ts'
 import type { Db } from '../db/open.ts'
 import { type Page, pageOf } from '../db/page.ts'
-import { modelDir, rowsFile } from './artifacts.ts'
+import type { Artifacts } from '../storage/objects/index.ts'
+import { modelKey, rowsFile } from './artifacts.ts'
 import { readResolvedConfig } from './defaults.ts'
 import * as store from './store.ts'
 import { statusOf } from './store.ts'
@@ -33,12 +34,12 @@ export interface JobHistory {
 interface Options {
   db: Db
   datasets: Pick<Datasets, 'rowsOf' | 'listRows'>
-  dataDir: string
+  artifacts: Artifacts
   /** Throws job_not_found. */
   requireJob(account_id: string, id: string): Promise<store.JobRow>
 }
 
-export function createJobHistory({ db, datasets, dataDir, requireJob }: Options): JobHistory {
+export function createJobHistory({ db, datasets, artifacts, requireJob }: Options): JobHistory {
   return {
     async evaluations(account_id, id, { limit, after }) {
       await requireJob(account_id, id)
@@ -95,7 +96,11 @@ export function createJobHistory({ db, datasets, dataDir, requireJob }: Options)
         )
       if (!(await store.findModel(db, account_id, job.model)))
         throw new ApiError('model_not_found', 'The result of this job was deleted, and the losses of its rows with it.')
-      const found = await highestLossRows(path.join(modelDir(dataDir, job.model), rowsFile), limit, after)
+      const found = await highestLossRows(
+        path.join(await artifacts.ensureLocal(modelKey(job.model)), rowsFile),
+        limit,
+        after,
+      )
       const rows = await datasets.rowsOf(
         job.dataset_id,
         found.items.map(({ row }) => row),

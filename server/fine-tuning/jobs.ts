@@ -1,15 +1,15 @@
 // The worker of fine-tuning jobs: claims a queued job, runs a trainer, records its events, and registers the result.
 // Every write asserts the lease, so a worker that lost it changes nothing.
-import { rm } from 'node:fs/promises'
-import path from 'node:path'
 import { ApiError } from '../../contract/errors.ts'
+import { rowsKey } from '../datasets/index.ts'
 import type { Trx } from '../db/open.ts'
 import { type NewEvent, statusEvent } from '../events/event-streams.ts'
 import { recordEvent } from '../events/outbox.ts'
 import { acquireSlotOrDefer } from '../queue/account-slots.ts'
 import { type Claim, createLeaseWrites, LeaseLost, withLease } from '../queue/queue.ts'
 import { storageError } from '../storage/durable-files.ts'
-import { runDir } from './artifacts.ts'
+import { modelKey, runDir, runsKey } from './artifacts.ts'
+import { publishCheckpoints } from './checkpoints.ts'
 import { readResolvedConfig } from './defaults.ts'
 import { settleClock, startClock, stopClock } from './metering.ts'
 import type { AttemptObserver, AttemptOutcome } from './observe.ts'
@@ -23,7 +23,7 @@ import {
   retryAfterLoss,
   waitForDiskSpace,
 } from './outcomes.ts'
-import { jobSpec } from './spec.ts'
+import { filesOfSpec, jobSpec } from './spec.ts'
 import * as store from './store.ts'
 import { HeldOut, Result, runTrainer, type TrainerEvent, type TrainerExit } from './trainer.ts'
 import { recordSlowdown, recordTrainerEvent } from './trainer-events.ts'
@@ -85,6 +85,13 @@ async function runJob(work: FineTuningWork, claim: Claim, stopping: AbortSignal)
 function createRecorder(work: FineTuningWork, claim: Claim, job: store.JobRow, observer: AttemptObserver) {
   const writes = createLeaseWrites(work, claim)
   const track = work.track(job, readResolvedConfig(job.resolved_config_json))
+  const { artifacts, log } = work
+  const record = (event: TrainerEvent, attempt: number, within?: (trx: Trx) => Promise<void>) =>
+    writes.add(async (trx) => {
+      await recordTrainerEvent(trx, job.id, attempt, event, work.now())
+      await within?.(trx)
+    })
+  const checkpoints = publishCheckpoints({ artifacts, log, job_id: job.id, record })
   const outcome: { result?: Result | undefined; failure?: { code: string; message: string } } = {}
   return {
     writes,
@@ -102,14 +109,13 @@ function createRecorder(work: FineTuningWork, claim: Claim, job: store.JobRow, o
       } else if (event.type === 'error')
         outcome.failure = { code: String(event.data?.code ?? 'internal'), message: event.message }
       else {
-        writes.add(async (trx) => {
-          await recordTrainerEvent(trx, job.id, attempt, event, work.now())
-          await within?.(trx)
-        })
+        if (event.type === 'checkpoint' && artifacts.shared) checkpoints.add({ event, attempt, within })
+        else record(event, attempt, within)
         track.record(event)
       }
     },
     async ended() {
+      await checkpoints.ended()
       await writes.ended()
       track.end()
       observer.trainerEnded()
@@ -128,9 +134,11 @@ async function runHere(
   const stopRequested = work.stopSignal(job.id)
   const recorder = createRecorder(work, claim, job, observer)
   const { writes, outcome } = recorder
+  const spec = await jobSpec(work, job, claim)
+  const hold = await work.artifacts.hold(filesOfSpec(spec))
   const exit = await runTrainer({
     run_dir: runDir(work.dataDir, job.id, claim.attempt),
-    spec: await jobSpec(work, job, claim),
+    spec,
     python: work.python,
     processes: work.trainer_processes,
     env: observer.env,
@@ -140,7 +148,7 @@ async function runHere(
       work.cores.watch(pid, (slowdown) => writes.add((trx) => recordSlowdown(trx, job.id, slowdown, work.now()))),
     signal: AbortSignal.any([stopping, stopRequested, writes.failed]),
     onEvent: (event) => recorder.onEvent(event),
-  })
+  }).finally(hold.release)
   await recorder.ended()
   if (isCancelled(stopRequested)) return endCancelled(work, claim, job, observer)
   writes.failed.throwIfAborted()
@@ -162,7 +170,13 @@ async function runInCluster(
   const stopRequested = work.stopSignal(job.id)
   const recorder = createRecorder(work, claim, job, observer)
   const { writes, outcome } = recorder
-  const ended = await cluster.follow(claim, job, {
+  const datasets = [job.dataset_id, ...(job.validation_dataset_id ? [job.validation_dataset_id] : [])].map((id) =>
+    rowsKey(id),
+  )
+  const models = job.model_id.startsWith('mdl_') ? [modelKey(job.model_id)] : []
+  // The machines of the cluster fetch them from here.
+  const hold = await work.artifacts.hold([...datasets, ...models])
+  const followed = cluster.follow(claim, job, {
     stopping,
     stopRequested,
     failed: writes.failed,
@@ -173,6 +187,7 @@ async function runInCluster(
     onNote: (message, data) =>
       writes.add((trx) => store.appendEvents(trx, job.id, [{ type: 'log', message, data }], work.now())),
   })
+  const ended = await followed.finally(hold.release)
   await recorder.ended()
   if (isCancelled(stopRequested)) {
     await cluster.endRun(job.id)
@@ -207,7 +222,7 @@ async function endCancelled(
   job: store.JobRow,
   observer: AttemptObserver,
 ): Promise<never> {
-  await rm(path.dirname(runDir(work.dataDir, job.id, claim.attempt)), { recursive: true, force: true })
+  await work.artifacts.remove(runsKey(job.id))
   observer.end('cancelled')
   throw new LeaseLost(claim)
 }

@@ -1,5 +1,5 @@
 // Outcomes of an attempt at a job: completed, failed, paused, or requeued to resume later.
-import { rename, rm } from 'node:fs/promises'
+import { rename } from 'node:fs/promises'
 import path from 'node:path'
 import { ApiError } from '../../contract/errors.ts'
 import type { JobMetrics } from '../../contract/fine-tuning.ts'
@@ -9,7 +9,7 @@ import { type NewEvent, statusEvent } from '../events/event-streams.ts'
 import { recordEvent } from '../events/outbox.ts'
 import { type Claim, withLease } from '../queue/queue.ts'
 import { createRetryPolicy, diskFullRule, linearDelay, requeueAfter } from '../queue/retry-policy.ts'
-import { modelDir, moveToModels, rowsFile, runDir } from './artifacts.ts'
+import { modelDir, modelKey, moveToModels, rowsFile, runDir, runsKey } from './artifacts.ts'
 import { readResolvedConfig } from './defaults.ts'
 import { type JobMeter, stopClock } from './metering.ts'
 import { ftName } from './models/ft-name.ts'
@@ -34,7 +34,7 @@ const retries = createRetryPolicy({
 /** Moves the results into model folders, then registers them and ends the job in one transaction. */
 export async function complete(work: FineTuningWork, claim: Claim, job: store.JobRow, result: Result): Promise<void> {
   const config = readResolvedConfig(job.resolved_config_json)
-  const startingModel = await resolveStartingModel(work.db, work.hub, work.dataDir, job.account_id, job.model_id)
+  const startingModel = await resolveStartingModel(work.db, work.hub, work.artifacts, job.account_id, job.model_id)
   const { base_model_id } = startingModel
   // A model with whole weights needs no other weights.
   const weights_model_id = result.kind === 'model' ? null : startingModel.weights_model_id
@@ -50,110 +50,116 @@ export async function complete(work: FineTuningWork, claim: Claim, job: store.Jo
   const { train_loss, trained_tokens, train_seconds, tokens_per_second, steps, validation_loss, validation_exact } =
     result
   const { peak_memory_mb, predicted_memory_mb, predicted_seconds } = result
-  const resultFile = await work.files.write(await stepMetrics(work.db, job.id))
-  const registered = withLease(work, claim, async (trx) => {
-    const time = work.now()
-    const { name, description, metadata_json } = (await store.jobById(trx, job.id))!
-    const insert = (artifact: Artifact & { id: string; size_bytes: number }) =>
-      store.insertModel(trx, {
-        id: artifact.id,
-        account_id: job.account_id,
-        base_model_id,
-        ft_name: ftName({
-          base_model_id,
+  const modelKeys = [model, ...checkpointModels].map(({ id }) => modelKey(id))
+  const resultFile = await work.files.write(await stepMetrics(work.db, job.id)).catch(async (error) => {
+    await work.artifacts.remove(...modelKeys)
+    throw error
+  })
+  const register = async () => {
+    await work.artifacts.publish(...modelKeys)
+    await withLease(work, claim, async (trx) => {
+      const time = work.now()
+      const { name, description, metadata_json } = (await store.jobById(trx, job.id))!
+      const insert = (artifact: Artifact & { id: string; size_bytes: number }) =>
+        store.insertModel(trx, {
+          id: artifact.id,
           account_id: job.account_id,
-          suffix: openaiRequestOf(job)?.suffix,
-          model_id: artifact.id,
-          step: artifact.id === model.id ? undefined : artifact.step,
-        }),
-        kind: artifact.kind,
-        name: artifact.id === model.id ? name : nameOfStep(name, artifact.step),
-        description,
-        metadata_json,
-        parent_model_id: parentOf(job)?.model_id ?? null,
-        weights_model_id,
-        job_id: job.id,
-        method: config.method.value,
-        step: artifact.step,
-        validation_loss: artifact.validation_loss,
-        gguf_sha256: artifact.gguf_sha256,
-        comparison_json: artifact.id === model.id && comparison ? JSON.stringify(comparison) : null,
-        size_bytes: artifact.size_bytes,
+          base_model_id,
+          ft_name: ftName({
+            base_model_id,
+            account_id: job.account_id,
+            suffix: openaiRequestOf(job)?.suffix,
+            model_id: artifact.id,
+            step: artifact.id === model.id ? undefined : artifact.step,
+          }),
+          kind: artifact.kind,
+          name: artifact.id === model.id ? name : nameOfStep(name, artifact.step),
+          description,
+          metadata_json,
+          parent_model_id: parentOf(job)?.model_id ?? null,
+          weights_model_id,
+          job_id: job.id,
+          method: config.method.value,
+          step: artifact.step,
+          validation_loss: artifact.validation_loss,
+          gguf_sha256: artifact.gguf_sha256,
+          comparison_json: artifact.id === model.id && comparison ? JSON.stringify(comparison) : null,
+          size_bytes: artifact.size_bytes,
+          created_at,
+        })
+      for (const artifact of [{ ...result, ...model }, ...checkpointModels]) await insert(artifact)
+      await work.files.insert(trx, resultFile, {
+        account_id: job.account_id,
+        filename: `step_metrics_${job.id}.csv`,
+        purpose: 'fine-tune-results',
         created_at,
       })
-    for (const artifact of [{ ...result, ...model }, ...checkpointModels]) await insert(artifact)
-    await work.files.insert(trx, resultFile, {
-      account_id: job.account_id,
-      filename: `step_metrics_${job.id}.csv`,
-      purpose: 'fine-tune-results',
-      created_at,
-    })
-    const evaluated = (await store.evaluations(trx, job.id)).find(({ step }) => step === result.step)
-    const { train_loss: _, ...figures } = JSON.parse(evaluated?.data_json ?? '{}')
-    const validation = {
-      ...(validation_loss !== null && { ...figures, validation_loss }),
-      ...(validation_exact !== null && { validation_exact }),
-    }
-    const costs = {
-      train_seconds,
-      peak_memory_mb,
-      predicted_memory_mb,
-      ...(predicted_seconds !== null && { predicted_seconds }),
-    }
-    const metrics: JobMetrics = {
-      step: result.step,
-      steps_trained: steps,
-      steps_total: result.steps_total,
-      train_loss,
-      tokens_per_second,
-      ...costs,
-      ...validation,
-    }
-    await store.updateJob(trx, job.id, {
-      status: 'completed',
-      progress: 1,
-      current_epoch: result.epochs,
-      metrics_json: JSON.stringify(metrics),
-      trained_tokens,
-      model: model.id,
-      result_file_id: resultFile.id,
-      estimated_completion: null,
-      finished_at: time,
-    })
-    await work.meter.end(trx, job.id, 'complete', time)
-    const statusData = { model: model.id, train_loss, step: result.step, ...validation }
-    if (comparison?.problem)
+      const evaluated = (await store.evaluations(trx, job.id)).find(({ step }) => step === result.step)
+      const { train_loss: _, ...figures } = JSON.parse(evaluated?.data_json ?? '{}')
+      const validation = {
+        ...(validation_loss !== null && { ...figures, validation_loss }),
+        ...(validation_exact !== null && { validation_exact }),
+      }
+      const costs = {
+        train_seconds,
+        peak_memory_mb,
+        predicted_memory_mb,
+        ...(predicted_seconds !== null && { predicted_seconds }),
+      }
+      const metrics: JobMetrics = {
+        step: result.step,
+        steps_trained: steps,
+        steps_total: result.steps_total,
+        train_loss,
+        tokens_per_second,
+        ...costs,
+        ...validation,
+      }
+      await store.updateJob(trx, job.id, {
+        status: 'completed',
+        progress: 1,
+        current_epoch: result.epochs,
+        metrics_json: JSON.stringify(metrics),
+        trained_tokens,
+        model: model.id,
+        result_file_id: resultFile.id,
+        estimated_completion: null,
+        finished_at: time,
+      })
+      await work.meter.end(trx, job.id, 'complete', time)
+      const statusData = { model: model.id, train_loss, step: result.step, ...validation }
+      if (comparison?.problem)
+        await store.appendEvents(
+          trx,
+          job.id,
+          [{ type: 'warning', message: comparison.problem, data: { code: 'model_disagrees', ...comparison } }],
+          time,
+        )
+      if (job.evaluation_id !== null) await evaluateResult(work, trx, job, model.id, time)
       await store.appendEvents(
         trx,
         job.id,
-        [{ type: 'warning', message: comparison.problem, data: { code: 'model_disagrees', ...comparison } }],
+        [statusEvent('completed', `The job is done; its result is the model ${model.id}.`, statusData)],
         time,
       )
-    if (job.evaluation_id !== null) await evaluateResult(work, trx, job, model.id, time)
-    await store.appendEvents(
-      trx,
-      job.id,
-      [statusEvent('completed', `The job is done; its result is the model ${model.id}.`, statusData)],
-      time,
-    )
-    await recordEvent(
-      trx,
-      job.account_id,
-      'training.completed',
-      { job_id: job.id, model_id: model.id, base_model_id },
-      time,
-    )
-    await work.queue.finish(trx, claim, 'done')
-  })
-  await registered.catch(async (error) => {
+      await recordEvent(
+        trx,
+        job.account_id,
+        'training.completed',
+        { job_id: job.id, model_id: model.id, base_model_id },
+        time,
+      )
+      await work.queue.finish(trx, claim, 'done')
+    })
+  }
+  await register().catch(async (error) => {
     // The job was cancelled or the lease lost during the comparison: remove the unregistered models.
-    for (const { id } of [model, ...checkpointModels])
-      await rm(modelDir(work.dataDir, id), { recursive: true, force: true })
+    await work.artifacts.remove(...modelKeys)
     await work.files.drop(resultFile)
     throw error
   })
   if (job.evaluation_id !== null) work.resultEvaluations().wake()
-  await rm(path.dirname(runDir(work.dataDir, job.id, claim.attempt)), { recursive: true, force: true })
+  await work.artifacts.remove(runsKey(job.id))
 }
 
 /** Begins the evaluation that the job names. If it cannot be made, the job is done all the same. */
@@ -217,7 +223,7 @@ export async function fail(
   })
   // Keep the logs for the operator, remove the checkpoints.
   for (let attempt = 1; attempt <= claim.attempt; attempt++)
-    await rm(path.join(runDir(work.dataDir, job.id, attempt), 'checkpoints'), { recursive: true, force: true })
+    await work.artifacts.remove(`${path.join(runDir('', job.id, attempt), 'checkpoints')}/`)
 }
 
 /** Ends an attempt whose job continues later, from its last checkpoint. */

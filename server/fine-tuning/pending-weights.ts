@@ -12,6 +12,7 @@ import type { NewEvent } from '../events/event-streams.ts'
 import { type Downloads, type Hub, tokenizerIdentity } from '../hub/index.ts'
 import type { Queue } from '../queue/queue.ts'
 import type { TrainingSetup } from '../setup/index.ts'
+import type { Artifacts } from '../storage/objects/index.ts'
 import { type BaseInfo, resolveConfig } from './defaults.ts'
 import type { JobMeter } from './metering.ts'
 import { resolveStartingModel, type StartingModel } from './models/starting-model.ts'
@@ -50,7 +51,7 @@ interface Options {
   downloads: Downloads
   meter: JobMeter
   trainingSetup: TrainingSetup
-  dataDir: string
+  artifacts: Artifacts
   parse_control_tokens: boolean
   log: Logger
   /** Wakes readers of a job's events. */
@@ -76,7 +77,7 @@ export function createPendingWeights({
   downloads,
   meter,
   trainingSetup,
-  dataDir,
+  artifacts,
   parse_control_tokens,
   log,
   notifyEvents,
@@ -87,7 +88,7 @@ export function createPendingWeights({
   const reportedSteps = new Map<string, number>()
 
   async function resolveAgain(trx: Trx, job: store.JobRow): Promise<ResolvedConfig> {
-    const startingModel = await resolveStartingModel(trx, hub, dataDir, job.account_id, job.model_id)
+    const startingModel = await resolveStartingModel(trx, hub, artifacts, job.account_id, job.model_id)
     return resolveLocalConfig(settings, JSON.parse(job.config_json) as JobConfig, startingModel)
   }
 
@@ -205,7 +206,7 @@ export function createPendingWeights({
       const expected = hub.downloadable(model_id)
       if (tuned || expected?.kind !== 'text' || !(await downloads.needsDownload(by, model_id))) {
         try {
-          const startingModel = await resolveStartingModel(db, hub, dataDir, by.account_id, model_id)
+          const startingModel = await resolveStartingModel(db, hub, artifacts, by.account_id, model_id)
           return {
             resolved: resolveLocalConfig(settings, config, startingModel),
             base_model_id: startingModel.base_model_id,

@@ -26,6 +26,7 @@ import { assertBacklogLimit, type Queue } from '../queue/queue.ts'
 import { createAbortSignals } from '../queue/worker.ts'
 import type { TrainingSetup } from '../setup/index.ts'
 import { requireFreeDisk } from '../storage/durable-files.ts'
+import type { Artifacts } from '../storage/objects/index.ts'
 import { removeExpiredRuns } from './artifacts.ts'
 import type { Estimator } from './estimate.ts'
 import { createJobHistory, type JobHistory } from './history.ts'
@@ -113,6 +114,7 @@ interface Options {
   meter: JobMeter
   trainingSetup: TrainingSetup
   log: Logger
+  artifacts: Artifacts
   dataDir: string
   threads: number
   min_free_mb: number
@@ -134,6 +136,7 @@ export function createFineTuning(options: Options): FineTuning {
     meter,
     trainingSetup,
     log,
+    artifacts,
     dataDir,
     threads,
     min_free_mb,
@@ -153,7 +156,7 @@ export function createFineTuning(options: Options): FineTuning {
     meter,
     trainingSetup,
     log,
-    dataDir,
+    artifacts,
     parse_control_tokens,
     now,
     notifyEvents: (id) => changes.notify(id),
@@ -310,12 +313,12 @@ export function createFineTuning(options: Options): FineTuning {
     },
 
     async estimate(account_id, { model_id, dataset_id, config }) {
-      const startingModel = await resolveStartingModel(db, hub, dataDir, account_id, model_id)
+      const startingModel = await resolveStartingModel(db, hub, artifacts, account_id, model_id)
       const resolved = resolveLocalConfig({ hub, parse_control_tokens }, config, startingModel)
       await requireDatasets(account_id, dataset_id, resolved)
       const found = await estimator.estimate(
         await trialSpec(
-          { db, hub, datasets, dataDir },
+          { db, hub, datasets, artifacts },
           { account_id, model_id, dataset_id, config: resolved, threads },
         ),
       )
@@ -429,7 +432,7 @@ export function createFineTuning(options: Options): FineTuning {
         () => queue.wake(),
       ),
 
-    ...createJobHistory({ db, datasets, dataDir, requireJob }),
+    ...createJobHistory({ db, datasets, artifacts, requireJob }),
 
     async events(account_id, id, after, signal) {
       const job = await requireJob(account_id, id)

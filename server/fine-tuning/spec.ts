@@ -1,14 +1,14 @@
-import path from 'node:path'
 import type { ResolvedConfig } from '../../contract/fine-tuning.ts'
 import { entriesOf, type GroupName, type Hyperparameter } from '../../contract/hyperparameters.ts'
 import type { Datasets } from '../datasets/index.ts'
 import type { Db } from '../db/open.ts'
 import type { Hub } from '../hub/index.ts'
 import type { Claim } from '../queue/queue.ts'
-import { runDir } from './artifacts.ts'
+import type { Artifacts } from '../storage/objects/index.ts'
+import { checkpointsToResume } from './checkpoints.ts'
 import { readResolvedConfig } from './defaults.ts'
 import { adapterSpec, resolveStartingModel } from './models/starting-model.ts'
-import * as store from './store.ts'
+import type * as store from './store.ts'
 import type { FineTuningWork } from './work.ts'
 
 /** The plain values of resolved settings, without their sources. */
@@ -25,7 +25,7 @@ interface SpecSources {
   db: Db
   hub: Hub
   datasets: Datasets
-  dataDir: string
+  artifacts: Artifacts
 }
 
 interface TrainingRun {
@@ -38,13 +38,13 @@ interface TrainingRun {
 
 /** Everything that decides a training run: all resolved values, and the paths and hashes of its files. */
 async function trainingSpec(
-  { db, hub, datasets, dataDir }: SpecSources,
+  { db, hub, datasets, artifacts }: SpecSources,
   { account_id, model_id, dataset_id, config, threads }: TrainingRun,
 ) {
-  const startingModel = await resolveStartingModel(db, hub, dataDir, account_id, model_id)
+  const startingModel = await resolveStartingModel(db, hub, artifacts, account_id, model_id)
   const dataset = async (id: string) => {
     const { path, sha256 } = await datasets.forTraining(db, account_id, id, config.method_options.objective.value)
-    return { path, sha256 }
+    return { path: await artifacts.ensureLocal(path), sha256 }
   }
   const validation_id = config.evaluation_config.validation_dataset_id.value
   return {
@@ -67,26 +67,21 @@ async function trainingSpec(
 }
 
 /** The spec of one attempt at a job, with the checkpoints that the trainer may resume from, newest first. */
-export async function jobSpec(
-  work: FineTuningWork,
-  job: store.JobRow,
-  { attempt: current }: Pick<Claim, 'attempt'>,
-): Promise<object> {
+export async function jobSpec(work: FineTuningWork, job: store.JobRow, { attempt: current }: Pick<Claim, 'attempt'>) {
   const config = readResolvedConfig(job.resolved_config_json)
-  const checkpoints = await store.checkpoints(work.db, job.id, 10)
   return {
     ...(await trainingSpec(work, { ...job, config })),
     job_id: job.id,
     attempt: current,
     checkpoint: { every_seconds: work.checkpoint_seconds, every_steps: null, keep: 2 },
-    resume_from: checkpoints.map(({ attempt, step, sha256 }) => ({
-      path: path.join(runDir(work.dataDir, job.id, attempt), 'checkpoints', `step-${step}`),
-      sha256,
-      step,
-    })),
+    resume_from: await checkpointsToResume(work, job.id),
     converters: work.converters,
   }
 }
+
+/** The files that a training reads all the time, which must stay here. */
+export const filesOfSpec = ({ base, start, dataset, evaluation }: Awaited<ReturnType<typeof trainingSpec>>): string[] =>
+  [base, start, dataset, evaluation.dataset].flatMap((each) => (each ? [each.path] : []))
 
 /** The spec of a trial run for an estimate: no checkpoints, no result. */
 export const trialSpec = async (sources: SpecSources, training: TrainingRun): Promise<object> => ({

@@ -5,6 +5,7 @@ import type { Files } from '../files/index.ts'
 import type { Hub } from '../hub/index.ts'
 import type { AcquireSlot } from '../queue/account-slots.ts'
 import type { Claim, Queue } from '../queue/queue.ts'
+import type { Artifacts } from '../storage/objects/index.ts'
 import type { CoreShare } from './core-share.ts'
 import type { JobMeter } from './metering.ts'
 import type { TunedModels } from './models/registry.ts'
@@ -35,6 +36,7 @@ export interface FineTuningWork {
   models: TunedModels
   datasets: Datasets
   files: Files
+  artifacts: Artifacts
   dataDir: string
   python: string
   converters: string

@@ -26,7 +26,7 @@ export function createEngine(context: Context) {
   const { engine_options, parse_control_tokens } = context.config
   const options = [...engine_options, ...(parse_control_tokens ? ['--parse-control-tokens'] : [])]
   const process = createEngineProcess({ ...context, options })
-  const client = createEngineClient(process, context.log)
+  const client = createEngineClient(process, context.log, context.artifacts)
   const health = createEngineHealth(process, client, context.log)
   /** Replicas of deployments on the same cores. */
   const others = new Set<Pick<EngineClient, 'yieldCores'>>()
@@ -72,6 +72,7 @@ export function createInferenceFeature(
     upstreams: readUpstreams(config.upstreams, process.env),
     waiting_max: config.max_waiting,
     cacheSalt: createCacheSalt(dataDir),
+    artifacts: context.artifacts,
     log,
   })
   const scoreRows = createScoring(client)

@@ -30,8 +30,12 @@ export async function startApp(
 ) {
   const dataDir = mkdtempSync(path.join(os.tmpdir(), 'tunery-test-'))
   const postgres = open || join ? undefined : await newPostgresDatabase()
+  // TEST_STORAGE=folder: with a storage that machines share, and so a data folder that is only a cache.
+  const shared =
+    process.env.TEST_STORAGE === 'folder' ? mkdtempSync(path.join(os.tmpdir(), 'tunery-shared-')) : undefined
   const config = readConfig({
     TUNERY_DATA_DIR: dataDir,
+    ...(shared && { TUNERY_STORAGE_URL: `file://${shared}` }),
     TUNERY_MODELS_DIR: tinyModelsDir(),
     TUNERY_LOG_LEVEL: 'silent',
     TUNERY_THREADS: '1',
@@ -75,6 +79,7 @@ export async function startApp(
       await services.close()
       await postgres?.drop()
       rmSync(dataDir, { recursive: true, force: true })
+      if (shared) rmSync(shared, { recursive: true, force: true })
     },
   }
 }

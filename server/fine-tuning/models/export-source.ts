@@ -4,7 +4,8 @@ import { isoTime } from '../../../lib/utc-day.ts'
 import type { Datasets } from '../../datasets/index.ts'
 import type { Db } from '../../db/open.ts'
 import type { Hub } from '../../hub/index.ts'
-import { modelDir, modelFiles, probeFile } from '../artifacts.ts'
+import type { Artifacts } from '../../storage/objects/index.ts'
+import { modelFiles, modelKey, probeFile } from '../artifacts.ts'
 import { readResolvedConfig } from '../defaults.ts'
 import { plainValues } from '../spec.ts'
 import * as store from '../store.ts'
@@ -48,20 +49,20 @@ interface Options {
   db: Db
   hub: Hub
   datasets: Pick<Datasets, 'get' | 'forTraining'>
-  dataDir: string
+  artifacts: Artifacts
 }
 
 /** Finds the files of a model and of its base, and how it was made. Throws model_not_found, model_not_available, training_not_ready. */
-export function createExportSource({ db, hub, datasets, dataDir }: Options) {
+export function createExportSource({ db, hub, datasets, artifacts }: Options) {
   return async (account_id: string, id: string): Promise<ExportSource | undefined> => {
     const model = await store.findModel(db, account_id, id)
     if (!model) return undefined
     const { name, kind, method, base_model_id, size_bytes } = model
-    const startingModel = await resolveStartingModel(db, hub, dataDir, account_id, id)
+    const startingModel = await resolveStartingModel(db, hub, artifacts, account_id, id)
     // For whole weights `startingModel.base` is the model itself; configuration and name come from the hub base.
     const { hf, gguf, parameters, context_length } =
       kind === 'model' ? hub.trainable(base_model_id) : startingModel.base
-    const folder = modelDir(dataDir, id)
+    const folder = artifacts.pathOf(modelKey(id))
     const license = hub.get(base_model_id).license
     return {
       id,
@@ -101,7 +102,7 @@ export function createExportSource({ db, hub, datasets, dataDir }: Options) {
       training: plainValues(training_config),
     }
     return {
-      rows: files?.path ?? null,
+      rows: files ? await artifacts.ensureLocal(files.path) : null,
       card: {
         ...provenance,
         dataset: dataset ? { name: dataset.name, rows: dataset.rows, sha256: dataset.sha256 } : null,

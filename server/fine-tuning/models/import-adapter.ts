@@ -11,6 +11,7 @@ import type { FormFile } from '../../http/multipart.ts'
 import type { Hub } from '../../hub/index.ts'
 import type { TrainingSetup } from '../../setup/index.ts'
 import { requireFreeDisk, storeStream } from '../../storage/durable-files.ts'
+import type { Artifacts } from '../../storage/objects/index.ts'
 import { shapesOf } from '../../storage/safetensors.ts'
 import { readUntrusted } from '../../storage/untrusted-files.ts'
 import { moveToModels, runDir } from '../artifacts.ts'
@@ -24,6 +25,7 @@ const timeout_ms = 300_000
 export interface AdapterImporterOptions {
   db: Db
   hub: Hub
+  artifacts: Artifacts
   dataDir: string
   trainingSetup: TrainingSetup
   python: string
@@ -51,6 +53,7 @@ export interface AdapterImporter {
 export function createAdapterImporter({
   db,
   hub,
+  artifacts,
   dataDir,
   trainingSetup,
   python,
@@ -85,7 +88,7 @@ export function createAdapterImporter({
         `The adapter names '${id.slice(0, 200)}' as its base, which the hub does not have. ` +
           'Say which one it is as base_model_id.',
       )
-    const startingModel = await resolveStartingModel(db, hub, dataDir, account_id, id)
+    const startingModel = await resolveStartingModel(db, hub, artifacts, account_id, id)
     if (startingModel.adapter)
       throw new ApiError(
         'adapter_invalid',

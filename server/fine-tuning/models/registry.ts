@@ -1,7 +1,6 @@
 // Model registry: results of jobs and imported adapters, by account.
 
 import { existsSync } from 'node:fs'
-import { rm } from 'node:fs/promises'
 import path from 'node:path'
 import type { SortedQuery } from '../../../contract/common.ts'
 import { ApiError } from '../../../contract/errors.ts'
@@ -14,7 +13,7 @@ import { type Page, pageOf } from '../../db/page.ts'
 import { type AccountActor, recordAuditEntry } from '../../events/audit.ts'
 import type { FormFile } from '../../http/multipart.ts'
 import type { Changes } from '../../redis/changes.ts'
-import { modelDir, modelFiles, probeFile } from '../artifacts.ts'
+import { modelDir, modelFiles, modelKey, probeFile } from '../artifacts.ts'
 import * as store from '../store.ts'
 import { createExportSource, type ExportSource } from './export-source.ts'
 import { ftName } from './ft-name.ts'
@@ -103,7 +102,7 @@ export function createTunedModels(
     now?: () => number
   },
 ): TunedModels {
-  const { db, hub, dataDir, log, now = Date.now } = options
+  const { db, hub, artifacts, dataDir, log, now = Date.now } = options
   const usageChecks: NeededBy[] = [store.jobThatNeedsModel, store.modelUsingWeights]
   const deletionListeners: ((model: ServableModel) => void)[] = []
   let compare: Compare | undefined
@@ -140,7 +139,7 @@ export function createTunedModels(
     const job = model.job_id && (await store.jobById(db, model.job_id))
     if (!job) return undefined
     try {
-      return servedBaseOf(await resolveStartingModel(db, hub, dataDir, model.account_id, job.model_id))
+      return servedBaseOf(await resolveStartingModel(db, hub, artifacts, model.account_id, job.model_id))
     } catch (error) {
       if (error instanceof ApiError && error.code !== 'training_not_ready') return undefined
       throw error
@@ -193,29 +192,32 @@ export function createTunedModels(
       const { base_model_id, weights_model_id } = imported.startingModel
       const model = { id: imported.id, kind: 'adapter' as const, base_model_id, weights_model_id, created_at }
       const comparison = await compareNew(model, servedBaseOf(imported.startingModel))
-      const register = db.transaction().execute(async (trx) => {
-        // Its base model may have been deleted during the import.
-        if (weights_model_id) await requireModel(account_id, weights_model_id, trx)
-        await store.insertModel(trx, {
-          ...model,
-          account_id,
-          ft_name: ftName({ base_model_id, account_id, model_id: imported.id }),
-          name: imported.name ?? form.filename,
-          description: imported.description ?? '',
-          metadata_json: '{}',
-          parent_model_id: null,
-          job_id: null,
-          method: 'lora',
-          step: null,
-          validation_loss: null,
-          gguf_sha256: imported.gguf_sha256,
-          comparison_json: comparison && JSON.stringify(comparison),
-          size_bytes: imported.size_bytes,
+      const register = async () => {
+        await artifacts.publish(modelKey(imported.id))
+        await db.transaction().execute(async (trx) => {
+          // Its base model may have been deleted during the import.
+          if (weights_model_id) await requireModel(account_id, weights_model_id, trx)
+          await store.insertModel(trx, {
+            ...model,
+            account_id,
+            ft_name: ftName({ base_model_id, account_id, model_id: imported.id }),
+            name: imported.name ?? form.filename,
+            description: imported.description ?? '',
+            metadata_json: '{}',
+            parent_model_id: null,
+            job_id: null,
+            method: 'lora',
+            step: null,
+            validation_loss: null,
+            gguf_sha256: imported.gguf_sha256,
+            comparison_json: comparison && JSON.stringify(comparison),
+            size_bytes: imported.size_bytes,
+          })
+          await recordAuditEntry(trx, by, 'model.brought', imported.id, { sha256: imported.gguf_sha256 }, created_at)
         })
-        await recordAuditEntry(trx, by, 'model.brought', imported.id, { sha256: imported.gguf_sha256 }, created_at)
-      })
-      await register.catch(async (error) => {
-        await rm(modelDir(dataDir, imported.id), { recursive: true, force: true })
+      }
+      await register().catch(async (error) => {
+        await artifacts.remove(modelKey(imported.id))
         throw error
       })
       return toResponse(await requireModel(account_id, imported.id))
@@ -237,7 +239,7 @@ export function createTunedModels(
         await recordAuditEntry(trx, by, 'model.deleted', id, {}, now())
       })
       await options.changes.announce(account_id)
-      await rm(modelDir(dataDir, id), { recursive: true, force: true })
+      await artifacts.remove(modelKey(id))
       for (const listener of deletionListeners) listener(servable(model))
       return { id, deleted: true }
     },
@@ -246,6 +248,7 @@ export function createTunedModels(
       const model = await requireModel(account_id, id)
       if (model.comparison_json) return JSON.parse(model.comparison_json)
       const from = await findServedBase(model)
+      await artifacts.ensureLocal(modelKey(id))
       // Models of early versions have no probe rows.
       if (!from || !compare || !existsSync(servable(model).probe)) return undefined
       const found = await compare(servable(model), from)

@@ -4,7 +4,8 @@ import { readFile } from 'node:fs/promises'
 import path from 'node:path'
 import type { Db, Trx } from '../../db/open.ts'
 import type { Hub, TrainableBase } from '../../hub/index.ts'
-import { modelDir, modelFiles } from '../artifacts.ts'
+import type { Artifacts } from '../../storage/objects/index.ts'
+import { modelFiles, modelKey } from '../artifacts.ts'
 import * as store from '../store.ts'
 
 /**
@@ -21,11 +22,11 @@ export interface StartingModel {
     | { model_id: string; folder: string; gguf: string; r: number; alpha: number; target_modules: string[] }
 }
 
-/** Finds the files of a hub base or tuned model. Throws model_not_found, model_not_available, training_not_ready. */
+/** Finds the files of a hub base or tuned model, and fetches those of a tuned one. Throws model_not_found, model_not_available, training_not_ready. */
 export async function resolveStartingModel(
   db: Db | Trx,
   hub: Hub,
-  dataDir: string,
+  artifacts: Pick<Artifacts, 'ensureLocal'>,
   account_id: string,
   model_id: string,
 ): Promise<StartingModel> {
@@ -33,14 +34,19 @@ export async function resolveStartingModel(
   if (!tuned) return { base: hub.trainable(model_id), base_model_id: model_id, weights_model_id: null }
   const { base_model_id } = tuned
   if (tuned.kind === 'model')
-    return { base: wholeModel(hub, dataDir, base_model_id, tuned.id), base_model_id, weights_model_id: tuned.id }
+    return {
+      base: await wholeModel(hub, artifacts, base_model_id, tuned.id),
+      base_model_id,
+      weights_model_id: tuned.id,
+    }
   const files = modelFiles.adapter
-  const folder = path.join(modelDir(dataDir, tuned.id), files.folder)
-  const gguf = path.join(modelDir(dataDir, tuned.id), files.gguf)
+  const own = await artifacts.ensureLocal(modelKey(tuned.id))
+  const folder = path.join(own, files.folder)
+  const gguf = path.join(own, files.gguf)
   const config = JSON.parse(await readFile(path.join(folder, 'adapter_config.json'), 'utf8'))
   return {
     base: tuned.weights_model_id
-      ? wholeModel(hub, dataDir, base_model_id, tuned.weights_model_id)
+      ? await wholeModel(hub, artifacts, base_model_id, tuned.weights_model_id)
       : hub.trainable(base_model_id),
     base_model_id,
     weights_model_id: tuned.weights_model_id,
@@ -56,8 +62,13 @@ export async function resolveStartingModel(
 }
 
 /** Whole weights of a tuned model, with the size and context of the base that it was made from. */
-function wholeModel(hub: Hub, dataDir: string, base_model_id: string, id: string): TrainableBase {
-  const folder = modelDir(dataDir, id)
+async function wholeModel(
+  hub: Hub,
+  artifacts: Pick<Artifacts, 'ensureLocal'>,
+  base_model_id: string,
+  id: string,
+): Promise<TrainableBase> {
+  const folder = await artifacts.ensureLocal(modelKey(id))
   return {
     ...hub.local(base_model_id),
     id,

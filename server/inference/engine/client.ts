@@ -5,6 +5,7 @@ import type { Logger } from 'pino'
 import { ApiError, type ErrorBody, type ErrorCode, errorCodes } from '../../../contract/errors.ts'
 import { abortable } from '../../../lib/abortable.ts'
 import { runPeriodically } from '../../../lib/periodic.ts'
+import type { Artifacts } from '../../storage/objects/index.ts'
 import type { Span } from '../../telemetry/tracing.ts'
 import { type TokenCounts, toTokenCounts } from '../gateway/usage-scanner.ts'
 import { readAll, send } from '../replicas/http-client/client.ts'
@@ -69,7 +70,12 @@ const neverAborts = new AbortController().signal
 /** Waits between lookups: the engine notices a disconnect shortly after the connection closes. */
 const abortedUsagePolls_ms = [5, 20, 50, 100, 300]
 
-export function createEngineClient(engine: EngineProcess, log: Logger): EngineClient {
+/** `artifacts` fetches weights that are not on this machine; without it, all are. */
+export function createEngineClient(
+  engine: EngineProcess,
+  log: Logger,
+  artifacts?: Pick<Artifacts, 'hold'>,
+): EngineClient {
   const modelsByInstance = new WeakMap<EngineInstance, Map<string, LoadedModel>>()
   function modelsIn(instance: EngineInstance): Map<string, LoadedModel> {
     const existing = modelsByInstance.get(instance)
@@ -104,6 +110,12 @@ export function createEngineClient(engine: EngineProcess, log: Logger): EngineCl
     throw new LoadFailure()
   }
 
+  /** Loads weights that must stay on this disk meanwhile. Later the engine has them open. */
+  async function loadFile(instance: EngineInstance, gguf: string, path: string, body: unknown): Promise<void> {
+    const hold = await artifacts?.hold([gguf])
+    await command(instance, path, body).finally(hold?.release)
+  }
+
   async function postAndRead(instance: EngineInstance, path: string, payload: string) {
     const response = await postTo(instance, path, payload, {}, instance.ended)
     return {
@@ -134,12 +146,13 @@ export function createEngineClient(engine: EngineProcess, log: Logger): EngineCl
     }
     try {
       const loadedBase = loadOnce(instance, base.id, { base }, () =>
-        command(instance, '/internal/load_model', { name: base.id, path: gguf }),
+        loadFile(instance, gguf, '/internal/load_model', { name: base.id, path: gguf }),
       )
       await use(loadedBase)
       if (adapter) {
         const body = { lora_name: adapter.id, lora_path: adapter.gguf, base_model_name: base.id }
-        await use(loadOnce(instance, adapter.id, target, () => command(instance, '/v1/load_lora_adapter', body)))
+        const load = () => loadFile(instance, adapter.gguf, '/v1/load_lora_adapter', body)
+        await use(loadOnce(instance, adapter.id, target, load))
       }
       return release
     } catch (error) {

@@ -9,6 +9,7 @@ import { runPeriodically } from '../../../lib/periodic.ts'
 import type { ServableModel, TunedModels } from '../../fine-tuning/index.ts'
 import type { TrainingSetup } from '../../setup/index.ts'
 import { requireFreeDisk } from '../../storage/durable-files.ts'
+import type { Artifacts, Hold } from '../../storage/objects/index.ts'
 import type { UsageRecord } from '../../usage/index.ts'
 import type { PoolResponse } from '../replicas/pool.ts'
 import type { Pools } from '../replicas/pools.ts'
@@ -70,6 +71,7 @@ interface Options {
   models: TunedModels
   pools: Pools
   check: CheckMerged
+  artifacts: Pick<Artifacts, 'hold'>
   dataDir: string
   trainingSetup: TrainingSetup
   python: string
@@ -85,6 +87,7 @@ export function createMergedAdapters({
   models,
   pools,
   check,
+  artifacts,
   dataDir,
   trainingSetup,
   python,
@@ -131,6 +134,7 @@ export function createMergedAdapters({
     const mergedTarget: Target = { base: { id: `${id}-merged`, gguf: file } }
     const started_at = performance.now()
     const signal = AbortSignal.any([stopping.signal, entry.deleted.signal])
+    let hold: Hold | undefined
     const discard = async () => {
       await pools.unload(mergedTarget)
       await rm(file, { force: true })
@@ -139,6 +143,7 @@ export function createMergedAdapters({
     try {
       const tuned = await models.find(account_id, id)
       if (!tuned) return void adapters.delete(id)
+      hold = await artifacts.hold([tuned.gguf, baseFile(entry)])
       if (!existsSync(tuned.probe)) throw new MergeRejected('it has no probe rows to check the merged adapter with')
       await requireFreeDisk(dataDir, min_free_mb + Math.ceil(sizeOf(entry) / 1e6))
       const names: [string, string] = [target.base.id, id]
@@ -161,6 +166,8 @@ export function createMergedAdapters({
       if (error instanceof MergeRejected || ++entry.failures >= failures_max) return refuse(entry, error as Error)
       entry.retryAt = performance.now() + retry_ms
       log.warn({ err: error, model: id }, 'an adapter could not be merged; a retry follows in a minute')
+    } finally {
+      hold?.release()
     }
   }
 

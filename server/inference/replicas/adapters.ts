@@ -2,6 +2,7 @@
 import path from 'node:path'
 import { ApiError } from '../../../contract/errors.ts'
 import { modelFiles } from '../../fine-tuning/index.ts'
+import type { Artifacts, Hold } from '../../storage/objects/index.ts'
 import type { ModelStatus, Target } from './replica.ts'
 
 type Adapter = NonNullable<Target['adapter']>
@@ -23,10 +24,16 @@ interface Options {
   root: string | undefined
   post(path: string, body: { lora_name: string; lora_path?: string }): Promise<{ status: number; text: string }>
   onRefused(status: number, text: string): void
+  /** Keeps adapters on this disk while a server has them: it may read them again. Without it, they stay anyway. */
+  artifacts?: Pick<Artifacts, 'hold'> | undefined
 }
 
-export function createAdapters({ root, post, onRefused }: Options): Adapters {
-  const loaded = new Map<string, { done: Promise<void>; status: ModelStatus }>()
+export function createAdapters({ root, post, onRefused, artifacts }: Options): Adapters {
+  const loaded = new Map<string, { done: Promise<void>; status: ModelStatus; hold?: Hold | undefined }>()
+  const drop = (id: string) => {
+    loaded.get(id)?.hold?.release()
+    return loaded.delete(id)
+  }
 
   async function load({ id, gguf }: Adapter): Promise<void> {
     const folder = path.dirname(gguf)
@@ -46,21 +53,35 @@ export function createAdapters({ root, post, onRefused }: Options): Adapters {
     ensureLoaded(adapter) {
       const existing = loaded.get(adapter.id)
       if (existing) return existing.done
-      const entry = { done: load(adapter), status: 'loading' as ModelStatus }
+      const entry: { done: Promise<void>; status: ModelStatus; hold?: Hold | undefined } = {
+        done: Promise.resolve(),
+        status: 'loading',
+      }
+      entry.done = (async () => {
+        entry.hold = await artifacts?.hold([adapter.gguf])
+        await load(adapter)
+      })()
       loaded.set(adapter.id, entry)
       entry.done.then(
         () => {
           entry.status = 'loaded'
+          // Forgotten meanwhile.
+          if (loaded.get(adapter.id) !== entry) entry.hold?.release()
         },
-        () => loaded.get(adapter.id) === entry && loaded.delete(adapter.id),
+        () => {
+          entry.hold?.release()
+          if (loaded.get(adapter.id) === entry) loaded.delete(adapter.id)
+        },
       )
       return entry.done
     },
     async unload(id) {
-      if (loaded.delete(id)) await post('/unload_lora_adapter', { lora_name: id })
+      if (drop(id)) await post('/unload_lora_adapter', { lora_name: id })
     },
-    forget: (id) => void loaded.delete(id),
-    forgetAll: () => loaded.clear(),
+    forget: (id) => void drop(id),
+    forgetAll: () => {
+      for (const id of [...loaded.keys()]) drop(id)
+    },
     status: (id) => loaded.get(id)?.status ?? 'not_loaded',
   }
 }

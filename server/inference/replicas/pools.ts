@@ -2,6 +2,7 @@
 import type { Logger } from 'pino'
 import { ApiError } from '../../../contract/errors.ts'
 import type { Machine } from '../../../contract/machine.ts'
+import type { Artifacts } from '../../storage/objects/index.ts'
 import type { EngineClient } from '../engine/client.ts'
 import { createLocalReplica } from './local.ts'
 import { createPool, type Pool, type PoolResponse } from './pool.ts'
@@ -31,10 +32,11 @@ interface Options {
   upstreams: UpstreamSettings[]
   waiting_max: number
   cacheSalt: (account_id: string) => string
+  artifacts: Pick<Artifacts, 'hold'>
   log: Logger
 }
 
-export function createPools({ engine, upstreams, waiting_max, cacheSalt, log }: Options): Pools {
+export function createPools({ engine, upstreams, waiting_max, cacheSalt, artifacts, log }: Options): Pools {
   const configured = new Map<string, UpstreamSettings[]>()
   for (const upstream of upstreams)
     configured.set(upstream.model, [...(configured.get(upstream.model) ?? []), upstream])
@@ -52,7 +54,7 @@ export function createPools({ engine, upstreams, waiting_max, cacheSalt, log }: 
     const existing = pools.get(base_id)
     if (existing) return existing
     const replicas = [
-      ...(configured.get(base_id) ?? []).map((settings) => createUpstream(settings, cacheSalt, log)),
+      ...(configured.get(base_id) ?? []).map((settings) => createUpstream(settings, cacheSalt, log, artifacts)),
       local,
     ]
     const pool = createPool(replicas, waiting_max, dispatchAll)

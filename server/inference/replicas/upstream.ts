@@ -6,6 +6,7 @@ import type { Logger } from 'pino'
 import { ApiError } from '../../../contract/errors.ts'
 import { abortable } from '../../../lib/abortable.ts'
 import { readOrCreateKey } from '../../storage/key-file.ts'
+import type { Artifacts } from '../../storage/objects/index.ts'
 import { createAdapters } from './adapters.ts'
 import { hasRemoteImage, upstreamBody, usesDefaultLength } from './body.ts'
 import { createHealth } from './health.ts'
@@ -28,6 +29,7 @@ export function createUpstream(
   settings: UpstreamSettings,
   cacheSalt: (account_id: string) => string,
   log: Logger,
+  artifacts?: Pick<Artifacts, 'hold'>,
 ): Replica {
   const { url, kind, model, upstream_model, max_concurrent } = settings
   const name = `${model} at ${url.host}`
@@ -106,6 +108,7 @@ export function createUpstream(
 
   const adapters = createAdapters({
     root: settings.adapter_root,
+    artifacts,
     async post(path, body) {
       const timeout = AbortSignal.timeout(adapterTimeout_ms)
       try {

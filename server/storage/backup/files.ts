@@ -62,7 +62,16 @@ export const ownedFiles = async (db: Db): Promise<OwnedFile[]> => [
 /** The artifacts that rows name: of these the storage keeps the objects, and removes others as orphans. */
 export async function ownedKeys(db: Db): Promise<Set<string>> {
   const uploads = await db.selectFrom('uploads').select('id').where('status', '=', 'pending').execute()
-  return new Set([...(await ownedFiles(db)).map(({ key }) => key), ...uploads.map(({ id }) => `uploads/${id}/`)])
+  const batches = await db
+    .selectFrom('batches')
+    .select('id')
+    .where('status', 'in', ['validating', 'in_progress', 'finalizing', 'cancelling'])
+    .execute()
+  return new Set([
+    ...(await ownedFiles(db)).map(({ key }) => key),
+    ...uploads.map(({ id }) => `uploads/${id}/`),
+    ...batches.map(({ id }) => `batches/${id}/`),
+  ])
 }
 
 /** The required files that are not in `folder`. */

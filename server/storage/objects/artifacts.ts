@@ -8,9 +8,15 @@ import path from 'node:path'
 import type { Logger } from 'pino'
 import { syncPath } from '../durable-files.ts'
 import { createCache } from './cache.ts'
-import { filesOfFolder, manifestName, readFolderManifest, writeFolderManifest } from './folder-manifest.ts'
+import {
+  type FolderManifest,
+  filesOfFolder,
+  manifestName,
+  readFolderManifest,
+  writeFolderManifest,
+} from './folder-manifest.ts'
 import { hashError, type ObjectStore } from './store.ts'
-import { startSweeping } from './sweep.ts'
+import { type SweepOptions, startSweeping } from './sweep.ts'
 
 /** Keeps files in the local folder until it is released. */
 export interface Hold {
@@ -29,11 +35,14 @@ export interface Artifacts {
   publish(...keys: string[]): Promise<void>
   /**
    * Fetches what is not here, verified by hash, and resolves with the local path. It stays for some minutes, and for
-   * longer while used again or held. A key that is nowhere has a path too: its reader finds no file.
+   * longer while used again or held. A key that is nowhere has a path too: its reader finds no file. Takes the path of a
+   * local file too, for the artifact that it is in; other paths, such as those of base models, are left alone.
    */
-  ensureLocal(key: string): Promise<string>
-  /** The same for several keys, which then stay until released. */
-  hold(keys: string[]): Promise<Hold>
+  ensureLocal(keyOrPath: string): Promise<string>
+  /** The same for several keys or paths, which then stay until released. */
+  hold(keysOrPaths: string[]): Promise<Hold>
+  /** For a folder that grows until it is removed: fetches the published one unless what is here is as large. */
+  ensureLargest(key: string): Promise<void>
   /** Removes files or folders, here and in the storage. A storage that is away keeps an orphan until the sweep. */
   remove(...keys: string[]): Promise<void>
   /** Removes the local copy alone, and never what other machines see. */
@@ -43,10 +52,9 @@ export interface Artifacts {
   /** Why the storage cannot be used now; undefined if it can. Asks it every few seconds at most. */
   problem(): Promise<string | undefined>
   /**
-   * Bounds the cache and removes orphans, until closed. `live` reads all keys that rows name. `owner` names the
-   * installation: another one's storage is never swept.
+   * Bounds the cache and removes orphans, until closed.
    */
-  start(options: { owner: string; live(): Promise<Set<string>> }): { close(): Promise<void> }
+  start(options: SweepOptions): { close(): Promise<void> }
   /** The storage itself; undefined without one. */
   readonly store: ObjectStore | undefined
   close(): void
@@ -72,7 +80,7 @@ export function createArtifacts({
   redirect: boolean
   log: Logger
 }): Artifacts {
-  const pathOf = (key: string) => path.join(dataDir, key)
+  const pathOf = (key: string) => (path.isAbsolute(key) ? key : path.join(dataDir, key))
   const removeLocal = async (...keys: string[]) => {
     for (const key of keys) await rm(pathOf(key), { recursive: true, force: true, maxRetries: 5, retryDelay: 100 })
   }
@@ -83,6 +91,7 @@ export function createArtifacts({
       publish: async () => {},
       ensureLocal: async (key) => pathOf(key),
       hold: async () => ({ release() {} }),
+      ensureLargest: async () => {},
       remove: removeLocal,
       removeLocal,
       downloadUrl: async () => undefined,
@@ -152,11 +161,15 @@ export function createArtifacts({
     })
   }
 
-  async function fetchFolder(key: string, part: string, folder: string): Promise<void> {
+  async function readManifest(key: string, folder: string): Promise<FolderManifest> {
     const manifest = path.join(folder, 'manifest')
-    if (!(await isStored(key))) return
     await store!.get(key + manifestName, manifest)
-    const { files } = await readFolderManifest(manifest, key + manifestName)
+    return readFolderManifest(manifest, key + manifestName)
+  }
+
+  async function fetchFolder(key: string, part: string, folder: string): Promise<void> {
+    if (!(await isStored(key))) return
+    const { files } = await readManifest(key, folder)
     await cache.makeRoom(files.reduce((sum, { size_bytes }) => sum + size_bytes, 0))
     await mkdir(part, { mode: 0o700 })
     await inParallel(files, async ({ path: name, sha256 }) => {
@@ -167,7 +180,9 @@ export function createArtifacts({
     })
   }
 
-  async function ensureLocal(key: string): Promise<string> {
+  async function ensureLocal(keyOrPath: string): Promise<string> {
+    const key = keyOf(keyOrPath, dataDir)
+    if (key === undefined) return keyOrPath
     const target = pathOf(key)
     const release = cache.hold(key)
     try {
@@ -184,10 +199,21 @@ export function createArtifacts({
         await fetching.get(key)
         cache.changed()
       }
-      return target
+      return pathOf(keyOrPath)
     } finally {
       release()
     }
+  }
+
+  async function ensureLargest(key: string): Promise<void> {
+    if (!(await isStored(key))) return
+    const { files } = await withStaging((folder) => readManifest(key, folder))
+    const stored = files.reduce((sum, { size_bytes }) => sum + size_bytes, 0)
+    const names = await filesOfFolder(pathOf(key)).catch(() => [])
+    const sizes = await Promise.all(names.map(async (name) => (await stat(path.join(pathOf(key), name))).size))
+    if (sizes.reduce((sum, size) => sum + size, 0) >= stored) return
+    await removeLocal(key)
+    await ensureLocal(key)
   }
 
   async function removeStored(key: string): Promise<void> {
@@ -223,7 +249,9 @@ export function createArtifacts({
       cache.changed()
     },
     ensureLocal,
-    async hold(keys) {
+    ensureLargest,
+    async hold(keysOrPaths) {
+      const keys = keysOrPaths.flatMap((each) => keyOf(each, dataDir) ?? [])
       const releases = keys.map(cache.hold)
       const release = () => {
         for (const each of releases.splice(0)) each()
@@ -250,12 +278,21 @@ export function createArtifacts({
       if (asked.at === 0 || now - asked.at > problem_ms) asked = { at: now, problem: ask() }
       return asked.problem
     },
-    start({ owner, live }) {
-      const running = [cache.start(), startSweeping({ store, staging, cache, owner, live, removeLocal, log })]
+    start(options) {
+      const running = [cache.start(), startSweeping({ ...options, store, staging, cache, removeLocal, log })]
       return { close: async () => void (await Promise.all(running.map((each) => each.close()))) }
     },
     close: () => store.close(),
   }
+}
+
+/** The key of an artifact, given it or the path of a file in it; undefined for files that are in none. */
+function keyOf(keyOrPath: string, dataDir: string): string | undefined {
+  if (!path.isAbsolute(keyOrPath)) return keyOrPath
+  const within = path.relative(dataDir, keyOrPath).replaceAll(path.sep, '/')
+  const folder = /^((models|exports)\/[^/]+|runs\/[^/]+\/[^/]+\/checkpoints\/[^/]+)(\/|$)/.exec(within)
+  if (folder) return `${folder[1]}/`
+  return /^(datasets|files)\/[^/]+$|^uploads\/[^/]+\/[^/]+$/.test(within) ? within : undefined
 }
 
 async function inParallel<T, R>(items: readonly T[], work: (item: T) => Promise<R>): Promise<R[]> {

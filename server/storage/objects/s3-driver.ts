@@ -94,11 +94,13 @@ export function createS3Store(target: Extract<StorageTarget, { kind: 's3' }>): O
           const { size } = await handle.stat()
           const stored = { size_bytes: size, sha256 }
           if (there?.sha256 === sha256 && there.size_bytes === size) return stored
-          await upload(client, at(key), handle, stored)
-          const result = await head(key)
-          if (result?.size_bytes !== size || result.sha256 !== sha256)
-            throw new Error(`${key} is not in the storage as it was sent`)
-          return stored
+          // Twice: an upload that was begun for other bytes has their hash, and ends here.
+          for (let tries = 0; tries < 2; tries++) {
+            await upload(client, at(key), handle, stored)
+            const result = await head(key)
+            if (result?.size_bytes === size && result.sha256 === sha256) return stored
+          }
+          throw new Error(`${key} is not in the storage as it was sent`)
         } finally {
           await handle.close()
         }

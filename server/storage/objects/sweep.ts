@@ -16,26 +16,47 @@ const folders = ['batches/', 'datasets/', 'exports/', 'files/', 'models/', 'runs
 export const orphanAge_ms = day_ms
 const ownerKey = 'installation'
 
-interface Options {
+export interface SweepOptions {
+  /** Names the installation: another one's storage is never swept. */
+  owner: string
+  /** All keys that rows name. */
+  live(): Promise<Set<string>>
+  /** Runs `work` if no other server of the installation has, in this time. */
+  oncePer?(name: string, every_ms: number, work: () => Promise<void>): Promise<void>
+}
+
+interface Options extends SweepOptions {
   store: ObjectStore
   /** The folder of fetches in progress. */
   staging: string
   cache: Pick<Cache, 'entries'>
-  owner: string
-  live(): Promise<Set<string>>
   removeLocal(key: string): Promise<void>
   log: Logger
 }
 
 export const startSweeping = (options: Options) =>
   runPeriodically(hour_ms, async () => {
-    await sweep(options).catch((error: Error) => options.log.warn({ err: error }, 'the sweep of the storage failed'))
+    const { oncePer = (_name, _every_ms, work) => work() } = options
+    try {
+      await sweepLocal(options)
+      await oncePer('storage.sweep', hour_ms, async () => void (await sweep(options)))
+    } catch (error) {
+      options.log.warn({ err: error }, 'the sweep of the storage failed')
+    }
   })
 
-/** One sweep; returns the keys that it removed. */
-export async function sweep(options: Options, now = Date.now()): Promise<string[]> {
-  const { store, staging, cache, owner, live, removeLocal, log } = options
+/** Removes from this machine what killed fetches left, and copies of what another machine has deleted. */
+export async function sweepLocal({ store, staging, cache, owner, live, removeLocal }: Options, now = Date.now()) {
   await removeOldStaging(staging, now)
+  const old = (await cache.entries()).filter(({ used_at }) => used_at < now - orphanAge_ms)
+  if (old.length === 0 || (await ownerOf(store, staging, owner)) !== owner) return
+  const named = await live()
+  for (const { key } of old) if (!isNamed(named, key)) await removeLocal(key)
+}
+
+/** One sweep of the storage; returns the keys that it removed. */
+export async function sweep(options: Options, now = Date.now()): Promise<string[]> {
+  const { store, staging, owner, live, log } = options
   const found = await ownerOf(store, staging, owner)
   if (found !== owner) {
     log.warn(
@@ -48,7 +69,6 @@ export async function sweep(options: Options, now = Date.now()): Promise<string[
   const old: string[] = []
   for (const folder of folders)
     for await (const { key, modified_at } of store.list(folder)) if (modified_at < now - orphanAge_ms) old.push(key)
-  const local = (await cache.entries()).filter(({ used_at }) => used_at < now - orphanAge_ms)
   const named = await live()
   const removed: string[] = []
   for (const key of old)
@@ -56,8 +76,6 @@ export async function sweep(options: Options, now = Date.now()): Promise<string[
       await store.remove(key)
       removed.push(key)
     }
-  // Copies of what another machine has deleted.
-  for (const { key } of local) if (!isNamed(named, key)) await removeLocal(key)
   await store.removeUnfinished(now - orphanAge_ms)
   if (removed.length > 0) log.info({ objects: removed.length }, 'removed objects that nothing names')
   return removed

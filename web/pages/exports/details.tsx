@@ -150,7 +150,7 @@ export function ExportDetails({
 /** How each program runs the file. */
 function samplesOf({ id, format, files, merge }: Export): { name: string; code: string }[] {
   const file = files[0]?.name ?? 'model'
-  const fetch = `curl -OJ ${location.origin}/v1/exports/${id}/download -H "Authorization: Bearer $TUNERY_KEY"`
+  const fetch = `curl -LOJ ${location.origin}/v1/exports/${id}/download -H "Authorization: Bearer $TUNERY_KEY"`
   const folder = file.replace(/\.(tar|zip)$/, '')
   if (format === 'gguf' && !merge)
     return [
