@@ -269,7 +269,7 @@ export interface Operations {
     get: (export_id: string, options?: RequestOptions) => Promise<T.Export>
     /** The events of an export, one JSON object a line, live until it has ended. `GET /exports/{export_id}/events` */
     events: (export_id: string, query?: T.ExportsEventsQuery, options?: RequestOptions) => AsyncGenerator<T.ExportEvent, void, undefined>
-    /** A file of an export. Takes `Range` and `If-Range`; the `ETag` is its SHA-256. `GET /exports/{export_id}/download` */
+    /** A file of an export. Takes `Range` and `If-Range`; the `ETag` is its SHA-256. With an S3 storage it redirects to a presigned URL of the bucket, unless the request has a condition. `GET /exports/{export_id}/download` */
     download: (export_id: string, query?: T.ExportsDownloadQuery, options?: RequestOptions) => Promise<FileResponse>
     /** Delete an export and its files; one that is being made is cancelled. `DELETE /exports/{export_id}` */
     delete: (export_id: string, options?: RequestOptions) => Promise<T.Deleted>
