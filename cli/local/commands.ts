@@ -19,6 +19,7 @@ type LocalCommand =
   | 'check'
   | 'backup'
   | 'restore'
+  | 'migrateData'
   | 'config'
 
 /** Lets a command run what `local` has for it. Without a checkout it says that it needs one. */
@@ -113,6 +114,16 @@ export function addLocalCommands(program: Program, models: Program, local: Local
       .argument('<folder>', 'the folder of the backup'),
     local,
     'restore',
+  )
+  runsLocally(
+    program
+      .command('migrate-data')
+      .description('move the data of a stopped service to another database and storage, verified; goes on after a kill')
+      .option('--to-database <url>', 'an empty Postgres database: postgres://user:password@host/database')
+      .option('--to-storage <url>', 'an empty storage: s3://bucket/prefix?endpoint=…&region=… or file:///folder')
+      .option('--to-data-dir <folder>', 'a new data folder, for SQLite and all files'),
+    local,
+    'migrateData',
   )
   runsLocally(
     program.command('config').description('list every setting with its value; with --json also its default'),

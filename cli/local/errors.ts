@@ -4,6 +4,7 @@ import { ConfigError } from '../../server/config.ts'
 import { NewerDatabase } from '../../server/db/migrate.ts'
 import { BackupError } from '../../server/storage/backup/manifest.ts'
 import { storageError } from '../../server/storage/durable-files.ts'
+import { MigrateError } from '../../server/storage/migrate/error.ts'
 import { UsageError } from '../support/errors.ts'
 
 /** The error as a UsageError, if its message says what to do. */
@@ -12,6 +13,7 @@ export function asUsageError(error: unknown): unknown {
     error instanceof ConfigError ||
     error instanceof ApiError ||
     error instanceof BackupError ||
+    error instanceof MigrateError ||
     error instanceof NewerDatabase ||
     storageError(error)
   return known ? new UsageError((error as Error).message) : error

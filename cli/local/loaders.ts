@@ -26,6 +26,7 @@ export const local: LocalCommands = {
   check: guarded(async () => (await import('./backup.ts')).check),
   backup: guarded(async () => (await import('./backup.ts')).backup),
   restore: guarded(async () => (await import('./backup.ts')).restore),
+  migrateData: guarded(async () => (await import('./migrate-data.ts')).migrateData),
   config: guarded(async () => (await import('./config.ts')).config),
   checkMachine: async () => (await import('./doctor.ts')).checkMachine,
 }

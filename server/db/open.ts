@@ -44,12 +44,36 @@ export async function openThreadedDatabase(
   return openAndMigrate(new ThreadedSqliteDialect({ file: databaseFile(dataDir), timeout_ms }))
 }
 
-/** Opens a Postgres database and applies pending migrations. */
-async function openPostgres(url: string): Promise<Db> {
-  // Loaded where it is used: the driver would slow every start on SQLite.
-  const { InTurnPostgresDialect } = await import('./postgres/dialect.ts')
-  return openAndMigrate(new InTurnPostgresDialect(url))
+/** Opens a database as it is, for `./tunery migrate-data`. */
+export async function openUnmigrated(dataDir: string, database_url?: string): Promise<Db> {
+  if (database_url) return new Kysely<Schema>({ dialect: await postgresDialect(database_url) })
+  mkdirSync(dataDir, { recursive: true, mode: 0o700 })
+  const database = async () => openWriter(databaseFile(dataDir), busy_timeout_ms)
+  return new Kysely<Schema>({ dialect: new ImmediateSqliteDialect({ database }) })
 }
+
+/** Opens a database so that nothing can be written. */
+export async function openReadOnly(dataDir: string, database_url?: string): Promise<Db> {
+  if (!database_url) {
+    const database = new SQLite(databaseFile(dataDir), { readonly: true, fileMustExist: true })
+    return new Kysely<Schema>({ dialect: new SqliteDialect({ database }) })
+  }
+  const url = new URL(database_url)
+  const options = encodeURIComponent(`${url.searchParams.get('options') ?? ''} -c default_transaction_read_only=on`)
+  url.searchParams.delete('options')
+  // By hand: searchParams would write a space as a plus, which Postgres' driver does not read as one.
+  url.search += `${url.search ? '&' : '?'}options=${options}`
+  return new Kysely<Schema>({ dialect: await postgresDialect(url.href) })
+}
+
+/** Loaded where it is used: the driver would slow every start on SQLite. */
+async function postgresDialect(url: string): Promise<Dialect> {
+  const { InTurnPostgresDialect } = await import('./postgres/dialect.ts')
+  return new InTurnPostgresDialect(url)
+}
+
+/** Opens a Postgres database and applies pending migrations. */
+const openPostgres = async (url: string): Promise<Db> => openAndMigrate(await postgresDialect(url))
 
 async function openAndMigrate(dialect: Dialect): Promise<Db> {
   const db = new Kysely<Schema>({ dialect })
