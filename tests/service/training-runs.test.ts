@@ -11,7 +11,7 @@ import { after, before, test } from 'node:test'
 import { freePort } from '../../bench/support/free-port.ts'
 import type { JobEvent } from '../../contract/fine-tuning.ts'
 import { root } from '../../lib/root.ts'
-import { packCode } from '../../server/fine-tuning/ray/code-package.ts'
+import { packTrainer } from '../../server/fine-tuning/ray/code-package.ts'
 import { gpuFor, resourcesFor } from '../../server/fine-tuning/ray/resources.ts'
 import { createSecrets } from '../../server/storage/secrets.ts'
 import { colourRows, until } from '../support/client.ts'
@@ -69,7 +69,7 @@ const python = path.join(root, '.local/python/bin/python')
 async function startMachine({ url, token }: { url: string; token: string }): Promise<ChildProcess> {
   const code = path.join(scratch, 'code')
   if (!existsSync(code)) {
-    const { content } = await packCode(app.services.converters)
+    const { content } = await packTrainer(app.services.converters)
     writeFileSync(`${code}.zip`, content)
     execFileSync(python, ['-m', 'zipfile', '-e', `${code}.zip`, code])
   }

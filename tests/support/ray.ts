@@ -2,7 +2,7 @@
 // as when a machine loses its power.
 import { spawn } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
-import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
+import { closeSync, existsSync, mkdtempSync, openSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { freePort } from '../../bench/support/free-port.ts'
@@ -43,7 +43,7 @@ export async function startRay({ head_cpus = 0, token }: { head_cpus?: number; t
   const [gcs, dashboard, client] = [await freePort(), await freePort(), await freePort()]
   const url = `http://127.0.0.1:${dashboard}`
 
-  async function start(args: string[], cpus: number): Promise<RayNode> {
+  async function start(args: string[], cpus: number) {
     const mark = randomBytes(8).toString('hex')
     marks.push(mark)
     const env = {
@@ -69,13 +69,19 @@ export async function startRay({ head_cpus = 0, token }: { head_cpus?: number; t
       '--object-store-memory=80000000',
       '--disable-usage-stats',
     ]
+    const log = path.join(folder, `${mark}.log`)
+    const output = openSync(log, 'a')
     const child = spawn(path.join(bin, 'ray'), ['start', ...args, ...options, '--block'], {
       env,
       cwd: folder,
-      stdio: 'ignore',
+      stdio: ['ignore', output, output],
     })
+    closeSync(output)
     child.on('error', () => {})
-    return { mark, kill: () => killMarked(mark) }
+    const started = () => {
+      if (child.exitCode !== null) throw new Error(`ray start ended: ${readFileSync(log, 'utf8').slice(-2000)}`)
+    }
+    return { mark, started, kill: () => killMarked(mark) }
   }
 
   async function nodes(): Promise<string[]> {
@@ -104,13 +110,19 @@ export async function startRay({ head_cpus = 0, token }: { head_cpus?: number; t
         ],
         head_cpus,
       )
-      await until('the head of Ray to answer', async () => (await nodes()).length > 0)
+      await until('the head of Ray to answer', async () => {
+        head.started()
+        return (await nodes()).length > 0
+      })
       return head
     },
     async addNode({ cpus = 1, custom = {} } = {}) {
       const before = await nodes()
       const node = await start([`--address=127.0.0.1:${gcs}`, `--resources=${JSON.stringify(custom)}`], cpus)
-      await until('a node of Ray to join', async () => (await nodes()).some((id) => !before.includes(id)))
+      await until('a node of Ray to join', async () => {
+        node.started()
+        return (await nodes()).some((id) => !before.includes(id))
+      })
       return node
     },
     processes: (command, node) =>

@@ -6,12 +6,13 @@ import { runPeriodically } from '../../../lib/periodic.ts'
 import { day_ms } from '../../../lib/utc-day.ts'
 import type { Config } from '../../config.ts'
 import type { Running } from '../../feature.ts'
+import { createRayClient, RayAway } from '../../ray/client.ts'
+import { createPackageUpload } from '../../ray/package.ts'
 import type { Secrets } from '../../storage/secrets.ts'
 import { jobSpec } from '../spec.ts'
 import type { JobRow } from '../store.ts'
 import type { Cluster, FineTuningWork } from '../work.ts'
-import { createRayClient, RayAway } from './client.ts'
-import { createCodePackage } from './code-package.ts'
+import { packTrainer } from './code-package.ts'
 import { createRunInputs } from './inputs.ts'
 import { gpuFor, predictGpuMemory, resourcesFor } from './resources.ts'
 import { runRoutes } from './routes.ts'
@@ -54,7 +55,7 @@ export function createRayTraining(work: FineTuningWork, config: Config, secrets:
     secrets,
     resources,
     python: config.ray_python,
-    codePackage: createCodePackage(ray, work.converters),
+    codePackage: createPackageUpload(ray, () => packTrainer(work.converters)),
     serviceUrl: () => config.ray_service_url ?? config.public_url ?? listeningUrl(app!),
     waitForReport: (job_id: string, wait_ms: number, signal: AbortSignal) =>
       new Promise<void>((resolve) => {

@@ -3,8 +3,8 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import os from 'node:os'
 import path from 'node:path'
 import { z } from 'zod'
+import type { RaySubmission } from '../../ray/client.ts'
 import { runTrainer } from '../trainer.ts'
-import type { RaySubmission } from './client.ts'
 
 /** A kind of GPU by Ray's name of its accelerator type, and its memory. `any`: whatever the cluster has. */
 export interface GpuKind {

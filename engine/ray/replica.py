@@ -1,0 +1,121 @@
+"""A replica of Ray Serve that starts the engine as its child, and passes requests on to it, answers streamed.
+
+It takes requests only when the engine has loaded the files that it was told, each compared by its hash.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import hmac
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import aiohttp
+from ray import serve
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+ROOT = Path(__file__).resolve().parents[2]
+START_SECONDS = 120
+CHUNK_BYTES = 1 << 20
+# Headers of one connection, which are not passed on.
+HOP_HEADERS = {"connection", "keep-alive", "transfer-encoding", "content-length", "host", "authorization"}
+
+
+@serve.deployment(name="Engine")
+class Engine:
+    def __init__(self, base: dict, adapters: list[dict], threads: int, node: str, token_sha256: str) -> None:
+        self._base, self._adapters, self._token_sha256 = base, adapters, token_sha256
+        self._threads, self._node = threads, node
+        self._folder = Path(tempfile.mkdtemp(prefix="tunery-engine-"))
+        self._started: asyncio.Task | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._session: aiohttp.ClientSession | None = None
+
+    async def _start(self) -> None:
+        files = [await self._fetch(index, file) for index, file in enumerate([self._base, *self._adapters])]
+        socket = self._folder / "engine.sock"
+        arguments = ["--listen", f"unix:{socket}", "--threads", str(self._threads), "--parent-pipe"]
+        arguments += ["--model", f"{self._base['name']}={files[0]}"]
+        for adapter, file in zip(self._adapters, files[1:], strict=True):
+            arguments += ["--adapter", f"{adapter['name']}={file}"]
+        self._process = await asyncio.create_subprocess_exec(
+            self._node,
+            str(ROOT / "engine/main.ts"),
+            *arguments,
+            cwd=ROOT,
+            # Its end tells the engine that this replica is gone.
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        # It prints its address once it listens.
+        line = await asyncio.wait_for(self._process.stdout.readline(), START_SECONDS)
+        if not line:
+            raise RuntimeError(f"the engine ended with status {await self._process.wait()}")
+        timeout = aiohttp.ClientTimeout(total=None)
+        self._session = aiohttp.ClientSession(
+            "http://engine", connector=aiohttp.UnixConnector(str(socket), limit=0), timeout=timeout
+        )
+
+    async def _fetch(self, index: int, file: dict) -> Path:
+        target, digest = self._folder / f"{index}.gguf", hashlib.sha256()
+        async with aiohttp.ClientSession() as session, session.get(file["url"]) as answer:
+            answer.raise_for_status()
+            with target.open("wb") as output:
+                async for chunk in answer.content.iter_chunked(CHUNK_BYTES):
+                    digest.update(chunk)
+                    output.write(chunk)
+        if digest.hexdigest() != file["sha256"]:
+            raise RuntimeError(f"the file of {file['name']} arrived with another hash")
+        return target
+
+    async def _ready(self) -> None:
+        if self._started is None:
+            self._started = asyncio.ensure_future(self._start())
+        await self._started
+
+    async def check_health(self) -> None:
+        """Serve sends requests to a replica after its first check, and replaces one whose check fails."""
+        await self._ready()
+        if self._process.returncode is not None:
+            raise RuntimeError(f"the engine ended with status {self._process.returncode}")
+
+    async def __call__(self, request: Request) -> Response:
+        token = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if not hmac.compare_digest(hashlib.sha256(token.encode()).hexdigest(), self._token_sha256):
+            return JSONResponse({"error": {"message": "This is not the token of this deployment."}}, 401)
+        await self._ready()
+        headers = {name: value for name, value in request.headers.items() if name not in HOP_HEADERS}
+        try:
+            answer = await self._session.request(
+                request.method,
+                request.scope["path"].removeprefix(request.scope.get("root_path", "")),
+                data=await request.body(),
+                headers=headers,
+            )
+        except aiohttp.ClientError as problem:
+            return JSONResponse({"error": {"message": f"The engine does not answer: {problem}"}}, 503)
+
+        async def stream():
+            # A client that has gone ends this generator, and with it the engine's work.
+            try:
+                async for chunk in answer.content.iter_any():
+                    yield chunk
+            finally:
+                answer.close()
+
+        passed = {name: value for name, value in answer.headers.items() if name.lower() not in HOP_HEADERS}
+        return StreamingResponse(stream(), answer.status, passed)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):
+            if self._process and self._process.returncode is None:
+                os.kill(self._process.pid, 15)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def build(args: dict):
+    """The application of the arguments that `engineApplication` (server/ray/engine-application.ts) writes."""
+    return Engine.bind(args["base"], args["adapters"], args["threads"], args["node"], args["token_sha256"])

@@ -1,0 +1,174 @@
+// Deployments of models as applications of Serve: our engine on cores, vLLM on GPUs.
+import { createHash } from 'node:crypto'
+import { globSync, readFileSync } from 'node:fs'
+import path from 'node:path'
+import { root } from '../../lib/root.ts'
+import { type Application, ownPrefix } from './applications.ts'
+import { type CodePackage, packFolders } from './package.ts'
+
+/** Section 2.8 of the interface, in milliseconds. */
+export interface ReplicaPolicy {
+  min_replicas: number
+  max_replicas: number
+  target_requests_per_replica: number
+  scale_up_cooldown_ms: number
+  scale_down_cooldown_ms: number
+}
+
+/** Serve's own autoscaling: its delays are how long a demand must last before it acts. */
+export const autoscalingConfig = (policy: ReplicaPolicy) => ({
+  min_replicas: policy.min_replicas,
+  max_replicas: policy.max_replicas,
+  initial_replicas: Math.max(1, policy.min_replicas),
+  target_ongoing_requests: policy.target_requests_per_replica,
+  upscale_delay_s: policy.scale_up_cooldown_ms / 1000,
+  downscale_delay_s: policy.scale_down_cooldown_ms / 1000,
+  ...(policy.min_replicas === 0 && { downscale_to_zero_delay_s: policy.scale_down_cooldown_ms / 1000 }),
+})
+
+/** A file that each replica fetches before it takes requests, and compares with its hash. */
+export interface ServedFile {
+  /** The model's name in requests. */
+  name: string
+  url: string
+  sha256: string
+}
+
+export interface EngineApplication {
+  /** Of the deployment: unique, letters, digits and dashes. */
+  id: string
+  /** Of `packEngine`. */
+  working_dir: string
+  /** The base, and the adapters on it that every replica loads. */
+  base: ServedFile
+  adapters: ServedFile[]
+  policy: ReplicaPolicy
+  /** Cores of a replica, and its threads. */
+  cores: number
+  /** The Node 24 of the cluster's machines. */
+  node: string
+  /** What requests must bring; only its hash goes to the cluster. */
+  token: string
+}
+
+export const routeOf = (id: string) => `/${ownPrefix}${id}`
+
+/** Our engine on cores: each replica starts one as its child. */
+export function engineApplication({ id, working_dir, policy, ...app }: EngineApplication): Application {
+  return {
+    name: `${ownPrefix}${id}`,
+    route_prefix: routeOf(id),
+    import_path: 'engine.ray.replica:build',
+    runtime_env: { working_dir },
+    args: {
+      base: app.base,
+      adapters: app.adapters,
+      threads: app.cores,
+      node: app.node,
+      token_sha256: createHash('sha256').update(app.token).digest('hex'),
+    },
+    deployments: [
+      {
+        name: 'Engine',
+        autoscaling_config: autoscalingConfig(policy),
+        // The engine batches: requests beyond the target wait in the router, for a replica that is about to start.
+        max_ongoing_requests: Math.max(policy.target_requests_per_replica * 2, 8),
+        ray_actor_options: { num_cpus: app.cores },
+        health_check_period_s: 5,
+        health_check_timeout_s: 10,
+        graceful_shutdown_timeout_s: 60,
+      },
+    ],
+  }
+}
+
+export interface VllmApplication {
+  id: string
+  /** The model's name in requests, and where the cluster's machines find its weights: a folder or a hub's id. */
+  model: { name: string; source: string }
+  /** The bucket's folder of tuned models, such as s3://bucket/prefix/models; undefined: no adapters. */
+  adapters_url: string | undefined
+  /** The largest rank of an adapter. */
+  max_lora_rank: number
+  /** Ray's name of the GPU, such as H100. */
+  accelerator_type: string
+  policy: ReplicaPolicy
+}
+
+/** vLLM on GPUs by Ray's own integration. An adapter's name in requests is NAME:ADAPTER_FOLDER. */
+export function vllmApplication({ id, model, policy, ...app }: VllmApplication): Application {
+  const lora = app.adapters_url !== undefined
+  return {
+    name: `${ownPrefix}${id}`,
+    route_prefix: routeOf(id),
+    import_path: 'ray.serve.llm:build_openai_app',
+    args: {
+      llm_configs: [
+        {
+          model_loading_config: { model_id: model.name, model_source: model.source },
+          accelerator_type: app.accelerator_type,
+          ...(lora && {
+            lora_config: { dynamic_lora_loading_path: app.adapters_url, max_num_adapters_per_replica: 16 },
+          }),
+          engine_kwargs: { ...(lora && { enable_lora: true, max_loras: 16, max_lora_rank: app.max_lora_rank }) },
+          deployment_config: {
+            autoscaling_config: autoscalingConfig(policy),
+            max_ongoing_requests: policy.target_requests_per_replica * 2,
+          },
+        },
+      ],
+    },
+  }
+}
+
+const engineSources = '{engine,lib,contract,telemetry}/**/*.ts'
+
+/** The npm packages that the engine's files import when it starts. */
+function enginePackages(): string[] {
+  const sources = globSync(engineSources, { cwd: root }).map((file) => readFileSync(path.join(root, file), 'utf8'))
+  const pattern = /(?:^(?:import|export) .*from |require\.resolve\()'([^'.][^']*)'/gm
+  const imported = sources.flatMap((text) => [...text.matchAll(pattern)])
+  const names = imported.map(([, name]) => name!).filter((name) => !name.startsWith('node:'))
+  return [
+    ...new Set(
+      names.map((name) =>
+        name
+          .split('/')
+          .slice(0, name.startsWith('@') ? 2 : 1)
+          .join('/'),
+      ),
+    ),
+  ]
+}
+
+/** A package and what it needs in turn, of those that are installed. */
+function closure(name: string, found = new Set<string>()): Set<string> {
+  if (found.has(name)) return found
+  try {
+    const file = path.join(root, 'node_modules', name, 'package.json')
+    const { dependencies = {}, optionalDependencies = {} } = JSON.parse(readFileSync(file, 'utf8'))
+    found.add(name)
+    for (const each of Object.keys({ ...dependencies, ...optionalDependencies })) closure(each, found)
+  } catch {
+    // An optional package of another platform.
+  }
+  return found
+}
+
+/** The engine with its library and packages, for machines of this one's kind. */
+export function packEngine(): Promise<CodePackage> {
+  const packages = [...new Set(enginePackages().flatMap((name) => [...closure(name)]))].sort()
+  return packFolders([
+    {
+      folder: root,
+      patterns: [engineSources, 'lib/*.mjs', 'engine/ray/*.py', 'package.json'],
+      to: '',
+    },
+    { folder: path.join(root, '.local/llama/lib'), patterns: ['*.so'], to: '.local/llama/lib' },
+    ...packages.map((name) => ({
+      folder: path.join(root, 'node_modules', name),
+      patterns: ['**/*.{js,cjs,mjs,json,node,wasm}'],
+      to: `node_modules/${name}`,
+    })),
+  ])
+}
