@@ -1,7 +1,8 @@
 // Deployments with replicas of their own: real engines on single cores.
 import assert from 'node:assert/strict'
 import { createHash } from 'node:crypto'
-import { copyFileSync, existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { copyFileSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import os from 'node:os'
 import path from 'node:path'
 import { after, afterEach, before, test } from 'node:test'
 import type { Scaling } from '../../contract/scaling.ts'
@@ -330,5 +331,65 @@ test('after a SIGKILL of the server its replicas are gone, and the next server s
     assert.deepEqual(replicaPids(next.pid), [])
   } finally {
     folder.remove()
+  }
+})
+
+test('servers that share a database each scale replicas of their own, by one configuration', {
+  skip: process.env.TEST_DATABASE_URL ? false : 'runs on Postgres: set TEST_DATABASE_URL',
+}, async () => {
+  const storage = mkdtempSync(path.join(os.tmpdir(), 'tunery-shared-'))
+  const one = await startApp({ TUNERY_STORAGE_URL: `file://${storage}`, TUNERY_REPLICA_CORES: '1' })
+  const two = await startApp({ TUNERY_REPLICA_CORES: '1' }, { join: one })
+  try {
+    await one.api('POST', '/deployments', { name: 'shared', model: tiny })
+    await one.api('PUT', '/deployments/shared/scaling', { scaling: { ...policy, min_replicas: 0, max_replicas: 1 } })
+    const ask = (from: TestApp) => from.api('POST', '/chat/completions', { model: 'shared', messages, max_tokens: 2 })
+    const timing = await until('the other server to know', async () => {
+      const answer = await ask(two)
+      assert.equal(answer.status, 200, JSON.stringify(answer.body))
+      const header = answer.headers.get('server-timing')!
+      return header.startsWith('start') ? header : undefined
+    })
+    assert.match(timing, /^start;dur=/)
+    const of = async (from: TestApp) => (await from.api('GET', '/deployments/shared/scaling')).body as Scaling
+    assert.equal((await of(two)).replicas.ready, 1)
+    assert.equal((await of(one)).replicas.ready, 0, 'nobody has asked it')
+    assert.equal((await ask(one)).status, 200)
+    const { decisions } = await of(one)
+    assert.equal(new Set(decisions.map(({ server }) => server)).size, 2, 'each decided for itself')
+    assert.equal((await one.api('DELETE', '/deployments/shared/scaling')).status, 200)
+    await until('the other server to follow', async () => (await of(two)).replicas.items.length === 0)
+    assert.equal((await ask(two)).status, 200)
+  } finally {
+    await two.stop()
+    await one.stop()
+    rmSync(storage, { recursive: true, force: true })
+  }
+})
+
+test('requests that wait for a start are bounded, and each that leaves frees its place', async () => {
+  const small = await startApp({ TUNERY_REPLICA_CORES: '1', TUNERY_MAX_WAITING: '2' })
+  try {
+    await small.api('POST', '/deployments', { name: 'narrow', model: tiny })
+    await small.api('PUT', '/deployments/narrow/scaling', { scaling: { ...policy, min_replicas: 0, max_replicas: 1 } })
+    const ask = () => small.api('POST', '/chat/completions', { model: 'narrow', messages, max_tokens: 2 })
+    const left = stream(`${small.url}/chat/completions`, small.key, {
+      model: 'narrow',
+      messages,
+      max_tokens: 2,
+      stream: true,
+    })
+    await until('it to wait', async () => (await small.api('GET', '/deployments/narrow/scaling')).body.waiting === 1)
+    left.hangUp()
+    await until('it to leave', async () => (await small.api('GET', '/deployments/narrow/scaling')).body.waiting === 0)
+    const answers = await Promise.all([ask(), ask(), ask(), ask()])
+    const refused = answers.filter(({ status }) => status !== 200)
+    assert.equal(refused.length, 2, JSON.stringify(answers.map(({ body }) => body)))
+    for (const { status, body, headers } of refused) {
+      assert.deepEqual([status, body.error.code], [503, 'overloaded'])
+      assert.ok(Number(headers.get('retry-after')) > 0)
+    }
+  } finally {
+    await small.stop()
   }
 })
