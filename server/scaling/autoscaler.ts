@@ -103,6 +103,7 @@ export function autoscale(input: AutoscalerInput): AutoscalerResult {
     if (replicas === 0 || wait_ms <= 0) return { replicas: up.replicas, reason: up.reason }
     return { replicas, reason: `${up.reason} The next scale-up is due in ${seconds(wait_ms)}.` }
   }
+  if (replicas === 0) return { replicas: 0, reason: 'No request.' }
   if (up.limited) return { replicas, reason: up.reason }
   return scaleDown(input)
 }

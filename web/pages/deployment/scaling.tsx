@@ -122,7 +122,7 @@ function Replicas({ state }: { state: Scaling }) {
             yLabel="Replicas"
             time
             height={160}
-            formatY={(value) => formatCount(Math.round(value))}
+            formatY={(value) => (Number.isInteger(value) ? formatCount(value) : '')}
             series={[{ name: 'Replicas', ...stepsOf(state), color: 1 }]}
           />
           <Table
@@ -208,7 +208,7 @@ function ScalingDialog({
       description="It gets engine processes of its own, as many as its load takes."
     >
       <Form onSubmit={() => change.mutate()}>
-        <div className="grid gap-4 sm:grid-cols-2">
+        <div className="grid items-start gap-4 sm:grid-cols-2">
           <Field
             label="Replicas at least"
             help="0: the first request waits for a start."
