@@ -106,6 +106,9 @@ async function pythonFolder(name, title, main, options) {
   })
 }
 
+export const kubernetes = (options) =>
+  pythonFolder('kubernetes', "Helm's library and Kubernetes' schemas (100 MB)", 'kubernetes-validate', options)
+
 export const clientsNode = (options) => npmFolder('clients-node', "clients for Node: Vercel's AI SDK", 'ai', options)
 export const portkey = (options) => npmFolder('portkey', "Portkey's gateway", '@portkey-ai/gateway', options)
 export const onnxNode = (options) =>
@@ -135,6 +138,7 @@ const all = {
   schemathesis,
   s3,
   ray,
+  kubernetes,
 }
 
 /** The steps with these names. Throws a SetupError for an unknown name. */
