@@ -1,8 +1,10 @@
 // `npm run docs`: generates docs/reference and the client library's types from the schemas that the service validates
-// with, the list of metrics and Grafana's dashboard, and the trainer's and our dashboard's hyperparameters from their table. `--check` writes nothing and fails if a file is out of date.
+// with, the list of metrics and Grafana's dashboard, and the trainer's and our dashboard's
+// hyperparameters from their table, and the values of the Helm charts. `--check` writes nothing and fails if a file is out of date.
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
 import { dashboardFile, dashboardText } from './docs/dashboard.ts'
+import { chartFiles } from './docs/helm.ts'
 import { referencePages } from './docs/pages.ts'
 import { pythonModule, pythonModuleFile } from './docs/python-module.ts'
 import { sdkFiles } from './docs/sdk.ts'
@@ -11,7 +13,7 @@ import { webFiles } from './docs/web.ts'
 const root = path.resolve(import.meta.dirname, '..')
 const check = process.argv.includes('--check')
 const pages = Object.entries(referencePages()).map(([name, text]) => [`docs/reference/${name}`, text] as const)
-const modules = Object.entries({ ...(await sdkFiles()), ...webFiles() })
+const modules = Object.entries({ ...(await sdkFiles()), ...webFiles(), ...chartFiles() })
 const stale: string[] = []
 const others = [
   [pythonModuleFile, pythonModule()],

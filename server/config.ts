@@ -454,6 +454,9 @@ function redactPassword(address: unknown) {
   return password ? `${protocol}//${username}:…@${host}${pathname}${search}` : address
 }
 
+/** Environment variables of settings that hold a secret. */
+export const secretSettingNames = () => [...secretSettings].map(envName)
+
 /** Every setting with its environment variable, current value and default. */
 export function describeConfig(config: Config) {
   const shown = (value: unknown) =>

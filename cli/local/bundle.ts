@@ -15,6 +15,7 @@ interface BundleArgs extends GlobalOptions {
   quantization?: string | undefined
   adapter?: string[] | undefined
   gpu?: string | undefined
+  chart?: boolean | undefined
 }
 
 /** Writes a self-contained folder that serves one model, with Docker or with Node alone. */
@@ -27,7 +28,7 @@ export async function bundle(model: string, args: BundleArgs): Promise<void> {
   // Resolve symbolic links: the bundle replaces the folder that a link points to.
   const folder = await realpath(output).catch(() => path.resolve(output))
   removeTemporaryOnSignal(folder)
-  const options = { adapters: adapter.map(parseNamedFile), gpu, out: folder } as const
+  const options = { adapters: adapter.map(parseNamedFile), gpu, chart: args.chart ?? false, out: folder } as const
   const given = args.gguf ?? (isFile ? model : undefined)
   if (given) {
     if (args.quantization) throw new UsageError('--quantization is for a model that is exported; a file has its own.')
@@ -61,7 +62,11 @@ export async function bundle(model: string, args: BundleArgs): Promise<void> {
     { folder, name },
     `${folder} serves '${name}'. Start it there with Docker:\n\n` +
       '  docker build -t model . && docker run --init --read-only -p 127.0.0.1:8000:8000 model\n\n' +
-      'or without:\n\n  npm ci --omit=dev --ignore-scripts && node start.mjs\n\nIts README.md has the rest.',
+      'or without:\n\n  npm ci --omit=dev --ignore-scripts && node start.mjs\n\n' +
+      (args.chart
+        ? 'For Kubernetes, push the image, name it in chart/values.yaml, and:\n\n  helm install NAME chart\n\n'
+        : '') +
+      'Its README.md has the rest.',
   )
 }
 

@@ -90,7 +90,8 @@ export function addLocalCommands(program: Program, models: Program, local: Local
       .option('--gguf <file>', 'the file of the model')
       .option('--name <name>', 'what requests call the model')
       .option('--adapter <name=file>', 'an adapter (GGUF) to serve beside it; may be repeated', collect)
-      .option('--gpu <kind>', 'none or cuda'),
+      .option('--gpu <kind>', 'none or cuda')
+      .option('--chart', 'write a Helm chart too, in its folder chart'),
     local,
     'bundle',
   )

@@ -1,4 +1,4 @@
-// `npm run test:scale`: what takes several servers, or other people's: Postgres, Redis, S3, Ray. One file at a time; names of
+// `npm run test:scale`: what takes several servers, or other people's: Postgres, Redis, S3, Ray, Helm. One file at a time; names of
 // files run these alone.
 import { spawnSync } from 'node:child_process'
 import { globSync } from 'node:fs'
@@ -6,7 +6,8 @@ import path from 'node:path'
 
 const root = path.resolve(import.meta.dirname, '../..')
 const named = process.argv.slice(2)
-const files = named.length > 0 ? named : globSync('tests/scale/*.test.ts', { cwd: root }).sort()
+const files =
+  named.length > 0 ? named : globSync(['tests/scale/*.test.ts', 'tests/process/helm.test.ts'], { cwd: root }).sort()
 const { status } = spawnSync(
   process.execPath,
   ['--test', '--test-concurrency=1', '--test-force-exit', '--test-reporter=spec', ...files],

@@ -5,6 +5,7 @@ import { chmod, copyFile, cp, mkdir, open, readdir, readFile, rename, rm, stat, 
 import path from 'node:path'
 import { root } from '../../../lib/root.ts'
 import { UsageError } from '../../support/errors.ts'
+import { writeChart } from './chart.ts'
 import { enginePackages, folders } from './packages.ts'
 
 export interface NamedFile {
@@ -15,6 +16,8 @@ export interface BundleOptions {
   model: NamedFile
   adapters: NamedFile[]
   gpu: 'none' | 'cuda'
+  /** Whether to write a Helm chart beside the bundle, in `chart`. */
+  chart: boolean
   out: string
 }
 
@@ -36,7 +39,7 @@ export async function checkBundle({
 /** Writes the bundle atomically. Throws as `checkBundle` does. */
 export async function writeBundle(options: BundleOptions): Promise<void> {
   await checkBundle(options)
-  const { model, adapters, gpu, out } = options
+  const { model, adapters, gpu, chart, out } = options
   const part = `${out}.${process.pid}.part`
   try {
     await mkdir(path.join(part, 'model'), { recursive: true })
@@ -54,7 +57,16 @@ export async function writeBundle(options: BundleOptions): Promise<void> {
       model: files[0],
       adapters: files.slice(1),
     })
-    await copyTexts(part, model.name, gpu)
+    await copyTexts(part, model.name, gpu, chart)
+    const size_bytes = files.reduce((sum, file) => sum + file.size_bytes, 0)
+    if (chart)
+      await writeChart(path.join(part, 'chart'), {
+        name: model.name,
+        tag: imageName(model.name),
+        version,
+        gpu,
+        size_bytes,
+      })
     await makeReadable(part)
     await rename(part, out)
   } finally {
@@ -121,22 +133,38 @@ Without Docker the machine needs the runtime of CUDA 13 (\`libcudart.so.13\`, \`
 a GPU, the model runs on the CPU.
 `
 
-async function copyTexts(part: string, name: string, gpu: BundleOptions['gpu']): Promise<void> {
+const chartNote = `
+In Kubernetes, with the image in a registry that the cluster reads:
+
+\`\`\`sh
+kubectl create secret generic MODEL_TAG-keys --from-literal=api-keys="$(openssl rand -hex 24)"
+helm install MODEL_TAG chart --set image.repository=registry.example.com/MODEL_TAG --set image.tag=1 \\
+  --set apiKey.existingSecret=MODEL_TAG-keys
+\`\`\`
+
+\`chart/values.yaml\` has what this model needs filled in; \`chart/README.md\` lists every value.
+`
+
+async function copyTexts(part: string, name: string, gpu: BundleOptions['gpu'], chart: boolean): Promise<void> {
   const deploy = (file: string) => path.join(root, 'deploy', file)
   await copyFile(deploy('Dockerfile.model'), path.join(part, 'Dockerfile'))
   await copyFile(deploy('bundle/dockerignore'), path.join(part, '.dockerignore'))
   for (const file of ['start.mjs', 'settings.env']) await copyFile(deploy(`bundle/${file}`), path.join(part, file))
-  const readme = (await readFile(deploy('bundle/README.md'), 'utf8')).replace(
-    'GPU_NOTE\n',
-    gpu === 'cuda' ? gpuNote : '',
+  const readme = (await readFile(deploy('bundle/README.md'), 'utf8'))
+    .replace('GPU_NOTE\n', gpu === 'cuda' ? gpuNote : '')
+    .replace('CHART_NOTE\n', chart ? chartNote : '')
+  await writeFile(
+    path.join(part, 'README.md'),
+    readme.replaceAll('MODEL_NAME', name).replaceAll('MODEL_TAG', imageName(name)),
   )
-  const tag =
-    name
-      .toLowerCase()
-      .replace(/[^a-z0-9]+/g, '-')
-      .replace(/^-|-$/g, '') || 'model'
-  await writeFile(path.join(part, 'README.md'), readme.replaceAll('MODEL_NAME', name).replaceAll('MODEL_TAG', tag))
 }
+
+/** The name of a model as that of an image. */
+const imageName = (name: string) =>
+  name
+    .toLowerCase()
+    .replace(/[^a-z0-9]+/g, '-')
+    .replace(/^-|-$/g, '') || 'model'
 
 /** Makes all files readable: a Docker image keeps their modes, and its server runs as another user. */
 async function makeReadable(folder: string): Promise<void> {
