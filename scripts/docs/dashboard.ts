@@ -147,7 +147,7 @@ const rows: { title: string; panels: Panel[] }[] = [
         queries: [
           [`min by (replica) (tunery_replica_up{${at}})`, '{{replica}}'],
           [`sum(tunery_engine_up{${at}})`, 'engines'],
-          [`sum by (state) (tunery_own_replicas{${at}})`, 'replicas {{state}}'],
+          [`sum by (state) (tunery_scaled_replicas{${at}})`, 'replicas {{state}}'],
         ],
       },
       {
