@@ -1,7 +1,7 @@
 // Entry point of the engine: serves base models and adapters on this machine over OpenAI's protocol.
-import { totalmem } from 'node:os'
 import pino from 'pino'
 import { createFairMutex, createMutex } from '../lib/mutex.ts'
+import { usableMemory } from '../lib/usable-memory.ts'
 import pkg from '../package.json' with { type: 'json' }
 import { createTracing } from '../telemetry/tracing.ts'
 import { parseCommandLine, usage } from './args.ts'
@@ -51,8 +51,8 @@ async function main(): Promise<void> {
   const threadpool = createThreadpool(library, args.threads)
   const limits: MemoryLimits = {
     slots: args.slots,
-    runner_bytes: Math.floor((args.cache_bytes ?? totalmem() / 4) / 2),
-    total_bytes: Math.floor(args.cache_bytes ?? totalmem() / 4),
+    runner_bytes: Math.floor((args.cache_bytes ?? usableMemory() / 4) / 2),
+    total_bytes: Math.floor(args.cache_bytes ?? usableMemory() / 4),
   }
   // Limits: a quarter of the memory for KV caches, an eighth for adapters. The weights of base models come on top.
   const hashes = createFileHashes()

@@ -5,6 +5,7 @@ import path from 'node:path'
 import { z } from 'zod'
 import { root } from '../lib/root.ts'
 import { parseStorageUrl } from '../lib/storage-url.ts'
+import { usableMemory } from '../lib/usable-memory.ts'
 
 /** The number of NVIDIA GPUs of this machine. */
 const gpus = () => readdirSync('/dev').filter((name) => /^nvidia\d+$/.test(name)).length
@@ -233,7 +234,7 @@ const settings = {
   ),
   merged_memory_mb: computed(
     wholeNumber(0, 100_000_000),
-    String(Math.round(os.totalmem() / 8e6)),
+    String(Math.round(usableMemory() / 8e6)),
     'an eighth of the memory',
     'Most memory, and disk space, that merged adapters may use together, in MB; 0: adapters are never merged.',
   ),

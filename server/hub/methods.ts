@@ -1,8 +1,9 @@
 // The fine-tuning methods that a base allows on this machine, by its parameter count.
+
 import { execFileSync } from 'node:child_process'
 import { existsSync } from 'node:fs'
-import os from 'node:os'
 import type { Method } from '../../contract/common.ts'
+import { usableMemory } from '../../lib/usable-memory.ts'
 
 /**
  * Minimum bytes of memory per weight in training: frozen in bf16, frozen in 4 bits, or in float32 with its gradient and
@@ -17,8 +18,7 @@ export const methodsFor = (parameters: number, memory_bytes: number): Method[] =
 
 /** Memory for training in bytes: of the smallest GPU if there are any, else of the machine or its control group. */
 export function trainingMemoryBytes(): number {
-  const constrained = process.constrainedMemory()
-  return gpuBytes() ?? Math.min(os.totalmem(), constrained > 0 ? constrained : Number.POSITIVE_INFINITY)
+  return gpuBytes() ?? usableMemory()
 }
 
 /** Undefined without an NVIDIA GPU, or if its driver does not answer. */

@@ -240,14 +240,7 @@ test('Helm chart and compose file start the same thing', helmTest, () => {
       healthcheck.slice(1).map(Number),
     )
     // The environment, but for what Kubernetes alone needs: each pod's share of its node, and the common key.
-    const own = [
-      'POD_NAME',
-      'TUNERY_THREADS',
-      'TUNERY_MERGED_MEMORY_MB',
-      'TUNERY_SECRET_KEY_FILE',
-      'POSTGRES_PASSWORD',
-      'REDIS_PASSWORD',
-    ]
+    const own = ['POD_NAME', 'TUNERY_THREADS', 'TUNERY_SECRET_KEY_FILE', 'POSTGRES_PASSWORD', 'REDIS_PASSWORD']
     const env = (container.env as { name: string; value?: string }[]).filter((each) => !own.includes(each.name))
     assert.deepEqual(env.map((each) => each.name).sort(), Object.keys(compose.environment).sort(), service)
     for (const { name, value } of env)

@@ -71,7 +71,7 @@ export const serviceValues: Record<string, object> = {
   },
   'no persistence': { ...external, server: { ...external.server, persistence: { enabled: false } } },
   'Ray of ours': { ray },
-  'Ray that scales': { ray: { ...ray, bundled: { ...ray.bundled, autoscaling: true } } },
+  'Ray that scales': { ray: { ...ray, bundled: { ...ray.bundled, queueName: '', autoscaling: true } } },
   'Ray of yours': {
     ray: { kind: 'external', external: { address: 'http://ray-head.ray:8265', existingSecret: 'ray-token' } },
   },
@@ -160,6 +160,11 @@ export const refused: { chart: 'tunery' | 'tunery-model'; values: object; schema
   { chart: 'tunery', values: { ingress: { enabled: true } }, says: /ingress\.host/ },
   { chart: 'tunery', values: { ray: { kind: 'external' } }, says: /ray\.external\.address/ },
   { chart: 'tunery', values: { ray: { ...ray, bundled: { ...ray.bundled, existingSecret: '' } } }, says: /token/ },
+  {
+    chart: 'tunery',
+    values: { ray: { ...ray, bundled: { ...ray.bundled, autoscaling: true } } },
+    says: /Kueue admits/,
+  },
   { chart: 'tunery', values: { engines: [qwen, qwen] }, says: /Two engines/ },
   {
     chart: 'tunery',

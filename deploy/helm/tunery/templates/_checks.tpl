@@ -21,7 +21,6 @@
 {{- if and (eq $v.autoscaling.kind "hpa") (eq (int $v.autoscaling.requestsPerReplica) 0) (eq (int $v.autoscaling.cpuPercent) 0) -}}
   {{- fail "An HPA needs a target: set autoscaling.requestsPerReplica or autoscaling.cpuPercent." -}}
 {{- end -}}
-{{- $names := dict "database" "password" "redis" "password" -}}
 {{- range $part := list "database" "redis" "storage" -}}
   {{- $values := index $v $part -}}
   {{- if and (eq $values.kind "bundled") (not $values.bundled.existingSecret) -}}
@@ -49,6 +48,9 @@
   {{- end -}}
   {{- if not $v.ray.bundled.existingSecret -}}
     {{- fail "ray.bundled.existingSecret must name a Secret with the cluster's token: whoever reaches Ray may run programs." -}}
+  {{- end -}}
+  {{- if and $v.ray.bundled.autoscaling $v.ray.bundled.queueName -}}
+    {{- fail "Kueue admits a cluster of a fixed size: set ray.bundled.autoscaling to false, or leave ray.bundled.queueName empty." -}}
   {{- end -}}
   {{- if not $v.ray.bundled.workers -}}
     {{- fail "ray.bundled.workers must list at least one group of machines." -}}

@@ -187,12 +187,3 @@ http://{{ include "tunery.fullname" . }}-ray-head-svc:8265
 {{ .Values.ray.external.address }}
 {{- end -}}
 {{- end -}}
-
-{{/* The memory limit of the server in MB; 0 without one. */}}
-{{- define "tunery.memoryMb" -}}
-{{- $limit := toString (dig "limits" "memory" "0" .Values.server.resources) -}}
-{{- $number := float64 (regexFind "^[0-9.]+" $limit) -}}
-{{- $unit := regexReplaceAll "^[0-9.]+" $limit "" -}}
-{{- $bytes := dict "" 1.0 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "Ki" 1024.0 "Mi" 1048576.0 "Gi" 1073741824.0 "Ti" 1099511627776.0 -}}
-{{- int (divf (mulf $number (get $bytes $unit)) 1e6) -}}
-{{- end -}}

@@ -10,18 +10,13 @@
   valueFrom:
     fieldRef:
       fieldPath: metadata.name
-{{- /* The service counts the cores and the memory of the node; these are its own. */}}
+{{- /* The service counts the node's cores; these are its own. */}}
 {{- if and (dig "requests" "cpu" "" $v.server.resources) (not (hasKey $v.server.settings "TUNERY_THREADS")) }}
 - name: TUNERY_THREADS
   valueFrom:
     resourceFieldRef:
       containerName: tunery
       resource: requests.cpu
-{{- end }}
-{{- $memory := int (include "tunery.memoryMb" .) }}
-{{- if and $memory (not (hasKey $v.server.settings "TUNERY_MERGED_MEMORY_MB")) }}
-- name: TUNERY_MERGED_MEMORY_MB
-  value: {{ div $memory 8 | quote }}
 {{- end }}
 {{- if $v.server.secretKey.existingSecret }}
 - name: TUNERY_SECRET_KEY_FILE
