@@ -4,7 +4,7 @@ import assert from 'node:assert/strict'
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { once } from 'node:events'
-import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
@@ -18,13 +18,18 @@ import { colourRows, until } from '../support/client.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
 
+const onPostgres = { skip: process.env.TEST_DATABASE_URL ? false : 'runs on Postgres: set TEST_DATABASE_URL' }
+
 let app: TestApp
 let dataset: string
 const scratch = mkdtempSync(path.join(os.tmpdir(), 'tunery-runs-'))
+let settings: Record<string, string>
 before(async () => {
+  settings = { TUNERY_RAY_ADDRESS: `http://127.0.0.1:${await freePort()}`, TUNERY_CHECKPOINT_SECONDS: '1' }
+  mkdirSync(path.join(scratch, 'storage'))
   app = await startApp({
-    TUNERY_RAY_ADDRESS: `http://127.0.0.1:${await freePort()}`,
-    TUNERY_CHECKPOINT_SECONDS: '1',
+    ...settings,
+    ...(!onPostgres.skip && { TUNERY_STORAGE_URL: `file://${path.join(scratch, 'storage')}` }),
   })
   dataset = (await app.upload(colourRows(16))).body.id
 })
@@ -193,6 +198,26 @@ test('the program of a machine trains, reports, and ends with its run', async ()
   await app.api('POST', `/fine-tuning/jobs/${cancelled.id}/cancel`)
   if (second.exitCode === null) await once(second, 'exit')
   await until('its checkpoints to be removed', () => !existsSync(path.join(app.dataDir, 'runs', cancelled.id)))
+})
+
+test('a machine may report to another server than the one that follows its run', onPostgres, async () => {
+  const second = await startApp(settings, { join: app })
+  try {
+    const run = await createRun({ epochs: 50, batch_size: 1 })
+    const entry = await app.db.selectFrom('queue_entries').select('worker').where('ref', '=', run.id).executeTakeFirst()
+    const follows = (each: TestApp) => entry!.worker!.startsWith(each.services.servers.id)
+    const [follower, other] = follows(app) ? [app, second] : [second, app]
+    assert.ok(follows(follower))
+    const machine = await startMachine({ ...run, url: run.url.replace(app.address, other.address) })
+    const job = await app.untilEnded(run.id)
+    assert.equal(job.status, 'completed', JSON.stringify(job.error))
+    assert.ok(!existsSync(path.join(other.dataDir, 'models', job.model!)), 'registered by the follower')
+    assert.ok(existsSync(path.join(follower.dataDir, 'models', job.model!)))
+    if (machine.exitCode === null) await once(machine, 'exit')
+    for await (const { data } of app.events(run.id)) assert.ok(!data?.files, 'no names of files in events')
+  } finally {
+    await second.stop()
+  }
 })
 
 test('a job asks for the smallest kind of GPU that has room for it, and for all machines at once', () => {

@@ -109,9 +109,11 @@ class Reporter:
         if line["type"] != "result":
             return line
         out = self._folder / "out"
-        for file in sorted(path for path in out.rglob("*") if path.is_file()):
-            self._upload(file, file.relative_to(self._folder))
-        return json.loads(json.dumps(line).replace(json.dumps(f"{self._folder}/")[1:-1], ""))
+        files = [path.relative_to(self._folder) for path in sorted(out.rglob("*")) if path.is_file()]
+        for file in files:
+            self._upload(self._folder / file, file)
+        relative = json.loads(json.dumps(line).replace(json.dumps(f"{self._folder}/")[1:-1], ""))
+        return _naming(relative, files)
 
     def _checkpoint(self, line: dict) -> dict:
         with self._lock:
@@ -123,14 +125,20 @@ class Reporter:
             if newer or not (kept / "manifest.json").exists():
                 # Its losses are reported nowhere else.
                 return {"type": "metrics", "message": line["message"], "data": {"losses": line["data"]["losses"]}}
-            for file in sorted(kept.iterdir()):
-                self._upload(file, Path("checkpoints") / name / file.name)
+            files = [Path("checkpoints") / name / file.name for file in sorted(kept.iterdir())]
+            for file in files:
+                self._upload(kept / file.name, file)
         finally:
             shutil.rmtree(kept, ignore_errors=True)
-        return {**line, "data": {**line["data"], "path": f"checkpoints/{name}"}}
+        return _naming({**line, "data": {**line["data"], "path": f"checkpoints/{name}"}}, files)
 
     def _upload(self, file: Path, path: Path) -> None:
         self._service.upload(f"files/{path.as_posix()}", file)
+
+
+def _naming(line: dict, files: list[Path]) -> dict:
+    """With the files that the service now has: another of its machines may have to fetch them."""
+    return {**line, "data": {**line["data"], "files": [file.as_posix() for file in files]}}
 
 
 def _split_before_files(lines: list[dict]) -> list[list[dict]]:

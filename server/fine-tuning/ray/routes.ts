@@ -13,6 +13,7 @@ import { runDir } from '../artifacts.ts'
 import * as store from '../store.ts'
 import type { FineTuningWork } from '../work.ts'
 import type { RunInputs } from './inputs.ts'
+import { receivedKey } from './received.ts'
 import * as runs from './runs.ts'
 
 /** A batch has at most 500 lines; the numbers of held-out rows may be long. */
@@ -146,6 +147,8 @@ export function runRoutes(app: FastifyInstance, { work, secrets, min_free_mb, de
         return refuse(reply, 503, 'The file arrived with another hash. Send it once more.')
       }
       await rename(fresh, target)
+      // The worker of the job may be on another machine.
+      await work.artifacts.store?.put(target, receivedKey(found.run, name))
       return reply.status(204).send()
     })
   })

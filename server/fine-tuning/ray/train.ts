@@ -4,6 +4,7 @@ import { randomBytes } from 'node:crypto'
 import { readdir, rm } from 'node:fs/promises'
 import path from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { ApiError } from '../../../contract/errors.ts'
 import type { Trx } from '../../db/open.ts'
 import { type Claim, withLease } from '../../queue/queue.ts'
 import { RayAway, type RayClient, RayRefused } from '../../ray/client.ts'
@@ -12,6 +13,7 @@ import { runDir } from '../artifacts.ts'
 import type { JobRow } from '../store.ts'
 import { type TrainerEvent, TrainerEventSchema, type TrainerExit } from '../trainer.ts'
 import type { FineTuningWork } from '../work.ts'
+import { fetchReceived, removeReceived } from './received.ts'
 import type { Resources } from './resources.ts'
 import { tokenContext } from './routes.ts'
 import * as runs from './runs.ts'
@@ -25,7 +27,8 @@ const fresh_ms = 20_000
 /** After this time without a report the cluster is told to end a run that it calls running. */
 const silent_ms = 180_000
 const linesPage = 500
-const keptCheckpoints = 2
+/** Two as the trainer keeps, and the one that is not recorded yet. */
+const keptCheckpoints = 3
 
 /** How the worker's part in a run ended: the trainer did, the cluster lost it, or it goes on without this worker. */
 export type RunOutcome =
@@ -85,13 +88,24 @@ export async function followRun(needs: Needs, claim: Claim, job: JobRow, events:
         const event = TrainerEventSchema.safeParse(line).data
         if (!event) continue
         saved ||= event.type === 'checkpoint'
+        if (event.data?.files) await fetchFiles(event.type, event.data.files)
+        delete event.data?.files
         const local = event.type === 'result' ? withLocalPaths(event, runDir(work.dataDir, job.id, attempt)) : event
-        events.onEvent(local, attempt, async (trx) => {
-          await runs.markRecorded(trx, run, seq)
-          if (event.type === 'checkpoint') await keepNewest(runDir(work.dataDir, job.id, attempt))
-        })
+        events.onEvent(local, attempt, (trx) => runs.markRecorded(trx, run, seq))
+        if (event.type === 'checkpoint') await keepNewest(work, run)
       }
       if (lines.length < linesPage) return
+    }
+  }
+
+  /** A checkpoint that is nowhere is not resumed from; without its result a job is tried again. */
+  async function fetchFiles(type: string, files: unknown) {
+    try {
+      await fetchReceived(work, run, files)
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error
+      if (type === 'result') throw new Error(error.message)
+      work.log.warn({ err: error, job: job.id, attempt }, 'a checkpoint of a run is not in the storage')
     }
   }
 
@@ -258,13 +272,17 @@ function withLocalPaths(event: TrainerEvent, folder: string): TrainerEvent {
   return { ...event, data: { ...artifact(data), rows: local(data.rows), kept } }
 }
 
-/** As the trainer does where it runs. */
-async function keepNewest(folder: string): Promise<void> {
-  const checkpoints = path.join(folder, 'checkpoints')
+/** Removes older checkpoints, as the trainer does where it runs. */
+async function keepNewest(work: FineTuningWork, run: runs.Run): Promise<void> {
+  const checkpoints = path.join(runDir(work.dataDir, run.job_id, run.attempt), 'checkpoints')
   const steps = (await readdir(checkpoints).catch(() => []))
     .map((name) => Number(/^step-(\d+)$/.exec(name)?.[1]))
     .filter((step) => !Number.isNaN(step))
     .sort((a, b) => b - a)
-  for (const step of steps.slice(keptCheckpoints))
+  for (const step of steps.slice(keptCheckpoints)) {
     await rm(path.join(checkpoints, `step-${step}`), { recursive: true, force: true })
+    await removeReceived(work, run, `checkpoints/step-${step}`).catch((error) =>
+      work.log.warn({ err: error, job: run.job_id }, 'a superseded checkpoint stays in the storage until the job ends'),
+    )
+  }
 }
