@@ -7,6 +7,7 @@ import path from 'node:path'
 import { after, afterEach, before, test } from 'node:test'
 import type { Scaling } from '../../contract/scaling.ts'
 import { client, until } from '../support/client.ts'
+import { full } from '../support/full.ts'
 import { dataFolder } from '../support/server.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { stream } from '../support/streams.ts'
@@ -225,7 +226,7 @@ test('a replica that would serve other weights takes no traffic, and the name sa
   assert.equal((await chat('strict')).headers.get('x-weights'), right)
 })
 
-test('load adds replicas, and less of it removes them without cutting an answer', async () => {
+test('load adds replicas, and less of it removes them without cutting an answer', full, async () => {
   await deploy('busy', first)
   assert.equal((await scale('busy', { target_requests_per_replica: 1 })).status, 200)
   await ready('busy', 1)
@@ -268,71 +269,79 @@ test('a name that is switched is prepared on its replicas first, and answers wit
   assert.equal((await chat('moving')).headers.get('x-weights'), weightsOf(second), 'the shared engine serves it')
 })
 
-test('where all places are taken, a name without replicas gets one of another’s, or is refused in words', async () => {
-  await Promise.all([deploy('rich', first), deploy('poor', second)])
-  assert.equal(
-    (await scale('rich', { min_replicas: 1, scale_down_cooldown: '1h', target_requests_per_replica: 1 })).status,
-    200,
-  )
-  const hold = Array.from({ length: 3 }, () =>
-    stream(`${app.url}/chat/completions`, app.key, {
-      model: 'rich',
-      messages,
-      max_tokens: 1500,
-      stream: true,
-      ...endless,
-    }),
-  )
-  await ready('rich', 2)
-  const set = await scale('poor', { min_replicas: 0 })
-  assert.match(
-    (
-      await until('the limit', async () => {
-        const scaling = await show('poor')
-        return scaling.limit ? scaling : undefined
-      })
-    ).limit!,
-    /room for 0 of the 2 replicas/,
-  )
-  assert.equal(set.status, 200)
-  for (const each of hold) each.hangUp()
-  const answer = await until('an answer', async () => {
-    const each = await chat('poor')
-    if (each.status === 200) return each
-    assert.equal(each.body.error.code, 'overloaded')
-    assert.match(each.body.error.message, /There is no room for a replica of 'poor' now/)
-    return undefined
-  })
-  assert.equal(answer.headers.get('x-weights'), weightsOf(second))
-  await until('the reason', async () => /Gave a place/.test((await show('rich')).decisions[0]!.reason))
-})
+test(
+  'where all places are taken, a name without replicas gets one of another’s, or is refused in words',
+  full,
+  async () => {
+    await Promise.all([deploy('rich', first), deploy('poor', second)])
+    assert.equal(
+      (await scale('rich', { min_replicas: 1, scale_down_cooldown: '1h', target_requests_per_replica: 1 })).status,
+      200,
+    )
+    const hold = Array.from({ length: 3 }, () =>
+      stream(`${app.url}/chat/completions`, app.key, {
+        model: 'rich',
+        messages,
+        max_tokens: 1500,
+        stream: true,
+        ...endless,
+      }),
+    )
+    await ready('rich', 2)
+    const set = await scale('poor', { min_replicas: 0 })
+    assert.match(
+      (
+        await until('the limit', async () => {
+          const scaling = await show('poor')
+          return scaling.limit ? scaling : undefined
+        })
+      ).limit!,
+      /room for 0 of the 2 replicas/,
+    )
+    assert.equal(set.status, 200)
+    for (const each of hold) each.hangUp()
+    const answer = await until('an answer', async () => {
+      const each = await chat('poor')
+      if (each.status === 200) return each
+      assert.equal(each.body.error.code, 'overloaded')
+      assert.match(each.body.error.message, /There is no room for a replica of 'poor' now/)
+      return undefined
+    })
+    assert.equal(answer.headers.get('x-weights'), weightsOf(second))
+    await until('the reason', async () => /Gave a place/.test((await show('rich')).decisions[0]!.reason))
+  },
+)
 
-test('after a SIGKILL of the server its replicas are gone, and the next server starts them by the configuration', async () => {
-  const folder = dataFolder('scaling', { TUNERY_REPLICA_CORES: '1' })
-  try {
-    const server = await folder.start()
-    const { api } = client(server.url, folder.key())
-    await api('POST', '/deployments', { name: 'lasting', model: tiny })
-    await api('PUT', '/deployments/lasting/scaling', { scaling: { ...policy, max_replicas: 1 } })
-    const isReady = async (from: ReturnType<typeof client>['api']) =>
-      (await from('GET', '/deployments/lasting/scaling')).body.replicas.ready === 1
-    await until('a replica', () => isReady(api))
-    const [pid] = replicaPids(server.pid)
-    await server.end('SIGKILL')
-    await until('its end', () => !existsSync(`/proc/${pid}`))
-    const next = await folder.start()
-    const { api: again } = client(next.url, folder.key())
-    await until('a replica again', () => isReady(again))
-    const answer = await again('POST', '/chat/completions', { model: 'lasting', messages, max_tokens: 2 })
-    assert.equal(answer.headers.get('x-weights'), `base=${tiny} ${shown(baseFile)}`)
-    const { decisions } = (await again('GET', '/deployments/lasting/scaling')).body as Scaling
-    assert.equal(decisions.length, 2)
-    await next.end('SIGTERM')
-    assert.deepEqual(replicaPids(next.pid), [])
-  } finally {
-    folder.remove()
-  }
-})
+test(
+  'after a SIGKILL of the server its replicas are gone, and the next server starts them by the configuration',
+  full,
+  async () => {
+    const folder = dataFolder('scaling', { TUNERY_REPLICA_CORES: '1' })
+    try {
+      const server = await folder.start()
+      const { api } = client(server.url, folder.key())
+      await api('POST', '/deployments', { name: 'lasting', model: tiny })
+      await api('PUT', '/deployments/lasting/scaling', { scaling: { ...policy, max_replicas: 1 } })
+      const isReady = async (from: ReturnType<typeof client>['api']) =>
+        (await from('GET', '/deployments/lasting/scaling')).body.replicas.ready === 1
+      await until('a replica', () => isReady(api))
+      const [pid] = replicaPids(server.pid)
+      await server.end('SIGKILL')
+      await until('its end', () => !existsSync(`/proc/${pid}`))
+      const next = await folder.start()
+      const { api: again } = client(next.url, folder.key())
+      await until('a replica again', () => isReady(again))
+      const answer = await again('POST', '/chat/completions', { model: 'lasting', messages, max_tokens: 2 })
+      assert.equal(answer.headers.get('x-weights'), `base=${tiny} ${shown(baseFile)}`)
+      const { decisions } = (await again('GET', '/deployments/lasting/scaling')).body as Scaling
+      assert.equal(decisions.length, 2)
+      await next.end('SIGTERM')
+      assert.deepEqual(replicaPids(next.pid), [])
+    } finally {
+      folder.remove()
+    }
+  },
+)
 
 test('servers that share a database each scale replicas of their own, by one configuration', {
   skip: process.env.TEST_DATABASE_URL ? false : 'runs on Postgres: set TEST_DATABASE_URL',
