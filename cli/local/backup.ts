@@ -18,19 +18,20 @@ const sizeOf = ({ files }: Manifest) =>
   `${files.length} files, ${(files.reduce((sum, { size_bytes }) => sum + size_bytes, 0) / 1e6).toFixed(1)} MB`
 
 /** The data folder, whose database is SQLite. Throws a UsageError if the database is elsewhere. */
-function sqliteDataDir(): string {
-  const { data_dir, database_url } = readConfig(process.env)
-  if (database_url === undefined) return data_dir
+function sqliteDataDir(): { data_dir: string; storage_url?: string | undefined } {
+  const { data_dir, database_url, storage_url } = readConfig(process.env)
+  if (database_url === undefined) return { data_dir, storage_url }
   throw new UsageError(
     'The database is in Postgres (TUNERY_DATABASE_URL), which this command does not know. Back it up and restore it ' +
-      'with pg_dump and pg_restore, and copy the data folder while the service is stopped.',
+      'with pg_dump and pg_restore, and the files as docs/operate.md says: the bucket by its versions or a copy, a data folder ' +
+      'without a storage by a copy while the service is stopped.',
   )
 }
 
 /** Checks the database and its files; sets exit status 1 if there are problems. */
 export async function check({ json }: GlobalOptions): Promise<void> {
-  const data_dir = sqliteDataDir()
-  const problems = await checkDataDir(data_dir)
+  const { data_dir, storage_url } = sqliteDataDir()
+  const problems = await checkDataDir(data_dir, storage_url)
   if (json) console.log(JSON.stringify({ ok: problems.length === 0, problems }))
   else console.log(problems.length === 0 ? `${data_dir} is whole.` : problems.join('\n'))
   if (problems.length > 0) process.exitCode = 1
@@ -39,7 +40,8 @@ export async function check({ json }: GlobalOptions): Promise<void> {
 /** Backs up the data folder. Safe while a server runs. */
 export async function backup(target: string, options: GlobalOptions): Promise<void> {
   const folder = path.resolve(target)
-  const manifest = await backUp(sqliteDataDir(), folder, pkg.version)
+  const { data_dir, storage_url } = sqliteDataDir()
+  const manifest = await backUp(data_dir, folder, pkg.version, storage_url)
   show(
     options,
     { folder, ...summaryOf(manifest) },
@@ -48,8 +50,8 @@ export async function backup(target: string, options: GlobalOptions): Promise<vo
 }
 
 export async function restore(source: string, options: GlobalOptions): Promise<void> {
-  const data_dir = sqliteDataDir()
-  const manifest = await restoreBackup(path.resolve(source), data_dir)
+  const { data_dir, storage_url } = sqliteDataDir()
+  const manifest = await restoreBackup(path.resolve(source), data_dir, storage_url)
   show(
     options,
     { data_dir, ...summaryOf(manifest) },

@@ -1,11 +1,24 @@
 // Moves of an installation: SQLite and a folder to Postgres and a shared folder, and back to a new data folder.
 import assert from 'node:assert/strict'
 import { createHash } from 'node:crypto'
-import { existsSync, globSync, mkdirSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import {
+  copyFileSync,
+  existsSync,
+  globSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
 import { type Db, databaseFile, lockDataDir, openDatabase, openReadOnly } from '../../server/db/open.ts'
+import { backUp } from '../../server/storage/backup/backup.ts'
+import { checkDataDir } from '../../server/storage/backup/check.ts'
+import { restore } from '../../server/storage/backup/restore.ts'
 import { type Destination, moveInstallation } from '../../server/storage/migrate/migrate.ts'
 import { readTables, type Table } from '../../server/storage/migrate/tables.ts'
 import { newPostgresDatabase } from '../support/postgres.ts'
@@ -227,4 +240,24 @@ test('what cannot be moved whole is refused, with what to do', async () => {
   writeFileSync(path.join(here, file!), content)
   await move({ data_dir: folder('y') })
   assert.ok(existsSync(path.join(folder('y'), file!)))
+})
+
+test('a backup has what is in the storage alone, a check finds what is damaged there, a restore brings it back', async () => {
+  const [cold, storage] = [folder('cold'), `file://${folder('first')}`]
+  mkdirSync(cold)
+  copyFileSync(databaseFile(here), databaseFile(cold))
+  assert.deepEqual(await checkDataDir(cold, storage), [])
+  const { files } = await backUp(cold, folder('backup'), 'test', storage)
+  assert.equal(files.length, 1 + 40 * 4)
+  const object = path.join(folder('first'), 'objects/models/models_0/adapter.gguf')
+  writeFileSync(object, 'other bytes')
+  rmSync(path.join(folder('first'), 'objects/files/files_1'))
+  const problems = await checkDataDir(cold, storage)
+  assert.equal(problems.length, 2, problems.join('\n'))
+  assert.match(problems.join('\n'), /models_0\/adapter\.gguf .* damaged/)
+  assert.match(problems.join('\n'), /files\/files_1 .* missing/)
+
+  mkdirSync(folder('third'))
+  await restore(folder('backup'), folder('restored'), `file://${folder('third')}`)
+  assert.deepEqual(await checkDataDir(cold, `file://${folder('third')}`), [])
 })

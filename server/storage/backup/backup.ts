@@ -10,14 +10,31 @@ import { databaseFile, lockDataDir } from '../../db/open.ts'
 import { copyDatabase, findDamage, openCopy } from '../../db/snapshot.ts'
 import { hashFile, type OwnedFile, syncPath } from '../durable-files.ts'
 import { hashMismatch } from './check.ts'
-import { copyInto, filesIn, linkInto, missingFrom, missingMessage, ownedFiles, syncFolders } from './files.ts'
+import {
+  copyInto,
+  filesIn,
+  linkInto,
+  missingFrom,
+  missingMessage,
+  ownedFiles,
+  syncFolders,
+  withStorage,
+} from './files.ts'
 import { BackupError, type Manifest, writeManifest } from './manifest.ts'
 
 /** Most copies of the database when files are deleted meanwhile. */
 const maxTries = 5
 
-/** Backs up the data folder into `target`, a new or empty folder. A failure leaves nothing there. */
-export async function backUp(dataDir: string, target: string, tunery_version: string): Promise<Manifest> {
+/**
+ * Backs up the data folder into `target`, a new or empty folder. A failure leaves nothing there. With a storage that
+ * machines share, the backup has what is in it too.
+ */
+export async function backUp(
+  dataDir: string,
+  target: string,
+  tunery_version: string,
+  storage_url?: string,
+): Promise<Manifest> {
   if (!existsSync(databaseFile(dataDir)))
     throw new BackupError(`There is no database in ${dataDir}. Set TUNERY_DATA_DIR to the service's data folder.`)
   const isNewFolder = !existsSync(target)
@@ -30,7 +47,7 @@ export async function backUp(dataDir: string, target: string, tunery_version: st
     // A killed backup leaves its hard links.
     await rm(staging, { recursive: true, force: true })
     await mkdir(target, { recursive: true, mode: 0o700 })
-    return await writeBackup(staging, target, await gather(dataDir, staging), tunery_version)
+    return await writeBackup(staging, target, await gather(dataDir, staging, storage_url), tunery_version)
   } catch (error) {
     for (const name of isNewFolder ? ['.'] : await readdir(target))
       await rm(path.join(target, name), { recursive: true, force: true })
@@ -42,7 +59,7 @@ export async function backUp(dataDir: string, target: string, tunery_version: st
 }
 
 /** Collects everything in a staging folder on the same filesystem, by hard links. Returns the files that rows name. */
-async function gather(dataDir: string, staging: string): Promise<OwnedFile[]> {
+async function gather(dataDir: string, staging: string, storage_url: string | undefined): Promise<OwnedFile[]> {
   const journal = (await filesIn(path.join(dataDir, 'usage'))).filter((name) => name.endsWith('.jsonl'))
   for (const name of journal)
     await ignoreMissing(() => copyInto(path.join(dataDir, 'usage', name), path.join(staging, 'usage', name)))
@@ -52,10 +69,20 @@ async function gather(dataDir: string, staging: string): Promise<OwnedFile[]> {
     for (const { path: name } of files)
       for (const file of await filesAt(dataDir, name))
         await ignoreMissing(() => linkInto(path.join(dataDir, file), path.join(staging, file)))
+    await fetchMissing(staging, files, storage_url)
     const missingFiles = missingFrom(staging, files)
     if (missingFiles.length === 0) return files
     if (tries === maxTries) assertNoProblems(missingFiles.map(missingMessage))
   }
+}
+
+/** Fetches what is only in the storage. */
+async function fetchMissing(staging: string, files: OwnedFile[], storage_url: string | undefined): Promise<void> {
+  if (storage_url === undefined) return
+  await withStorage(staging, storage_url, async ({ artifacts }) => {
+    for (const key of new Set(missingFrom(staging, files, true).map((each) => each.key)))
+      await artifacts.ensureLocal(key)
+  })
 }
 
 /** Copies the database, checks the copy, and returns the files that its rows name. */

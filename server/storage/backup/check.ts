@@ -1,12 +1,18 @@
 import { existsSync } from 'node:fs'
+import { mkdtemp, rm } from 'node:fs/promises'
+import os from 'node:os'
 import path from 'node:path'
+import { ApiError } from '../../../contract/errors.ts'
 import { databaseFile, openDatabase } from '../../db/open.ts'
 import { findDamage } from '../../db/snapshot.ts'
 import { hashFile, type OwnedFile } from '../durable-files.ts'
-import { missingFrom, missingMessage, ownedFiles } from './files.ts'
+import { missingFrom, missingMessage, ownedFiles, withStorage } from './files.ts'
 
-/** Checks the data folder; returns its problems as sentences. Safe while the server runs. */
-export async function checkDataDir(dataDir: string): Promise<string[]> {
+/**
+ * Checks the data folder, and with a storage that machines share all objects that rows name; returns the problems as
+ * sentences. Safe while the server runs.
+ */
+export async function checkDataDir(dataDir: string, storage_url?: string): Promise<string[]> {
   const file = databaseFile(dataDir)
   if (!existsSync(file)) return [`There is no database in ${dataDir}.`]
   const damage = findDamage(file)
@@ -14,7 +20,10 @@ export async function checkDataDir(dataDir: string): Promise<string[]> {
   const db = await openDatabase(dataDir)
   try {
     const files = await ownedFiles(db)
-    const problems = missingFrom(dataDir, files).map((file) => ({ file, problem: missingMessage(file) }))
+    const problems =
+      storage_url === undefined
+        ? missingFrom(dataDir, files).map((file) => ({ file, problem: missingMessage(file) }))
+        : await checkStorage(files, storage_url)
     for (const each of files)
       if (each.sha256 && !(await hasHash(path.join(dataDir, each.path), each.sha256)))
         problems.push({ file: each, problem: hashMismatch(each) })
@@ -23,6 +32,34 @@ export async function checkDataDir(dataDir: string): Promise<string[]> {
     return problems.filter((each) => still.has(each.file.path)).map(({ problem }) => problem)
   } finally {
     await db.destroy()
+  }
+}
+
+/** Reads every object once, into a folder of its own. */
+async function checkStorage(files: OwnedFile[], storage_url: string) {
+  const scratch = await mkdtemp(path.join(os.tmpdir(), 'tunery-check-'))
+  const problems: { file: OwnedFile; problem: string }[] = []
+  try {
+    await withStorage(scratch, storage_url, async ({ artifacts }) => {
+      for (const key of new Set(files.map((each) => each.key))) {
+        const within = files.filter((each) => each.key === key)
+        try {
+          await artifacts.ensureLocal(key)
+          for (const file of missingFrom(scratch, within))
+            problems.push({ file, problem: `${file.path} of ${file.owner} is missing in the storage.` })
+          for (const file of within)
+            if (file.sha256 && !(await hasHash(path.join(scratch, file.path), file.sha256)))
+              problems.push({ file, problem: hashMismatch(file) })
+        } catch (error) {
+          if (!(error instanceof ApiError)) throw error
+          problems.push({ file: within[0]!, problem: error.message })
+        }
+        await artifacts.removeLocal(key)
+      }
+    })
+    return problems
+  } finally {
+    await rm(scratch, { recursive: true, force: true })
   }
 }
 

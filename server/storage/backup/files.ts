@@ -2,12 +2,14 @@
 import { constants, existsSync } from 'node:fs'
 import { copyFile, link, mkdir, readdir } from 'node:fs/promises'
 import path from 'node:path'
+import pino from 'pino'
 import { datasetFiles } from '../../datasets/owned-files.ts'
 import type { Db } from '../../db/open.ts'
 import { exportFiles } from '../../exports/owned-files.ts'
 import { uploadedFiles } from '../../files/owned-files.ts'
 import { fineTuningFiles } from '../../fine-tuning/owned-files.ts'
 import { type OwnedFile, syncPath } from '../durable-files.ts'
+import { type Artifacts, createArtifacts, type ObjectStore, openObjectStore } from '../objects/index.ts'
 
 /** All files in a folder and its subfolders, as sorted relative paths with slashes. Empty if the folder is missing. */
 export async function filesIn(folder: string): Promise<string[]> {
@@ -59,6 +61,24 @@ export const ownedFiles = async (db: Db): Promise<OwnedFile[]> => [
   ...(await exportFiles(db)),
 ]
 
+/** Opens a storage for work on a data folder, whose cache is not bounded meanwhile. */
+export async function withStorage<T>(
+  dataDir: string,
+  storage_url: string,
+  work: (storage: { artifacts: Artifacts; store: ObjectStore }) => Promise<T>,
+): Promise<T> {
+  const store = await openObjectStore(storage_url)
+  const log = pino({ level: 'silent' })
+  try {
+    return await work({
+      store,
+      artifacts: createArtifacts({ dataDir, store, cache_mb: 1e9, min_free_mb: 0, redirect: false, log }),
+    })
+  } finally {
+    store.close()
+  }
+}
+
 /** The artifacts that rows name: of these the storage keeps the objects, and removes others as orphans. */
 export async function ownedKeys(db: Db): Promise<Set<string>> {
   const uploads = await db.selectFrom('uploads').select('id').where('status', '=', 'pending').execute()
@@ -74,8 +94,8 @@ export async function ownedKeys(db: Db): Promise<Set<string>> {
   ])
 }
 
-/** The required files that are not in `folder`. */
-export const missingFrom = (folder: string, files: OwnedFile[]): OwnedFile[] =>
-  files.filter((each) => each.required && !existsSync(path.join(folder, each.path)))
+/** The required files, or with `optional` all, that are not in `folder`. */
+export const missingFrom = (folder: string, files: OwnedFile[], optional = false): OwnedFile[] =>
+  files.filter((each) => (optional || each.required) && !existsSync(path.join(folder, each.path)))
 
 export const missingMessage = ({ path, owner }: OwnedFile) => `${path} of ${owner} is missing.`

@@ -1,16 +1,20 @@
+import { existsSync } from 'node:fs'
 import { lstat, mkdir, readdir, rename, rm, statfs } from 'node:fs/promises'
 import path from 'node:path'
 import { type Db, lockDataDir, openDatabase } from '../../db/open.ts'
 import { hashFile, syncPath } from '../durable-files.ts'
-import { copyInto, syncFolders } from './files.ts'
+import { copyInto, ownedFiles, syncFolders, withStorage } from './files.ts'
 import { BackupError, type Manifest, readManifest } from './manifest.ts'
 
 const stagingName = 'restore.part'
 /** Files that an empty data folder may hold: the lock, and the leftovers of a killed restore. */
 const ignoredNames = /^(server\.lock(-journal)?|restore\.part)$/
 
-/** Restores a backup into an empty data folder, completely or not at all. */
-export async function restore(source: string, dataDir: string): Promise<Manifest> {
+/**
+ * Restores a backup into an empty data folder, completely or not at all. With a storage that machines share, its objects
+ * are there before the database is: those of the same installation that are there already stay.
+ */
+export async function restore(source: string, dataDir: string, storage_url?: string): Promise<Manifest> {
   const found = await readdir(dataDir).catch((error: NodeJS.ErrnoException) => {
     if (error.code === 'ENOENT') return []
     throw error
@@ -35,7 +39,17 @@ export async function restore(source: string, dataDir: string): Promise<Manifest
     for (const file of manifest.files) await copyVerified(source, staging, file)
     // Throws for a database of a later version, as the server does.
     const db = await openDatabase(staging)
-    await signEveryoneOut(db).finally(() => db.destroy())
+    try {
+      await signEveryoneOut(db)
+      if (storage_url !== undefined) {
+        const keys = new Set((await ownedFiles(db)).map((each) => each.key))
+        await withStorage(staging, storage_url, async ({ artifacts }) => {
+          for (const key of keys) if (existsSync(path.join(staging, key))) await artifacts.publish(key)
+        })
+      }
+    } finally {
+      await db.destroy()
+    }
     const names = manifest.files.map((file) => file.path)
     await syncFolders(staging, names)
     // Move the database last: without it, nothing takes the folder for a restored one.

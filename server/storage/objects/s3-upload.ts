@@ -16,7 +16,7 @@ import {
 import type { StoredObject } from './store.ts'
 
 /** Parts in memory at once. */
-const concurrency = 4
+const concurrency = 3
 const minPart_bytes = 8 << 20
 /** S3 takes 10,000 parts. */
 const maxParts = 9000
@@ -32,7 +32,7 @@ export async function upload(client: S3Client, at: Place, file: FileHandle, expe
   const { size_bytes, sha256 } = expected
   const described = { ...at, Metadata: { sha256 }, ContentType: 'application/octet-stream' }
   if (size_bytes <= minPart_bytes) {
-    const body = await readPart(file, 0, size_bytes)
+    const body = await readPart(file, 0, Buffer.allocUnsafe(size_bytes))
     assertUnchanged(createHash('sha256').update(body).digest('hex'), expected)
     return assertReceived(await client.send(new PutObjectCommand({ ...described, Body: body })), body)
   }
@@ -42,16 +42,20 @@ export async function upload(client: S3Client, at: Place, file: FileHandle, expe
   const there = new Map(found?.parts.map((each) => [each.number, each]))
   const hash = createHash('sha256')
   const done: Part[] = []
+  /** Buffers that are not in use: as many as parts in memory, instead of what garbage collection leaves. */
+  const free: Buffer[] = []
   const running = new Set<Promise<void>>()
   let failure: unknown
   const count = Math.ceil(size_bytes / partBytes)
   for (let number = 1; number <= count && failure === undefined; number++) {
     const start = (number - 1) * partBytes
-    const body = await readPart(file, start, Math.min(partBytes, size_bytes - start))
+    const buffer = free.pop() ?? Buffer.allocUnsafeSlow(partBytes)
+    const body = await readPart(file, start, buffer.subarray(0, Math.min(partBytes, size_bytes - start)))
     hash.update(body)
     const known = there.get(number)
     if (known && known.size_bytes === body.length && known.etag === md5(body)) {
       done.push(known)
+      free.push(buffer)
       continue
     }
     const sent = client
@@ -59,6 +63,7 @@ export async function upload(client: S3Client, at: Place, file: FileHandle, expe
       .then((answer) => {
         assertReceived(answer, body)
         done.push({ number, etag: unquoted(answer.ETag), size_bytes: body.length })
+        free.push(buffer)
       })
       .catch((error) => {
         failure ??= error
@@ -102,10 +107,10 @@ async function findUnfinished(client: S3Client, at: Place): Promise<{ id: string
   }
 }
 
-async function readPart(file: FileHandle, start: number, length: number): Promise<Buffer> {
-  const body = Buffer.allocUnsafe(length)
-  for (let bytes = 0; bytes < length; ) {
-    const { bytesRead } = await file.read(body, bytes, length - bytes, start + bytes)
+/** Fills `body` from this place in the file on. */
+async function readPart(file: FileHandle, start: number, body: Buffer): Promise<Buffer> {
+  for (let bytes = 0; bytes < body.length; ) {
+    const { bytesRead } = await file.read(body, bytes, body.length - bytes, start + bytes)
     if (bytesRead === 0) throw new Error('the file has become shorter while it was sent')
     bytes += bytesRead
   }
