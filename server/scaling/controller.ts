@@ -17,6 +17,7 @@ import {
   type Target,
   type VerifyReplica,
 } from '../inference/index.ts'
+import type { Artifacts } from '../storage/objects/index.ts'
 import { autoscale, decisionsKept_ms, type Observation, observationsKept_ms, type ScalingPolicy } from './autoscaler.ts'
 import type { ReadGpus } from './gpus.ts'
 import type { Place, Places } from './places.ts'
@@ -72,6 +73,7 @@ export interface Controller {
 }
 
 interface Options {
+  artifacts: Pick<Artifacts, 'ensureLocal' | 'hold'>
   dataDir: string
   engine_options: readonly string[]
   waiting_max: number
@@ -114,8 +116,19 @@ interface Entry {
 }
 
 export function createController(options: Options): Controller {
-  const { dataDir, engine_options, waiting_max, inference, deployments, places, gpus, verify, yieldsToo, record } =
-    options
+  const {
+    artifacts,
+    dataDir,
+    engine_options,
+    waiting_max,
+    inference,
+    deployments,
+    places,
+    gpus,
+    verify,
+    yieldsToo,
+    record,
+  } = options
   const { now, log } = options
   const entries = new Map<string, Entry>()
   const stopping = new AbortController()
@@ -273,7 +286,7 @@ export function createController(options: Options): Controller {
       const { deployment } = entry
       const target = await targetOf(entry).catch((error) => onStartFailed(entry, error))
       if (!target) return
-      const place = await places.take(deployment.instance_type, deployment.id, await bytesOf(target))
+      const place = await places.take(deployment.instance_type, deployment.id, await bytesOf(target, artifacts))
       if ('refused' in place) {
         entry.limit = place.refused
         if (activeOf(entry).length > 0) return
@@ -316,6 +329,7 @@ export function createController(options: Options): Controller {
       deployment_id: deployment.id,
       placement: place.placement,
       target,
+      artifacts,
       dataDir,
       engine_options,
       verify,
@@ -462,8 +476,9 @@ export const policyOf = (policy: WirePolicy): ScalingPolicy => ({
   down_cooldown_ms: parseDuration(policy.scale_down_cooldown),
 })
 
-/** Sizes of the files that a replica reads, in bytes. */
-async function bytesOf({ base, adapter }: Target): Promise<number> {
+/** Sizes of the files that a replica reads, in bytes; fetches those that are not on this machine. */
+async function bytesOf({ base, adapter }: Target, artifacts: Pick<Artifacts, 'ensureLocal'>): Promise<number> {
+  for (const file of [base.gguf!, ...(adapter ? [adapter.gguf] : [])]) await artifacts.ensureLocal(file)
   const size = async (file: string) => (await stat(file).catch(() => undefined))?.size ?? 0
   const copy = base.gguf!.replace(/\.gguf$/, '.eight-bits.gguf')
   return Math.max(await size(base.gguf!), await size(copy)) + (adapter ? await size(adapter.gguf) : 0)

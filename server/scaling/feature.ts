@@ -22,7 +22,7 @@ export function createScalingFeature(
   context: Context,
   { deployments, inference, models, engine }: Needs,
 ): Feature & { close(): Promise<void> } {
-  const { config, db, servers, notifications, metrics, dataDir, log, now } = context
+  const { config, db, servers, notifications, metrics, artifacts, dataDir, log, now } = context
   let places: Promise<Places> | undefined
   let loading: Promise<Controller> | undefined
   let controller: Controller | undefined
@@ -46,6 +46,7 @@ export function createScalingFeature(
       const { createController } = await import('./controller.ts')
       log.info({ server: servers.id }, 'deployments scale in this process')
       controller = createController({
+        artifacts,
         dataDir,
         engine_options: [...config.engine_options, ...(config.parse_control_tokens ? ['--parse-control-tokens'] : [])],
         waiting_max: config.max_waiting,

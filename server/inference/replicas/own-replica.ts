@@ -3,6 +3,7 @@
 import type { Logger } from 'pino'
 import { ApiError } from '../../../contract/errors.ts'
 import { abortable } from '../../../lib/abortable.ts'
+import type { Artifacts } from '../../storage/objects/index.ts'
 import { createEngineClient, type EngineClient } from '../engine/client.ts'
 import { createEngineHealth } from '../engine/health.ts'
 import { createEngineProcess } from '../engine/process.ts'
@@ -52,6 +53,7 @@ interface Options {
   deployment_id: string
   placement: Placement
   target: Target
+  artifacts: Pick<Artifacts, 'hold'>
   dataDir: string
   engine_options: readonly string[]
   verify: VerifyReplica
@@ -70,6 +72,7 @@ export function startOwnReplica(options: Options): OwnReplica {
     deployment_id,
     placement,
     target: first,
+    artifacts,
     dataDir,
     engine_options,
     verify,
@@ -89,7 +92,7 @@ export function startOwnReplica(options: Options): OwnReplica {
     restarts: false,
     log,
   })
-  const client = createEngineClient(engine, log)
+  const client = createEngineClient(engine, log, artifacts)
   const inner = createLocalReplica(client, () => true)
   const stopWatching = createEngineHealth(engine, client, log).watch()
   const started_at = now()
@@ -114,7 +117,13 @@ export function startOwnReplica(options: Options): OwnReplica {
     const key = keyOf(target)
     const existing = verified.get(key)
     if (existing) return existing
-    const done = engine.instance().then((instance) => verify(client, target, instance.ended))
+    const verifyHere = async () => {
+      const instance = await engine.instance()
+      // The files that it hashes, and the probe beside them.
+      const hold = await artifacts.hold([target.base.gguf, target.adapter?.gguf].filter((file) => file !== undefined))
+      return await verify(client, target, instance.ended).finally(hold.release)
+    }
+    const done = verifyHere()
     verified.set(key, done)
     done.catch((error) => {
       verified.delete(key)
