@@ -14,8 +14,9 @@ import type { Db } from '../../server/db/open.ts'
 import { InTurnPostgresDialect } from '../../server/db/postgres/dialect.ts'
 import type { Schema } from '../../server/db/schema.ts'
 import { createQueue } from '../../server/queue/queue.ts'
-import { until } from '../support/client.ts'
+import { colourRows, until } from '../support/client.ts'
 import { startApp, type TestApp } from '../support/service.ts'
+import { tiny } from '../support/tiny.ts'
 
 const onPostgres = { skip: process.env.TEST_DATABASE_URL ? false : 'runs on Postgres: set TEST_DATABASE_URL' }
 const log = pino({ level: 'silent' })
@@ -51,6 +52,39 @@ test(
     assert.equal((await first.services.servers.list()).length, 2, 'it has left no trace')
   },
 )
+
+test('a stream of events on one server has what happens on another, at once', onPostgres, async () => {
+  const dataset_id = (await first.upload(colourRows(16))).body.id
+  const config = { training_config: { epochs: 200, batch_size: 1 } }
+  const job = (await first.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id, config })).body.id
+  const statuses: string[] = []
+  const reading = (async () => {
+    const stream = await fetch(`${second.url}/fine-tuning/jobs/${job}/events`, {
+      headers: { authorization: `Bearer ${second.key}` },
+    })
+    let text = ''
+    for await (const part of stream.body!.pipeThrough(new TextDecoderStream())) {
+      text += part
+      const lines = text.split('\n')
+      text = lines.pop()!
+      for (const line of lines.filter(Boolean)) {
+        const event = JSON.parse(line)
+        if (event.type === 'status') statuses.push(event.data.status)
+      }
+    }
+  })()
+  await until('the job to run', () => statuses.includes('running'))
+  const running = await first.services.queue.counts()
+  assert.equal(running.find(({ kind }) => kind === 'tuning')?.running, 1, 'on one server alone')
+  // Whichever server trains, each can cancel.
+  for (const each of [second, first]) await each.api('POST', `/fine-tuning/jobs/${job}/cancel`)
+  await reading
+  assert.equal(statuses.at(-1), 'cancelled')
+  await until(
+    'both servers to be free',
+    () => first.services.runningTrainings() + second.services.runningTrainings() === 0,
+  )
+})
 
 test('a key that one server revokes is refused by another', onPostgres, async () => {
   const made = (await first.api('POST', '/keys', { name: 'short' })).body

@@ -1,4 +1,5 @@
-// `npm run test:soak`: hundreds of kills. `--folder` resumes an interrupted run.
+// `npm run test:soak`: hundreds of kills. `--servers 3`: of several servers on Postgres, Redis and a common folder, and of
+// these. `--folder` resumes an interrupted run of one server.
 import { mkdirSync, mkdtempSync, rmSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
@@ -9,6 +10,7 @@ const { values } = parseArgs({
   options: {
     kills: { type: 'string', default: '300' },
     seed: { type: 'string', default: '1' },
+    servers: { type: 'string', default: '1' },
     each: { type: 'string', default: '20' },
     folder: { type: 'string' },
   },
@@ -21,6 +23,7 @@ const { faults, kills, counts } = await soak({
   folder,
   seed: Number(values.seed),
   kills: Number(values.kills),
+  servers: Number(values.servers),
   verifyEach: Number(values.each),
   report: (text) => console.log(`${Math.round((Date.now() - began) / 1000)} s: ${text}`),
 })

@@ -1,10 +1,9 @@
 // Kills the service's processes at random moments under load and checks that nothing acknowledged is lost.
-import { readdirSync, readFileSync } from 'node:fs'
 import path from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { type Client, client, until } from '../support/client.ts'
+import { type Client, client } from '../support/client.ts'
 import { startReceiver } from '../support/receiver.ts'
-import { alive, children, dataFolder, type RunningServer } from '../support/server.ts'
+import { createInstallation } from './installation.ts'
 import { type Ledger, openLedger } from './ledger.ts'
 import { startLoad } from './load.ts'
 import { verify } from './verify.ts'
@@ -13,6 +12,8 @@ export interface SoakOptions {
   folder: string
   seed: number
   kills: number
+  /** Several share Postgres, Redis and storage, which are killed too. */
+  servers?: number
   report(text: string): void
   /** Number of kills between two full checks. */
   verifyEach: number
@@ -35,81 +36,62 @@ export function seeded(seed: number): () => number {
   }
 }
 
-const victims = { server: '', engine: 'engine/main.ts', trainer: 'trainer.cli.train' } as const
-
 /** Runs the soak test; resumes after the kills in the folder's ledger. */
-export async function soak({ folder, seed, kills, report: say, verifyEach }: SoakOptions): Promise<SoakResult> {
-  const data = dataFolder(
-    'soak',
-    { TUNERY_CHECKPOINT_SECONDS: '1', TUNERY_WEBHOOK_ALLOW: '127.0.0.0/8' },
-    { dataDir: path.join(folder, 'data') },
-  )
+export async function soak({
+  folder,
+  seed,
+  kills,
+  servers = 1,
+  report: say,
+  verifyEach,
+}: SoakOptions): Promise<SoakResult> {
+  const installation = await createInstallation(folder, servers)
   const ledger = openLedger(path.join(folder, 'ledger.jsonl'))
   const faults: string[] = []
-  const key = data.key()
+  const { key } = installation
   const receiver = await startReceiver()
   try {
     return await run()
   } finally {
     receiver.stop()
-    data.kill()
+    await installation.stop()
   }
 
   async function run(): Promise<SoakResult> {
-    let server = await data.start()
-    const webhook = await register(client(server.url, key), receiver.url)
+    await installation.start()
+    const any = () => client(installation.urls()[0]!, key)
+    const webhook = await register(any(), receiver.url)
     let done = ledger.of('killed').length
     if (done > 0) say(`${done} of ${kills} kills were done before`)
 
     while (done < kills && faults.length === 0) {
       const random = seeded(seed + done)
-      const load = startLoad({ url: () => server.url, key, ledger, random, fault: (text) => faults.push(text) })
+      const pick = <T>(items: readonly T[]) => items[Math.floor(random() * items.length)]!
+      const url = () => pick(installation.urls())
+      const load = startLoad({ url, key, ledger, random, fault: (text) => faults.push(text) })
       const stop = Math.min(kills, done + verifyEach)
       for (; done < stop && faults.length === 0; done++) {
-        const victim = random() < 0.5 ? 'server' : random() < 0.5 ? 'engine' : 'trainer'
+        const victim = pick(installation.victims)
         await sleep(200 + random() * 4000)
-        const [killed, running] = await kill(victim, server)
-        server = running
-        ledger.add({ kind: 'killed', what: killed })
+        ledger.add({ kind: 'killed', what: await installation.kill(victim, random) })
       }
       await load.stop()
-      await waitUntilIdle(client(server.url, key), '/fine-tuning/jobs', ['queued', 'running'])
-      await waitUntilIdle(client(server.url, key), '/datasets', ['preparing'])
-      const events = await waitForDeliveries(client(server.url, key), webhook)
+      await waitUntilIdle(any(), '/fine-tuning/jobs', ['queued', 'running'])
+      await waitUntilIdle(any(), '/datasets', ['preparing'])
+      const events = await waitForDeliveries(any(), webhook)
       const receivedIds = new Set(receiver.received.map(({ headers }) => headers['webhook-id']))
       faults.push(
         ...events
           .filter(({ event_id, status }) => status !== 'delivered' || !receivedIds.has(event_id))
           .map((each) => `not received: ${JSON.stringify(each)}`),
       )
-      faults.push(...(await verify(client(server.url, key), data.dataDir, ledger, webhook)))
+      // A report folds what its own server has recorded.
+      for (const each of installation.urls()) await client(each, key).api('GET', '/usage')
+      faults.push(...(await verify(any(), installation, ledger, webhook)))
       say(`${done} of ${kills} kills; ${JSON.stringify(countsOf(ledger))}`)
     }
-    const status = await server.end('SIGTERM')
-    if (status !== 0) faults.push(`the last server ended with ${status}`)
-    const left = processesOn(data.dataDir)
-    if (left.length > 0) faults.push(`processes are left: ${left.join(', ')}`)
+    faults.push(...(await installation.end()))
     return { faults, kills: killsOf(ledger), counts: countsOf(ledger) }
-  }
-
-  /**
-   * Kills one of the processes, or the server if the other does not start in time. After a server kill, waits until its
-   * children have ended and starts another.
-   */
-  async function kill(
-    victim: keyof typeof victims,
-    running: RunningServer,
-  ): Promise<[keyof typeof victims, RunningServer]> {
-    for (let tries = 0; victim !== 'server' && tries < 50; tries++) {
-      const pids = children(running.pid, victims[victim])
-      for (const pid of pids) process.kill(pid, 'SIGKILL')
-      if (pids.length > 0) return [victim, running]
-      await sleep(100)
-    }
-    const own = processesOn(data.dataDir).filter((pid) => pid !== running.pid)
-    await running.end('SIGKILL')
-    await until('the server’s children to end', () => !own.some(alive))
-    return ['server', await data.start()]
   }
 }
 
@@ -149,21 +131,6 @@ async function waitForDeliveries({ api }: Client, webhook: string): Promise<{ ev
     if (!found.some(({ status }) => status === 'pending')) return found
     await sleep(500)
   }
-}
-
-/** Processes with this data folder in their environment, whatever their parent. */
-function processesOn(dataDir: string): number[] {
-  const setting = `TUNERY_DATA_DIR=${dataDir}\0`
-  return readdirSync('/proc')
-    .filter((name) => /^\d+$/.test(name))
-    .map(Number)
-    .filter((pid) => {
-      try {
-        return alive(pid) && readFileSync(`/proc/${pid}/environ`, 'latin1').includes(setting)
-      } catch {
-        return false
-      }
-    })
 }
 
 const killsOf = (ledger: Ledger) => countBy(ledger.of('killed').map(({ what }) => what))

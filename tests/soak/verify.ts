@@ -15,7 +15,12 @@ async function all(api: Client['api'], route: string): Promise<Map<string, Recor
 }
 
 /** Resolves with the violations. The service must run, without load. */
-export async function verify({ api }: Client, dataDir: string, ledger: Ledger, webhook: string): Promise<string[]> {
+export async function verify(
+  { api }: Client,
+  { dataDir, database_url }: { dataDir: string; database_url: string | undefined },
+  ledger: Ledger,
+  webhook: string,
+): Promise<string[]> {
   const faults: string[] = []
   const check = (right: boolean, text: string) => {
     if (!right) faults.push(text)
@@ -45,8 +50,7 @@ export async function verify({ api }: Client, dataDir: string, ledger: Ledger, w
   const deployments = await all(api, '/deployments')
   for (const { name } of ledger.of('deployment')) check(deployments.has(name), `the deployment ${name} is lost`)
 
-  await api('GET', '/usage')
-  const db = await openDatabase(dataDir)
+  const db = await openDatabase(dataDir, database_url)
   try {
     const rows = new Map((await db.selectFrom('usage').selectAll().execute()).map((row) => [row.request_id, row]))
     for (const { request_id, completion_tokens } of ledger.of('answer'))

@@ -1,0 +1,126 @@
+// What a soak test kills: one server on SQLite, or several that share Postgres, Redis and a folder of artifacts.
+import { mkdirSync, readdirSync, readFileSync } from 'node:fs'
+import path from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { until } from '../support/client.ts'
+import { startPostgres } from '../support/postgres.ts'
+import { startRedis } from '../support/redis.ts'
+import { alive, children, type DataFolder, dataFolder, type RunningServer } from '../support/server.ts'
+
+const programs = { engine: 'engine/main.ts', trainer: 'trainer.cli.train' } as const
+export type Victim = 'server' | keyof typeof programs | 'postgres' | 'redis'
+
+export interface Installation {
+  key: string
+  dataDir: string
+  database_url: string | undefined
+  victims: readonly Victim[]
+  /** The addresses of all servers; each start has another. */
+  urls(): string[]
+  start(): Promise<void>
+  /**
+   * Kills one process of this kind, or a server if none starts in time, and starts again what nothing else would. Resolves
+   * with what was killed.
+   */
+  kill(victim: Victim, random: () => number): Promise<Victim>
+  /** Ends all servers and resolves with what was wrong about it. */
+  end(): Promise<string[]>
+  /** Kills everything that still runs. */
+  stop(): Promise<void>
+}
+
+/** In `folder`, which a resumed run finds again; Postgres, if there are several servers, begins anew. */
+export async function createInstallation(folder: string, servers: number): Promise<Installation> {
+  const shared = servers > 1 ? { postgres: await startPostgres(), redis: await startRedis() } : undefined
+  const storage = path.join(folder, 'storage')
+  // As a mount: the service creates none.
+  mkdirSync(storage, { recursive: true })
+  const settings: Record<string, string> = {
+    TUNERY_CHECKPOINT_SECONDS: '1',
+    TUNERY_WEBHOOK_ALLOW: '127.0.0.0/8',
+    ...(shared && {
+      TUNERY_DATABASE_URL: shared.postgres.url,
+      TUNERY_REDIS_URL: shared.redis.url,
+      TUNERY_STORAGE_URL: `file://${storage}`,
+      TUNERY_SECRET_KEY_FILE: path.join(folder, 'secret.key'),
+    }),
+  }
+  const folders = Array.from({ length: servers }, (_, index) =>
+    dataFolder('soak', settings, { dataDir: path.join(folder, index === 0 ? 'data' : `data-${index + 1}`) }),
+  )
+  const key = folders[0]!.key()
+  const running: RunningServer[] = []
+
+  async function killServer(index: number): Promise<void> {
+    const { dataDir } = folders[index]!
+    const server = running[index]!
+    const own = processesOn(dataDir).filter((pid) => pid !== server.pid)
+    await server.end('SIGKILL')
+    await until('the server’s children to end', () => !own.some(alive))
+    running[index] = await folders[index]!.start()
+  }
+
+  return {
+    key,
+    dataDir: folders[0]!.dataDir,
+    database_url: shared?.postgres.url,
+    victims: shared ? ['server', 'engine', 'trainer', 'postgres', 'redis'] : ['server', 'server', 'engine', 'trainer'],
+    urls: () => running.map(({ url }) => url),
+
+    async start() {
+      for (const each of folders) running.push(await each.start())
+    },
+
+    async kill(victim, random) {
+      if (victim === 'postgres' || victim === 'redis') {
+        await shared![victim].kill()
+        await sleep(random() * 1000)
+        await shared![victim].start()
+        return victim
+      }
+      for (let tries = 0; victim !== 'server' && tries < 50; tries++) {
+        const pids = running.flatMap(({ pid }) => children(pid, programs[victim]))
+        const pid = pids[Math.floor(random() * pids.length)]
+        if (pid !== undefined) {
+          process.kill(pid, 'SIGKILL')
+          return victim
+        }
+        await sleep(100)
+      }
+      await killServer(Math.floor(random() * servers))
+      return 'server'
+    },
+
+    async end() {
+      const faults: string[] = []
+      for (const server of running) {
+        const status = await server.end('SIGTERM')
+        if (status !== 0) faults.push(`a server ended with ${status}`)
+      }
+      const left = folders.flatMap(({ dataDir }) => processesOn(dataDir))
+      if (left.length > 0) faults.push(`processes are left: ${left.join(', ')}`)
+      return faults
+    },
+
+    async stop() {
+      for (const each of folders) each.kill()
+      await shared?.redis.stop()
+      await shared?.postgres.stop()
+    },
+  }
+}
+
+/** Processes with this data folder in their environment, whatever their parent. */
+function processesOn(dataDir: DataFolder['dataDir']): number[] {
+  const setting = `TUNERY_DATA_DIR=${dataDir}\0`
+  return readdirSync('/proc')
+    .filter((name) => /^\d+$/.test(name))
+    .map(Number)
+    .filter((pid) => {
+      try {
+        return alive(pid) && readFileSync(`/proc/${pid}/environ`, 'latin1').includes(setting)
+      } catch {
+        return false
+      }
+    })
+}
