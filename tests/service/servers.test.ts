@@ -55,7 +55,7 @@ test(
 
 test('a stream of events on one server has what happens on another, at once', onPostgres, async () => {
   const dataset_id = (await first.upload(colourRows(16))).body.id
-  const config = { training_config: { epochs: 200, batch_size: 1 } }
+  const config = { training_config: { epochs: 50, batch_size: 1 } }
   const job = (await first.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id, config })).body.id
   const statuses: string[] = []
   const reading = (async () => {
