@@ -1,5 +1,6 @@
 // Moves of an installation: SQLite and a folder to Postgres and a shared folder, and back to a new data folder.
 import assert from 'node:assert/strict'
+import { spawn } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import {
   copyFileSync,
@@ -14,7 +15,9 @@ import {
 } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
+import { createInterface } from 'node:readline'
 import { after, before, test } from 'node:test'
+import { root as checkout } from '../../lib/root.ts'
 import { type Db, databaseFile, lockDataDir, openDatabase, openReadOnly } from '../../server/db/open.ts'
 import { backUp } from '../../server/storage/backup/backup.ts'
 import { checkDataDir } from '../../server/storage/backup/check.ts'
@@ -243,15 +246,17 @@ test('what cannot be moved whole is refused, with what to do', async () => {
 })
 
 test('a backup has what is in the storage alone, a check finds what is damaged there, a restore brings it back', async () => {
-  const [cold, storage] = [folder('cold'), `file://${folder('first')}`]
+  const [cold, storage] = [folder('cold'), `file://${folder('kept')}`]
   mkdirSync(cold)
+  mkdirSync(folder('kept'))
+  await moveInstallation({ data_dir: here }, { storage_url: storage }, quiet)
   copyFileSync(databaseFile(here), databaseFile(cold))
   assert.deepEqual(await checkDataDir(cold, storage), [])
   const { files } = await backUp(cold, folder('backup'), 'test', storage)
   assert.equal(files.length, 1 + 40 * 4)
-  const object = path.join(folder('first'), 'objects/models/models_0/adapter.gguf')
+  const object = path.join(folder('kept'), 'objects/models/models_0/adapter.gguf')
   writeFileSync(object, 'other bytes')
-  rmSync(path.join(folder('first'), 'objects/files/files_1'))
+  rmSync(path.join(folder('kept'), 'objects/files/files_1'))
   const problems = await checkDataDir(cold, storage)
   assert.equal(problems.length, 2, problems.join('\n'))
   assert.match(problems.join('\n'), /models_0\/adapter\.gguf .* damaged/)
@@ -260,4 +265,30 @@ test('a backup has what is in the storage alone, a check finds what is damaged t
   mkdirSync(folder('third'))
   await restore(folder('backup'), folder('restored'), `file://${folder('third')}`)
   assert.deepEqual(await checkDataDir(cold, `file://${folder('third')}`), [])
+})
+
+test('the command that was killed goes on where it was', async () => {
+  const args = ['migrate-data', '--to-data-dir', folder('killed'), '--json']
+  const env = { ...process.env, TUNERY_DATA_DIR: here }
+  const run = (until: RegExp) =>
+    new Promise<{ lines: string[]; output: string }>((resolve) => {
+      const lines: string[] = []
+      let output = ''
+      const child = spawn(path.join(checkout, 'tunery'), args, { env })
+      createInterface({ input: child.stderr }).on('line', (line) => {
+        lines.push(line)
+        if (until.test(line)) child.kill('SIGKILL')
+      })
+      child.stdout.on('data', (text) => {
+        output += text
+      })
+      child.on('close', () => resolve({ lines, output }))
+    })
+  assert.ok((await run(/\(30 of \d+\)/)).lines.length >= 30)
+  await assert.rejects(openDatabase(folder('killed')), /has not finished/)
+  assert.ok((await run(/^job_events: .* verified/)).lines.length > 120)
+  const { output } = await run(/never/)
+  assert.equal((JSON.parse(output) as { files: number }).files, 40 * 4, output)
+  assert.equal(await contentOf(await openReadOnly(folder('killed'))), await contentOf(await openReadOnly(here)))
+  assert.deepEqual(filesIn(folder('killed')), filesIn(here))
 })

@@ -1,6 +1,5 @@
 import { existsSync } from 'node:fs'
-import { mkdtemp, rm } from 'node:fs/promises'
-import os from 'node:os'
+import { mkdir, mkdtemp, rm } from 'node:fs/promises'
 import path from 'node:path'
 import { ApiError } from '../../../contract/errors.ts'
 import { databaseFile, openDatabase } from '../../db/open.ts'
@@ -23,7 +22,7 @@ export async function checkDataDir(dataDir: string, storage_url?: string): Promi
     const problems =
       storage_url === undefined
         ? missingFrom(dataDir, files).map((file) => ({ file, problem: missingMessage(file) }))
-        : await checkStorage(files, storage_url)
+        : await checkStorage(dataDir, files, storage_url)
     for (const each of files)
       if (each.sha256 && !(await hasHash(path.join(dataDir, each.path), each.sha256)))
         problems.push({ file: each, problem: hashMismatch(each) })
@@ -35,9 +34,11 @@ export async function checkDataDir(dataDir: string, storage_url?: string): Promi
   }
 }
 
-/** Reads every object once, into a folder of its own. */
-async function checkStorage(files: OwnedFile[], storage_url: string) {
-  const scratch = await mkdtemp(path.join(os.tmpdir(), 'tunery-check-'))
+/** Reads every object once, into a folder of its own on the disk of the data folder. */
+async function checkStorage(dataDir: string, files: OwnedFile[], storage_url: string) {
+  const fetching = path.join(dataDir, 'fetching')
+  await mkdir(fetching, { recursive: true, mode: 0o700 })
+  const scratch = await mkdtemp(path.join(fetching, 'check-'))
   const problems: { file: OwnedFile; problem: string }[] = []
   try {
     await withStorage(scratch, storage_url, async ({ artifacts }) => {
