@@ -50,11 +50,13 @@ export function createScaling(options: Options): ScalingService {
 
   async function toResponse(deployment: { id: string; name: string }): Promise<Scaling> {
     const row = await store.find(db, deployment.id)
+    const decisions = row ? await store.decisions(db, deployment.id, shown) : []
+    const instance_types = await (await places()).classes()
+    // From here on without waiting: a replica may end at any time.
     const state = row && running()?.state(deployment.id)
     const policy = row && ScalingPolicy.parse(JSON.parse(row.policy_json))
     const replicas = state?.replicas ?? []
     const count = (wanted: string) => replicas.filter((each) => each.state() === wanted).length
-    const decisions = row ? await store.decisions(db, deployment.id, shown) : []
     return {
       model: deployment.name,
       scaling: policy ? { ...policy, target_gpu_utilization: policy.target_gpu_utilization ?? null } : null,
@@ -88,7 +90,7 @@ export function createScaling(options: Options): ScalingService {
         waiting,
         server,
       })),
-      instance_types: await (await places()).classes(),
+      instance_types,
     }
   }
 
