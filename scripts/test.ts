@@ -17,7 +17,7 @@ interface Suite {
   exclusive?: boolean
   /** Prints no summary of tests: its exit status says everything. */
   check?: boolean
-  /** Runs on Postgres: skipped where there is none. */
+  /** Runs on Postgres. */
   postgres?: boolean
 }
 
@@ -74,28 +74,43 @@ function suitesOf(full: boolean): Suite[] {
     args: ['-q', '--durations=8', '-n', '2', '--dist', 'loadfile'],
     exclusive: true,
   }
-  const files = find('tests/{service,process,soak,browser}/**/*.test.ts')
-  const onPostgres = find('tests/service/**/*.test.ts')
-    .filter((file) => full || !withoutDatabase.includes(path.basename(file, '.test.ts')))
-    .map((file) => ({ ...fileSuite(file), name: `${file} on Postgres`, postgres: true }))
+  const files = find('tests/{service,process,soak,browser}/**/*.test.ts').filter(
+    (file) => full || !postgres || !onPostgresAlone.includes(nameOf(file)),
+  )
+  const onPostgres = !postgres
+    ? []
+    : find('tests/service/**/*.test.ts')
+        .filter((file) => full || !onSqliteAlone.includes(nameOf(file)))
+        .map((file) => ({ ...fileSuite(file), name: `${file} on Postgres`, postgres: true }))
   const exclusive = alone.filter((file) => full || !isFull(file))
   return [trainer, unit, ...[...exclusive, ...files.filter(shared)].map(fileSuite), ...onPostgres]
 }
-/** Service tests of what the database has no part in: `npm test` runs them on SQLite alone. */
-const withoutDatabase = [
+/** Service tests of what the database has no part in, or of SQLite's: `npm test` runs them on SQLite alone. */
+const onSqliteAlone = [
   'cli',
+  'database',
   'errors',
+  'export-cli',
   'export-push',
+  'formats',
   'hardening',
+  'hub-datasets',
+  'import-openai',
+  'isolation',
+  'limits',
   'mcp',
   'openapi',
   'sdk',
+  'sign-in-limits',
   'slow-clients',
   'upstream-guards',
   'validation',
   'web',
   'webhook-addresses',
 ]
+/** Service tests of several processes, and of moves between databases: where there is Postgres they run there alone. */
+const onPostgresAlone = ['migrate-data', 'servers', 'shared-limits', 'training-runs']
+const nameOf = (file: string) => path.basename(file, '.test.ts')
 
 const isFull = (file: string) => file.endsWith('.full.test.ts')
 const shared = (file: string) => !alone.includes(file)
@@ -142,6 +157,7 @@ async function findPostgres(): Promise<{ url: string; stop(): Promise<void> } | 
 const words = process.argv.slice(2)
 const full = words.includes('--full')
 const named = words.filter((word) => !word.startsWith('--'))
+const postgres = words.includes('--static') || named.length > 0 ? undefined : await findPostgres()
 const tests = words.includes('--static') ? [] : named.length > 0 ? named.map(fileSuite) : suitesOf(full)
 const all = named.length > 0 ? tests : [...checks, ...tests]
 // Suites run side by side: at the default priority a trainer would wait for every other suite.
@@ -154,10 +170,8 @@ const env: NodeJS.ProcessEnv = {
 const started = Date.now()
 const total: Outcome = { passed: 0, failed: 0, skipped: 0 }
 const failures: string[] = []
-const postgres = all.some((suite) => suite.postgres) ? await findPostgres() : undefined
 async function worker(suites: Suite[]): Promise<void> {
   for (let suite = suites.shift(); suite; suite = suites.shift()) {
-    if (suite.postgres && !postgres) continue
     const { passed, failed, skipped } = await run(suite, {
       ...env,
       ...(suite.postgres && { TEST_DATABASE_URL: postgres!.url }),

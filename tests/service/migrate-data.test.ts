@@ -24,6 +24,7 @@ import { checkDataDir } from '../../server/storage/backup/check.ts'
 import { restore } from '../../server/storage/backup/restore.ts'
 import { type Destination, moveInstallation } from '../../server/storage/migrate/migrate.ts'
 import { readTables, type Table } from '../../server/storage/migrate/tables.ts'
+import { full } from '../support/full.ts'
 import { newPostgresDatabase } from '../support/postgres.ts'
 
 const root = mkdtempSync(path.join(os.tmpdir(), 'tunery-move-test-'))
@@ -196,7 +197,7 @@ test(
   },
 )
 
-test('files move alone, from a folder to a storage and to another one', async () => {
+test('files move alone, from a folder to a storage and to another one', full, async () => {
   mkdirSync(folder('first'))
   mkdirSync(folder('second'))
   const first = `file://${folder('first')}`
@@ -245,29 +246,33 @@ test('what cannot be moved whole is refused, with what to do', async () => {
   assert.ok(existsSync(path.join(folder('y'), file!)))
 })
 
-test('a backup has what is in the storage alone, a check finds what is damaged there, a restore brings it back', async () => {
-  const [cold, storage] = [folder('cold'), `file://${folder('kept')}`]
-  mkdirSync(cold)
-  mkdirSync(folder('kept'))
-  await moveInstallation({ data_dir: here }, { storage_url: storage }, quiet)
-  copyFileSync(databaseFile(here), databaseFile(cold))
-  assert.deepEqual(await checkDataDir(cold, storage), [])
-  const { files } = await backUp(cold, folder('backup'), 'test', storage)
-  assert.equal(files.length, 1 + 40 * 4)
-  const object = path.join(folder('kept'), 'objects/models/models_0/adapter.gguf')
-  writeFileSync(object, 'other bytes')
-  rmSync(path.join(folder('kept'), 'objects/files/files_1'))
-  const problems = await checkDataDir(cold, storage)
-  assert.equal(problems.length, 2, problems.join('\n'))
-  assert.match(problems.join('\n'), /models_0\/adapter\.gguf .* damaged/)
-  assert.match(problems.join('\n'), /files\/files_1 .* missing/)
+test(
+  'a backup has what is in the storage alone, a check finds what is damaged there, a restore brings it back',
+  full,
+  async () => {
+    const [cold, storage] = [folder('cold'), `file://${folder('kept')}`]
+    mkdirSync(cold)
+    mkdirSync(folder('kept'))
+    await moveInstallation({ data_dir: here }, { storage_url: storage }, quiet)
+    copyFileSync(databaseFile(here), databaseFile(cold))
+    assert.deepEqual(await checkDataDir(cold, storage), [])
+    const { files } = await backUp(cold, folder('backup'), 'test', storage)
+    assert.equal(files.length, 1 + 40 * 4)
+    const object = path.join(folder('kept'), 'objects/models/models_0/adapter.gguf')
+    writeFileSync(object, 'other bytes')
+    rmSync(path.join(folder('kept'), 'objects/files/files_1'))
+    const problems = await checkDataDir(cold, storage)
+    assert.equal(problems.length, 2, problems.join('\n'))
+    assert.match(problems.join('\n'), /models_0\/adapter\.gguf .* damaged/)
+    assert.match(problems.join('\n'), /files\/files_1 .* missing/)
 
-  mkdirSync(folder('third'))
-  await restore(folder('backup'), folder('restored'), `file://${folder('third')}`)
-  assert.deepEqual(await checkDataDir(cold, `file://${folder('third')}`), [])
-})
+    mkdirSync(folder('third'))
+    await restore(folder('backup'), folder('restored'), `file://${folder('third')}`)
+    assert.deepEqual(await checkDataDir(cold, `file://${folder('third')}`), [])
+  },
+)
 
-test('the command that was killed goes on where it was', async () => {
+test('the command that was killed goes on where it was', full, async () => {
   const args = ['migrate-data', '--to-data-dir', folder('killed'), '--json']
   const env = { ...process.env, TUNERY_DATA_DIR: here }
   const run = (until: RegExp) =>

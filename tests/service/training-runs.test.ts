@@ -15,6 +15,7 @@ import { packTrainer } from '../../server/fine-tuning/ray/code-package.ts'
 import { gpuFor, resourcesFor } from '../../server/fine-tuning/ray/resources.ts'
 import { createSecrets } from '../../server/storage/secrets.ts'
 import { colourRows, until } from '../support/client.ts'
+import { full } from '../support/full.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
 
@@ -200,7 +201,9 @@ test('the program of a machine trains, reports, and ends with its run', async ()
   await until('its checkpoints to be removed', () => !existsSync(path.join(app.dataDir, 'runs', cancelled.id)))
 })
 
-test('a machine may report to another server than the one that follows its run', onPostgres, async () => {
+test('a machine may report to another server than the one that follows its run', {
+  skip: onPostgres.skip || full.skip,
+}, async () => {
   const second = await startApp(settings, { join: app })
   try {
     const run = await createRun({ epochs: 50, batch_size: 1 })
