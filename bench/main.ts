@@ -18,6 +18,7 @@ const benches: Record<string, [command: string, ...args: string[]]> = {
   batches: [process.execPath, 'bench/batches.ts'],
   tracing: [process.execPath, 'bench/tracing.ts'],
   autoscaler: [process.execPath, 'bench/autoscaler/main.ts'],
+  servers: [process.execPath, 'bench/scale/servers.ts'],
   streams: [process.execPath, 'bench/scale/streams.ts'],
   lists: [process.execPath, 'bench/scale/lists.ts'],
   'first-minute': [process.execPath, 'bench/first-minute.ts'],

@@ -10,8 +10,13 @@ import { setTimeout as sleep } from 'node:timers/promises'
 const root = path.resolve(import.meta.dirname, '../..')
 const noLimits = path.join(import.meta.dirname, 'no-limits.json')
 
-/** `quiet` throws its log away. */
-export async function startService(settings: Record<string, string> = {}, existingDir?: string, quiet = false) {
+/** `quiet` throws its log away. `sharedKey`: a key of another server on the same database, which makes no first key. */
+export async function startService(
+  settings: Record<string, string> = {},
+  existingDir?: string,
+  quiet = false,
+  sharedKey?: string,
+) {
   const dataDir = existingDir ?? mkdtempSync(path.join(os.tmpdir(), 'tunery-bench-data-'))
   const child = spawn(process.execPath, [path.join(root, 'server/main.ts')], {
     cwd: root,
@@ -35,8 +40,8 @@ export async function startService(settings: Record<string, string> = {}, existi
   }
   const { url } = JSON.parse(readFileSync(path.join(dataDir, 'server.json'), 'utf8')) as { url: string }
   const keyFile = path.join(dataDir, 'first-key.txt')
-  if (!existsSync(keyFile)) throw new Error('the service wrote no first key')
-  const key = readFileSync(keyFile, 'utf8').trim()
+  if (!sharedKey && !existsSync(keyFile)) throw new Error('the service wrote no first key')
+  const key = sharedKey ?? readFileSync(keyFile, 'utf8').trim()
   // biome-ignore lint/suspicious/noExplicitAny: a benchmark reads whatever shape it requests
   const api = async (method: string, route: string, body?: unknown): Promise<any> => {
     const form = body instanceof FormData
