@@ -3,6 +3,7 @@
 import { statSync } from 'node:fs'
 import { rename, rm } from 'node:fs/promises'
 import type { Logger } from 'pino'
+import type { Servers } from '../cluster/servers.ts'
 import type { Db } from '../db/open.ts'
 import { type Claim, LeaseLost, type Queue } from '../queue/queue.ts'
 import { createRetryPolicy, linearDelay } from '../queue/retry-policy.ts'
@@ -26,6 +27,7 @@ const expansionAllowance_bytes = 64e6
 export interface PrepareWork {
   db: Db
   queue: Queue
+  servers: Pick<Servers, 'list'>
   artifacts: Artifacts
   dataDir: string
   max_rows: number
@@ -40,6 +42,9 @@ export interface PrepareWork {
   /** Wakes the requests that wait for a dataset. */
   notifyPrepared(id: string): void
 }
+
+/** When work that is another server's may be claimed again. */
+const retry_ms = 500
 
 export async function prepareDataset(work: PrepareWork, claim: Claim, stopping: AbortSignal): Promise<void> {
   const deleted = work.deletionSignal(claim.ref)
@@ -57,6 +62,7 @@ export async function prepareDataset(work: PrepareWork, claim: Claim, stopping: 
 
 async function prepare(work: PrepareWork, claim: Claim, signal: AbortSignal): Promise<void> {
   const dataset = await store.byId(work.db, claim.ref)
+  if (await isForAnother(work, dataset)) return await work.queue.defer(claim, Date.now() + retry_ms)
   const files = filesOf(work.dataDir, claim.ref, dataset?.format ?? 'jsonl')
   const result = dataset?.status === 'preparing' ? await read(work, claim, dataset, files, signal) : undefined
   if (result && 'retry_in_ms' in result) {
@@ -84,6 +90,13 @@ async function prepare(work: PrepareWork, claim: Claim, signal: AbortSignal): Pr
   })
   if (!valid) await rm(files.part, { force: true })
   work.notifyPrepared(claim.ref)
+}
+
+/** Whether another server that lives has the token of its download, which is kept in memory alone. */
+async function isForAnother({ queue, servers }: PrepareWork, dataset: store.DatasetRow | undefined): Promise<boolean> {
+  const owner = dataset?.hub_token_server
+  if (!owner || owner === queue.server) return false
+  return (await servers.list()).some(({ id }) => id === owner)
 }
 
 /** Requires twice the size of the files: the rows take about as much, and more if the files are compressed. */

@@ -233,6 +233,7 @@ export function createDatasets(options: Options): Datasets {
         rows_sha256: format === 'jsonl' ? sha256 : null,
         status: 'preparing' as const,
         check_json: '{}',
+        hub_token_server: hf_token ? queue.server : null,
         created_at: now(),
       }
       if (hf_token) hubTokens.set(id, hf_token)

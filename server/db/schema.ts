@@ -128,6 +128,8 @@ interface Datasets {
   status: 'preparing' | 'ready' | 'unreadable'
   /** Result of checking its rows, or why the file cannot be read. */
   check_json: string
+  /** The server that has the token for its download in memory. */
+  hub_token_server: string | null
   created_at: number
 }
 

@@ -86,6 +86,31 @@ test('a stream of events on one server has what happens on another, at once', on
   )
 })
 
+test('a dataset whose token one server has in memory is downloaded by that server', onPostgres, async () => {
+  const { db, owner } = first
+  const servers = [first, second].flatMap(({ services }) => Array.from({ length: 4 }, () => services.queue.server))
+  const ids = servers.map((_, index) => `ds_private_${index}`)
+  await db.transaction().execute(async (trx) => {
+    for (const [index, id] of ids.entries()) {
+      const about = { id, account_id: owner.account_id, name: 'private', description: '', format: 'jsonl' as const }
+      const none = { rows: 1, size_bytes: 1, sha256: '', status: 'preparing' as const, check_json: '{}' }
+      await trx
+        .insertInto('datasets')
+        .values({ ...about, ...none, created_at: Date.now(), hub_token_server: servers[index]! })
+        .execute()
+      await first.services.queue.enqueue(trx, 'dataset', id)
+    }
+  })
+  first.services.queue.wake()
+  // Their files are missing, so the server that tries one keeps the lease until it expires.
+  for (const [index, id] of ids.entries())
+    await until('the right server to try', async () => {
+      const entry = await db.selectFrom('queue_entries').selectAll().where('ref', '=', id).executeTakeFirstOrThrow()
+      return entry.worker?.startsWith(`${servers[index]}/`)
+    })
+  for (const id of ids) await first.api('DELETE', `/datasets/${id}`)
+})
+
 test('a key that one server revokes is refused by another', onPostgres, async () => {
   const made = (await first.api('POST', '/keys', { name: 'short' })).body
   const use = (app: TestApp) =>
