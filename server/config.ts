@@ -318,7 +318,8 @@ const settings = {
   gpu: setting(z.enum(['auto', 'cuda', 'vulkan', 'none']), 'auto', 'GPU build of the engine that set-up installs.'),
   database_url: optional(
     text,
-    'Postgres to use instead of SQLite: postgres://user:password@host/database. In trial: backups are those of Postgres.',
+    'Postgres to use instead of SQLite, by one or several servers: postgres://user:password@host/database. Its backups are ' +
+      'Postgres’ own.',
   ),
   redis_url: optional(
     redisUrl,
