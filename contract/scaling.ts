@@ -58,7 +58,10 @@ export const ScalingRequest = z.strictObject({
     .min(1)
     .max(100)
     .optional()
-    .describe('What a replica runs on: `cpu`, or the class of a GPU of this machine. Default: a GPU if there is one.'),
+    .describe(
+      'What a replica runs on: `cpu`, the class of a GPU of this machine, or `ray`, cores of the Ray cluster. Default: a ' +
+        'GPU of this machine if there is one.',
+    ),
 })
 export type ScalingRequest = z.infer<typeof ScalingRequest>
 
@@ -67,7 +70,7 @@ export const Replica = z.object({
   state: z
     .enum(['starting', 'ready', 'draining'])
     .describe('`starting`: it loads and is verified. `draining`: it ends its requests and takes no more.'),
-  place: z.string().describe('Such as `cores 0-3` or `GPU 0`.'),
+  place: z.string().describe('Such as `cores 0-3`, `GPU 0`, or the address of a machine of the Ray cluster.'),
   started_at: Time,
   ready_at: Time.nullable(),
   in_flight: z.int(),
@@ -113,7 +116,9 @@ export const Scaling = z.object({
   decisions: z.array(ScalingDecision).describe('The last 100 changes, newest first.'),
   instance_types: z
     .array(z.object({ name: z.string(), places: z.int(), free: z.int() }))
-    .describe('The classes of this machine, and how many replicas each has room for.'),
+    .describe(
+      'The classes of this machine, and how many replicas each has room for. Of `ray`: how many a deployment may have.',
+    ),
 })
 export type Scaling = z.infer<typeof Scaling>
 

@@ -345,7 +345,8 @@ const settings = {
   ),
   ray_address: optional(
     z.url({ protocol: /^https?$/ }),
-    'Ray cluster that trains instead of this machine: the address of its dashboard, such as http://head:8265.',
+    'Ray cluster that trains instead of this machine, and runs replicas of deployments: the address of its dashboard, ' +
+      'such as http://head:8265.',
   ),
   ray_token: optional(text, 'Token of that cluster (RAY_AUTH_MODE=token).'),
   ray_service_url: optional(
@@ -370,6 +371,12 @@ const settings = {
     'Kinds of GPU in the cluster with their memory in MB, comma-separated: A10G=22500,H100=80000, by Ray’s names of ' +
       'accelerator types, or any=80000. A job asks for the smallest that has room for it. Empty: jobs train on cores.',
   ),
+  ray_serve_port: setting(
+    wholeNumber(1, 65_535),
+    '8000',
+    'Port of Ray Serve on the cluster’s machines, if this service is the first that uses it there.',
+  ),
+  ray_node: setting(text, 'node', 'Node.js 24 on the cluster’s machines, for replicas of deployments.'),
   webhook_allow: optional(
     text,
     'Private networks that webhooks may reach, as comma-separated CIDR[:port]; IPv6 as [::1]/128:80.',

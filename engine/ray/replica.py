@@ -1,6 +1,7 @@
 """A replica of Ray Serve that starts the engine as its child, and passes requests on to it, answers streamed.
 
-It takes requests only when the engine has loaded the files that it was told, each compared by its hash.
+It takes requests only when the engine has loaded the files that it was told, each compared by its hash, and answers with
+the weights that were asked for.
 """
 
 import asyncio
@@ -26,8 +27,18 @@ HOP_HEADERS = {"connection", "keep-alive", "transfer-encoding", "content-length"
 
 @serve.deployment(name="Engine")
 class Engine:
-    def __init__(self, base: dict, adapters: list[dict], threads: int, node: str, token_sha256: str) -> None:
+    def __init__(
+        self,
+        base: dict,
+        adapters: list[dict],
+        threads: int,
+        node: str,
+        token_sha256: str,
+        files_token: str | None = None,
+        weights: str | None = None,
+    ) -> None:
         self._base, self._adapters, self._token_sha256 = base, adapters, token_sha256
+        self._files_token, self._weights = files_token, weights
         self._threads, self._node = threads, node
         self._folder = Path(tempfile.mkdtemp(prefix="tunery-engine-"))
         self._started: asyncio.Task | None = None
@@ -59,9 +70,35 @@ class Engine:
             "http://engine", connector=aiohttp.UnixConnector(str(socket), limit=0), timeout=timeout
         )
 
+        if self._weights is not None:
+            await asyncio.wait_for(self._verify(), START_SECONDS)
+
+    async def _verify(self) -> None:
+        """What the engine says that it has in memory must be what was asked for."""
+        model = (self._adapters or [self._base])[-1]["name"]
+        questions = [("completions", {"prompt": "a", "max_tokens": 1}), ("embeddings", {"input": ["a"]})]
+        while True:
+            for path, fields in questions:
+                async with self._session.post(f"/v1/{path}", json={"model": model, **fields}) as answer:
+                    text, weights = await answer.text(), answer.headers.get("x-weights", "")
+                if answer.status != 400:
+                    break
+            if answer.status != 200:
+                raise RuntimeError(f"the engine does not answer with the model: {text[:300]}")
+            if "sha256:pending" not in weights:
+                break
+            await asyncio.sleep(0.05)
+        if weights != self._weights:
+            raise RuntimeError(f"the engine has {weights} in place of {self._weights}")
+
     async def _fetch(self, index: int, file: dict) -> Path:
         target, digest = self._folder / f"{index}.gguf", hashlib.sha256()
-        async with aiohttp.ClientSession() as session, session.get(file["url"]) as answer:
+        headers = {"authorization": f"Bearer {self._files_token}"} if self._files_token else {}
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=300)
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.get(file["url"], headers=headers) as answer,
+        ):
             answer.raise_for_status()
             with target.open("wb") as output:
                 async for chunk in answer.content.iter_chunked(CHUNK_BYTES):
@@ -118,4 +155,5 @@ class Engine:
 
 def build(args: dict):
     """The application of the arguments that `engineApplication` (server/ray/engine-application.ts) writes."""
-    return Engine.bind(args["base"], args["adapters"], args["threads"], args["node"], args["token_sha256"])
+    names = ("base", "adapters", "threads", "node", "token_sha256", "files_token", "weights")
+    return Engine.bind(**{name: args[name] for name in names if name in args})

@@ -3050,7 +3050,7 @@ export interface ScalingRequestInput {
   model?: string
   scaling: ScalingPolicyInput
   /**
-   * What a replica runs on: `cpu`, or the class of a GPU of this machine. Default: a GPU if there is one.
+   * What a replica runs on: `cpu`, the class of a GPU of this machine, or `ray`, cores of the Ray cluster. Default: a GPU of this machine if there is one.
    */
   instance_type?: string
 }
@@ -3130,7 +3130,7 @@ export interface Scaling {
    */
   decisions: ScalingDecision[]
   /**
-   * The classes of this machine, and how many replicas each has room for.
+   * The classes of this machine, and how many replicas each has room for. Of `ray`: how many a deployment may have.
    */
   instance_types: {
     name: string
@@ -3145,7 +3145,7 @@ export interface Replica {
    */
   state: 'starting' | 'ready' | 'draining'
   /**
-   * Such as `cores 0-3` or `GPU 0`.
+   * Such as `cores 0-3`, `GPU 0`, or the address of a machine of the Ray cluster.
    */
   place: string
   started_at: Time

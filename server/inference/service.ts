@@ -19,7 +19,7 @@ import type { MergedAdapters } from './merged-adapters/manager.ts'
 import type { PoolResponse } from './replicas/pool.ts'
 import type { Pools } from './replicas/pools.ts'
 import type { Target } from './replicas/replica.ts'
-import type { ReplicaSet } from './replicas/replica-set.ts'
+import type { ServingSet } from './replicas/replica-set.ts'
 
 /** An inference operation and its path below the base URL. */
 export interface Operation {
@@ -70,9 +70,9 @@ export interface Inference {
    */
   load(target: Target, deployment_id?: string): Promise<void>
   /** The replicas of a deployment that has its own. */
-  replicaSet(deployment_id: string): ReplicaSet | undefined
+  replicaSet(deployment_id: string): ServingSet | undefined
   /** Registers where they are looked up. */
-  setReplicaSets(find: (deployment_id: string) => ReplicaSet | undefined): void
+  setReplicaSets(find: (deployment_id: string) => ServingSet | undefined): void
   /** Compares the served model with its training. Throws model_disagrees if they differ. */
   requireVerified(account_id: string, model: string): Promise<void>
   /** The id of the model that a name stands for now. Throws what `target` throws. */
@@ -112,7 +112,7 @@ export function createInference({
   /** Usage lookups still pending for disconnected clients. */
   const pendingUsage = new Set<Promise<void>>()
   const resolver = createResolver({ hub, models, pools, changes })
-  let replicaSet: (deployment_id: string) => ReplicaSet | undefined = () => undefined
+  let replicaSet: (deployment_id: string) => ServingSet | undefined = () => undefined
   const journal: Pick<Usage, 'record'> = {
     record(record) {
       usage.record(record)

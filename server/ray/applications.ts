@@ -11,6 +11,22 @@ export type Application = { name: string; route_prefix: string } & Record<string
 /** Names of our applications begin so; all others belong to somebody else. */
 export const ownPrefix = 'tunery-'
 
+const Deployment = z.looseObject({
+  message: z.string(),
+  target_num_replicas: z.number().nullish(),
+  replicas: z
+    .array(
+      z.looseObject({
+        replica_id: z.string(),
+        state: z.string(),
+        node_ip: z.string().nullish(),
+        start_time_s: z.number().nullish(),
+      }),
+    )
+    .nullish(),
+  autoscaling_detail: z.looseObject({ decisions: z.array(z.looseObject({ reason: z.string() })).nullish() }).nullish(),
+})
+
 const Details = z.looseObject({
   proxy_location: z.string().nullish(),
   http_options: z.record(z.string(), z.unknown()).nullish(),
@@ -23,7 +39,7 @@ const Details = z.looseObject({
       status: z.string(),
       message: z.string(),
       route_prefix: z.string().nullish(),
-      deployments: z.record(z.string(), z.looseObject({ message: z.string() })),
+      deployments: z.record(z.string(), Deployment),
       deployed_app_config: z.looseObject({ name: z.string() }).nullish(),
     }),
   ),
@@ -35,6 +51,11 @@ export interface ApplicationState {
   status: string
   message: string
   config: Record<string, unknown> | undefined
+  /** How many replicas Serve wants, and those that it has: STARTING, UPDATING, RECOVERING, RUNNING, STOPPING. */
+  target_replicas: number
+  replicas: { id: string; state: string; node: string; started_at: number | null }[]
+  /** Why Serve wants so many, where it says it. */
+  reason: string | null
 }
 
 export interface Serve {
@@ -78,7 +99,23 @@ export function createServe(ray: RayClient, lock: WriterLock, { http, proxy_loca
             // The application's message only names the deployments; theirs have the cause.
             const causes = Object.values(deployments).map((each) => each.message)
             const messages = [message, ...causes].filter(Boolean).join('\n')
-            return [name, { status, message: messages, config: deployed_app_config ?? undefined }]
+            const all = Object.values(deployments)
+            const state: ApplicationState = {
+              status,
+              message: messages,
+              config: deployed_app_config ?? undefined,
+              target_replicas: all.reduce((sum, each) => sum + (each.target_num_replicas ?? 0), 0),
+              replicas: all.flatMap((each) =>
+                (each.replicas ?? []).map(({ replica_id, state, node_ip, start_time_s }) => ({
+                  id: replica_id,
+                  state,
+                  node: node_ip ?? 'unknown',
+                  started_at: start_time_s ? Math.round(start_time_s * 1000) : null,
+                })),
+              ),
+              reason: all.flatMap((each) => each.autoscaling_detail?.decisions?.at(-1)?.reason ?? [])[0] ?? null,
+            }
+            return [name, state]
           }),
       )
     },

@@ -49,6 +49,12 @@ export interface EngineApplication {
   node: string
   /** What requests must bring; only its hash goes to the cluster. */
   token: string
+  /** What opens the files. */
+  files_token?: string
+  /** The header x-weights that a replica's engine must answer with before it takes requests. */
+  weights?: string
+  /** When it was first written, in milliseconds. */
+  written_at?: number
 }
 
 export const routeOf = (id: string) => `/${ownPrefix}${id}`
@@ -66,6 +72,9 @@ export function engineApplication({ id, working_dir, policy, ...app }: EngineApp
       threads: app.cores,
       node: app.node,
       token_sha256: createHash('sha256').update(app.token).digest('hex'),
+      ...(app.files_token !== undefined && { files_token: app.files_token }),
+      ...(app.weights !== undefined && { weights: app.weights }),
+      ...(app.written_at !== undefined && { written_at: app.written_at }),
     },
     deployments: [
       {

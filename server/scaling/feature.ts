@@ -4,10 +4,11 @@ import type { Deployments } from '../deployments/index.ts'
 import type { Context, Feature } from '../feature.ts'
 import type { TunedModels } from '../fine-tuning/index.ts'
 import { createReplicaVerification, type Inference, type OwnReplica } from '../inference/index.ts'
+import type { Secrets } from '../storage/secrets.ts'
 import type { Controller } from './controller.ts'
 import type { Places } from './places.ts'
 import { scalingRoutes } from './routes.ts'
-import { createScaling, recordDecision } from './service.ts'
+import { configuredIn, createScaling, recordDecision } from './service.ts'
 import * as store from './store.ts'
 
 interface Needs {
@@ -15,13 +16,14 @@ interface Needs {
   inference: Inference
   models: TunedModels
   engine: { yieldsToo(engine: OwnReplica['engine']): () => void }
+  secrets: Secrets
 }
 
 /** Replicas of deployments. Nothing of it is loaded before the first deployment scales. */
-export function createScalingFeature(
+export async function createScalingFeature(
   context: Context,
-  { deployments, inference, models, engine }: Needs,
-): Feature & { close(): Promise<void> } {
+  { deployments, inference, models, engine, secrets }: Needs,
+): Promise<Feature & { close(): Promise<void> }> {
   const { config, db, servers, notifications, metrics, artifacts, dataDir, log, now } = context
   let places: Promise<Places> | undefined
   let loading: Promise<Controller> | undefined
@@ -65,11 +67,24 @@ export function createScalingFeature(
     return loading
   }
 
+  const ray = config.ray_address
+    ? await (await import('./ray/index.ts')).createRayScaling(context, {
+        deployments,
+        inference,
+        models,
+        secrets,
+        configured: (instance_type) => configuredIn(db, deployments, instance_type),
+        record: recordDecision(db, servers.id),
+      })
+    : undefined
   const running = () => controller
-  inference.setReplicaSets((deployment_id) => controller?.replicaSet(deployment_id))
+  inference.setReplicaSets(
+    (deployment_id) => controller?.replicaSet(deployment_id) ?? ray?.serving.servingSet(deployment_id),
+  )
   deployments.onDeleted(async (trx, deployment_id) => {
     await store.remove(trx, deployment_id)
     controller?.remove(deployment_id)
+    ray?.serving.remove(deployment_id)
   })
   const scaling = createScaling({
     db,
@@ -77,6 +92,8 @@ export function createScalingFeature(
     inference,
     controller: loadController,
     running,
+    ray: ray?.serving,
+    log,
     places: loadPlaces,
     now,
   })
@@ -92,14 +109,17 @@ export function createScalingFeature(
   })
 
   return {
-    mount: (app) => scalingRoutes(app, scaling),
+    mount(app) {
+      scalingRoutes(app, scaling)
+      ray?.mount(app)
+    },
     async start() {
       const refresh = () =>
         scaling.refresh().catch((error) => log.warn({ err: error }, 'the scaling of deployments was not read'))
       await refresh()
       // Another server process may have changed what this one scales, or which model a name serves.
       if (config.database_url) notifications.on('account', () => void refresh())
-      return []
+      return ray ? [ray.serving.start()] : []
     },
     close: async () => controller?.close(),
   }

@@ -1,5 +1,6 @@
+import type { Logger } from 'pino'
 import { ApiError } from '../../contract/errors.ts'
-import { type Scaling, ScalingPolicy, type ScalingRequest } from '../../contract/scaling.ts'
+import { replicasMax, type Scaling, ScalingPolicy, type ScalingRequest } from '../../contract/scaling.ts'
 import { newId } from '../../lib/ids.ts'
 import { isoTime } from '../../lib/utc-day.ts'
 import type { Db } from '../db/open.ts'
@@ -8,6 +9,7 @@ import { type AccountActor, recordAuditEntry } from '../events/audit.ts'
 import type { Inference } from '../inference/index.ts'
 import type { Controller, Decision, ScaledDeployment } from './controller.ts'
 import type { Places } from './places.ts'
+import type { RayServing, RayState } from './ray/serving.ts'
 import * as store from './store.ts'
 
 /** Decisions that are kept of a deployment, and that are shown. */
@@ -30,19 +32,40 @@ interface Options {
   /** The controller, if anything scales. */
   running: () => Controller | undefined
   places: () => Promise<Places>
+  /** Undefined without a Ray cluster. */
+  ray: RayServing | undefined
   now: () => number
+  log: Logger
 }
 
+/** The instance type of replicas on cores of a Ray cluster. */
+const rayType = 'ray'
+
 export function createScaling(options: Options): ScalingService {
-  const { db, deployments, inference, controller, running, places, now } = options
+  const { db, deployments, inference, controller, running, places, ray, now, log } = options
+
+  async function instanceTypes() {
+    const classes = await (await places()).classes()
+    if (!ray) return classes
+    const taken = ray.ids().reduce((sum, id) => sum + (ray.state(id)?.replicas.length ?? 0), 0)
+    return [...classes, { name: rayType, places: replicasMax, free: Math.max(0, replicasMax - taken) }]
+  }
 
   async function requireClass(requested: string | undefined): Promise<string> {
-    const classes = await (await places()).classes()
+    if (requested === rayType && !ray)
+      throw new ApiError(
+        'invalid_request',
+        "'instance_type' is 'ray', but no Ray cluster is set (TUNERY_RAY_ADDRESS).",
+        {
+          param: 'instance_type',
+        },
+      )
+    const classes = await instanceTypes()
     const name = requested ?? classes[0]!.name
     if (classes.some((each) => each.name === name)) return name
     throw new ApiError(
       'invalid_request',
-      `'instance_type' is '${name}', which this machine does not have. It has: ` +
+      `'instance_type' is '${name}', which this machine does not have. There is: ` +
         `${classes.map((each) => each.name).join(', ')}.`,
       { param: 'instance_type' },
     )
@@ -51,12 +74,28 @@ export function createScaling(options: Options): ScalingService {
   async function toResponse(deployment: { id: string; name: string }): Promise<Scaling> {
     const row = await store.find(db, deployment.id)
     const decisions = row ? await store.decisions(db, deployment.id, shown) : []
-    const instance_types = await (await places()).classes()
+    const instance_types = await instanceTypes()
     // From here on without waiting: a replica may end at any time.
-    const state = row && running()?.state(deployment.id)
+    const local = row && running()?.state(deployment.id)
+    const state = local ?? (row && ray?.state(deployment.id))
     const policy = row && ScalingPolicy.parse(JSON.parse(row.policy_json))
-    const replicas = state?.replicas ?? []
-    const count = (wanted: string) => replicas.filter((each) => each.state() === wanted).length
+    const items: Scaling['replicas']['items'] = local
+      ? local.replicas.map((each) => ({
+          id: each.id,
+          state: each.state() as 'starting' | 'ready' | 'draining',
+          place: each.placement.name,
+          started_at: isoTime(each.started_at),
+          ready_at: isoTime(each.ready_at() ?? null),
+          in_flight: each.inFlight,
+        }))
+      : ((state as RayState | undefined)?.replicas.map((each) => ({
+          ...each,
+          started_at: isoTime(each.started_at ?? now()),
+          ready_at: null,
+          // Known to Serve alone.
+          in_flight: 0,
+        })) ?? [])
+    const count = (wanted: string) => items.filter((each) => each.state === wanted).length
     return {
       model: deployment.name,
       scaling: policy ? { ...policy, target_gpu_utilization: policy.target_gpu_utilization ?? null } : null,
@@ -66,20 +105,13 @@ export function createScaling(options: Options): ScalingService {
         ready: count('ready'),
         starting: count('starting'),
         draining: count('draining'),
-        items: replicas.map((each) => ({
-          id: each.id,
-          state: each.state() as 'starting' | 'ready' | 'draining',
-          place: each.placement.name,
-          started_at: isoTime(each.started_at),
-          ready_at: isoTime(each.ready_at() ?? null),
-          in_flight: each.inFlight,
-        })),
+        items,
       },
       in_flight: state?.in_flight ?? 0,
       waiting: state?.waiting ?? 0,
-      utilization: state?.utilization ?? null,
+      utilization: local?.utilization ?? null,
       reason: state?.reason ?? null,
-      limit: state?.limit ?? null,
+      limit: local?.limit ?? null,
       error: state?.error ?? null,
       decisions: decisions.map(({ created_at, from_replicas, to_replicas, reason, in_flight, waiting, server }) => ({
         at: isoTime(created_at),
@@ -94,16 +126,16 @@ export function createScaling(options: Options): ScalingService {
     }
   }
 
-  const scaled = (
-    row: store.ScalingRow,
-    { id, account_id, name }: Omit<ScaledDeployment, 'policy' | 'instance_type'>,
-  ) => ({
-    id,
-    account_id,
-    name,
-    policy: ScalingPolicy.parse(JSON.parse(row.policy_json)),
-    instance_type: row.instance_type,
-  })
+  /** Lets the one that the instance type names serve a deployment, and not the other. */
+  async function apply(deployment: ScaledDeployment): Promise<void> {
+    if (deployment.instance_type === rayType && ray) {
+      running()?.remove(deployment.id)
+      ray.set(deployment)
+      return
+    }
+    if (ray?.ids().includes(deployment.id)) ray.remove(deployment.id)
+    ;(await controller()).set(deployment)
+  }
 
   return {
     async put(by, name, { model, scaling, instance_type }) {
@@ -127,6 +159,8 @@ export function createScaling(options: Options): ScalingService {
         instance_type: await requireClass(instance_type),
         updated_at: now(),
       }
+      // Before it is stored: a cluster that is away changes nothing.
+      if (row.instance_type === rayType) await ray!.write(scaled(row, deployment))
       await db.transaction().execute(async (trx) => {
         if (!(await trx.selectFrom('deployments').select('id').where('id', '=', deployment.id).executeTakeFirst()))
           throw new ApiError('deployment_not_found', `The deployment '${name}' was deleted in the meantime.`)
@@ -134,7 +168,7 @@ export function createScaling(options: Options): ScalingService {
         const details = { name, instance_type: row.instance_type, ...scaling }
         await recordAuditEntry(trx, by, 'scaling.changed', deployment.id, details, now())
       })
-      ;(await controller()).set(scaled(row, deployment))
+      await apply(scaled(row, deployment))
       await inference.aliasesChanged(by.account_id)
       return toResponse(deployment)
     },
@@ -149,24 +183,60 @@ export function createScaling(options: Options): ScalingService {
         await recordAuditEntry(trx, by, 'scaling.removed', id, { name }, now())
       })
       running()?.remove(id)
+      if (ray?.ids().includes(id)) ray.remove(id)
       await inference.aliasesChanged(by.account_id)
       return { id, deleted: true }
     },
 
     async refresh() {
       const rows = await store.listAll(db)
-      if (rows.length === 0 && !running()) return
-      const { set, remove, ids } = await controller()
-      const known = new Set(ids())
+      const known = new Set(running()?.ids() ?? [])
+      const knownInRay = new Set(ray?.ids() ?? [])
       for (const row of rows) {
         const deployment = await deployments.byId(row.deployment_id)
         if (!deployment) continue
+        if (row.instance_type === rayType && !ray) {
+          log.warn(
+            { deployment: row.deployment_id },
+            'it scales on Ray, and TUNERY_RAY_ADDRESS is not set: the engine of this machine serves it',
+          )
+          continue
+        }
         known.delete(row.deployment_id)
-        set(scaled(row, deployment))
+        knownInRay.delete(row.deployment_id)
+        await apply(scaled(row, deployment))
       }
-      for (const id of known) remove(id)
+      for (const id of known) running()?.remove(id)
+      for (const id of knownInRay) ray?.remove(id)
     },
   }
+}
+
+const scaled = (
+  row: store.ScalingRow,
+  { id, account_id, name }: Pick<ScaledDeployment, 'id' | 'account_id' | 'name'>,
+) => ({
+  id,
+  account_id,
+  name,
+  policy: ScalingPolicy.parse(JSON.parse(row.policy_json)),
+  instance_type: row.instance_type,
+})
+
+/** The deployments that scale on an instance type. */
+export async function configuredIn(
+  db: Db,
+  deployments: Pick<Deployments, 'byId'>,
+  instance_type: string,
+): Promise<ScaledDeployment[]> {
+  const rows = (await store.listAll(db)).filter((row) => row.instance_type === instance_type)
+  const found = await Promise.all(
+    rows.map(async (row) => {
+      const deployment = await deployments.byId(row.deployment_id)
+      return deployment ? [scaled(row, deployment)] : []
+    }),
+  )
+  return found.flat()
 }
 
 /** Stores a decision of this server process. */

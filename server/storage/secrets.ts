@@ -1,5 +1,5 @@
 // Encryption at rest for secrets that must be readable again: webhook secrets, and stored answers with a new API key.
-import { createCipheriv, createDecipheriv, createHash, randomBytes } from 'node:crypto'
+import { createCipheriv, createDecipheriv, createHash, createHmac, randomBytes } from 'node:crypto'
 import { readOrCreateKey } from './key-file.ts'
 
 export interface Secrets {
@@ -9,6 +9,8 @@ export interface Secrets {
   encrypt(text: string, context: string): string
   /** Throws if the text was encrypted with another key or context, or was changed. */
   decrypt(sealed: string, context: string): string
+  /** A token that belongs to `context`: the same on all servers with this key, and not to be guessed without it. */
+  derive(context: string): string
 }
 
 const cipher = 'aes-256-gcm'
@@ -21,6 +23,7 @@ export function createSecrets(file: string): Secrets {
   const keyId = createHash('sha256').update('name').update(key).digest('hex').slice(0, 8)
   return {
     keyId,
+    derive: (context) => createHmac('sha256', key).update('derive ').update(context).digest('base64url'),
     encrypt(text, context) {
       const nonce = randomBytes(nonceBytes)
       const sealing = createCipheriv(cipher, key, nonce).setAAD(Buffer.from(context))

@@ -29,6 +29,8 @@ export interface RayCluster {
   token: string | undefined
   /** Starts the head, or starts it anew on the same ports: it knows nothing of before. */
   startHead(): Promise<RayNode>
+  /** SIGKILL for the head that was started last. */
+  killHead(): Promise<void>
   addNode(resources?: { cpus?: number; custom?: Record<string, number> }): Promise<RayNode>
   /** Ids of processes of a node, or of all, whose command line matches. */
   processes(command: RegExp, node?: RayNode): number[]
@@ -95,9 +97,11 @@ export async function startRay({ head_cpus = 0, token }: { head_cpus?: number; t
     return alive.map(({ raylet }) => raylet.nodeId)
   }
 
+  let current: RayNode | undefined
   const cluster: RayCluster = {
     url,
     token,
+    killHead: async () => current?.kill(),
     async startHead() {
       const head = await start(
         [
@@ -114,6 +118,7 @@ export async function startRay({ head_cpus = 0, token }: { head_cpus?: number; t
         head.started()
         return (await nodes()).length > 0
       })
+      current = head
       return head
     },
     async addNode({ cpus = 1, custom = {} } = {}) {

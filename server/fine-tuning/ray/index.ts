@@ -1,6 +1,5 @@
 // Training in a Ray cluster (TUNERY_RAY_ADDRESS). Loaded only where one is set.
 import { EventEmitter } from 'node:events'
-import os from 'node:os'
 import type { FastifyInstance } from 'fastify'
 import { runPeriodically } from '../../../lib/periodic.ts'
 import { day_ms } from '../../../lib/utc-day.ts'
@@ -8,6 +7,7 @@ import type { Config } from '../../config.ts'
 import type { Running } from '../../feature.ts'
 import { createRayClient, RayAway } from '../../ray/client.ts'
 import { createPackageUpload } from '../../ray/package.ts'
+import { listeningUrl } from '../../ray/service-url.ts'
 import type { Secrets } from '../../storage/secrets.ts'
 import { jobSpec } from '../spec.ts'
 import type { JobRow } from '../store.ts'
@@ -118,16 +118,4 @@ export function createRayTraining(work: FineTuningWork, config: Config, secrets:
       void tryToClear()
     },
   }
-}
-
-/** The address on which this server listens; of all addresses the first that other machines may reach. */
-function listeningUrl(app: FastifyInstance): string {
-  const address = app.server.address()
-  if (address === null || typeof address === 'string') throw new Error('the server does not listen yet')
-  const everywhere = address.address === '0.0.0.0' || address.address === '::'
-  const outside = Object.values(os.networkInterfaces())
-    .flat()
-    .find((each) => each && !each.internal && each.family === 'IPv4')?.address
-  const host = everywhere ? (outside ?? '127.0.0.1') : address.address
-  return `http://${host.includes(':') ? `[${host}]` : host}:${address.port}`
 }

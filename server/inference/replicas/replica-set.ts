@@ -13,23 +13,28 @@ export interface SetCounts {
   completed: number
 }
 
-export interface ReplicaSet {
+/** What serves one deployment alone: replicas on this machine, or in a cluster. */
+export interface ServingSet {
   /** All that have not ended, the oldest first. */
+  replicas(): readonly Pick<OwnReplica, 'state'>[]
+  run(request: ReplicaRequest, signal: AbortSignal): Promise<PoolResponse>
+  status(target: Target): ModelStatus
+  /** Loads and verifies a target ahead of its first request. Throws if it is not served. */
+  prepare(target: Target): Promise<void>
+  unload(target: Target): Promise<void>
+  /** Tokens of a request whose client left; undefined if no replica knows it. */
+  abortedUsage(request_id: string): Promise<TokenCounts | undefined>
+}
+
+export interface ReplicaSet extends ServingSet {
   replicas(): readonly OwnReplica[]
   /** Adds a replica that starts. It is removed when it ends. */
   add(replica: OwnReplica): void
   /** Call it when a replica may take requests. */
   dispatchWaiting(): void
-  run(request: ReplicaRequest, signal: AbortSignal): Promise<PoolResponse>
   counts(): SetCounts
-  status(target: Target): ModelStatus
-  /** Loads and verifies a target on each ready replica. Throws if one of them does not serve it. */
-  prepare(target: Target): Promise<void>
-  unload(target: Target): Promise<void>
   /** Requests that wait while no replica can come fail with this error. */
   refuseWaiting(error: Error): void
-  /** Tokens of a request whose client left; undefined if no replica knows it. */
-  abortedUsage(request_id: string): Promise<TokenCounts | undefined>
   /** Ends all replicas at once. */
   close(): Promise<void>
 }

@@ -1,0 +1,83 @@
+// Deployments on Ray Serve, put together from the settings.
+import type { FastifyInstance } from 'fastify'
+import type { Deployments } from '../../deployments/index.ts'
+import type { Context } from '../../feature.ts'
+import type { TunedModels } from '../../fine-tuning/index.ts'
+import type { Inference } from '../../inference/index.ts'
+import { createServe } from '../../ray/applications.ts'
+import { createRayClient } from '../../ray/client.ts'
+import { packEngine } from '../../ray/engine-application.ts'
+import { createPackageUpload } from '../../ray/package.ts'
+import { listeningUrl } from '../../ray/service-url.ts'
+import { createWriterLock } from '../../ray/writer-lock.ts'
+import type { Secrets } from '../../storage/secrets.ts'
+import type { Decision, ScaledDeployment } from '../controller.ts'
+import * as store from '../store.ts'
+import { createApplications } from './applications.ts'
+import { replicaRoutes } from './routes.ts'
+import { createRayServing, type RayServing, rayInstanceType } from './serving.ts'
+
+export interface RayScaling {
+  serving: RayServing
+  /** Mounts the route of the files. */
+  mount(app: FastifyInstance): void
+}
+
+interface Needs {
+  deployments: Pick<Deployments, 'byId'>
+  inference: Pick<Inference, 'target'>
+  models: Pick<TunedModels, 'expected'>
+  secrets: Pick<Secrets, 'derive'>
+  configured: (instance_type: string) => Promise<ScaledDeployment[]>
+  record: (decision: Decision) => Promise<void>
+}
+
+export async function createRayScaling(context: Context, needs: Needs): Promise<RayScaling> {
+  const { config, db, servers, artifacts, now, log } = context
+  const { deployments, inference, models, secrets, configured, record } = needs
+  const ray = createRayClient(config.ray_address!, config.ray_token)
+  const { id: installation } = await db.selectFrom('installation').select('id').executeTakeFirstOrThrow()
+  let app: FastifyInstance | undefined
+  const applications = createApplications({
+    installation,
+    models,
+    artifacts,
+    secrets,
+    engineCode: createPackageUpload(ray, packEngine),
+    serviceUrl: () => config.ray_service_url ?? config.public_url ?? listeningUrl(app!),
+    cores: config.replica_cores,
+    node: config.ray_node,
+    now,
+  })
+  const serving = createRayServing({
+    serve: createServe(ray, createWriterLock(config.database_url), {
+      http: { host: '0.0.0.0', port: config.ray_serve_port },
+      proxy_location: 'EveryNode',
+    }),
+    applications,
+    configured: () => configured(rayInstanceType),
+    deployments,
+    inference,
+    oncePer: servers.oncePer,
+    waiting_max: config.max_waiting,
+    record,
+    lastDecision: async (deployment_id) => (await store.decisions(db, deployment_id, 1))[0]?.to_replicas ?? 0,
+    now,
+    log,
+  })
+  return {
+    serving,
+    mount(instance) {
+      app = instance
+      replicaRoutes(instance, {
+        applications,
+        artifacts,
+        async filesFor(deployment_id, model) {
+          const deployment = await deployments.byId(deployment_id)
+          const target = deployment && (await inference.target(deployment.account_id, model).catch(() => undefined))
+          return target && (await applications.filesOf(target))
+        },
+      })
+    },
+  }
+}

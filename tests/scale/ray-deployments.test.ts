@@ -1,0 +1,216 @@
+// Deployments that scale on a real Ray Serve, through the API: requests by the gateway, to zero and back, another model for
+// the name, the head of the cluster killed and started anew, and somebody else's application beside ours.
+import assert from 'node:assert/strict'
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import os from 'node:os'
+import path from 'node:path'
+import { after, before, test } from 'node:test'
+import { freePort } from '../../bench/support/free-port.ts'
+import { createServe, type Serve } from '../../server/ray/applications.ts'
+import { createRayClient, type RayClient } from '../../server/ray/client.ts'
+import { createPackageUpload, packFolders } from '../../server/ray/package.ts'
+import { createWriterLock } from '../../server/ray/writer-lock.ts'
+import { until } from '../support/client.ts'
+import { type RayCluster, rayTest, startRay } from '../support/ray.ts'
+import { startApp, type TestApp } from '../support/service.ts'
+import { tiny } from '../support/tiny.ts'
+
+const scratch = mkdtempSync(path.join(os.tmpdir(), 'tunery-serve-'))
+const engines = /engine\/main\.ts/
+let cluster: RayCluster
+let ray: RayClient
+let serve: Serve
+let app: TestApp
+let model: string
+let port: number
+
+before(async () => {
+  if (rayTest.skip) return
+  cluster = await startRay({ head_cpus: 4 })
+  await cluster.startHead()
+  ray = createRayClient(cluster.url, undefined)
+  port = await freePort()
+  serve = createServe(ray, createWriterLock(undefined), {
+    http: { host: '0.0.0.0', port },
+    proxy_location: 'EveryNode',
+  })
+  app = await startApp({
+    TUNERY_RAY_ADDRESS: cluster.url,
+    TUNERY_RAY_SERVE_PORT: String(port),
+    TUNERY_RAY_NODE: process.execPath,
+    TUNERY_REPLICA_CORES: '1',
+    TUNERY_LOG_LEVEL: process.env.TEST_LOG ?? 'silent',
+  })
+  model = await app.colourModel()
+})
+after(async () => {
+  await app?.stop()
+  await cluster?.stop()
+  rmSync(scratch, { recursive: true, force: true })
+})
+
+const scaling = (more: object = {}) => ({
+  instance_type: 'ray',
+  scaling: { min_replicas: 1, max_replicas: 2, scale_up_cooldown: '1s', scale_down_cooldown: '10m', ...more },
+})
+const put = (body: object, name = 'colours') => app.api('PUT', `/deployments/${name}/scaling`, body)
+const get = async () => (await app.api('GET', '/deployments/colours/scaling')).body
+const ask = (name: string) =>
+  fetch(`${app.url}/chat/completions`, {
+    method: 'POST',
+    headers: { authorization: `Bearer ${app.key}`, 'content-type': 'application/json' },
+    body: JSON.stringify({
+      model: name,
+      messages: [{ role: 'user', content: 'code of red?' }],
+      temperature: 0,
+      max_tokens: 24,
+    }),
+  })
+const answer = async (name: string) => {
+  const response = await ask(name)
+  const body = (await response.json()) as { model: string; choices: { message: { content: string } }[] }
+  return {
+    status: response.status,
+    text: body.choices?.[0]?.message.content,
+    weights: response.headers.get('x-weights'),
+    timing: response.headers.get('server-timing') ?? '',
+    body,
+  }
+}
+const ours = async () => [...(await serve.own()).keys()]
+
+/** Somebody else's application, which no change of ours may touch. */
+async function deployTheirs(): Promise<void> {
+  mkdirSync(path.join(scratch, 'theirs'), { recursive: true })
+  writeFileSync(
+    path.join(scratch, 'theirs/hello.py'),
+    'from ray import serve\n\n@serve.deployment(ray_actor_options={"num_cpus": 0})\nclass Hello:\n' +
+      '    async def __call__(self, request):\n        return "hello"\n\napp = Hello.bind()\n',
+  )
+  const upload = createPackageUpload(ray, () =>
+    packFolders([{ folder: path.join(scratch, 'theirs'), patterns: ['*.py'], to: '' }]),
+  )
+  const working_dir = await upload()
+  await ray.putApplications({
+    proxy_location: 'EveryNode',
+    http_options: { host: '0.0.0.0', port },
+    applications: [{ name: 'theirs', route_prefix: '/theirs', import_path: 'hello:app', runtime_env: { working_dir } }],
+  })
+}
+const theirs = () =>
+  fetch(`http://127.0.0.1:${port}/theirs`).then(
+    (answer) => answer.text(),
+    () => undefined,
+  )
+
+test(
+  'a deployment on Ray answers with its own weights, in pieces too, and shows what Serve says',
+  rayTest,
+  async () => {
+    await deployTheirs()
+    await until('their application to answer', async () => (await theirs()) === 'hello')
+    assert.equal((await app.api('POST', '/deployments', { name: 'colours', model })).status, 201)
+    const here = await answer('colours')
+    assert.equal(here.status, 200, JSON.stringify(here.body))
+    const set = await put(scaling())
+    assert.equal(set.status, 200, JSON.stringify(set.body))
+    assert.ok(set.body.instance_types.some((each: { name: string }) => each.name === 'ray'))
+    const there = await answer('colours')
+    assert.equal(there.status, 200, JSON.stringify(there.body))
+    assert.equal(there.text, here.text)
+    assert.match(there.weights!, new RegExp(`; adapter=${model} sha256:`))
+    assert.equal(there.body.model, 'colours')
+    assert.equal(cluster.processes(engines).length, 1, 'in the cluster')
+    await until('the replica to be shown', async () => {
+      const shown = await get()
+      return shown.replicas.ready === 1 && shown.replicas.desired === 1 && shown.decisions[0]?.to === 1
+    })
+    assert.equal(await theirs(), 'hello')
+    const [name] = await ours()
+    assert.equal(
+      (await fetch(`http://127.0.0.1:${port}/${name}/v1/models`)).status,
+      401,
+      'the gateway is the only door',
+    )
+  },
+)
+
+test('files of models are for replicas alone', rayTest, async () => {
+  const { config } = [...(await serve.own()).values()][0]!
+  const args = config!.args as { base: { url: string; sha256: string }; files_token: string }
+  const status = async (url: string, token: string) =>
+    (await fetch(url, { headers: { authorization: `Bearer ${token}` } })).status
+  assert.equal(await status(args.base.url, args.files_token), 200)
+  assert.equal(await status(args.base.url, app.key), 401)
+  assert.equal(await status(args.base.url, ''), 401)
+  assert.equal(
+    await status(args.base.url.replace(encodeURIComponent(model), encodeURIComponent(tiny)), args.files_token),
+    401,
+  )
+  assert.equal(await status(args.base.url.replace(args.base.sha256, '0'.repeat(64)), args.files_token), 404)
+})
+
+test('another model for the name: each answer is of the one or the other, none fails', rayTest, async () => {
+  let switched = false
+  const seen = new Set<string>()
+  const asking = (async () => {
+    while (!switched) {
+      const { status, weights, body } = await answer('colours')
+      assert.equal(status, 200, JSON.stringify(body))
+      seen.add(weights!)
+    }
+  })()
+  const changed = await app.api('PUT', '/deployments/colours', { model: tiny })
+  switched = true
+  await asking
+  assert.equal(changed.status, 200, JSON.stringify(changed.body))
+  const { weights } = await answer('colours')
+  assert.doesNotMatch(weights!, /adapter/)
+  assert.ok(
+    [...seen].every((each) => each.includes(`adapter=${model}`) || each === weights),
+    [...seen].join(' | '),
+  )
+  await until('the former application to be removed', async () => (await ours()).length === 1)
+  assert.equal((await app.api('PUT', '/deployments/colours', { model })).status, 200)
+  assert.match((await answer('colours')).weights!, /adapter/)
+  await until('the former application to be removed', async () => (await ours()).length === 1)
+})
+
+test('to zero without requests, and back with the first', rayTest, async () => {
+  assert.equal((await put(scaling({ min_replicas: 0, scale_down_cooldown: '2s' }))).status, 200)
+  await until('no replica', async () => {
+    const { replicas } = await get()
+    return replicas.items.length === 0 && cluster.processes(engines).length === 0
+  })
+  const back = await answer('colours')
+  assert.equal(back.status, 200, JSON.stringify(back.body))
+  assert.match(back.weights!, /adapter/)
+  assert.equal((await put(scaling())).status, 200)
+})
+
+test(
+  'the head is away: said, and nothing lost; anew without applications: they are written again',
+  rayTest,
+  async () => {
+    await cluster.killHead()
+    const refused = await put(scaling({ max_replicas: 3 }))
+    assert.equal(refused.status, 503, JSON.stringify(refused.body))
+    assert.match(refused.body.error.message, /TUNERY_RAY_ADDRESS.*Try again/)
+    const away = await answer('colours')
+    assert.equal(away.status, 503)
+    assert.match(JSON.stringify(away.body), /Ray cluster .*is away/)
+    assert.equal((await get()).scaling.max_replicas, 2, 'as before')
+    await cluster.startHead()
+    await until('the name to answer again', async () => (await answer('colours')).status === 200)
+    assert.match((await answer('colours')).weights!, /adapter/)
+  },
+)
+
+test('deletion removes ours alone', rayTest, async () => {
+  const [own] = await ours()
+  assert.ok(own)
+  await serve.change(() => {})
+  assert.equal((await app.api('DELETE', '/deployments/colours')).status, 200)
+  await until('our application to be gone', async () => (await ours()).length === 0)
+  await until('the engines to end', () => cluster.processes(engines).length === 0)
+})
