@@ -5,6 +5,7 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
+import OpenAI from 'openai'
 import { freePort } from '../../bench/support/free-port.ts'
 import { createServe, type Serve } from '../../server/ray/applications.ts'
 import { createRayClient, type RayClient } from '../../server/ray/client.ts'
@@ -55,16 +56,17 @@ const scaling = (more: object = {}) => ({
 })
 const put = (body: object, name = 'colours') => app.api('PUT', `/deployments/${name}/scaling`, body)
 const get = async () => (await app.api('GET', '/deployments/colours/scaling')).body
+const question = (model: string) => ({
+  model,
+  messages: [{ role: 'user' as const, content: 'code of red?' }],
+  temperature: 0,
+  max_tokens: 24,
+})
 const ask = (name: string) =>
   fetch(`${app.url}/chat/completions`, {
     method: 'POST',
     headers: { authorization: `Bearer ${app.key}`, 'content-type': 'application/json' },
-    body: JSON.stringify({
-      model: name,
-      messages: [{ role: 'user', content: 'code of red?' }],
-      temperature: 0,
-      max_tokens: 24,
-    }),
+    body: JSON.stringify(question(name)),
   })
 const answer = async (name: string) => {
   const response = await ask(name)
@@ -79,24 +81,24 @@ const answer = async (name: string) => {
 }
 const ours = async () => [...(await serve.own()).keys()]
 
-/** Somebody else's application, which no change of ours may touch. */
-async function deployTheirs(): Promise<void> {
+/** The code of somebody else's application, which no change of ours may touch. */
+async function theirPackage(): Promise<string> {
   mkdirSync(path.join(scratch, 'theirs'), { recursive: true })
   writeFileSync(
     path.join(scratch, 'theirs/hello.py'),
     'from ray import serve\n\n@serve.deployment(ray_actor_options={"num_cpus": 0})\nclass Hello:\n' +
       '    async def __call__(self, request):\n        return "hello"\n\napp = Hello.bind()\n',
   )
-  const upload = createPackageUpload(ray, () =>
+  return createPackageUpload(ray, () =>
     packFolders([{ folder: path.join(scratch, 'theirs'), patterns: ['*.py'], to: '' }]),
-  )
-  const working_dir = await upload()
-  await ray.putApplications({
-    proxy_location: 'EveryNode',
-    http_options: { host: '0.0.0.0', port },
-    applications: [{ name: 'theirs', route_prefix: '/theirs', import_path: 'hello:app', runtime_env: { working_dir } }],
-  })
+  )()
 }
+const theirApplication = (working_dir: string) => ({
+  name: 'theirs',
+  route_prefix: '/theirs',
+  import_path: 'hello:app',
+  runtime_env: { working_dir },
+})
 const theirs = () =>
   fetch(`http://127.0.0.1:${port}/theirs`).then(
     (answer) => answer.text(),
@@ -107,7 +109,11 @@ test(
   'a deployment on Ray answers with its own weights, in pieces too, and shows what Serve says',
   rayTest,
   async () => {
-    await deployTheirs()
+    await ray.putApplications({
+      proxy_location: 'EveryNode',
+      http_options: { host: '0.0.0.0', port },
+      applications: [theirApplication(await theirPackage())],
+    })
     await until('their application to answer', async () => (await theirs()) === 'hello')
     assert.equal((await app.api('POST', '/deployments', { name: 'colours', model })).status, 201)
     const here = await answer('colours')
@@ -120,6 +126,17 @@ test(
     assert.equal(there.text, here.text)
     assert.match(there.weights!, new RegExp(`; adapter=${model} sha256:`))
     assert.equal(there.body.model, 'colours')
+    let text = ''
+    let chunks = 0
+    for await (const chunk of await new OpenAI({ baseURL: app.url, apiKey: app.key }).chat.completions.create({
+      ...question('colours'),
+      stream: true,
+    })) {
+      text += chunk.choices[0]?.delta.content ?? ''
+      chunks++
+    }
+    assert.equal(text, here.text)
+    assert.ok(chunks > 3, 'in pieces')
     assert.equal(cluster.processes(engines).length, 1, 'in the cluster')
     await until('the replica to be shown', async () => {
       const shown = await get()
@@ -207,10 +224,18 @@ test(
 )
 
 test('deletion removes ours alone', rayTest, async () => {
-  const [own] = await ours()
-  assert.ok(own)
-  await serve.change(() => {})
+  assert.equal((await ours()).length, 1)
+  // The head was started anew without it.
+  const upload = await theirPackage()
+  const { applications } = (await ray.applications()) as {
+    applications: Record<string, { deployed_app_config: object }>
+  }
+  await ray.putApplications({
+    applications: [...Object.values(applications).map((each) => each.deployed_app_config), theirApplication(upload)],
+  })
+  await until('their application to answer', async () => (await theirs()) === 'hello')
   assert.equal((await app.api('DELETE', '/deployments/colours')).status, 200)
   await until('our application to be gone', async () => (await ours()).length === 0)
   await until('the engines to end', () => cluster.processes(engines).length === 0)
+  assert.equal(await theirs(), 'hello')
 })
