@@ -144,3 +144,12 @@ export const withWrittenAt = (application: Application, written_at: number): App
   ...application,
   args: { ...(application.args as object), written_at },
 })
+
+/** Whether all that `wanted` says is in `existing`, which may have more: Serve may add defaults. */
+export function contains(existing: unknown, wanted: unknown): boolean {
+  if (typeof wanted !== 'object' || wanted === null) return Object.is(existing, wanted)
+  if (typeof existing !== 'object' || existing === null) return false
+  if (Array.isArray(wanted) && (!Array.isArray(existing) || existing.length !== wanted.length)) return false
+  const has = existing as Record<string, unknown>
+  return Object.entries(wanted).every(([key, value]) => value === undefined || contains(has[key], value))
+}

@@ -1,7 +1,6 @@
 // Deployments whose replicas Ray Serve runs and scales: writes their applications, sends requests to them, and brings back
 // what the cluster has lost. Loaded only where TUNERY_RAY_ADDRESS is set and a deployment scales there.
 import { setTimeout as sleep } from 'node:timers/promises'
-import { isDeepStrictEqual } from 'node:util'
 import type { Logger } from 'pino'
 import { ApiError } from '../../../contract/errors.ts'
 import { runPeriodically } from '../../../lib/periodic.ts'
@@ -21,7 +20,7 @@ import type { Application, ApplicationState, Serve } from '../../ray/application
 import { ApplicationTaken } from '../../ray/applications.ts'
 import { RayAway, RayRefused } from '../../ray/client.ts'
 import type { Decision, ScaledDeployment } from '../controller.ts'
-import { type Applications, type ServedAt, withWrittenAt, writtenAt } from './applications.ts'
+import { type Applications, contains, type ServedAt, withWrittenAt, writtenAt } from './applications.ts'
 
 export const rayInstanceType = 'ray'
 
@@ -403,22 +402,4 @@ function asApiError(error: unknown): unknown {
   if (error instanceof RayRefused)
     return new ApiError('engine_failed', `Ray Serve refused the application: ${error.message}`)
   return error instanceof ApplicationTaken ? new ApiError('engine_failed', error.message) : error
-}
-
-/** Whether all that `wanted` says is in `existing`, which may have more: Serve may add defaults. */
-function contains(existing: unknown, wanted: unknown): boolean {
-  if (typeof wanted !== 'object' || wanted === null) return Object.is(existing, wanted)
-  if (Array.isArray(wanted))
-    return (
-      Array.isArray(existing) &&
-      existing.length === wanted.length &&
-      wanted.every((each, index) => contains(existing[index], each))
-    )
-  if (typeof existing !== 'object' || existing === null) return false
-  return Object.entries(wanted).every(
-    ([key, value]) =>
-      value === undefined ||
-      contains((existing as Record<string, unknown>)[key], value) ||
-      isDeepStrictEqual((existing as Record<string, unknown>)[key], value),
-  )
 }
