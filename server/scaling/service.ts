@@ -65,7 +65,7 @@ export function createScaling(options: Options): ScalingService {
     if (classes.some((each) => each.name === name)) return name
     throw new ApiError(
       'invalid_request',
-      `'instance_type' is '${name}', which this machine does not have. There is: ` +
+      `'instance_type' is '${name}', which this machine does not have. It has: ` +
         `${classes.map((each) => each.name).join(', ')}.`,
       { param: 'instance_type' },
     )
