@@ -50,12 +50,23 @@ interface Options {
 
 export function createServers(options: Options): Servers {
   const { db, dataDir, storage_url, secret_key_id, version, log, now } = options
+  // Without the endpoint, which may have another name in another network.
+  const storage = storage_url?.split('?')[0] ?? null
   const shared = isPostgres(db)
   const id = shared ? readOrCreateId(dataDir) : `server-${process.pid}`
   const started_at = now()
 
   const beat = async () => {
-    const row = { id, host: os.hostname(), pid: process.pid, version, secret_key_id, started_at, seen_at: now() }
+    const row = {
+      id,
+      host: os.hostname(),
+      pid: process.pid,
+      version,
+      secret_key_id,
+      storage_url: storage,
+      started_at,
+      seen_at: now(),
+    }
     await db
       .insertInto('servers')
       .values(row)
@@ -81,9 +92,11 @@ export function createServers(options: Options): Servers {
       storage_url === undefined
         ? 'It would not find the files of this one: set TUNERY_STORAGE_URL to the same storage for all servers, or stop ' +
           `the other one and start again ${gone_ms / 1000} seconds later.`
-        : first.secret_key_id !== secret_key_id
-          ? 'It encrypts secrets with another key: set TUNERY_SECRET_KEY_FILE to a file with the same 32 bytes on all servers.'
-          : undefined
+        : first.storage_url !== storage
+          ? `Its TUNERY_STORAGE_URL is ${first.storage_url}: set it to the same storage for all servers.`
+          : first.secret_key_id !== secret_key_id
+            ? 'It encrypts secrets with another key: set TUNERY_SECRET_KEY_FILE to a file with the same 32 bytes on all servers.'
+            : undefined
     if (!problem) return
     await leave()
     throw new ConfigError(`Another server uses this database (${first.host}, process ${first.pid}). ${problem}`)

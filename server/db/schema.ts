@@ -645,6 +645,7 @@ interface Servers {
   pid: number
   version: string
   secret_key_id: string
+  storage_url: string | null
   started_at: number
   seen_at: number
 }

@@ -48,6 +48,7 @@ test(
   onPostgres,
   async () => {
     await assert.rejects(another().start(), /TUNERY_STORAGE_URL/)
+    await assert.rejects(another({ storage_url: 'file:///elsewhere' }).start(), /Its TUNERY_STORAGE_URL is file:.*same/)
     await assert.rejects(another({ storage_url: `file://${folder}` }).start(), /TUNERY_SECRET_KEY_FILE/)
     assert.equal((await first.services.servers.list()).length, 2, 'it has left no trace')
   },

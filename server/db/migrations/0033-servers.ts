@@ -10,6 +10,7 @@ export async function up(db: Kysely<unknown>): Promise<void> {
     .addColumn('pid', 'integer', (c) => c.notNull())
     .addColumn('version', 'text', (c) => c.notNull())
     .addColumn('secret_key_id', 'text', (c) => c.notNull())
+    .addColumn('storage_url', 'text')
     .addColumn('started_at', 'bigint', (c) => c.notNull())
     .addColumn('seen_at', 'bigint', (c) => c.notNull())
     .execute()
