@@ -1,4 +1,4 @@
-// Request bodies for replicas: the client's body, with the name that the replica knows the model by.
+// What replicas are sent: the client's body, with the name that the replica knows the model by, and headers of ours.
 import { ApiError } from '../../../contract/errors.ts'
 import { samplingDefaults } from '../../../contract/sampling.ts'
 import type { ReplicaRequest } from './replica.ts'
@@ -15,6 +15,17 @@ export function engineBody(
   }
   return serialize({ ...body, model: name })
 }
+
+/** What an engine of ours is told of a request beside its body. */
+export const engineHeaders = (request: ReplicaRequest): Record<string, string> => ({
+  'x-served-model-name': request.model,
+  'x-tunery-account': request.account_id,
+  'x-request-id': request.request_id,
+  ...(request.background && { 'x-tunery-priority': 'background' }),
+  ...(request.stream && { 'x-tunery-usage': 'always' }),
+  ...request.span?.headers(),
+  ...(request.prompt_tokens_max && { 'x-tunery-prompt-tokens-max': String(request.prompt_tokens_max) }),
+})
 
 /**
  * Replaces the value of the key `model` in JSON text. Undefined if the position is ambiguous: the key appears more than

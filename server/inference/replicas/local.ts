@@ -1,6 +1,6 @@
 // The engine on this machine, as a replica.
 import { type EngineClient, engineError } from '../engine/client.ts'
-import { engineBody } from './body.ts'
+import { engineBody, engineHeaders } from './body.ts'
 import { readAll, readFirstChunk } from './http-client/client.ts'
 import { NoResponse } from './http-client/connection-pool.ts'
 import { type Replica, ReplicaFailure, type ReplicaResponse, type Target } from './replica.ts'
@@ -25,20 +25,11 @@ export function createLocalReplica(engine: EngineClient, serves: (base_id: strin
     onCapacity: () => {},
 
     async send(request, signal): Promise<ReplicaResponse> {
-      const headers = {
-        'x-served-model-name': request.model,
-        'x-tunery-account': request.account_id,
-        'x-request-id': request.request_id,
-        ...(request.background && { 'x-tunery-priority': 'background' }),
-        ...(request.stream && { 'x-tunery-usage': 'always' }),
-        ...request.span?.headers(),
-        ...(request.prompt_tokens_max && { 'x-tunery-prompt-tokens-max': String(request.prompt_tokens_max) }),
-      }
       const { response, load_ms } = await engine.post(
         request.target,
         `/v1${request.path}`,
         (name) => engineBody(request, name),
-        headers,
+        engineHeaders(request),
         signal,
         request.span,
       )

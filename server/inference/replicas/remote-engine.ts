@@ -1,7 +1,7 @@
 // Our engine on machines of a cluster, behind one of the cluster's proxies. The proxy knows which replicas there are.
 import type { ApiError } from '../../../contract/errors.ts'
 import { engineError } from '../engine/client.ts'
-import { engineBody } from './body.ts'
+import { engineBody, engineHeaders } from './body.ts'
 import { readAll, readFirstChunk, send } from './http-client/client.ts'
 import { createConnectionPool, NoResponse } from './http-client/connection-pool.ts'
 import { type Replica, ReplicaFailure, type ReplicaResponse, type Target } from './replica.ts'
@@ -67,16 +67,7 @@ export function createRemoteEngine({ origin, max_concurrent, route, onFailed }: 
       const { base, adapter } = request.target
       const there = route(request.target)
       if (!there) throw failed('engine_unavailable', 'The Ray cluster does not serve this model now.', false)
-      const headers = {
-        authorization: `Bearer ${there.token}`,
-        'x-served-model-name': request.model,
-        'x-tunery-account': request.account_id,
-        'x-request-id': request.request_id,
-        ...(request.background && { 'x-tunery-priority': 'background' }),
-        ...(request.stream && { 'x-tunery-usage': 'always' }),
-        ...request.span?.headers(),
-        ...(request.prompt_tokens_max && { 'x-tunery-prompt-tokens-max': String(request.prompt_tokens_max) }),
-      }
+      const headers = { authorization: `Bearer ${there.token}`, ...engineHeaders(request) }
       const path = `${there.path}/v1${request.path}`
       const payload = engineBody(request, (adapter ?? base).id)
       try {
