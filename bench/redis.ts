@@ -1,27 +1,22 @@
 // What a request costs with Redis and without: the service in front of an engine that answers at once, with a private
 // redis-server on this machine, in turn. `npm run bench -- redis [rounds]`.
 import { spawn } from 'node:child_process'
-import { once } from 'node:events'
-import path from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { durations, measure, median, percentile, type Target } from './serving/job.ts'
 import { user } from './serving/prompts.ts'
 import { interleave } from './serving/rounds.ts'
-import { startOurs } from './serving/servers.ts'
+import { startMock, startOurs } from './serving/servers.ts'
 import { freePort } from './support/free-port.ts'
 
 const rounds = Number(process.argv[2] ?? 5)
 const each = 2000
 const body = { ...user('Say hello.'), max_tokens: 8, temperature: 0 }
 
-const mock = spawn(process.execPath, [path.join(import.meta.dirname, 'serving/mock-engine.ts')], {
-  stdio: ['pipe', 'pipe', 'inherit'],
-})
-const url = String((await once(mock.stdout, 'data'))[0]).trim()
+const mock = await startMock()
 const port = await freePort()
 const redis = spawn('redis-server', ['--port', String(port), '--save', '', '--appendonly', 'no'], { stdio: 'ignore' })
 await sleep(500)
-const settings = { TUNERY_UPSTREAMS: JSON.stringify([{ model: 'mock', url, kind: 'openai' }]) }
+const settings = { TUNERY_UPSTREAMS: JSON.stringify([{ model: 'mock', url: mock.url, kind: 'openai' }]) }
 const [without, withRedis] = await Promise.all([
   startOurs(settings),
   startOurs({ ...settings, TUNERY_REDIS_URL: `redis://127.0.0.1:${port}` }),
@@ -53,5 +48,5 @@ try {
 } finally {
   await Promise.all([without.stop(), withRedis.stop()])
   redis.kill('SIGKILL')
-  mock.kill()
+  mock.stop()
 }

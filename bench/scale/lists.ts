@@ -97,24 +97,6 @@ async function fill(db: Db, account_id: string, job: string): Promise<void> {
   await sql.raw('analyze').execute(db)
 }
 
-/** A real job, to copy. */
-async function cancelledJob({ api, idle }: Awaited<ReturnType<typeof startService>>): Promise<string> {
-  const form = new FormData()
-  const row = {
-    messages: [
-      { role: 'user', content: 'Hello' },
-      { role: 'assistant', content: 'Hello.' },
-    ],
-  }
-  form.append('file', new Blob([`${JSON.stringify(row)}\n`.repeat(16)]), 'rows.jsonl')
-  const dataset = await api('POST', '/datasets/', form)
-  await idle()
-  const model_id = 'HuggingFaceTB/SmolLM2-135M-Instruct'
-  const { id } = await api('POST', '/fine-tuning/jobs', { model_id, dataset_id: dataset.id })
-  await api('POST', `/fine-tuning/jobs/${id}/cancel`)
-  return id
-}
-
 async function measure(database_url: string | undefined): Promise<boolean> {
   const name = database_url ? 'Postgres' : 'SQLite'
   const service = await startService({
@@ -125,7 +107,9 @@ async function measure(database_url: string | undefined): Promise<boolean> {
   try {
     const { account_id } = await service.api('GET', '/user/profile').then(({ account }) => ({ account_id: account.id }))
     const db = await openDatabase(service.dataDir, database_url)
-    await fill(db, account_id, await cancelledJob(service))
+    const job = await service.createJob()
+    await service.api('POST', `/fine-tuning/jobs/${job}/cancel`)
+    await fill(db, account_id, job)
     await db.destroy()
     for (const [list, route] of lists) {
       const times: number[] = []

@@ -1,14 +1,13 @@
 // `npm run bench -- servers`: requests a second of 1, 2 and 4 server processes on one Postgres, in front of engines that
 // answer at once. Load and engines run on the same cores: 2 processes can only be nearly twice as fast where there are
 // cores for them. Ends with 1 if they are less than 1.9 times as fast on six cores or more.
-import { spawn } from 'node:child_process'
-import { once } from 'node:events'
 import { mkdtempSync, rmSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { postgresTest, startPostgres } from '../../tests/support/postgres.ts'
 import { durations, measure, median, type Target } from '../serving/job.ts'
 import { user } from '../serving/prompts.ts'
+import { startMock } from '../serving/servers.ts'
 import { startService } from '../support/service.ts'
 
 const cores = os.availableParallelism()
@@ -16,13 +15,6 @@ const seconds = 5
 const clients = 32
 const rounds = 3
 const body = { ...user('Say hello.'), max_tokens: 8, temperature: 0 }
-
-async function startMock() {
-  const program = path.join(import.meta.dirname, '../serving/mock-engine.ts')
-  const child = spawn(process.execPath, [program], { stdio: ['pipe', 'pipe', 'inherit'] })
-  const [line] = (await once(child.stdout, 'data')) as [Buffer]
-  return { url: String(line).trim(), stop: () => child.kill() }
-}
 
 if (postgresTest.skip) {
   console.error(postgresTest.skip)

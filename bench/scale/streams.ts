@@ -14,24 +14,6 @@ const service = await startService({ TUNERY_LOG_LEVEL: 'error' })
 const headers = { authorization: `Bearer ${service.key}` }
 const resident_kB = () => Number(/VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${service.pid}/status`, 'utf8'))![1])
 
-/** A paused job: its stream stays open and has nothing to say. */
-async function pausedJob(): Promise<string> {
-  const form = new FormData()
-  const row = {
-    messages: [
-      { role: 'user', content: 'Hello' },
-      { role: 'assistant', content: 'Hello.' },
-    ],
-  }
-  form.append('file', new Blob([`${JSON.stringify(row)}\n`.repeat(16)]), 'rows.jsonl')
-  const dataset_id = (await service.api('POST', '/datasets/', form)).id
-  await service.idle()
-  const model_id = 'HuggingFaceTB/SmolLM2-135M-Instruct'
-  const { id } = await service.api('POST', '/fine-tuning/jobs', { model_id, dataset_id })
-  await service.api('POST', `/fine-tuning/jobs/${id}/pause`)
-  return id
-}
-
 function open(id: string): Promise<http.IncomingMessage> {
   return new Promise((resolve, reject) => {
     http
@@ -69,7 +51,9 @@ async function collectGarbage(): Promise<void> {
 }
 
 try {
-  const id = await pausedJob()
+  // A stream of a paused job stays open and has nothing to say.
+  const id = await service.createJob()
+  await service.api('POST', `/fine-tuning/jobs/${id}/pause`)
   // What the first streams load is not counted.
   const streams = await Promise.all(Array.from({ length: 100 }, () => open(id)))
   const before_ms = await p50OfAList()

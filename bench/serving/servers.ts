@@ -24,6 +24,15 @@ export const sampling = {
 /** Forbids the model's end tokens, so that each answer has the requested length. */
 export const noEndToken = { logit_bias: { '0': -100, '2': -100 } }
 
+/** Starts an engine that answers at once. */
+export async function startMock() {
+  const child = spawn(process.execPath, [path.join(import.meta.dirname, 'mock-engine.ts')], {
+    stdio: ['pipe', 'pipe', 'inherit'],
+  })
+  const [line] = (await once(child.stdout, 'data')) as [Buffer]
+  return { url: String(line).trim(), stop: () => child.kill() }
+}
+
 export interface Side extends Target {
   /** The side's main process. */
   pid: number

@@ -57,18 +57,34 @@ export async function startService(
     if (!response.ok) throw new Error(`${method} ${route}: ${answer.error?.message}`)
     return answer
   }
+  /** Waits until no dataset is being prepared. */
+  const idle = async () => {
+    while (
+      (await api('GET', '/datasets/?limit=100')).items.some((each: { status: string }) => each.status === 'preparing')
+    )
+      await sleep(200)
+  }
   return {
     url,
     key,
     dataDir,
     api,
     pid: child.pid!,
-    /** Waits until no dataset is being prepared. */
-    async idle() {
-      while (
-        (await api('GET', '/datasets/?limit=100')).items.some((each: { status: string }) => each.status === 'preparing')
-      )
-        await sleep(200)
+    idle,
+    /** Creates a job on a few rows and returns its id. */
+    async createJob(): Promise<string> {
+      const row = {
+        messages: [
+          { role: 'user', content: 'Hello' },
+          { role: 'assistant', content: 'Hello.' },
+        ],
+      }
+      const form = new FormData()
+      form.append('file', new Blob([`${JSON.stringify(row)}\n`.repeat(16)]), 'rows.jsonl')
+      const dataset_id = (await api('POST', '/datasets/', form)).id
+      await idle()
+      const model_id = 'HuggingFaceTB/SmolLM2-135M-Instruct'
+      return (await api('POST', '/fine-tuning/jobs', { model_id, dataset_id })).id
     },
     async stop() {
       if (child.exitCode === null && child.signalCode === null) {

@@ -1,7 +1,6 @@
 // Latency that the service adds in front of an engine that answers at once, compared with Portkey's gateway; and
 // requests per second, with every request metered.
 import { spawn } from 'node:child_process'
-import { once } from 'node:events'
 import { mkdtempSync, rmSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
@@ -9,18 +8,10 @@ import Database from 'better-sqlite3'
 import { durations, measure, median, type Target } from '../job.ts'
 import { user } from '../prompts.ts'
 import { comparisonRow, interleave, type Row, singleRow } from '../rounds.ts'
-import { root, startOurs } from '../servers.ts'
+import { root, startMock, startOurs } from '../servers.ts'
 
 const body = { ...user('Say hello.'), max_tokens: 8, temperature: 0 }
 const each = 2000
-
-async function startMock() {
-  const child = spawn(process.execPath, [path.join(import.meta.dirname, '../mock-engine.ts')], {
-    stdio: ['pipe', 'pipe', 'inherit'],
-  })
-  const [line] = (await once(child.stdout, 'data')) as [Buffer]
-  return { url: String(line).trim(), stop: () => child.kill() }
-}
 
 async function startPortkey(mock: string) {
   const port = 18_000 + (process.pid % 2000)
