@@ -5,6 +5,7 @@ import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { once } from 'node:events'
 import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import net from 'node:net'
 import os from 'node:os'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
@@ -69,6 +70,22 @@ async function createRun(training_config: object) {
   return { id, url, token, call }
 }
 
+/** The status that a POST of 100 MB is answered with, of which only the headers were sent. */
+async function statusBeforeBody(url: string, token: string): Promise<string> {
+  const { hostname, port, pathname } = new URL(url)
+  const socket = net.connect(Number(port), hostname)
+  const headers = [
+    'Host: x',
+    `Authorization: Bearer ${token}`,
+    'Content-Type: application/json',
+    'Content-Length: 100000000',
+  ]
+  socket.write(`POST ${pathname} HTTP/1.1\r\n${headers.join('\r\n')}\r\n\r\n`)
+  const [answer] = await once(socket, 'data', { signal: AbortSignal.timeout(10_000) })
+  socket.destroy()
+  return String(answer).split(' ')[1]!
+}
+
 const python = path.join(root, '.local/python/bin/python')
 
 /** The program that a cluster would start, from the package that it would get. */
@@ -129,15 +146,22 @@ test('lines are recorded in order and once, whatever is sent twice', async () =>
 })
 
 test('a run is known by its token alone, and stores and reads only what is its own', async () => {
-  const { id, call } = await createRun({ epochs: 1 })
+  const { id, url, token, call } = await createRun({ epochs: 1 })
   const other = await createRun({ epochs: 1 })
-  for (const authorization of ['', 'Bearer', 'Bearer x', `Bearer ${other.token}`, `Bearer ${app.key}`])
+  // As long as a token, but not in bytes.
+  const odd = 'é'.repeat(other.token.length)
+  for (const authorization of ['', 'Bearer', 'Bearer x', `Bearer ${odd}`, `Bearer ${other.token}`, `Bearer ${app.key}`])
     assert.equal((await call('GET', 'spec', undefined, { authorization })).status, 401, authorization)
   for (const route of ['lines', 'files/out/a'])
     assert.equal(
       (await call(route === 'lines' ? 'POST' : 'PUT', route, 'x', { authorization: 'Bearer x' })).status,
       401,
     )
+  assert.deepEqual(
+    await Promise.all(['x', token].map((each) => statusBeforeBody(`${url}/lines`, each))),
+    ['401', '413'],
+    'no body is read that is not wanted',
+  )
   const { spec, files } = (await call('GET', 'spec')).body
   assert.ok(!JSON.stringify({ spec, files }).includes(app.dataDir), 'no path of this machine but the converters')
   const file = files.find(({ path }: { path: string }) => path === spec.dataset.path)
@@ -164,7 +188,12 @@ test('a run is known by its token alone, and stores and reads only what is its o
     'checkpoints/step-x/a',
   ])
     assert.ok([404, 422].includes((await put(name)).status), name)
-  for (const body of [{}, { first: -1, lines: [] }, { first: 1, lines: [{ type: 1 }] }])
+  for (const body of [
+    {},
+    { first: -1, lines: [] },
+    { first: 0, lines: [line('a')] },
+    { first: 1, lines: [{ type: 1 }] },
+  ])
     assert.equal((await call('POST', 'lines', body)).status, 422, JSON.stringify(body))
   assert.equal((await call('POST', 'lines', 'no json', { 'content-type': 'application/json' })).status, 422)
   for (const each of [id, other.id]) await app.api('POST', `/fine-tuning/jobs/${each}/cancel`)

@@ -1,6 +1,5 @@
 // Routes for runs in the cluster alone, below /internal: a token for each run, no key, no account. They belong to no API
 // version, as a run has the code of the service that started it.
-import { timingSafeEqual } from 'node:crypto'
 import { createReadStream } from 'node:fs'
 import { rename, rm } from 'node:fs/promises'
 import path from 'node:path'
@@ -8,7 +7,7 @@ import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { z } from 'zod'
 import { newId } from '../../../lib/ids.ts'
 import { requireFreeDisk, storeStream } from '../../storage/durable-files.ts'
-import type { Secrets } from '../../storage/secrets.ts'
+import { type Secrets, sameSecret } from '../../storage/secrets.ts'
 import { runDir } from '../artifacts.ts'
 import * as store from '../store.ts'
 import type { FineTuningWork } from '../work.ts'
@@ -22,18 +21,20 @@ const linesBodyLimit = 64 * 1024 * 1024
 const seenEvery_ms = 5000
 const describedRuns_max = 32
 
-const Lines = z.object({
-  first: z.int().min(0),
-  lines: z
-    .array(
-      z.object({
-        type: z.string().max(100),
-        message: z.string(),
-        data: z.record(z.string(), z.unknown()).optional(),
-      }),
-    )
-    .max(1000),
-})
+const Lines = z
+  .object({
+    first: z.int().min(0),
+    lines: z
+      .array(
+        z.object({
+          type: z.string().max(100),
+          message: z.string(),
+          data: z.record(z.string(), z.unknown()).optional(),
+        }),
+      )
+      .max(1000),
+  })
+  .refine(({ first, lines }) => first > 0 || lines.length === 0, 'Lines are numbered from 1.')
 
 /** What a run may store: checkpoints, results and its log. No segment begins with a dot. */
 const uploadPath = /^(trainer\.log|checkpoints\/step-\d+\/\w[\w.-]*|out(\/\w[\w.-]*)+)$/
@@ -49,6 +50,7 @@ interface Needs {
 
 export const tokenContext = (job_id: string, attempt: number) => `training run ${job_id} ${attempt}`
 
+const runEnded = 'This run has ended: its job has, or another run has taken over.'
 const endedStatus = new Set(['completed', 'failed', 'cancelled'])
 
 type Params = { job: string; attempt: string; '*'?: string }
@@ -57,21 +59,19 @@ export function runRoutes(app: FastifyInstance, { work, secrets, min_free_mb, de
   const { db, dataDir } = work
   const described = new Map<string, Promise<RunInputs>>()
 
-  /** The run that a request's address and token name. Answers 401 or 410 itself, then it is undefined. */
-  async function authenticated(request: FastifyRequest, reply: FastifyReply) {
+  /** The run and job of requests that are let in. */
+  const authenticated = new WeakMap<FastifyRequest, { run: runs.Run; job: store.JobRow }>()
+
+  /** Refuses a request whose token is not that of the run in its address. */
+  async function authenticate(request: FastifyRequest, reply: FastifyReply) {
     const { job: job_id, attempt } = request.params as Params
-    const token = /^Bearer (\S+)$/.exec(request.headers.authorization ?? '')?.[1]
+    const token = /^Bearer (\S+)$/.exec(request.headers.authorization ?? '')?.[1] ?? ''
     const run = /^\d{1,9}$/.test(attempt) ? await runs.find(db, job_id, Number(attempt)) : undefined
-    if (!run || !token || !sameText(token, secrets.decrypt(run.token_encrypted, tokenContext(job_id, run.attempt)))) {
-      refuse(reply, 401, 'This is not the token of a run.')
-      return undefined
-    }
+    if (!run || !sameSecret(token, secrets.decrypt(run.token_encrypted, tokenContext(job_id, run.attempt))))
+      return refuse(reply, 401, 'This is not the token of a run.')
     const job = await store.jobById(db, job_id)
-    if (run.ended_at !== null || !job || endedStatus.has(job.status)) {
-      refuse(reply, 410, 'This run has ended: its job has, or another run has taken over.')
-      return undefined
-    }
-    return { run, job }
+    if (run.ended_at !== null || !job || endedStatus.has(job.status)) return refuse(reply, 410, runEnded)
+    authenticated.set(request, { run, job })
   }
 
   /** What a run was told that it needs; found anew with `fresh`, and by a process that does not know it. */
@@ -86,6 +86,8 @@ export function runRoutes(app: FastifyInstance, { work, secrets, min_free_mb, de
   }
 
   app.register(async (scope) => {
+    // Before the body is read, which may be large.
+    scope.addHook('onRequest', authenticate)
     // The limits on JSON of clients do not fit: the numbers of held-out rows are a long list.
     scope.removeContentTypeParser('application/json')
     scope.addContentTypeParser('application/json', { parseAs: 'string' }, (_request, body, done) => {
@@ -100,33 +102,32 @@ export function runRoutes(app: FastifyInstance, { work, secrets, min_free_mb, de
     const base = '/internal/runs/:job/:attempt'
 
     scope.post(`${base}/lines`, { bodyLimit: linesBodyLimit }, async (request, reply) => {
-      const found = await authenticated(request, reply)
-      if (!found) return reply
-      const { run, job } = found
+      const { run, job } = authenticated.get(request)!
       const body = Lines.safeParse(request.body)
       if (!body.success) return refuse(reply, 422, z.prettifyError(body.error))
       const { first, lines } = body.data
       const time = work.now()
       let { received } = run
-      if (lines.length > 0) received = await runs.receive(db, run, first, lines, time)
-      else if (time - (run.seen_at ?? 0) >= seenEvery_ms) await runs.update(db, run, { seen_at: time })
+      if (lines.length > 0) {
+        const last = await runs.receive(db, run, first, lines, time)
+        if (last === undefined) return refuse(reply, 410, runEnded)
+        received = last
+      } else if (time - (run.seen_at ?? 0) >= seenEvery_ms) await runs.update(db, run, { seen_at: time })
       if (lines.length > 0 || run.seen_at === null) notify(run.job_id)
       if (first > received + 1) return refuse(reply, 409, `Line ${received + 1} is missing.`)
       return { received, stop: job.paused === 1 }
     })
 
-    scope.get(`${base}/spec`, async (request, reply) => {
-      const found = await authenticated(request, reply)
-      if (!found) return reply
-      const { spec, files } = await inputsOf(found.job, found.run, true)
+    scope.get(`${base}/spec`, async (request) => {
+      const { run, job } = authenticated.get(request)!
+      const { spec, files } = await inputsOf(job, run, true)
       return { spec, files }
     })
 
     scope.get(`${base}/files/:sha256`, async (request, reply) => {
-      const found = await authenticated(request, reply)
-      if (!found) return reply
+      const { run, job } = authenticated.get(request)!
       const { sha256 } = request.params as { sha256: string }
-      const { sources, files } = await inputsOf(found.job, found.run, false)
+      const { sources, files } = await inputsOf(job, run, false)
       const source = sources.get(sha256)
       if (!source) return refuse(reply, 404, 'This run needs no such file.')
       reply.header('content-length', files.find((file) => file.sha256 === sha256)!.size_bytes)
@@ -134,12 +135,11 @@ export function runRoutes(app: FastifyInstance, { work, secrets, min_free_mb, de
     })
 
     scope.put(`${base}/files/*`, { bodyLimit: Number.MAX_SAFE_INTEGER }, async (request, reply) => {
-      const found = await authenticated(request, reply)
-      if (!found) return reply
+      const { run } = authenticated.get(request)!
       const { '*': name = '' } = request.params as Params
       if (!uploadPath.test(name)) return refuse(reply, 422, 'A run stores no such file.')
       await requireFreeDisk(dataDir, min_free_mb)
-      const target = path.join(runDir(dataDir, found.run.job_id, found.run.attempt), name)
+      const target = path.join(runDir(dataDir, run.job_id, run.attempt), name)
       const fresh = `${target}.${newId('upl')}`
       const { sha256 } = await storeStream(request.body as NodeJS.ReadableStream, fresh, () => {})
       if (sha256 !== request.headers['x-content-sha256']) {
@@ -148,13 +148,11 @@ export function runRoutes(app: FastifyInstance, { work, secrets, min_free_mb, de
       }
       await rename(fresh, target)
       // The worker of the job may be on another machine.
-      await work.artifacts.store?.put(target, receivedKey(found.run, name))
+      await work.artifacts.store?.put(target, receivedKey(run, name))
       return reply.status(204).send()
     })
   })
 }
-
-const sameText = (a: string, b: string) => a.length === b.length && timingSafeEqual(Buffer.from(a), Buffer.from(b))
 
 function refuse(reply: FastifyReply, status: number, message: string): FastifyReply {
   // The body may be unread, so the connection cannot be used again.

@@ -41,11 +41,13 @@ export const update = (db: Db | Trx, run: Pick<Run, 'job_id' | 'attempt'>, value
 
 /**
  * Stores lines numbered from `first` on, each once: those that are here already are skipped. Returns the number of the
- * last line that is here. Lines beyond a gap are not stored.
+ * last line that is here; undefined if the run has ended. Lines beyond a gap are not stored.
  */
-export async function receive(db: Db, run: Run, first: number, lines: ReportedLine[], time: number): Promise<number> {
+export function receive(db: Db, run: Run, first: number, lines: ReportedLine[], time: number) {
   return db.transaction().execute(async (trx) => {
-    const { received = 0 } = (await find(trx, run.job_id, run.attempt)) ?? {}
+    const current = await find(trx, run.job_id, run.attempt)
+    if (!current || current.ended_at !== null) return undefined
+    const { received } = current
     if (first > received + 1) return received
     const fresh = lines.slice(received + 1 - first)
     const last = received + fresh.length

@@ -1,9 +1,9 @@
 // Files of models for replicas in the cluster, below /internal: a token for each deployment and model, no key.
-import { timingSafeEqual } from 'node:crypto'
 import { createReadStream } from 'node:fs'
 import { stat } from 'node:fs/promises'
 import type { FastifyInstance, FastifyReply } from 'fastify'
 import type { Artifacts } from '../../storage/objects/index.ts'
+import { sameSecret } from '../../storage/secrets.ts'
 import type { Applications, TargetFile } from './applications.ts'
 
 interface Needs {
@@ -17,7 +17,7 @@ export function replicaRoutes(app: FastifyInstance, { applications, filesFor, ar
   app.get('/internal/replicas/:deployment/:model/files/:sha256', async (request, reply) => {
     const { deployment, model, sha256 } = request.params as Record<'deployment' | 'model' | 'sha256', string>
     const token = /^Bearer (\S+)$/.exec(request.headers.authorization ?? '')?.[1] ?? ''
-    if (!sameText(token, applications.filesToken(deployment, model)))
+    if (!sameSecret(token, applications.filesToken(deployment, model)))
       return refuse(reply, 401, 'This is not the token of a replica.')
     const file = (await filesFor(deployment, model))?.find((each) => each.sha256 === sha256)
     if (!file) return refuse(reply, 404, 'This deployment serves no such file any more.')
@@ -26,11 +26,6 @@ export function replicaRoutes(app: FastifyInstance, { applications, filesFor, ar
     reply.header('content-length', (await stat(file.path)).size)
     return reply.type('application/octet-stream').send(createReadStream(file.path, { highWaterMark: 1 << 20 }))
   })
-}
-
-function sameText(a: string, b: string): boolean {
-  const [left, right] = [Buffer.from(a), Buffer.from(b)]
-  return left.length === right.length && timingSafeEqual(left, right)
 }
 
 const refuse = (reply: FastifyReply, status: number, message: string) =>
