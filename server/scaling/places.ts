@@ -71,12 +71,9 @@ export function createPlaces({
   }
   const holders = (key: string) => [...held.values()].filter((each) => each.key === key)
   const freeSets = () => sets.filter((_, index) => holders(`cores ${index}`).length === 0)
-  /** Of replicas that have not read their weights yet. */
-  const promised_bytes = (isGpu: boolean) =>
-    [...held.keys()].reduce(
-      (sum, each) => sum + (!each.isRunning && (each.gpu !== undefined) === isGpu ? each.bytes : 0),
-      0,
-    )
+  /** Of replicas on this GPU, or on cores, that have not read their weights yet. */
+  const promised_bytes = (gpu?: string) =>
+    [...held.keys()].reduce((sum, each) => sum + (!each.isRunning && each.gpu?.uuid === gpu ? each.bytes : 0), 0)
 
   function hold(place: Omit<Place, 'release' | 'isRunning'>, deployment_id: string, key: string): Place {
     const taken: Place = { ...place, isRunning: false, release: () => void held.delete(taken) }
@@ -92,7 +89,7 @@ export function createPlaces({
         refused: `All ${sets.length} places of the class cpu are taken; each has ${text(size, 'core')} (TUNERY_REPLICA_CORES).`,
       }
     const bytes = weights_bytes + process_bytes + cache_bytes / 4
-    const available = available_bytes() - promised_bytes(false)
+    const available = available_bytes() - promised_bytes()
     if (bytes > available) return { refused: noMemory(bytes, available) }
     const placement = {
       name: `${size === 1 ? 'core' : 'cores'} ${ranges(set)}`,
@@ -115,7 +112,7 @@ export function createPlaces({
       (a, b) => holders(a.uuid).length - holders(b.uuid).length || b.free_bytes - a.free_bytes,
     )
     const bytes = weights_bytes * 1.1 + 1e9
-    const available = gpu!.free_bytes - promised_bytes(true)
+    const available = gpu!.free_bytes - promised_bytes(gpu!.uuid)
     if (bytes > available) return { refused: noMemory(bytes, available, ` of GPU ${gpu!.index}`) }
     const placement = {
       name: `GPU ${gpu!.index}`,
