@@ -284,9 +284,10 @@ export function createController(options: Options): Controller {
   async function reconcile(entry: Entry): Promise<void> {
     while (fittingOf(entry).length < entry.desired && now() >= entry.retry_at && !entry.removed) {
       const { deployment } = entry
-      const target = await targetOf(entry).catch((error) => onStartFailed(entry, error))
-      if (!target) return
-      const place = await places.take(deployment.instance_type, deployment.id, await bytesOf(target, artifacts))
+      const wanted = await wantedOf(entry).catch((error) => onStartFailed(entry, error))
+      if (!wanted) return
+      const { target, bytes } = wanted
+      const place = await places.take(deployment.instance_type, deployment.id, bytes)
       if ('refused' in place) {
         entry.limit = place.refused
         if (activeOf(entry).length > 0) return
@@ -315,11 +316,12 @@ export function createController(options: Options): Controller {
       .catch((error) => log.error({ err: error, replica: replica.id }, 'a replica could not be ended'))
   }
 
-  /** The weights that the deployment serves now. */
-  async function targetOf({ deployment }: Entry): Promise<Target> {
+  /** The weights that the deployment serves now, on this machine, and their size. */
+  async function wantedOf({ deployment }: Entry): Promise<{ target: Target; bytes: number }> {
     const current = await deployments.byId(deployment.id)
     if (!current) throw new ApiError('deployment_not_found', `There is no deployment '${deployment.name}'.`)
-    return inference.target(current.account_id, current.model)
+    const target = await inference.target(current.account_id, current.model)
+    return { target, bytes: await bytesOf(target, artifacts) }
   }
 
   function start(entry: Entry, target: Target, place: Place): void {

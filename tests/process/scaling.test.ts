@@ -1,13 +1,24 @@
 // Deployments with replicas of their own: real engines on single cores.
 import assert from 'node:assert/strict'
 import { createHash } from 'node:crypto'
-import { copyFileSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import {
+  copyFileSync,
+  existsSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { after, afterEach, before, test } from 'node:test'
 import type { Scaling } from '../../contract/scaling.ts'
+import { openObjectStore } from '../../server/storage/objects/index.ts'
 import { client, until } from '../support/client.ts'
 import { full } from '../support/full.ts'
+import { artifactsOn } from '../support/object-store.ts'
 import { dataFolder } from '../support/server.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { stream } from '../support/streams.ts'
@@ -402,3 +413,34 @@ test('requests that wait for a start are bounded, and each that leaves frees its
     await small.stop()
   }
 })
+
+test(
+  'requests for a name at zero whose weights cannot be fetched get the reason, and answers once they can',
+  full,
+  async () => {
+    const storage = mkdtempSync(path.join(os.tmpdir(), 'tunery-shared-'))
+    const away = await startApp({ TUNERY_STORAGE_URL: `file://${storage}`, TUNERY_REPLICA_CORES: '1' })
+    try {
+      const model = await away.colourModel()
+      const store = (await openObjectStore(`file://${storage}`))!
+      await artifactsOn(store, away.dataDir).publish(`models/${model}/`)
+      store.close()
+      await away.api('POST', '/deployments', { name: 'remote', model })
+      const set = await away.api('PUT', '/deployments/remote/scaling', {
+        scaling: { ...policy, min_replicas: 0, max_replicas: 1 },
+      })
+      assert.equal(set.status, 200, JSON.stringify(set.body))
+      const ask = () => away.api('POST', '/chat/completions', { model: 'remote', messages, max_tokens: 2 })
+      rmSync(path.join(away.dataDir, 'models', model), { recursive: true })
+      renameSync(storage, `${storage}.away`)
+      const refused = await ask()
+      assert.equal(refused.status, 503, JSON.stringify(refused.body))
+      assert.match(refused.body.error.message, /No replica of 'remote' could be started: .*The next try is in \d+ s/)
+      renameSync(`${storage}.away`, storage)
+      await until('an answer', async () => (await ask()).status === 200)
+    } finally {
+      await away.stop()
+      rmSync(storage, { recursive: true, force: true })
+    }
+  },
+)
