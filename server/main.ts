@@ -6,6 +6,7 @@ import path from 'node:path'
 import { killChildren } from '../lib/child-process.ts'
 import { buildApp } from './app.ts'
 import { ConfigError, readConfig, unusedSettingsIn } from './config.ts'
+import { databaseAway } from './db/dialect.ts'
 import { NewerDatabase } from './db/migrate.ts'
 import { lockDataDir } from './db/open.ts'
 import { createLog, createServices, type Services } from './services.ts'
@@ -155,6 +156,8 @@ function explain(error: Error & { code?: string; syscall?: string }): string {
       `The database in the data folder is damaged (tunery.db or server.lock): ${error.message}. ` +
       `'./tunery check' says more; './tunery restore' brings a backup back.`
     )
+  if (error.code === databaseAway)
+    return `The database of TUNERY_DATABASE_URL does not answer (${error.message}). Start again when it does.`
   const storage = storageError(error)?.code
   if (storage === 'storage_full')
     return `The disk of the data folder is full: ${error.message}. Make room and start again.`

@@ -56,10 +56,15 @@ const installationOf = async (db: Db): Promise<string> =>
 
 export type Services = Awaited<ReturnType<typeof createServices>>
 
+/** Machines of a cluster start in any order: how long a start waits for Postgres. */
+const databaseWait_ms = 60_000
+
 /** Opens the database unless given, and wires the services. Starts no process and no work; `startWork` does. */
 export async function createServices(config: Config, log: Logger, database?: Db) {
   const { data_dir: dataDir } = config
-  const db = database ?? (await openThreadedDatabase(dataDir, config))
+  const onAway = (error: Error) => log.warn(`${error.message}; waiting for it`)
+  const { database_url } = config
+  const db = database ?? (await openThreadedDatabase(dataDir, { database_url, wait_ms: databaseWait_ms, onAway }))
   const secrets = createSecrets(config.secret_key_file ?? path.join(dataDir, 'secret.key'))
   const servers = createServers({
     db,

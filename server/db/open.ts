@@ -1,7 +1,9 @@
 import { mkdirSync } from 'node:fs'
 import path from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
 import SQLite from 'better-sqlite3'
 import { CompiledQuery, type Dialect, type Driver, Kysely, SqliteDialect, type Transaction } from 'kysely'
+import { databaseAway } from './dialect.ts'
 import { migrate } from './migrate.ts'
 import type { Schema } from './schema.ts'
 import { busy_timeout_ms, openWriter } from './sqlite/connection.ts'
@@ -34,12 +36,21 @@ export async function openDatabase(dataDir: string, database_url?: string): Prom
   )
 }
 
+interface ThreadedOptions {
+  database_url?: string | undefined
+  timeout_ms?: number
+  /** How long a Postgres that is away is waited for. Default 0. */
+  wait_ms?: number
+  /** Called once if it is. */
+  onAway?: (error: Error) => void
+}
+
 /** The same for a process that must not block: all writes to SQLite run in their own thread. */
 export async function openThreadedDatabase(
   dataDir: string,
-  { database_url, timeout_ms = busy_timeout_ms }: { database_url?: string | undefined; timeout_ms?: number } = {},
+  { database_url, timeout_ms = busy_timeout_ms, wait_ms = 0, onAway }: ThreadedOptions = {},
 ): Promise<Db> {
-  if (database_url) return await openPostgres(database_url)
+  if (database_url) return await openWhenThere(database_url, wait_ms, onAway)
   mkdirSync(dataDir, { recursive: true, mode: 0o700 })
   return openAndMigrate(new ThreadedSqliteDialect({ file: databaseFile(dataDir), timeout_ms }))
 }
@@ -72,8 +83,22 @@ async function postgresDialect(url: string): Promise<Dialect> {
   return new InTurnPostgresDialect(url)
 }
 
+const retry_ms = 500
+
 /** Opens a Postgres database and applies pending migrations. */
 const openPostgres = async (url: string): Promise<Db> => openAndMigrate(await postgresDialect(url))
+
+async function openWhenThere(url: string, wait_ms: number, onAway?: (error: Error) => void): Promise<Db> {
+  const deadline = performance.now() + wait_ms
+  for (let tries = 0; ; tries++)
+    try {
+      return await openPostgres(url)
+    } catch (error) {
+      if ((error as { code?: string }).code !== databaseAway || performance.now() >= deadline) throw error
+      if (tries === 0) onAway?.(error as Error)
+      await sleep(retry_ms)
+    }
+}
 
 async function openAndMigrate(dialect: Dialect): Promise<Db> {
   const db = new Kysely<Schema>({ dialect })

@@ -1,6 +1,7 @@
 // The service on Postgres: a database that is away refuses requests and ends nothing, and what was acknowledged is there.
 import assert from 'node:assert/strict'
 import { spawnSync } from 'node:child_process'
+import { readFileSync } from 'node:fs'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
 import { root } from '../../lib/root.ts'
@@ -72,6 +73,22 @@ test('while Postgres is away, requests get 503 and the server lives; then all is
   assert.ok(made.body.key)
   // The job goes on, or is resumed from its checkpoint.
   assert.equal((await untilEnded(running)).status, 'completed')
+})
+
+test('a server that starts while Postgres is away waits for it, and says so', postgresTest, async () => {
+  await server.end('SIGTERM')
+  await postgres.kill()
+  const log = path.join(folder.dataDir, 'start.log')
+  const waiting = dataFolder('postgres', { ...folder.env, TUNERY_LOG_LEVEL: 'warn' } as Record<string, string>, {
+    dataDir: folder.dataDir,
+    log,
+  })
+  const started = waiting.start()
+  await until('the log to say so', () => /the database is away.*waiting/.test(readFileSync(log, 'utf8')))
+  await postgres.start()
+  server = await started
+  assert.equal((await client(server.url, key).api('GET', '/keys')).status, 200)
+  assert.equal(await server.end('SIGTERM'), 0)
 })
 
 test('a backup of the data folder alone is refused, with what to do', postgresTest, () => {

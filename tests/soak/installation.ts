@@ -20,18 +20,24 @@ export interface Installation {
   start(): Promise<void>
   /**
    * Kills one process of this kind, or a server if none starts in time, and starts again what nothing else would. Resolves
-   * with what was killed.
+   * with what was killed; undefined if another call has that one down already.
    */
-  kill(victim: Victim, random: () => number): Promise<Victim>
+  kill(victim: Victim, random: () => number): Promise<Victim | undefined>
   /** Ends all servers and resolves with what was wrong about it. */
   end(): Promise<string[]>
   /** Kills everything that still runs. */
   stop(): Promise<void>
 }
 
-/** In `folder`, which a resumed run finds again; Postgres, if there are several servers, begins anew. */
+/** The folder of Postgres, beside `folder`, which only its owner may enter: Postgres runs as a user of its own. */
+export const postgresFolder = (folder: string) => `${folder}-postgres`
+
+/** In `folder`, which a resumed run finds again. */
 export async function createInstallation(folder: string, servers: number): Promise<Installation> {
-  const shared = servers > 1 ? { postgres: await startPostgres(), redis: await startRedis() } : undefined
+  const shared =
+    servers > 1
+      ? { postgres: await startPostgres({ kept: postgresFolder(folder) }), redis: await startRedis() }
+      : undefined
   const storage = path.join(folder, 'storage')
   // As a mount: the service creates none.
   mkdirSync(storage, { recursive: true })
@@ -51,13 +57,32 @@ export async function createInstallation(folder: string, servers: number): Promi
   const key = folders[0]!.key()
   const running: RunningServer[] = []
 
+  const down = new Set<Victim | number>()
+  /** Resolves with undefined, and does nothing, while it is under way for the same one. */
+  async function once<T>(what: Victim | number, work: () => Promise<T>): Promise<T | undefined> {
+    if (down.has(what)) return undefined
+    down.add(what)
+    try {
+      return await work()
+    } finally {
+      down.delete(what)
+    }
+  }
+
   async function killServer(index: number): Promise<void> {
     const { dataDir } = folders[index]!
     const server = running[index]!
     const own = processesOn(dataDir).filter((pid) => pid !== server.pid)
     await server.end('SIGKILL')
     await until('the server’s children to end', () => !own.some(alive))
-    running[index] = await folders[index]!.start()
+    // As a service manager does: Postgres may be killed in the middle of the start.
+    for (let tries = 0; ; tries++)
+      try {
+        running[index] = await folders[index]!.start()
+        return
+      } catch (error) {
+        if (tries === 5) throw error
+      }
   }
 
   return {
@@ -72,12 +97,13 @@ export async function createInstallation(folder: string, servers: number): Promi
     },
 
     async kill(victim, random) {
-      if (victim === 'postgres' || victim === 'redis') {
-        await shared![victim].kill()
-        await sleep(random() * 1000)
-        await shared![victim].start()
-        return victim
-      }
+      if (victim === 'postgres' || victim === 'redis')
+        return await once(victim, async () => {
+          await shared![victim].kill()
+          await sleep(random() * 1000)
+          await shared![victim].start()
+          return victim
+        })
       for (let tries = 0; victim !== 'server' && tries < 50; tries++) {
         const pids = running.flatMap(({ pid }) => children(pid, programs[victim]))
         const pid = pids[Math.floor(random() * pids.length)]
@@ -87,8 +113,11 @@ export async function createInstallation(folder: string, servers: number): Promi
         }
         await sleep(100)
       }
-      await killServer(Math.floor(random() * servers))
-      return 'server'
+      const index = Math.floor(random() * servers)
+      return await once(index, async () => {
+        await killServer(index)
+        return 'server' as const
+      })
     },
 
     async end() {

@@ -14,6 +14,8 @@ export interface SoakOptions {
   kills: number
   /** Several share Postgres, Redis and storage, which are killed too. */
   servers?: number
+  /** Processes that may be down at once. */
+  atOnce?: number
   report(text: string): void
   /** Number of kills between two full checks. */
   verifyEach: number
@@ -42,6 +44,7 @@ export async function soak({
   seed,
   kills,
   servers = 1,
+  atOnce = 1,
   report: say,
   verifyEach,
 }: SoakOptions): Promise<SoakResult> {
@@ -70,11 +73,18 @@ export async function soak({
       const url = () => pick(installation.urls())
       const load = startLoad({ url, key, ledger, random, fault: (text) => faults.push(text) })
       const stop = Math.min(kills, done + verifyEach)
-      for (; done < stop && faults.length === 0; done++) {
-        const victim = pick(installation.victims)
-        await sleep(200 + random() * 4000)
-        ledger.add({ kind: 'killed', what: await installation.kill(victim, random) })
+      let left = stop - done
+      const killer = async () => {
+        while (left > 0 && faults.length === 0) {
+          left--
+          await sleep(200 + random() * 4000)
+          const what = await installation.kill(pick(installation.victims), random)
+          if (what) ledger.add({ kind: 'killed', what })
+          else left++
+        }
       }
+      await Promise.all(Array.from({ length: atOnce }, killer))
+      done = stop - left
       await load.stop()
       await waitUntilIdle(any(), '/fine-tuning/jobs', ['queued', 'running'])
       await waitUntilIdle(any(), '/datasets', ['preparing'])

@@ -2,7 +2,7 @@
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
-import { chownSync, globSync, mkdtempSync, rmSync } from 'node:fs'
+import { chownSync, existsSync, globSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import pg from 'pg'
@@ -48,16 +48,17 @@ export const postgresTest = {
 
 /**
  * A Postgres server of the test's own, which can be killed and started again. `durable`: what it acknowledged survives
- * that; otherwise it is faster.
+ * that; otherwise it is faster. `kept`: a folder that outlives the server, and whose database the next one goes on with.
  */
-export async function startPostgres({ durable = true } = {}) {
+export async function startPostgres({ durable = true, kept }: { durable?: boolean; kept?: string } = {}) {
   const user = postgresUser()
-  const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-postgres-'))
+  const folder = kept ?? mkdtempSync(path.join(os.tmpdir(), 'tunery-postgres-'))
+  mkdirSync(folder, { recursive: true })
   if (user) chownSync(folder, user.uid, user.gid)
   const data = path.join(folder, 'data')
   const run = (name: string, ...args: string[]) =>
     execFileSync(path.join(programs!, name), args, { ...user, cwd: folder, stdio: 'pipe' })
-  run('initdb', '--pgdata', data, '--auth', 'trust', '--username', 'tunery', '--no-sync')
+  if (!existsSync(data)) run('initdb', '--pgdata', data, '--auth', 'trust', '--username', 'tunery', '--no-sync')
   const port = await freePort()
   const url = `postgres://tunery@127.0.0.1:${port}/postgres`
   let server: ChildProcess
@@ -92,7 +93,7 @@ export async function startPostgres({ durable = true } = {}) {
     kill,
     async stop() {
       if (server.exitCode === null && server.signalCode === null) await kill()
-      rmSync(folder, { recursive: true, force: true })
+      if (kept === undefined) rmSync(folder, { recursive: true, force: true })
     },
   }
 }
