@@ -2,6 +2,7 @@ import type { Logger } from 'pino'
 import { ApiError } from '../../contract/errors.ts'
 import { replicasMax, type Scaling, ScalingPolicy, type ScalingRequest } from '../../contract/scaling.ts'
 import { newId } from '../../lib/ids.ts'
+import { createMutex } from '../../lib/mutex.ts'
 import { isoTime } from '../../lib/utc-day.ts'
 import type { Db } from '../db/open.ts'
 import type { Deployments } from '../deployments/index.ts'
@@ -20,7 +21,7 @@ export interface ScalingService {
   put(by: AccountActor, name: string, request: ScalingRequest): Promise<Scaling>
   get(account_id: string, name: string): Promise<Scaling>
   delete(by: AccountActor, name: string): Promise<{ id: string; deleted: true }>
-  /** Makes this process scale what the database says. */
+  /** Makes this process scale what the database says, as it is at the call or later. */
   refresh(): Promise<void>
 }
 
@@ -137,6 +138,44 @@ export function createScaling(options: Options): ScalingService {
     ;(await controller()).set(deployment)
   }
 
+  /** One reading of the database at a time, so that an older one never replaces a newer one. */
+  const mutex = createMutex()
+  /** A reading that has not begun. */
+  let next: Promise<void> | undefined
+  const refresh = () => {
+    next ??= mutex(() => {
+      next = undefined
+      return applyAll()
+    })
+    return next
+  }
+  /** Deployments that a setting keeps from their cluster; told once. */
+  const told = new Set<string>()
+
+  async function applyAll(): Promise<void> {
+    const rows = await store.listAll(db)
+    const known = new Set(running()?.ids() ?? [])
+    const knownInRay = new Set(ray?.ids() ?? [])
+    for (const row of rows) {
+      const deployment = await deployments.byId(row.deployment_id)
+      if (!deployment) continue
+      if (row.instance_type === rayType && !ray) {
+        if (!told.has(row.deployment_id))
+          log.warn(
+            { deployment: row.deployment_id },
+            'it scales on Ray, and TUNERY_RAY_ADDRESS is not set: the engine of this machine serves it',
+          )
+        told.add(row.deployment_id)
+        continue
+      }
+      known.delete(row.deployment_id)
+      knownInRay.delete(row.deployment_id)
+      await apply(scaled(row, deployment))
+    }
+    for (const id of known) running()?.remove(id)
+    for (const id of knownInRay) ray?.remove(id)
+  }
+
   return {
     async put(by, name, { model, scaling, instance_type }) {
       const deployment = await deployments.require(by.account_id, name)
@@ -168,7 +207,7 @@ export function createScaling(options: Options): ScalingService {
         const details = { name, instance_type: row.instance_type, ...scaling }
         await recordAuditEntry(trx, by, 'scaling.changed', deployment.id, details, now())
       })
-      await apply(scaled(row, deployment))
+      await refresh()
       await inference.aliasesChanged(by.account_id)
       return toResponse(deployment)
     },
@@ -182,33 +221,12 @@ export function createScaling(options: Options): ScalingService {
           throw new ApiError('not_found', `'${name}' does not scale. PUT /v1/deployments/${name}/scaling lets it.`)
         await recordAuditEntry(trx, by, 'scaling.removed', id, { name }, now())
       })
-      running()?.remove(id)
-      if (ray?.ids().includes(id)) ray.remove(id)
+      await refresh()
       await inference.aliasesChanged(by.account_id)
       return { id, deleted: true }
     },
 
-    async refresh() {
-      const rows = await store.listAll(db)
-      const known = new Set(running()?.ids() ?? [])
-      const knownInRay = new Set(ray?.ids() ?? [])
-      for (const row of rows) {
-        const deployment = await deployments.byId(row.deployment_id)
-        if (!deployment) continue
-        if (row.instance_type === rayType && !ray) {
-          log.warn(
-            { deployment: row.deployment_id },
-            'it scales on Ray, and TUNERY_RAY_ADDRESS is not set: the engine of this machine serves it',
-          )
-          continue
-        }
-        known.delete(row.deployment_id)
-        knownInRay.delete(row.deployment_id)
-        await apply(scaled(row, deployment))
-      }
-      for (const id of known) running()?.remove(id)
-      for (const id of knownInRay) ray?.remove(id)
-    },
+    refresh,
   }
 }
 
