@@ -1,5 +1,5 @@
 // A deployment under load on a virtual clock: requests arrive, wait for a replica, share it, and a rule scales.
-import { type Observation, observationsKept_ms, type ScalingPolicy } from '../../server/scaling/autoscaler.ts'
+import { addObservation, type Observation, type ScalingPolicy } from '../../server/scaling/autoscaler.ts'
 
 /** The load of a trace: requests and how long each takes on a replica that is not crowded. */
 export interface Trace {
@@ -57,7 +57,6 @@ export function simulate(trace: Trace, policy: ScalingPolicy, rule: Rule): Outco
   const waits: number[] = []
   const observations: Observation[] = []
   const changes: Outcome['changes'] = []
-  const kept = observationsKept_ms(policy) / 1000
   let arrival = 0
   const offered = { from: 0, to: 0 }
   let seen = { arrived: 0, completed: 0 }
@@ -90,7 +89,7 @@ export function simulate(trace: Trace, policy: ScalingPolicy, rule: Rule): Outco
     replica_seconds += replicas.length * step_s
     const asked = replicas.filter(({ draining }) => !draining)
     if (t % 1 === 0) {
-      observations.push({
+      const observation = {
         at: t * 1000,
         arrived: arrival - seen.arrived,
         completed: waits.length - seen.completed,
@@ -99,9 +98,9 @@ export function simulate(trace: Trace, policy: ScalingPolicy, rule: Rule): Outco
         utilization: ready.length > 0 ? Math.min(1, used / ready.length) : null,
         ready: ready.length,
         starting: asked.length - ready.length,
-      })
+      }
+      addObservation(observations, observation, policy)
       seen = { arrived: arrival, completed: waits.length }
-      if (observations.length > kept + 200) observations.splice(0, 200)
     }
     while (offered.from < trace.arrivals.length && trace.arrivals[offered.from]! < t - offeredWindow_s / 2)
       offered.from++

@@ -75,6 +75,8 @@ const rampSpan_ms = 20_000
 const smooth_ms = 15_000
 /** The time that a request takes is measured over this time, from this many answers on. */
 const measured = { ms: 300_000, answers: 5 }
+/** Older observations are merged. */
+const fine_ms = 3_600_000
 /** Sums of fractions are not exact. */
 const rounding = 1e-9
 /** The window in which load must have been low, as a share of the cooldown; each regret doubles it, up to `most`. */
@@ -85,6 +87,32 @@ const regret = { within: 1.5, remembered: 12 }
 /** How long observations are needed. */
 export const observationsKept_ms = ({ down_cooldown_ms }: Pick<ScalingPolicy, 'down_cooldown_ms'>) =>
   Math.max(quietShare.most * down_cooldown_ms + smooth_ms, measured.ms)
+/**
+ * Adds an observation, and forgets those that nothing needs any more. Old ones are merged, one for each `smooth_ms`, so
+ * that a cooldown of a day costs little.
+ */
+export function addObservation(observations: Observation[], next: Observation, policy: ScalingPolicy): void {
+  observations.push(next)
+  let [old, end] = [0, observations.length]
+  while (old < end) {
+    const middle = Math.floor((old + end) / 2)
+    if (observations[middle]!.at <= next.at - fine_ms) old = middle + 1
+    else end = middle
+  }
+  const [earlier, last] = [observations[old - 2], observations[old - 1]]
+  if (earlier && last && spanOf(earlier) === spanOf(last)) observations.splice(old - 2, 2, merged(earlier, last))
+  while (observations[0]!.at < next.at - observationsKept_ms(policy)) observations.shift()
+}
+
+const spanOf = ({ at }: Observation) => Math.floor(at / smooth_ms)
+const merged = (earlier: Observation, last: Observation): Observation => ({
+  ...last,
+  in_flight: Math.max(earlier.in_flight, last.in_flight),
+  waiting: Math.max(earlier.waiting, last.waiting),
+  arrived: earlier.arrived + last.arrived,
+  completed: earlier.completed + last.completed,
+})
+
 /** How long decisions are needed. */
 export const decisionsKept_ms = ({ down_cooldown_ms }: Pick<ScalingPolicy, 'down_cooldown_ms'>) =>
   (regret.remembered + regret.within) * down_cooldown_ms
@@ -196,10 +224,12 @@ function scaleDown({ now, policy, observations, replicas, decisions }: Autoscale
   const counted = observations.filter(({ at }) => at > now - quiet_ms - smooth_ms)
   const peak = Math.max(
     requestsOf(last) / target_requests,
-    ...peaksOf(counted, now - quiet_ms, serviceTimeOf(observations, policy, now)).map((load) => staffed(load, policy)),
+    staffed(peakOf(counted, now - quiet_ms, serviceTimeOf(observations, policy, now)), policy),
     target_utilization === null ? 0 : busyReplicas(counted) / target_utilization,
   )
-  const isIdle = observations.every((each) => each.at <= now - idle_ms || requestsOf(each) + each.arrived === 0)
+  const isIdle = observations.every(
+    (each) => (each.at <= now - idle_ms && each !== last) || requestsOf(each) + each.arrived === 0,
+  )
   const wanted = Math.max(min_replicas, isIdle ? 0 : Math.max(1, Math.ceil(peak - rounding)))
   if (wanted >= replicas) return steady
   const quiet = isIdle ? idle_ms : quiet_ms
@@ -283,9 +313,9 @@ function regretsOf(decisions: readonly ScalingDecision[], { down_cooldown_ms }: 
   }).length
 }
 
-/** Load over each `smooth_ms` that ends after `from`. */
-function peaksOf(observations: readonly Observation[], from: number, service_ms: number | undefined): number[] {
-  const loads: number[] = []
+/** The highest load over a `smooth_ms` that ends after `from`. */
+function peakOf(observations: readonly Observation[], from: number, service_ms: number | undefined): number {
+  let peak = 0
   let arrived = 0
   let present = 0
   let first = 0
@@ -297,9 +327,9 @@ function peaksOf(observations: readonly Observation[], from: number, service_ms:
       present -= requestsOf(observations[first]!)
     }
     if (each.at <= from) return
-    loads.push(service_ms === undefined ? present / (index - first + 1) : (arrived * service_ms) / smooth_ms)
+    peak = Math.max(peak, service_ms === undefined ? present / (index - first + 1) : (arrived * service_ms) / smooth_ms)
   })
-  return loads
+  return peak
 }
 
 const mean = (values: readonly number[]) => values.reduce((sum, each) => sum + each, 0) / values.length

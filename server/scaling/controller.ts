@@ -18,7 +18,7 @@ import {
   type VerifyReplica,
 } from '../inference/index.ts'
 import type { Artifacts } from '../storage/objects/index.ts'
-import { autoscale, decisionsKept_ms, type Observation, observationsKept_ms, type ScalingPolicy } from './autoscaler.ts'
+import { addObservation, autoscale, decisionsKept_ms, type Observation, type ScalingPolicy } from './autoscaler.ts'
 import type { ReadGpus } from './gpus.ts'
 import type { Place, Places } from './places.ts'
 
@@ -247,7 +247,7 @@ export function createController(options: Options): Controller {
     const serving = activeOf(entry).filter((each) => each.state() === 'ready')
     entry.utilization = policy.target_utilization === null ? null : await utilizationOf(entry, serving)
     const at = now()
-    entry.observations.push({
+    const observation = {
       at,
       in_flight,
       waiting,
@@ -256,10 +256,9 @@ export function createController(options: Options): Controller {
       utilization: entry.utilization,
       ready: serving.length,
       starting: activeOf(entry).length - serving.length,
-    })
+    }
+    addObservation(entry.observations, observation, policy)
     Object.assign(counted, { arrived, completed })
-    const kept_ms = observationsKept_ms(policy)
-    while (entry.observations[0]!.at < at - kept_ms) entry.observations.shift()
   }
 
   /** Mean share of the time that these replicas computed since the last look; null if that is not known. */

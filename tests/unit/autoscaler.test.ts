@@ -5,7 +5,7 @@ import { compare, policy, type Row } from '../../bench/autoscaler/compare.ts'
 import { tunery } from '../../bench/autoscaler/rules.ts'
 import { simulate } from '../../bench/autoscaler/simulate.ts'
 import { recordedTraces, syntheticTraces } from '../../bench/autoscaler/traces.ts'
-import { autoscale, type Observation } from '../../server/scaling/autoscaler.ts'
+import { addObservation, autoscale, type Observation } from '../../server/scaling/autoscaler.ts'
 
 const base: Observation = {
   at: 0,
@@ -20,6 +20,7 @@ const base: Observation = {
 /** A minute of the same observation each second, which ends at `now`. */
 const minute = (now: number, each: Partial<Observation>) =>
   Array.from({ length: 60 }, (_, n) => ({ ...base, ...each, at: now - (59 - n) * 1000 }))
+const sumOf = (all: Observation[], field: 'arrived') => all.reduce((sum, each) => sum + each[field], 0)
 const now = 10_000_000
 const ask = (each: Partial<Observation>, more: Partial<Parameters<typeof autoscale>[0]> = {}) =>
   autoscale({ now, policy, observations: minute(now, each), replicas: 1, start_ms: 20_000, decisions: [], ...more })
@@ -66,6 +67,47 @@ describe('a decision', () => {
     const running = minute(now, {})
     running.at(-1)!.in_flight = 1
     assert.equal(ask({}, { policy: zero, observations: running }).replicas, 1)
+  })
+
+  test('without a cooldown a load still has its replicas, until the moment in which there is none', () => {
+    const none = { ...policy, min_replicas: 0, down_cooldown_ms: 0 }
+    const busy = { in_flight: 12, arrived: 3, completed: 3, ready: 2 }
+    assert.equal(ask(busy, { policy: none, replicas: 2 }).replicas, 2)
+    const over = [...minute(now - 1000, busy), { ...base, at: now }]
+    assert.equal(ask({}, { policy: none, replicas: 2, observations: over }).replicas, 0)
+  })
+
+  test('a cooldown of a day keeps thousands of observations, not hundreds of thousands, and all that came', () => {
+    const daily = { ...policy, min_replicas: 0, down_cooldown_ms: 24 * 3_600_000 }
+    const observations: Observation[] = []
+    const days = Array.from({ length: 4 * 86_400 }, (_, n) => ({ ...base, at: n * 1000, arrived: n % 1000 ? 0 : 1 }))
+    for (const each of days) addObservation(observations, each, daily)
+    const { at } = days.at(-1)!
+    assert.ok(observations.length < 30_000, `${observations.length}`)
+    assert.equal(sumOf(observations, 'arrived'), sumOf(days, 'arrived'))
+    assert.deepEqual(observations.slice(-3600), days.slice(-3600), 'those of an hour as they were')
+    const decisions = [9, 8, 7, 6].flatMap((cooldowns) => [
+      { at: at - cooldowns * daily.down_cooldown_ms, from: 3, to: 2 },
+      { at: at - (cooldowns - 0.5) * daily.down_cooldown_ms, from: 2, to: 3 },
+    ])
+    assert.equal(ask({}, { now: at, policy: daily, replicas: 3, observations, decisions }).replicas, 1)
+  })
+
+  test('a scale-down that was taken back doubles the time for which load must have been low', () => {
+    const calm = { ...base, ready: 3 }
+    const crowded = { ...calm, in_flight: 24, arrived: 6, completed: 6 }
+    const observations = Array.from({ length: 900 }, (_, n) => ({
+      ...(n < 800 ? crowded : calm),
+      at: now - (899 - n) * 1000,
+    }))
+    const regret = (ms: number) => [
+      { at: now - ms - 100_000, from: 3, to: 2 },
+      { at: now - ms, from: 2, to: 3 },
+    ]
+    const after = (...decisions: ReturnType<typeof regret>) =>
+      ask({}, { replicas: 3, observations, decisions }).replicas
+    assert.equal(after(), 1, 'low for longer than a quarter of the cooldown')
+    assert.equal(after(...regret(600_000)), 3, 'not for half of it')
   })
 
   test('cooldowns hold, and the reason says until when', () => {
