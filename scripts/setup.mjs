@@ -2,7 +2,7 @@
 // platform, the converters, a Python environment, the default model and the dashboard. Must run on Node 20 with built-in
 // modules only. Run again without changes, it only compares stamps.
 //
-//   node scripts/setup.mjs [--dev] [--force] [--with llama-server,vllm,…]
+//   node scripts/setup.mjs [--dev] [--force] [--with vision,llama-server,vllm,…]
 //   node scripts/setup.mjs --only npm,engine,…    only these steps, for images that are built in layers
 //   node scripts/setup.mjs --serving              only what serving needs, for `npm start`; lists the rest as pending
 //   node scripts/setup.mjs --training --events    the rest, for the server: prints JSON lines, ends with its stdin
@@ -26,6 +26,7 @@ import {
   trackerDev,
 } from './setup/python.mjs'
 import { isLocked, local, withLock, writePending } from './setup/state.mjs'
+import { needCompiler, vision, visionIfPossible } from './setup/vision.mjs'
 import { chromium, chromiumIfPossible, web } from './setup/web.mjs'
 
 const started = Date.now()
@@ -126,12 +127,14 @@ try {
     )
   if (!serving && lacks('converters'))
     need('git', 'Install it with your package manager (Debian and Ubuntu: `apt-get install git`).')
+  if (extra.includes('vision') && (force || !existsSync(local('stamps/vision')))) needCompiler()
   // Serving needs it for the default model alone.
   if (serving ? force || !existsSync(local('stamps/served-model')) : lacks('python')) findPython()
   const steps = [
     ...stepsOf(wanted),
     ...(extra.includes('chromium') ? [chromium] : dev ? [chromiumIfPossible] : []),
-    ...peers(extra.filter((name) => name !== 'chromium')),
+    ...(extra.includes('vision') ? [vision] : dev ? [visionIfPossible] : []),
+    ...peers(extra.filter((name) => name !== 'chromium' && name !== 'vision')),
   ]
   const did = await withLock(async () => {
     // Images in layers know no server that goes on with what is pending.

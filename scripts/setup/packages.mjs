@@ -82,11 +82,8 @@ export async function converters(options) {
     options,
     async () => {
       await unpack(pin, async (folder) => {
-        const clone = path.join(folder, 'clone')
-        await run('git', ['clone', '--quiet', '--bare', path.join(folder, 'llama/gitRelease.bundle'), clone])
         const fresh = path.join(folder, 'source')
-        mkdirSync(fresh)
-        const parts = [
+        await converterSources(folder, fresh, [
           'convert_hf_to_gguf.py',
           'convert_lora_to_gguf.py',
           'conversion',
@@ -94,14 +91,22 @@ export async function converters(options) {
           'include',
           'ggml/include',
           'LICENSE',
-        ]
-        await run('git', ['--git-dir', clone, 'archive', '--output', path.join(folder, 'source.tar'), 'HEAD', ...parts])
-        await run('tar', ['-xf', path.join(folder, 'source.tar'), '-C', fresh])
+        ])
         rmSync(local('llama/source'), { recursive: true, force: true })
         renameSync(fresh, local('llama/source'))
       })
     },
   )
+}
+
+/** Writes these files and folders of llama.cpp's source to `to`, from the unpacked package of the converters. */
+export async function converterSources(folder, to, parts) {
+  const clone = path.join(folder, 'clone')
+  await run('git', ['clone', '--quiet', '--bare', path.join(folder, 'llama/gitRelease.bundle'), clone])
+  mkdirSync(to)
+  const tar = path.join(folder, 'source.tar')
+  await run('git', ['--git-dir', clone, 'archive', '--output', tar, 'HEAD', ...parts])
+  await run('tar', ['-xf', tar, '-C', to])
 }
 
 /** `cuda`, `vulkan` or `none`: TUNERY_GPU, else detected from this machine's GPU. */

@@ -50,7 +50,7 @@ test('without network, set-up says that a registry could not be reached and what
 })
 
 test('missing programs are reported before any download, with how to install them', () => {
-  const cases: [Record<string, string>, RegExp][] = [
+  const cases: [Record<string, string>, RegExp, string[]?][] = [
     [{ git: tool, python3: python }, /npm was not found.*apt-get install npm/s],
     [{ npm: tool, python3: python }, /git was not found.*apt-get install git/s],
     [{ npm: tool, git: tool }, /no Python between 3\.11 and 3\.14.*TUNERY_PYTHON/s],
@@ -59,9 +59,14 @@ test('missing programs are reported before any download, with how to install the
       { npm: tool, git: tool, python3: '#!/bin/sh\ncase "$2" in *venv*) exit 1;; esac\necho 3.12\n' },
       /python3 has no venv module.*apt-get install python3 python3-venv/s,
     ],
+    [
+      { npm: tool, git: tool, python3: python },
+      /g\+\+ was not found.*apt-get install g\+\+.*--with vision/s,
+      ['--with', 'vision'],
+    ],
   ]
-  for (const [programs, says] of cases) {
-    const { status, stdout, stderr } = freshSetup(programs)
+  for (const [programs, says, args] of cases) {
+    const { status, stdout, stderr } = freshSetup(programs, {}, args)
     assert.equal(status, 1)
     assert.match(stderr, says)
     assert.equal(stdout, '', 'no step has started')
