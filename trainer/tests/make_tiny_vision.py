@@ -1,0 +1,191 @@
+"""Writes a tiny vision-language checkpoint for tests: `python -m trainer.tests.make_tiny_vision FAMILY OUT_DIR`.
+
+FAMILY is `smolvlm` (Idefics3: pictures in tiles of 64 pixels, 4 tokens each, and an overview) or `qwen2_5_vl` (pictures
+of any size, a token for 16 by 16 pixels, multimodal rotary positions). Random weights, text part of 2 layers and hidden
+size 64, the default model's tokenizer with the family's tokens for pictures, chat template and image processor.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from trainer.tests.make_tiny import TOKENIZER
+
+# As in HuggingFaceTB/SmolVLM-256M-Instruct and Qwen/Qwen2.5-VL-3B-Instruct.
+SMOLVLM_TEMPLATE = (
+    "<|im_start|>{% for message in messages %}{{message['role'] | capitalize}}"
+    "{% if message['content'][0]['type'] == 'image' %}{{':'}}{% else %}{{': '}}{% endif %}"
+    "{% for line in message['content'] %}{% if line['type'] == 'text' %}{{line['text']}}"
+    "{% elif line['type'] == 'image' %}{{ '<image>' }}{% endif %}{% endfor %}<end_of_utterance>\n"
+    "{% endfor %}{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
+)
+QWEN_TEMPLATE = (
+    "{% for message in messages %}{% if loop.first and message['role'] != 'system' %}<|im_start|>system\n"
+    "You are a helpful assistant.<|im_end|>\n{% endif %}<|im_start|>{{ message['role'] }}\n"
+    "{% if message['content'] is string %}{{ message['content'] }}<|im_end|>\n"
+    "{% else %}{% for content in message['content'] %}"
+    "{% if content['type'] == 'image' or 'image' in content or 'image_url' in content %}"
+    "<|vision_start|><|image_pad|><|vision_end|>"
+    "{% elif 'text' in content %}{{ content['text'] }}{% endif %}{% endfor %}<|im_end|>\n{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+TEXT = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 2048,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 2,
+}
+
+
+def make_tiny_vision(family: str, folder: Path, seed: int = 0) -> Path:
+    """Writes the checkpoint into `folder` and returns it. The same seed gives the same weights.
+
+    Raises KeyError for an unknown family.
+    """
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    import torch
+
+    make = {"smolvlm": _smolvlm, "qwen2_5_vl": _qwen2_5_vl}[family]
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(seed)
+    model, template, processor = make(folder)
+    for name, parameter in model.named_parameters():
+        if name.endswith(("bias", "norm.weight", "layernorm.weight", "norm1.weight", "norm2.weight", "ln_q.weight")):
+            # The initial zeros and ones would hide mistakes in their use.
+            torch.nn.init.normal_(parameter, mean=float("bias" not in name), std=0.1)
+        elif "visual" in name or "vision" in name or "connector" in name:
+            # Wide enough that two pictures give different answers.
+            torch.nn.init.normal_(parameter, std=0.2)
+    model.save_pretrained(folder)
+    (folder / "chat_template.jinja").write_text(template)
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor, indent=2))
+    return folder
+
+
+def _tokenizer(folder: Path, tokens: list[str], eos: str | None = None):
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
+    tokenizer.add_special_tokens({"additional_special_tokens": tokens, **({"eos_token": eos} if eos else {})})
+    tokenizer.save_pretrained(folder)
+    return tokenizer
+
+
+def _smolvlm(folder: Path):
+    from transformers import SmolVLMConfig, SmolVLMForConditionalGeneration
+
+    rows = [f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)]
+    end = "<end_of_utterance>"
+    tokenizer = _tokenizer(folder, ["<fake_token_around_image>", "<image>", "<global-img>", end, *rows], end)
+    eos = tokenizer.convert_tokens_to_ids(end)
+    text = {
+        **TEXT,
+        "model_type": "llama",
+        "architectures": ["VLlama3ForCausalLM"],
+        "vocab_size": len(tokenizer),
+        "eos_token_id": eos,
+    }
+    vision = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "image_size": 64,
+        "patch_size": 8,
+    }
+    config = SmolVLMConfig(
+        text_config=text,
+        vision_config=vision,
+        scale_factor=4,
+        image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
+        tie_word_embeddings=True,
+        eos_token_id=eos,
+        pad_token_id=2,
+    )
+    processor = {
+        "image_processor_type": "SmolVLMImageProcessor",
+        "processor_class": "SmolVLMProcessor",
+        "do_convert_rgb": True,
+        "do_image_splitting": True,
+        "do_normalize": True,
+        "do_pad": True,
+        "do_rescale": True,
+        "do_resize": True,
+        "image_mean": [0.5, 0.5, 0.5],
+        "image_std": [0.5, 0.5, 0.5],
+        "max_image_size": {"longest_edge": 64},
+        "resample": 1,
+        "rescale_factor": 1 / 255,
+        "size": {"longest_edge": 128},
+    }
+    (folder / "processor_config.json").write_text(
+        json.dumps({"processor_class": "SmolVLMProcessor", "image_seq_len": 4}, indent=2)
+    )
+    return SmolVLMForConditionalGeneration(config), SMOLVLM_TEMPLATE, processor
+
+
+def _qwen2_5_vl(folder: Path):
+    from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+
+    names = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
+    tokenizer = _tokenizer(folder, names)
+    start, end, image, video = tokenizer.convert_tokens_to_ids(names)
+    text = {
+        **TEXT,
+        "vocab_size": len(tokenizer),
+        "tie_word_embeddings": True,
+        # Sections of a head's 8 pairs for time, height and width.
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]},
+    }
+    vision = {
+        # The converter wants more blocks than the merger has layers, and every n-th block with full attention.
+        "depth": 4,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_heads": 2,
+        "out_hidden_size": 64,
+        "patch_size": 8,
+        "spatial_merge_size": 2,
+        "temporal_patch_size": 2,
+        "window_size": 32,
+        "fullatt_block_indexes": [1, 3],
+    }
+    config = Qwen2_5_VLConfig(
+        text_config=text,
+        vision_config=vision,
+        vision_start_token_id=start,
+        vision_end_token_id=end,
+        image_token_id=image,
+        video_token_id=video,
+        tie_word_embeddings=True,
+        eos_token_id=2,
+        pad_token_id=2,
+    )
+    processor = {
+        "image_processor_type": "Qwen2VLImageProcessor",
+        "processor_class": "Qwen2_5_VLProcessor",
+        "do_convert_rgb": True,
+        "do_normalize": True,
+        "do_rescale": True,
+        "do_resize": True,
+        "image_mean": [0.48145466, 0.4578275, 0.40821073],
+        "image_std": [0.26862954, 0.26130258, 0.27577711],
+        "merge_size": 2,
+        "patch_size": 8,
+        "temporal_patch_size": 2,
+        "min_pixels": 32 * 32,
+        "max_pixels": 128 * 128,
+        "resample": 3,
+        "rescale_factor": 1 / 255,
+    }
+    return Qwen2_5_VLForConditionalGeneration(config), QWEN_TEMPLATE, processor
+
+
+if __name__ == "__main__":
+    make_tiny_vision(sys.argv[1], Path(sys.argv[2]))
