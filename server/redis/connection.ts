@@ -72,11 +72,17 @@ return {redis.call('ZCARD', KEYS[1])}`)
 /** Replies of a Redis that is there and does not let us in: the setting is wrong. */
 const refusal = /^(WRONGPASS|NOAUTH|NOPERM|ERR (invalid DB index|DB index is out of range|AUTH |Client sent AUTH))/i
 
+/** Slots of a cluster are assigned by hashes of keys: one of so many is on another node. */
+const probeKeys = 32
+const clusterNode =
+  'it is a node of a Redis Cluster, which keeps most keys on other nodes, and this service asks one address only. Name a ' +
+  'Redis without cluster mode, or a proxy in front of the cluster.'
+
 type Send = (args: string[]) => Promise<unknown>
 
 /**
  * Connects to `url` (`redis://` or `rediss://`). Keys begin with the URL's `?prefix=`, or with `prefix`. Throws a
- * ConfigError if Redis refuses the password or the database. A Redis that is away is waited for in the background;
+ * ConfigError if Redis refuses the password or the database, or is a node of a cluster. A Redis that is away is waited for in the background;
  * `processes` are taken to be live until it answers.
  */
 export async function connectRedis(url: string, prefix: string, log: Logger, processes = 1): Promise<Redis> {
@@ -84,7 +90,7 @@ export async function connectRedis(url: string, prefix: string, log: Logger, pro
   const ownPrefix = address.searchParams.get('prefix') ?? prefix
   address.search = ''
   // Loaded where it is used: installations without Redis start without it.
-  const { createClient } = await import('@redis/client')
+  const { ClientOfflineError, createClient } = await import('@redis/client')
   const client = createClient({
     url: address.href,
     name: 'tunery',
@@ -115,7 +121,9 @@ export async function connectRedis(url: string, prefix: string, log: Logger, pro
   }
 
   function leave(error: unknown): void {
-    reason = (error as Error).message
+    const { message } = error as Error
+    // What ended the connection says more than that there is none.
+    if (!(error instanceof ClientOfflineError)) reason = message.startsWith('MOVED ') ? clusterNode : message
     if (away) return
     setAway(true)
     log.warn(
@@ -143,11 +151,16 @@ export async function connectRedis(url: string, prefix: string, log: Logger, pro
     }
   }
 
+  /** Rejects with MOVED on a node of a cluster. */
+  const probe = () =>
+    Promise.all(Array.from({ length: probeKeys }, (_, each) => send(['GET', `${ownPrefix}:probe ${each}`])))
+
   async function beat(): Promise<void> {
     try {
       const [count] = await attempt(beatScript, ['processes'], [name, live_ms, 'stay'])
       live = Math.max(1, Number(count))
       const returned = away
+      if (returned) await within(answer_ms, probe())
       // A script that Redis does not have is sent once more, behind what was to come after it.
       if (returned) await within(answer_ms, Promise.all(scripts.map(({ text }) => send(['SCRIPT', 'LOAD', text]))))
       for (const listener of listeners) await listener({ returned, run: attempt })
@@ -175,6 +188,10 @@ export async function connectRedis(url: string, prefix: string, log: Logger, pro
     throw error
   }
   await beat()
+  if (away && reason === clusterNode) {
+    client.destroy()
+    throw new ConfigError(`TUNERY_REDIS_URL: ${clusterNode}`)
+  }
   if (away)
     log.warn(
       { reason },

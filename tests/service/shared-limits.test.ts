@@ -1,19 +1,25 @@
 // Limits of several server processes that share a Redis: exact together, and what holds while Redis is away.
 import assert from 'node:assert/strict'
-import { mkdtempSync, rmSync } from 'node:fs'
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { after, before, describe, type TestContext, test } from 'node:test'
+import tls from 'node:tls'
 import pino from 'pino'
+import { freePort } from '../../bench/support/free-port.ts'
 import { startOfDay } from '../../lib/utc-day.ts'
 import { createNotifications } from '../../server/cluster/notifications.ts'
 import { ConfigError, describeConfig, readConfig } from '../../server/config.ts'
 import { type Db, openThreadedDatabase } from '../../server/db/open.ts'
+import { type AuthThrottle, createAuthThrottle, wrongKeysPerMinute } from '../../server/http/auth-throttle.ts'
 import type { Admission } from '../../server/http/limits.ts'
 import { requestsOf } from '../../server/limits/daily-quota.ts'
 import { createLimits, type Limits } from '../../server/limits/service.ts'
 import { createChanges } from '../../server/redis/changes.ts'
-import { connectRedis } from '../../server/redis/connection.ts'
+import { connectRedis, script } from '../../server/redis/connection.ts'
+import { createWindowCounters } from '../../server/redis/window-counter.ts'
+import { createSignInThrottle } from '../../server/sign-in/throttle.ts'
+import { makeCertificate, noOpenssl } from '../support/certificate.ts'
 import { until } from '../support/client.ts'
 import { full } from '../support/full.ts'
 import { newPostgresDatabase } from '../support/postgres.ts'
@@ -235,6 +241,48 @@ describe('limits that processes share', redisTest, () => {
       assert.ok(admitted(await four.admit(day, 1000)).length + 80 + ofDay <= 300)
     })
 
+  test('wrong keys and sign-ins of an address are counted over all processes', async (context) => {
+    const connections = [await connectRedis(redis.url, 'test', log), await connectRedis(redis.url, 'test', log)]
+    context.after(() => Promise.all(connections.map((each) => each.close())))
+    const throttles = connections.map((each) => createAuthThrottle(createWindowCounters(each)))
+    const signIns = connections.map((each) => createSignInThrottle(Date.now, each))
+    const [here, there] = throttles as [AuthThrottle, AuthThrottle]
+    const network = '2001:db8:0:1::'
+    for (let tries = 1; tries < wrongKeysPerMinute; tries++)
+      assert.equal((await throttles[tries % 2]!.recordWrongKey(`${network}${tries}`)).exceeded, false)
+    assert.equal((await there.window(`${network}a`)).remaining, 1)
+    assert.equal(here.blockedUntil(`${network}a`), undefined)
+    await here.recordWrongKey(`${network}a`)
+    assert.ok(here.blockedUntil(`${network}b`)! > Date.now())
+    // The other process learns it with the next wrong key, which is none too many for it alone.
+    assert.equal((await there.recordWrongKey(`${network}b`)).exceeded, true)
+    assert.ok(there.blockedUntil(`${network}b`)! > Date.now())
+    assert.equal((await there.window('192.0.2.1')).remaining, wrongKeysPerMinute, 'no other address is blocked')
+
+    const guess = (each: number) => signIns[each % 2]!.begin('192.0.2.2', 'a@example.com')
+    let guesses = 0
+    await assert.rejects(async () => {
+      for (; guesses < 20; guesses++) await guess(guesses)
+    }, /Too many tries to sign in/)
+    assert.equal(guesses, 5, 'of both together')
+    await assert.rejects(guess(guesses + 1), /Too many tries to sign in/, 'by the other process too')
+    await signIns[0]!.begin('192.0.2.3', 'a@example.com')
+  })
+
+  test('while Redis is away each process counts the wrong keys of an address by itself', full, async (context) => {
+    const two = await startProcesses(context, 2)
+    const throttles = two.processes.map((each) => createAuthThrottle(createWindowCounters(each.redis)))
+    await throttles[0]!.recordWrongKey('192.0.2.5')
+    await redis.kill()
+    for (let tries = 0; tries < wrongKeysPerMinute; tries++)
+      for (const each of throttles) await each.recordWrongKey('192.0.2.4')
+    for (const each of throttles) assert.ok(each.blockedUntil('192.0.2.4')! > Date.now(), 'each by its own count')
+    await redis.start()
+    await away(two.processes, false)
+    const { remaining } = await throttles[1]!.window('192.0.2.5')
+    assert.equal(remaining, wrongKeysPerMinute, 'a new Redis knows nothing of before')
+  })
+
   test('a change that is answered while Redis is away is seen by all, through the database', async (context) => {
     const one = await startProcesses(context, 1)
     await redis.kill()
@@ -272,6 +320,56 @@ describe('limits that processes share', redisTest, () => {
     await waiting.redis.close()
     await guarded.stop()
   })
+})
+
+test('a node of a Redis Cluster is an error of the setting', { skip: redisTest.skip || full.skip }, async () => {
+  const folders = [1, 2].map(() => mkdtempSync(path.join(os.tmpdir(), 'tunery-redis-')))
+  const nodes = await Promise.all(
+    folders.map((each) => startRedis('--dir', each, '--cluster-enabled', 'yes', '--cluster-node-timeout', '1000')),
+  )
+  try {
+    const [first, second] = nodes as [TestRedis, TestRedis]
+    await first.command('CLUSTER ADDSLOTSRANGE 0 8191')
+    await second.command('CLUSTER ADDSLOTSRANGE 8192 16383')
+    await first.command(`CLUSTER MEET 127.0.0.1 ${second.port}`)
+    const isUp = async (each: TestRedis) => (await each.command('CLUSTER INFO')).includes('cluster_state:ok')
+    await until('the cluster to form', async () => (await isUp(first)) && (await isUp(second)))
+    for (const { url } of nodes)
+      await assert.rejects(
+        connectRedis(url, 'test', log),
+        (error: Error) =>
+          error instanceof ConfigError && /TUNERY_REDIS_URL.* node of a Redis Cluster/.test(error.message),
+      )
+  } finally {
+    for (const each of nodes) await each.stop()
+    for (const each of folders) rmSync(each, { recursive: true })
+  }
+})
+
+test('rediss:// needs a certificate that this process trusts', {
+  skip: redisTest.skip || noOpenssl || full.skip,
+}, async () => {
+  const dir = mkdtempSync(path.join(os.tmpdir(), 'tunery-redis-tls-'))
+  const { key, certificate } = makeCertificate(dir, 'localhost')
+  const port = await freePort()
+  const tlsOptions = ['--tls-cert-file', certificate, '--tls-key-file', key, '--tls-auth-clients', 'no']
+  const server = await startRedis('--tls-port', String(port), ...tlsOptions)
+  const trusted = tls.getCACertificates('default')
+  const connect = () => connectRedis(`rediss://localhost:${port}`, 'test', log)
+  try {
+    const distrusted = await connect()
+    assert.equal(distrusted.isAway(), true)
+    await assert.rejects(distrusted.run(script('return {}'), [], []), /self-signed certificate/)
+    await distrusted.close()
+    tls.setDefaultCACertificates([...trusted, readFileSync(certificate, 'utf8')])
+    const encrypted = await connect()
+    assert.equal(encrypted.isAway(), false)
+    await encrypted.close()
+  } finally {
+    tls.setDefaultCACertificates(trusted)
+    await server.stop()
+    rmSync(dir, { recursive: true })
+  }
 })
 
 describe('the day of processes that share a database alone', () => {
