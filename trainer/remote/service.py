@@ -7,6 +7,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,8 @@ class Service:
                 if error.code < 500 and error.code not in (408, 429):
                     raise
                 problem: Exception = error
-            except OSError as error:
+            # An answer that is cut off, or that a proxy gives in the service's place.
+            except (OSError, HTTPException, json.JSONDecodeError) as error:
                 problem = error
             if time.monotonic() - since > self._patience:
                 raise ServiceGone(f"the service does not answer: {problem}") from problem
