@@ -453,7 +453,7 @@ const redactKeys = (value: unknown) =>
 /** Settings whose values are never shown. */
 const secretSettings = new Set(['huggingface_token', 'oidc_client_secret', 'ray_token', 'key', 'api_key'])
 /** Addresses that may have a password. */
-const addressSettings = new Set(['database_url', 'redis_url'])
+const addressSettings = new Set(['database_url', 'redis_url', 'ray_address'])
 /** An address without its password; nothing of what is no address. */
 function redactPassword(address: unknown) {
   if (typeof address !== 'string') return address

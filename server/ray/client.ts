@@ -2,7 +2,9 @@
 import { request } from 'undici'
 import { z } from 'zod'
 
-const timeout_ms = 30_000
+/** Between the parts of an answer, too. */
+const answer_ms = 30_000
+const notRay = 'TUNERY_RAY_ADDRESS is perhaps no Ray dashboard'
 
 /** The cluster does not answer, or not to us: nothing is known of its jobs until it does. */
 export class RayAway extends Error {}
@@ -15,6 +17,9 @@ export class RayRefused extends Error {
     this.status = status
   }
 }
+
+/** Ray's 404 of a job or package. */
+const unknown = / does not exist/
 
 const JobDetails = z.object({
   status: z.enum(['PENDING', 'RUNNING', 'STOPPED', 'SUCCEEDED', 'FAILED']),
@@ -51,7 +56,7 @@ export interface RayClient {
   putApplications(config: unknown): Promise<void>
 }
 
-export function createRayClient(address: string, token: string | undefined): RayClient {
+export function createRayClient(address: string, token: string | undefined, timeout_ms = answer_ms): RayClient {
   /**
    * Not by fetch: its `sec-fetch-mode` header makes Ray take the caller for a browser, for which it refuses changes and
    * replaces the values of environment variables in what it shows.
@@ -80,6 +85,8 @@ export function createRayClient(address: string, token: string | undefined): Ray
     if (status < 300) return text
     if (status === 401 || status === 403)
       throw new RayAway(token ? 'it refuses TUNERY_RAY_TOKEN' : 'it wants a token: set TUNERY_RAY_TOKEN')
+    // A proxy in front of a head that is away: nothing is known of jobs.
+    if (status < 400 || (status === 404 && !unknown.test(text))) throw new RayAway(`it answers ${status}: ${notRay}`)
     // While its head starts, Ray answers 500 to anything.
     if (status >= 500) throw new RayAway(`it answers ${status}: ${text.trim().split('\n').at(-1)?.slice(0, 300)}`)
     throw new RayRefused(status, text.trim().split('\n').at(-1)?.slice(0, 1000) ?? '')
@@ -97,7 +104,7 @@ export function createRayClient(address: string, token: string | undefined): Ray
     try {
       return JSON.parse(text)
     } catch {
-      throw new RayAway('its answer is no JSON: TUNERY_RAY_ADDRESS is perhaps no Ray dashboard')
+      throw new RayAway(`its answer is no JSON: ${notRay}`)
     }
   }
   const jobPath = (submission_id: string) => `/api/jobs/${encodeURIComponent(submission_id)}`
