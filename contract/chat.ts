@@ -241,7 +241,7 @@ export const BatchResponse = z.object({
   object: z.literal('chat.completion.batch'),
   responses: z
     .array(z.union([ChatResponse, ErrorBody]))
-    .describe('In the order of the requests: an answer, or an error of its own.'),
+    .describe('In the order of the requests: an answer, or its own error.'),
   usage: Usage.describe('Of all answers together.'),
 })
 export type BatchResponse = z.infer<typeof BatchResponse>

@@ -83,7 +83,7 @@ export const ScalingDecision = z.object({
   reason: z.string(),
   in_flight: z.int(),
   waiting: z.int(),
-  server: z.string().describe('The server process that decided, for replicas of its own.'),
+  server: z.string().describe('The server process that decided, for its own replicas.'),
 })
 
 export const Scaling = z.object({
@@ -130,7 +130,7 @@ export const putScaling = route({
   path: '/deployments/{name}/scaling',
   scope: 'deployments:write',
   tag,
-  summary: 'Give a deployment replicas of its own, as many as its load takes',
+  summary: 'Give a deployment dedicated replicas, as many as its load takes',
   params,
   body: ScalingRequest,
   responses: { 200: Scaling },

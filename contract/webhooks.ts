@@ -221,7 +221,7 @@ export const redeliver = route({
   path: '/webhooks/{webhook_id}/deliveries/{delivery_id}/redeliver',
   scope: 'webhooks:write',
   tag,
-  summary: 'Send the same event once more, as a delivery of its own',
+  summary: 'Send the same event once more, as another delivery',
   params: DeliveryParams,
   body: z.strictObject({}).nullish(),
   responses: { 201: Delivery },

@@ -28,7 +28,7 @@ export type Metrics<D extends Declarations> = {
 
 const kinds = { counter: Counter, gauge: Gauge, histogram: Histogram }
 
-/** Creates every declared metric in a registry of its own. */
+/** Creates every declared metric in a new registry. */
 export function createMetrics<const D extends Declarations>(
   declarations: D,
 ): { registry: Registry; metrics: Metrics<D> } {

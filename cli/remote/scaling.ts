@@ -23,7 +23,7 @@ export function addScalingCommands(group: Program): void {
   runs(
     group
       .command('scale')
-      .description('give a name replicas of its own, as many as its load takes')
+      .description('give a name dedicated replicas, as many as its load takes')
       .argument('<deployment>', 'the name')
       .option('--min <replicas>', 'replicas at least; 0: none while nobody asks (1 at first)', wholeNumber('--min', 0))
       .option('--max <replicas>', 'replicas at most', wholeNumber('--max', 1))

@@ -149,7 +149,7 @@ function rejectDuplicates(tools: readonly Tool[]): void {
     },
   ] of tools.entries()) {
     if (names.has(name))
-      throw new ApiError('invalid_request', `Two tools are called '${name}'. Give each a name of its own.`, {
+      throw new ApiError('invalid_request', `Two tools are called '${name}'. Give each a different name.`, {
         param: `tools.${index}.function.name`,
       })
     names.add(name)

@@ -36,7 +36,7 @@ const fromValues = [
 ]
 const other = new Set([...notServer, ...fromValues].map((name) => `TUNERY_${name}`))
 
-/** Settings that may stand in `server.settings`: no secrets, and none that has a value of its own. */
+/** Settings that may stand in `server.settings`: no secrets, and none that has its own value. */
 export const chartSettings = () =>
   settingsReference()
     .map(({ name }) => name)

@@ -236,7 +236,7 @@ export interface Operations {
     /** Requests, errors, tokens and latency of a deployment over time. `GET /deployments/{name}/metrics` */
     metrics: (name: string, query?: T.PeriodQuery, options?: RequestOptions) => Promise<T.Timeline>
     scaling: {
-      /** Give a deployment replicas of its own, as many as its load takes. `PUT /deployments/{name}/scaling` */
+      /** Give a deployment dedicated replicas, as many as its load takes. `PUT /deployments/{name}/scaling` */
       set: (name: string, body: T.ScalingRequestInput, options?: RequestOptions) => Promise<T.Scaling>
       /** How a deployment scales: its replicas, and each decision and why. `GET /deployments/{name}/scaling` */
       get: (name: string, options?: RequestOptions) => Promise<T.Scaling>
@@ -294,7 +294,7 @@ export interface Operations {
       list: (webhook_id: string, query?: T.ListQueryInput, options?: RequestOptions) => PagePromise<T.Delivery>
       /** One delivery with its body and every try. `GET /webhooks/{webhook_id}/deliveries/{delivery_id}` */
       get: (webhook_id: string, delivery_id: string, options?: RequestOptions) => Promise<T.DeliveryDetails>
-      /** Send the same event once more, as a delivery of its own. `POST /webhooks/{webhook_id}/deliveries/{delivery_id}/redeliver` */
+      /** Send the same event once more, as another delivery. `POST /webhooks/{webhook_id}/deliveries/{delivery_id}/redeliver` */
       redeliver: (webhook_id: string, delivery_id: string, options?: RequestOptions) => Promise<T.Delivery>
     }
   }

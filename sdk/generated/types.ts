@@ -3160,7 +3160,7 @@ export interface ScalingDecision {
   in_flight: number
   waiting: number
   /**
-   * The server process that decided, for replicas of its own.
+   * The server process that decided, for its own replicas.
    */
   server: string
 }
@@ -4063,7 +4063,7 @@ export interface BatchRequest {
 export interface BatchResponse {
   object: 'chat.completion.batch'
   /**
-   * In the order of the requests: an answer, or an error of its own.
+   * In the order of the requests: an answer, or its own error.
    */
   responses: (ChatResponse | ErrorBody)[]
   /**

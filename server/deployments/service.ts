@@ -113,7 +113,7 @@ export function createDeployments({
     if (!inference.isBase(model)) await models.require(trx, account_id, model)
   }
 
-  /** Those that are ready, of a deployment with replicas of its own. */
+  /** Those that are ready, of a deployment with dedicated replicas. */
   const replicasOf = (id: string) =>
     inference
       .replicaSet(id)

@@ -132,7 +132,7 @@ interface Schema {
 /** Keywords that name nothing. */
 const structural = new Set(['properties', 'items', 'allOf', 'anyOf', 'oneOf'])
 
-/** Gives each object that is one of several alternatives a component of its own; its `type` makes the name. */
+/** Gives each object that is one of several alternatives its own component; its `type` makes the name. */
 function nameAlternatives(components: Record<string, Schema>): void {
   const pascal = (text: string) =>
     text.replace(/(?:^|[^a-z\d])([a-z\d])/gi, (_, letter: string) => letter.toUpperCase())

@@ -246,7 +246,7 @@ export function createInference({
             },
             signal,
           )
-        // Replicas of its own serve what they have verified, and nothing merged since.
+        // Dedicated replicas serve what they have verified, and nothing merged since.
         const response = await (own ? attempt(target) : mergedAdapters.run(account_id, target, attempt))
         observer.answered(response)
         return { response, meter }

@@ -5,7 +5,7 @@ import type { WriterLock } from './applications.ts'
 const lockKey = 7_326_419_002
 
 /**
- * One writer at a time over all servers of a database; without one, in this process. On a connection of its own: a
+ * One writer at a time over all servers of a database; without one, in this process. On a separate connection: a
  * transaction would make all other writes wait, and a killed server's lock ends with its connection.
  */
 export function createWriterLock(database_url: string | undefined): WriterLock {

@@ -5,7 +5,7 @@ import type { Db } from '../db/open.ts'
 import { connectRedis, type Redis } from './connection.ts'
 
 /**
- * Connects to Redis under a prefix of the installation's own: the id in its database, so that several installations may
+ * Connects to Redis under the installation's own prefix: the id in its database, so that several installations may
  * use one Redis.
  */
 export async function openRedis(

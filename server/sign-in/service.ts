@@ -144,7 +144,7 @@ export function createSignIn({ db, accounts, sessions, throttle, changes, now }:
       const { address } = place
       const email = given.trim().toLowerCase()
       await throttle.begin(address, email)
-      // An email may be a member of several accounts: each has a password of its own.
+      // An email may be a member of several accounts: each has its own password.
       const candidates = await store.usersByEmail(db, email)
       const hashes = await Promise.all(candidates.map(({ id }) => store.password(db, id)))
       const withHash = candidates.flatMap((user, index) => (hashes[index] ? [{ user, hash: hashes[index] }] : []))

@@ -1,4 +1,4 @@
-// Deployments with replicas of their own: real engines on single cores.
+// Deployments with dedicated replicas: real engines on single cores.
 import assert from 'node:assert/strict'
 import { createHash } from 'node:crypto'
 import {
@@ -354,7 +354,7 @@ test(
   },
 )
 
-test('servers that share a database each scale replicas of their own, by one configuration', {
+test('servers that share a database each scale their own replicas, by one configuration', {
   skip: process.env.TEST_DATABASE_URL ? false : 'runs on Postgres: set TEST_DATABASE_URL',
 }, async () => {
   const storage = mkdtempSync(path.join(os.tmpdir(), 'tunery-shared-'))

@@ -143,7 +143,7 @@ let saidBefore: string
 let dataset: string
 const acknowledged: string[] = []
 
-test('steps 2 and 3: a key of its own, Postgres and S3; the model answers as before', needs, async (t) => {
+test('steps 2 and 3: a separate key file, Postgres and S3; the model answers as before', needs, async (t) => {
   if (s3Test.skip) t.diagnostic(`${s3Test.skip}; a folder stands for it`)
   const [first] = machines as [Machine]
   await startWith(filledIn('export TUNERY_DATA_DIR=/srv/tunery'), first)

@@ -82,7 +82,7 @@ test('writers of several servers change their own applications at once, and nobo
       applications: [hello('theirs')],
     })
     await until('their application to answer', async () => (await answerOf('theirs')) === 'of theirs')
-    // Each as in a server process of its own: the lock is Postgres'.
+    // Each as in its own server process: the lock is Postgres'.
     const writers = [1, 2].map(() => createServe(ray, createWriterLock(postgres.url), options()))
     const names = (writer: number) => [1, 2].map((each) => `tunery-${writer}-${each}`)
     await Promise.all(

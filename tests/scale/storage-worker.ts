@@ -1,4 +1,4 @@
-// Publishes or fetches one artifact, in a process of its own: node storage-worker.ts publish|fetch URL DATA_DIR KEY.
+// Publishes or fetches one artifact, in a new process: node storage-worker.ts publish|fetch URL DATA_DIR KEY.
 // Prints its peak memory (MB) before and after.
 import pino from 'pino'
 import { createArtifacts, openObjectStore } from '../../server/storage/objects/index.ts'

@@ -35,7 +35,7 @@ after(async () => {
 })
 
 let addresses = 0
-/** Signs in from an address of its own; returns where the browser ends, and the profile of its session. */
+/** Signs in from a new address; returns where the browser ends, and the profile of its session. */
 async function signIn(person: keyof typeof people) {
   provider.signInAs(person)
   const browser = createBrowser({ 'x-forwarded-for': `192.0.2.${++addresses}` })

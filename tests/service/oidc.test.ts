@@ -35,7 +35,7 @@ after(async () => {
 })
 
 let addresses = 0
-/** Each at an address of its own: an address may try 30 times a minute. */
+/** Each at another address: an address may try 30 times a minute. */
 const createBrowser = () => createBrowserAt({ 'x-forwarded-for': `192.0.2.${++addresses}` })
 const isHere = (address: string) => address.startsWith(app.address) && !address.includes('/v1/')
 const isCallback = (address: string) => address.startsWith(`${app.url}/sign-in/oidc/callback`)

@@ -14,7 +14,7 @@ before(async () => {
 })
 after(() => app.stop())
 
-/** Each test comes from an address of its own. */
+/** Each test comes from another address. */
 let address = 0
 beforeEach(() => void address++)
 const browser = () => newBrowser(app, { 'x-forwarded-for': `192.0.2.${address}` })

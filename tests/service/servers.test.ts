@@ -36,7 +36,7 @@ after(async () => {
   if (folder) rmSync(folder, { recursive: true, force: true })
 })
 
-/** What a server of its own would be created with. */
+/** What another server would be created with. */
 const another = (values: { storage_url?: string; secret_key_id?: string } = {}) => {
   const dataDir = mkdtempSync(path.join(os.tmpdir(), 'tunery-server-'))
   const secret_key_id = values.secret_key_id ?? 'other'
@@ -158,7 +158,7 @@ test('a periodic task runs on one server in its time, and on another after that'
   assert.equal(ran.length, 2)
 })
 
-test('a start takes over the work of its own earlier process, and no work of another server', onPostgres, async () => {
+test('a start takes over the work of its earlier process, and no work of another server', onPostgres, async () => {
   const { db } = first
   const notifications = await openNotifications(db, log, undefined)
   const [mine, theirs] = ['srv_a', 'srv_b'].map((server) => createQueue({ db, server, notifications }))

@@ -65,7 +65,7 @@ const elsewhere: { file: RegExp; code?: RegExp; by: string }[] = [
   { file: /self-host/, code: /^kubectl/, by: 'nobody: no cluster; tests/process/helm.test.ts renders the chart' },
   { file: /self-host/, by: 'tests/process/bundle.full.test.ts, tests/process/deploy.full.test.ts' },
   { file: /from-one-machine-to-a-cluster/, by: 'tests/scale/cluster-guide.test.ts' },
-  { file: /guides\/ray\.md/, by: 'nobody as written: tests/scale/ray.test.ts starts a cluster of its own' },
+  { file: /guides\/ray\.md/, by: 'nobody as written: tests/scale/ray.test.ts starts its own cluster' },
   { file: /kubernetes\.md/, code: /^(docker|helm|kubectl|head)/, by: 'nobody: there is no cluster here' },
   { file: /kubernetes\.md/, by: 'tests/process/helm.test.ts' },
   { file: /assistants/, code: /^(claude|codex) /, by: 'nobody: these assistants cannot be had here' },

@@ -41,13 +41,13 @@ function postgresUser(): { uid: number; gid: number } | undefined {
   return { uid: id('-u'), gid: id('-g') }
 }
 
-/** Options of a test that needs a Postgres of its own: skipped, with what to do, where its programs are missing. */
+/** Options of a test that needs its own Postgres: skipped, with what to do, where its programs are missing. */
 export const postgresTest = {
   skip: programs ? false : 'Postgres is not installed: apt-get install postgresql',
 }
 
 /**
- * A Postgres server of the test's own, which can be killed and started again. `durable`: what it acknowledged survives
+ * A Postgres server for one test, which can be killed and started again. `durable`: what it acknowledged survives
  * that; otherwise it is faster. `kept`: a folder that outlives the server, and whose database the next one goes on with.
  */
 export async function startPostgres({ durable = true, kept }: { durable?: boolean; kept?: string } = {}) {

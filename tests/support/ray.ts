@@ -1,4 +1,4 @@
-// A real Ray cluster on this machine: a head and other nodes, each with processes of its own that can be killed at once,
+// A real Ray cluster on this machine: a head and other nodes, each with its own processes, which can be killed at once,
 // as when a machine loses its power.
 import { spawn } from 'node:child_process'
 import { randomBytes } from 'node:crypto'

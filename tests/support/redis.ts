@@ -1,4 +1,4 @@
-// A Redis server of a test's own, which can be stopped, killed and started again. It keeps nothing on disk.
+// A Redis server for one test, which can be stopped, killed and started again. It keeps nothing on disk.
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
 import net from 'node:net'

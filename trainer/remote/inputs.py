@@ -54,7 +54,7 @@ def link(source: Path, target: Path) -> None:
 
 
 def _trim(cache: Path) -> None:
-    """Removes the files that were used longest ago. A run has links of its own, so what it uses stays."""
+    """Removes the files that were used longest ago. A run has its own links, so what it uses stays."""
     files = sorted(
         ((stat.st_mtime, stat.st_size, path) for path in cache.iterdir() if (stat := path.stat())), reverse=True
     )

@@ -1,4 +1,4 @@
-// A Vite plugin: docs/*.md as modules. `virtual:docs` lists the pages and loads each from a file of its own;
+// A Vite plugin: docs/*.md as modules. `virtual:docs` lists the pages and loads each from its own file;
 // `virtual:docs-search` is the index of the search. A link that leads nowhere is a warning of the build, and fails
 // tests/unit/docs-site.test.ts.
 import path from 'node:path'

@@ -14,7 +14,7 @@ const elsewhere: Record<string, string> = {
 }
 /** Groups the pages, in the order in which the site shows them. */
 const overview = 'docs/README.md'
-/** The API reference is a page of its own, made in the browser. */
+/** The API reference is a separate page, made in the browser. */
 const reference = '/docs'
 
 export interface DocPage extends Rendered {

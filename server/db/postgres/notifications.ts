@@ -17,7 +17,7 @@ interface Message<T> {
   items: T[]
 }
 
-/** Sends by the pool of `db`, and listens on a connection of its own, which it opens again whenever it is lost. */
+/** Sends by the pool of `db`, and listens on a separate connection, which it opens again whenever it is lost. */
 export function createPostgresChannel<T extends object>(db: Db, url: string) {
   const from = randomUUID()
 

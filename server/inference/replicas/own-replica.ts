@@ -1,4 +1,4 @@
-// A replica of one deployment: an engine process of its own, verified before it takes traffic. It runs once; when it ends,
+// A replica of one deployment: a dedicated engine process, verified before it takes traffic. It runs once; when it ends,
 // another takes its place.
 import type { Logger } from 'pino'
 import { ApiError } from '../../../contract/errors.ts'

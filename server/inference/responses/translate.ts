@@ -9,7 +9,7 @@ import { unixSeconds } from '../../../lib/utc-day.ts'
 import { validationError } from '../../http/validation.ts'
 import type { StoredItem } from './store.ts'
 
-/** The items of a request that the model reads, with the fields that are kept of each, and an id of its own. */
+/** The items of a request that the model reads, with the fields that are kept of each, and a new id. */
 export function inputItems(input: ResponseRequest['input']): StoredItem[] {
   const items: InputItem[] =
     typeof input === 'string'

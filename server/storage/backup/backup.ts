@@ -39,7 +39,7 @@ export async function backUp(
     throw new BackupError(`There is no database in ${dataDir}. Set TUNERY_DATA_DIR to the service's data folder.`)
   const isNewFolder = !existsSync(target)
   if (!isNewFolder && (await readdir(target)).length > 0)
-    throw new BackupError(`${target} is not empty. A backup takes a folder of its own.`)
+    throw new BackupError(`${target} is not empty. A backup takes an empty folder.`)
   const lock = lockDataDir(dataDir, 'backup.lock')
   if (!lock) throw new BackupError('Another backup of this data folder is being made. Wait for its end.')
   const staging = path.join(dataDir, 'backup.part')

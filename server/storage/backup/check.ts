@@ -34,7 +34,7 @@ export async function checkDataDir(dataDir: string, storage_url?: string): Promi
   }
 }
 
-/** Reads every object once, into a folder of its own on the disk of the data folder. */
+/** Reads every object once, into a temporary folder on the disk of the data folder. */
 async function checkStorage(dataDir: string, files: OwnedFile[], storage_url: string) {
   const fetching = path.join(dataDir, 'fetching')
   await mkdir(fetching, { recursive: true, mode: 0o700 })

@@ -126,7 +126,7 @@ export function createArtifacts({
     })
   }
 
-  /** Runs `work` with a folder of its own on the disk of the data folder. */
+  /** Runs `work` with a temporary folder on the disk of the data folder. */
   async function withStaging<T>(work: (folder: string) => Promise<T>): Promise<T> {
     const folder = path.join(staging, randomUUID())
     await mkdir(folder, { recursive: true, mode: 0o700 })

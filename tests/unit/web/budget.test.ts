@@ -43,7 +43,7 @@ test(`the first page is at most ${most_kB} kB, and no library of a later page is
   assert.ok(!text.includes('u-over'), 'uPlot belongs to pages with curves')
 })
 
-test('every page is a file of its own', (t) => {
+test('every page is a separate file', (t) => {
   assert.ok(pages.length >= 20)
   const first = filesOf(entry)
   for (const page of pages) {

@@ -64,7 +64,7 @@ function useReplace(dataset: Dataset) {
       ),
     onSuccess: async (made) => {
       await client.invalidateQueries({ queryKey: ['datasets', 'list'] })
-      toast.good('Uploaded', `“${made.name}” is a dataset of its own; the old one stays until you delete it.`)
+      toast.good('Uploaded', `“${made.name}” is a new dataset; the old one stays until you delete it.`)
       await navigate({ to: '/datasets/$datasetId', params: { datasetId: made.id }, search: {} })
     },
   })

@@ -58,8 +58,8 @@ export function ScalingCard({ name }: { name: string }) {
               <Replicas state={state} />
             ) : (
               <EmptyState compact title="It does not scale">
-                The engine of the machine serves it with everything else. With replicas of its own it gets as many as
-                its load takes, and none while nobody asks if you like.
+                The engine of the machine serves it with everything else. With dedicated replicas it gets as many as its
+                load takes, and none while nobody asks if you like.
               </EmptyState>
             )}
             {editing && <ScalingDialog state={state} onClose={() => setEditing(false)} refresh={refresh} />}
@@ -205,7 +205,7 @@ function ScalingDialog({
       open
       onOpenChange={(open) => !open && onClose()}
       title={`Scale ${state.model}`}
-      description="It gets engine processes of its own, as many as its load takes."
+      description="It gets dedicated engine processes, as many as its load takes."
     >
       <Form onSubmit={() => change.mutate()}>
         <div className="grid items-start gap-4 sm:grid-cols-2">
