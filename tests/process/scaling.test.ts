@@ -1,6 +1,7 @@
 // Deployments with dedicated replicas: real engines on single cores.
 import assert from 'node:assert/strict'
 import { createHash } from 'node:crypto'
+import { once } from 'node:events'
 import {
   copyFileSync,
   existsSync,
@@ -11,6 +12,7 @@ import {
   rmSync,
   writeFileSync,
 } from 'node:fs'
+import { request } from 'node:http'
 import os from 'node:os'
 import path from 'node:path'
 import { after, afterEach, before, test } from 'node:test'
@@ -236,6 +238,32 @@ test('a replica that would serve other weights takes no traffic, and the name sa
   await ready('strict', 1)
   assert.equal((await chat('strict')).headers.get('x-weights'), right)
 })
+
+test(
+  'a replica whose weights are exchanged after its verification is stopped before it answers with them',
+  full,
+  async () => {
+    await deploy('exchanged', first)
+    assert.equal((await scale('exchanged', { max_replicas: 1 })).status, 200)
+    await ready('exchanged', 1)
+    const [pid] = replicaPids()
+    const [, socketPath] = /unix:([^\0]+)/.exec(readFileSync(`/proc/${pid}/cmdline`, 'utf8'))!
+    const command = async (route: string, body: object) => {
+      const sent = request({ socketPath, path: route, method: 'POST', headers: { 'content-type': 'application/json' } })
+      sent.end(JSON.stringify(body))
+      const [answer] = await once(sent, 'response')
+      assert.equal(answer.resume().statusCode, 200)
+    }
+    await command('/v1/unload_lora_adapter', { lora_name: first })
+    await command('/v1/load_lora_adapter', { lora_name: first, lora_path: adapterFile(second), base_model_name: tiny })
+    for (let requests = 0; requests < 5; requests++) {
+      const answer = await chat('exchanged')
+      assert.equal(answer.status, 200, JSON.stringify(answer.body))
+      assert.equal(answer.headers.get('x-weights'), weightsOf(first))
+    }
+    assert.ok(!replicaPids().includes(pid!))
+  },
+)
 
 test('load adds replicas, and less of it removes them without cutting an answer', full, async () => {
   await deploy('busy', first)
