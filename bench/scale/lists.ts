@@ -1,5 +1,6 @@
-// `npm run bench -- lists [--rows N]`: lists of an account with a million rows of each kind, on SQLite and on Postgres.
-// Ends with 1 if a list takes 50 ms or more.
+// `npm run bench -- lists [--rows N] [--only sqlite|postgres]`: lists of an account with a million rows of each kind, on
+// SQLite and on Postgres. Ends with 1 if a list takes 50 ms or more, other than one that reads every name.
+import { parseArgs } from 'node:util'
 import { sql } from 'kysely'
 import { isPostgres } from '../../server/db/dialect.ts'
 import { type Db, openDatabase } from '../../server/db/open.ts'
@@ -8,7 +9,8 @@ import { startService } from '../support/service.ts'
 
 const limit_ms = 50
 const each = 40
-const rows = Number(process.argv[process.argv.indexOf('--rows') + 1] || 1_000_000)
+const { values: options } = parseArgs({ options: { rows: { type: 'string' }, only: { type: 'string' } } })
+const rows = Number(options.rows ?? 1_000_000)
 
 /** The tables of lists, with what their rows must have to be listed. `i` is the number of the row. */
 const tables: Record<string, Record<string, string>> = {
@@ -31,7 +33,12 @@ const tables: Record<string, Record<string, string>> = {
     status: "'ready'",
     model: "'HuggingFaceTB/SmolLM2-135M-Instruct'",
   },
-  exports: { id: "'exp_' || i", status: "case when i % 200000 = 0 then 'failed' else 'expired' end", format: "'gguf'" },
+  exports: {
+    id: "'exp_' || i",
+    status: "case when i % 200000 = 0 then 'failed' else 'expired' end",
+    format: "'gguf'",
+    files_json: "'[]'",
+  },
   evaluations: {
     id: "'eval_' || i",
     status: "'queued'",
@@ -44,17 +51,30 @@ const tables: Record<string, Record<string, string>> = {
   audit: { id: "'aud_' || i", action: "'key.created'", target: "'key_1'", kind: "'operator'" },
 }
 
+/** A text that is too short for the index. */
+const everyName = 'jobs of two letters that nobody has'
+
 /** Each list as clients read it. */
 const lists: [name: string, route: string][] = [
   ['jobs', '/fine-tuning/jobs?limit=20'],
   ['jobs, second page', `/fine-tuning/jobs?limit=20&after=job_${rows / 2}`],
   ['jobs by status', '/fine-tuning/jobs?limit=20&status=failed'],
   ['jobs by name', '/fine-tuning/jobs?limit=20&sort=name'],
+  ['jobs by name, second page', `/fine-tuning/jobs?limit=20&sort=name&after=job_${rows / 2}`],
   ['jobs of a name that many have', '/fine-tuning/jobs?limit=20&name=99'],
   ['jobs of a name that nobody has', '/fine-tuning/jobs?limit=20&name=nothing'],
+  ['jobs of a name that one has', `/fine-tuning/jobs?limit=20&name=name%20${rows / 4}`],
+  [
+    'jobs of a name that few have, by name',
+    `/fine-tuning/jobs?limit=20&sort=name&name=${String(rows / 4).slice(0, -1)}`,
+  ],
+  ['completed jobs of a name that nobody has', '/fine-tuning/jobs?limit=20&status=completed&name=nothing'],
+  ['failed jobs of a name that many have', '/fine-tuning/jobs?limit=20&status=failed&name=name'],
   ['OpenAI jobs', '/fine_tuning/jobs?limit=20'],
   ['datasets', '/datasets/?limit=20'],
   ['datasets of a name that nobody has', '/datasets/?limit=20&name=nothing'],
+  ['models of a name that nobody has', '/fine-tuning/models?limit=20&name=nothing'],
+  ['deployments of a name that nobody has', '/deployments?limit=20&name=nothing'],
   ['tuned models', '/fine-tuning/models?limit=20'],
   ['deployments', '/deployments?limit=20'],
   ['exports by status', '/exports?limit=20&status=failed'],
@@ -62,6 +82,7 @@ const lists: [name: string, route: string][] = [
   ['batches', '/batches?limit=20'],
   ['files', '/files?limit=20'],
   ['audit log', '/audit?limit=20'],
+  [everyName, '/fine-tuning/jobs?limit=20&name=qz'],
 ]
 
 interface Column {
@@ -85,14 +106,15 @@ async function fill(db: Db, account_id: string, job: string): Promise<void> {
     const copied = table === 'tuning_jobs'
     const columns = (await columnsOf(db, table)).filter(({ name, required }) => copied || required || name in values)
     const value = ({ name, type }: Column) => values[name] ?? (copied ? name : /text/i.test(type) ? "'{}'" : '0')
-    const numbers = isPostgres(db)
-      ? `generate_series(1, ${rows}) as n(i)`
-      : `(with recursive n(i) as (select 1 union all select i + 1 from n where i < ${rows}) select i from n)`
-    await sql
-      .raw(
-        `insert into ${table} (${columns.map(({ name }) => name).join()}) select ${columns.map(value).join()} from ${numbers}${copied ? `, tuning_jobs where id = '${job}'` : ''}`,
-      )
-      .execute(db)
+    // In pieces that take less than a statement may.
+    for (let first = 1; first <= rows; first += 50_000)
+      await sql
+        .raw(
+          `insert into ${table} (${columns.map(({ name }) => name).join()})
+          with recursive n(i) as (select ${first} union all select i + 1 from n where i < ${Math.min(rows, first + 49_999)})
+          select ${columns.map(value).join()} from n${copied ? `, tuning_jobs where id = '${job}'` : ''}`,
+        )
+        .execute(db)
   }
   await sql.raw('analyze').execute(db)
 }
@@ -109,8 +131,12 @@ async function measure(database_url: string | undefined): Promise<boolean> {
     const db = await openDatabase(service.dataDir, database_url)
     const job = await service.createJob()
     await service.api('POST', `/fine-tuning/jobs/${job}/cancel`)
+    const began = performance.now()
     await fill(db, account_id, job)
+    console.log(`${name}: filled in ${Math.round((performance.now() - began) / 1000)} s`)
     await db.destroy()
+    // The server has closed the connection meanwhile.
+    await service.api('GET', '/user/profile').catch(() => {})
     for (const [list, route] of lists) {
       const times: number[] = []
       let failure = ''
@@ -123,10 +149,10 @@ async function measure(database_url: string | undefined): Promise<boolean> {
       }
       times.sort((a, b) => a - b)
       const [p50, p95] = [times[Math.floor(times.length / 2)]!, times[Math.floor(times.length * 0.95)]!]
-      const passes = !failure && p95 < limit_ms
+      const passes = !failure && (p95 < limit_ms || list === everyName)
       ok &&= passes
       console.log(
-        `${name.padEnd(9)} ${list.padEnd(34)} p50 ${p50.toFixed(1).padStart(7)} ms  p95 ${p95.toFixed(1).padStart(7)} ms` +
+        `${name.padEnd(9)} ${list.padEnd(41)} p50 ${p50.toFixed(1).padStart(7)} ms  p95 ${p95.toFixed(1).padStart(7)} ms` +
           `${passes ? '' : `  MISSED ${failure}`}`,
       )
     }
@@ -137,7 +163,8 @@ async function measure(database_url: string | undefined): Promise<boolean> {
 }
 
 console.log(`${rows} rows of each kind in one account; ${each} requests each, over HTTP`)
-let ok = await measure(undefined)
+let ok = options.only === 'postgres' || (await measure(undefined))
+if (options.only === 'sqlite') process.exit(ok ? 0 : 1)
 if (postgresTest.skip) console.log(`Postgres: skipped. ${postgresTest.skip}`)
 else {
   const postgres = await startPostgres()
