@@ -20,8 +20,7 @@ export const list = (
   account_id: string,
   query: SortedQuery,
   after: DatasetRow | undefined,
-): Promise<DatasetRow[]> =>
-  sortedPage(db.selectFrom('datasets').selectAll().where('account_id', '=', account_id), query, after)
+): Promise<DatasetRow[]> => sortedPage(db, 'datasets', { account_id }, query, after)
 
 export const every = (db: Db) => db.selectFrom('datasets').selectAll().execute()
 

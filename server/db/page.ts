@@ -1,7 +1,9 @@
 import { type ColumnDefinitionBuilder, type Kysely, type SelectQueryBuilder, sql } from 'kysely'
 import type { SortedQuery, TimedQuery } from '../../contract/common.ts'
 import { isPostgres } from './dialect.ts'
-import type { Schema } from './schema.ts'
+import { findCandidates, foldCase, isIndexed, nameHas, scannedRows } from './name-search.ts'
+import type { Db } from './open.ts'
+import type { Row, Schema } from './schema.ts'
 
 type ListedTable =
   | 'datasets'
@@ -56,26 +58,68 @@ export const newestFirst = <T extends ListedTable, O>(
   after: { created_at: number; id: string } | undefined,
 ): Promise<O[]> => timedPage(query, { limit }, after)
 
-/** Filtered and sorted as the client requests, by name or by time. */
-export function sortedPage<T extends 'datasets' | 'tuning_jobs' | 'models' | 'deployments', O>(
-  query: SelectQueryBuilder<Schema, T, O>,
+type NamedTable = 'datasets' | 'tuning_jobs' | 'models' | 'deployments'
+
+/**
+ * Filtered and sorted as the client requests, by name or by time. `columns`: the account, and other values that rows must
+ * have.
+ */
+export async function sortedPage<T extends NamedTable>(
+  db: Db,
+  table: T,
+  columns: Partial<Row<T>> & { account_id: string },
   page: SortedQuery,
   after: { created_at: number; name: string; id: string } | undefined,
-): Promise<O[]> {
-  const { limit, name, sort, order = 'asc' } = page
-  let filtered = query
-  // Escape the wildcards of `like`, so that they match themselves.
-  if (name !== undefined)
-    filtered = filtered.where(
-      sql<boolean>`lower(name) like lower(${`%${name.replace(/[\\%_]/g, '\\$&')}%`}) escape '\\'`,
+): Promise<Row<T>[]> {
+  // All of them have the columns that are used here.
+  const of = table as 'datasets'
+  type Rows = SelectQueryBuilder<Schema, 'datasets', Row<T>>
+  const { limit, name, sort } = page
+  const order = page.order ?? (sort === 'name' ? 'asc' : 'desc')
+  const column = sort === 'name' ? lowerName : sql.ref('created_at')
+  const last = after && sql`${sort === 'name' ? foldCase(after.name) : after.created_at}`
+  const position: Position = { column, last, order }
+  const filter = (rows: Rows, values: object) =>
+    Object.entries(values).reduce(
+      (query, [key, value]) => query.where(sql<boolean>`${sql.ref(key)} = ${value}`),
+      between(rows, page),
     )
-  if (sort === 'created_at') return timedPage(filtered, page, after)
-  return keyset(
-    between(filtered, page),
-    { column: sql`lower(name)`, last: after && sql`lower(${after.name})`, order },
-    limit,
-    after?.id,
-  )
+  const every = db.selectFrom(of).selectAll(of) as unknown as Rows
+  const all = filter(every, columns)
+  const read = (rows: Rows) => keyset(rows, position, limit, after?.id)
+  if (name === undefined) return read(all)
+  const scanned = all.where(nameHas(name))
+  if (!isIndexed(db, name)) return read(scanned)
+
+  // The row at which the scan ends. Status and, in the order of names, time do not count here: no index has both.
+  const { account_id } = columns
+  const ofAccount = every.where(sql<boolean>`account_id = ${account_id}`)
+  const end = (await ordered(sort === 'name' ? ofAccount : between(ofAccount, page), position, after?.id)
+    .clearSelect()
+    .select([column.as('value'), sql<string>`id`.as('id')])
+    .offset(scannedRows)
+    .limit(1)
+    .executeTakeFirst()) as { value: string | number; id: string } | undefined
+  if (!end) return read(scanned)
+  const near = await read(scanned.where(compare(column, order === 'asc' ? '<=' : '>=', sql`${end.value}`, end.id)))
+  if (near.length > limit) return near
+
+  if (isPostgres(db))
+    // An expression, so that the order's index is not preferred to that of names.
+    return keyset(
+      scanned,
+      { ...position, sorted: sort === 'name' ? sql`lower(name) || ''` : sql`created_at + 0` },
+      limit,
+      after?.id,
+    )
+  const candidates = await findCandidates(db, table, account_id, name)
+  if (!candidates) return read(scanned)
+  const found = db
+    .selectFrom(candidates.as('found'))
+    .crossJoin(of)
+    .selectAll(of)
+    .where(sql<boolean>`id = object_id`) as unknown as Rows
+  return read(filter(found, columns).where(nameHas(name)))
 }
 
 /** The same for tables without a name column: filtered and sorted by time. */
@@ -106,21 +150,44 @@ function between<T extends ListedTable, O>(
 
 type Sql = ReturnType<typeof sql>
 
+const lowerName = sql`lower(name)`
+
+/**
+ * Compares rows with a position by column and id. As a pair, so that SQLite finds the row in an index; of a pair with an
+ * expression it does not, and needs the expression alone.
+ */
+function compare(column: Sql, operator: '<' | '<=' | '>' | '>=', value: Sql, id: string | undefined) {
+  const pair = sql<boolean>`(${column}, id) ${sql.raw(operator)} (${value}, ${id})`
+  return column === lowerName ? sql<boolean>`${column} ${sql.raw(`${operator[0]}=`)} ${value} and ${pair}` : pair
+}
+
+interface Position {
+  column: Sql
+  /** The column of the last row of the page before. */
+  last: Sql | undefined
+  order: 'asc' | 'desc'
+  /** What to sort by, where it is not the column as it stands. */
+  sorted?: Sql
+}
+
 /** Orders by `column`, then by id. */
-function keyset<T extends ListedTable, O>(
+const keyset = <T extends ListedTable, O>(
   query: SelectQueryBuilder<Schema, T, O>,
-  { column, last, order }: { column: Sql; last: Sql | undefined; order: 'asc' | 'desc' },
+  position: Position,
   limit: number,
   lastId: string | undefined,
-): Promise<O[]> {
-  const operator = order === 'asc' ? sql`>` : sql`<`
-  // Compared as a pair, so that SQLite finds the first row in an index.
-  const rest = last && query.where(sql<boolean>`(${column}, id) ${operator} (${last}, ${lastId})`)
-  return (rest ?? query)
-    .orderBy(column, order)
-    .orderBy(sql`id`, order)
+): Promise<O[]> =>
+  ordered(query, position, lastId)
     .limit(limit + 1)
     .execute() as Promise<O[]>
+
+function ordered<T extends ListedTable, O>(
+  query: SelectQueryBuilder<Schema, T, O>,
+  { column, last, order, sorted = column }: Position,
+  lastId: string | undefined,
+): SelectQueryBuilder<Schema, T, O> {
+  const rest = last && query.where(compare(column, order === 'asc' ? '>' : '<', last, lastId))
+  return (rest ?? query).orderBy(sorted, order).orderBy(sql`id`, order)
 }
 
 /** The number of rows that a query finds. */

@@ -31,8 +31,8 @@ export function list(
   query: DeploymentQuery,
   after: DeploymentRow | undefined,
 ): Promise<DeploymentRow[]> {
-  const all = db.selectFrom('deployments').selectAll().where('account_id', '=', account_id)
-  return sortedPage(query.status === undefined ? all : all.where('status', '=', query.status), query, after)
+  const { status } = query
+  return sortedPage(db, 'deployments', status === undefined ? { account_id } : { account_id, status }, query, after)
 }
 
 export const byId = (db: Db, account_id: string, id: string) =>

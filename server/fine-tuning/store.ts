@@ -24,12 +24,11 @@ export const jobById = (db: Db | Trx, id: string) =>
 
 export function listJobs(db: Db, account_id: string, query: JobQuery, after: JobRow | undefined): Promise<JobRow[]> {
   const { status } = query
-  const all = db.selectFrom('tuning_jobs').selectAll().where('account_id', '=', account_id)
-  if (status === undefined) return sortedPage(all, query, after)
+  const list = (columns: Partial<JobRow>) => sortedPage(db, 'tuning_jobs', { account_id, ...columns }, query, after)
+  if (status === undefined) return list({})
   // Paused jobs are stored as queued. A running job with `paused` set is still saving its progress.
-  if (status === 'paused') return sortedPage(all.where('status', '=', 'queued').where('paused', '=', 1), query, after)
-  const found = all.where('status', '=', status)
-  return sortedPage(status === 'queued' ? found.where('paused', '=', 0) : found, query, after)
+  if (status === 'paused') return list({ status: 'queued', paused: 1 })
+  return list(status === 'queued' ? { status, paused: 0 } : { status })
 }
 
 /** Jobs with this metadata, newest first: up to `limit`, and one more if there are more. */
@@ -219,8 +218,7 @@ export const listModels = (
   account_id: string,
   query: SortedQuery,
   after: ModelRow | undefined,
-): Promise<ModelRow[]> =>
-  sortedPage(db.selectFrom('models').selectAll().where('account_id', '=', account_id), query, after)
+): Promise<ModelRow[]> => sortedPage(db, 'models', { account_id }, query, after)
 
 export const updateModel = (trx: Trx, id: string, values: Partial<ModelRow>) =>
   trx.updateTable('models').set(values).where('id', '=', id).execute()

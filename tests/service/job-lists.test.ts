@@ -1,5 +1,6 @@
 // Names, filters, order and pages of jobs, models, deployments and exports, on a real database.
 import assert from 'node:assert/strict'
+import { randomBytes } from 'node:crypto'
 import { mkdtempSync, readdirSync, rmSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
@@ -11,7 +12,9 @@ import { DeploymentQuery } from '../../contract/deployments.ts'
 import { ExportQuery } from '../../contract/exports.ts'
 import { CreateJob, JobQuery } from '../../contract/fine-tuning.ts'
 import { root } from '../../lib/root.ts'
-import { type Db, openDatabase } from '../../server/db/open.ts'
+import { up as addNameSearch } from '../../server/db/migrations/0041-name-search.ts'
+import { scannedRows } from '../../server/db/name-search.ts'
+import { type Db, openDatabase, openUnmigrated } from '../../server/db/open.ts'
 import * as deployments from '../../server/deployments/store.ts'
 import * as exports from '../../server/exports/store.ts'
 import { nameOfJob, nameOfStep } from '../../server/fine-tuning/models/labels.ts'
@@ -19,14 +22,18 @@ import { lineageOf, parentOf, recipeOf } from '../../server/fine-tuning/models/l
 import { estimateQueue } from '../../server/fine-tuning/queue-estimate.ts'
 import * as store from '../../server/fine-tuning/store.ts'
 import { metricsAfter } from '../../server/fine-tuning/trainer-events.ts'
+import { full } from '../support/full.ts'
 import { jobRow } from '../support/job-row.ts'
+import { newPostgresDatabase } from '../support/postgres.ts'
 
 let dataDir: string
+let postgres: Awaited<ReturnType<typeof newPostgresDatabase>>
 let db: Db
 const names = ['beta', 'Alpha', 'alpha', '100% right', 'a_b', 'axb', 'Ärger', 'back\\slash']
 before(async () => {
   dataDir = mkdtempSync(path.join(os.tmpdir(), 'tunery-lists-'))
-  db = await openDatabase(dataDir)
+  postgres = await newPostgresDatabase()
+  db = await openDatabase(dataDir, postgres?.url)
   for (const id of ['mine', 'other'])
     await db.insertInto('accounts').values({ id, name: id, tier: 'free', suspended_at: null, created_at: 1 }).execute()
   await db.transaction().execute(async (trx) => {
@@ -36,6 +43,7 @@ before(async () => {
 })
 after(async () => {
   await db.destroy()
+  await postgres?.drop()
   rmSync(dataDir, { recursive: true, force: true })
 })
 
@@ -114,6 +122,132 @@ test('a list filters by status, time and part of the name, with any character in
   ])
     assert.equal(JobQuery.safeParse(wrong).success, false, JSON.stringify(wrong))
   assert.equal(SortedQuery.safeParse({ status: 'queued' }).success, false, 'models have no status')
+})
+
+test('a search in an account of many jobs finds what comparing each name finds, also after changes and an upgrade', async () => {
+  const odd = [
+    ...['%%%', '___', '100%_\\', '\\\\%', `"a" OR 'b'`, 'NEAR("abc", 2)', "x'; drop table tuning_jobs; --", '*^:-(+)'],
+    ...['日本語のモデル', 'ΟΔΟΣΑ', 'ĲSSEL straße', 'İstanbul', '👩‍🚀🚀🚀', 'e\u0301clair', 'Tickets · SmolLM2 v1.2'],
+    ...[
+      'a',
+      'ab',
+      'ABC',
+      'abcabd',
+      'aaaaaaaa',
+      'q'.repeat(200),
+      `${'ab'.repeat(90)}Z`,
+      'x   inner   spaces',
+      '\ufffd\ufffd\ufffd',
+    ],
+  ]
+  const account_id = 'many'
+  await db
+    .insertInto('accounts')
+    .values({ id: account_id, name: account_id, tier: 'free', suspended_at: null, created_at: 1 })
+    .execute()
+  const jobs = new Map(odd.map((name, index) => [`odd_${index}`, name]))
+  await db.transaction().execute(async (trx) => {
+    for (const [id, name] of jobs)
+      await store.insertJob(trx, jobRow({ id, name, account_id, status: 'cancelled', created_at: 1 }))
+  })
+  // More than are scanned, and before the odd ones in both orders.
+  const own: Record<string, string> = { id: "'filler_' || i", name: "' filler ' || i", created_at: 'i + 1' }
+  const columns = Object.keys(jobRow({}))
+  await sql
+    .raw(`insert into tuning_jobs (${columns.join()})
+      with recursive n(i) as (select 1 union all select i + 1 from n where i < ${scannedRows + 10})
+      select ${columns.map((column) => own[column] ?? column).join()} from n, tuning_jobs where id = 'odd_0'`)
+    .execute(db)
+
+  const search = async (name: string, account: string, more: object): Promise<string[]> =>
+    (await store.listJobs(db, account, JobQuery.parse({ limit: '50', name, ...more }), undefined))
+      .map(({ id }) => id)
+      .sort()
+  const texts = new Set(
+    odd.flatMap((name) => {
+      const characters = [...name]
+      return [name, characters.slice(1).join(''), characters.slice(-3).join(''), characters.slice(2, 6).join('')]
+    }),
+  )
+  for (const text of [
+    'ΟΔΟΣ',
+    'οδοσ',
+    'istanbul',
+    'ÉCL',
+    'STRASSE',
+    'straSSe',
+    'tickets v1',
+    'bcabc',
+    'SMOLLM2',
+    '%a%',
+    'drop_table',
+  ])
+    texts.add(text)
+  for (const text of ['nul\0', '\0\0\0', 'AaAaAaAa', 'aaaaaaaaa', "''''", '""""', '日本語 モデル']) texts.add(text)
+  const queries = [{}, { sort: 'name' }, { status: 'cancelled' }]
+  const fold = (text: string) => text.replace(/[A-Z]/g, (letter) => String.fromCharCode(letter.charCodeAt(0) + 32))
+  const check = async (state: string) => {
+    // Each text with one of the queries, another one each time.
+    for (const [index, text] of [...texts].filter((text) => text !== '').entries()) {
+      const found = [...jobs].filter(([, name]) => fold(name).includes(fold(text))).map(([id]) => id)
+      const more = queries[(index + state.length) % queries.length]!
+      const about = `${state}: ${JSON.stringify(text)} ${JSON.stringify(more)}`
+      assert.deepEqual(await search(text, account_id, more), found.toSorted(), about)
+    }
+    assert.deepEqual(await search('tickets', account_id, { status: 'failed' }), [])
+    assert.deepEqual(await search('tickets', 'mine', {}), [], 'of another account')
+  }
+  await check('new')
+
+  await db.transaction().execute(async (trx) => {
+    for (const [index, id] of [...jobs.keys()].entries()) {
+      const name = [...jobs.get(id)!].reverse().join('')
+      if (index % 3 === 0) {
+        jobs.delete(id)
+        await trx.deleteFrom('tuning_jobs').where('id', '=', id).execute()
+      } else if (index % 3 === 1) {
+        jobs.set(id, name)
+        texts.add(name)
+        await store.updateJob(trx, id, { name })
+      }
+    }
+  })
+  await check('changed')
+
+  // As an upgrade finds them: rows that nothing indexes.
+  await db.transaction().execute(async (trx) => {
+    for (const table of ['datasets', 'tuning_jobs', 'models', 'deployments'])
+      if (postgres) await sql`drop index if exists ${sql.ref(`${table}_name_trigrams`)}`.execute(trx)
+      else
+        for (const event of ['inserted', 'changed', 'deleted'])
+          await sql`drop trigger ${sql.ref(`${table}_name_${event}`)}`.execute(trx)
+    if (!postgres)
+      for (const table of ['name_scopes', 'name_keys', 'name_trigrams']) await trx.schema.dropTable(table).execute()
+    await addNameSearch(trx as unknown as Kysely<unknown>)
+  })
+  await check('upgraded')
+})
+
+const onPostgres = { skip: full.skip || (process.env.TEST_DATABASE_URL ? false : 'about Postgres') }
+test('a Postgres role that may not create extensions gets the lists without the index', onPostgres, async () => {
+  const own = (await newPostgresDatabase())!
+  const role = `tunery_role_${randomBytes(4).toString('hex')}`
+  const admin = await openUnmigrated(dataDir, own.url)
+  const url = new URL(own.url)
+  url.username = role
+  try {
+    await sql.raw(`create role ${role} login`).execute(admin)
+    await sql.raw(`grant all on schema public to ${role}`).execute(admin)
+    const limited = await openDatabase(dataDir, url.href)
+    const { rows } = await sql`select indexname from pg_indexes where indexname like '%trigrams'`.execute(limited)
+    assert.deepEqual(rows, [])
+    assert.deepEqual(await store.listJobs(limited, 'mine', JobQuery.parse({ name: 'nothing' }), undefined), [])
+    await limited.destroy()
+  } finally {
+    await admin.destroy()
+    await own.drop()
+    await sql.raw(`drop role if exists ${role}`).execute(db)
+  }
 })
 
 test('deployments and exports are filtered and sorted like jobs', async () => {

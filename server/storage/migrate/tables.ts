@@ -16,8 +16,8 @@ export interface Table {
   seeded: number
 }
 
-/** Those of running processes: they mean nothing elsewhere. */
-const ofProcesses = new Set(['migrations', 'servers', 'periodic_tasks'])
+/** Those of running processes, which mean nothing elsewhere, and those that SQLite's triggers fill. */
+const leftOut = new Set(['migrations', 'servers', 'periodic_tasks', 'name_scopes', 'name_keys'])
 
 /** Reads the tables from an empty SQLite database, as the migrations make it. */
 export async function readTables(): Promise<Table[]> {
@@ -26,11 +26,12 @@ export async function readTables(): Promise<Table[]> {
   try {
     await migrate(db)
     const found = sqlite
-      .prepare("select name, sql from sqlite_master where type = 'table' and name not like 'sqlite_%' order by name")
+      .prepare(`select name, sql from sqlite_master join pragma_table_list using (name)
+        where pragma_table_list.type = 'table' and name not like 'sqlite_%' order by name`)
       .all() as { name: string; sql: string }[]
     const tables = new Map<string, Table & { needs: string[] }>()
     for (const { name, sql } of found) {
-      if (ofProcesses.has(name)) continue
+      if (leftOut.has(name)) continue
       const columns = sqlite.pragma(`table_xinfo(${name})`) as { name: string; pk: number; hidden: number }[]
       const key = columns.filter(({ pk }) => pk > 0).sort((a, b) => a.pk - b.pk)
       if (key.length === 0) throw new Error(`the table ${name} has no primary key`)
