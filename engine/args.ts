@@ -1,6 +1,7 @@
 // The engine's command line.
 import { existsSync } from 'node:fs'
 import { availableParallelism } from 'node:os'
+import { resolve } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { parseArgs } from 'node:util'
 import { type Address, parseAddress } from './http/server.ts'
@@ -9,6 +10,8 @@ export type NamedFile = { name: string; path: string }
 export type Args = {
   listen: Address
   models: NamedFile[]
+  /** With which the single model reads pictures. */
+  projector: string | undefined
   /** Adapters of the single model. */
   adapters: NamedFile[]
   api_key_file: string | undefined
@@ -27,7 +30,7 @@ export type Args = {
 
 export const usage =
   'node engine/main.ts [--listen HOST:PORT | unix:/path.sock] [--model NAME=FILE.gguf]... ' +
-  '[--adapter NAME=FILE.gguf]... [--api-key-file FILE] [--grace-seconds N] [--threads N] [--lib DIR] [--parent-pipe] ' +
+  '[--projector FILE.gguf] [--adapter NAME=FILE.gguf]... [--api-key-file FILE] [--grace-seconds N] [--threads N] [--lib DIR] [--parent-pipe] ' +
   '[--slots N] [--cache-mb N] [--no-speculation] [--no-eight-bits] [--parse-control-tokens]'
 
 const listenDefault = '127.0.0.1:8000'
@@ -41,6 +44,7 @@ export function parseCommandLine(argv: string[]): Args {
     options: {
       listen: { type: 'string' },
       model: { type: 'string', multiple: true, default: [] },
+      projector: { type: 'string' },
       adapter: { type: 'string', multiple: true, default: [] },
       'api-key-file': { type: 'string' },
       'grace-seconds': { type: 'string' },
@@ -61,12 +65,15 @@ export function parseCommandLine(argv: string[]): Args {
     throw new Error('--model is missing: a server on a port serves the files that it is started with.')
   if (values.adapter.length > 0 && models.length !== 1)
     throw new Error('--adapter needs exactly one --model, the base of the adapters.')
+  if (values.projector !== undefined && models.length !== 1)
+    throw new Error('--projector needs exactly one --model, which reads pictures with it.')
   if ('path' in listen && values['api-key-file'] !== undefined)
     throw new Error('--api-key-file is for a server on a port; only its owner can open a unix socket.')
   const cores = availableParallelism()
   return {
     listen,
     models,
+    projector: values.projector && resolve(values.projector),
     adapters: values.adapter.map((text) => parseNamed('--adapter', text)),
     api_key_file: values['api-key-file'],
     grace_ms: 1000 * positive('--grace-seconds', values['grace-seconds'], graceSecondsDefault),

@@ -27,8 +27,12 @@ import { openLibrary, returnFreedBlocks } from './llama/library.ts'
 import { loadModel } from './llama/model.ts'
 import { createAdapters } from './models/adapters.ts'
 import { createFileHashes } from './models/file-hashes.ts'
-import { createModels, type OpenedModel, type ServedModel } from './models/models.ts'
+import { createModels, type OpenedFile, type ServedModel } from './models/models.ts'
 import { createTokenizer } from './tokenizer/tokenizer.ts'
+import { createEncoder } from './vision/encoder.ts'
+import { createFeatures } from './vision/features.ts'
+import { pngReader } from './vision/png.ts'
+import { createProjectors } from './vision/projectors.ts'
 
 const idleCloseMs = 50
 
@@ -108,7 +112,7 @@ async function main(): Promise<void> {
     onFault: (error, model) => onFault(error, { model }),
     onBusy: watchdog.beginWork,
   })
-  const open = async (path: string): Promise<OpenedModel> => {
+  const open = async (path: string): Promise<OpenedFile> => {
     const file = hashes.of(path)
     return { model: await loadModel(library, path), file }
   }
@@ -118,9 +122,15 @@ async function main(): Promise<void> {
     return opened
   }
   const tokenizer = createTokenizer(watchdog.recordProgress, watchdog.beginWork)
-  const models = createModels(library, load, adapters, nativeMutex, async (served) => {
+  const encoder = createEncoder(library.dir)
+  const projectors = createProjectors(library, encoder, args.threads)
+  const features = createFeatures(encoder, pngReader, limits.runner_bytes / 4, {
+    onPicture: (source, seconds) => metrics.picture(source, seconds),
+  })
+  const models = createModels(library, load, projectors, adapters, nativeMutex, async (served) => {
     await embedder.release(served)
     await scheduler.release(served)
+    if (served.projector && !served.adapter) features.forget(served.projector)
   })
   const countModels = () => {
     const adapters = models.list().filter((served) => served.base_name !== null).length
@@ -135,7 +145,8 @@ async function main(): Promise<void> {
     onProblem: (message) => log.warn({ reason: message }, 'spans do not reach the collector'),
   })
 
-  for (const { name, path } of args.models) await models.loadBase(name, path)
+  for (const { name, path } of args.models)
+    await models.loadBase(name, path, args.projector === undefined ? {} : { projector: args.projector })
   for (const { name, path } of args.adapters) await models.loadAdapter(name, path, args.models[0]!.name)
 
   let stopping = false
@@ -150,6 +161,7 @@ async function main(): Promise<void> {
       grammars,
       embedder,
       tokenizer,
+      features,
       limits,
       abortedUsage,
       metrics,

@@ -1,16 +1,26 @@
-// Fills the batch of one step: the last token of each answer, draft tokens that may follow it, and chunks of prompts.
-
+// Fills the batches of one step: the last token of each answer, draft tokens that may follow it, and chunks of prompts.
+// Vectors of pictures have a batch of their own, which is computed after that of the tokens.
+import { microBatchTokensMax } from '../llama/context.ts'
 import { type Drafter, draftTokensAfterPrompt, draftTokensMax } from '../sampling/speculative.ts'
+import { isPictureToken, type PictureSpan, spanAt } from '../vision/picture-tokens.ts'
 import { sharePrefillBudget } from './chunked-prefill.ts'
 import type { Generation } from './generation.ts'
 import type { KvCache } from './kv-cache.ts'
 import type { Slot } from './prefix-cache.ts'
 
 type Sizes = { batch_tokens: number; tokens_per_slot: number }
-type BatchFiller = (
-  running: readonly RunningSequence[],
-  prompt_tokens_max: number,
-) => { prompt_tokens: number; rows: number }
+export type FilledBatch = {
+  prompt_tokens: number
+  /** Sequences in the batch. */
+  rows: number
+  /** Prompts that go on with a picture, with the tokens left to each. */
+  pictures: { entry: RunningSequence; tokens_max: number }[]
+}
+type BatchFiller = {
+  fillTokens(running: readonly RunningSequence[], prompt_tokens_max: number): FilledBatch
+  /** Call it after the tokens are decoded. Returns how many vectors there are, and whether attention is causal. */
+  fillVectors(pictures: FilledBatch['pictures']): { prompt_tokens: number; rows: number; is_causal: boolean }
+}
 
 // Speculative decoding pays only while few requests run: with more, the batch is full enough without draft tokens.
 const speculatedSequencesMax = 2
@@ -22,16 +32,13 @@ const prefillOnlyStepsMax = 3
 /** Rows of logits that a context needs for `slots` sequences. */
 export const outputsFor = (slots: number) => slots + speculatedSequencesMax * draftTokensMax
 
-/**
- * Returns a function that fills the batch of the cache's context. `running` must be in ascending order of slots.
- * `rows` is the number of sequences in the batch.
- */
+/** Fills the batches of the cache's context. `running` must be in ascending order of slots. */
 export function createBatchFiller(cache: KvCache, { batch_tokens, tokens_per_slot }: Sizes): BatchFiller {
   let prefillOnlySteps = 0
 
   const addLastToken = (entry: RunningSequence, mayDraft: boolean) => {
     const { slot } = entry
-    entry.logits_index = cache.context().add(entry.next_token, slot.cached.length, slot.index, true)
+    entry.logits_index = cache.context().add(entry.next_token, cache.positionAfter(slot), slot.index, true)
     slot.cached.push(entry.next_token)
     if (mayDraft) addDraft(entry, draftTokensMax)
   }
@@ -44,27 +51,51 @@ export function createBatchFiller(cache: KvCache, { batch_tokens, tokens_per_slo
       max,
     )
     entry.draft = drafter && room > 0 ? drafter.draft(slot.cached, room) : []
+    let position = cache.positionAfter(slot)
     for (const token of entry.draft) {
-      cache.context().add(token, slot.cached.length, slot.index, true)
+      cache.context().add(token, position++, slot.index, true)
       slot.cached.push(token)
     }
   }
 
-  const addPromptChunk = (entry: RunningSequence, count: number, mayDraft: boolean) => {
+  /** Adds up to `count` tokens, but none of a picture. Returns how many. */
+  const addPromptChunk = (entry: RunningSequence, count: number, mayDraft: boolean): number => {
     const { slot, tokens } = entry
+    let position = cache.positionAfter(slot)
     for (let added = 0; added < count; added++) {
-      const position = slot.cached.length
-      const wantsLogits = position === tokens.length - 1 && entry.next_token < 0
-      const index = cache.context().add(tokens[position]!, position, slot.index, wantsLogits)
-      slot.cached.push(tokens[position]!)
+      const at = slot.cached.length
+      const token = tokens[at]!
+      if (isPictureToken(token)) return added
+      const wantsLogits = at === tokens.length - 1 && entry.next_token < 0
+      const index = cache.context().add(token, position++, slot.index, wantsLogits)
+      slot.cached.push(token)
       if (!wantsLogits) continue
       entry.logits_index = index
       // The step is computed for the prompt anyway: a draft of the answer's start is nearly free.
       if (mayDraft) addDraft(entry, draftTokensAfterPrompt(cache.context().batchLength()))
     }
+    return count
   }
 
-  return (running, prompt_tokens_max) => {
+  /** Adds up to `count` vectors of the picture part that the prompt goes on with. Returns how many. */
+  const addVectors = ({ slot, tokens }: RunningSequence, span: PictureSpan, count: number): number => {
+    const from = slot.cached.length - span.start
+    const n_tokens = Math.min(count, span.n_tokens - from)
+    const first_position = cache.positionAfter(slot, span.start)
+    cache.context().addVectors(
+      {
+        n_tokens,
+        vectors: span.vectors.subarray(from * span.vector_length, (from + n_tokens) * span.vector_length),
+        positions: span.positions?.subarray(3 * from, 3 * (from + n_tokens)) ?? null,
+        first_position: span.positions ? first_position : first_position + from,
+      },
+      slot.index,
+    )
+    for (let added = 0; added < n_tokens; added++) slot.cached.push(tokens[slot.cached.length]!)
+    return n_tokens
+  }
+
+  const fillTokens: BatchFiller['fillTokens'] = (running, prompt_tokens_max) => {
     const tokensLeft = ({ tokens, slot }: RunningSequence) => Math.max(0, tokens.length - slot.cached.length)
     const prompts = running
       .filter((entry) => tokensLeft(entry) > 0)
@@ -74,19 +105,42 @@ export function createBatchFiller(cache: KvCache, { batch_tokens, tokens_per_slo
     const prefillOnly = prompts.length >= prefillOnlyPromptsMin && prefillOnlySteps < prefillOnlyStepsMax
     prefillOnlySteps = prefillOnly ? prefillOnlySteps + 1 : 0
     const mayDraft = running.length <= speculatedSequencesMax
-    let prompt_tokens = 0
-    let rows = 0
+    const filled: FilledBatch = { prompt_tokens: 0, rows: 0, pictures: [] }
     for (const entry of running) {
       entry.logits_index = -1
       const count = chunks.get(entry)
-      if (count !== undefined) addPromptChunk(entry, count, mayDraft)
-      else if (tokensLeft(entry) === 0 && !entry.pending_logits && !prefillOnly) addLastToken(entry, mayDraft)
-      else continue
-      prompt_tokens += count ?? 0
-      rows++
+      if (count !== undefined) {
+        const added = addPromptChunk(entry, count, mayDraft)
+        filled.prompt_tokens += added
+        if (added > 0) filled.rows++
+        if (added < count) filled.pictures.push({ entry, tokens_max: count - added })
+      } else if (tokensLeft(entry) === 0 && !entry.pending_logits && !prefillOnly) {
+        addLastToken(entry, mayDraft)
+        filled.rows++
+      }
     }
-    return { prompt_tokens, rows }
+    return filled
   }
+
+  const fillVectors: BatchFiller['fillVectors'] = (pictures) => {
+    const filled = { prompt_tokens: 0, rows: 0, is_causal: true }
+    let room = Math.min(microBatchTokensMax, batch_tokens)
+    for (const { entry, tokens_max } of pictures) {
+      const span = spanAt(entry.generation.request.pictures, entry.slot.cached.length)
+      const { is_non_causal } = span
+      // A part whose vectors attend to each other is never split, nor mixed with causal ones.
+      const count = is_non_causal ? span.n_tokens : Math.min(tokens_max, room)
+      if (count === 0 || count > room || (filled.rows > 0 && filled.is_causal === is_non_causal)) continue
+      const added = addVectors(entry, span, count)
+      filled.is_causal = !is_non_causal
+      filled.prompt_tokens += added
+      filled.rows++
+      room -= added
+    }
+    return filled
+  }
+
+  return { fillTokens, fillVectors }
 }
 
 /** A generation in a slot of a runner. */

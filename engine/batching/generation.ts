@@ -7,9 +7,12 @@ import type { Vocab } from '../llama/vocab.ts'
 import { createLogprobReader, type LogprobReader, type TokenLogprobs } from '../sampling/logprobs.ts'
 import { createSampler, type Sampler, type SamplingParams } from '../sampling/sampler.ts'
 import { createTextOutput, type TextOutput } from '../sampling/text-output.ts'
+import { isPictureToken, type PictureSpan } from '../vision/picture-tokens.ts'
 
 export type GenerationRequest = {
+  /** Tokens of the vocabulary, and those of pictures, which `pictures` has the vectors of. */
   prompt: number[]
+  pictures: readonly PictureSpan[]
   /** At least 1. Prompt and output together fit the longest slots of the model. */
   max_tokens: number
   stop: string[]
@@ -71,11 +74,13 @@ export type Generation = {
 }
 
 export function createGeneration(request: GenerationRequest, events: GenerationEvents): Generation {
+  const { prompt, pictures, sampling } = request
+  const written = pictures.length > 0 ? prompt.filter((token) => !isPictureToken(token)) : prompt
   return {
     request,
     events,
     migration: null,
-    sampler: createSampler(request.sampling, request.prompt),
+    sampler: createSampler(sampling, written),
     logprob_reader: request.top_logprobs === null ? null : createLogprobReader(request.top_logprobs),
     output: createTextOutput(request.stop),
     unsent_logprobs: [],

@@ -1,5 +1,6 @@
 // The KV cache of a runner: one slot per sequence, in a context that can be replaced by one with more slots.
 import type { Context, SavedSequence } from '../llama/context.ts'
+import { positionsIn } from '../vision/picture-tokens.ts'
 import { commonPrefix, copyGainMin, type Slot } from './prefix-cache.ts'
 
 /** A copy of one slot's KV cache. */
@@ -7,6 +8,8 @@ export type CachedPrefix = { tokens: number[]; saved: SavedSequence }
 
 export type KvCache = {
   slots(): Slot[]
+  /** The position of the token after the first `count` that the slot has cached; by default, after all. */
+  positionAfter(slot: Slot, count?: number): number
   context(): Context
   /** Keeps the first `keep` tokens of the slot, or none if its memory cannot be truncated there. */
   truncate(slot: Slot, keep: number): void
@@ -28,19 +31,27 @@ export type KvCache = {
   reset(context: Context): void
 }
 
-export function createKvCache(initialContext: Context, slot_count: number, tokens_per_slot: number): KvCache {
+/** `uses_mrope`: a picture may take fewer positions than it has tokens. */
+export function createKvCache(
+  initialContext: Context,
+  slot_count: number,
+  tokens_per_slot: number,
+  uses_mrope: boolean,
+): KvCache {
   let context = initialContext
   let slots = makeSlots(slot_count)
+  const positionAfter = ({ cached }: Slot, count = cached.length) => (uses_mrope ? positionsIn(cached, count) : count)
 
   const truncate = (slot: Slot, keep: number) => {
     if (slot.cached.length === keep) return
-    const done = context.truncate(slot.index, keep)
+    const done = context.truncate(slot.index, positionAfter(slot, keep))
     if (!done) context.truncate(slot.index, 0)
     slot.cached.length = done ? keep : 0
   }
 
   return {
     slots: () => slots,
+    positionAfter,
     context: () => context,
     truncate,
     copy(from, to) {

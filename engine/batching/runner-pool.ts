@@ -146,6 +146,7 @@ export function createRunnerPool(backend: Backend, limits: MemoryLimits, hooks: 
       tokens_per_slot: shape.tokens_per_slot,
       batch_tokens: batchTokens,
       can_share_prefix: served.model.can_truncate_cache,
+      uses_mrope: served.model.uses_mrope,
       speculate: backend.speculate,
       makeContext: (count) => backend.makeContext(served, count, shape.tokens_per_slot, batchTokens),
       onFault: (error) => hooks.onGenerationFault(pooled, error),

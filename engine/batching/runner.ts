@@ -4,7 +4,8 @@ import { ApiError } from '../../contract/errors.ts'
 import type { Context } from '../llama/context.ts'
 import type { Vocab } from '../llama/vocab.ts'
 import { createDrafter } from '../sampling/speculative.ts'
-import { createBatchFiller, type RunningSequence, startSequence } from './batch.ts'
+import { isPictureToken } from '../vision/picture-tokens.ts'
+import { createBatchFiller, type FilledBatch, type RunningSequence, startSequence } from './batch.ts'
 import { createPrefillSpeed } from './chunked-prefill.ts'
 import { abandonGeneration, acceptToken, failGeneration, type Generation, sampleToken } from './generation.ts'
 import { type CachedPrefix, createKvCache, type KvCache } from './kv-cache.ts'
@@ -19,6 +20,8 @@ export type RunnerOptions = {
   /** Tokens in the batch of one step: prompts, last tokens and draft tokens. */
   batch_tokens: number
   can_share_prefix: boolean
+  /** The model counts positions of pictures in several dimensions. */
+  uses_mrope: boolean
   /** Enables speculative decoding while few requests run. */
   speculate: boolean
   makeContext(slots: number): Context
@@ -70,11 +73,11 @@ const foregroundFirst = (a: Generation, b: Generation) => Number(a.request.backg
 
 export function createRunner(options: RunnerOptions): Runner {
   const { vocab } = options
-  const cache = createKvCache(options.context, options.slots, options.tokens_per_slot)
+  const cache = createKvCache(options.context, options.slots, options.tokens_per_slot, options.uses_mrope)
   // In ascending order of slots, as the library requires for a batch.
   let running: RunningSequence[] = []
   const prefillSpeed = createPrefillSpeed()
-  const fillBatch = createBatchFiller(cache, options)
+  const batch = createBatchFiller(cache, options)
   let clock = 0
 
   const vacate = (entry: RunningSequence) => {
@@ -138,7 +141,7 @@ export function createRunner(options: RunnerOptions): Runner {
   // drafts are made depends on the load, and batches of different sizes round differently.
   const drafterFor = ({ grammar, sampling }: Generation['request']) =>
     options.speculate && options.can_share_prefix && !grammar && sampling.seed === null
-      ? createDrafter(vocab.isEndOfGeneration)
+      ? createDrafter((token) => isPictureToken(token) || vocab.isEndOfGeneration(token))
       : null
 
   const start = (generation: Generation, slot: Slot, donor: Slot | null, keep: number) => {
@@ -284,6 +287,18 @@ export function createRunner(options: RunnerOptions): Runner {
     cache.reset(options.makeContext(cache.slots().length))
   }
 
+  /** Computes the next vectors of these prompts. Null after a failed decode. */
+  const computeVectors = (pictures: FilledBatch['pictures']): { prompt_tokens: number; seconds: number } | null => {
+    if (pictures.length === 0) return { prompt_tokens: 0, seconds: 0 }
+    const began_ms = performance.now()
+    const { prompt_tokens, rows, is_causal } = batch.fillVectors(pictures)
+    if (rows === 0) return { prompt_tokens: 0, seconds: 0 }
+    if (cache.context().decodeVectors(is_causal) !== 0) return null
+    const ms = performance.now() - began_ms
+    prefillSpeed.record(rows, prompt_tokens, ms)
+    return { prompt_tokens, seconds: ms / 1000 }
+  }
+
   const computed = () =>
     runner.background_paused ? running.filter(({ generation }) => !isPaused(generation)) : running
 
@@ -322,18 +337,26 @@ export function createRunner(options: RunnerOptions): Runner {
       const pending_tokens = samplePending()
       handOverOutgrown()
       compactSlots()
-      const { prompt_tokens, rows } = fillBatch(computed(), prefillSpeed.tokensIn(prefill_ms))
+      const { prompt_tokens, rows, pictures } = batch.fillTokens(computed(), prefillSpeed.tokensIn(prefill_ms))
       const context = cache.context()
       const length = context.batchLength()
-      if (length === 0) return { prompt_tokens: 0, output_tokens: pending_tokens, seconds: 0, failed: false }
-      const failed = context.decode() !== 0
-      const seconds = (performance.now() - runner.used_at_ms) / 1000
-      if (failed) {
-        rebuild()
-        return { prompt_tokens: 0, output_tokens: 0, seconds, failed }
+      const stats: StepStats = { prompt_tokens, output_tokens: pending_tokens, seconds: 0, failed: false }
+      if (length > 0) {
+        stats.failed = context.decode() !== 0
+        stats.seconds = (performance.now() - runner.used_at_ms) / 1000
+        if (!stats.failed) {
+          prefillSpeed.record(rows, Math.max(0, length - rows), stats.seconds * 1000)
+          stats.output_tokens += sampleAll()
+        }
       }
-      prefillSpeed.record(rows, Math.max(0, length - rows), seconds * 1000)
-      return { prompt_tokens, output_tokens: pending_tokens + sampleAll(), seconds, failed }
+      const vectors = stats.failed ? null : computeVectors(pictures)
+      if (!vectors) {
+        rebuild()
+        return { prompt_tokens: 0, output_tokens: 0, seconds: stats.seconds, failed: true }
+      }
+      stats.prompt_tokens += vectors.prompt_tokens
+      stats.seconds += vectors.seconds
+      return stats
     },
     close() {
       for (const entry of running) fail(entry, new ApiError('engine_failed', 'The model was unloaded.'))

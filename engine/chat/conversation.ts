@@ -4,7 +4,9 @@ import { ApiError } from '../../contract/errors.ts'
 import type { GrammarSpec } from '../grammar/session.ts'
 import { type PromptText, stripMarkers } from '../tokenizer/tokenizer.ts'
 import { answerGrammar, type JsonFormat, type Thinking } from './answer-form.ts'
+import { asParts } from './content.ts'
 import { adaptHistory, type TemplateMessage, templateMessages } from './messages.ts'
+import { type PicturePart, picturesOf } from './pictures.ts'
 import { createReplyParser, type ReplyFormat, type ReplyParser } from './reply-parser.ts'
 import { type ChatModel, type ChatTemplate, readKwargs, readTemplate } from './template.ts'
 import { planTools, requireEnforceable, type ToolPlan } from './tool-choice.ts'
@@ -13,6 +15,8 @@ import { callsAsText, mergeSystemIntoUser, withToolPrompt } from './tool-prompt.
 export type Conversation = {
   /** Rendered up to the start of the assistant's answer. */
   prompt: PromptText
+  /** The pictures of the messages, in order, and the tokens that stand for each in the prompt. */
+  pictures: { parts: PicturePart[]; marker: number[] }
   /** Constrains decoding; null if the answer is unconstrained. */
   grammar: GrammarSpec | null
   /** Markers of the template that this answer's parser reads. */
@@ -23,9 +27,10 @@ export type Conversation = {
 
 /**
  * Throws ApiError: model_not_callable (no readable template), parameter_not_supported (a part that the model can't
- * read), schema_not_enforceable, invalid_request (contradictory request, or rejected by the template).
+ * read), schema_not_enforceable, invalid_request (contradictory request, or rejected by the template). `can_see`: the
+ * model is loaded with its projector.
  */
-export function prepareConversation(model: ChatModel, request: ChatRequest): Conversation {
+export function prepareConversation(model: ChatModel, request: ChatRequest, can_see = false): Conversation {
   const template = readTemplate(model)
   const { syntax } = template.tool_format
   const plan = planTools(request, template.tool_format)
@@ -39,7 +44,7 @@ export function prepareConversation(model: ChatModel, request: ChatRequest): Con
     )
   const prompt = render(
     template,
-    templateMessages(model, request.messages, template.accepts_reasoning),
+    templateMessages(request.messages, template.accepts_reasoning, { ...template.sight, can_see }),
     plan,
     readKwargs(request.chat_template_kwargs),
   )
@@ -50,6 +55,7 @@ export function prepareConversation(model: ChatModel, request: ChatRequest): Con
   }
   return {
     prompt,
+    pictures: { parts: picturesOf(request.messages), marker: template.sight.marker ?? [] },
     grammar: answerGrammar(json, plan, syntax, thinking),
     control_texts: replyFormat.thoughts || plan ? template.control_texts : [],
     createParser: () => createReplyParser(replyFormat),
@@ -57,9 +63,10 @@ export function prepareConversation(model: ChatModel, request: ChatRequest): Con
 }
 
 /** The prompt of a conversation without tools, as `prepareConversation` makes it. Throws the same errors. */
-export function renderChat(model: ChatModel, messages: readonly ChatMessage[]): PromptText {
+export function renderChat(model: ChatModel, messages: readonly ChatMessage[], can_see = false): PromptText {
   const template = readTemplate(model)
-  return render(template, templateMessages(model, messages, template.accepts_reasoning), null, {})
+  const adapted = templateMessages(messages, template.accepts_reasoning, { ...template.sight, can_see })
+  return render(template, adapted, null, {})
 }
 
 function render(
@@ -69,7 +76,11 @@ function render(
   kwargs: Record<string, unknown>,
 ): PromptText {
   const { name } = template.tool_format
-  const variables = (rendered: TemplateMessage[]) => ({ ...kwargs, messages: rendered })
+  const { parts_only } = template.sight
+  const variables = (rendered: TemplateMessage[]) => ({
+    ...kwargs,
+    messages: parts_only ? rendered.map((each) => ({ ...each, content: asParts(each.content) })) : rendered,
+  })
   try {
     if (name !== 'prompted')
       return template.render({ ...variables(adaptHistory(messages, name)), ...(plan && { tools: plan.shown }) })

@@ -2,14 +2,16 @@
 import { createHash } from 'node:crypto'
 import type { ChatMessage, ContentPart, Tool } from '../../contract/chat.ts'
 import { ApiError } from '../../contract/errors.ts'
-import { type ChatModel, isWithinBounds } from './template.ts'
+import { asParts, type TemplateContent } from './content.ts'
+import type { TemplateSight } from './pictures.ts'
+import { isWithinBounds } from './template.ts'
 import type { ToolFormat } from './tool-formats.ts'
 
 /** `arguments`: JSON text, or the parsed value. */
 export type TemplateCall = { id: string; type: 'function'; function: { name: string; arguments: unknown } }
 export type TemplateMessage = {
   role: string
-  content: string
+  content: TemplateContent
   reasoning_content?: string
   tool_calls?: TemplateCall[]
   tool_call_id?: string
@@ -23,19 +25,21 @@ export type TemplateTool = {
 
 const argumentBounds = { depth: 32, values: 20_000, characters: 1_000_000 }
 
+/** What a model can see: `can_see` where it is loaded with its projector. */
+export type Sight = TemplateSight & { can_see: boolean }
+
 /**
  * Converts messages for a template. Throws ApiError parameter_not_supported for a part that the model can't read,
  * invalid_request for a tool result without a matching call.
  */
 export function templateMessages(
-  model: ChatModel,
   messages: readonly ChatMessage[],
   takesReasoning: boolean,
+  sight: Sight,
 ): TemplateMessage[] {
-  const modalities = modalitiesOf(model)
   const names = new Map<string, string>()
   return messages.map((message, index) => {
-    const content = contentText(message.content, modalities, index)
+    const content = contentOf(message.content, sight, index)
     if (message.role === 'tool') {
       const name = names.get(message.tool_call_id)
       if (name === undefined)
@@ -82,29 +86,26 @@ export function templateTool({ function: { name, description, parameters } }: To
   }
 }
 
-type Modality = 'text' | 'image'
-/** Modalities that a model reads. So far every model of this engine reads text only. */
-function modalitiesOf(_model: ChatModel): ReadonlySet<Modality> {
-  return new Set(['text'])
-}
-
-function contentText(
-  content: string | ContentPart[] | null | undefined,
-  modalities: ReadonlySet<Modality>,
-  index: number,
-): string {
+function contentOf(content: string | ContentPart[] | null | undefined, sight: Sight, index: number): TemplateContent {
   if (content == null) return ''
   if (typeof content === 'string') return content
-  return content.map((part) => partText(part, modalities, index)).join('')
+  if (!content.some(({ type }) => type === 'image_url')) return content.map(partText).join('')
+  requireSight(sight, `messages.${index}.content`)
+  return content.flatMap((part) => (part.type === 'image_url' ? [{ type: 'image' as const }] : asParts(partText(part))))
 }
 
-function partText(part: ContentPart, modalities: ReadonlySet<Modality>, index: number): string {
-  if (part.type === 'text') return part.text
-  if (part.type === 'refusal') return part.refusal
-  const why = modalities.has('image')
-    ? 'This engine passes no images on.'
-    : 'This model reads text only, so it can’t be sent images. Ask a model that sees.'
-  throw new ApiError('parameter_not_supported', why, { param: `messages.${index}.content` })
+function partText(part: ContentPart): string {
+  return part.type === 'text' ? part.text : part.type === 'refusal' ? part.refusal : ''
+}
+
+function requireSight({ can_see, marker }: Sight, param: string): void {
+  if (can_see && marker) return
+  const why = can_see
+    ? 'This model’s chat template has no place for pictures, so it can’t be sent images.'
+    : marker
+      ? 'This model reads images only together with its projector (a file mmproj-….gguf), which is not loaded.'
+      : 'This model reads text only, so it can’t be sent images. Ask a model that sees.'
+  throw new ApiError('parameter_not_supported', why, { param })
 }
 
 /** Templates serialize arguments themselves, so parse them. Invalid or oversized JSON stays text. */

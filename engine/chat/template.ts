@@ -4,6 +4,7 @@ import { Template } from '@huggingface/jinja'
 import { ApiError } from '../../contract/errors.ts'
 import type { Model } from '../llama/model.ts'
 import type { PromptText } from '../tokenizer/tokenizer.ts'
+import { readSight, type TemplateSight } from './pictures.ts'
 import { detectToolFormat, type ToolFormat } from './tool-formats.ts'
 import { renderUserText, type Variables } from './user-text.ts'
 
@@ -20,6 +21,7 @@ export type ChatTemplate = {
    * them as text.
    */
   control_texts: string[]
+  sight: TemplateSight
   /** Throws what the template raises, and what `renderUserText` throws. */
   render(variables: Variables): PromptText
 }
@@ -46,6 +48,7 @@ export function readTemplate(model: ChatModel): ChatTemplate {
     tool_format,
     thinks,
     control_texts,
+    sight: readSight(model.vocab, (content) => render({ messages: [{ role: 'user', content }] })),
     accepts_reasoning: source.includes('reasoning_content'),
     render: (variables) =>
       renderUserText(model.vocab, render, variables, {

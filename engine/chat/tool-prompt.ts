@@ -1,5 +1,6 @@
 // Tool calling for models whose template has no tools: describes the tools in a system message and writes the history's
 // calls and results as text. docs/tools.md quotes the prompt.
+import { joinContents, type TemplateContent } from './content.ts'
 import type { TemplateMessage, TemplateTool } from './messages.ts'
 import { type CallSyntax, detectToolFormat } from './tool-formats.ts'
 
@@ -49,8 +50,8 @@ export function callsAsText(messages: readonly TemplateMessage[]): TemplateMessa
   for (const { tool_calls, tool_call_id, name, ...message } of messages) {
     const last = out.at(-1)
     if (message.role === 'tool') {
-      const response = `<tool_response>\n${message.content}\n</tool_response>`
-      if (inToolResults) last!.content += `\n${response}`
+      const response = joinContents(['<tool_response>\n', message.content, '\n</tool_response>'], '')
+      if (inToolResults) last!.content = joinContents([last!.content, response], '\n')
       else out.push({ role: 'user', content: response })
       inToolResults = true
       continue
@@ -63,7 +64,7 @@ export function callsAsText(messages: readonly TemplateMessage[]): TemplateMessa
       )
       out.push({
         ...message,
-        content: [message.content, ...calls].filter((text) => text !== '').join(syntax.separator),
+        content: joinContents([message.content, ...calls], syntax.separator),
       })
     }
     inToolResults = false
@@ -71,6 +72,6 @@ export function callsAsText(messages: readonly TemplateMessage[]): TemplateMessa
   return out
 }
 
-function joinParagraphs(before: string, after: string): string {
-  return [before, after].filter((text) => text !== '').join('\n\n')
+function joinParagraphs(before: TemplateContent, after: TemplateContent): TemplateContent {
+  return joinContents([before, after], '\n\n')
 }

@@ -140,8 +140,12 @@ const sameControls = (one: readonly (string | SpecialToken)[], other: readonly (
 }
 
 const roles = new Set<unknown>(['system', 'user', 'assistant', 'tool'])
-/** Not marked: templates compare roles, and the service sets these. */
-const isRole = (key: string, value: unknown) => key === 'role' && roles.has(value)
+const partTypes = new Set<unknown>(['text', 'image'])
+/** Parent of the fields of a content's part. */
+const inContent = 'content[]'
+/** Not marked: templates compare roles and types of a content's parts, and the service sets these. */
+const isSetByService = (key: string, value: unknown, parent: string) =>
+  (key === 'role' && roles.has(value)) || (key === 'type' && parent === inContent && partTypes.has(value))
 
 /** Whether the caller chose the field's name (tool properties and arguments, unusual schema keys), not the protocol. */
 const isNamedByCaller = (key: string, parent: string) =>
@@ -150,10 +154,11 @@ const isNamedByCaller = (key: string, parent: string) =>
 function someText(value: unknown, matches: (text: string) => boolean, parent = ''): boolean {
   if (typeof value === 'string') return matches(value)
   if (typeof value !== 'object' || value === null) return false
-  if (Array.isArray(value)) return value.some((each) => someText(each, matches))
+  if (Array.isArray(value)) return value.some((each) => someText(each, matches, `${parent}[]`))
   return Object.entries(value).some(
     ([key, each]) =>
-      (isNamedByCaller(key, parent) && matches(key)) || (!isRole(key, each) && someText(each, matches, key)),
+      (isNamedByCaller(key, parent) && matches(key)) ||
+      (!isSetByService(key, each, parent) && someText(each, matches, key)),
   )
 }
 
@@ -166,11 +171,11 @@ function mapTexts(
   const copy = (value: unknown, exempt: readonly string[], parent: string): unknown => {
     if (typeof value === 'string') return change(value, exempt)
     if (typeof value !== 'object' || value === null) return value
-    if (Array.isArray(value)) return value.map((each) => copy(each, exempt, ''))
+    if (Array.isArray(value)) return value.map((each) => copy(each, exempt, `${parent}[]`))
     const inside = 'role' in value && value.role === 'assistant' ? answerTexts : exempt
     const entries = Object.entries(value).map(([key, each]) => [
       isNamedByCaller(key, parent) ? change(key, []) : key,
-      isRole(key, each) ? each : copy(each, inside, key),
+      isSetByService(key, each, parent) ? each : copy(each, inside, key),
     ])
     return Object.fromEntries(entries)
   }

@@ -4,15 +4,19 @@ import type { z } from 'zod'
 import { ApiError, errorBody } from '../../contract/errors.ts'
 import { hasTooManyParts, tooManyParts } from '../../lib/http/json-limits.ts'
 
-const bodyBytesMax = 8 * 1024 * 1024
+export const bodyBytesMax = 8 * 1024 * 1024
 const issuesMax = 10
 
 /**
  * Parses the body as JSON and validates it with `schema`. Throws ApiError: body_too_large, invalid_json, or
  * invalid_request naming the first bad field.
  */
-export async function readBody<T>(request: IncomingMessage, schema: z.ZodType<T>): Promise<T> {
-  const bytes = await readBytes(request)
+export async function readBody<T>(
+  request: IncomingMessage,
+  schema: z.ZodType<T>,
+  bytes_max = bodyBytesMax,
+): Promise<T> {
+  const bytes = await readBytes(request, bytes_max)
   if (hasTooManyParts(bytes)) throw new ApiError('invalid_request', tooManyParts)
   const body = parseJson(bytes)
   const result = schema.safeParse(body)
@@ -28,14 +32,14 @@ export async function readBody<T>(request: IncomingMessage, schema: z.ZodType<T>
   })
 }
 
-async function readBytes(request: IncomingMessage): Promise<Buffer> {
-  const tooLarge = new ApiError('body_too_large', `The body is larger than ${bodyBytesMax} bytes.`)
-  if (Number(request.headers['content-length']) > bodyBytesMax) throw tooLarge
+async function readBytes(request: IncomingMessage, bytes_max: number): Promise<Buffer> {
+  const tooLarge = new ApiError('body_too_large', `The body is larger than ${bytes_max} bytes.`)
+  if (Number(request.headers['content-length']) > bytes_max) throw tooLarge
   const chunks: Buffer[] = []
   let length = 0
   for await (const chunk of request as AsyncIterable<Buffer>) {
     length += chunk.length
-    if (length > bodyBytesMax) throw tooLarge
+    if (length > bytes_max) throw tooLarge
     chunks.push(chunk)
   }
   return Buffer.concat(chunks)

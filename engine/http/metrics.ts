@@ -32,6 +32,21 @@ export const engineMetrics = {
     unit: 'tokens',
     across: 'sum',
   },
+  pictures: {
+    type: 'counter',
+    name: 'tunery_engine_pictures_total',
+    help: 'Pictures of requests, by whether they were encoded or their features were cached.',
+    unit: 'pictures',
+    labels: ['source'],
+    across: 'sum',
+  },
+  pictureSeconds: {
+    type: 'counter',
+    name: 'tunery_engine_picture_encode_seconds_total',
+    help: 'Time to encode pictures.',
+    unit: 'seconds',
+    across: 'sum',
+  },
   outputTokens: {
     type: 'counter',
     name: 'tunery_engine_generation_tokens_total',
@@ -169,6 +184,7 @@ export type Metrics = {
   text(): Promise<string>
   request(route: string, status: number): void
   step(stats: StepStats): void
+  picture(source: 'encoded' | 'cached', seconds: number): void
   queued(seconds: number, cached_tokens: number): void
   firstToken(seconds: number): void
   perToken(seconds: number): void
@@ -206,6 +222,10 @@ export function createMetrics(
       metrics.outputTokens.inc(stats.output_tokens)
       metrics.decode.observe(stats.seconds)
       if (stats.failed) metrics.failures.inc()
+    },
+    picture(source, seconds) {
+      metrics.pictures.inc({ source })
+      metrics.pictureSeconds.inc(seconds)
     },
     queued(seconds, cached_tokens) {
       metrics.queue.observe(seconds)

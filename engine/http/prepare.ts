@@ -7,6 +7,7 @@ import { firstSizeClass, type MemoryLimits, runnerShapes } from '../batching/slo
 import type { Model } from '../llama/model.ts'
 import type { SamplingParams } from '../sampling/sampler.ts'
 import type { TokenizeOptions } from '../tokenizer/tokenizer.ts'
+import type { PictureSpan } from '../vision/picture-tokens.ts'
 
 export type SamplingFields = Partial<Sampling & Pick<ChatRequest, 'max_completion_tokens'>>
 export type PreparedGeneration = {
@@ -22,6 +23,7 @@ export function prepareGeneration(
   prompt: number[],
   fields: SamplingFields,
   param: string,
+  pictures: readonly PictureSpan[] = [],
 ): PreparedGeneration {
   requirePromptFits(model, limits, prompt, param)
   const shapes = runnerShapes(model, limits)
@@ -30,7 +32,7 @@ export function prepareGeneration(
   const max_tokens = Math.min(requested, context_length - prompt.length)
   const stop = fields.stop == null ? [] : typeof fields.stop === 'string' ? [fields.stop] : fields.stop
   return {
-    request: { prompt, max_tokens, stop, sampling: samplingOf(fields) },
+    request: { prompt, pictures, max_tokens, stop, sampling: samplingOf(fields) },
     size_class: firstSizeClass(shapes, prompt.length, max_tokens),
   }
 }
@@ -45,6 +47,21 @@ export function requirePromptFits(model: Model, limits: MemoryLimits, prompt: re
     throw new ApiError('invalid_request', `The ${param} has nothing that this model has a token for.`, { param })
   const context_length = servedContextLength(model, limits)
   if (prompt.length >= context_length) throw promptTooLong(prompt.length, '', context_length, param)
+}
+
+/**
+ * Throws ApiError context_length_exceeded if a prompt with pictures leaves no room for an answer. `tokens`: without the
+ * pictures, which take `picture_tokens`.
+ */
+export function requirePicturesFit(model: Model, limits: MemoryLimits, tokens: number, picture_tokens: number): void {
+  const context_length = servedContextLength(model, limits)
+  if (tokens + picture_tokens < context_length) return
+  throw new ApiError(
+    'context_length_exceeded',
+    `The prompt has ${tokens + picture_tokens} tokens, ${picture_tokens} of them for its pictures; this model takes ` +
+      `${context_length}, prompt and answer together. Send fewer or smaller pictures, or less text.`,
+    { details: { prompt_tokens: tokens + picture_tokens, context_length }, param: 'messages' },
+  )
 }
 
 /**

@@ -2,7 +2,7 @@
 import koffi from 'koffi'
 import { callAsync, type Library } from './library.ts'
 import type { Model } from './model.ts'
-import type { ContextParams, Pointer } from './structs.ts'
+import type { Batch, ContextParams, Pointer } from './structs.ts'
 
 export type ContextOptions = {
   sequences: number
@@ -24,6 +24,16 @@ export type Context = {
   /** Adds a token to the batch and returns its index. Sequences must be added in ascending order. */
   add(token: number, position: number, sequence: number, wantsLogits: boolean): number
   batchLength(): number
+  /**
+   * Adds input vectors, such as a picture's, to a batch of their own: the library takes tokens or vectors. Sequences
+   * must be added in ascending order.
+   */
+  addVectors(run: VectorRun, sequence: number): void
+  /**
+   * Computes the batch of vectors, without logits, and empties it. Not `is_causal`: each vector attends to all of its
+   * sequence in the batch. Returns what `decode` returns.
+   */
+  decodeVectors(is_causal: boolean): number
   /** Computes the batch and empties it. 0: success; 1: the KV cache is full; negative: failure. */
   decode(): number
   /**
@@ -48,7 +58,19 @@ export type Context = {
   free(): void
 }
 
-const microBatchTokensMax = 512
+/**
+ * Consecutive input vectors of one sequence. `positions` has time, y and x of each, relative to `first_position`; null
+ * for one position after the other.
+ */
+export type VectorRun = {
+  n_tokens: number
+  vectors: Float32Array
+  positions: Int32Array | null
+  first_position: number
+}
+
+/** Most vectors in a batch of vectors: they are computed at once. */
+export const microBatchTokensMax = 512
 
 /** Allocates the memory and attaches adapter and threads. Throws if the library refuses, mostly for lack of memory. */
 export function createContext(library: Library, model: Model, options: ContextOptions): Context {
@@ -97,6 +119,8 @@ function wrap(library: Library, model: Model, options: ContextOptions, handle: P
   const batch = allocateBatch(options.batch_tokens)
   let length = 0
   let freed = false
+  // Most contexts never see a picture.
+  let vectorBatch: VectorBatch | null = null
   // Row of logits of each token in the batch, or -1.
   const rowOf = new Int32Array(options.batch_tokens)
   let rows = 0
@@ -130,6 +154,20 @@ function wrap(library: Library, model: Model, options: ContextOptions, handle: P
       batchLogits = null
       return library.llama_decode(handle, { ...batch.struct, n_tokens: tokens })
     },
+    addVectors(run, sequence) {
+      vectorBatch ??= allocateVectorBatch(Math.min(options.batch_tokens, microBatchTokensMax), model)
+      vectorBatch.add(run, sequence)
+    },
+    decodeVectors(is_causal) {
+      const struct = vectorBatch!.take()
+      if (is_causal) return library.llama_decode(handle, struct)
+      library.llama_set_causal_attn(handle, false)
+      try {
+        return library.llama_decode(handle, struct)
+      } finally {
+        library.llama_set_causal_attn(handle, true)
+      }
+    },
     logits(index, vocabSize) {
       batchLogits ??= viewLogits(rows * vocabSize)
       return batchLogits.subarray(rowOf[index]! * vocabSize, (rowOf[index]! + 1) * vocabSize)
@@ -158,7 +196,46 @@ function wrap(library: Library, model: Model, options: ContextOptions, handle: P
       freed = true
       library.llama_free(handle)
       batch.free()
+      vectorBatch?.free()
       options.onFree?.()
+    },
+  }
+}
+
+type VectorBatch = { add(run: VectorRun, sequence: number): void; take(): Batch; free(): void }
+
+function allocateVectorBatch(capacity: number, { vector_length, uses_mrope }: Model): VectorBatch {
+  const batch = allocateBatch(capacity)
+  const vectorsPointer = koffi.alloc('float', capacity * vector_length) as Pointer
+  const vectors = new Float32Array(koffi.view(vectorsPointer, capacity * vector_length * 4))
+  // The library wants all times, then all y, all x, and zeros.
+  const dimensions = uses_mrope ? 4 : 1
+  const positionsPointer = koffi.alloc('int32_t', capacity * dimensions) as Pointer
+  const positions = new Int32Array(koffi.view(positionsPointer, capacity * dimensions * 4))
+  let taken: [t: number, y: number, x: number][] = []
+  return {
+    add({ n_tokens, vectors: added, positions: relative, first_position }, sequence) {
+      if (taken.length + n_tokens > capacity) throw new Error(`A batch takes ${capacity} vectors.`)
+      vectors.set(added, taken.length * vector_length)
+      for (let index = 0; index < n_tokens; index++) {
+        batch.sequence[taken.length] = sequence
+        batch.logits[taken.length] = 0
+        const at = (dimension: number) => first_position + (relative ? relative[3 * index + dimension]! : index)
+        taken.push([at(0), at(1), at(2)])
+      }
+    },
+    take() {
+      const n_tokens = taken.length
+      for (const [index, position] of taken.entries())
+        for (let dimension = 0; dimension < dimensions; dimension++)
+          positions[dimension * n_tokens + index] = position[dimension] ?? 0
+      taken = []
+      return { ...batch.struct, n_tokens, token: null, embd: vectorsPointer, pos: positionsPointer }
+    },
+    free() {
+      batch.free()
+      koffi.free(vectorsPointer)
+      koffi.free(positionsPointer)
     },
   }
 }

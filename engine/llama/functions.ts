@@ -72,6 +72,8 @@ export function bindFunctions({
     llama_model_n_ctx_train: bind<(model: Pointer) => number>(llama, 'int32_t llama_model_n_ctx_train(void*)'),
     llama_model_n_layer: bind<(model: Pointer) => number>(llama, 'int32_t llama_model_n_layer(void*)'),
     llama_model_n_embd: bind<(model: Pointer) => number>(llama, 'int32_t llama_model_n_embd(void*)'),
+    llama_model_n_embd_inp: bind<(model: Pointer) => number>(llama, 'int32_t llama_model_n_embd_inp(void*)'),
+    llama_model_rope_type: bind<(model: Pointer) => number>(llama, 'int llama_model_rope_type(void*)'),
     llama_model_n_head: bind<(model: Pointer) => number>(llama, 'int32_t llama_model_n_head(void*)'),
     llama_model_n_head_kv: bind<(model: Pointer) => number>(llama, 'int32_t llama_model_n_head_kv(void*)'),
     llama_model_n_swa: bind<(model: Pointer) => number>(llama, 'int32_t llama_model_n_swa(void*)'),
@@ -155,6 +157,10 @@ export function bindFunctions({
     llama_state_seq_set_data: bind<(context: Pointer, data: Buffer, bytes: number, seq: number) => number | bigint>(
       llama,
       'size_t llama_state_seq_set_data(void*, const void*, size_t, int32_t)',
+    ),
+    llama_set_causal_attn: bind<(context: Pointer, causal: boolean) => void>(
+      llama,
+      'void llama_set_causal_attn(void*, bool)',
     ),
     llama_decode: bind<(context: Pointer, batch: Batch) => number>(llama, 'int32_t llama_decode(void*, llama_batch)'),
     llama_get_logits: bind<(context: Pointer) => Pointer>(llama, 'void* llama_get_logits(void*)'),

@@ -14,6 +14,10 @@ export type Model = {
   context_length: number
   /** Dimensions of an embedding. */
   embedding_length: number
+  /** Numbers of an input vector: of a picture's, where the model reads pictures. */
+  vector_length: number
+  /** Multimodal rotary positions (M-RoPE): a picture's vectors have time, y and x. */
+  uses_mrope: boolean
   /** Whether attention is bidirectional. Such a model has no KV cache. */
   is_bidirectional: boolean
   /** Whether the model was trained for embeddings instead of text generation. */
@@ -32,6 +36,9 @@ export type Model = {
   /** Whether the cache is just keys and values of every token: no sliding window, no recurrent state. */
   has_plain_cache: boolean
 }
+
+/** LLAMA_ROPE_TYPE_MROPE and LLAMA_ROPE_TYPE_IMROPE of llama.h. */
+const mropeTypes = [8, 40]
 
 /** The names of the two files that were merged, and their SHA-256 in hex. */
 export type MergedFrom = { base: string; base_sha256: string; adapter: string; adapter_sha256: string }
@@ -57,6 +64,8 @@ export async function loadModel(library: Library, path: string): Promise<Model> 
     parse_control_tokens: false,
     context_length: library.llama_model_n_ctx_train(handle),
     embedding_length: library.llama_model_n_embd(handle),
+    vector_length: library.llama_model_n_embd_inp(handle),
+    uses_mrope: mropeTypes.includes(library.llama_model_rope_type(handle)),
     is_bidirectional:
       metadata(library, handle, `${metadata(library, handle, 'general.architecture')}.attention.causal`) === 'false',
     is_embedding_model: makesEmbeddings(library, handle),

@@ -5,6 +5,7 @@ import { ApiError } from '../../contract/errors.ts'
 import { createMutex, type Mutex } from '../../lib/mutex.ts'
 import type { Library } from '../llama/library.ts'
 import { freeModel, type Model } from '../llama/model.ts'
+import type { LoadedProjector, Projectors } from '../vision/projectors.ts'
 import type { Adapter, Adapters } from './adapters.ts'
 import type { LoadedFile } from './file-hashes.ts'
 
@@ -13,7 +14,7 @@ export type Models = {
   /** Throws ApiError model_not_found. */
   get(name: string): ServedModel
   /** Idempotent for the same name and path. Throws ApiError: invalid_request for a bad file, name_taken. */
-  loadBase(name: string, path: string, options?: { matryoshka?: boolean }): Promise<void>
+  loadBase(name: string, path: string, options?: BaseOptions): Promise<void>
   loadAdapter(name: string, path: string, baseName: string): Promise<void>
   /**
    * Rejects new requests for the name, waits for the running ones, then frees the memory. Throws ApiError
@@ -22,17 +23,21 @@ export type Models = {
   unload(name: string, kind: 'base' | 'adapter'): Promise<void>
 }
 
+/** `projector`: the path of the file with which the model reads pictures. */
+export type BaseOptions = { matryoshka?: boolean; projector?: string }
+
 // How long an unload waits for running requests before it aborts them.
 const drainMsMax = 30_000
 const drainCheckMs = 20
 
 /**
- * `load` reads the file of a base. `nativeMutex` serializes loading and freeing of adapters with context creation.
+ * `load` reads the file of a base; `projectors` reads its projector. `nativeMutex` serializes loading and freeing of adapters with context creation.
  * `onFree` must free what uses the model (its batch runners) before the model's own memory is freed.
  */
 export function createModels(
   library: Library,
-  load: (path: string) => Promise<OpenedModel>,
+  load: (path: string) => Promise<OpenedFile>,
+  projectors: Projectors,
   adapters: Adapters,
   nativeMutex: Mutex,
   onFree: (served: ServedModel) => Promise<void>,
@@ -61,7 +66,7 @@ export function createModels(
   const add = (
     name: string,
     path: string,
-    { model, file }: OpenedModel,
+    { model, file, projector }: OpenedModel,
     adapter: Adapter | null,
     base_name: string | null,
     matryoshka = false,
@@ -72,6 +77,7 @@ export function createModels(
       created: Math.floor(Date.now() / 1000),
       model,
       file,
+      projector,
       kind: model.is_embedding_model ? 'embedding' : 'text',
       adapter,
       base_name,
@@ -85,23 +91,31 @@ export function createModels(
     await onFree(entry)
     draining.delete(entry)
     const { adapter } = entry
-    if (adapter) await nativeMutex(() => adapters.close(adapter))
-    else freeModel(library, entry.model)
+    if (adapter) return nativeMutex(() => adapters.close(adapter))
+    if (entry.projector) await projectors.unload(entry.projector)
+    freeModel(library, entry.model)
   }
 
   return {
     get,
     list: () => [...served.values()],
-    loadBase: (name, path, { matryoshka = false } = {}) =>
+    loadBase: (name, path, { matryoshka = false, projector } = {}) =>
       serialize(async () => {
-        if (isLoaded(name, path, null)) return
+        if (isLoaded(name, path, null)) {
+          if (served.get(name)!.projector?.path === projector) return
+          throw new ApiError('name_taken', `The name '${name}' is in use with another projector. Unload it first.`)
+        }
         await assertReadable(path, 'path')
+        if (projector !== undefined) await assertReadable(projector, 'projector')
+        const opened = await load(path).catch((error) => {
+          throw cannotLoad(`The model '${name}'`, error, 'path')
+        })
         try {
-          add(name, path, await load(path), null, null, matryoshka)
+          const loaded = projector === undefined ? null : await projectors.load(opened.model, projector)
+          add(name, path, { ...opened, projector: loaded }, null, null, matryoshka)
         } catch (error) {
-          throw new ApiError('invalid_request', `The model '${name}' can't be loaded: ${(error as Error).message}`, {
-            param: 'path',
-          })
+          freeModel(library, opened.model)
+          throw cannotLoad(`The projector of '${name}', ${projector},`, error, 'projector')
         }
       }),
     loadAdapter: (name, path, baseName) =>
@@ -151,6 +165,9 @@ export function createModels(
   }
 }
 
+const cannotLoad = (what: string, error: unknown, param: string) =>
+  new ApiError('invalid_request', `${what} can't be loaded: ${(error as Error).message}`, { param })
+
 async function assertReadable(path: string, param: string): Promise<void> {
   await access(path).catch(() => {
     throw new ApiError('invalid_request', `The file ${path} does not exist or can't be read.`, { param })
@@ -167,7 +184,8 @@ async function waitUntilUnused(entry: ServedModel): Promise<void> {
 }
 
 /** A base in memory, and the file that it was read from. */
-export type OpenedModel = { model: Model; file: LoadedFile }
+export type OpenedFile = { model: Model; file: LoadedFile }
+type OpenedModel = OpenedFile & { projector: LoadedProjector | null }
 
 /** What a request can name as its model: a base model, or an adapter on one. */
 export type ServedModel = {
@@ -178,6 +196,8 @@ export type ServedModel = {
   model: Model
   /** The file of the base's weights. */
   file: LoadedFile
+  /** With which the model reads pictures; null: it reads text only. An adapter has its base's. */
+  projector: LoadedProjector | null
   kind: 'text' | 'embedding'
   /** Null for the base itself. */
   adapter: Adapter | null

@@ -182,6 +182,15 @@ const rows: { title: string; panels: Panel[] }[] = [
         ],
       },
       {
+        title: 'Pictures',
+        about: 'Pictures of requests, encoded or with cached features, and engines that encode.',
+        unit: 'short',
+        queries: [
+          [`sum by (source) (${rate('tunery_engine_pictures_total')})`, '{{source}}'],
+          [`sum(${rate('tunery_engine_picture_encode_seconds_total')})`, 'engines encoding'],
+        ],
+      },
+      {
         title: 'Steps of the engines',
         about: 'Time of a decode step, and failed ones.',
         unit: 's',

@@ -1,6 +1,6 @@
 // libmtmd, the part of llama.cpp that reads pictures, for the engine. The library's npm packages come without it, so it
 // is compiled from the source of the converters, whose version is that of the library, and linked with the library.
-import { cpSync, existsSync, mkdirSync, readdirSync, renameSync, rmSync } from 'node:fs'
+import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { converterSources, unpack } from './packages.mjs'
@@ -16,6 +16,23 @@ const file = () => local('llama/lib/libmtmd.so')
 /** For the test of the engine's structs. */
 const header = () => local('llama/mtmd/mtmd.h')
 
+/**
+ * Corrections of the source, so that pictures become what transformers makes of them: Qwen's are stretched to their size
+ * in patches, not padded, and a size in the middle between two is rounded to the even number of patches.
+ */
+const corrections = [
+  {
+    name: 'clip.cpp',
+    from: 'hparams.n_merge = 2; // default value for Qwen 2 and 2.5\n',
+    to: 'hparams.n_merge = 2;\n                        hparams.image_resize_pad = PAD_NONE;\n',
+  },
+  {
+    name: 'mtmd-image.cpp',
+    from: 'std::round(x / static_cast<float>(f))',
+    to: 'std::nearbyint(x / static_cast<float>(f))',
+  },
+]
+
 /** Throws where this step is to run and its compiler is missing. */
 export function needCompiler() {
   need('g++', hint)
@@ -26,7 +43,7 @@ export const vision = (options) =>
   step(
     'vision',
     "the engine's library for pictures, built from source (half a minute on 2 cores)",
-    [pins.converters, pins.engine[platform]],
+    [pins.converters, pins.engine[platform], corrections],
     [file(), header()],
     options,
     async () => {
@@ -51,6 +68,12 @@ export async function visionIfPossible(options) {
 
 async function build(source, objects) {
   mkdirSync(objects)
+  for (const { name, from, to } of corrections) {
+    const text = readFileSync(path.join(source, name), 'utf8')
+    if (text.split(from).length !== 2)
+      throw new SetupError(`The source of llama.cpp has changed: ${name} has not once '${from.trim()}'.`)
+    writeFileSync(path.join(source, name), text.replace(from, to))
+  }
   // Without the helper and the command line: they decode files of pictures and sounds, which the engine does not let
   // a library in C do.
   const files = [

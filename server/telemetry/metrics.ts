@@ -17,6 +17,7 @@ export const labelTexts: Record<string, string> = {
   base: 'base model: its id, `other` from the 101st on; a tuned model counts for its base',
   kind: 'of requests: `chat`, `completion`, `embedding`; of the queue: kind of work',
   outcome: 'how it ended',
+  source: 'of pictures: `encoded`, `cached` (their features were in memory)',
   type: 'of tokens: `prompt` (with cached ones), `cached`, `completion`',
   limit: 'limit of the tier or of an address, `waiting_…` (a full backlog of the account), or `overloaded`',
   replica: 'server of models: `engine`, or an upstream by its base and address',

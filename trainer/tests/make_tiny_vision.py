@@ -1,5 +1,7 @@
 """Writes a tiny vision-language checkpoint for tests: `python -m trainer.tests.make_tiny_vision FAMILY OUT_DIR`.
 
+With `--gguf CONVERTERS` it writes `hf/` in OUT_DIR, and beside it `model.gguf` and `mmproj-model.gguf` in float32.
+
 FAMILY is `smolvlm` (Idefics3: pictures in tiles of 64 pixels, 4 tokens each, and an overview) or `qwen2_5_vl` (pictures
 of any size, a token for 16 by 16 pixels, multimodal rotary positions). Random weights, text part of 2 layers and hidden
 size 64, the default model's tokenizer with the family's tokens for pictures, chat template and image processor.
@@ -62,6 +64,10 @@ def make_tiny_vision(family: str, folder: Path, seed: int = 0) -> Path:
         elif "visual" in name or "vision" in name or "connector" in name:
             # Wide enough that two pictures give different answers.
             torch.nn.init.normal_(parameter, std=0.2)
+        elif name.endswith("embed_tokens.weight"):
+            # Not zero for the padding token, which templates use to end a message; and large beside the epsilon of
+            # the norms, which the engine's library takes for 0 in Qwen2.5-VL.
+            torch.nn.init.normal_(parameter, std=0.1)
     model.save_pretrained(folder)
     (folder / "chat_template.jinja").write_text(template)
     (folder / "preprocessor_config.json").write_text(json.dumps(processor, indent=2))
@@ -140,6 +146,7 @@ def _qwen2_5_vl(folder: Path):
         **TEXT,
         "vocab_size": len(tokenizer),
         "tie_word_embeddings": True,
+        "rms_norm_eps": 1e-6,
         # Sections of a head's 8 pairs for time, height and width.
         "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]},
     }
@@ -153,7 +160,8 @@ def _qwen2_5_vl(folder: Path):
         "patch_size": 8,
         "spatial_merge_size": 2,
         "temporal_patch_size": 2,
-        "window_size": 32,
+        # The engine's library knows no other.
+        "window_size": 112,
         "fullatt_block_indexes": [1, 3],
     }
     config = Qwen2_5_VLConfig(
@@ -179,13 +187,27 @@ def _qwen2_5_vl(folder: Path):
         "merge_size": 2,
         "patch_size": 8,
         "temporal_patch_size": 2,
-        "min_pixels": 32 * 32,
-        "max_pixels": 128 * 128,
+        # The limits of the engine's library: 8 to 4096 tokens a picture.
+        "min_pixels": 8 * 16 * 16,
+        "max_pixels": 4096 * 16 * 16,
         "resample": 3,
         "rescale_factor": 1 / 255,
     }
     return Qwen2_5_VLForConditionalGeneration(config), QWEN_TEMPLATE, processor
 
 
+def convert(folder: Path, converters: Path) -> None:
+    """Writes the GGUF files of the checkpoint in `folder/hf`: the language model and its projector."""
+    from trainer.runtime.converters import run_converter
+
+    for name, options in (("model.gguf", []), ("mmproj-model.gguf", ["--mmproj"])):
+        arguments = [str(folder / "hf"), "--outfile", str(folder / name), "--outtype", "f32", *options]
+        run_converter(converters, "convert_hf_to_gguf.py", arguments)
+
+
 if __name__ == "__main__":
-    make_tiny_vision(sys.argv[1], Path(sys.argv[2]))
+    if "--gguf" in sys.argv:
+        make_tiny_vision(sys.argv[1], Path(sys.argv[2]) / "hf")
+        convert(Path(sys.argv[2]), Path(sys.argv[4]))
+    else:
+        make_tiny_vision(sys.argv[1], Path(sys.argv[2]))

@@ -3,11 +3,15 @@ import { type ChatMessage, ChatRequest } from '../../../contract/chat.ts'
 import { ApiError } from '../../../contract/errors.ts'
 import type { MemoryLimits } from '../../batching/slot-sizes.ts'
 import { controlsOf } from '../../chat/control-tokens.ts'
-import { prepareConversation } from '../../chat/conversation.ts'
+import { type Conversation, prepareConversation } from '../../chat/conversation.ts'
+import { findMarkers, type PicturePart, showPictures } from '../../chat/pictures.ts'
 import type { Model } from '../../llama/model.ts'
+import { pictureBytesMax, pictureFile, picturesMax } from '../../vision/picture-files.ts'
+import type { PictureSpan } from '../../vision/picture-tokens.ts'
+import type { LoadedProjector } from '../../vision/projectors.ts'
 import { createChatFormat } from '../answer/chat-format.ts'
-import { readBody } from '../io.ts'
-import { promptBounds } from '../prepare.ts'
+import { bodyBytesMax, header, readBody } from '../io.ts'
+import { promptBounds, requirePicturesFit } from '../prepare.ts'
 import { type GenerationServices, generate } from './generate.ts'
 
 export async function chatCompletions(
@@ -15,16 +19,24 @@ export async function chatCompletions(
   request: IncomingMessage,
   response: ServerResponse,
 ): Promise<void> {
-  const body = await readBody(request, ChatRequest)
+  const sees = services.models.list().some(({ projector }) => projector !== null)
+  const body = await readBody(request, ChatRequest, sees ? bodyBytesMax + pictureTextMax : bodyBytesMax)
   if (body.top_logprobs && !body.logprobs)
     throw new ApiError('invalid_request', 'top_logprobs needs logprobs: true.', { param: 'top_logprobs' })
-  await generate(services, request, response, body, async (served, _use, tokenize) => {
-    const { model } = served
+  const account = header(request, 'x-tunery-account') ?? ''
+  await generate(services, request, response, body, async (served, { signal }, tokenize) => {
+    const { model, projector } = served
     requirePossibleLength(model, services.limits, body)
-    const { prompt, grammar, control_texts, createParser } = prepareConversation(model, body)
+    const conversation = prepareConversation(model, body, projector !== null)
+    const { grammar, control_texts, createParser } = conversation
     const controls = controlsOf(model)
+    const tokens = await tokenize(conversation.prompt, 'messages')
+    const { prompt, spans } = projector
+      ? await addPictures(services, model, projector, tokens, conversation.pictures, { account, signal })
+      : { prompt: tokens, spans: [] }
     return {
-      prompts: [await tokenize(prompt, 'messages')],
+      prompts: [prompt],
+      pictures: spans,
       param: 'messages',
       grammar: grammar && { spec: grammar, vocab: controls.grammar_vocab },
       control_texts: control_texts.length > 0 ? controls.texts : null,
@@ -32,6 +44,42 @@ export async function chatCompletions(
       createParser,
       createFormat: createChatFormat,
     }
+  })
+}
+
+const pictureTextMax = picturesMax * Math.ceil((pictureBytesMax * 4) / 3)
+
+/** The prompt with the pictures of its conversation. Throws what `Features` throws, and context_length_exceeded. */
+async function addPictures(
+  { features, limits }: GenerationServices,
+  model: Model,
+  projector: LoadedProjector,
+  tokens: number[],
+  { parts, marker }: Conversation['pictures'],
+  caller: { account: string; signal: AbortSignal },
+): Promise<{ prompt: number[]; spans: PictureSpan[] }> {
+  if (parts.length === 0) return { prompt: tokens, spans: [] }
+  if (parts.length > picturesMax)
+    throw new ApiError('invalid_request', `A request takes ${picturesMax} pictures; this one has ${parts.length}.`, {
+      param: 'messages',
+    })
+  const files = parts.map(({ url, param }) => pictureFile(url, param))
+  const markers = findMarkers(tokens, marker, parts.length)
+  // Counted first: an encoding takes seconds.
+  let picture_tokens = 0
+  for (const [index, file] of files.entries())
+    picture_tokens += await atPicture(parts[index]!, features.tokensOf(projector, file))
+  requirePicturesFit(model, limits, tokens.length - parts.length * marker.length, picture_tokens)
+  const pictures = await Promise.all(
+    files.map((file, index) => atPicture(parts[index]!, features.of(projector, file, caller))),
+  )
+  return showPictures(tokens, markers, marker.length, pictures)
+}
+
+/** Adds to an ApiError which picture it is about. */
+function atPicture<T>({ param }: PicturePart, work: Promise<T>): Promise<T> {
+  return work.catch((error) => {
+    throw error instanceof ApiError ? new ApiError(error.code, error.message, { param }) : error
   })
 }
 

@@ -12,6 +12,8 @@ import type { Models, ServedModel } from '../../models/models.ts'
 import { weightsHeader, weightsOf } from '../../models/weights-header.ts'
 import type { TokenLogprobs } from '../../sampling/logprobs.ts'
 import { type PromptText, type Tokenizer, tokenizePrompt } from '../../tokenizer/tokenizer.ts'
+import type { Features } from '../../vision/features.ts'
+import type { PictureSpan } from '../../vision/picture-tokens.ts'
 import type { AbortedUsage } from '../aborted-usage.ts'
 import { createChoices, jsonSink } from '../answer/choices.ts'
 import type { AnswerFormat, AnswerFormatOptions } from '../answer/format.ts'
@@ -29,6 +31,7 @@ export type GenerationServices = {
   grammars: Grammars
   limits: MemoryLimits
   tokenizer: Tokenizer
+  features: Features
   abortedUsage: AbortedUsage
   metrics: Metrics
   onFault(error: unknown, ids: LogIds): void
@@ -43,6 +46,8 @@ export type GenerationBody = SamplingFields & {
 /** Input of a generation, built by the chat or completion route. */
 export type GenerationInput = {
   prompts: number[][]
+  /** Pictures of the prompt; only a single prompt has any. */
+  pictures?: readonly PictureSpan[]
   /** Request field of the prompts, for errors. */
   param: string
   grammar: { spec: GrammarSpec; vocab: GrammarVocab } | null
@@ -105,7 +110,9 @@ export async function generate(
         `${count} choices are asked for; ${choicesMax} at most can be made at once.`,
         { param: 'n' },
       )
-    const prepared = input.prompts.map((prompt) => prepareGeneration(served.model, limits, prompt, body, input.param))
+    const prepared = input.prompts.map((prompt) =>
+      prepareGeneration(served.model, limits, prompt, body, input.param, input.pictures),
+    )
     if (input.grammar)
       while (sessions.length < count)
         sessions.push(await grammars.open(input.grammar.vocab, input.grammar.spec, use.signal, account))

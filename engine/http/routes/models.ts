@@ -11,7 +11,12 @@ const Name = z.string().min(1).max(256)
 const Path = z.string().min(1).max(4096)
 const LoadAdapter = z.looseObject({ lora_name: Name, lora_path: Path, base_model_name: Name })
 const UnloadAdapter = z.looseObject({ lora_name: Name })
-const LoadModel = z.looseObject({ name: Name, path: Path, matryoshka: z.boolean().optional() })
+const LoadModel = z.looseObject({
+  name: Name,
+  path: Path,
+  matryoshka: z.boolean().optional(),
+  projector: Path.optional(),
+})
 const UnloadModel = z.looseObject({ name: Name })
 const LeaveCores = z.looseObject({ share: z.number().min(0).max(0.9), for_ms: z.number().min(0).max(60_000) })
 

@@ -5,9 +5,10 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { test } from 'node:test'
-import koffi from 'koffi'
+import koffi, { type TypeObject } from 'koffi'
 import { assertDefaultParams } from '../../../engine/llama/default-params.ts'
 import { openLibrary } from '../../../engine/llama/library.ts'
+import { mtmdParamsFields, mtmdPositionFields, mtmdStructs, mtmdTextFields } from '../../../engine/llama/mtmd.ts'
 import {
   batchFields,
   contextParamsFields,
@@ -16,6 +17,7 @@ import {
   structs,
   threadpoolParamsFields,
 } from '../../../engine/llama/structs.ts'
+import { noVision } from '../../support/tiny-vision.ts'
 import { root } from './engine-process.ts'
 
 const fields = {
@@ -31,32 +33,45 @@ const hasCompiler = spawnSync('cc', ['--version']).status === 0
 test('every struct has the size and offsets of the C compiler', {
   skip: hasCompiler ? false : 'there is no C compiler (cc) here',
 }, () => {
+  compareLayouts('llama.h', structs, fields)
+})
+
+test('so has every struct of libmtmd', {
+  skip: noVision || (hasCompiler ? false : 'there is no C compiler (cc) here'),
+}, () => {
+  compareLayouts('mtmd.h', mtmdStructs, {
+    mtmd_context_params: Object.keys(mtmdParamsFields),
+    mtmd_input_text: Object.keys(mtmdTextFields),
+    mtmd_decoder_pos: Object.keys(mtmdPositionFields),
+  })
+})
+
+function compareLayouts<Name extends string>(
+  header: string,
+  types: Record<Name, TypeObject>,
+  fieldsOf: Record<Name, string[]>,
+): void {
   const folder = mkdtempSync(join(tmpdir(), 'tunery-structs-'))
   try {
-    const lines = Object.entries(fields).flatMap(([name, members]) => [
+    const entries = Object.entries(fieldsOf) as [Name, string[]][]
+    const lines = entries.flatMap(([name, members]) => [
       `printf("${name} %zu\\n", sizeof(struct ${name}));`,
       ...members.map((member) => `printf("${name}.${member} %zu\\n", offsetof(struct ${name}, ${member}));`),
     ])
-    writeFileSync(join(folder, 'layout.c'), `#include "llama.h"\nint main(void) {\n${lines.join('\n')}\nreturn 0; }\n`)
-    const source = join(root, '.local/llama/source')
-    execFileSync('cc', [
-      '-I',
-      join(source, 'include'),
-      '-I',
-      join(source, 'ggml/include'),
-      join(folder, 'layout.c'),
-      '-o',
-      join(folder, 'layout'),
-    ])
-    const ours = Object.entries(fields).flatMap(([name, members]) => [
-      `${name} ${koffi.sizeof(structs[name as keyof typeof structs])}`,
-      ...members.map((member) => `${name}.${member} ${koffi.offsetof(structs[name as keyof typeof structs], member)}`),
+    const includes = `#include <stdio.h>\n#include <stddef.h>\n#include "${header}"\n`
+    writeFileSync(join(folder, 'layout.c'), `${includes}int main(void) {\n${lines.join('\n')}\nreturn 0; }\n`)
+    const folders = ['source/include', 'source/ggml/include', 'mtmd'].map((name) => join(root, '.local/llama', name))
+    const options = folders.flatMap((each) => ['-I', each])
+    execFileSync('cc', ['-w', ...options, join(folder, 'layout.c'), '-o', join(folder, 'layout')])
+    const ours = entries.flatMap(([name, members]) => [
+      `${name} ${koffi.sizeof(types[name])}`,
+      ...members.map((member) => `${name}.${member} ${koffi.offsetof(types[name], member)}`),
     ])
     assert.deepEqual(ours, execFileSync(join(folder, 'layout'), { encoding: 'utf8' }).trim().split('\n'))
   } finally {
     rmSync(folder, { recursive: true })
   }
-})
+}
 
 test('a library with other default parameters is rejected, naming the field', () => {
   const library = openLibrary(join(root, '.local/llama/lib'))

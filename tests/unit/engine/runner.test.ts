@@ -52,6 +52,8 @@ function fakeContext(calls: Call[], decodes: number[]): Context {
       return decodes.shift() ?? 0
     },
     logits: () => new Float32Array(256).fill(1, 'x'.charCodeAt(0), 'x'.charCodeAt(0) + 1),
+    addVectors: () => assert.fail('no picture was sent'),
+    decodeVectors: () => 0,
     embedding: () => new Float32Array(),
     truncate: (sequence, keep) => truncations.push([sequence, keep]) > 0,
     save: () => null,
@@ -79,6 +81,7 @@ function makeRunner(
     tokens_per_slot,
     batch_tokens: 512,
     can_share_prefix: true,
+    uses_mrope: false,
     speculate,
     makeContext,
     onFault: (error) => assert.fail(String(error)),
@@ -99,6 +102,7 @@ function submit(
   request.generation = createGeneration(
     {
       prompt: [...Buffer.from(prompt)],
+      pictures: [],
       max_tokens,
       stop: [],
       sampling: { ...plainSampling, seed },

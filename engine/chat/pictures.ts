@@ -1,0 +1,106 @@
+// Pictures of a conversation: where the chat template shows them, and the tokens that stand for them in the prompt.
+import type { ChatMessage } from '../../contract/chat.ts'
+import { ApiError } from '../../contract/errors.ts'
+import type { Vocab } from '../llama/vocab.ts'
+import { findersOf } from '../tokenizer/tokenizer.ts'
+import type { PictureFeatures } from '../vision/features.ts'
+import type { PictureSpan } from '../vision/picture-tokens.ts'
+import type { TemplateContent } from './content.ts'
+
+/** How a model's chat template shows contents of messages. */
+export type TemplateSight = {
+  /** It reads only lists of parts, even where there is only text. */
+  parts_only: boolean
+  /** The tokens that it writes for a picture; null if it writes none. */
+  marker: number[] | null
+}
+
+// Short, as templates may cut texts, and nothing that a template writes by itself.
+const [left, right] = ['Zqx', 'Xqz']
+
+/** Reads it from what the template makes of messages. `render` takes the content of a user's message, and may throw. */
+export function readSight(vocab: Vocab, render: (content: TemplateContent) => string): TemplateSight {
+  const attempt = (content: TemplateContent): string => {
+    try {
+      const shown = render(content)
+      // A template that knows no parts may write the list as JSON.
+      return /["']type["']/.test(shown) ? '' : shown
+    } catch {
+      return ''
+    }
+  }
+  const text = { type: 'text' as const, text: left }
+  const parts_only = !attempt(left).includes(left) && attempt([text]).includes(left)
+  const shown = attempt([text, { type: 'image' }, { type: 'text', text: right }])
+  const [from, to] = [shown.indexOf(left) + left.length, shown.indexOf(right)]
+  return { parts_only, marker: from < left.length || to < from ? null : markerIn(vocab, shown.slice(from, to)) }
+}
+
+/** From the first special token of the text to its last; null without any. */
+function markerIn(vocab: Vocab, text: string): number[] | null {
+  const parts = [...findersOf(vocab).all.partition(text)].filter((part) => part !== '')
+  const isSpecial = (part: (typeof parts)[number]) => typeof part !== 'string'
+  const [first, last] = [parts.findIndex(isSpecial), parts.findLastIndex(isSpecial)]
+  if (first < 0) return null
+  return parts
+    .slice(first, last + 1)
+    .flatMap((part) => (typeof part === 'string' ? vocab.tokenize(part) : [part.token]))
+}
+
+/** A picture of a message, and the field of the request that has it. */
+export type PicturePart = { url: string; param: string }
+
+/** The pictures of a conversation, in order. */
+export function picturesOf(messages: readonly ChatMessage[]): PicturePart[] {
+  return messages.flatMap(({ content }, message) =>
+    typeof content === 'string'
+      ? []
+      : (content ?? []).flatMap((part, index) =>
+          part.type === 'image_url'
+            ? [{ url: part.image_url.url, param: `messages.${message}.content.${index}.image_url.url` }]
+            : [],
+        ),
+  )
+}
+
+/**
+ * Where the marker is in these tokens, once for each of `count` pictures. Throws ApiError invalid_request if the
+ * template has shown another number of pictures.
+ */
+export function findMarkers(tokens: readonly number[], marker: readonly number[], count: number): number[] {
+  const found: number[] = []
+  for (let at = 0; at + marker.length <= tokens.length; at++) {
+    if (!marker.every((token, index) => tokens[at + index] === token)) continue
+    found.push(at)
+    at += marker.length - 1
+  }
+  if (found.length !== count)
+    throw new ApiError(
+      'invalid_request',
+      `The model’s chat template shows ${found.length} pictures of these messages, which have ${count}. ` +
+        'Put each picture into a message of the role user.',
+      { param: 'messages' },
+    )
+  return found
+}
+
+/** The prompt with the pictures in the place of their markers, which are `length` tokens long. */
+export function showPictures(
+  tokens: readonly number[],
+  markers: readonly number[],
+  length: number,
+  pictures: readonly PictureFeatures[],
+): { prompt: number[]; spans: PictureSpan[] } {
+  const prompt: number[] = []
+  const spans: PictureSpan[] = []
+  let from = 0
+  for (const [index, at] of markers.entries()) {
+    for (; from < at; from++) prompt.push(tokens[from]!)
+    const picture = pictures[index]!
+    for (const span of picture.spans) spans.push({ ...span, start: prompt.length + span.start })
+    for (const token of picture.tokens) prompt.push(token)
+    from += length
+  }
+  for (; from < tokens.length; from++) prompt.push(tokens[from]!)
+  return { prompt, spans }
+}

@@ -1,0 +1,61 @@
+// Projector files of vision models, loaded beside their language model.
+import { isAbsolute } from 'node:path'
+import type { Library } from '../llama/library.ts'
+import type { Model } from '../llama/model.ts'
+import type { PicturePart } from '../llama/mtmd.ts'
+import type { Encoder } from './encoder.ts'
+
+export type LoadedProjector = { id: number; path: string; vector_length: number; is_non_causal: boolean }
+
+/** Vectors that attend to each other must fit into one micro-batch of the engine. */
+const nonCausalTokensMax = 512
+
+export type Projectors = {
+  /** Throws an Error for the user: not a projector, or one of another model. */
+  load(model: Model, path: string): Promise<LoadedProjector>
+  unload(projector: LoadedProjector): Promise<void>
+}
+
+export function createProjectors(library: Library, encoder: Encoder, threads: number): Projectors {
+  let count = 0
+  return {
+    async load(model, path) {
+      if (!isAbsolute(path)) throw new Error(`the path of a projector is absolute, not '${path}'`)
+      const id = ++count
+      const { vector_length } = model
+      const options = {
+        path,
+        model: model.handle as bigint,
+        vector_length,
+        threads,
+        use_gpu: library.llama_supports_gpu_offload(),
+      }
+      const { is_non_causal, probe } = await encoder.call({ kind: 'load', projector: id, options })
+      const projector = { id, path, vector_length, is_non_causal }
+      const problem = problemOf(model, probe, is_non_causal)
+      if (!problem) return projector
+      await encoder.call({ kind: 'unload', projector: id })
+      throw new Error(problem)
+    },
+    async unload({ id }) {
+      await encoder.call({ kind: 'unload', projector: id })
+    },
+  }
+}
+
+/** Why the parts of a small picture show that this projector is not the model's; null if they do not. */
+function problemOf({ vocab }: Model, parts: readonly PicturePart[], is_non_causal: boolean): string | null {
+  const special = new Set(vocab.special_tokens.map(({ token }) => token))
+  // The tokens around a picture are special ones of the model's family, or line breaks.
+  const isMarker = (token: number) =>
+    special.has(token) || (token >= 0 && vocab.bytes(token).toString('utf8').trim() === '')
+  for (const part of parts) {
+    if (part.kind === 'text' && !part.tokens.every(isMarker))
+      return 'the model has no tokens for the marks that it sets around a picture: it belongs to another model'
+    if (part.kind === 'vectors' && part.n_positions > part.n_tokens)
+      return 'it gives a picture more positions than tokens'
+    if (part.kind === 'vectors' && is_non_causal && part.n_tokens > nonCausalTokensMax)
+      return `it makes ${part.n_tokens} vectors at once; this engine takes ${nonCausalTokensMax}`
+  }
+  return null
+}
