@@ -107,10 +107,7 @@ export async function createInstallation(folder: string, servers: number): Promi
       for (let tries = 0; victim !== 'server' && tries < 50; tries++) {
         const pids = running.flatMap(({ pid }) => children(pid, programs[victim]))
         const pid = pids[Math.floor(random() * pids.length)]
-        if (pid !== undefined) {
-          process.kill(pid, 'SIGKILL')
-          return victim
-        }
+        if (pid !== undefined && killed(pid)) return victim
         await sleep(100)
       }
       const index = Math.floor(random() * servers)
@@ -136,6 +133,15 @@ export async function createInstallation(folder: string, servers: number): Promi
       await shared?.redis.stop()
       await shared?.postgres.stop()
     },
+  }
+}
+
+/** Kills a process. False if it had ended: another kill may have been of its server. */
+function killed(pid: number): boolean {
+  try {
+    return process.kill(pid, 'SIGKILL')
+  } catch {
+    return false
   }
 }
 
