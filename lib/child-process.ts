@@ -100,7 +100,7 @@ export function spawnChild(command: string, args: readonly string[], options: Ch
   const timers: NodeJS.Timeout[] = []
   if (limits) {
     timers.push(setTimeout(() => exceed('time'), limits.max_ms))
-    timers.push(setInterval(() => memoryMb(child.pid) > limits.max_memory_mb && exceed('memory'), memoryPoll_ms))
+    timers.push(setInterval(() => processMemoryMb(child.pid) > limits.max_memory_mb && exceed('memory'), memoryPoll_ms))
   }
   const killAfter = (ms: number) => {
     if (running.has(child)) timers.push(setTimeout(() => child.kill('SIGKILL'), ms).unref())
@@ -178,7 +178,7 @@ const onCores = (cores: readonly number[] | undefined, [command, args]: [string,
   cores ? ['taskset', ['-c', cores.join(','), command, ...args]] : [command, args]
 
 /** Resident memory of a process; 0 if it has ended. */
-function memoryMb(pid: number | undefined): number {
+export function processMemoryMb(pid: number | undefined): number {
   try {
     return (Number(readFileSync(`/proc/${pid}/statm`, 'utf8').split(' ')[1]) * 4096) / 1e6
   } catch {

@@ -35,9 +35,12 @@ const roomOf = (file: string) =>
     .at(0)
 
 const python = globSync('trainer/*/**/*.py', { cwd: root, exclude: ['trainer/tests/**'] })
-const typescript = globSync(['{contract,lib,telemetry,sdk,mcp,server,engine,cli}/**/*.ts', 'web/**/*.{ts,tsx}'], {
-  cwd: root,
-})
+const typescript = globSync(
+  ['{contract,lib,pictures,telemetry,sdk,mcp,server,engine,cli}/**/*.ts', 'web/**/*.{ts,tsx}'],
+  {
+    cwd: root,
+  },
+)
 const files = [...typescript, ...python]
 const imports = typescript.flatMap((file) =>
   [...readFileSync(path.join(root, file), 'utf8').matchAll(/(?:from|import\()\s*'([^']+)'/g)].map(([, name]) => ({

@@ -1,0 +1,35 @@
+// What a decoder and its child process tell each other.
+import type { PictureFormat } from './formats.ts'
+
+export interface DecodeRequest {
+  id: number
+  work: 'measure' | 'decode' | 'normalize'
+  file: Uint8Array
+}
+
+/** In pixels, as the picture is looked at: an orientation that its file names is applied. */
+export interface PictureSize {
+  width: number
+  height: number
+}
+
+/** `width` and `height` in pixels. `rgb`: 3 bytes a pixel, rows from the top. */
+export interface DecodedPicture {
+  width: number
+  height: number
+  rgb: Uint8Array
+}
+
+/** A file that shows the same without metadata, upright, in sRGB. `same`: it is the file that was given. */
+export interface NormalizedPicture {
+  width: number
+  height: number
+  format: PictureFormat
+  file: Uint8Array
+  same: boolean
+}
+
+export type DecodeResponse = { id: number } & (
+  | { result: PictureSize | DecodedPicture | NormalizedPicture }
+  | { refused: string }
+)
