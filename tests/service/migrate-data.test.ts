@@ -22,10 +22,11 @@ import { type Db, databaseFile, lockDataDir, openDatabase, openReadOnly } from '
 import { backUp } from '../../server/storage/backup/backup.ts'
 import { checkDataDir } from '../../server/storage/backup/check.ts'
 import { restore } from '../../server/storage/backup/restore.ts'
-import { type Destination, moveInstallation } from '../../server/storage/migrate/migrate.ts'
+import { type Destination, type Installation, moveInstallation } from '../../server/storage/migrate/migrate.ts'
 import { readTables, type Table } from '../../server/storage/migrate/tables.ts'
 import { full } from '../support/full.ts'
 import { newPostgresDatabase } from '../support/postgres.ts'
+import { s3Credentials, s3Test, startS3 } from '../support/s3.ts'
 
 const root = mkdtempSync(path.join(os.tmpdir(), 'tunery-move-test-'))
 const here = path.join(root, 'here')
@@ -139,7 +140,11 @@ const filesIn = (dir: string) =>
     .sort()
 
 /** Moves, and fails after this many reports. */
-async function moveAndDie(to: Destination, after_reports: number, source = { data_dir: here }): Promise<void> {
+async function moveAndDie(
+  to: Destination,
+  after_reports: number,
+  source: Installation = { data_dir: here },
+): Promise<void> {
   let reports = 0
   await assert.rejects(
     moveInstallation(source, to, () => {
@@ -214,6 +219,25 @@ test('files move alone, from a folder to a storage and to another one', full, as
     filesIn(path.join(folder('second'), 'objects')).length,
     filesIn(path.join(folder('first'), 'objects')).length,
   )
+})
+
+test('files move to a bucket and back, through an interruption', { skip: full.skip || s3Test.skip }, async () => {
+  const s3 = await startS3()
+  const before = { ...process.env }
+  Object.assign(process.env, s3Credentials)
+  try {
+    const storage_url = s3.url('moved')
+    await moveAndDie({ storage_url }, 50)
+    const moved = await moveInstallation({ data_dir: here }, { storage_url }, quiet)
+    assert.deepEqual([moved.rows, moved.files], [0, 40 * 4])
+    const back = { data_dir: folder('from-bucket') }
+    await moveAndDie(back, 130, { data_dir: here, storage_url })
+    await moveInstallation({ data_dir: here, storage_url }, back, quiet)
+    assert.deepEqual(filesIn(back.data_dir), filesIn(here))
+  } finally {
+    process.env = before
+    await s3.stop()
+  }
 })
 
 test('what cannot be moved whole is refused, with what to do', async () => {
