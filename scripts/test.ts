@@ -145,11 +145,14 @@ function outcomeOf(text: string, ok: boolean): Outcome {
 }
 
 /** A Postgres server for the tests: that of TEST_DATABASE_URL, or one from the machine's own programs. */
-async function findPostgres(): Promise<{ url: string; stop(): Promise<void> } | undefined> {
+async function findPostgres(): Promise<{ url: string; template?: string; stop(): Promise<void> } | undefined> {
   const url = process.env.TEST_DATABASE_URL
   if (url) return { url, async stop() {} }
-  const { postgresTest, startPostgres } = await import('../tests/support/postgres.ts')
-  if (!postgresTest.skip) return await startPostgres({ durable: false })
+  const { createTemplate, postgresTest, startPostgres } = await import('../tests/support/postgres.ts')
+  if (!postgresTest.skip) {
+    const server = await startPostgres({ durable: false })
+    return { ...server, template: await createTemplate(server.url) }
+  }
   console.log(`• service tests on Postgres: skipped. ${postgresTest.skip}, or set TEST_DATABASE_URL`)
   return undefined
 }
@@ -175,6 +178,7 @@ async function worker(suites: Suite[]): Promise<void> {
     const { passed, failed, skipped } = await run(suite, {
       ...env,
       ...(suite.postgres && { TEST_DATABASE_URL: postgres!.url }),
+      ...(suite.postgres && postgres!.template && { TEST_DATABASE_TEMPLATE: postgres!.template }),
     })
     total.passed += passed
     total.failed += failed

@@ -7,26 +7,45 @@ import os from 'node:os'
 import path from 'node:path'
 import pg from 'pg'
 import { freePort } from '../../bench/support/free-port.ts'
+import { openDatabase } from '../../server/db/open.ts'
 import { until } from './client.ts'
 
-/** Creates an empty database. Undefined without TEST_DATABASE_URL: the test runs on SQLite. */
+/**
+ * Creates a database, empty but for the migrations. Undefined without TEST_DATABASE_URL: the test runs on SQLite. With
+ * TEST_DATABASE_TEMPLATE, the name of a migrated database there, it is a copy of that one.
+ */
 export async function newPostgresDatabase() {
   const server = process.env.TEST_DATABASE_URL
   if (!server) return undefined
   const name = `tunery_test_${randomBytes(6).toString('hex')}`
-  const run = async (statement: string) => {
-    const client = new pg.Client({ connectionString: server })
-    await client.connect()
-    try {
-      await client.query(statement)
-    } finally {
-      await client.end()
-    }
-  }
-  await run(`create database ${name} template template0`)
+  const run = (statement: string) => runOn(server, statement)
+  await run(`create database ${name} template ${process.env.TEST_DATABASE_TEMPLATE ?? 'template0'}`)
+  return { url: databaseUrl(server, name), drop: () => run(`drop database ${name} with (force)`) }
+}
+
+/** Creates a migrated database that tests copy, which takes a tenth of the time of the migrations. */
+export async function createTemplate(server: string): Promise<string> {
+  const name = 'tunery_test_template'
+  await runOn(server, `create database ${name} template template0`)
+  const db = await openDatabase('', databaseUrl(server, name))
+  await db.destroy()
+  return name
+}
+
+function databaseUrl(server: string, name: string): string {
   const url = new URL(server)
   url.pathname = `/${name}`
-  return { url: url.href, drop: () => run(`drop database ${name} with (force)`) }
+  return url.href
+}
+
+async function runOn(server: string, statement: string): Promise<void> {
+  const client = new pg.Client({ connectionString: server })
+  await client.connect()
+  try {
+    await client.query(statement)
+  } finally {
+    await client.end()
+  }
 }
 
 /** Options of a test that reads SQLite's files, or makes a backup of them. */
