@@ -45,7 +45,7 @@ const checks: Suite[] = [
 ].map((suite) => ({ ...suite, check: true }))
 
 /** A failed test may leave something open, which must not block the ones after it forever. */
-const nodeArgs = ['--test-force-exit', '--test-reporter=spec']
+const nodeArgs = ['--import', './tests/support/without-async-hooks.ts', '--test-force-exit', '--test-reporter=spec']
 const fileSuite = (file: string): Suite => ({
   name: file,
   command: process.execPath,
@@ -120,7 +120,7 @@ const timesFile = path.join(root, '.local/test-times.json')
 const times: Record<string, number> = existsSync(timesFile) ? JSON.parse(readFileSync(timesFile, 'utf8')) : {}
 
 /** Runs a suite and prints its output when it has ended: the output of two at once would mix. */
-async function run({ name, command, args, check }: Suite, env: NodeJS.ProcessEnv): Promise<Outcome> {
+async function run({ name, command, args, check }: Suite, env: NodeJS.ProcessEnv): Promise<Outcome & { text: string }> {
   const started = Date.now()
   const child = spawn(command, args, { cwd: root, stdio: ['ignore', 'pipe', 'pipe'], env })
   const output: Buffer[] = []
@@ -131,7 +131,7 @@ async function run({ name, command, args, check }: Suite, env: NodeJS.ProcessEnv
   const text = Buffer.concat(output).toString()
   times[name] = seconds(started)
   console.log(`\n• ${name}, ${times[name].toFixed(1)} s\n${text.trimEnd()}`)
-  return check ? { passed: 0, failed: status === 0 ? 0 : 1, skipped: 0 } : outcomeOf(text, status === 0)
+  return { ...(check ? { passed: 0, failed: status === 0 ? 0 : 1, skipped: 0 } : outcomeOf(text, status === 0)), text }
 }
 
 /** Reads the summary of node:test or pytest. A suite that ended without one has failed. */
@@ -172,10 +172,11 @@ const env: NodeJS.ProcessEnv = {
 
 const started = Date.now()
 const total: Outcome = { passed: 0, failed: 0, skipped: 0 }
-const failures: string[] = []
+/** Output of the suites that failed: a log is often cut to its end. */
+const failures: { name: string; text: string }[] = []
 async function worker(suites: Suite[]): Promise<void> {
   for (let suite = suites.shift(); suite; suite = suites.shift()) {
-    const { passed, failed, skipped } = await run(suite, {
+    const { passed, failed, skipped, text } = await run(suite, {
       ...env,
       ...(suite.postgres && { TEST_DATABASE_URL: postgres!.url }),
       ...(suite.postgres && postgres!.template && { TEST_DATABASE_TEMPLATE: postgres!.template }),
@@ -183,7 +184,7 @@ async function worker(suites: Suite[]): Promise<void> {
     total.passed += passed
     total.failed += failed
     total.skipped += skipped
-    if (failed > 0) failures.push(suite.name)
+    if (failed > 0) failures.push({ name: suite.name, text })
   }
 }
 await worker(all.filter(({ exclusive }) => exclusive))
@@ -195,7 +196,11 @@ await Promise.all([worker(sideBySide), worker(sideBySide)])
 await postgres?.stop()
 mkdirSync(path.dirname(timesFile), { recursive: true })
 writeFileSync(timesFile, JSON.stringify(times))
-if (failures.length > 0) console.error(`\nfailed: ${failures.join(', ')}`)
+const longest = all.sort((a, b) => times[b.name]! - times[a.name]!).slice(0, 10)
+if (longest.length === 10)
+  console.log(`\nlongest: ${longest.map(({ name }) => `${name} ${times[name]!.toFixed(1)} s`).join(', ')}`)
+for (const { name, text } of failures) console.error(`\nfailed: ${name}\n${text.trimEnd()}`)
+if (failures.length > 0) console.error(`\nfailed: ${failures.map(({ name }) => name).join(', ')}`)
 console.log(`\n${total.skipped} skipped, ${seconds(started).toFixed(1)} s`)
 console.log(`${total.passed} passed, ${total.failed} failed`)
 process.exit(failures.length > 0 ? 1 : 0)

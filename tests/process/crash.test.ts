@@ -39,7 +39,7 @@ for (const objective of process.env.TEST_FULL ? (['sft', 'dpo'] as const) : (['d
     let api: Client = client(first.url, key)
     const rows = objective === 'sft' ? colourRows(16) : preferenceRows(16)
     const dataset = (await api.upload(rows)).body.id
-    const training_config = { epochs: 25, batch_size: 1, learning_rate: 0.001 }
+    const training_config = { epochs: 12, batch_size: 1, learning_rate: 0.001 }
     const config = { training_config, method_options: { objective } }
     const { id } = (await api.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config })).body
     await api.untilEvent(id, (event) => event.type === 'checkpoint')
