@@ -207,7 +207,9 @@ describe('limits that processes share', redisTest, () => {
       async () => void (await redis.command('CONFIG SET maxmemory 0')),
     ],
   ] as const)
-    test(`while Redis is ${how}, requests go on within each process's share, and count when it is back`, async (context) => {
+    test(`while Redis is ${how}, requests go on within each process's share, and count when it is back`, {
+      ...(how === 'frozen' && full),
+    }, async (context) => {
       const four = await startProcesses(context, 4)
       const [minute, day, slots] = [await account('minute'), await account('day'), await account('slots')]
       assert.equal(admitted(await four.admit(minute, 80)).length, 80)
