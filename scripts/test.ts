@@ -85,7 +85,10 @@ function suitesOf(full: boolean): Suite[] {
   const exclusive = alone.filter((file) => full || !isFull(file))
   return [trainer, unit, ...[...exclusive, ...files.filter(shared)].map(fileSuite), ...onPostgres]
 }
-/** Service tests of what the database has no part in, or of SQLite's: `npm test` runs them on SQLite alone. */
+/**
+ * Service tests of SQLite, of what the database has no part in, and of accounts and sessions, whose statements are plain:
+ * `npm test` runs them on SQLite alone, `npm run test:full` on both.
+ */
 const onSqliteAlone = [
   'cli',
   'database',
@@ -96,17 +99,29 @@ const onSqliteAlone = [
   'hardening',
   'hub-datasets',
   'import-openai',
+  'invitations',
   'isolation',
+  'leaving',
   'limits',
   'mcp',
+  'metrics',
+  'oidc',
+  'oidc-sign-up',
   'openapi',
+  'passkeys',
+  'plans',
   'sdk',
+  'session-ends',
+  'session-work',
+  'sign-in',
+  'sign-in-guards',
   'sign-in-limits',
   'slow-clients',
   'upstream-guards',
   'validation',
   'web',
   'webhook-addresses',
+  'webhook-secrets',
 ]
 /** Service tests of several processes, and of moves between databases: where there is Postgres they run there alone. */
 const onPostgresAlone = ['migrate-data', 'servers', 'shared-limits', 'training-runs']
