@@ -1,11 +1,13 @@
 import assert from 'node:assert/strict'
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdtempSync, rmSync, utimesSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { after, test } from 'node:test'
 import { parseStorageUrl } from '../../lib/storage-url.ts'
 import { storageError } from '../../server/storage/durable-files.ts'
+import { copyArtifacts } from '../../server/storage/migrate/files.ts'
 import { createFileStore } from '../../server/storage/objects/file-driver.ts'
+import { writeFolderManifest } from '../../server/storage/objects/folder-manifest.ts'
 import { artifactsOn, collect, testObjectStore, write } from '../support/object-store.ts'
 
 const root = mkdtempSync(path.join(os.tmpdir(), 'tunery-objects-'))
@@ -36,6 +38,29 @@ test('a storage that is away is a 503, not an empty storage', async () => {
   // What is here is served, and a deletion goes on.
   assert.ok(await artifacts.ensureLocal('files/x'))
   await artifacts.remove('files/x')
+})
+
+test('a move to a disk that is too small keeps what it has moved', async () => {
+  const [source, target] = [createFileStore(folder()), folder()]
+  const file = path.join(folder(), 'x')
+  writeFileSync(file, 'x')
+  const { sha256 } = await source.put(file, 'files/first')
+  await source.put(file, 'models/second/model.gguf')
+  // More bytes than any disk has free.
+  const manifest = path.join(folder(), 'manifest')
+  await writeFolderManifest(manifest, [{ path: 'model.gguf', size_bytes: Number.MAX_SAFE_INTEGER, sha256 }])
+  await source.put(manifest, 'models/second/.tunery-manifest.json')
+  const artifacts = ['files/first', 'models/second/'].map((key) => ({
+    key,
+    owner: 'test',
+    required: true,
+    hashes: new Map<string, string>(),
+  }))
+  await copyArtifacts(artifacts, { dataDir: '', store: source }, { dataDir: target }, folder(), ({ key }) => {
+    // Moved an hour ago.
+    if (key === 'files/first') utimesSync(path.join(target, key), Date.now() / 1000 - 3600, Date.now() / 1000 - 3600)
+  })
+  assert.ok(existsSync(path.join(target, 'files/first')))
 })
 
 test('a URL says which storage; a wrong one says what is wrong', () => {

@@ -52,8 +52,9 @@ export async function listArtifacts(db: Db): Promise<Artifact[]> {
 }
 
 const silent = pino({ level: 'silent' })
+/** Without bounds: on a full disk a move must fail, not evict what it has moved because the source has it too. */
 const artifactsOf = ({ dataDir, store }: FilesPlace): Artifacts =>
-  createArtifacts({ dataDir, store, cache_mb: 1e9, min_free_mb: 0, redirect: false, log: silent })
+  createArtifacts({ dataDir, store, cache_mb: Infinity, min_free_mb: -Infinity, redirect: false, log: silent })
 
 /** Copies what the target does not have yet. `scratch` is a folder for what passes through this machine. */
 export async function copyArtifacts(
