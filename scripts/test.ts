@@ -79,12 +79,57 @@ function suitesOf(full: boolean): Suite[] {
   )
   const onPostgres = !postgres
     ? []
-    : find('tests/service/**/*.test.ts')
-        .filter((file) => full || !onSqliteAlone.includes(nameOf(file)))
-        .map((file) => ({ ...fileSuite(file), name: `${file} on Postgres`, postgres: true }))
+    : find('tests/service/**/*.test.ts').filter((file) => full || !onSqliteAlone.includes(nameOf(file)))
   const exclusive = alone.filter((file) => full || !isFull(file))
-  return [trainer, unit, ...[...exclusive, ...files.filter(shared)].map(fileSuite), ...onPostgres]
+  return [
+    trainer,
+    unit,
+    ...exclusive.map(fileSuite),
+    ...inProcesses(files.filter(shared), full),
+    ...inProcesses(onPostgres, full).map((suite) => ({ ...suite, name: `${suite.name} on Postgres`, postgres: true })),
+  ]
 }
+
+/**
+ * A process for each file; in `npm test` one for several of the small service tests, which would take longer to start
+ * than to run.
+ */
+function inProcesses(files: string[], full: boolean): Suite[] {
+  const isSmall = (file: string) => !full && file.startsWith('tests/service/') && !large.includes(nameOf(file))
+  const small = files.filter(isSmall).sort()
+  const count = Math.ceil(small.length / filesTogether)
+  const groups = Array.from({ length: count }, (_, group) => small.filter((_, index) => index % count === group))
+  return [
+    ...files.filter((file) => !isSmall(file)).map(fileSuite),
+    ...groups.map((group) => ({
+      name: `tests/service/{${group.map(nameOf).join(',')}}`,
+      command: process.execPath,
+      args: [...nodeArgs, '--test', '--test-isolation=none', ...group],
+    })),
+  ]
+}
+const filesTogether = 10
+/** Service tests of more than some seconds, or that change their process. */
+const large = [
+  'cli',
+  'database',
+  'export-cli',
+  'formats',
+  'hardening',
+  'hub-datasets',
+  'import-openai',
+  'isolation',
+  'limits',
+  'mcp',
+  'migrate-data',
+  'sdk',
+  'servers',
+  'shared-limits',
+  'slow-clients',
+  'training-runs',
+  'validation',
+  'webhooks',
+]
 /**
  * Service tests of SQLite, of what the database has no part in, and of accounts and sessions, whose statements are plain:
  * `npm test` runs them on SQLite alone, `npm run test:full` on both.
