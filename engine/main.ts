@@ -3,6 +3,7 @@ import pino from 'pino'
 import { createFairMutex, createMutex } from '../lib/mutex.ts'
 import { usableMemory } from '../lib/usable-memory.ts'
 import pkg from '../package.json' with { type: 'json' }
+import { createPictureDecoder } from '../pictures/decoder.ts'
 import { createTracing } from '../telemetry/tracing.ts'
 import { parseCommandLine, usage } from './args.ts'
 import { outputsFor } from './batching/batch.ts'
@@ -31,7 +32,6 @@ import { createModels, type OpenedFile, type ServedModel } from './models/models
 import { createTokenizer } from './tokenizer/tokenizer.ts'
 import { createEncoder } from './vision/encoder.ts'
 import { createFeatures } from './vision/features.ts'
-import { pngReader } from './vision/png.ts'
 import { createProjectors } from './vision/projectors.ts'
 
 const idleCloseMs = 50
@@ -124,7 +124,7 @@ async function main(): Promise<void> {
   const tokenizer = createTokenizer(watchdog.recordProgress, watchdog.beginWork)
   const encoder = createEncoder(library.dir)
   const projectors = createProjectors(library, encoder, args.threads)
-  const features = createFeatures(encoder, pngReader, limits.runner_bytes / 4, {
+  const features = createFeatures(encoder, createPictureDecoder(), limits.runner_bytes / 4, {
     onPicture: (source, seconds) => metrics.picture(source, seconds),
   })
   const models = createModels(library, load, projectors, adapters, nativeMutex, async (served) => {

@@ -4,7 +4,7 @@ import { ApiError } from '../../contract/errors.ts'
 import type { Vocab } from '../llama/vocab.ts'
 import { findersOf } from '../tokenizer/tokenizer.ts'
 import type { PictureFeatures } from '../vision/features.ts'
-import type { PictureSpan } from '../vision/picture-tokens.ts'
+import { isPictureToken, type PictureSpan } from '../vision/picture-tokens.ts'
 import type { TemplateContent } from './content.ts'
 
 /** How a model's chat template shows contents of messages. */
@@ -102,5 +102,8 @@ export function showPictures(
     from += length
   }
   for (; from < tokens.length; from++) prompt.push(tokens[from]!)
+  // The answer's first token comes from the logits of the last one, and vectors have none.
+  if (isPictureToken(prompt.at(-1)!))
+    throw new ApiError('invalid_request', 'Write a text after the last picture.', { param: 'messages' })
   return { prompt, spans }
 }

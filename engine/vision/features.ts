@@ -4,7 +4,8 @@ import { createHash } from 'node:crypto'
 import { ApiError } from '../../contract/errors.ts'
 import { abortable } from '../../lib/abortable.ts'
 import { createFairMutex } from '../../lib/mutex.ts'
-import type { PicturePart, PictureSize, Rgb } from '../llama/mtmd.ts'
+import type { PictureDecoder } from '../../pictures/decoder.ts'
+import type { PicturePart } from '../llama/mtmd.ts'
 import type { Encoder } from './encoder.ts'
 import { type PictureSpan, pictureTokens } from './picture-tokens.ts'
 import type { LoadedProjector } from './projectors.ts'
@@ -12,18 +13,11 @@ import type { LoadedProjector } from './projectors.ts'
 /** A picture as a prompt shows it: its tokens, text and vectors, and where the vectors are among them. */
 export type PictureFeatures = { tokens: number[]; spans: PictureSpan[] }
 
-/** Reads picture files in a way that a malicious one cannot harm this process. Both throw ApiError for the caller. */
-export type PictureReader = {
-  /** The size that `decode` will give it, from the file's head. */
-  sizeOf(file: Buffer): PictureSize
-  decode(file: Buffer): Promise<Rgb>
-}
-
 export type Features = {
-  /** Tokens of a picture in a prompt. Throws what `sizeOf` throws. */
-  tokensOf(projector: LoadedProjector, file: Buffer): Promise<number>
+  /** Tokens of a picture in a prompt. Throws PictureError. */
+  tokensOf(projector: LoadedProjector, file: Buffer, signal: AbortSignal): Promise<number>
   /**
-   * Throws ApiError: what `decode` throws, engine_failed, overloaded if too many pictures of the account wait. Rejects
+   * Throws PictureError; ApiError engine_failed, overloaded if too many pictures of the account wait. Rejects
    * when `signal` aborts; the encoding then stops after its current tile, unless another request waits for it.
    */
   of(
@@ -48,7 +42,7 @@ const knownMax = 100_000
 
 export function createFeatures(
   encoder: Encoder,
-  reader: PictureReader,
+  decoder: Pick<PictureDecoder, 'measure' | 'decode'>,
   bytes_max: number,
   { onPicture }: Hooks,
 ): Features {
@@ -79,7 +73,7 @@ export function createFeatures(
 
   const encode = async (key: string, projector: LoadedProjector, file: Buffer, signal: AbortSignal) => {
     signal.throwIfAborted()
-    const pixels = await reader.decode(file)
+    const pixels = await decoder.decode(file, signal)
     signal.throwIfAborted()
     const began = performance.now()
     const picture = ++pictures
@@ -138,10 +132,10 @@ export function createFeatures(
     `${projector.id} ${createHash('sha256').update(file).digest('hex')}`
 
   return {
-    async tokensOf(projector, file) {
-      const size = reader.sizeOf(file)
+    async tokensOf(projector, file, signal) {
       const cached = cache.get(keyOf(projector, file))
       if (cached) return cached.tokens.length
+      const size = await decoder.measure(file, signal)
       const parts = await encoder.call({ kind: 'measure', projector: projector.id, size })
       return parts.reduce((sum, part) => sum + (part.kind === 'text' ? part.tokens.length : part.n_tokens), 0)
     },

@@ -1,12 +1,13 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { type ChatMessage, ChatRequest } from '../../../contract/chat.ts'
 import { ApiError } from '../../../contract/errors.ts'
+import { PictureError, picturesMax } from '../../../pictures/formats.ts'
 import type { MemoryLimits } from '../../batching/slot-sizes.ts'
 import { controlsOf } from '../../chat/control-tokens.ts'
 import { type Conversation, prepareConversation } from '../../chat/conversation.ts'
 import { findMarkers, type PicturePart, showPictures } from '../../chat/pictures.ts'
 import type { Model } from '../../llama/model.ts'
-import { pictureBytesMax, pictureFile, picturesMax } from '../../vision/picture-files.ts'
+import { pictureFile, pictureTextMax } from '../../vision/picture-files.ts'
 import type { PictureSpan } from '../../vision/picture-tokens.ts'
 import type { LoadedProjector } from '../../vision/projectors.ts'
 import { createChatFormat } from '../answer/chat-format.ts'
@@ -47,8 +48,6 @@ export async function chatCompletions(
   })
 }
 
-const pictureTextMax = picturesMax * Math.ceil((pictureBytesMax * 4) / 3)
-
 /** The prompt with the pictures of its conversation. Throws what `Features` throws, and context_length_exceeded. */
 async function addPictures(
   { features, limits }: GenerationServices,
@@ -68,7 +67,7 @@ async function addPictures(
   // Counted first: an encoding takes seconds.
   let picture_tokens = 0
   for (const [index, file] of files.entries())
-    picture_tokens += await atPicture(parts[index]!, features.tokensOf(projector, file))
+    picture_tokens += await atPicture(parts[index]!, features.tokensOf(projector, file, caller.signal))
   requirePicturesFit(model, limits, tokens.length - parts.length * marker.length, picture_tokens)
   const pictures = await Promise.all(
     files.map((file, index) => atPicture(parts[index]!, features.of(projector, file, caller))),
@@ -76,9 +75,10 @@ async function addPictures(
   return showPictures(tokens, markers, marker.length, pictures)
 }
 
-/** Adds to an ApiError which picture it is about. */
+/** Adds to an error which picture it is about. */
 function atPicture<T>({ param }: PicturePart, work: Promise<T>): Promise<T> {
   return work.catch((error) => {
+    if (error instanceof PictureError) throw new ApiError('invalid_request', error.message, { param })
     throw error instanceof ApiError ? new ApiError(error.code, error.message, { param }) : error
   })
 }

@@ -33,12 +33,12 @@ function setUp({
       return (request.kind === 'prepare' || request.kind === 'measure' ? parts : null) as never
     },
   }
-  const reader = {
-    sizeOf: () => ({ width: 1, height: 1 }),
+  const decoder = {
+    measure: async () => ({ width: 1, height: 1 }),
     decode: async () => ({ width: 1, height: 1, rgb: new Uint8Array(3) }),
   }
   const sources: string[] = []
-  const features = createFeatures(encoder, reader, bytes_max, { onPicture: (source) => sources.push(source) })
+  const features = createFeatures(encoder, decoder, bytes_max, { onPicture: (source) => sources.push(source) })
   const of = (name: string, signal = new AbortController().signal, account = '') =>
     features.of(projector, Buffer.from(name), { account, signal })
   return {
