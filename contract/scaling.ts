@@ -59,8 +59,8 @@ export const ScalingRequest = z.strictObject({
     .max(100)
     .optional()
     .describe(
-      'What a replica runs on: `cpu`, the class of a GPU of this machine, or `ray`, cores of the Ray cluster. Default: a ' +
-        'GPU of this machine if there is one.',
+      'What a replica runs on: `cpu`, the class of a GPU of this machine, `ray`, cores of the Ray cluster, or `ray:KIND`, ' +
+        'vLLM on a GPU of that cluster, such as `ray:H100`. Default: a GPU of this machine if there is one.',
     ),
 })
 export type ScalingRequest = z.infer<typeof ScalingRequest>
@@ -117,7 +117,7 @@ export const Scaling = z.object({
   instance_types: z
     .array(z.object({ name: z.string(), places: z.int(), free: z.int() }))
     .describe(
-      'The classes of this machine, and how many replicas each has room for. Of `ray`: how many a deployment may have.',
+      'The classes of this machine, and how many replicas each has room for. Of `ray` and `ray:KIND`: how many a deployment may have.',
     ),
 })
 export type Scaling = z.infer<typeof Scaling>

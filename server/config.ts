@@ -72,6 +72,14 @@ const gpuKinds = commaSeparated(
     return { type, memory_mb: Number(memory_mb) }
   }),
 )
+const jsonObject = text.transform((value, context): Record<string, unknown> => {
+  try {
+    return z.record(z.string(), z.unknown()).parse(JSON.parse(value))
+  } catch {
+    context.addIssue({ code: 'custom', message: `'${value}' is not a JSON object` })
+    return z.NEVER
+  }
+})
 const redisUrl = z.string().refine(isRedisUrl, {
   error:
     'must be redis://[user:password@]host[:port][/number], or rediss:// with TLS, with ?prefix=NAME at most behind it; ' +
@@ -375,6 +383,12 @@ const settings = {
     wholeNumber(1, 65_535),
     '8000',
     'Port of Ray Serve on the cluster’s machines, if this service is the first that uses it there.',
+  ),
+  ray_vllm: setting(
+    jsonObject,
+    '{}',
+    'Fields of Ray’s LLMConfig for replicas on GPUs, as JSON, over those that the service writes, such as ' +
+      '{"engine_kwargs": {"max_model_len": 8192}}; null removes one.',
   ),
   ray_node: setting(text, 'node', 'Node.js 24 on the cluster’s machines, for replicas of deployments.'),
   webhook_allow: optional(

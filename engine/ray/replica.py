@@ -1,7 +1,7 @@
 """A replica of Ray Serve that starts the engine as its child, and passes requests on to it, answers streamed.
 
-It takes requests only when the engine has loaded the files that it was told, each compared by its hash, and answers with
-the weights that were asked for.
+It takes requests only when the engine has loaded the files that it was told, each compared by its hash, answers with
+the weights that were asked for, and gives the probabilities that the trainer kept.
 """
 
 import asyncio
@@ -36,9 +36,10 @@ class Engine:
         token_sha256: str,
         files_token: str | None = None,
         weights: str | None = None,
+        service_url: str | None = None,
     ) -> None:
         self._base, self._adapters, self._token_sha256 = base, adapters, token_sha256
-        self._files_token, self._weights = files_token, weights
+        self._files_token, self._weights, self._service_url = files_token, weights, service_url
         self._threads, self._node = threads, node
         self._folder = Path(tempfile.mkdtemp(prefix="tunery-engine-"))
         self._started: asyncio.Task | None = None
@@ -90,6 +91,29 @@ class Engine:
             await asyncio.sleep(0.05)
         if weights != self._weights:
             raise RuntimeError(f"the engine has {weights} in place of {self._weights}")
+        if self._service_url is not None and self._adapters:
+            await self._compare(model)
+
+    async def _compare(self, model: str) -> None:
+        """What the engine makes of the rows of the training must be what the trainer made of them."""
+        headers = {"authorization": f"Bearer {self._files_token}"}
+        timeout = aiohttp.ClientTimeout(total=60)
+        async with aiohttp.ClientSession(headers=headers, timeout=timeout, raise_for_status=True) as session:
+            async with session.get(f"{self._service_url}/probe") as answer:
+                rows = (await answer.json())["rows"]
+            if not rows:
+                return
+            scores = {"tuned": await self._score(model, rows), "origin": await self._score(self._base["name"], rows)}
+            async with session.post(f"{self._service_url}/scores", json=scores) as answer:
+                problem = (await answer.json())["problem"]
+        if problem:
+            raise RuntimeError(f"the engine does not answer as the model does. {problem}")
+
+    async def _score(self, model: str, rows: list[dict]) -> list[dict]:
+        async with self._session.post("/internal/score", json={"model": model, "rows": rows}) as answer:
+            if answer.status != 200:
+                raise RuntimeError(f"the engine does not score the rows of the training: {(await answer.text())[:300]}")
+            return [{"logprobs": row["logprobs"]} for row in (await answer.json())["rows"]]
 
     async def _fetch(self, index: int, file: dict) -> Path:
         target, digest = self._folder / f"{index}.gguf", hashlib.sha256()
@@ -155,5 +179,5 @@ class Engine:
 
 def build(args: dict):
     """The application of the arguments that `engineApplication` (server/ray/engine-application.ts) writes."""
-    names = ("base", "adapters", "threads", "node", "token_sha256", "files_token", "weights")
+    names = ("base", "adapters", "threads", "node", "token_sha256", "files_token", "weights", "service_url")
     return Engine.bind(**{name: args[name] for name in names if name in args})

@@ -68,25 +68,24 @@ export async function llamaServer(options) {
   )
 }
 
-export async function vllm(options) {
-  const folder = folderOf('vllm')
+export const vllm = (options) => vllmFolder('vllm', "vLLM's CPU build (3 minutes, 4 GB)", options)
+/** Without Ray's own extra `llm`, which would bring CUDA. */
+export const rayVllm = (options) =>
+  vllmFolder('ray-vllm', "Ray Serve LLM with vLLM's CPU build (4 minutes, 4 GB)", options)
+
+async function vllmFolder(name, title, options) {
+  const folder = folderOf(name)
   const python = path.join(folder, 'bin/python')
-  const key = ['vllm.txt', 'install_vllm.py'].map((file) => fileHash(pinned(file)))
-  return step(
-    'peer-vllm',
-    "vLLM's CPU build (3 minutes, 4 GB)",
-    key,
-    [path.join(folder, 'bin/vllm')],
-    options,
-    async () => {
-      const torch = readFileSync(path.join(root, pinned('vllm.txt')), 'utf8').match(/^torch==(\S+)$/m)[1]
-      rmSync(folder, { recursive: true, force: true })
-      await run(findPython(), ['-m', 'venv', folder], { what: 'making a virtual environment' })
-      await installTorchForCpu(torch, python)
-      await run(python, [pinned('install_vllm.py'), pinned('vllm.txt')], { cwd: root, what: 'installing vLLM' })
-      await run(path.join(folder, 'bin/vllm'), ['--version'])
-    },
-  )
+  const pins = pinned(`${name}.txt`)
+  const key = [pins, pinned('install_vllm.py')].map((file) => fileHash(file))
+  return step(`peer-${name}`, title, key, [path.join(folder, 'bin/vllm')], options, async () => {
+    const torch = readFileSync(path.join(root, pins), 'utf8').match(/^torch==(\S+)$/m)[1]
+    rmSync(folder, { recursive: true, force: true })
+    await run(findPython(), ['-m', 'venv', folder], { what: 'making a virtual environment' })
+    await installTorchForCpu(torch, python)
+    await run(python, [pinned('install_vllm.py'), pins], { cwd: root, what: `installing ${title}` })
+    await run(path.join(folder, 'bin/vllm'), ['--version'])
+  })
 }
 
 export const clientsPython = (options) =>
@@ -131,6 +130,7 @@ async function npmFolder(name, title, main, options) {
 const all = {
   'llama-server': llamaServer,
   vllm,
+  'ray-vllm': rayVllm,
   'clients-python': clientsPython,
   'clients-node': clientsNode,
   'onnx-node': onnxNode,

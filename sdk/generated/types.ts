@@ -3050,7 +3050,7 @@ export interface ScalingRequestInput {
   model?: string
   scaling: ScalingPolicyInput
   /**
-   * What a replica runs on: `cpu`, the class of a GPU of this machine, or `ray`, cores of the Ray cluster. Default: a GPU of this machine if there is one.
+   * What a replica runs on: `cpu`, the class of a GPU of this machine, `ray`, cores of the Ray cluster, or `ray:KIND`, vLLM on a GPU of that cluster, such as `ray:H100`. Default: a GPU of this machine if there is one.
    */
   instance_type?: string
 }
@@ -3130,7 +3130,7 @@ export interface Scaling {
    */
   decisions: ScalingDecision[]
   /**
-   * The classes of this machine, and how many replicas each has room for. Of `ray`: how many a deployment may have.
+   * The classes of this machine, and how many replicas each has room for. Of `ray` and `ray:KIND`: how many a deployment may have.
    */
   instance_types: {
     name: string

@@ -11,6 +11,11 @@ export type Application = { name: string; route_prefix: string } & Record<string
 /** Names of our applications begin so; all others belong to somebody else. */
 export const ownPrefix = 'tunery-'
 
+export const routeOf = (id: string) => `/${ownPrefix}${id}`
+
+/** The deployment of an application that only passes requests on to its replicas. */
+export const doorDeployment = 'Door'
+
 const Deployment = z.looseObject({
   message: z.string(),
   target_num_replicas: z.number().nullish(),
@@ -98,8 +103,8 @@ export function createServe(ray: RayClient, lock: WriterLock, { http, proxy_loca
           .map(([name, { status, message, deployments, deployed_app_config }]) => {
             // The application's message only names the deployments; theirs have the cause.
             const causes = Object.values(deployments).map((each) => each.message)
-            const messages = [message, ...causes].filter(Boolean).join('\n')
-            const all = Object.values(deployments)
+            const messages = [message, ...causes.map(withoutTraceback)].filter(Boolean).join('\n')
+            const all = Object.entries(deployments).flatMap(([name, each]) => (name === doorDeployment ? [] : [each]))
             const state: ApplicationState = {
               status,
               message: messages,
@@ -160,6 +165,17 @@ export function createServe(ray: RayClient, lock: WriterLock, { http, proxy_loca
         })
       }),
   }
+}
+
+/** What Serve says of a start that failed: its sentence, and the error at the end of Python's traceback. */
+export function withoutTraceback(message: string): string {
+  const frame = message.lastIndexOf('\n  File "')
+  if (frame === -1) return message
+  const error = message
+    .slice(frame)
+    .split('\n')
+    .filter((line) => line && !line.startsWith(' '))
+  return [message.split('\n', 1)[0], ...error].join(' ')
 }
 
 const byName = ([a]: [string, unknown], [b]: [string, unknown]) => (a < b ? -1 : 1)

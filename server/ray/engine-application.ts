@@ -1,30 +1,11 @@
-// Deployments of models as applications of Serve: our engine on cores, vLLM on GPUs.
+// Our engine on cores of the cluster as an application of Serve.
 import { createHash } from 'node:crypto'
 import { globSync, readFileSync } from 'node:fs'
 import path from 'node:path'
 import { root } from '../../lib/root.ts'
-import { type Application, ownPrefix } from './applications.ts'
+import { type Application, ownPrefix, routeOf } from './applications.ts'
+import { autoscalingConfig, type ReplicaPolicy } from './autoscaling-config.ts'
 import { type CodePackage, packFolders } from './package.ts'
-
-/** Section 2.8 of the interface, in milliseconds. */
-export interface ReplicaPolicy {
-  min_replicas: number
-  max_replicas: number
-  target_requests_per_replica: number
-  scale_up_cooldown_ms: number
-  scale_down_cooldown_ms: number
-}
-
-/** Serve's own autoscaling: its delays are how long a demand must last before it acts. */
-export const autoscalingConfig = (policy: ReplicaPolicy) => ({
-  min_replicas: policy.min_replicas,
-  max_replicas: policy.max_replicas,
-  initial_replicas: Math.max(1, policy.min_replicas),
-  target_ongoing_requests: policy.target_requests_per_replica,
-  upscale_delay_s: policy.scale_up_cooldown_ms / 1000,
-  downscale_delay_s: policy.scale_down_cooldown_ms / 1000,
-  ...(policy.min_replicas === 0 && { downscale_to_zero_delay_s: policy.scale_down_cooldown_ms / 1000 }),
-})
 
 /** A file that each replica fetches before it takes requests, and compares with its hash. */
 export interface ServedFile {
@@ -53,11 +34,11 @@ export interface EngineApplication {
   files_token?: string
   /** The header x-weights that a replica's engine must answer with before it takes requests. */
   weights?: string
+  /** Where the service has the rows that a replica is compared by, and judges their scores: `/probe`, `/scores`. */
+  service_url?: string
   /** When it was first written, in milliseconds. */
   written_at?: number
 }
-
-export const routeOf = (id: string) => `/${ownPrefix}${id}`
 
 /** Our engine on cores: each replica starts one as its child. */
 export function engineApplication({ id, working_dir, policy, ...app }: EngineApplication): Application {
@@ -74,6 +55,7 @@ export function engineApplication({ id, working_dir, policy, ...app }: EngineApp
       token_sha256: createHash('sha256').update(app.token).digest('hex'),
       ...(app.files_token !== undefined && { files_token: app.files_token }),
       ...(app.weights !== undefined && { weights: app.weights }),
+      ...(app.service_url !== undefined && { service_url: app.service_url }),
       ...(app.written_at !== undefined && { written_at: app.written_at }),
     },
     deployments: [
@@ -88,45 +70,6 @@ export function engineApplication({ id, working_dir, policy, ...app }: EngineApp
         graceful_shutdown_timeout_s: 60,
       },
     ],
-  }
-}
-
-export interface VllmApplication {
-  id: string
-  /** The model's name in requests, and where the cluster's machines find its weights: a folder or a hub's id. */
-  model: { name: string; source: string }
-  /** The bucket's folder of tuned models, such as s3://bucket/prefix/models; undefined: no adapters. */
-  adapters_url: string | undefined
-  /** The largest rank of an adapter. */
-  max_lora_rank: number
-  /** Ray's name of the GPU, such as H100. */
-  accelerator_type: string
-  policy: ReplicaPolicy
-}
-
-/** vLLM on GPUs by Ray's own integration. An adapter's name in requests is NAME:ADAPTER_FOLDER. */
-export function vllmApplication({ id, model, policy, ...app }: VllmApplication): Application {
-  const lora = app.adapters_url !== undefined
-  return {
-    name: `${ownPrefix}${id}`,
-    route_prefix: routeOf(id),
-    import_path: 'ray.serve.llm:build_openai_app',
-    args: {
-      llm_configs: [
-        {
-          model_loading_config: { model_id: model.name, model_source: model.source },
-          accelerator_type: app.accelerator_type,
-          ...(lora && {
-            lora_config: { dynamic_lora_loading_path: app.adapters_url, max_num_adapters_per_replica: 16 },
-          }),
-          engine_kwargs: { ...(lora && { enable_lora: true, max_loras: 16, max_lora_rank: app.max_lora_rank }) },
-          deployment_config: {
-            autoscaling_config: autoscalingConfig(policy),
-            max_ongoing_requests: policy.target_requests_per_replica * 2,
-          },
-        },
-      ],
-    },
   }
 }
 

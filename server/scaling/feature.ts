@@ -73,7 +73,7 @@ export async function createScalingFeature(
         inference,
         models,
         secrets,
-        configured: (instance_type) => configuredIn(db, deployments, instance_type),
+        configured: (chosen) => configuredIn(db, deployments, chosen),
         record: recordDecision(db, servers.id),
       })
     : undefined
@@ -93,6 +93,7 @@ export async function createScalingFeature(
     controller: loadController,
     running,
     ray: ray?.serving,
+    rayGpus: config.ray_gpus.map(({ type }) => type),
     log,
     places: loadPlaces,
     now,

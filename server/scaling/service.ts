@@ -10,6 +10,7 @@ import { type AccountActor, recordAuditEntry } from '../events/audit.ts'
 import type { Inference } from '../inference/index.ts'
 import type { Controller, Decision, ScaledDeployment } from './controller.ts'
 import type { Places } from './places.ts'
+import { isRay, rayCores, rayGpu } from './ray/instance-types.ts'
 import type { RayServing, RayState } from './ray/serving.ts'
 import * as store from './store.ts'
 
@@ -35,39 +36,38 @@ interface Options {
   places: () => Promise<Places>
   /** Undefined without a Ray cluster. */
   ray: RayServing | undefined
+  /** Ray's names of the cluster's kinds of GPU. */
+  rayGpus: string[]
   now: () => number
   log: Logger
 }
 
-/** The instance type of replicas on cores of a Ray cluster. */
-const rayType = 'ray'
-
 export function createScaling(options: Options): ScalingService {
-  const { db, deployments, inference, controller, running, places, ray, now, log } = options
+  const { db, deployments, inference, controller, running, places, ray, rayGpus, now, log } = options
 
   async function instanceTypes() {
     const classes = await (await places()).classes()
     if (!ray) return classes
     const taken = ray.ids().reduce((sum, id) => sum + (ray.state(id)?.replicas.length ?? 0), 0)
-    return [...classes, { name: rayType, places: replicasMax, free: Math.max(0, replicasMax - taken) }]
+    const room = { places: replicasMax, free: Math.max(0, replicasMax - taken) }
+    return [...classes, ...[rayCores, ...rayGpus.map(rayGpu)].map((name) => ({ name, ...room }))]
   }
 
   async function requireClass(requested: string | undefined): Promise<string> {
-    if (requested === rayType && !ray)
+    if (requested !== undefined && isRay(requested) && !ray)
       throw new ApiError(
         'invalid_request',
-        "'instance_type' is 'ray', but no Ray cluster is set (TUNERY_RAY_ADDRESS).",
-        {
-          param: 'instance_type',
-        },
+        `'instance_type' is '${requested}', but no Ray cluster is set (TUNERY_RAY_ADDRESS).`,
+        { param: 'instance_type' },
       )
     const classes = await instanceTypes()
     const name = requested ?? classes[0]!.name
     if (classes.some((each) => each.name === name)) return name
     throw new ApiError(
       'invalid_request',
-      `'instance_type' is '${name}', which this machine does not have. It has: ` +
-        `${classes.map((each) => each.name).join(', ')}.`,
+      `'instance_type' is '${name}', which is not known here. There are: ` +
+        `${classes.map((each) => each.name).join(', ')}.` +
+        `${isRay(name) ? ' TUNERY_RAY_GPUS names the kinds of GPU of the Ray cluster.' : ''}`,
       { param: 'instance_type' },
     )
   }
@@ -129,7 +129,7 @@ export function createScaling(options: Options): ScalingService {
 
   /** Lets the one that the instance type names serve a deployment, and not the other. */
   async function apply(deployment: ScaledDeployment): Promise<void> {
-    if (deployment.instance_type === rayType && ray) {
+    if (isRay(deployment.instance_type) && ray) {
       running()?.remove(deployment.id)
       ray.set(deployment)
       return
@@ -159,7 +159,7 @@ export function createScaling(options: Options): ScalingService {
     for (const row of rows) {
       const deployment = await deployments.byId(row.deployment_id)
       if (!deployment) continue
-      if (row.instance_type === rayType && !ray) {
+      if (isRay(row.instance_type) && !ray) {
         if (!told.has(row.deployment_id))
           log.warn(
             { deployment: row.deployment_id },
@@ -199,7 +199,7 @@ export function createScaling(options: Options): ScalingService {
         updated_at: now(),
       }
       // Before it is stored: a cluster that is away changes nothing.
-      if (row.instance_type === rayType) await ray!.write(scaled(row, deployment))
+      if (isRay(row.instance_type)) await ray!.write(scaled(row, deployment))
       await db.transaction().execute(async (trx) => {
         if (!(await trx.selectFrom('deployments').select('id').where('id', '=', deployment.id).executeTakeFirst()))
           throw new ApiError('deployment_not_found', `The deployment '${name}' was deleted in the meantime.`)
@@ -241,13 +241,13 @@ const scaled = (
   instance_type: row.instance_type,
 })
 
-/** The deployments that scale on an instance type. */
+/** The deployments that scale on one of the chosen instance types. */
 export async function configuredIn(
   db: Db,
   deployments: Pick<Deployments, 'byId'>,
-  instance_type: string,
+  chosen: (instance_type: string) => boolean,
 ): Promise<ScaledDeployment[]> {
-  const rows = (await store.listAll(db)).filter((row) => row.instance_type === instance_type)
+  const rows = (await store.listAll(db)).filter((row) => chosen(row.instance_type))
   const found = await Promise.all(
     rows.map(async (row) => {
       const deployment = await deployments.byId(row.deployment_id)

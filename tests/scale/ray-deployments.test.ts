@@ -1,18 +1,18 @@
 // Deployments that scale on a real Ray Serve, through the API: requests by the gateway, to zero and back, another model for
 // the name, the head of the cluster killed and started anew, and somebody else's application beside ours.
 import assert from 'node:assert/strict'
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { createHash } from 'node:crypto'
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
 import OpenAI from 'openai'
-import { freePort } from '../../bench/support/free-port.ts'
 import { createServe, type Serve } from '../../server/ray/applications.ts'
 import { createRayClient, type RayClient } from '../../server/ray/client.ts'
 import { createPackageUpload, packFolders } from '../../server/ray/package.ts'
 import { createWriterLock } from '../../server/ray/writer-lock.ts'
 import { until } from '../support/client.ts'
-import { type RayCluster, rayTest, startRay } from '../support/ray.ts'
+import { freeServePort, type RayCluster, rayTest, startRay } from '../support/ray.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
 
@@ -30,7 +30,7 @@ before(async () => {
   cluster = await startRay({ head_cpus: 4 })
   await cluster.startHead()
   ray = createRayClient(cluster.url, undefined)
-  port = await freePort()
+  port = await freeServePort()
   serve = createServe(ray, createWriterLock(undefined), {
     http: { host: '0.0.0.0', port },
     proxy_location: 'EveryNode',
@@ -222,6 +222,34 @@ test(
     assert.match((await answer('colours')).weights!, /adapter/)
   },
 )
+
+test('an adapter with a changed record never answers, and answers again once it is right', rayTest, async () => {
+  assert.equal((await app.api('DELETE', '/deployments/colours/scaling')).status, 200)
+  await until('its application to be gone', async () => (await ours()).length === 0)
+  const file = path.join(app.dataDir, 'models', model, 'adapter.gguf')
+  const right = readFileSync(file)
+  const weak = Buffer.from(right)
+  const key = 'adapter.lora.alpha'
+  weak.writeFloatLE(1, weak.indexOf(key) + key.length + 4)
+  const recorded = async (bytes: Buffer) => {
+    writeFileSync(file, bytes)
+    const gguf_sha256 = createHash('sha256').update(bytes).digest('hex')
+    await app.db
+      .transaction()
+      .execute((trx) => trx.updateTable('models').set({ gguf_sha256 }).where('id', '=', model).execute())
+  }
+  await recorded(weak)
+  assert.equal((await put(scaling())).status, 200)
+  const refused = await answer('colours')
+  assert.equal(refused.status, 503, JSON.stringify(refused.body))
+  assert.match(JSON.stringify(refused.body), /do not follow the training/)
+  await recorded(right)
+  assert.equal((await put(scaling())).status, 200)
+  const again = await answer('colours')
+  assert.equal(again.status, 200, JSON.stringify(again.body))
+  assert.match(again.weights!, /; adapter=/)
+  await until('the refused one to be removed', async () => (await ours()).length === 1)
+})
 
 test('deletion removes ours alone', rayTest, async () => {
   assert.equal((await ours()).length, 1)

@@ -8,7 +8,6 @@ import os from 'node:os'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
 import OpenAI from 'openai'
-import { freePort } from '../../bench/support/free-port.ts'
 import { type Application, ApplicationTaken, createServe, type Serve } from '../../server/ray/applications.ts'
 import { createRayClient, type RayClient } from '../../server/ray/client.ts'
 import { engineApplication, packEngine } from '../../server/ray/engine-application.ts'
@@ -17,7 +16,7 @@ import { createWriterLock } from '../../server/ray/writer-lock.ts'
 import { hashFile } from '../../server/storage/durable-files.ts'
 import { until } from '../support/client.ts'
 import { postgresTest, startPostgres } from '../support/postgres.ts'
-import { type RayCluster, type RayNode, rayTest, startRay } from '../support/ray.ts'
+import { freeServePort, type RayCluster, type RayNode, rayTest, startRay } from '../support/ray.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { tiny, tinyModelsDir } from '../support/tiny.ts'
 
@@ -38,7 +37,7 @@ before(async () => {
   await cluster.startHead()
   for (let index = 0; index < 2; index++) nodes.push(await cluster.addNode())
   ray = createRayClient(cluster.url, undefined)
-  port = await freePort()
+  port = await freeServePort()
   const gguf = path.join(tinyModelsDir(), tiny, 'model.gguf')
   files = http.createServer((_request, response) => createReadStream(gguf).pipe(response)).listen(0, '127.0.0.1')
   // Somebody else's application, with a secret in its environment.

@@ -2,19 +2,27 @@
 // as when a machine loses its power.
 import { spawn } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
+import { once } from 'node:events'
 import { closeSync, existsSync, mkdtempSync, openSync, readdirSync, readFileSync, rmSync } from 'node:fs'
+import net from 'node:net'
 import os from 'node:os'
 import path from 'node:path'
 import { freePort } from '../../bench/support/free-port.ts'
 import { root } from '../../lib/root.ts'
 import { until } from './client.ts'
 
-const bin = path.join(root, '.local/peers/ray/bin')
+type Peer = 'ray' | 'ray-vllm'
+/** The folder of Ray's programs; that with vLLM is also one without. */
+function binOf(peer: Peer): string | undefined {
+  const folders = [peer, 'ray-vllm'].map((name) => path.join(root, '.local/peers', name, 'bin'))
+  return folders.find((folder) => existsSync(path.join(folder, 'ray')))
+}
 
 /** Options of a test that needs Ray: skipped, with what to do, where it is missing. */
-export const rayTest = {
-  skip: existsSync(path.join(bin, 'ray')) ? false : 'Ray is not installed: node scripts/setup.mjs --with ray',
-}
+const needs = (peer: Peer) => ({ skip: binOf(peer) ? false : `not installed: node scripts/setup.mjs --with ${peer}` })
+export const rayTest = needs('ray')
+/** The same with vLLM in Ray's Python. */
+export const rayVllmTest = needs('ray-vllm')
 
 export interface RayNode {
   /** In the environment of all of its processes, and of their children. */
@@ -37,8 +45,31 @@ export interface RayCluster {
   stop(): Promise<void>
 }
 
-/** `head_cpus`: 0 keeps jobs away from the head. */
-export async function startRay({ head_cpus = 0, token }: { head_cpus?: number; token?: string } = {}) {
+/** A port for Serve outside of the range from which the system gives ports to Ray's many connections. */
+export async function freeServePort(): Promise<number> {
+  for (;;) {
+    const port = 20_000 + Math.floor(Math.random() * 10_000)
+    const server = net.createServer().listen(port, '0.0.0.0')
+    const isFree = await once(server, 'listening').then(
+      () => true,
+      () => false,
+    )
+    server.close()
+    if (isFree) return port
+  }
+}
+
+interface Options {
+  /** 0 keeps jobs away from the head. */
+  head_cpus?: number
+  token?: string
+  peer?: Peer
+  /** Of all processes of the cluster. */
+  environment?: Record<string, string>
+}
+
+export async function startRay({ head_cpus = 0, token, peer = 'ray', environment = {} }: Options = {}) {
+  const bin = binOf(peer)!
   // Sockets have paths of at most 107 characters.
   const folder = mkdtempSync(path.join(os.tmpdir(), 'ray-'))
   const marks: string[] = []
@@ -50,6 +81,7 @@ export async function startRay({ head_cpus = 0, token }: { head_cpus?: number; t
     marks.push(mark)
     const env = {
       ...process.env,
+      ...environment,
       PATH: `${bin}:${process.env.PATH}`,
       TEST_RAY_NODE: mark,
       RAY_USAGE_STATS_ENABLED: '0',

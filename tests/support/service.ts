@@ -71,7 +71,7 @@ export async function startApp(
     /** A connection of another process to its database. */
     openDatabase: () => openDatabase(dataDir, config.database_url),
     /** Installs a tiny model that was trained on colours; a new one at each call. */
-    colourModel: () => installColourModel({ dataDir, db, account_id: owner.account_id }),
+    colourModel: () => installColourModel({ dataDir, db, account_id: owner.account_id, models_dir: config.models_dir }),
     async stop() {
       services.beginStop()
       app.server.closeAllConnections()

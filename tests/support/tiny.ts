@@ -9,20 +9,25 @@ export const tiny = 'test/tiny'
 /** Request fields that prevent the tiny model from ending an answer by itself: they ban its 17 special tokens. */
 export const endless = { logit_bias: Object.fromEntries(Array.from({ length: 17 }, (_, token) => [token, -100])) }
 
+const program =
+  'import json, pathlib, sys; from trainer.tests.make_tiny import make_tiny; ' +
+  'make_tiny(pathlib.Path(sys.argv[1]), **json.loads(sys.argv[2]))'
+
 /**
  * A models folder with a tiny real checkpoint, made with `./tunery models add`. Cached for later runs by a hash of the
- * sources that make it.
+ * sources that make it. `config`: fields of the checkpoint's config that are to be others.
  */
-export function tinyModelsDir(): string {
+export function tinyModelsDir(config: Record<string, number> = {}): string {
   const sources = ['trainer/tests/make_tiny.py', 'trainer/cli/prepare_base.py', 'trainer/runtime/converters.py']
   const hash = createHash('sha256')
   for (const file of sources) hash.update(readFileSync(path.join(root, file)))
+  if (Object.keys(config).length > 0) hash.update(JSON.stringify(config))
   const folder = path.join(root, '.local/test-models', hash.digest('hex').slice(0, 12))
   if (existsSync(path.join(folder, tiny, 'model.json'))) return folder
   mkdirSync(path.dirname(folder), { recursive: true })
   const temporary = mkdtempSync(`${folder}-`)
   const checkpoint = path.join(temporary, 'checkpoint')
-  execFileSync(path.join(root, '.local/python/bin/python'), ['-m', 'trainer.tests.make_tiny', checkpoint], {
+  execFileSync(path.join(root, '.local/python/bin/python'), ['-c', program, checkpoint, JSON.stringify(config)], {
     cwd: root,
     stdio: 'pipe',
   })

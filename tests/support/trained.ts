@@ -18,6 +18,7 @@ import { newId } from '../../lib/ids.ts'
 import { root } from '../../lib/root.ts'
 import { type Db, openDatabase, openThreadedDatabase } from '../../server/db/open.ts'
 import { startApp } from './service.ts'
+import { tinyModelsDir } from './tiny.ts'
 
 type Row = Record<string, unknown>
 
@@ -39,16 +40,17 @@ const sources = [
 /** The folders of a data folder in which the model and its dataset have files named by their ids. */
 const folders = ['models', 'datasets']
 
-async function fixtureFolder(): Promise<string> {
+async function fixtureFolder(models_dir = tinyModelsDir()): Promise<string> {
   const hash = createHash('sha256')
   for (const file of globSync(sources, { cwd: root }).sort())
     if (!file.startsWith('trainer/tests/')) hash.update(readFileSync(path.join(root, file)))
+  if (models_dir !== tinyModelsDir()) hash.update(path.basename(models_dir))
   const folder = path.join(root, '.local/test-models', `colours-${hash.digest('hex').slice(0, 12)}`)
   if (existsSync(folder)) return folder
   mkdirSync(path.dirname(folder), { recursive: true })
   const fresh = mkdtempSync(`${folder}-`)
   // On SQLite, whose file is read below.
-  const app = await startApp({}, { open: openThreadedDatabase })
+  const app = await startApp({ TUNERY_MODELS_DIR: models_dir }, { open: openThreadedDatabase })
   try {
     const model = await app.trainColourModel()
     const { job_id } = (await app.api('GET', `/fine-tuning/models/${model}`)).body
@@ -89,11 +91,13 @@ interface Where {
   db?: Db
   /** By default the first account. */
   account_id?: string
+  /** The folder of `tinyModelsDir` that has its base. */
+  models_dir?: string
 }
 
 /** Gives an account the model under a new id, as if it had been trained there. Returns the id. */
-export async function installColourModel({ dataDir, db, account_id }: Where): Promise<string> {
-  const folder = await fixtureFolder()
+export async function installColourModel({ dataDir, db, account_id, models_dir }: Where): Promise<string> {
+  const folder = await fixtureFolder(models_dir)
   const { dataset, job, model, tables } = JSON.parse(readFileSync(path.join(folder, 'fixture.json'), 'utf8')) as Fixture
   const ids = { [dataset]: newId('ds'), [job]: newId('job'), [model]: newId('mdl') }
   const renamed = (text: string) => Object.entries(ids).reduce((all, [from, to]) => all.replaceAll(from, to), text)

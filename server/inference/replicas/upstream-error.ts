@@ -39,6 +39,10 @@ export function upstreamError(status: number, text: string): { error: ApiError; 
   return { error: toError(tooLong ? 'context_length_exceeded' : 'invalid_request'), retryable: false }
 }
 
+/** Whether the context has too little room for the length of the answer. */
+export const exceedsContext = (status: number, text: string) =>
+  status === 400 && /max_tokens|context length/i.test(text)
+
 /** The API error for an error event in an upstream's stream. */
 export const streamError = (data: string): ApiError =>
   new ApiError('engine_failed', `The server of this model broke the answer off: ${parseError(data).message}`)

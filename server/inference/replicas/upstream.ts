@@ -1,22 +1,22 @@
 // An upstream as a replica: an OpenAI-compatible server such as vLLM, llama-server or another Tunery engine.
-import { isUtf8 } from 'node:buffer'
 import { createHmac } from 'node:crypto'
 import path from 'node:path'
 import type { Logger } from 'pino'
-import { ApiError } from '../../../contract/errors.ts'
+import type { ApiError } from '../../../contract/errors.ts'
 import { abortable } from '../../../lib/abortable.ts'
 import { readOrCreateKey } from '../../storage/key-file.ts'
 import type { Artifacts } from '../../storage/objects/index.ts'
 import { createAdapters } from './adapters.ts'
-import { hasRemoteImage, upstreamBody, usesDefaultLength } from './body.ts'
+import { upstreamBody, usesDefaultLength } from './body.ts'
 import { createHealth } from './health.ts'
-import { BodyTooLarge, readAll, readFirstChunk, send } from './http-client/client.ts'
+import { BodyTooLarge, readAll, send } from './http-client/client.ts'
 import { createConnectionPool, NoResponse } from './http-client/connection-pool.ts'
 import type { HttpResponse } from './http-client/response.ts'
 import { type Replica, ReplicaFailure, type ReplicaResponse, type Target } from './replica.ts'
 import type { UpstreamSettings } from './settings.ts'
-import { upstreamError } from './upstream-error.ts'
-import { modelInChunk, upstreamWeights } from './upstream-weights.ts'
+import { firstOfStream, requireContentType, requireSupported, withModelName } from './upstream-answer.ts'
+import { exceedsContext, upstreamError } from './upstream-error.ts'
+import { upstreamWeights } from './upstream-weights.ts'
 
 const probeTimeout_ms = 3000
 /** Some servers close idle pool after five seconds without announcing it. */
@@ -150,8 +150,7 @@ export function createUpstream(
 
     async send(request, signal): Promise<ReplicaResponse> {
       const { adapter } = request.target
-      if (!settings.fetch_images && hasRemoteImage(request.body)) throw imagesRefused()
-      if (request.body.parse_special === false) throw parseSpecialRefused()
+      requireSupported(request.body, settings.fetch_images)
       const started_at = performance.now()
       let load_ms = 0
       const servedName = adapter?.id ?? upstream_model
@@ -197,12 +196,7 @@ export function createUpstream(
           adapters.forget(adapter.id)
           continue
         }
-        if (
-          attempt === 0 &&
-          status === 400 &&
-          usesDefaultLength(request.body) &&
-          /max_tokens|context length/i.test(text)
-        ) {
+        if (attempt === 0 && usesDefaultLength(request.body) && exceedsContext(status, text)) {
           // The context has less room than the default length: retry without one, which uses the room that there is.
           addDefaultLength = false
           continue
@@ -211,61 +205,6 @@ export function createUpstream(
       }
     },
   }
-}
-
-/** Throws a ReplicaFailure for a wrong content type: a proxy's error page may also have status 200. */
-function requireContentType(response: HttpResponse, stream: boolean): void {
-  const type = response.headers['content-type'] ?? 'no type'
-  if ((stream ? /^text\/event-stream\b/i : /^application\/json\b/i).test(type)) return
-  response.destroy()
-  throw new ReplicaFailure(
-    'engine_failed',
-    `The server of this model answered with ${type.slice(0, 100)} in place of ${stream ? 'an event stream' : 'JSON'}.`,
-  )
-}
-
-const imagesRefused = () =>
-  new ApiError(
-    'invalid_request',
-    "'messages': the server of this model does not fetch images. Send them as data: URLs.",
-    { param: 'messages' },
-  )
-
-const parseSpecialRefused = () =>
-  new ApiError(
-    'parameter_not_supported',
-    "'parse_special': the server of this model always reads control tokens in prompts. Leave it out.",
-    {
-      param: 'parse_special',
-    },
-  )
-
-/** What an upstream answers, and the model that it says has answered. */
-interface Answer {
-  content: ReplicaResponse['content']
-  reported: string | undefined
-}
-
-async function firstOfStream(stream: HttpResponse): Promise<Answer> {
-  const firstChunk = await readFirstChunk(stream)
-  return { content: { firstChunk, stream }, reported: modelInChunk(firstChunk) }
-}
-
-/** A JSON response with `model` set to the client's name. Throws a ReplicaFailure if it is not a JSON object. */
-function withModelName(bytes: Buffer, name: string): Answer {
-  let answer: unknown
-  try {
-    answer = JSON.parse(bytes.toString('utf8'))
-  } catch {}
-  if (typeof answer !== 'object' || answer === null || Array.isArray(answer))
-    throw new ReplicaFailure(
-      'engine_failed',
-      'The server of this model answered with something that is not a JSON object.',
-    )
-  const { model } = answer as { model?: unknown }
-  const reported = typeof model === 'string' ? model : undefined
-  const body = model === name && isUtf8(bytes) ? bytes : Buffer.from(JSON.stringify({ ...answer, model: name }))
-  return { content: { body }, reported }
 }
 
 /**

@@ -1,28 +1,19 @@
 // What Ray Serve is told to run for a deployment: one application for each model that the deployment serves, so that the
 // former one answers until the next one runs.
 import { createHash } from 'node:crypto'
-import { stat } from 'node:fs/promises'
-import { ApiError } from '../../../contract/errors.ts'
 import { parseDuration } from '../../../contract/scaling.ts'
 import { headerText } from '../../../lib/header-text.ts'
-import type { TunedModels } from '../../fine-tuning/index.ts'
 import type { RemoteRoute, Target } from '../../inference/index.ts'
-import { type Application, ownPrefix } from '../../ray/applications.ts'
-import { engineApplication, routeOf, type ServedFile } from '../../ray/engine-application.ts'
-import { hashFile } from '../../storage/durable-files.ts'
-import type { Artifacts } from '../../storage/objects/index.ts'
+import { type Application, ownPrefix, routeOf } from '../../ray/applications.ts'
+import { engineApplication, type ServedFile } from '../../ray/engine-application.ts'
+import { vllmApplication, vllmName } from '../../ray/vllm-application.ts'
 import type { Secrets } from '../../storage/secrets.ts'
 import type { ScaledDeployment } from '../controller.ts'
+import { gpuOf } from './instance-types.ts'
+import type { TargetFiles } from './target-files.ts'
 
 /** Hex digits of a hash in the header x-weights. */
 const shownDigits = 16
-
-/** Files of a target, each with the hash that it must have. */
-export interface TargetFile {
-  id: string
-  path: string
-  sha256: string
-}
 
 /** The application that serves a target, and the way to it. */
 export interface ServedAt {
@@ -30,24 +21,27 @@ export interface ServedAt {
   route: RemoteRoute
 }
 
+type Placed = Pick<ScaledDeployment, 'id' | 'instance_type'>
+
 export interface Applications {
   /** Beginning of the names of all applications of a deployment. */
   prefixOf(deployment_id: string): string
   /** Beginning of the names of all applications of this installation. */
   prefix: string
-  whereIs(deployment_id: string, target: Target): Promise<ServedAt>
-  filesOf(target: Target): Promise<TargetFile[]>
+  /** Throws an ApiError if the target's files are not here. */
+  whereIs(deployment: Placed, target: Target): Promise<ServedAt>
   filesToken(deployment_id: string, model: string): string
   describe(deployment: ScaledDeployment, target: Target): Promise<ServedAt & { application: Application }>
 }
 
 interface Options {
   installation: string
-  models: Pick<TunedModels, 'expected'>
-  artifacts: Pick<Artifacts, 'ensureLocal'>
+  files: TargetFiles
   secrets: Pick<Secrets, 'derive'>
-  /** Brings the engine's code into the cluster. */
+  /** Bring the code of replicas into the cluster. */
   engineCode: () => Promise<string>
+  vllmCode: () => Promise<string>
+  vllmConfig: Record<string, unknown>
   serviceUrl: () => string
   cores: number
   node: string
@@ -55,68 +49,62 @@ interface Options {
 }
 
 export function createApplications(options: Options): Applications {
-  const { installation, models, artifacts, secrets, engineCode, serviceUrl, cores, node, now } = options
+  const { installation, files, secrets, engineCode, vllmCode, vllmConfig, serviceUrl, cores, node, now } = options
   const prefix = `${ownPrefix}${installation}-`
-  const known = new Map<string, Promise<string>>()
-
-  async function hashOf(file: string): Promise<string> {
-    const { size, mtimeMs } = await stat(await artifacts.ensureLocal(file))
-    const stamp = `${file}\0${size}\0${mtimeMs}`
-    const hash = known.get(stamp) ?? hashFile(file)
-    known.set(stamp, hash)
-    hash.catch(() => known.delete(stamp))
-    return hash
-  }
-
-  const fileOf = async ({ id, gguf }: { id: string; gguf: string }): Promise<TargetFile> => ({
-    id,
-    path: gguf,
-    sha256: (await models.expected(id))?.sha256 ?? (await hashOf(gguf)),
-  })
-
-  async function filesOf({ base, adapter }: Target): Promise<TargetFile[]> {
-    if (base.gguf === undefined)
-      throw new ApiError('model_not_callable', `The weights of '${base.id}' are not with this service.`)
-    const files = [await fileOf({ id: base.id, gguf: base.gguf })]
-    return adapter ? [...files, await fileOf(adapter)] : files
-  }
-
   const prefixOf = (deployment_id: string) => `${prefix}${deployment_id.replaceAll('_', '-')}-`
-  function locate(deployment_id: string, files: TargetFile[]): ServedAt {
-    const hash = createHash('sha256').update(JSON.stringify(files.map(({ id, sha256 }) => [id, sha256])))
+
+  /** `weights`: base and adapter with their hashes. `what`: all that needs another application where it differs. */
+  function locate(deployment_id: string, weights: { id: string; sha256: string }[], what: unknown): ServedAt {
+    const hash = createHash('sha256').update(JSON.stringify(what))
     const name = `${prefixOf(deployment_id)}${hash.digest('hex').slice(0, 12)}`
-    const shown = ({ id, sha256 }: TargetFile) => `${headerText(id)} sha256:${sha256.slice(0, shownDigits)}`
-    const [base, adapter] = files
-    const weights = `base=${shown(base!)}${adapter ? `; adapter=${shown(adapter)}` : ''}`
-    const token = secrets.derive(`requests to ${name}`)
-    return { name, route: { path: routeOf(name.slice(ownPrefix.length)), token, weights } }
+    const [base, adapter] = weights.map(({ id, sha256 }) => `${headerText(id)} sha256:${sha256.slice(0, shownDigits)}`)
+    const route = {
+      path: routeOf(name.slice(ownPrefix.length)),
+      token: secrets.derive(`requests to ${name}`),
+      weights: `base=${base}${adapter ? `; adapter=${adapter}` : ''}`,
+    }
+    return { name, route: { ...route, server: 'engine' } }
   }
+
+  async function locateEngine(deployment_id: string, target: Target) {
+    const served = await files.forEngine(target)
+    return {
+      served,
+      at: locate(
+        deployment_id,
+        served,
+        served.map(({ id, sha256 }) => [id, sha256]),
+      ),
+    }
+  }
+
+  async function locateVllm(deployment_id: string, target: Target, gpu: string) {
+    const served = await files.forVllm(target)
+    const weights = served.weights.map(({ id, sha256 }) => [id, sha256])
+    const { name, route } = locate(deployment_id, served.weights, ['vllm', gpu, weights, vllmConfig])
+    return { served, at: { name, route: { ...route, server: 'vllm' as const, model: vllmName(!!target.adapter) } } }
+  }
+
   const filesToken = (deployment_id: string, model: string) =>
     secrets.derive(`files of ${deployment_id} for replicas of ${model}`)
 
   return {
     prefix,
     prefixOf,
-    filesOf,
     filesToken,
-    whereIs: async (deployment_id, target) => locate(deployment_id, await filesOf(target)),
 
-    async describe({ id: deployment_id, policy }, target) {
-      const files = await filesOf(target)
-      const [base, adapter] = files
-      const model = (adapter ?? base)!.id
-      const at = locate(deployment_id, files)
-      const { name, route } = at
-      const served = ({ id, sha256 }: TargetFile): ServedFile => ({
-        name: id,
-        url: `${serviceUrl()}/internal/replicas/${deployment_id}/${encodeURIComponent(model)}/files/${sha256}`,
-        sha256,
-      })
-      const application = engineApplication({
-        id: name.slice(ownPrefix.length),
-        working_dir: await engineCode(),
-        base: served(base!),
-        adapters: adapter ? [served(adapter)] : [],
+    async whereIs({ id, instance_type }, target) {
+      const gpu = gpuOf(instance_type)
+      return (await (gpu === undefined ? locateEngine(id, target) : locateVllm(id, target, gpu))).at
+    },
+
+    async describe({ id: deployment_id, policy, instance_type }, target) {
+      const model = (target.adapter ?? target.base).id
+      const service = {
+        url: `${serviceUrl()}/internal/replicas/${deployment_id}/${encodeURIComponent(model)}`,
+        token: filesToken(deployment_id, model),
+      }
+      const common = {
         policy: {
           min_replicas: policy.min_replicas,
           max_replicas: policy.max_replicas,
@@ -124,12 +112,41 @@ export function createApplications(options: Options): Applications {
           scale_up_cooldown_ms: parseDuration(policy.scale_up_cooldown),
           scale_down_cooldown_ms: parseDuration(policy.scale_down_cooldown),
         },
+        written_at: now(),
+      }
+      const gpu = gpuOf(instance_type)
+      if (gpu !== undefined) {
+        const { at, served } = await locateVllm(deployment_id, target, gpu)
+        const application = vllmApplication({
+          ...common,
+          id: at.name.slice(ownPrefix.length),
+          working_dir: await vllmCode(),
+          service,
+          files: served.files.map(({ path, sha256, size_bytes, cache }) => ({ path, sha256, size_bytes, cache })),
+          lora_rank: served.lora_rank,
+          accelerator_type: gpu === 'any' ? undefined : gpu,
+          overrides: vllmConfig,
+          token: at.route.token,
+          weights: at.route.weights,
+        })
+        return { ...at, application }
+      }
+      const { at, served } = await locateEngine(deployment_id, target)
+      const [base, adapter] = served.map(
+        ({ id, sha256 }): ServedFile => ({ name: id, url: `${service.url}/files/${sha256}`, sha256 }),
+      )
+      const application = engineApplication({
+        ...common,
+        id: at.name.slice(ownPrefix.length),
+        working_dir: await engineCode(),
+        base: base!,
+        adapters: adapter ? [adapter] : [],
         cores,
         node,
-        token: route.token,
-        files_token: filesToken(deployment_id, model),
-        weights: route.weights,
-        written_at: now(),
+        token: at.route.token,
+        files_token: service.token,
+        weights: at.route.weights,
+        service_url: service.url,
       })
       return { ...at, application }
     },

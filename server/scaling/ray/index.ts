@@ -3,19 +3,22 @@ import type { FastifyInstance } from 'fastify'
 import type { Deployments } from '../../deployments/index.ts'
 import type { Context } from '../../feature.ts'
 import type { TunedModels } from '../../fine-tuning/index.ts'
-import type { Inference } from '../../inference/index.ts'
+import { createProbeCheck, type Inference } from '../../inference/index.ts'
 import { createServe } from '../../ray/applications.ts'
 import { createRayClient } from '../../ray/client.ts'
 import { packEngine } from '../../ray/engine-application.ts'
 import { createPackageUpload } from '../../ray/package.ts'
 import { listeningUrl } from '../../ray/service-url.ts'
+import { packVllm } from '../../ray/vllm-application.ts'
 import { createWriterLock } from '../../ray/writer-lock.ts'
 import type { Secrets } from '../../storage/secrets.ts'
 import type { Decision, ScaledDeployment } from '../controller.ts'
 import * as store from '../store.ts'
 import { createApplications } from './applications.ts'
+import { isRay } from './instance-types.ts'
 import { replicaRoutes } from './routes.ts'
-import { createRayServing, type RayServing, rayInstanceType } from './serving.ts'
+import { createRayServing, type RayServing } from './serving.ts'
+import { createTargetFiles } from './target-files.ts'
 
 export interface RayScaling {
   serving: RayServing
@@ -28,7 +31,7 @@ interface Needs {
   inference: Pick<Inference, 'target'>
   models: Pick<TunedModels, 'expected'>
   secrets: Pick<Secrets, 'derive'>
-  configured: (instance_type: string) => Promise<ScaledDeployment[]>
+  configured: (chosen: (instance_type: string) => boolean) => Promise<ScaledDeployment[]>
   record: (decision: Decision) => Promise<void>
 }
 
@@ -38,12 +41,14 @@ export async function createRayScaling(context: Context, needs: Needs): Promise<
   const ray = createRayClient(config.ray_address!, config.ray_token)
   const { id: installation } = await db.selectFrom('installation').select('id').executeTakeFirstOrThrow()
   let app: FastifyInstance | undefined
+  const files = createTargetFiles({ models, artifacts, models_dir: config.models_dir })
   const applications = createApplications({
     installation,
-    models,
-    artifacts,
+    files,
     secrets,
     engineCode: createPackageUpload(ray, packEngine),
+    vllmCode: createPackageUpload(ray, packVllm),
+    vllmConfig: config.ray_vllm,
     serviceUrl: () => config.ray_service_url ?? config.public_url ?? listeningUrl(app!),
     cores: config.replica_cores,
     node: config.ray_node,
@@ -55,10 +60,11 @@ export async function createRayScaling(context: Context, needs: Needs): Promise<
       proxy_location: 'EveryNode',
     }),
     applications,
-    configured: () => configured(rayInstanceType),
+    configured: () => configured(isRay),
     deployments,
     inference,
     oncePer: servers.oncePer,
+    cacheSalt: (account_id) => secrets.derive(`prefix caches of ${account_id}`),
     waiting_max: config.max_waiting,
     record,
     lastDecision: async (deployment_id) => (await store.decisions(db, deployment_id, 1))[0]?.to_replicas ?? 0,
@@ -72,10 +78,11 @@ export async function createRayScaling(context: Context, needs: Needs): Promise<
       replicaRoutes(instance, {
         applications,
         artifacts,
-        async filesFor(deployment_id, model) {
+        files,
+        probe: createProbeCheck(models, artifacts),
+        async targetOf(deployment_id, model) {
           const deployment = await deployments.byId(deployment_id)
-          const target = deployment && (await inference.target(deployment.account_id, model).catch(() => undefined))
-          return target && (await applications.filesOf(target))
+          return deployment && (await inference.target(deployment.account_id, model).catch(() => undefined))
         },
       })
     },

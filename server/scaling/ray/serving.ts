@@ -21,14 +21,15 @@ import { ApplicationTaken } from '../../ray/applications.ts'
 import { RayAway, RayRefused } from '../../ray/client.ts'
 import type { Decision, ScaledDeployment } from '../controller.ts'
 import { type Applications, contains, type ServedAt, withWrittenAt, writtenAt } from './applications.ts'
-
-export const rayInstanceType = 'ray'
+import { gpuOf } from './instance-types.ts'
 
 const look_ms = 2000
 const check_ms = 10_000
 const startPoll_ms = 500
 /** How long a request, or a switch, waits for the first replica of an application. */
 const start_ms = 300_000
+/** The same where the application is vLLM: its weights are many times larger. */
+const vllmStart_ms = 1_800_000
 /** What no row names is kept for this long: its row may be about to be written. */
 const unnamed_ms = 60_000
 /** A model that was prepared for a name that never switched to it. */
@@ -65,6 +66,8 @@ interface Options {
   deployments: Pick<Deployments, 'byId'>
   inference: Pick<Inference, 'target'>
   oncePer: Servers['oncePer']
+  /** Separates the accounts in a replica's prefix cache. */
+  cacheSalt: (account_id: string) => string
   waiting_max: number
   record: (decision: Decision) => Promise<void>
   lastDecision: (deployment_id: string) => Promise<number>
@@ -90,7 +93,7 @@ const keyOf = ({ base, adapter }: Target) => (adapter ? `${base.id}\n${adapter.i
 export function createRayServing(options: Options): RayServing {
   const { serve, applications, configured, deployments, inference, oncePer, waiting_max, record, lastDecision } =
     options
-  const { now, log } = options
+  const { cacheSalt, now, log } = options
   const entries = new Map<string, Entry>()
   let states = new Map<string, ApplicationState>()
   let away: RayAway | undefined
@@ -130,6 +133,7 @@ export function createRayServing(options: Options): RayServing {
             return max_replicas * Math.max(8, 2 * target_requests_per_replica)
           },
           route: (target) => entry.served.get(keyOf(target))?.route,
+          cacheSalt,
           onFailed: () => void look().catch(() => {}),
         }),
       )
@@ -145,14 +149,15 @@ export function createRayServing(options: Options): RayServing {
 
   async function whereIs(entry: Entry, target: Target): Promise<ServedAt> {
     const key = keyOf(target)
-    const found = entry.served.get(key) ?? (await applications.whereIs(entry.deployment.id, target))
+    const found = entry.served.get(key) ?? (await applications.whereIs(entry.deployment, target))
     entry.served.set(key, found)
     return found
   }
 
   /** Resolves when the application takes requests. Throws an ApiError if it does not start, or the cluster is away. */
   async function untilItAnswers({ deployment }: Entry, name: string, signal?: AbortSignal): Promise<void> {
-    const last = now() + start_ms
+    const limit_ms = gpuOf(deployment.instance_type) === undefined ? start_ms : vllmStart_ms
+    const last = now() + limit_ms
     while (!answers(name)) {
       await look()
       if (answers(name)) return
@@ -161,15 +166,15 @@ export function createRayServing(options: Options): RayServing {
       if (state?.status === 'DEPLOY_FAILED')
         throw new ApiError(
           'engine_unavailable',
-          `No replica of '${deployment.name}' could be started in the Ray cluster: ${state.message.slice(0, 500)}`,
+          `No replica of '${deployment.name}' could be started in the Ray cluster: ${state.message.slice(0, 1000)}`,
         )
       // The cluster has been started anew.
       if (!state) await check().catch((error) => log.warn({ err: error }, 'an application was not written again'))
       if (now() > last)
         throw new ApiError(
           'engine_unavailable',
-          `'${deployment.name}' has had no replica in the Ray cluster for ${start_ms / 1000} s. Has the cluster free ` +
-            'cores? GET its scaling shows the state.',
+          `'${deployment.name}' has had no replica in the Ray cluster for ${limit_ms / 1000} s. Has the cluster room ` +
+            'for one? GET its scaling shows the state.',
         )
       await sleep(startPoll_ms, undefined, signal ? { signal } : {})
     }
@@ -180,9 +185,12 @@ export function createRayServing(options: Options): RayServing {
       replicas: () => stateOf(entry).replicas.map(({ state }) => ({ state: () => state })),
 
       async run(request, signal) {
-        const { name } = await whereIs(entry, request.target)
+        let { name } = await whereIs(entry, request.target)
         const began_at = performance.now()
         if (!answers(name)) {
+          // Its files may have been installed anew.
+          entry.served.delete(keyOf(request.target))
+          name = (await whereIs(entry, request.target)).name
           entry.starting++
           await untilItAnswers(entry, name, signal).finally(() => entry.starting--)
         }
@@ -340,6 +348,7 @@ export function createRayServing(options: Options): RayServing {
     set(deployment) {
       const existing = entries.get(deployment.id)
       if (existing) {
+        if (existing.deployment.instance_type !== deployment.instance_type) existing.served.clear()
         existing.deployment = deployment
         return
       }

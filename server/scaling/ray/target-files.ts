@@ -1,0 +1,126 @@
+// The files of a model that replicas in the cluster fetch, each with the hash that it must have.
+import { createHash } from 'node:crypto'
+import { readdir, readFile, stat } from 'node:fs/promises'
+import path from 'node:path'
+import { z } from 'zod'
+import { ApiError } from '../../../contract/errors.ts'
+import { modelFiles, type TunedModels } from '../../fine-tuning/index.ts'
+import type { Target } from '../../inference/index.ts'
+import type { VllmFile } from '../../ray/vllm-application.ts'
+import { hashFile } from '../../storage/durable-files.ts'
+import type { Artifacts } from '../../storage/objects/index.ts'
+
+/** A file that our engine loads. */
+export interface TargetFile {
+  id: string
+  path: string
+  sha256: string
+}
+
+/** What vLLM loads: folders in the form of Hugging Face, of base and adapter. */
+export interface VllmFiles {
+  /** Base and adapter, each with a hash of all that is in its folder. */
+  weights: { id: string; sha256: string }[]
+  files: (VllmFile & { source: string })[]
+  lora_rank: number | undefined
+}
+
+export interface TargetFiles {
+  /** Base, then adapter. Throws an ApiError if they are not with this service. */
+  forEngine(target: Target): Promise<TargetFile[]>
+  /** Throws an ApiError if a folder is not with this service. */
+  forVllm(target: Target): Promise<VllmFiles>
+  /** The path of a file that a replica of the target may fetch. */
+  find(target: Target, sha256: string): Promise<string | undefined>
+}
+
+const AdapterConfig = z.looseObject({ r: z.int().min(1), rank_pattern: z.record(z.string(), z.int()).nullish() })
+
+interface Needs {
+  models: Pick<TunedModels, 'expected'>
+  artifacts: Pick<Artifacts, 'ensureLocal'>
+  models_dir: string
+}
+
+export function createTargetFiles({ models, artifacts, models_dir }: Needs): TargetFiles {
+  const known = new Map<string, Promise<string>>()
+
+  async function hashed(file: string): Promise<{ sha256: string; size_bytes: number }> {
+    const { size, mtimeMs } = await stat(file)
+    const stamp = `${file}\0${size}\0${mtimeMs}`
+    const hash = known.get(stamp) ?? hashFile(file)
+    known.set(stamp, hash)
+    hash.catch(() => known.delete(stamp))
+    return { sha256: await hash, size_bytes: size }
+  }
+
+  const fileOf = async ({ id, gguf }: { id: string; gguf: string }): Promise<TargetFile> => ({
+    id,
+    path: gguf,
+    sha256: (await models.expected(id))?.sha256 ?? (await hashed(await artifacts.ensureLocal(gguf))).sha256,
+  })
+
+  function requireGguf({ id, gguf }: Target['base']): { id: string; gguf: string } {
+    if (gguf === undefined)
+      throw new ApiError('model_not_callable', `The weights of '${id}' are not with this service.`)
+    return { id, gguf }
+  }
+
+  async function folderOf(name: 'base' | 'adapter', { id, gguf }: { id: string; gguf: string }) {
+    await artifacts.ensureLocal(gguf)
+    const folder = path.join(path.dirname(gguf), modelFiles[name === 'base' ? 'model' : 'adapter'].folder)
+    const entries = await readdir(folder, { recursive: true, withFileTypes: true }).catch(() => [])
+    const paths = entries.filter((entry) => entry.isFile()).map((entry) => path.join(entry.parentPath, entry.name))
+    if (paths.length === 0)
+      throw new ApiError(
+        'invalid_request',
+        `vLLM needs the checkpoint of '${id}', and this service has only what its own engine serves. Install the model ` +
+          "with its checkpoint (./tunery models add), or take the instance type 'ray'.",
+        { param: 'instance_type' },
+      )
+    const files = await Promise.all(
+      paths.sort().map(async (source) => ({
+        path: path.posix.join(name, ...path.relative(folder, source).split(path.sep)),
+        ...(await hashed(source)),
+        cache: source.startsWith(models_dir + path.sep),
+        source,
+      })),
+    )
+    const listed = files.map((file) => `${file.sha256}  ${file.path}\n`).join('')
+    return { weights: { id, sha256: createHash('sha256').update(listed).digest('hex') }, files, folder }
+  }
+
+  async function rankOf(folder: string): Promise<number> {
+    const { r, rank_pattern } = AdapterConfig.parse(
+      JSON.parse(await readFile(path.join(folder, 'adapter_config.json'), 'utf8')),
+    )
+    return Math.max(r, ...Object.values(rank_pattern ?? {}))
+  }
+
+  async function forEngine({ base, adapter }: Target): Promise<TargetFile[]> {
+    const files = [await fileOf(requireGguf(base))]
+    return adapter ? [...files, await fileOf(adapter)] : files
+  }
+
+  async function forVllm({ base, adapter }: Target): Promise<VllmFiles> {
+    const bases = await folderOf('base', requireGguf(base))
+    if (!adapter) return { weights: [bases.weights], files: bases.files, lora_rank: undefined }
+    const adapters = await folderOf('adapter', adapter)
+    return {
+      weights: [bases.weights, adapters.weights],
+      files: [...bases.files, ...adapters.files],
+      lora_rank: await rankOf(adapters.folder),
+    }
+  }
+
+  return {
+    forEngine,
+    forVllm,
+    async find(target, sha256) {
+      const ofEngine = (await forEngine(target)).find((each) => each.sha256 === sha256)
+      if (ofEngine) return ofEngine.path
+      const ofVllm = await forVllm(target).catch(() => undefined)
+      return ofVllm?.files.find((each) => each.sha256 === sha256)?.source
+    },
+  }
+}
