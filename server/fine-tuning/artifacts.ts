@@ -4,7 +4,7 @@ import path from 'node:path'
 import { newId } from '../../lib/ids.ts'
 import { day_ms } from '../../lib/utc-day.ts'
 import type { Db } from '../db/open.ts'
-import { syncPath } from '../storage/durable-files.ts'
+import { moveTree, syncPath, syncTree } from '../storage/durable-files.ts'
 import * as store from './store.ts'
 import type { Artifact } from './trainer.ts'
 
@@ -19,24 +19,13 @@ export async function moveToModels(dataDir: string, artifact: Artifact): Promise
   await rm(temporary, { recursive: true, force: true })
   await mkdir(temporary, { recursive: true, mode: 0o700 })
   const files = modelFiles[artifact.kind]
-  await rename(artifact.folder, path.join(temporary, files.folder))
-  await rename(artifact.gguf, path.join(temporary, files.gguf))
-  await rename(artifact.probe, path.join(temporary, probeFile))
+  await moveTree(artifact.folder, path.join(temporary, files.folder))
+  await moveTree(artifact.gguf, path.join(temporary, files.gguf))
+  await moveTree(artifact.probe, path.join(temporary, probeFile))
   const size_bytes = await syncTree(temporary)
   await rename(temporary, folder)
   await syncPath(path.dirname(folder))
   return { id, size_bytes }
-}
-
-async function syncTree(folder: string): Promise<number> {
-  let bytes = 0
-  for (const entry of await readdir(folder, { withFileTypes: true })) {
-    const target = path.join(folder, entry.name)
-    if (entry.isDirectory()) bytes += await syncTree(target)
-    else bytes += await syncPath(target)
-  }
-  await syncPath(folder)
-  return bytes
 }
 
 /** The folder of one attempt at a job. */

@@ -1,5 +1,4 @@
 // Outcomes of an attempt at a job: completed, failed, paused, or requeued to resume later.
-import { rename } from 'node:fs/promises'
 import path from 'node:path'
 import { ApiError } from '../../contract/errors.ts'
 import type { JobMetrics } from '../../contract/fine-tuning.ts'
@@ -9,6 +8,7 @@ import { type NewEvent, statusEvent } from '../events/event-streams.ts'
 import { recordEvent } from '../events/outbox.ts'
 import { type Claim, withLease } from '../queue/queue.ts'
 import { createRetryPolicy, diskFullRule, linearDelay, requeueAfter } from '../queue/retry-policy.ts'
+import { moveTree } from '../storage/durable-files.ts'
 import { modelDir, modelKey, moveToModels, rowsFile, runDir, runsKey } from './artifacts.ts'
 import { readResolvedConfig } from './defaults.ts'
 import { type JobMeter, stopClock } from './metering.ts'
@@ -39,7 +39,7 @@ export async function complete(work: FineTuningWork, claim: Claim, job: store.Jo
   // A model with whole weights needs no other weights.
   const weights_model_id = result.kind === 'model' ? null : startingModel.weights_model_id
   const model = await moveToModels(work.dataDir, result)
-  if (result.rows) await rename(result.rows, path.join(modelDir(work.dataDir, model.id), rowsFile))
+  if (result.rows) await moveTree(result.rows, path.join(modelDir(work.dataDir, model.id), rowsFile))
   const checkpointModels: (Artifact & { id: string; size_bytes: number })[] = []
   for (const each of result.kept) checkpointModels.push({ ...each, ...(await moveToModels(work.dataDir, each)) })
   const created_at = work.now()

@@ -1,8 +1,8 @@
 // Durable files: once a database row names a file, it must survive a power cut. So write to a temporary name, sync it,
 // rename it and sync the folder.
-import { createHash } from 'node:crypto'
+import { createHash, randomUUID } from 'node:crypto'
 import { createReadStream, createWriteStream } from 'node:fs'
-import { mkdir, open, rename, rm, statfs } from 'node:fs/promises'
+import { cp, mkdir, open, readdir, rename, rm, stat, statfs } from 'node:fs/promises'
 import path from 'node:path'
 import { Transform } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
@@ -78,6 +78,36 @@ export async function syncPath(target: string): Promise<number> {
   } finally {
     await handle.close()
   }
+}
+
+/** Syncs a file, or a folder with all that is in it. Returns the size of its files in bytes. */
+export async function syncTree(target: string): Promise<number> {
+  if (!(await stat(target)).isDirectory()) return await syncPath(target)
+  let bytes = 0
+  for (const name of await readdir(target)) bytes += await syncTree(path.join(target, name))
+  await syncPath(target)
+  return bytes
+}
+
+/**
+ * Renames a file or folder. Where `to` is on another volume, as `models/` is that engines mount too, copies it to
+ * `<to>.part`, which gets its name when all of it is there.
+ */
+export async function moveTree(from: string, to: string): Promise<void> {
+  try {
+    return await rename(from, to)
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== 'EXDEV') throw error
+  }
+  const part = `${to}.${randomUUID()}.part`
+  try {
+    await cp(from, part, { recursive: true })
+    await syncTree(part)
+    await rename(part, to)
+  } finally {
+    await rm(part, { recursive: true, force: true })
+  }
+  await rm(from, { recursive: true, force: true })
 }
 
 /** The code of errors while the storage of TUNERY_STORAGE_URL cannot be used. */

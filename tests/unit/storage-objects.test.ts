@@ -1,9 +1,22 @@
 import assert from 'node:assert/strict'
-import { existsSync, mkdtempSync, rmSync, utimesSync, writeFileSync } from 'node:fs'
+import {
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  utimesSync,
+  writeFileSync,
+} from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { after, test } from 'node:test'
 import { parseStorageUrl } from '../../lib/storage-url.ts'
+import { moveToModels } from '../../server/fine-tuning/artifacts.ts'
+import type { Artifact } from '../../server/fine-tuning/trainer.ts'
 import { storageError } from '../../server/storage/durable-files.ts'
 import { copyArtifacts } from '../../server/storage/migrate/files.ts'
 import { createFileStore } from '../../server/storage/objects/file-driver.ts'
@@ -13,6 +26,12 @@ import { artifactsOn, collect, testObjectStore, write } from '../support/object-
 const root = mkdtempSync(path.join(os.tmpdir(), 'tunery-objects-'))
 after(() => rmSync(root, { recursive: true, force: true }))
 const folder = () => mkdtempSync(path.join(root, 'f-'))
+/** A folder on another volume than temporary files are. */
+const otherVolume = {
+  folder: '/dev/shm',
+  skip:
+    existsSync('/dev/shm') && statSync('/dev/shm').dev !== statSync(root).dev ? false : '/dev/shm is no other volume',
+}
 let shared = ''
 
 testObjectStore('folder', {
@@ -61,6 +80,33 @@ test('a move to a disk that is too small keeps what it has moved', async () => {
     if (key === 'files/first') utimesSync(path.join(target, key), Date.now() / 1000 - 3600, Date.now() / 1000 - 3600)
   })
   assert.ok(existsSync(path.join(target, 'files/first')))
+})
+
+// The Helm chart mounts models/ from the claim that engines read.
+test('models may be on another volume than the rest of the data folder', { skip: otherVolume.skip }, async () => {
+  const volume = mkdtempSync(path.join(otherVolume.folder, 'tunery-volume-'))
+  try {
+    const [here, there] = [folder(), folder()]
+    for (const each of [here, there]) {
+      mkdirSync(path.join(volume, path.basename(each)))
+      symlinkSync(path.join(volume, path.basename(each)), path.join(each, 'models'))
+    }
+    write(here, 'runs/job_1/1/adapter/adapter.safetensors', 'weights')
+    write(here, 'runs/job_1/1/adapter.gguf', 'gguf')
+    write(here, 'runs/job_1/1/probe.json', '{}')
+    const trained = (name: string) => path.join(here, 'runs/job_1/1', name)
+    const artifact = { kind: 'adapter', folder: trained('adapter'), gguf: trained('adapter.gguf') } as const
+    const { id, size_bytes } = await moveToModels(here, { ...artifact, probe: trained('probe.json') } as Artifact)
+    assert.equal(size_bytes, 'weights'.length + 'gguf'.length + 2)
+    assert.deepEqual([readdirSync(path.join(here, 'models')), readdirSync(trained(''))], [[id], []])
+    const store = createFileStore(folder())
+    await artifactsOn(store, here).publish(`models/${id}/`)
+    await artifactsOn(store, there).ensureLocal(`models/${id}/`)
+    assert.equal(readFileSync(path.join(there, 'models', id, 'adapter/adapter.safetensors'), 'utf8'), 'weights')
+    assert.deepEqual(readdirSync(path.join(there, 'models')), [id])
+  } finally {
+    rmSync(volume, { recursive: true })
+  }
 })
 
 test('a URL says which storage; a wrong one says what is wrong', () => {

@@ -1,12 +1,12 @@
 // Copies artifacts between data folders and storages, each verified by its hash.
 import { randomUUID } from 'node:crypto'
 import { existsSync } from 'node:fs'
-import { copyFile, mkdir, readdir, rename, rm, stat } from 'node:fs/promises'
+import { copyFile, mkdir, readdir, rm, stat } from 'node:fs/promises'
 import path from 'node:path'
 import pino from 'pino'
 import type { Db } from '../../db/open.ts'
 import { ownedFiles } from '../backup/files.ts'
-import { hashFile, syncPath } from '../durable-files.ts'
+import { hashFile, moveTree, syncPath } from '../durable-files.ts'
 import { type Artifacts, createArtifacts, type ObjectStore } from '../objects/index.ts'
 import { MigrateError } from './error.ts'
 
@@ -131,7 +131,7 @@ async function copyLocal(from: string, to: string, dataDir: string): Promise<voi
         )
     }
     await mkdir(path.dirname(target), { recursive: true, mode: 0o700 })
-    await rename(part, target)
+    await moveTree(part, target)
     await syncPath(path.dirname(target))
   } finally {
     await rm(staging, { recursive: true, force: true })

@@ -3,10 +3,10 @@
 // one, it is a cache: rows name only what was published, and what is not here is fetched when it is used.
 import { randomUUID } from 'node:crypto'
 import { existsSync } from 'node:fs'
-import { mkdir, rename, rm, stat, utimes } from 'node:fs/promises'
+import { mkdir, rm, stat, utimes } from 'node:fs/promises'
 import path from 'node:path'
 import type { Logger } from 'pino'
-import { syncPath } from '../durable-files.ts'
+import { moveTree, syncPath } from '../durable-files.ts'
 import { createCache } from './cache.ts'
 import {
   type FolderManifest,
@@ -152,7 +152,7 @@ export function createArtifacts({
       if (!existsSync(part)) return
       await mkdir(path.dirname(target), { recursive: true, mode: 0o700 })
       try {
-        await rename(part, target)
+        await moveTree(part, target)
       } catch (error) {
         // Another process has just fetched the same folder.
         if (!['ENOTEMPTY', 'EEXIST'].includes((error as NodeJS.ErrnoException).code ?? '')) throw error
