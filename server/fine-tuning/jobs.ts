@@ -123,6 +123,24 @@ function createRecorder(work: FineTuningWork, claim: Claim, job: store.JobRow, o
   }
 }
 
+/** What an attempt has, wherever its trainer runs. */
+function startAttempt(work: FineTuningWork, claim: Claim, job: store.JobRow, observer: AttemptObserver) {
+  const { writes, outcome, onEvent, ended } = createRecorder(work, claim, job, observer)
+  return {
+    stopRequested: work.stopSignal(job.id),
+    writes,
+    outcome,
+    onEvent,
+    /** Keeps the `inputs` while the trainer runs; resolves when all that it reported is recorded. */
+    async train<Exit>(inputs: string[], run: () => Promise<Exit>): Promise<Exit> {
+      const hold = await work.artifacts.hold(inputs)
+      const exit = await run().finally(hold.release)
+      await ended()
+      return exit
+    },
+  }
+}
+
 /** Runs a trainer as a child of this process. */
 async function runHere(
   work: FineTuningWork,
@@ -131,25 +149,23 @@ async function runHere(
   stopping: AbortSignal,
   observer: AttemptObserver,
 ): Promise<AttemptOutcome> {
-  const stopRequested = work.stopSignal(job.id)
-  const recorder = createRecorder(work, claim, job, observer)
-  const { writes, outcome } = recorder
+  const { stopRequested, writes, outcome, onEvent, train } = startAttempt(work, claim, job, observer)
   const spec = await jobSpec(work, job, claim)
-  const hold = await work.artifacts.hold(filesOfSpec(spec))
-  const exit = await runTrainer({
-    run_dir: runDir(work.dataDir, job.id, claim.attempt),
-    spec,
-    python: work.python,
-    processes: work.trainer_processes,
-    env: observer.env,
-    log_fields: observer.log_fields,
-    grace_ms: stop_grace_ms,
-    onStarted: (pid) =>
-      work.cores.watch(pid, (slowdown) => writes.add((trx) => recordSlowdown(trx, job.id, slowdown, work.now()))),
-    signal: AbortSignal.any([stopping, stopRequested, writes.failed]),
-    onEvent: (event) => recorder.onEvent(event),
-  }).finally(hold.release)
-  await recorder.ended()
+  const exit = await train(filesOfSpec(spec), () =>
+    runTrainer({
+      run_dir: runDir(work.dataDir, job.id, claim.attempt),
+      spec,
+      python: work.python,
+      processes: work.trainer_processes,
+      env: observer.env,
+      log_fields: observer.log_fields,
+      grace_ms: stop_grace_ms,
+      onStarted: (pid) =>
+        work.cores.watch(pid, (slowdown) => writes.add((trx) => recordSlowdown(trx, job.id, slowdown, work.now()))),
+      signal: AbortSignal.any([stopping, stopRequested, writes.failed]),
+      onEvent: (event) => onEvent(event),
+    }),
+  )
   if (isCancelled(stopRequested)) return endCancelled(work, claim, job, observer)
   writes.failed.throwIfAborted()
   if (outcome.result && exit.status === 0) return ends('completed', complete(work, claim, job, outcome.result))
@@ -167,28 +183,25 @@ async function runInCluster(
   stopping: AbortSignal,
   observer: AttemptObserver,
 ): Promise<AttemptOutcome> {
-  const stopRequested = work.stopSignal(job.id)
-  const recorder = createRecorder(work, claim, job, observer)
-  const { writes, outcome } = recorder
+  const { stopRequested, writes, outcome, onEvent, train } = startAttempt(work, claim, job, observer)
   const datasets = [job.dataset_id, ...(job.validation_dataset_id ? [job.validation_dataset_id] : [])].map((id) =>
     rowsKey(id),
   )
   const models = job.model_id.startsWith('mdl_') ? [modelKey(job.model_id)] : []
   // The machines of the cluster fetch them from here.
-  const hold = await work.artifacts.hold([...datasets, ...models])
-  const followed = cluster.follow(claim, job, {
-    stopping,
-    stopRequested,
-    failed: writes.failed,
-    grace_ms: cluster_grace_ms,
-    onEvent: recorder.onEvent,
-    onRunning: (attempt) => writes.add((trx) => markRunning(trx, job.id, attempt, work.now())),
-    onWaiting: (message, data) => writes.add((trx) => markWaiting(trx, job.id, message, data, work.now())),
-    onNote: (message, data) =>
-      writes.add((trx) => store.appendEvents(trx, job.id, [{ type: 'log', message, data }], work.now())),
-  })
-  const ended = await followed.finally(hold.release)
-  await recorder.ended()
+  const ended = await train([...datasets, ...models], () =>
+    cluster.follow(claim, job, {
+      stopping,
+      stopRequested,
+      failed: writes.failed,
+      grace_ms: cluster_grace_ms,
+      onEvent,
+      onRunning: (attempt) => writes.add((trx) => markRunning(trx, job.id, attempt, work.now())),
+      onWaiting: (message, data) => writes.add((trx) => markWaiting(trx, job.id, message, data, work.now())),
+      onNote: (message, data) =>
+        writes.add((trx) => store.appendEvents(trx, job.id, [{ type: 'log', message, data }], work.now())),
+    }),
+  )
   if (isCancelled(stopRequested)) {
     await cluster.endRun(job.id)
     return endCancelled(work, claim, job, observer)
