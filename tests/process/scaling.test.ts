@@ -295,8 +295,11 @@ test('load adds replicas, and less of it removes them without cutting an answer'
 
 test('a name that is switched is prepared on its replicas first, and answers with the other weights from then on', async () => {
   await deploy('moving', first)
-  assert.equal((await scale('moving', { max_replicas: 1 })).status, 200)
+  assert.equal((await scale('moving', { max_replicas: 1, target_gpu_utilization: 90 })).status, 200)
   const { replicas } = await ready('moving', 1)
+  // Between two looks at the processor time of its engine.
+  const busy = await until('its utilization', async () => (await show('moving')).utilization ?? undefined)
+  assert.ok(busy >= 0 && busy <= 1, String(busy))
   assert.equal((await chat('moving')).headers.get('x-weights'), weightsOf(first))
   assert.equal((await app.api('PUT', '/deployments/moving', { model: second })).status, 200)
   const answer = await chat('moving')

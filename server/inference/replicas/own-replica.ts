@@ -234,8 +234,8 @@ export function startOwnReplica(options: Options): OwnReplica {
 
     async cpu_ms() {
       const metrics = await client.read('/metrics')
-      const found = /^tunery_engine_process_cpu_ms (.+)$/m.exec(metrics ?? '')?.[1]
-      return found === undefined ? undefined : Number(found)
+      const found = /^tunery_engine_process_cpu_seconds_total (.+)$/m.exec(metrics ?? '')?.[1]
+      return found === undefined ? undefined : 1000 * Number(found)
     },
   }
   const ready = start()
