@@ -60,14 +60,32 @@ export const Tier = z.object({
   requests_per_minute: z.int().nullable().describe('Null is unlimited.'),
   requests_per_day: z.int().nullable(),
   max_concurrent: z.int().nullable(),
+  max_replicas: z
+    .int()
+    .nullable()
+    .describe('Sum of `max_replicas` over the deployments of an account that scale. Null is unlimited.'),
 })
 export type Tier = z.infer<typeof Tier>
 
 /** Default tiers, if the operator sets none. */
 export const tiers: Tier[] = [
-  { id: 'free', name: 'Free', requests_per_minute: 60, requests_per_day: 1000, max_concurrent: 2 },
-  { id: 'pro', name: 'Pro', requests_per_minute: 1000, requests_per_day: 50_000, max_concurrent: 10 },
-  { id: 'enterprise', name: 'Enterprise', requests_per_minute: 10_000, requests_per_day: null, max_concurrent: 100 },
+  { id: 'free', name: 'Free', requests_per_minute: 60, requests_per_day: 1000, max_concurrent: 2, max_replicas: 2 },
+  {
+    id: 'pro',
+    name: 'Pro',
+    requests_per_minute: 1000,
+    requests_per_day: 50_000,
+    max_concurrent: 10,
+    max_replicas: 8,
+  },
+  {
+    id: 'enterprise',
+    name: 'Enterprise',
+    requests_per_minute: 10_000,
+    requests_per_day: null,
+    max_concurrent: 100,
+    max_replicas: null,
+  },
 ]
 
 export const SetupStep = z.object({

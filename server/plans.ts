@@ -28,6 +28,8 @@ const PlansFile = z.strictObject({
         requests_per_minute: bound,
         requests_per_day: bound,
         max_concurrent: bound,
+        // Files that were written before it was there do not have it.
+        max_replicas: z.int().min(0).nullable().default(null),
       }).strict(),
     )
     .min(1)

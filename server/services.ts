@@ -184,7 +184,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
   const { evaluations } = withEvaluations
   const withDeployments = createDeploymentsFeature(context, { models, inference, downloads, evaluations, usage })
   const { deployments } = withDeployments
-  const withScaling = await createScalingFeature(context, { deployments, inference, models, engine, secrets })
+  const withScaling = await createScalingFeature(context, { deployments, inference, models, plans, engine, secrets })
   const withExports = createExportsFeature(context, { accounts, models, deployments })
   const withWebhooks = createWebhooksFeature(context, { secrets })
   const features: Feature[] = [

@@ -793,6 +793,10 @@ export interface Tier {
   requests_per_minute: number | null
   requests_per_day: number | null
   max_concurrent: number | null
+  /**
+   * Sum of `max_replicas` over the deployments of an account that scale. Null is unlimited.
+   */
+  max_replicas: number | null
 }
 export interface UserUpdateBody {
   name?: DisplayName

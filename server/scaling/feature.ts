@@ -4,6 +4,7 @@ import type { Deployments } from '../deployments/index.ts'
 import type { Context, Feature } from '../feature.ts'
 import type { TunedModels } from '../fine-tuning/index.ts'
 import { createReplicaVerification, type Inference, type OwnReplica } from '../inference/index.ts'
+import type { Plans } from '../plans.ts'
 import type { Secrets } from '../storage/secrets.ts'
 import type { Controller } from './controller.ts'
 import type { Places } from './places.ts'
@@ -15,6 +16,7 @@ interface Needs {
   deployments: Deployments
   inference: Inference
   models: TunedModels
+  plans: Plans
   engine: { yieldsToo(engine: OwnReplica['engine']): () => void }
   secrets: Secrets
 }
@@ -22,7 +24,7 @@ interface Needs {
 /** Replicas of deployments. Nothing of it is loaded before the first deployment scales. */
 export async function createScalingFeature(
   context: Context,
-  { deployments, inference, models, engine, secrets }: Needs,
+  { deployments, inference, models, plans, engine, secrets }: Needs,
 ): Promise<Feature & { close(): Promise<void> }> {
   const { config, db, servers, notifications, metrics, artifacts, dataDir, log, now } = context
   let places: Promise<Places> | undefined
@@ -90,6 +92,7 @@ export async function createScalingFeature(
     db,
     deployments,
     inference,
+    plans,
     controller: loadController,
     running,
     ray: ray?.serving,

@@ -4,10 +4,11 @@ import { replicasMax, type Scaling, ScalingPolicy, type ScalingRequest } from '.
 import { newId } from '../../lib/ids.ts'
 import { createMutex } from '../../lib/mutex.ts'
 import { isoTime } from '../../lib/utc-day.ts'
-import type { Db } from '../db/open.ts'
+import type { Db, Trx } from '../db/open.ts'
 import type { Deployments } from '../deployments/index.ts'
 import { type AccountActor, recordAuditEntry } from '../events/audit.ts'
 import type { Inference } from '../inference/index.ts'
+import type { Plans } from '../plans.ts'
 import type { Controller, Decision, ScaledDeployment } from './controller.ts'
 import type { Places } from './places.ts'
 import { isRay, rayCores, rayGpu } from './ray/instance-types.ts'
@@ -30,6 +31,7 @@ interface Options {
   db: Db
   deployments: Deployments
   inference: Pick<Inference, 'target' | 'aliasesChanged'>
+  plans: Pick<Plans, 'tierOrTightest'>
   controller: () => Promise<Controller>
   /** The controller, if anything scales. */
   running: () => Controller | undefined
@@ -43,7 +45,7 @@ interface Options {
 }
 
 export function createScaling(options: Options): ScalingService {
-  const { db, deployments, inference, controller, running, places, ray, rayGpus, now, log } = options
+  const { db, deployments, inference, plans, controller, running, places, ray, rayGpus, now, log } = options
 
   async function instanceTypes() {
     const classes = await (await places()).classes()
@@ -127,6 +129,33 @@ export function createScaling(options: Options): ScalingService {
     }
   }
 
+  /** Throws an ApiError if the deployments of the account may have more replicas then than its tier allows. */
+  async function assertReplicasLimit(
+    trx: Trx,
+    account_id: string,
+    deployment_id: string,
+    wanted: number,
+  ): Promise<void> {
+    const account = await trx.selectFrom('accounts').select('tier').where('id', '=', account_id).executeTakeFirst()
+    const tier = plans.tierOrTightest(account?.tier ?? '')
+    const max = tier.max_replicas
+    if (max === null) return
+    const mostOf = ({ policy_json }: store.ScalingRow) => ScalingPolicy.parse(JSON.parse(policy_json)).max_replicas
+    const rows = await store.ofAccount(trx, account_id)
+    const own = rows.find((row) => row.deployment_id === deployment_id)
+    // Above a limit that was lowered, the way down is open.
+    if (own && wanted <= mostOf(own)) return
+    const others = rows.filter((row) => row !== own).reduce((sum, row) => sum + mostOf(row), 0)
+    if (others + wanted <= max) return
+    throw new ApiError(
+      'too_many',
+      `'max_replicas' is ${wanted}, and the account's other deployments have ${others}: its tier '${tier.name}' allows ` +
+        `${max} in all, so at most ${Math.max(0, max - others)} here. Lower 'max_replicas', or that of another ` +
+        'deployment, or ask the operator for another tier.',
+      { param: 'scaling.max_replicas', details: { limit: 'max_replicas', max, used: others } },
+    )
+  }
+
   /** Lets the one that the instance type names serve a deployment, and not the other. */
   async function apply(deployment: ScaledDeployment): Promise<void> {
     if (isRay(deployment.instance_type) && ray) {
@@ -198,11 +227,16 @@ export function createScaling(options: Options): ScalingService {
         instance_type: await requireClass(instance_type),
         updated_at: now(),
       }
-      // Before it is stored: a cluster that is away changes nothing.
-      if (isRay(row.instance_type)) await ray!.write(scaled(row, deployment))
+      const assertLimit = (trx: Trx) => assertReplicasLimit(trx, by.account_id, deployment.id, scaling.max_replicas)
+      if (isRay(row.instance_type)) {
+        // Before it is stored: a refused change, or a cluster that is away, changes nothing.
+        await db.transaction().execute(assertLimit)
+        await ray!.write(scaled(row, deployment))
+      }
       await db.transaction().execute(async (trx) => {
         if (!(await trx.selectFrom('deployments').select('id').where('id', '=', deployment.id).executeTakeFirst()))
           throw new ApiError('deployment_not_found', `The deployment '${name}' was deleted in the meantime.`)
+        await assertLimit(trx)
         await store.save(trx, row)
         const details = { name, instance_type: row.instance_type, ...scaling }
         await recordAuditEntry(trx, by, 'scaling.changed', deployment.id, details, now())

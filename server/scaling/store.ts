@@ -16,6 +16,15 @@ export const save = (trx: Trx, row: NewRow<'deployment_scaling'>) =>
     .onConflict((conflict) => conflict.column('deployment_id').doUpdateSet(row))
     .execute()
 
+/** The configurations of an account's deployments. */
+export const ofAccount = (trx: Trx, account_id: string) =>
+  trx
+    .selectFrom('deployment_scaling')
+    .innerJoin('deployments', 'deployments.id', 'deployment_scaling.deployment_id')
+    .selectAll('deployment_scaling')
+    .where('deployments.account_id', '=', account_id)
+    .execute()
+
 /** Removes the configuration and the decisions. */
 export async function remove(trx: Trx, deployment_id: string): Promise<boolean> {
   await trx.deleteFrom('scaling_decisions').where('deployment_id', '=', deployment_id).execute()

@@ -27,6 +27,7 @@ const tier = (
   requests_per_minute,
   requests_per_day,
   max_concurrent,
+  max_replicas: null,
 })
 writeFileSync(
   plansFile,

@@ -63,6 +63,36 @@ test('more replicas than the machine has room for are accepted, and said', async
   assert.fail('no limit was told')
 })
 
+test('the deployments of an account have no more replicas in all than its tier allows, however they ask', async () => {
+  const setTier = (tier: string) =>
+    app.db.transaction().execute((trx) => trx.updateTable('accounts').set({ tier }).execute())
+  const of = (name: string, max_replicas: number) => put({ scaling: { min_replicas: 0, max_replicas } }, name)
+  for (const name of ['one', 'two']) await app.api('POST', '/deployments', { name, model: tiny })
+  assert.equal((await of('tickets', 2)).status, 200)
+  // 8 in all.
+  await setTier('pro')
+  const both = await Promise.all([of('one', 5), of('two', 5)])
+  const refused = both.find(({ status }) => status !== 200)!
+  assert.deepEqual(both.map(({ status }) => status).sort(), [200, 400], JSON.stringify(both.map(({ body }) => body)))
+  const { code, message, details } = refused.body.error
+  assert.equal(code, 'too_many')
+  assert.match(message, /'max_replicas' is 5.*have 7: its tier 'Pro' allows 8 in all, so at most 1 here/)
+  assert.deepEqual(details, { limit: 'max_replicas', max: 8, used: 7 })
+  const [first, second] = both[0] === refused ? ['two', 'one'] : ['one', 'two']
+  assert.equal((await of(second!, 1)).status, 200)
+  // Above a limit that was lowered, a change may only lower.
+  await setTier('free')
+  assert.equal((await of(first!, 6)).status, 400)
+  assert.equal((await of(first!, 4)).status, 200)
+  // What does not scale any more takes nothing of the limit.
+  await app.api('DELETE', '/deployments/two')
+  await app.api('DELETE', '/deployments/one')
+  assert.equal((await of('tickets', 1)).status, 200)
+  assert.equal((await of('tickets', 3)).status, 400)
+  assert.equal((await of('tickets', 2)).status, 200)
+  await setTier('enterprise')
+})
+
 for (const [title, body, message] of [
   [
     'fewer at most than at least',

@@ -36,6 +36,13 @@ export function Tiers() {
               },
               { id: 'day', header: 'A day', align: 'right', from: 'sm', cell: (each) => limit(each.requests_per_day) },
               { id: 'concurrent', header: 'At once', align: 'right', cell: (each) => limit(each.max_concurrent) },
+              {
+                id: 'replicas',
+                header: 'Replicas',
+                align: 'right',
+                from: 'sm',
+                cell: (each) => limit(each.max_replicas),
+              },
             ]}
           />
         )}
