@@ -107,7 +107,7 @@ for (const [title, body, message] of [
   [
     'a class that is not here',
     { scaling, instance_type: 'a100' },
-    /'a100', which this machine does not have. It has: .*cpu/,
+    /'a100', which is not known here. There are: .*cpu/,
   ],
   ['another name', { model: 'other', scaling }, /'other', but this address scales 'tickets'/],
   ['nothing', {}, /scaling/],
