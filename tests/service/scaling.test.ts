@@ -104,11 +104,7 @@ for (const [title, body, message] of [
   ['a duration of a month', { scaling: { ...scaling, scale_down_cooldown: '720h' } }, /at most 24h/],
   ['more than all of a GPU', { scaling: { ...scaling, target_gpu_utilization: 101 } }, /target_gpu_utilization/],
   ['a misspelt field', { scaling: { ...scaling, max_replica: 1 } }, /max_replica/],
-  [
-    'a class that is not here',
-    { scaling, instance_type: 'a100' },
-    /'a100', which is not known here. There are: .*cpu/,
-  ],
+  ['a class that is not here', { scaling, instance_type: 'a100' }, /'a100', which is not known here. There are: .*cpu/],
   ['another name', { model: 'other', scaling }, /'other', but this address scales 'tickets'/],
   ['nothing', {}, /scaling/],
 ] as const)
