@@ -298,8 +298,10 @@ test('a name that is switched is prepared on its replicas first, and answers wit
   assert.equal((await scale('moving', { max_replicas: 1, target_gpu_utilization: 90 })).status, 200)
   const { replicas } = await ready('moving', 1)
   // Between two looks at the processor time of its engine.
-  const busy = await until('its utilization', async () => (await show('moving')).utilization ?? undefined)
-  assert.ok(busy >= 0 && busy <= 1, String(busy))
+  await until('its utilization', async () => {
+    const { utilization } = await show('moving')
+    return utilization !== null && utilization >= 0 && utilization <= 1
+  })
   assert.equal((await chat('moving')).headers.get('x-weights'), weightsOf(first))
   assert.equal((await app.api('PUT', '/deployments/moving', { model: second })).status, 200)
   const answer = await chat('moving')
