@@ -1,5 +1,5 @@
-// Features of pictures: the vectors that a projector makes of them. A picture is encoded once for all requests that show
-// it, and stays cached under the SHA-256 of its bytes.
+// Features of pictures: the vectors that a projector makes of them. A picture is encoded once for all requests that
+// show it, and stays cached under the SHA-256 of its bytes.
 import { createHash } from 'node:crypto'
 import { ApiError } from '../../contract/errors.ts'
 import { abortable } from '../../lib/abortable.ts'

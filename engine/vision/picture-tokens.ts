@@ -1,5 +1,5 @@
-// How prompts and KV caches name the vectors of pictures: by negative numbers, beside the tokens of the vocabulary. Equal
-// numbers stand for the same vector of the same picture, so the prefix cache compares pictures by their content.
+// How prompts and KV caches name the vectors of pictures: by negative numbers, beside the tokens of the vocabulary.
+// Equal numbers stand for the same vector of the same picture, so the prefix cache compares pictures by their content.
 
 /** Token `index` of a picture's part. `advances`: whether the next token has the next position. */
 const pictureToken = (id: number, advances: boolean) => -(2 * id + (advances ? 1 : 0))
@@ -7,8 +7,8 @@ const pictureToken = (id: number, advances: boolean) => -(2 * id + (advances ? 1
 export const isPictureToken = (token: number) => token < 0
 
 /**
- * Tokens of one part, with consecutive ids from `first_id` (1 or more). A part with multimodal rotary positions may take
- * fewer positions than it has tokens; it advances with its first ones.
+ * Tokens of one part, with consecutive ids from `first_id` (1 or more). A part with multimodal rotary positions may
+ * take fewer positions than it has tokens; it advances with its first ones.
  */
 export function pictureTokens(first_id: number, n_tokens: number, n_positions: number): number[] {
   return Array.from({ length: n_tokens }, (_, index) => pictureToken(first_id + index, index < n_positions))
