@@ -308,6 +308,7 @@ test('the service accepts the environment and the upstreams that the chart gives
     assert.equal(config.threads, 2)
     readUpstreams(config.upstreams, env)
   }
+  assert.equal(environment(of('tunery', 'ingress')).TUNERY_CACHE_MB, '5000000', 'not 5e+06')
   const env = environment(of('tunery', 'engines'))
   const upstreams = readUpstreams(env.TUNERY_UPSTREAMS, env)
   assert.deepEqual(

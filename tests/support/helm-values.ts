@@ -59,7 +59,7 @@ export const serviceValues: Record<string, object> = {
   keda: { ...external, autoscaling: { kind: 'keda', minReplicas: 3, maxReplicas: 9 } },
   ingress: {
     ingress: { enabled: true, className: 'nginx', host: 'llm.example.com', tlsSecret: 'tls' },
-    server: { settings: { TUNERY_TRUSTED_PROXIES: '10.0.0.0/8', TUNERY_LOG_LEVEL: 'info' } },
+    server: { settings: { TUNERY_TRUSTED_PROXIES: '10.0.0.0/8', TUNERY_LOG_LEVEL: 'info', TUNERY_CACHE_MB: 5000000 } },
   },
   'ingress of a load balancer': {
     ingress: {

@@ -87,9 +87,9 @@ runtimeClassName: {{ . }}
 {{/* Pod and container of Pod Security 'restricted'. The argument is the user's id, which owns the volumes too. */}}
 {{- define "tunery.podSecurity" -}}
 runAsNonRoot: true
-runAsUser: {{ . }}
-runAsGroup: {{ . }}
-fsGroup: {{ . }}
+runAsUser: {{ int64 . }}
+runAsGroup: {{ int64 . }}
+fsGroup: {{ int64 . }}
 fsGroupChangePolicy: OnRootMismatch
 seccompProfile:
   type: RuntimeDefault
@@ -187,3 +187,8 @@ http://{{ include "tunery.fullname" . }}-ray-head-svc:8265
 {{ .Values.ray.external.address }}
 {{- end -}}
 {{- end -}}
+
+{{/* A value as text. Helm reads numbers as floats, which print from 1,000,000 up as 1e+06. */}}
+{{- define "tunery.text" -}}
+{{- if and (kindIs "float64" .) (eq (float64 (int64 .)) .) }}{{ int64 . }}{{ else }}{{ toString . }}{{ end }}
+{{- end }}

@@ -4,7 +4,7 @@
 {{- $fullname := include "tunery.fullname" . -}}
 {{- range $name, $value := $v.server.settings }}
 - name: {{ $name }}
-  value: {{ $value | toString | quote }}
+  value: {{ include "tunery.text" $value | quote }}
 {{- end }}
 - name: POD_NAME
   valueFrom:
