@@ -2,6 +2,7 @@
 import { createHash } from 'node:crypto'
 import { globSync, readFileSync } from 'node:fs'
 import path from 'node:path'
+import { engineSources } from '../../lib/engine-folders.ts'
 import { root } from '../../lib/root.ts'
 import { type Application, ownPrefix, routeOf } from './applications.ts'
 import { autoscalingConfig, type ReplicaPolicy } from './autoscaling-config.ts'
@@ -73,8 +74,6 @@ export function engineApplication({ id, working_dir, policy, ...app }: EngineApp
   }
 }
 
-const engineSources = '{engine,lib,contract,telemetry}/**/*.ts'
-
 /** The npm packages that the engine's files import when it starts. */
 function enginePackages(): string[] {
   const sources = globSync(engineSources, { cwd: root }).map((file) => readFileSync(path.join(root, file), 'utf8'))
@@ -113,13 +112,13 @@ export function packEngine(): Promise<CodePackage> {
   return packFolders([
     {
       folder: root,
-      patterns: [engineSources, 'lib/*.mjs', 'engine/ray/*.py', 'package.json'],
+      patterns: [engineSources, 'engine/ray/*.py', 'package.json'],
       to: '',
     },
     { folder: path.join(root, '.local/llama/lib'), patterns: ['*.so'], to: '.local/llama/lib' },
     ...packages.map((name) => ({
       folder: path.join(root, 'node_modules', name),
-      patterns: ['**/*.{js,cjs,mjs,json,node,wasm}'],
+      patterns: ['**/*.{js,cjs,mjs,json,node,wasm}', '**/*.so*'],
       to: `node_modules/${name}`,
     })),
   ])

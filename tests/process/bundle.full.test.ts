@@ -120,6 +120,7 @@ test('the image contains only what serves the model: no key, no settings, no oth
     'model',
     'node_modules',
     'package.json',
+    'pictures',
     'start.mjs',
     'telemetry',
   ])

@@ -3,6 +3,7 @@ import assert from 'node:assert/strict'
 import { globSync, readFileSync } from 'node:fs'
 import path from 'node:path'
 import { test } from 'node:test'
+import { engineFolders } from '../../lib/engine-folders.ts'
 import { root } from '../../lib/root.ts'
 
 interface Room {
@@ -102,6 +103,13 @@ const features = rooms
     rooms.findIndex(({ prefix }) => prefix === 'server/limits/'),
     rooms.findIndex(({ prefix }) => prefix === 'server/webhooks/') + 1,
   )
+
+test('the engine imports nothing from outside of the folders that bundles, images and clusters take', () => {
+  const isTaken = (file: string) => engineFolders.some((folder) => file.startsWith(`${folder}/`))
+  forbid('lib/engine-folders.ts', (file, to) => isTaken(file) && isOurs(to) && !isTaken(to))
+  const dockerfile = readFileSync(path.join(root, 'deploy/Dockerfile.model'), 'utf8')
+  for (const folder of engineFolders) assert.ok(dockerfile.includes(`\nCOPY ${folder} ./${folder}\n`), folder)
+})
 
 test('a feature is imported through its index.ts; services.ts creates it, and a backup reads its owned files', () => {
   forbid('features', (file, to) => {

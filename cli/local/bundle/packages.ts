@@ -2,10 +2,8 @@
 // lockfile, and the engine's native library as npm packages.
 import { globSync, readFileSync } from 'node:fs'
 import path from 'node:path'
+import { engineSources } from '../../../lib/engine-folders.ts'
 import { root } from '../../../lib/root.ts'
-
-/** The source folders that the engine needs. */
-export const folders = ['contract', 'lib', 'telemetry', 'engine'] as const
 
 interface LockedPackage {
   version: string
@@ -62,7 +60,7 @@ export function enginePackages(gpu: 'none' | 'cuda') {
 /** The npm packages that the engine's files import. */
 function importedPackages(): string[] {
   const names = new Set<string>()
-  for (const file of globSync(`{${folders.join()}}/**/*.ts`, { cwd: root }))
+  for (const file of globSync(engineSources, { cwd: root }))
     for (const [, name] of readFileSync(path.join(root, file), 'utf8').matchAll(
       /(?:from|import\(|require\.resolve\()\s*'([^'.][^']*)'/g,
     ))

@@ -3,10 +3,11 @@ import { createHash } from 'node:crypto'
 import { constants, createReadStream, globSync } from 'node:fs'
 import { chmod, copyFile, cp, mkdir, open, readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
 import path from 'node:path'
+import { engineSources } from '../../../lib/engine-folders.ts'
 import { root } from '../../../lib/root.ts'
 import { UsageError } from '../../support/errors.ts'
 import { writeChart } from './chart.ts'
-import { enginePackages, folders } from './packages.ts'
+import { enginePackages } from './packages.ts'
 
 export interface NamedFile {
   name: string
@@ -101,8 +102,7 @@ async function assertEmpty(out: string): Promise<void> {
 }
 
 async function copyEngine(part: string, gpu: BundleOptions['gpu']): Promise<void> {
-  for (const file of globSync(`{${folders.join()}}/**/*.ts`, { cwd: root }))
-    await cp(path.join(root, file), path.join(part, file))
+  for (const file of globSync(engineSources, { cwd: root })) await cp(path.join(root, file), path.join(part, file))
   for (const file of ['LICENSE', '.npmrc']) await copyFile(path.join(root, file), path.join(part, file))
   const { manifest, lockfile } = enginePackages(gpu)
   await writeJson(part, 'package.json', manifest)
