@@ -35,6 +35,19 @@ export async function hashFile(file: string): Promise<string> {
   return hash.digest('hex')
 }
 
+/** Returns a function that hashes files and remembers the hash while a file's size and time of change stay the same. */
+export function createFileHashes(): (file: string) => Promise<StoredFile> {
+  const known = new Map<string, Promise<string>>()
+  return async (file) => {
+    const { size, mtimeMs } = await stat(file)
+    const key = `${file}\0${size}\0${mtimeMs}`
+    const found = known.get(key) ?? hashFile(file)
+    known.set(key, found)
+    found.catch(() => known.delete(key))
+    return { sha256: await found, size_bytes: size }
+  }
+}
+
 /** Streams `source` durably to `file`. `onChunk` gets each chunk and may throw. A failure leaves nothing behind. */
 export async function storeStream(
   source: NodeJS.ReadableStream,

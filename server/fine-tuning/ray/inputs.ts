@@ -1,7 +1,7 @@
 // What a run in a cluster needs from this machine: its spec, with paths relative to its own folder, and its files.
-import { readdir, stat } from 'node:fs/promises'
+import { readdir } from 'node:fs/promises'
 import path from 'node:path'
-import { hashFile } from '../../storage/durable-files.ts'
+import { createFileHashes } from '../../storage/durable-files.ts'
 import { jobSpec } from '../spec.ts'
 import type { JobRow } from '../store.ts'
 import type { FineTuningWork } from '../work.ts'
@@ -30,19 +30,6 @@ type Spec = {
   dataset: Located
   evaluation: { dataset: Located | undefined | null }
   resume_from: (Located & { step: number })[]
-}
-
-/** The hash of a file that does not change while its size and time stay. */
-function createFileHashes(): (file: string) => Promise<{ sha256: string; size_bytes: number }> {
-  const known = new Map<string, Promise<string>>()
-  return async (file) => {
-    const { size, mtimeMs } = await stat(file)
-    const key = `${file}\0${size}\0${mtimeMs}`
-    const found = known.get(key) ?? hashFile(file)
-    known.set(key, found)
-    found.catch(() => known.delete(key))
-    return { sha256: await found, size_bytes: size }
-  }
 }
 
 export function createRunInputs(

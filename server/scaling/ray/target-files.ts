@@ -1,13 +1,13 @@
 // The files of a model that replicas in the cluster fetch, each with the hash that it must have.
 import { createHash } from 'node:crypto'
-import { readdir, readFile, stat } from 'node:fs/promises'
+import { readdir, readFile } from 'node:fs/promises'
 import path from 'node:path'
 import { z } from 'zod'
 import { ApiError } from '../../../contract/errors.ts'
 import { modelFiles, type TunedModels } from '../../fine-tuning/index.ts'
 import type { Target } from '../../inference/index.ts'
 import type { VllmFile } from '../../ray/vllm-application.ts'
-import { hashFile } from '../../storage/durable-files.ts'
+import { createFileHashes } from '../../storage/durable-files.ts'
 import type { Artifacts } from '../../storage/objects/index.ts'
 
 /** A file that our engine loads. */
@@ -43,16 +43,7 @@ interface Needs {
 }
 
 export function createTargetFiles({ models, artifacts, models_dir }: Needs): TargetFiles {
-  const known = new Map<string, Promise<string>>()
-
-  async function hashed(file: string): Promise<{ sha256: string; size_bytes: number }> {
-    const { size, mtimeMs } = await stat(file)
-    const stamp = `${file}\0${size}\0${mtimeMs}`
-    const hash = known.get(stamp) ?? hashFile(file)
-    known.set(stamp, hash)
-    hash.catch(() => known.delete(stamp))
-    return { sha256: await hash, size_bytes: size }
-  }
+  const hashed = createFileHashes()
 
   const fileOf = async ({ id, gguf }: { id: string; gguf: string }): Promise<TargetFile> => ({
     id,
