@@ -137,15 +137,15 @@ export function requirePermission(
     )
 }
 
+/** The token of the header `Authorization: Bearer <token>`. */
+export const bearerToken = ({ headers }: FastifyRequest): string | undefined =>
+  /^\s*bearer\s+(\S+)\s*$/i.exec(headers.authorization ?? '')?.[1]
+
 /** The key of a request, or the error to answer if it has none. */
-function keyIn({ headers }: FastifyRequest): string | ApiError {
-  const header = headers.authorization
-  if (!header)
+function keyIn(request: FastifyRequest): string | ApiError {
+  if (!request.headers.authorization)
     return new ApiError('invalid_api_key', 'No API key was given. Send the header `Authorization: Bearer <key>`.')
-  return (
-    /^\s*bearer\s+(\S+)\s*$/i.exec(header)?.[1] ??
-    new ApiError('invalid_api_key', 'The Authorization header must be `Bearer <key>`.')
-  )
+  return bearerToken(request) ?? new ApiError('invalid_api_key', 'The Authorization header must be `Bearer <key>`.')
 }
 
 /**

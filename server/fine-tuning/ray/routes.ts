@@ -6,6 +6,7 @@ import path from 'node:path'
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { z } from 'zod'
 import { newId } from '../../../lib/ids.ts'
+import { bearerToken } from '../../http/auth.ts'
 import { requireFreeDisk, storeStream } from '../../storage/durable-files.ts'
 import { type Secrets, sameSecret } from '../../storage/secrets.ts'
 import { runDir } from '../artifacts.ts'
@@ -65,7 +66,7 @@ export function runRoutes(app: FastifyInstance, { work, secrets, min_free_mb, de
   /** Refuses a request whose token is not that of the run in its address. */
   async function authenticate(request: FastifyRequest, reply: FastifyReply) {
     const { job: job_id, attempt } = request.params as Params
-    const token = /^Bearer (\S+)$/.exec(request.headers.authorization ?? '')?.[1] ?? ''
+    const token = bearerToken(request) ?? ''
     const run = /^\d{1,9}$/.test(attempt) ? await runs.find(db, job_id, Number(attempt)) : undefined
     if (!run || !sameSecret(token, secrets.decrypt(run.token_encrypted, tokenContext(job_id, run.attempt))))
       return refuse(reply, 401, 'This is not the token of a run.')

@@ -4,6 +4,7 @@ import { createReadStream } from 'node:fs'
 import { stat } from 'node:fs/promises'
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { z } from 'zod'
+import { bearerToken } from '../../http/auth.ts'
 import type { ProbeCheck, Target } from '../../inference/index.ts'
 import type { Artifacts } from '../../storage/objects/index.ts'
 import { sameSecret } from '../../storage/secrets.ts'
@@ -29,7 +30,7 @@ export function replicaRoutes(app: FastifyInstance, { applications, targetOf, fi
   /** Before the body is read. */
   async function requireToken(request: FastifyRequest, reply: FastifyReply) {
     const { deployment, model } = request.params as Params
-    const token = /^Bearer (\S+)$/.exec(request.headers.authorization ?? '')?.[1] ?? ''
+    const token = bearerToken(request) ?? ''
     if (!sameSecret(token, applications.filesToken(deployment, model)))
       return refuse(reply, 401, 'This is not the token of a replica.')
   }
