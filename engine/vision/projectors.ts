@@ -1,14 +1,12 @@
 // Projector files of vision models, loaded beside their language model.
 import { isAbsolute } from 'node:path'
+import { microBatchTokensMax } from '../llama/context.ts'
 import type { Library } from '../llama/library.ts'
 import type { Model } from '../llama/model.ts'
 import type { PicturePart } from '../llama/mtmd.ts'
 import type { Encoder } from './encoder.ts'
 
 export type LoadedProjector = { id: number; path: string; vector_length: number; is_non_causal: boolean }
-
-/** Vectors that attend to each other must fit into one micro-batch of the engine. */
-const nonCausalTokensMax = 512
 
 export type Projectors = {
   /** Throws an Error for the user: not a projector, or one of another model. */
@@ -54,8 +52,9 @@ function problemOf({ vocab }: Model, parts: readonly PicturePart[], is_non_causa
       return 'the model has no tokens for the marks that it sets around a picture: it belongs to another model'
     if (part.kind === 'vectors' && part.n_positions > part.n_tokens)
       return 'it gives a picture more positions than tokens'
-    if (part.kind === 'vectors' && is_non_causal && part.n_tokens > nonCausalTokensMax)
-      return `it makes ${part.n_tokens} vectors at once; this engine takes ${nonCausalTokensMax}`
+    // Vectors that attend to each other must be in one micro-batch.
+    if (part.kind === 'vectors' && is_non_causal && part.n_tokens > microBatchTokensMax)
+      return `it makes ${part.n_tokens} vectors at once; this engine takes ${microBatchTokensMax}`
   }
   return null
 }
