@@ -163,7 +163,7 @@ async function runHere(
       onStarted: (pid) =>
         work.cores.watch(pid, (slowdown) => writes.add((trx) => recordSlowdown(trx, job.id, slowdown, work.now()))),
       signal: AbortSignal.any([stopping, stopRequested, writes.failed]),
-      onEvent: (event) => onEvent(event),
+      onEvent,
     }),
   )
   if (isCancelled(stopRequested)) return endCancelled(work, claim, job, observer)
