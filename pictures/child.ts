@@ -5,10 +5,11 @@ import type {
   DecodedPicture,
   DecodeRequest,
   DecodeResponse,
+  DecodeResults,
   NormalizedPicture,
   PictureSize,
 } from './decoder-messages.ts'
-import { type PictureFormat, picturePixelsMax, readHeader } from './formats.ts'
+import { picturePixelsMax, readHeader } from './formats.ts'
 
 dieWithParent()
 sharp.cache(false)
@@ -38,33 +39,39 @@ async function decode(file: Uint8Array): Promise<DecodedPicture> {
   return { width: info.width, height: info.height, rgb: data }
 }
 
+const metadataOf = (file: Uint8Array) => sharp(file, { limitInputPixels: picturePixelsMax }).metadata()
+
+/** Formats of kept pictures, and how one is written anew. */
+const encoders = {
+  jpeg: (picture: Sharp) => picture.jpeg({ quality: 95, chromaSubsampling: '4:4:4' }),
+  webp: (picture: Sharp) => picture.webp({ quality: 95 }),
+  png: (picture: Sharp) => picture.png(),
+}
+
 async function normalize(file: Uint8Array): Promise<NormalizedPicture> {
   const { format } = readHeader(Buffer.from(file.buffer, file.byteOffset, file.length))
-  const about = await sharp(file, { limitInputPixels: picturePixelsMax }).metadata()
+  const about = await metadataOf(file)
   const hasMore = about.exif || about.icc || about.iptc || about.xmp || about.comments || (about.pages ?? 1) > 1
-  const plain =
-    !hasMore && (about.orientation ?? 1) === 1 && (format === 'jpeg' || format === 'png' || format === 'webp')
-  if (plain) {
+  if (!hasMore && (about.orientation ?? 1) === 1 && format !== 'gif') {
     const { width, height } = await decode(file)
     return { width, height, format, file, same: true }
   }
-  const picture = open(file).toColourspace('srgb')
-  const kept: PictureFormat = format === 'jpeg' || format === 'webp' ? format : 'png'
-  const { data, info } = await (kept === 'jpeg'
-    ? picture.jpeg({ quality: 95, chromaSubsampling: '4:4:4' })
-    : kept === 'webp'
-      ? picture.webp({ quality: 95 })
-      : picture.png()
-  ).toBuffer({ resolveWithObject: true })
+  const kept = format === 'gif' ? 'png' : format
+  const picture = encoders[kept](open(file).toColourspace('srgb'))
+  const { data, info } = await picture.toBuffer({ resolveWithObject: true })
   return { width: info.width, height: info.height, format: kept, file: data, same: false }
 }
 
 async function measure(file: Uint8Array): Promise<PictureSize> {
-  const { width, height } = (await sharp(file, { limitInputPixels: picturePixelsMax }).metadata()).autoOrient
+  const { width, height } = (await metadataOf(file)).autoOrient
   return { width, height }
 }
 
-const works = { measure, decode, normalize }
+const works: { [Work in keyof DecodeResults]: (file: Uint8Array) => Promise<DecodeResults[Work]> } = {
+  measure,
+  decode,
+  normalize,
+}
 
 process.on('message', async ({ id, work, file }: DecodeRequest) => {
   const answer = (response: DecodeResponse) => process.send!(response)

@@ -1,9 +1,16 @@
 // What a decoder and its child process tell each other.
 import type { PictureFormat } from './formats.ts'
 
+/** What the child does with a picture, and what comes of it. */
+export interface DecodeResults {
+  measure: PictureSize
+  decode: DecodedPicture
+  normalize: NormalizedPicture
+}
+
 export interface DecodeRequest {
   id: number
-  work: 'measure' | 'decode' | 'normalize'
+  work: keyof DecodeResults
   file: Uint8Array
 }
 
@@ -29,7 +36,4 @@ export interface NormalizedPicture {
   same: boolean
 }
 
-export type DecodeResponse = { id: number } & (
-  | { result: PictureSize | DecodedPicture | NormalizedPicture }
-  | { refused: string }
-)
+export type DecodeResponse = { id: number } & ({ result: DecodeResults[keyof DecodeResults] } | { refused: string })

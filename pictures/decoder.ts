@@ -8,6 +8,7 @@ import type {
   DecodedPicture,
   DecodeRequest,
   DecodeResponse,
+  DecodeResults,
   NormalizedPicture,
   PictureSize,
 } from './decoder-messages.ts'
@@ -68,7 +69,7 @@ export function createPictureDecoder({
     child = undefined
   }
 
-  const work = (kind: DecodeRequest['work'], file: Buffer, signal: AbortSignal | undefined) =>
+  const perform = <Work extends keyof DecodeResults>(work: Work, file: Buffer, signal: AbortSignal | undefined) =>
     inTurn(async () => {
       signal?.throwIfAborted()
       clearTimeout(idle)
@@ -91,7 +92,7 @@ export function createPictureDecoder({
       const onMessage = (message: DecodeResponse) => message.id === id && resolve(message)
       process.once('exit', onEnd).on('message', onMessage)
       signal?.addEventListener('abort', onAbort, { once: true })
-      process.send({ id, work: kind, file } satisfies DecodeRequest, (error) => error && onEnd())
+      process.send({ id, work, file } satisfies DecodeRequest, (error) => error && onEnd())
       const response = await promise.finally(() => {
         clearTimeout(slow)
         clearInterval(watch)
@@ -100,22 +101,21 @@ export function createPictureDecoder({
       })
       idle = setTimeout(end, idle_ms).unref()
       if ('refused' in response) throw new PictureError(`The picture cannot be decoded: ${response.refused}.`)
-      return response.result
+      return response.result as DecodeResults[Work]
     })
 
+  const works =
+    <Work extends keyof DecodeResults>(work: Work) =>
+    async (file: Buffer, signal?: AbortSignal) => {
+      // What its header rules out costs no turn in the child.
+      readHeader(file)
+      return await perform(work, file, signal)
+    }
+
   return {
-    async measure(file, signal) {
-      readHeader(file)
-      return (await work('measure', file, signal)) as PictureSize
-    },
-    async decode(file, signal) {
-      readHeader(file)
-      return (await work('decode', file, signal)) as DecodedPicture
-    },
-    async normalize(file, signal) {
-      readHeader(file)
-      return (await work('normalize', file, signal)) as NormalizedPicture
-    },
+    measure: works('measure'),
+    decode: works('decode'),
+    normalize: works('normalize'),
     close() {
       clearTimeout(idle)
       end()
