@@ -7,16 +7,18 @@ the weights that were asked for, and gives the probabilities that the trainer ke
 import asyncio
 import contextlib
 import hashlib
-import hmac
 import os
 import shutil
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import aiohttp
 from ray import serve
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from engine.ray.verification import WRONG_TOKEN, has_token, require_trained_answers
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 120
@@ -95,19 +97,22 @@ class Engine:
             await self._compare(model)
 
     async def _compare(self, model: str) -> None:
-        """What the engine makes of the rows of the training must be what the trainer made of them."""
         headers = {"authorization": f"Bearer {self._files_token}"}
         timeout = aiohttp.ClientTimeout(total=60)
         async with aiohttp.ClientSession(headers=headers, timeout=timeout, raise_for_status=True) as session:
-            async with session.get(f"{self._service_url}/probe") as answer:
-                rows = (await answer.json())["rows"]
-            if not rows:
-                return
-            scores = {"tuned": await self._score(model, rows), "origin": await self._score(self._base["name"], rows)}
-            async with session.post(f"{self._service_url}/scores", json=scores) as answer:
-                problem = (await answer.json())["problem"]
-        if problem:
-            raise RuntimeError(f"the engine does not answer as the model does. {problem}")
+
+            async def ask(method: str, path: str, body: dict | None = None) -> dict:
+                async with session.request(method, f"{self._service_url}/{path}", json=body) as answer:
+                    return await answer.json()
+
+            await require_trained_answers(
+                "the engine",
+                tuned=model,
+                origin=self._base["name"],
+                score=self._score,
+                get=partial(ask, "GET"),
+                post=partial(ask, "POST"),
+            )
 
     async def _score(self, model: str, rows: list[dict]) -> list[dict]:
         async with self._session.post("/internal/score", json={"model": model, "rows": rows}) as answer:
@@ -144,9 +149,8 @@ class Engine:
             raise RuntimeError(f"the engine ended with status {self._process.returncode}")
 
     async def __call__(self, request: Request) -> Response:
-        token = request.headers.get("authorization", "").removeprefix("Bearer ")
-        if not hmac.compare_digest(hashlib.sha256(token.encode()).hexdigest(), self._token_sha256):
-            return JSONResponse({"error": {"message": "This is not the token of this deployment."}}, 401)
+        if not has_token(request.headers, self._token_sha256):
+            return JSONResponse({"error": {"message": WRONG_TOKEN}}, 401)
         await self._ready()
         headers = {name: value for name, value in request.headers.items() if name not in HOP_HEADERS}
         try:

@@ -7,9 +7,9 @@ vLLM gives the probabilities that the trainer kept.
 import asyncio
 import contextlib
 import hashlib
-import hmac
 import os
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from fastapi import Depends, HTTPException, Request
@@ -20,6 +20,7 @@ from ray.serve.llm.ingress import OpenAiIngress, make_fastapi_ingress
 from ray.serve.llm.openai_api_models import ChatCompletionRequest, CompletionRequest
 from starlette.responses import Response
 
+from engine.ray.verification import WRONG_TOKEN, has_token, require_trained_answers
 from trainer.remote.inputs import fetch
 from trainer.remote.run import run_folder
 from trainer.remote.service import Service
@@ -61,7 +62,14 @@ class VerifiedServer(LLMServer):
             await super().__init__(described(config, folder / "base"), model_downloader=lambda **_: adapter)
             if adapter:
                 await self.engine.resolve_lora(adapter)
-            await self._verify(ADAPTER if adapter else BASE)
+            await require_trained_answers(
+                "vLLM",
+                tuned=ADAPTER if adapter else BASE,
+                origin=BASE,
+                score=self._score,
+                get=partial(asyncio.to_thread, self._service.get),
+                post=partial(asyncio.to_thread, self._service.post),
+            )
             # vLLM may read the files again.
             self._kept = kept.pop_all()
 
@@ -80,16 +88,6 @@ class VerifiedServer(LLMServer):
                 if hashlib.file_digest(source, "sha256").hexdigest() != file["sha256"]:
                     (cache / file["sha256"]).unlink(missing_ok=True)
                     raise RuntimeError(f"{file['path']} has another hash than the model's")
-
-    async def _verify(self, model: str) -> None:
-        """What vLLM makes of the rows of the training must be what the trainer made of them."""
-        rows = (await asyncio.to_thread(self._service.get, "probe"))["rows"]
-        if not rows:
-            return
-        scores = {"tuned": await self._score(model, rows), "origin": await self._score(BASE, rows)}
-        judged = await asyncio.to_thread(self._service.post, "scores", scores)
-        if judged["problem"]:
-            raise RuntimeError(f"vLLM does not answer as the model does. {judged['problem']}")
 
     async def _score(self, model: str, rows: list[dict]) -> list[dict]:
         """The log-probability of each target, of one row after the other."""
@@ -137,9 +135,8 @@ def build(args: dict):
     token_sha256 = args["token_sha256"]
 
     def require_token(request: Request) -> None:
-        token = request.headers.get("authorization", "").removeprefix("Bearer ")
-        if not hmac.compare_digest(hashlib.sha256(token.encode()).hexdigest(), token_sha256):
-            raise HTTPException(401, "This is not the token of this deployment.")
+        if not has_token(request.headers, token_sha256):
+            raise HTTPException(401, WRONG_TOKEN)
 
     server = build_llm_deployment(
         described(args["config"]),
