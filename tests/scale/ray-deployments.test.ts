@@ -2,53 +2,31 @@
 // the name, the head of the cluster killed and started anew, and somebody else's application beside ours.
 import assert from 'node:assert/strict'
 import { createHash } from 'node:crypto'
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import os from 'node:os'
+import { readFileSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
 import OpenAI from 'openai'
-import { createServe, type Serve } from '../../server/ray/applications.ts'
-import { createRayClient, type RayClient } from '../../server/ray/client.ts'
-import { createPackageUpload, packFolders } from '../../server/ray/package.ts'
-import { createWriterLock } from '../../server/ray/writer-lock.ts'
 import { until } from '../support/client.ts'
-import { freeServePort, type RayCluster, rayTest, startRay } from '../support/ray.ts'
-import { startApp, type TestApp } from '../support/service.ts'
+import { rayTest } from '../support/ray.ts'
+import type { TestApp } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
+import { question, type RayService, startRayService } from './support/ray-service.ts'
 
-const scratch = mkdtempSync(path.join(os.tmpdir(), 'tunery-serve-'))
 const engines = /engine\/main\.ts/
-let cluster: RayCluster
-let ray: RayClient
-let serve: Serve
+let service: RayService
+let cluster: RayService['cluster']
 let app: TestApp
 let model: string
-let port: number
 
 before(async () => {
   if (rayTest.skip) return
-  cluster = await startRay({ head_cpus: 4 })
-  await cluster.startHead()
-  ray = createRayClient(cluster.url, undefined)
-  port = await freeServePort()
-  serve = createServe(ray, createWriterLock(undefined), {
-    http: { host: '0.0.0.0', port },
-    proxy_location: 'EveryNode',
+  service = await startRayService({
+    ray: { head_cpus: 4 },
+    settings: { TUNERY_RAY_NODE: process.execPath, TUNERY_REPLICA_CORES: '1' },
   })
-  app = await startApp({
-    TUNERY_RAY_ADDRESS: cluster.url,
-    TUNERY_RAY_SERVE_PORT: String(port),
-    TUNERY_RAY_NODE: process.execPath,
-    TUNERY_REPLICA_CORES: '1',
-    TUNERY_LOG_LEVEL: process.env.TEST_LOG ?? 'silent',
-  })
-  model = await app.colourModel()
+  ;({ cluster, app, model } = service)
 })
-after(async () => {
-  await app?.stop()
-  await cluster?.stop()
-  rmSync(scratch, { recursive: true, force: true })
-})
+after(() => service?.stop())
 
 const scaling = (more: object = {}) => ({
   instance_type: 'ray',
@@ -56,72 +34,18 @@ const scaling = (more: object = {}) => ({
 })
 const put = (body: object, name = 'colours') => app.api('PUT', `/deployments/${name}/scaling`, body)
 const get = async () => (await app.api('GET', '/deployments/colours/scaling')).body
-const question = (model: string) => ({
-  model,
-  messages: [{ role: 'user' as const, content: 'code of red?' }],
-  temperature: 0,
-  max_tokens: 24,
-})
-const ask = (name: string) =>
-  fetch(`${app.url}/chat/completions`, {
-    method: 'POST',
-    headers: { authorization: `Bearer ${app.key}`, 'content-type': 'application/json' },
-    body: JSON.stringify(question(name)),
-  })
-const answer = async (name: string) => {
-  const response = await ask(name)
-  const body = (await response.json()) as { model: string; choices: { message: { content: string } }[] }
-  return {
-    status: response.status,
-    text: body.choices?.[0]?.message.content,
-    weights: response.headers.get('x-weights'),
-    timing: response.headers.get('server-timing') ?? '',
-    body,
-  }
-}
-const ours = async () => [...(await serve.own()).keys()]
-
-/** The code of somebody else's application, which no change of ours may touch. */
-async function theirPackage(): Promise<string> {
-  mkdirSync(path.join(scratch, 'theirs'), { recursive: true })
-  writeFileSync(
-    path.join(scratch, 'theirs/hello.py'),
-    'from ray import serve\n\n@serve.deployment(ray_actor_options={"num_cpus": 0})\nclass Hello:\n' +
-      '    async def __call__(self, request):\n        return "hello"\n\napp = Hello.bind()\n',
-  )
-  return createPackageUpload(ray, () =>
-    packFolders([{ folder: path.join(scratch, 'theirs'), patterns: ['*.py'], to: '' }]),
-  )()
-}
-const theirApplication = (working_dir: string) => ({
-  name: 'theirs',
-  route_prefix: '/theirs',
-  import_path: 'hello:app',
-  runtime_env: { working_dir },
-})
-const theirs = () =>
-  fetch(`http://127.0.0.1:${port}/theirs`).then(
-    (answer) => answer.text(),
-    () => undefined,
-  )
-
 test(
   'a deployment on Ray answers with its own weights, in pieces too, and shows what Serve says',
   rayTest,
   async () => {
-    await ray.putApplications({
-      proxy_location: 'EveryNode',
-      http_options: { host: '0.0.0.0', port },
-      applications: [theirApplication(await theirPackage())],
-    })
-    await until('their application to answer', async () => (await theirs()) === 'hello')
+    await service.addTheirs()
     assert.equal((await app.api('POST', '/deployments', { name: 'colours', model })).status, 201)
-    const here = await answer('colours')
+    const here = await service.ask('colours')
     assert.equal(here.status, 200, JSON.stringify(here.body))
     const set = await put(scaling())
     assert.equal(set.status, 200, JSON.stringify(set.body))
     assert.ok(set.body.instance_types.some((each: { name: string }) => each.name === 'ray'))
-    const there = await answer('colours')
+    const there = await service.ask('colours')
     assert.equal(there.status, 200, JSON.stringify(there.body))
     assert.equal(there.text, here.text)
     assert.match(there.weights!, new RegExp(`; adapter=${model} sha256:`))
@@ -142,10 +66,10 @@ test(
       const shown = await get()
       return shown.replicas.ready === 1 && shown.replicas.desired === 1 && shown.decisions[0]?.to === 1
     })
-    assert.equal(await theirs(), 'hello')
-    const [name] = await ours()
+    assert.equal(await service.theirs(), 'hello')
+    const [name] = await service.ours()
     assert.equal(
-      (await fetch(`http://127.0.0.1:${port}/${name}/v1/models`)).status,
+      (await fetch(`http://127.0.0.1:${service.port}/${name}/v1/models`)).status,
       401,
       'the gateway is the only door',
     )
@@ -153,7 +77,7 @@ test(
 )
 
 test('files of models are for replicas alone', rayTest, async () => {
-  const { config } = [...(await serve.own()).values()][0]!
+  const { config } = [...(await service.serve.own()).values()][0]!
   const args = config!.args as { base: { url: string; sha256: string }; files_token: string }
   const status = async (url: string, token: string) =>
     (await fetch(url, { headers: { authorization: `Bearer ${token}` } })).status
@@ -172,7 +96,7 @@ test('another model for the name: each answer is of the one or the other, none f
   const seen = new Set<string>()
   const asking = (async () => {
     while (!switched) {
-      const { status, weights, body } = await answer('colours')
+      const { status, weights, body } = await service.ask('colours')
       assert.equal(status, 200, JSON.stringify(body))
       seen.add(weights!)
     }
@@ -181,16 +105,16 @@ test('another model for the name: each answer is of the one or the other, none f
   switched = true
   await asking
   assert.equal(changed.status, 200, JSON.stringify(changed.body))
-  const { weights } = await answer('colours')
+  const { weights } = await service.ask('colours')
   assert.doesNotMatch(weights!, /adapter/)
   assert.ok(
     [...seen].every((each) => each.includes(`adapter=${model}`) || each === weights),
     [...seen].join(' | '),
   )
-  await until('the former application to be removed', async () => (await ours()).length === 1)
+  await until('the former application to be removed', async () => (await service.ours()).length === 1)
   assert.equal((await app.api('PUT', '/deployments/colours', { model })).status, 200)
-  assert.match((await answer('colours')).weights!, /adapter/)
-  await until('the former application to be removed', async () => (await ours()).length === 1)
+  assert.match((await service.ask('colours')).weights!, /adapter/)
+  await until('the former application to be removed', async () => (await service.ours()).length === 1)
 })
 
 test('to zero without requests, and back with the first', rayTest, async () => {
@@ -199,7 +123,7 @@ test('to zero without requests, and back with the first', rayTest, async () => {
     const { replicas } = await get()
     return replicas.items.length === 0 && cluster.processes(engines).length === 0
   })
-  const back = await answer('colours')
+  const back = await service.ask('colours')
   assert.equal(back.status, 200, JSON.stringify(back.body))
   assert.match(back.weights!, /adapter/)
   assert.equal((await put(scaling())).status, 200)
@@ -213,19 +137,19 @@ test(
     const refused = await put(scaling({ max_replicas: 3 }))
     assert.equal(refused.status, 503, JSON.stringify(refused.body))
     assert.match(refused.body.error.message, /TUNERY_RAY_ADDRESS.*Try again/)
-    const away = await answer('colours')
+    const away = await service.ask('colours')
     assert.equal(away.status, 503)
     assert.match(JSON.stringify(away.body), /Ray cluster .*is away/)
     assert.equal((await get()).scaling.max_replicas, 2, 'as before')
     await cluster.startHead()
-    await until('the name to answer again', async () => (await answer('colours')).status === 200)
-    assert.match((await answer('colours')).weights!, /adapter/)
+    await until('the name to answer again', async () => (await service.ask('colours')).status === 200)
+    assert.match((await service.ask('colours')).weights!, /adapter/)
   },
 )
 
 test('an adapter with a changed record never answers, and answers again once it is right', rayTest, async () => {
   assert.equal((await app.api('DELETE', '/deployments/colours/scaling')).status, 200)
-  await until('its application to be gone', async () => (await ours()).length === 0)
+  await until('its application to be gone', async () => (await service.ours()).length === 0)
   const file = path.join(app.dataDir, 'models', model, 'adapter.gguf')
   const right = readFileSync(file)
   const weak = Buffer.from(right)
@@ -240,30 +164,23 @@ test('an adapter with a changed record never answers, and answers again once it 
   }
   await recorded(weak)
   assert.equal((await put(scaling())).status, 200)
-  const refused = await answer('colours')
+  const refused = await service.ask('colours')
   assert.equal(refused.status, 503, JSON.stringify(refused.body))
   assert.match(JSON.stringify(refused.body), /do not follow the training/)
   await recorded(right)
   assert.equal((await put(scaling())).status, 200)
-  const again = await answer('colours')
+  const again = await service.ask('colours')
   assert.equal(again.status, 200, JSON.stringify(again.body))
   assert.match(again.weights!, /; adapter=/)
-  await until('the refused one to be removed', async () => (await ours()).length === 1)
+  await until('the refused one to be removed', async () => (await service.ours()).length === 1)
 })
 
 test('deletion removes ours alone', rayTest, async () => {
-  assert.equal((await ours()).length, 1)
+  assert.equal((await service.ours()).length, 1)
   // The head was started anew without it.
-  const upload = await theirPackage()
-  const { applications } = (await ray.applications()) as {
-    applications: Record<string, { deployed_app_config: object }>
-  }
-  await ray.putApplications({
-    applications: [...Object.values(applications).map((each) => each.deployed_app_config), theirApplication(upload)],
-  })
-  await until('their application to answer', async () => (await theirs()) === 'hello')
+  await service.addTheirs()
   assert.equal((await app.api('DELETE', '/deployments/colours')).status, 200)
-  await until('our application to be gone', async () => (await ours()).length === 0)
+  await until('our application to be gone', async () => (await service.ours()).length === 0)
   await until('the engines to end', () => cluster.processes(engines).length === 0)
-  assert.equal(await theirs(), 'hello')
+  assert.equal(await service.theirs(), 'hello')
 })

@@ -1,17 +1,16 @@
 // Deployments on a real Ray Serve: the writer of its applications beside somebody else's, and our engine as replicas on
 // two machines behind our gateway, one of which is killed.
 import assert from 'node:assert/strict'
-import { createReadStream, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { createReadStream } from 'node:fs'
 import http from 'node:http'
 import type { AddressInfo } from 'node:net'
-import os from 'node:os'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
 import OpenAI from 'openai'
 import { type Application, ApplicationTaken, createServe, type Serve } from '../../server/ray/applications.ts'
 import { createRayClient, type RayClient } from '../../server/ray/client.ts'
 import { engineApplication, packEngine } from '../../server/ray/engine-application.ts'
-import { createPackageUpload, packFolders } from '../../server/ray/package.ts'
+import { createPackageUpload } from '../../server/ray/package.ts'
 import { createWriterLock } from '../../server/ray/writer-lock.ts'
 import { hashFile } from '../../server/storage/durable-files.ts'
 import { until } from '../support/client.ts'
@@ -19,9 +18,9 @@ import { postgresTest, startPostgres } from '../support/postgres.ts'
 import { freeServePort, type RayCluster, type RayNode, rayTest, startRay } from '../support/ray.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { tiny, tinyModelsDir } from '../support/tiny.ts'
+import { uploadHello } from './support/ray-service.ts'
 
 const token = 'a-token-of-the-deployment'
-const scratch = mkdtempSync(path.join(os.tmpdir(), 'tunery-serve-'))
 let cluster: RayCluster
 const nodes: RayNode[] = []
 let ray: RayClient
@@ -41,21 +40,11 @@ before(async () => {
   const gguf = path.join(tinyModelsDir(), tiny, 'model.gguf')
   files = http.createServer((_request, response) => createReadStream(gguf).pipe(response)).listen(0, '127.0.0.1')
   // Somebody else's application, with a secret in its environment.
-  mkdirSync(path.join(scratch, 'foreign'))
-  writeFileSync(
-    path.join(scratch, 'foreign/hello.py'),
-    'import os\nfrom ray import serve\n\n@serve.deployment(ray_actor_options={"num_cpus": 0})\nclass Hello:\n' +
-      '    async def __call__(self, request):\n        return os.environ.get("SECRET", "none")\n\napp = Hello.bind()\n',
-  )
-  const upload = createPackageUpload(ray, () =>
-    packFolders([{ folder: path.join(scratch, 'foreign'), patterns: ['*.py'], to: '' }]),
-  )
-  foreign = { working_dir: await upload() }
+  foreign = { working_dir: await uploadHello(ray) }
 })
 after(async () => {
   files?.close()
   await cluster?.stop()
-  rmSync(scratch, { recursive: true, force: true })
 })
 
 const hello = (name: string): Application => ({

@@ -1,134 +1,68 @@
 // Deployments on Ray Serve LLM, through the API: vLLM (its build for CPUs) as the replica of a base and of an adapter, wrong
 // weights, and somebody else's application beside ours.
 import assert from 'node:assert/strict'
-import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
 import OpenAI from 'openai'
-import { createServe, type Serve } from '../../server/ray/applications.ts'
-import { createRayClient, type RayClient } from '../../server/ray/client.ts'
-import { createPackageUpload, packFolders } from '../../server/ray/package.ts'
+import { createPackageUpload } from '../../server/ray/package.ts'
 import { packVllm, vllmApplication } from '../../server/ray/vllm-application.ts'
-import { createWriterLock } from '../../server/ray/writer-lock.ts'
 import { until } from '../support/client.ts'
-import { freeServePort, type RayCluster, rayVllmTest, startRay } from '../support/ray.ts'
-import { startApp, type TestApp } from '../support/service.ts'
+import { rayVllmTest } from '../support/ray.ts'
+import type { TestApp } from '../support/service.ts'
 import { tiny, tinyModelsDir } from '../support/tiny.ts'
+import { question, type RayService, startRayService } from './support/ray-service.ts'
 
 const scratch = mkdtempSync(path.join(os.tmpdir(), 'tunery-vllm-'))
 const vllmProcesses = /EngineCore/
-let cluster: RayCluster
-let ray: RayClient
-let serve: Serve
+let service: RayService
+let cluster: RayService['cluster']
+let serve: RayService['serve']
 let app: TestApp
 let model: string
-let port: number
 
 before(async () => {
   if (rayVllmTest.skip) return
-  cluster = await startRay({
-    head_cpus: 8,
-    peer: 'ray-vllm',
-    environment: { VLLM_CPU_KVCACHE_SPACE: '1', TUNERY_RUN_DIR: path.join(scratch, 'runs') },
+  service = await startRayService({
+    ray: {
+      head_cpus: 8,
+      peer: 'ray-vllm',
+      environment: { VLLM_CPU_KVCACHE_SPACE: '1', TUNERY_RUN_DIR: path.join(scratch, 'runs') },
+    },
+    settings: {
+      // Of a width that vLLM's kernels for CPUs have.
+      TUNERY_MODELS_DIR: tinyModelsDir({ head_dim: 32 }),
+      TUNERY_RAY_GPUS: 'A10G=22500',
+      // As a cluster without GPUs needs it: placed by cores, in the precision of the checkpoint.
+      TUNERY_RAY_VLLM: JSON.stringify({
+        accelerator_type: null,
+        placement_group_config: { bundles: [{ CPU: 1 }] },
+        engine_kwargs: { dtype: 'float32', max_model_len: 512, enforce_eager: true },
+      }),
+    },
   })
-  await cluster.startHead()
-  ray = createRayClient(cluster.url, undefined)
-  port = await freeServePort()
-  serve = createServe(ray, createWriterLock(undefined), {
-    http: { host: '0.0.0.0', port },
-    proxy_location: 'EveryNode',
-  })
-  app = await startApp({
-    TUNERY_RAY_ADDRESS: cluster.url,
-    TUNERY_RAY_SERVE_PORT: String(port),
-    // Of a width that vLLM's kernels for CPUs have.
-    TUNERY_MODELS_DIR: tinyModelsDir({ head_dim: 32 }),
-    TUNERY_RAY_GPUS: 'A10G=22500',
-    // As a cluster without GPUs needs it: placed by cores, in the precision of the checkpoint.
-    TUNERY_RAY_VLLM: JSON.stringify({
-      accelerator_type: null,
-      placement_group_config: { bundles: [{ CPU: 1 }] },
-      engine_kwargs: { dtype: 'float32', max_model_len: 512, enforce_eager: true },
-    }),
-    TUNERY_LOG_LEVEL: process.env.TEST_LOG ?? 'silent',
-  })
-  model = await app.colourModel()
+  ;({ cluster, serve, app, model } = service)
 })
 after(async () => {
-  await app?.stop()
-  await cluster?.stop()
+  await service?.stop()
   rmSync(scratch, { recursive: true, force: true })
 })
 
 const policy = { min_replicas: 1, max_replicas: 1, scale_up_cooldown: '1s', scale_down_cooldown: '10m' }
 const put = (name: string, scaling: object = policy, instance_type = 'ray:A10G') =>
   app.api('PUT', `/deployments/${name}/scaling`, { instance_type, scaling })
-const question = (model: string) => ({
-  model,
-  messages: [{ role: 'user' as const, content: 'code of red?' }],
-  temperature: 0,
-  max_tokens: 24,
-})
-async function ask(name: string, more: object = {}) {
-  const response = await fetch(`${app.url}/chat/completions`, {
-    method: 'POST',
-    headers: { authorization: `Bearer ${app.key}`, 'content-type': 'application/json' },
-    body: JSON.stringify({ ...question(name), ...more }),
-  })
-  const body = (await response.json()) as {
-    model: string
-    choices: { message: { content: string } }[]
-    usage: { completion_tokens: number }
-    error?: { message: string }
-  }
-  return {
-    status: response.status,
-    text: body.choices?.[0]?.message.content,
-    weights: response.headers.get('x-weights'),
-    body,
-  }
-}
 const openai = () => new OpenAI({ baseURL: app.url, apiKey: app.key })
-const ours = async () => [...(await serve.own()).keys()]
-
-async function theirApplication() {
-  mkdirSync(path.join(scratch, 'theirs'), { recursive: true })
-  writeFileSync(
-    path.join(scratch, 'theirs/hello.py'),
-    'from ray import serve\n\n@serve.deployment(ray_actor_options={"num_cpus": 0})\nclass Hello:\n' +
-      '    async def __call__(self, request):\n        return "hello"\n\napp = Hello.bind()\n',
-  )
-  const upload = createPackageUpload(ray, () =>
-    packFolders([{ folder: path.join(scratch, 'theirs'), patterns: ['*.py'], to: '' }]),
-  )
-  return {
-    name: 'theirs',
-    route_prefix: '/theirs',
-    import_path: 'hello:app',
-    runtime_env: { working_dir: await upload() },
-  }
-}
-const theirs = () =>
-  fetch(`http://127.0.0.1:${port}/theirs`).then(
-    (answer) => answer.text(),
-    () => undefined,
-  )
 
 test('vLLM answers as this machine’s engine, for base and adapter, whole and in pieces', rayVllmTest, async () => {
-  await ray.putApplications({
-    proxy_location: 'EveryNode',
-    http_options: { host: '0.0.0.0', port },
-    applications: [await theirApplication()],
-  })
-  await until('their application to answer', async () => (await theirs()) === 'hello')
+  await service.addTheirs()
   const here = new Map<string, string>()
   for (const [name, served] of [
     ['plain', tiny],
     ['colours', model],
   ] as const) {
     assert.equal((await app.api('POST', '/deployments', { name, model: served })).status, 201)
-    const answer = await ask(name)
+    const answer = await service.ask(name)
     assert.equal(answer.status, 200, JSON.stringify(answer.body))
     here.set(name, answer.text!)
   }
@@ -143,7 +77,7 @@ test('vLLM answers as this machine’s engine, for base and adapter, whole and i
     assert.ok(set.body.instance_types.some((each: { name: string }) => each.name === 'ray:A10G'))
   }
   for (const name of ['plain', 'colours']) {
-    const there = await ask(name)
+    const there = await service.ask(name)
     assert.equal(there.status, 200, JSON.stringify(there.body))
     assert.equal(there.text, here.get(name))
     assert.equal(there.body.model, name)
@@ -153,17 +87,17 @@ test('vLLM answers as this machine’s engine, for base and adapter, whole and i
       text += chunk.choices[0]?.delta.content ?? ''
     assert.equal(text, here.get(name))
   }
-  assert.match((await ask('plain')).weights!, new RegExp(`^base=${tiny} sha256:[0-9a-f]{16}$`))
-  assert.match((await ask('colours')).weights!, new RegExp(`; adapter=${model} sha256:[0-9a-f]{16}$`))
+  assert.match((await service.ask('plain')).weights!, new RegExp(`^base=${tiny} sha256:[0-9a-f]{16}$`))
+  assert.match((await service.ask('colours')).weights!, new RegExp(`; adapter=${model} sha256:[0-9a-f]{16}$`))
   assert.equal(cluster.processes(vllmProcesses).length, 2, 'two engines of vLLM in the cluster')
-  assert.equal(await theirs(), 'hello')
+  assert.equal(await service.theirs(), 'hello')
 })
 
 test(
   'what the client did wrong is told so, and a request without a length gets the room that there is',
   rayVllmTest,
   async () => {
-    const wrong = await ask('colours', { max_tokens: 100_000 })
+    const wrong = await service.ask('colours', { max_tokens: 100_000 })
     assert.equal(wrong.status, 400, JSON.stringify(wrong.body))
     const { max_tokens: _, ...open } = question('colours')
     const answer = await openai().chat.completions.create(open)
@@ -172,16 +106,16 @@ test(
 )
 
 test('the gateway is the only door, and each application has one model', rayVllmTest, async () => {
-  for (const name of await ours()) {
+  for (const name of await service.ours()) {
     const post = (token: string, asked: string) =>
-      fetch(`http://127.0.0.1:${port}/${name}/v1/chat/completions`, {
+      fetch(`http://127.0.0.1:${service.port}/${name}/v1/chat/completions`, {
         method: 'POST',
         headers: { authorization: `Bearer ${token}`, 'content-type': 'application/json' },
         body: JSON.stringify(question(asked)),
       })
     for (const token of ['', app.key])
       for (const asked of ['base', 'base:adapter']) assert.equal((await post(token, asked)).status, 401)
-    assert.equal((await fetch(`http://127.0.0.1:${port}/${name}/v1/models`)).status, 404)
+    assert.equal((await fetch(`http://127.0.0.1:${service.port}/${name}/v1/models`)).status, 404)
   }
 })
 
@@ -193,7 +127,7 @@ test('a policy changes Serve’s autoscaling, and vLLM runs on', rayVllmTest, as
     const configs = [...(await serve.own()).values()].map(({ config }) => JSON.stringify(config))
     return configs.some((each) => /"max_replicas":2/.test(each) && /"target_ongoing_requests":3\b/.test(each))
   })
-  assert.equal((await ask('colours')).status, 200)
+  assert.equal((await service.ask('colours')).status, 200)
   assert.deepEqual(cluster.processes(vllmProcesses), pids)
   const { replicas } = (await app.api('GET', '/deployments/colours/scaling')).body
   assert.equal(replicas.desired, 1, 'the door is no replica')
@@ -201,17 +135,17 @@ test('a policy changes Serve’s autoscaling, and vLLM runs on', rayVllmTest, as
 
 test('an adapter that was changed after its training never answers', rayVllmTest, async () => {
   assert.equal((await app.api('DELETE', '/deployments/colours/scaling')).status, 200)
-  await until('its application to be gone', async () => (await ours()).length === 1)
+  await until('its application to be gone', async () => (await service.ours()).length === 1)
   const file = path.join(app.dataDir, 'models', model, 'adapter/adapter_config.json')
   const right = readFileSync(file, 'utf8')
   writeFileSync(file, JSON.stringify({ ...JSON.parse(right), lora_alpha: 1 }))
   assert.equal((await put('colours')).status, 200)
-  const refused = await ask('colours')
+  const refused = await service.ask('colours')
   assert.equal(refused.status, 503, JSON.stringify(refused.body))
   assert.match(refused.body.error!.message, /do not follow the training/)
   writeFileSync(file, right)
   assert.equal((await put('colours')).status, 200)
-  const again = await ask('colours')
+  const again = await service.ask('colours')
   assert.equal(again.status, 200, JSON.stringify(again.body))
   assert.match(again.weights!, /; adapter=/)
 })
@@ -220,7 +154,7 @@ test('a replica asks for one GPU of its kind, and waits where there is none', ra
   const policy = { min_replicas: 1, max_replicas: 1, target_requests_per_replica: 8 }
   const application = vllmApplication({
     id: 'gpu',
-    working_dir: await createPackageUpload(ray, packVllm)(),
+    working_dir: await createPackageUpload(service.ray, packVllm)(),
     service: { url: app.address, token: '' },
     files: [],
     lora_rank: 16,
@@ -243,9 +177,9 @@ test('a replica asks for one GPU of its kind, and waits where there is none', ra
 
 test('deletion removes ours alone', rayVllmTest, async () => {
   for (const name of ['plain', 'colours']) assert.equal((await app.api('DELETE', `/deployments/${name}`)).status, 200)
-  await until('our applications to be gone', async () => (await ours()).length === 0)
+  await until('our applications to be gone', async () => (await service.ours()).length === 0)
   await until('vLLM to end', () => cluster.processes(vllmProcesses).length === 0)
   const left = () => readdirSync(path.join(scratch, 'runs')).filter((name) => name !== 'tunery-cache')
   await until('files of the account to be gone', () => left().length === 0)
-  assert.equal(await theirs(), 'hello')
+  assert.equal(await service.theirs(), 'hello')
 })
