@@ -11,6 +11,18 @@ from pathlib import Path
 
 TOKENIZER = Path(__file__).parents[2] / ".local/models/HuggingFaceTB/SmolLM2-135M-Instruct/hf"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+# The shape of the language model, and the tokenizer's own ids.
+TEXT = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 2048,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 2,
+}
 
 
 def make_tiny(folder: Path, seed: int = 0, family: str = "Llama", **config) -> Path:
@@ -19,20 +31,8 @@ def make_tiny(folder: Path, seed: int = 0, family: str = "Llama", **config) -> P
     import torch
     import transformers
 
-    tiny = {
-        "vocab_size": 49152,
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 2048,
-        "tie_word_embeddings": True,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "pad_token_id": 2,
-    }
-    config = getattr(transformers, f"{family}Config")(**{**tiny, **config})
+    tiny = {**TEXT, "vocab_size": 49152, "tie_word_embeddings": True, **config}
+    config = getattr(transformers, f"{family}Config")(**tiny)
     torch.manual_seed(seed)
     model = getattr(transformers, f"{family}ForCausalLM")(config)
     for name, parameter in model.named_parameters():

@@ -12,7 +12,7 @@ import os
 import sys
 from pathlib import Path
 
-from trainer.tests.make_tiny import TOKENIZER
+from trainer.tests.make_tiny import TEXT, TOKENIZER
 
 # As in HuggingFaceTB/SmolVLM-256M-Instruct and Qwen/Qwen2.5-VL-3B-Instruct.
 SMOLVLM_TEMPLATE = (
@@ -32,17 +32,6 @@ QWEN_TEMPLATE = (
     "{% elif 'text' in content %}{{ content['text'] }}{% endif %}{% endfor %}<|im_end|>\n{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-TEXT = {
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 2048,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": 2,
-}
 
 
 def make_tiny_vision(family: str, folder: Path, seed: int = 0) -> Path:
