@@ -17,9 +17,9 @@ import { addWebhookCommands } from './remote/webhooks.ts'
 import { invocation } from './support/invocation.ts'
 import { type GlobalOptions, Program, runs } from './support/options.ts'
 
-const environment = `Which service: --url and --key, --profile, TUNERY_URL and TUNERY_KEY, TUNERY_PROFILE, the current profile of 'login', or the
-service that runs on the data folder. Exit status: 0 done, 1 failed, 2 wrong usage, 3 not authorized, 4 not found,
-5 not reachable, 130 interrupted.`
+const environment = `Which service: --url and --key, --profile, TUNERY_URL and TUNERY_KEY, TUNERY_PROFILE, the current
+profile of 'login', or the service that runs on the data folder. Exit status: 0 done, 1 failed, 2 wrong usage,
+3 not authorized, 4 not found, 5 not reachable, 130 interrupted.`
 
 /** The program. Without `local` the commands on the data folder say that they need a checkout. */
 export function createProgram(local: LocalCommands | undefined): Program {

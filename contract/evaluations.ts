@@ -48,7 +48,8 @@ export const CreateEvaluation = z.strictObject({
     .describe('The rows: a dataset of the account, or a file with the purpose `evals`.'),
   graders: Graders.describe('How an answer is scored. With several the score of a row is their mean.'),
   template: Template.optional().describe(
-    'The messages of each request, with `{{item.…}}` for fields of the row, or the field that has them. Default: the messages of the row before its answer.',
+    'The messages of each request, with `{{item.…}}` for fields of the row, or the field that has them. ' +
+      'Default: the messages of the row before its answer.',
   ),
   rows: z
     .int()

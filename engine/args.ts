@@ -30,8 +30,9 @@ export type Args = {
 
 export const usage =
   'node engine/main.ts [--listen HOST:PORT | unix:/path.sock] [--model NAME=FILE.gguf]... ' +
-  '[--projector FILE.gguf] [--adapter NAME=FILE.gguf]... [--api-key-file FILE] [--grace-seconds N] [--threads N] [--lib DIR] [--parent-pipe] ' +
-  '[--slots N] [--cache-mb N] [--no-speculation] [--no-eight-bits] [--parse-control-tokens]'
+  '[--projector FILE.gguf] [--adapter NAME=FILE.gguf]... [--api-key-file FILE] [--grace-seconds N] ' +
+  '[--threads N] [--lib DIR] [--parent-pipe] [--slots N] [--cache-mb N] [--no-speculation] [--no-eight-bits] ' +
+  '[--parse-control-tokens]'
 
 const listenDefault = '127.0.0.1:8000'
 const graceSecondsDefault = 10

@@ -424,6 +424,12 @@ const unusedSettings = new Set<string>()
 /** An invalid setting; the message tells the operator how to fix it. */
 export class ConfigError extends Error {}
 
+/** What is wrong with a setting's value, without the value where it may hold a secret. */
+function problemOf(name: string, given: string | undefined): string {
+  if (secretSettings.has(name)) return 'is no such key'
+  return addressSettings.has(name) ? 'cannot be used' : `is '${given}'`
+}
+
 /** Reads all settings from the environment. Throws a ConfigError that lists all problems, unknown TUNERY_ names too. */
 export function readConfig(env: NodeJS.ProcessEnv): Config {
   const problems: string[] = []
@@ -436,11 +442,10 @@ export function readConfig(env: NodeJS.ProcessEnv): Config {
     const given = env[envName(name)]
     const result = schema.safeParse(given === undefined || given === '' ? fallback : given)
     if (result.success) config[name] = result.data
-    else
-      problems.push(
-        `${envName(name)} ${secretSettings.has(name) ? 'is no such key' : addressSettings.has(name) ? 'cannot be used' : `is '${given}'`}: ` +
-          `${result.error.issues.map((issue) => issue.message).join('; ')}.`,
-      )
+    else {
+      const messages = result.error.issues.map((issue) => issue.message).join('; ')
+      problems.push(`${envName(name)} ${problemOf(name, given)}: ${messages}.`)
+    }
   }
   if (problems.length > 0) throw new ConfigError(problems.join('\n'))
   return config as Config

@@ -52,7 +52,10 @@ const close_ms = 2000
 /** Longer texts, such as names that clients made up, are cut. */
 const attribute_characters_max = 256
 
-/** Reads the environment of the process, as the SDK's exporter does. Undefined without a collector. Throws a TracingSettingError for a bad setting. */
+/**
+ * Reads the environment of the process, as the SDK's exporter does. Undefined without a collector. Throws a
+ * TracingSettingError for a bad setting.
+ */
 export async function createTracing({ service, version, onSpans, onProblem }: Options): Promise<Tracing | undefined> {
   const settings = readTracingSettings(process.env)
   if (!settings) return undefined

@@ -145,7 +145,9 @@ type Side = NonNullable<NonNullable<Evaluation['result']>['baseline']>
 const share = (value: number) => `${(100 * value).toFixed(1)} %`
 
 function describe({ id, name, status, error, rows, done, result, baseline }: Evaluation): string {
-  const head = `${id}  ${clean(name)}  ${status}${status === 'running' ? `, ${number(done)} answers of ${number(rows * (baseline === null ? 1 : 2))}` : ''}`
+  const answers = rows * (baseline === null ? 1 : 2)
+  const progress = status === 'running' ? `, ${number(done)} answers of ${number(answers)}` : ''
+  const head = `${id}  ${clean(name)}  ${status}${progress}`
   if (!result) return error ? `${head}\n${error.message}` : head
   const sides: Side[] = [result.model, ...(result.baseline ? [result.baseline] : [])]
   const graders = Object.keys(result.model.graders)

@@ -31,8 +31,8 @@ const drainMsMax = 30_000
 const drainCheckMs = 20
 
 /**
- * `load` reads the file of a base; `projectors` reads its projector. `nativeMutex` serializes loading and freeing of adapters with context creation.
- * `onFree` must free what uses the model (its batch runners) before the model's own memory is freed.
+ * `load` reads the file of a base; `projectors` reads its projector. `nativeMutex` serializes loading and freeing of
+ * adapters with context creation. `onFree` must free what uses the model (its batch runners) before the model's own memory is freed.
  */
 export function createModels(
   library: Library,

@@ -87,8 +87,10 @@ const evaluate = defineTool({
       .describe(
         'How answers are scored. Default: equal to the answer of the row, {"type":"string_check","name":"exact","input":' +
           '"{{sample.output_text}}","reference":"{{item.reference}}","operation":"eq"} (or ne, like, ilike). Others: ' +
-          '{"type":"text_similarity","name":"close","input":…,"reference":…,"evaluation_metric":"fuzzy_match","pass_threshold":0.8}; ' +
-          '{"type":"json_equal","name":"json"}; {"type":"score_model","name":"judge","model":…,"input":[{"role":"user","content":…}],"range":[0,1]}.',
+          '{"type":"text_similarity","name":"close","input":…,"reference":…,"evaluation_metric":"fuzzy_match",' +
+          '"pass_threshold":0.8}; ' +
+          '{"type":"json_equal","name":"json"}; {"type":"score_model","name":"judge","model":…,' +
+          '"input":[{"role":"user","content":…}],"range":[0,1]}.',
       ),
     rows: z.int().min(1).max(10_000).default(100).describe('How many rows, drawn at random but always the same ones.'),
     max_tokens: z.int().min(1).max(4096).default(256).describe('Length of an answer.'),

@@ -12,7 +12,8 @@ import * as store from './store.ts'
 export interface Callers {
   /**
    * The caller of a key; undefined for a malformed, unknown, revoked or expired key. A change made by another process
-   * takes effect within half a second, and with Redis when the caller's version is checked. `knownOnly`: look up only keys that were valid before.
+   * takes effect within half a second, and with Redis when the caller's version is checked. `knownOnly`: look up only
+   * keys that were valid before.
    */
   find(key: string, knownOnly?: boolean): Promise<Caller | undefined>
   /** Writes the last-used times of keys. */

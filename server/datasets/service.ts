@@ -77,8 +77,8 @@ export interface Datasets {
    */
   ready(account_id: string, id: string): Promise<void>
   /**
-   * The rows to train on; whoever opens the path makes it local first (`artifacts`). Throws dataset_not_found, dataset_not_ready, or dataset_invalid if rows have errors or are not
-   * of the kind that the objective learns from.
+   * The rows to train on; whoever opens the path makes it local first (`artifacts`). Throws dataset_not_found,
+   * dataset_not_ready, or dataset_invalid if rows have errors or are not of the kind that the objective learns from.
    */
   forTraining(
     db: Db | Trx,

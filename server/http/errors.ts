@@ -47,11 +47,13 @@ export function handleErrors(app: FastifyInstance, onRefused: (limit: string) =>
 /** Longest part of an address that an error repeats. */
 const maxPath = 300
 
+const openaiPath = new RegExp(
+  '^/(api/)?v1/(chat|completions|embeddings|models|files|uploads|fine_tuning|batches|responses|conversations|evals|' +
+    'webhook_endpoints|webhook_event_types|images|audio|moderations|vector_stores|assistants|threads|realtime|' +
+    'containers)\\b',
+)
 /** Whether OpenAI's API has paths that begin like this one: its clients read the type and param of an error. */
-const isOpenaiPath = (url: string) =>
-  /^\/(api\/)?v1\/(chat|completions|embeddings|models|files|uploads|fine_tuning|batches|responses|conversations|evals|webhook_endpoints|webhook_event_types|images|audio|moderations|vector_stores|assistants|threads|realtime|containers)\b/.test(
-    url,
-  )
+const isOpenaiPath = (url: string) => openaiPath.test(url)
 
 /** Whether a retry of the same request would fail again; the header tells OpenAI's clients not to retry. */
 const isPermanent = (status: number) =>

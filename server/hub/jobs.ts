@@ -174,8 +174,8 @@ async function afterFailure(
 }
 
 /**
- * Converts a downloaded checkpoint in a separate Python process, with the code of `./tunery models add`: reads `hf/` in `folder` and writes `model.gguf` and `model.json` next to it. Throws DownloadFailed if the conversion
- * fails.
+ * Converts a downloaded checkpoint in a separate Python process, with the code of `./tunery models add`: reads `hf/` in
+ * `folder` and writes `model.gguf` and `model.json` next to it. Throws DownloadFailed if the conversion fails.
  */
 async function convertCheckpoint(
   python: string,

@@ -82,8 +82,8 @@ type Send = (args: string[]) => Promise<unknown>
 
 /**
  * Connects to `url` (`redis://` or `rediss://`). Keys begin with the URL's `?prefix=`, or with `prefix`. Throws a
- * ConfigError if Redis refuses the password or the database, or is a node of a cluster. A Redis that is away is waited for in the background;
- * `processes` are taken to be live until it answers.
+ * ConfigError if Redis refuses the password or the database, or is a node of a cluster. A Redis that is away is waited
+ * for in the background; `processes` are taken to be live until it answers.
  */
 export async function connectRedis(url: string, prefix: string, log: Logger, processes = 1): Promise<Redis> {
   const address = new URL(url)

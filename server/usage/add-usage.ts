@@ -10,7 +10,10 @@ import { notifyMonthlyThresholds } from './thresholds.ts'
 /** Each row has a dozen parameters, and a database limits the parameters of a statement. */
 const rowsPerStatement = 50
 
-/** Adds rows, their daily sums, their figures by minute and hour, and the threshold events they cause. Rows that are already there change nothing. */
+/**
+ * Adds rows, their daily sums, their figures by minute and hour, and the threshold events they cause. Rows that are
+ * already there change nothing.
+ */
 export async function addUsage(trx: Trx, rows: Iterable<UsageRow>, at: number): Promise<void> {
   const days = new Map<string, NewRow<'usage_days'>>()
   const figures = createSpanSums()

@@ -22,7 +22,10 @@ export interface StartingModel {
     | { model_id: string; folder: string; gguf: string; r: number; alpha: number; target_modules: string[] }
 }
 
-/** Finds the files of a hub base or tuned model, and fetches those of a tuned one. Throws model_not_found, model_not_available, training_not_ready. */
+/**
+ * Finds the files of a hub base or tuned model, and fetches those of a tuned one. Throws model_not_found,
+ * model_not_available, training_not_ready.
+ */
 export async function resolveStartingModel(
   db: Db | Trx,
   hub: Hub,

@@ -24,8 +24,10 @@ export function answerHeaders({
   weights,
 }: Pick<PoolResponse, 'load_ms' | 'queue_ms' | 'start_ms' | 'headers' | 'weights'>): Record<string, string> {
   const inEngine_ms = Number(headers['x-queue-ms']) || 0
+  const start = start_ms ? `start;dur=${start_ms.toFixed(1)}, ` : ''
+  const queue = (queue_ms + inEngine_ms).toFixed(1)
   return {
-    'server-timing': `${start_ms ? `start;dur=${start_ms.toFixed(1)}, ` : ''}load;dur=${load_ms.toFixed(1)}, queue;dur=${(queue_ms + inEngine_ms).toFixed(1)}`,
+    'server-timing': `${start}load;dur=${load_ms.toFixed(1)}, queue;dur=${queue}`,
     ...(weights && { 'x-weights': weights }),
   }
 }

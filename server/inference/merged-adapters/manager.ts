@@ -309,8 +309,8 @@ const notMergeable = 3
 export class MergeRejected extends Error {}
 
 /**
- * Writes `out` atomically; `names` are those by which the engine reports base and adapter. Throws MergeRejected if the files cannot be merged, another Error if a
- * retry might help.
+ * Writes `out` atomically; `names` are those by which the engine reports base and adapter. Throws MergeRejected if the
+ * files cannot be merged, another Error if a retry might help.
  */
 export async function mergeFiles(
   python: string,
