@@ -58,14 +58,15 @@ def learnable_row(text: bytes, line: int, objective: str):
 
 
 def _learnable(messages) -> bool:
+    from trainer.data.content import text_of
     from trainer.data.loss_mask import learned
 
     answers = [
         message["content"].strip() or "tool_calls" in message for message in messages if message["role"] == "assistant"
     ]
     try:
-        "".join(message["content"] for message in messages).encode()
-        json.dumps([messages, messages.tools], ensure_ascii=False).encode()
+        "".join(text_of(message["content"]) for message in messages).encode()
+        json.dumps([messages, messages.tools], ensure_ascii=False, default=lambda picture: None).encode()
     except UnicodeEncodeError:
         return False
     return all(answers) and any(map(learned, messages))
@@ -91,12 +92,13 @@ def rows_of(path: Path, source_lines: bool, objective: str) -> Iterator[tuple[in
 
 
 def batches_of(rows: Iterator) -> Iterator[list]:
+    from trainer.data.content import text_of
     from trainer.data.dataset import CHARACTERS_AT_ONCE, TOKENIZE_AT_ONCE
 
     batch, characters = [], 0
     for row, conversations in rows:
         batch.append((row, conversations))
-        characters += sum(len(message["content"]) for messages in conversations for message in messages)
+        characters += sum(len(text_of(message["content"])) for messages in conversations for message in messages)
         if characters >= CHARACTERS_AT_ONCE or len(batch) == TOKENIZE_AT_ONCE:
             yield batch
             batch, characters = [], 0
@@ -121,16 +123,18 @@ class Count:
         rendered = []
         for row, conversations in batch:
             try:
-                rendered.append((row, conversations, [rendering(each, self.tokenizer) for each in conversations]))
+                texts = [rendering(each, self.tokenizer) for each in conversations]
+                extra = [self._extra_tokens(text) for text in texts]
+                rendered.append((row, conversations, texts, extra))
             except JobError as problem:
                 self._refuse(row, conversations, problem)
-        texts = [text for *_, row_texts in rendered for text in row_texts]
+        texts = [text for _, _, row_texts, _ in rendered for text in row_texts]
         try:
             counted = control_text(self.tokenizer).count(texts, self.max_length)
         except JobError:
             # One of the batch is refused: count one by one.
             if len(batch) > 1:
-                for row, conversations, _ in rendered:
+                for row, conversations, *_ in rendered:
                     self.add([(row, conversations)])
                 return
             try:
@@ -139,8 +143,17 @@ class Count:
                 self._refuse(*batch[0], problem)
             return
         remaining = iter(counted)
-        for row, conversations, _ in rendered:
-            self._add_row(row, conversations, [next(remaining) for _ in conversations])
+        for row, conversations, _, extra in rendered:
+            lengths = [next(remaining) for _ in conversations]
+            self._add_row(
+                row,
+                conversations,
+                [(length + more, exact) for (length, exact), more in zip(lengths, extra, strict=True)],
+            )
+
+    def _extra_tokens(self, text) -> int:
+        """The tokens that pictures have beside their placeholders."""
+        return self.tokenizer.sight.extra_tokens(text.pictures) if text.pictures else 0
 
     def _add_row(self, row: int, conversations: list, counted: list[tuple[int, bool]]) -> None:
         length, exact = max(length for length, _ in counted), all(exact for _, exact in counted)
@@ -211,7 +224,26 @@ def preview(tokenizer, path: Path, row: int, max_length: int, objective: str = "
         pieces = zip(sequence.ids[shown].tolist(), sequence.trained[shown].tolist(), strict=True)
         tokens = [{"id": id, "text": tokenizer.decode([id]), "trained": trained} for id, trained in pieces]
         sequences.append({"tokens": tokens, "cut_tokens": over or max(0, len(sequence.ids) - max_length)})
-    return {"messages": list(conversations[0]), "sequences": sequences}
+    messages = [{**message, "content": _shown(message["content"], tokenizer)} for message in conversations[0]]
+    return {"messages": messages, "sequences": sequences}
+
+
+def _shown(content, tokenizer):
+    """A message's content with what a preview says of its pictures."""
+    if isinstance(content, str):
+        return content
+    return [
+        part
+        if part["type"] == "text"
+        else {
+            "type": "image",
+            "sha256": part["picture"].sha256,
+            "width": part["picture"].width,
+            "height": part["picture"].height,
+            "tokens": len(tokenizer.sight.shown(part["picture"]).ids),
+        }
+        for part in content
+    ]
 
 
 def hide_torch() -> None:
@@ -224,11 +256,16 @@ def hide_torch() -> None:
 
 def main() -> None:
     hide_torch()
-    from transformers import AutoTokenizer
+    from transformers import AutoConfig, AutoTokenizer
+
+    from trainer.data.sight import sight_of
 
     request = json.loads(sys.argv[1])
     tokenizer = AutoTokenizer.from_pretrained(request["hf"], local_files_only=True, trust_remote_code=False)
     parse = tokenizer.parse_control_tokens = request.get("parse_control_tokens", False)
+    folder = Path(request["hf"])
+    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    tokenizer.sight = sight_of(config, folder, tokenizer)
     path = Path(request["rows"])
     if "row" in request:
         found = preview(tokenizer, path, request["row"], request["max_length"], request["objective"])

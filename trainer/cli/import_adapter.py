@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trainer.cli.train import run_job
 from trainer.runtime.errors import JobError
-from trainer.runtime.protocol import Protocol, SilentProtocol
+from trainer.runtime.protocol import Protocol
 from trainer.runtime.spec import ImportSpec, read_import_spec
 
 
@@ -16,8 +16,7 @@ def import_adapter(spec: ImportSpec, folder: Path, protocol: Protocol) -> bool:
     import torch
     from transformers import AutoConfig
 
-    from trainer.data.dataset import prepare
-    from trainer.export.reference_cache import QUESTIONS
+    from trainer.data.questions import general_examples
     from trainer.model import gpu
     from trainer.model.load import device_and_dtype, load_base, load_tokenizer, trainable, with_adapter, zero_adapter
     from trainer.run import memory, probe
@@ -33,11 +32,7 @@ def import_adapter(spec: ImportSpec, folder: Path, protocol: Protocol) -> bool:
     model = with_adapter(load_base(spec, device, dtype), spec)
     if not all(bool(parameter.isfinite().all()) for parameter in trainable(model).values()):
         raise JobError("adapter_invalid", "The adapter has weights that are not numbers (NaN or infinite).")
-    rows = [
-        [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
-        for question, answer in QUESTIONS.items()
-    ]
-    examples = prepare(rows, tokenizer, model.config.max_position_embeddings, SilentProtocol()).examples
+    examples = general_examples(tokenizer, config.get_text_config().max_position_embeddings)
     out = folder / "out"
     artifact = save(model, tokenizer, spec, out)
     tuned = probe.log_probabilities(model, examples, device)

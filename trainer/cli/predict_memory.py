@@ -20,7 +20,7 @@ def predict(spec: Spec, folder: Path, protocol: Protocol) -> bool:
     from trainer.run import memory
 
     config = AutoConfig.from_pretrained(spec.base.path, local_files_only=True, trust_remote_code=False)
-    tokens = max(LEAST_TOKENS, min(spec.training.max_length, config.max_position_embeddings))
+    tokens = max(LEAST_TOKENS, min(spec.training.max_length, config.get_text_config().max_position_embeddings))
     needed = memory.predicted_bytes(memory.shape_of(config), spec, BF16_BYTES, tokens, tokens, torch.device("cuda"))
     protocol.emit("result", "Predicted", least_mb=round(needed / 1e6))
     return True

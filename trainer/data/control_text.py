@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from tokenizers import AddedToken
 
+from trainer.data.content import texts_in, with_texts
 from trainer.data.placeholder_tokens import PlaceholderTokens, Rendering, Span, any_of
 from trainer.runtime.errors import JobError
 
@@ -76,6 +77,7 @@ class ControlText:
         self._texts = re.compile(any_of(texts))
         firsts = "".join(re.escape(first) for first in sorted({text[0] for text in texts}))
         self._firsts = re.compile(f"[{firsts}]")
+        self._firsts_only = re.compile(f"()[{firsts}]")
         forms = [text for form, texts in ANSWER_FORMS.items() if form in self._template for text in texts]
         exempt = any_of(forms) if forms else r"(?!)"
         self._firsts_or_exempt = re.compile(f"({exempt})|[{firsts}]")
@@ -96,7 +98,9 @@ class ControlText:
         def plain(count: int, open_turn: bool) -> str:
             return render(messages[:count], open_turn)
 
-        if not self._tokens or not any(self._may_spell(message["content"]) for message in messages):
+        if not self._tokens or not any(
+            self._may_spell(text) for message in messages for text in texts_in(message["content"])
+        ):
             yield View(messages, plain)
             return
         mark = self._mark_for(messages)
@@ -216,7 +220,9 @@ class ControlText:
 
     def _mark_for(self, messages: list[dict]) -> str:
         for mark in MARKS:
-            if mark not in self._template and not any(mark in message["content"] for message in messages):
+            if mark not in self._template and not any(
+                mark in text for message in messages for text in texts_in(message["content"])
+            ):
                 return mark
         raise JobError("dataset_invalid", "The row has all of the noncharacters U+FDD0 to U+FDEF. Remove them.")
 
@@ -224,17 +230,19 @@ class ControlText:
         """Puts a mark after every character that could start a control text, as the template may delete what follows,
         and before text that could complete one.
         """
-        text = message["content"]
-        if message["role"] == "assistant":
-            marked = self._firsts_or_exempt.sub(lambda found: found[0] if found[1] else found[0] + mark, text)
-        else:
-            marked = self._firsts.sub(lambda found: found[0] + mark, text)
-        return {**message, "content": mark + marked if self._may_complete(text) else marked}
+        firsts = self._firsts_or_exempt if message["role"] == "assistant" else self._firsts_only
+
+        def marked(text: str) -> str:
+            found = firsts.sub(lambda match: match[0] if match[1] else match[0] + mark, text)
+            return mark + found if self._may_complete(text) else found
+
+        return {**message, "content": with_texts(message["content"], marked)}
 
     def _narrowly_marked(self, message: dict, mark: str) -> dict:
         """Marks only whole control texts, so that the template sees the rest unchanged."""
         texts = self._texts_or_exempt if message["role"] == "assistant" else self._texts_only
-        content = texts.sub(
-            lambda found: found[0] if found[1] else found[0][0] + mark + found[0][1:], message["content"]
+        content = with_texts(
+            message["content"],
+            lambda text: texts.sub(lambda match: match[0] if match[1] else match[0][0] + mark + match[0][1:], text),
         )
         return {**message, "content": content}

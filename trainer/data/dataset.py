@@ -7,9 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
+from trainer.data.content import text_of
 from trainer.data.control_text import Rendering, control_text
 from trainer.data.loss_mask import learned, training_renderings
+from trainer.data.pictures import Picture
 from trainer.data.rows import Conversation, Pair, read_rows
+from trainer.data.sight import Sight
 from trainer.data.tools import uses_tools
 from trainer.runtime.errors import JobError
 from trainer.runtime.protocol import Protocol
@@ -23,10 +26,43 @@ MOST_EXAMPLES, LONGEST_EXAMPLE = 4, 512
 
 @dataclass(frozen=True)
 class Sequence:
-    """One training text. `ids`: int32 [length]; `trained`: bool [length], the tokens that the loss counts."""
+    """One training text. `ids`: int32 [length]; `trained`: bool [length], the tokens that the loss counts.
+
+    With pictures also: `vectors` int32 [length], the number of the picture's vector in the place of a token
+    (trainer/data/sight.py), or -1; `pictures`: the first token of each picture and the one after it; and for a base
+    with multimodal rotary positions, `positions` int32 [3, length].
+    """
 
     ids: np.ndarray
     trained: np.ndarray
+    vectors: np.ndarray | None = None
+    positions: np.ndarray | None = None
+    pictures: tuple[tuple[int, int], ...] = ()
+
+    def part(self, start: int, end: int | None = None) -> "Sequence":
+        """The tokens `[start, end)`. Not through a picture, and only text may be left out at the start."""
+        shown = slice(start, len(self.ids) if end is None else end)
+        if self.vectors is None:
+            return Sequence(self.ids[shown], self.trained[shown])
+        return Sequence(
+            self.ids[shown],
+            self.trained[shown],
+            self.vectors[shown],
+            None if self.positions is None else self.positions[:, shown] - start,
+            tuple((first - start, last - start) for first, last in self.pictures if last <= shown.stop),
+        )
+
+    def followed_by(self, other: "Sequence") -> "Sequence":
+        """With the text of another sequence after it."""
+        ids, trained = (np.concatenate([getattr(self, name), getattr(other, name)]) for name in ("ids", "trained"))
+        if self.vectors is None:
+            return Sequence(ids, trained)
+        vectors = np.concatenate([self.vectors, np.full(len(other.ids), -1, dtype=np.int32)])
+        positions = None
+        if self.positions is not None:
+            following = np.arange(len(other.ids), dtype=np.int32) + self.positions.max() + 1
+            positions = np.concatenate([self.positions, np.broadcast_to(following, (3, len(following)))], axis=1)
+        return Sequence(ids, trained, vectors, positions, self.pictures)
 
     @property
     def tokens(self) -> int:
@@ -107,7 +143,7 @@ def prepare(
 
     `numbers`: the rows' numbers in the dataset, if these are not all of its rows.
     """
-    kept, plain, marked, truncated, dropped = [], [], [], 0, 0
+    kept, plain, marked, truncated, dropped, blind = [], [], [], 0, 0, 0
     numbers = numbers or list(range(1, len(rows) + 1))
     preferences = is_preference(rows[0])
     parts = [(number, part) for number, row in zip(numbers, rows, strict=True) for part in conversations_of(row)]
@@ -120,10 +156,13 @@ def prepare(
         uncut = [sequence for *_, sequences in found for sequence in sequences]
         truncated += any(len(sequence.ids) > max_length for sequence in uncut)
         cut = cut_front(uncut, max_length) if preferences else cut_end(uncut, max_length)
-        if cut:
+        if not cut and any(sequence.pictures for sequence in uncut):
+            blind += 1
+        elif cut:
             kept.append(Row(number, cut, getattr(row, "label", None)))
             examples = plain if rendered[0].mark is None else marked
-            if len(examples) < MOST_EXAMPLES and len(uncut[0].ids) <= max_length:
+            # The checks of results ask without pictures.
+            if not rendered[0].pictures and len(examples) < MOST_EXAMPLES and len(uncut[0].ids) <= max_length:
                 examples += _example(messages, cut[0])
         else:
             dropped += 1
@@ -135,11 +174,17 @@ def prepare(
         if preferences
         else f"nothing of their answers is within the first {max_length} tokens"
     )
+    cut_pictures = (
+        f"their pictures and their answers do not fit into {max_length} tokens, and no picture is cut. Raise "
+        "max_length, or take smaller pictures"
+    )
     if dropped:
         protocol.emit("warning", f"{dropped} rows are left out: {nothing_left}.", dropped_rows=dropped)
+    if blind:
+        protocol.emit("warning", f"{blind} rows are left out: {cut_pictures}.", dropped_rows=blind)
     if not kept:
-        raise JobError("dataset_invalid", f"No row is left: {nothing_left}.")
-    return Prepared(kept, truncated, dropped, examples)
+        raise JobError("dataset_invalid", f"No row is left: {cut_pictures if blind else nothing_left}.")
+    return Prepared(kept, truncated, dropped + blind, examples)
 
 
 def is_preference(row: Conversation | Pair) -> bool:
@@ -151,14 +196,15 @@ def conversations_of(row: Conversation | Pair) -> list[Conversation]:
 
 
 def cut_end(sequences: list[Sequence], max_length: int) -> list[Sequence]:
-    """The first `max_length` tokens of each sequence that has learned tokens there."""
-    cut = [Sequence(sequence.ids[:max_length], sequence.trained[:max_length]) for sequence in sequences]
+    """The first `max_length` tokens of each sequence that has learned tokens, and all of its pictures, there."""
+    fitting = [sequence for sequence in sequences if all(end <= max_length for _, end in sequence.pictures)]
+    cut = [sequence.part(0, max_length) for sequence in fitting]
     return [sequence for sequence in cut if sequence.targets]
 
 
 def cut_front(sequences: list[Sequence], max_length: int) -> list[Sequence]:
     """Answers to one prompt, without the first tokens of the prompt if the longest has more than `max_length` tokens.
-    None if the prompt has too few.
+    None if the prompt has too few, or a picture there.
     """
     over = max(len(sequence.ids) for sequence in sequences) - max_length
     if over <= 0:
@@ -166,7 +212,9 @@ def cut_front(sequences: list[Sequence], max_length: int) -> list[Sequence]:
     # Something has to precede the first learned token.
     if over >= min(int(np.argmax(sequence.trained)) for sequence in sequences):
         return []
-    return [Sequence(sequence.ids[over:], sequence.trained[over:]) for sequence in sequences]
+    if any(start < over for sequence in sequences for start, _ in sequence.pictures):
+        return []
+    return [sequence.part(over) for sequence in sequences]
 
 
 def tokenize_rows(
@@ -182,18 +230,30 @@ def tokenize_rows(
             _at_line(conversations[index], numbers[index], lambda row: training_renderings(row, tokenizer, max_length))
             for index in batch
         ]
+        # Where pictures are known only in whole texts.
+        bound = None if any(each.pictures for row in rendered for each in row) else max_length
         try:
-            encoded = controls.encode([each for row in rendered for each in row], max_length)
+            encoded = controls.encode([each for row in rendered for each in row], bound)
         except JobError:
             # Retry one by one to find the failing row.
             encoded = []
             for index, row in zip(batch, rendered, strict=True):
                 encoded += _at_line(
-                    conversations[index], numbers[index], lambda _, row=row: controls.encode(row, max_length)
+                    conversations[index], numbers[index], lambda _, row=row, bound=bound: controls.encode(row, bound)
                 )
         left = iter(encoded)
         for index, row in zip(batch, rendered, strict=True):
-            yield numbers[index], conversations[index], row, [_sequence(*next(left)) for _ in row]
+            sequences = [_sequence(*next(left)) for _ in row]
+            if any(each.pictures for each in row):
+                sequences = _at_line(
+                    conversations[index],
+                    numbers[index],
+                    lambda _, row=row, texts=sequences: [
+                        with_pictures(text, each.pictures, tokenizer.sight) if each.pictures else text
+                        for text, each in zip(texts, row, strict=True)
+                    ],
+                )
+            yield numbers[index], conversations[index], row, sequences
 
 
 def _at_line(messages: list[dict], number: int, work):
@@ -208,7 +268,7 @@ def _batches(conversations: list[list[dict]]) -> Iterator[range]:
     """Index ranges of conversations to tokenize at once."""
     start, characters = 0, 0
     for index, messages in enumerate(conversations):
-        characters += sum(len(message["content"]) for message in messages)
+        characters += sum(len(text_of(message["content"])) for message in messages)
         if characters >= CHARACTERS_AT_ONCE or index + 1 - start == TOKENIZE_AT_ONCE:
             yield range(start, index + 1)
             start, characters = index + 1, 0
@@ -256,3 +316,41 @@ def _sequence(ids: list[int], offsets: list[tuple[int, int]], spans: list[tuple[
     # Nothing precedes the first token, so nothing can predict it.
     trained[:1] = False
     return Sequence(np.array(ids, dtype=np.int32), trained)
+
+
+def with_pictures(text: Sequence, pictures: tuple[Picture, ...], sight: Sight) -> Sequence:
+    """The sequence with pictures in the places of their placeholders. Raises JobError("dataset_invalid")."""
+    places = np.nonzero(text.ids == sight.image_token)[0]
+    if len(places) != len(pictures):
+        raise JobError(
+            "dataset_invalid",
+            f"The row spells {sight.image_text}, the token that stands for a picture, as text. Remove it.",
+        )
+    ids, trained, vectors, positions, blocks, start, at, position = [], [], [], [], [], 0, 0, 0
+
+    def add(new_ids: np.ndarray, new_trained: np.ndarray, new_vectors: np.ndarray, new: np.ndarray | None) -> None:
+        nonlocal at, position
+        ids.append(new_ids)
+        trained.append(new_trained)
+        vectors.append(new_vectors)
+        new = np.broadcast_to(np.arange(len(new_ids), dtype=np.int32), (3, len(new_ids))) if new is None else new
+        positions.append(new + position)
+        at += len(new_ids)
+        position += int(new.max(initial=-1)) + 1
+
+    for place, picture in zip(places, pictures, strict=True):
+        add(text.ids[start:place], text.trained[start:place], np.full(place - start, -1, dtype=np.int32), None)
+        shown = sight.shown(picture)
+        own = np.full(len(shown.ids), -1, dtype=np.int32)
+        own[shown.is_vector] = sight.first_vector(picture) + np.arange(shown.vectors, dtype=np.int32)
+        blocks.append((at, at + len(shown.ids)))
+        add(shown.ids, np.zeros(len(shown.ids), dtype=bool), own, shown.positions)
+        start = place + 1
+    add(text.ids[start:], text.trained[start:], np.full(len(text.ids) - start, -1, dtype=np.int32), None)
+    return Sequence(
+        np.concatenate(ids),
+        np.concatenate(trained),
+        np.concatenate(vectors),
+        np.concatenate(positions, axis=1) if sight.three_positions else None,
+        tuple(blocks),
+    )

@@ -2,6 +2,7 @@
 answer.
 """
 
+from trainer.data.content import for_template, pictures_of
 from trainer.data.control_text import REFUSAL, REFUSAL_OF_TOOLS, Rendering, View, ViewDiffers, control_text
 from trainer.data.tools import adapted, texts_of, uses_tools
 from trainer.runtime.errors import JobError
@@ -9,6 +10,11 @@ from trainer.runtime.errors import JobError
 # Each turn is rendered with everything before it. Longer conversations render only the turns that fit into the length.
 MANY_MESSAGES = 64
 
+
+REFUSAL_OF_PICTURES = (
+    "The row has a picture, and this base reads text alone. Choose a base that sees, or remove the pictures from the "
+    "rows."
+)
 
 # The fields of a message that templates read, the same as in serving.
 TEMPLATE_FIELDS = ("role", "content", "tool_calls", "tool_call_id", "name")
@@ -19,6 +25,9 @@ def render(messages: list[dict], tokenizer, open_turn: bool = False, tools: list
     if not messages:
         return ""
     fields = [{name: message[name] for name in TEMPLATE_FIELDS if name in message} for message in messages]
+    sight = getattr(tokenizer, "sight", None)
+    for each in fields:
+        each["content"] = for_template(each["content"], bool(sight) and sight.parts_only)
     given = {"tools": tools} if tools else {}
     try:
         return tokenizer.apply_chat_template(fields, tokenize=False, add_generation_prompt=open_turn, **given)
@@ -33,7 +42,10 @@ def rendering(messages: list[dict], tokenizer, open_turn: bool = False) -> Rende
     """
     messages, tools = _with_tools(messages, tokenizer)
     return _first_view(
-        messages, tokenizer, lambda view: [Rendering(view.render(len(messages), open_turn), [], view.mark)], tools
+        messages,
+        tokenizer,
+        lambda view: [_rendering(view.render(len(messages), open_turn), [], view, len(messages), tokenizer)],
+        tools,
     )[0]
 
 
@@ -44,7 +56,7 @@ def _with_tools(messages: list[dict], tokenizer) -> tuple[list[dict], list[dict]
 
 
 def token_ids(messages: list[dict], tokenizer, open_turn: bool = False) -> list[int]:
-    """The tokens of a conversation, the same in training, serving and the checks of exports."""
+    """The tokens of a conversation without pictures, the same in training, serving and the checks of exports."""
     ((ids, _, _),) = control_text(tokenizer).encode([rendering(messages, tokenizer, open_turn)])
     return ids
 
@@ -55,7 +67,9 @@ def prompt_ids(tokenizer, messages: list[dict]) -> list[int]:
     """
     if rendering(messages, tokenizer, open_turn=True).mark is not None:
         return token_ids(messages, tokenizer, open_turn=True)
-    encoded = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=True)
+    sight = getattr(tokenizer, "sight", None)
+    shown = [{**each, "content": for_template(each["content"], bool(sight) and sight.parts_only)} for each in messages]
+    encoded = tokenizer.apply_chat_template(shown, add_generation_prompt=True, tokenize=True, return_dict=True)
     return [int(token) for token in encoded["input_ids"]]
 
 
@@ -86,6 +100,8 @@ def _characters(messages: list[dict], tokenizer, tokens: int, tools: list[dict] 
 
 def _first_view(messages: list[dict], tokenizer, make, tools: list[dict] | None = None) -> list[Rendering]:
     controls = control_text(tokenizer)
+    if pictures_of(messages) and not getattr(tokenizer, "sight", None):
+        raise JobError("dataset_invalid", REFUSAL_OF_PICTURES)
     if controls.spelled_in(texts_of(messages, tools)):
         raise JobError("dataset_invalid", REFUSAL_OF_TOOLS)
     for view in controls.views(messages, lambda part, open_turn: render(part, tokenizer, open_turn, tools)):
@@ -110,7 +126,7 @@ def _view_renderings(view: View, tokenizer, max_characters: int | None) -> list[
         spans.append((len(before), _end_of_turn(after, len(before), tokenizer)))
         if _is_beyond(view, before, max_characters):
             break
-    return [Rendering(whole, spans, view.mark)]
+    return [_rendering(whole, spans, view, len(messages), tokenizer)]
 
 
 def _turn_renderings(view: View, tokenizer, max_characters: int | None) -> list[Rendering]:
@@ -143,7 +159,16 @@ def _turn_rendering(view: View, index: int, tokenizer) -> Rendering:
                 "dataset_invalid", "The model's chat template does not show an assistant's message as it was written."
             )
         text = before + text[at:]
-    return Rendering(text, [(len(before), _end_of_turn(text, len(before), tokenizer))], view.mark)
+    spans = [(len(before), _end_of_turn(text, len(before), tokenizer))]
+    return _rendering(text, spans, view, index + 1, tokenizer)
+
+
+def _rendering(text: str, spans: list[tuple[int, int]], view: View, count: int, tokenizer) -> Rendering:
+    """The rendering of a view's first messages, as many as `count` says."""
+    sight, pictures = getattr(tokenizer, "sight", None), pictures_of(view.messages[:count])
+    if sight:
+        sight.require_shown(text, pictures)
+    return Rendering(text, spans, view.mark, tuple(pictures))
 
 
 def _end_of_turn(text: str, begin: int, tokenizer) -> int:

@@ -16,9 +16,10 @@ Part = TypeVar("Part", Sequence, Row)
 class Pack:
     """Inputs of one forward pass, on its device.
 
-    `ids`, `positions`: int64 [1, tokens]. `shared`: tokens of the prefixes that documents share, present once.
-    `layout`: the documents' layout for attention. `chosen`: int64 [targets], positions whose next token is learned;
-    `next_ids`: int64 [targets], those tokens.
+    `ids`, `positions`: int64 [1, tokens]; multimodal rotary positions are [3, 1, tokens]. `shared`: tokens of the
+    prefixes that documents share, present once. `layout`: the documents' layout for attention. `chosen`: int64
+    [targets], positions whose next token is learned; `next_ids`: int64 [targets], those tokens. `places`, `vectors`:
+    int64 [vectors], the positions where vectors of pictures are, and their numbers; None without pictures.
     """
 
     ids: torch.Tensor
@@ -27,6 +28,8 @@ class Pack:
     layout: Layout
     chosen: torch.Tensor
     next_ids: torch.Tensor
+    places: torch.Tensor | None = None
+    vectors: torch.Tensor | None = None
 
 
 # With CUDA graphs a pack is padded to one of few sizes: by a quarter at most, typically a tenth.
@@ -79,7 +82,11 @@ def shared_prefix(sequences: list[Sequence]) -> int:
     first = sequences[0].ids
     for other in sequences[1:]:
         limit = max(limit, 0)
-        differing = np.nonzero(first[:limit] != other.ids[:limit])[0]
+        differs = first[:limit] != other.ids[:limit]
+        # The tokens of two pictures are the same, their vectors are not.
+        if sequences[0].vectors is not None and other.vectors is not None:
+            differs |= sequences[0].vectors[:limit] != other.vectors[:limit]
+        differing = np.nonzero(differs)[0]
         limit = int(differing[0]) if len(differing) else limit
     return max(limit, 0)
 
@@ -100,8 +107,7 @@ def pack(sequences: list[Sequence], device: torch.device = CPU, share: bool = Tr
     """
     prefixes = _prefixes(sequences, together) if share else [0]
     sharing = len(sequences) // len(prefixes)
-    ids = [sequences[index * sharing].ids[:length] for index, length in enumerate(prefixes)]
-    positions = [np.arange(length) for length in prefixes]
+    parts = [(sequences[index * sharing], 0, length) for index, length in enumerate(prefixes)]
     chosen, next_ids, lengths = [], [], []
     start = sum(prefixes)
     for index, sequence in enumerate(sequences):
@@ -109,16 +115,46 @@ def pack(sequences: list[Sequence], device: torch.device = CPU, share: bool = Tr
         targets = np.nonzero(sequence.trained)[0]
         chosen.append(targets - 1 - prefix + start)
         next_ids.append(sequence.ids[targets])
-        ids.append(sequence.ids[prefix:])
-        positions.append(np.arange(prefix, len(sequence.ids)))
+        parts.append((sequence, prefix, len(sequence.ids)))
         lengths.append(len(sequence.ids) - prefix)
         start += lengths[-1]
 
-    def concatenated(parts: list[np.ndarray]) -> torch.Tensor:
-        return torch.from_numpy(np.concatenate(parts).astype(np.int64))
+    def concatenated(arrays: list[np.ndarray], axis: int = 0) -> torch.Tensor:
+        return torch.from_numpy(np.concatenate(arrays, axis=axis).astype(np.int64))
 
     layout = layout_of(prefixes, lengths, device)
-    ids, positions, chosen, next_ids = to_device(
-        device, concatenated(ids), concatenated(positions), concatenated(chosen), concatenated(next_ids)
+    three = any(sequence.positions is not None for sequence in sequences)
+    positions = concatenated([_positions(*part, three) for part in parts], axis=-1)
+    vectors = concatenated([_vectors(*part) for part in parts])
+    places = torch.nonzero(vectors >= 0)[:, 0]
+    flat, *indices = to_device(
+        device,
+        positions.flatten(),
+        concatenated([sequence.ids[begin:end] for sequence, begin, end in parts]),
+        concatenated(chosen),
+        concatenated(next_ids),
+        places,
+        vectors[places],
     )
-    return Pack(ids[None], positions[None], sum(prefixes), layout, chosen, next_ids)
+    ids, chosen, next_ids, *pictures = indices
+    return Pack(
+        ids[None],
+        flat.view(3, 1, -1) if three else flat[None],
+        sum(prefixes),
+        layout,
+        chosen,
+        next_ids,
+        *(pictures if len(places) else (None, None)),
+    )
+
+
+def _positions(sequence: Sequence, begin: int, end: int, three: bool) -> np.ndarray:
+    """[end - begin], or [3, end - begin]."""
+    if sequence.positions is not None:
+        return sequence.positions[:, begin:end]
+    positions = np.arange(begin, end)
+    return np.broadcast_to(positions, (3, len(positions))) if three else positions
+
+
+def _vectors(sequence: Sequence, begin: int, end: int) -> np.ndarray:
+    return np.full(end - begin, -1) if sequence.vectors is None else sequence.vectors[begin:end]

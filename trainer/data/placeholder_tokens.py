@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from tokenizers import AddedToken, Tokenizer
 
+from trainer.data.pictures import Picture
 from trainer.runtime.errors import JobError
 
 Span = tuple[int, int]
@@ -15,12 +16,13 @@ Span = tuple[int, int]
 
 class Rendering(NamedTuple):
     """A rendered conversation. `spans`: the characters `[begin, end)` that the loss counts. `mark`: the character that
-    breaks up the row's own control texts; None if there are none.
+    breaks up the row's own control texts; None if there are none. `pictures`: those that it shows, in order.
     """
 
     text: str
     spans: list[Span]
     mark: str | None = None
+    pictures: tuple[Picture, ...] = ()
 
 
 class PlaceholderTokens:

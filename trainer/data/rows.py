@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from trainer.data.content import Content, joined
+from trainer.data.pictures import Picture, PictureError, take_out
 from trainer.data.tools import call_of, tool_of
 from trainer.runtime.errors import JobError
 
@@ -41,28 +43,38 @@ def read_rows(path: Path, sha256: str, objective: str = "sft") -> list:
     """Reads the rows of JSON lines that an objective learns from: `Conversation`s for sft and kto, `Pair`s for dpo.
     Raises JobError("dataset_invalid") with the first bad line.
     """
+    rows, digest, offset = [], hashlib.sha256(), 0
+    bad: JobError | None = None
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            # Only a line feed ends a row, as the service counts them.
+            for number, line in enumerate(file, start=1):
+                digest.update(line)
+                if line.strip(b" \t\r\n") and not bad:
+                    try:
+                        rows.append(parse_row(line.removesuffix(b"\n"), number, objective, (path, offset)))
+                    except JobError as problem:
+                        # Whether it is the right file is known at its end.
+                        bad = problem
+                offset += len(line)
     except OSError as problem:
         raise JobError("dataset_invalid", f"The dataset's file cannot be read: {problem.strerror}.") from problem
-    if hashlib.sha256(content).hexdigest() != sha256:
+    if digest.hexdigest() != sha256:
         raise JobError(
             "dataset_invalid", "The dataset's file is not the one that the job was created with: its hash differs."
         )
-    # Only a line feed ends a row, as the service counts them.
-    rows = [
-        parse_row(line, number, objective)
-        for number, line in enumerate(content.split(b"\n"), start=1)
-        if line.strip(b" \t\r")
-    ]
+    if bad:
+        raise bad
     if not rows:
         raise JobError("dataset_invalid", "The dataset has no rows.")
     return rows
 
 
-def parse_row(line: bytes, number: int, objective: str = "sft") -> Conversation | Pair:
-    """Parses a line of the file. Raises JobError("dataset_invalid") with the line number if the objective cannot learn
-    from it.
+def parse_row(
+    line: bytes, number: int, objective: str = "sft", place: tuple[Path, int] | None = None
+) -> Conversation | Pair:
+    """Parses a line of the file, which starts at the byte that `place` says. Raises JobError("dataset_invalid") with
+    the line number if the objective cannot learn from it.
     """
 
     def wrong(what: str) -> JobError:
@@ -70,6 +82,10 @@ def parse_row(line: bytes, number: int, objective: str = "sft") -> Conversation 
 
     try:
         row = json.loads(line)
+        if b'"image_url"' in line:
+            take_out(row, place)
+    except PictureError as problem:
+        raise wrong(f"has a picture that cannot be read: {problem}") from problem
     except (ValueError, RecursionError) as problem:
         raise wrong("is not JSON") from problem
     row = row if isinstance(row, dict) else {}
@@ -94,8 +110,11 @@ def _conversation(row: dict, line: int, wrong: Callable[[str], JobError]) -> Con
     for message in messages:
         if not isinstance(message, dict) or message.get("role") not in ROLES:
             raise wrong(f"has a message whose role is none of {', '.join(ROLES)}")
-        if not isinstance(_text_of(message), str):
+        content = _content_of(message)
+        if content is None:
             raise wrong("has a message whose content is not text")
+        if message["role"] == "assistant" and not isinstance(content, str):
+            raise wrong("has a picture in an assistant's message; models answer with text")
         if message.get("weight", 1) not in (0, 1):
             raise wrong("has a message whose weight is neither 0 nor 1")
     if messages[-1]["role"] != "assistant":
@@ -179,23 +198,32 @@ def _answer_to(
     return conversation
 
 
-def _text_of(message: dict):
-    """A message's content as text; None if it is something else. A message that only calls tools may have none."""
+def _content_of(message: dict) -> Content | None:
+    """A message's content; None if it is neither text nor parts. A message that only calls tools may have none."""
     content = message.get("content")
     if content is None:
         return "" if message.get("tool_calls") else None
-    if isinstance(content, list):
-        parts = [
-            part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None for part in content
-        ]
-        return "".join(parts) if parts and all(isinstance(part, str) for part in parts) else None
-    return content
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list) or not content or not all(map(_is_part, content)):
+        return None
+    parts = joined([{name: part[name] for name in ("type", "text", "picture") if name in part} for part in content])
+    return parts[0]["text"] if len(parts) == 1 and parts[0]["type"] == "text" else parts
+
+
+def _is_part(part: object) -> bool:
+    if not isinstance(part, dict):
+        return False
+    if part.get("type") == "image":
+        # Made of a data URL while the row was read.
+        return isinstance(part.get("picture"), Picture)
+    return part.get("type") == "text" and isinstance(part.get("text"), str)
 
 
 def _fields_of(message: dict, names: dict[str, str]) -> dict:
     """The fields that training and templates read."""
     role = "system" if message["role"] == "developer" else message["role"]
-    fields = {"role": role, "content": _text_of(message)}
+    fields = {"role": role, "content": _content_of(message)}
     if "weight" in message:
         fields["weight"] = message["weight"]
     if message.get("tool_calls"):

@@ -6,18 +6,12 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
+from trainer.data.questions import QUESTIONS
 from trainer.export.answer_file import read
 from trainer.export.spec import Export
 from trainer.runtime.errors import JobError
 
 MOST_PROMPTS = 4
-# An adapter changes the answers to any question, so these are enough to detect it.
-QUESTIONS = {
-    "What is the capital of France?": "The capital of France is Paris.",
-    "Write a short greeting.": "Hello! How can I help you today?",
-    "How do I reset my password?": "Open the settings, choose Security, and click on Reset password.",
-    "Sort these numbers: 3, 1, 2": "1, 2, 3",
-}
 
 
 def cached_answers(spec: Export) -> dict | None:

@@ -12,7 +12,13 @@ from trainer.model.attention import attend, gather, gather_backward, scatter, sc
 from trainer.model.fast_lora import LinearGroup, is_plain
 
 # Layers that are exactly norm, attention, residual, norm, gated MLP, residual.
-FAMILY = {"LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer"}
+FAMILY = {
+    "LlamaDecoderLayer",
+    "MistralDecoderLayer",
+    "Qwen2DecoderLayer",
+    "Qwen2VLDecoderLayer",
+    "Qwen2_5_VLDecoderLayer",
+}
 
 
 class Norm:
@@ -179,9 +185,10 @@ def install(model: torch.nn.Module) -> bool:
     """Replaces the forward pass of all decoder layers if every one is a plain member of the family. Returns whether it
     did.
 
-    `model` is a peft model on a causal language model whose attention is `packed_attention`.
+    `model` is a peft model on a causal language model, or a vision base with one, whose attention is
+    `packed_attention`.
     """
-    inner = getattr(model.get_base_model(), "model", None)
+    inner = model.get_base_model().get_decoder()
     layers = list(getattr(inner, "layers", []))
     if not layers or not all(_fits(layer) for layer in layers):
         return False

@@ -6,9 +6,10 @@ from pathlib import Path
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, set_peft_model_state_dict
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 
-from trainer.model import attention, fast_layers, fast_lora, gpu, quantized
+from trainer.data.sight import is_vision, sight_of
+from trainer.model import attention, fast_layers, fast_lora, gpu, quantized, vision
 from trainer.runtime.errors import JobError
 from trainer.runtime.files import sha256_of
 from trainer.runtime.spec import Lora, ModelSpec, Spec
@@ -32,7 +33,14 @@ def device_and_dtype() -> tuple[torch.device, torch.dtype]:
 BF16_CAPABILITIES = ("avx512_bf16", "amx_bf16", "bf16")
 
 
+def load_config(spec: ModelSpec):
+    return AutoConfig.from_pretrained(_base_path(spec), local_files_only=True, trust_remote_code=False)
+
+
 def load_tokenizer(spec: ModelSpec):
+    """The base's tokenizer, with what the trainer adds to it: `parse_control_tokens`, and `sight`, how the base sees
+    pictures (trainer/data/sight.py), or None.
+    """
     path = _base_path(spec)
     tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     tokenizer.parse_control_tokens = spec.parse_control_tokens
@@ -41,6 +49,7 @@ def load_tokenizer(spec: ModelSpec):
             "base_missing",
             f"The base model {spec.base.id} has no chat template, so conversations cannot be rendered for it.",
         )
+    tokenizer.sight = sight_of(load_config(spec), path, tokenizer)
     return tokenizer
 
 
@@ -49,7 +58,7 @@ def load_model(spec: Spec, device: torch.device, dtype: torch.dtype) -> torch.nn
 
     lora: the base frozen in `dtype`, with an adapter, fresh or from an earlier run. qlora: the same, with the base's
     linear layers in 4 bits. full: every weight is trained, with an earlier run's adapter merged first; a GPU computes
-    in bf16.
+    in bf16. The part of a base that sees pictures stays as it is, in every method.
     """
     base = load_base(spec, device, dtype)
     torch.manual_seed(spec.training.seed)
@@ -60,26 +69,35 @@ def load_model(spec: Spec, device: torch.device, dtype: torch.dtype) -> torch.nn
 
 def load_base(spec: ModelSpec, device: torch.device, dtype: torch.dtype) -> torch.nn.Module:
     """The base in the precision of the method."""
-    path = _base_path(spec)
+    path, sees = _base_path(spec), is_vision(load_config(spec))
     options = {
         "local_files_only": True,
         "trust_remote_code": False,
         "use_safetensors": True,
-        "attn_implementation": attention.NAME,
+        # The tower's attention is not causal.
+        "attn_implementation": {"": "sdpa", "text_config": attention.NAME} if sees else attention.NAME,
     }
     if spec.method == "qlora":
-        options |= {"quantization_config": quantized.quantization_config(dtype), "device_map": {"": device}}
-    base = AutoModelForCausalLM.from_pretrained(
-        path, dtype=torch.float32 if spec.method == "full" else dtype, **options
-    ).to(device)
-    base.config.use_cache = False
+        skipped = vision.PARTS if sees else ()
+        options |= {
+            "quantization_config": quantized.quantization_config(dtype, skipped),
+            "device_map": {"": device},
+        }
+    kind = AutoModelForImageTextToText if sees else AutoModelForCausalLM
+    base = kind.from_pretrained(path, dtype=torch.float32 if spec.method == "full" else dtype, **options).to(device)
+    base.config.get_text_config().use_cache = False
+    if sees:
+        vision.freeze(base)
     gpu.make_deterministic(base, device)
     return base
 
 
 def with_adapter(base: torch.nn.Module, spec: ModelSpec) -> torch.nn.Module:
     """The base, frozen, with a fresh adapter or that of `spec.start`."""
-    model = get_peft_model(base, lora_config(spec.lora))
+    config = lora_config(spec.lora)
+    if is_vision(base.config):
+        vision.restrict(config, base)
+    model = get_peft_model(base, config)
     if spec.start:
         set_peft_model_state_dict(model, adapter_weights(spec))
     # The adapter's folder names the base by its public id, not by this machine's path.
@@ -109,6 +127,8 @@ def with_start_merged(base: torch.nn.Module, spec: ModelSpec) -> torch.nn.Module
     model = PeftModel.from_pretrained(base, spec.start.path).merge_and_unload()
     for parameter in model.parameters():
         parameter.requires_grad_(True)
+    if is_vision(model.config):
+        vision.freeze(model)
     return model
 
 

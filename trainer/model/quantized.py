@@ -9,12 +9,19 @@ import sys
 import torch
 
 
-def quantization_config(dtype: torch.dtype):
-    """How transformers loads a base for QLoRA; products are computed in `dtype`."""
+def quantization_config(dtype: torch.dtype, skipped: tuple[str, ...] = ()):
+    """How transformers loads a base for QLoRA; products are computed in `dtype`. Modules named `skipped` stay as they
+    are.
+    """
     from transformers import BitsAndBytesConfig
 
     return BitsAndBytesConfig(
-        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=dtype
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=dtype,
+        # The head is never quantized; a list replaces that default.
+        llm_int8_skip_modules=[*skipped, "lm_head"] if skipped else None,
     )
 
 

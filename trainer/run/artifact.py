@@ -16,6 +16,7 @@ from trainer.runtime.spec import ModelSpec
 ADAPTER_TYPE = "f16"
 # Eight bits serve twice as fast as sixteen with the same answers up to the last digits. The folder keeps float32.
 MODEL_TYPE = "q8_0"
+PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ def _save_model(model, tokenizer, spec: ModelSpec, folder: Path, gguf: Path) -> 
     model.config._name_or_path = spec.base.id
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    _add_processor(folder, spec)
     write_description(folder, tokenizer, spec)
     run_converter(
         Path(spec.converters), "convert_hf_to_gguf.py", [str(folder), "--outfile", str(gguf), "--outtype", MODEL_TYPE]
@@ -52,11 +54,19 @@ def _save_model(model, tokenizer, spec: ModelSpec, folder: Path, gguf: Path) -> 
     return Artifact("model", folder, gguf, sha256_of(gguf))
 
 
+def _add_processor(folder: Path, spec: ModelSpec) -> None:
+    """Copies what says how a vision base reads pictures; the tokenizer has the chat template."""
+    for name in PROCESSOR_FILES:
+        if (file := Path(spec.base.path) / name).exists():
+            shutil.copyfile(file, folder / name)
+
+
 def _save_adapter(model, tokenizer, spec: ModelSpec, folder: Path, gguf: Path) -> Artifact:
     model.save_pretrained(folder, save_embedding_layers=False)
     # peft's model card is an empty form.
     (folder / "README.md").unlink(missing_ok=True)
     tokenizer.save_pretrained(folder)
+    _add_processor(folder, spec)
     write_description(folder, tokenizer, spec)
     # The converter reads the base's shapes from its folder, not its weights.
     arguments = [str(folder), "--base", spec.base.path, "--outfile", str(gguf), "--outtype", ADAPTER_TYPE]

@@ -10,12 +10,13 @@ from trainer.data.layout import layout_of
 from trainer.data.loss_mask import token_ids
 from trainer.data.packing import Limits, Pack, pack, split
 from trainer.model.fast_head import HeadLoss
+from trainer.model.vision import inputs_of
 
 
 def forward(model, packed: Pack) -> torch.Tensor:
     """Logits [targets, vocabulary] in float32 at the positions of a pack whose next token is learned."""
     logits = model(
-        input_ids=packed.ids,
+        **inputs_of(model, packed),
         position_ids=packed.positions,
         layout=packed.layout,
         # The head is the widest matrix; it is applied only at learned positions.
@@ -31,7 +32,7 @@ def losses(model, packed: Pack) -> torch.Tensor:
         return cross_entropy(forward(model, packed), packed.next_ids, reduction="none")
     body, weight = model.body_and_head
     hidden = body(
-        input_ids=packed.ids, position_ids=packed.positions, layout=packed.layout, use_cache=False
+        **inputs_of(model, packed), position_ids=packed.positions, layout=packed.layout, use_cache=False
     ).last_hidden_state[0]
     return HeadLoss.apply(hidden.index_select(0, packed.chosen), weight, packed.next_ids)
 

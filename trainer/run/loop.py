@@ -12,6 +12,7 @@ from trainer.data.packing import Limits, split
 from trainer.model.attention import packable
 from trainer.model.cuda_graphs import CudaGraphs, worth_capturing
 from trainer.model.load import trainable
+from trainer.model.vision import Features
 from trainer.run import checkpoint, memory
 from trainer.run.checkpoint import State
 from trainer.run.objective import objective_of
@@ -37,7 +38,7 @@ def limits_of(config, spec: Spec, device: torch.device) -> Limits:
     """Limits of one pass. A model that cannot share a sequence gets one document at a time. On a GPU, as many tokens as
     fit into its memory.
     """
-    documents = None if packable(config) else 1
+    documents = None if packable(config.get_text_config()) else 1
     if device.type == "cpu":
         return Limits(documents=documents)
     shape, budget = memory.shape_of(config), torch.cuda.get_device_properties(device).total_memory * GPU_SHARE
@@ -80,6 +81,12 @@ class Loop:
             fused=True,
         )
         self.limits = limits_of(model.config, spec, device)
+        sight = getattr(tokenizer, "sight", None)
+        sees = bool(sight and sight.pictures)
+        # Each process has its own: they may be on several machines.
+        pictures = folder / ("pictures" if self.distributed.is_first else f"pictures-{self.distributed.rank}")
+        # Read by `inputs_of`.
+        model.features = self.features = Features(model, sight, spec, pictures, device) if sees else None
         self.objective = objective_of(spec, data, held_out, device)
         self.row_index = {row.number: index for index, row in enumerate(data.rows)}
         self.steps_per_epoch = math.ceil(len(data.rows) / training.batch_size)
@@ -90,7 +97,8 @@ class Loop:
             [sequence for row in self.batch(step) for sequence in row.sequences]
             for step in range(min(8, self.steps_per_epoch))
         ]
-        capturable = worth_capturing(model, first, self.limits, device)
+        # A graph has ids at its start, not vectors.
+        capturable = not sees and worth_capturing(model, first, self.limits, device)
         self.cuda_graphs = CudaGraphs(model, list(self.parameters.values()), device) if capturable else None
         self.objective.set_batches([self.batch(step) for step in range(self.steps_per_epoch)])
         self.validation = Validation(spec, model, tokenizer, held_out, folder, self.objective, self.limits, protocol)
@@ -134,6 +142,8 @@ class Loop:
         )
 
     def _train(self) -> bool:
+        if not self._encode_pictures():
+            return False
         if self.distributed.is_first:
             with self._interruptible():
                 self.validation.answer_with_base(self.device)
@@ -157,6 +167,27 @@ class Loop:
                 return False
             if self.totals.step == self.steps_total or self.totals.ended_early or self._checkpoint_due():
                 self._checkpoint()
+        return True
+
+    def _encode_pictures(self) -> bool:
+        """Makes the vectors of all pictures. False if a stop was requested: the next attempt has those that are
+        made.
+        """
+        missing = self.features.missing if self.features else []
+        if not missing:
+            return True
+        self.protocol.emit("status", f"Looking at {len(missing)} pictures", phase="pictures")
+        started = time.monotonic()
+        try:
+            for index in missing:
+                with self._interruptible():
+                    self.features.encode(index)
+                if self.distributed.any_rank(self.protocol.stop_requested, self.device):
+                    return False
+        finally:
+            self.features.flush()
+        seconds = round(time.monotonic() - started, 1)
+        self.protocol.emit("log", f"{len(missing)} pictures are encoded", pictures=len(missing), seconds=seconds)
         return True
 
     def _compute_reference(self) -> bool:

@@ -7,6 +7,7 @@ import torch
 
 from trainer.data.dataset import Prepared
 from trainer.data.packing import Limits, padded_size, split
+from trainer.data.sight import is_vision
 from trainer.model.fast_head import CHUNK_TOKENS
 from trainer.model.fast_layers import FAMILY
 from trainer.runtime.errors import JobError
@@ -16,6 +17,8 @@ from trainer.runtime.spec import ModelSpec, Spec
 PROGRAM_BYTES = 600e6
 # cuBLAS's workspaces, and the memory of loaded kernels.
 GPU_BYTES = 600e6
+# The decoder layers of vision bases, by the model type of their language model.
+TEXT_FAMILIES = {"llama": "Llama", "qwen2_vl_text": "Qwen2VL", "qwen2_5_vl_text": "Qwen2_5_VL"}
 
 
 @dataclass(frozen=True)
@@ -29,10 +32,18 @@ class ModelShape:
     qkv_size: int
     vocabulary: int
     family: str
+    # Of the part that sees, which is never trained.
+    vision_weights: int = 0
 
 
 def shape_of(config) -> ModelShape:
-    """Reads the sizes from a transformers configuration of a decoder."""
+    """Reads the sizes from a transformers configuration of a decoder, or of a vision base with one."""
+    tied, family = config.tie_word_embeddings, (config.architectures or [""])[0].removesuffix("ForCausalLM")
+    sees = is_vision(config)
+    vision_weights = _tower_weights(config.vision_config) if sees else 0
+    if sees:
+        config = config.get_text_config()
+        family = TEXT_FAMILIES.get(config.model_type, "")
     heads = config.num_attention_heads
     size = getattr(config, "head_dim", None) or config.hidden_size // heads
     qkv_size = size * (heads + 2 * (getattr(config, "num_key_value_heads", None) or heads))
@@ -43,9 +54,16 @@ def shape_of(config) -> ModelShape:
         config.vocab_size,
     )
     per_layer = hidden_size * qkv_size + heads * size * hidden_size + 3 * hidden_size * mlp_size
-    embeddings = vocabulary * hidden_size * (1 if config.tie_word_embeddings else 2)
-    family = (config.architectures or [""])[0].removesuffix("ForCausalLM")
-    return ModelShape(layers * per_layer + embeddings, layers, hidden_size, mlp_size, qkv_size, vocabulary, family)
+    embeddings = vocabulary * hidden_size * (1 if tied else 2)
+    weights = layers * per_layer + embeddings
+    return ModelShape(weights, layers, hidden_size, mlp_size, qkv_size, vocabulary, family, vision_weights)
+
+
+def _tower_weights(config) -> int:
+    """The weights of a vision tower's layers, from its configuration."""
+    width, layers = config.hidden_size, getattr(config, "depth", None) or config.num_hidden_layers
+    mlp_size = getattr(config, "intermediate_size", None) or round(width * config.mlp_ratio)
+    return layers * (4 * width * width + 3 * width * mlp_size)
 
 
 def largest_pack(rows: Prepared, spec: Spec, limits: Limits) -> tuple[int, int]:
@@ -78,6 +96,8 @@ def predicted_bytes(
         weight_bytes = 0.55 if spec.method == "qlora" else dtype_bytes
         adapters = shape.layers * spec.lora.r * 2 * (4 * shape.hidden_size + shape.qkv_size + 3 * shape.mlp_size)
         states = weight_bytes * (shape.weights - embeddings) + dtype_bytes * embeddings + 16 * adapters
+    # It stays in the precision that it is loaded in.
+    states += (4 if spec.method == "full" else dtype_bytes) * shape.vision_weights
     # What a layer saves of each token for the backward pass: the residual stream twice and its norms, q, k and v, the
     # gated pair and product.
     if on_gpu:

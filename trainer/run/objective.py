@@ -241,11 +241,10 @@ class Kto(Preferences):
                 self.mismatched[self.index[id(row)]] = Row(row.number, [self._with_answer(row, other)], row.label)
 
     def _with_answer(self, row: Row, other: Row) -> Sequence:
-        ids, answer = row.sequences[0], other.sequences[0]
-        start, begin = int(np.argmax(ids.trained)), int(np.argmax(answer.trained))
-        joined = np.concatenate([ids.ids[:start], answer.ids[begin:]])[: self.max_length]
-        trained = np.concatenate([np.zeros(start, dtype=bool), answer.trained[begin:]])[: self.max_length]
-        return Sequence(joined, trained)
+        prompt, answer = row.sequences[0], other.sequences[0]
+        start, begin = int(np.argmax(prompt.trained)), int(np.argmax(answer.trained))
+        joined = prompt.part(0, start).followed_by(answer.part(begin))
+        return joined.part(0, self.max_length)
 
     def reference_log_probabilities(self, model, group: list[Row], limits: Limits) -> torch.Tensor:
         own = super().reference_log_probabilities(model, group, limits)

@@ -13,14 +13,13 @@ def prepare_run(spec: Spec, folder: Path, protocol: Protocol):
     protocol.emit("status", "Preparing the data", phase="preparing")
     # These imports take seconds; the line above should not wait for them.
     import torch
-    from transformers import AutoConfig
     from transformers.utils.logging import disable_progress_bar
 
     from trainer.data.dataset import prepare_splits
     from trainer.data.rows import read_rows
     from trainer.data.tokenizer_identity import require_unchanged
     from trainer.model import gpu
-    from trainer.model.load import device_and_dtype, load_model, load_tokenizer
+    from trainer.model.load import device_and_dtype, load_config, load_model, load_tokenizer
     from trainer.run import checkpoint, memory
     from trainer.run.loop import Loop, limits_of
     from trainer.runtime.distributed import Distributed
@@ -34,9 +33,9 @@ def prepare_run(spec: Spec, folder: Path, protocol: Protocol):
     dtype = checkpoint.precision_of(spec) or dtype
     tokenizer = load_tokenizer(spec)
     require_unchanged(tokenizer, spec)
-    config = AutoConfig.from_pretrained(spec.base.path, local_files_only=True, trust_remote_code=False)
+    config = load_config(spec)
     rows = read_rows(Path(spec.dataset.path), spec.dataset.sha256, spec.options.objective)
-    max_length = min(spec.training.max_length, config.max_position_embeddings)
+    max_length = min(spec.training.max_length, config.get_text_config().max_position_embeddings)
     data, held_out = prepare_splits(spec, rows, tokenizer, max_length, protocol)
     if held_out and not spec.evaluation.dataset:
         numbers = [row.number for row in held_out.rows]

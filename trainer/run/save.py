@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from trainer.data.dataset import Example
+from trainer.data.questions import general_examples
 from trainer.model.load import load_model, zero_adapter
 from trainer.run import probe, snapshots
 from trainer.run.artifact import save
@@ -28,10 +29,11 @@ def save_result(loop: Loop, tokenizer, folder: Path) -> dict:
     for snapshot in validation.recent:
         if snapshot.step != results[0]["step"] and snapshots.restore(snapshot, loop.parameters):
             results.append(_save_one(loop, tokenizer, out / f"step-{snapshot.step}", snapshot.step, snapshot.loss))
-    base = _base_log_probabilities(loop)
+    examples = _examples(loop, tokenizer)
+    base = _base_log_probabilities(loop, examples)
     for result in results:
         path = Path(result["folder"]).parent / "probe.json"
-        result["probe"] = str(probe.write(path, _examples(loop), result.pop("tuned"), base))
+        result["probe"] = str(probe.write(path, examples, result.pop("tuned"), base))
     return {
         **results[0],
         "validation_exact": best.exact if best else None,
@@ -47,14 +49,19 @@ def save_result(loop: Loop, tokenizer, folder: Path) -> dict:
     }
 
 
-def _examples(loop: Loop) -> list[Example]:
-    """From the held-out rows if there are any."""
-    return (loop.validation.rows or loop.data).examples
+def _examples(loop: Loop, tokenizer) -> list[Example]:
+    """From the held-out rows if there are any; general questions if all rows have pictures, which the engine does not
+    score.
+    """
+    found = (loop.validation.rows or loop.data).examples
+    if found or not loop.features:
+        return found
+    return general_examples(tokenizer, loop.model.config.get_text_config().max_position_embeddings)
 
 
 def _save_one(loop: Loop, tokenizer, out: Path, step: int, loss: float | None) -> dict:
     artifact = save(loop.model, tokenizer, loop.spec, out)
-    tuned = probe.log_probabilities(loop.model, _examples(loop), loop.device)
+    tuned = probe.log_probabilities(loop.model, _examples(loop, tokenizer), loop.device)
     location = {
         "kind": artifact.kind,
         "folder": str(artifact.folder),
@@ -64,15 +71,15 @@ def _save_one(loop: Loop, tokenizer, out: Path, step: int, loss: float | None) -
     return {**location, "step": step, "validation_loss": loss, "tuned": tuned}
 
 
-def _base_log_probabilities(loop: Loop) -> list[list[float]]:
+def _base_log_probabilities(loop: Loop, examples: list[Example]) -> list[list[float]]:
     """The log-probabilities without the training: of the weights below the adapter, or of the model that full training
     started from. The loop cannot be used afterwards.
     """
     if loop.spec.method != "full":
         zero_adapter(loop.model)
-        return probe.log_probabilities(loop.model, _examples(loop), loop.device)
+        return probe.log_probabilities(loop.model, examples, loop.device)
     loop.optimizer.state.clear()
-    return probe.log_probabilities(load_model(loop.spec, loop.device, torch.float32), _examples(loop), loop.device)
+    return probe.log_probabilities(load_model(loop.spec, loop.device, torch.float32), examples, loop.device)
 
 
 def write_rows(loop: Loop, path: Path) -> Path:

@@ -157,7 +157,7 @@ class Validation:
         evaluation = self.spec.evaluation
         if not evaluation.prompts:
             return []
-        max_length = self.model.config.max_position_embeddings
+        max_length = self.model.config.get_text_config().max_position_embeddings
         return evaluate.generate_answers(
             self.model, self.tokenizer, evaluation.prompts, evaluation.answer_tokens, max_length, device
         )

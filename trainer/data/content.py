@@ -1,0 +1,55 @@
+"""Contents of messages: a text, or parts of text and pictures in their order.
+
+Parts are `{"type": "text", "text": …}` and `{"type": "image", "picture": Picture}`. Only messages that are not the
+assistant's have them, and only where there is a picture.
+"""
+
+from collections.abc import Callable
+
+from trainer.data.pictures import Picture
+
+Content = str | list[dict]
+
+
+def texts_in(content: Content) -> list[str]:
+    return [content] if isinstance(content, str) else [part["text"] for part in content if part["type"] == "text"]
+
+
+def text_of(content: Content) -> str:
+    return "".join(texts_in(content))
+
+
+def with_texts(content: Content, change: Callable[[str], str]) -> Content:
+    """The content with each of its texts changed."""
+    if isinstance(content, str):
+        return change(content)
+    return [{**part, "text": change(part["text"])} if part["type"] == "text" else part for part in content]
+
+
+def pictures_of(messages: list[dict]) -> list[Picture]:
+    """The pictures of a conversation, in order."""
+    return [
+        part["picture"]
+        for message in messages
+        if not isinstance(message["content"], str)
+        for part in message["content"]
+        if part["type"] == "image"
+    ]
+
+
+def joined(parts: list[dict]) -> list[dict]:
+    """The parts with neighbouring texts as one."""
+    found: list[dict] = []
+    for part in parts:
+        if found and part["type"] == found[-1]["type"] == "text":
+            found[-1] = {"type": "text", "text": found[-1]["text"] + part["text"]}
+        else:
+            found.append(part)
+    return found
+
+
+def for_template(content: Content, parts_only: bool) -> Content:
+    """The content as chat templates read it. `parts_only`: the template reads no plain texts."""
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}] if parts_only else content
+    return [{"type": "image"} if part["type"] == "image" else part for part in content]

@@ -1,0 +1,20 @@
+"""General questions, for checks of models whose rows cannot be asked."""
+
+from trainer.data.dataset import Example, prepare
+from trainer.runtime.protocol import SilentProtocol
+
+# An adapter changes the answers to any question, so these are enough to detect it.
+QUESTIONS = {
+    "What is the capital of France?": "The capital of France is Paris.",
+    "Write a short greeting.": "Hello! How can I help you today?",
+    "How do I reset my password?": "Open the settings, choose Security, and click on Reset password.",
+    "Sort these numbers: 3, 1, 2": "1, 2, 3",
+}
+
+
+def general_examples(tokenizer, max_length: int) -> list[Example]:
+    rows = [
+        [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+        for question, answer in QUESTIONS.items()
+    ]
+    return prepare(rows, tokenizer, max_length, SilentProtocol()).examples

@@ -1,0 +1,209 @@
+"""Vision bases: their frozen tower, the vectors that it makes of pictures, and how these enter the language model.
+
+The tower does not change, so each picture goes through it once: its vectors stay in a file of the run's folder, which
+is mapped into memory.
+"""
+
+import json
+import os
+import shutil
+import time
+from contextlib import nullcontext, suppress
+from pathlib import Path
+
+import numpy as np
+import torch
+from peft import LoraConfig
+
+from trainer.data.packing import Pack
+from trainer.data.pictures import Picture, PictureError, decode, read
+from trainer.data.sight import Sight, TiledSight
+from trainer.runtime.errors import JobError
+from trainer.runtime.spec import ModelSpec
+
+# A power cut loses at most the pictures of the last seconds; a flush for each would take longer than the picture.
+FLUSH_SECONDS = 10.0
+
+
+# The modules of vision bases that see, and that make input vectors of what is seen.
+PARTS = ("visual", "vision_model", "connector")
+
+
+def base_of(model: torch.nn.Module) -> torch.nn.Module:
+    """The transformers model in a peft model, or itself."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def tower_of(base: torch.nn.Module) -> torch.nn.Module:
+    """The vision tower; for Qwen with its projector."""
+    return base.model.visual if hasattr(base.model, "visual") else base.model.vision_model
+
+
+def projector_of(base: torch.nn.Module) -> torch.nn.Module:
+    """The layers between the tower's vectors and the language model."""
+    return base.model.visual.merger if hasattr(base.model, "visual") else base.model.connector
+
+
+def freeze(base: torch.nn.Module) -> None:
+    """Leaves only the language model to be trained."""
+    for module in (tower_of(base), projector_of(base)):
+        module.requires_grad_(False)
+
+
+def restrict(config: LoraConfig, base: torch.nn.Module) -> None:
+    """Keeps adapters in the language model: names of layers such as q_proj occur in the tower, too. Raises
+    JobError("adapter_invalid") if no layer is left.
+    """
+    layers = {
+        name.rpartition(".")[2]
+        for name, module in base.get_decoder().named_modules()
+        if isinstance(module, torch.nn.Linear)
+    }
+    wanted = layers if config.target_modules == "all-linear" else layers & set(config.target_modules)
+    if not wanted:
+        raise JobError(
+            "adapter_invalid",
+            "target_modules names no layer of the language model; the part that sees pictures is not trained. Choose "
+            f"from {', '.join(sorted(layers))}.",
+        )
+    config.target_modules = wanted
+    config.exclude_modules = rf"(.*\.)?({'|'.join(PARTS)})\..*"
+
+
+def inputs_of(model: torch.nn.Module, packed: Pack) -> dict[str, torch.Tensor]:
+    """The model's arguments for the tokens of a pack: their ids, or their embeddings with the vectors of pictures."""
+    if packed.places is None:
+        return {"input_ids": packed.ids}
+    embeddings = base_of(model).get_input_embeddings()(packed.ids)
+    vectors = model.features.rows(packed.vectors).to(embeddings.dtype)
+    return {"inputs_embeds": embeddings.index_copy(1, packed.places, vectors[None])}
+
+
+class Features:
+    """The vectors of all pictures that `sight` has shown, [vectors, width] in `dtype`, in `folder`.
+
+    Those that an earlier attempt at the same job left in the folder beside it are used again.
+    """
+
+    def __init__(self, model: torch.nn.Module, sight: Sight, spec: ModelSpec, folder: Path, device: torch.device):
+        self.base, self.sight, self.device = base_of(model), sight, device
+        self.processor = _image_processor(sight, Path(spec.base.path))
+        # Full training keeps the tower in float32; a GPU computes it in bf16 then.
+        self.mixed = device.type == "cuda" and self.base.dtype == torch.float32
+        self.dtype = torch.bfloat16 if self.mixed else self.base.dtype
+        self.width = self.base.config.get_text_config().hidden_size
+        self.pictures = [picture for picture, _ in sight.pictures.values()]
+        self.firsts = np.array([first for _, first in sight.pictures.values()])
+        self.done = np.zeros(len(self.pictures), dtype=np.uint8)
+        self.folder, self.flushed_at, self.unflushed = folder, time.monotonic(), []
+        index = {
+            "pictures": [picture.sha256 for picture in self.pictures],
+            "dtype": str(self.dtype),
+            "width": self.width,
+            "job": spec.job_id,
+            "base": [spec.base.id, *_files_of(Path(spec.base.path))],
+        }
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        size = sight.vectors * self.width
+        reused = self._reuse(index)
+        self.file = os.open(folder / "vectors", os.O_RDWR | os.O_CREAT)
+        if not reused:
+            # Reserved: a disk that is full later would end the process while it writes to memory.
+            os.posix_fallocate(self.file, 0, size * self.dtype.itemsize)
+        (folder / "index.json").write_text(json.dumps(index))
+        (folder / "done").write_bytes(self.done.tobytes())
+        self.vectors = torch.from_file(str(folder / "vectors"), shared=True, size=size, dtype=self.dtype).view(
+            -1, self.width
+        )
+
+    @property
+    def missing(self) -> list[int]:
+        """The indices of the pictures that are still to be encoded."""
+        return np.nonzero(self.done == 0)[0].tolist()
+
+    def rows(self, vectors: torch.Tensor) -> torch.Tensor:
+        """The vectors with these numbers, int64 [n]: [n, width] on the device."""
+        numbers = vectors.cpu()
+        if not self.done.all():
+            for index in np.unique(np.searchsorted(self.firsts, numbers.numpy(), side="right") - 1):
+                self.encode(int(index))
+        return self.vectors.index_select(0, numbers).to(self.device)
+
+    @torch.no_grad()
+    def encode(self, index: int) -> None:
+        """Makes the vectors of a picture, if they are not there."""
+        if self.done[index]:
+            return
+        picture, first = self.pictures[index], int(self.firsts[index])
+        made = self._encoded(picture)
+        count = self.sight.shown(picture).vectors
+        if len(made) != count:
+            raise JobError("internal", f"The base made {len(made)} vectors of a picture that has {count} tokens.")
+        self.vectors[first : first + count] = made.to(self.dtype).cpu()
+        self.unflushed.append(index)
+        self.done[index] = 1
+        if time.monotonic() - self.flushed_at > FLUSH_SECONDS or self.done.all():
+            self.flush()
+
+    def flush(self) -> None:
+        """Marks what is on the disk as done."""
+        if self.unflushed:
+            os.fsync(self.file)
+            with (self.folder / "done").open("r+b") as file:
+                file.write(self.done.tobytes())
+        self.flushed_at, self.unflushed = time.monotonic(), []
+
+    def _encoded(self, picture: Picture) -> torch.Tensor:
+        """[vectors, width]"""
+        try:
+            image = decode(read(picture))
+        except PictureError as problem:
+            raise JobError("dataset_invalid", f"A picture of the dataset cannot be read: {problem}.") from problem
+        if isinstance(self.sight, TiledSight):
+            inputs = self.processor([[image]], return_tensors="pt")
+        else:
+            inputs = self.processor([image], size=self.sight.limits, return_tensors="pt")
+        inputs = {name: value.to(self.device) for name, value in inputs.items() if isinstance(value, torch.Tensor)}
+        tower, projector = tower_of(self.base), projector_of(self.base)
+        modes = [(module, module.training) for module in (tower, projector)]
+        for module, _ in modes:
+            module.eval()
+        with torch.autocast("cuda", torch.bfloat16) if self.mixed else nullcontext():
+            (made,) = self.base.model.get_image_features(**inputs, return_dict=True).pooler_output
+        for module, training in modes:
+            module.train(training)
+        return made
+
+    def _reuse(self, index: dict) -> bool:
+        """Takes over the vectors of an earlier attempt."""
+        for other in sorted(self.folder.parent.parent.glob(f"*/{self.folder.name}/index.json")):
+            # Whatever is wrong with them, they can be made again.
+            with suppress(OSError, ValueError):
+                if json.loads(other.read_text()) != index:
+                    continue
+                done = np.frombuffer((other.parent / "done").read_bytes(), dtype=np.uint8)
+                size = index["width"] * self.sight.vectors * self.dtype.itemsize
+                if len(done) != len(self.done) or (other.parent / "vectors").stat().st_size != size:
+                    continue
+                os.link(other.parent / "vectors", self.folder / "vectors")
+                self.done = done.copy()
+                return True
+        return False
+
+
+def _image_processor(sight: Sight, folder: Path):
+    """The family's image processor that needs no torchvision."""
+    from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+    from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
+
+    kinds = {"idefics3": Idefics3ImageProcessorPil, "smolvlm": SmolVLMImageProcessorPil}
+    kind = kinds.get(sight.config.model_type, Qwen2VLImageProcessorPil)
+    return kind.from_pretrained(folder, local_files_only=True)
+
+
+def _files_of(folder: Path) -> list[list]:
+    """What the vectors depend on: name, size and time of the base's files."""
+    files = sorted([*folder.glob("*.safetensors"), *folder.glob("*config.json")])
+    return [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files]

@@ -1,0 +1,258 @@
+"""Training with pictures: what the model sees is what transformers shows it, and nothing of a picture is cut."""
+
+import base64
+import io
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from transformers import AutoConfig, AutoTokenizer
+
+from trainer.data.dataset import prepare
+from trainer.data.pictures import Picture, PictureError, decode, file_of, size_of
+from trainer.data.rows import parse_row
+from trainer.data.sight import sight_of
+from trainer.model.load import lora_config, trainable
+from trainer.model.vision import Features
+from trainer.runtime.errors import JobError
+from trainer.runtime.spec import read_spec
+from trainer.tests import vision_reference
+from trainer.tests.conftest import DEVICE, Recorder
+from trainer.tests.make_tiny_vision import make_tiny_vision
+from trainer.tests.test_packing import shake
+
+FAMILIES = ["smolvlm", "qwen2_5_vl"]
+COLOURS = {"red": (220, 30, 30), "green": (20, 160, 60), "blue": (30, 60, 220), "white": (250, 250, 250)}
+SIZES = [(64, 64), (150, 70), (60, 200), (40, 33)]
+
+
+@pytest.fixture(scope="session", params=FAMILIES)
+def sighted(request, tmp_path_factory) -> Path:
+    return make_tiny_vision(request.param, tmp_path_factory.mktemp(request.param))
+
+
+def data_url(image: Image.Image, kind: str = "PNG", **options) -> str:
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return f"data:image/{kind.lower()};base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def picture(colour: str, size: tuple[int, int] = (64, 64)) -> dict:
+    return {"type": "image_url", "image_url": {"url": data_url(Image.new("RGB", size, COLOURS[colour]))}}
+
+
+def text(content: str) -> dict:
+    return {"type": "text", "text": content}
+
+
+def rows() -> list[list[dict]]:
+    """Questions about one or two pictures, texts before and after them, turns with and without."""
+    made = []
+    for index, (name, size) in enumerate([(name, size) for name in COLOURS for size in SIZES][:6]):
+        shown = [picture(name, size), text("Which colour is it?")]
+        made.append([{"role": "user", "content": shown}, {"role": "assistant", "content": f"It is {name}."}])
+        if index == 1:
+            more = [text("Is this one"), picture("blue"), text("or this one"), picture(name, size), text("red?")]
+            made[-1] += [{"role": "user", "content": more}, {"role": "assistant", "content": "The second one."}]
+    made.append([{"role": "user", "content": "And in words?"}, {"role": "assistant", "content": "Red and blue."}])
+    return made
+
+
+@pytest.fixture
+def sighted_job(job, sighted):
+    def make(name: str = "run", **changes) -> Path:
+        changes = {"rows": rows(), **changes}
+        return job(name, base={"id": "test/sighted", "path": str(sighted)}, **changes)
+
+    return make
+
+
+def reference_loss(folder: Path, batch: list[list[dict]]):
+    """Mean loss of the learned tokens and the gradients, by transformers and peft alone: their chat template, image
+    processor, expansion of placeholders and positions; no packing.
+    """
+    from peft import get_peft_model
+
+    from trainer.model import vision
+
+    spec = read_spec(folder)
+    config, tokenizer, template, processor, base = vision_reference.read_checkpoint(spec.base.path)
+    adapter = lora_config(spec.lora)
+    vision.restrict(adapter, base)
+    torch.manual_seed(spec.training.seed)
+    model = get_peft_model(base.to(DEVICE), adapter)
+    shake(model)
+    total, targets = 0.0, 0
+    for messages in batch:
+        shown, images = [], []
+        for message in messages:
+            parts = message["content"] if isinstance(message["content"], list) else [text(message["content"])]
+            for part in parts:
+                if part["type"] == "image_url":
+                    file = base64.b64decode(part["image_url"]["url"].partition(",")[2])
+                    images.append(Image.open(io.BytesIO(file)).convert("RGB"))
+            content = [part if part["type"] == "text" else {"type": "image"} for part in parts]
+            shown.append({"role": message["role"], "content": content})
+        inputs = {}
+        if images:
+            tiled = config.model_type == "smolvlm"
+            options = {"return_row_col_info": True} if tiled else {}
+            inputs = dict(processor([images] if tiled else images, return_tensors="pt", **options))
+
+        def ids_of(count: int, open_turn: bool, shown=shown, inputs=inputs) -> torch.Tensor:
+            rendered = tokenizer.apply_chat_template(
+                shown[:count], chat_template=template, tokenize=False, add_generation_prompt=open_turn
+            )
+            if inputs:
+                rendered = vision_reference.expand_prompt(config, rendered, inputs)
+            # What follows the end token is not learned.
+            rendered = rendered if open_turn else rendered.rstrip("\n")
+            return tokenizer(rendered, add_special_tokens=False, return_tensors="pt")["input_ids"]
+
+        whole = ids_of(len(shown), False)
+        trained = torch.zeros(whole.shape[1], dtype=torch.bool)
+        for index, message in enumerate(messages):
+            if message["role"] == "assistant":
+                trained[ids_of(index, True).shape[1] : ids_of(index + 1, False).shape[1]] = True
+        pixels = {name: value for name, value in inputs.items() if name not in ("rows", "cols")}
+        if "image_grid_thw" in pixels:
+            pixels["mm_token_type_ids"] = (whole == config.image_token_id).int()
+        logits = model(input_ids=whole, attention_mask=torch.ones_like(whole), **pixels).logits[0, :-1][trained[1:]]
+        total += torch.nn.functional.cross_entropy(logits, whole[0, trained], reduction="sum")
+        targets += int(trained.sum())
+    loss = total / targets
+    loss.backward()
+    return float(loss.detach()), targets, {name: parameter.grad for name, parameter in trainable(model).items()}
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, pytest.param({"lora": {"dropout": 1e-9}}, marks=pytest.mark.full)], ids=["fast", "plain layers"]
+)
+def test_the_loss_and_its_gradients_are_those_of_transformers(sighted_job, loop_of, changes):
+    loop = loop_of(folder := sighted_job(training={"batch_size": 99}, **changes))
+    expected, targets, gradients = reference_loss(folder, rows())
+    shake(loop.model)
+    batch = loop.batch(0)
+    found, _ = loop.gradients(batch)
+    assert sum(row.targets for row in batch) == targets
+    assert found == pytest.approx(expected, abs=2e-5)
+    for name, parameter in loop.parameters.items():
+        torch.testing.assert_close(parameter.grad, gradients[name], atol=2e-5, rtol=1e-3)
+
+
+def prepared(sighted: Path, rows: list, max_length: int = 2048, objective: str = "sft"):
+    """The rows as the trainer reads them, its warnings, and the tokenizer."""
+    recorder, tokenizer = Recorder(), AutoTokenizer.from_pretrained(sighted)
+    tokenizer.sight = sight_of(AutoConfig.from_pretrained(sighted), sighted, tokenizer)
+    lines = [json.dumps(row if isinstance(row, dict) else {"messages": row}).encode() for row in rows]
+    parsed = [parse_row(line, number, objective) for number, line in enumerate(lines, start=1)]
+    return prepare(parsed, tokenizer, max_length, recorder), recorder.of("warning"), tokenizer
+
+
+def test_pictures_have_the_tokens_that_their_processor_gives_them(sighted):
+    _, tokenizer, _, processor, _ = vision_reference.read_checkpoint(str(sighted))
+    config = AutoConfig.from_pretrained(sighted)
+    sight = sight_of(config, sighted, tokenizer)
+    for size in [(64, 64), (128, 128), (129, 64), (300, 20), (31, 250), (500, 499), (7, 9), (20, 33), (2000, 1500)]:
+        image = Image.new("RGB", size)
+        if config.model_type == "smolvlm":
+            inputs = processor([[image]], return_row_col_info=True)
+        else:
+            inputs = processor([image], return_tensors="pt")
+        expected = tokenizer(
+            vision_reference.expand_prompt(config, sight.image_text, inputs), add_special_tokens=False
+        )["input_ids"]
+        assert sight.shown(Picture("", *size)).ids.tolist() == expected, size
+
+
+def test_rows_keep_their_pictures_whole_or_are_left_out(sighted):
+    long = [text("word " * 50), picture("red", (150, 70)), text("Which colour is it?")]
+    row = [{"role": "user", "content": long}, {"role": "assistant", "content": "Red, " * 30}]
+    whole, _, tokenizer = prepared(sighted, [row])
+    (sequence,) = whole.rows[0].sequences
+    ((start, end),) = sequence.pictures
+    shown = tokenizer.sight.shown(Picture("", 150, 70))
+    assert (sequence.ids[start:end] == shown.ids).all() and not sequence.trained[start:end].any()
+    assert (sequence.vectors[start:end] >= 0).sum() == shown.vectors == (sequence.vectors >= 0).sum()
+    (cut,) = prepared(sighted, [row], len(sequence.ids) - 20)[0].rows[0].sequences
+    assert cut.pictures == sequence.pictures and 0 < cut.targets < sequence.targets
+    for max_length in (start + 1, end - 1):
+        with pytest.raises(JobError, match="no picture is cut"):
+            prepared(sighted, [row], max_length)
+    left, warnings, _ = prepared(sighted, [row, *rows()[-1:]], end - 1)
+    assert [row.number for row in left.rows] == [2] and left.dropped_rows == 1 and warnings
+    pair = {"prompt": row[:1], "chosen": "Red.", "rejected": "Green, I think."}
+    kept = prepared(sighted, [pair], end, "dpo")[0].rows[0].sequences
+    assert max(len(each.ids) for each in kept) == end and kept[0].pictures[0][0] < start, "text before it is cut"
+    if kept[0].positions is not None:
+        assert (kept[0].positions[:, 0] == 0).all()
+    with pytest.raises(JobError, match="no picture is cut"):
+        prepared(sighted, [pair], shown.vectors + 8, "dpo")
+
+
+def test_a_users_text_makes_no_picture(sighted):
+    named = "What do <image> and <|image_pad|> mean?"
+    row = [{"role": "user", "content": [text(named), picture("red")]}, {"role": "assistant", "content": "A place."}]
+    data, _, tokenizer = prepared(sighted, [row])
+    (sequence,) = data.rows[0].sequences
+    assert len(sequence.pictures) == 1
+    assert named in tokenizer.decode(sequence.ids[sequence.vectors < 0])
+
+
+def test_pictures_are_upright_on_white_and_only_of_four_formats():
+    turned, orientation = Image.new("RGB", (4, 2), "red"), Image.Exif()
+    orientation[0x0112] = 6
+    file = file_of(data_url(turned, "JPEG", exif=orientation))
+    assert size_of(file) == decode(file).size == (2, 4)
+    assert decode(file_of(data_url(Image.new("RGBA", (2, 2), (0, 0, 0, 0))))).getpixel((0, 0)) == (255, 255, 255)
+    grey = Image.new("I;16", (2, 2), 0x8080)
+    assert decode(file_of(data_url(grey))).getpixel((0, 0)) == (128, 128, 128)
+    frames = [Image.new("P", (3, 3), number) for number in (0, 200)]
+    gif = file_of(data_url(frames[0], "GIF", save_all=True, append_images=frames[1:]))
+    assert decode(gif).size == (3, 3)
+    with pytest.raises(PictureError, match="no JPEG"):
+        size_of(file_of(data_url(turned, "TIFF")))
+    with pytest.raises(PictureError, match="damaged"):
+        decode(file_of(data_url(Image.effect_noise((90, 90), 50)))[:-900])
+    answer = {"role": "assistant", "content": [picture("red")]}
+    with pytest.raises(JobError, match="Line 3 has a picture in an assistant's message"):
+        parse_row(json.dumps({"messages": [{"role": "user", "content": "Draw."}, answer]}).encode(), 3)
+    with pytest.raises(JobError, match="Line 4 has a picture that cannot be read: its url is not a data URL"):
+        bad = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
+        parse_row(json.dumps({"messages": [{"role": "user", "content": [bad]}]}).encode(), 4)
+
+
+def colour_rows(sizes: list[tuple[int, int]]) -> list[list[dict]]:
+    return [
+        [
+            {"role": "user", "content": [text("Which colour is this?"), picture(colour, size)]},
+            {"role": "assistant", "content": colour},
+        ]
+        for size in sizes
+        for colour in COLOURS
+    ]
+
+
+def test_a_run_learns_to_tell_colours_and_resumes_exactly(sighted_job, loop_of, monkeypatch):
+    changes = {
+        "rows": colour_rows([(64, 64), (96, 40), (40, 96), (128, 128)]),
+        "lora": {"r": 8, "alpha": 16},
+        "training": {"epochs": 12, "batch_size": 8, "learning_rate": 0.01},
+        "evaluation": {"split": 0.25},
+        "checkpoint": {"every_steps": 15, "keep": 9},
+    }
+    whole = loop_of(sighted_job("whole", **changes), recorder := Recorder())
+    assert whole.run()
+    scores = [event for event in recorder.of("metrics") if "validation_loss" in event]
+    assert scores[-1]["validation_loss"] < scores[0]["validation_loss"] / 1.5
+    assert scores[-1]["validation_exact"] == 1, "every held-out picture is named"
+    first = recorder.of("checkpoint")[0]
+    candidate = {"path": first["path"], "sha256": first["sha256"], "step": first["step"]}
+    monkeypatch.setattr(Features, "_encoded", None)
+    resumed = loop_of(sighted_job("resumed", **changes, resume_from=[candidate]))
+    assert resumed.resumed and not resumed.features.missing, "the pictures' vectors are kept"
+    assert resumed.run()
+    for name, parameter in resumed.parameters.items():
+        assert torch.equal(parameter, whole.parameters[name]), name
