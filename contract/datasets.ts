@@ -19,6 +19,9 @@ export const Dataset = z.object({
         'answers (`kto`). Empty until they are read.',
     ),
   rows: z.int(),
+  pictures: z
+    .int()
+    .describe('How many pictures its rows have. Only a base of the category `multimodal` learns from them.'),
   size_mb: z.number(),
   sha256: z.string().describe('Of the file as it was uploaded.'),
   created_at: Time,

@@ -25,7 +25,7 @@ export interface ChildOptions {
   /** The cores that the child may use, by the kernel's numbers. By default those of this process. */
   cores?: readonly number[] | undefined
   /** The child is killed when it exceeds one of these. */
-  limits?: { max_ms: number; max_memory_mb: number }
+  limits?: { max_ms: number; max_cpu_ms?: number; max_memory_mb: number }
 }
 
 /** How a child ended. */
@@ -100,7 +100,12 @@ export function spawnChild(command: string, args: readonly string[], options: Ch
   const timers: NodeJS.Timeout[] = []
   if (limits) {
     timers.push(setTimeout(() => exceed('time'), limits.max_ms))
-    timers.push(setInterval(() => processMemoryMb(child.pid) > limits.max_memory_mb && exceed('memory'), memoryPoll_ms))
+    const { max_memory_mb, max_cpu_ms } = limits
+    const check = () => {
+      if (processMemoryMb(child.pid) > max_memory_mb) exceed('memory')
+      if (max_cpu_ms !== undefined && processCpuMs(child.pid) > max_cpu_ms) exceed('time')
+    }
+    timers.push(setInterval(check, memoryPoll_ms))
   }
   const killAfter = (ms: number) => {
     if (running.has(child)) timers.push(setTimeout(() => child.kill('SIGKILL'), ms).unref())
@@ -181,6 +186,17 @@ const onCores = (cores: readonly number[] | undefined, [command, args]: [string,
 export function processMemoryMb(pid: number | undefined): number {
   try {
     return (Number(readFileSync(`/proc/${pid}/statm`, 'utf8').split(' ')[1]) * 4096) / 1e6
+  } catch {
+    return 0
+  }
+}
+
+/** Processor time of a process and all its threads, in ms; 0 if it has ended. */
+function processCpuMs(pid: number | undefined): number {
+  try {
+    // Behind the program's name, which may have spaces: user and system time, in ticks of 10 ms.
+    const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ').at(-1)!.split(' ')
+    return 10 * (Number(fields[11]) + Number(fields[12]))
   } catch {
     return 0
   }

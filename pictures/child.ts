@@ -67,8 +67,14 @@ async function measure(file: Uint8Array): Promise<PictureSize> {
   return { width, height }
 }
 
+async function check(file: Uint8Array): Promise<PictureSize> {
+  const { width, height } = await decode(file)
+  return { width, height }
+}
+
 const works: { [Work in keyof DecodeResults]: (file: Uint8Array) => Promise<DecodeResults[Work]> } = {
   measure,
+  check,
   decode,
   normalize,
 }

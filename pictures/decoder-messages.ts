@@ -4,6 +4,7 @@ import type { PictureFormat } from './formats.ts'
 /** What the child does with a picture, and what comes of it. */
 export interface DecodeResults {
   measure: PictureSize
+  check: PictureSize
   decode: DecodedPicture
   normalize: NormalizedPicture
 }

@@ -17,6 +17,8 @@ import { PictureError, readHeader } from './formats.ts'
 export interface PictureDecoder {
   /** The size that `decode` gives, from the file's header. Throws PictureError. */
   measure(file: Buffer, signal?: AbortSignal): Promise<PictureSize>
+  /** Decodes a picture and gives its size alone. Throws PictureError, also for one that is damaged behind its header. */
+  check(file: Buffer, signal?: AbortSignal): Promise<PictureSize>
   /** The pixels of a picture, of a GIF its first frame: upright, transparent parts on white. Throws PictureError. */
   decode(file: Buffer, signal?: AbortSignal): Promise<DecodedPicture>
   /**
@@ -114,6 +116,7 @@ export function createPictureDecoder({
 
   return {
     measure: works('measure'),
+    check: works('check'),
     decode: works('decode'),
     normalize: works('normalize'),
     close() {

@@ -1712,6 +1712,10 @@ export interface Dataset {
    */
   objectives: ('sft' | 'dpo' | 'kto')[]
   rows: number
+  /**
+   * How many pictures its rows have. Only a base of the category `multimodal` learns from them.
+   */
+  pictures: number
   size_mb: number
   /**
    * Of the file as it was uploaded.

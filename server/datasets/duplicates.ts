@@ -1,7 +1,9 @@
 // Finds duplicate rows, and prompts with conflicting answers. Runs on a worker thread: hashing and storing a row costs
 // a third of its whole check.
+import { hash } from 'node:crypto'
 import { Worker } from 'node:worker_threads'
 import { type RowMessage, textOf } from './row-message.ts'
+import { isPicture } from './row-pictures.ts'
 
 /** A batch of rows in one buffer, each followed by its prompt and its answer. `ends` has three end offsets per row. */
 export interface RowBatch {
@@ -25,7 +27,10 @@ const maxInFlight = 8
 const encoder = new TextEncoder()
 
 export interface DuplicateFinder {
-  /** Prompts of rows with the same messages are compared; give none for a row whose prompt has more than these. */
+  /**
+   * `row` is its JSON, with hashes in the place of pictures. Prompts of rows with the same messages are compared; give
+   * none for a row whose prompt has more than these.
+   */
   add(line: number, row: Uint8Array, messages: RowMessage[]): void
   /** Backpressure: resolves when few batches are in flight. */
   ready(): Promise<void>
@@ -33,10 +38,21 @@ export interface DuplicateFinder {
   end(): Promise<DuplicateReport>
 }
 
-/** What a message says, without the ids of its calls. Never longer than the message's JSON. */
+/**
+ * What a message says, without the ids of its calls and with the hashes of its pictures. Never longer than the message's
+ * JSON, with pictures as `withoutPictures` writes them.
+ */
 function comparable(message: RowMessage): string {
   const calls = (message.tool_calls ?? []) as { function: { name: string; arguments: string } }[]
-  return [textOf(message), ...calls.flatMap(({ function: called }) => [called.name, called.arguments])].join('')
+  const { content } = message
+  const pictures = Array.isArray(content)
+    ? content.filter(isPicture).map(({ image_url }) => hash('sha256', image_url.url))
+    : []
+  return [
+    textOf(message),
+    ...pictures,
+    ...calls.flatMap(({ function: called }) => [called.name, called.arguments]),
+  ].join('')
 }
 
 export function createDuplicateFinder(): DuplicateFinder {

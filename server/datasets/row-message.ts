@@ -1,4 +1,6 @@
 // The messages and tools of rows: their shape, and what can be wrong with them.
+import { picturesMax } from '../../pictures/formats.ts'
+import { isPicture, type PicturePart, pictureProblem } from './row-pictures.ts'
 
 export const trainableRoles = ['system', 'developer', 'user', 'assistant', 'tool'] as const
 
@@ -11,23 +13,31 @@ export type Problem = [code: string, message: string]
 /** A message of a valid row. Its content is missing only beside tool calls. */
 export interface RowMessage {
   role: string
-  content?: string | { type: 'text'; text: string }[] | null
+  content?: string | ({ type: 'text'; text: string } | PicturePart)[] | null
   weight?: number
   tool_calls?: unknown[] | null
 }
 
-/** The text of a message's content. */
+/** The text of a message's content, without its pictures. */
 export const textOf = ({ content }: Pick<RowMessage, 'content'>): string =>
-  typeof content === 'string' ? content : (content ?? []).map(({ text }) => text).join('')
+  typeof content === 'string' ? content : (content ?? []).map((part) => (isPicture(part) ? '' : part.text)).join('')
 
 /** The first problem of messages; `name` is the field that has them. */
 export function messagesProblem(messages: unknown[], name: string): Problem | undefined {
   const calls = new Set<unknown>()
+  let pictures = 0
   for (let index = 0; index < messages.length; index++) {
     const problem = messageProblem(messages[index], calls)
     if (problem) return [problem[0], `: ${name}[${index}]${problem[1]}`]
+    const { content } = messages[index] as RowMessage
+    if (Array.isArray(content)) pictures += content.filter(isPicture).length
   }
-  return undefined
+  return pictures > picturesMax
+    ? [
+        'too_many_pictures',
+        `has ${pictures} pictures; ${picturesMax} is the most of a row. Divide it, or leave some out.`,
+      ]
+    : undefined
 }
 
 /** `calls` has the ids of the calls of earlier messages; those of this one are added. */
@@ -46,8 +56,8 @@ function messageProblem(message: unknown, calls: Set<unknown>): Problem | undefi
       `.role is ${JSON.stringify(role)?.slice(0, 60) ?? 'missing'}; it must be one of ${trainableRoles.join(', ')}.`,
     ]
   const hasCalls = Array.isArray(tool_calls) && tool_calls.length > 0
-  if (!isContent(content) && !(content == null && hasCalls))
-    return ['content_not_text', '.content must be a string, or a list of parts of text.']
+  const wrong = content == null && hasCalls ? undefined : contentProblem(content, role as string)
+  if (wrong) return wrong
   const text = textOf(message as RowMessage)
   if (!text.isWellFormed())
     return ['content_broken', '.content has half of a character (a lone surrogate), which no tokenizer can read.']
@@ -69,11 +79,30 @@ function messageProblem(message: unknown, calls: Set<unknown>): Problem | undefi
   return undefined
 }
 
-const isContent = (content: unknown): boolean =>
-  typeof content === 'string' ||
-  (Array.isArray(content) &&
-    content.length > 0 &&
-    content.every((part) => part?.type === 'text' && typeof part.text === 'string'))
+/** A text, or a list of parts: texts and, from the user, pictures. */
+function contentProblem(content: unknown, role: string): Problem | undefined {
+  if (typeof content === 'string') return undefined
+  if (!Array.isArray(content) || content.length === 0)
+    return ['content_not_text', '.content must be a string, or a list of parts.']
+  for (const [index, part] of content.entries()) {
+    const at = `.content[${index}]`
+    if (isPicture(part)) {
+      if (role !== 'user')
+        return [
+          'picture_misplaced',
+          `${at} is a picture in a message of the role ${role}. Only messages of the user may have pictures.`,
+        ]
+      const problem = pictureProblem(part)
+      if (problem) return [problem[0], `${at}${problem[1]}`]
+    } else if (part?.type !== 'text' || typeof part.text !== 'string')
+      return [
+        'content_not_text',
+        `${at} must be {"type":"text","text":"…"} or, from the user, ` +
+          '{"type":"image_url","image_url":{"url":"data:image/png;base64,…"}}.',
+      ]
+  }
+  return undefined
+}
 
 function callProblem(call: unknown): string | undefined {
   const { id, type, function: called } = Object(call)

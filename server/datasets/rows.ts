@@ -3,9 +3,15 @@ import type { Objective } from '../../contract/hyperparameters.ts'
 import { createDuplicateFinder } from './duplicates.ts'
 import { isPair, isRated, pairProblem, pairWarnings, ratedProblem } from './preference-rows.ts'
 import { messagesProblem, type Problem, type RowMessage, textOf, toolsProblem } from './row-message.ts'
+import { createPictureCheck, isPicture, type PlacedPicture, withoutPictures } from './row-pictures.ts'
 
-/** The longest line that is parsed as a row, in bytes. A longer one is reported and never buffered. */
+/** The longest row of text, in bytes of its line. */
 export const maxLineBytes = 16 * 1024 * 1024
+/**
+ * The longest row with pictures, in bytes of its line: 24 MB of pictures, as base64 takes 4 bytes for 3. A longer line is
+ * reported and never buffered. The server and the trainer hold such rows in memory several times over.
+ */
+export const maxPictureLineBytes = 32 * 1024 * 1024
 /** How many errors, and how many warnings, are listed. */
 export const maxListed = 100
 
@@ -35,6 +41,8 @@ export interface Check {
   conflicts: number
   /** What all valid rows can teach. Missing in checks of earlier versions, whose rows are conversations. */
   objectives?: Objective[]
+  /** How many pictures the valid rows have. Missing in checks of earlier versions, whose rows have none. */
+  pictures?: number
   /** The first line that is not UTF-8, if there is one. */
   not_utf8_line?: number
 }
@@ -65,6 +73,7 @@ export function createCheck() {
     first_line,
   })
   let objectives: Objective[] | undefined
+  let pictures = 0
 
   function addInvalid(line: number, [code, message]: Problem): void {
     check.rows++
@@ -78,8 +87,11 @@ export function createCheck() {
   return {
     check,
     addInvalid,
-    /** Adds a row without problems. False, and invalid, if it teaches something else than the rows before it. */
-    addValid(line: number, bytes: Buffer, row: object): boolean {
+    /**
+     * Adds a row without problems. False, and invalid, if it teaches something else than the rows before it. `bytes` are
+     * the row as it is compared with others; one with pictures (`found`) is compared by their hashes.
+     */
+    addValid(line: number, bytes: Buffer, row: object, found: PlacedPicture[]): boolean {
       const own = objectivesOf(row)
       const common = objectives?.filter((each) => own.includes(each)) ?? own
       if (common.length === 0) {
@@ -88,7 +100,12 @@ export function createCheck() {
       }
       objectives = common
       check.rows++
-      finder.add(line, bytes, 'tools' in row || !('messages' in row) ? [] : (row as Row).messages)
+      pictures += found.length
+      finder.add(
+        line,
+        found.length > 0 ? Buffer.from(withoutPictures(row)) : bytes,
+        'tools' in row || !('messages' in row) ? [] : (row as Row).messages,
+      )
       for (const [code, message] of warningsOf(row as Row)) {
         check.warning_count++
         if (check.warnings.length < maxListed) check.warnings.push({ line, code, message })
@@ -100,6 +117,7 @@ export function createCheck() {
     async end(): Promise<Check> {
       const { duplicates, conflicts } = await finder.end()
       check.objectives = objectives ?? []
+      check.pictures = pictures
       check.duplicates = duplicates.count
       check.conflicts = conflicts.count
       check.warning_count += duplicates.count + conflicts.count
@@ -118,28 +136,25 @@ const kindDiffers = (own: Objective[], others: Objective[]): Problem => [
 ]
 
 /**
- * Streaming check of a JSONL file: feed chunks in order with `add`, then get the result from `end`. A byte order mark,
- * CRLF and blank lines are allowed.
+ * Streaming check of a JSONL file: feed chunks in order with `add`, one after the other, then get the result from `end`.
+ * A byte order mark, CRLF and blank lines are allowed.
  */
-export function createRowChecker() {
+export function createRowChecker(pictureCheck = createPictureCheck()) {
   const { check, addInvalid: wrong, addValid: good, ready, end } = createCheck()
   let line = 0
   let rest: Buffer[] = []
   let restBytes = 0
   let overlong = false
 
-  function finishLine(piece: Buffer) {
+  /** Resolves once the row's pictures are decoded; undefined for a row without any. */
+  function finishLine(piece: Buffer): Promise<void> | undefined {
     line++
     const bytes = restBytes === 0 ? piece : Buffer.concat([...rest, piece])
-    const tooLong = overlong || bytes.length > maxLineBytes
+    const tooLong = overlong ? lineTooLong : lengthProblem(bytes)
     rest = []
     restBytes = 0
     overlong = false
-    if (tooLong)
-      return wrong(line, [
-        'line_too_long',
-        `is longer than ${maxLineBytes / 1024 / 1024} MB. Split the example or shorten its text.`,
-      ])
+    if (tooLong) return void wrong(line, tooLong)
     let text = bytes.toString('utf8')
     // Invalid UTF-8 decodes to U+FFFD. Valid rows rarely have it, so the exact check is rarely needed.
     if (text.includes('\uFFFD') && !isUtf8(bytes)) {
@@ -152,22 +167,29 @@ export function createRowChecker() {
     try {
       row = JSON.parse(text)
     } catch (error) {
-      return wrong(line, ['invalid_json', `is not valid JSON: ${(error as Error).message.slice(0, 200)}`])
+      return void wrong(line, ['invalid_json', `is not valid JSON: ${(error as Error).message.slice(0, 200)}`])
     }
     const problem = rowProblem(row)
-    if (problem) wrong(line, problem)
-    else good(line, bytes, row as object)
+    if (problem) return void wrong(line, problem)
+    const pictures = picturesOf(row as object)
+    if (pictures.length === 0) return void good(line, bytes, row as object, pictures)
+    return pictureCheck.problemOf(pictures).then((damage) => {
+      if (damage) wrong(line, damage)
+      else good(line, bytes, row as object, pictures)
+    })
   }
 
   return {
-    add(chunk: Buffer): void {
+    async add(chunk: Buffer): Promise<void> {
       let from = 0
       for (let at = chunk.indexOf(10); at !== -1; at = chunk.indexOf(10, from)) {
-        finishLine(chunk.subarray(from, at))
+        const decoding = finishLine(chunk.subarray(from, at))
+        // Most rows have no pictures; waiting for each would take longer than its check.
+        if (decoding) await decoding
         from = at + 1
       }
       if (from === chunk.length || overlong) return
-      if (restBytes + chunk.length - from > maxLineBytes) {
+      if (restBytes + chunk.length - from > maxPictureLineBytes) {
         overlong = true
         rest = []
         restBytes = 0
@@ -179,10 +201,23 @@ export function createRowChecker() {
     rows: () => check.rows,
     ready,
     async end(): Promise<Check> {
-      if (restBytes > 0 || overlong) finishLine(Buffer.alloc(0))
+      if (restBytes > 0 || overlong) await finishLine(Buffer.alloc(0))
       return end()
     },
   }
+}
+
+const megabytes = (bytes: number) => `${bytes / 1024 / 1024} MB`
+const lineTooLong: Problem = [
+  'line_too_long',
+  `is longer than ${megabytes(maxLineBytes)}, or ${megabytes(maxPictureLineBytes)} with pictures. Split the example, ` +
+    'shorten its text, or make its pictures smaller.',
+]
+
+/** The problem of a line that is too long for what it has. */
+export function lengthProblem(line: Buffer): Problem | undefined {
+  const most = line.length > maxLineBytes && line.includes('"image_url"') ? maxPictureLineBytes : maxLineBytes
+  return line.length > most ? lineTooLong : undefined
 }
 
 // Python's JSON parser, which the trainer uses, has a recursion limit.
@@ -239,6 +274,32 @@ function objectivesOf(row: object): Objective[] {
   return found
 }
 
+/**
+ * The pictures of a row without problems. Of a pair whose answers are whole conversations, those of the chosen one: the
+ * rejected one has the same.
+ */
+export function picturesOf(row: object): PlacedPicture[] {
+  const { messages, prompt, chosen, input } = row as Record<string, unknown>
+  const lists = {
+    messages,
+    ...((isPair(row) || isRated(row)) && { prompt, chosen, 'input.messages': Object(input).messages }),
+  }
+  const found: PlacedPicture[] = []
+  for (const [field, list] of Object.entries(lists)) {
+    if (!Array.isArray(list)) continue
+    for (const [index, message] of list.entries()) {
+      const { content } = Object(message)
+      if (!Array.isArray(content)) continue
+      for (const [number, part] of content.entries()) {
+        // In a field that the row's kind does not read, anything may be.
+        const url = isPicture(part) ? Object(part.image_url).url : undefined
+        if (typeof url === 'string') found.push({ at: `${field}[${index}].content[${number}]`, url })
+      }
+    }
+  }
+  return found
+}
+
 function conversationProblem(row: object): Problem | undefined {
   const { messages, tools } = row as { messages?: unknown; tools?: unknown }
   if ('functions' in row)
@@ -269,9 +330,11 @@ function warningsOf(row: Row): Problem[] {
 
 function conversationWarnings({ messages }: Row): Problem[] {
   const found: Problem[] = []
-  if (messages.some((message) => message.role === 'user' && textOf(message).trim() === ''))
+  if (messages.some((message) => message.role === 'user' && textOf(message).trim() === '' && !hasPicture(message)))
     found.push(['question_empty', 'has a message of the user without text.'])
   if (messages[0]!.role === 'assistant')
     found.push(['no_question', 'begins with the assistant; most models expect a message of the user before it.'])
   return found
 }
+
+const hasPicture = ({ content }: RowMessage) => Array.isArray(content) && content.some(isPicture)

@@ -3,6 +3,7 @@ import path from 'node:path'
 import type { SortedQuery } from '../../contract/common.ts'
 import type { Dataset, DatasetFormat, DatasetRow, Preview, UploadFields, Validation } from '../../contract/datasets.ts'
 import { ApiError } from '../../contract/errors.ts'
+import type { Model } from '../../contract/hub.ts'
 import type { Objective } from '../../contract/hyperparameters.ts'
 import { newId } from '../../lib/ids.ts'
 import { readNumberedJsonl } from '../../lib/jsonl.ts'
@@ -394,6 +395,10 @@ export function createDatasets(options: Options): Datasets {
       const valid = found.error_count === 0
       const structure = { valid, ...summary, ...(!valid && { errors: found.errors, error_count: found.error_count }) }
       if (!base) return structure
+      const pictured = toResponse(dataset)
+      if (model_id !== undefined) requirePictureReader(hub.get(base.id), pictured)
+      else if (pictured.pictures > 0 && hub.get(base.id).category !== 'multimodal')
+        return { ...structure, tokens_unknown: readsTextOnly(base, pictured).message }
       return orNotFound(
         dataset,
         withTokens({ db, artifacts, tokens }, structure, dataset, base, max_length, { account_id, signal }),
@@ -404,6 +409,7 @@ export function createDatasets(options: Options): Datasets {
       const dataset = await waitUntilRead(account_id, id, rowsWait_ms)
       const base = hub.trainable(model_id ?? defaultBase)
       requireValidRows(dataset)
+      requirePictureReader(hub.get(base.id), toResponse(dataset))
       const rows = await artifacts.ensureLocal(rowsKey(id))
       const request = {
         hf: base.hf,
@@ -461,6 +467,21 @@ const wrongKind = (id: string, objective: Objective, objectives: Objective[]) =>
       `${learnedFrom[objective]}. Choose another dataset or the objective '${objectives[0]}' ` +
       "(config.method_options.objective; in OpenAI's API method.type).",
     { details: { objective, objectives } },
+  )
+
+/** Throws invalid_request for rows with pictures and a base that reads text alone. */
+export function requirePictureReader(
+  base: Pick<Model, 'id' | 'category'>,
+  dataset: Pick<Dataset, 'id' | 'pictures'>,
+): void {
+  if (dataset.pictures > 0 && base.category !== 'multimodal') throw readsTextOnly(base, dataset)
+}
+const readsTextOnly = (base: Pick<Model, 'id'>, { id, pictures }: Pick<Dataset, 'id' | 'pictures'>) =>
+  new ApiError(
+    'invalid_request',
+    `The rows of '${id}' have pictures, and ${base.id} reads text only. Choose a base of the category 'multimodal' ` +
+      '(GET /v1/hub/ lists them), or a dataset without pictures.',
+    { details: { field: 'model_id', pictures }, param: 'model_id' },
   )
 
 /** The error for a dataset with rows that cannot be trained on. */

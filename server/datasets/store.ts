@@ -57,6 +57,10 @@ export function objectivesOf({ status, check_json }: Pick<DatasetRow, 'status' |
   return status === 'ready' ? ((JSON.parse(check_json) as Check).objectives ?? ['sft']) : []
 }
 
+/** How many pictures the rows have; 0 until they are read. */
+export const picturesOf = ({ status, check_json }: Pick<DatasetRow, 'status' | 'check_json'>): number =>
+  status === 'ready' ? ((JSON.parse(check_json) as Check).pictures ?? 0) : 0
+
 /** The objective by which a dataset is counted and shown. */
 export const objectiveOf = (dataset: DatasetRow): Objective => objectivesOf(dataset)[0] ?? 'sft'
 
@@ -68,6 +72,7 @@ export const toResponse = (dataset: DatasetRow): Dataset => ({
   status: dataset.status,
   objectives: objectivesOf(dataset),
   rows: dataset.rows,
+  pictures: picturesOf(dataset),
   size_mb: Number((dataset.size_bytes / 1e6).toPrecision(4)),
   sha256: dataset.sha256,
   created_at: isoTime(dataset.created_at),

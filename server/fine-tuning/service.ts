@@ -15,7 +15,7 @@ import type {
 import type { JobConfig } from '../../contract/job-config.ts'
 import { newId } from '../../lib/ids.ts'
 import type { Notifications } from '../cluster/notifications.ts'
-import type { Datasets } from '../datasets/index.ts'
+import { type Datasets, requirePictureReader } from '../datasets/index.ts'
 import type { Db, Trx } from '../db/open.ts'
 import { type Page, pageOf } from '../db/page.ts'
 import { type AccountActor, recordAuditEntry } from '../events/audit.ts'
@@ -218,11 +218,14 @@ export function createFineTuning(options: Options): FineTuning {
   async function requireDatasets(
     account_id: string,
     dataset_id: string,
+    base_model_id: string,
     { evaluation_config }: ResolvedConfig,
   ): Promise<void> {
-    await datasets.ready(account_id, dataset_id)
-    if (evaluation_config.validation_dataset_id.value)
-      await datasets.ready(account_id, evaluation_config.validation_dataset_id.value)
+    for (const id of [dataset_id, evaluation_config.validation_dataset_id.value]) {
+      if (!id) continue
+      await datasets.ready(account_id, id)
+      requirePictureReader(hub.get(base_model_id), await datasets.get(account_id, id))
+    }
   }
 
   datasets.onNeeded(async (trx, _account_id, dataset_id) => {
@@ -245,7 +248,7 @@ export function createFineTuning(options: Options): FineTuning {
       const start = await pendingWeights.resolveStart(by, model_id, config)
       const { resolved } = start
       await requireFreeDisk(dataDir, min_free_mb)
-      await requireDatasets(account_id, dataset_id, resolved)
+      await requireDatasets(account_id, dataset_id, start.base_model_id, resolved)
       const validation_dataset_id = resolved.evaluation_config.validation_dataset_id.value
       const { dataset, columns } = await sourceColumns(db, datasets, account_id, {
         model_id,
@@ -315,7 +318,7 @@ export function createFineTuning(options: Options): FineTuning {
     async estimate(account_id, { model_id, dataset_id, config }) {
       const startingModel = await resolveStartingModel(db, hub, artifacts, account_id, model_id)
       const resolved = resolveLocalConfig({ hub, parse_control_tokens }, config, startingModel)
-      await requireDatasets(account_id, dataset_id, resolved)
+      await requireDatasets(account_id, dataset_id, startingModel.base_model_id, resolved)
       const found = await estimator.estimate(
         await trialSpec(
           { db, hub, datasets, artifacts },

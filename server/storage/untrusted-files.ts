@@ -5,9 +5,15 @@ import { runToEnd } from '../../lib/child-process.ts'
 import { root } from '../../lib/root.ts'
 
 const max_memory_mb = 1024
-/** Time limit: `start_ms`, and 1 ms per this many bytes of the file. */
+/** Limit of processor time, of two threads together: twice `start_ms`, and 1 ms per this many bytes of the file. */
 const start_ms = 8_000
 const min_bytes_per_ms = 10_000
+/**
+ * How much longer the whole may take, as a script waits for the process that decodes pictures: a minute, and 1 ms per
+ * this many bytes of the file. Pictures that decode to far more pixels than they have bytes run into it.
+ */
+const waiting_ms = 60_000
+const min_picture_bytes_per_ms = 1_000
 
 /** The script's output, or why it was stopped: the end of the sentence "The file cannot be read: …". */
 export type ScriptOutcome = { stdout: string } | { stopped: string }
@@ -26,16 +32,19 @@ export async function readUntrusted(
     path.join(root, script),
     JSON.stringify(request),
   ]
-  const max_ms = start_ms + size_bytes / min_bytes_per_ms
+  const own_ms = start_ms + size_bytes / min_bytes_per_ms
+  const max_ms = own_ms + waiting_ms + size_bytes / min_picture_bytes_per_ms
   const { status, stdout, stderr, exceeded } = await runToEnd(process.execPath, args, {
     env: { PATH: process.env.PATH },
     stdout: 'text',
     signal,
-    limits: { max_ms, max_memory_mb },
+    limits: { max_ms, max_cpu_ms: 2 * own_ms, max_memory_mb },
   })
   if (exceeded === 'time')
     return {
-      stopped: `reading it takes longer than ${Math.round(max_ms / 1000)} s. It is damaged, or made to be unreadable.`,
+      stopped:
+        `reading it takes more than ${Math.round((2 * own_ms) / 1000)} s of processor time, or with its pictures more ` +
+        `than ${Math.round(max_ms / 1000)} s. It is damaged, or made to be unreadable.`,
     }
   if (exceeded === 'memory')
     return {

@@ -5,12 +5,12 @@ import path from 'node:path'
 import { test } from 'node:test'
 import { root } from '../../lib/root.ts'
 import { createFingerprints, fingerprint } from '../../server/datasets/fingerprints.ts'
-import { createRowChecker, maxLineBytes } from '../../server/datasets/rows.ts'
+import { createRowChecker, maxPictureLineBytes } from '../../server/datasets/rows.ts'
 import { colourRows } from '../support/client.ts'
 
-function check(content: Buffer, chunk: number) {
+async function check(content: Buffer, chunk: number) {
   const checker = createRowChecker()
-  for (let at = 0; at < content.length; at += chunk) checker.add(content.subarray(at, at + chunk))
+  for (let at = 0; at < content.length; at += chunk) await checker.add(content.subarray(at, at + chunk))
   return checker.end()
 }
 
@@ -26,15 +26,17 @@ test('the result does not depend on how the file is split into chunks', async ()
 
 test('an overlong line is an error of that line, is not buffered, and the next line is read', async () => {
   const checker = createRowChecker()
-  checker.add(Buffer.from(`${colourRows(1)}\n`))
+  await checker.add(Buffer.from(`${colourRows(1)}\n`))
   const before = process.memoryUsage().arrayBuffers
   const piece = Buffer.alloc(1 << 20, 'x')
-  for (let written = 0; written < 4 * maxLineBytes; written += piece.length) checker.add(piece)
-  assert.ok(process.memoryUsage().arrayBuffers - before < 2 * maxLineBytes)
-  checker.add(Buffer.from(`\n${colourRows(1)}`))
+  for (let written = 0; written < 4 * maxPictureLineBytes; written += piece.length) await checker.add(piece)
+  assert.ok(process.memoryUsage().arrayBuffers - before < 2 * maxPictureLineBytes)
+  await checker.add(Buffer.from(`\n${colourRows(1)}`))
   const result = await checker.end()
   assert.equal(result.rows, 3)
-  assert.deepEqual(result.errors, ['line 2 is longer than 16 MB. Split the example or shorten its text.'])
+  assert.deepEqual(result.errors, [
+    'line 2 is longer than 16 MB, or 32 MB with pictures. Split the example, shorten its text, or make its pictures smaller.',
+  ])
 })
 
 test('duplicates are listed with the line that they repeat, in line order, for any chunking', async () => {

@@ -44,7 +44,7 @@ test('a wrong tool or call is reported with its place', () => {
     [changed(1, { role: 'user', content: 'hi', tool_calls: [call] }), 'calls_invalid', /messages\[1\]\.tool_calls/],
     [changed(3, { role: 'tool', tool_call_id: 'call_2', content: '' }), 'call_unknown', /messages\[3\]/],
     [changed(2, { role: 'assistant', content: null }), 'content_not_text', /messages\[2\]\.content/],
-    [changed(1, { role: 'user', content: [{ type: 'image_url' }] }), 'content_not_text', /messages\[1\]/],
+    [changed(1, { role: 'user', content: [{ type: 'image_url' }] }), 'picture_invalid', /messages\[1\]\.content\[0\]/],
     [changed(2, { role: 'assistant', function_call: {} }), 'functions_outdated', /tool_calls/],
     [{ ...row, tools: {} }, 'tools_invalid', /list/],
     [{ ...row, tools: [{ type: 'function' }] }, 'tools_invalid', /tools\[0\]/],
@@ -98,7 +98,7 @@ test('a dataset has rows of one kind; rows that fit two are of the kind that all
   const pair = { prompt: 'hi', chosen: 'a', rejected: 'b' }
   const check = async (...rows: object[]) => {
     const checker = createRowChecker()
-    checker.add(Buffer.from(rows.map((each) => `${JSON.stringify(each)}\n`).join('')))
+    await checker.add(Buffer.from(rows.map((each) => `${JSON.stringify(each)}\n`).join('')))
     return checker.end()
   }
   assert.deepEqual((await check(talk, talk)).objectives, ['sft'])

@@ -24,7 +24,7 @@ os.environ.update(
 BARS = [32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768]
 MAX_LISTED = 100
 # The service's limits for rows (server/datasets/rows.ts).
-MAX_LINE_BYTES, MAX_DEPTH = 16 << 20, 100
+MAX_LINE_BYTES, MAX_PICTURE_LINE_BYTES, MAX_DEPTH = 16 << 20, 32 << 20, 100
 BLANK = " \t\r\n"
 
 
@@ -32,9 +32,10 @@ def lines_of(path: Path) -> Iterator[tuple[int, int, bytes | None]]:
     """Each row's number and line, both counted from 1, and its bytes; None if the line is too long to load."""
     with path.open("rb") as file:
         row = line = 0
-        while piece := file.readline(MAX_LINE_BYTES + 2):
+        while piece := file.readline(MAX_PICTURE_LINE_BYTES + 2):
             line += 1
-            whole = len(piece.removesuffix(b"\n")) <= MAX_LINE_BYTES
+            length = len(piece.removesuffix(b"\n"))
+            whole = length <= MAX_LINE_BYTES or (length <= MAX_PICTURE_LINE_BYTES and b'"image_url"' in piece)
             while not piece.endswith(b"\n") and (more := file.readline(1 << 20)):
                 piece = more
             text = piece.removeprefix(b"\xef\xbb\xbf") if line == 1 else piece

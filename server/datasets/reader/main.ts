@@ -5,7 +5,8 @@ import { once } from 'node:events'
 import { createReadStream, createWriteStream } from 'node:fs'
 import { finished } from 'node:stream/promises'
 import { dieWithParent } from '../../../lib/child-process.ts'
-import { type Check, createCheck, createRowChecker, rowProblem } from '../rows.ts'
+import { createPictureCheck } from '../row-pictures.ts'
+import { type Check, createCheck, createRowChecker, lengthProblem, picturesOf, rowProblem } from '../rows.ts'
 import { errorDetail, type ReadRow, Unreadable } from './columns.ts'
 
 const outOfMemory = /Array buffer allocation failed|Invalid array length/
@@ -85,7 +86,7 @@ const tooManyRows = (max_rows: number) =>
 async function checkLines({ source, max_rows }: ReadRequest): Promise<Check> {
   const checker = createRowChecker()
   for await (const chunk of createReadStream(source, { highWaterMark: 1 << 20 })) {
-    checker.add(chunk as Buffer)
+    await checker.add(chunk as Buffer)
     await checker.ready()
     if (checker.rows() > max_rows) throw tooManyRows(max_rows)
   }
@@ -98,16 +99,25 @@ async function convert(
   canonical: string,
 ): Promise<ReadResult> {
   const { check, addInvalid: wrong, addValid: good, ready, end } = createCheck()
+  const pictureCheck = createPictureCheck()
   const out = createWriteStream(canonical, { mode: 0o600, highWaterMark: 1 << 20 })
   const sha256 = createHash('sha256')
   let bytes = 0
   for await (const each of rows) {
     const made = 'problem' in each ? each.problem : each.row
     const problem = Array.isArray(made) ? made : rowProblem(made)
-    if (problem) wrong(each.line, problem)
-    else if (good(each.line, Buffer.from(JSON.stringify(made)), made)) {
+    if (problem) {
+      wrong(each.line, problem)
+      continue
+    }
+    const row = made as Record<string, unknown>
+    const pictures = picturesOf(row)
+    const json = Buffer.from(JSON.stringify(row))
+    const further = lengthProblem(json) ?? (pictures.length > 0 ? await pictureCheck.problemOf(pictures) : undefined)
+    if (further) wrong(each.line, further)
+    else if (good(each.line, json, row, pictures)) {
       // `source_line` is the line in the uploaded file, for later messages about this row.
-      const line = Buffer.from(`${JSON.stringify({ ...made, source_line: each.line })}\n`)
+      const line = Buffer.from(`${JSON.stringify({ ...row, source_line: each.line })}\n`)
       bytes += line.length
       if (bytes > max_bytes)
         throw new Unreadable(

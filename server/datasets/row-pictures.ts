@@ -1,0 +1,106 @@
+// Pictures of rows: data URLs in the content parts of messages, what can be wrong with them, and their decoding.
+import { hash } from 'node:crypto'
+import { createPictureDecoder } from '../../pictures/decoder.ts'
+import { PictureError, type PictureFormat, pictureFormats, readHeader } from '../../pictures/formats.ts'
+import type { Problem } from './row-message.ts'
+
+/** A content part with a picture, as OpenAI writes it. In a valid row the URL is a data URL. */
+export interface PicturePart {
+  type: 'image_url'
+  image_url: { url: string; detail?: string }
+}
+
+/** A picture of a row: its place in it, for messages, and its data URL. */
+export interface PlacedPicture {
+  at: string
+  url: string
+}
+
+export const isPicture = (part: unknown): part is PicturePart =>
+  (part as { type?: unknown } | null | undefined)?.type === 'image_url'
+
+const dataUrlHead = /^data:image\/([a-z0-9.+-]{1,40});base64,/
+const details = ['auto', 'low', 'high']
+const formatOf = (subtype: string) => (subtype === 'jpg' ? 'jpeg' : subtype)
+
+/** A picture's bytes as a data URL. */
+export const dataUrlOf = (format: PictureFormat, file: Uint8Array) =>
+  `data:image/${format};base64,${Buffer.from(file.buffer, file.byteOffset, file.length).toString('base64')}`
+
+/** The bytes of a well-formed data URL. */
+const fileOf = (url: string) => Buffer.from(url.slice(url.indexOf(',') + 1), 'base64')
+
+/** The problem of a part that its text and the header of its file tell. Messages never repeat the data. */
+export function pictureProblem(part: unknown): Problem | undefined {
+  const { url, detail } = Object((part as { image_url?: unknown }).image_url)
+  const invalid = (message: string): Problem => ['picture_invalid', message]
+  if (typeof url !== 'string') return invalid('.image_url must be like {"url":"data:image/png;base64,…"}.')
+  if (detail !== undefined && !details.includes(detail as string))
+    return invalid(`.image_url.detail must be one of ${details.join(', ')}.`)
+  const [head, subtype] = dataUrlHead.exec(url) ?? []
+  if (/^[a-z][a-z+.-]*:\/\//i.test(url))
+    return [
+      'picture_remote',
+      '.image_url.url is an address, and nothing is fetched from there. Write the picture itself into the row, as a ' +
+        'data URL: data:image/png;base64,…',
+    ]
+  if (head === undefined)
+    return invalid('.image_url.url must be a data URL: data:image/png;base64,… (or image/jpeg, image/webp, image/gif).')
+  const named = formatOf(subtype!)
+  if (!pictureFormats.includes(named as PictureFormat))
+    return invalid('.image_url.url has a picture that is no JPEG, PNG, WEBP or GIF. Convert it to one of these.')
+  const data = url.slice(head.length)
+  // Padded, in the standard alphabet: what every decoder reads alike.
+  if (data === '' || data.length % 4 !== 0 || /[^A-Za-z0-9+/]/.test(data.replace(/={1,2}$/, '')))
+    return invalid(
+      '.image_url.url is not well-formed base64: it is cut off, or has characters other than A-Z, a-z, 0-9, + and /. ' +
+        'Encode the whole file again, without line breaks.',
+    )
+  try {
+    const { format } = readHeader(fileOf(url))
+    return format === named
+      ? undefined
+      : invalid(`.image_url.url says image/${subtype} and has a picture of the type image/${format}. Correct its type.`)
+  } catch (error) {
+    return notAPicture('', error)
+  }
+}
+
+function notAPicture(at: string, error: unknown): Problem {
+  if (error instanceof PictureError) return ['picture_invalid', `${at}: ${error.message}`]
+  throw error
+}
+
+/** The row as JSON with the hash of each picture in the place of its data. */
+export const withoutPictures = (row: object): string =>
+  JSON.stringify(row, (key, value) =>
+    key === 'url' && typeof value === 'string' && dataUrlHead.test(value) ? hash('sha256', value) : value,
+  )
+
+/** Decodes the pictures of a dataset's rows, each distinct one once, in a child process of bounded time and memory. */
+export interface PictureCheck {
+  /** The first of a row's pictures that cannot be decoded. */
+  problemOf(pictures: PlacedPicture[]): Promise<Problem | undefined>
+}
+
+export function createPictureCheck(): PictureCheck {
+  const decoder = createPictureDecoder()
+  /** Hashes of pictures that were decoded: 32 characters of one byte each. */
+  const good = new Set<string>()
+  return {
+    async problemOf(pictures) {
+      for (const { at, url } of pictures) {
+        const file = fileOf(url)
+        const digest = hash('sha256', file, 'latin1' as 'hex')
+        if (good.has(digest)) continue
+        try {
+          await decoder.check(file)
+          good.add(digest)
+        } catch (error) {
+          return notAPicture(`: ${at}`, error)
+        }
+      }
+      return undefined
+    },
+  }
+}
