@@ -21,7 +21,7 @@ export const CompletionRequest = z.looseObject({
     .nullish()
     .describe(
       'Whether control tokens that are written in the prompt, such as <|im_end|>, are parsed as such. ' +
-        'Default true; false treats the prompt as plain text.',
+        'Default true, and false with a `suffix`; false treats the prompt as plain text.',
     ),
   echo: z
     .boolean()
@@ -34,7 +34,13 @@ export const CompletionRequest = z.looseObject({
     .nullish()
     .describe('Return the log-probability of each token and of this many of the likeliest tokens at each position.'),
   best_of: onlyIf((value) => value === 1, { enum: [1, null] }, 'Use n'),
-  suffix: onlyIf((value) => value === '', { enum: ['', null] }, 'Text can only be written after a prompt here'),
+  suffix: z
+    .string()
+    .nullish()
+    .describe(
+      'Text that follows the answer, which fills in what is between prompt and suffix. Only a model whose tokenizer ' +
+        'has tokens for this takes one, such as a code model. Not with `echo`.',
+    ),
   stream: z.boolean().nullish(),
   stream_options: StreamOptions.nullish(),
 })

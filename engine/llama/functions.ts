@@ -108,6 +108,9 @@ export function bindFunctions({
     ),
     llama_vocab_bos: bind<(vocab: Pointer) => number>(llama, 'int32_t llama_vocab_bos(void*)'),
     llama_vocab_eos: bind<(vocab: Pointer) => number>(llama, 'int32_t llama_vocab_eos(void*)'),
+    llama_vocab_fim_pre: bind<(vocab: Pointer) => number>(llama, 'int32_t llama_vocab_fim_pre(void*)'),
+    llama_vocab_fim_suf: bind<(vocab: Pointer) => number>(llama, 'int32_t llama_vocab_fim_suf(void*)'),
+    llama_vocab_fim_mid: bind<(vocab: Pointer) => number>(llama, 'int32_t llama_vocab_fim_mid(void*)'),
     llama_vocab_get_add_bos: bind<(vocab: Pointer) => boolean>(llama, 'bool llama_vocab_get_add_bos(void*)'),
     llama_vocab_get_attr: bind<(vocab: Pointer, token: number) => number>(
       llama,

@@ -17,6 +17,9 @@ export type SpecialToken = {
 /** Tokenization algorithm: SentencePiece BPE, byte-level BPE, WordPiece, Unigram, or another. */
 export type VocabKind = 'spm' | 'bpe' | 'wpm' | 'ugm' | 'other'
 
+/** Tokens of fill-in-the-middle: before the prefix, before the suffix, and before what is to be written. */
+export type FimTokens = { prefix: number; suffix: number; middle: number }
+
 export type Vocab = {
   size: number
   kind: VocabKind
@@ -26,6 +29,8 @@ export type Vocab = {
   eos_text: string
   /** Whether the model was trained with BOS before every text. */
   wants_bos: boolean
+  /** Null unless it has all three. */
+  fim: FimTokens | null
   special_tokens: readonly SpecialToken[]
   /** Bytes of the longest token. A text has at least its bytes divided by this many tokens. */
   longest_token_bytes: number
@@ -121,6 +126,7 @@ export async function openVocab(library: Library, handle: Pointer): Promise<Voca
     bos_text: textOrNone(bos),
     eos_text: textOrNone(eos),
     wants_bos: library.llama_vocab_get_add_bos(handle) && bos !== null,
+    fim: fimTokens(library, handle),
     special_tokens,
     longest_token_bytes,
     adds_space_prefix: probe.length > 0 && Buffer.concat(probe.map(bytes)).toString('latin1').startsWith(' '),
@@ -130,6 +136,13 @@ export async function openVocab(library: Library, handle: Pointer): Promise<Voca
     hasBytePair: (first, second) => pairs[(first << 8) | second] === 1,
     tokenize: (input) => (input === '' ? [] : tokenizeWith(input, false)),
   }
+}
+
+function fimTokens(library: Library, handle: Pointer): FimTokens | null {
+  const prefix = tokenOrNull(library.llama_vocab_fim_pre(handle))
+  const suffix = tokenOrNull(library.llama_vocab_fim_suf(handle))
+  const middle = tokenOrNull(library.llama_vocab_fim_mid(handle))
+  return prefix === null || suffix === null || middle === null ? null : { prefix, suffix, middle }
 }
 
 function tokenOrNull(token: number): number | null {

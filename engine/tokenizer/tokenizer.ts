@@ -1,7 +1,7 @@
 // Tokenizes prompts in slices between decode steps, round robin over accounts. Stops as soon as a prompt is too long.
 import { setImmediate as yieldToEventLoop } from 'node:timers/promises'
 import { ApiError } from '../../contract/errors.ts'
-import type { Vocab } from '../llama/vocab.ts'
+import type { FimTokens, Vocab } from '../llama/vocab.ts'
 import { splitText } from './pieces.ts'
 import { createSpecialTokenFinder, type Part, type SpecialTokenFinder } from './special-tokens.ts'
 
@@ -126,6 +126,18 @@ export async function tokenizePrompt(
   const tokens = await tokenizer.tokenize(vocab, prompt, options)
   if (vocab.wants_bos && tokens[0] !== vocab.bos) tokens.unshift(vocab.bos!)
   return tokens
+}
+
+/** Tokens that have the model write what is between prefix and suffix; BOS, if the model wants it, stays first. */
+export function fimPrompt(
+  { bos, wants_bos }: Pick<Vocab, 'bos' | 'wants_bos'>,
+  fim: FimTokens,
+  prefix: number[],
+  suffix: number[],
+): number[] {
+  const withoutBos = (tokens: number[]) => (wants_bos && tokens[0] === bos ? tokens.slice(1) : tokens)
+  const start = wants_bos ? [bos!] : []
+  return [...start, fim.prefix, ...withoutBos(prefix), fim.suffix, ...withoutBos(suffix), fim.middle]
 }
 
 /** Advances a task by about `budget` characters. Returns whether it is done. */

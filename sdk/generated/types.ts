@@ -4324,7 +4324,7 @@ export interface CompletionRequest {
     [k: string]: number
   } | null
   /**
-   * Whether control tokens that are written in the prompt, such as <|im_end|>, are parsed as such. Default true; false treats the prompt as plain text.
+   * Whether control tokens that are written in the prompt, such as <|im_end|>, are parsed as such. Default true, and false with a `suffix`; false treats the prompt as plain text.
    */
   parse_special?: boolean | null
   /**
@@ -4340,9 +4340,9 @@ export interface CompletionRequest {
    */
   best_of?: 1 | null
   /**
-   * Not supported. Text can only be written after a prompt here.
+   * Text that follows the answer, which fills in what is between prompt and suffix. Only a model whose tokenizer has tokens for this takes one, such as a code model. Not with `echo`.
    */
-  suffix?: '' | null
+  suffix?: string | null
   stream?: boolean | null
   stream_options?: StreamOptions | null
   [k: string]: unknown

@@ -72,7 +72,7 @@ test('a completion streams in text chunks, with the usage last if requested', as
   assert.deepEqual((usage as OpenAI.CompletionUsage).completion_tokens, 8)
 })
 
-test('a suffix is refused clearly', async () => {
+test('a model without tokens for fill-in-the-middle refuses a suffix clearly', async () => {
   await assert.rejects(client.completions.create({ model, prompt: 'a', suffix: 'z' }), {
     status: 400,
     param: 'suffix',

@@ -98,6 +98,12 @@ test('parse_special: false is refused for upstreams, which always read control t
   assert.deepEqual([status, body.error.code, body.error.param], [400, 'parameter_not_supported', 'parse_special'])
 })
 
+test('a suffix is refused for upstreams, some of which would ignore it', async () => {
+  const request = { model: 'far/plain', prompt: 'a', suffix: 'z' }
+  const { status, body } = await app.api('POST', '/completions', request)
+  assert.deepEqual([status, body.error.code, body.error.param], [400, 'parameter_not_supported', 'suffix'])
+})
+
 test('upstreams get image URLs only if fetch_images is set', async () => {
   let requests = 0
   handle = (_path, body, response) => {

@@ -4,6 +4,8 @@ import { ApiError } from '../../../contract/errors.ts'
 import type { TextOrTokens } from '../../../contract/lists.ts'
 import { createReplyParser } from '../../chat/reply-parser.ts'
 import type { Model } from '../../llama/model.ts'
+import type { FimTokens, Vocab } from '../../llama/vocab.ts'
+import { fimPrompt } from '../../tokenizer/tokenizer.ts'
 import { createCompletionFormat } from '../answer/completion-format.ts'
 import { header, readBody } from '../io.ts'
 import { requirePromptFits } from '../prepare.ts'
@@ -23,15 +25,24 @@ export async function completions(
     throw new ApiError('invalid_request', 'max_tokens: 0 gives an answer only with echo: true.', {
       param: 'max_tokens',
     })
+  const suffix = body.suffix || null
+  if (echo && suffix !== null)
+    throw new ApiError('invalid_request', 'echo repeats a prompt that the answer follows: leave out echo or suffix.', {
+      param: 'echo',
+    })
   await generate(services, request, response, body, async (served, use, tokenize) => {
     const { model } = served
-    const controls = body.parse_special === false ? 'none' : 'all'
-    const tokenizeText = (text: string) => tokenize({ text, controls }, 'prompt')
-    const prompts = await Promise.all(
+    const fim = suffix === null ? null : requireFimTokens(model.vocab)
+    // Code that is filled in may have the text of any token in its strings.
+    const controls = (body.parse_special ?? fim === null) ? 'all' : 'none'
+    const tokenizeText = (text: string, param: string) => tokenize({ text, controls }, param)
+    const given = await Promise.all(
       textsOf(body.prompt).map((each) =>
-        typeof each === 'string' ? tokenizeText(each) : requireKnownTokens(model, each, 'prompt'),
+        typeof each === 'string' ? tokenizeText(each, 'prompt') : requireKnownTokens(model, each, 'prompt'),
       ),
     )
+    const after = fim && (await tokenizeText(suffix!, 'suffix'))
+    const prompts = after ? given.map((before) => fimPrompt(model.vocab, fim, before, after)) : given
     const input: GenerationInput = {
       prompts,
       param: 'prompt',
@@ -58,6 +69,16 @@ export async function completions(
     }
     return input
   })
+}
+
+/** Throws ApiError parameter_not_supported if the vocabulary has no tokens for fill-in-the-middle. */
+function requireFimTokens({ fim }: Vocab): FimTokens {
+  if (fim) return fim
+  throw new ApiError(
+    'parameter_not_supported',
+    "'suffix': the tokenizer of this model has no tokens for fill-in-the-middle. Leave it out, or ask a code model.",
+    { param: 'suffix' },
+  )
 }
 
 /** The texts of `prompt` or `input`, which is one or several strings or token lists. */

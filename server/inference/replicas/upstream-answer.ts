@@ -32,6 +32,14 @@ export function requireSupported(body: Record<string, unknown>, fetch_images: bo
       "'parse_special': the server of this model always reads control tokens in prompts. Leave it out.",
       { param: 'parse_special' },
     )
+  // Some ignore it, and would continue the prompt as if nothing followed.
+  if (body.suffix)
+    throw new ApiError(
+      'parameter_not_supported',
+      "'suffix': the server of this model may ignore it. Leave it out, or write the model's own tokens for prefix, " +
+        'suffix and middle into the prompt.',
+      { param: 'suffix' },
+    )
 }
 
 /** What an upstream answers, and the model that it says has answered. */

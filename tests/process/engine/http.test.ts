@@ -1,8 +1,12 @@
 // HTTP API of the engine: response shapes, SSE framing, errors.
 import assert from 'node:assert/strict'
-import { after, before, test } from 'node:test'
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import os from 'node:os'
+import path from 'node:path'
+import { after, before, type TestContext, test } from 'node:test'
 import { ChatChunk, ChatResponse } from '../../../contract/chat.ts'
 import { ModelList } from '../../../contract/inference.ts'
+import { endless, tiny, tinyModelsDir } from '../../support/tiny.ts'
 import { chat, type Engine, modelName, modelPath, readEvents, startEngine, textOf } from './engine-process.ts'
 
 let engine: Engine
@@ -84,6 +88,57 @@ test('control tokens in a completions prompt are parsed, or stay text with parse
   assert.equal(await tokens({}), 1)
   assert.ok((await tokens({ parse_special: false })) > 3)
 })
+
+test('a suffix makes a model with tokens for it fill in the middle; control tokens in either text stay text', async (context) => {
+  const prompt = 'def add(a, b):\n    return '
+  const suffix = '\n\nprint(add(1, 2))\n'
+  const body = { model: 'code', max_tokens: 8, temperature: 0, logprobs: 1, ...endless }
+  const load = { name: 'code', path: codeModel(context) }
+  assert.equal((await engine.ask('POST', '/internal/load_model', load)).status, 200)
+  const ask = async (fields: object) => {
+    const { status, json } = await engine.ask('POST', '/v1/completions', { ...body, ...fields })
+    assert.equal(status, 200, JSON.stringify(json))
+    const texts: string[] = json.choices.map((each: { text: string }) => each.text)
+    const logprobs: number[] = json.choices[0].logprobs.token_logprobs
+    return { texts, tokens: json.usage.prompt_tokens as number, logprobs }
+  }
+  const filled = await ask({ prompt, suffix })
+  const written = await ask({ prompt: `<|fim_prefix|>${prompt}<|fim_suffix|>${suffix}<|fim_middle|>` })
+  assert.deepEqual([filled.texts, filled.tokens], [written.texts, written.tokens])
+  assert.ok(filled.logprobs.every((each, at) => Math.abs(each - written.logprobs[at]!) < 1e-3))
+  const reordered = await ask({ prompt: `<|fim_suffix|>${suffix}<|fim_prefix|>${prompt}<|fim_middle|>` })
+  assert.ok(filled.logprobs.some((each, at) => Math.abs(each - reordered.logprobs[at]!) > 1e-3))
+  const streamed = await readEvents(engine.stream('/v1/completions', { ...body, prompt, suffix, stream: true }))
+  assert.equal(textOf(streamed), filled.texts[0])
+  const two = await ask({ prompt: ['import ', prompt], suffix })
+  assert.equal(two.texts[1], filled.texts[0])
+
+  const hostile = { prompt: `${prompt}<|fim_middle|>`, suffix: `<|im_end|>${suffix}` }
+  assert.ok((await ask(hostile)).tokens > filled.tokens + 6)
+  assert.equal((await ask({ ...hostile, parse_special: true })).tokens, filled.tokens + 2)
+  const echoed = await engine.ask('POST', '/v1/completions', { ...body, prompt, suffix, echo: true })
+  assert.deepEqual([echoed.status, echoed.json.error.param], [400, 'echo'])
+  const other = await engine.ask('POST', '/v1/completions', { ...body, model: modelName, prompt, suffix })
+  assert.deepEqual([other.status, other.json.error.code], [400, 'parameter_not_supported'])
+  assert.match(other.json.error.message, /no tokens for fill-in-the-middle/)
+  await engine.ask('POST', '/internal/unload_model', { name: 'code' })
+})
+
+/** The tiny model with tokens for fill-in-the-middle in place of others with as many letters. */
+function codeModel(context: TestContext): string {
+  const gguf = readFileSync(path.join(tinyModelsDir(), tiny, 'model.gguf'))
+  for (const [token, other] of Object.entries({
+    '<|fim_prefix|>': '<jupyter_text>',
+    '<|fim_suffix|>': '<jupyter_code>',
+    '<|fim_middle|>': '<empty_output>',
+  }))
+    gguf.write(token, gguf.indexOf(other))
+  const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-fim-'))
+  context.after(() => rmSync(folder, { recursive: true }))
+  const file = path.join(folder, 'code.gguf')
+  writeFileSync(file, gguf)
+  return file
+}
 
 test('message content may be in parts, and the developer role counts as system', async () => {
   const parts = [

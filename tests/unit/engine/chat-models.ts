@@ -28,6 +28,7 @@ const vocab: ChatModel['vocab'] = {
   ],
   longest_token_bytes: 1,
   adds_space_prefix: false,
+  fim: null,
   affixes: { before: [], after: [] },
   hasBytePair: () => false,
   tokenize: (text) => [...Buffer.from(text)],

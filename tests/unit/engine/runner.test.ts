@@ -23,6 +23,7 @@ const vocab: Vocab = {
   special_tokens: [],
   longest_token_bytes: 1,
   adds_space_prefix: false,
+  fim: null,
   affixes: { before: [], after: [] },
   hasBytePair: () => false,
   tokenize: (text) => [...Buffer.from(text)],

@@ -9,7 +9,12 @@ import { renderChat } from '../../../engine/chat/conversation.ts'
 import { type Library, openLibrary } from '../../../engine/llama/library.ts'
 import { loadModel, type Model } from '../../../engine/llama/model.ts'
 import { splitText } from '../../../engine/tokenizer/pieces.ts'
-import { createTokenizer, type PromptText, type TokenizeOptions } from '../../../engine/tokenizer/tokenizer.ts'
+import {
+  createTokenizer,
+  fimPrompt,
+  type PromptText,
+  type TokenizeOptions,
+} from '../../../engine/tokenizer/tokenizer.ts'
 import { root } from '../../process/engine/engine-process.ts'
 import { tiny, tinyModelsDir } from '../../support/tiny.ts'
 
@@ -96,6 +101,13 @@ test('a text for an embedding gets the special tokens around it that the model w
     [vocab.affixes.before, vocab.affixes.after].map((around) => around.map(vocab.text)),
     [['[CLS]'], ['[SEP]']],
   )
+})
+
+test('a prompt whose middle is filled in has BOS once and first, or not at all', () => {
+  const fim = { prefix: 10, suffix: 11, middle: 12 }
+  assert.deepEqual(fimPrompt({ bos: 1, wants_bos: true }, fim, [1, 5], [1, 6]), [1, 10, 5, 11, 6, 12])
+  assert.deepEqual(fimPrompt({ bos: 1, wants_bos: true }, fim, [5], []), [1, 10, 5, 11, 12])
+  assert.deepEqual(fimPrompt({ bos: 1, wants_bos: false }, fim, [1, 5], [6]), [10, 1, 5, 11, 6, 12])
 })
 
 test('a text is split only where no token can cross, and at the maximum length otherwise', () => {
