@@ -32,9 +32,9 @@ const sets = { tunery: serviceValues, 'tunery-model': modelValues }
 const cases = charts.flatMap((chart) =>
   Object.entries(sets[chart]).map(([title, values]) => ({ chart, title, values })),
 )
-const run = (upgrade: boolean) =>
-  render(cases.map(({ chart, values }) => ({ chart: chartFolder(chart), values, upgrade })))
-const all: Rendered[] = helmTest.skip ? [] : run(false)
+const all: Rendered[] = helmTest.skip
+  ? []
+  : render(cases.map(({ chart, values }) => ({ chart: chartFolder(chart), values })))
 const of = (chart: string, title: string) =>
   all[cases.findIndex((each) => each.chart === chart && each.title === title)]!
 
@@ -164,8 +164,10 @@ const mutable = [
 ]
 
 test('an upgrade from the previous version removes nothing and changes no immutable field', helmTest, () => {
-  const before = render(cases.map(({ chart, values }) => ({ chart: previousChart(chart), values })))
-  const after = run(true)
+  const unchecked = (folder: (chart: string) => string, upgrade: boolean) =>
+    render(cases.map(({ chart, values }) => ({ chart: folder(chart), values, upgrade, checked: false })))
+  const before = unchecked(previousChart, false)
+  const after = unchecked(chartFolder, true)
   for (const [index, { chart, title }] of cases.entries()) {
     assert.equal(before[index]!.error, undefined, title)
     for (const old of before[index]!.manifests) {

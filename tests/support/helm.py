@@ -1,15 +1,21 @@
 """Renders and checks Helm charts: a list of jobs as JSON on stdin, a list of results as JSON on stdout.
 
-A job is {chart, values, name?, upgrade?, versions}: `chart` is a folder or an archive, `versions` are those of
-Kubernetes whose schemas the manifests must fit. A result is {lint, error} or {lint, manifests, notes, problems}.
+A job is {chart, values, name?, upgrade?, checked, versions}: `chart` is a folder or an archive; if `checked`, the
+manifests must fit the schemas of these `versions` of Kubernetes. A result is {lint, error} or {lint, manifests, notes,
+problems}.
 """
 
 import json
 import sys
+from functools import cache
 
 import helm_python as helm
 import kubernetes_validate
 import yaml
+from kubernetes_validate import utils
+
+# It reads all of a version's schemas again for every manifest, which takes ten times as long as the check.
+utils.schema_contents = cache(utils.schema_contents)
 
 
 def pods(manifest: dict) -> list[dict]:
@@ -37,10 +43,14 @@ def problems_of(manifest: dict, versions: list[str]) -> list[str]:
     return found
 
 
+def lint_of(chart: str, values: dict) -> list[str]:
+    report = helm.lint(chart, values, strict=True)
+    return [message["error"] for message in report["messages"] if message["severity"] > 1] + report["errors"]
+
+
 def run(job: dict) -> dict:
     chart, values = job["chart"], job["values"]
-    report = helm.lint(chart, values, strict=True) if not chart.endswith(".tgz") else {"messages": [], "errors": []}
-    lint = [message["error"] for message in report["messages"] if message["severity"] > 1] + report["errors"]
+    lint = lint_of(chart, values) if job["checked"] else []
     try:
         with helm.Chart.load(chart) as loaded:
             loaded.validate_schema(values)
@@ -58,10 +68,11 @@ def run(job: dict) -> dict:
         manifest
         for file, text in rendered.items()
         if not file.endswith("NOTES.txt")
-        for manifest in yaml.safe_load_all(text)
+        for manifest in yaml.load_all(text, yaml.CSafeLoader)
         if manifest
     ]
-    problems = [problem for manifest in manifests for problem in problems_of(manifest, job["versions"])]
+    versions = job["versions"] if job["checked"] else []
+    problems = [problem for manifest in manifests for problem in problems_of(manifest, versions)]
     return {"lint": lint, "manifests": manifests, "notes": notes, "problems": problems}
 
 

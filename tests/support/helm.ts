@@ -27,6 +27,8 @@ export interface Job {
   values: object
   name?: string
   upgrade?: boolean
+  /** False: only rendered, which takes a tenth of the time; `lint` and `problems` stay empty. */
+  checked?: boolean
 }
 export interface Rendered {
   /** Warnings and errors of `helm lint --strict`. */
@@ -40,7 +42,7 @@ export interface Rendered {
 }
 
 export function render(jobs: Job[]): Rendered[] {
-  const input = JSON.stringify(jobs.map((job) => ({ ...job, versions: kubernetesVersions })))
+  const input = JSON.stringify(jobs.map((job) => ({ checked: true, ...job, versions: kubernetesVersions })))
   const output = execFileSync(python, [path.join(root, 'tests/support/helm.py')], { input, maxBuffer: 1e9 })
   return JSON.parse(output.toString())
 }
