@@ -91,24 +91,40 @@ function suitesOf(full: boolean): Suite[] {
 }
 
 /**
- * A process for each file; in `npm test` one for several of the small service tests, which would take longer to start
- * than to run.
+ * A process for each file; in `npm test` one for several of the small service and process tests, which would take longer
+ * to start than to run.
  */
 function inProcesses(files: string[], full: boolean): Suite[] {
-  const isSmall = (file: string) => !full && file.startsWith('tests/service/') && !large.includes(nameOf(file))
-  const small = files.filter(isSmall).sort()
-  const count = Math.ceil(small.length / filesTogether)
-  const groups = Array.from({ length: count }, (_, group) => small.filter((_, index) => index % count === group))
+  const isSmall = (file: string) =>
+    !full && (file.startsWith('tests/service/') ? !large.includes(nameOf(file)) : smallProcesses.includes(nameOf(file)))
+  const groups = ['service', 'process'].flatMap((tier) => {
+    const small = files.filter((file) => file.startsWith(`tests/${tier}/`) && isSmall(file)).sort()
+    const count = Math.ceil(small.length / filesTogether)
+    return Array.from({ length: count }, (_, group) => small.filter((_, index) => index % count === group))
+  })
   return [
     ...files.filter((file) => !isSmall(file)).map(fileSuite),
     ...groups.map((group) => ({
-      name: `tests/service/{${group.map(nameOf).join(',')}}`,
+      name: `${path.dirname(group[0]!)}/{${group.map(nameOf).join(',')}}`,
       command: process.execPath,
       args: [...nodeArgs, '--test', '--test-isolation=none', ...group],
     })),
   ]
 }
 const filesTogether = 10
+/** Process tests of a few seconds that change nothing of their own process. */
+const smallProcesses = [
+  'downloads',
+  'inference',
+  'machine',
+  'responses',
+  'stored-completions',
+  'timeline',
+  'tokens',
+  'upstreams',
+  'webhook-guide',
+  'webhook-sending',
+]
 /** Service tests of more than some seconds, or that change their process. */
 const large = [
   'cli',
