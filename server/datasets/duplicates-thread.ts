@@ -1,35 +1,11 @@
 import { parentPort } from 'node:worker_threads'
-import type { DuplicateReport, RowBatch } from './duplicates.ts'
-import { createFingerprints, fingerprint } from './fingerprints.ts'
-import { maxListed } from './rows.ts'
+import type { RowBatch } from './duplicates.ts'
+import { createRowComparison } from './row-comparison.ts'
 
-const rows = createFingerprints(0)
-const prompts = createFingerprints(2)
-const found: DuplicateReport = { duplicates: { count: 0, lines: [] }, conflicts: { count: 0, lines: [] } }
-
-function report(kind: keyof DuplicateReport, line: number, first: number): void {
-  const { lines } = found[kind]
-  found[kind].count++
-  if (lines.length < maxListed) lines.push([line, first])
-}
-
-function compare(line: number, row: Uint8Array, prompt: Uint8Array, answer: Uint8Array): void {
-  const same = rows.firstOrAdd(fingerprint(row), line)
-  if (same) report('duplicates', line, same[0]!)
-  if (same || prompt.length === 0) return
-  const answered = fingerprint(answer)
-  const earlier = prompts.firstOrAdd(fingerprint(prompt), line, answered)
-  if (earlier && (earlier[1] !== answered[0] || earlier[2] !== answered[1])) report('conflicts', line, earlier[0]!)
-}
+const comparison = createRowComparison()
 
 parentPort!.on('message', (message: RowBatch | 'end') => {
-  if (message === 'end') return parentPort!.postMessage(found)
-  const { bytes, ends, lines } = message
-  let from = 0
-  for (const [index, line] of lines.entries()) {
-    const [row, prompt, answer] = ends.subarray(3 * index, 3 * index + 3) as unknown as [number, number, number]
-    compare(line, bytes.subarray(from, row), bytes.subarray(row, prompt), bytes.subarray(prompt, answer))
-    from = answer
-  }
+  if (message === 'end') return parentPort!.postMessage(comparison.found)
+  comparison.add(message)
   parentPort!.postMessage('done')
 })

@@ -1,7 +1,8 @@
-// Finds duplicate rows, and prompts with conflicting answers. Runs on a worker thread: hashing and storing a row costs
-// a third of its whole check.
+// Finds duplicate rows, and prompts with conflicting answers. More rows than one batch are compared on a worker thread:
+// hashing and storing a row costs a third of its whole check.
 import { hash } from 'node:crypto'
 import { Worker } from 'node:worker_threads'
+import { createRowComparison } from './row-comparison.ts'
 import { type RowMessage, textOf } from './row-message.ts'
 import { isPicture } from './row-pictures.ts'
 
@@ -81,10 +82,16 @@ export function createDuplicateFinder(): DuplicateFinder {
     return started
   }
 
+  const takeBatch = (): RowBatch => ({
+    bytes: bytes.slice(0, used),
+    ends: ends.slice(0, 3 * rows),
+    lines: lines.slice(0, rows),
+  })
+
   function send() {
     if (rows === 0) return
     worker ??= start()
-    const batch: RowBatch = { bytes: bytes.slice(0, used), ends: ends.slice(0, 3 * rows), lines: lines.slice(0, rows) }
+    const batch = takeBatch()
     inFlight++
     worker.postMessage(batch, [batch.bytes.buffer, batch.ends.buffer, batch.lines.buffer])
     used = 0
@@ -129,8 +136,13 @@ export function createDuplicateFinder(): DuplicateFinder {
     },
     ready: () => until(() => inFlight < maxInFlight),
     async end() {
+      if (!worker) {
+        // Sooner done than a thread is started.
+        const comparison = createRowComparison()
+        comparison.add(takeBatch())
+        return comparison.found
+      }
       send()
-      if (!worker) return { duplicates: { count: 0, lines: [] }, conflicts: { count: 0, lines: [] } }
       worker.postMessage('end')
       await until(() => found !== undefined)
       await worker.terminate()

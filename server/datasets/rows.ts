@@ -2,6 +2,7 @@ import { isUtf8 } from 'node:buffer'
 import type { Objective } from '../../contract/hyperparameters.ts'
 import { createDuplicateFinder } from './duplicates.ts'
 import { isPair, isRated, pairProblem, pairWarnings, ratedProblem } from './preference-rows.ts'
+import { maxListed } from './row-comparison.ts'
 import { messagesProblem, type Problem, type RowMessage, textOf, toolsProblem } from './row-message.ts'
 import { createPictureCheck, isPicture, type PlacedPicture, withoutPictures } from './row-pictures.ts'
 
@@ -12,8 +13,6 @@ export const maxLineBytes = 16 * 1024 * 1024
  * reported and never buffered. The server and the trainer hold such rows in memory several times over.
  */
 export const maxPictureLineBytes = 32 * 1024 * 1024
-/** How many errors, and how many warnings, are listed. */
-export const maxListed = 100
 
 /** An error or a warning about a row. The codes are stable. */
 export interface Issue {

@@ -1,0 +1,44 @@
+// Compares rows by fingerprints, and lists those that repeat an earlier one.
+import type { DuplicateReport, RowBatch } from './duplicates.ts'
+import { createFingerprints, fingerprint } from './fingerprints.ts'
+
+/** How many errors, and how many warnings, are listed. */
+export const maxListed = 100
+
+export interface RowComparison {
+  add(batch: RowBatch): void
+  readonly found: DuplicateReport
+}
+
+export function createRowComparison(): RowComparison {
+  const rows = createFingerprints(0)
+  const prompts = createFingerprints(2)
+  const found: DuplicateReport = { duplicates: { count: 0, lines: [] }, conflicts: { count: 0, lines: [] } }
+
+  function report(kind: keyof DuplicateReport, line: number, first: number): void {
+    const { lines } = found[kind]
+    found[kind].count++
+    if (lines.length < maxListed) lines.push([line, first])
+  }
+
+  function compare(line: number, row: Uint8Array, prompt: Uint8Array, answer: Uint8Array): void {
+    const same = rows.firstOrAdd(fingerprint(row), line)
+    if (same) report('duplicates', line, same[0]!)
+    if (same || prompt.length === 0) return
+    const answered = fingerprint(answer)
+    const earlier = prompts.firstOrAdd(fingerprint(prompt), line, answered)
+    if (earlier && (earlier[1] !== answered[0] || earlier[2] !== answered[1])) report('conflicts', line, earlier[0]!)
+  }
+
+  return {
+    found,
+    add({ bytes, ends, lines }) {
+      let from = 0
+      for (const [index, line] of lines.entries()) {
+        const [row, prompt, answer] = ends.subarray(3 * index, 3 * index + 3) as unknown as [number, number, number]
+        compare(line, bytes.subarray(from, row), bytes.subarray(row, prompt), bytes.subarray(prompt, answer))
+        from = answer
+      }
+    },
+  }
+}
