@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trainer.runtime.errors import JobError
+from trainer.runtime.process import importing
 from trainer.runtime.protocol import end_with_server, exit_process
 
 os.environ.update(
@@ -257,9 +258,10 @@ def hide_torch() -> None:
 
 def main() -> None:
     hide_torch()
-    from transformers import AutoConfig, AutoTokenizer
+    with importing():
+        from transformers import AutoConfig, AutoTokenizer
 
-    from trainer.data.sight import sight_of
+        from trainer.data.sight import sight_of
 
     request = json.loads(sys.argv[1])
     tokenizer = AutoTokenizer.from_pretrained(request["hf"], local_files_only=True, trust_remote_code=False)

@@ -8,19 +8,28 @@ from pathlib import Path
 
 from trainer.cli.train import run_job
 from trainer.runtime.errors import JobError
+from trainer.runtime.process import importing
 from trainer.runtime.protocol import Protocol
 from trainer.runtime.spec import ImportSpec, read_import_spec
 
 
 def import_adapter(spec: ImportSpec, folder: Path, protocol: Protocol) -> bool:
-    import torch
-    from transformers import AutoConfig
+    with importing():
+        import torch
+        from transformers import AutoConfig
 
-    from trainer.data.questions import general_examples
-    from trainer.model import gpu
-    from trainer.model.load import device_and_dtype, load_base, load_tokenizer, trainable, with_adapter, zero_adapter
-    from trainer.run import memory, probe
-    from trainer.run.artifact import save
+        from trainer.data.questions import general_examples
+        from trainer.model import gpu
+        from trainer.model.load import (
+            device_and_dtype,
+            load_base,
+            load_tokenizer,
+            trainable,
+            with_adapter,
+            zero_adapter,
+        )
+        from trainer.run import memory, probe
+        from trainer.run.artifact import save
 
     torch.set_num_threads(spec.threads)
     device, dtype = device_and_dtype()

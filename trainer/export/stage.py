@@ -15,7 +15,7 @@ from pathlib import Path
 from trainer.export.spec import Export, read_spec
 from trainer.runtime.errors import JobError, explain
 from trainer.runtime.files import sync_tree
-from trainer.runtime.process import configure_process
+from trainer.runtime.process import configure_process, importing
 from trainer.runtime.protocol import Protocol, run_program
 
 ANSWERS = "answers.json"
@@ -25,14 +25,16 @@ Stage = Callable[[Export, Path, "Progress"], dict]
 
 
 def reference(spec: Export, _folder: Path, report) -> dict:
-    from trainer.export.reference import reference
+    with importing():
+        from trainer.export.reference import reference
 
     reference(spec, lambda done: report("reference", done))
     return {"reference": spec.reference}
 
 
 def make(spec: Export, folder: Path, report) -> dict:
-    from trainer.export.output import write_output
+    with importing():
+        from trainer.export.output import write_output
 
     output = write_output(spec, folder, report)
     return {"out": str(output)} if output else {}
@@ -65,7 +67,8 @@ def check(spec: Export, folder: Path, report) -> dict:
 
         rows, runtime = onnx.answers(output, reference_answers, spec.threads, progress), onnx.runtime()
     else:
-        from trainer.export import check
+        with importing():
+            from trainer.export import check
 
         base = Path(spec.base.path) if spec.adapter_alone else None
         rows, runtime = check.answers(output, base, reference_answers, progress), check.runtime(base)
@@ -111,10 +114,12 @@ def _import(name: str, spec: Export) -> None:
         # With torch, transformers' tokenizers take 270 MB more without need.
         sys.modules["torch"] = None
     else:
-        import torch
+        with importing():
+            import torch
 
         torch.set_num_threads(spec.threads)
-    from transformers.utils.logging import disable_progress_bar
+    with importing():
+        from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
 

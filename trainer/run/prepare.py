@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from trainer.runtime.process import importing
 from trainer.runtime.protocol import Protocol
 from trainer.runtime.spec import Spec
 
@@ -12,17 +13,18 @@ def prepare_run(spec: Spec, folder: Path, protocol: Protocol):
     """
     protocol.emit("status", "Preparing the data", phase="preparing")
     # These imports take seconds; the line above should not wait for them.
-    import torch
-    from transformers.utils.logging import disable_progress_bar
+    with importing():
+        import torch
+        from transformers.utils.logging import disable_progress_bar
 
-    from trainer.data.dataset import prepare_splits
-    from trainer.data.rows import read_rows
-    from trainer.data.tokenizer_identity import require_unchanged
-    from trainer.model import gpu
-    from trainer.model.load import device_and_dtype, load_config, load_model, load_tokenizer
-    from trainer.run import checkpoint, memory
-    from trainer.run.loop import Loop, limits_of
-    from trainer.runtime.distributed import Distributed
+        from trainer.data.dataset import prepare_splits
+        from trainer.data.rows import read_rows
+        from trainer.data.tokenizer_identity import require_unchanged
+        from trainer.model import gpu
+        from trainer.model.load import device_and_dtype, load_config, load_model, load_tokenizer
+        from trainer.run import checkpoint, memory
+        from trainer.run.loop import Loop, limits_of
+        from trainer.runtime.distributed import Distributed
 
     disable_progress_bar()
     torch.set_num_threads(spec.threads)
