@@ -4,6 +4,7 @@ Llama architecture (other families in the trainer's tests), 2 layers, hidden siz
 default model's tokenizer and chat template; the engine's converter reads it like any checkpoint, in a second or two.
 """
 
+import json
 import os
 import shutil
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 TOKENIZER = Path(__file__).parents[2] / ".local/models/HuggingFaceTB/SmolLM2-135M-Instruct/hf"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+VOCABULARY = 49152
 # The shape of the language model, and the tokenizer's own ids.
 TEXT = {
     "hidden_size": 64,
@@ -26,12 +28,14 @@ TEXT = {
 
 
 def make_tiny(folder: Path, seed: int = 0, family: str = "Llama", **config) -> Path:
-    """Writes the checkpoint into `folder` and returns it. The same seed gives the same weights."""
+    """Writes the checkpoint into `folder` and returns it. The same seed gives the same weights. With a smaller
+    `vocab_size` its tokenizer has the first tokens alone: all is faster, but llama.cpp's converter refuses it.
+    """
     os.environ["HF_HUB_OFFLINE"] = "1"
     import torch
     import transformers
 
-    tiny = {**TEXT, "vocab_size": 49152, "tie_word_embeddings": True, **config}
+    tiny = {**TEXT, "vocab_size": VOCABULARY, "tie_word_embeddings": True, **config}
     config = getattr(transformers, f"{family}Config")(**tiny)
     torch.manual_seed(seed)
     model = getattr(transformers, f"{family}ForCausalLM")(config)
@@ -42,7 +46,19 @@ def make_tiny(folder: Path, seed: int = 0, family: str = "Llama", **config) -> P
     model.save_pretrained(folder)
     for name in TOKENIZER_FILES:
         shutil.copyfile(TOKENIZER / name, folder / name)
+    if config.vocab_size < VOCABULARY:
+        _cut_tokenizer(folder / "tokenizer.json", config.vocab_size)
     return folder
+
+
+def _cut_tokenizer(file: Path, size: int) -> None:
+    """Leaves the tokens with ids below `size`: special ones, bytes, and the merges that were learned first."""
+    tokenizer = json.loads(file.read_text())
+    model = tokenizer["model"]
+    model["vocab"] = {token: id for token, id in model["vocab"].items() if id < size}
+    pairs = [merge if isinstance(merge, list) else merge.split(" ") for merge in model["merges"]]
+    model["merges"] = [pair for pair in pairs if "".join(pair) in model["vocab"]]
+    file.write_text(json.dumps(tokenizer, ensure_ascii=False))
 
 
 if __name__ == "__main__":

@@ -50,8 +50,8 @@ VARIANTS = {
 def test_merged_weights_equal_pefts(tmp_path, variant, tiny, monkeypatch):
     # Several chunks with a shorter last one, and more than one file.
     monkeypatch.setattr("trainer.export.tensors.CHUNK_VALUES", 37 * 64)
-    monkeypatch.setattr("trainer.export.merge.SHARD_BYTES", 5_000_000)
-    base = make_tiny(tmp_path / "base", attention_bias=True) if variant == "biases" else tiny
+    monkeypatch.setattr("trainer.export.merge.SHARD_BYTES", 400_000)
+    base = make_tiny(tmp_path / "base", attention_bias=True, vocab_size=2048) if variant == "biases" else tiny
     adapter = write_adapter(base, tmp_path / "adapter", **VARIANTS[variant])
     out = tmp_path / "out"
     out.mkdir()

@@ -27,7 +27,7 @@ def lines_of(process: subprocess.Popen) -> list[dict]:
 
 
 @pytest.fixture(scope="module")
-def adapter(tiny, tmp_path_factory):
+def adapter(convertible, tmp_path_factory):
     """An adapter as a job leaves it, with its GGUF file."""
     from trainer.data.tokenizer_identity import add_to_gguf
     from trainer.run.artifact import ADAPTER_TYPE, _check
@@ -35,18 +35,20 @@ def adapter(tiny, tmp_path_factory):
     from trainer.runtime.spec import Base, ModelSpec
     from trainer.tests.conftest import CONVERTERS
 
-    folder = write_adapter(tiny, tmp_path_factory.mktemp("adapters") / "adapter", r=4, target_modules="all-linear")
+    folder = write_adapter(
+        convertible, tmp_path_factory.mktemp("adapters") / "adapter", r=4, target_modules="all-linear"
+    )
     file = folder.with_suffix(".gguf")
     run_converter(
         CONVERTERS,
         "convert_lora_to_gguf.py",
-        [str(folder), "--base", str(tiny), "--outfile", str(file), "--outtype", ADAPTER_TYPE],
+        [str(folder), "--base", str(convertible), "--outfile", str(file), "--outtype", ADAPTER_TYPE],
     )
     from transformers import AutoTokenizer
 
     spec = ModelSpec(
         job_id="job_1",
-        base=Base("test/tiny", str(tiny)),
+        base=Base("test/tiny", str(convertible)),
         method="lora",
         lora=None,
         start=None,
@@ -65,9 +67,9 @@ def reference_path(tmp_path_factory):
 
 
 @pytest.mark.full
-def test_an_export_makes_checks_and_reports_a_folder(tmp_path, tiny, adapter, reference_path):
+def test_an_export_makes_checks_and_reports_a_folder(tmp_path, convertible, adapter, reference_path):
     folder = tmp_path / "export"
-    spec = write_spec(folder, tiny, adapter, archive="tar", reference=reference_path)
+    spec = write_spec(folder, convertible, adapter, archive="tar", reference=reference_path)
     process = start(folder)
     lines = lines_of(process)
     assert process.wait(10) == 0, process.stderr.read()
@@ -97,13 +99,13 @@ def test_an_export_makes_checks_and_reports_a_folder(tmp_path, tiny, adapter, re
     [("F16", "--größe·v1", "gro-e-v1"), ("BF16", "Tickets", "Tickets"), ("Q4_K_M", "Tickets", "Tickets")],
 )
 def test_a_gguf_file_has_the_merged_weights_the_template_and_the_end_token(
-    tmp_path, tiny, adapter, quantization, name, file_name
+    tmp_path, convertible, adapter, quantization, name, file_name
 ):
     from safetensors.torch import load_file
 
     folder = tmp_path / "export"
     # Other tests cover the reference answers.
-    spec = write_spec(folder, tiny, adapter, format="gguf", quantization=quantization, model={"name": name})
+    spec = write_spec(folder, convertible, adapter, format="gguf", quantization=quantization, model={"name": name})
     from trainer.export.stage import make
 
     out = Path(make(spec, folder, lambda *_: None)["out"])
@@ -120,10 +122,10 @@ def test_a_gguf_file_has_the_merged_weights_the_template_and_the_end_token(
     assert fields["general.license"] == "apache-2.0"
     assert str(tmp_path) not in str(fields)
     tensors = {tensor.name: tensor for tensor in reader.tensors}
-    assert len(tensors) == len(load_file(tiny / "model.safetensors"))
+    assert len(tensors) == len(load_file(convertible / "model.safetensors"))
     assert tensors["blk.1.ffn_down.weight"].tensor_type.name == kind
     assert tensors["blk.1.attn_norm.weight"].tensor_type.name == "F32"
-    base, parts = load_file(tiny / "model.safetensors"), load_file(adapter / "adapter_model.safetensors")
+    base, parts = load_file(convertible / "model.safetensors"), load_file(adapter / "adapter_model.safetensors")
     layer = "model.layers.1.mlp.down_proj"
     a, b = (parts[f"base_model.model.{layer}.lora_{part}.weight"] for part in "AB")
     expected = (base[f"{layer}.weight"] + 8 / 4 * b @ a).numpy()
@@ -133,11 +135,11 @@ def test_a_gguf_file_has_the_merged_weights_the_template_and_the_end_token(
 
 
 @pytest.mark.parametrize("quantization", [None, "Q8_0"])
-def test_an_adapter_alone_is_a_gguf_file_with_template_and_end_token(tmp_path, tiny, adapter, quantization):
+def test_an_adapter_alone_is_a_gguf_file_with_template_and_end_token(tmp_path, convertible, adapter, quantization):
     from trainer.export.stage import make
 
     folder = tmp_path / "export"
-    spec = write_spec(folder, tiny, adapter, format="gguf", merge=False, quantization=quantization)
+    spec = write_spec(folder, convertible, adapter, format="gguf", merge=False, quantization=quantization)
     out = Path(make(spec, folder, lambda *_: None)["out"])
     fields = {name: field.contents() for name, field in gguf.GGUFReader(out).fields.items()}
     assert fields["general.type"] == "adapter"
@@ -151,9 +153,11 @@ def test_an_adapter_alone_is_a_gguf_file_with_template_and_end_token(tmp_path, t
 
 
 @pytest.mark.full
-def test_a_killed_export_reports_no_result_and_the_next_attempt_is_complete(tmp_path, tiny, adapter, reference_path):
+def test_a_killed_export_reports_no_result_and_the_next_attempt_is_complete(
+    tmp_path, convertible, adapter, reference_path
+):
     folder = tmp_path / "export"
-    write_spec(folder, tiny, adapter, format="gguf", quantization="F16", reference=reference_path)
+    write_spec(folder, convertible, adapter, format="gguf", quantization="F16", reference=reference_path)
     process = start(folder)
     for raw in process.stdout:
         if json.loads(raw)["data"].get("stage") == "convert":
@@ -173,9 +177,9 @@ def test_a_killed_export_reports_no_result_and_the_next_attempt_is_complete(tmp_
 
 @pytest.mark.full
 @pytest.mark.parametrize(("end", "status"), [("stdin", 74), ("SIGTERM", 75)])
-def test_the_export_ends_with_its_server_and_on_sigterm(tmp_path, tiny, adapter, end, status):
+def test_the_export_ends_with_its_server_and_on_sigterm(tmp_path, convertible, adapter, end, status):
     folder = tmp_path / "export"
-    write_spec(folder, tiny, adapter)
+    write_spec(folder, convertible, adapter)
     process = start(folder)
     process.stdout.readline()
     if end == "stdin":
@@ -190,7 +194,7 @@ def test_the_export_ends_with_its_server_and_on_sigterm(tmp_path, tiny, adapter,
 
 
 @pytest.mark.full
-def test_a_failure_is_one_error_line_and_status_1(tmp_path, tiny, adapter):
+def test_a_failure_is_one_error_line_and_status_1(tmp_path, convertible, adapter):
     folder = tmp_path / "export"
     write_spec(folder, tmp_path / "gone", adapter)
     process = start(folder)

@@ -71,8 +71,8 @@ def test_full_training_has_the_gradients_of_separate_documents(job, loop_of):
 
 
 @pytest.mark.full
-def test_full_training_results_in_a_checkpoint_and_a_gguf_file(job, loop_of):
-    folder = job(method="full", lora=None, training={"epochs": 1})
+def test_full_training_results_in_a_checkpoint_and_a_gguf_file(job, loop_of, convertible):
+    folder = job(base={"path": str(convertible)}, method="full", lora=None, training={"epochs": 1})
     loop = loop_of(folder)
     before = {name: parameter.detach().clone() for name, parameter in loop.parameters.items()}
     loop.run()

@@ -139,7 +139,7 @@ def test_right_padded_batches_equal_single_rows(exported, precision):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_each_model_family_exports(family, tmp_path):
     more = {"head_dim": 32} if family in ("Qwen3", "Gemma") else {}
-    base = make_tiny(tmp_path / "base", family=family, **more)
+    base = make_tiny(tmp_path / "base", family=family, vocab_size=2048, **more)
     session = Session(export(base, tmp_path, None), 1)
     assert np.abs(session.run(TOKENS, session.empty())[0] - logits_of(base, TOKENS)).max() < 1e-3
 
@@ -166,7 +166,7 @@ def test_an_unknown_precision_is_refused_before_anything_is_made(tiny, tmp_path)
 
 
 def test_an_unsupported_architecture_is_refused(tmp_path):
-    base = make_tiny(tmp_path / "base", family="StableLm")
+    base = make_tiny(tmp_path / "base", family="StableLm", vocab_size=2048)
     with pytest.raises(JobError) as generated:
         export(base, tmp_path, "fp32")
     assert generated.value.code == "parameter_not_supported" and "StableLmForCausalLM" in str(generated.value)

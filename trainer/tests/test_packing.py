@@ -12,8 +12,10 @@ from trainer.tests.make_tiny import make_tiny
 
 
 @pytest.fixture(scope="module")
-def sequences(tokenizer):
-    data = prepare(conversations(), tokenizer, 2048, Recorder())
+def sequences(tiny):
+    from transformers import AutoTokenizer
+
+    data = prepare(conversations(), AutoTokenizer.from_pretrained(tiny), 2048, Recorder())
     return [sequence for row in data.rows for sequence in row.sequences]
 
 
@@ -91,7 +93,7 @@ def test_packed_gradients_equal_those_of_separate_documents(job, loop_of, limits
 def test_other_families_have_the_same_gradients_on_every_path(
     job, loop_of, tmp_path, monkeypatch, family, fast, config
 ):
-    base = {"path": str(make_tiny(tmp_path / "base", family=family, **config))}
+    base = {"path": str(make_tiny(tmp_path / "base", family=family, vocab_size=2048, **config))}
     installed = []
     install = fast_layers.install
     monkeypatch.setattr(fast_layers, "install", lambda model: installed.append(install(model)) or installed[-1])
