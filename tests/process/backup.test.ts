@@ -35,14 +35,7 @@ let model: string
 before(async () => {
   app = await startApp()
   dataset = (await app.upload(colourRows(8))).body.id
-  const { id } = (
-    await app.api('POST', '/fine-tuning/jobs', {
-      model_id: tiny,
-      dataset_id: dataset,
-      config: { training_config: { epochs: 1 } },
-    })
-  ).body
-  model = (await app.untilEnded(id)).model!
+  model = await app.colourModel()
 })
 after(async () => {
   for (const server of servers) server.kill('SIGKILL')
