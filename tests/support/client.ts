@@ -99,12 +99,14 @@ export type Client = ReturnType<typeof client>
 
 /** Waits until a condition holds. Throws after three minutes: a trainer has the lowest priority on a busy machine. */
 export async function until<T>(what: string, condition: () => T | Promise<T>): Promise<NonNullable<T>> {
-  const deadline = Date.now() + 180_000
+  const started = Date.now()
   for (;;) {
     const value = await condition()
     if (value) return value
-    if (Date.now() > deadline) throw new Error(`waited three minutes for: ${what}`)
-    await sleep(25)
+    const waited_ms = Date.now() - started
+    if (waited_ms > 180_000) throw new Error(`waited three minutes for: ${what}`)
+    // What takes long is asked about less often: each look at the API takes from what it waits for.
+    await sleep(waited_ms < 2000 ? 25 : 100)
   }
 }
 
