@@ -217,18 +217,18 @@ test('a batch that is cancelled before its file was read ends at once; a suspend
 })
 
 test('a batch whose unpublished results are gone, as in a restored backup, is answered again', async () => {
-  const { id } = await start(longLines(60))
+  const { id } = await start(longLines(20))
   await inProgress(id)
   await server.end('SIGKILL')
   const db = await openDatabase(folder.dataDir)
-  const values = { status: 'finalizing' as const, ending: 'completed' as const, completed: 60 }
+  const values = { status: 'finalizing' as const, ending: 'completed' as const, completed: 20 }
   await db.updateTable('batches').set(values).where('id', '=', id).execute()
   await db.destroy()
   rmSync(path.join(folder.dataDir, 'batches', id), { recursive: true })
   server = await folder.start()
   openai = clientOf()
   const batch = await ended(id)
-  assert.deepEqual([batch.status, batch.request_counts!.completed], ['completed', 60])
-  assert.equal((await readResults(batch.output_file_id)).length, 60)
+  assert.deepEqual([batch.status, batch.request_counts!.completed], ['completed', 20])
+  assert.equal((await readResults(batch.output_file_id)).length, 20)
   assert.equal(await server.end('SIGTERM'), 0)
 })
