@@ -9,12 +9,14 @@ import math
 import time
 from pathlib import Path
 
+import numpy as np
+
 from trainer.cli.train import run_job
 from trainer.run.prepare import prepare_run
 from trainer.runtime.protocol import Protocol
 from trainer.runtime.spec import Spec
 
-TIMED_STEPS = 2
+TIMED_STEPS, TIMED_PICTURES = 2, 3
 
 
 def estimate(spec: Spec, folder: Path, protocol: Protocol) -> bool:
@@ -24,6 +26,7 @@ def estimate(spec: Spec, folder: Path, protocol: Protocol) -> bool:
     started = time.monotonic()
     loop, _, predicted = prepare_run(spec, folder, protocol)
     setup_seconds = time.monotonic() - started
+    setup_seconds += picture_seconds(loop)
     size = spec.training.batch_size
     longest = sorted(loop.data.rows, key=lambda row: -row.tokens)[:size]
     loop.reference_of(longest)
@@ -40,6 +43,8 @@ def estimate(spec: Spec, folder: Path, protocol: Protocol) -> bool:
         # The first batch of each size captures its CUDA graph, which a long run does only at the start.
         for batch in batches:
             loop.step(batch)
+    if loop.features:
+        loop.features.require(vectors_of(row for batch in batches for row in batch))
     started = time.monotonic()
     for batch in batches:
         loop.step(batch)
@@ -59,6 +64,29 @@ def estimate(spec: Spec, folder: Path, protocol: Protocol) -> bool:
         predicted_memory_mb=round(predicted / 1e6),
     )
     return True
+
+
+def picture_seconds(loop) -> float:
+    """The seconds in which a run's pictures are encoded, before its first step; from a few of them."""
+    if not loop.features:
+        return 0.0
+    features = loop.features
+    # The first one also warms up.
+    features.encode(0)
+    timed = features.missing[:TIMED_PICTURES] or [0]
+    counts = [features.sight.shown(features.pictures[index]).vectors for index in timed]
+    features.done[timed] = 0
+    started = time.monotonic()
+    for index in timed:
+        features.encode(index)
+    return (time.monotonic() - started) / sum(counts) * features.sight.vectors
+
+
+def vectors_of(rows) -> np.ndarray:
+    """The numbers of the vectors that these rows show."""
+    shown = [each.vectors for row in rows for each in row.sequences if each.vectors is not None]
+    numbers = np.concatenate(shown) if shown else np.empty(0, dtype=np.int32)
+    return numbers[numbers >= 0]
 
 
 if __name__ == "__main__":

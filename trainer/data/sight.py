@@ -45,6 +45,7 @@ class Sight:
     """
 
     three_positions = False
+    patches_a_vector: int
 
     def __init__(self, config, folder: Path, tokenizer) -> None:
         self.config, self.tokenizer = config, tokenizer
@@ -94,6 +95,7 @@ class TiledSight(Sight):
     def __init__(self, config, folder: Path, tokenizer) -> None:
         super().__init__(config, folder, tokenizer)
         side = config.vision_config.image_size // config.vision_config.patch_size
+        self.patches_a_vector = config.scale_factor**2
         self.tile_tokens = side * side // config.scale_factor**2
 
     def grid(self, height: int, width: int) -> tuple[int, int]:
@@ -128,6 +130,10 @@ class GridSight(Sight):
     """Qwen2-VL and Qwen2.5-VL: a vector for each square of merged patches, with its own position in two dimensions."""
 
     three_positions = True
+
+    @property
+    def patches_a_vector(self) -> int:
+        return self.config.vision_config.spatial_merge_size**2
 
     @property
     def square(self) -> int:

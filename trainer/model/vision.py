@@ -125,10 +125,14 @@ class Features:
     def rows(self, vectors: torch.Tensor) -> torch.Tensor:
         """The vectors with these numbers, int64 [n]: [n, width] on the device."""
         numbers = vectors.cpu()
-        if not self.done.all():
-            for index in np.unique(np.searchsorted(self.firsts, numbers.numpy(), side="right") - 1):
-                self.encode(int(index))
+        self.require(numbers.numpy())
         return self.vectors.index_select(0, numbers).to(self.device)
+
+    def require(self, numbers: np.ndarray) -> None:
+        """Makes the vectors with these numbers that are not there yet."""
+        if not self.done.all():
+            for index in np.unique(np.searchsorted(self.firsts, numbers, side="right") - 1):
+                self.encode(int(index))
 
     @torch.no_grad()
     def encode(self, index: int) -> None:

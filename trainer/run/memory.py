@@ -7,7 +7,7 @@ import torch
 
 from trainer.data.dataset import Prepared
 from trainer.data.packing import Limits, padded_size, split
-from trainer.data.sight import is_vision
+from trainer.data.sight import Sight, is_vision
 from trainer.model.fast_head import CHUNK_TOKENS
 from trainer.model.fast_layers import FAMILY
 from trainer.runtime.errors import JobError
@@ -83,9 +83,17 @@ def head_in_chunks(shape: ModelShape, spec: ModelSpec) -> bool:
 
 
 def predicted_bytes(
-    shape: ModelShape, spec: ModelSpec, dtype_bytes: int, tokens: int, targets: int, device: torch.device
+    shape: ModelShape,
+    spec: ModelSpec,
+    dtype_bytes: int,
+    tokens: int,
+    targets: int,
+    device: torch.device,
+    encoding: float = 0,
 ) -> float:
-    """Peak bytes on the device of a run whose largest pass has `tokens` tokens and `targets` learned ones."""
+    """Peak bytes on the device of a run whose largest pass has `tokens` tokens and `targets` learned ones. `encoding`:
+    bytes that the largest picture takes, which is encoded before the first pass.
+    """
     on_gpu = device.type == "cuda"
     embeddings = shape.vocabulary * shape.hidden_size
     if spec.method == "full":
@@ -120,7 +128,17 @@ def predicted_bytes(
     if head_in_chunks(shape, spec):
         targets = min(targets, CHUNK_TOKENS[device.type])
     logits = targets * shape.vocabulary * (dtype_bytes + 12)
-    return (GPU_BYTES if on_gpu else PROGRAM_BYTES) + states + activations + logits
+    return (GPU_BYTES if on_gpu else PROGRAM_BYTES) + states + max(activations + logits, encoding)
+
+
+def encoding_bytes(sight: Sight | None, dtype_bytes: int) -> float:
+    """Bytes that the largest picture takes while the vision tower reads it: a layer's states and its pixels."""
+    if not sight or not sight.pictures:
+        return 0
+    vision = sight.config.vision_config
+    patches = max(sight.shown(picture).vectors for picture, _ in sight.pictures.values()) * sight.patches_a_vector
+    mlp_size = getattr(vision, "intermediate_size", None) or round(vision.hidden_size * vision.mlp_ratio)
+    return patches * ((3 * mlp_size + 8 * vision.hidden_size) * dtype_bytes + 3 * 3 * 4 * vision.patch_size**2)
 
 
 def available_bytes(device: torch.device) -> int:

@@ -44,7 +44,8 @@ def prepare_run(spec: Spec, folder: Path, protocol: Protocol):
         protocol.emit("held_out", f"{len(numbers)} rows are held out", rows=numbers)
 
     largest = memory.largest_pack(data, spec, limits_of(config, spec, device))
-    predicted = memory.predicted_bytes(memory.shape_of(config), spec, dtype.itemsize, *largest, device)
+    encoding = memory.encoding_bytes(tokenizer.sight, 4 if spec.method == "full" else dtype.itemsize)
+    predicted = memory.predicted_bytes(memory.shape_of(config), spec, dtype.itemsize, *largest, device, encoding)
     # Processes on the CPU share its memory; each GPU has its own.
     memory.require_fits(predicted, memory.available_bytes(device) // (distributed.world if device.type == "cpu" else 1))
 

@@ -7,15 +7,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from peft import PeftModel, get_peft_model
 from PIL import Image
 from transformers import AutoConfig, AutoTokenizer
 
 from trainer.data.dataset import prepare
+from trainer.data.packing import Limits
 from trainer.data.pictures import Picture, PictureError, decode, file_of, size_of
 from trainer.data.rows import parse_row
 from trainer.data.sight import sight_of
+from trainer.model import vision
 from trainer.model.load import lora_config, trainable
 from trainer.model.vision import Features
+from trainer.run.artifact import save
 from trainer.runtime.errors import JobError
 from trainer.runtime.spec import read_spec
 from trainer.tests import vision_reference
@@ -69,21 +73,23 @@ def sighted_job(job, sighted):
     return make
 
 
-def reference_loss(folder: Path, batch: list[list[dict]]):
-    """Mean loss of the learned tokens and the gradients, by transformers and peft alone: their chat template, image
-    processor, expansion of placeholders and positions; no packing.
-    """
-    from peft import get_peft_model
-
-    from trainer.model import vision
-
+def plain_model(folder: Path):
+    """The model with a shaken adapter, by transformers and peft alone."""
     spec = read_spec(folder)
-    config, tokenizer, template, processor, base = vision_reference.read_checkpoint(spec.base.path)
+    base = vision_reference.read_checkpoint(spec.base.path)[-1]
     adapter = lora_config(spec.lora)
     vision.restrict(adapter, base)
     torch.manual_seed(spec.training.seed)
     model = get_peft_model(base.to(DEVICE), adapter)
     shake(model)
+    return model
+
+
+def plain_loss(sighted: Path, model, batch: list[list[dict]]) -> tuple[torch.Tensor, int]:
+    """Mean loss of the learned tokens and their number, by transformers alone: its chat template, image processor,
+    expansion of placeholders and positions; no packing.
+    """
+    config, tokenizer, template, processor, _ = vision_reference.read_checkpoint(str(sighted))
     total, targets = 0.0, 0
     for messages in batch:
         shown, images = [], []
@@ -122,22 +128,23 @@ def reference_loss(folder: Path, batch: list[list[dict]]):
         logits = model(input_ids=whole, attention_mask=torch.ones_like(whole), **pixels).logits[0, :-1][trained[1:]]
         total += torch.nn.functional.cross_entropy(logits, whole[0, trained], reduction="sum")
         targets += int(trained.sum())
-    loss = total / targets
-    loss.backward()
-    return float(loss.detach()), targets, {name: parameter.grad for name, parameter in trainable(model).items()}
+    return total / targets, targets
 
 
 @pytest.mark.parametrize(
     "changes", [{}, pytest.param({"lora": {"dropout": 1e-9}}, marks=pytest.mark.full)], ids=["fast", "plain layers"]
 )
-def test_the_loss_and_its_gradients_are_those_of_transformers(sighted_job, loop_of, changes):
+def test_the_loss_and_its_gradients_are_those_of_transformers(sighted, sighted_job, loop_of, changes):
     loop = loop_of(folder := sighted_job(training={"batch_size": 99}, **changes))
-    expected, targets, gradients = reference_loss(folder, rows())
+    model = plain_model(folder)
+    expected, targets = plain_loss(sighted, model, rows())
+    expected.backward()
     shake(loop.model)
     batch = loop.batch(0)
     found, _ = loop.gradients(batch)
     assert sum(row.targets for row in batch) == targets
-    assert found == pytest.approx(expected, abs=2e-5)
+    assert found == pytest.approx(float(expected.detach()), abs=2e-5)
+    gradients = {name: parameter.grad for name, parameter in trainable(model).items()}
     for name, parameter in loop.parameters.items():
         torch.testing.assert_close(parameter.grad, gradients[name], atol=2e-5, rtol=1e-3)
 
@@ -256,3 +263,39 @@ def test_a_run_learns_to_tell_colours_and_resumes_exactly(sighted_job, loop_of, 
     assert resumed.run()
     for name, parameter in resumed.parameters.items():
         assert torch.equal(parameter, whole.parameters[name]), name
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, pytest.param({"method": "full", "lora": None}, marks=pytest.mark.full)], ids=["lora", "full"]
+)
+def test_results_are_the_model_that_was_trained(sighted, sighted_job, loop_of, changes):
+    loop = loop_of(folder := sighted_job(training={"batch_size": 99}, **changes))
+    before = {name: parameter.clone() for name, parameter in vision.base_of(loop.model).named_parameters()}
+    loop.step(loop.batch(0))
+    trained = vision.base_of(loop.model).named_parameters()
+    changed = {name for name, parameter in trained if not torch.equal(parameter, before[name])}
+    assert changed and not any(part in name for name in changed for part in vision.PARTS), "only the language model"
+    loss, _ = loop.gradients(loop.batch(0))
+    saved = save(loop.model, AutoTokenizer.from_pretrained(sighted), read_spec(folder), folder / "out")
+    assert (saved.folder / "preprocessor_config.json").exists() and saved.gguf.exists()
+    whole = changes.get("method") == "full"
+    base = vision_reference.read_checkpoint(str(saved.folder if whole else sighted))[-1]
+    model = base if whole else PeftModel.from_pretrained(base, saved.folder)
+    with torch.no_grad():
+        assert float(plain_loss(sighted, model, rows())[0]) == pytest.approx(loss, abs=2e-5)
+
+
+def test_preferences_about_pictures_have_the_gradients_of_separate_documents(sighted_job, loop_of):
+    pairs = [{"prompt": row[:1], "chosen": row[1]["content"], "rejected": "I see nothing."} for row in rows()]
+    lines = "".join(json.dumps(pair) + "\n" for pair in pairs)
+    folder = sighted_job(text=lines, rows=None, options={"objective": "dpo"})
+    found = {}
+    for limits in (Limits(), Limits(documents=1)):
+        loop = loop_of(folder)
+        loop.limits = limits
+        loop.reference_of(loop.data.rows)
+        assert loop.gradients(loop.batch(0))[0] == pytest.approx(0.693147, abs=1e-5)
+        found[limits] = {name: parameter.grad for name, parameter in loop.parameters.items()}
+    packed, separate = found.values()
+    for name, gradient in packed.items():
+        torch.testing.assert_close(gradient, separate[name], atol=1e-6, rtol=1e-3)
