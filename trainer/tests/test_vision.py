@@ -12,7 +12,7 @@ from PIL import Image
 from transformers import AutoConfig, AutoTokenizer
 
 from trainer.data.dataset import prepare
-from trainer.data.packing import Limits
+from trainer.data.packing import Limits, shared_prefix
 from trainer.data.pictures import Picture, PictureError, decode, file_of, size_of
 from trainer.data.rows import parse_row
 from trainer.data.sight import sight_of
@@ -188,6 +188,12 @@ def test_rows_keep_their_pictures_whole_or_are_left_out(sighted):
     for max_length in (start + 1, end - 1):
         with pytest.raises(JobError, match="no picture is cut"):
             prepared(sighted, [row], max_length)
+    # Its first answer alone would fit.
+    later = [*rows()[0], {"role": "user", "content": [picture("blue", (150, 70))]}, *row[1:]]
+    after = prepared(sighted, [later])[0].rows[0].sequences[0].pictures[1][1]
+    assert prepared(sighted, [later], after + 9)[0].rows
+    with pytest.raises(JobError, match="no picture is cut"):
+        prepared(sighted, [later], after - 1)
     left, warnings, _ = prepared(sighted, [row, *rows()[-1:]], end - 1)
     assert [row.number for row in left.rows] == [2] and left.dropped_rows == 1 and warnings
     pair = {"prompt": row[:1], "chosen": "Red.", "rejected": "Green, I think."}
@@ -197,6 +203,15 @@ def test_rows_keep_their_pictures_whole_or_are_left_out(sighted):
         assert (kept[0].positions[:, 0] == 0).all()
     with pytest.raises(JobError, match="no picture is cut"):
         prepared(sighted, [pair], shown.vectors + 8, "dpo")
+
+
+def test_prompts_share_no_more_than_what_they_show_alike(sighted):
+    data, _, _ = prepared(sighted, colour_rows([(64, 64)]))
+    sequences = [sequence for row in data.rows for sequence in row.sequences]
+    assert len({sequence.ids[: sequence.pictures[0][1]].tobytes() for sequence in sequences}) == 1
+    first = sequences[0].vectors
+    assert 0 < shared_prefix(sequences) <= int((first >= 0).argmax())
+    assert shared_prefix([sequences[0], sequences[0]]) > sequences[0].pictures[0][1]
 
 
 def test_a_users_text_makes_no_picture(sighted):
