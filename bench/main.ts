@@ -10,6 +10,7 @@ const benches: Record<string, [command: string, ...args: string[]]> = {
   redis: [process.execPath, 'bench/redis.ts'],
   training: [python, '-m', 'bench.training.run'],
   preferences: [python, '-m', 'bench.training.preferences'],
+  vision: [python, '-m', 'bench.training.vision'],
   validation: [python, '-m', 'bench.validation'],
   upload: [process.execPath, 'bench/upload.ts'],
   comparison: [process.execPath, 'bench/comparison.ts'],

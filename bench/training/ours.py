@@ -2,7 +2,9 @@
 JSON line.
 
 python -m bench.training.ours MODEL_DIR ROWS [--steps N] [--batch B] [--seed S] [--precision P] [--heldout ROWS]
-[--adapter FOLDER] [--objective dpo|kto]
+[--adapter FOLDER] [--objective dpo|kto] [--epochs E]
+
+Pictures are encoded once, before the first step; their time counts.
 """
 
 import argparse
@@ -20,7 +22,7 @@ def spec_of(args: argparse.Namespace, threads: int, steps: int):
     from trainer.runtime.spec import Base, CheckpointPolicy, Dataset, Lora, Options, Spec, Training
 
     training = Training(
-        epochs=1,
+        epochs=args.epochs,
         batch_size=args.batch,
         learning_rate=args.rate,
         warmup_ratio=0.0,
@@ -58,6 +60,7 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("rows", type=Path)
     parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--warm-up", type=int, default=1)
     parser.add_argument("--method", choices=["lora", "qlora", "full"], default="lora")
     parser.add_argument("--objective", choices=["sft", "dpo", "kto"], default="sft")
@@ -80,11 +83,12 @@ def main() -> None:
     import torch
 
     from trainer.data.dataset import prepare
-    from trainer.data.rows import parse_row
+    from trainer.data.rows import read_rows
     from trainer.model import gpu
     from trainer.model.load import device_and_dtype, load_model, load_tokenizer
     from trainer.run import memory
     from trainer.run.loop import Loop
+    from trainer.runtime.files import sha256_of
     from trainer.runtime.protocol import SilentProtocol
 
     torch.set_num_threads(threads)
@@ -95,12 +99,11 @@ def main() -> None:
     tokenizer, model = load_tokenizer(spec), load_model(spec, device, dtype)
 
     def rows_of(path: Path):
-        lines = path.read_bytes().splitlines()
-        parsed = [parse_row(line, number, args.objective) for number, line in enumerate(lines, 1)]
+        parsed = read_rows(path, sha256_of(path), args.objective)
         return prepare(parsed, tokenizer, args.max_length, SilentProtocol())
 
     data, heldout = rows_of(args.rows), args.heldout and rows_of(args.heldout)
-    loop = Loop(spec, model, tokenizer, data, heldout, Path("unused"), device, SilentProtocol())
+    loop = Loop(spec, model, tokenizer, data, heldout, args.rows.parent / "run", device, SilentProtocol())
     report: dict[str, object] = {"precision": str(dtype).removeprefix("torch.")}
     if args.order:
         # The order of the rows, for a trainer that takes them as they come.
@@ -116,6 +119,10 @@ def main() -> None:
             set_peft_model_state_dict(model, load_file(args.adapter / "adapter_model.safetensors"))
     else:
         losses, tokens, started = [], 0, 0.0
+        encoding = synchronized_time(device)
+        for index in loop.features.missing if loop.features else []:
+            loop.features.encode(index)
+        encoding_seconds = synchronized_time(device) - encoding
         counted = [row for step in range(args.warm_up, args.steps) for row in loop.batch(step)]
         warm_up = [row for step in range(args.warm_up) for row in loop.batch(step)]
         loop.reference_of(warm_up)
@@ -131,12 +138,13 @@ def main() -> None:
                 tokens += sum(row.tokens for row in batch)
             loop.totals.step += 1
         # Preferences are scored once before the first step.
-        seconds = synchronized_time(device) - started + reference_seconds
+        seconds = synchronized_time(device) - started + reference_seconds + encoding_seconds
         report["peak_memory_mb"] = round(memory.peak_bytes(device) / 1e6)
         report |= {
             "real_tokens": tokens,
             "seconds": round(seconds, 2),
             "tokens_per_second": round(tokens / seconds, 1),
+            "encoding_seconds": round(encoding_seconds, 2),
             "losses": losses,
         }
     if heldout:

@@ -2,14 +2,16 @@
 
 With `--gguf CONVERTERS` it writes `hf/` in OUT_DIR, and beside it `model.gguf` and `mmproj-model.gguf` in float32.
 
-FAMILY is `smolvlm` (Idefics3: pictures in tiles of 64 pixels, 4 tokens each, and an overview) or `qwen2_5_vl` (pictures
-of any size, a token for 16 by 16 pixels, multimodal rotary positions). Random weights, text part of 2 layers and hidden
-size 64, the default model's tokenizer with the family's tokens for pictures, chat template and image processor.
+FAMILY is `smolvlm` or `idefics3` (pictures in tiles of 64 pixels, 4 tokens each, and an overview) or `qwen2_5_vl`
+(pictures of any size, a token for 16 by 16 pixels, multimodal rotary positions). Random weights, text part of 2 layers
+and hidden size 64, the default model's tokenizer with the family's tokens for pictures, chat template and image
+processor.
 """
 
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 from trainer.tests.make_tiny import TEXT, TOKENIZER
@@ -34,18 +36,23 @@ QWEN_TEMPLATE = (
 )
 
 
-def make_tiny_vision(family: str, folder: Path, seed: int = 0) -> Path:
-    """Writes the checkpoint into `folder` and returns it. The same seed gives the same weights.
+def make_tiny_vision(family: str, folder: Path, seed: int = 0, **sizes: dict) -> Path:
+    """Writes the checkpoint into `folder` and returns it. The same seed gives the same weights. `sizes`: other settings
+    of the parts `text`, `vision` and `processor`.
 
     Raises KeyError for an unknown family.
     """
     os.environ["HF_HUB_OFFLINE"] = "1"
     import torch
 
-    make = {"smolvlm": _smolvlm, "qwen2_5_vl": _qwen2_5_vl}[family]
+    make = {
+        "smolvlm": partial(_smolvlm, "SmolVLM"),
+        "idefics3": partial(_smolvlm, "Idefics3"),
+        "qwen2_5_vl": _qwen2_5_vl,
+    }[family]
     folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(seed)
-    model, template, processor = make(folder)
+    model, template, processor = make(folder, **sizes)
     for name, parameter in model.named_parameters():
         if name.endswith(("bias", "norm.weight", "layernorm.weight", "norm1.weight", "norm2.weight", "ln_q.weight")):
             # The initial zeros and ones would hide mistakes in their use.
@@ -72,8 +79,8 @@ def _tokenizer(folder: Path, tokens: list[str], eos: str | None = None):
     return tokenizer
 
 
-def _smolvlm(folder: Path):
-    from transformers import SmolVLMConfig, SmolVLMForConditionalGeneration
+def _smolvlm(name: str, folder: Path, **sizes: dict):
+    import transformers
 
     rows = [f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)]
     end = "<end_of_utterance>"
@@ -85,6 +92,7 @@ def _smolvlm(folder: Path):
         "architectures": ["VLlama3ForCausalLM"],
         "vocab_size": len(tokenizer),
         "eos_token_id": eos,
+        **sizes.get("text", {}),
     }
     vision = {
         "hidden_size": 32,
@@ -93,8 +101,9 @@ def _smolvlm(folder: Path):
         "num_attention_heads": 2,
         "image_size": 64,
         "patch_size": 8,
+        **sizes.get("vision", {}),
     }
-    config = SmolVLMConfig(
+    config = getattr(transformers, f"{name}Config")(
         text_config=text,
         vision_config=vision,
         scale_factor=4,
@@ -104,8 +113,8 @@ def _smolvlm(folder: Path):
         pad_token_id=2,
     )
     processor = {
-        "image_processor_type": "SmolVLMImageProcessor",
-        "processor_class": "SmolVLMProcessor",
+        "image_processor_type": f"{name}ImageProcessor",
+        "processor_class": f"{name}Processor",
         "do_convert_rgb": True,
         "do_image_splitting": True,
         "do_normalize": True,
@@ -118,14 +127,16 @@ def _smolvlm(folder: Path):
         "resample": 1,
         "rescale_factor": 1 / 255,
         "size": {"longest_edge": 128},
+        **sizes.get("processor", {}),
     }
+    tile_tokens = (config.vision_config.image_size // config.vision_config.patch_size // config.scale_factor) ** 2
     (folder / "processor_config.json").write_text(
-        json.dumps({"processor_class": "SmolVLMProcessor", "image_seq_len": 4}, indent=2)
+        json.dumps({"processor_class": f"{name}Processor", "image_seq_len": tile_tokens}, indent=2)
     )
-    return SmolVLMForConditionalGeneration(config), SMOLVLM_TEMPLATE, processor
+    return getattr(transformers, f"{name}ForConditionalGeneration")(config), SMOLVLM_TEMPLATE, processor
 
 
-def _qwen2_5_vl(folder: Path):
+def _qwen2_5_vl(folder: Path, **sizes: dict):
     from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
     names = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
@@ -138,6 +149,7 @@ def _qwen2_5_vl(folder: Path):
         "rms_norm_eps": 1e-6,
         # Sections of a head's 8 pairs for time, height and width.
         "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]},
+        **sizes.get("text", {}),
     }
     vision = {
         # The converter wants more blocks than the merger has layers, and every n-th block with full attention.
@@ -152,6 +164,7 @@ def _qwen2_5_vl(folder: Path):
         # The engine's library knows no other.
         "window_size": 112,
         "fullatt_block_indexes": [1, 3],
+        **sizes.get("vision", {}),
     }
     config = Qwen2_5_VLConfig(
         text_config=text,
@@ -181,6 +194,7 @@ def _qwen2_5_vl(folder: Path):
         "max_pixels": 4096 * 16 * 16,
         "resample": 3,
         "rescale_factor": 1 / 255,
+        **sizes.get("processor", {}),
     }
     return Qwen2_5_VLForConditionalGeneration(config), QWEN_TEMPLATE, processor
 
