@@ -28,6 +28,13 @@ export const Model = z.object({
   name: z.string(),
   description: z.string(),
   category: z.enum(['language', 'code', 'multimodal', 'embedding']),
+  pictures: z
+    .object({
+      served: z.boolean().describe('Whether the engine of this installation can show pictures to it.'),
+      notes: z.array(z.string()).describe('What does not work here, or is not tested.'),
+    })
+    .nullable()
+    .describe('For models that read pictures; null for all others.'),
   params_billions: z.number(),
   context_length: z.int(),
   license: z.string(),

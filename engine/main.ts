@@ -145,6 +145,8 @@ async function main(): Promise<void> {
     onProblem: (message) => log.warn({ reason: message }, 'spans do not reach the collector'),
   })
 
+  if (args.projector !== undefined && !projectors.isInstalled())
+    throw new Error('--projector needs the library for pictures. Run `npm run setup -- --with vision`, which needs g++.')
   for (const { name, path } of args.models)
     await models.loadBase(name, path, args.projector === undefined ? {} : { projector: args.projector })
   for (const { name, path } of args.adapters) await models.loadAdapter(name, path, args.models[0]!.name)

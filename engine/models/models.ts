@@ -23,16 +23,17 @@ export type Models = {
   unload(name: string, kind: 'base' | 'adapter'): Promise<void>
 }
 
-/** `projector`: the path of the file with which the model reads pictures. */
-export type BaseOptions = { matryoshka?: boolean; projector?: string }
+/** `projector`: the path of the file with which the model reads pictures, and the SHA-256 that it must have, in hex. */
+export type BaseOptions = { matryoshka?: boolean; projector?: string; projector_sha256?: string }
 
 // How long an unload waits for running requests before it aborts them.
 const drainMsMax = 30_000
 const drainCheckMs = 20
 
 /**
- * `load` reads the file of a base; `projectors` reads its projector. `nativeMutex` serializes loading and freeing of
- * adapters with context creation. `onFree` must free what uses the model (its batch runners) before the model's own memory is freed.
+ * `load` reads the file of a base; `projectors` reads its projector, and where they cannot be loaded at all the base
+ * reads text only. `nativeMutex` serializes loading and freeing of adapters with context creation. `onFree` must free
+ * what uses the model (its batch runners) before the model's own memory is freed.
  */
 export function createModels(
   library: Library,
@@ -66,7 +67,7 @@ export function createModels(
   const add = (
     name: string,
     path: string,
-    { model, file, projector }: OpenedModel,
+    { model, file, projector, projector_path }: OpenedModel,
     adapter: Adapter | null,
     base_name: string | null,
     matryoshka = false,
@@ -78,6 +79,7 @@ export function createModels(
       model,
       file,
       projector,
+      projector_path,
       kind: model.is_embedding_model ? 'embedding' : 'text',
       adapter,
       base_name,
@@ -99,10 +101,10 @@ export function createModels(
   return {
     get,
     list: () => [...served.values()],
-    loadBase: (name, path, { matryoshka = false, projector } = {}) =>
+    loadBase: (name, path, { matryoshka = false, projector, projector_sha256 } = {}) =>
       serialize(async () => {
         if (isLoaded(name, path, null)) {
-          if (served.get(name)!.projector?.path === projector) return
+          if (served.get(name)!.projector_path === (projector ?? null)) return
           throw new ApiError('name_taken', `The name '${name}' is in use with another projector. Unload it first.`)
         }
         await assertReadable(path, 'path')
@@ -111,8 +113,9 @@ export function createModels(
           throw cannotLoad(`The model '${name}'`, error, 'path')
         })
         try {
-          const loaded = projector === undefined ? null : await projectors.load(opened.model, projector)
-          add(name, path, { ...opened, projector: loaded }, null, null, matryoshka)
+          const sees = projector !== undefined && projectors.isInstalled()
+          const loaded = sees ? await projectors.load(opened.model, projector, projector_sha256) : null
+          add(name, path, { ...opened, projector: loaded, projector_path: projector ?? null }, null, null, matryoshka)
         } catch (error) {
           freeModel(library, opened.model)
           throw cannotLoad(`The projector of '${name}', ${projector},`, error, 'projector')
@@ -185,7 +188,7 @@ async function waitUntilUnused(entry: ServedModel): Promise<void> {
 
 /** A base in memory, and the file that it was read from. */
 export type OpenedFile = { model: Model; file: LoadedFile }
-type OpenedModel = OpenedFile & { projector: LoadedProjector | null }
+type OpenedModel = OpenedFile & Pick<ServedModel, 'projector' | 'projector_path'>
 
 /** What a request can name as its model: a base model, or an adapter on one. */
 export type ServedModel = {
@@ -198,6 +201,8 @@ export type ServedModel = {
   file: LoadedFile
   /** With which the model reads pictures; null: it reads text only. An adapter has its base's. */
   projector: LoadedProjector | null
+  /** Where it is to come from. Without the library for pictures it is not loaded. */
+  projector_path: string | null
   kind: 'text' | 'embedding'
   /** Null for the base itself. */
   adapter: Adapter | null

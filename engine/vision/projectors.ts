@@ -1,24 +1,46 @@
 // Projector files of vision models, loaded beside their language model.
+import { createHash } from 'node:crypto'
+import { createReadStream, existsSync } from 'node:fs'
 import { isAbsolute } from 'node:path'
+import { pipeline } from 'node:stream/promises'
 import { microBatchTokensMax } from '../llama/context.ts'
 import type { Library } from '../llama/library.ts'
 import type { Model } from '../llama/model.ts'
-import type { PicturePart } from '../llama/mtmd.ts'
+import { mtmdFile, type PicturePart } from '../llama/mtmd.ts'
 import type { Encoder } from './encoder.ts'
 
-export type LoadedProjector = { id: number; path: string; vector_length: number; is_non_causal: boolean }
+/** `sha256`: of its file, in hex. */
+export type LoadedProjector = {
+  id: number
+  path: string
+  sha256: string
+  vector_length: number
+  is_non_causal: boolean
+}
 
 export type Projectors = {
-  /** Throws an Error for the user: not a projector, or one of another model. */
-  load(model: Model, path: string): Promise<LoadedProjector>
+  /** Whether the library for pictures is installed, without which nothing can be loaded. */
+  isInstalled(): boolean
+  /**
+   * Throws an Error for the user: not a projector, one of another model, or another file than `sha256` (hex) says: one
+   * of another training fits the model too.
+   */
+  load(model: Model, path: string, sha256?: string): Promise<LoadedProjector>
   unload(projector: LoadedProjector): Promise<void>
 }
 
 export function createProjectors(library: Library, encoder: Encoder, threads: number): Projectors {
   let count = 0
   return {
-    async load(model, path) {
+    isInstalled: () => existsSync(mtmdFile(library.dir)),
+    async load(model, path, expected) {
       if (!isAbsolute(path)) throw new Error(`the path of a projector is absolute, not '${path}'`)
+      const sha256 = await hashOf(path)
+      if (expected !== undefined && sha256 !== expected)
+        throw new Error(
+          `it is not the file that belongs to the model (SHA-256 ${sha256.slice(0, 16)}… instead of ` +
+            `${expected.slice(0, 16)}…)`,
+        )
       const id = ++count
       const { vector_length } = model
       const options = {
@@ -29,7 +51,7 @@ export function createProjectors(library: Library, encoder: Encoder, threads: nu
         use_gpu: library.llama_supports_gpu_offload(),
       }
       const { is_non_causal, probe } = await encoder.call({ kind: 'load', projector: id, options })
-      const projector = { id, path, vector_length, is_non_causal }
+      const projector = { id, path, sha256, vector_length, is_non_causal }
       const problem = problemOf(model, probe, is_non_causal)
       if (!problem) return projector
       await encoder.call({ kind: 'unload', projector: id })
@@ -39,6 +61,12 @@ export function createProjectors(library: Library, encoder: Encoder, threads: nu
       await encoder.call({ kind: 'unload', projector: id })
     },
   }
+}
+
+async function hashOf(path: string): Promise<string> {
+  const hash = createHash('sha256')
+  await pipeline(createReadStream(path, { highWaterMark: 1 << 20 }), hash)
+  return hash.digest('hex')
 }
 
 /** Why the parts of a small picture show that this projector is not the model's; null if they do not. */

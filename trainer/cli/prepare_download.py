@@ -2,7 +2,8 @@
 
     python -m trainer.cli.prepare_download --repo REPO --converters DIR --id ID --out OUT
 
-Writes `model.gguf` and, last, `model.json`. Ends when the pipe on its standard input closes.
+Writes `model.gguf`, of a vision-language model also its projector, and, last, `model.json`. Ends when the pipe on its
+standard input closes.
 """
 
 import argparse
@@ -26,7 +27,7 @@ def main(_protocol: Protocol) -> None:
     # Answers have priority.
     with contextlib.suppress(OSError):
         os.nice(10)
-    convert_to_gguf(args.out / "hf", args.out / "model.gguf", args.converters, "auto")
+    convert_to_gguf(args.out, args.converters)
     described = describe(args.id, args.out, f"https://huggingface.co/{args.repo}")
     (args.out / "model.json").write_text(json.dumps(described, indent=2) + "\n")
 

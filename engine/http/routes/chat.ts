@@ -5,8 +5,9 @@ import { PictureError, picturesMax } from '../../../pictures/formats.ts'
 import type { MemoryLimits } from '../../batching/slot-sizes.ts'
 import { controlsOf } from '../../chat/control-tokens.ts'
 import { type Conversation, prepareConversation } from '../../chat/conversation.ts'
-import { findMarkers, type PicturePart, showPictures } from '../../chat/pictures.ts'
+import { findMarkers, type PicturePart, picturesOf, showPictures } from '../../chat/pictures.ts'
 import type { Model } from '../../llama/model.ts'
+import type { ServedModel } from '../../models/models.ts'
 import { pictureFile, pictureTextMax } from '../../vision/picture-files.ts'
 import type { PictureSpan } from '../../vision/picture-tokens.ts'
 import type { LoadedProjector } from '../../vision/projectors.ts'
@@ -28,6 +29,7 @@ export async function chatCompletions(
   await generate(services, request, response, body, async (served, { signal }, tokenize) => {
     const { model, projector } = served
     requirePossibleLength(model, services.limits, body)
+    requireLibrary(served, body)
     const conversation = prepareConversation(model, body, projector !== null)
     const { grammar, control_texts, createParser } = conversation
     const controls = controlsOf(model)
@@ -46,6 +48,17 @@ export async function chatCompletions(
       createFormat: createChatFormat,
     }
   })
+}
+
+/** Throws parameter_not_supported for pictures that this engine lacks the library for. */
+function requireLibrary({ projector, projector_path }: ServedModel, { messages }: ChatRequest): void {
+  if (projector || projector_path === null || picturesOf(messages).length === 0) return
+  throw new ApiError(
+    'parameter_not_supported',
+    'This model reads images, but the library for them is not installed where it runs: its operator runs ' +
+      '`npm run setup -- --with vision`, which needs g++. Until then it reads text only.',
+    { param: 'messages' },
+  )
 }
 
 /** The prompt with the pictures of its conversation. Throws what `Features` throws, and context_length_exceeded. */

@@ -16,6 +16,7 @@ const LoadModel = z.looseObject({
   path: Path,
   matryoshka: z.boolean().optional(),
   projector: Path.optional(),
+  projector_sha256: z.string().length(64).optional(),
 })
 const UnloadModel = z.looseObject({ name: Name })
 const LeaveCores = z.looseObject({ share: z.number().min(0).max(0.9), for_ms: z.number().min(0).max(60_000) })

@@ -12,6 +12,7 @@ import type { Db, Trx } from '../../db/open.ts'
 import { type Page, pageOf } from '../../db/page.ts'
 import { type AccountActor, recordAuditEntry } from '../../events/audit.ts'
 import type { FormFile } from '../../http/multipart.ts'
+import type { Projector } from '../../hub/index.ts'
 import type { Changes } from '../../redis/changes.ts'
 import { modelDir, modelFiles, modelKey, probeFile } from '../artifacts.ts'
 import * as store from '../store.ts'
@@ -26,6 +27,8 @@ import { resolveStartingModel } from './starting-model.ts'
 export interface Weights {
   id: string
   gguf: string
+  /** Of whole weights that read pictures. */
+  projector?: Projector | null
 }
 
 /** A model as inference and deployments use it: an adapter on its base, or whole weights. */
@@ -119,12 +122,18 @@ export function createTunedModels(
     gguf: path.join(modelDir(dataDir, id), modelFiles[kind].gguf),
   })
 
+  /** Training leaves the part that reads pictures as it is, so whole weights have that of their hub base. */
+  const wholeWeightsOf = (id: string, base_model_id: string): Weights => ({
+    ...weightsOf(id, 'model'),
+    projector: hub.localOrUndefined(base_model_id)?.projector ?? null,
+  })
+
   const servable = (model: NewModel & { comparison_json?: string | null; ft_name?: string | null }): ServableModel => ({
-    ...weightsOf(model.id, model.kind),
+    ...(model.kind === 'model' ? wholeWeightsOf(model.id, model.base_model_id) : weightsOf(model.id, 'adapter')),
     kind: model.kind,
     base_model_id: model.base_model_id,
     ft_name: model.ft_name ?? null,
-    ...(model.weights_model_id && { parent: weightsOf(model.weights_model_id, 'model') }),
+    ...(model.weights_model_id && { parent: wholeWeightsOf(model.weights_model_id, model.base_model_id) }),
     probe: path.join(modelDir(dataDir, model.id), probeFile),
     comparison: model.comparison_json ? JSON.parse(model.comparison_json) : null,
     created_at: model.created_at,
@@ -134,7 +143,9 @@ export function createTunedModels(
   async function findServedBase(model: store.ModelRow): Promise<ServedBase | undefined> {
     if (model.kind === 'adapter')
       return {
-        base: model.weights_model_id ? weightsOf(model.weights_model_id, 'model') : hub.local(model.base_model_id),
+        base: model.weights_model_id
+          ? wholeWeightsOf(model.weights_model_id, model.base_model_id)
+          : hub.local(model.base_model_id),
       }
     const job = model.job_id && (await store.jobById(db, model.job_id))
     if (!job) return undefined
@@ -276,7 +287,7 @@ export function createTunedModels(
 
 /** The engine's files of a starting model. */
 export const servedBaseOf = ({ base, adapter }: Awaited<ReturnType<typeof resolveStartingModel>>): ServedBase => ({
-  base: { id: base.id, gguf: base.gguf },
+  base: { id: base.id, gguf: base.gguf, projector: base.projector },
   ...(adapter && { adapter: { id: adapter.model_id, gguf: adapter.gguf } }),
 })
 

@@ -62,6 +62,9 @@ interface LoadedModel {
 
 /** The engine died before it received the request, so the next instance can get it. */
 class NotStarted extends ReplicaFailure {}
+const wrongProjector =
+  'The file with which this model reads pictures (its projector, mmproj.gguf) is missing, damaged or that of another ' +
+  'model. Remove the folder of its base from the models folder and add the base again, or restore that file from a backup.'
 /** How long the exit event may take after a refused connection. */
 const exitNotice_ms = 2000
 /** For what an operator looks at. */
@@ -106,8 +109,9 @@ export function createEngineClient(
     if (status === 200) return
     // The API's caller did not write this request: its paths and parameters belong in the log only.
     log.error({ path, body, answer: text.slice(0, 2000) }, 'the engine refused a command')
-    if (status === 503) throw engineError(503, text)
-    throw new LoadFailure()
+    const error = engineError(status, text)
+    if (status === 503) throw error
+    throw error.param === 'projector' ? new LoadFailure(wrongProjector) : new LoadFailure()
   }
 
   /** Loads weights that must stay on this disk meanwhile. Later the engine has them open. */
@@ -127,7 +131,7 @@ export function createEngineClient(
   /** Loads the target's base, then its adapter. Both count as in use until the returned `release` is called. */
   async function acquire(instance: EngineInstance, target: Target, signal: AbortSignal, span?: Span | null) {
     const { base, adapter } = target
-    const { gguf } = base
+    const { gguf, projector } = base
     if (!gguf)
       throw new ApiError('model_not_available', `The weights of '${base.id}' are not on this machine.`, {
         param: 'model',
@@ -146,7 +150,11 @@ export function createEngineClient(
     }
     try {
       const loadedBase = loadOnce(instance, base.id, { base }, () =>
-        loadFile(instance, gguf, '/internal/load_model', { name: base.id, path: gguf }),
+        loadFile(instance, gguf, '/internal/load_model', {
+          name: base.id,
+          path: gguf,
+          ...(projector && { projector: projector.path, projector_sha256: projector.sha256 }),
+        }),
       )
       await use(loadedBase)
       if (adapter) {

@@ -16,6 +16,7 @@ import { compare, readProbe } from './compare.ts'
 const hashPoll_ms = 50
 /** Hex digits of a hash in the header x-weights. */
 const shownDigits = 16
+const shown = (sha256: string) => `sha256:${sha256.slice(0, shownDigits)}`
 
 /** The engine does not serve what it was asked to serve. */
 export class WrongWeights extends ApiError {
@@ -49,15 +50,19 @@ export function createReplicaVerification(models: Pick<TunedModels, 'expected'>)
   const expectedHash = async ({ id, gguf }: { id: string; gguf: string }) =>
     (await models.expected(id))?.sha256 ?? (await hashOf(gguf))
 
+  /** Without the library for pictures the engine reads text only, and says so where it gets one. */
+  const sightHeaders = ({ projector }: Target['base']) =>
+    projector ? [`; projector=${shown(projector.sha256)}`, ''] : ['']
+
   /** The headers that are right: of the files, or of the engine's own 8-bit copy of the base. */
   async function expectedHeaders({ base, adapter }: Target): Promise<string[]> {
     const gguf = base.gguf!
     const copy = `${gguf.replace(/\.gguf$/, '')}.eight-bits.gguf`
-    const shown = (sha256: string) => `sha256:${sha256.slice(0, shownDigits)}`
     const bases = [shown(await expectedHash({ id: base.id, gguf }))]
     if (existsSync(copy)) bases.push(`${shown(await hashOf(copy))}; eight_bits=1`)
+    const sights = sightHeaders(base)
     const end = adapter ? `; adapter=${headerText(adapter.id)} ${shown(await expectedHash(adapter))}` : ''
-    return bases.map((hash) => `base=${headerText(base.id)} ${hash}${end}`)
+    return bases.flatMap((hash) => sights.map((sight) => `base=${headerText(base.id)} ${hash}${sight}${end}`))
   }
 
   /** The header of an answer, once the engine has read the files that it has in memory. */

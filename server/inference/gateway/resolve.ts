@@ -51,12 +51,12 @@ export function createResolver({ hub, models, pools, changes }: Needs): Resolver
   changes.onAnnounced(cache.clear)
 
   function base(id: string): Target['base'] {
-    const { gguf } = (pools.hasUpstream(id) ? hub.localOrUndefined(id) : hub.local(id)) ?? {}
-    return { id, ...(gguf && { gguf }) }
+    const { gguf, projector } = (pools.hasUpstream(id) ? hub.localOrUndefined(id) : hub.local(id)) ?? {}
+    return { id, ...(gguf && { gguf }), ...(projector && { projector }) }
   }
 
   const targetOf = (tuned: ServableModel): Target => {
-    if (tuned.kind === 'model') return { base: { id: tuned.id, gguf: tuned.gguf } }
+    if (tuned.kind === 'model') return { base: { id: tuned.id, gguf: tuned.gguf, projector: tuned.projector } }
     return { base: tuned.parent ?? base(tuned.base_model_id), adapter: { id: tuned.id, gguf: tuned.gguf } }
   }
 

@@ -131,7 +131,7 @@ export function createMergedAdapters({
   async function merge(entry: AdapterState): Promise<void> {
     const { id, account_id, target } = entry
     const file = path.join(folder, `${id}.gguf`)
-    const mergedTarget: Target = { base: { id: `${id}-merged`, gguf: file } }
+    const mergedTarget: Target = { base: { ...target.base, id: `${id}-merged`, gguf: file } }
     const started_at = performance.now()
     const signal = AbortSignal.any([stopping.signal, entry.deleted.signal])
     let hold: Hold | undefined

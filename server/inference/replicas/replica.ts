@@ -1,5 +1,6 @@
 // A replica serves a model: this machine's engine, or an upstream.
 import { ApiError, type ErrorCode } from '../../../contract/errors.ts'
+import type { Projector } from '../../hub/index.ts'
 import type { Span } from '../../telemetry/tracing.ts'
 import type { UsageKind } from '../../usage/index.ts'
 import type { TokenCounts } from '../gateway/usage-scanner.ts'
@@ -7,8 +8,8 @@ import type { Headers, HttpResponse } from './http-client/response.ts'
 
 /** The weights that a request runs on: a base from the hub or a fully tuned model, optionally with a LoRA adapter. */
 export interface Target {
-  /** `gguf` is undefined if the base's weights are not on this machine. */
-  base: { id: string; gguf?: string }
+  /** `gguf` is undefined if the base's weights are not on this machine. `projector`: of a model that reads pictures. */
+  base: { id: string; gguf?: string; projector?: Projector | null }
   adapter?: { id: string; gguf: string }
 }
 
@@ -79,8 +80,8 @@ export interface Replica {
 
 /** The weights could not be loaded; the service's log has the reason. */
 export class LoadFailure extends ApiError {
-  constructor() {
-    super('engine_failed', 'The model could not be loaded into the engine. The log of the service has the reason.')
+  constructor(message = 'The model could not be loaded into the engine. The log of the service has the reason.') {
+    super('engine_failed', message)
   }
 }
 

@@ -6,7 +6,7 @@ import type { Encoder } from '../../../engine/vision/encoder.ts'
 import { createFeatures } from '../../../engine/vision/features.ts'
 import { positionsIn } from '../../../engine/vision/picture-tokens.ts'
 
-const projector = { id: 1, path: '/projector.gguf', vector_length: 2, is_non_causal: false }
+const projector = { id: 1, path: '/projector.gguf', sha256: '', vector_length: 2, is_non_causal: false }
 const vectors = (n_tokens: number, n_positions = n_tokens): PicturePart => ({
   kind: 'vectors',
   n_tokens,
