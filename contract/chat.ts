@@ -3,7 +3,7 @@
 import { z } from 'zod'
 import { ErrorBody } from './errors.ts'
 import { list } from './lists.ts'
-import { route } from './route.ts'
+import { pictureBodyBytes, route } from './route.ts'
 import { finishReasons, onlyIf, Sampling, StreamOptions, TokenLogprob, Usage } from './sampling.ts'
 
 const TextPart = z.looseObject({ type: z.literal('text'), text: z.string() })
@@ -254,6 +254,7 @@ export const chatCompletions = route({
   tag,
   summary: 'Answer a conversation, whole or as a stream',
   body: ChatRequest,
+  body_bytes: pictureBodyBytes,
   produces: 'text/event-stream',
   responses: { 200: ChatResponse },
   openai: true,
@@ -266,6 +267,7 @@ export const chatBatch = route({
   tag,
   summary: 'Answer many conversations at once',
   body: BatchRequest,
+  body_bytes: pictureBodyBytes,
   responses: { 200: BatchResponse },
   openai: true,
   concurrent: true,

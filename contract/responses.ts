@@ -3,7 +3,7 @@ import { z } from 'zod'
 import { digits, Metadata } from './common.ts'
 import { CursorQuery, openaiList } from './files.ts'
 import { list } from './lists.ts'
-import { route } from './route.ts'
+import { pictureBodyBytes, route } from './route.ts'
 import { onlyIf } from './sampling.ts'
 
 const Text = z.string()
@@ -212,6 +212,7 @@ export const createResponse = route({
   tag,
   summary: "Answer a list of items, as OpenAI's Responses API does",
   body: ResponseRequest,
+  body_bytes: pictureBodyBytes,
   responses: { 200: Response },
   openai: true,
   concurrent: true,

@@ -24,6 +24,8 @@ export interface Route {
   openai?: boolean
   /** Creates an object though it answers 200, as OpenAI's API does; 201 says the same. */
   creates?: boolean
+  /** Largest JSON body in bytes, where it may be larger than others. */
+  body_bytes?: number
   /** Counts toward the account's concurrent requests until its response has ended. */
   concurrent?: boolean
   /**
@@ -39,6 +41,9 @@ export interface Route {
   /** The name of the form's part that is the file. Default: `file`. */
   file_part?: string
 }
+
+/** Largest body in bytes of requests that may show pictures. What is no picture may have 8 MiB of it. */
+export const pictureBodyBytes = 32 * 1024 * 1024
 
 /** Infers a route's exact type, so that handlers know their input and output. */
 export const route = <const R extends Route>(definition: R): R => definition

@@ -146,14 +146,16 @@ async function main(): Promise<void> {
   })
 
   if (args.projector !== undefined && !projectors.isInstalled())
-    throw new Error('--projector needs the library for pictures. Run `npm run setup -- --with vision`, which needs g++.')
+    throw new Error(
+      '--projector needs the library for pictures. Run `npm run setup -- --with vision`, which needs g++.',
+    )
   for (const { name, path } of args.models)
     await models.loadBase(name, path, args.projector === undefined ? {} : { projector: args.projector })
   for (const { name, path } of args.adapters) await models.loadAdapter(name, path, args.models[0]!.name)
 
   let stopping = false
-  const createScoringContext: CreateScoringContext = (served, tokens_per_sequence, outputs) =>
-    makeContextAsync(served, { sequences: 1, tokens_per_sequence, batch_tokens: outputs, outputs })
+  const createScoringContext: CreateScoringContext = (served, tokens_per_sequence, outputs, batch_tokens = outputs) =>
+    makeContextAsync(served, { sequences: 1, tokens_per_sequence, batch_tokens, outputs })
   const abortedUsage = createAbortedUsage()
   const isStopping = () => stopping
   const server = createHttpServer(

@@ -1,10 +1,11 @@
 // The requests of a batch's file: one JSON object a line.
 import { type BatchEndpoint, type BatchError, batchRequestsMax } from '../../contract/batches.ts'
+import { pictureBodyBytes } from '../../contract/route.ts'
 import { hasTooManyParts, jsonPartsMax } from '../../lib/http/json-limits.ts'
 import { LineTooLong, readNumberedJsonl } from '../../lib/jsonl.ts'
 
 /** Longest line, in characters: about as much as the body of a live request. */
-const lineCharsMax = 8 * 1024 * 1024
+const lineCharsMax = pictureBodyBytes
 /** Problems that are reported of one file. */
 const problemsMax = 100
 const customIdMax = 512
@@ -64,7 +65,7 @@ export async function checkLines(file: string, endpoint: BatchEndpoint, signal: 
     }
   } catch (error) {
     if (!(error instanceof LineTooLong)) throw error
-    const tooLong = 'The line is longer than 8 MiB, the most that a request may have.'
+    const tooLong = 'The line is longer than 32 MiB, the most that a request may have.'
     problems.push({ ...problem('line_too_long', tooLong), line: error.line })
   }
   if (total === 0) problems.push({ ...problem('empty_file', 'The file has no requests.'), line: null })

@@ -91,6 +91,7 @@ export function mount<R extends Route>(
         url: base + fastifyPath(route.path),
         config: { route },
         ...(route.scope === 'public' && { bodyLimit: publicBodyLimit }),
+        ...(route.body_bytes !== undefined && { bodyLimit: route.body_bytes }),
         schema: {
           hide: base !== '/v1',
           tags: [route.tag],

@@ -1,4 +1,11 @@
 // Base models: catalogue, downloads and conversion. What the rest of the service may import.
 export type { Downloads } from './downloads.ts'
-export { type Hub, type LocalBase, maxRowTokens, type Projector, requireRowTokens, type TrainableBase } from './service.ts'
+export {
+  type Hub,
+  type LocalBase,
+  maxRowTokens,
+  type Projector,
+  requireRowTokens,
+  type TrainableBase,
+} from './service.ts'
 export { tokenizerIdentity } from './tokenizer-identity.ts'

@@ -14,6 +14,7 @@ import type { EngineClient } from './engine/client.ts'
 import { compareModels, type ScoreRows } from './fidelity/adapter-verification.ts'
 import { type Meter, type MeteredUsage, startMeter } from './gateway/meter.ts'
 import { observeRequest, type RequestObserver } from './gateway/observe.ts'
+import { requirePictures } from './gateway/pictures.ts'
 import { createResolver, type ModelAliases } from './gateway/resolve.ts'
 import type { MergedAdapters } from './merged-adapters/manager.ts'
 import type { PoolResponse } from './replicas/pool.ts'
@@ -219,6 +220,9 @@ export function createInference({
       const { model } = body
       const { model_id, base_model_id, target, deployment_id } = await resolve(account_id, model, span)
       const own = deployment_id === undefined ? undefined : replicaSet(deployment_id)
+      const upstream = pools.hasUpstream(target.base.id)
+      if (kind === 'chat')
+        requirePictures(body, { sees: upstream ? undefined : !!target.base.projector, addresses: upstream })
       const observer = observeRequest(metrics, base_model_id, kind, background)
       const meter = startMeter(
         journal,

@@ -3,6 +3,7 @@ import { createHash } from 'node:crypto'
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, renameSync, rmSync } from 'node:fs'
 import path from 'node:path'
 import { root } from '../../lib/root.ts'
+import { modelsDir } from './tiny.ts'
 
 export type VisionFamily = 'smolvlm' | 'qwen2_5_vl'
 
@@ -36,3 +37,15 @@ export function tinyVision(family: VisionFamily): string {
   }
   return folder
 }
+
+/** The id of a tiny vision model in the folder of `visionModelsDir`. */
+export const tinyEye = 'test/tiny-eye'
+
+/** A models folder with a tiny vision model, made with `./tunery models add`; cached for later runs. */
+export const visionModelsDir = (family: VisionFamily): string =>
+  modelsDir(tinyEye, 'trainer/tests/make_tiny_vision.py', family, (checkpoint) => [
+    '-m',
+    'trainer.tests.make_tiny_vision',
+    family,
+    checkpoint,
+  ])

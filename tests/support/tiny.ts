@@ -18,20 +18,31 @@ const program =
  * sources that make it. `config`: fields of the checkpoint's config that are to be others.
  */
 export function tinyModelsDir(config: Record<string, number> = {}): string {
-  const sources = ['trainer/tests/make_tiny.py', 'trainer/cli/prepare_base.py', 'trainer/runtime/converters.py']
+  const named = Object.keys(config).length > 0 ? JSON.stringify(config) : ''
+  return modelsDir(tiny, 'trainer/tests/make_tiny.py', named, (checkpoint) => [
+    '-c',
+    program,
+    checkpoint,
+    JSON.stringify(config),
+  ])
+}
+
+/**
+ * A models folder with the checkpoint that Python writes as `make` says, added under `id`. `name` tells apart what one
+ * program makes.
+ */
+export function modelsDir(id: string, program: string, name: string, make: (checkpoint: string) => string[]): string {
+  const sources = [program, 'trainer/cli/prepare_base.py', 'trainer/runtime/converters.py']
   const hash = createHash('sha256')
   for (const file of sources) hash.update(readFileSync(path.join(root, file)))
-  if (Object.keys(config).length > 0) hash.update(JSON.stringify(config))
+  hash.update(name)
   const folder = path.join(root, '.local/test-models', hash.digest('hex').slice(0, 12))
-  if (existsSync(path.join(folder, tiny, 'model.json'))) return folder
+  if (existsSync(path.join(folder, id, 'model.json'))) return folder
   mkdirSync(path.dirname(folder), { recursive: true })
   const temporary = mkdtempSync(`${folder}-`)
   const checkpoint = path.join(temporary, 'checkpoint')
-  execFileSync(path.join(root, '.local/python/bin/python'), ['-c', program, checkpoint, JSON.stringify(config)], {
-    cwd: root,
-    stdio: 'pipe',
-  })
-  execFileSync(path.join(root, 'tunery'), ['models', 'add', tiny, '--from', checkpoint], {
+  execFileSync(path.join(root, '.local/python/bin/python'), make(checkpoint), { cwd: root, stdio: 'pipe' })
+  execFileSync(path.join(root, 'tunery'), ['models', 'add', id, '--from', checkpoint], {
     env: { ...process.env, TUNERY_MODELS_DIR: temporary },
     stdio: 'pipe',
   })

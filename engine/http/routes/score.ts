@@ -5,27 +5,39 @@ import { z } from 'zod'
 import { ChatMessage } from '../../../contract/chat.ts'
 import { ApiError } from '../../../contract/errors.ts'
 import type { FairMutex } from '../../../lib/mutex.ts'
+import { PictureError } from '../../../pictures/formats.ts'
 import type { SideWork } from '../../batching/side-work.ts'
 import { renderChat } from '../../chat/conversation.ts'
-import type { Context } from '../../llama/context.ts'
+import { findMarkers, picturesOf, showPictures } from '../../chat/pictures.ts'
+import { readTemplate } from '../../chat/template.ts'
+import { type Context, microBatchTokensMax } from '../../llama/context.ts'
 import type { Models, ServedModel } from '../../models/models.ts'
 import { createLogprobReader, logSumExp, type TokenLogprobs } from '../../sampling/logprobs.ts'
 import { type Tokenizer, tokenizePrompt } from '../../tokenizer/tokenizer.ts'
-import { readBody, sendJson } from '../io.ts'
+import type { Features, PictureFeatures } from '../../vision/features.ts'
+import { pictureFile, pictureTextMax } from '../../vision/picture-files.ts'
+import { isPictureToken, type PictureSpan, positionsIn, spanAt } from '../../vision/picture-tokens.ts'
+import { bodyBytesMax, readBody, sendJson } from '../io.ts'
 
 const tokensMax = 2048
 const targetsMax = 128
 // Largest batch of prompt tokens.
 const batchTokensMax = 64
+/** In tokens of requests and answers: a vector of a picture. */
+const vectorToken = -1
 const ScoreRequest = z.looseObject({
   model: z.string().min(1).max(256),
   rows: z
     .array(
       z.object({
-        /** The conversation before the answer; rendered and tokenized like a chat request. */
+        /** The conversation before the answer; rendered and tokenized like a chat request, with its pictures. */
         prompt: z.array(ChatMessage),
-        tokens: z.array(z.int().min(0)).min(2).max(tokensMax),
-        /** Positions of the tokens to score, ascending; the first token has no predecessor to score it by. */
+        /** With -1 for each vector of a picture, in the order of the prompt's pictures. */
+        tokens: z.array(z.int().min(vectorToken)).min(2).max(tokensMax),
+        /**
+         * Positions of the tokens to score, ascending; the first token, and one after a vector, has no predecessor to
+         * score it by.
+         */
         targets: z.array(z.int().min(1)).min(1).max(targetsMax),
       }),
     )
@@ -36,14 +48,27 @@ const ScoreRequest = z.looseObject({
 })
 
 /**
- * Result of one row: prompt tokens as chat makes them (null if the template writes the current time), the natural
- * log-probability of each target, its bytes in base64, and whether the last token ends an answer.
+ * Result of one row: prompt tokens as chat makes them, -1 for a picture's vector (null if the template writes the
+ * current time), the natural log-probability of each target, its bytes in base64, and whether the last token ends an answer.
  */
 export type ScoredRow = { prompt: number[] | null; logprobs: number[]; bytes: string[]; ends: boolean }
-/** Creates a context for one sequence of `tokens`, with batches of `outputs` tokens that may all have logits. */
-export type CreateScoringContext = (served: ServedModel, tokens: number, outputs: number) => Promise<Context>
+/**
+ * Creates a context for one sequence of `tokens`, with batches of `outputs` tokens that may all have logits.
+ * `batch_tokens`: most vectors of a batch.
+ */
+export type CreateScoringContext = (
+  served: ServedModel,
+  tokens: number,
+  outputs: number,
+  batch_tokens?: number,
+) => Promise<Context>
 
-export type ScoreServices = { models: Models; createScoringContext: CreateScoringContext; tokenizer: Tokenizer }
+export type ScoreServices = {
+  models: Models
+  createScoringContext: CreateScoringContext
+  tokenizer: Tokenizer
+  features: Features
+}
 /** Limit of waiting echo requests per account. */
 export const scoringWaitingMax = 16
 export const tooManyScorings = () =>
@@ -56,11 +81,11 @@ export const tooManyScorings = () =>
 export type EchoServices = { createScoringContext: CreateScoringContext; scoringMutex: FairMutex; sideWork: SideWork }
 
 export async function scoreTokens(
-  { models, createScoringContext, tokenizer }: ScoreServices,
+  { models, createScoringContext, tokenizer, features }: ScoreServices,
   request: IncomingMessage,
   response: ServerResponse,
 ): Promise<void> {
-  const { model: name, rows, at_once } = await readBody(request, ScoreRequest)
+  const { model: name, rows, at_once } = await readBody(request, ScoreRequest, bodyBytesMax + pictureTextMax)
   const served = models.get(name)
   const { vocab } = served.model
   for (const { tokens, targets } of rows) {
@@ -68,6 +93,8 @@ export async function scoreTokens(
       throw new ApiError('invalid_request', `The vocabulary of '${name}' has ${vocab.size} tokens.`)
     if (targets.at(-1)! >= tokens.length || targets.some((target, index) => index > 0 && target <= targets[index - 1]!))
       throw new ApiError('invalid_request', 'targets must be positions of tokens, in ascending order.')
+    if (targets.some((target) => tokens[target] === vectorToken || tokens[target - 1] === vectorToken))
+      throw new ApiError('invalid_request', 'targets must be tokens after tokens, not vectors of pictures.')
   }
   const disconnected = new AbortController()
   response.on('close', () => disconnected.abort())
@@ -81,24 +108,34 @@ export async function scoreTokens(
   }
   served.active_requests++
   try {
+    const shown: ShownPictures[] = []
+    for (const { prompt, tokens } of rows)
+      shown.push(await picturesIn(served, features, prompt, tokens, { account: '', signal: disconnected.signal }))
     const longest = Math.max(...rows.map(({ tokens }) => tokens.length))
-    const context = await createScoringContext(served, longest, batchTokensMax)
+    const sees = shown.some(({ pictures }) => pictures.length > 0)
+    const context = await createScoringContext(
+      served,
+      longest,
+      batchTokensMax,
+      sees ? microBatchTokensMax : batchTokensMax,
+    )
     try {
       const scored: ScoredRow[] = []
       let least_ms = Number.POSITIVE_INFINITY
-      for (const { prompt, tokens, targets } of rows) {
+      for (const [index, { prompt, tokens, targets }] of rows.entries()) {
+        const { pictures, sequence } = shown[index]!
         const isTimeless = !/strftime_now/.test(served.model.chat_template ?? '')
         const logprobs: number[] = []
         const visit = (position: number, logits: Float32Array) =>
           logprobs.push(logits[tokens[position]!]! - logSumExp(logits))
         least_ms = Math.min(
           least_ms,
-          await forEachLogits(context, tokens, new Set(targets), vocab.size, visit, disconnected.signal, at_once),
+          await forEachLogits(context, sequence, new Set(targets), vocab.size, visit, disconnected.signal, at_once),
         )
+        const written = () =>
+          tokenizePrompt(tokenizer, vocab, renderChat(served.model, prompt, pictures.length > 0), unbounded)
         scored.push({
-          prompt: isTimeless
-            ? await tokenizePrompt(tokenizer, vocab, renderChat(served.model, prompt), unbounded)
-            : null,
+          prompt: isTimeless ? withVectors(served, await written(), pictures) : null,
           logprobs,
           bytes: targets.map((position) => Buffer.from(vocab.bytes(tokens[position]!)).toString('base64')),
           ends: vocab.isEndOfGeneration(tokens.at(-1)!),
@@ -114,6 +151,62 @@ export async function scoreTokens(
 }
 
 type Caller = { account: string; signal: AbortSignal }
+/** Tokens to compute, pictures in their place. */
+type TokenSequence = { tokens: readonly number[]; spans: readonly PictureSpan[] }
+type ShownPictures = { pictures: PictureFeatures[]; sequence: TokenSequence }
+
+/**
+ * The pictures of a prompt, and `tokens` with their vectors. Throws invalid_request if these have other vectors than
+ * the pictures; parameter_not_supported if the model sees none.
+ */
+async function picturesIn(
+  { model, projector }: ServedModel,
+  features: Features,
+  prompt: readonly ChatMessage[],
+  tokens: readonly number[],
+  caller: Caller,
+): Promise<ShownPictures> {
+  const parts = picturesOf(prompt)
+  const places = tokens.flatMap((token, index) => (token === vectorToken ? [index] : []))
+  if (parts.length > 0 && !projector) renderChat(model, prompt)
+  const pictures: PictureFeatures[] = []
+  for (const { url, param } of parts)
+    pictures.push(
+      await features.of(projector!, pictureFile(url, param), caller).catch((error) => {
+        throw error instanceof PictureError ? new ApiError('invalid_request', error.message, { param }) : error
+      }),
+    )
+  const named = [...tokens]
+  const spans: PictureSpan[] = []
+  let vectors = 0
+  for (const picture of pictures)
+    for (const span of picture.spans) {
+      const start = places[vectors]
+      const isThere = start !== undefined && places[vectors + span.n_tokens - 1] === start + span.n_tokens - 1
+      if (!isThere) throw otherVectors(pictures, places.length)
+      for (let index = 0; index < span.n_tokens; index++) named[start + index] = picture.tokens[span.start + index]!
+      spans.push({ ...span, start })
+      vectors += span.n_tokens
+    }
+  if (vectors !== places.length) throw otherVectors(pictures, places.length)
+  return { pictures, sequence: { tokens: named, spans } }
+}
+
+const otherVectors = (pictures: readonly PictureFeatures[], found: number) => {
+  const vectors = pictures.flatMap(({ spans }) => spans).reduce((sum, { n_tokens }) => sum + n_tokens, 0)
+  return new ApiError(
+    'invalid_request',
+    `The engine makes ${vectors} vectors of the pictures of a row, which has ${found} in another order or number.`,
+  )
+}
+
+/** A prompt's tokens with -1 for each vector of its pictures. */
+function withVectors({ model }: ServedModel, tokens: number[], pictures: readonly PictureFeatures[]): number[] {
+  if (pictures.length === 0) return tokens
+  const marker = readTemplate(model).sight.marker!
+  const { prompt } = showPictures(tokens, findMarkers(tokens, marker, pictures.length), marker.length, pictures)
+  return prompt.map((token) => (isPictureToken(token) ? vectorToken : token))
+}
 
 /**
  * Log-probabilities of each token of a prompt, with the `top` likeliest at each position. Only one prompt at a time has
@@ -144,7 +237,8 @@ async function readPromptLogprobs(
   try {
     const positions = new Set(prompt.keys())
     const visit = (position: number, logits: Float32Array) => tokenLogprobs.push(reader.read(logits)(prompt[position]!))
-    await forEachLogits(context, prompt, positions, served.model.vocab.size, visit, signal, batchTokensMax, sideWork)
+    const sequence = { tokens: prompt, spans: [] }
+    await forEachLogits(context, sequence, positions, served.model.vocab.size, visit, signal, batchTokensMax, sideWork)
   } finally {
     context.free()
   }
@@ -152,13 +246,13 @@ async function readPromptLogprobs(
 }
 
 /**
- * Computes `tokens` from an empty cache. Calls `visit` in order with the logits that predict each token at `positions`.
+ * Computes `tokens` from an empty cache. Calls `visit` in order with the logits that predict each token at `places`.
  * Returns the time of the fastest batch in milliseconds; slower ones may have shared the machine.
  */
 async function forEachLogits(
   context: Context,
-  tokens: readonly number[],
-  positions: ReadonlySet<number>,
+  { tokens, spans }: TokenSequence,
+  places: ReadonlySet<number>,
   vocabSize: number,
   visit: (position: number, logits: Float32Array) => void,
   signal: AbortSignal,
@@ -168,15 +262,26 @@ async function forEachLogits(
   context.truncate(0, 0)
   let least_ms = Number.POSITIVE_INFINITY
   let last = 0
-  for (const position of positions) last = Math.max(last, position)
-  for (let from = 0; from < last; from += batchTokens) {
+  for (const place of places) last = Math.max(last, place)
+  for (let from = 0, position = 0, to: number; from < last; from = to) {
     const began = performance.now()
-    const to = Math.min(last, from + batchTokens)
-    for (let position = from; position < to; position++)
-      context.add(tokens[position]!, position, 0, positions.has(position + 1))
-    if (context.decode() !== 0) throw new ApiError('engine_failed', 'The engine could not compute these tokens.')
-    for (let position = from; position < to; position++)
-      if (positions.has(position + 1)) visit(position + 1, context.logits(position - from, vocabSize))
+    if (isPictureToken(tokens[from]!)) {
+      const span = spanAt(spans, from)
+      // A part with positions of its own counts them from its start.
+      const first_position = span.positions
+        ? position - positionsIn(tokens.slice(span.start, from), from - span.start)
+        : position
+      to = addVectors(context, span, from, first_position)
+      if (context.decodeVectors(!span.is_non_causal) !== 0) throw notComputed()
+    } else {
+      to = Math.min(last, from + batchTokens)
+      const picture = tokens.findIndex((token, at) => at > from && isPictureToken(token))
+      if (picture !== -1) to = Math.min(to, picture)
+      for (let at = from; at < to; at++) context.add(tokens[at]!, position + at - from, 0, places.has(at + 1))
+      if (context.decode() !== 0) throw notComputed()
+      for (let at = from; at < to; at++) if (places.has(at + 1)) visit(at + 1, context.logits(at - from, vocabSize))
+    }
+    position += positionsIn(tokens.slice(from, to), to - from)
     least_ms = Math.min(least_ms, performance.now() - began)
     // Let streams run in between, and stop if the caller has disconnected.
     await yieldToEventLoop()
@@ -184,4 +289,23 @@ async function forEachLogits(
     if (signal.aborted) throw new ApiError('engine_unavailable', 'The caller has left.')
   }
   return least_ms
+}
+
+const notComputed = () => new ApiError('engine_failed', 'The engine could not compute these tokens.')
+
+/** Adds vectors of a picture's part from the token `from` on. Returns the token after them. */
+function addVectors(context: Context, span: PictureSpan, from: number, first_position: number): number {
+  const { start, vector_length, positions, is_non_causal } = span
+  const first = from - start
+  const n_tokens = is_non_causal ? span.n_tokens : Math.min(span.n_tokens - first, microBatchTokensMax)
+  context.addVectors(
+    {
+      n_tokens,
+      vectors: span.vectors.subarray(first * vector_length, (first + n_tokens) * vector_length),
+      positions: positions?.subarray(3 * first, 3 * (first + n_tokens)) ?? null,
+      first_position,
+    },
+    0,
+  )
+  return from + n_tokens
 }

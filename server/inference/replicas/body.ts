@@ -1,13 +1,24 @@
 // What replicas are sent: the client's body, with the name that the replica knows the model by, and headers of ours.
 import { ApiError } from '../../../contract/errors.ts'
 import { samplingDefaults } from '../../../contract/sampling.ts'
+import { pictureChars } from '../gateway/pictures.ts'
 import type { ReplicaRequest } from './replica.ts'
 
-/** The client's body with the model renamed. Splices the text if possible: faster than serializing it again. */
-export function engineBody(
-  { body, text, model }: Pick<ReplicaRequest, 'body' | 'text' | 'model'>,
-  name: string,
-): string {
+/** Most characters of a request beside its pictures. */
+const textCharsMax = 8 * 1024 * 1024
+
+/**
+ * The client's body with the model renamed. Splices the text if possible: faster than serializing it again. Throws
+ * body_too_large.
+ */
+export function engineBody(request: Pick<ReplicaRequest, 'body' | 'text' | 'model'>, name: string): string {
+  const payload = renamed(request, name)
+  if (payload.length > textCharsMax && payload.length - pictureChars(request.body) > textCharsMax)
+    throw new ApiError('body_too_large', 'The request has more than 8 MiB beside its pictures. Send less at once.')
+  return payload
+}
+
+function renamed({ body, text, model }: Pick<ReplicaRequest, 'body' | 'text' | 'model'>, name: string): string {
   if (text !== undefined) {
     if (name === model) return text
     const spliced = replaceModel(text, model, name)

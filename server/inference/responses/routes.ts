@@ -37,6 +37,7 @@ export function responseRoutes(
     const signal = aborts.onDisconnect(reply)
     const input = inputItems(body.input)
     const earlier = await responses.conversation(account_id, body.previous_response_id)
+    if (body.store !== false) responses.requireStorable(input)
     const stream = body.stream === true
     const chatBody = chatRequest(body, [...earlier, ...input])
     const builder = createResponseBuilder(newResponse(body, now()))

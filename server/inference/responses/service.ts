@@ -12,6 +12,8 @@ const turnsMax = 2000
 const charsMax = 8 * 1024 * 1024
 
 export interface Responses {
+  /** Throws invalid_request for input that is too long to be kept, as pictures make it. */
+  requireStorable(input: readonly store.StoredItem[]): void
   /**
    * The items of a stored conversation, and of its last response. Throws previous_response_not_found, or
    * context_length_exceeded.
@@ -78,6 +80,16 @@ export function createResponses({ db, dataDir, min_free_mb, now }: Options): Res
 
   return {
     conversation,
+
+    requireStorable(input) {
+      if (JSON.stringify(input).length <= charsMax) return
+      throw new ApiError(
+        'invalid_request',
+        "The input is too long to be kept: a stored conversation has at most 8 MiB, pictures included. Send 'store': " +
+          'false, or smaller pictures.',
+        { param: 'store' },
+      )
+    },
 
     async save(account_id, input, response) {
       await requireFreeDisk(dataDir, min_free_mb)

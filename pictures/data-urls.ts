@@ -1,0 +1,17 @@
+// Pictures in requests and rows: data URLs.
+import { PictureError, pictureFormats } from './formats.ts'
+
+const head = new RegExp(`^data:image/(?:${pictureFormats.join('|')}|jpg);base64,`)
+
+/** The bytes of a picture in a data URL. Throws PictureError. */
+export function pictureFile(url: string): Buffer {
+  const [found] = head.exec(url) ?? []
+  if (found === undefined)
+    throw new PictureError(
+      'Send the picture as a data URL: data:image/png;base64,… (or image/jpeg, image/webp, image/gif). ' +
+        'Nothing is fetched from other addresses.',
+    )
+  const file = Buffer.from(url.slice(found.length), 'base64')
+  if (file.length === 0) throw new PictureError('The picture has no bytes in base64.')
+  return file
+}

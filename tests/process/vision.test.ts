@@ -1,0 +1,164 @@
+// Vision-language models through the service: added from a checkpoint, deployed, called with pictures, and refused
+// where a picture or the projector is not what it must be.
+import assert from 'node:assert/strict'
+import { appendFileSync, cpSync, mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import path from 'node:path'
+import { after, before, describe, test } from 'node:test'
+import OpenAI from 'openai'
+import { dataUrl, disk, png } from '../support/pictures.ts'
+import { startApp, type TestApp } from '../support/service.ts'
+import { endless, tiny, tinyModelsDir } from '../support/tiny.ts'
+import { noVision, tinyEye, visionModelsDir } from '../support/tiny-vision.ts'
+
+const image = (url: string) => ({ type: 'image_url' as const, image_url: { url } })
+const text = (written: string) => ({ type: 'text' as const, text: written })
+const [red, blue] = [disk(128, 96, [255, 0, 0]), disk(128, 96, [0, 0, 255])]
+
+describe('a vision model of the service', { skip: noVision }, () => {
+  let app: TestApp
+  let openai: OpenAI
+  const models = mkdtempSync(path.join(tmpdir(), 'tunery-models-'))
+  const folder = path.join(models, tinyEye)
+  const fields = { model: 'eye', temperature: 0, max_tokens: 8, ...endless }
+  const ask = (content: OpenAI.ChatCompletionContentPart[], model = 'eye') =>
+    openai.chat.completions.create({ ...fields, model, messages: [{ role: 'user', content }] })
+  const refused = (asked: Promise<unknown>, param: string | null, says: RegExp, code = 'invalid_request') =>
+    assert.rejects(asked, (error: InstanceType<typeof OpenAI.APIError>) => {
+      assert.deepEqual([error.status, error.code, error.param], [400, code, param], error.message)
+      assert.match(error.message, says)
+      return true
+    })
+
+  const ok = async (method: string, route: string, body?: unknown) => {
+    const answer = await app.api(method, route, body)
+    assert.ok(answer.status < 300, JSON.stringify(answer.body))
+    return answer.body
+  }
+
+  before(async () => {
+    cpSync(visionModelsDir('smolvlm'), models, { recursive: true })
+    cpSync(path.join(tinyModelsDir(), tiny), path.join(models, tiny), { recursive: true })
+    app = await startApp({ TUNERY_MODELS_DIR: models })
+    openai = new OpenAI({ baseURL: app.url, apiKey: app.key, maxRetries: 0 })
+    await ok('POST', '/deployments/', { name: 'eye', model: tinyEye })
+  })
+  after(async () => {
+    await app?.stop()
+    rmSync(models, { recursive: true })
+  })
+
+  test('the hub says that it reads pictures, and that this installation serves them', async () => {
+    const model = await ok('GET', `/hub/models/${tinyEye}`)
+    assert.deepEqual(
+      [model.category, model.pictures, model.context_length],
+      ['multimodal', { served: true, notes: [] }, 2048],
+    )
+    assert.ok(model.methods.includes('lora'))
+    const untested = await ok('GET', '/hub/models/google/gemma-3-4b-it')
+    assert.match(untested.pictures.notes.join(), /not tested/)
+    assert.equal((await ok('GET', `/hub/models/${tiny}`)).pictures, null)
+  })
+
+  test('a picture is answered whole, streamed and as a response, and metered with its tokens', async () => {
+    const content = [image(dataUrl(red)), text('What is it?')]
+    const bare = await ask([text('What is it?')])
+    const { data: whole, response } = await openai.chat.completions
+      .create({ ...fields, messages: [{ role: 'user', content }] })
+      .withResponse()
+    assert.match(response.headers.get('x-weights')!, /; projector=sha256:[0-9a-f]{16}$/)
+    const tokens = bare.usage!.prompt_tokens + 33
+    assert.equal(whole.usage!.prompt_tokens, tokens)
+    assert.notEqual((await ask([image(dataUrl(blue)), text('What is it?')])).choices[0]!.message.content, '')
+    const stream = await openai.chat.completions.create({
+      ...fields,
+      messages: [{ role: 'user', content }],
+      stream: true,
+      stream_options: { include_usage: true },
+    })
+    let streamed = ''
+    let prompt_tokens = 0
+    for await (const chunk of stream) {
+      streamed += chunk.choices[0]?.delta.content ?? ''
+      prompt_tokens = chunk.usage?.prompt_tokens ?? prompt_tokens
+    }
+    assert.deepEqual([streamed, prompt_tokens], [whole.choices[0]!.message.content, tokens])
+    const answered = await openai.responses.create({
+      model: 'eye',
+      temperature: 0,
+      max_output_tokens: 8,
+      input: [
+        {
+          role: 'user',
+          content: [
+            { type: 'input_image', image_url: dataUrl(red), detail: 'auto' },
+            { type: 'input_text', text: 'What is it?' },
+          ],
+        },
+      ],
+    })
+    assert.equal(answered.usage!.input_tokens, tokens)
+    const again = await openai.responses.create({
+      model: 'eye',
+      max_output_tokens: 1,
+      previous_response_id: answered.id,
+      input: 'And now?',
+    })
+    assert.ok(again.usage!.input_tokens > tokens, 'the picture is in the next turn')
+    const batch = await ok('POST', '/chat/completions/batch', {
+      ...fields,
+      requests: [{ messages: [{ role: 'user', content }] }],
+    })
+    assert.equal(batch.usage.prompt_tokens, tokens)
+    const { summary } = await ok('GET', '/usage')
+    assert.ok(summary.prompt_tokens >= 4 * tokens)
+  })
+
+  test('a picture that cannot be shown costs a 400 that says what to do', async () => {
+    const field = 'messages.0.content.0.image_url.url'
+    const bomb = png(1, 1, () => [0, 0, 0])
+    bomb.writeUInt32BE(50_000, 16)
+    bomb.writeUInt32BE(50_000, 20)
+    const svg = `data:image/svg+xml;base64,${Buffer.from('<svg/>').toString('base64')}`
+    for (const [url, says] of [
+      ['https://example.com/a.png', /data URL/],
+      [svg, /data URL/],
+      [`data:image/png;base64,${Buffer.from('<svg/>').toString('base64')}`, /not a JPEG, PNG, WEBP or GIF/],
+      [dataUrl(bomb), /50000 × 50000 pixels/],
+      [dataUrl(Buffer.concat([red, Buffer.alloc(10_000_000)])), /10 MB is the most/],
+      [dataUrl(red.subarray(0, red.length / 2)), /cannot be decoded/],
+    ] as const)
+      await refused(ask([image(url), text('What?')]), field, says)
+    await refused(ask(Array.from({ length: 11 }, () => image(dataUrl(red)))), 'messages', /takes 10 pictures.*11/)
+    await refused(ask([image(dataUrl(red)), text('?')], tiny), 'messages', /text only/, 'parameter_not_supported')
+    const input_image = {
+      type: 'input_image' as const,
+      image_url: 'https://example.com/a.png',
+      detail: 'auto' as const,
+    }
+    await refused(
+      openai.responses.create({ model: 'eye', input: [{ role: 'user', content: [input_image] }] }),
+      'input',
+      /data URL/,
+    )
+    const long = ask([text('a'.repeat(9 * 1024 * 1024))])
+    await assert.rejects(long, { status: 413, code: 'body_too_large' })
+  })
+
+  test('a projector that was exchanged, also for one of the same shape, answers nothing', async () => {
+    const other = `${tinyEye}-2`
+    cpSync(folder, path.join(models, other), { recursive: true })
+    appendFileSync(path.join(models, other, 'mmproj.gguf'), 'x')
+    const failed = (says: RegExp) =>
+      assert.rejects(ask([text('Hi')], other), (error: InstanceType<typeof OpenAI.APIError>) => {
+        assert.deepEqual([error.status, error.code], [500, 'engine_failed'])
+        assert.match(error.message, says)
+        return true
+      })
+    await failed(/mmproj\.gguf.*missing, damaged or that of another model/)
+    rmSync(path.join(models, other, 'mmproj.gguf'))
+    await failed(/mmproj\.gguf.*missing/)
+    cpSync(path.join(folder, 'mmproj.gguf'), path.join(models, other, 'mmproj.gguf'))
+    assert.equal((await ask([image(dataUrl(red)), text('Hi')], other)).object, 'chat.completion')
+  })
+})
