@@ -1626,6 +1626,19 @@ export interface Model {
   name: string
   description: string
   category: 'language' | 'code' | 'multimodal' | 'embedding'
+  /**
+   * For models that read pictures; null for all others.
+   */
+  pictures: {
+    /**
+     * Whether the engine of this installation can show pictures to it.
+     */
+    served: boolean
+    /**
+     * What does not work here, or is not tested.
+     */
+    notes: string[]
+  } | null
   params_billions: number
   context_length: number
   license: string

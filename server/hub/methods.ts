@@ -21,6 +21,11 @@ export const methodsFor = (parameters: number, memory_bytes: number): Method[] =
 
 /** Vision-language architectures, as transformers names them, whose pictures are tested against transformers. */
 const testedFamilies = ['idefics3', 'smolvlm', 'qwen2_5_vl']
+/** Those that the trainer shows pictures to: trainer/data/sight.py. */
+const trainableFamilies = ['idefics3', 'smolvlm', 'qwen2_vl', 'qwen2_5_vl']
+
+/** Whether a vision-language model of this architecture can be trained here. */
+export const canTrain = (family: string | undefined) => family !== undefined && trainableFamilies.includes(family)
 
 /** How a vision-language model of this architecture is served by the engine of this installation. */
 export function sightOf(family: string | undefined): Model['pictures'] {
@@ -33,6 +38,7 @@ export function sightOf(family: string | undefined): Model['pictures'] {
     )
   if (!family || !testedFamilies.includes(family))
     notes.push('Pictures are not tested with this family of models: compare answers before you rely on them.')
+  if (!canTrain(family)) notes.push('Models of this family that read pictures cannot be trained here.')
   return { served, notes }
 }
 

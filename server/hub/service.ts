@@ -8,7 +8,7 @@ import type { Config } from '../config.ts'
 import type { TrainingSetup } from '../setup/index.ts'
 import { shapesOf } from '../storage/safetensors.ts'
 import catalogue from './catalogue.json' with { type: 'json' }
-import { methodsFor, sightOf, trainingMemoryBytes } from './methods.ts'
+import { canTrain, methodsFor, sightOf, trainingMemoryBytes } from './methods.ts'
 
 /** The file with which the engine shows pictures to a language model. */
 export interface Projector {
@@ -182,13 +182,14 @@ export function createHub(
     if (!entry && !base) return undefined
     const category = (entry?.category ?? categories[base!.kind]) as Model['category']
     const parameters = base?.parameters ?? entry!.parameters
-    const trainable = base ? base.kind !== 'embedding' : category !== 'embedding'
+    const family = category === 'multimodal' ? (base?.hf ? familyOf(base.hf) : entry?.family) : undefined
+    const trainable = category === 'multimodal' ? canTrain(family) : category !== 'embedding'
     return {
       id,
       name: entry?.name ?? id,
       description: entry?.description ?? 'Added on this machine.',
       category,
-      pictures: category === 'multimodal' ? sightOf(base?.hf ? familyOf(base.hf) : entry?.family) : null,
+      pictures: category === 'multimodal' ? sightOf(family) : null,
       params_billions: Number(((entry?.parameters ?? parameters) / 1e9).toPrecision(4)),
       context_length: base?.context_length ?? entry!.context_length,
       license: entry?.license ?? 'unknown',
@@ -271,6 +272,12 @@ export function createHub(
     trainable(id) {
       const base = hub.local(id)
       const { kind, hf } = base
+      if (kind === 'vision' && hf !== null && !canTrain(familyOf(hf)))
+        throw new ApiError(
+          'invalid_request',
+          `'${id}' reads pictures, and its family of models cannot be trained here; the hub lists those with methods.`,
+          { param: 'model_id' },
+        )
       if (kind !== 'embedding' && hf !== null) return { ...base, hf }
       if (kind !== 'embedding') {
         trainingSetup?.requireReady()

@@ -68,6 +68,7 @@ const elsewhere: { file: RegExp; code?: RegExp; by: string }[] = [
   { file: /guides\/ray\.md/, by: 'nobody as written: tests/scale/ray.test.ts starts its own cluster' },
   { file: /kubernetes\.md/, code: /^(docker|helm|kubectl|head)/, by: 'nobody: there is no cluster here' },
   { file: /kubernetes\.md/, by: 'tests/process/helm.test.ts' },
+  { file: /guides\/pictures/, by: 'tests/process/vision.test.ts, on a tiny model' },
   { file: /assistants/, code: /^(claude|codex) /, by: 'nobody: these assistants cannot be had here' },
 ]
 
