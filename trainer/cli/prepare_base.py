@@ -88,8 +88,9 @@ def read_config(folder: Path) -> dict:
 
 
 def convert_to_gguf(out: Path, converters: Path, outtype: str = "auto") -> None:
-    """Writes `model.gguf` of the checkpoint in `out/hf`, and the projector of a vision-language model. Runs the engine's
-    converter in this process: torch is already loaded. Raises RuntimeError with a reason for the user.
+    """Writes `model.gguf` of the checkpoint in `out/hf`, and the projector of a vision-language model.
+
+    Runs the engine's converter in this process: torch is already loaded. Raises RuntimeError with a reason for the user.
     """
     from trainer.runtime.converters import run_converter
 
