@@ -90,7 +90,7 @@ def read_config(folder: Path) -> dict:
 def convert_to_gguf(out: Path, converters: Path, outtype: str = "auto") -> None:
     """Writes `model.gguf` of the checkpoint in `out/hf`, and the projector of a vision-language model.
 
-    Runs the engine's converter in this process: torch is already loaded. Raises RuntimeError with a reason for the user.
+    Runs the engine's converter in this process, which has torch loaded. Raises RuntimeError with a reason for the user.
     """
     from trainer.runtime.converters import run_converter
 
