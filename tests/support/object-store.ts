@@ -183,9 +183,13 @@ export function testObjectStore(name: string, { folder, open, corrupt, skip = fa
       ['unpublished', 10],
     ] as const)
       age(name, hours)
+    // What a server that was killed had begun to remove.
+    write(dir, 'models/mdl_1.evicted/sub/model.gguf', 'half')
     const running = artifacts.start({ owner: 'acc_1', live: async () => new Set(names.map((name) => `files/${name}`)) })
     const here = () => names.filter((name) => existsSync(path.join(dir, 'files', name)))
-    for (let tries = 0; here().length > 3 && tries < 500; tries++) await sleep(10)
+    const leftover = path.join(dir, 'models/mdl_1.evicted')
+    for (let tries = 0; (here().length > 3 || existsSync(leftover)) && tries < 500; tries++) await sleep(10)
+    assert.ok(!existsSync(leftover))
     assert.deepEqual(here(), ['held', 'recent', 'unpublished'])
     assert.equal(readFileSync(await artifacts.ensureLocal('files/old'))[0], 'o'.charCodeAt(0), 'it comes back')
     hold.release()

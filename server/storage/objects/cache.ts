@@ -69,7 +69,15 @@ export function createCache({ dataDir, max_mb, min_free_mb, isStored, log, now =
     return min_free_mb * 1e6 + coming - Number(bavail) * Number(bsize)
   }
 
+  /** Removes what a killed server was evicting; a live one, on the same data folder, does no more. */
+  async function endEvictions(): Promise<void> {
+    for (const folder of folders)
+      for (const name of await readdir(path.join(dataDir, folder)).catch(() => []))
+        if (name.endsWith('.evicted')) await rm(path.join(dataDir, folder, name), { recursive: true, force: true })
+  }
+
   async function evict(coming: number): Promise<void> {
+    await endEvictions()
     const all = await entries()
     const used = all.reduce((sum, { size_bytes }) => sum + size_bytes, 0)
     let excess = Math.max(used + coming - max_mb * 1e6, await lacking(coming))
@@ -78,7 +86,6 @@ export function createCache({ dataDir, max_mb, min_free_mb, isStored, log, now =
       if (held.has(key) || used_at > now() - inUse_ms) continue
       if (!(await isStored(key))) continue
       const leaving = `${file}.evicted`
-      await rm(leaving, { recursive: true, force: true })
       // It may have been used meanwhile. Nothing waits between this look and its new name, so nobody finds half a folder.
       if (held.has(key) || !renameUnless(file, leaving, now() - inUse_ms)) continue
       await rm(leaving, { recursive: true, force: true })
