@@ -13,6 +13,7 @@ import {
   renameSync,
   rmSync,
   statSync,
+  symlinkSync,
   writeFileSync,
 } from 'node:fs'
 import os from 'node:os'
@@ -113,9 +114,13 @@ test('a backup made under load restores everything that was acknowledged, and it
     [],
   )
   assert.ok(!existsSync(path.join(backup, 'secret.key')))
-  const restored = path.join(folder, 'restored')
+  // Its folder of models may be a volume of its own.
+  const [restored, volume] = [path.join(folder, 'restored'), path.join(folder, 'volume')]
+  for (const each of [restored, volume]) mkdirSync(each)
+  symlinkSync(volume, path.join(restored, 'models'))
   const { status, output } = await tunery(restored, 'restore', backup)
   assert.equal(status, 0, output)
+  assert.ok(readdirSync(volume).length > 0)
   assert.deepEqual(await tunery(restored, 'check'), { status: 0, output: `${restored} is whole.\n` })
   const { server, url } = await startServer(restored)
   const again = client(url, key)

@@ -1,27 +1,24 @@
 import { existsSync } from 'node:fs'
-import { lstat, mkdir, readdir, rename, rm, statfs } from 'node:fs/promises'
+import { lstat, mkdir, readdir, rm, stat, statfs } from 'node:fs/promises'
 import path from 'node:path'
 import { type Db, lockDataDir, openDatabase } from '../../db/open.ts'
-import { hashFile, syncPath } from '../durable-files.ts'
+import { hashFile, moveTree, syncPath } from '../durable-files.ts'
 import { copyInto, ownedFiles, syncFolders, withStorage } from './files.ts'
 import { BackupError, type Manifest, readManifest } from './manifest.ts'
 
 const stagingName = 'restore.part'
-/** Files that an empty data folder may hold: the lock, and the leftovers of a killed restore. */
-const ignoredNames = /^(server\.lock(-journal)?|restore\.part)$/
+/** What an empty folder may hold: the lock, the leftovers of a killed restore, and what a volume of its own has. */
+const ignoredNames = /^(server\.lock(-journal)?|restore\.part|lost\+found)$/
 
 /**
  * Restores a backup into an empty data folder, completely or not at all. With a storage that machines share, its objects
  * are there before the database is: those of the same installation that are there already stay.
  */
 export async function restore(source: string, dataDir: string, storage_url?: string): Promise<Manifest> {
-  const found = await readdir(dataDir).catch((error: NodeJS.ErrnoException) => {
-    if (error.code === 'ENOENT') return []
-    throw error
-  })
-  if (found.some((name) => !ignoredNames.test(name)))
+  const [taken] = await contentOf(dataDir)
+  if (taken !== undefined)
     throw new BackupError(
-      `${dataDir} is not empty, and a backup is restored into an empty data folder only. ` +
+      `${dataDir} is not empty (it has ${taken}), and a backup is restored into an empty data folder only. ` +
         'Move what is there away, or set TUNERY_DATA_DIR.',
     )
   const manifest = await readManifest(source)
@@ -56,13 +53,39 @@ export async function restore(source: string, dataDir: string, storage_url?: str
     const topLevelNames = [...new Set(names.map((name) => name.split('/')[0]!))].sort(
       (a, b) => Number(a === 'tunery.db') - Number(b === 'tunery.db'),
     )
-    for (const name of topLevelNames) await rename(path.join(staging, name), path.join(dataDir, name))
+    for (const name of topLevelNames) await moveInto(path.join(staging, name), path.join(dataDir, name))
     await syncPath(dataDir)
     return manifest
   } finally {
     await rm(staging, { recursive: true, force: true })
     lock.release()
   }
+}
+
+const isFolder = async (file: string) => (await stat(file).catch(() => undefined))?.isDirectory() ?? false
+
+/** The names in a data folder, but those of empty folders: volumes of their own may be mounted there. */
+async function contentOf(dataDir: string): Promise<string[]> {
+  const namesIn = async (folder: string) => {
+    const names = await readdir(folder).catch((error: NodeJS.ErrnoException) => {
+      if (error.code === 'ENOENT') return []
+      throw error
+    })
+    return names.filter((name) => !ignoredNames.test(name))
+  }
+  const content: string[] = []
+  for (const name of await namesIn(dataDir)) {
+    const file = path.join(dataDir, name)
+    if (!(await isFolder(file)) || (await namesIn(file)).length > 0) content.push(name)
+  }
+  return content
+}
+
+/** Moves a file or folder; into a folder that is there, as a mounted volume cannot be replaced. */
+async function moveInto(from: string, to: string): Promise<void> {
+  if (!(await isFolder(to))) return await moveTree(from, to)
+  for (const name of await readdir(from)) await moveTree(path.join(from, name), path.join(to, name))
+  await syncPath(to)
 }
 
 /** Who signed out since the backup, and each link that was used or withdrawn since, would work again. */
@@ -78,8 +101,8 @@ const damaged = (name: string) =>
 async function verify(source: string, { files }: Manifest): Promise<void> {
   for (const { path: name, size_bytes, sha256 } of files) {
     const file = path.join(source, name)
-    const stat = await lstat(file).catch(() => undefined)
-    if (!stat?.isFile() || stat.size !== size_bytes || (await hashFile(file)) !== sha256) throw damaged(name)
+    const stats = await lstat(file).catch(() => undefined)
+    if (!stats?.isFile() || stats.size !== size_bytes || (await hashFile(file)) !== sha256) throw damaged(name)
   }
 }
 
