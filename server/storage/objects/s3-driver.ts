@@ -5,11 +5,9 @@ import { open, rm } from 'node:fs/promises'
 import type { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import {
-  AbortMultipartUploadCommand,
   DeleteObjectCommand,
   GetObjectCommand,
   HeadObjectCommand,
-  ListMultipartUploadsCommand,
   ListObjectsV2Command,
   S3Client,
   type S3ClientConfig,
@@ -18,7 +16,7 @@ import { getSignedUrl } from '@aws-sdk/s3-request-presigner'
 import { ApiError } from '../../../contract/errors.ts'
 import type { StorageTarget } from '../../../lib/storage-url.ts'
 import { hashFile, storageAway, syncPath } from '../durable-files.ts'
-import { upload } from './s3-upload.ts'
+import { isMissing, isSuperseded, removeUnfinished, upload } from './s3-upload.ts'
 import { assertKey, awayError, hashError, missingError, type ObjectStore, type StoredObject } from './store.ts'
 
 /** How long a presigned URL may be used to begin a download. */
@@ -45,7 +43,7 @@ export function createS3Store(target: Extract<StorageTarget, { kind: 's3' }>): O
       // Errors of local files name their path.
       if (error instanceof ApiError || (error as { path?: unknown }).path !== undefined) throw error
       if ((error as { code?: unknown }).code === storageAway) throw error
-      throw awayError(name, error)
+      throw isRefused(error) ? refusedError(name, error) : awayError(name, error)
     }
   }
 
@@ -94,9 +92,11 @@ export function createS3Store(target: Extract<StorageTarget, { kind: 's3' }>): O
           const { size } = await handle.stat()
           const stored = { size_bytes: size, sha256 }
           if (there?.sha256 === sha256 && there.size_bytes === size) return stored
-          // Twice: an upload that was begun for other bytes has their hash, and ends here.
-          for (let tries = 0; tries < 2; tries++) {
-            await upload(client, at(key), handle, stored)
+          for (const resume of [true, false]) {
+            // Another upload of the same bytes may end first. A new one has its parts for itself.
+            await upload({ client, bucket, prefix }, key, handle, stored, resume).catch((error) => {
+              if (!resume || !isSuperseded(error)) throw error
+            })
             const result = await head(key)
             if (result?.size_bytes === size && result.sha256 === sha256) return stored
           }
@@ -173,23 +173,12 @@ export function createS3Store(target: Extract<StorageTarget, { kind: 's3' }>): O
             ResponseContentType: 'application/octet-stream',
             ResponseCacheControl: 'private, no-cache',
           }),
-          { expiresIn: presigned_s },
+          // By the storage's clock, which the client knows from the answers that it got.
+          { expiresIn: presigned_s, signingDate: new Date(Date.now() + client.config.systemClockOffset) },
         ),
       ),
 
-    removeUnfinished: (before) =>
-      using(async () => {
-        const { Uploads = [] } = await client.send(
-          new ListMultipartUploadsCommand({ Bucket: bucket, Prefix: prefix, EncodingType: 'url' }),
-        )
-        for (const { Key = '', UploadId, Initiated } of Uploads)
-          if ((Initiated?.getTime() ?? before) < before)
-            await client
-              .send(new AbortMultipartUploadCommand({ Bucket: bucket, Key: decodeKey(Key), UploadId }))
-              .catch((error) => {
-                if (!isMissing(error)) throw error
-              })
-      }),
+    removeUnfinished: (before) => using(() => removeUnfinished({ client, bucket, prefix }, before)),
 
     check: () =>
       using(
@@ -226,11 +215,22 @@ const decodeKey = (key: string) => decodeURIComponent(key.replaceAll('+', ' '))
 const encodeName = (name: string) =>
   encodeURIComponent(name).replace(/['()*]/g, (each) => `%${each.charCodeAt(0).toString(16)}`)
 
-const isMissing = (error: unknown) => {
-  const { name, $metadata } = error as { name?: string; $metadata?: { httpStatusCode?: number } }
-  return name !== 'NoSuchBucket' && $metadata?.httpStatusCode === 404
-}
-
 /** Whether the local disk failed, not the storage. */
 const isLocal = (error: unknown) =>
   ['ENOSPC', 'EDQUOT', 'EIO', 'EROFS'].includes((error as { code?: string }).code ?? '')
+
+const isRefused = (error: unknown) =>
+  [401, 403].includes((error as { $metadata?: { httpStatusCode?: number } }).$metadata?.httpStatusCode ?? 0)
+
+/** A storage that refuses is as useless as one that is away, but the operator can mend it. */
+const refusedError = (storage: string, cause: unknown): Error => {
+  const { name, message } = cause as Error
+  return Object.assign(
+    new Error(
+      `the storage ${storage} refuses a request of the service (${name}: ${message}): its credentials, its rights ` +
+        "(docs/scaling.md, S3) or this machine's clock are wrong",
+      { cause },
+    ),
+    { code: storageAway },
+  )
+}
