@@ -329,11 +329,16 @@ const settings = {
     'Postgres to use instead of SQLite, by one or several servers: postgres://user:password@host/database. Its backups are ' +
       'Postgres’ own.',
   ),
+  database_password: optional(
+    text,
+    'Password for a database URL that has none, as it is: nothing in it is written as %XX.',
+  ),
   redis_url: optional(
     redisUrl,
     'Redis by which several server processes share limits, revocations and switches of names: ' +
       'redis://user:password@host:6379/0, rediss:// with TLS. ?prefix=NAME: the beginning of its keys.',
   ),
+  redis_password: optional(text, 'Password for a Redis URL that has none, as it is.'),
   storage_url: optional(
     storageUrl,
     'Storage that several machines share: s3://bucket/prefix?endpoint=https://…&region=…, with credentials as the AWS SDK ' +
@@ -447,8 +452,27 @@ export function readConfig(env: NodeJS.ProcessEnv): Config {
       problems.push(`${envName(name)} ${problemOf(name, given)}: ${messages}.`)
     }
   }
+  for (const service of ['database', 'redis'] as const) {
+    const [url, password] = [config[`${service}_url`], config[`${service}_password`]]
+    if (typeof url !== 'string' || typeof password !== 'string') continue
+    const whole = withPassword(url, password)
+    if (whole === undefined)
+      problems.push(
+        `${envName(`${service}_password`)} is set, so ${envName(`${service}_url`)} must be a URL with a host and without ` +
+          'a password. Set the password in one of them.',
+      )
+    else config[`${service}_url`] = whole
+  }
   if (problems.length > 0) throw new ConfigError(problems.join('\n'))
   return config as Config
+}
+
+/** The URL with this password, escaped; undefined if it has one already, or no host to put it before. */
+function withPassword(url: string, password: string): string | undefined {
+  const parsed = URL.parse(url)
+  if (!parsed?.host || parsed.password) return undefined
+  parsed.password = encodeURIComponent(password)
+  return parsed.href
 }
 
 /** Names of the settings in the environment that have no effect in this version. */
@@ -470,7 +494,15 @@ const redactKeys = (value: unknown) =>
   typeof value === 'string' ? value.replace(/("api_key"\s*:\s*")(?:[^"\\]|\\.)*/g, '$1…') : value
 
 /** Settings whose values are never shown. */
-const secretSettings = new Set(['huggingface_token', 'oidc_client_secret', 'ray_token', 'key', 'api_key'])
+const secretSettings = new Set([
+  'huggingface_token',
+  'oidc_client_secret',
+  'ray_token',
+  'database_password',
+  'redis_password',
+  'key',
+  'api_key',
+])
 /** Addresses that may have a password. */
 const addressSettings = new Set(['database_url', 'redis_url', 'ray_address'])
 /** An address without its password; nothing of what is no address. */

@@ -8,7 +8,7 @@ import os from 'node:os'
 import path from 'node:path'
 import { test } from 'node:test'
 import { root } from '../../lib/root.ts'
-import { ConfigError, readConfig } from '../../server/config.ts'
+import { ConfigError, describeConfig, readConfig } from '../../server/config.ts'
 
 const tunery = path.join(root, 'tunery')
 
@@ -50,6 +50,24 @@ test('an invalid secret is refused without printing it', () => {
     () => readConfig({ TUNERY_HUGGINGFACE_TOKEN: 'sk-secret' }),
     (error: Error) => /HUGGINGFACE_TOKEN .*hf_/.test(error.message) && !error.message.includes('secret'),
   )
+})
+
+test('passwords of their own setting are escaped in their URL, shown nowhere, and set once', () => {
+  const password = 'p@ss/w:o#r%d'
+  const config = readConfig({
+    TUNERY_DATABASE_URL: 'postgres://tunery@db:5432/tunery?sslmode=require',
+    TUNERY_DATABASE_PASSWORD: password,
+    TUNERY_REDIS_URL: 'redis://redis',
+    TUNERY_REDIS_PASSWORD: password,
+  })
+  assert.equal(config.database_url, 'postgres://tunery:p%40ss%2Fw%3Ao%23r%25d@db:5432/tunery?sslmode=require')
+  assert.equal(config.redis_url, 'redis://:p%40ss%2Fw%3Ao%23r%25d@redis')
+  assert.doesNotMatch(JSON.stringify(describeConfig(config)), /p@ss|p%40ss/)
+  for (const url of ['postgres://u:secret@h/d', 'postgres:///d?host=/run'])
+    assert.throws(
+      () => readConfig({ TUNERY_DATABASE_URL: url, TUNERY_DATABASE_PASSWORD: password }),
+      (error: Error) => /one of them/.test(error.message) && !/secret|p@ss/.test(error.message),
+    )
 })
 
 const mistakes: [args: string[], says: RegExp][] = [

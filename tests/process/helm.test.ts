@@ -242,7 +242,7 @@ test('Helm chart and compose file start the same thing', helmTest, () => {
       healthcheck.slice(1).map(Number),
     )
     // The environment, but for what Kubernetes alone needs: each pod's share of its node, and the common key.
-    const own = ['POD_NAME', 'TUNERY_THREADS', 'TUNERY_SECRET_KEY_FILE', 'POSTGRES_PASSWORD', 'REDIS_PASSWORD']
+    const own = ['POD_NAME', 'TUNERY_THREADS', 'TUNERY_SECRET_KEY_FILE']
     const env = (container.env as { name: string; value?: string }[]).filter((each) => !own.includes(each.name))
     assert.deepEqual(env.map((each) => each.name).sort(), Object.keys(compose.environment).sort(), service)
     for (const { name, value } of env)
@@ -310,6 +310,14 @@ test('the service accepts the environment and the upstreams that the chart gives
     assert.equal(config.threads, 2)
     readUpstreams(config.upstreams, env)
   }
+  const bundled = { ...environment(of('tunery', 'bundled')), TUNERY_DATABASE_PASSWORD: 'p@ss/w:o#r%d ä' }
+  const { database_url, redis_url } = readConfig({ ...bundled, TUNERY_REDIS_PASSWORD: '?@&=' })
+  const [database, redis] = [database_url!, redis_url!].map((each) => new URL(each))
+  assert.deepEqual(
+    [database!.hostname, database!.username, decodeURIComponent(database!.password)],
+    ['demo-tunery-postgres', 'tunery', bundled.TUNERY_DATABASE_PASSWORD],
+  )
+  assert.deepEqual([redis!.hostname, decodeURIComponent(redis!.password)], ['demo-tunery-redis', '?@&='])
   assert.equal(environment(of('tunery', 'ingress')).TUNERY_CACHE_MB, '5000000', 'not 5e+06')
   const env = environment(of('tunery', 'engines'))
   const upstreams = readUpstreams(env.TUNERY_UPSTREAMS, env)
@@ -405,6 +413,26 @@ test('the ingress passes streams on, for as long as they take, and keeps the inn
     'each pod is read once',
   )
   assert.equal(matching[0]!.metadata.labels![monitor.jobLabel], 'tunery', 'the job of deploy/monitoring')
+})
+
+test('network policies without egress to anywhere leave what a server needs', helmTest, () => {
+  const egressOf = (title: string, component = 'server') =>
+    of('tunery', title)
+      .manifests.filter(
+        ({ kind, spec }) =>
+          kind === 'NetworkPolicy' && spec.podSelector.matchLabels['app.kubernetes.io/component'] === component,
+      )
+      .flatMap(({ spec }) => JSON.stringify(spec.egress))
+      .join()
+  const open = egressOf('policies and metrics')
+  const closed = egressOf('closed policies')
+  assert.ok(open.includes('0.0.0.0/0') && !closed.includes('0.0.0.0/0'))
+  for (const egress of [open, closed])
+    assert.ok(egress.includes('"kubernetes.io/metadata.name":"keda"'), "KEDA's interceptor answers for engines at zero")
+  // A bucket by the pod's role: by EKS Pod Identity, and never by that of the node.
+  assert.ok(closed.includes('169.254.170.23/32') && !closed.includes('169.254.169.254'))
+  assert.ok(!open.includes('169.254.170.23'), 'keys are in a Secret')
+  assert.doesNotMatch(egressOf('closed policies', 'engine-qwen'), /keda|169\.254\.170/)
 })
 
 test('trainings go to Ray: its address, its token, and the queue of Kueue', helmTest, () => {

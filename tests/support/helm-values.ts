@@ -87,6 +87,13 @@ export const serviceValues: Record<string, object> = {
     },
     serviceMonitor: { enabled: true, labels: { release: 'prometheus' } },
   },
+  'closed policies': {
+    ...external,
+    storage: { kind: 'external', external: { url: 's3://models/tunery?region=eu-central-1' } },
+    serviceAccount: { annotations: { 'eks.amazonaws.com/role-arn': 'arn:aws:iam::111122223333:role/tunery' } },
+    engines: [{ ...qwen, autoscaling: { kind: 'keda-http', minReplicas: 0, maxReplicas: 2 } }],
+    networkPolicy: { enabled: true, egressAnywhere: false },
+  },
   'a long name': { fullnameOverride: 'an-installation-with-quite-a-long-name', ...bundled, engines: [qwen], ray },
 }
 

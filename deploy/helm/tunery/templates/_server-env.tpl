@@ -26,18 +26,19 @@
 {{- if eq .kind "external" }}
 {{ include "tunery.secretEnv" (list "TUNERY_DATABASE_URL" .external.existingSecret .external.key) }}
 {{- else if eq .kind "bundled" }}
-{{ include "tunery.secretEnv" (list "POSTGRES_PASSWORD" .bundled.existingSecret .bundled.key) }}
+{{- /* Not in the URL, where it would have to be escaped. */}}
 - name: TUNERY_DATABASE_URL
-  value: postgres://tunery:$(POSTGRES_PASSWORD)@{{ $fullname }}-postgres:5432/tunery
+  value: postgres://tunery@{{ $fullname }}-postgres:5432/tunery
+{{ include "tunery.secretEnv" (list "TUNERY_DATABASE_PASSWORD" .bundled.existingSecret .bundled.key) }}
 {{- end }}
 {{- end }}
 {{- with $v.redis }}
 {{- if eq .kind "external" }}
 {{ include "tunery.secretEnv" (list "TUNERY_REDIS_URL" .external.existingSecret .external.key) }}
 {{- else if eq .kind "bundled" }}
-{{ include "tunery.secretEnv" (list "REDIS_PASSWORD" .bundled.existingSecret .bundled.key) }}
 - name: TUNERY_REDIS_URL
-  value: redis://:$(REDIS_PASSWORD)@{{ $fullname }}-redis:6379/0
+  value: redis://{{ $fullname }}-redis:6379/0
+{{ include "tunery.secretEnv" (list "TUNERY_REDIS_PASSWORD" .bundled.existingSecret .bundled.key) }}
 {{- end }}
 {{- end }}
 {{- with $v.storage }}
