@@ -9,10 +9,11 @@ import type { Deployments } from '../deployments/index.ts'
 import { type AccountActor, recordAuditEntry } from '../events/audit.ts'
 import type { Inference } from '../inference/index.ts'
 import type { Plans } from '../plans.ts'
-import type { Controller, Decision, ScaledDeployment } from './controller.ts'
+import type { Controller } from './controller.ts'
 import type { Places } from './places.ts'
 import { isRay, rayCores, rayGpu } from './ray/instance-types.ts'
 import type { RayServing, RayState } from './ray/serving.ts'
+import type { Decision, ScaledDeployment } from './scaled-deployment.ts'
 import * as store from './store.ts'
 
 /** Decisions that are kept of a deployment, and that are shown. */

@@ -8,7 +8,7 @@ import { type Application, ownPrefix, routeOf } from '../../ray/applications.ts'
 import { engineApplication, type ServedFile } from '../../ray/engine-application.ts'
 import { vllmApplication, vllmName } from '../../ray/vllm-application.ts'
 import type { Secrets } from '../../storage/secrets.ts'
-import type { ScaledDeployment } from '../controller.ts'
+import type { ScaledDeployment } from '../scaled-deployment.ts'
 import { gpuOf } from './instance-types.ts'
 import type { TargetFiles } from './target-files.ts'
 

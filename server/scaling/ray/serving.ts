@@ -19,7 +19,7 @@ import {
 import type { Application, ApplicationState, Serve } from '../../ray/applications.ts'
 import { ApplicationTaken } from '../../ray/applications.ts'
 import { RayAway, RayRefused } from '../../ray/client.ts'
-import type { Decision, ScaledDeployment } from '../controller.ts'
+import type { Decision, ScaledDeployment } from '../scaled-deployment.ts'
 import { type Applications, contains, type ServedAt, withWrittenAt, writtenAt } from './applications.ts'
 import { gpuOf } from './instance-types.ts'
 
