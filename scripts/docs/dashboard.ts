@@ -142,7 +142,7 @@ const rows: { title: string; panels: Panel[] }[] = [
       },
       {
         title: 'Servers of models up',
-        about: 'The engines, and the upstreams by the last probe.',
+        about: 'The engines of all models, the upstreams by the last probe, and replicas of deployments that scale.',
         unit: 'short',
         queries: [
           [`min by (replica) (tunery_replica_up{${at}})`, '{{replica}}'],
@@ -155,17 +155,20 @@ const rows: { title: string; panels: Panel[] }[] = [
         about: 'Share of the tokens in use by running sequences, and of the memory limit.',
         unit: 'percentunit',
         queries: [
-          [`max(tunery_engine_kv_cache_usage_ratio{${at}})`, 'tokens in use'],
-          [`sum(tunery_engine_kv_cache_bytes{${at}}) / sum(tunery_engine_kv_cache_limit_bytes{${at}})`, 'memory'],
+          [`max by (engine) (tunery_engine_kv_cache_usage_ratio{${at}})`, 'tokens in use, {{engine}}'],
+          [
+            `sum by (engine) (tunery_engine_kv_cache_bytes{${at}}) / sum by (engine) (tunery_engine_kv_cache_limit_bytes{${at}})`,
+            'memory, {{engine}}',
+          ],
         ],
       },
       {
         title: 'Sequences in the engines',
-        about: 'Sequences that are computed, that wait, and slots.',
+        about: 'Sequences that are computed and that wait, by engine, and all slots.',
         unit: 'short',
         queries: [
-          [`sum(tunery_engine_sequences_running{${at}})`, 'running'],
-          [`sum(tunery_engine_sequences_waiting{${at}})`, 'waiting'],
+          [`sum by (engine) (tunery_engine_sequences_running{${at}})`, 'running, {{engine}}'],
+          [`sum by (engine) (tunery_engine_sequences_waiting{${at}})`, 'waiting, {{engine}}'],
           [`sum(tunery_engine_slots{${at}})`, 'slots'],
         ],
       },
@@ -313,7 +316,7 @@ const rows: { title: string; panels: Panel[] }[] = [
         unit: 'bytes',
         queries: [
           [`process_resident_memory_bytes{${at}}`, 'server {{instance}}'],
-          [`tunery_engine_process_resident_memory_bytes{${at}}`, 'engine {{instance}}'],
+          [`tunery_engine_process_resident_memory_bytes{${at}}`, 'engine {{engine}}, {{instance}}'],
         ],
       },
       {
@@ -322,7 +325,7 @@ const rows: { title: string; panels: Panel[] }[] = [
         unit: 'short',
         queries: [
           [rate('process_cpu_seconds_total'), 'server {{instance}}'],
-          [rate('tunery_engine_process_cpu_seconds_total'), 'engine {{instance}}'],
+          [rate('tunery_engine_process_cpu_seconds_total'), 'engine {{engine}}, {{instance}}'],
         ],
       },
       {

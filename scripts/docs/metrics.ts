@@ -5,12 +5,18 @@ import type { MetricDeclaration } from '../../telemetry/metrics.ts'
 
 type Table = (head: string[], rows: string[][]) => string
 
+/** The engine's, as the server hands them on: with the label that says whose they are. */
+const enginesMetrics = Object.values<MetricDeclaration>(engineMetrics).map((each) => ({
+  ...each,
+  labels: ['engine', ...(each.labels ?? [])],
+}))
+
 /** Every metric of the project. */
-export const allMetrics: MetricDeclaration[] = [...Object.values(serverMetrics), ...Object.values(engineMetrics)]
+export const allMetrics: MetricDeclaration[] = [...Object.values(serverMetrics), ...enginesMetrics]
 
 export function metricsPage(note: string, table: Table): string {
-  const rows = (metrics: Record<string, MetricDeclaration>) =>
-    Object.values(metrics).map(({ name, type, labels = [], unit, across, help }) => [
+  const rows = (metrics: MetricDeclaration[]) =>
+    metrics.map(({ name, type, labels = [], unit, across, help }) => [
       `\`${name}\``,
       type,
       labels.map((label) => `\`${label}\``).join(', '),
@@ -38,16 +44,17 @@ No label has a value that clients create without bound: no account, key, job, tu
 
 ## Server
 
-${table(head, rows(serverMetrics))}
+${table(head, rows(Object.values(serverMetrics)))}
 
 The Node process adds \`process_…\` and \`nodejs_…\` (CPU time, memory, event loop lag, garbage collection), as every program
 with prom-client does.
 
 ## Engine
 
-A part of the server's answer. A separate server of one model (\`engine/main.ts\` on a port) has only these.
+A part of the server's answer, for the engine of all models and for that of each replica of a deployment that scales on its
+machine. A separate server of one model (\`engine/main.ts\` on a port) has only these, without the label \`engine\`.
 
-${table(head, rows(engineMetrics))}
+${table(head, rows(enginesMetrics))}
 
 ## Labels
 

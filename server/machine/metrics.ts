@@ -36,6 +36,6 @@ export function exportMachine(
   metrics.onScrape(async () => {
     const text = await engine.read('/metrics')
     engineUp.set(text === undefined ? 0 : 1)
-    return text
+    return [{ engine: 'shared', text }]
   })
 }

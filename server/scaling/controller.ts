@@ -31,6 +31,8 @@ export interface Controller {
   ids(): string[]
   replicaSet(deployment_id: string): ReplicaSet | undefined
   state(deployment_id: string): ScalingState | undefined
+  /** The metrics of each replica's engine, by its place on the machine: these are few, whatever scales. */
+  metrics(): Promise<{ engine: string; text: string | undefined }[]>
   /** Ends all replicas. */
   close(): Promise<void>
 }
@@ -226,6 +228,13 @@ export function createController(options: Options): Controller {
       const replicas = entry.set.replicas().filter((each) => each.state() !== 'ended')
       return { desired, replicas, in_flight, waiting, utilization, reason, limit, error: error?.message ?? null }
     },
+
+    metrics: () =>
+      Promise.all(
+        [...entries.values()]
+          .flatMap(({ places }) => [...places])
+          .map(async ([replica, { slot }]) => ({ engine: slot, text: await replica.engine.read('/metrics') })),
+      ),
 
     async close() {
       stopping.abort()

@@ -111,6 +111,7 @@ export async function createScalingFeature(
     for (const state of ['starting', 'ready', 'draining'] as const)
       metrics.ownReplicas.set({ state }, replicas.filter((each) => each.state() === state).length)
   })
+  metrics.onScrape(async () => (await controller?.metrics()) ?? [])
 
   return {
     mount(app) {

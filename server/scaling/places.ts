@@ -9,6 +9,8 @@ import { classOf, type Gpu, type ReadGpus } from './gpus.ts'
 export interface Place {
   class: string
   placement: Placement
+  /** Its name among all places in use: that of the placement, with a number where replicas share it. */
+  slot: string
   /** Undefined on cores. */
   gpu?: Gpu
   /** Memory that it is expected to take, until `isRunning` says that it has taken it. */
@@ -75,8 +77,12 @@ export function createPlaces({
   const promised_bytes = (gpu?: string) =>
     [...held.keys()].reduce((sum, each) => sum + (!each.isRunning && each.gpu?.uuid === gpu ? each.bytes : 0), 0)
 
-  function hold(place: Omit<Place, 'release' | 'isRunning'>, deployment_id: string, key: string): Place {
-    const taken: Place = { ...place, isRunning: false, release: () => void held.delete(taken) }
+  function hold(place: Omit<Place, 'slot' | 'release' | 'isRunning'>, deployment_id: string, key: string): Place {
+    const { name } = place.placement
+    const used = new Set([...held.keys()].map(({ slot }) => slot))
+    let slot = name
+    for (let number = 2; used.has(slot); number++) slot = `${name} (${number})`
+    const taken: Place = { ...place, slot, isRunning: false, release: () => void held.delete(taken) }
     held.set(taken, { deployment_id, key })
     return taken
   }

@@ -8,6 +8,7 @@ import {
   type Metrics,
   tokenBuckets,
 } from '../../telemetry/metrics.ts'
+import { mergeEngineTexts } from './engine-metrics.ts'
 
 /** What each label says, for the reference page. */
 export const labelTexts: Record<string, string> = {
@@ -22,6 +23,7 @@ export const labelTexts: Record<string, string> = {
   limit: 'limit of the tier or of an address, `waiting_…` (a full backlog of the account), or `overloaded`',
   replica: 'server of models: `engine`, or an upstream by its base and address',
   state: 'state',
+  engine: '`shared`, or the place of a replica of its own: `cores 0-3`, `GPU 1`, `GPU 1 (2)` for a second one there',
 }
 
 export const serverMetrics = {
@@ -352,8 +354,8 @@ export interface ServerMetrics extends Metrics<typeof serverMetrics> {
    * seconds, `failed` is called.
    */
   onLook(look: () => Promise<void> | void, failed?: () => void): void
-  /** Text of more metrics, such as those of an engine; undefined if there are none now. */
-  onScrape(read: () => Promise<string | undefined>): void
+  /** Engines of this process with the text of their metrics; undefined for one that does not answer. */
+  onScrape(read: () => Promise<{ engine: string; text: string | undefined }[]>): void
   contentType: string
   /** All metrics in the text format. */
   text(): Promise<string>
@@ -365,7 +367,7 @@ export function createServerMetrics(now: () => number = Date.now): ServerMetrics
   for (const [name, values] of Object.entries(known))
     for (const labels of values) metrics[name as 'limitRejections'].inc(labels as never, 0)
   const looks: (() => Promise<void>)[] = []
-  const readers: (() => Promise<string | undefined>)[] = []
+  const readers: Parameters<ServerMetrics['onScrape']>[0][] = []
   return {
     ...metrics,
     base: boundedLabel(bases_max),
@@ -393,8 +395,9 @@ export function createServerMetrics(now: () => number = Date.now): ServerMetrics
     onScrape: (read) => void readers.push(read),
     async text() {
       await Promise.all(looks.map((look) => look()))
-      const more = await Promise.all(readers.map((read) => read().catch(() => undefined)))
-      return [await registry.metrics(), ...more].filter((each) => each !== undefined).join('\n')
+      const engines = (await Promise.all(readers.map((read) => read().catch(() => [])))).flat()
+      const more = mergeEngineTexts(engines.flatMap(({ engine, text }) => (text === undefined ? [] : { engine, text })))
+      return [await registry.metrics(), more].filter((each) => each !== undefined).join('\n')
     },
   }
 }

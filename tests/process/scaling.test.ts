@@ -125,7 +125,10 @@ test('from zero: the first request waits for a start and is told so; later it go
   assert.doesNotMatch(warm.headers.get('server-timing')!, /start/)
   const state = await show('sleeper')
   assert.deepEqual([state.replicas.ready, state.replicas.items[0]!.state], [1, 'ready'])
-  assert.match(state.replicas.items[0]!.place, /^core \d$/)
+  const { place } = state.replicas.items[0]!
+  assert.match(place, /^core \d$/)
+  const metrics = await (await fetch(`${app.address}/metrics`)).text()
+  assert.match(metrics, new RegExp(`^tunery_engine_generation_tokens_total\\{engine="${place}"\\} [1-9]`, 'm'))
   const idle = await ready('sleeper', 0)
   assert.deepEqual(
     idle.decisions.map(({ from, to }) => [from, to]),

@@ -212,9 +212,9 @@ test('the metrics have the same requests and the job, and those of the engine', 
   assert.equal(value('tunery_job_attempts_total{outcome="completed"}'), 1)
   assert.ok(value('tunery_trained_tokens_total') > 0)
   assert.equal(value('tunery_engine_up'), 1)
-  assert.ok(value('tunery_engine_time_to_first_token_seconds_count') >= 2)
-  assert.ok(value('tunery_engine_kv_cache_limit_bytes') > value('tunery_engine_kv_cache_bytes'))
-  assert.ok(value('tunery_engine_slots') > 0)
+  assert.ok(value('tunery_engine_time_to_first_token_seconds_count{engine="shared"}') >= 2)
+  assert.ok(value('tunery_engine_kv_cache_limit_bytes{engine="shared"}') > value('tunery_engine_kv_cache_bytes{engine="shared"}'))
+  assert.ok(value('tunery_engine_slots{engine="shared"}') > 0)
   // A name twice would end the scrape.
   const names = [...text.matchAll(/^# TYPE (\S+)/gm)].map(([, name]) => name)
   assert.equal(new Set(names).size, names.length)

@@ -91,13 +91,35 @@ test('looks are shared for five seconds, and one that hangs or fails leaves the 
     () => failures++,
   )
   metrics.onScrape(() => Promise.reject(new Error('away')))
-  metrics.onScrape(async () => 'more 1')
+  metrics.onScrape(async () => [{ engine: 'shared', text: '# TYPE more gauge\nmore 1\n' }])
   await metrics.text()
   time = 4999
-  assert.match(await metrics.text(), /^tunery_storage_free_bytes 1$[\s\S]*^more 1$/m)
+  assert.match(await metrics.text(), /^tunery_storage_free_bytes 1$[\s\S]*^more\{engine="shared"\} 1$/m)
   time = 5000
   await metrics.text()
   assert.deepEqual([looks, failures], [2, 2])
+})
+
+test('the metrics of several engines are one text: each metric once, and whose series it is', async () => {
+  const metrics = createServerMetrics()
+  const text = (value: number) =>
+    `# HELP a A.\n# TYPE a counter\na{status="}"} ${value}\n\n# HELP b B.\n# TYPE b gauge\nb ${value}\n`
+  metrics.onScrape(async () => [{ engine: 'shared', text: text(1) }])
+  metrics.onScrape(async () => [
+    { engine: 'GPU "0" (2)', text: text(2) },
+    { engine: 'starting', text: undefined },
+  ])
+  const [, engines] = (await metrics.text()).split(/(?=# HELP a A)/)
+  assert.deepEqual(engines!.trimEnd().split('\n'), [
+    '# HELP a A.',
+    '# TYPE a counter',
+    'a{engine="shared",status="}"} 1',
+    'a{engine="GPU \\"0\\" (2)",status="}"} 2',
+    '# HELP b B.',
+    '# TYPE b gauge',
+    'b{engine="shared"} 1',
+    'b{engine="GPU \\"0\\" (2)"} 2',
+  ])
 })
 
 test('a look that hangs holds a scrape for two seconds, and has failed', async (t) => {

@@ -81,11 +81,15 @@ test('a deployment has one replica a GPU; others share it as memory allows, the 
     ],
   )
   const first = taken(await all.take(h100, 'a', 10 * GB))
-  assert.deepEqual([first.placement.name, first.placement.env], ['GPU 0', { CUDA_VISIBLE_DEVICES: 'GPU-0' }])
+  assert.deepEqual(
+    [first.slot, first.placement.name, first.placement.env],
+    ['GPU 0', 'GPU 0', { CUDA_VISIBLE_DEVICES: 'GPU-0' }],
+  )
   // More than is left beside the first on both GPUs together.
   assert.equal(taken(await all.take(h100, 'b', 65 * GB)).placement.name, 'GPU 1')
   assert.match(refusal(await all.take(h100, 'a', 10 * GB)), /12,000 MB of memory of GPU 1, and 7,500 MB are free/)
-  assert.equal(taken(await all.take(h100, 'a', GB)).placement.name, 'GPU 1')
+  const shared = taken(await all.take(h100, 'a', GB))
+  assert.deepEqual([shared.placement.name, shared.slot], ['GPU 1', 'GPU 1 (2)'])
   assert.match(refusal(await all.take(h100, 'a', 10 * GB)), /has a replica on each of the 2 GPUs/)
   assert.equal(await all.room(h100, 'a'), 2)
   const full = places({ gpus: async () => [gpu(0, 4 * GB)] })
