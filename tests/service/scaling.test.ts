@@ -154,3 +154,13 @@ test('a deleted deployment leaves nothing of its scaling', async () => {
   const rows = await app.db.selectFrom('deployment_scaling').selectAll().execute()
   assert.deepEqual(rows, [])
 })
+
+test('a deployment that is deleted while it is told to scale leaves nothing either', async () => {
+  for (let round = 0; round < 12; round++) {
+    assert.equal((await app.api('POST', '/deployments', { name: 'brief', model: tiny })).status, 201)
+    const [changed, deleted] = await Promise.all([put({ scaling }, 'brief'), app.api('DELETE', '/deployments/brief')])
+    assert.equal(deleted.status, 200)
+    assert.ok([200, 404].includes(changed.status), JSON.stringify(changed.body))
+  }
+  assert.deepEqual(await app.db.selectFrom('deployment_scaling').selectAll().execute(), [])
+})
