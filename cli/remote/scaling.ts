@@ -39,7 +39,10 @@ export function addScalingCommands(group: Program): void {
       )
       .option('--up-cooldown <duration>', 'least time between scale-ups, such as 30s')
       .option('--down-cooldown <duration>', 'least time before a scale-down, such as 5m')
-      .option('--on <class>', 'what a replica runs on: cpu, the class of a GPU, or ray (ray:KIND of GPU) for a Ray cluster')
+      .option(
+        '--on <class>',
+        'what a replica runs on: cpu, the class of a GPU, or ray (ray:KIND of GPU) for a Ray cluster',
+      )
       .option('--off', 'let the engine of the machine serve it again'),
     scale,
   )

@@ -214,10 +214,11 @@ const limited = (wanted: number, reason: string, max_replicas: number): Limited 
 
 function scaleDown({ now, policy, observations, replicas, decisions }: AutoscalerInput): AutoscalerResult {
   const { down_cooldown_ms, min_replicas, target_requests, target_utilization } = policy
-  const steady = { replicas, reason: `${count(replicas)} for the load.` }
+  const steady = (reason: string) => ({ replicas, reason })
   const [first] = observations
   const last = observations.at(-1)
-  if (replicas <= min_replicas || !first || !last) return steady
+  if (replicas <= min_replicas) return steady(`The load takes no more, and min_replicas is ${min_replicas}.`)
+  if (!first || !last) return steady('Nothing is known of its load yet.')
   const regrets = regretsOf(decisions, policy, now)
   const quiet_ms = down_cooldown_ms * Math.min(quietShare.most, quietShare.least * 2 ** regrets)
   const idle_ms = Math.max(quiet_ms, down_cooldown_ms)
@@ -231,7 +232,12 @@ function scaleDown({ now, policy, observations, replicas, decisions }: Autoscale
     (each) => (each.at <= now - idle_ms && each !== last) || requestsOf(each) + each.arrived === 0,
   )
   const wanted = Math.max(min_replicas, isIdle ? 0 : Math.max(1, Math.ceil(peak - rounding)))
-  if (wanted >= replicas) return steady
+  if (wanted >= replicas)
+    return steady(
+      min_replicas === 0 && replicas === 1
+        ? `There were requests in the last ${seconds(idle_ms)}.`
+        : `The load of the last ${seconds(quiet_ms)} takes ${count(replicas)}.`,
+    )
   const quiet = isIdle ? idle_ms : quiet_ms
   const reason = isIdle
     ? `No request in the last ${seconds(quiet)}.`

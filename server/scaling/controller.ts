@@ -121,8 +121,8 @@ export function createController(options: Options): Controller {
     entry.reason = result.reason
     entry.limit =
       room < policy.max_replicas
-        ? `This machine has room for ${room} of the ${policy.max_replicas} replicas of max_replicas on the class ` +
-          `${deployment.instance_type} now.`
+        ? `This machine has room for ${room} replica${room === 1 ? '' : 's'} on ${deployment.instance_type} now; ` +
+          `max_replicas is ${policy.max_replicas}.`
         : null
     if (result.replicas !== entry.desired) await decide(entry, result.replicas, result.reason)
     await reconcile(entry)

@@ -41,6 +41,8 @@ describe('a decision', () => {
   test('bounds hold, and are the reason that is given', () => {
     assert.deepEqual(ask({}, { replicas: 0 }), { replicas: 1, reason: 'min_replicas is 1.' })
     assert.deepEqual(ask({}, { replicas: 13 }), { replicas: 12, reason: 'max_replicas is 12.' })
+    const least = { replicas: 1, reason: 'The load takes no more, and min_replicas is 1.' }
+    assert.deepEqual(ask({}, { replicas: 1 }), least)
     const most = ask({ in_flight: 500 }, { replicas: 3 })
     assert.equal(most.replicas, 12)
     assert.match(most.reason, /max_replicas is 12\.$/)
@@ -63,10 +65,11 @@ describe('a decision', () => {
     assert.equal(ask({}, { policy: zero }).replicas, 0)
     const once = minute(now, {})
     once[40]!.arrived = 1
-    assert.equal(ask({}, { policy: zero, observations: once }).replicas, 1)
+    const recent = { replicas: 1, reason: 'There were requests in the last 30 s.' }
+    assert.deepEqual(ask({}, { policy: zero, observations: once }), recent)
     const running = minute(now, {})
     running.at(-1)!.in_flight = 1
-    assert.equal(ask({}, { policy: zero, observations: running }).replicas, 1)
+    assert.deepEqual(ask({}, { policy: zero, observations: running }), recent)
   })
 
   test('without a cooldown a load still has its replicas, until the moment in which there is none', () => {
