@@ -213,7 +213,10 @@ test('the metrics have the same requests and the job, and those of the engine', 
   assert.ok(value('tunery_trained_tokens_total') > 0)
   assert.equal(value('tunery_engine_up'), 1)
   assert.ok(value('tunery_engine_time_to_first_token_seconds_count{engine="shared"}') >= 2)
-  assert.ok(value('tunery_engine_kv_cache_limit_bytes{engine="shared"}') > value('tunery_engine_kv_cache_bytes{engine="shared"}'))
+  assert.ok(
+    value('tunery_engine_kv_cache_limit_bytes{engine="shared"}') >
+      value('tunery_engine_kv_cache_bytes{engine="shared"}'),
+  )
   assert.ok(value('tunery_engine_slots{engine="shared"}') > 0)
   // A name twice would end the scrape.
   const names = [...text.matchAll(/^# TYPE (\S+)/gm)].map(([, name]) => name)
