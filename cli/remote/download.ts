@@ -3,11 +3,14 @@ import { createHash, type Hash } from 'node:crypto'
 import { createReadStream } from 'node:fs'
 import { type FileHandle, open, rename, rm } from 'node:fs/promises'
 import { setTimeout as sleep } from 'node:timers/promises'
+// Node's own fetch ends the process when a server closes a connection whose answer is read slowly
+// (https://github.com/nodejs/undici/issues/5360).
+import { fetch, type Response } from 'undici'
 import type { ErrorBody, ExportFile } from '../../sdk/index.ts'
 import { UsageError } from '../support/errors.ts'
 import type { Service } from '../support/service.ts'
 
-const request = ({ url, key }: Service, route: string, init: RequestInit): Promise<Response> =>
+const request = ({ url, key }: Service, route: string, init: { headers: Record<string, string> }): Promise<Response> =>
   fetch(url + route, { ...init, headers: { ...init.headers, authorization: `Bearer ${key}` } })
 
 /** Throws a UsageError with the service's reason, or another error if a retry may succeed (5xx, 429). */
