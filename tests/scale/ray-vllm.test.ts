@@ -133,12 +133,12 @@ test('a policy changes Serve’s autoscaling, and vLLM runs on', rayVllmTest, as
   assert.equal(replicas.desired, 1, 'the door is no replica')
 })
 
-test('an adapter that was changed after its training never answers', rayVllmTest, async () => {
+test('an adapter without its training never answers', rayVllmTest, async () => {
   assert.equal((await app.api('DELETE', '/deployments/colours/scaling')).status, 200)
   await until('its application to be gone', async () => (await service.ours()).length === 1)
   const file = path.join(app.dataDir, 'models', model, 'adapter/adapter_config.json')
   const right = readFileSync(file, 'utf8')
-  writeFileSync(file, JSON.stringify({ ...JSON.parse(right), lora_alpha: 1 }))
+  writeFileSync(file, JSON.stringify({ ...JSON.parse(right), lora_alpha: 0 }))
   assert.equal((await put('colours')).status, 200)
   const refused = await service.ask('colours')
   assert.equal(refused.status, 503, JSON.stringify(refused.body))
