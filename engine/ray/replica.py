@@ -39,8 +39,9 @@ class Engine:
         files_token: str | None = None,
         weights: str | None = None,
         service_url: str | None = None,
+        projector: dict | None = None,
     ) -> None:
-        self._base, self._adapters, self._token_sha256 = base, adapters, token_sha256
+        self._base, self._projector, self._adapters, self._token_sha256 = base, projector, adapters, token_sha256
         self._files_token, self._weights, self._service_url = files_token, weights, service_url
         self._threads, self._node = threads, node
         self._folder = Path(tempfile.mkdtemp(prefix="tunery-engine-"))
@@ -53,6 +54,8 @@ class Engine:
         socket = self._folder / "engine.sock"
         arguments = ["--listen", f"unix:{socket}", "--threads", str(self._threads), "--parent-pipe"]
         arguments += ["--model", f"{self._base['name']}={files[0]}"]
+        if self._projector:
+            arguments += ["--projector", str(await self._fetch(len(files), self._projector))]
         for adapter, file in zip(self._adapters, files[1:], strict=True):
             arguments += ["--adapter", f"{adapter['name']}={file}"]
         self._process = await asyncio.create_subprocess_exec(
@@ -183,5 +186,15 @@ class Engine:
 
 def build(args: dict):
     """The application of the arguments that `engineApplication` (server/ray/engine-application.ts) writes."""
-    names = ("base", "adapters", "threads", "node", "token_sha256", "files_token", "weights", "service_url")
+    names = (
+        "base",
+        "adapters",
+        "threads",
+        "node",
+        "token_sha256",
+        "files_token",
+        "weights",
+        "service_url",
+        "projector",
+    )
     return Engine.bind(**{name: args[name] for name in names if name in args})

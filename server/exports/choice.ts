@@ -18,8 +18,10 @@ const folderTypes: readonly string[] = ['bf16', 'fp16', 'fp32']
 const fileTypes: readonly string[] = [...unquantized, ...quantizations]
 
 /** Throws invalid_request if the model cannot be exported in this form. */
-export function resolveOptions(request: CreateExport, model: Pick<ExportSource, 'kind'>): ExportOptions {
+export function resolveOptions(request: CreateExport, model: Pick<ExportSource, 'kind' | 'base'>): ExportOptions {
   const { format, quantization, merge, archive } = request
+  if (format === 'onnx' && model.base.projector)
+    throw invalid('format', 'cannot be onnx for a model that reads pictures: export it as huggingface or gguf.')
   if (!merge && format === 'onnx')
     throw invalid('merge', 'cannot be false for onnx: export an adapter alone as huggingface or gguf.')
   if (!merge && model.kind === 'model')

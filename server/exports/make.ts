@@ -1,6 +1,6 @@
 // Makes the files of an export, each stage in a child process, and compares the result with the trainer's reference
 // answers.
-import { mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
+import { copyFile, mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
 import path from 'node:path'
 import { z } from 'zod'
 import {
@@ -20,6 +20,8 @@ import {
   type TrainerEvent,
   type TrainerExit,
 } from '../fine-tuning/index.ts'
+import type { Projector } from '../hub/index.ts'
+import { hashFile } from '../storage/durable-files.ts'
 import { type ExportRow, exportsDir, partialDir, removeDir } from './store.ts'
 import { Answers, compareAnswers } from './verdict.ts'
 import { verifyGguf } from './verify-gguf.ts'
@@ -33,6 +35,8 @@ const Runtime = z.object({ runtime: z.string().optional() })
 export interface ExportOutput {
   /** The path of a file or a folder. */
   out: string
+  /** Of a whole GGUF file of a model that reads pictures: the path of the projector's file. */
+  projector?: string | undefined
   check: ExportCheck
 }
 
@@ -89,10 +93,12 @@ export async function make(
   const out = isQuantized(row) ? await quantize(work, row, result.out, reportProgress, signal) : result.out
   reportProgress('check', 0)
   const base_gguf = row.merge === 1 ? undefined : model.base.gguf
+  const beside = model.base.projector && (await copyProjector(model, folder, path.basename(out)))
   const { parse_control_tokens, threads, log } = work
   const verifyOptions = {
     file: out,
     base_gguf,
+    projector: beside,
     dataDir: exportsDir(work.dataDir),
     reference,
     parse_control_tokens,
@@ -101,7 +107,31 @@ export async function make(
     signal,
   }
   const exported = await verifyGguf({ ...verifyOptions, onProgress: (done) => reportProgress('check', done) })
-  return { out, check: compareAnswers(reference, exported, await engineName(), row.quantization) }
+  const check = compareAnswers(reference, exported, await engineName(), row.quantization)
+  return { out, projector: row.merge === 1 ? beside?.path : undefined, check }
+}
+
+/**
+ * Copies the projector of the base, which training leaves as it is, beside a GGUF file with this name. Rejects with
+ * ExportFailure if it is missing, or another than in training.
+ */
+async function copyProjector({ base }: ExportSource, folder: string, name: string): Promise<Projector> {
+  const { path: source, sha256 } = base.projector!
+  const target = path.join(folder, `mmproj-${name.replace(/-[A-Z][A-Z0-9_]*\.gguf$/, '')}.gguf`)
+  const problem = await copyFile(source, target).then(
+    async () => ((await hashFile(target)) === sha256 ? undefined : 'is another one than in training'),
+    (error: NodeJS.ErrnoException) => {
+      if (error.code === 'ENOENT') return 'is missing'
+      throw error
+    },
+  )
+  if (problem)
+    throw new ExportFailure(
+      'base_missing',
+      `The projector of ${base.base_model_id}, with which the model reads pictures, ${problem}. Remove the folder of ` +
+        'that base from the models folder and add it again, or restore its mmproj.gguf from a backup.',
+    )
+  return { path: target, sha256 }
 }
 
 const Packed = z.object({ out: z.string(), files: z.array(ExportFile).min(1) })

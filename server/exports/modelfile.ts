@@ -20,11 +20,15 @@ const contextLengthMax = 8192
  * The Modelfile for `ollama create NAME -f Modelfile`. Ollama versions before mid-2026 only match the GGUF's template
  * with known ones by similarity, so the Modelfile has the template if it can be expressed in Go's template language.
  */
-export async function modelfile(gguf: string, row: ExportRow, model: ExportSource): Promise<string> {
+export async function modelfile(
+  { gguf, projector }: { gguf: string; projector: string | undefined },
+  row: ExportRow,
+  model: ExportSource,
+): Promise<string> {
   const { base } = model
   const from =
     row.merge === 1
-      ? [`FROM ./${gguf}`]
+      ? [`FROM ./${gguf}`, ...(projector ? [`FROM ./${projector}`] : [])]
       : [
           `# Put the GGUF of ${base.id}, the base model of the adapter, into this folder.`,
           'FROM ./base.gguf',

@@ -44,14 +44,20 @@ export async function complete(
   model: ExportSource,
   completed: CompletedExport,
 ): Promise<void> {
-  const { check, packed, pushed } = completed
+  const { check, packed, pushed, projector } = completed
   const folder = path.join(partialDir(work.dataDir, row.id), 'ready')
   await mkdir(folder, { mode: 0o700 })
   const name = path.basename(packed.file.name)
   await chmod(packed.path, 0o600)
   await rename(packed.path, path.join(folder, name))
   const files: ExportFile[] = [{ ...packed.file, name }]
-  if (row.format === 'gguf') files.push(await addModelfile(folder, name, row, model))
+  if (projector) {
+    const file = path.join(folder, path.basename(projector))
+    await chmod(projector, 0o600)
+    await rename(projector, file)
+    files.push({ name: path.basename(file), size_bytes: await syncPath(file), sha256: model.base.projector!.sha256 })
+  }
+  if (row.format === 'gguf') files.push(await addModelfile(folder, name, projector, row, model))
   for (const file of files) await syncPath(path.join(folder, file.name))
   await syncPath(folder)
   await rename(folder, exportDir(work.dataDir, row.id))
@@ -98,11 +104,14 @@ export const removePartial = (work: ExportWork, id: string) => removeDir(partial
 async function addModelfile(
   folder: string,
   gguf: string,
+  projector: string | undefined,
   row: store.ExportRow,
   model: ExportSource,
 ): Promise<ExportFile> {
   const file = path.join(folder, 'Modelfile')
-  await writeFile(file, await modelfile(gguf, row, model), { mode: 0o600 })
+  await writeFile(file, await modelfile({ gguf, projector: projector && path.basename(projector) }, row, model), {
+    mode: 0o600,
+  })
   return { name: 'Modelfile', size_bytes: await syncPath(file), sha256: await hashFile(file) }
 }
 

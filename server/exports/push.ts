@@ -91,7 +91,7 @@ export async function pushFiles(
   work: ExportWork,
   claim: Claim,
   row: store.ExportRow,
-  { out }: ExportOutput,
+  { out, projector }: ExportOutput,
   reportProgress: ReportProgress,
   signal: AbortSignal,
 ): Promise<PushResult> {
@@ -99,7 +99,9 @@ export async function pushFiles(
   // The operator removed the token after the export was created.
   if (!work.push) return { repository, url: null, error: 'The service no longer has a token for the hub.' }
   reportProgress('push', 0)
-  const files = row.format === 'gguf' ? [{ name: path.basename(out), path: out }] : await filesIn(out)
+  const ggufs = projector ? [out, projector] : [out]
+  const files =
+    row.format === 'gguf' ? ggufs.map((file) => ({ name: path.basename(file), path: file })) : await filesIn(out)
   try {
     if (await work.push.create(repository, signal))
       await withLease(work, claim, (trx) => store.claimRepository(trx, row.account_id, repository))

@@ -1,6 +1,7 @@
 // Decides whether an exported file answers like the trainer, for all formats. docs/exports.md has the measurements
 // behind the bounds.
 import { z } from 'zod'
+import { ContentPart } from '../../contract/chat.ts'
 import type { ExportCheck } from '../../contract/exports.ts'
 
 /** The answers of the trainer, or of an exported file's runtime, to fixed prompts. */
@@ -10,8 +11,12 @@ export const Answers = z.object({
   rows: z
     .array(
       z.object({
-        messages: z.array(z.object({ role: z.string(), content: z.string() })),
-        /** The messages after chat template and tokenizer; null if the template writes the current time. */
+        /** Contents with pictures are parts, as in chats. */
+        messages: z.array(z.object({ role: z.string(), content: z.union([z.string(), z.array(ContentPart)]) })),
+        /**
+         * The messages after chat template and tokenizer, -1 for each vector of a picture; null if the template writes
+         * the current time.
+         */
         prompt_tokens: z.array(z.int()).nullable(),
         /** Greedy tokens, with the end-of-answer token if it was reached; -1 if only the text of a token is known. */
         answer_tokens: z.array(z.int()),

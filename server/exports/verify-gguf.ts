@@ -3,6 +3,7 @@
 import type { Logger } from 'pino'
 import { z } from 'zod'
 import { ApiError } from '../../contract/errors.ts'
+import type { Projector } from '../hub/index.ts'
 import {
   createEngineClient,
   createEngineProcess,
@@ -35,6 +36,8 @@ export interface VerifyGgufOptions {
   /** The exported GGUF. For an adapter, `base_gguf` is the base that it applies to. */
   file: string
   base_gguf: string | undefined
+  /** With which the base, or the exported file, reads pictures: it must have the hash that it had in training. */
+  projector: Projector | null
   /** Determines the engine's socket. All exports of a service can share one, as they are verified one at a time. */
   dataDir: string
   reference: Answers
@@ -50,6 +53,7 @@ export interface VerifyGgufOptions {
 export async function verifyGguf({
   file,
   base_gguf,
+  projector,
   dataDir,
   reference,
   parse_control_tokens,
@@ -70,7 +74,9 @@ export async function verifyGguf({
   const engine = createEngineProcess({ dataDir, threads: Math.max(1, Math.floor(threads / 2)), options, log })
   const client = createEngineClient(engine, log)
   const exported = { id: 'exported', gguf: file }
-  const target: Target = base_gguf ? { base: { id: 'base', gguf: base_gguf }, adapter: exported } : { base: exported }
+  const target: Target = base_gguf
+    ? { base: { id: 'base', gguf: base_gguf, projector }, adapter: exported }
+    : { base: { ...exported, projector } }
   try {
     const generated: GeneratedAnswer[] = []
     for (const row of reference.rows) {

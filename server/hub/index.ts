@@ -1,5 +1,6 @@
 // Base models: catalogue, downloads and conversion. What the rest of the service may import.
 export type { Downloads } from './downloads.ts'
+export { servesPictures } from './methods.ts'
 export {
   type Hub,
   type LocalBase,

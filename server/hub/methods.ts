@@ -27,9 +27,12 @@ const trainableFamilies = ['idefics3', 'smolvlm', 'qwen2_vl', 'qwen2_5_vl']
 /** Whether a vision-language model of this architecture can be trained here. */
 export const canTrain = (family: string | undefined) => family !== undefined && trainableFamilies.includes(family)
 
+/** Whether the engine of this installation has its library for pictures. */
+export const servesPictures = () => existsSync(path.join(root, '.local/llama/lib/libmtmd.so'))
+
 /** How a vision-language model of this architecture is served by the engine of this installation. */
 export function sightOf(family: string | undefined): Model['pictures'] {
-  const served = existsSync(path.join(root, '.local/llama/lib/libmtmd.so'))
+  const served = servesPictures()
   const notes: string[] = []
   if (!served)
     notes.push(

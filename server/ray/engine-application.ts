@@ -23,6 +23,8 @@ export interface EngineApplication {
   working_dir: string
   /** The base, and the adapters on it that every replica loads. */
   base: ServedFile
+  /** With which the base reads pictures. */
+  projector?: ServedFile
   adapters: ServedFile[]
   policy: ReplicaPolicy
   /** Cores of a replica, and its threads. */
@@ -50,6 +52,7 @@ export function engineApplication({ id, working_dir, policy, ...app }: EngineApp
     runtime_env: { working_dir },
     args: {
       base: app.base,
+      ...(app.projector && { projector: app.projector }),
       adapters: app.adapters,
       threads: app.cores,
       node: app.node,

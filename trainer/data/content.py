@@ -6,7 +6,7 @@ assistant's have them, and only where there is a picture.
 
 from collections.abc import Callable
 
-from trainer.data.pictures import Picture
+from trainer.data.pictures import Picture, url_of
 
 Content = str | list[dict]
 
@@ -53,3 +53,13 @@ def for_template(content: Content, parts_only: bool) -> Content:
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if parts_only else content
     return [{"type": "image"} if part["type"] == "image" else part for part in content]
+
+
+def as_sent(content: Content) -> Content:
+    """The content as a client sends it: pictures as data URLs."""
+    if isinstance(content, str):
+        return content
+    return [
+        {"type": "image_url", "image_url": {"url": url_of(part["picture"])}} if part["type"] == "image" else part
+        for part in content
+    ]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trainer.data.content import text_of
+from trainer.data.content import pictures_of, text_of
 from trainer.data.control_text import Rendering, control_text
 from trainer.data.loss_mask import learned, training_renderings
 from trainer.data.pictures import Picture
@@ -20,8 +20,8 @@ from trainer.runtime.spec import Spec
 
 # Rows and characters tokenized at once. Bounds memory: tokens take some hundred bytes each.
 TOKENIZE_AT_ONCE, CHARACTERS_AT_ONCE = 512, 1 << 21
-# A served model scores examples too: long rows would delay its users.
-MOST_EXAMPLES, LONGEST_EXAMPLE = 4, 512
+# A served model scores examples too: long rows would delay its users. Pictures have hundreds of tokens.
+MOST_EXAMPLES, LONGEST_EXAMPLE, LONGEST_SEEN_EXAMPLE = 4, 512, 2048
 
 
 @dataclass(frozen=True)
@@ -161,8 +161,7 @@ def prepare(
         elif cut:
             kept.append(Row(number, cut, getattr(row, "label", None)))
             examples = plain if rendered[0].mark is None else marked
-            # The checks of results ask without pictures.
-            if not rendered[0].pictures and len(examples) < MOST_EXAMPLES and len(uncut[0].ids) <= max_length:
+            if len(examples) < MOST_EXAMPLES and len(uncut[0].ids) <= max_length:
                 examples += _example(messages, cut[0])
         else:
             dropped += 1
@@ -304,8 +303,16 @@ def _example(messages: list[dict], sequence: Sequence) -> list[Example]:
     if uses_tools(messages, getattr(messages, "tools", None)):
         return []
     prompt = messages[: next(index for index, message in enumerate(messages) if learned(message))]
-    fits = prompt and sequence.trained[:LONGEST_EXAMPLE].any()
-    return [Example(prompt, sequence)] if fits else []
+    # Pictures of later turns are not in the prompt.
+    if later := sequence.pictures[len(pictures_of(prompt)) :]:
+        sequence = sequence.part(0, later[0][0])
+    return [Example(prompt, sequence)] if prompt and shown_of(sequence).trained.any() else []
+
+
+def shown_of(sequence: Sequence) -> Sequence:
+    """The tokens of an example that checks score: its first ones."""
+    longest = LONGEST_SEEN_EXAMPLE if sequence.pictures else LONGEST_EXAMPLE
+    return sequence.part(0, min(longest, sequence.tokens))
 
 
 def _sequence(ids: list[int], offsets: list[tuple[int, int]], spans: list[tuple[int, int]]) -> Sequence:

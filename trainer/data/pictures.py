@@ -103,15 +103,25 @@ def take_out(row: object, place: tuple[Path, int] | None) -> None:
 
 def read(picture: Picture) -> bytes:
     """The picture's file. Raises JobError("dataset_invalid") if it is no longer in its place."""
+    return file_of(url_of(picture))
+
+
+def url_of(picture: Picture) -> str:
+    """The data URL of the row. Raises JobError("dataset_invalid") if it is no longer in its place."""
     place = picture.place
     with place.path.open("rb") as rows:
         rows.seek(place.offset)
         row = json.loads(rows.readline().removeprefix(b"\xef\xbb\xbf"))
     part = list(_parts_in(row))[place.index]
-    file = file_of(part["image_url"]["url"])
-    if hashlib.sha256(file).hexdigest() != picture.sha256:
+    url = part["image_url"]["url"]
+    if hashlib.sha256(file_of(url)).hexdigest() != picture.sha256:
         raise JobError("dataset_invalid", "The dataset's file has changed while it was read.")
-    return file
+    return url
+
+
+def files_in(row: object) -> list[bytes]:
+    """The files of a row's pictures, in their order. Raises PictureError."""
+    return [file_of(part["image_url"]["url"]) for part in _parts_in(row)]
 
 
 def _parts_in(value: object) -> Iterator[dict]:

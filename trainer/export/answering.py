@@ -1,36 +1,54 @@
 """Greedy answers and log-probabilities of given answers, without sampling or penalties."""
 
+import numpy as np
 import torch
 
+from trainer.data.dataset import Sequence
+from trainer.data.packing import pack
+from trainer.model.vision import inputs_of
 from trainer.runtime.errors import JobError
 
 MAX_TOKENS = 64
 
 
 @torch.inference_mode()
-def greedy(model, prompt: list[int], end_tokens: list[int], max_tokens: int = MAX_TOKENS) -> list[int]:
-    """The answer's tokens, including the end token."""
+def greedy(model, prompt: list[int] | Sequence, end_tokens: list[int], max_tokens: int = MAX_TOKENS) -> list[int]:
+    """The answer's tokens, including the end token. `prompt`: a sequence where the model sees pictures."""
     answer: list[int] = []
-    input_tokens, cache = prompt, None
+    inputs, cache = _inputs(model, prompt), None
     while len(answer) < max_tokens:
-        output = model(input_ids=torch.tensor([input_tokens]), past_key_values=cache, use_cache=True, logits_to_keep=1)
+        output = model(**inputs, past_key_values=cache, use_cache=True, logits_to_keep=1)
         cache = output.past_key_values
         token = int(output.logits[0, -1].argmax())
         answer.append(token)
         if token in end_tokens:
             break
-        input_tokens = [token]
+        positions = inputs.get("position_ids")
+        inputs = {"input_ids": torch.tensor([[token]])}
+        if positions is not None:
+            inputs["position_ids"] = torch.full((*positions.shape[:-1], 1), int(positions.max()) + 1)
     return answer
 
 
+def _inputs(model, tokens: list[int] | Sequence) -> dict[str, torch.Tensor]:
+    if isinstance(tokens, list):
+        return {"input_ids": torch.tensor([tokens])}
+    packed = pack([tokens])
+    return {**inputs_of(model, packed), "position_ids": packed.positions}
+
+
+def followed_by(prompt: list[int] | Sequence, answer: list[int]) -> Sequence:
+    """The prompt with an answer, whose tokens are those to score."""
+    if isinstance(prompt, list):
+        prompt = Sequence(np.array(prompt, dtype=np.int32), np.zeros(len(prompt), dtype=bool))
+    return prompt.followed_by(Sequence(np.array(answer, dtype=np.int32), np.ones(len(answer), dtype=bool)))
+
+
 @torch.inference_mode()
-def log_probabilities(model, prompt: list[int], answer: list[int]) -> list[float]:
+def log_probabilities(model, prompt: list[int] | Sequence, answer: list[int]) -> list[float]:
     """The natural log-probability of each answer token after the prompt and the tokens before it."""
-    logits = (
-        model(input_ids=torch.tensor([prompt + answer[:-1]]), use_cache=False, logits_to_keep=len(answer))
-        .logits[0]
-        .float()
-    )
+    tokens = prompt + answer[:-1] if isinstance(prompt, list) else followed_by(prompt, answer[:-1])
+    logits = model(**_inputs(model, tokens), use_cache=False, logits_to_keep=len(answer)).logits[0].float()
     chosen = logits.log_softmax(-1).gather(1, torch.tensor(answer)[:, None])[:, 0]
     return rounded(chosen)
 

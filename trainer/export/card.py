@@ -32,7 +32,7 @@ def front_matter(spec: Export, license_file: bool) -> str:
     import yaml
 
     library = "transformers.js" if spec.format == "onnx" else "peft" if spec.adapter_alone else "transformers"
-    values: dict = {"library_name": library, "pipeline_tag": "text-generation"}
+    values: dict = {"library_name": library, "pipeline_tag": "image-text-to-text" if spec.sees else "text-generation"}
     if HUB_ID.match(spec.base.id):
         values |= {"base_model": spec.base.id, "base_model_relation": "adapter" if spec.adapter_alone else "finetune"}
     if spec.base.license:
@@ -101,6 +101,8 @@ const [{{ generated_text }}] = await generate([{{ role: 'user', content: 'Hello'
 console.log(generated_text.at(-1).content)
 ```
 """
+    if spec.sees:
+        return _loading_with_pictures(spec)
     if spec.adapter_alone:
         base = spec.base.id if HUB_ID.match(spec.base.id) else "FOLDER_OF_THE_BASE"
         load = f"""from peft import PeftModel
@@ -127,6 +129,32 @@ print(tokenizer.decode(answer[0][prompt["input_ids"].shape[1]:], skip_special_to
 ```
 
 With vLLM: `{serve}`
+"""
+
+
+def _loading_with_pictures(spec: Export) -> str:
+    base = spec.base.id if HUB_ID.match(spec.base.id) else "FOLDER_OF_THE_BASE"
+    load = (
+        f'PeftModel.from_pretrained(AutoModelForImageTextToText.from_pretrained("{base}"), folder)'
+        if spec.adapter_alone
+        else "AutoModelForImageTextToText.from_pretrained(folder)"
+    )
+    imported = "from peft import PeftModel\n" if spec.adapter_alone else ""
+    return f"""## How to use it
+
+```python
+{imported}from transformers import AutoModelForImageTextToText, AutoProcessor
+
+folder = "."  # where this file lies
+processor = AutoProcessor.from_pretrained(folder)
+model = {load}
+question = [{{"type": "image", "path": "picture.png"}}, {{"type": "text", "text": "What is it?"}}]
+messages = [{{"role": "user", "content": question}}]
+options = {{"add_generation_prompt": True, "tokenize": True, "return_dict": True, "return_tensors": "pt"}}
+prompt = processor.apply_chat_template(messages, **options)
+answer = model.generate(**prompt, max_new_tokens=200)
+print(processor.decode(answer[0][prompt["input_ids"].shape[1]:], skip_special_tokens=True))
+```
 """
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from trainer.data.loss_mask import prompt_ids
 from trainer.export.answering import greedy, log_probabilities
 from trainer.export.folder import end_tokens
+from trainer.export.seeing import comparable, eyes_of, load
 
 
 def runtime(base: Path | None) -> str:
@@ -20,12 +21,11 @@ def answers(folder: Path, base: Path | None, reference: dict, report) -> list[di
     """`base`: the base for an adapter alone; everything else comes from the folder. Raises JobError if results are not
     finite.
     """
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
 
-    options = {"local_files_only": True, "trust_remote_code": False}
-    tokenizer = AutoTokenizer.from_pretrained(folder, **options)
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     tokenizer.parse_control_tokens = reference.get("parse_control_tokens", True)
-    model = AutoModelForCausalLM.from_pretrained(base or folder, **options)
+    model = load(base or folder)
     ends = end_tokens(model.generation_config.eos_token_id)
     if base:
         from peft import PeftModel
@@ -33,14 +33,15 @@ def answers(folder: Path, base: Path | None, reference: dict, report) -> list[di
         model = PeftModel.from_pretrained(model, folder)
         ends = end_tokens(ends, tokenizer.eos_token_id)
     model.eval()
+    eyes = eyes_of(model, tokenizer, folder)
     rows = []
     for number, row in enumerate(reference["rows"]):
-        prompt = prompt_ids(tokenizer, row["messages"])
+        prompt = eyes.prompt(row["messages"]) if eyes else prompt_ids(tokenizer, row["messages"])
         answer = greedy(model, prompt, ends)
         rows.append(
             {
                 "messages": row["messages"],
-                "prompt_tokens": prompt,
+                "prompt_tokens": comparable(prompt) if eyes else prompt,
                 "answer_tokens": answer,
                 "answer": tokenizer.decode(answer, skip_special_tokens=True),
                 "log_probabilities": log_probabilities(model, prompt, row["answer_tokens"]),

@@ -21,7 +21,9 @@ TOKENIZER_FILES = (
     "spiece.model",
     "chat_template.jinja",
 )
-OTHER_FILES = ("generation_config.json", "preprocessor_config.json", "LICENSE", "LICENSE.txt", "LICENSE.md", "NOTICE")
+# What says how pictures are prepared.
+PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
+OTHER_FILES = ("generation_config.json", "LICENSE", "LICENSE.txt", "LICENSE.md", "NOTICE", *PROCESSOR_FILES)
 # Keys with a file's location.
 LOCAL_KEYS = (
     "_name_or_path",
@@ -154,7 +156,7 @@ def end_of_turn(tokenizer) -> int | None:
     return tokenizer.convert_tokens_to_ids(end) if end and not before.rstrip().endswith(end) else None
 
 
-def copy_other(source: Path, out: Path) -> None:
-    for name in OTHER_FILES:
+def copy_other(source: Path, out: Path, names: tuple[str, ...] = OTHER_FILES) -> None:
+    for name in names:
         if (source / name).exists() and not (out / name).exists():
             shutil.copyfile(source / name, out / name)

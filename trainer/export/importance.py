@@ -26,6 +26,8 @@ SAMPLE_POSITIONS = 256
 # Skips the head, as llama.cpp does: if it shares its weights with the embeddings, it has a second use.
 LAYER = re.compile(r"\.\d+\.")
 WRAPPED = re.compile(r"^base_model\.model\.|\.base_layer$|\.modules_to_save\.\w+$")
+# Of models that see: the converter knows the names of a language model by itself.
+LANGUAGE_PART = re.compile(r"^model\.(text_model|language_model)\.")
 
 
 def measure(spec: Export, model: torch.nn.Module, tokenizer, fallback: list[list[dict]], report) -> None:
@@ -91,8 +93,8 @@ def for_file(importance: Path, gguf_file: Path, out: Path) -> None:
 
 
 def _own_name(name: str) -> str:
-    """The checkpoint's name of a module that PEFT may have wrapped."""
-    return f"{WRAPPED.sub('', name)}.weight"
+    """The checkpoint's name of a module that PEFT may have wrapped, as in a language model by itself."""
+    return f"{LANGUAGE_PART.sub('model.', WRAPPED.sub('', name))}.weight"
 
 
 def _conversations(spec: Export, fallback: list[list[dict]]) -> Iterator[list[dict]]:

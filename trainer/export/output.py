@@ -8,6 +8,7 @@ from trainer.export import importance, onnx
 from trainer.export.adapter import read_adapter
 from trainer.export.card import write_card
 from trainer.export.folder import (
+    PROCESSOR_FILES,
     copy_other,
     read_json,
     without_local_keys,
@@ -127,4 +128,5 @@ def write_adapter_folder(spec: Export, out: Path) -> None:
         out,
         load_tokenizer(spec),
     )
+    copy_other(checkpoint_folder(spec), out, PROCESSOR_FILES)
     write_card(spec, out)

@@ -6,19 +6,20 @@ and its KV cache; log-probabilities come from the trainer's own forward pass.
 
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
+from trainer.data.content import text_of
 from trainer.data.dataset import Sequence
 from trainer.data.loss_mask import token_ids
 from trainer.data.packing import pack
 from trainer.export import importance
 from trainer.export.answer_file import read, write
-from trainer.export.answering import greedy, rounded
+from trainer.export.answering import followed_by, greedy, rounded
 from trainer.export.folder import end_of_turn, end_tokens
 from trainer.export.fp32_compute import compute_in_float32
 from trainer.export.reference_cache import cached_answers, has_importance, prompts_of, today
+from trainer.export.seeing import comparable, eyes_of, load
 from trainer.export.spec import Export
 from trainer.model import attention
 from trainer.run.evaluate import forward
@@ -43,8 +44,14 @@ def reference(spec: Export, report) -> dict:
 
 
 def with_answers(reference_answers: dict) -> list[list[dict]]:
-    """The conversations with the model's own answers."""
-    return [[*row["messages"], {"role": "assistant", "content": row["answer"]}] for row in reference_answers["rows"]]
+    """The conversations with the model's own answers, without their pictures."""
+    return [
+        [
+            *({**message, "content": text_of(message["content"])} for message in row["messages"]),
+            {"role": "assistant", "content": row["answer"]},
+        ]
+        for row in reference_answers["rows"]
+    ]
 
 
 def _answer_prompts(spec: Export, model: torch.nn.Module, tokenizer, report) -> dict:
@@ -55,18 +62,22 @@ def _answer_prompts(spec: Export, model: torch.nn.Module, tokenizer, report) -> 
     ends = end_tokens(
         generation.eos_token_id, model.config.eos_token_id, tokenizer.eos_token_id, end_of_turn(tokenizer)
     )
-    rows = []
+    eyes = eyes_of(model, tokenizer, checkpoint_folder(spec))
+    rows, read_prompts = [], []
     for number, messages in enumerate(prompts):
-        prompt = token_ids(messages, tokenizer, open_turn=True)
+        prompt = eyes.prompt(messages) if eyes else token_ids(messages, tokenizer, open_turn=True)
+        read_prompts.append(prompt)
         answer = greedy(model, prompt, ends)
-        rows.append({"messages": messages, "prompt_tokens": prompt, "answer_tokens": answer})
+        tokens = comparable(prompt) if eyes else prompt
+        rows.append({"messages": messages, "prompt_tokens": tokens, "answer_tokens": answer})
         rows[-1]["answer"] = tokenizer.decode(answer, skip_special_tokens=True)
         report((number + 1) / (len(prompts) + 1))
     base_model = model.get_base_model() if hasattr(model, "get_base_model") else model
     previous_attention = base_model.config._attn_implementation
-    base_model.set_attn_implementation(attention.NAME)
-    for row in rows:
-        row["log_probabilities"] = score(model, row["prompt_tokens"], row["answer_tokens"])
+    # The tower's attention is not causal.
+    base_model.set_attn_implementation({"": "sdpa", "text_config": attention.NAME} if eyes else attention.NAME)
+    for prompt, row in zip(read_prompts, rows, strict=True):
+        row["log_probabilities"] = score(model, prompt, row["answer_tokens"])
     base_model.set_attn_implementation(previous_attention)
     # A template with the date makes another prompt on another day.
     day = today() if "strftime_now" in tokenizer.chat_template else None
@@ -75,11 +86,9 @@ def _answer_prompts(spec: Export, model: torch.nn.Module, tokenizer, report) -> 
 
 
 @torch.inference_mode()
-def score(model, prompt: list[int], answer: list[int]) -> list[float]:
+def score(model, prompt: list[int] | Sequence, answer: list[int]) -> list[float]:
     """The log-probabilities of the answer's tokens, by the trainer's forward pass."""
-    trained = np.zeros(len(prompt) + len(answer), dtype=bool)
-    trained[len(prompt) :] = True
-    packed = pack([Sequence(np.array(prompt + answer, dtype=np.int32), trained)])
+    packed = pack([followed_by(prompt, answer)])
     logits = forward(model, packed)
     return rounded(-cross_entropy(logits, packed.next_ids, reduction="none"))
 
@@ -113,10 +122,7 @@ def load_tokenizer(spec: Export):
 
 
 def load_model(spec: Export) -> torch.nn.Module:
-    from transformers import AutoModelForCausalLM
-
-    options = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True}
-    model = AutoModelForCausalLM.from_pretrained(checkpoint_folder(spec), dtype="auto", **options)
+    model = load(checkpoint_folder(spec), "auto")
     if spec.model.kind == "adapter":
         from peft import PeftModel
 

@@ -60,6 +60,12 @@ class Export:
     card: dict = field(default_factory=dict)
 
     @property
+    def sees(self) -> bool:
+        """Whether the model reads pictures."""
+        folder = Path(self.model.folder if self.model.kind == "model" else self.base.path)
+        return "vision_config" in json.loads((folder / "config.json").read_text())
+
+    @property
     def adapter_alone(self) -> bool:
         return not self.merge and self.model.kind == "adapter"
 

@@ -87,7 +87,7 @@ class Features:
 
     def __init__(self, model: torch.nn.Module, sight: Sight, spec: ModelSpec, folder: Path, device: torch.device):
         self.base, self.sight, self.device = base_of(model), sight, device
-        self.processor = _image_processor(sight, Path(spec.base.path))
+        self.processor = image_processor(sight, Path(spec.base.path))
         # Full training keeps the tower in float32; a GPU computes it in bf16 then.
         self.mixed = device.type == "cuda" and self.base.dtype == torch.float32
         self.dtype = torch.bfloat16 if self.mixed else self.base.dtype
@@ -164,20 +164,8 @@ class Features:
             image = decode(read(picture))
         except PictureError as problem:
             raise JobError("dataset_invalid", f"A picture of the dataset cannot be read: {problem}.") from problem
-        if isinstance(self.sight, TiledSight):
-            inputs = self.processor([[image]], return_tensors="pt")
-        else:
-            inputs = self.processor([image], size=self.sight.limits, return_tensors="pt")
-        inputs = {name: value.to(self.device) for name, value in inputs.items() if isinstance(value, torch.Tensor)}
-        tower, projector = tower_of(self.base), projector_of(self.base)
-        modes = [(module, module.training) for module in (tower, projector)]
-        for module, _ in modes:
-            module.eval()
         with torch.autocast("cuda", torch.bfloat16) if self.mixed else nullcontext():
-            (made,) = self.base.model.get_image_features(**inputs, return_dict=True).pooler_output
-        for module, training in modes:
-            module.train(training)
-        return made
+            return encoded(self.base, self.sight, self.processor, image, self.device)
 
     def _reuse(self, index: dict) -> bool:
         """Takes over the vectors of an earlier attempt."""
@@ -196,7 +184,24 @@ class Features:
         return False
 
 
-def _image_processor(sight: Sight, folder: Path):
+@torch.no_grad()
+def encoded(base: torch.nn.Module, sight: Sight, processor, image, device: torch.device) -> torch.Tensor:
+    """The vectors that the base makes of a picture, [vectors, width]."""
+    if isinstance(sight, TiledSight):
+        inputs = processor([[image]], return_tensors="pt")
+    else:
+        inputs = processor([image], size=sight.limits, return_tensors="pt")
+    inputs = {name: value.to(device) for name, value in inputs.items() if isinstance(value, torch.Tensor)}
+    modes = [(module, module.training) for module in (tower_of(base), projector_of(base))]
+    for module, _ in modes:
+        module.eval()
+    (made,) = base.model.get_image_features(**inputs, return_dict=True).pooler_output
+    for module, training in modes:
+        module.train(training)
+    return made
+
+
+def image_processor(sight: Sight, folder: Path):
     """The family's image processor that needs no torchvision."""
     from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil

@@ -7,27 +7,39 @@ serve what was trained.
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from trainer.data.dataset import LONGEST_EXAMPLE, Example, Sequence
+from trainer.data.content import as_sent, pictures_of
+from trainer.data.dataset import Example, Sequence, shown_of
 from trainer.data.packing import pack
+from trainer.data.pictures import url_of
 from trainer.run.evaluate import forward
 from trainer.runtime.errors import JobError
 
 MOST_TARGETS = 64
+# In the tokens of a probe: a vector of a picture.
+VECTOR = -1
+# Most characters of an example's pictures: four are sent to the engine at once.
+MOST_PICTURE_CHARACTERS = 4_000_000
 
 
 def shortened(example: Example) -> Sequence:
     """The example cut after its first learned tokens; later tokens do not affect their scores."""
-    targets = np.nonzero(example.sequence.trained[:LONGEST_EXAMPLE])[0][:MOST_TARGETS]
+    targets = np.nonzero(shown_of(example.sequence).trained)[0][:MOST_TARGETS]
     end = int(targets[-1]) + 1
     trained = np.zeros(end, dtype=bool)
     trained[targets] = True
-    return Sequence(example.sequence.ids[:end], trained)
+    return replace(example.sequence.part(0, end), trained=trained)
+
+
+def is_sendable(example: Example) -> bool:
+    """Whether its pictures are small enough to be sent to the engine."""
+    return sum(len(url_of(picture)) for picture in pictures_of(example.prompt)) <= MOST_PICTURE_CHARACTERS
 
 
 @torch.no_grad()
@@ -51,14 +63,18 @@ def log_probabilities(model, examples: list[Example], device: torch.device) -> l
 
 
 def write(path: Path, examples: list[Example], tuned: list[list[float]], base: list[list[float]]) -> Path:
-    """Writes the probe's rows. `whole` rows end with the token that ends an answer."""
+    """Writes the probe's rows. `whole` rows end with the token that ends an answer.
+
+    Contents with pictures are parts as in OpenAI's API, with data URLs; `tokens` have -1 for each vector of a picture.
+    """
     rows = []
     for example, after, before in zip(examples, tuned, base, strict=True):
         sequence = shortened(example)
-        prompt = [{"role": message["role"], "content": message["content"]} for message in example.prompt]
+        prompt = [{"role": message["role"], "content": as_sent(message["content"])} for message in example.prompt]
         targets = np.nonzero(sequence.trained)[0].tolist()
         whole = sequence.targets == example.sequence.targets
-        tokens = sequence.ids.tolist()
+        ids = sequence.ids if sequence.vectors is None else np.where(sequence.vectors >= 0, VECTOR, sequence.ids)
+        tokens = ids.tolist()
         rows.append(
             {"prompt": prompt, "tokens": tokens, "targets": targets, "whole": whole, "tuned": after, "origin": before}
         )

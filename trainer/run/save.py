@@ -50,10 +50,10 @@ def save_result(loop: Loop, tokenizer, folder: Path) -> dict:
 
 
 def _examples(loop: Loop, tokenizer) -> list[Example]:
-    """From the held-out rows if there are any; general questions if all rows have pictures, which the engine does not
-    score.
+    """From the held-out rows if there are any; general questions if the pictures of all rows are too large for a
+    check.
     """
-    found = (loop.validation.rows or loop.data).examples
+    found = [example for example in (loop.validation.rows or loop.data).examples if probe.is_sendable(example)]
     if found or not loop.features:
         return found
     return general_examples(tokenizer, loop.model.config.get_text_config().max_position_embeddings)
@@ -79,7 +79,10 @@ def _base_log_probabilities(loop: Loop, examples: list[Example]) -> list[list[fl
         zero_adapter(loop.model)
         return probe.log_probabilities(loop.model, examples, loop.device)
     loop.optimizer.state.clear()
-    return probe.log_probabilities(load_model(loop.spec, loop.device, torch.float32), examples, loop.device)
+    origin = load_model(loop.spec, loop.device, torch.float32)
+    # Training leaves the part that sees as it is.
+    origin.features = loop.features
+    return probe.log_probabilities(origin, examples, loop.device)
 
 
 def write_rows(loop: Loop, path: Path) -> Path:

@@ -3,7 +3,7 @@ import path from 'node:path'
 import { isoTime } from '../../../lib/utc-day.ts'
 import type { Datasets } from '../../datasets/index.ts'
 import type { Db } from '../../db/open.ts'
-import type { Hub } from '../../hub/index.ts'
+import type { Hub, Projector } from '../../hub/index.ts'
 import type { Artifacts } from '../../storage/objects/index.ts'
 import { modelFiles, modelKey, probeFile } from '../artifacts.ts'
 import { readResolvedConfig } from '../defaults.ts'
@@ -31,6 +31,7 @@ export interface ExportSource {
     base_model_id: string
     path: string
     gguf: string
+    projector: Projector | null
     parameters: number
     context_length: number
     license: string | null
@@ -60,7 +61,7 @@ export function createExportSource({ db, hub, datasets, artifacts }: Options) {
     const { name, kind, method, base_model_id, size_bytes } = model
     const startingModel = await resolveStartingModel(db, hub, artifacts, account_id, id)
     // For whole weights `startingModel.base` is the model itself; configuration and name come from the hub base.
-    const { hf, gguf, parameters, context_length } =
+    const { hf, gguf, projector, parameters, context_length } =
       kind === 'model' ? hub.trainable(base_model_id) : startingModel.base
     const folder = artifacts.pathOf(modelKey(id))
     const license = hub.get(base_model_id).license
@@ -78,6 +79,7 @@ export function createExportSource({ db, hub, datasets, artifacts }: Options) {
         base_model_id,
         path: hf,
         gguf,
+        projector,
         parameters,
         context_length,
         license: license === 'unknown' ? null : license,

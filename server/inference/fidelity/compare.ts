@@ -2,12 +2,15 @@
 // use tuned minus origin, because they hold the same base in different precisions.
 import { readFile } from 'node:fs/promises'
 import { z } from 'zod'
+import { ContentPart } from '../../../contract/chat.ts'
 import type { Comparison } from '../../../contract/models.ts'
 
 export const Probe = z.object({
   rows: z.array(
     z.object({
-      prompt: z.array(z.object({ role: z.string(), content: z.string() })),
+      /** Contents with pictures are parts, as in chats. */
+      prompt: z.array(z.object({ role: z.string(), content: z.union([z.string(), z.array(ContentPart)]) })),
+      /** -1: a vector of a picture. */
       tokens: z.array(z.int()),
       targets: z.array(z.int()),
       /** Whether the last token ends the answer. */

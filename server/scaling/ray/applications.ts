@@ -10,7 +10,7 @@ import { vllmApplication, vllmName } from '../../ray/vllm-application.ts'
 import type { Secrets } from '../../storage/secrets.ts'
 import type { ScaledDeployment } from '../scaled-deployment.ts'
 import { gpuOf } from './instance-types.ts'
-import type { TargetFiles } from './target-files.ts'
+import type { TargetFile, TargetFiles } from './target-files.ts'
 
 /** Hex digits of a hash in the header x-weights. */
 const shownDigits = 16
@@ -53,29 +53,34 @@ export function createApplications(options: Options): Applications {
   const prefix = `${ownPrefix}${installation}-`
   const prefixOf = (deployment_id: string) => `${prefix}${deployment_id.replaceAll('_', '-')}-`
 
-  /** `weights`: base and adapter with their hashes. `what`: all that needs another application where it differs. */
-  function locate(deployment_id: string, weights: { id: string; sha256: string }[], what: unknown): ServedAt {
+  /**
+   * `weights`: base and adapter with their hashes. `what`: all that needs another application where it differs.
+   * `projector`: the hash of that which the base is loaded with.
+   */
+  function locate(
+    deployment_id: string,
+    weights: { id: string; sha256: string }[],
+    what: unknown,
+    projector?: string,
+  ): ServedAt {
     const hash = createHash('sha256').update(JSON.stringify(what))
     const name = `${prefixOf(deployment_id)}${hash.digest('hex').slice(0, 12)}`
     const [base, adapter] = weights.map(({ id, sha256 }) => `${headerText(id)} sha256:${sha256.slice(0, shownDigits)}`)
+    const sight = projector === undefined ? '' : `; projector=sha256:${projector.slice(0, shownDigits)}`
     const route = {
       path: routeOf(name.slice(ownPrefix.length)),
       token: secrets.derive(`requests to ${name}`),
-      weights: `base=${base}${adapter ? `; adapter=${adapter}` : ''}`,
+      weights: `base=${base}${sight}${adapter ? `; adapter=${adapter}` : ''}`,
     }
     return { name, route: { ...route, server: 'engine' } }
   }
 
   async function locateEngine(deployment_id: string, target: Target) {
     const served = await files.forEngine(target)
-    return {
-      served,
-      at: locate(
-        deployment_id,
-        served,
-        served.map(({ id, sha256 }) => [id, sha256]),
-      ),
-    }
+    const { base, projector, adapter } = served
+    const weights = adapter ? [base, adapter] : [base]
+    const what = [...weights, ...(projector ? [projector] : [])].map(({ id, sha256 }) => [id, sha256])
+    return { served, at: locate(deployment_id, weights, what, projector?.sha256) }
   }
 
   async function locateVllm(deployment_id: string, target: Target, gpu: string) {
@@ -132,15 +137,19 @@ export function createApplications(options: Options): Applications {
         return { ...at, application }
       }
       const { at, served } = await locateEngine(deployment_id, target)
-      const [base, adapter] = served.map(
-        ({ id, sha256 }): ServedFile => ({ name: id, url: `${service.url}/files/${sha256}`, sha256 }),
-      )
+      const fetched = ({ id, sha256 }: TargetFile): ServedFile => ({
+        name: id,
+        url: `${service.url}/files/${sha256}`,
+        sha256,
+      })
+      const { base, projector, adapter } = served
       const application = engineApplication({
         ...common,
         id: at.name.slice(ownPrefix.length),
         working_dir: await engineCode(),
-        base: base!,
-        adapters: adapter ? [adapter] : [],
+        base: fetched(base),
+        ...(projector && { projector: fetched(projector) }),
+        adapters: adapter ? [fetched(adapter)] : [],
         cores,
         node,
         token: at.route.token,

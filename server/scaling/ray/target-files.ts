@@ -5,6 +5,7 @@ import path from 'node:path'
 import { z } from 'zod'
 import { ApiError } from '../../../contract/errors.ts'
 import { modelFiles, type TunedModels } from '../../fine-tuning/index.ts'
+import { servesPictures } from '../../hub/index.ts'
 import type { Target } from '../../inference/index.ts'
 import type { VllmFile } from '../../ray/vllm-application.ts'
 import { createFileHashes } from '../../storage/durable-files.ts'
@@ -25,9 +26,16 @@ export interface VllmFiles {
   lora_rank: number | undefined
 }
 
+export interface EngineFiles {
+  base: TargetFile
+  /** With which the base reads pictures; undefined if it reads none, or if the engine has no library for them. */
+  projector: TargetFile | undefined
+  adapter: TargetFile | undefined
+}
+
 export interface TargetFiles {
-  /** Base, then adapter. Throws an ApiError if they are not with this service. */
-  forEngine(target: Target): Promise<TargetFile[]>
+  /** Throws an ApiError if they are not with this service. */
+  forEngine(target: Target): Promise<EngineFiles>
   /** Throws an ApiError if a folder is not with this service. */
   forVllm(target: Target): Promise<VllmFiles>
   /** The path of a file that a replica of the target may fetch. */
@@ -88,9 +96,13 @@ export function createTargetFiles({ models, artifacts, models_dir }: Needs): Tar
     return Math.max(r, ...Object.values(rank_pattern ?? {}))
   }
 
-  async function forEngine({ base, adapter }: Target): Promise<TargetFile[]> {
-    const files = [await fileOf(requireGguf(base))]
-    return adapter ? [...files, await fileOf(adapter)] : files
+  async function forEngine({ base, adapter }: Target): Promise<EngineFiles> {
+    const { id, projector } = base
+    return {
+      base: await fileOf(requireGguf(base)),
+      projector: projector && servesPictures() ? { id, ...projector } : undefined,
+      adapter: adapter && (await fileOf(adapter)),
+    }
   }
 
   async function forVllm({ base, adapter }: Target): Promise<VllmFiles> {
@@ -108,7 +120,7 @@ export function createTargetFiles({ models, artifacts, models_dir }: Needs): Tar
     forEngine,
     forVllm,
     async find(target, sha256) {
-      const ofEngine = (await forEngine(target)).find((each) => each.sha256 === sha256)
+      const ofEngine = Object.values(await forEngine(target)).find((each) => each?.sha256 === sha256)
       if (ofEngine) return ofEngine.path
       const ofVllm = await forVllm(target).catch(() => undefined)
       return ofVllm?.files.find((each) => each.sha256 === sha256)?.source

@@ -2,7 +2,7 @@
 // dimensions.
 import assert from 'node:assert/strict'
 import { execFileSync } from 'node:child_process'
-import { mkdtempSync, rmSync } from 'node:fs'
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
@@ -124,6 +124,35 @@ for (const { family, architecture, picture_tokens, foreign } of families)
       await answered(`What is ${placeholder}?`)
       const withPicture = await answered([image(red), text(`What is ${placeholder}?`)])
       assert.ok(withPicture.usage.prompt_tokens > picture_tokens)
+    })
+
+    test('the tokens of a conversation with pictures are scored as chat computes them', async () => {
+      const vectors = family === 'smolvlm' ? 20 : 48
+      const score = (picture: Buffer, tokens: number[]) =>
+        engine.ask('POST', '/internal/score', {
+          model: 'vision',
+          rows: [
+            {
+              prompt: [{ role: 'user', content: [image(picture), text('What is it?')] }],
+              tokens,
+              targets: [tokens.length - 1],
+            },
+          ],
+        })
+      const filled = (count: number) => [...Array.from({ length: count }, () => -1), 5, 6]
+      const { prompt } = (await score(red, filled(vectors))).json.rows[0]
+      assert.equal(prompt.filter((token: number) => token === -1).length, vectors)
+      const { content } = (await answered([image(red), text('What is it?')], { logprobs: true, top_logprobs: 20 }))
+        .choices[0].logprobs
+      const { vocab } = JSON.parse(readFileSync(join(tinyVision(family), 'hf/tokenizer.json'), 'utf8')).model
+      const known = content[0].top_logprobs.find(({ token }: { token: string }) => /^[a-zA-Z]+$/.test(token))
+      const scored = await score(red, [...prompt, vocab[known.token]])
+      assert.ok(Math.abs(scored.json.rows[0].logprobs[0] - known.logprob) < 1e-3)
+      const other = await score(blue, [...prompt, vocab[known.token]])
+      assert.ok(Math.abs(other.json.rows[0].logprobs[0] - known.logprob) > 1e-3)
+      const { status, json } = await score(red, filled(vectors - 1))
+      assert.equal(status, 400)
+      assert.match(json.error.message, new RegExp(`makes ${vectors} vectors`))
     })
 
     test('text streams go on beside pictures, and all answers are those that each gets alone', async () => {

@@ -1,0 +1,73 @@
+"""Prompts with pictures, for the reference answers of exports and their checks."""
+
+import copy
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from trainer.data.content import pictures_of
+from trainer.data.control_text import control_text
+from trainer.data.dataset import Sequence, with_pictures
+from trainer.data.loss_mask import rendering
+from trainer.data.pictures import decode, files_in, take_out
+from trainer.data.sight import is_vision, sight_of
+from trainer.model.vision import base_of, encoded, image_processor
+
+# In the tokens of prompts that are compared: a vector of a picture.
+VECTOR = -1
+
+
+def load(folder: Path, dtype: str | None = None) -> torch.nn.Module:
+    """The checkpoint in a folder, in the class of transformers that a user would take."""
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+
+    options = {"local_files_only": True, "trust_remote_code": False}
+    sees = is_vision(AutoConfig.from_pretrained(folder, **options))
+    kind = AutoModelForImageTextToText if sees else AutoModelForCausalLM
+    return kind.from_pretrained(folder, use_safetensors=True, **({"dtype": dtype} if dtype else {}), **options)
+
+
+def eyes_of(model: torch.nn.Module, tokenizer, folder: Path) -> "Eyes | None":
+    """Those of a model whose processor is in `folder`; None if it reads text alone. Gives the tokenizer its sight."""
+    tokenizer.sight = sight_of(base_of(model).config, folder, tokenizer)
+    return Eyes(model, tokenizer, folder) if tokenizer.sight else None
+
+
+class Eyes:
+    """Shows the pictures of prompts to a model. Its attribute `features`, from which `inputs_of` takes vectors."""
+
+    def __init__(self, model: torch.nn.Module, tokenizer, folder: Path) -> None:
+        self.base, self.tokenizer, self.sight = base_of(model), tokenizer, tokenizer.sight
+        self.processor = image_processor(self.sight, folder)
+        self.vectors: list[torch.Tensor] = []
+        model.features = self
+
+    def rows(self, vectors: torch.Tensor) -> torch.Tensor:
+        """The vectors with these numbers, int64 [n]: [n, width]."""
+        return torch.cat(self.vectors).index_select(0, vectors)
+
+    def prompt(self, messages: list[dict]) -> Sequence:
+        """A conversation with pictures as data URLs, up to the start of its answer. Raises
+        JobError("dataset_invalid").
+        """
+        messages = copy.deepcopy(messages)
+        files = files_in(messages)
+        take_out(messages, None)
+        pictures = pictures_of(messages)
+        ((ids, _, _),) = control_text(self.tokenizer).encode([rendering(messages, self.tokenizer, open_turn=True)])
+        text = Sequence(np.array(ids, dtype=np.int32), np.zeros(len(ids), dtype=bool))
+        known = set(self.sight.pictures)
+        shown = with_pictures(text, pictures, self.sight) if pictures else text
+        for picture, file in zip(pictures, files, strict=True):
+            if picture.sha256 not in known:
+                known.add(picture.sha256)
+                made = encoded(self.base, self.sight, self.processor, decode(file), torch.device("cpu"))
+                self.vectors.append(made.float())
+        return shown
+
+
+def comparable(prompt: Sequence) -> list[int]:
+    """Its tokens, -1 for each vector of a picture."""
+    ids = prompt.ids if prompt.vectors is None else np.where(prompt.vectors >= 0, VECTOR, prompt.ids)
+    return ids.tolist()
