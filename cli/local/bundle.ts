@@ -52,6 +52,12 @@ export async function bundle(model: string, args: BundleArgs): Promise<void> {
           `${exportRecord.id} is not a model in one GGUF file. ` +
             `'./tunery bundle ${exportRecord.model} -o FOLDER' makes one.`,
         )
+      if (exportRecord.files.some((file) => file.name.startsWith('mmproj-')))
+        throw new UsageError(
+          `'${exportRecord.model}' reads pictures, and a bundle has no library for them. './tunery export ` +
+            `${exportRecord.id} -o FOLDER' downloads it with its projector, for llama-server or this engine; ` +
+            "'./tunery bundle FILE.gguf -o FOLDER' makes a bundle that reads text only.",
+        )
       await writeBundle({ model: { name, file: exportedFile }, ...options })
     } finally {
       await rm(exportFolder, { recursive: true, force: true })

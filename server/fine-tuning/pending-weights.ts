@@ -204,7 +204,7 @@ export function createPendingWeights({
     async resolveStart(by, model_id, config) {
       const tuned = await store.findModel(db, by.account_id, model_id)
       const expected = hub.downloadable(model_id)
-      if (tuned || !expected || expected.kind === 'embedding' || !(await downloads.needsDownload(by, model_id))) {
+      if (tuned || !expected?.trainable || !(await downloads.needsDownload(by, model_id))) {
         try {
           const startingModel = await resolveStartingModel(db, hub, artifacts, by.account_id, model_id)
           return {

@@ -88,6 +88,8 @@ export interface Hub {
 
 export interface Downloadable {
   kind: BaseKind
+  /** Whether it can be trained, given the memory. */
+  trainable: boolean
   parameters: number
   context_length: number
   size_mb: number
@@ -209,7 +211,9 @@ export function createHub(
     const entry = entries.get(id)
     if (!entry) return undefined
     const { parameters, context_length, size_mb } = entry
-    return { kind: kinds[entry.category as Model['category']], parameters, context_length, size_mb }
+    const kind = kinds[entry.category as Model['category']]
+    const trainable = kind === 'vision' ? canTrain(entry.family) : kind === 'text'
+    return { kind, trainable, parameters, context_length, size_mb }
   }
 
   function howToGet(id: string): string {

@@ -1,11 +1,13 @@
 // Vision-language models through the service: added from a checkpoint, deployed, called with pictures, and refused
 // where a picture or the projector is not what it must be.
 import assert from 'node:assert/strict'
-import { appendFileSync, cpSync, mkdtempSync, rmSync } from 'node:fs'
+import { execFileSync } from 'node:child_process'
+import { appendFileSync, copyFileSync, cpSync, mkdtempSync, readFileSync, renameSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { after, before, describe, test } from 'node:test'
 import OpenAI from 'openai'
+import { full } from '../support/full.ts'
 import { dataUrl, disk, png } from '../support/pictures.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { endless, tiny, tinyModelsDir } from '../support/tiny.ts'
@@ -143,6 +145,73 @@ describe('a vision model of the service', { skip: noVision }, () => {
     )
     const long = ask([text('a'.repeat(9 * 1024 * 1024))])
     await assert.rejects(long, { status: 413, code: 'body_too_large' })
+  })
+
+  const trainsAndExports = async (tinyEye: string) => {
+    const folder = path.join(models, tinyEye)
+    const colours = { red: [255, 0, 0], blue: [0, 0, 255], green: [0, 160, 0], black: [0, 0, 0] } as const
+    const rows = Object.entries(colours).flatMap(([name, colour]) =>
+      [0, 1, 2, 3].map((shift) =>
+        JSON.stringify({
+          messages: [
+            { role: 'user', content: [image(dataUrl(disk(64 - shift, 64, colour))), text('Which color?')] },
+            { role: 'assistant', content: name },
+          ],
+        }),
+      ),
+    )
+    const dataset = (await app.upload(`${rows.join('\n')}\n`)).body
+    const { id } = await ok('POST', '/fine-tuning/jobs', {
+      model_id: tinyEye,
+      dataset_id: dataset.id,
+      config: {
+        lora_config: { r: 16 },
+        training_config: { epochs: 12, batch_size: 4, learning_rate: 0.02 },
+        evaluation_config: { validation_split: 0.25 },
+      },
+    })
+    const job = await app.untilEnded(id)
+    assert.equal(job.status, 'completed', JSON.stringify(job.error))
+    const model = await ok('GET', `/fine-tuning/models/${job.model}`)
+    assert.equal(model.comparison.agrees, true, JSON.stringify(model.comparison))
+    const probe = readFileSync(path.join(app.dataDir, 'models', job.model!, 'probe.json'), 'utf8')
+    assert.ok(JSON.parse(probe).rows.every(({ tokens }: { tokens: number[] }) => tokens.includes(-1)))
+    const [trained, base] = [job.model!, tinyEye]
+    const answer = (of: string) => ask([image(dataUrl(disk(62, 64, colours.red))), text('Which color?')], of)
+    assert.equal((await answer(trained)).usage!.prompt_tokens, (await answer(base)).usage!.prompt_tokens)
+
+    const gguf = await app.exported({ model: trained, format: 'gguf', quantization: 'F16' })
+    assert.equal(gguf.status, 'ready', JSON.stringify(gguf.error))
+    assert.equal(gguf.check!.agrees, true)
+    const [file, projector, modelfile] = gguf.files.map(({ name }) => name)
+    assert.match(`${file} ${projector} ${modelfile}`, /^\S+-F16\.gguf mmproj-\S+\.gguf Modelfile$/)
+    const recorded = JSON.parse(readFileSync(path.join(folder, 'model.json'), 'utf8'))
+    assert.equal(gguf.files[1]!.sha256, recorded.projector_sha256)
+    if (process.env.TEST_FULL) {
+      const whole = await app.exported({ model: trained, format: 'huggingface' })
+      assert.equal(whole.status, 'ready', JSON.stringify(whole.error))
+      const archive = path.join(app.dataDir, 'exports', whole.id, whole.files[0]!.name)
+      assert.match(execFileSync('tar', ['tf', archive], { encoding: 'utf8' }), /preprocessor_config\.json/)
+    }
+    const onnx = await app.api('POST', '/exports', { model: trained, format: 'onnx' })
+    assert.deepEqual([onnx.status, onnx.body.error.details.field], [400, 'format'])
+    assert.match(onnx.body.error.message, /reads pictures/)
+
+    const kept = path.join(folder, 'kept.gguf')
+    renameSync(path.join(folder, 'mmproj.gguf'), kept)
+    copyFileSync(kept, path.join(folder, 'mmproj.gguf'))
+    appendFileSync(path.join(folder, 'mmproj.gguf'), 'x')
+    const foreign = await app.exported({ model: trained, format: 'gguf', quantization: 'F16' })
+    renameSync(kept, path.join(folder, 'mmproj.gguf'))
+    assert.deepEqual([foreign.status, foreign.error!.code], ['failed', 'base_missing'])
+    assert.match(foreign.error!.message, /projector.*another one than in training/)
+  }
+  test('rows with pictures train a model that is checked by them and exported with its projector', () =>
+    trainsAndExports(tinyEye))
+  test('so do those of the other family', full, async () => {
+    const other = 'test/tiny-qwen'
+    cpSync(path.join(visionModelsDir('qwen2_5_vl'), tinyEye), path.join(models, other), { recursive: true })
+    await trainsAndExports(other)
   })
 
   test('a projector that was exchanged, also for one of the same shape, answers nothing', async () => {

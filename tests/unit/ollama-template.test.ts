@@ -92,7 +92,9 @@ test('the end token becomes a stop parameter, and cannot inject a line of its ow
   const linesFor = async (eos_token: string) => {
     writeFileSync(path.join(folder, 'tokenizer_config.json'), JSON.stringify({ eos_token }))
     const model = { folder, base: { id: 'a/b', path: folder, context_length: 512 } } as ExportSource
-    return (await modelfile({ gguf: 'm.gguf', projector: undefined }, { merge: 1 } as ExportRow, model)).split('\n').slice(2)
+    return (await modelfile({ gguf: 'm.gguf', projector: undefined }, { merge: 1 } as ExportRow, model))
+      .split('\n')
+      .slice(2)
   }
   assert.deepEqual(await linesFor('<｜end▁of▁sentence｜>'), [
     'PARAMETER stop "<｜end▁of▁sentence｜>"',
