@@ -27,6 +27,9 @@ const formatOf = (subtype: string) => (subtype === 'jpg' ? 'jpeg' : subtype)
 export const dataUrlOf = (format: PictureFormat, file: Uint8Array) =>
   `data:image/${format};base64,${Buffer.from(file.buffer, file.byteOffset, file.length).toString('base64')}`
 
+/** The format that a data URL names: jpeg, png, webp or gif. */
+export const formatOfUrl = (url: string): string => formatOf(dataUrlHead.exec(url)?.[1] ?? '')
+
 /** The bytes of a well-formed data URL. */
 const fileOf = (url: string) => Buffer.from(url.slice(url.indexOf(',') + 1), 'base64')
 
@@ -81,17 +84,24 @@ export const withoutPictures = (row: object): string =>
 export interface PictureCheck {
   /** The first of a row's pictures that cannot be decoded. */
   problemOf(pictures: PlacedPicture[]): Promise<Problem | undefined>
+  /** A picture without metadata, upright, as a data URL. Throws PictureError. */
+  normalized(file: Buffer): Promise<string>
+  /** Ends the child process. */
+  close(): void
 }
 
 export function createPictureCheck(): PictureCheck {
   const decoder = createPictureDecoder()
-  /** Hashes of pictures that were decoded: 32 characters of one byte each. */
   const good = new Set<string>()
+  /** Those that are normal as they are. */
+  const normal = new Set<string>()
+  /** The last ones that had to be changed, by the hash of the original: tables often repeat a picture row after row. */
+  const changed = new Map<string, string>()
   return {
     async problemOf(pictures) {
       for (const { at, url } of pictures) {
         const file = fileOf(url)
-        const digest = hash('sha256', file, 'latin1' as 'hex')
+        const digest = digestOf(file)
         if (good.has(digest)) continue
         try {
           await decoder.check(file)
@@ -102,5 +112,26 @@ export function createPictureCheck(): PictureCheck {
       }
       return undefined
     },
+    async normalized(file) {
+      const { format } = readHeader(file)
+      const digest = digestOf(file)
+      const known = normal.has(digest) ? dataUrlOf(format, file) : changed.get(digest)
+      if (known) return known
+      const picture = await decoder.normalize(file)
+      const kept = Buffer.from(picture.file)
+      good.add(digestOf(kept))
+      const url = dataUrlOf(picture.format, kept)
+      if (picture.same) normal.add(digest)
+      else changed.set(digest, url)
+      if (changed.size > changedMax) changed.delete(changed.keys().next().value!)
+      return url
+    },
+    close: decoder.close,
   }
 }
+
+/** 10 pictures of 10 MB at most, as base64. */
+const changedMax = 10
+
+/** 32 characters of one byte each. */
+const digestOf = (file: Buffer) => hash('sha256', file, 'latin1' as 'hex')

@@ -138,7 +138,8 @@ const kindDiffers = (own: Objective[], others: Objective[]): Problem => [
  * Streaming check of a JSONL file: feed chunks in order with `add`, one after the other, then get the result from `end`.
  * A byte order mark, CRLF and blank lines are allowed.
  */
-export function createRowChecker(pictureCheck = createPictureCheck()) {
+export function createRowChecker() {
+  const pictureCheck = createPictureCheck()
   const { check, addInvalid: wrong, addValid: good, ready, end } = createCheck()
   let line = 0
   let rest: Buffer[] = []
@@ -201,6 +202,7 @@ export function createRowChecker(pictureCheck = createPictureCheck()) {
     ready,
     async end(): Promise<Check> {
       if (restBytes > 0 || overlong) await finishLine(Buffer.alloc(0))
+      pictureCheck.close()
       return end()
     },
   }

@@ -1,4 +1,5 @@
 import type { Problem } from '../row-message.ts'
+import { pictureColumns, placePictures } from './picture-columns.ts'
 
 /** The columns of the supported layouts; others are ignored. */
 export const knownColumns = [
@@ -10,27 +11,43 @@ export const knownColumns = [
   'instruction',
   'input',
   'output',
+  'question',
+  'answer',
   'chosen',
   'rejected',
   'label',
+  ...pictureColumns,
 ]
 
 export type ToRow = (record: Record<string, unknown>) => Record<string, unknown> | Problem
 
-/** The conversion from a table row with these columns to a conversation; undefined for an unsupported layout. */
+/**
+ * The conversion from a table row with these columns to a conversation; undefined for an unsupported layout. Pictures are
+ * placed in its messages, and not yet embedded (`embedPictures`).
+ */
 export function rowMaker(columns: string[]): ToRow | undefined {
+  const toRow = layoutOf(columns)
+  if (!toRow || !columns.some((name) => pictureColumns.includes(name))) return toRow
+  return (record) => {
+    const row = toRow(record)
+    return Array.isArray(row) ? row : placePictures(row, record)
+  }
+}
+
+function layoutOf(columns: string[]): ToRow | undefined {
   const has = (name: string) => columns.includes(name)
   if (has('chosen') && has('rejected')) return pairColumns
   if (has('label') && has('prompt') && has('completion')) return ratedColumns
   if (has('messages')) return messagesColumn
   if (has('prompt') && has('completion')) return promptColumns
   if (has('instruction') && has('output')) return instructionColumns
+  if (has('question') && has('answer')) return questionColumns
   return undefined
 }
 
 export const columnsNeeded =
   "a column 'messages', or 'prompt' and 'completion' (and 'system'), or 'instruction' and 'output' (and 'input'), " +
-  "or 'prompt', 'chosen' and 'rejected', or 'prompt', 'completion' and 'label'"
+  "or 'question' and 'answer', or 'prompt', 'chosen' and 'rejected', or 'prompt', 'completion' and 'label'"
 
 /** Both columns may have values or their JSON. */
 function messagesColumn(record: Record<string, unknown>): ReturnType<ToRow> {
@@ -96,7 +113,7 @@ function parsed(value: unknown): unknown {
 // In a list of structs each one has all fields; missing ones are null.
 function withoutNulls(value: unknown): unknown {
   if (Array.isArray(value)) return value.map(withoutNulls)
-  if (typeof value !== 'object' || value === null) return toNumber(value)
+  if (typeof value !== 'object' || value === null || ArrayBuffer.isView(value)) return toNumber(value)
   return Object.fromEntries(
     Object.entries(value).flatMap(([name, part]) =>
       part === null || part === undefined ? [] : [[name, withoutNulls(part)]],
@@ -109,6 +126,10 @@ const toNumber = (value: unknown) => (typeof value === 'bigint' ? Number(value) 
 
 function promptColumns({ system, prompt, completion }: Record<string, unknown>) {
   return conversation(text(system), text(prompt), text(completion), 'completion')
+}
+
+function questionColumns({ system, question, answer }: Record<string, unknown>) {
+  return conversation(text(system), text(question), text(answer), 'answer')
 }
 
 function instructionColumns({ system, instruction, input, output }: Record<string, unknown>) {

@@ -2,6 +2,7 @@ import { createReadStream } from 'node:fs'
 import { CsvError, parse } from 'csv-parse'
 import { maxLineBytes } from '../rows.ts'
 import { columnsNeeded, type ReadRow, rowMaker, Unreadable } from './columns.ts'
+import { pictureColumns } from './picture-columns.ts'
 
 /** Reads a CSV file (RFC 4180) with a header. A byte order mark and CRLF are allowed. */
 export async function* readCsv(file: string): AsyncGenerator<ReadRow> {
@@ -36,6 +37,13 @@ export async function* readCsv(file: string): AsyncGenerator<ReadRow> {
           throw new Unreadable(
             'file_not_utf8',
             'The file has NUL bytes in its first line: it is UTF-16, or no text. Save it as UTF-8 and upload it again.',
+          )
+        const pictures = header.find((name) => pictureColumns.includes(name))
+        if (pictures)
+          throw new Unreadable(
+            'file_not_readable',
+            `The CSV file has a column '${pictures}', and CSV cannot hold pictures. Upload rows with pictures as JSON ` +
+              'lines, parquet, or a zip of a saved dataset folder; or leave the column out, to train on the text alone.',
           )
         makeRow = rowMaker(header)
         if (!makeRow)

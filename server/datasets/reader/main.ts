@@ -8,6 +8,7 @@ import { dieWithParent } from '../../../lib/child-process.ts'
 import { createPictureCheck } from '../row-pictures.ts'
 import { type Check, createCheck, createRowChecker, lengthProblem, picturesOf, rowProblem } from '../rows.ts'
 import { errorDetail, type ReadRow, Unreadable } from './columns.ts'
+import { embedPictures, hasPlacedPictures } from './picture-columns.ts'
 
 const outOfMemory = /Array buffer allocation failed|Invalid array length/
 
@@ -104,7 +105,9 @@ async function convert(
   const sha256 = createHash('sha256')
   let bytes = 0
   for await (const each of rows) {
-    const made = 'problem' in each ? each.problem : each.row
+    const placed = 'problem' in each ? each.problem : each.row
+    const made =
+      Array.isArray(placed) || !hasPlacedPictures(placed) ? placed : await embedPictures(placed, pictureCheck)
     const problem = Array.isArray(made) ? made : rowProblem(made)
     if (problem) {
       wrong(each.line, problem)
@@ -132,6 +135,7 @@ async function convert(
     }
     if (check.rows > max_rows) throw tooManyRows(max_rows)
   }
+  pictureCheck.close()
   if (check.rows === 0) throw new Unreadable('file_empty', 'The file has no rows.')
   out.end()
   await finished(out)

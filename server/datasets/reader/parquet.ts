@@ -2,6 +2,7 @@ import { open } from 'node:fs/promises'
 import { type FileMetaData, parquetMetadataAsync, parquetReadObjects, parquetSchema } from 'hyparquet'
 import { compressors } from 'hyparquet-compressors'
 import { columnsNeeded, errorDetail, knownColumns, type ReadRow, rowMaker, Unreadable } from './columns.ts'
+import { pictureColumns } from './picture-columns.ts'
 
 /** The most uncompressed bytes of a row group, which is read whole. */
 const maxGroupBytes = 512 * 1024 * 1024
@@ -20,6 +21,7 @@ export async function* readParquet(path: string, max_rows: number, max_bytes: nu
       )
     requireWithinLimits(metadata, max_rows, max_bytes)
     const wanted = columns.filter((name) => knownColumns.includes(name))
+    const hasPictures = wanted.some((name) => pictureColumns.includes(name))
     let line = 0
     for (const group of metadata.row_groups) {
       const rows = Number(group.num_rows)
@@ -30,16 +32,31 @@ export async function* readParquet(path: string, max_rows: number, max_bytes: nu
         rowStart: line,
         rowEnd: line + rows,
         compressors,
+        // Bytes that no type marks as text are text all the same, unless some are pictures.
+        utf8: !hasPictures,
       }).catch((error) => {
         throw new Unreadable('file_not_readable', `The parquet file is damaged${errorDetail(error)}.`)
       })
       if (objects.length !== rows)
         throw new Unreadable('file_not_readable', 'The parquet file is damaged: it has fewer rows than it says.')
-      for (const object of objects) yield { line: ++line, row: makeRow(object) }
+      for (const object of objects) yield { line: ++line, row: makeRow(hasPictures ? withTexts(object) : object) }
     }
   } finally {
     await file.close()
   }
+}
+
+/** The record with text for bytes, except in the columns of pictures. */
+const withTexts = (record: Record<string, unknown>) =>
+  Object.fromEntries(
+    Object.entries(record).map(([name, value]) => [name, pictureColumns.includes(name) ? value : toText(value)]),
+  )
+
+function toText(value: unknown): unknown {
+  if (value instanceof Uint8Array) return new TextDecoder().decode(value)
+  if (Array.isArray(value)) return value.map(toText)
+  if (typeof value !== 'object' || value === null) return value
+  return Object.fromEntries(Object.entries(value).map(([name, part]) => [name, toText(part)]))
 }
 
 const magicBytes = 4
