@@ -184,7 +184,10 @@ export const validateDataset = route({
 export const DatasetRow = z.object({
   row: z.int().describe('Its number among the rows, counted from 1.'),
   line: z.int().describe('Its line in the uploaded file; of formats without lines the number of the row.'),
-  messages: z.array(z.unknown()).nullable().describe('Of a pair, with the chosen answer.'),
+  messages: z
+    .array(z.unknown())
+    .nullable()
+    .describe('Of a pair, with the chosen answer. Pictures are parts with data URLs.'),
   rejected: z.unknown().optional().describe('Of a pair: the rejected answer.'),
 })
 export type DatasetRow = z.input<typeof DatasetRow>
@@ -194,7 +197,7 @@ export const listDatasetRows = route({
   path: '/datasets/{dataset_id}/rows',
   scope: 'datasets:read',
   tag: 'Datasets',
-  summary: 'The rows of a dataset as conversations, in their order',
+  summary: 'The rows of a dataset as conversations, in their order; a page of rows with pictures may have fewer',
   params: IdParams,
   query: RowsQuery,
   responses: { 200: page(DatasetRow) },
@@ -204,6 +207,16 @@ export const Preview = z.object({
   model_id: z.string(),
   row: z.int(),
   messages: z.array(z.unknown()),
+  pictures: z
+    .array(
+      z.object({
+        width: z.int().describe('In pixels, as the picture is looked at.'),
+        height: z.int(),
+        format: z.string().describe('jpeg, png, webp or gif.'),
+        tokens: z.int().describe('How many it is for this base.'),
+      }),
+    )
+    .describe('The pictures of `messages`, in their order.'),
   sequences: z
     .array(
       z.object({

@@ -36,6 +36,9 @@ export function bounded(value: unknown): unknown {
 
 function cutTexts(value: unknown, characters: number): unknown {
   if (typeof value === 'string') {
+    // Nobody reads a picture as base64.
+    const [, format] = /^data:image\/([\w.+-]+);base64,/.exec(value) ?? []
+    if (format) return `[picture, ${format}, ${Math.ceil((value.length * 3) / 4000)} kB]`
     if (value.length <= characters) return value
     // Not through the middle of a character.
     const kept = value.slice(0, characters).replace(/[\ud800-\udbff]$/, '')

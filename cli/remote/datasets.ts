@@ -186,7 +186,26 @@ async function preview(id: string, options: PreviewOptions): Promise<void> {
   show(options, shown, () => describePreview(shown))
 }
 
-function describePreview({ model_id, row, sequences }: Preview): string {
+/** Tokens that repeat more often are counted: those of a picture are hundreds of the same. */
+const repeated_max = 4
+
+/** The texts of tokens, learned or not, as they are shown. */
+function textOf(tokens: Preview['sequences'][number]['tokens']): string {
+  const shown: string[] = []
+  for (let from = 0; from < tokens.length; ) {
+    const { id, text } = tokens[from]!
+    let to = from
+    while (tokens[to]?.id === id) to++
+    shown.push(to - from > repeated_max ? `${text}×${to - from}` : text.repeat(to - from))
+    from = to
+  }
+  return shown.join('')
+}
+
+const describePicture = ({ width, height, format, tokens }: Preview['pictures'][number]) =>
+  `[picture ${width}×${height} ${format.toUpperCase()}], ${number(tokens)} tokens`
+
+function describePreview({ model_id, row, pictures, sequences }: Preview): string {
   const all = sequences.flatMap(({ tokens }) => tokens)
   const learned = all.filter(({ trained }) => trained).length
   // Where there are no colours, brackets mark what is learned.
@@ -195,15 +214,18 @@ function describePreview({ model_id, row, sequences }: Preview): string {
     return styled === text ? `[${text}]` : styled
   }
   const lines = sequences.flatMap(({ tokens, cut_tokens }) => {
-    const runsOf: { trained: boolean; text: string }[] = []
-    for (const { trained, text } of tokens) {
+    const runsOf: { trained: boolean; tokens: typeof tokens }[] = []
+    for (const token of tokens) {
       const last = runsOf.at(-1)
-      if (last?.trained === trained) last.text += text
-      else runsOf.push({ trained, text })
+      if (last?.trained === token.trained) last.tokens.push(token)
+      else runsOf.push({ trained: token.trained, tokens: [token] })
     }
     return [
       '',
-      runsOf.map(({ trained, text }) => (trained ? marked(clean(text)) : clean(text))).join(''),
+      runsOf
+        .map((run) => ({ trained: run.trained, text: clean(textOf(run.tokens)) }))
+        .map(({ trained, text }) => (trained ? marked(text) : text))
+        .join(''),
       ...(cut_tokens > 0 ? [paint('yellow', `${number(cut_tokens)} tokens are cut here.`)] : []),
     ]
   })
@@ -211,6 +233,7 @@ function describePreview({ model_id, row, sequences }: Preview): string {
   return [
     `Row ${row} as ${model_id} reads it: ${number(all.length)} tokens, ${number(learned)} of them learned${share}.`,
     ...(learned === 0 ? [paint('red', 'Nothing of this row is learned.')] : []),
+    ...pictures.map(describePicture),
     ...lines,
   ].join('\n')
 }

@@ -1927,7 +1927,7 @@ export interface DatasetRow {
    */
   line: number
   /**
-   * Of a pair, with the chosen answer.
+   * Of a pair, with the chosen answer. Pictures are parts with data URLs.
    */
   messages: unknown[] | null
   /**
@@ -1955,6 +1955,24 @@ export interface Preview {
   model_id: string
   row: number
   messages: unknown[]
+  /**
+   * The pictures of `messages`, in their order.
+   */
+  pictures: {
+    /**
+     * In pixels, as the picture is looked at.
+     */
+    width: number
+    height: number
+    /**
+     * jpeg, png, webp or gif.
+     */
+    format: string
+    /**
+     * How many it is for this base.
+     */
+    tokens: number
+  }[]
   /**
    * What the trainer sees: one sequence, or one a turn where the template renders earlier turns otherwise.
    */

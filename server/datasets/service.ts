@@ -25,11 +25,12 @@ import { formatOf, headBytes } from './format.ts'
 import { type ShownRow, shownRow } from './preference-rows.ts'
 import { queueKind } from './prepare.ts'
 import type { ReadResult } from './reader/main.ts'
-import type { Check } from './rows.ts'
+import { formatOfUrl } from './row-pictures.ts'
+import { type Check, picturesOf } from './rows.ts'
 import * as store from './store.ts'
 import { filesOf, objectiveOf, objectivesOf, rowsKey, toResponse } from './store.ts'
 import { withTokens } from './token-report.ts'
-import type { Tokens } from './tokens.ts'
+import type { PictureTokens, Preview as RowPreview, Tokens } from './tokens.ts'
 
 /** An uploaded file that nothing names yet: `register` makes a dataset of it, or its receiver moves it elsewhere. */
 export interface Received extends StoredFile {
@@ -89,8 +90,15 @@ export interface Datasets {
   ): Promise<{ path: string; sha256: string; rows: number }>
   /** The file with the rows of a dataset of any kind, how many these are, and its name. Throws what forTraining throws. */
   source(db: Db | Trx, account_id: string, id: string): Promise<{ path: string; total: number; name: string }>
-  /** Rows by number, from 1, with their lines in the uploaded file; undefined if the dataset's files are gone. */
-  rowsOf(id: string, rows: number[]): Promise<Map<number, { line: number } & ShownRow> | undefined>
+  /**
+   * Rows by number, from 1, with their lines in the uploaded file; undefined if the dataset's files are gone. Beyond
+   * `characters_max` of their JSON only the first is given.
+   */
+  rowsOf(
+    id: string,
+    rows: number[],
+    characters_max?: number,
+  ): Promise<Map<number, { line: number } & ShownRow> | undefined>
   /** The datasets as OpenAI's files, and the uploaded file of each. */
   asFiles: DatasetFiles
   /** Registers a check of another feature that may need datasets. */
@@ -120,6 +128,8 @@ interface Options {
   now?: () => number
 }
 
+/** The most JSON of a page of rows; a longer row is a page of its own. */
+const pageCharacters = 16e6
 /** How long an upload waits for its file to be read, and how long a request that needs the rows waits. */
 const uploadWait_ms = 12_000
 const rowsWait_ms = 60_000
@@ -268,7 +278,12 @@ export function createDatasets(options: Options): Datasets {
     }
   }
 
-  async function rowsOf(id: string, rows: number[]): Promise<Map<number, { line: number } & ShownRow> | undefined> {
+  async function rowsOf(
+    id: string,
+    rows: number[],
+    characters_max = Number.POSITIVE_INFINITY,
+  ): Promise<Map<number, { line: number } & ShownRow> | undefined> {
+    let characters = 0
     const wanted = new Set(rows)
     const found = new Map<number, { line: number } & ShownRow>()
     const converted = (await store.byId(db, id))?.format !== 'jsonl'
@@ -276,6 +291,8 @@ export function createDatasets(options: Options): Datasets {
       let number = 0
       for await (const { line, json } of readNumberedJsonl(await artifacts.ensureLocal(rowsKey(id)))) {
         if (wanted.has(++number)) {
+          characters += json.length
+          if (found.size > 0 && characters > characters_max) break
           const row = JSON.parse(json)
           found.set(number, { line: converted ? (row.source_line ?? line) : line, ...shownRow(row) })
         }
@@ -286,6 +303,27 @@ export function createDatasets(options: Options): Datasets {
       throw error
     }
     return found
+  }
+
+  /** The preview with the pictures themselves, which the trainer leaves out. */
+  async function withPictures(
+    id: string,
+    row: number,
+    preview: RowPreview,
+  ): Promise<Omit<Preview, 'model_id' | 'row'>> {
+    const known = preview.messages.flatMap(({ content }) =>
+      typeof content === 'string' ? [] : content.filter((part): part is PictureTokens => part.type === 'image'),
+    )
+    if (known.length === 0) return { ...preview, pictures: [] }
+    const messages = (await rowsOf(id, [row]))?.get(row)?.messages ?? []
+    const formats = picturesOf({ messages }).map(({ url }) => formatOfUrl(url))
+    const pictures = known.map(({ width, height, tokens }, index) => ({
+      width,
+      height,
+      tokens,
+      format: formats[index] ?? '',
+    }))
+    return { ...preview, messages, pictures }
   }
 
   async function discard({ id, path: file }: Received): Promise<void> {
@@ -343,11 +381,11 @@ export function createDatasets(options: Options): Datasets {
         { length: Math.min(limit, Math.max(0, dataset.rows - after)) },
         (_, i) => after + i + 1,
       )
-      const found = numbers.length > 0 ? await rowsOf(id, numbers) : undefined
+      const found = numbers.length > 0 ? await rowsOf(id, numbers, pageCharacters) : undefined
       // The files of a dataset that was deleted meanwhile are gone.
       if (!found) await requireDataset(account_id, id)
       const items = [...(found ?? [])].map(([row, shown]) => ({ row, ...shown }))
-      return { items, has_more: after + numbers.length < dataset.rows }
+      return { items, has_more: after + (items.length || numbers.length) < dataset.rows }
     },
 
     async delete(by, id) {
@@ -423,7 +461,7 @@ export function createDatasets(options: Options): Datasets {
         throw new ApiError('invalid_request', `'row' must be from 1 to ${dataset.rows}, the rows of the dataset.`, {
           details: { field: 'row', rows: dataset.rows },
         })
-      return { model_id: base.id, row: number, ...found }
+      return { model_id: base.id, row: number, ...(await withPictures(id, number, found)) }
     },
 
     async ready(account_id, id) {

@@ -1,7 +1,6 @@
 // The token part of a validation: token counts for a base, and the rows that the base cannot learn from.
 import type { Validation } from '../../contract/datasets.ts'
 import { ApiError } from '../../contract/errors.ts'
-import type { Objective } from '../../contract/hyperparameters.ts'
 import type { Db } from '../db/open.ts'
 import { type LocalBase, requireRowTokens } from '../hub/index.ts'
 import type { Artifacts } from '../storage/objects/index.ts'
@@ -9,7 +8,7 @@ import { maxListed } from './row-comparison.ts'
 import type { Problem } from './row-message.ts'
 import { describeProblem, type Issue } from './rows.ts'
 import * as store from './store.ts'
-import { objectiveOf, rowsKey } from './store.ts'
+import { objectiveOf, picturesOf, rowsKey } from './store.ts'
 import { CountStopped, type Requester, TokenCount, type Tokens } from './tokens.ts'
 
 interface Dependencies {
@@ -32,7 +31,7 @@ export async function withTokens(
   const max_length = requireRowTokens(base, requestedLength, 'max_length')
   try {
     const found = await count(dependencies, dataset, base, max_length, requester)
-    return found.rows + found.refused_rows === 0 ? structure : report(structure, base, found, objectiveOf(dataset))
+    return found.rows + found.refused_rows === 0 ? structure : report(structure, base, found, dataset)
   } catch (error) {
     const unknown = error instanceof CountStopped || (error instanceof ApiError && error.code === 'training_not_ready')
     if (unknown) return { ...structure, tokens_unknown: error.message }
@@ -72,6 +71,7 @@ const noLearnedTokens = (
   { tokens, at_least }: TokenCount['no_learned'][number],
   max_length: number,
   preferences: boolean,
+  pictures: boolean,
 ): Problem => [
   'no_learned_tokens',
   `has ${at_least ? 'more than ' : ''}${tokens} tokens, and ${
@@ -80,13 +80,16 @@ const noLearnedTokens = (
         'an answer, so the row is left out. Shorten the answer, or raise max_length.'
       : `nothing of its answers is within the first ${max_length}, at which rows are cut: it teaches nothing. Shorten ` +
         'what comes before the answer, or raise max_length.'
-  }`,
+  }${pictures ? ' No picture is cut either: a row whose pictures do not all fit is left out. Smaller ones may fit.' : ''}`,
 ]
 
-function report(structure: Validation, base: LocalBase, found: TokenCount, objective: Objective): Validation {
+function report(structure: Validation, base: LocalBase, found: TokenCount, dataset: store.DatasetRow): Validation {
   const { tokens, rows, cut, no_learned, refused, parse_control_tokens: _, ...figures } = found
   const withoutLearnedTokens = no_learned.map((row) =>
-    describeProblem(row.line, noLearnedTokens(row, found.max_length, objective !== 'sft')),
+    describeProblem(
+      row.line,
+      noLearnedTokens(row, found.max_length, objectiveOf(dataset) !== 'sft', picturesOf(dataset) > 0),
+    ),
   )
   const problems = refused.map(({ line, message }) => describeProblem(line, ['not_for_this_base', `: ${message}`]))
   const nothingLearned = rows > 0 && found.no_learned_rows === rows

@@ -10,7 +10,7 @@ import { root } from '../../lib/root.ts'
 import type { TrainingSetup } from '../setup/index.ts'
 
 const max_ms = 600_000
-/** The library takes 200 MB and a large vocabulary some hundred more; the rest is for a batch and a row of 16 MiB. */
+/** The library takes 200 MB and a large vocabulary some hundred more; the rest is for a batch and a row of 32 MiB. */
 const max_memory_mb = 2048
 
 const RowPosition = z.object({ row: z.int(), line: z.int() })
@@ -36,8 +36,16 @@ export const TokenCount = z.object({
 })
 export type TokenCount = z.infer<typeof TokenCount>
 
+/** In the place of a picture a message has what is known of it. */
+export interface PictureTokens {
+  type: 'image'
+  width: number
+  height: number
+  tokens: number
+}
+
 export interface Preview {
-  messages: { role: string; content: string }[]
+  messages: { role: string; content: string | ({ type: 'text'; text: string } | PictureTokens)[] }[]
   sequences: { tokens: { id: number; text: string; trained: boolean }[]; cut_tokens: number }[]
 }
 

@@ -4,10 +4,10 @@ import { isDeepStrictEqual } from 'node:util'
 import type { CreateEvaluation } from '../../contract/evaluations.ts'
 import { contentText } from '../../contract/graders.ts'
 import { readNumberedJsonl } from '../../lib/jsonl.ts'
-import { promptOf } from '../datasets/index.ts'
+import { promptOf, withoutPictures } from '../datasets/index.ts'
 import { fill, GraderError, valueAt } from './graders/template.ts'
 
-/** Longest row, in characters. */
+/** Longest row, in characters, without the data of its pictures. */
 const rowMax = 1_000_000
 
 type Fields = Record<string, unknown>
@@ -20,8 +20,10 @@ interface Request {
 
 export interface EvaluationItem {
   row: number
-  /** The fields of the row, and those that are made of its answer. */
+  /** The fields of the row, and those that are made of its answer: with the hashes of its pictures, not their data. */
   item: Fields
+  /** Its fields with the data of its pictures, which only models are shown. */
+  pictured: Fields
   /** The fields of the row as they were given. */
   given: Fields
   /** The answer that the row brings. */
@@ -48,8 +50,11 @@ export async function* readItems(file: string, wanted: ReadonlySet<number>): Asy
   let row = 0
   for await (const { json } of readNumberedJsonl(file)) {
     if (!wanted.has(++row)) continue
-    const { item: given, sample } = lineOf(row, json)
-    yield { row, item: { ...madeOf(given), ...given }, given, sample }
+    const { item: pictured, sample } = lineOf(row, json)
+    // Graders, templates and stored answers read text.
+    const given = json.includes(pictureType) ? JSON.parse(withoutPictures(pictured)) : pictured
+    if (given !== pictured && JSON.stringify(given).length > rowMax) throw tooLong(row)
+    yield { row, item: { ...madeOf(given), ...given }, pictured, given, sample }
   }
 }
 
@@ -70,16 +75,16 @@ export function givenOf(item: Fields): Fields {
 
 /** What the model is asked for a row. Throws GraderError for a row that cannot be asked. */
 export function requestOf(
-  { row, item }: Pick<EvaluationItem, 'row' | 'item'>,
+  { row, item, pictured = item }: Pick<EvaluationItem, 'row' | 'item'> & { pictured?: Fields },
   template: Template | undefined,
 ): Request {
-  const { messages, tools } = partsOf(item)
+  const { messages, tools } = partsOf(pictured)
   const request = (made: unknown[]) => ({ messages: made, ...(tools !== undefined && { tools }) })
   if (Array.isArray(template))
     return request(template.map(({ role, content }) => ({ role, content: fill(contentText(content), { item }) })))
   if (template) {
     const name = template.item_reference
-    const found = valueAt(name.startsWith('item.') ? name : `item.${name}`, { item })
+    const found = valueAt(name.startsWith('item.') ? name : `item.${name}`, { item: { ...item, ...pictured } })
     if (typeof found === 'string') return request([{ role: 'user', content: found }])
     if (Array.isArray(found)) return request(found)
     throw new GraderError(`'${template.item_reference}' of row ${row} is no text and no list of messages.`)
@@ -89,12 +94,15 @@ export function requestOf(
   return request(messages)
 }
 
+const pictureType = '"image_url"'
+const tooLong = (row: number) => new GraderError(`Row ${row} is longer than ${rowMax} characters.`)
+
 const isFields = (value: unknown): value is Fields =>
   typeof value === 'object' && value !== null && !Array.isArray(value)
 
 /** The fields of a line; of OpenAI's files for `evals` those below `item`, beside those below `sample`. */
 function lineOf(row: number, json: string): { item: Fields; sample: Fields } {
-  if (json.length > rowMax) throw new GraderError(`Row ${row} is longer than ${rowMax} characters.`)
+  if (json.length > rowMax && !json.includes(pictureType)) throw tooLong(row)
   let value: unknown
   try {
     value = JSON.parse(json)

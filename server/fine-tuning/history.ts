@@ -33,13 +33,23 @@ export interface JobHistory {
 
 interface Options {
   db: Db
-  datasets: Pick<Datasets, 'rowsOf' | 'listRows'>
+  datasets: Pick<Datasets, 'get' | 'rowsOf' | 'listRows'>
   artifacts: Artifacts
   /** Throws job_not_found. */
   requireJob(account_id: string, id: string): Promise<store.JobRow>
 }
 
 export function createJobHistory({ db, datasets, artifacts, requireJob }: Options): JobHistory {
+  /** The rows of a page of at most `limit`. */
+  async function pageRows({ account_id, dataset_id }: store.JobRow, limit: number): Promise<number> {
+    const dataset = await datasets.get(account_id, dataset_id).catch((error) => {
+      // The rows of a deleted dataset are shown without their messages.
+      if (error instanceof ApiError && error.code === 'dataset_not_found') return undefined
+      throw error
+    })
+    return dataset?.pictures ? Math.min(limit, picturePageRows) : limit
+  }
+
   return {
     async evaluations(account_id, id, { limit, after }) {
       await requireJob(account_id, id)
@@ -98,7 +108,7 @@ export function createJobHistory({ db, datasets, artifacts, requireJob }: Option
         throw new ApiError('model_not_found', 'The result of this job was deleted, and the losses of its rows with it.')
       const found = await highestLossRows(
         path.join(await artifacts.ensureLocal(modelKey(job.model)), rowsFile),
-        limit,
+        await pageRows(job, limit),
         after,
       )
       const rows = await datasets.rowsOf(
@@ -128,13 +138,16 @@ export function createJobHistory({ db, datasets, artifacts, requireJob }: Option
         )
       const { items: numbers, has_more } = pageOf(
         all.filter((row) => row > after),
-        limit,
+        await pageRows(job, limit),
       )
       const rows = numbers.length > 0 ? await datasets.rowsOf(job.dataset_id, numbers) : undefined
       return { items: numbers.map((row) => ({ row, ...(rows?.get(row) ?? { line: null, messages: null }) })), has_more }
     },
   }
 }
+
+/** Rows of a page with pictures, each of which may have megabytes. */
+const picturePageRows = 5
 
 interface RowLoss {
   row: number

@@ -119,7 +119,7 @@ export function createStoredCompletions(options: Options): StoredCompletions {
     for await (const row of rows(account_id, filter)) {
       const { messages, tools } = requestOf(row)
       const answer = responseOf(row).choices[0]
-      if (!answer || !teaches(answer) || !messages.every(isText)) continue
+      if (!answer || !teaches(answer) || !messages.every(isRowMessage)) continue
       yield { id: row.id, messages, tools, answer }
       if (--left === 0) return
     }
@@ -263,8 +263,14 @@ export function createStoredCompletions(options: Options): StoredCompletions {
 const teaches = ({ finish_reason, message }: Conversation['answer']) =>
   finish_reason !== 'length' && (!!message.content || (message.tool_calls?.length ?? 0) > 0)
 
-const isText = ({ content }: ChatRequest['messages'][number]) =>
-  !Array.isArray(content) || content.every(({ type }) => type === 'text')
+/** Whether rows may have the message: texts, and pictures of the user that are not addresses. */
+const isRowMessage = ({ role, content }: ChatRequest['messages'][number]) =>
+  !Array.isArray(content) ||
+  content.every(
+    (part) =>
+      part.type === 'text' ||
+      (part.type === 'image_url' && role === 'user' && part.image_url.url.startsWith('data:image/')),
+  )
 
 /** An answer in the shape of this service: upstreams leave fields out, or write null. Throws for one that is none. */
 function answerOf(sent: unknown): ChatResponse {

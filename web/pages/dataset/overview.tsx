@@ -255,6 +255,10 @@ function About({ dataset }: { dataset: Dataset }) {
               {dataset.description}
             </span>,
           ],
+          dataset.pictures > 0 && [
+            'Pictures',
+            `${formatCount(dataset.pictures)}: train a base of the category multimodal`,
+          ],
           ['Format', dataset.format],
           ['Size', <Bytes key="size" value={dataset.size_mb * 1e6} />],
           ['Added', formatTime(dataset.created_at)],

@@ -177,6 +177,8 @@ function IssueList({
 
 function LineText({ text, name, labelled }: { text: string | undefined; name: string; labelled?: boolean }) {
   if (text === undefined) return null
+  // Nobody reads a picture as base64.
+  const readable = text.replace(/(;base64,)[A-Za-z0-9+/=]{24,}/g, '$1…')
   return (
     <pre
       // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keyboard
@@ -184,7 +186,7 @@ function LineText({ text, name, labelled }: { text: string | undefined; name: st
       className="focus-inset mt-2 max-h-28 overflow-auto rounded-md bg-sunken px-2.5 py-1.5 font-mono text-xs break-words whitespace-pre-wrap ring-1 ring-line"
     >
       {labelled && <span className="text-muted">{name}: </span>}
-      {text.length > shownCharacters ? `${text.slice(0, shownCharacters)}…` : text || '(empty)'}
+      {readable.length > shownCharacters ? `${readable.slice(0, shownCharacters)}…` : readable || '(empty)'}
     </pre>
   )
 }

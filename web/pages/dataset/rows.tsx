@@ -11,13 +11,15 @@ import { Card } from '../../ui/layout.tsx'
 import { Conversation } from './conversation.tsx'
 import { slow_ms } from './data.ts'
 
-/** Rows of one request. */
-const pageRows = 50
+/** Rows of one page, and of one with pictures. */
+const textRows = 50
+const pictureRows = 10
 /** Until rows that have just been loaded are measured. */
 const settle_ms = 100
 
 /** All rows as conversations; only those that are seen are loaded and rendered. */
 export function Rows({ dataset, row, onRow }: { dataset: Dataset; row?: number; onRow: (row: number) => void }) {
+  const pageRows = dataset.pictures > 0 ? pictureRows : textRows
   const scroller = useRef<HTMLDivElement>(null)
   const virtualizer = useVirtualizer({
     count: dataset.rows,
@@ -31,9 +33,15 @@ export function Rows({ dataset, row, onRow }: { dataset: Dataset; row?: number; 
     queries: pages.map((page) => ({
       queryKey: ['datasets', dataset.id, 'rows', page],
       queryFn: async ({ signal }: { signal: AbortSignal }) => {
-        const after = page * pageRows
-        const query = { limit: pageRows, ...(after > 0 && { after }) }
-        const { items: rows } = await tunery.datasets.rows(dataset.id, query, { signal, timeout_ms: slow_ms })
+        const rows: DatasetRow[] = []
+        // An answer has fewer rows where they are large.
+        for (let more = true; more && rows.length < pageRows; ) {
+          const after = page * pageRows + rows.length
+          const query = { limit: pageRows - rows.length, ...(after > 0 && { after }) }
+          const found = await tunery.datasets.rows(dataset.id, query, { signal, timeout_ms: slow_ms })
+          rows.push(...found.items)
+          more = found.has_more && found.items.length > 0
+        }
         return rows
       },
       staleTime: Number.POSITIVE_INFINITY,

@@ -76,8 +76,8 @@ export function Tokens({
               aria-busy={query.isFetching}
             >
               <Sequences preview={preview} />
-              <Disclosure quiet summary="The row as a conversation">
-                <Conversation messages={preview.messages} />
+              <Disclosure quiet summary="The row as a conversation" open={preview.pictures.length > 0}>
+                <Conversation messages={preview.messages} pictures={preview.pictures} />
               </Disclosure>
             </div>
           )}
@@ -155,13 +155,14 @@ function Sequence({
         className="max-h-[60dvh] overflow-y-auto rounded-lg bg-sunken p-3 font-mono text-sm leading-7 break-words whitespace-pre-wrap ring-1 ring-line"
       >
         {runsOf(shown).map(({ trained, start, run }) => {
-          const words = run.map((token, index) => (
+          const words = alike(run).map(({ token, count, index }) => (
             <span
               key={start + index}
               title={`token ${token.id}${trained ? ', learned' : ''}`}
               className="border-r border-edge/50 hover:bg-hover"
             >
               <Visible text={token.text} />
+              {count > 1 && <span className="text-faint">×{formatCount(count)}</span>}
             </span>
           ))
           return trained ? (
@@ -207,6 +208,23 @@ function runsOf(tokens: readonly Token[]) {
     else runs.push({ trained: token.trained, start: index, run: [token] })
   }
   return runs
+}
+
+/** Tokens that repeat more often are shown once, with their number: those of a picture are hundreds of the same. */
+const repeatedMax = 4
+
+/** The tokens of a run, those that repeat as one. `index`: of the first of them. */
+function alike(run: readonly Token[]) {
+  const found: { token: Token; count: number; index: number }[] = []
+  for (let from = 0; from < run.length; ) {
+    const token = run[from]!
+    let to = from
+    while (run[to]?.id === token.id) to++
+    if (to - from > repeatedMax) found.push({ token, count: to - from, index: from })
+    else for (let index = from; index < to; index++) found.push({ token, count: 1, index })
+    from = to
+  }
+  return found
 }
 
 /** A line break is shown as a sign, and still breaks the line. */
