@@ -1,10 +1,14 @@
 // Pictures of rows: those of the user that can be decoded are taken; of each other kind the row's line is told, and what
 // to do, never the data.
 import assert from 'node:assert/strict'
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import os from 'node:os'
+import path from 'node:path'
 import { test } from 'node:test'
 import sharp from 'sharp'
 import { dataUrlOf } from '../../server/datasets/row-pictures.ts'
 import { createRowChecker } from '../../server/datasets/rows.ts'
+import { readItems, requestOf } from '../../server/evaluations/items.ts'
 import { dataUrl, disk } from '../support/pictures.ts'
 
 const png = disk(40, 30, [255, 0, 0])
@@ -114,4 +118,19 @@ test('rows are alike only if their pictures are', async () => {
 test('what is no picture of the row’s kind is not looked at', async () => {
   const odd = [null, { content: [null, { type: 'image_url' }] }]
   assert.equal((await check({ ...row(text), prompt: odd, input: { messages: odd } })).error_count, 0)
+})
+
+test('an evaluation shows models the pictures, and gives graders and stored answers only their hashes', async () => {
+  const file = path.join(mkdtempSync(path.join(os.tmpdir(), 'tunery-items-')), 'rows.jsonl')
+  const pictured = picture(dataUrl(Buffer.concat([png, Buffer.alloc(1_000_000)])))
+  writeFileSync(file, `${JSON.stringify(row(pictured, text))}\n`)
+  for await (const each of readItems(file, new Set([1]))) {
+    const stored = JSON.stringify(each.item)
+    assert.ok(stored.length < 500 && !stored.includes('base64'), stored.slice(0, 500))
+    for (const template of [undefined, { item_reference: 'item.messages' }])
+      assert.deepEqual((requestOf(each, template).messages[0] as { content: unknown }).content, [pictured, text])
+    const quoted = requestOf(each, [{ role: 'user', content: '{{item.messages}}' }])
+    assert.ok(!JSON.stringify(quoted).includes('base64'))
+  }
+  rmSync(path.dirname(file), { recursive: true })
 })
