@@ -53,7 +53,7 @@ test('a base that reads text only is refused: by jobs, estimates, previews and v
   const request = { model_id: tiny, dataset_id: id }
   const answers = [
     await app.api('POST', '/fine-tuning/jobs', request),
-    await app.api('POST', '/fine-tuning/estimate', request),
+    await app.api('POST', '/fine-tuning/jobs/estimate', request),
     await app.api('GET', `/datasets/${id}/preview?model_id=${tiny}`),
     await app.api('POST', `/datasets/${id}/validate?model_id=${tiny}`),
   ]
@@ -81,7 +81,7 @@ test('pages of rows have the pictures; errors and the audit log have no data of 
   const told = JSON.stringify([
     found,
     (await app.api('GET', '/datasets/')).body,
-    (await app.api('GET', '/audit-log')).body,
+    (await app.api('GET', '/audit')).body,
     (await app.api('GET', '/files')).body,
   ])
   assert.ok(told.includes(wrong.id) && !told.includes('base64,iVBOR'), told.slice(0, 500))

@@ -20,7 +20,7 @@ after(() => rmSync(folder, { recursive: true }))
 
 async function read(source: string, format: 'csv' | 'parquet' | 'huggingface', size: number) {
   const canonical = path.join(folder, 'rows.jsonl')
-  const result = await readFileOf({ format, source, canonical, max_rows: 100, max_bytes: 1e8 }, size)
+  const result = await readFileOf({ format, source, canonical, max_rows: 100, max_bytes: 1e9 }, size)
   if ('unreadable' in result) throw new Error(result.unreadable.message)
   const rows = readFileSync(canonical, 'utf8').trim().split('\n')
   return { check: result.check, rows: rows.map((row) => JSON.parse(row)) }
@@ -49,6 +49,11 @@ test('parquet with an image column: before the question, turned as the file says
       [['jpeg 20 40', 'Shape?'], 'none'],
     ],
   )
+})
+
+test('a group of rows with more pictures than the memory holds is refused with how to write it', async () => {
+  const group = read(fixture('picture-group.parquet'), 'parquet', 6e6)
+  await assert.rejects(group, /a group of 1 rows with more than 150 MB.*smaller row groups/)
 })
 
 test('a saved folder with an images column: in the places that the messages name, else before them', async () => {
