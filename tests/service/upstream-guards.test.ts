@@ -5,6 +5,7 @@ import type { AddressInfo } from 'node:net'
 import { PassThrough } from 'node:stream'
 import { after, before, test } from 'node:test'
 import { relayStream } from '../../server/inference/gateway/relay.ts'
+import { dataUrl, disk } from '../support/pictures.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { stream } from '../support/streams.ts'
 import { type FakeUpstream, type Handler, json, startFakeUpstream } from '../support/upstream.ts'
@@ -118,7 +119,7 @@ test('upstreams get image URLs only if fetch_images is set', async () => {
     assert.deepEqual([status, body.error.code, body.error.param], [400, 'invalid_request', 'messages'])
   }
   assert.equal(requests, 0)
-  assert.equal((await chat('far/closed', image('data:image/png;base64,AA=='))).status, 200)
+  assert.equal((await chat('far/closed', image(dataUrl(disk(8, 8, [1, 2, 3]))))).status, 200)
   assert.equal((await chat('far/open', image('http://example.com/a.png'))).status, 200)
 })
 

@@ -2,7 +2,7 @@
 // dimensions.
 import assert from 'node:assert/strict'
 import { execFileSync } from 'node:child_process'
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
@@ -254,6 +254,27 @@ for (const { family, architecture, picture_tokens, foreign } of families)
       // The refused ones are not loaded, and the loaded one still sees.
       assert.equal((await chat('Hi', { model: 'foreign' })).status, 404)
       await answered([image(red), text('What?')])
+    })
+
+    test('without the library for pictures the model reads text, and says what is missing', async () => {
+      const lib = join(folder, 'lib')
+      const source = join(root, '.local/llama/lib')
+      mkdirSync(lib, { recursive: true })
+      for (const file of readdirSync(source))
+        if (!file.includes('mtmd')) symlinkSync(join(source, file), join(lib, file))
+      const blind = await startEngine(['--lib', lib])
+      try {
+        const load = { name: 'vision', path: model, projector }
+        assert.equal((await blind.ask('POST', '/internal/load_model', load)).status, 200)
+        const asked = (content: Content) => blind.ask('POST', '/v1/chat/completions', request(content))
+        assert.equal((await asked('Hi')).status, 200)
+        const { status, json } = await asked([image(red), text('What?')])
+        assert.deepEqual([status, json.error.code], [400, 'parameter_not_supported'])
+        assert.match(json.error.message, /npm run setup -- --with vision/)
+      } finally {
+        await blind.stop()
+      }
+      await assert.rejects(startEngine(['--lib', lib, '--model', `vision=${model}`, '--projector', projector]), /setup/)
     })
 
     test('it unloads and loads again', async () => {
