@@ -35,15 +35,20 @@ async function idleShare(throttle: ReturnType<typeof createCpuThrottle>, for_ms:
   return 1 - computed_ms / (performance.now() - began)
 }
 
+/** The least of three: other work of the machine may take a core for a while. */
+async function leastIdleShare(throttle: ReturnType<typeof createCpuThrottle>): Promise<number> {
+  return Math.min(await idleShare(throttle, 100), await idleShare(throttle, 100), await idleShare(throttle, 100))
+}
+
 test('the throttle yields the requested share between steps, for the requested time only', async () => {
   const throttle = createCpuThrottle()
-  assert.ok((await idleShare(throttle, 100)) < 0.05, 'no request')
+  assert.ok((await leastIdleShare(throttle)) < 0.05, 'no request')
   throttle.yieldShare(0.2, 60_000)
   const idle_share = await idleShare(throttle, 1500)
   assert.ok(idle_share > 0.15 && idle_share < 0.3, `it yielded ${idle_share}`)
   throttle.yieldShare(0.2, 0)
   await idleShare(throttle, 100)
-  assert.ok((await idleShare(throttle, 100)) < 0.05, 'the request has expired')
+  assert.ok((await leastIdleShare(throttle)) < 0.05, 'the request has expired')
 })
 
 test('a trainer starved by a busy engine is reported as slowed, and the engine has to yield', async () => {
