@@ -190,6 +190,8 @@ const onSqliteAlone = [
   'webhook-addresses',
   'webhook-secrets',
 ]
+/** Tests that wait for windows and timeouts for most of their time: one of them runs beside two others. */
+const mostlyWaiting = ['database', 'export-cli', 'hostile', 'shared-limits', 'slow-clients', 'traces', 'webhooks']
 /** Service tests of several processes, and of moves between databases: where there is Postgres they run there alone. */
 const onPostgresAlone = ['migrate-data', 'servers', 'shared-limits', 'training-runs']
 const nameOf = (file: string) => path.basename(file, '.test.ts')
@@ -273,8 +275,10 @@ await worker(all.filter(({ exclusive }) => exclusive))
 const sideBySide = all
   .filter(({ exclusive }) => !exclusive)
   .sort((a, b) => (times[b.name] ?? 60) - (times[a.name] ?? 60))
+const waits = ({ name }: Suite) => mostlyWaiting.includes(nameOf(name.replace(/ on Postgres$/, '')))
+const busy = sideBySide.filter((suite) => !waits(suite))
 // Two, as the smallest machine has two cores: with more, tests would wait for each other's processes.
-await Promise.all([worker(sideBySide), worker(sideBySide)])
+await Promise.all([worker(busy), worker(busy), worker(sideBySide.filter(waits))])
 await postgres?.stop()
 mkdirSync(path.dirname(timesFile), { recursive: true })
 writeFileSync(timesFile, JSON.stringify(times))
