@@ -78,7 +78,9 @@ export const jobEventTexts: Record<(typeof jobEventTypes)[number], EventText> = 
     when: 'The job has another status, or its trainer begins another phase.',
     data: {
       status: 'The status that the job has now.',
-      phase: 'Of a running job: `preparing`, `loading`, `training` or `converting`.',
+      phase:
+        'Of a running job: `preparing`, `loading`, `pictures` (they are encoded), `reference` (answers are scored before ' +
+        'a training on preferences), `training` or `converting`.',
       paused: 'Whether the job is paused.',
       attempt: 'Which attempt at the job this is.',
       model: 'Of a completed job: its result.',

@@ -313,12 +313,15 @@ function familyOf(hf: string): string | undefined {
   }
 }
 
-/** The module names of all two-dimensional weights inside the layers. */
+/** Parts of vision-language models that the trainer leaves as they are (trainer/model/vision.py). */
+const seeingPart = /(^|\.)(visual|vision_model|connector)\./
+
+/** The module names of all two-dimensional weights inside the layers of the language model. */
 function linearModules(folder: string): string[] {
   const names = new Set<string>()
   for (const [key, shape] of shapesOf(folder)) {
     const name = /\.layers\.\d+\..*?(\w+)\.weight$/.exec(key)?.[1]
-    if (name && shape.length === 2) names.add(name)
+    if (name && shape.length === 2 && !seeingPart.test(key)) names.add(name)
   }
   return [...names].sort()
 }

@@ -161,6 +161,13 @@ describe('a vision model of the service', { skip: noVision }, () => {
       ),
     )
     const dataset = (await app.upload(`${rows.join('\n')}\n`)).body
+    const ofTheTower = { lora_config: { target_modules: ['q_proj', 'out_proj'] } }
+    const refused = await app.api('POST', '/fine-tuning/jobs', {
+      model_id: tinyEye,
+      dataset_id: dataset.id,
+      config: ofTheTower,
+    })
+    assert.equal(refused.status, 400, 'the part that sees is not trained')
     const { id } = await ok('POST', '/fine-tuning/jobs', {
       model_id: tinyEye,
       dataset_id: dataset.id,

@@ -169,7 +169,8 @@ class Features:
 
     def _reuse(self, index: dict) -> bool:
         """Takes over the vectors of an earlier attempt."""
-        for other in sorted(self.folder.parent.parent.glob(f"*/{self.folder.name}/index.json")):
+        within = Path(*self.folder.parts[-2:], "index.json")
+        for other in sorted(self.folder.parents[2].glob(f"*/{within}")):
             # Whatever is wrong with them, they can be made again.
             with suppress(OSError, ValueError):
                 if json.loads(other.read_text()) != index:

@@ -83,8 +83,9 @@ class Loop:
         self.limits = limits_of(model.config, spec, device)
         sight = getattr(tokenizer, "sight", None)
         sees = bool(sight and sight.pictures)
-        # Each process has its own: they may be on several machines.
-        pictures = folder / ("pictures" if self.distributed.is_first else f"pictures-{self.distributed.rank}")
+        # Beside the checkpoints, which the service removes when a job fails. Each process has its own: they may be on
+        # several machines.
+        pictures = self.folder / ("pictures" if self.distributed.is_first else f"pictures-{self.distributed.rank}")
         # Read by `inputs_of`.
         model.features = self.features = Features(model, sight, spec, pictures, device) if sees else None
         self.objective = objective_of(spec, data, held_out, device)

@@ -300,16 +300,21 @@ def test_results_are_the_model_that_was_trained(sighted, sighted_job, loop_of, c
         assert float(plain_loss(sighted, model, rows())[0]) == pytest.approx(loss, abs=2e-5)
 
 
-def test_preferences_about_pictures_have_the_gradients_of_separate_documents(sighted_job, loop_of):
-    pairs = [{"prompt": row[:1], "chosen": row[1]["content"], "rejected": "I see nothing."} for row in rows()]
-    lines = "".join(json.dumps(pair) + "\n" for pair in pairs)
-    folder = sighted_job(text=lines, rows=None, options={"objective": "dpo"})
+@pytest.mark.parametrize("objective", ["dpo", pytest.param("kto", marks=pytest.mark.full)])
+def test_preferences_about_pictures_have_the_gradients_of_separate_documents(sighted_job, loop_of, objective):
+    prompts = [(row[:1], row[1]["content"]) for row in rows()]
+    if objective == "dpo":
+        made = [{"prompt": prompt, "chosen": answer, "rejected": "I see nothing."} for prompt, answer in prompts]
+    else:
+        made = [{"prompt": prompt, "completion": answer, "label": len(answer) % 2 == 0} for prompt, answer in prompts]
+    lines = "".join(json.dumps(row) + "\n" for row in made)
+    folder = sighted_job(text=lines, rows=None, options={"objective": objective})
     found = {}
     for limits in (Limits(), Limits(documents=1)):
         loop = loop_of(folder)
         loop.limits = limits
         loop.reference_of(loop.data.rows)
-        assert loop.gradients(loop.batch(0))[0] == pytest.approx(0.693147, abs=1e-5)
+        assert loop.gradients(loop.batch(0))[0] == pytest.approx(0.693147 if objective == "dpo" else 0.5, abs=1e-5)
         found[limits] = {name: parameter.grad for name, parameter in loop.parameters.items()}
     packed, separate = found.values()
     for name, gradient in packed.items():

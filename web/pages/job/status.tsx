@@ -13,6 +13,8 @@ import type { Run } from './run.ts'
 const phases: Record<string, string> = {
   preparing: 'preparing the data',
   loading: 'loading the model',
+  pictures: 'looking at the pictures',
+  reference: 'scoring the answers as they are',
   training: 'training',
   converting: 'converting the result',
 }
