@@ -46,6 +46,8 @@ END_OF_ANSWER = "<end_of_utterance>{% if not (loop.last and message['role'] == '
 COLOURS = ("red", "green", "blue", "yellow", "black", "purple")
 NUMBERS = ("one", "two", "three", "four", "five")
 BATCH, RATE = 4, 1e-3
+# Passes over the rows: a picture is encoded in the first.
+EPOCHS = (1, 3, 5)
 
 
 def rows_of(count: int, seed: int) -> list[dict]:
@@ -81,9 +83,9 @@ def trl(model: Path, rows: Path, *options: object) -> dict:
     return run_json([str(peer_python()), script, str(model), str(rows), *map(str, given)])
 
 
-def speed(model: Path, folder: Path, modes: list[str], turns: int, epochs: int, steps: int) -> None:
-    """Tunery's tokens of all epochs by their time and that of encoding the pictures. TRL encodes them in each step, so
-    that a few steps tell its speed.
+def speed(model: Path, folder: Path, modes: list[str], turns: int, steps: int) -> None:
+    """Tunery's tokens of all epochs by their time and that of encoding the pictures, which it does once. TRL encodes
+    them in each step, so that a few steps tell its speed.
     """
     rows = write(folder / "speed.jsonl", rows_of(BATCH * steps, 7))
     found: dict[str, list[float]] = {}
@@ -91,18 +93,18 @@ def speed(model: Path, folder: Path, modes: list[str], turns: int, epochs: int, 
         for mode in modes:
             result = trl(model, rows, "--mode", mode, "--out", folder / "trl", "--steps", 4)
             found.setdefault(f"TRL {mode}", []).append(result["tokens_per_second"])
-        for each in (1, epochs):
-            result = ours(model, rows, "--epochs", each, "--steps", each * steps)
-            found.setdefault(f"Tunery, {each} {'epoch' if each == 1 else 'epochs'}", []).append(
-                result["tokens_per_second"]
-            )
+        for epochs in EPOCHS:
+            result = ours(model, rows, "--epochs", epochs, "--steps", epochs * steps)
+            found.setdefault(f"Tunery in {epochs}", []).append(result["tokens_per_second"])
         encoding, total = result["encoding_seconds"], result["seconds"]
         line = ", ".join(f"{who} {values[-1]}" for who, values in found.items())
-        print(f"turn {turn + 1}: {line}; encoding took {encoding} of {total} s", flush=True)
+        print(f"turn {turn + 1}: {line}; encoding took {encoding} of the last {total} s", flush=True)
         if turn == 0:
             modes = [max(modes, key=lambda mode: found[f"TRL {mode}"][0])]
-    best, us = (statistics.median(found[who]) for who in (f"TRL {modes[0]}", f"Tunery, {epochs} epochs"))
-    print(f"Tunery {us} tokens/s, TRL's best mode ({modes[0]}) {best}: {us / best:.2f} times\n", flush=True)
+    best = statistics.median(found[f"TRL {modes[0]}"])
+    for epochs in EPOCHS:
+        us = statistics.median(found[f"Tunery in {epochs}"])
+        print(f"epochs: {epochs}; Tunery {us} tokens/s, TRL ({modes[0]}) {best}: {us / best:.2f} times", flush=True)
 
 
 def loss(model: Path, folder: Path, steps: int) -> None:
@@ -142,7 +144,7 @@ def main() -> None:
         template = model / "chat_template.jinja"
         template.write_text(template.read_text().replace(END, END_OF_ANSWER))
         if args.only in (None, "speed"):
-            speed(model, folder, args.modes.split(","), args.turns, epochs=3, steps=8)
+            speed(model, folder, args.modes.split(","), args.turns, steps=8)
         if args.only in (None, "loss"):
             loss(model, folder, steps=4)
 

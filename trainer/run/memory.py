@@ -59,10 +59,17 @@ def shape_of(config) -> ModelShape:
     return ModelShape(weights, layers, hidden_size, mlp_size, qkv_size, vocabulary, family, vision_weights)
 
 
+def _tower_sizes(config) -> tuple[int, int]:
+    """The width of a vision tower and of its MLPs, from its configuration."""
+    # Qwen2-VL's `hidden_size` is that of the language model.
+    width = getattr(config, "embed_dim", None) or config.hidden_size
+    return width, getattr(config, "intermediate_size", None) or round(width * config.mlp_ratio)
+
+
 def _tower_weights(config) -> int:
-    """The weights of a vision tower's layers, from its configuration."""
-    width, layers = config.hidden_size, getattr(config, "depth", None) or config.num_hidden_layers
-    mlp_size = getattr(config, "intermediate_size", None) or round(width * config.mlp_ratio)
+    """The weights of a vision tower's layers."""
+    width, mlp_size = _tower_sizes(config)
+    layers = getattr(config, "depth", None) or config.num_hidden_layers
     return layers * (4 * width * width + 3 * width * mlp_size)
 
 
@@ -137,8 +144,8 @@ def encoding_bytes(sight: Sight | None, dtype_bytes: int) -> float:
         return 0
     vision = sight.config.vision_config
     patches = max(sight.shown(picture).vectors for picture, _ in sight.pictures.values()) * sight.patches_a_vector
-    mlp_size = getattr(vision, "intermediate_size", None) or round(vision.hidden_size * vision.mlp_ratio)
-    return patches * ((3 * mlp_size + 8 * vision.hidden_size) * dtype_bytes + 3 * 3 * 4 * vision.patch_size**2)
+    width, mlp_size = _tower_sizes(vision)
+    return patches * ((3 * mlp_size + 8 * width) * dtype_bytes + 3 * 3 * 4 * vision.patch_size**2)
 
 
 def available_bytes(device: torch.device) -> int:
