@@ -11,6 +11,18 @@ export function pictureFile(url: string, param: string): Buffer {
   try {
     return fileOf(url)
   } catch (error) {
-    throw error instanceof PictureError ? new ApiError('invalid_request', error.message, { param }) : error
+    throw withParam(error, param)
   }
+}
+
+/** Adds to an error which picture it is about. */
+export function atPicture<T>(param: string, work: Promise<T>): Promise<T> {
+  return work.catch((error) => {
+    throw withParam(error, param)
+  })
+}
+
+function withParam(error: unknown, param: string): unknown {
+  if (error instanceof PictureError) return new ApiError('invalid_request', error.message, { param })
+  return error instanceof ApiError ? new ApiError(error.code, error.message, { param }) : error
 }

@@ -1,14 +1,14 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { type ChatMessage, ChatRequest } from '../../../contract/chat.ts'
 import { ApiError } from '../../../contract/errors.ts'
-import { PictureError, picturesMax } from '../../../pictures/formats.ts'
+import { picturesMax } from '../../../pictures/formats.ts'
 import type { MemoryLimits } from '../../batching/slot-sizes.ts'
 import { controlsOf } from '../../chat/control-tokens.ts'
 import { type Conversation, prepareConversation } from '../../chat/conversation.ts'
-import { findMarkers, type PicturePart, picturesOf, showPictures } from '../../chat/pictures.ts'
+import { findMarkers, picturesOf, showPictures } from '../../chat/pictures.ts'
 import type { Model } from '../../llama/model.ts'
 import type { ServedModel } from '../../models/models.ts'
-import { pictureFile, pictureTextMax } from '../../vision/picture-files.ts'
+import { atPicture, pictureFile, pictureTextMax } from '../../vision/picture-files.ts'
 import type { PictureSpan } from '../../vision/picture-tokens.ts'
 import type { LoadedProjector } from '../../vision/projectors.ts'
 import { createChatFormat } from '../answer/chat-format.ts'
@@ -80,20 +80,12 @@ async function addPictures(
   // Counted first: an encoding takes seconds.
   let picture_tokens = 0
   for (const [index, file] of files.entries())
-    picture_tokens += await atPicture(parts[index]!, features.tokensOf(projector, file, caller.signal))
+    picture_tokens += await atPicture(parts[index]!.param, features.tokensOf(projector, file, caller.signal))
   requirePicturesFit(model, limits, tokens.length - parts.length * marker.length, picture_tokens)
   const pictures = await Promise.all(
-    files.map((file, index) => atPicture(parts[index]!, features.of(projector, file, caller))),
+    files.map((file, index) => atPicture(parts[index]!.param, features.of(projector, file, caller))),
   )
   return showPictures(tokens, markers, marker.length, pictures)
-}
-
-/** Adds to an error which picture it is about. */
-function atPicture<T>({ param }: PicturePart, work: Promise<T>): Promise<T> {
-  return work.catch((error) => {
-    if (error instanceof PictureError) throw new ApiError('invalid_request', error.message, { param })
-    throw error instanceof ApiError ? new ApiError(error.code, error.message, { param }) : error
-  })
 }
 
 // Templates write arguments as JSON, each in its own way.

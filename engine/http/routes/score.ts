@@ -5,7 +5,6 @@ import { z } from 'zod'
 import { ChatMessage } from '../../../contract/chat.ts'
 import { ApiError } from '../../../contract/errors.ts'
 import type { FairMutex } from '../../../lib/mutex.ts'
-import { PictureError } from '../../../pictures/formats.ts'
 import type { SideWork } from '../../batching/side-work.ts'
 import { renderChat } from '../../chat/conversation.ts'
 import { findMarkers, picturesOf, showPictures } from '../../chat/pictures.ts'
@@ -15,7 +14,7 @@ import type { Models, ServedModel } from '../../models/models.ts'
 import { createLogprobReader, logSumExp, type TokenLogprobs } from '../../sampling/logprobs.ts'
 import { type Tokenizer, tokenizePrompt } from '../../tokenizer/tokenizer.ts'
 import type { Features, PictureFeatures } from '../../vision/features.ts'
-import { pictureFile, pictureTextMax } from '../../vision/picture-files.ts'
+import { atPicture, pictureFile, pictureTextMax } from '../../vision/picture-files.ts'
 import { isPictureToken, type PictureSpan, positionsIn, spanAt } from '../../vision/picture-tokens.ts'
 import { bodyBytesMax, readBody, sendJson } from '../io.ts'
 
@@ -168,14 +167,11 @@ async function picturesIn(
 ): Promise<ShownPictures> {
   const parts = picturesOf(prompt)
   const places = tokens.flatMap((token, index) => (token === vectorToken ? [index] : []))
+  // Refuses pictures as a chat does.
   if (parts.length > 0 && !projector) renderChat(model, prompt)
   const pictures: PictureFeatures[] = []
   for (const { url, param } of parts)
-    pictures.push(
-      await features.of(projector!, pictureFile(url, param), caller).catch((error) => {
-        throw error instanceof PictureError ? new ApiError('invalid_request', error.message, { param }) : error
-      }),
-    )
+    pictures.push(await atPicture(param, features.of(projector!, pictureFile(url, param), caller)))
   const named = [...tokens]
   const spans: PictureSpan[] = []
   let vectors = 0
@@ -274,9 +270,8 @@ async function forEachLogits(
       to = addVectors(context, span, from, first_position)
       if (context.decodeVectors(!span.is_non_causal) !== 0) throw notComputed()
     } else {
-      to = Math.min(last, from + batchTokens)
-      const picture = tokens.findIndex((token, at) => at > from && isPictureToken(token))
-      if (picture !== -1) to = Math.min(to, picture)
+      const picture = spans.find(({ start }) => start > from)
+      to = Math.min(last, from + batchTokens, picture?.start ?? last)
       for (let at = from; at < to; at++) context.add(tokens[at]!, position + at - from, 0, places.has(at + 1))
       if (context.decode() !== 0) throw notComputed()
       for (let at = from; at < to; at++) if (places.has(at + 1)) visit(at + 1, context.logits(at - from, vocabSize))
