@@ -1,5 +1,6 @@
 // Pictures of rows: data URLs in the content parts of messages, what can be wrong with them, and their decoding.
 import { hash } from 'node:crypto'
+import { pictureFile } from '../../pictures/data-urls.ts'
 import { createPictureDecoder } from '../../pictures/decoder.ts'
 import { PictureError, type PictureFormat, pictureFormats, readHeader } from '../../pictures/formats.ts'
 import type { Problem } from './row-message.ts'
@@ -30,9 +31,6 @@ export const dataUrlOf = (format: PictureFormat, file: Uint8Array) =>
 /** The format that a data URL names: jpeg, png, webp or gif. */
 export const formatOfUrl = (url: string): string => formatOf(dataUrlHead.exec(url)?.[1] ?? '')
 
-/** The bytes of a well-formed data URL. */
-const fileOf = (url: string) => Buffer.from(url.slice(url.indexOf(',') + 1), 'base64')
-
 /** The problem of a part that its text and the header of its file tell. Messages never repeat the data. */
 export function pictureProblem(part: unknown): Problem | undefined {
   const { url, detail } = Object((part as { image_url?: unknown }).image_url)
@@ -60,7 +58,7 @@ export function pictureProblem(part: unknown): Problem | undefined {
         'Encode the whole file again, without line breaks.',
     )
   try {
-    const { format } = readHeader(fileOf(url))
+    const { format } = readHeader(pictureFile(url))
     return format === named
       ? undefined
       : invalid(`.image_url.url says image/${subtype} and has a picture of the type image/${format}. Correct its type.`)
@@ -100,10 +98,10 @@ export function createPictureCheck(): PictureCheck {
   return {
     async problemOf(pictures) {
       for (const { at, url } of pictures) {
-        const file = fileOf(url)
-        const digest = digestOf(file)
-        if (good.has(digest)) continue
         try {
+          const file = pictureFile(url)
+          const digest = digestOf(file)
+          if (good.has(digest)) continue
           await decoder.check(file)
           good.add(digest)
         } catch (error) {

@@ -58,7 +58,7 @@ export function objectivesOf({ status, check_json }: Pick<DatasetRow, 'status' |
 }
 
 /** How many pictures the rows have; 0 until they are read. */
-export const picturesOf = ({ status, check_json }: Pick<DatasetRow, 'status' | 'check_json'>): number =>
+export const pictureCountOf = ({ status, check_json }: Pick<DatasetRow, 'status' | 'check_json'>): number =>
   status === 'ready' ? ((JSON.parse(check_json) as Check).pictures ?? 0) : 0
 
 /** The objective by which a dataset is counted and shown. */
@@ -72,7 +72,7 @@ export const toResponse = (dataset: DatasetRow): Dataset => ({
   status: dataset.status,
   objectives: objectivesOf(dataset),
   rows: dataset.rows,
-  pictures: picturesOf(dataset),
+  pictures: pictureCountOf(dataset),
   size_mb: Number((dataset.size_bytes / 1e6).toPrecision(4)),
   sha256: dataset.sha256,
   created_at: isoTime(dataset.created_at),

@@ -8,7 +8,7 @@ import { maxListed } from './row-comparison.ts'
 import type { Problem } from './row-message.ts'
 import { describeProblem, type Issue } from './rows.ts'
 import * as store from './store.ts'
-import { objectiveOf, picturesOf, rowsKey } from './store.ts'
+import { objectiveOf, pictureCountOf, rowsKey } from './store.ts'
 import { CountStopped, type Requester, TokenCount, type Tokens } from './tokens.ts'
 
 interface Dependencies {
@@ -88,7 +88,7 @@ function report(structure: Validation, base: LocalBase, found: TokenCount, datas
   const withoutLearnedTokens = no_learned.map((row) =>
     describeProblem(
       row.line,
-      noLearnedTokens(row, found.max_length, objectiveOf(dataset) !== 'sft', picturesOf(dataset) > 0),
+      noLearnedTokens(row, found.max_length, objectiveOf(dataset) !== 'sft', pictureCountOf(dataset) > 0),
     ),
   )
   const problems = refused.map(({ line, message }) => describeProblem(line, ['not_for_this_base', `: ${message}`]))
