@@ -4,7 +4,12 @@ export { createEngineClient, type EngineClient, engineError } from './engine/cli
 export { createEngineProcess } from './engine/process.ts'
 export { createScoring } from './fidelity/adapter-verification.ts'
 export { createProbeCheck, type ProbeCheck } from './fidelity/probe-check.ts'
-export { createReplicaVerification, type VerifyReplica, WrongWeights } from './fidelity/replica-verification.ts'
+export {
+  createReplicaVerification,
+  shownHash,
+  type VerifyReplica,
+  WrongWeights,
+} from './fidelity/replica-verification.ts'
 export { type Aborts, createAborts } from './gateway/aborts.ts'
 export { meterFullResponse, relayStream } from './gateway/relay.ts'
 export { chat } from './gateway/routes.ts'

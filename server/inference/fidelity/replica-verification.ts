@@ -16,7 +16,8 @@ import { compare, readProbe } from './compare.ts'
 const hashPoll_ms = 50
 /** Hex digits of a hash in the header x-weights. */
 const shownDigits = 16
-const shown = (sha256: string) => `sha256:${sha256.slice(0, shownDigits)}`
+/** A hash as the header x-weights shows it. */
+export const shownHash = (sha256: string) => `sha256:${sha256.slice(0, shownDigits)}`
 
 /** The engine does not serve what it was asked to serve. */
 export class WrongWeights extends ApiError {
@@ -52,16 +53,16 @@ export function createReplicaVerification(models: Pick<TunedModels, 'expected'>)
 
   /** Without the library for pictures the engine reads text only, and says so where it gets one. */
   const sightHeaders = ({ projector }: Target['base']) =>
-    projector ? [`; projector=${shown(projector.sha256)}`, ''] : ['']
+    projector ? [`; projector=${shownHash(projector.sha256)}`, ''] : ['']
 
   /** The headers that are right: of the files, or of the engine's own 8-bit copy of the base. */
   async function expectedHeaders({ base, adapter }: Target): Promise<string[]> {
     const gguf = base.gguf!
     const copy = `${gguf.replace(/\.gguf$/, '')}.eight-bits.gguf`
-    const bases = [shown(await expectedHash({ id: base.id, gguf }))]
-    if (existsSync(copy)) bases.push(`${shown(await hashOf(copy))}; eight_bits=1`)
+    const bases = [shownHash(await expectedHash({ id: base.id, gguf }))]
+    if (existsSync(copy)) bases.push(`${shownHash(await hashOf(copy))}; eight_bits=1`)
     const sights = sightHeaders(base)
-    const end = adapter ? `; adapter=${headerText(adapter.id)} ${shown(await expectedHash(adapter))}` : ''
+    const end = adapter ? `; adapter=${headerText(adapter.id)} ${shownHash(await expectedHash(adapter))}` : ''
     return bases.flatMap((hash) => sights.map((sight) => `base=${headerText(base.id)} ${hash}${sight}${end}`))
   }
 

@@ -3,7 +3,7 @@
 import { createHash } from 'node:crypto'
 import { parseDuration } from '../../../contract/scaling.ts'
 import { headerText } from '../../../lib/header-text.ts'
-import type { RemoteRoute, Target } from '../../inference/index.ts'
+import { type RemoteRoute, shownHash, type Target } from '../../inference/index.ts'
 import { type Application, ownPrefix, routeOf } from '../../ray/applications.ts'
 import { engineApplication, type ServedFile } from '../../ray/engine-application.ts'
 import { vllmApplication, vllmName } from '../../ray/vllm-application.ts'
@@ -11,9 +11,6 @@ import type { Secrets } from '../../storage/secrets.ts'
 import type { ScaledDeployment } from '../scaled-deployment.ts'
 import { gpuOf } from './instance-types.ts'
 import type { TargetFile, TargetFiles } from './target-files.ts'
-
-/** Hex digits of a hash in the header x-weights. */
-const shownDigits = 16
 
 /** The application that serves a target, and the way to it. */
 export interface ServedAt {
@@ -65,8 +62,8 @@ export function createApplications(options: Options): Applications {
   ): ServedAt {
     const hash = createHash('sha256').update(JSON.stringify(what))
     const name = `${prefixOf(deployment_id)}${hash.digest('hex').slice(0, 12)}`
-    const [base, adapter] = weights.map(({ id, sha256 }) => `${headerText(id)} sha256:${sha256.slice(0, shownDigits)}`)
-    const sight = projector === undefined ? '' : `; projector=sha256:${projector.slice(0, shownDigits)}`
+    const [base, adapter] = weights.map(({ id, sha256 }) => `${headerText(id)} ${shownHash(sha256)}`)
+    const sight = projector === undefined ? '' : `; projector=${shownHash(projector)}`
     const route = {
       path: routeOf(name.slice(ownPrefix.length)),
       token: secrets.derive(`requests to ${name}`),
