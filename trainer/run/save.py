@@ -23,13 +23,13 @@ def save_result(loop: Loop, tokenizer, folder: Path) -> dict:
     """Writes `out/` and returns the data of the `result` line."""
     totals, validation, out = loop.totals, loop.validation, folder / "out"
     best = validation.restore_best(loop.parameters)
-    results = [
-        _save_one(loop, tokenizer, out / "result", best.step if best else totals.step, best.loss if best else None)
-    ]
+    examples = _examples(loop, tokenizer)
+    step, loss = (best.step, best.loss) if best else (totals.step, None)
+    results = [_save_one(loop, tokenizer, examples, out / "result", step, loss)]
     for snapshot in validation.recent:
         if snapshot.step != results[0]["step"] and snapshots.restore(snapshot, loop.parameters):
-            results.append(_save_one(loop, tokenizer, out / f"step-{snapshot.step}", snapshot.step, snapshot.loss))
-    examples = _examples(loop, tokenizer)
+            folder_of_step = out / f"step-{snapshot.step}"
+            results.append(_save_one(loop, tokenizer, examples, folder_of_step, snapshot.step, snapshot.loss))
     base = _base_log_probabilities(loop, examples)
     for result in results:
         path = Path(result["folder"]).parent / "probe.json"
@@ -59,9 +59,9 @@ def _examples(loop: Loop, tokenizer) -> list[Example]:
     return general_examples(tokenizer, loop.model.config.get_text_config().max_position_embeddings)
 
 
-def _save_one(loop: Loop, tokenizer, out: Path, step: int, loss: float | None) -> dict:
+def _save_one(loop: Loop, tokenizer, examples: list[Example], out: Path, step: int, loss: float | None) -> dict:
     artifact = save(loop.model, tokenizer, loop.spec, out)
-    tuned = probe.log_probabilities(loop.model, _examples(loop, tokenizer), loop.device)
+    tuned = probe.log_probabilities(loop.model, examples, loop.device)
     location = {
         "kind": artifact.kind,
         "folder": str(artifact.folder),
