@@ -24,6 +24,10 @@ TOKENIZE_AT_ONCE, CHARACTERS_AT_ONCE = 512, 1 << 21
 MOST_EXAMPLES, LONGEST_EXAMPLE, LONGEST_SEEN_EXAMPLE = 4, 512, 2048
 
 
+# In tokens that are compared with the engine's: a vector of a picture.
+VECTOR = -1
+
+
 @dataclass(frozen=True)
 class Sequence:
     """One training text. `ids`: int32 [length]; `trained`: bool [length], the tokens that the loss counts.
@@ -38,6 +42,10 @@ class Sequence:
     vectors: np.ndarray | None = None
     positions: np.ndarray | None = None
     pictures: tuple[tuple[int, int], ...] = ()
+
+    def comparable(self) -> list[int]:
+        """Its tokens, -1 for each vector of a picture."""
+        return (self.ids if self.vectors is None else np.where(self.vectors >= 0, VECTOR, self.ids)).tolist()
 
     def part(self, start: int, end: int | None = None) -> "Sequence":
         """The tokens `[start, end)`. Not through a picture, and only text may be left out at the start."""

@@ -2,8 +2,9 @@
 answer.
 """
 
-from trainer.data.content import for_template, pictures_of
+from trainer.data.content import Content, for_template, pictures_of
 from trainer.data.control_text import REFUSAL, REFUSAL_OF_TOOLS, Rendering, View, ViewDiffers, control_text
+from trainer.data.sight import Sight
 from trainer.data.tools import adapted, texts_of, uses_tools
 from trainer.runtime.errors import JobError
 
@@ -25,15 +26,24 @@ def render(messages: list[dict], tokenizer, open_turn: bool = False, tools: list
     if not messages:
         return ""
     fields = [{name: message[name] for name in TEMPLATE_FIELDS if name in message} for message in messages]
-    sight = getattr(tokenizer, "sight", None)
     for each in fields:
-        each["content"] = for_template(each["content"], bool(sight) and sight.parts_only)
+        each["content"] = _as_read(each["content"], tokenizer)
     given = {"tools": tools} if tools else {}
     try:
         return tokenizer.apply_chat_template(fields, tokenize=False, add_generation_prompt=open_turn, **given)
     except Exception as problem:
         # Templates refuse unsupported input (a system message, two user messages in a row) with errors of many types.
         raise JobError("dataset_invalid", f"The model's chat template does not take a row: {problem}") from problem
+
+
+def _sight_of(tokenizer) -> Sight | None:
+    return getattr(tokenizer, "sight", None)
+
+
+def _as_read(content: Content, tokenizer) -> Content:
+    """A message's content in the form that the tokenizer's chat template reads."""
+    sight = _sight_of(tokenizer)
+    return for_template(content, bool(sight) and sight.parts_only)
 
 
 def rendering(messages: list[dict], tokenizer, open_turn: bool = False) -> Rendering:
@@ -67,8 +77,7 @@ def prompt_ids(tokenizer, messages: list[dict]) -> list[int]:
     """
     if rendering(messages, tokenizer, open_turn=True).mark is not None:
         return token_ids(messages, tokenizer, open_turn=True)
-    sight = getattr(tokenizer, "sight", None)
-    shown = [{**each, "content": for_template(each["content"], bool(sight) and sight.parts_only)} for each in messages]
+    shown = [{**each, "content": _as_read(each["content"], tokenizer)} for each in messages]
     encoded = tokenizer.apply_chat_template(shown, add_generation_prompt=True, tokenize=True, return_dict=True)
     return [int(token) for token in encoded["input_ids"]]
 
@@ -100,7 +109,7 @@ def _characters(messages: list[dict], tokenizer, tokens: int, tools: list[dict] 
 
 def _first_view(messages: list[dict], tokenizer, make, tools: list[dict] | None = None) -> list[Rendering]:
     controls = control_text(tokenizer)
-    if pictures_of(messages) and not getattr(tokenizer, "sight", None):
+    if pictures_of(messages) and not _sight_of(tokenizer):
         raise JobError("dataset_invalid", REFUSAL_OF_PICTURES)
     if controls.spelled_in(texts_of(messages, tools)):
         raise JobError("dataset_invalid", REFUSAL_OF_TOOLS)
@@ -165,7 +174,7 @@ def _turn_rendering(view: View, index: int, tokenizer) -> Rendering:
 
 def _rendering(text: str, spans: list[tuple[int, int]], view: View, count: int, tokenizer) -> Rendering:
     """The rendering of a view's first messages, as many as `count` says."""
-    sight, pictures = getattr(tokenizer, "sight", None), pictures_of(view.messages[:count])
+    sight, pictures = _sight_of(tokenizer), pictures_of(view.messages[:count])
     if sight:
         sight.require_shown(text, pictures)
     return Rendering(text, spans, view.mark, tuple(pictures))

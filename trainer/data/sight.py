@@ -14,6 +14,8 @@ import numpy as np
 from trainer.data.pictures import Picture
 from trainer.runtime.errors import JobError
 
+# What says how pictures are prepared, beside a checkpoint.
+PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
 # The engine's library knows no other limits of Qwen's pictures, whatever preprocessor_config.json says.
 QWEN_TOKENS = (8, 4096)
 # transformers shrinks larger pictures of the Idefics3 family.

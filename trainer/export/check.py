@@ -8,7 +8,7 @@ from pathlib import Path
 from trainer.data.loss_mask import prompt_ids
 from trainer.export.answering import greedy, log_probabilities
 from trainer.export.folder import end_tokens
-from trainer.export.seeing import comparable, eyes_of, load
+from trainer.export.seeing import eyes_of, load
 
 
 def runtime(base: Path | None) -> str:
@@ -41,7 +41,7 @@ def answers(folder: Path, base: Path | None, reference: dict, report) -> list[di
         rows.append(
             {
                 "messages": row["messages"],
-                "prompt_tokens": comparable(prompt) if eyes else prompt,
+                "prompt_tokens": prompt.comparable() if eyes else prompt,
                 "answer_tokens": answer,
                 "answer": tokenizer.decode(answer, skip_special_tokens=True),
                 "log_probabilities": log_probabilities(model, prompt, row["answer_tokens"]),

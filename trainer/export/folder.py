@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 from trainer.data.loss_mask import render
+from trainer.data.sight import PROCESSOR_FILES
 from trainer.runtime.errors import JobError
 
 TORCH_NAMES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -21,8 +22,6 @@ TOKENIZER_FILES = (
     "spiece.model",
     "chat_template.jinja",
 )
-# What says how pictures are prepared.
-PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
 OTHER_FILES = ("generation_config.json", "LICENSE", "LICENSE.txt", "LICENSE.md", "NOTICE", *PROCESSOR_FILES)
 # Keys with a file's location.
 LOCAL_KEYS = (

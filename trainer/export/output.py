@@ -4,11 +4,11 @@ import json
 import shutil
 from pathlib import Path
 
+from trainer.data.sight import PROCESSOR_FILES
 from trainer.export import importance, onnx
 from trainer.export.adapter import read_adapter
 from trainer.export.card import write_card
 from trainer.export.folder import (
-    PROCESSOR_FILES,
     copy_other,
     read_json,
     without_local_keys,

@@ -19,7 +19,7 @@ from trainer.export.answering import followed_by, greedy, rounded
 from trainer.export.folder import end_of_turn, end_tokens
 from trainer.export.fp32_compute import compute_in_float32
 from trainer.export.reference_cache import cached_answers, has_importance, prompts_of, today
-from trainer.export.seeing import comparable, eyes_of, load
+from trainer.export.seeing import eyes_of, load
 from trainer.export.spec import Export
 from trainer.model import attention
 from trainer.run.evaluate import forward
@@ -68,7 +68,7 @@ def _answer_prompts(spec: Export, model: torch.nn.Module, tokenizer, report) -> 
         prompt = eyes.prompt(messages) if eyes else token_ids(messages, tokenizer, open_turn=True)
         read_prompts.append(prompt)
         answer = greedy(model, prompt, ends)
-        tokens = comparable(prompt) if eyes else prompt
+        tokens = prompt.comparable() if eyes else prompt
         rows.append({"messages": messages, "prompt_tokens": tokens, "answer_tokens": answer})
         rows[-1]["answer"] = tokenizer.decode(answer, skip_special_tokens=True)
         report((number + 1) / (len(prompts) + 1))

@@ -14,9 +14,6 @@ from trainer.data.pictures import decode, files_in, take_out
 from trainer.data.sight import is_vision, sight_of
 from trainer.model.vision import base_of, encoded, image_processor
 
-# In the tokens of prompts that are compared: a vector of a picture.
-VECTOR = -1
-
 
 def load(folder: Path, dtype: str | None = None) -> torch.nn.Module:
     """The checkpoint in a folder, in the class of transformers that a user would take."""
@@ -65,9 +62,3 @@ class Eyes:
                 made = encoded(self.base, self.sight, self.processor, decode(file), torch.device("cpu"))
                 self.vectors.append(made.float())
         return shown
-
-
-def comparable(prompt: Sequence) -> list[int]:
-    """Its tokens, -1 for each vector of a picture."""
-    ids = prompt.ids if prompt.vectors is None else np.where(prompt.vectors >= 0, VECTOR, prompt.ids)
-    return ids.tolist()

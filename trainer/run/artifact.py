@@ -5,6 +5,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainer.data.sight import PROCESSOR_FILES
 from trainer.data.tokenizer_identity import add_to_gguf, write_description
 from trainer.runtime.converters import run_converter
 from trainer.runtime.errors import JobError
@@ -16,7 +17,6 @@ from trainer.runtime.spec import ModelSpec
 ADAPTER_TYPE = "f16"
 # Eight bits serve twice as fast as sixteen with the same answers up to the last digits. The folder keeps float32.
 MODEL_TYPE = "q8_0"
-PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
 
 
 @dataclass(frozen=True)

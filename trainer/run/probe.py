@@ -22,8 +22,6 @@ from trainer.run.evaluate import forward
 from trainer.runtime.errors import JobError
 
 MOST_TARGETS = 64
-# In the tokens of a probe: a vector of a picture.
-VECTOR = -1
 # Most characters of an example's pictures: four are sent to the engine at once.
 MOST_PICTURE_CHARACTERS = 4_000_000
 
@@ -73,8 +71,7 @@ def write(path: Path, examples: list[Example], tuned: list[list[float]], base: l
         prompt = [{"role": message["role"], "content": as_sent(message["content"])} for message in example.prompt]
         targets = np.nonzero(sequence.trained)[0].tolist()
         whole = sequence.targets == example.sequence.targets
-        ids = sequence.ids if sequence.vectors is None else np.where(sequence.vectors >= 0, VECTOR, sequence.ids)
-        tokens = ids.tolist()
+        tokens = sequence.comparable()
         rows.append(
             {"prompt": prompt, "tokens": tokens, "targets": targets, "whole": whole, "tuned": after, "origin": before}
         )
