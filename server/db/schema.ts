@@ -429,6 +429,8 @@ interface Models extends Labelled {
   validation_loss: number | null
   /** SHA-256 of the GGUF file that the engine serves. */
   gguf_sha256: string
+  /** Of its folder in Hugging Face's form, which vLLM serves (`hashTree`); null of models made before it was recorded. */
+  folder_sha256: string | null
   /** Result of the comparison of engine and trainer, once made. */
   comparison_json: string | null
   size_bytes: number

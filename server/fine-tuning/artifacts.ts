@@ -4,15 +4,22 @@ import path from 'node:path'
 import { newId } from '../../lib/ids.ts'
 import { day_ms } from '../../lib/utc-day.ts'
 import type { Db } from '../db/open.ts'
-import { moveTree, syncPath, syncTree } from '../storage/durable-files.ts'
+import { hashTree, moveTree, syncPath, syncTree } from '../storage/durable-files.ts'
 import * as store from './store.ts'
 import type { Artifact } from './trainer.ts'
 
 /** How long the logs of a job are kept after it has failed. */
 const logRetention_ms = 30 * day_ms
 
+export interface StoredModel {
+  id: string
+  size_bytes: number
+  /** Of its folder in Hugging Face's form. */
+  folder_sha256: string
+}
+
 /** Moves one artifact into a new model folder, and syncs it to disk before it returns. */
-export async function moveToModels(dataDir: string, artifact: Artifact): Promise<{ id: string; size_bytes: number }> {
+export async function moveToModels(dataDir: string, artifact: Artifact): Promise<StoredModel> {
   const id = newId('mdl')
   const folder = modelDir(dataDir, id)
   const temporary = `${folder}.part`
@@ -22,10 +29,11 @@ export async function moveToModels(dataDir: string, artifact: Artifact): Promise
   await moveTree(artifact.folder, path.join(temporary, files.folder))
   await moveTree(artifact.gguf, path.join(temporary, files.gguf))
   await moveTree(artifact.probe, path.join(temporary, probeFile))
+  const { sha256: folder_sha256 } = await hashTree(path.join(temporary, files.folder))
   const size_bytes = await syncTree(temporary)
   await rename(temporary, folder)
   await syncPath(path.dirname(folder))
-  return { id, size_bytes }
+  return { id, size_bytes, folder_sha256 }
 }
 
 /** The folder of one attempt at a job. */

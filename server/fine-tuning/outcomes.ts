@@ -9,7 +9,7 @@ import { recordEvent } from '../events/outbox.ts'
 import { type Claim, withLease } from '../queue/queue.ts'
 import { createRetryPolicy, diskFullRule, linearDelay, requeueAfter } from '../queue/retry-policy.ts'
 import { moveTree } from '../storage/durable-files.ts'
-import { modelDir, modelKey, moveToModels, rowsFile, runDir, runsKey } from './artifacts.ts'
+import { modelDir, modelKey, moveToModels, rowsFile, runDir, runsKey, type StoredModel } from './artifacts.ts'
 import { readResolvedConfig } from './defaults.ts'
 import { type JobMeter, stopClock } from './metering.ts'
 import { ftName } from './models/ft-name.ts'
@@ -40,7 +40,7 @@ export async function complete(work: FineTuningWork, claim: Claim, job: store.Jo
   const weights_model_id = result.kind === 'model' ? null : startingModel.weights_model_id
   const model = await moveToModels(work.dataDir, result)
   if (result.rows) await moveTree(result.rows, path.join(modelDir(work.dataDir, model.id), rowsFile))
-  const checkpointModels: (Artifact & { id: string; size_bytes: number })[] = []
+  const checkpointModels: (Artifact & StoredModel)[] = []
   for (const each of result.kept) checkpointModels.push({ ...each, ...(await moveToModels(work.dataDir, each)) })
   const created_at = work.now()
   const comparison = await work.models.compareNew(
@@ -60,7 +60,7 @@ export async function complete(work: FineTuningWork, claim: Claim, job: store.Jo
     await withLease(work, claim, async (trx) => {
       const time = work.now()
       const { name, description, metadata_json } = (await store.jobById(trx, job.id))!
-      const insert = (artifact: Artifact & { id: string; size_bytes: number }) =>
+      const insert = (artifact: Artifact & StoredModel) =>
         store.insertModel(trx, {
           id: artifact.id,
           account_id: job.account_id,
@@ -83,6 +83,7 @@ export async function complete(work: FineTuningWork, claim: Claim, job: store.Jo
           step: artifact.step,
           validation_loss: artifact.validation_loss,
           gguf_sha256: artifact.gguf_sha256,
+          folder_sha256: artifact.folder_sha256,
           comparison_json: artifact.id === model.id && comparison ? JSON.stringify(comparison) : null,
           size_bytes: artifact.size_bytes,
           created_at,

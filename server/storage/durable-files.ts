@@ -48,6 +48,27 @@ export function createFileHashes(): (file: string) => Promise<StoredFile> {
   }
 }
 
+export interface TreeFile extends StoredFile {
+  /** Relative to the folder, with slashes. */
+  path: string
+}
+
+/** The files of a folder in the order of their paths, and one SHA-256 of all their names and contents. */
+export async function hashTree(
+  folder: string,
+  hashed: (file: string) => Promise<StoredFile> = createFileHashes(),
+): Promise<{ sha256: string; files: TreeFile[] }> {
+  const entries = await readdir(folder, { recursive: true, withFileTypes: true })
+  const paths = entries
+    .filter((entry) => entry.isFile())
+    .map((entry) => path.relative(folder, path.join(entry.parentPath, entry.name)).split(path.sep).join('/'))
+  const files: TreeFile[] = []
+  for (const each of paths.sort()) files.push({ path: each, ...(await hashed(path.join(folder, each))) })
+  const hash = createHash('sha256')
+  for (const { sha256, path } of files) hash.update(`${sha256}  ${path}\n`)
+  return { sha256: hash.digest('hex'), files }
+}
+
 /** Streams `source` durably to `file`. `onChunk` gets each chunk and may throw. A failure leaves nothing behind. */
 export async function storeStream(
   source: NodeJS.ReadableStream,

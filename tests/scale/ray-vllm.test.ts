@@ -138,12 +138,23 @@ test('an adapter without its training never answers', rayVllmTest, async () => {
   await until('its application to be gone', async () => (await service.ours()).length === 1)
   const file = path.join(app.dataDir, 'models', model, 'adapter/adapter_config.json')
   const right = readFileSync(file, 'utf8')
+  const recorded = await app.db.selectFrom('models').select('folder_sha256').where('id', '=', model).executeTakeFirst()
+  const record = (folder_sha256: string | null) =>
+    app.db
+      .transaction()
+      .execute((trx) => trx.updateTable('models').set({ folder_sha256 }).where('id', '=', model).execute())
   writeFileSync(file, JSON.stringify({ ...JSON.parse(right), lora_alpha: 0 }))
+  const changed = await put('colours')
+  assert.equal(changed.status, 503, JSON.stringify(changed.body))
+  assert.match(changed.body.error!.message, /are not those that the model was made with/)
+  // A model of an earlier version has no hash of its folder: its probabilities tell.
+  await record(null)
   assert.equal((await put('colours')).status, 200)
   const refused = await service.ask('colours')
   assert.equal(refused.status, 503, JSON.stringify(refused.body))
   assert.match(refused.body.error!.message, /do not follow the training/)
   writeFileSync(file, right)
+  await record(recorded!.folder_sha256)
   assert.equal((await put('colours')).status, 200)
   const again = await service.ask('colours')
   assert.equal(again.status, 200, JSON.stringify(again.body))

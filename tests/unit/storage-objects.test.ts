@@ -17,7 +17,7 @@ import { after, test } from 'node:test'
 import { parseStorageUrl } from '../../lib/storage-url.ts'
 import { moveToModels } from '../../server/fine-tuning/artifacts.ts'
 import type { Artifact } from '../../server/fine-tuning/trainer.ts'
-import { storageError } from '../../server/storage/durable-files.ts'
+import { hashTree, storageError } from '../../server/storage/durable-files.ts'
 import { copyArtifacts } from '../../server/storage/migrate/files.ts'
 import { createFileStore } from '../../server/storage/objects/file-driver.ts'
 import { writeFolderManifest } from '../../server/storage/objects/folder-manifest.ts'
@@ -96,7 +96,10 @@ test('models may be on another volume than the rest of the data folder', { skip:
     write(here, 'runs/job_1/1/probe.json', '{}')
     const trained = (name: string) => path.join(here, 'runs/job_1/1', name)
     const artifact = { kind: 'adapter', folder: trained('adapter'), gguf: trained('adapter.gguf') } as const
-    const { id, size_bytes } = await moveToModels(here, { ...artifact, probe: trained('probe.json') } as Artifact)
+    const { id, size_bytes, folder_sha256 } = await moveToModels(here, {
+      ...artifact,
+      probe: trained('probe.json'),
+    } as Artifact)
     assert.equal(size_bytes, 'weights'.length + 'gguf'.length + 2)
     assert.deepEqual([readdirSync(path.join(here, 'models')), readdirSync(trained(''))], [[id], []])
     const store = createFileStore(folder())
@@ -104,6 +107,7 @@ test('models may be on another volume than the rest of the data folder', { skip:
     await artifactsOn(store, there).ensureLocal(`models/${id}/`)
     assert.equal(readFileSync(path.join(there, 'models', id, 'adapter/adapter.safetensors'), 'utf8'), 'weights')
     assert.deepEqual(readdirSync(path.join(there, 'models')), [id])
+    assert.equal((await hashTree(path.join(there, 'models', id, 'adapter'))).sha256, folder_sha256)
   } finally {
     rmSync(volume, { recursive: true })
   }

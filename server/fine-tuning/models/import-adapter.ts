@@ -14,7 +14,7 @@ import { requireFreeDisk, storeStream } from '../../storage/durable-files.ts'
 import type { Artifacts } from '../../storage/objects/index.ts'
 import { shapesOf } from '../../storage/safetensors.ts'
 import { readUntrusted } from '../../storage/untrusted-files.ts'
-import { moveToModels, runDir } from '../artifacts.ts'
+import { moveToModels, runDir, type StoredModel } from '../artifacts.ts'
 import { Artifact, runTrainer } from '../trainer.ts'
 import { checkAdapter } from './adapter-reader/check.ts'
 import type { UnpackRequest, UnpackResult } from './adapter-reader/main.ts'
@@ -36,13 +36,11 @@ export interface AdapterImporterOptions {
   log: Logger
 }
 
-interface ImportedAdapter {
-  id: string
+interface ImportedAdapter extends StoredModel {
   name: string | undefined
   description: string | undefined
   startingModel: StartingModel
   gguf_sha256: string
-  size_bytes: number
 }
 
 export interface AdapterImporter {

@@ -56,6 +56,8 @@ export interface ServedBase {
 export interface ExpectedModel {
   /** SHA-256 of the file that is served, in hex. */
   sha256: string
+  /** The same of its folder in Hugging Face's form, which vLLM serves; null of models made before it was recorded. */
+  folder_sha256: string | null
   /** Its probe rows and the weights that it was made from; undefined if one of them is missing. */
   probe?: { file: string; from: ServedBase }
 }
@@ -221,6 +223,7 @@ export function createTunedModels(
             step: null,
             validation_loss: null,
             gguf_sha256: imported.gguf_sha256,
+            folder_sha256: imported.folder_sha256,
             comparison_json: comparison && JSON.stringify(comparison),
             size_bytes: imported.size_bytes,
           })
@@ -270,9 +273,10 @@ export function createTunedModels(
     async expected(id) {
       const model = await store.modelOfAnyAccount(db, id)
       if (!model) return undefined
+      const { gguf_sha256, folder_sha256 } = model
       const file = servable(model).probe
       const from = existsSync(file) ? await findServedBase(model) : undefined
-      return { sha256: model.gguf_sha256, ...(from && { probe: { file, from } }) }
+      return { sha256: gguf_sha256, folder_sha256, ...(from && { probe: { file, from } }) }
     },
     require: async (trx, account_id, id) => void (await requireModel(account_id, id, trx)),
     exportSource: createExportSource(options),

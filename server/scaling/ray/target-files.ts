@@ -1,6 +1,6 @@
 // The files of a model that replicas in the cluster fetch, each with the hash that it must have.
-import { createHash } from 'node:crypto'
-import { readdir, readFile } from 'node:fs/promises'
+import { existsSync } from 'node:fs'
+import { readFile } from 'node:fs/promises'
 import path from 'node:path'
 import { z } from 'zod'
 import { ApiError } from '../../../contract/errors.ts'
@@ -8,7 +8,7 @@ import { modelFiles, type TunedModels } from '../../fine-tuning/index.ts'
 import { servesPictures } from '../../hub/index.ts'
 import type { Target } from '../../inference/index.ts'
 import type { VllmFile } from '../../ray/vllm-application.ts'
-import { createFileHashes } from '../../storage/durable-files.ts'
+import { createFileHashes, hashTree } from '../../storage/durable-files.ts'
 import type { Artifacts } from '../../storage/objects/index.ts'
 
 /** A file that our engine loads. */
@@ -68,25 +68,31 @@ export function createTargetFiles({ models, artifacts, models_dir }: Needs): Tar
   async function folderOf(name: 'base' | 'adapter', { id, gguf }: { id: string; gguf: string }) {
     await artifacts.ensureLocal(gguf)
     const folder = path.join(path.dirname(gguf), modelFiles[name === 'base' ? 'model' : 'adapter'].folder)
-    const entries = await readdir(folder, { recursive: true, withFileTypes: true }).catch(() => [])
-    const paths = entries.filter((entry) => entry.isFile()).map((entry) => path.join(entry.parentPath, entry.name))
-    if (paths.length === 0)
+    const { sha256, files } = existsSync(folder) ? await hashTree(folder, hashed) : { sha256: '', files: [] }
+    if (files.length === 0)
       throw new ApiError(
         'invalid_request',
         `vLLM needs the checkpoint of '${id}', and this service has only what its own engine serves. Install the model ` +
           "with its checkpoint (./tunery models add), or take the instance type 'ray'.",
         { param: 'instance_type' },
       )
-    const files = await Promise.all(
-      paths.sort().map(async (source) => ({
-        path: path.posix.join(name, ...path.relative(folder, source).split(path.sep)),
-        ...(await hashed(source)),
+    const expected = (await models.expected(id))?.folder_sha256
+    if (expected && expected !== sha256)
+      throw new ApiError(
+        'engine_failed',
+        `The files of '${id}' for vLLM are not those that the model was made with: one was changed after that. ` +
+          'Restore them from a backup.',
+      )
+    const served = files.map((file) => {
+      const source = path.join(folder, file.path)
+      return {
+        ...file,
+        path: path.posix.join(name, file.path),
         cache: source.startsWith(models_dir + path.sep),
         source,
-      })),
-    )
-    const listed = files.map((file) => `${file.sha256}  ${file.path}\n`).join('')
-    return { weights: { id, sha256: createHash('sha256').update(listed).digest('hex') }, files, folder }
+      }
+    })
+    return { weights: { id, sha256 }, files: served, folder }
   }
 
   async function rankOf(folder: string): Promise<number> {
