@@ -17,6 +17,7 @@ import Database from 'better-sqlite3'
 import { newId } from '../../lib/ids.ts'
 import { root } from '../../lib/root.ts'
 import { type Db, openDatabase, openThreadedDatabase } from '../../server/db/open.ts'
+import { hashTree } from '../../server/storage/durable-files.ts'
 import { startApp } from './service.ts'
 import { tinyModelsDir } from './tiny.ts'
 
@@ -109,6 +110,8 @@ export async function installColourModel({ dataDir, db, account_id, models_dir }
         cpSync(from, to)
         if (to.endsWith('.json')) writeFileSync(to, renamed(readFileSync(to, 'utf8')))
       }
+  // Its files name it.
+  const { sha256: folder_sha256 } = await hashTree(path.join(dataDir, 'models', ids[model]!, 'adapter'))
   const own = db ?? (await openDatabase(dataDir))
   try {
     await own.transaction().execute(async (trx) => {
@@ -119,6 +122,7 @@ export async function installColourModel({ dataDir, db, account_id, models_dir }
         for (const row of JSON.parse(renamed(JSON.stringify(rows))) as Row[]) {
           const owner = { ...('account_id' in row && { account_id: account }), ...('key_id' in row && { key_id }) }
           if ('ft_name' in row) Object.assign(owner, { ft_name: String(row.ft_name).replace(/acc_\w+/, account) })
+          if ('folder_sha256' in row) Object.assign(owner, { folder_sha256 })
           await trx
             .insertInto(table as 'models')
             .values({ ...row, ...owner } as never)
