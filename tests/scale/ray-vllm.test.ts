@@ -145,7 +145,7 @@ test('an adapter without its training never answers', rayVllmTest, async () => {
       .execute((trx) => trx.updateTable('models').set({ folder_sha256 }).where('id', '=', model).execute())
   writeFileSync(file, JSON.stringify({ ...JSON.parse(right), lora_alpha: 0 }))
   const changed = await put('colours')
-  assert.equal(changed.status, 503, JSON.stringify(changed.body))
+  assert.equal(changed.status, 500, JSON.stringify(changed.body))
   assert.match(changed.body.error!.message, /are not those that the model was made with/)
   // A model of an earlier version has no hash of its folder: its probabilities tell.
   await record(null)
