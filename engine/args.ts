@@ -24,6 +24,8 @@ export type Args = {
   cache_bytes: number | null
   speculation: boolean
   eight_bits: boolean
+  /** Compute with our own kernels where they are installed and run on this processor. */
+  kernels: boolean
   /** Parse control tokens in callers' messages as control tokens instead of text. */
   parse_control_tokens: boolean
 }
@@ -32,7 +34,7 @@ export const usage =
   'node engine/main.ts [--listen HOST:PORT | unix:/path.sock] [--model NAME=FILE.gguf]... ' +
   '[--projector FILE.gguf] [--adapter NAME=FILE.gguf]... [--api-key-file FILE] [--grace-seconds N] ' +
   '[--threads N] [--lib DIR] [--parent-pipe] [--slots N] [--cache-mb N] [--no-speculation] [--no-eight-bits] ' +
-  '[--parse-control-tokens]'
+  '[--no-kernels] [--parse-control-tokens]'
 
 const listenDefault = '127.0.0.1:8000'
 const graceSecondsDefault = 10
@@ -56,6 +58,7 @@ export function parseCommandLine(argv: string[]): Args {
       'cache-mb': { type: 'string' },
       'no-speculation': { type: 'boolean', default: false },
       'no-eight-bits': { type: 'boolean', default: false },
+      'no-kernels': { type: 'boolean', default: false },
       'parse-control-tokens': { type: 'boolean', default: false },
     },
   })
@@ -86,6 +89,7 @@ export function parseCommandLine(argv: string[]): Args {
     cache_bytes: values['cache-mb'] === undefined ? null : 1e6 * positive('--cache-mb', values['cache-mb'], 1),
     speculation: !values['no-speculation'],
     eight_bits: !values['no-eight-bits'],
+    kernels: !values['no-kernels'],
     parse_control_tokens: values['parse-control-tokens'],
   }
 }

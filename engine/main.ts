@@ -24,6 +24,7 @@ import { createHttpServer, listen } from './http/server.ts'
 import type { LogIds } from './http/trace.ts'
 import { type ContextOptions, createContext, createContextAsync, createThreadpool } from './llama/context.ts'
 import { loadFastestFormat } from './llama/eight-bit-weights.ts'
+import { addKernels } from './llama/kernels.ts'
 import { openLibrary, returnFreedBlocks } from './llama/library.ts'
 import { loadModel } from './llama/model.ts'
 import { createAdapters } from './models/adapters.ts'
@@ -52,6 +53,8 @@ async function main(): Promise<void> {
 
   returnFreedBlocks()
   const library = openLibrary(args.lib)
+  const kernels = args.kernels ? addKernels(library) : 'turned off'
+  log.info({ kernels: kernels ?? 'own' }, 'kernels')
   const threadpool = createThreadpool(library, args.threads)
   const limits: MemoryLimits = {
     slots: args.slots,

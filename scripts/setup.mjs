@@ -10,6 +10,7 @@
 // TUNERY_PYTHON: the Python to use. TUNERY_GPU=auto|cuda|vulkan|none: the engine's GPU build.
 import { existsSync, mkdirSync } from 'node:fs'
 import os from 'node:os'
+import { kernels } from './setup/kernels.mjs'
 import { converters, engine, nodeRuntime, npmPackages } from './setup/packages.mjs'
 import { peers } from './setup/peers.mjs'
 import { killCommands, need, SetupError } from './setup/process.mjs'
@@ -42,7 +43,7 @@ const training = process.argv.includes('--training')
 const parts = {
   npm: [npmPackages],
   node: [nodeRuntime],
-  engine: [engine],
+  engine: [engine, kernels],
   converters: [converters],
   python: [pythonEnvironment, pythonOnnx, ...(dev ? [pythonDev, trackerDev] : []), tracker],
   models: [servedModel, defaultModel, embeddingModel],

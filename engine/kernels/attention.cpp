@@ -1,0 +1,298 @@
+// Attention to a KV cache in 16 bits, on x64 processors with AVX-512.
+//
+// ggml reads the cache once for each query head and adds values up in 16 bits. Here four rows (the query heads that share
+// keys in grouped-query attention, and tokens of a sequence) read them together, 16 keys at a time, and sums have 32 bits.
+// The softmax is computed online (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018), in parts of
+// 512 keys that are combined in order. So a token's result is the same to the bit whatever else is in its batch, and
+// however many threads there are.
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "kernels.h"
+
+namespace {
+
+constexpr int64_t keys       = 16;   // computed together
+constexpr int64_t part_keys  = 512;  // of a part
+constexpr int64_t rows_max   = 4;    // pairs of head and token that read keys together
+constexpr int64_t length_max = 128;  // of a head
+
+/** e^x in each lane (Cephes' expf), for x from -87 to 0; 0 below. */
+__m512 exp_of(__m512 x) {
+    const __mmask16 is_tiny = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-87.0f), _CMP_LT_OQ);
+    const __m512    n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), _MM_FROUND_TO_NEAREST_INT);
+    __m512          r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
+    r                 = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);
+    __m512 p          = _mm512_set1_ps(1.9875691500e-4f);
+    for (const float c : { 1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f })
+        p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(c));
+    p = _mm512_add_ps(_mm512_fmadd_ps(p, _mm512_mul_ps(r, r), r), _mm512_set1_ps(1));
+    return _mm512_mask_mov_ps(_mm512_scalef_ps(p, n), is_tiny, _mm512_setzero_ps());
+}
+
+/** The sums of 16 vectors, in one. */
+__m512 sums_of(const __m512 * v) {
+    __m512 a[8], b[4], c[2];
+    for (int i = 0; i < 8; i++)
+        a[i] = _mm512_add_ps(_mm512_unpacklo_ps(v[i], v[i + 8]), _mm512_unpackhi_ps(v[i], v[i + 8]));
+    for (int i = 0; i < 4; i++)
+        b[i] = _mm512_add_ps(_mm512_unpacklo_ps(a[i], a[i + 4]), _mm512_unpackhi_ps(a[i], a[i + 4]));
+    for (int i = 0; i < 2; i++)
+        c[i] = _mm512_add_ps(_mm512_shuffle_f32x4(b[i], b[i + 2], 0x88), _mm512_shuffle_f32x4(b[i], b[i + 2], 0xdd));
+    const __m512 d = _mm512_add_ps(_mm512_shuffle_f32x4(c[0], c[1], 0x88), _mm512_shuffle_f32x4(c[0], c[1], 0xdd));
+    const __m512i order = _mm512_setr_epi32(0, 8, 4, 12, 1, 9, 5, 13, 2, 10, 6, 14, 3, 11, 7, 15);
+    return _mm512_permutexvar_ps(order, d);
+}
+
+/** Attention of `rows_max` rows to some of the keys: the highest score, and sums relative to it. */
+struct partial {
+    float max[rows_max], weights[rows_max];
+    float values[rows_max * length_max];
+
+    void add(const partial & other, int count, int64_t length) {
+        for (int r = 0; r < count; r++) {
+            if (other.max[r] == -INFINITY) continue;
+            const float  top = std::max(max[r], other.max[r]);
+            const float  own = max[r] == -INFINITY ? 0 : expf(max[r] - top), others = expf(other.max[r] - top);
+            max[r]     = top;
+            weights[r] = weights[r] * own + other.weights[r] * others;
+            for (int64_t i = r * length; i < (r + 1) * length; i++) values[i] = values[i] * own + other.values[i] * others;
+        }
+    }
+};
+
+struct view {
+    const char *k, *v;
+    size_t      k_stride, v_stride;
+    float       scale;
+};
+
+/** `R` rows with the keys from `begin` to `end`. */
+template <int D, int R>
+void attend(const view & cache, const float * const * q, const uint16_t * const * mask, int64_t begin, int64_t end,
+            partial & out) {
+    constexpr int V = D / 16;
+    __m512        sum[R][V];
+    float         max[R], total[R];
+    for (int r = 0; r < R; r++) {
+        max[r]   = -INFINITY;
+        total[r] = 0;
+        for (int i = 0; i < V; i++) sum[r][i] = _mm512_setzero_ps();
+    }
+    for (int64_t at = begin; at < end; at += keys) {
+        const int       count = (int) std::min(keys, end - at);
+        const __mmask16 here  = (__mmask16) ((1u << count) - 1);
+        __m512          m[R];
+        __mmask16       seen = 0;
+        for (int r = 0; r < R; r++) {
+            m[r] = mask[r] ? _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(here, mask[r] + at)) : _mm512_setzero_ps();
+            seen |= _mm512_mask_cmp_ps_mask(here, m[r], _mm512_set1_ps(-INFINITY), _CMP_NEQ_OQ);
+        }
+        if (!seen) continue;
+        __m512 products[R][keys];
+        for (int j = 0; j < keys; j++) {
+            if (!(seen >> j & 1)) {
+                for (int r = 0; r < R; r++) products[r][j] = _mm512_setzero_ps();
+                continue;
+            }
+            const char * key = cache.k + (at + j) * cache.k_stride;
+            __m512       k   = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) key));
+            for (int r = 0; r < R; r++) products[r][j] = _mm512_mul_ps(k, _mm512_loadu_ps(q[r]));
+            for (int i = 1; i < V; i++) {
+                k = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) key + i));
+                for (int r = 0; r < R; r++)
+                    products[r][j] = _mm512_fmadd_ps(k, _mm512_loadu_ps(q[r] + 16 * i), products[r][j]);
+            }
+        }
+        alignas(64) float weight[R][keys];
+        for (int r = 0; r < R; r++) {
+            const __m512 score =
+                _mm512_mask_mov_ps(_mm512_set1_ps(-INFINITY), here,
+                                   _mm512_fmadd_ps(sums_of(products[r]), _mm512_set1_ps(cache.scale), m[r]));
+            const float top = std::max(max[r], _mm512_reduce_max_ps(score));
+            if (top == -INFINITY) {
+                _mm512_store_ps(weight[r], _mm512_setzero_ps());
+                continue;
+            }
+            const __m512 w = exp_of(_mm512_sub_ps(score, _mm512_set1_ps(top)));
+            if (top > max[r]) {
+                const float shrink = max[r] == -INFINITY ? 0 : expf(max[r] - top);
+                total[r] *= shrink;
+                for (int i = 0; i < V; i++) sum[r][i] = _mm512_mul_ps(sum[r][i], _mm512_set1_ps(shrink));
+                max[r] = top;
+            }
+            total[r] += _mm512_reduce_add_ps(w);
+            _mm512_store_ps(weight[r], w);
+        }
+        for (int j = 0; j < count; j++) {
+            if (!(seen >> j & 1)) continue;
+            const char * value = cache.v + (at + j) * cache.v_stride;
+            for (int i = 0; i < V; i++) {
+                const __m512 v = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) value + i));
+                for (int r = 0; r < R; r++) sum[r][i] = _mm512_fmadd_ps(v, _mm512_set1_ps(weight[r][j]), sum[r][i]);
+            }
+        }
+    }
+    for (int r = 0; r < R; r++) {
+        out.max[r]     = max[r];
+        out.weights[r] = total[r];
+        for (int i = 0; i < V; i++) _mm512_storeu_ps(out.values + r * D + 16 * i, sum[r][i]);
+    }
+}
+
+using attend_function =
+    void (*)(const view &, const float * const *, const uint16_t * const *, int64_t, int64_t, partial &);
+
+template <int D> attend_function attend_for(int count) {
+    switch (count) {
+        case 1: return attend<D, 1>;
+        case 2: return attend<D, 2>;
+        case 3: return attend<D, 3>;
+        default: return attend<D, 4>;
+    }
+}
+
+attend_function attend_for(int64_t length, int count) {
+    switch (length) {
+        case 64: return attend_for<64>(count);
+        case 80: return attend_for<80>(count);
+        case 96: return attend_for<96>(count);
+        case 128: return attend_for<128>(count);
+        default: return nullptr;
+    }
+}
+
+/** Rows that share keys, and how they are divided into tasks. */
+struct division {
+    int64_t sharing;  // query heads with the same keys
+    int64_t rows;     // pairs of such a head and a token
+    int64_t groups;   // of at most rows_max of them
+    int64_t tasks;    // groups of all heads of keys and of all streams
+    int64_t parts;    // of the keys
+    bool    is_split;  // each part is a unit of work: there are too few tasks for the threads
+
+    division(const ggml_tensor * op, int threads) {
+        const ggml_tensor *q = op->src[0], *k = op->src[1];
+        sharing  = q->ne[2] / k->ne[2];
+        rows     = sharing * q->ne[1];
+        groups   = (rows + rows_max - 1) / rows_max;
+        tasks    = groups * k->ne[2] * q->ne[3];
+        parts    = (k->ne[1] + part_keys - 1) / part_keys;
+        is_split = parts > 1 && tasks < 4 * threads;
+    }
+};
+
+class group {
+    const ggml_tensor *op, *q, *k, *v, *mask;
+    const division &   by;
+    const int64_t      first, head_of_keys, stream;
+
+    int64_t head_of(int row) const { return head_of_keys * by.sharing + (first + row) % by.sharing; }
+    int64_t token_of(int row) const { return (first + row) / by.sharing; }
+
+  public:
+    const int count;
+
+    group(const ggml_tensor * op, const division & by, int64_t task) :
+        op(op),
+        q(op->src[0]),
+        k(op->src[1]),
+        v(op->src[2]),
+        mask(op->src[3]),
+        by(by),
+        first(task % by.groups * rows_max),
+        head_of_keys(task / by.groups % op->src[1]->ne[2]),
+        stream(task / (by.groups * op->src[1]->ne[2])),
+        count((int) std::min<int64_t>(rows_max, by.rows - first)) {}
+
+    void attend(int64_t part, partial & out) const {
+        const float *    query[rows_max];
+        const uint16_t * seen[rows_max];
+        for (int r = 0; r < count; r++) {
+            const int64_t head = head_of(r), token = token_of(r);
+            query[r] = (const float *) ((char *) q->data + token * q->nb[1] + head * q->nb[2] + stream * q->nb[3]);
+            seen[r]  = mask ? (const uint16_t *) ((char *) mask->data + token * mask->nb[1] +
+                                                 head % mask->ne[2] * mask->nb[2] + stream % mask->ne[3] * mask->nb[3]) :
+                              nullptr;
+        }
+        const int64_t source = stream / (q->ne[3] / k->ne[3]);
+        view          cache  = { (char *) k->data + head_of_keys * k->nb[2] + source * k->nb[3],
+                                 (char *) v->data + head_of_keys * v->nb[2] + source * v->nb[3], k->nb[1], v->nb[1], 0 };
+        memcpy(&cache.scale, op->op_params, sizeof(cache.scale));
+        const int64_t begin = part * part_keys, end = std::min(k->ne[1], begin + part_keys);
+        attend_for(q->ne[0], count)(cache, query, seen, begin, end, out);
+    }
+
+    void write(const partial & all) const {
+        const int64_t length = q->ne[0];
+        for (int r = 0; r < count; r++) {
+            float * out = (float *) ((char *) op->data +
+                                     (stream * op->ne[2] * op->ne[1] + head_of(r) + token_of(r) * op->ne[1]) * op->nb[1]);
+            const __m512 scale = _mm512_set1_ps(all.weights[r] == 0 ? 0 : 1 / all.weights[r]);
+            for (int64_t i = 0; i < length; i += 16)
+                _mm512_storeu_ps(out + i, _mm512_mul_ps(_mm512_loadu_ps(all.values + r * length + i), scale));
+        }
+    }
+};
+
+class traits : public ggml::cpu::tensor_traits {
+    bool work_size(int threads, const ggml_tensor * op, size_t & size) override {
+        // With fewer threads there are no more parts to keep.
+        const division by(op, threads);
+        size = shared_loop::bytes + (by.is_split ? by.tasks * by.parts * sizeof(partial) : 0);
+        return true;
+    }
+
+    bool compute_forward(ggml_compute_params * params, ggml_tensor * op) override {
+        const division by(op, params->nth);
+        const int64_t  length = op->src[0]->ne[0];
+        partial *      parts  = (partial *) ((char *) params->wdata + shared_loop::bytes);
+        if (by.is_split) {
+            shared_loop loop(params->wdata, params, by.tasks * by.parts);
+            for (int64_t unit = loop.take(); unit >= 0; unit = loop.take())
+                group(op, by, unit / by.parts).attend(unit % by.parts, parts[unit]);
+            barrier(params->threadpool);
+            for (int64_t task = params->ith; task < by.tasks; task += params->nth) {
+                const group rows(op, by, task);
+                partial &   all = parts[task * by.parts];
+                for (int64_t part = 1; part < by.parts; part++)
+                    all.add(parts[task * by.parts + part], rows.count, length);
+                rows.write(all);
+            }
+            return true;
+        }
+        shared_loop loop(params->wdata, params, by.tasks);
+        for (int64_t task = loop.take(); task >= 0; task = loop.take()) {
+            const group rows(op, by, task);
+            partial     all, next;
+            rows.attend(0, all);
+            for (int64_t part = 1; part < by.parts; part++) {
+                rows.attend(part, next);
+                all.add(next, rows.count, length);
+            }
+            rows.write(all);
+        }
+        return true;
+    }
+};
+
+}  // namespace
+
+bool is_attention(const ggml_tensor * op) {
+    if (op->op != ggml_op_flash_attn_ext) return false;
+    const ggml_tensor *q = op->src[0], *k = op->src[1], *v = op->src[2], *mask = op->src[3];
+    float              others[2];  // a bias by distance (ALiBi), and a bound on scores
+    memcpy(others, op->op_params + 1, sizeof(others));
+    return others[0] == 0 && others[1] == 0 && !op->src[4] && q->ne[0] == v->ne[0] &&
+           attend_for(q->ne[0], 1) && q->type == ggml_type_f32 && k->type == ggml_type_f16 && v->type == ggml_type_f16 &&
+           k->nb[0] == 2 && v->nb[0] == 2 && q->nb[0] == 4 && q->ne[2] % k->ne[2] == 0 && k->ne[2] == v->ne[2] &&
+           q->ne[3] % k->ne[3] == 0 && k->ne[3] == v->ne[3] && (!mask || (mask->type == ggml_type_f16 && mask->nb[0] == 2));
+}
+
+ggml::cpu::tensor_traits * attention_traits() {
+    static traits one;
+    return &one;
+}

@@ -1,0 +1,96 @@
+// Adds the kernels to ggml's CPU backend, as a buffer type that llama.cpp prefers for the weights that it supports: the way
+// of the backend's own interleaved types. The backend asks each buffer type first when it computes an operation.
+#include <dlfcn.h>
+#include <link.h>
+
+#include <string>
+#include <vector>
+
+#include "kernels.h"
+
+void (*barrier)(struct ggml_threadpool *);
+
+namespace {
+
+void * device;
+ggml_backend_buffer_type * buffer_type();
+
+class buffer_traits : public ggml::cpu::extra_buffer_type {
+    /** llama.cpp asks it of each weight, to choose its buffer. */
+    bool supports_op(void *, const ggml_tensor * op) override {
+        const ggml_backend_buffer *weights = op->src[0]->buffer, *x = op->src[1] ? op->src[1]->buffer : nullptr;
+        return weights && weights->buft == buffer_type() && is_eight_bit_product(op) &&
+               (!x || ggml_backend_buft_is_host(x->buft));
+    }
+
+    ggml::cpu::tensor_traits * get_tensor_traits(const ggml_tensor * op) override {
+        if (op->op == ggml_op_mul_mat)
+            return op->src[0]->buffer && op->src[0]->buffer->buft == buffer_type() ? eight_bit_traits() : nullptr;
+        return is_attention(op) ? attention_traits() : nullptr;
+    }
+};
+
+void set_tensor(ggml_backend_buffer *, ggml_tensor * tensor, const void * data, size_t, size_t) {
+    interleave(tensor, data);
+}
+
+ggml_backend_buffer * alloc_buffer(ggml_backend_buffer_type * type, size_t size) {
+    ggml_backend_buffer * buffer = ggml_backend_buft_alloc_buffer(ggml_backend_dev_buffer_type(device), size);
+    if (!buffer) return nullptr;
+    buffer->buft        = type;
+    buffer->init_tensor = nullptr;
+    buffer->set_tensor  = set_tensor;
+    buffer->get_tensor  = nullptr;
+    buffer->cpy_tensor  = nullptr;
+    return buffer;
+}
+
+ggml_backend_buffer_type * buffer_type() {
+    static ggml_backend_buffer_type type = {
+        /* .get_name       = */ [](ggml_backend_buffer_type *) { return "CPU_TUNERY"; },
+        /* .alloc_buffer   = */ alloc_buffer,
+        /* .get_alignment  = */ [](ggml_backend_buffer_type *) -> size_t { return 64; },
+        /* .get_max_size   = */ nullptr,
+        /* .get_alloc_size = */ nullptr,
+        /* .is_host        = */ nullptr,
+        /* .device         = */ device,
+        /* .context        = */ new buffer_traits(),
+    };
+    return &type;
+}
+
+int find_cpu_backend(dl_phdr_info * info, size_t, void * found) {
+    const std::string path = info->dlpi_name ? info->dlpi_name : "";
+    if (path.find("libggml-cpu") == std::string::npos) return 0;
+    *(std::string *) found = path;
+    return 1;
+}
+
+}  // namespace
+
+/**
+ * Adds the kernels to the CPU backend, which must be loaded, before the first model is. Null; or why they were not added,
+ * and then nothing has changed.
+ */
+extern "C" __attribute__((visibility("default"))) const char * tunery_add_kernels() {
+    static bool is_added = false;
+    if (is_added) return nullptr;
+    for (const bool has : { __builtin_cpu_supports("avx512f") != 0, __builtin_cpu_supports("avx512bw") != 0,
+                            __builtin_cpu_supports("avx512dq") != 0, __builtin_cpu_supports("avx512vl") != 0,
+                            __builtin_cpu_supports("avx512vnni") != 0 })
+        if (!has) return "the processor has no AVX-512 VNNI";
+    std::string path;
+    dl_iterate_phdr(find_cpu_backend, &path);
+    void * library = path.empty() ? nullptr : dlopen(path.c_str(), RTLD_NOW | RTLD_NOLOAD);
+    if (!library) return "the CPU backend is not loaded";
+    const auto types = (std::vector<ggml_backend_buffer_type *> & (*) ()) dlsym(
+        library, "_Z39ggml_backend_cpu_get_extra_buffer_typesv");
+    barrier = (void (*)(struct ggml_threadpool *)) dlsym(library, "ggml_barrier");
+    device  = ggml_backend_dev_by_type(ggml_backend_device_type_cpu);
+    if (!types || !barrier || !device) return "the CPU backend is of another version";
+    for (ggml_backend_buffer_type * each : types())
+        if (each && std::string(ggml_backend_buft_name(each)) == "AMX") return "the processor has AMX";
+    types().insert(types().begin(), buffer_type());
+    is_added = true;
+    return nullptr;
+}
