@@ -1,5 +1,5 @@
-// The part of ggml's binary interface that the kernels use: of llama.cpp v0.5.0, as set-up installs it.
-// `tests/process/engine/kernels.test.ts` compares it with the headers of that version.
+// The part of ggml's binary interface that the kernels use, of llama.cpp v0.5.0 (ggml.h, ggml-backend-impl.h and
+// ggml-cpu/traits.h), which set-up installs without headers. engine/llama/kernels.ts refuses other versions.
 #pragma once
 #include <cstddef>
 #include <cstdint>

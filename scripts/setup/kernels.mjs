@@ -1,5 +1,5 @@
 // The engine's own kernels (engine/kernels), where there is a C++ compiler: without them it computes with the library's.
-import { mkdirSync, readdirSync, renameSync, rmSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, renameSync, rmSync } from 'node:fs'
 import path from 'node:path'
 import { ask, run } from './process.mjs'
 import { print } from './progress.mjs'
@@ -18,7 +18,8 @@ const flags = [
 
 /** Two seconds of one core. A compiler that fails is no reason to do without an engine. */
 export async function kernels(options) {
-  if (process.arch !== 'x64' || ask('g++', ['--version']) === undefined) return false
+  if (process.arch !== 'x64' || !existsSync(path.join(root, folder)) || ask('g++', ['--version']) === undefined)
+    return false
   const sources = readdirSync(path.join(root, folder))
     .sort()
     .map((name) => `${folder}/${name}`)

@@ -1,6 +1,6 @@
 // Starts real engines for tests, with a client for their unix sockets.
 import { type ChildProcess, spawn } from 'node:child_process'
-import { existsSync, mkdtempSync, rmSync } from 'node:fs'
+import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { type IncomingHttpHeaders, request } from 'node:http'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -33,6 +33,12 @@ export type Stream = {
  * Uses one thread: the library's threads spin at barriers, so next to another busy process two are many times slower
  * than one.
  */
+/** Whether engines compute with our own kernels here: an answer does not depend on what else is computed then. */
+export const ownKernels =
+  existsSync(join(root, '.local/llama/lib/libtunery-kernels.so')) &&
+  /^flags.* avx512_vnni /m.test(readFileSync('/proc/cpuinfo', 'utf8')) &&
+  !/^flags.* amx_int8 /m.test(readFileSync('/proc/cpuinfo', 'utf8'))
+
 export async function startEngine(args: string[] = ['--model', `${modelName}=${modelPath}`]): Promise<Engine> {
   const folder = mkdtempSync(join(tmpdir(), 'tunery-engine-'))
   const socket = join(folder, 'engine.sock')

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { full } from '../../support/full.ts'
-import { chat, type Engine, modelName, readEvents, startEngine, textOf, until } from './engine-process.ts'
+import { chat, type Engine, modelName, ownKernels, readEvents, startEngine, textOf, until } from './engine-process.ts'
 
 let engine: Engine
 before(async () => {
@@ -40,12 +40,12 @@ test('the greedy answer is the same alone, batched, in a grown runner and with a
   assert.ok(new Set(alone).size > 6)
 })
 
-// Some processors' kernels round a batch of eight differently from a batch of one, which may change the choice between
-// two equally likely tokens. A sequence that read another's cache would change every answer.
+// The library's kernels may round a batch of eight differently from a batch of one, which may change the choice between
+// two equally likely tokens; ours do not. A sequence that read another's cache would change every answer.
 function assertNearlyAllEqual(answers: string[], expected: string[]): void {
   const different = answers.filter((answer, index) => answer !== expected[index])
   assert.ok(
-    different.length <= 0,
+    different.length <= (ownKernels ? 0 : 2),
     `${different.length} of ${answers.length} answers differ: ${JSON.stringify({ answers, expected })}`,
   )
 }

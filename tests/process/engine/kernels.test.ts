@@ -1,0 +1,46 @@
+// Our own kernels against those of the library, and against themselves in other batches.
+import assert from 'node:assert/strict'
+import { after, before, test } from 'node:test'
+import { type Engine, modelName, modelPath, ownKernels, startEngine } from './engine-process.ts'
+
+const text =
+  'A ferry crosses the bay every morning at six. On board are bakers, nurses and two carpenters, who share one ' +
+  'newspaper and argue about the weather until the harbour of the other side comes into sight. '
+const skip = ownKernels ? false : 'our own kernels are not installed here, or not for this processor'
+const model = ['--model', `${modelName}=${modelPath}`]
+let own: Engine
+before(async () => {
+  if (!skip) own = await startEngine(model)
+})
+after(() => own?.stop())
+
+/** Log-probabilities of five tokens after a prompt; with `echo` of the prompt's tokens too. */
+async function logprobs(engine: Engine, prompt: string, echo: boolean, account = 'a'): Promise<number[]> {
+  const body = { model: modelName, prompt, max_tokens: 5, temperature: 0, logprobs: 1, echo }
+  const { json } = await engine.ask('POST', '/v1/completions', body, { 'x-tunery-account': account })
+  return (json.choices[0].logprobs.token_logprobs as (number | null)[]).filter((each) => each !== null)
+}
+
+test('answers are as probable as with the kernels of the library', { skip }, async () => {
+  const library = await startEngine([...model, '--no-kernels'])
+  try {
+    const [ours, theirs] = [await logprobs(own, text, true), await logprobs(library, text, true)]
+    const differences = ours.map((each, index) => Math.abs(each - theirs[index]!))
+    const mean = differences.reduce((sum, each) => sum + each, 0) / differences.length
+    // Each is 0.08 from sums in 32 bits: activations have eight bits in both (decision 010).
+    assert.ok(mean < 0.2, `${mean} nats on average: ${differences}`)
+    assert.ok(mean > 0, 'two engines with the same kernels')
+  } finally {
+    await library.stop()
+  }
+})
+
+// Attention to more than 512 keys is computed in parts: as work of their own where there are few sequences.
+test('a prompt has the same probabilities to the last bit alone and beside others', { skip }, async () => {
+  const prompts = [1, 12, 1, 2].map((times, index) => `${index}. ${text.repeat(times)}`)
+  const alone: number[][] = []
+  for (const prompt of prompts) alone.push(await logprobs(own, prompt, false))
+  // Accounts share no cache, so all of it is computed again.
+  const together = await Promise.all(prompts.map((prompt, index) => logprobs(own, prompt, false, `other ${index}`)))
+  assert.deepEqual(together, alone)
+})
