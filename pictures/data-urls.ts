@@ -1,7 +1,11 @@
 // Pictures in requests and rows: data URLs.
-import { PictureError, pictureFormats } from './formats.ts'
+import { PictureError, type PictureFormat, pictureFormats } from './formats.ts'
 
 const head = new RegExp(`^data:image/(?:${pictureFormats.join('|')}|jpg);base64,`)
+
+/** A picture's bytes as a data URL. */
+export const dataUrlOf = (format: PictureFormat, file: Uint8Array): string =>
+  `data:image/${format};base64,${Buffer.from(file.buffer, file.byteOffset, file.length).toString('base64')}`
 
 /** The bytes of a picture in a data URL. Throws PictureError. */
 export function pictureFile(url: string): Buffer {

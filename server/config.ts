@@ -396,9 +396,15 @@ const settings = {
       '{"engine_kwargs": {"max_model_len": 8192}}; null removes one.',
   ),
   ray_node: setting(text, 'node', 'Node.js 24 on the cluster’s machines, for replicas of deployments.'),
+  fetch_pictures: setting(
+    z.enum(['on', 'off']),
+    'off',
+    'Whether pictures in rows and requests may be addresses on the web, which the service then fetches, by the rules ' +
+      'that webhooks have. off: they must be data URLs.',
+  ),
   webhook_allow: optional(
     text,
-    'Private networks that webhooks may reach, as comma-separated CIDR[:port]; IPv6 as [::1]/128:80.',
+    'Private networks that webhooks, and the fetching of pictures, may reach, as comma-separated CIDR[:port]; IPv6 as [::1]/128:80.',
   ),
   max_waiting_jobs: setting(
     wholeNumber(1, 1_000_000),

@@ -22,6 +22,8 @@ import { createHubFeature } from './hub/feature.ts'
 import { createEngine, createInferenceFeature } from './inference/feature.ts'
 import { createLimits } from './limits/index.ts'
 import { createMachineFeature } from './machine/feature.ts'
+import { createAddressRules, readAllowed } from './outbound/addresses.ts'
+import { createPictureFetcher } from './outbound/pictures.ts'
 import { readPlans } from './plans.ts'
 import { createQueue } from './queue/queue.ts'
 import { createChanges } from './redis/changes.ts'
@@ -142,7 +144,14 @@ export async function createServices(config: Config, log: Logger, database?: Db)
   const { usage } = withUsage
   const withHub = createHubFeature(context, { plans })
   const { hub, downloads } = withHub
-  const withDatasets = createDatasetsFeature(context, { hub })
+  const rules = createAddressRules(readAllowed(config.webhook_allow))
+  const pictureFetcher = createPictureFetcher({
+    enabled: config.fetch_pictures === 'on',
+    rules,
+    version: pkg.version,
+    onFetched: (outcome) => metrics.picturesFetched.inc({ outcome }),
+  })
+  const withDatasets = createDatasetsFeature(context, { hub, pictureFetcher })
   const { datasets } = withDatasets
   const withFiles = createFilesFeature(context, { datasets })
   const { files } = withFiles
@@ -168,6 +177,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     models,
     usage,
     storedCompletions,
+    pictureFetcher,
   })
   const { inference } = withInference
   const withBatches = createBatchesFeature(context, { accounts, limits, files, inference })
@@ -186,7 +196,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
   const { deployments } = withDeployments
   const withScaling = await createScalingFeature(context, { deployments, inference, models, plans, engine, secrets })
   const withExports = createExportsFeature(context, { accounts, models, deployments })
-  const withWebhooks = createWebhooksFeature(context, { secrets })
+  const withWebhooks = createWebhooksFeature(context, { secrets, rules })
   const features: Feature[] = [
     { mount: (app) => setupRoutes(app, trainingSetup), start: async () => [trainingSetup.start()] },
     withAccounts,

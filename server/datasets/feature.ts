@@ -1,5 +1,6 @@
 import type { Context, Feature } from '../feature.ts'
 import type { Hub } from '../hub/index.ts'
+import type { PictureFetcher } from '../outbound/pictures.ts'
 import { startWorker } from '../queue/worker.ts'
 import { prepareDataset, queueKind } from './prepare.ts'
 import { datasetRoutes } from './routes.ts'
@@ -8,11 +9,22 @@ import { createTokens } from './tokens.ts'
 
 const defaultBase = 'HuggingFaceTB/SmolLM2-135M-Instruct'
 
-export function createDatasetsFeature(context: Context, { hub }: { hub: Hub }): Feature & { datasets: Datasets } {
+export function createDatasetsFeature(
+  context: Context,
+  { hub, pictureFetcher }: { hub: Hub; pictureFetcher: PictureFetcher },
+): Feature & { datasets: Datasets } {
   const { max_dataset_mb: max_mb, max_dataset_rows: max_rows, huggingface_url } = context.config
   const tokens = createTokens({ ...context, parse_control_tokens: context.config.parse_control_tokens })
-  const datasets = createDatasets({ ...context, hub, tokens, max_mb, max_rows, defaultBase })
-  const work = { ...context, ...datasets, max_rows, max_bytes: 4e6 * max_mb, huggingface_url }
+  const datasets = createDatasets({
+    ...context,
+    hub,
+    tokens,
+    max_mb,
+    max_rows,
+    defaultBase,
+    fetchesPictures: pictureFetcher.enabled,
+  })
+  const work = { ...context, ...datasets, max_rows, max_bytes: 4e6 * max_mb, huggingface_url, pictureFetcher }
   const startOne = (name: string) =>
     startWorker({ ...context, kind: queueKind, name, handle: (claim, signal) => prepareDataset(work, claim, signal) })
   return {

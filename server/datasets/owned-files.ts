@@ -2,12 +2,13 @@ import path from 'node:path'
 import type { Db } from '../db/open.ts'
 import type { OwnedFile } from '../storage/durable-files.ts'
 import * as store from './store.ts'
-import { filesOf } from './store.ts'
+import { filesOfDataset } from './store.ts'
 
 /** The files of all datasets: each upload, and its canonical rows once they are prepared. */
 export async function datasetFiles(db: Db): Promise<OwnedFile[]> {
-  return (await store.every(db)).flatMap(({ id, format, sha256, rows_sha256 }) => {
-    const { source, rows } = filesOf('', id, format)
+  return (await store.every(db)).flatMap((dataset) => {
+    const { id, sha256, rows_sha256 } = dataset
+    const { source, rows } = filesOfDataset('', dataset)
     const owner = `the dataset ${id}`
     const file = (name: string, sha256: string) => ({
       path: path.normalize(name),

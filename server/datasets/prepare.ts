@@ -1,20 +1,23 @@
 // Background work of datasets: reads an uploaded file in a child process, checks its rows, and writes the canonical
 // JSONL that the trainer reads.
 import { statSync } from 'node:fs'
-import { rename, rm } from 'node:fs/promises'
+import { mkdir, readFile, rename, rm } from 'node:fs/promises'
+import path from 'node:path'
 import type { Logger } from 'pino'
 import type { Servers } from '../cluster/servers.ts'
 import type { Db } from '../db/open.ts'
+import type { PictureFetcher } from '../outbound/pictures.ts'
 import { type Claim, LeaseLost, type Queue } from '../queue/queue.ts'
 import { createRetryPolicy, linearDelay } from '../queue/retry-policy.ts'
 import { requireFreeDisk, storageError, syncPath } from '../storage/durable-files.ts'
 import type { Artifacts } from '../storage/objects/index.ts'
 import { readUntrusted } from '../storage/untrusted-files.ts'
+import { fetchPictures } from './fetch-pictures.ts'
 import { fetchFromHub, hubSourceOf } from './hugging-face.ts'
 import { Unreadable } from './reader/columns.ts'
 import type { ReadRequest, ReadResult } from './reader/main.ts'
 import * as store from './store.ts'
-import { filesOf, rowsKey } from './store.ts'
+import { filesOf, filesOfDataset, rowsKey, sourceKey } from './store.ts'
 
 export const queueKind = 'dataset'
 const rereadDelay = linearDelay(500, 30_000)
@@ -36,6 +39,7 @@ export interface PrepareWork {
   /** The hub to download datasets from, and the token from a dataset's upload. */
   huggingface_url: string
   hubToken(id: string): string | undefined
+  pictureFetcher: PictureFetcher
   log: Logger
   /** Aborts when the dataset is deleted. Get it before reading the row. */
   deletionSignal(id: string): AbortSignal
@@ -63,7 +67,7 @@ export async function prepareDataset(work: PrepareWork, claim: Claim, stopping: 
 async function prepare(work: PrepareWork, claim: Claim, signal: AbortSignal): Promise<void> {
   const dataset = await store.byId(work.db, claim.ref)
   if (await isForAnother(work, dataset)) return await work.queue.defer(claim, Date.now() + retry_ms)
-  const files = filesOf(work.dataDir, claim.ref, dataset?.format ?? 'jsonl')
+  const files = dataset ? filesOfDataset(work.dataDir, dataset) : filesOf(work.dataDir, claim.ref, 'jsonl')
   const result = dataset?.status === 'preparing' ? await read(work, claim, dataset, files, signal) : undefined
   if (result && 'retry_in_ms' in result) {
     const run_at = Date.now() + result.retry_in_ms
@@ -89,6 +93,9 @@ async function prepare(work: PrepareWork, claim: Claim, signal: AbortSignal): Pr
     await work.queue.finish(trx, claim, 'done')
   })
   if (!valid) await rm(files.part, { force: true })
+  // Its rows are the upload after all: no picture of it was at an address.
+  else if (dataset?.format === 'jsonl' && valid.sha256 === dataset.sha256)
+    await work.artifacts.remove(sourceKey(dataset))
   work.notifyPrepared(claim.ref)
 }
 
@@ -120,7 +127,10 @@ async function read(
   try {
     const source = dataset.format === 'huggingface' ? await hubSourceOf(files.source, dataset.size_bytes) : undefined
     if (!source)
-      return await readFileOf(
+      return await readFetching(
+        work,
+        dataset.account_id,
+        files,
         { format: dataset.format, source: files.source, canonical, max_rows, max_bytes },
         dataset.size_bytes,
         signal,
@@ -130,7 +140,10 @@ async function read(
       requireDiskSpace(work, bytes),
     )
     const bytes = parts.reduce((sum, part) => sum + statSync(part.source).size, 0)
-    return await readFileOf(
+    return await readFetching(
+      work,
+      dataset.account_id,
+      files,
       { format: 'huggingface', source: files.source, parts, canonical, max_rows, max_bytes: work.max_bytes },
       bytes,
       signal,
@@ -151,8 +164,33 @@ async function read(
       },
     }
   } finally {
-    await rm(files.fetched, { recursive: true, force: true })
+    for (const folder of [files.fetched, files.pictures]) await rm(folder, { recursive: true, force: true })
   }
+}
+
+/** Reads a file; if pictures of it are at addresses, fetches them and reads it again. */
+async function readFetching(
+  work: PrepareWork,
+  account_id: string,
+  files: ReturnType<typeof filesOf>,
+  request: ReadRequest,
+  size_bytes: number,
+  signal: AbortSignal,
+): Promise<ReadResult> {
+  if (!work.pictureFetcher.enabled || request.canonical === null) return await readFileOf(request, size_bytes, signal)
+  await mkdir(files.pictures, { recursive: true })
+  const list = path.join(files.pictures, 'addresses.json')
+  const listed = await readFileOf({ ...request, pictures: { list } }, size_bytes, signal)
+  if (!('addresses' in listed)) return listed
+  const bytes = await fetchPictures(
+    work.pictureFetcher,
+    { account_id, addresses: JSON.parse(await readFile(list, 'utf8')), folder: files.pictures },
+    (bytes) => requireDiskSpace(work, bytes),
+    (work.max_bytes * 3) / 4,
+    signal,
+  )
+  const pictures = { fetched: files.pictures }
+  return await readFileOf({ ...request, max_bytes: work.max_bytes, pictures }, size_bytes + bytes, signal)
 }
 
 /**

@@ -1,6 +1,6 @@
 // Pictures of rows: data URLs in the content parts of messages, what can be wrong with them, and their decoding.
 import { hash } from 'node:crypto'
-import { pictureFile } from '../../pictures/data-urls.ts'
+import { dataUrlOf, pictureFile } from '../../pictures/data-urls.ts'
 import { createPictureDecoder } from '../../pictures/decoder.ts'
 import { PictureError, type PictureFormat, pictureFormats, readHeader } from '../../pictures/formats.ts'
 import type { Problem } from './row-message.ts'
@@ -23,10 +23,6 @@ export const isPicture = (part: unknown): part is PicturePart =>
 const dataUrlHead = /^data:image\/([a-z0-9.+-]{1,40});base64,/
 const details = ['auto', 'low', 'high']
 const formatOf = (subtype: string) => (subtype === 'jpg' ? 'jpeg' : subtype)
-
-/** A picture's bytes as a data URL. */
-export const dataUrlOf = (format: PictureFormat, file: Uint8Array) =>
-  `data:image/${format};base64,${Buffer.from(file.buffer, file.byteOffset, file.length).toString('base64')}`
 
 /** The format that a data URL names: jpeg, png, webp or gif. */
 export const formatOfUrl = (url: string): string => formatOf(dataUrlHead.exec(url)?.[1] ?? '')

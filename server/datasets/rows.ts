@@ -136,9 +136,9 @@ const kindDiffers = (own: Objective[], others: Objective[]): Problem => [
 
 /**
  * Streaming check of a JSONL file: feed chunks in order with `add`, one after the other, then get the result from `end`.
- * A byte order mark, CRLF and blank lines are allowed.
+ * A byte order mark, CRLF and blank lines are allowed. `known` are problems found before, by line.
  */
-export function createRowChecker() {
+export function createRowChecker(known: ReadonlyMap<number, Problem> = new Map()) {
   const pictureCheck = createPictureCheck()
   const { check, addInvalid: wrong, addValid: good, ready, end } = createCheck()
   let line = 0
@@ -169,7 +169,7 @@ export function createRowChecker() {
     } catch (error) {
       return void wrong(line, ['invalid_json', `is not valid JSON: ${(error as Error).message.slice(0, 200)}`])
     }
-    const problem = rowProblem(row)
+    const problem = known.get(line) ?? rowProblem(row)
     if (problem) return void wrong(line, problem)
     const pictures = picturesOf(row as object)
     if (pictures.length === 0) return void good(line, bytes, row as object, pictures)

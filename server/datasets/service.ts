@@ -28,7 +28,7 @@ import type { ReadResult } from './reader/main.ts'
 import { formatOfUrl } from './row-pictures.ts'
 import { type Check, picturesOf } from './rows.ts'
 import * as store from './store.ts'
-import { filesOf, objectiveOf, objectivesOf, rowsKey, toResponse } from './store.ts'
+import { filesOf, filesOfDataset, objectiveOf, objectivesOf, rowsKey, toResponse } from './store.ts'
 import { withTokens } from './token-report.ts'
 import type { PictureTokens, Preview as RowPreview, Tokens } from './tokens.ts'
 
@@ -39,7 +39,7 @@ export interface Received extends StoredFile {
   path: string
   /** Its first bytes, which tell the format. */
   head: Buffer
-  counted: { rows: number; not_utf8_line?: number }
+  counted: { rows: number; not_utf8_line?: number; may_have_addresses: boolean }
 }
 
 export interface Datasets {
@@ -125,6 +125,8 @@ interface Options {
   max_rows: number
   min_free_mb: number
   defaultBase: string
+  /** Whether pictures of rows may be at addresses. */
+  fetchesPictures: boolean
   now?: () => number
 }
 
@@ -137,7 +139,7 @@ const rowsWait_ms = 60_000
 export function createDatasets(options: Options): Datasets {
   const { db, queue, notifications, hub, tokens, artifacts, dataDir, max_mb, max_rows, min_free_mb, defaultBase } =
     options
-  const { now = Date.now } = options
+  const { fetchesPictures, now = Date.now } = options
   const usageChecks: NeededBy[] = []
   const hubTokens = new Map<string, string>()
   const reading = createAbortSignals(notifications)
@@ -228,8 +230,9 @@ export function createDatasets(options: Options): Datasets {
     try {
       const format = formatOf(given, filename, received.head)
       refuseUnreadable(format, size_bytes, counted, max_rows)
-      await rename(received.path, filesOf(dataDir, id, format).source)
-      const { source } = filesOf('', id, format)
+      const ownRows = format !== 'jsonl' || (fetchesPictures && counted.may_have_addresses)
+      await rename(received.path, filesOf(dataDir, id, format, ownRows).source)
+      const { source } = filesOf('', id, format, ownRows)
       published = source
       await artifacts.publish(source)
       const dataset = {
@@ -241,7 +244,7 @@ export function createDatasets(options: Options): Datasets {
         rows: format === 'jsonl' ? counted.rows : 0,
         size_bytes,
         sha256,
-        rows_sha256: format === 'jsonl' ? sha256 : null,
+        rows_sha256: ownRows ? null : sha256,
         status: 'preparing' as const,
         check_json: '{}',
         hub_token_server: hf_token ? queue.server : null,
@@ -408,9 +411,9 @@ export function createDatasets(options: Options): Datasets {
       reading.abort(id)
       reading.clear(id)
       notifier.notify(id)
-      const { source, rows } = filesOf('', id, dataset.format)
+      const { source, rows } = filesOfDataset('', dataset)
       await artifacts.remove(...new Set([source, rows]))
-      await rm(filesOf(dataDir, id, dataset.format).part, { force: true })
+      await rm(filesOfDataset(dataDir, dataset).part, { force: true })
       return { id, deleted: true }
     },
 

@@ -78,21 +78,39 @@ export const toResponse = (dataset: DatasetRow): Dataset => ({
   created_at: isoTime(dataset.created_at),
 })
 
+/**
+ * Whether the rows are another file than the upload: of all formats but JSON lines, and of these where pictures at
+ * addresses were written into them.
+ */
+export const hasOwnRows = ({ format, sha256, rows_sha256 }: Pick<DatasetRow, 'format' | 'sha256' | 'rows_sha256'>) =>
+  format !== 'jsonl' || rows_sha256 !== sha256
+
+/** The paths of a stored dataset. */
+export const filesOfDataset = (
+  dataDir: string,
+  dataset: Pick<DatasetRow, 'id' | 'format' | 'sha256' | 'rows_sha256'>,
+) => filesOf(dataDir, dataset.id, dataset.format, hasOwnRows(dataset))
+
+/** The artifact with the upload of a dataset. */
+export const sourceKey = (dataset: Parameters<typeof filesOfDataset>[1]) => filesOfDataset('', dataset).source
+
 /** The artifact with the canonical rows of a dataset. */
 export const rowsKey = (id: string) => filesOf('', id, 'jsonl').rows
 
 /**
- * The paths of a dataset: `source` is the upload, `rows` the canonical JSONL (the same file for a jsonl upload), `part`
- * the rows while they are written, `fetched` the folder for downloads from the hub.
+ * The paths of a dataset: `source` is the upload, `rows` the canonical JSONL (the same file for a jsonl upload without
+ * rows of its own), `part` the rows while they are written, `fetched` the folder for downloads from the hub, `pictures`
+ * that for pictures from addresses.
  */
-export function filesOf(dataDir: string, id: string, format: DatasetFormat) {
+export function filesOf(dataDir: string, id: string, format: DatasetFormat, ownRows = format !== 'jsonl') {
   const folder = path.join(dataDir, 'datasets')
   const rows = path.join(folder, `${id}.jsonl`)
   return {
     folder,
-    source: format === 'jsonl' ? rows : path.join(folder, `${id}.${format}`),
+    source: ownRows ? path.join(folder, `${id}.${format === 'jsonl' ? 'uploaded.jsonl' : format}`) : rows,
     rows,
     part: `${rows}.part`,
     fetched: path.join(folder, `${id}.fetched`),
+    pictures: path.join(folder, `${id}.pictures`),
   }
 }

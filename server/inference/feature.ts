@@ -2,6 +2,7 @@ import type { Context, Feature } from '../feature.ts'
 import type { TunedModels } from '../fine-tuning/index.ts'
 import type { Hub } from '../hub/index.ts'
 import type { Limits } from '../limits/index.ts'
+import type { PictureFetcher } from '../outbound/pictures.ts'
 import type { Plans } from '../plans.ts'
 import type { StoredCompletions } from '../stored-completions/index.ts'
 import type { Usage } from '../usage/index.ts'
@@ -58,12 +59,13 @@ interface Needs {
   models: TunedModels
   usage: Usage
   storedCompletions: StoredCompletions
+  pictureFetcher: PictureFetcher
   engine: ReturnType<typeof createEngine>
 }
 
 export function createInferenceFeature(
   context: Context,
-  { plans, limits, engine, hub, models, usage, storedCompletions }: Needs,
+  { plans, limits, engine, hub, models, usage, storedCompletions, pictureFetcher }: Needs,
 ): Feature & { inference: Inference; replicas: Pools['overview'] } {
   const { config, dataDir, log, metrics } = context
   const { client } = engine
@@ -95,6 +97,7 @@ export function createInferenceFeature(
     pricing: plans.pricing,
     changes: context.changes,
     metrics,
+    pictureFetcher,
   })
   metrics.onLook(() => {
     const { serving, refused } = mergedAdapters.counts()

@@ -5,6 +5,7 @@ import { unixSeconds } from '../../lib/utc-day.ts'
 import type { TunedModels } from '../fine-tuning/index.ts'
 import type { Caller } from '../http/auth.ts'
 import type { Hub } from '../hub/index.ts'
+import type { PictureFetcher } from '../outbound/pictures.ts'
 import type { Plans } from '../plans.ts'
 import type { Changes } from '../redis/changes.ts'
 import type { ServerMetrics } from '../telemetry/metrics.ts'
@@ -14,7 +15,7 @@ import type { EngineClient } from './engine/client.ts'
 import { compareModels, type ScoreRows } from './fidelity/adapter-verification.ts'
 import { type Meter, type MeteredUsage, startMeter } from './gateway/meter.ts'
 import { observeRequest, type RequestObserver } from './gateway/observe.ts'
-import { requirePictures } from './gateway/pictures.ts'
+import { requirePictures, withFetchedPictures } from './gateway/pictures.ts'
 import { createResolver, type ModelAliases } from './gateway/resolve.ts'
 import type { MergedAdapters } from './merged-adapters/manager.ts'
 import type { PoolResponse } from './replicas/pool.ts'
@@ -96,6 +97,7 @@ interface Options {
   pricing: Plans['pricing']
   metrics: ServerMetrics
   changes: Changes
+  pictureFetcher: PictureFetcher
 }
 
 export function createInference({
@@ -109,6 +111,7 @@ export function createInference({
   pricing,
   metrics,
   changes,
+  pictureFetcher,
 }: Options): Inference {
   /** Usage lookups still pending for disconnected clients. */
   const pendingUsage = new Set<Promise<void>>()
@@ -215,14 +218,21 @@ export function createInference({
     },
 
     async answer({ kind, path }, request, signal) {
-      const { caller, request_id, body, text, stream, background = false, prompt_tokens_max, span } = request
+      const { caller, request_id, stream, background = false, prompt_tokens_max, span } = request
       const { account_id, key_id } = caller
-      const { model } = body
+      const { model } = request.body
       const { model_id, base_model_id, target, deployment_id } = await resolve(account_id, model, span)
       const own = deployment_id === undefined ? undefined : replicaSet(deployment_id)
       const upstream = pools.hasUpstream(target.base.id)
-      if (kind === 'chat')
-        requirePictures(body, { sees: upstream ? undefined : !!target.base.projector, addresses: upstream })
+      let { body, text } = request
+      if (kind === 'chat') {
+        const sees = upstream ? undefined : !!target.base.projector
+        const isTheirs = upstream && (!pictureFetcher.enabled || pools.fetchesPictures(target.base.id))
+        const addresses = isTheirs ? 'passed' : pictureFetcher.enabled ? 'fetched' : 'refused'
+        requirePictures(body, { sees, addresses })
+        if (addresses === 'fetched') body = await withFetchedPictures(body, account_id, pictureFetcher, signal)
+        if (body !== request.body) text = undefined
+      }
       const observer = observeRequest(metrics, base_model_id, kind, background)
       const meter = startMeter(
         journal,

@@ -234,6 +234,14 @@ export const serverMetrics = {
     unit: 'tokens',
     across: 'sum',
   },
+  picturesFetched: {
+    type: 'counter',
+    name: 'tunery_pictures_fetched_total',
+    help: 'Pictures of rows and requests at addresses on the web: fetched, failed.',
+    unit: 'pictures',
+    labels: ['outcome'],
+    across: 'sum',
+  },
   webhookAttempts: {
     type: 'counter',
     name: 'tunery_webhook_attempts_total',
@@ -336,6 +344,7 @@ const known = {
   jobAttempts: ['completed', 'failed', 'cancelled', 'paused', 'interrupted', 'died', 'waiting', 'lost'].map(
     (outcome) => ({ outcome }),
   ),
+  picturesFetched: ['fetched', 'failed'].map((outcome) => ({ outcome })),
   webhookAttempts: ['delivered', 'retried', 'failed', 'blocked'].map((outcome) => ({ outcome })),
 } as const
 

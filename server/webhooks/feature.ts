@@ -1,21 +1,20 @@
 import pkg from '../../package.json' with { type: 'json' }
 import type { Context, Feature } from '../feature.ts'
+import type { AddressRules } from '../outbound/addresses.ts'
 import type { Secrets } from '../storage/secrets.ts'
-import { readAllowed } from './addresses.ts'
 import { webhookRoutes } from './routes.ts'
 import { createWebhooks, type Webhooks } from './service.ts'
 import { backlog } from './store.ts'
 
-/** Throws ConfigError for a bad list of allowed addresses. */
 export function createWebhooksFeature(
   context: Context,
-  { secrets }: { secrets: Secrets },
+  { secrets, rules }: { secrets: Secrets; rules: AddressRules },
 ): Feature & { webhooks: Webhooks } {
-  const { webhook_allow, max_webhooks: max } = context.config
+  const { max_webhooks: max } = context.config
   const webhooks = createWebhooks({
     ...context,
     secrets,
-    allowed: readAllowed(webhook_allow),
+    rules,
     max,
     version: pkg.version,
   })

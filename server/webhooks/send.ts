@@ -1,9 +1,9 @@
 // One delivery attempt: a POST over a checked connection, and its outcome.
 import http, { type IncomingMessage } from 'node:http'
 import type { Socket } from 'node:net'
-import type { AddressRules, Resolve } from './addresses.ts'
-import { BlockedAddress, connect, UnresolvedName } from './connect.ts'
-import { BadTarget, readTarget } from './target.ts'
+import type { AddressRules, Resolve } from '../outbound/addresses.ts'
+import { BlockedAddress, connect, UnresolvedName } from '../outbound/connect.ts'
+import { BadTarget, readTarget } from '../outbound/target.ts'
 
 export type SendError = 'blocked_address' | 'dns_failed' | 'tls_failed' | 'connection_failed' | 'timeout' | 'http_error'
 

@@ -17,9 +17,10 @@ import type { Db, Trx } from '../db/open.ts'
 import { type Page, pageOf } from '../db/page.ts'
 import { type AccountActor, recordAuditEntry } from '../events/audit.ts'
 import { insertEvent, newDelivery } from '../events/outbox.ts'
+import { type AddressRules, type Resolve, resolve as resolveByDns } from '../outbound/addresses.ts'
+import { BadTarget, readTarget } from '../outbound/target.ts'
 import type { Secrets } from '../storage/secrets.ts'
 import type { ServerMetrics } from '../telemetry/metrics.ts'
-import { type AllowedRange, createAddressRules, type Resolve, resolve as resolveByDns } from './addresses.ts'
 import { createDeliverer, type Deliverer } from './deliver.ts'
 import { payloadOf, typesOf } from './format.ts'
 import { healthy } from './schedule.ts'
@@ -28,7 +29,6 @@ import { createSend } from './send.ts'
 import { attemptResponse, deliveryResponse, webhookResponse } from './serializer.ts'
 import { newSecret, secretProblem } from './signature.ts'
 import * as store from './store.ts'
-import { BadTarget, readTarget } from './target.ts'
 
 export interface Webhooks extends Deliverer {
   create(by: AccountActor, request: z.input<typeof createWebhook.body>): Promise<NewWebhook>
@@ -49,7 +49,7 @@ export interface Webhooks extends Deliverer {
 interface Options {
   db: Db
   secrets: Secrets
-  allowed: readonly AllowedRange[]
+  rules: AddressRules
   /** The most webhooks per account. */
   max: number
   version: string
@@ -67,7 +67,7 @@ export function createWebhooks(options: Options): Webhooks {
   const {
     db,
     secrets,
-    allowed,
+    rules,
     max,
     version,
     log,
@@ -76,7 +76,6 @@ export function createWebhooks(options: Options): Webhooks {
     resolve = resolveByDns,
     timeout_ms = 15_000,
   } = options
-  const rules = createAddressRules(allowed)
   const deliverer = createDeliverer({
     db,
     secrets,

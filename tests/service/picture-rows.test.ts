@@ -5,6 +5,7 @@ import os from 'node:os'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
 import { dataUrl, disk } from '../support/pictures.ts'
+import { startCanary } from '../support/receiver.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { tiny, tinyModelsDir } from '../support/tiny.ts'
 import { noVision, tinyVision } from '../support/tiny-vision.ts'
@@ -22,7 +23,7 @@ before(async () => {
     const file = { id: vision, parameters: 1e6, context_length: 2048, gguf: 'model.gguf', hf: 'hf' }
     writeFileSync(path.join(folder, 'model.json'), JSON.stringify(file))
   }
-  app = await startApp({ TUNERY_MODELS_DIR: models })
+  app = await startApp({ TUNERY_MODELS_DIR: models, TUNERY_WEBHOOK_ALLOW: '127.0.0.0/8' })
 })
 after(async () => {
   await app.stop()
@@ -74,6 +75,13 @@ test('pages of rows have the pictures; errors and the audit log have no data of 
   assert.deepEqual([first.items.length, first.has_more], [2, true])
   const rest = (await app.api('GET', `/datasets/${heavy.id}/rows?after=2`)).body
   assert.deepEqual([rest.items.length, rest.has_more], [2, false])
+
+  // What the service may reach is not fetched either: that is off by default.
+  const web = await startCanary()
+  const remote = await uploaded(row('?', 'a').replace(dataUrl(png), `http://127.0.0.1:${web.port}/a.png`))
+  const { issues } = (await app.api('POST', `/datasets/${remote.id}/validate`)).body
+  assert.deepEqual([issues[0].code, web.connections()], ['picture_remote', 0])
+  web.stop()
 
   const wrong = await uploaded(row('?', 'a').replace(dataUrl(png), dataUrl(png.subarray(0, 80))))
   const found = (await app.api('POST', `/datasets/${wrong.id}/validate`)).body

@@ -7,9 +7,9 @@ import path from 'node:path'
 import { after, before, test } from 'node:test'
 import pino from 'pino'
 import { Webhook as StandardWebhook } from 'standardwebhooks'
+import { createAddressRules, readAllowed } from '../../server/outbound/addresses.ts'
 import { createSecrets } from '../../server/storage/secrets.ts'
 import { createServerMetrics } from '../../server/telemetry/metrics.ts'
-import { readAllowed } from '../../server/webhooks/addresses.ts'
 import { createWebhooks } from '../../server/webhooks/service.ts'
 import { type Answer, until } from '../support/client.ts'
 import { onSqlite } from '../support/postgres.ts'
@@ -68,7 +68,7 @@ test('a secret appears in no later response, no file of the data folder and no l
   const webhooks = createWebhooks({
     db,
     secrets: createSecrets(path.join(app.dataDir, 'secret.key')),
-    allowed: readAllowed('127.0.0.0/8'),
+    rules: createAddressRules(readAllowed('127.0.0.0/8')),
     max: 20,
     version: 'test',
     log,

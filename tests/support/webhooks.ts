@@ -5,9 +5,9 @@ import path from 'node:path'
 import pino from 'pino'
 import { openDatabase } from '../../server/db/open.ts'
 import { recordEvent } from '../../server/events/outbox.ts'
+import { createAddressRules, type Resolve, readAllowed } from '../../server/outbound/addresses.ts'
 import { createSecrets } from '../../server/storage/secrets.ts'
 import { createServerMetrics } from '../../server/telemetry/metrics.ts'
-import { type Resolve, readAllowed } from '../../server/webhooks/addresses.ts'
 import { createWebhooks } from '../../server/webhooks/service.ts'
 
 export const account_id = 'acc_test'
@@ -32,7 +32,7 @@ export async function startWebhooks({ allow = '127.0.0.0/8', ...options }: Optio
     createWebhooks({
       db,
       secrets: createSecrets(path.join(dataDir, key)),
-      allowed: readAllowed(allow),
+      rules: createAddressRules(readAllowed(allow)),
       max: 1000,
       version: 'test',
       log: pino({ level: lines ? 'info' : 'silent' }, { write: (line: string) => void lines?.push(line) }),

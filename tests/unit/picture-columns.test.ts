@@ -21,7 +21,7 @@ after(() => rmSync(folder, { recursive: true }))
 async function read(source: string, format: 'csv' | 'parquet' | 'huggingface', size: number) {
   const canonical = path.join(folder, 'rows.jsonl')
   const result = await readFileOf({ format, source, canonical, max_rows: 100, max_bytes: 1e9 }, size)
-  if ('unreadable' in result) throw new Error(result.unreadable.message)
+  if (!('check' in result)) throw new Error(JSON.stringify(result))
   const rows = readFileSync(canonical, 'utf8').trim().split('\n')
   return { check: result.check, rows: rows.map((row) => JSON.parse(row)) }
 }

@@ -1,15 +1,19 @@
-// Bounds on the pictures of a request, before a model is loaded or waited for.
+// Bounds on the pictures of a request, and the fetching of those at addresses, before a model is loaded or waited for.
 import type { ContentPart } from '../../../contract/chat.ts'
 import { ApiError } from '../../../contract/errors.ts'
-import { pictureFile } from '../../../pictures/data-urls.ts'
+import { dataUrlOf, pictureFile } from '../../../pictures/data-urls.ts'
 import { PictureError, picturesMax, readHeader } from '../../../pictures/formats.ts'
+import { isAddress, type PictureFetcher } from '../../outbound/pictures.ts'
 
 interface Server {
   /** Whether the model reads pictures; undefined if only its server knows. */
   sees: boolean | undefined
-  /** Whether pictures may be addresses, which the model's server fetches or refuses. */
-  addresses: boolean
+  /** Pictures at addresses: left to the model's server, which fetches or refuses them; fetched here; or refused. */
+  addresses: 'passed' | 'fetched' | 'refused'
 }
+
+/** Most bytes of all pictures that are fetched for a request: as many as its body could have. */
+const fetchedBytesMax = 24_000_000
 
 /**
  * Throws invalid_request for pictures that are too many, too large by their headers, of another format, or not in the
@@ -29,13 +33,68 @@ export function requirePictures({ messages }: Record<string, unknown>, { sees, a
       param: 'messages',
     })
   for (const { url, param } of pictures) {
-    if (addresses && !/^data:/i.test(url)) continue
+    if (addresses === 'passed' && !/^data:/i.test(url)) continue
+    if (isAddress(url)) {
+      if (addresses === 'fetched') continue
+      throw new ApiError(
+        'invalid_request',
+        'The picture is an address, and nothing is fetched from there: the operator of this service has not turned ' +
+          'that on (TUNERY_FETCH_PICTURES). Send it as a data URL: data:image/png;base64,…',
+        { param },
+      )
+    }
     try {
       readHeader(pictureFile(url))
     } catch (error) {
       throw error instanceof PictureError ? new ApiError('invalid_request', error.message, { param }) : error
     }
   }
+}
+
+/**
+ * The body with pictures at addresses as data URLs; the same body if there are none. Throws invalid_request, which names
+ * the picture, or the signal's reason.
+ */
+export async function withFetchedPictures<Body extends Record<string, unknown>>(
+  body: Body,
+  account_id: string,
+  fetcher: PictureFetcher,
+  signal: AbortSignal,
+): Promise<Body> {
+  const params = new Map<string, string>()
+  for (const { url, param } of picturesOf(body.messages)) if (isAddress(url) && !params.has(url)) params.set(url, param)
+  if (params.size === 0) return body
+  const failure = new AbortController()
+  const ended = AbortSignal.any([signal, failure.signal])
+  let bytes = 0
+  const urls = new Map<string, string>()
+  const fetchOne = async (url: string, param: string) => {
+    try {
+      const file = await fetcher.fetch(account_id, url, ended)
+      bytes += file.length
+      if (bytes > fetchedBytesMax)
+        throw new PictureError(
+          `The pictures at addresses have more than ${fetchedBytesMax / 1e6} MB together. Send fewer or smaller ones.`,
+        )
+      urls.set(url, dataUrlOf(readHeader(file).format, file))
+    } catch (error) {
+      failure.abort(error)
+      throw error instanceof PictureError ? new ApiError('invalid_request', error.message, { param }) : error
+    }
+  }
+  const fetched = await Promise.allSettled([...params].map(([url, param]) => fetchOne(url, param)))
+  signal.throwIfAborted()
+  // The first to fail ended the others.
+  const failed = fetched.flatMap((each) => (each.status === 'rejected' ? [each.reason] : []))
+  if (failed.length > 0) throw failed.find((each) => each instanceof ApiError) ?? failed[0]
+  const withData = (part: ContentPart): ContentPart =>
+    part.type === 'image_url' && urls.has(part.image_url.url)
+      ? { ...part, image_url: { ...part.image_url, url: urls.get(part.image_url.url)! } }
+      : part
+  const messages = (body.messages as { content?: string | ContentPart[] | null }[]).map((message) =>
+    Array.isArray(message.content) ? { ...message, content: message.content.map(withData) } : message,
+  )
+  return { ...body, messages }
 }
 
 /** The pictures of validated messages, each with its field. */

@@ -22,6 +22,8 @@ export interface Pools {
   requireServable(target: Target): void
   /** Whether an upstream serves this base. */
   hasUpstream(base_id: string): boolean
+  /** Whether all servers of this base fetch pictures from addresses themselves. */
+  fetchesPictures(base_id: string): boolean
   upstreamModels(): string[]
   /** All servers, and the requests that wait for one. */
   overview(): Pick<Machine, 'replicas' | 'waiting'>
@@ -95,6 +97,8 @@ export function createPools({ engine, upstreams, waiting_max, cacheSalt, artifac
     },
 
     hasUpstream: (base_id) => configured.has(base_id),
+    fetchesPictures: (base_id) =>
+      configured.get(base_id)?.every(({ fetch_images, also_local }) => fetch_images && !also_local) ?? false,
     upstreamModels: () => [...configured.keys()],
 
     overview() {

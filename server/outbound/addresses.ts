@@ -1,4 +1,5 @@
-// SSRF protection: webhooks may reach addresses of the public internet, and ranges that the operator allows.
+// SSRF protection: addresses that clients choose may lead to the public internet, and to ranges that the operator
+// allows.
 import { Resolver } from 'node:dns/promises'
 import { readFile } from 'node:fs/promises'
 import { isIP } from 'node:net'

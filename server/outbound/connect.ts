@@ -1,4 +1,4 @@
-// The only outgoing connection of webhooks. The address is checked before connecting, and the peer address again before
+// The only connection to addresses that clients choose. The address is checked before connecting, and the peer address again before
 // a byte is written.
 import { once } from 'node:events'
 import net, { isIP, type Socket } from 'node:net'

@@ -1,4 +1,4 @@
-// Parses and checks a webhook URL, before its name is resolved.
+// Parses and checks a URL of a client, before its name is resolved.
 import { isIP } from 'node:net'
 import type { AddressRules } from './addresses.ts'
 
@@ -9,7 +9,7 @@ export interface Target {
   port: number
 }
 
-/** The URL is invalid for a webhook, or has a blocked address (`blocked`). */
+/** The URL is invalid, or has a blocked address (`blocked`). */
 export class BadTarget extends Error {
   readonly blocked: boolean
   constructor(message: string, blocked = false) {
@@ -34,8 +34,7 @@ export function readTarget(text: string, rules: AddressRules): Target {
   if (!url) throw new BadTarget('it is not a valid URL')
   if (url.protocol !== 'http:' && url.protocol !== 'https:')
     throw new BadTarget('it must begin with https:// or http://')
-  if (url.username || url.password)
-    throw new BadTarget('it may not carry a user or password; the signature proves the sender')
+  if (url.username || url.password) throw new BadTarget('it may not carry a user or password')
   const host = url.hostname.replace(/^\[|\]$/g, '').replace(/\.$/, '')
   const port = Number(url.port) || (url.protocol === 'https:' ? 443 : 80)
   if (host === '' || url.port === '0') throw new BadTarget('it has no host or an invalid port')
