@@ -2,17 +2,18 @@ import { rmSync } from 'node:fs'
 import { mkdir, realpath, rm } from 'node:fs/promises'
 import { constants } from 'node:os'
 import path from 'node:path'
-import { downloadExport } from '../remote/export.ts'
+import { downloadExport, downloadExportFile } from '../remote/export.ts'
 import { UsageError } from '../support/errors.ts'
 import type { GlobalOptions } from '../support/options.ts'
 import { show } from '../support/output.ts'
-import { checkBundle, type NamedFile, writeBundle } from './bundle/write.ts'
+import { checkBundle, type NamedFile, requireVisionSource, writeBundle } from './bundle/write.ts'
 
 interface BundleArgs extends GlobalOptions {
   output?: string | undefined
   gguf?: string | undefined
   name?: string | undefined
   quantization?: string | undefined
+  projector?: string | undefined
   adapter?: string[] | undefined
   gpu?: string | undefined
   chart?: boolean | undefined
@@ -29,17 +30,19 @@ export async function bundle(model: string, args: BundleArgs): Promise<void> {
   const folder = await realpath(output).catch(() => path.resolve(output))
   removeTemporaryOnSignal(folder)
   const options = { adapters: adapter.map(parseNamedFile), gpu, chart: args.chart ?? false, out: folder } as const
+  let { projector } = args
   const given = args.gguf ?? (isFile ? model : undefined)
   if (given) {
     if (args.quantization) throw new UsageError('--quantization is for a model that is exported; a file has its own.')
-    await writeBundle({ model: { name, file: given }, ...options })
+    await writeBundle({ model: { name, file: given }, projector, ...options })
   } else {
+    if (projector) throw new UsageError('--projector is for --gguf; an exported model brings its own.')
     await checkBundle({ model: { name, file: undefined }, ...options })
     const exportFolder = `${folder}.${process.pid}.export`
     const exportedFile = path.join(exportFolder, 'model.gguf')
     await mkdir(exportFolder, { recursive: true })
     try {
-      const { exportRecord } = await downloadExport(model, {
+      const { exportRecord, service } = await downloadExport(model, {
         format: 'gguf',
         quantization: args.quantization,
         output: exportedFile,
@@ -52,13 +55,13 @@ export async function bundle(model: string, args: BundleArgs): Promise<void> {
           `${exportRecord.id} is not a model in one GGUF file. ` +
             `'./tunery bundle ${exportRecord.model} -o FOLDER' makes one.`,
         )
-      if (exportRecord.files.some((file) => file.name.startsWith('mmproj-')))
-        throw new UsageError(
-          `'${exportRecord.model}' reads pictures, and a bundle has no library for them. './tunery export ` +
-            `${exportRecord.id} -o FOLDER' downloads it with its projector, for llama-server or this engine; ` +
-            "'./tunery bundle FILE.gguf -o FOLDER' makes a bundle that reads text only.",
-        )
-      await writeBundle({ model: { name, file: exportedFile }, ...options })
+      const ofPictures = exportRecord.files.find((file) => file.name.startsWith('mmproj-'))
+      if (ofPictures) {
+        requireVisionSource(exportRecord.model)
+        projector = path.join(exportFolder, 'mmproj.gguf')
+        await downloadExportFile(service, exportRecord, ofPictures, projector)
+      }
+      await writeBundle({ model: { name, file: exportedFile }, projector, ...options })
     } finally {
       await rm(exportFolder, { recursive: true, force: true })
     }
@@ -68,7 +71,7 @@ export async function bundle(model: string, args: BundleArgs): Promise<void> {
     { folder, name },
     `${folder} serves '${name}'. Start it there with Docker:\n\n` +
       '  docker build -t model . && docker run --init --read-only -p 127.0.0.1:8000:8000 model\n\n' +
-      'or without:\n\n  npm ci --omit=dev --ignore-scripts && node start.mjs\n\n' +
+      `or without:\n\n  npm ci --omit=dev --ignore-scripts && ${projector ? 'node vision/build.mjs && ' : ''}node start.mjs\n\n` +
       (args.chart
         ? 'For Kubernetes, push the image, name it in chart/values.yaml, and:\n\n  helm install NAME chart\n\n'
         : '') +

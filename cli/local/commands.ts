@@ -89,6 +89,7 @@ export function addLocalCommands(program: Program, models: Program, local: Local
       .option('--quantization <type>', 'of the exported file, such as Q4_K_M')
       .option('--gguf <file>', 'the file of the model')
       .option('--name <name>', 'what requests call the model')
+      .option('--projector <file>', 'with --gguf: the projector (mmproj) of a model that reads pictures')
       .option('--adapter <name=file>', 'an adapter (GGUF) to serve beside it; may be repeated', collect)
       .option('--gpu <kind>', 'none or cuda')
       .option('--chart', 'write a Helm chart too, in its folder chart'),

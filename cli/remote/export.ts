@@ -80,7 +80,7 @@ async function makeAndDownload(modelOrExport: string, options: ExportOptions) {
 }
 
 const routeOf = ({ id }: Export, name: string) => `/exports/${id}/download?file=${encodeURIComponent(name)}`
-const downloadExportFile = (
+export const downloadExportFile = (
   service: Service,
   exportRecord: Export,
   file: ExportFile,

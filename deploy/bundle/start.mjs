@@ -1,6 +1,6 @@
 // Serves the model in this folder: `node start.mjs [options of engine/main.ts]`. Settings come from the environment,
 // then from settings.env. Plain JavaScript, so that an old Node can run the version check.
-import { existsSync, readFileSync } from 'node:fs'
+import { existsSync, globSync, readFileSync } from 'node:fs'
 import path from 'node:path'
 import { fileURLToPath } from 'node:url'
 import * as util from 'node:util'
@@ -34,7 +34,9 @@ const known = ['HOST', 'PORT', 'THREADS', 'GRACE_SECONDS', 'ENGINE_KEY', 'ENGINE
 const unknown = Object.keys(settings).filter((name) => name.startsWith('TUNERY_') && !known.includes(name))
 if (unknown.length > 0) fail(`There is no setting ${unknown.join(', ')}. Settings are ${known.join(', ')}.`)
 
-const { model, adapters } = JSON.parse(readFileSync('bundle.json', 'utf8'))
+const { model, projector, adapters } = JSON.parse(readFileSync('bundle.json', 'utf8'))
+if (projector && globSync('node_modules/@node-llama-cpp/*/bins/*/libmtmd.so').length === 0)
+  fail(`The library for pictures is missing. Run 'node vision/build.mjs' in ${here} first; it needs g++.`)
 const named = ({ name, file }) => `${name}=${path.join(here, file)}`
 const optional = (option, value) => (value === undefined ? [] : [option, value])
 process.argv.splice(
@@ -45,6 +47,7 @@ process.argv.splice(
     `${settings.TUNERY_HOST.includes(':') ? `[${settings.TUNERY_HOST}]` : settings.TUNERY_HOST}:${settings.TUNERY_PORT}`,
   ],
   ...['--model', named(model)],
+  ...optional('--projector', projector && path.join(here, projector.file)),
   ...adapters.flatMap((adapter) => ['--adapter', named(adapter)]),
   ...optional('--threads', settings.TUNERY_THREADS),
   ...optional('--grace-seconds', settings.TUNERY_GRACE_SECONDS),

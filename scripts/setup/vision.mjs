@@ -1,8 +1,8 @@
 // libmtmd, the part of llama.cpp that reads pictures, for the engine. The library's npm packages come without it, so it
 // is compiled from the source of the converters, whose version is that of the library, and linked with the library.
-import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
-import os from 'node:os'
+import { cpSync, existsSync, mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
+import { compileVision, isSource } from './compile-vision.mjs'
 import { converterSources, unpack } from './packages.mjs'
 import { ask, need, run, SetupError } from './process.mjs'
 import { local, pins, step } from './state.mjs'
@@ -15,6 +15,8 @@ const hint =
 const file = () => local('llama/lib/libmtmd.so')
 /** For the test of the engine's structs. */
 const header = () => local('llama/mtmd/mtmd.h')
+/** The corrected source, for bundles. */
+const bundled = () => local('llama/mtmd/source/LICENSE')
 
 /**
  * Corrections of the source, so that pictures become what transformers makes of them: Qwen's are stretched to their size
@@ -44,15 +46,15 @@ export const vision = (options) =>
     'vision',
     "the engine's library for pictures, built from source (half a minute on 2 cores)",
     [pins.converters, pins.engine[platform], corrections],
-    [file(), header()],
+    [file(), header(), bundled()],
     options,
     async () => {
       needCompiler()
       need('git', 'Install it with your package manager (Debian and Ubuntu: `apt-get install git`).')
       await unpack(pins.converters, async (folder) => {
         const source = path.join(folder, 'source')
-        await converterSources(folder, source, ['tools/mtmd', 'include', 'ggml/include'])
-        await build(path.join(source, 'tools/mtmd'), path.join(folder, 'objects'))
+        await converterSources(folder, source, ['tools/mtmd', 'include', 'ggml/include', 'LICENSE'])
+        await build(folder, source)
       })
     },
   )
@@ -66,53 +68,18 @@ export async function visionIfPossible(options) {
   return vision(options)
 }
 
-async function build(source, objects) {
-  mkdirSync(objects)
+async function build(folder, source) {
+  const mtmd = path.join(source, 'tools/mtmd')
   for (const { name, from, to } of corrections) {
-    const text = readFileSync(path.join(source, name), 'utf8')
+    const text = readFileSync(path.join(mtmd, name), 'utf8')
     if (text.split(from).length !== 2)
       throw new SetupError(`The source of llama.cpp has changed: ${name} has not once '${from.trim()}'.`)
-    writeFileSync(path.join(source, name), text.replace(from, to))
+    writeFileSync(path.join(mtmd, name), text.replace(from, to))
   }
-  // Without the helper and the command line: they decode files of pictures and sounds, which the engine does not let
-  // a library in C do.
-  const files = [
-    ...['mtmd.cpp', 'mtmd-audio.cpp', 'mtmd-image.cpp', 'clip.cpp'],
-    ...readdirSync(path.join(source, 'models'))
-      .filter((name) => name.endsWith('.cpp'))
-      .map((name) => `models/${name}`),
-  ]
-  const includes = ['.', '../../include', '../../ggml/include'].flatMap((folder) => ['-I', folder])
-  const defines = ['LLAMA_BUILD', 'LLAMA_SHARED', 'GGML_SHARED', 'GGML_BACKEND_SHARED'].map((name) => `-D${name}`)
-  const flags = ['-O2', '-fPIC', '-std=c++17', '-fvisibility=hidden', ...defines, ...includes]
-  const waiting = files.toReversed()
-  const compileRest = async () => {
-    for (let name = waiting.pop(); name !== undefined; name = waiting.pop()) {
-      const object = path.join(objects, `${name.replaceAll('/', '_')}.o`)
-      await run('g++', [...flags, '-c', name, '-o', object], { cwd: source, what: `compiling ${name}` })
-    }
-  }
-  await Promise.all(Array.from({ length: os.availableParallelism() }, compileRest))
-  const library = local('llama/lib')
-  const linked = ['llama', 'ggml', 'ggml-base'].map((name) => path.join(library, nameOf(library, name)))
-  const fresh = path.join(objects, 'libmtmd.so')
-  const inputs = readdirSync(objects).map((name) => path.join(objects, name))
-  await run('g++', ['-shared', '-o', fresh, ...inputs, ...linked, '-Wl,-rpath,$ORIGIN', '-Wl,--no-undefined'], {
-    what: 'linking libmtmd',
-  })
-  mkdirSync(path.dirname(header()), { recursive: true })
-  cpSync(path.join(source, 'mtmd.h'), header())
-  // An engine that runs keeps the old file.
-  rmSync(file(), { force: true })
-  renameSync(fresh, file())
-}
-
-/** The file of a library that engine/llama/library.ts opens: of a CPU and a GPU build, the one with the shorter name. */
-function nameOf(folder, name) {
-  const pattern = new RegExp(`^lib${name}(\\.cuda)?(\\.v?[0-9.]+)?\\.so$`)
-  const [found] = readdirSync(folder)
-    .filter((each) => pattern.test(each))
-    .sort((one, other) => one.length - other.length)
-  if (!found) throw new SetupError(`lib${name}.so is missing in ${folder}.`, 'Run `npm run setup -- --force`.')
-  return found
+  await compileVision({ source, objects: path.join(folder, 'objects'), libraries: [local('llama/lib')], run })
+  rmSync(local('llama/mtmd'), { recursive: true, force: true })
+  mkdirSync(local('llama/mtmd'), { recursive: true })
+  const isKept = (name) => statSync(name).isDirectory() || isSource(name) || path.basename(name) === 'LICENSE'
+  cpSync(source, local('llama/mtmd/source'), { recursive: true, filter: isKept })
+  cpSync(path.join(mtmd, 'mtmd.h'), header())
 }

@@ -1,12 +1,14 @@
 // Vision-language models through the service: added from a checkpoint, deployed, called with pictures, and refused
 // where a picture or the projector is not what it must be.
 import assert from 'node:assert/strict'
-import { execFileSync } from 'node:child_process'
+import { execFile, execFileSync } from 'node:child_process'
 import { appendFileSync, copyFileSync, cpSync, mkdtempSync, readFileSync, renameSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { after, before, describe, test } from 'node:test'
+import { promisify } from 'node:util'
 import OpenAI from 'openai'
+import { root } from '../../lib/root.ts'
 import { full } from '../support/full.ts'
 import { dataUrl, disk, png } from '../support/pictures.ts'
 import { startApp, type TestApp } from '../support/service.ts'
@@ -199,6 +201,12 @@ describe('a vision model of the service', { skip: noVision }, () => {
       assert.equal(whole.status, 'ready', JSON.stringify(whole.error))
       const archive = path.join(app.dataDir, 'exports', whole.id, whole.files[0]!.name)
       assert.match(execFileSync('tar', ['tf', archive], { encoding: 'utf8' }), /preprocessor_config\.json/)
+      const bundle = path.join(models, `${gguf.id}-bundle`)
+      await promisify(execFile)(path.join(root, 'tunery'), ['bundle', gguf.id, '-o', bundle], {
+        env: { ...process.env, TUNERY_URL: app.url, TUNERY_API_KEY: app.key },
+      })
+      const { projector } = JSON.parse(readFileSync(path.join(bundle, 'bundle.json'), 'utf8'))
+      assert.equal(projector.sha256, recorded.projector_sha256)
     }
     const onnx = await app.api('POST', '/exports', { model: trained, format: 'onnx' })
     assert.deepEqual([onnx.status, onnx.body.error.details.field], [400, 'format'])

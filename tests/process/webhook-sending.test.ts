@@ -156,10 +156,10 @@ test('a certificate must be trusted and match the host; proxy environment variab
   )
   /** In a child process, because trusted certificates and proxies are fixed at its start. */
   async function ask(host: string, trusted: boolean): Promise<string> {
-    const module = (name: string) => JSON.stringify(new URL(`../../server/webhooks/${name}.ts`, import.meta.url).href)
+    const module = (name: string) => JSON.stringify(new URL(`../../server/${name}.ts`, import.meta.url).href)
     const script = `
-      const { createSend } = await import(${module('send')})
-      const { createAddressRules, readAllowed } = await import(${module('addresses')})
+      const { createSend } = await import(${module('webhooks/send')})
+      const { createAddressRules, readAllowed } = await import(${module('outbound/addresses')})
       const rules = createAddressRules(readAllowed('127.0.0.0/8'))
       const send = createSend({ rules, resolve: async () => ['127.0.0.1'], timeout_ms: 10_000 })
       const { response_status, error } = await send('https://${host}:${port}/', {}, '{}', new AbortController().signal)

@@ -1,6 +1,6 @@
 // Writes a bundle: a folder with the engine's source, package.json, lockfile, weights, a Dockerfile and a start script.
 import { createHash } from 'node:crypto'
-import { constants, createReadStream, globSync } from 'node:fs'
+import { constants, createReadStream, existsSync, globSync } from 'node:fs'
 import { chmod, copyFile, cp, mkdir, open, readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
 import path from 'node:path'
 import { engineSources } from '../../../lib/engine-folders.ts'
@@ -9,12 +9,17 @@ import { UsageError } from '../../support/errors.ts'
 import { writeChart } from './chart.ts'
 import { enginePackages } from './packages.ts'
 
+/** Where set-up leaves it (`--with vision`). */
+const visionSource = path.join(root, '.local/llama/mtmd/source')
+
 export interface NamedFile {
   name: string
   file: string
 }
 export interface BundleOptions {
   model: NamedFile
+  /** The projector of a model that reads pictures. */
+  projector?: string | undefined
   adapters: NamedFile[]
   gpu: 'none' | 'cuda'
   /** Whether to write a Helm chart beside the bundle, in `chart`. */
@@ -25,6 +30,7 @@ export interface BundleOptions {
 /** Throws a UsageError if an option cannot be used. `model.file` is undefined if it is downloaded later. */
 export async function checkBundle({
   model,
+  projector,
   adapters,
   out,
 }: Omit<BundleOptions, 'model'> & { model: Partial<NamedFile> & { name: string } }): Promise<void> {
@@ -33,14 +39,25 @@ export async function checkBundle({
     if (!/^[\w.:/@+ -]{1,200}$/.test(name))
       throw new UsageError(`'${name}' cannot be a model's name here: letters, digits, blanks and _ . : / @ + - can.`)
   if (new Set(names).size < names.length) throw new UsageError('The model and its adapters need names of their own.')
-  for (const { file } of [model, ...adapters]) if (file !== undefined) await requireGguf(file)
+  for (const file of [model.file, projector, ...adapters.map(({ file }) => file)])
+    if (file !== undefined) await requireGguf(file)
+  if (projector !== undefined) requireVisionSource(model.name)
   await assertEmpty(out)
+}
+
+/** Throws a UsageError unless set-up has left the source of the library for pictures, which bundles carry. */
+export function requireVisionSource(name: string): void {
+  if (!existsSync(path.join(visionSource, 'LICENSE')))
+    throw new UsageError(
+      `'${name}' reads pictures, and a bundle needs the source of the library for them, which is not installed here. Run ` +
+        "'npm run setup -- --with vision', which needs g++, and then this command again.",
+    )
 }
 
 /** Writes the bundle atomically. Throws as `checkBundle` does. */
 export async function writeBundle(options: BundleOptions): Promise<void> {
   await checkBundle(options)
-  const { model, adapters, gpu, chart, out } = options
+  const { model, projector, adapters, gpu, chart, out } = options
   const part = `${out}.${process.pid}.part`
   try {
     await mkdir(path.join(part, 'model'), { recursive: true })
@@ -51,15 +68,18 @@ export async function writeBundle(options: BundleOptions): Promise<void> {
         name,
         ...(await copyWeights(file, part, index === 0 ? 'model/model.gguf' : `model/adapter-${index}.gguf`)),
       })
+    const seen = projector === undefined ? undefined : await copyWeights(projector, part, 'model/mmproj.gguf')
+    if (seen) await copyVision(path.join(part, 'vision'))
     const { version } = JSON.parse(await readFile(path.join(root, 'package.json'), 'utf8'))
     await writeJson(part, 'bundle.json', {
       made_with: `tunery ${version}`,
       gpu,
       model: files[0],
+      ...(seen && { projector: seen }),
       adapters: files.slice(1),
     })
-    await copyTexts(part, model.name, gpu, chart)
-    const size_bytes = files.reduce((sum, file) => sum + file.size_bytes, 0)
+    await copyTexts(part, model.name, { gpu, chart, vision: seen !== undefined })
+    const size_bytes = files.reduce((sum, file) => sum + file.size_bytes, seen?.size_bytes ?? 0)
     if (chart)
       await writeChart(path.join(part, 'chart'), {
         name: model.name,
@@ -109,6 +129,13 @@ async function copyEngine(part: string, gpu: BundleOptions['gpu']): Promise<void
   await writeJson(part, 'package-lock.json', lockfile)
 }
 
+/** The source of the library for pictures, and what compiles it for the bundle's own libraries. */
+async function copyVision(folder: string): Promise<void> {
+  await cp(visionSource, path.join(folder, 'source'), { recursive: true })
+  await copyFile(path.join(root, 'scripts/setup/compile-vision.mjs'), path.join(folder, 'compile-vision.mjs'))
+  await copyFile(path.join(root, 'deploy/bundle/build-vision.mjs'), path.join(folder, 'build.mjs'))
+}
+
 /** Copies weights, sharing blocks where the filesystem can (reflink). Returns path, size and hash. */
 async function copyWeights(from: string, part: string, file: string) {
   const to = path.join(part, file)
@@ -133,6 +160,11 @@ Without Docker the machine needs the runtime of CUDA 13 (\`libcudart.so.13\`, \`
 a GPU, the model runs on the CPU.
 `
 
+const visionNote = `
+The model reads pictures: send them as data URLs in \`image_url\` parts. The image's build compiles the library for them,
+from the source in \`vision\`. Without Docker \`node vision/build.mjs\` does, after each \`npm ci\`; it needs \`g++\`.
+`
+
 const chartNote = `
 In Kubernetes, with the image in a registry that the cluster reads:
 
@@ -145,18 +177,34 @@ helm install MODEL_TAG chart --set image.repository=registry.example.com/MODEL_T
 \`chart/values.yaml\` has what this model needs filled in; \`chart/README.md\` lists every value.
 `
 
-async function copyTexts(part: string, name: string, gpu: BundleOptions['gpu'], chart: boolean): Promise<void> {
+interface Texts extends Pick<BundleOptions, 'gpu' | 'chart'> {
+  /** Whether the model reads pictures. */
+  vision: boolean
+}
+
+async function copyTexts(part: string, name: string, { gpu, chart, vision }: Texts): Promise<void> {
   const deploy = (file: string) => path.join(root, 'deploy', file)
-  await copyFile(deploy('Dockerfile.model'), path.join(part, 'Dockerfile'))
+  const dockerfile = await readFile(deploy('Dockerfile.model'), 'utf8')
+  await writeFile(path.join(part, 'Dockerfile'), vision ? dockerfile : withoutVision(dockerfile))
   await copyFile(deploy('bundle/dockerignore'), path.join(part, '.dockerignore'))
   for (const file of ['start.mjs', 'settings.env']) await copyFile(deploy(`bundle/${file}`), path.join(part, file))
   const readme = (await readFile(deploy('bundle/README.md'), 'utf8'))
     .replace('GPU_NOTE\n', gpu === 'cuda' ? gpuNote : '')
     .replace('CHART_NOTE\n', chart ? chartNote : '')
+    .replace('VISION_NOTE\n', vision ? visionNote : '')
+    .replace('VISION_STEP\n', vision ? 'node vision/build.mjs\n' : '')
+    .replace(' VISION_OPTION', vision ? ' --projector model/mmproj.gguf' : '')
   await writeFile(
     path.join(part, 'README.md'),
     readme.replaceAll('MODEL_NAME', name).replaceAll('MODEL_TAG', imageName(name)),
   )
+}
+
+/** The Dockerfile without the stage that compiles the library for pictures. */
+function withoutVision(dockerfile: string): string {
+  const stage = /# The library for pictures,[\s\S]*?\n\n/
+  if (!stage.test(dockerfile)) throw new Error('deploy/Dockerfile.model has no stage for pictures')
+  return dockerfile.replace(stage, '').replace('--from=vision ', '--from=packages ')
 }
 
 /** The name of a model as that of an image. */
