@@ -28,7 +28,7 @@ import type { ReadResult } from './reader/main.ts'
 import { formatOfUrl } from './row-pictures.ts'
 import { type Check, picturesOf } from './rows.ts'
 import * as store from './store.ts'
-import { filesOf, filesOfDataset, objectiveOf, objectivesOf, rowsKey, toResponse } from './store.ts'
+import { filesOf, filesOfDataset, objectiveOf, objectivesOf, pictureCountOf, rowsKey, toResponse } from './store.ts'
 import { withTokens } from './token-report.ts'
 import type { PictureTokens, Preview as RowPreview, Tokens } from './tokens.ts'
 
@@ -89,7 +89,11 @@ export interface Datasets {
     objective: Objective,
   ): Promise<{ path: string; sha256: string; rows: number }>
   /** The file with the rows of a dataset of any kind, how many these are, and its name. Throws what forTraining throws. */
-  source(db: Db | Trx, account_id: string, id: string): Promise<{ path: string; total: number; name: string }>
+  source(
+    db: Db | Trx,
+    account_id: string,
+    id: string,
+  ): Promise<{ path: string; total: number; name: string; pictures: number }>
   /**
    * Rows by number, from 1, with their lines in the uploaded file; undefined if the dataset's files are gone. Beyond
    * `characters_max` of their JSON only the first is given.
@@ -476,7 +480,8 @@ export function createDatasets(options: Options): Datasets {
     async source(from, account_id, id) {
       const dataset = await requireDataset(account_id, id, from)
       requireValidRows(dataset)
-      return { path: await artifacts.ensureLocal(rowsKey(id)), total: dataset.rows, name: dataset.name }
+      const { rows: total, name } = dataset
+      return { path: await artifacts.ensureLocal(rowsKey(id)), total, name, pictures: pictureCountOf(dataset) }
     },
 
     async forTraining(from, account_id, id, objective) {

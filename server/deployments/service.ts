@@ -319,6 +319,7 @@ export function createDeployments({
       }
       await inference.target(account_id, model)
       await inference.requireVerified(account_id, model)
+      await evaluations.requireSight(account_id, gate.evaluation, { model, baseline: deployment.model })
       await db.transaction().execute(async (trx) => {
         const current = await requireCurrent(trx, deployment)
         const earlier = pendingOf(current)

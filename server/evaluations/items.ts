@@ -11,7 +11,7 @@ import { fill, GraderError, valueAt } from './graders/template.ts'
 const rowMax = 1_000_000
 
 type Fields = Record<string, unknown>
-type Template = NonNullable<CreateEvaluation['template']>
+export type Template = NonNullable<CreateEvaluation['template']>
 
 interface Request {
   messages: unknown[]
@@ -94,14 +94,15 @@ export function requestOf(
   return request(messages)
 }
 
-const pictureType = '"image_url"'
+/** What the text of a row with pictures has. */
+export const pictureType = '"image_url"'
 const tooLong = (row: number) => new GraderError(`Row ${row} is longer than ${rowMax} characters.`)
 
 const isFields = (value: unknown): value is Fields =>
   typeof value === 'object' && value !== null && !Array.isArray(value)
 
 /** The fields of a line; of OpenAI's files for `evals` those below `item`, beside those below `sample`. */
-function lineOf(row: number, json: string): { item: Fields; sample: Fields } {
+export function lineOf(row: number, json: string): { item: Fields; sample: Fields } {
   if (json.length > rowMax && !json.includes(pictureType)) throw tooLong(row)
   let value: unknown
   try {

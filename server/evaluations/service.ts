@@ -15,7 +15,9 @@ import type { ResultEvaluations, TunedModels } from '../fine-tuning/index.ts'
 import type { Inference } from '../inference/index.ts'
 import { assertBacklogLimit, type Queue } from '../queue/queue.ts'
 import { checkGraders, checkMessages, judgesOf } from './check.ts'
+import { drawnRows, type Template } from './items.ts'
 import { differences, type Result, resultOf } from './result.ts'
+import { firstPictured, type Reader, requireSight } from './sight.ts'
 import * as store from './store.ts'
 
 export const queueKind = 'evaluation'
@@ -36,6 +38,8 @@ export interface NewRun extends Omit<CreateEvaluation, 'model' | 'baseline' | 'r
 interface Source {
   total: number
   name: string
+  /** The first of the wanted rows with which a model is shown pictures. */
+  pictured(wanted: ReadonlySet<number>, template: Template | undefined): Promise<number | undefined>
 }
 
 export interface Evaluations extends ResultEvaluations {
@@ -49,6 +53,8 @@ export interface Evaluations extends ResultEvaluations {
   ): Promise<store.EvaluationRow>
   /** Throws model_not_found, or invalid_request for graders that could never score. `field` is where they are. */
   checkGraders(account_id: string, graders: readonly Grader[], field: string): Promise<void>
+  /** Throws invalid_request if these models, asked with the rows of an evaluation, could not read their pictures. */
+  requireSight(account_id: string, id: string, models: { model: string; baseline: string }): Promise<void>
   list(account_id: string, query: ListQuery): Promise<Page<Evaluation>>
   get(account_id: string, id: string): Promise<Evaluation>
   rows(
@@ -79,7 +85,7 @@ interface Options {
   datasets: Pick<Datasets, 'ready' | 'asFiles' | 'onNeeded' | 'source'>
   files: Pick<Files, 'pathOf' | 'onNeeded'>
   models: Pick<TunedModels, 'onNeeded'>
-  inference: Pick<Inference, 'modelId'>
+  inference: Pick<Inference, 'modelId' | 'readsPictures'>
   max_waiting: number
   now(): number
 }
@@ -142,13 +148,40 @@ export function createEvaluations(options: Options): Evaluations {
   async function sourceOf(account_id: string, id: string): Promise<Source> {
     if (await datasets.asFiles.find(account_id, id)) {
       await datasets.ready(account_id, id)
-      return datasets.source(db, account_id, id)
+      const { path, total, name, pictures } = await datasets.source(db, account_id, id)
+      return {
+        total,
+        name,
+        pictured: async (wanted, template) => (pictures > 0 ? firstPictured(path, wanted, template) : undefined),
+      }
     }
     const file = await files.pathOf(account_id, id)
     if (!file) throw new ApiError('dataset_not_found', `There is no dataset or file '${id}'.`, { param: 'dataset' })
     let total = 0
     for await (const _ of readJsonl(file.path)) total++
-    return { total, name: file.filename }
+    return { total, name: file.filename, pictured: (wanted, template) => firstPictured(file.path, wanted, template) }
+  }
+
+  const readersOf = (account_id: string, names: { model?: string | undefined; baseline?: string | undefined }) =>
+    Promise.all(
+      (['model', 'baseline'] as const).flatMap((field) => {
+        const name = names[field]
+        const reader = async (name: string): Promise<Reader> => ({
+          name,
+          field,
+          pictures: await inference.readsPictures(account_id, name),
+        })
+        return name === undefined ? [] : [reader(name)]
+      }),
+    )
+
+  /** Throws for models that cannot be asked with the rows of a known evaluation. Rows that are gone are not looked at. */
+  async function requireSightOf(known: store.EvaluationRow, readers: Reader[]): Promise<void> {
+    const { account_id, dataset_id, total_rows, rows } = known
+    await requireSight(readers, async () => {
+      const source = await sourceOf(account_id, dataset_id).catch(() => undefined)
+      return source?.pictured(drawnRows(total_rows, rows), store.templateOf(known))
+    })
   }
 
   async function enqueue(
@@ -204,7 +237,8 @@ export function createEvaluations(options: Options): Evaluations {
     const { model, baseline, dataset, graders, template, sampling, description, metadata } = request
     const model_id = model === null ? '' : await inference.modelId(account_id, model)
     const baseline_id = baseline === undefined ? null : await inference.modelId(account_id, baseline)
-    const { total, name } = source ?? (await sourceOf(account_id, dataset))
+    const from = source ?? (await sourceOf(account_id, dataset))
+    const { total, name } = from
     const rows = Math.min(total, request.rows ?? total)
     if (rows > evaluationRowsMax)
       throw new ApiError(
@@ -217,6 +251,8 @@ export function createEvaluations(options: Options): Evaluations {
       throw new ApiError('dataset_invalid', of ? 'The run has no rows.' : 'The dataset has no rows.', {
         param: 'dataset',
       })
+    const readers = await readersOf(account_id, { model: model ?? undefined, baseline })
+    await requireSight(readers, () => from.pictured(drawnRows(total, rows), template))
     const row: store.EvaluationRow = {
       ...fresh(by),
       account_id,
@@ -278,7 +314,13 @@ export function createEvaluations(options: Options): Evaluations {
       return row.id
     },
     wake: () => queue.wake(),
-    require: async (account_id, id) => void (await requireEvaluation(db, account_id, id)),
+    async require(account_id, id, base) {
+      const known = await requireEvaluation(db, account_id, id)
+      if (base) await requireSightOf(known, [{ name: base.id, pictures: base.pictures, field: 'model' }])
+    },
+    async requireSight(account_id, id, models) {
+      await requireSightOf(await requireEvaluation(db, account_id, id), await readersOf(account_id, models))
+    },
     async result(account_id, id) {
       const row = await requireEvaluation(db, account_id, id)
       return { ...row, result_json: JSON.stringify(await resultOfRow(row)) }

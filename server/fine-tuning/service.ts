@@ -87,8 +87,8 @@ export interface FineTuning extends JobHistory {
 
 /** What a later feature does for jobs that name an evaluation. */
 export interface ResultEvaluations {
-  /** Throws evaluation_not_found. */
-  require(account_id: string, id: string): Promise<void>
+  /** Throws evaluation_not_found, or invalid_request if models of this base could not read the pictures of its rows. */
+  require(account_id: string, id: string, base?: { id: string; pictures: boolean }): Promise<void>
   /**
    * Evaluates other models on the rows and with the graders of an evaluation, in the caller's transaction. Call `wake`
    * after it has committed. Resolves with the new one's id. Throws evaluation_not_found, or dataset_not_found if its
@@ -249,6 +249,10 @@ export function createFineTuning(options: Options): FineTuning {
       const { resolved } = start
       await requireFreeDisk(dataDir, min_free_mb)
       await requireDatasets(account_id, dataset_id, start.base_model_id, resolved)
+      if (evaluation !== undefined) {
+        const { id, category } = hub.get(start.base_model_id)
+        await evaluations.require(account_id, evaluation, { id, pictures: category === 'multimodal' })
+      }
       const validation_dataset_id = resolved.evaluation_config.validation_dataset_id.value
       const { dataset, columns } = await sourceColumns(db, datasets, account_id, {
         model_id,

@@ -79,6 +79,8 @@ export interface Inference {
   requireVerified(account_id: string, model: string): Promise<void>
   /** The id of the model that a name stands for now. Throws what `target` throws. */
   modelId(account_id: string, name: string): Promise<string>
+  /** Whether the model that a name stands for now reads pictures; undefined if only its server knows. */
+  readsPictures(account_id: string, name: string): Promise<boolean | undefined>
   setAliases(aliases: ModelAliases): void
   /** Call it after a deployment changes, and answer the change after it: the next request sees it. */
   aliasesChanged(account_id: string): Promise<void>
@@ -190,6 +192,10 @@ export function createInference({
   return {
     target: resolver.target,
     isBase: resolver.isBase,
+    async readsPictures(account_id, name) {
+      const { target } = await resolver.resolve(account_id, name)
+      return pools.hasUpstream(target.base.id) ? undefined : !!target.base.projector
+    },
     modelId: async (account_id, name) => (await resolver.resolve(account_id, name)).model_id,
     setAliases: resolver.setAliases,
     aliasesChanged: changes.announce,

@@ -202,9 +202,10 @@ export function createReconciler(options: ReconcilerOptions, control: Control): 
 }
 
 /** Sizes of the files that a replica reads, in bytes; fetches those that are not on this machine. */
-async function bytesOf({ base, adapter }: Target, artifacts: Pick<Artifacts, 'ensureLocal'>): Promise<number> {
+export async function bytesOf({ base, adapter }: Target, artifacts: Pick<Artifacts, 'ensureLocal'>): Promise<number> {
   for (const file of [base.gguf!, ...(adapter ? [adapter.gguf] : [])]) await artifacts.ensureLocal(file)
   const size = async (file: string) => (await stat(file).catch(() => undefined))?.size ?? 0
   const copy = base.gguf!.replace(/\.gguf$/, '.eight-bits.gguf')
-  return Math.max(await size(base.gguf!), await size(copy)) + (adapter ? await size(adapter.gguf) : 0)
+  const projector = base.projector ? await size(base.projector.path) : 0
+  return Math.max(await size(base.gguf!), await size(copy)) + projector + (adapter ? await size(adapter.gguf) : 0)
 }

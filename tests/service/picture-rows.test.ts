@@ -9,10 +9,12 @@ import { startCanary } from '../support/receiver.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { tiny, tinyModelsDir } from '../support/tiny.ts'
 import { noVision, tinyVision } from '../support/tiny-vision.ts'
+import { type FakeUpstream, json, startFakeUpstream } from '../support/upstream.ts'
 
 const vision = 'HuggingFaceTB/SmolVLM-256M-Instruct'
 let app: TestApp
 let models: string
+let upstream: FakeUpstream
 before(async () => {
   models = mkdtempSync(path.join(os.tmpdir(), 'tunery-models-'))
   cpSync(tinyModelsDir(), models, { recursive: true })
@@ -23,10 +25,22 @@ before(async () => {
     const file = { id: vision, parameters: 1e6, context_length: 2048, gguf: 'model.gguf', hf: 'hf' }
     writeFileSync(path.join(folder, 'model.json'), JSON.stringify(file))
   }
-  app = await startApp({ TUNERY_MODELS_DIR: models, TUNERY_WEBHOOK_ALLOW: '127.0.0.0/8' })
+  upstream = await startFakeUpstream((_path, _body, response) =>
+    json(response, 200, {
+      model: 'far/eye',
+      choices: [{ index: 0, message: { role: 'assistant', content: 'Red.' }, finish_reason: 'stop' }],
+      usage: { prompt_tokens: 3, completion_tokens: 1, total_tokens: 4 },
+    }),
+  )
+  app = await startApp({
+    TUNERY_MODELS_DIR: models,
+    TUNERY_WEBHOOK_ALLOW: '127.0.0.0/8',
+    TUNERY_UPSTREAMS: JSON.stringify([{ url: upstream.url, kind: 'vllm', model: 'far/eye' }]),
+  })
 })
 after(async () => {
   await app.stop()
+  upstream.stop()
   rmSync(models, { recursive: true })
 })
 
@@ -112,4 +126,59 @@ test('a preview shows each picture with its size and tokens, and what is learned
   const short = (await app.api('POST', `/datasets/${id}/validate?model_id=${vision}&max_length=${shown.tokens}`)).body
   assert.deepEqual([short.valid, short.tokens.no_learned_rows], [false, 2])
   assert.match(short.errors[0], /No picture is cut/)
+})
+
+test('a model that reads text only is not evaluated on rows with pictures, unless a template leaves them out', async () => {
+  const { id: dataset } = await uploaded(row('What is it?', 'A disk.'))
+  const graders = [
+    {
+      type: 'string_check',
+      name: 'same',
+      input: '{{sample.output_text}}',
+      reference: '{{item.reference}}',
+      operation: 'eq',
+    },
+  ]
+  const refused = ({ status, body }: Awaited<ReturnType<TestApp['api']>>, param: string, model = tiny) => {
+    assert.deepEqual([status, body.error?.param ?? body.error?.details.field], [400, param], JSON.stringify(body))
+    assert.match(
+      body.error.message,
+      new RegExp(`^Row 1 has pictures, and '${model}' reads text only\\. .*multimodal.*template`),
+    )
+  }
+  const made = async (body: object) => {
+    const answer = await app.api('POST', '/evaluations', { dataset, graders, ...body })
+    assert.equal(answer.status, 201, JSON.stringify(answer.body))
+    return answer.body.id as string
+  }
+  refused(await app.api('POST', '/evaluations', { model: tiny, dataset, graders }), 'model')
+  refused(await app.api('POST', '/evaluations', { model: 'far/eye', baseline: tiny, dataset, graders }), 'baseline')
+  const asText = await made({ model: tiny, template: [{ role: 'user', content: 'Say {{item.reference}}' }] })
+  await app.api('POST', `/evaluations/${asText}/cancel`)
+  const evaluation = await made({ model: 'far/eye' })
+
+  // Gates, and jobs whose result is to be evaluated.
+  assert.equal((await app.api('POST', '/deployments', { name: 'eye', model: 'far/eye' })).status, 201)
+  refused(await app.api('PUT', '/deployments/eye', { model: tiny, gate: { evaluation, min_score: 0 } }), 'model')
+  const text = JSON.stringify({
+    messages: [
+      { role: 'user', content: 'a' },
+      { role: 'assistant', content: 'b' },
+    ],
+  })
+  const { id: dataset_id } = await uploaded(`${text}\n`.repeat(10))
+  refused(await app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id, evaluation }), 'model')
+
+  // Runs of OpenAI's evals: rows of a file, and rows in the request.
+  const { body: def } = await app.api('POST', '/evals', {
+    data_source_config: { type: 'custom', item_schema: { type: 'object' }, include_sample_schema: true },
+    testing_criteria: graders,
+  })
+  const item = { item: { asked: JSON.parse(row('What is it?', 'A disk.')).messages.slice(0, 1), reference: 'A disk.' } }
+  const input_messages = { type: 'item_reference', item_reference: 'item.asked' }
+  const source = { type: 'file_content', content: [item] }
+  const run = (model: string, fields: object) =>
+    app.api('POST', `/evals/${def.id}/runs`, { data_source: { type: 'completions', model, input_messages, ...fields } })
+  refused(await run(tiny, { source }), 'data_source.model')
+  assert.equal((await run('far/eye', { source })).status, 201)
 })

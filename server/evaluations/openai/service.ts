@@ -25,7 +25,8 @@ import type { Caller } from '../../http/auth.ts'
 import { requireFreeDisk } from '../../storage/durable-files.ts'
 import type { StoredCompletions } from '../../stored-completions/index.ts'
 import { checkMessages, checkSchema } from '../check.ts'
-import type { Evaluations } from '../service.ts'
+import type { Evaluations, NewRun } from '../service.ts'
+import { showsPictures } from '../sight.ts'
 import * as store from '../store.ts'
 import { requestOf } from './request.ts'
 import { rowOf, statusOf, toEval, toOutputItem, toRun } from './responses.ts'
@@ -124,9 +125,10 @@ export function createOpenaiEvals(options: Options): OpenaiEvals {
   }
 
   /** Writes the rows of a run into a file that is not the account's yet. */
-  async function writeRows(account_id: string, source: NewRows, config: SourceConfig) {
+  async function writeRows(account_id: string, source: NewRows, config: SourceConfig, template: NewRun['template']) {
     await requireFreeDisk(dataDir, min_free_mb)
     let [total, bytes] = [0, 0]
+    let pictured: number | undefined
     async function* counted() {
       for await (const line of linesOf(account_id, source, config)) {
         total++
@@ -139,11 +141,12 @@ export function createOpenaiEvals(options: Options): OpenaiEvals {
               param: 'data_source.source',
             },
           )
+        if (pictured === undefined && showsPictures(total, line, template)) pictured = total
         yield line
       }
     }
     const file = await files.write(Readable.from(counted()))
-    return { file, total }
+    return { file, total, pictured }
   }
 
   return {
@@ -235,13 +238,13 @@ export function createOpenaiEvals(options: Options): OpenaiEvals {
         const made = { ...run, dataset: source.id, data_source }
         return runOf(await evaluations.createRun(by, made, undefined, requireStill).catch(naming))
       }
-      const { file, total } = await writeRows(by.account_id, source, config)
+      const { file, total, pictured } = await writeRows(by.account_id, source, config, template)
       const filename = `${run.name}.jsonl`
       const row = { account_id: by.account_id, filename, purpose: 'evals' as const, created_at: now() }
       const shown = source.type === 'file_content' ? { type: 'file_id', id: file.id } : source
       const made = { ...run, dataset: file.id, data_source: { ...data_source, source: shown } }
       const evaluation = await evaluations
-        .createRun(by, made, { total, name: filename }, async (trx) => {
+        .createRun(by, made, { total, name: filename, pictured: async () => pictured }, async (trx) => {
           await requireStill(trx)
           await files.insert(trx, file, row)
         })

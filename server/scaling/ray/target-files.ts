@@ -112,6 +112,13 @@ export function createTargetFiles({ models, artifacts, models_dir }: Needs): Tar
   }
 
   async function forVllm({ base, adapter }: Target): Promise<VllmFiles> {
+    if (adapter && base.projector)
+      throw new ApiError(
+        'invalid_request',
+        `'${adapter.id}' was trained on a base that reads pictures. What vLLM answers for such a model cannot be compared ` +
+          "with its training, so it is not served there. Take the instance type 'ray', which runs this service's engine.",
+        { param: 'instance_type' },
+      )
     const bases = await folderOf('base', requireGguf(base))
     if (!adapter) return { weights: [bases.weights], files: bases.files, lora_rank: undefined }
     const adapters = await folderOf('adapter', adapter)

@@ -1,0 +1,40 @@
+// What replicas of a deployment read: the projector counts for their memory, goes to our engine in a cluster, and vLLM is
+// not asked for models whose answers about pictures could not be compared with their training.
+import assert from 'node:assert/strict'
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import os from 'node:os'
+import path from 'node:path'
+import { after, test } from 'node:test'
+import { ApiError } from '../../contract/errors.ts'
+import { servesPictures } from '../../server/hub/index.ts'
+import { createTargetFiles } from '../../server/scaling/ray/target-files.ts'
+import { bytesOf } from '../../server/scaling/reconciler.ts'
+
+const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-replica-'))
+after(() => rmSync(folder, { recursive: true }))
+const file = (name: string, bytes: number) => {
+  writeFileSync(path.join(folder, name), Buffer.alloc(bytes))
+  return path.join(folder, name)
+}
+const artifacts = { ensureLocal: async (key: string) => key }
+const projector = { path: file('mmproj.gguf', 300), sha256: 'a'.repeat(64) }
+const target = {
+  base: { id: 'test/eye', gguf: file('model.gguf', 1000), projector },
+  adapter: { id: 'mdl_1', gguf: file('adapter.gguf', 20) },
+}
+
+test('a replica’s expected memory has its base, projector and adapter', async () => {
+  assert.equal(await bytesOf(target, artifacts), 1320)
+  assert.equal(await bytesOf({ base: { ...target.base, projector: null } }, artifacts), 1000)
+})
+
+test('in a cluster our engine gets the projector; vLLM does not serve what was trained on pictures', async () => {
+  const files = createTargetFiles({ models: { expected: async () => undefined }, artifacts, models_dir: folder })
+  const sent = await files.forEngine(target)
+  assert.deepEqual(sent.projector, servesPictures() ? { id: 'test/eye', ...projector } : undefined)
+  await assert.rejects(files.forVllm(target), (error) => {
+    assert.ok(error instanceof ApiError && error.param === 'instance_type')
+    assert.match(error.message, /'mdl_1' was trained on a base that reads pictures.*instance type 'ray'/)
+    return true
+  })
+})
