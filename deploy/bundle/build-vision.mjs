@@ -1,11 +1,12 @@
 // Compiles the engine's library for pictures from the source in this folder, for the libraries that `npm ci` installed.
 // Needs g++; takes a minute of one core. Built-in modules only.
 import { spawn, spawnSync } from 'node:child_process'
-import { existsSync, globSync, readdirSync, rmSync } from 'node:fs'
+import { existsSync, readdirSync, rmSync } from 'node:fs'
 import path from 'node:path'
+import { fileURLToPath } from 'node:url'
 import { compileVision } from './compile-vision.mjs'
 
-const here = import.meta.dirname
+const here = path.dirname(fileURLToPath(import.meta.url))
 const fail = (message) => {
   console.error(message)
   process.exit(1)
@@ -13,9 +14,10 @@ const fail = (message) => {
 
 if (spawnSync('g++', ['--version'], { stdio: 'ignore' }).status !== 0)
   fail('This needs the compiler g++. Install it (Debian and Ubuntu: `apt-get install g++`), or build the image.')
-const libraries = globSync('node_modules/@node-llama-cpp/*/bins/*', { cwd: path.dirname(here) })
-  .map((folder) => path.join(path.dirname(here), folder))
-  .filter((folder) => readdirSync(folder).some((name) => /^libllama\b.*\.so$/.test(name)))
+const packages = path.join(here, '../node_modules/@node-llama-cpp')
+const libraries = (existsSync(packages) ? readdirSync(packages) : [])
+  .map((name) => path.join(packages, name, 'bins', name))
+  .filter((folder) => existsSync(folder) && readdirSync(folder).some((name) => /^libllama\b.*\.so$/.test(name)))
 if (libraries.length === 0) fail("The engine's libraries are missing. Run 'npm ci --omit=dev --ignore-scripts' first.")
 
 const run = (program, args, { cwd, what }) =>

@@ -1,6 +1,6 @@
 // Serves the model in this folder: `node start.mjs [options of engine/main.ts]`. Settings come from the environment,
 // then from settings.env. Plain JavaScript, so that an old Node can run the version check.
-import { existsSync, globSync, readFileSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import path from 'node:path'
 import { fileURLToPath } from 'node:url'
 import * as util from 'node:util'
@@ -35,7 +35,9 @@ const unknown = Object.keys(settings).filter((name) => name.startsWith('TUNERY_'
 if (unknown.length > 0) fail(`There is no setting ${unknown.join(', ')}. Settings are ${known.join(', ')}.`)
 
 const { model, projector, adapters } = JSON.parse(readFileSync('bundle.json', 'utf8'))
-if (projector && globSync('node_modules/@node-llama-cpp/*/bins/*/libmtmd.so').length === 0)
+const libraries = 'node_modules/@node-llama-cpp'
+const hasVision = (name) => existsSync(path.join(libraries, name, 'bins', name, 'libmtmd.so'))
+if (projector && !(existsSync(libraries) && readdirSync(libraries).some(hasVision)))
   fail(`The library for pictures is missing. Run 'node vision/build.mjs' in ${here} first; it needs g++.`)
 const named = ({ name, file }) => `${name}=${path.join(here, file)}`
 const optional = (option, value) => (value === undefined ? [] : [option, value])

@@ -14,6 +14,9 @@ import { type Standalone, standalone, startEngineOnPort } from '../support/stand
 import { endless } from '../support/tiny.ts'
 import { noVision, tinyEye, visionModelsDir } from '../support/tiny-vision.ts'
 
+// Set by scripts/test.ts for trainers; a bundle refuses settings that it does not have.
+delete process.env.TUNERY_TRAINING_PRIORITY
+
 const sources = path.join(root, '.local/llama/mtmd/source/LICENSE')
 const why = noVision || (!existsSync(sources) && 'set-up of an earlier version: npm run setup -- --with vision')
 
@@ -72,7 +75,7 @@ describe('a bundle of a model that reads pictures', { skip: why }, () => {
     const stages = stagesOf(path.join(bundle, 'Dockerfile'))
     const [packages, vision] = [path.join(folder, 'packages'), path.join(folder, 'vision')]
     copyStage(stages.packages!, packages, bundle)
-    execFileSync('npm', ['ci', '--omit=dev', '--ignore-scripts'], { cwd: packages })
+    execFileSync('npm', ['ci', '--omit=dev', '--ignore-scripts'], { cwd: packages, stdio: 'pipe' })
     copyStage(stages.vision!, vision, bundle, { packages })
     assert.match(stages.vision!.text, /^RUN node vision\/build\.mjs$/m)
     // A start without it says what to do.
