@@ -5,7 +5,8 @@ import os from 'node:os'
 import path from 'node:path'
 
 /** The parts of `tools/mtmd` that are compiled or included, as are the headers of llama.cpp and ggml. */
-export const isSource = (name) => /\.(cpp|h|hpp)$/.test(name) && !/^mtmd-(cli|helper|debug)/.test(path.basename(name))
+export const isSource = (name) =>
+  /\.(h|hpp)$/.test(name) || (/\.cpp$/.test(name) && !/^mtmd-(cli|helper|debug)/.test(path.basename(name)))
 
 /**
  * `source`: the root of llama.cpp's source. `objects`: a folder that is made. `libraries`: folders with libllama, each of
