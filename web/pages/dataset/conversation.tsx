@@ -3,6 +3,7 @@ import { useState } from 'react'
 import type { Preview } from '../../../sdk/index.ts'
 import { classes } from '../../lib/classes.ts'
 import { plural } from '../../lib/format.ts'
+import { picturesOf } from '../../lib/pictures.ts'
 import { Button } from '../../ui/button.tsx'
 import { Badge } from '../../ui/feedback.tsx'
 
@@ -144,18 +145,15 @@ interface Part {
   url?: string
 }
 
-/** What an `img` may show: never SVG, which is a document. */
-const pictureUrl = /^data:image\/(?:jpe?g|png|webp|gif);base64,/
-
 /** Content is a text, or a list of parts: neighbouring texts are one. */
 function partsOf(content: unknown): Part[] {
   if (typeof content === 'string') return [{ text: content }]
   if (!Array.isArray(content)) return [{ text: content == null ? '' : JSON.stringify(content) }]
   const parts: Part[] = []
   for (const part of content) {
-    const url = Object(Object(part).image_url).url
+    const [url] = picturesOf([part])
     const last = parts.at(-1)
-    if (typeof url === 'string' && pictureUrl.test(url)) parts.push({ text: '', url })
+    if (url !== undefined) parts.push({ text: '', url })
     else if (last && last.url === undefined) last.text += String(Object(part).text ?? '')
     else parts.push({ text: String(Object(part).text ?? '') })
   }

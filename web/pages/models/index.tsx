@@ -136,9 +136,19 @@ function Bases({ mayTrain }: { mayTrain: boolean }) {
                 grow: true,
                 value: ({ id }) => id,
                 cell: (each) => (
-                  <span title={each.description}>
-                    {each.id} {each.category !== 'language' && <Badge>{each.category}</Badge>}
-                  </span>
+                  <>
+                    <span title={each.description} className="flex flex-wrap items-center gap-1 whitespace-normal">
+                      {each.id} {each.category !== 'language' && <Badge>{each.category}</Badge>}
+                      {each.pictures && (
+                        <Badge tone={each.pictures.served ? 'good' : 'warn'}>
+                          {each.pictures.served ? 'sees pictures' : 'text only here'}
+                        </Badge>
+                      )}
+                    </span>
+                    {each.pictures?.notes.map((note) => (
+                      <Note key={note} text={note} />
+                    ))}
+                  </>
                 ),
               },
               {
@@ -188,6 +198,13 @@ function Bases({ mayTrain }: { mayTrain: boolean }) {
     </Card>
   )
 }
+
+/** What is to be known of a model; commands stand in backticks. */
+const Note = ({ text }: { text: string }) => (
+  <span className="mt-0.5 block max-w-xl text-xs whitespace-normal text-muted">
+    {text.split('`').map((part, index) => (index % 2 === 1 ? <code key={index}>{part}</code> : part))}
+  </span>
+)
 
 function Weights({
   model,

@@ -1,11 +1,12 @@
 // One question to one model, streamed.
 import type { ChatChunk, ChatRequest } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
+import { type Content, contentOf } from '../../lib/pictures.ts'
 import type { Answer, Parameters, Token, Turn } from './state.ts'
 
 export interface Message {
   role: 'system' | 'user' | 'assistant'
-  content: string
+  content: Content
 }
 
 /** The conversation up to a turn as one column has it. */
@@ -14,7 +15,7 @@ export function messagesOf(turns: readonly Turn[], column: string, { system }: P
     ...(system.trim() ? [{ role: 'system' as const, content: system }] : []),
     ...turns.flatMap((turn): Message[] => {
       const answer = turn.answers[column]
-      const user: Message = { role: 'user', content: turn.user }
+      const user: Message = { role: 'user', content: contentOf(turn.user, turn.pictures ?? []) }
       return answer?.text ? [user, { role: 'assistant', content: answer.text }] : [user]
     }),
   ]

@@ -1,8 +1,25 @@
 // The question as a program sends it.
 import type { ChatRequest } from '../../../sdk/index.ts'
+import { picturesOf } from '../../lib/pictures.ts'
 import { pythonValue } from '../../lib/python.ts'
 
-export function samplesOf(request: ChatRequest): { name: string; code: string }[] {
+/** How much of a picture's data is shown: all of it would be megabytes of text. */
+const shownData = 24
+
+export const hasPictures = ({ messages }: ChatRequest): boolean =>
+  messages.some(({ content }) => picturesOf(content).length > 0)
+
+const cut = (request: ChatRequest): ChatRequest =>
+  JSON.parse(
+    JSON.stringify(request, (key, value) =>
+      key === 'url' && typeof value === 'string' && value.startsWith('data:')
+        ? `${value.slice(0, value.indexOf(',') + shownData)}…`
+        : value,
+    ),
+  )
+
+export function samplesOf(whole: ChatRequest): { name: string; code: string }[] {
+  const request = cut(whole)
   const body = JSON.stringify(request, null, 2)
   const { origin } = location
   return [

@@ -1,20 +1,23 @@
 import { useQuery } from '@tanstack/react-query'
 import { useSearch } from '@tanstack/react-router'
-import { Code2, Plus, RotateCcw, SendHorizontal, Square, ThumbsUp, Trash2 } from 'lucide-react'
+import { Code2, Plus, RotateCcw, Trash2 } from 'lucide-react'
 import { useEffect, useRef, useState } from 'react'
 import { tunery } from '../../lib/api.ts'
+import { plural } from '../../lib/format.ts'
+import { contentOf, withFiles } from '../../lib/pictures.ts'
 import { useMay, useSession } from '../../lib/session.ts'
 import { Button, IconButton } from '../../ui/button.tsx'
 import { type Choice, Combobox } from '../../ui/choices.tsx'
 import { CodeTabs } from '../../ui/code.tsx'
 import { EmptyState, ErrorState, Notice } from '../../ui/feedback.tsx'
-import { Textarea } from '../../ui/field.tsx'
 import { Card, Page } from '../../ui/layout.tsx'
+import { Thumbnails } from '../../ui/pictures.tsx'
 import { Dialog } from '../../ui/popups.tsx'
 import { Switch } from '../../ui/toggles.tsx'
-import { AnswerView } from './answer.tsx'
+import { AnswerCell } from './answer-cell.tsx'
 import { ask, messagesOf, requestOf } from './ask.ts'
-import { samplesOf } from './code.ts'
+import { hasPictures, samplesOf } from './code.ts'
+import { Composer } from './composer.tsx'
 import { ParametersPanel } from './parameters.tsx'
 import { RowsPanel } from './rows.tsx'
 import { type Column, newId, type Turn, usePlayground, type Vote } from './state.ts'
@@ -71,6 +74,7 @@ function Playground({ account }: { account: string }) {
   const { columns, parameters, turns, votes } = state
   const models = useModels()
   const [text, setText] = useState('')
+  const [pictures, setPictures] = useState<string[]>([])
   const [blind, setBlind] = useState(false)
   const [problem, setProblem] = useState<string>()
   const [shownCode, setShownCode] = useState(false)
@@ -110,7 +114,7 @@ function Playground({ account }: { account: string }) {
 
   function send() {
     const user = text.trim()
-    if (!user || running > 0) return
+    if ((!user && pictures.length === 0) || running > 0) return
     const asked = columns.filter(({ model }) => model)
     try {
       requestOf('check', [], parameters)
@@ -120,15 +124,25 @@ function Playground({ account }: { account: string }) {
     if (asked.length === 0) return setProblem('Choose a model first.')
     setProblem(undefined)
     setText('')
-    const turn: Turn = { id: newId(), user, answers: {} }
+    setPictures([])
+    const turn: Turn = { id: newId(), user, ...(pictures.length > 0 && { pictures }), answers: {} }
     dispatch({ type: 'ask', turn })
     for (const column of asked) void answer(turn, turns, column)
     requestAnimationFrame(() => end.current?.scrollIntoView({ block: 'end' }))
   }
 
+  /** Bounded with the pictures of the whole conversation, which all go into the next request. */
+  async function attach(files: File[]): Promise<void> {
+    const before = turns.flatMap((turn) => turn.pictures ?? [])
+    const added = await withFiles([...before, ...pictures], files)
+    setPictures(added.pictures.slice(before.length))
+    setProblem(added.problem)
+  }
+
   /** Takes the turn, and those after it, back into the input. */
   function edit(turn: Turn): void {
     setText(turn.user)
+    setPictures(turn.pictures ?? [])
     dispatch({ type: 'cut', turn: turn.id })
   }
 
@@ -160,7 +174,9 @@ function Playground({ account }: { account: string }) {
     try {
       return requestOf(
         columns[0]!.model || 'MODEL',
-        messagesOf(turns, columns[0]!.id, parameters).concat(text ? [{ role: 'user', content: text }] : []),
+        messagesOf(turns, columns[0]!.id, parameters).concat(
+          text || pictures.length > 0 ? [{ role: 'user', content: contentOf(text, pictures) }] : [],
+        ),
         parameters,
       )
     } catch {
@@ -249,9 +265,15 @@ function Playground({ account }: { account: string }) {
                   disabled={running > 0}
                   onClick={() => edit(turn)}
                 />
-                <p className="max-w-2xl rounded-lg bg-accent-soft px-4 py-2 break-words whitespace-pre-wrap">
-                  {turn.user}
-                </p>
+                <div className="grid max-w-2xl gap-2 rounded-lg bg-accent-soft px-4 py-2">
+                  <Thumbnails urls={turn.pictures ?? []} name="of the question" />
+                  {turn.lost && (
+                    <p className="text-sm text-muted">
+                      {plural(turn.lost, 'picture')} of this question went with the refresh of the page.
+                    </p>
+                  )}
+                  {turn.user && <p className="break-words whitespace-pre-wrap">{turn.user}</p>}
+                </div>
               </div>
               <div className="grid gap-3" style={gridOf(columns.length)}>
                 {columns.map((column, index) => (
@@ -271,47 +293,19 @@ function Playground({ account }: { account: string }) {
             </section>
           ))}
           <div ref={end} className="sticky bottom-0 z-10 bg-canvas pb-3">
-            <Card>
-              {problem && (
-                <div className="mb-3">
-                  <Notice tone="bad">{problem}</Notice>
-                </div>
-              )}
-              <div className="flex items-end gap-2">
-                <Textarea
-                  aria-label="Your question"
-                  placeholder="Ask every model…"
-                  rows={1}
-                  maxRows={10}
-                  value={text}
-                  onChange={(event) => setText(event.target.value)}
-                  onKeyDown={(event) => {
-                    if (event.key !== 'Enter' || event.shiftKey || event.nativeEvent.isComposing) return
-                    event.preventDefault()
-                    send()
-                  }}
-                />
-                {running > 0 ? (
-                  <Button
-                    icon={<Square aria-hidden />}
-                    onClick={() => {
-                      for (const stop of stops.current.values()) stop.abort()
-                    }}
-                  >
-                    Stop
-                  </Button>
-                ) : (
-                  <Button
-                    variant="primary"
-                    icon={<SendHorizontal aria-hidden />}
-                    disabled={!text.trim()}
-                    onClick={send}
-                  >
-                    Send
-                  </Button>
-                )}
-              </div>
-            </Card>
+            <Composer
+              text={text}
+              onText={setText}
+              pictures={pictures}
+              onFiles={(files) => void attach(files)}
+              onRemove={(index) => setPictures(pictures.toSpliced(index, 1))}
+              problem={problem}
+              running={running > 0}
+              onSend={send}
+              onStop={() => {
+                for (const stop of stops.current.values()) stop.abort()
+              }}
+            />
           </div>
           <RowsPanel columns={columns} parameters={parameters} of={search.rows} />
         </div>
@@ -333,7 +327,14 @@ function Playground({ account }: { account: string }) {
       <Dialog open={shownCode} onOpenChange={setShownCode} title="Copy as code" width="lg">
         {shownCode &&
           (request() ? (
-            <CodeTabs label="Language" samples={samplesOf(request()!)} />
+            <>
+              {hasPictures(request()!) && (
+                <p className="mb-3 text-sm text-muted">
+                  Pictures are cut here. A program puts the whole file in base64 behind the comma.
+                </p>
+              )}
+              <CodeTabs label="Language" samples={samplesOf(request()!)} />
+            </>
           ) : (
             <Notice tone="bad">Tools or schema are not JSON yet.</Notice>
           ))}
@@ -346,67 +347,3 @@ function Playground({ account }: { account: string }) {
 const gridOf = (count: number) => ({
   gridTemplateColumns: `repeat(auto-fit, minmax(min(100%, max(16rem, ${Math.floor(90 / count)}% )), 1fr))`,
 })
-
-function AnswerCell({
-  turn,
-  column,
-  columns,
-  letter,
-  blind,
-  onVote,
-  onStop,
-  onRetry,
-}: {
-  turn: Turn
-  column: Column
-  columns: readonly Column[]
-  letter: string
-  blind: boolean
-  onVote: () => void
-  onStop: () => void
-  onRetry: () => void
-}) {
-  const answer = turn.answers[column.id]
-  const others = columns
-    .flatMap(({ id }) => (id === column.id ? [] : [turn.answers[id]]))
-    .filter((each) => each !== undefined)
-  // Two columns of one model may differ by chance alone; two models that answer with the same weights are a mistake.
-  const same = others.some(
-    (other) => answer?.weights && other.weights === answer.weights && other.model !== answer.model,
-  )
-  const canVote =
-    others.length > 0 && [answer, ...others].every((each) => each && each.status !== 'streaming' && each.text)
-  return (
-    <article aria-label={`Answer of model ${letter}`} className="min-w-0 rounded-lg bg-surface p-4 ring-1 ring-line">
-      <header className="mb-2 flex items-center justify-between gap-2">
-        <h2 className="min-w-0 truncate text-sm font-medium text-muted">
-          {blind ? `Model ${letter}` : (answer?.model ?? column.model)}
-        </h2>
-        <div className="flex shrink-0 gap-1">
-          {answer?.status === 'streaming' ? (
-            <IconButton size="sm" label="Stop this answer" icon={<Square aria-hidden />} onClick={onStop} />
-          ) : (
-            answer && <IconButton size="sm" label="Answer again" icon={<RotateCcw aria-hidden />} onClick={onRetry} />
-          )}
-          {canVote && (
-            <Button
-              size="sm"
-              variant={turn.better === column.id ? 'primary' : 'secondary'}
-              aria-pressed={turn.better === column.id}
-              icon={<ThumbsUp aria-hidden />}
-              disabled={turn.better !== undefined && turn.better !== column.id}
-              onClick={onVote}
-            >
-              Better
-            </Button>
-          )}
-        </div>
-      </header>
-      {answer ? (
-        <AnswerView answer={blind ? { ...answer, weights: undefined } : answer} same={same} />
-      ) : (
-        <p className="text-sm text-muted">Was not asked.</p>
-      )}
-    </article>
-  )
-}

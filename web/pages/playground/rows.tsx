@@ -3,12 +3,14 @@ import { useRef, useState } from 'react'
 import { tunery } from '../../lib/api.ts'
 import { plural } from '../../lib/format.ts'
 import { hasValidation } from '../../lib/jobs.ts'
+import { type Content, picturesOf, textOf } from '../../lib/pictures.ts'
 import { Button } from '../../ui/button.tsx'
 import { type Choice, Combobox } from '../../ui/choices.tsx'
 import { Disclosure } from '../../ui/disclosure.tsx'
 import { Badge, EmptyState, Notice, Progress } from '../../ui/feedback.tsx'
 import { Field, NumberInput } from '../../ui/field.tsx'
 import { Card } from '../../ui/layout.tsx'
+import { Thumbnails } from '../../ui/pictures.tsx'
 import { Table } from '../../ui/table.tsx'
 import { ask, type Message, requestOf } from './ask.ts'
 import type { Answer, Column, Parameters } from './state.ts'
@@ -19,13 +21,6 @@ interface Row {
   expected: string
   answers: Record<string, Answer>
 }
-
-const textOf = (content: unknown): string =>
-  typeof content === 'string'
-    ? content
-    : Array.isArray(content)
-      ? content.map((part) => (part as { text?: string }).text ?? '').join('')
-      : ''
 
 interface RowsPanelProps {
   columns: readonly Column[]
@@ -67,7 +62,11 @@ export function RowsPanel({ columns, parameters, of }: RowsPanelProps) {
         const prompt = last?.role === 'assistant' ? all.slice(0, -1) : all
         return {
           row,
-          messages: prompt.map(({ role, content }) => ({ role: role as Message['role'], content: textOf(content) })),
+          messages: prompt.map(({ role, content }) => ({
+            role: role as Message['role'],
+            // Pictures stay where the row has them.
+            content: picturesOf(content).length > 0 ? (content as Content) : textOf(content),
+          })),
           expected: last?.role === 'assistant' ? textOf(last.content) : '',
           answers: {},
         }
@@ -149,7 +148,16 @@ export function RowsPanel({ columns, parameters, of }: RowsPanelProps) {
                       header: 'Prompt',
                       from: 'md',
                       width: '18rem',
-                      cell: ({ messages }) => <Clamped text={messages.at(-1)?.content ?? ''} />,
+                      cell: ({ messages }) => (
+                        <div className="grid gap-1">
+                          <Thumbnails
+                            urls={messages.flatMap(({ content }) => picturesOf(content))}
+                            name="of the row"
+                            size="sm"
+                          />
+                          <Clamped text={textOf(messages.at(-1)?.content)} />
+                        </div>
+                      ),
                     },
                     { id: 'expected', header: 'In the dataset', cell: ({ expected }) => <Clamped text={expected} /> },
                     ...asked.map(({ id, model }) => ({

@@ -1,5 +1,6 @@
 // What the playground remembers: its columns, their parameters, the conversation and the votes. It survives a refresh.
 import { useEffect, useReducer } from 'react'
+import type { Content } from '../../lib/pictures.ts'
 
 /** Parameters of a request; null leaves one to the service's default. */
 export interface Parameters {
@@ -62,6 +63,10 @@ export interface Answer {
 export interface Turn {
   id: string
   user: string
+  /** Data URLs. Not kept over a refresh: a browser has no room for them. */
+  pictures?: string[]
+  /** How many pictures a refresh has taken. */
+  lost?: number
   /** By column. */
   answers: Record<string, Answer>
   /** The column whose answer was voted the better one. */
@@ -70,7 +75,7 @@ export interface Turn {
 
 export interface Vote {
   id: string
-  prompt: { role: string; content: string }[]
+  prompt: { role: string; content: Content }[]
   chosen: string
   rejected: string
   models: { chosen: string; rejected: string }
@@ -176,13 +181,18 @@ function read(account: string): Partial<State> | undefined {
 
 function write(account: string, state: State): void {
   const plain = ({ tokens: _, ...answer }: Answer): Answer => answer
-  const turns = state.turns.slice(-keptTurns).map((turn) => ({
+  const turns = state.turns.slice(-keptTurns).map(({ pictures = [], ...turn }) => ({
     ...turn,
+    ...(pictures.length > 0 && { lost: pictures.length }),
     answers: Object.fromEntries(Object.entries(turn.answers).map(([id, answer]) => [id, plain(answer)])),
   }))
-  try {
-    localStorage.setItem(keyOf(account), JSON.stringify({ ...state, turns, votes: state.votes.slice(-keptVotes) }))
-  } catch {
-    // The browser's room for this site is full: the page goes on without.
-  }
+  const votes = state.votes.slice(-keptVotes)
+  const inText = votes.filter(({ prompt }) => prompt.every(({ content }) => typeof content === 'string'))
+  for (const kept of [votes, inText])
+    try {
+      localStorage.setItem(keyOf(account), JSON.stringify({ ...state, turns, votes: kept }))
+      return
+    } catch {
+      // The browser's room for this site is full: the page goes on without those with pictures, or without any.
+    }
 }
