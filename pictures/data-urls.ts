@@ -1,7 +1,10 @@
-// Pictures in requests and rows: data URLs.
+// Pictures in requests and rows: data URLs, and addresses on the web.
 import { PictureError, type PictureFormat, pictureFormats } from './formats.ts'
 
 const head = new RegExp(`^data:image/(?:${pictureFormats.join('|')}|jpg);base64,`)
+
+/** Whether a picture's URL is an address on the web, which is fetched where the operator allows it. */
+export const isAddress = (url: string): boolean => /^https?:\/\//i.test(url)
 
 /** A picture's bytes as a data URL. */
 export const dataUrlOf = (format: PictureFormat, file: Uint8Array): string =>

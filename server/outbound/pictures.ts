@@ -38,8 +38,6 @@ interface Options {
 export const fetchTurns = { inAll: 32, ofAccount: 8 }
 const addressMax = 8192
 
-export const isAddress = (url: string): boolean => /^https?:\/\//i.test(url)
-
 /** An address for messages. What is behind `?` is often a secret that opens it. */
 export function shownAddress(address: string): string {
   const parsed = URL.parse(address)

@@ -299,7 +299,8 @@ test('a request’s pictures are fetched before its model is asked, which gets t
     [`${at}/inside`, /may not be reached/],
     [`${at}/page`, /not a JPEG/],
   ] as const) {
-    const { status, body } = await chat('far/eye', [`${at}/red.png`, url])
+    // The one that failed is named, and ends the fetch of the other.
+    const { status, body } = await chat('far/eye', [`${at}/slow`, url])
     assert.deepEqual([status, body.error.param], [400, 'messages.0.content.1.image_url.url'], JSON.stringify(body))
     assert.match(body.error.message, says)
   }

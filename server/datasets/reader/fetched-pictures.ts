@@ -3,8 +3,8 @@
 import { createReadStream } from 'node:fs'
 import { readFile } from 'node:fs/promises'
 import path from 'node:path'
+import { isAddress } from '../../../pictures/data-urls.ts'
 import { PictureError } from '../../../pictures/formats.ts'
-import { isAddress } from '../../outbound/pictures.ts'
 import type { Problem } from '../row-message.ts'
 import { isPicture, type PictureCheck, type PicturePart } from '../row-pictures.ts'
 

@@ -1,9 +1,9 @@
 // Bounds on the pictures of a request, and the fetching of those at addresses, before a model is loaded or waited for.
 import type { ContentPart } from '../../../contract/chat.ts'
 import { ApiError } from '../../../contract/errors.ts'
-import { dataUrlOf, pictureFile } from '../../../pictures/data-urls.ts'
+import { dataUrlOf, isAddress, pictureFile } from '../../../pictures/data-urls.ts'
 import { PictureError, picturesMax, readHeader } from '../../../pictures/formats.ts'
-import { isAddress, type PictureFetcher } from '../../outbound/pictures.ts'
+import type { PictureFetcher } from '../../outbound/pictures.ts'
 
 interface Server {
   /** Whether the model reads pictures; undefined if only its server knows. */
@@ -78,15 +78,14 @@ export async function withFetchedPictures<Body extends Record<string, unknown>>(
         )
       urls.set(url, dataUrlOf(readHeader(file).format, file))
     } catch (error) {
-      failure.abort(error)
-      throw error instanceof PictureError ? new ApiError('invalid_request', error.message, { param }) : error
+      // The first to fail ends the others, which fail with its reason.
+      if (failure.signal.aborted) return
+      failure.abort(error instanceof PictureError ? new ApiError('invalid_request', error.message, { param }) : error)
     }
   }
-  const fetched = await Promise.allSettled([...params].map(([url, param]) => fetchOne(url, param)))
+  await Promise.all([...params].map(([url, param]) => fetchOne(url, param)))
   signal.throwIfAborted()
-  // The first to fail ended the others.
-  const failed = fetched.flatMap((each) => (each.status === 'rejected' ? [each.reason] : []))
-  if (failed.length > 0) throw failed.find((each) => each instanceof ApiError) ?? failed[0]
+  failure.signal.throwIfAborted()
   const withData = (part: ContentPart): ContentPart =>
     part.type === 'image_url' && urls.has(part.image_url.url)
       ? { ...part, image_url: { ...part.image_url, url: urls.get(part.image_url.url)! } }

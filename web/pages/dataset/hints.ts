@@ -10,6 +10,8 @@ export const hints: Record<string, string> = {
   no_learned_tokens: 'Cut at more tokens under Overview, or shorten what comes before the answer.',
   duplicate: 'Leave one of them out, unless it should count double.',
   question_empty: 'Write the question, or leave the row out.',
+  picture_not_fetched:
+    'Look at the address in a browser, then upload the file again; or write the picture itself into the row.',
   picture_remote: 'Download the picture, and write its bytes into the row as base64.',
   too_many_pictures: 'Make two rows of it, or leave out pictures that the answer does not need.',
   too_deep: 'Write nested data as one text.',
