@@ -85,7 +85,8 @@ before(async () => {
       )
       // Texts that rows parse.
       if (table.name === 'datasets')
-        for (const row of rows) Object.assign(row, { format: 'jsonl', sha256: sha256(`${row.id}`), rows_sha256: null })
+        for (const row of rows)
+          Object.assign(row, { format: 'jsonl', sha256: sha256(`${row.id}`), rows_sha256: sha256(`${row.id}`) })
       if (table.name === 'models')
         for (const row of rows) Object.assign(row, { kind: 'adapter', gguf_sha256: sha256(`weights ${row.id}`) })
       if (table.name === 'files') for (const row of rows) Object.assign(row, { sha256: sha256(`file ${row.id}`) })
