@@ -4,7 +4,7 @@ import path from 'node:path'
 import { type PictureFetcher, PictureNotFetched, shownAddress } from '../outbound/pictures.ts'
 import { type Fetched, fetchedIndex } from './reader/fetched-pictures.ts'
 
-/** At once; the account's requests have turns of their own beside these. */
+/** At once; the account's requests have permits of their own beside these. */
 const atOnce = 6
 /** The whole may take this long, and meet this many silent hosts: a dataset must not hold up others for hours. */
 const all_ms = 20 * 60_000

@@ -1,8 +1,8 @@
 // Fetches pictures from addresses in rows and requests, where the operator has turned that on.
 import { PictureError, pictureBytesMax, readHeader } from '../../pictures/formats.ts'
 import { type AddressRules, type Resolve, resolve as resolveByDns } from './addresses.ts'
+import { createFairSemaphore } from './fair-semaphore.ts'
 import { GetError, get } from './get.ts'
-import { createTurns } from './turns.ts'
 
 /** A picture that could not be fetched; the message names its address and the reason. */
 export class PictureNotFetched extends PictureError {
@@ -18,7 +18,7 @@ export interface PictureFetcher {
   /** False: nothing is fetched, and addresses are refused. */
   readonly enabled: boolean
   /**
-   * The file at an address, which is a picture by its header; it waits for the account's turn. Throws PictureNotFetched,
+   * The file at an address, which is a picture by its header; it waits for a permit of the account. Throws PictureNotFetched,
    * or the signal's reason.
    */
   fetch(account_id: string, address: string, signal: AbortSignal): Promise<Buffer>
@@ -31,11 +31,11 @@ interface Options {
   onFetched(outcome: 'fetched' | 'failed'): void
   resolve?: Resolve
   timeout_ms?: number
-  turns?: { inAll: number; ofAccount: number }
+  at_once?: { inAll: number; ofAccount: number }
 }
 
 /** How many pictures are fetched at once. */
-export const fetchTurns = { inAll: 32, ofAccount: 8 }
+export const fetchesMax = { inAll: 32, ofAccount: 8 }
 const addressMax = 8192
 
 /** An address for messages. What is behind `?` is often a secret that opens it. */
@@ -52,9 +52,9 @@ export function createPictureFetcher({
   onFetched,
   resolve = resolveByDns,
   timeout_ms = 10_000,
-  turns = fetchTurns,
+  at_once = fetchesMax,
 }: Options): PictureFetcher {
-  const inTurn = createTurns(turns)
+  const withPermit = createFairSemaphore(at_once)
   const headers = { accept: 'image/png, image/jpeg, image/webp, image/gif', 'user-agent': `Tunery/${version}` }
   const options = { rules, resolve, timeout_ms, bytes_max: pictureBytesMax, headers }
   return {
@@ -66,7 +66,7 @@ export function createPictureFetcher({
       }
       if (address.length > addressMax) throw failed(`its address has more than ${addressMax} characters`)
       try {
-        const file = await inTurn(account_id, () => get(address, options, signal), signal)
+        const file = await withPermit(account_id, () => get(address, options, signal), signal)
         readHeader(file)
         onFetched('fetched')
         return file

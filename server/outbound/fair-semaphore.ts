@@ -1,17 +1,17 @@
-// Bounds work that waits for others' servers: so much at once in all, and of one account.
+// A semaphore of accounts: bounds the work that runs at once, in all and of one account.
 
 /**
- * Runs work when it is its turn. Who waits and has nothing running goes before accounts at their bound. Rejects with
- * the signal's reason if it aborts before; the work then never starts.
+ * Runs work when it has a permit. An account at its bound waits behind the others. Rejects with the signal's reason if
+ * it aborts before; the work then never starts.
  */
-export type Turns = <T>(account_id: string, work: () => Promise<T>, signal: AbortSignal) => Promise<T>
+export type FairSemaphore = <T>(account_id: string, work: () => Promise<T>, signal: AbortSignal) => Promise<T>
 
 interface Waiting {
   account_id: string
   begin(): void
 }
 
-export function createTurns({ inAll, ofAccount }: { inAll: number; ofAccount: number }): Turns {
+export function createFairSemaphore({ inAll, ofAccount }: { inAll: number; ofAccount: number }): FairSemaphore {
   const running = new Map<string, number>()
   const waiting: Waiting[] = []
   let total = 0
