@@ -1,6 +1,7 @@
 // The two sides: the whole service with keys, limits and metering, and a bare llama-server on the same model file.
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
+import { existsSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { freePort } from '../support/free-port.ts'
@@ -11,6 +12,12 @@ export const root = path.resolve(import.meta.dirname, '../..')
 export const model = 'HuggingFaceTB/SmolLM2-135M-Instruct'
 export const gguf = path.join(root, '.local/models', model, 'model.gguf')
 export const threads = os.availableParallelism()
+
+/** The weights that llama-server can be given: the file, and the eight-bit copy that our engine may have made of it. */
+export function peerWeights(): string[] {
+  const copy = gguf.replace(/\.gguf$/, '.eight-bits.gguf')
+  return existsSync(copy) ? [gguf, copy] : [gguf]
+}
 
 /** The same sampling parameters for both sides. */
 export const sampling = {
@@ -63,11 +70,16 @@ export type Ours = Awaited<ReturnType<typeof startOurs>>
  * llama-server's flags for `slots` parallel requests of up to `context` tokens each. Continuous batching and prompt
  * caching are on by default.
  */
-export function llamaFlags(slots: number, context: number, port: number, adapters: string[] = []): string[] {
+export function llamaFlags(
+  slots: number,
+  context: number,
+  port: number,
+  { adapters = [], weights = gguf }: PeerOptions = {},
+): string[] {
   const lora = adapters.length > 0 ? ['--lora', adapters.join(','), '--lora-init-without-apply'] : []
   return [
     '-m',
-    gguf,
+    weights,
     '-np',
     String(slots),
     '-c',
@@ -84,9 +96,14 @@ export function llamaFlags(slots: number, context: number, port: number, adapter
 }
 export const llamaServer = path.join(root, '.local/peers/llama.cpp/build/bin/llama-server')
 
-export async function startLlamaServer(slots: number, context = 1024, adapters: string[] = []): Promise<Side> {
+export interface PeerOptions {
+  adapters?: string[]
+  weights?: string
+}
+
+export async function startLlamaServer(slots: number, context = 1024, options: PeerOptions = {}): Promise<Side> {
   const port = await freePort()
-  const child = spawn(llamaServer, llamaFlags(slots, context, port, adapters), { stdio: ['ignore', 'ignore', 'pipe'] })
+  const child = spawn(llamaServer, llamaFlags(slots, context, port, options), { stdio: ['ignore', 'ignore', 'pipe'] })
   process.once('exit', () => child.exitCode === null && child.signalCode === null && child.kill('SIGKILL'))
   let stderr = ''
   child.stderr.on('data', (data) => {

@@ -66,7 +66,7 @@ async function fourAtOnce(
   rounds: number,
   report: (row: Row) => void,
 ): Promise<void> {
-  const them = await startLlamaServer(8, 1024, files)
+  const them = await startLlamaServer(8, 1024, { adapters: files })
   try {
     const bodies = (turn: number, named: (adapter: number) => object) =>
       Array.from({ length: 16 }, (_, index) => ({ ...body(2_000_000 + turn * 100 + index), ...named(index % 4) }))
