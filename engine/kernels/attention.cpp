@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "kernels.h"
+#include "lanes.h"
 
 namespace {
 
@@ -31,20 +32,6 @@ __m512 exp_of(__m512 x) {
         p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(c));
     p = _mm512_add_ps(_mm512_fmadd_ps(p, _mm512_mul_ps(r, r), r), _mm512_set1_ps(1));
     return _mm512_mask_mov_ps(_mm512_scalef_ps(p, n), is_tiny, _mm512_setzero_ps());
-}
-
-/** The sums of 16 vectors, in one. */
-__m512 sums_of(const __m512 * v) {
-    __m512 a[8], b[4], c[2];
-    for (int i = 0; i < 8; i++)
-        a[i] = _mm512_add_ps(_mm512_unpacklo_ps(v[i], v[i + 8]), _mm512_unpackhi_ps(v[i], v[i + 8]));
-    for (int i = 0; i < 4; i++)
-        b[i] = _mm512_add_ps(_mm512_unpacklo_ps(a[i], a[i + 4]), _mm512_unpackhi_ps(a[i], a[i + 4]));
-    for (int i = 0; i < 2; i++)
-        c[i] = _mm512_add_ps(_mm512_shuffle_f32x4(b[i], b[i + 2], 0x88), _mm512_shuffle_f32x4(b[i], b[i + 2], 0xdd));
-    const __m512 d = _mm512_add_ps(_mm512_shuffle_f32x4(c[0], c[1], 0x88), _mm512_shuffle_f32x4(c[0], c[1], 0xdd));
-    const __m512i order = _mm512_setr_epi32(0, 8, 4, 12, 1, 9, 5, 13, 2, 10, 6, 14, 3, 11, 7, 15);
-    return _mm512_permutexvar_ps(order, d);
 }
 
 /** Attention of `rows_max` rows to some of the keys: the highest score, and sums relative to it. */

@@ -24,8 +24,10 @@ class buffer_traits : public ggml::cpu::extra_buffer_type {
     }
 
     ggml::cpu::tensor_traits * get_tensor_traits(const ggml_tensor * op) override {
-        if (op->op == ggml_op_mul_mat)
-            return op->src[0]->buffer && op->src[0]->buffer->buft == buffer_type() ? eight_bit_traits() : nullptr;
+        if (op->op == ggml_op_mul_mat) {
+            if (op->src[0]->buffer && op->src[0]->buffer->buft == buffer_type()) return eight_bit_traits();
+            return is_low_rank_product(op) ? low_rank_traits() : nullptr;
+        }
         return is_attention(op) ? attention_traits() : nullptr;
     }
 };

@@ -81,11 +81,6 @@ int tile_size(int64_t left) {
     return (left + count - 1) / count;
 }
 
-char * row_at(const ggml_tensor * t, int64_t row) {
-    const int64_t i1 = row % t->ne[1], i2 = row / t->ne[1] % t->ne[2], i3 = row / (t->ne[1] * t->ne[2]);
-    return (char *) t->data + i1 * t->nb[1] + i2 * t->nb[2] + i3 * t->nb[3];
-}
-
 class traits : public ggml::cpu::tensor_traits {
     /** The rounded activations, then the shared loop. */
     static size_t loop_offset(const ggml_tensor * x) {

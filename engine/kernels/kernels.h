@@ -7,6 +7,12 @@
 extern void (*barrier)(struct ggml_threadpool *);
 
 inline int64_t rows_of(const ggml_tensor * t) { return t->ne[1] * t->ne[2] * t->ne[3]; }
+
+inline char * row_at(const ggml_tensor * t, int64_t row) {
+    const int64_t i1 = row % t->ne[1], i2 = row / t->ne[1] % t->ne[2], i3 = row / (t->ne[1] * t->ne[2]);
+    return (char *) t->data + i1 * t->nb[1] + i2 * t->nb[2] + i3 * t->nb[3];
+}
+
 inline size_t  padded(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 /** Hands out numbers from 0 to `count` to the threads: each begins with its own, as one may lose its core for a while. */
@@ -40,6 +46,10 @@ ggml::cpu::tensor_traits * eight_bit_traits();
 bool                       is_eight_bit_matrix(const ggml_tensor * weights);
 /** Brings weights of the file into that layout. */
 void interleave(ggml_tensor * tensor, const void * data);
+
+/** Products with a factor of an adapter. */
+bool                       is_low_rank_product(const ggml_tensor * op);
+ggml::cpu::tensor_traits * low_rank_traits();
 
 /** Attention to a cache in 16 bits. */
 bool                       is_attention(const ggml_tensor * op);

@@ -1,0 +1,115 @@
+// Products with the two factors of an adapter (LoRA) in 16 bits, on x64 processors with AVX-512: a few long rows, and many
+// short ones. They are small, so a general product spends most of its time on its edges. Activations keep 32 bits.
+#include <immintrin.h>
+
+#include <algorithm>
+
+#include "kernels.h"
+#include "lanes.h"
+
+namespace {
+
+constexpr int64_t rank_max = 64;
+constexpr int     side     = 4;   // rows and tokens of a block of the first factor
+constexpr int     together = 16;  // tokens that rows of the second one are read for
+
+__m512 halves(const uint16_t * at) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) at)); }
+
+/** Four long rows with `T` tokens. */
+template <int T>
+void long_rows(const uint16_t * const * w, const float * const * x, int64_t length, float * const * out, int rows) {
+    __m512 sum[16];
+    for (int i = 0; i < 16; i++) sum[i] = _mm512_setzero_ps();
+    for (int64_t at = 0; at < length; at += 16) {
+        __m512 a[T];
+        for (int t = 0; t < T; t++) a[t] = _mm512_loadu_ps(x[t] + at);
+        for (int r = 0; r < side; r++) {
+            const __m512 one = halves(w[r] + at);
+            for (int t = 0; t < T; t++) sum[t * side + r] = _mm512_fmadd_ps(one, a[t], sum[t * side + r]);
+        }
+    }
+    float sums[16];
+    _mm512_storeu_ps(sums, sums_of(sum));
+    for (int t = 0; t < T; t++) std::copy(sums + t * side, sums + t * side + rows, out[t]);
+}
+constexpr decltype(&long_rows<1>) long_rows_of[side] = { long_rows<1>, long_rows<2>, long_rows<3>, long_rows<4> };
+
+class traits : public ggml::cpu::tensor_traits {
+    bool work_size(int, const ggml_tensor *, size_t & size) override {
+        size = 0;
+        return true;
+    }
+
+    static void compute_long(ggml_compute_params * params, ggml_tensor * op) {
+        const ggml_tensor *w = op->src[0], *x = op->src[1];
+        const int64_t tokens = rows_of(x), blocks = (w->ne[1] + side - 1) / side, columns = (tokens + side - 1) / side;
+        for (int64_t unit = params->ith; unit < blocks * columns; unit += params->nth) {
+            const int64_t from = unit % blocks * side, first = unit / blocks * side;
+            const int     rows = (int) std::min<int64_t>(side, w->ne[1] - from);
+            const int     count = (int) std::min<int64_t>(side, tokens - first);
+            const uint16_t * factor[side];
+            const float *    in[side];
+            float *          out[side];
+            // The rows after the last one are computed for nothing.
+            for (int r = 0; r < side; r++) factor[r] = (const uint16_t *) row_at(w, from + std::min(r, rows - 1));
+            for (int t = 0; t < count; t++) {
+                in[t]  = (const float *) row_at(x, first + t);
+                out[t] = (float *) row_at(op, first + t) + from;
+            }
+            long_rows_of[count - 1](factor, in, w->ne[0], out, rows);
+        }
+    }
+
+    static void compute_short(ggml_compute_params * params, ggml_tensor * op) {
+        const ggml_tensor *w = op->src[0], *x = op->src[1];
+        const int64_t tokens = rows_of(x), groups = w->ne[1] / 16;
+        // Neighbouring groups for a thread: they share lines of the result.
+        const int64_t begin = groups * params->ith / params->nth, end = groups * (params->ith + 1) / params->nth;
+        for (int64_t first = 0; first < tokens; first += together) {
+            const int     count = (int) std::min<int64_t>(together, tokens - first);
+            const float * in[together];
+            float *       out[together];
+            for (int t = 0; t < count; t++) {
+                in[t]  = (const float *) row_at(x, first + t);
+                out[t] = (float *) row_at(op, first + t);
+            }
+            for (int64_t g = begin; g < end; g++)
+                for (int64_t at = 0; at < w->ne[0]; at += 16) {
+                    __m512           columns[16];
+                    const uint16_t * rows = (const uint16_t *) ((char *) w->data + g * 16 * w->nb[1]) + at;
+                    for (int r = 0; r < 16; r++) columns[r] = halves(rows + r * (w->nb[1] / 2));
+                    transpose(columns);
+                    for (int t = 0; t < count; t++) {
+                        float *      to  = out[t] + g * 16;
+                        const __m512 sum = at == 0 ? _mm512_setzero_ps() : _mm512_loadu_ps(to);
+                        __m512       even = sum, odd = _mm512_setzero_ps();
+                        for (int i = 0; i < 16; i += 2) {
+                            even = _mm512_fmadd_ps(columns[i], _mm512_set1_ps(in[t][at + i]), even);
+                            odd  = _mm512_fmadd_ps(columns[i + 1], _mm512_set1_ps(in[t][at + i + 1]), odd);
+                        }
+                        _mm512_storeu_ps(to, _mm512_add_ps(even, odd));
+                    }
+                }
+        }
+    }
+
+    bool compute_forward(ggml_compute_params * params, ggml_tensor * op) override {
+        if (op->src[0]->ne[1] <= rank_max) compute_long(params, op);
+        else compute_short(params, op);
+        return true;
+    }
+};
+
+}  // namespace
+
+bool is_low_rank_product(const ggml_tensor * op) {
+    if (op->op != ggml_op_mul_mat) return false;
+    const ggml_tensor *w = op->src[0], *x = op->src[1];
+    return w->type == ggml_type_f16 && x->type == ggml_type_f32 && w->nb[0] == 2 && x->nb[0] == 4 && w->ne[2] == 1 &&
+           w->ne[3] == 1 && w->ne[0] % 16 == 0 && w->ne[1] % 16 == 0 && (w->ne[1] <= rank_max || w->ne[0] <= rank_max);
+}
+
+ggml::cpu::tensor_traits * low_rank_traits() {
+    static traits one;
+    return &one;
+}
