@@ -47,13 +47,7 @@ def import_adapter(spec: ImportSpec, folder: Path, protocol: Protocol) -> bool:
     tuned = probe.log_probabilities(model, examples, device)
     zero_adapter(model)
     path = probe.write(out / "probe.json", examples, tuned, probe.log_probabilities(model, examples, device))
-    location = {
-        "kind": artifact.kind,
-        "folder": str(artifact.folder),
-        "gguf": str(artifact.gguf),
-        "gguf_sha256": artifact.gguf_sha256,
-    }
-    protocol.emit("result", "Adapter imported", **location, step=0, validation_loss=None, probe=str(path))
+    protocol.emit("result", "Adapter imported", **artifact.as_data(), step=0, validation_loss=None, probe=str(path))
     return True
 
 

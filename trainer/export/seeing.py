@@ -34,6 +34,8 @@ def eyes_of(model: torch.nn.Module, tokenizer, folder: Path) -> "Eyes | None":
 class Eyes:
     """Shows the pictures of prompts to a model. Its attribute `features`, from which `inputs_of` takes vectors."""
 
+    unprojected = False
+
     def __init__(self, model: torch.nn.Module, tokenizer, folder: Path) -> None:
         self.base, self.tokenizer, self.sight = base_of(model), tokenizer, tokenizer.sight
         self.processor = image_processor(self.sight, folder)

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 
 from trainer.data.sight import is_vision, sight_of
-from trainer.model import attention, fast_layers, fast_lora, gpu, quantized, vision
+from trainer.model import attention, fast_layers, fast_lora, gpu, projector, quantized, vision
 from trainer.runtime.errors import JobError
 from trainer.runtime.files import sha256_of
 from trainer.runtime.spec import Lora, ModelSpec, Spec
@@ -58,7 +58,8 @@ def load_model(spec: Spec, device: torch.device, dtype: torch.dtype) -> torch.nn
 
     lora: the base frozen in `dtype`, with an adapter, fresh or from an earlier run. qlora: the same, with the base's
     linear layers in 4 bits. full: every weight is trained, with an earlier run's adapter merged first; a GPU computes
-    in bf16. The part of a base that sees pictures stays as it is, in every method.
+    in bf16. The part of a base that sees pictures stays as it is, in every method, but for the projector of a job that
+    names it.
     """
     base = load_base(spec, device, dtype)
     torch.manual_seed(spec.training.seed)
@@ -87,7 +88,7 @@ def load_base(spec: ModelSpec, device: torch.device, dtype: torch.dtype) -> torc
     base = kind.from_pretrained(path, dtype=torch.float32 if spec.method == "full" else dtype, **options).to(device)
     base.config.get_text_config().use_cache = False
     if sees:
-        vision.freeze(base)
+        vision.freeze(base, spec)
     gpu.make_deterministic(base, device)
     return base
 
@@ -97,9 +98,11 @@ def with_adapter(base: torch.nn.Module, spec: ModelSpec) -> torch.nn.Module:
     config = lora_config(spec.lora)
     if is_vision(base.config):
         vision.restrict(config, base)
+    if spec.projector:
+        config.modules_to_save = [projector.path_of(base)]
     model = get_peft_model(base, config)
-    if spec.start:
-        set_peft_model_state_dict(model, adapter_weights(spec))
+    if spec.start and (unknown := set_peft_model_state_dict(model, adapter_weights(spec)).unexpected_keys):
+        raise JobError("internal", f"The adapter to start from has weights that this job does not: {unknown[0]}.")
     # The adapter's folder names the base by its public id, not by this machine's path.
     model.peft_config["default"].base_model_name_or_path = spec.base.id
     for parameter in model.parameters():
@@ -128,7 +131,7 @@ def with_start_merged(base: torch.nn.Module, spec: ModelSpec) -> torch.nn.Module
     for parameter in model.parameters():
         parameter.requires_grad_(True)
     if is_vision(model.config):
-        vision.freeze(model)
+        vision.freeze(model, spec)
     return model
 
 
@@ -146,12 +149,15 @@ def lora_config(lora: Lora) -> LoraConfig:
 
 @torch.no_grad()
 def zero_adapter(model: torch.nn.Module) -> None:
-    """Zeroes the adapter's B matrices, so that the model computes what its base does. The adapter is lost unless it was
-    saved.
+    """Zeroes the adapter's B matrices and restores its projector, so that the model computes what its base does. The
+    adapter is lost unless it was saved.
     """
     for name, parameter in trainable(model).items():
         if "lora_B" in name:
             parameter.zero_()
+    base = vision.base_of(model)
+    if base.config.model_type in projector.PATHS:
+        projector.restore(base)
 
 
 def trainable(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:

@@ -18,6 +18,7 @@ from peft import LoraConfig
 from trainer.data.packing import Pack
 from trainer.data.pictures import Picture, PictureError, decode, read
 from trainer.data.sight import Sight, TiledSight
+from trainer.model import projector
 from trainer.runtime.errors import JobError
 from trainer.runtime.spec import ModelSpec
 
@@ -44,10 +45,12 @@ def projector_of(base: torch.nn.Module) -> torch.nn.Module:
     return base.model.visual.merger if hasattr(base.model, "visual") else base.model.connector
 
 
-def freeze(base: torch.nn.Module) -> None:
-    """Leaves only the language model to be trained."""
+def freeze(base: torch.nn.Module, spec: ModelSpec) -> None:
+    """Leaves only the language model to be trained, and the projector if the job says so."""
     for module in (tower_of(base), projector_of(base)):
         module.requires_grad_(False)
+    if spec.projector:
+        projector.module_of(base).requires_grad_(True)
 
 
 def restrict(config: LoraConfig, base: torch.nn.Module) -> None:
@@ -75,12 +78,15 @@ def inputs_of(model: torch.nn.Module, packed: Pack) -> dict[str, torch.Tensor]:
     if packed.places is None:
         return {"input_ids": packed.ids}
     embeddings = base_of(model).get_input_embeddings()(packed.ids)
-    vectors = model.features.rows(packed.vectors).to(embeddings.dtype)
-    return {"inputs_embeds": embeddings.index_copy(1, packed.places, vectors[None])}
+    vectors = model.features.rows(packed.vectors)
+    if model.features.unprojected:
+        vectors = projector.project(base_of(model), vectors)
+    return {"inputs_embeds": embeddings.index_copy(1, packed.places, vectors.to(embeddings.dtype)[None])}
 
 
 class Features:
-    """The vectors of all pictures that `sight` has shown, [vectors, width] in `dtype`, in `folder`.
+    """The vectors of all pictures that `sight` has shown, [vectors, width] in `dtype`, in `folder`. `unprojected`: the
+    projector is trained, and these are what it reads.
 
     Those that an earlier attempt at the same job left in the folder beside it are used again.
     """
@@ -91,7 +97,9 @@ class Features:
         # Full training keeps the tower in float32; a GPU computes it in bf16 then.
         self.mixed = device.type == "cuda" and self.base.dtype == torch.float32
         self.dtype = torch.bfloat16 if self.mixed else self.base.dtype
-        self.width = self.base.config.get_text_config().hidden_size
+        self.unprojected = spec.projector
+        config = self.base.config
+        self.width = projector.row_width(config) if self.unprojected else config.get_text_config().hidden_size
         self.pictures = [picture for picture, _ in sight.pictures.values()]
         self.firsts = np.array([first for _, first in sight.pictures.values()])
         self.done = np.zeros(len(self.pictures), dtype=np.uint8)
@@ -100,6 +108,7 @@ class Features:
             "pictures": [picture.sha256 for picture in self.pictures],
             "dtype": str(self.dtype),
             "width": self.width,
+            "unprojected": self.unprojected,
             "job": spec.job_id,
             "base": [spec.base.id, *_files_of(Path(spec.base.path))],
         }
@@ -164,7 +173,10 @@ class Features:
             image = decode(read(picture))
         except PictureError as problem:
             raise JobError("dataset_invalid", f"A picture of the dataset cannot be read: {problem}.") from problem
-        with torch.autocast("cuda", torch.bfloat16) if self.mixed else nullcontext():
+        with (
+            torch.autocast("cuda", torch.bfloat16) if self.mixed else nullcontext(),
+            projector.left_out(self.base) if self.unprojected else nullcontext(),
+        ):
             return encoded(self.base, self.sight, self.processor, image, self.device)
 
     def _reuse(self, index: dict) -> bool:

@@ -2,11 +2,12 @@
 
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from trainer.data.sight import PROCESSOR_FILES
 from trainer.data.tokenizer_identity import add_to_gguf, write_description
+from trainer.run.projector_file import pairs_alone, write_projector
 from trainer.runtime.converters import run_converter
 from trainer.runtime.errors import JobError
 from trainer.runtime.files import sha256_of
@@ -21,23 +22,36 @@ MODEL_TYPE = "q8_0"
 
 @dataclass(frozen=True)
 class Artifact:
-    """`kind`: adapter (a PEFT folder, served on its base) or model (a whole checkpoint)."""
+    """`kind`: adapter (a PEFT folder, served on its base) or model (a whole checkpoint). `projector`: the file of one
+    that was trained; without it, the result reads pictures as what it was made from.
+    """
 
     kind: str
     folder: Path
     gguf: Path
     gguf_sha256: str
+    projector: Path | None = None
+    projector_sha256: str | None = None
+
+    def as_data(self) -> dict:
+        """For the `result` line."""
+        return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(self).items()}
 
 
 def save(model, tokenizer, spec: ModelSpec, out: Path) -> Artifact:
-    """Writes `out/adapter/` and `out/adapter.gguf`, or `out/hf/` and `out/model.gguf`. Replaces the files of a killed
-    attempt.
+    """Writes `out/adapter/` and `out/adapter.gguf`, or `out/hf/` and `out/model.gguf`, and `out/mmproj.gguf` of a
+    projector that was trained. Replaces the files of a killed attempt.
     """
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     if spec.method == "full":
-        return _save_model(model, tokenizer, spec, out / "hf", out / "model.gguf")
-    return _save_adapter(model, tokenizer, spec, out / "adapter", out / "adapter.gguf")
+        artifact = _save_model(model, tokenizer, spec, out / "hf", out / "model.gguf")
+    else:
+        artifact = _save_adapter(model, tokenizer, spec, out / "adapter", out / "adapter.gguf")
+    if not spec.projector:
+        return artifact
+    file = write_projector(model, spec, out)
+    return replace(artifact, projector=file, projector_sha256=sha256_of(file))
 
 
 def _save_model(model, tokenizer, spec: ModelSpec, folder: Path, gguf: Path) -> Artifact:
@@ -69,8 +83,9 @@ def _save_adapter(model, tokenizer, spec: ModelSpec, folder: Path, gguf: Path) -
     _add_processor(folder, spec)
     write_description(folder, tokenizer, spec)
     # The converter reads the base's shapes from its folder, not its weights.
-    arguments = [str(folder), "--base", spec.base.path, "--outfile", str(gguf), "--outtype", ADAPTER_TYPE]
-    run_converter(Path(spec.converters), "convert_lora_to_gguf.py", arguments)
+    with pairs_alone(folder, folder.parent) as pairs:
+        arguments = [str(pairs), "--base", spec.base.path, "--outfile", str(gguf), "--outtype", ADAPTER_TYPE]
+        run_converter(Path(spec.converters), "convert_lora_to_gguf.py", arguments)
     add_to_gguf(gguf, tokenizer, spec)
     _check(gguf, folder)
     return Artifact("adapter", folder, gguf, sha256_of(gguf))
@@ -87,7 +102,7 @@ def _check(gguf_file: Path, folder: Path) -> None:
         raise JobError("internal", "The converter left no file.")
     reader = gguf.GGUFReader(gguf_file)
     with safe_open(folder / "adapter_model.safetensors", "pt") as tensors:
-        expected = len(tensors.keys())
+        expected = sum(".lora_" in name for name in tensors.keys())  # noqa: SIM118
     alpha = json.loads((folder / "adapter_config.json").read_text())["lora_alpha"]
     fields = {name: reader.fields[name].contents() for name in ("general.type", "adapter.type", "adapter.lora.alpha")}
     if fields != {"general.type": "adapter", "adapter.type": "lora", "adapter.lora.alpha": float(alpha)}:

@@ -27,6 +27,9 @@ from trainer.runtime.spec import Spec
 # Checkpoints may take this share of the run's time; with slow writes they become rarer than the spec asks for.
 CHECKPOINT_SHARE = 0.02
 TRIM_STEPS = 10
+# The rate of weights that are trained whole beside an adapter, as a share of the adapter's: that of the default rates of
+# full training and adapters (docs/defaults.md).
+WHOLE_RATE_SHARE = 0.1
 # Rows that are scored before a stop is obeyed and a checkpoint may be written.
 REFERENCE_ROWS = 32
 # The share of a GPU's total memory that passes are sized for. Total, not free memory: a resumed run must make the same
@@ -47,6 +50,16 @@ def limits_of(config, spec: Spec, device: torch.device) -> Limits:
         if memory.predicted_bytes(shape, spec, 2, tokens, targets, device) < budget:
             return Limits(tokens, targets, documents)
     return Limits(2048, 2048, documents)
+
+
+def rate_groups(parameters: dict[str, torch.nn.Parameter]) -> list[dict]:
+    """The optimizer's groups, each with the share of the learning rate at which it is trained."""
+    slow = [name for name in parameters if ".modules_to_save." in name]
+    rest = [parameter for name, parameter in parameters.items() if name not in slow]
+    groups = [{"params": rest, "rate_share": 1.0}]
+    if slow:
+        groups.append({"params": [parameters[name] for name in slow], "rate_share": WHOLE_RATE_SHARE})
+    return groups
 
 
 class Loop:
@@ -74,7 +87,7 @@ class Loop:
         self.distributed, self.predicted = distributed or Distributed(), predicted
         self.parameters = trainable(model)
         self.optimizer = torch.optim.AdamW(
-            self.parameters.values(),
+            rate_groups(self.parameters),
             lr=training.learning_rate,
             betas=(0.9, 0.999),
             weight_decay=training.weight_decay,
@@ -251,7 +264,7 @@ class Loop:
         torch.manual_seed(training.seed * 1_000_003 + step + self.distributed.rank * 7_919_000_000_003)
         rate = learning_rate(step, self.steps_total, training.learning_rate, training.warmup_ratio, training.scheduler)
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group["rate_share"]
         with self._interruptible():
             loss, figures = self.gradients(batch)
         norm = float(torch.nn.utils.clip_grad_norm_(self.parameters.values(), training.max_grad_norm))

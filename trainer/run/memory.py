@@ -8,6 +8,7 @@ import torch
 from trainer.data.dataset import Prepared
 from trainer.data.packing import Limits, padded_size, split
 from trainer.data.sight import Sight, is_vision
+from trainer.model import projector
 from trainer.model.fast_head import CHUNK_TOKENS
 from trainer.model.fast_layers import FAMILY
 from trainer.runtime.errors import JobError
@@ -32,8 +33,11 @@ class ModelShape:
     qkv_size: int
     vocabulary: int
     family: str
-    # Of the part that sees, which is never trained.
+    # Of the part that sees, which is never trained but for its projector.
     vision_weights: int = 0
+    projector_weights: int = 0
+    # Numbers that the projector reads for a vector of a picture.
+    projector_inputs: int = 0
 
 
 def shape_of(config) -> ModelShape:
@@ -41,6 +45,8 @@ def shape_of(config) -> ModelShape:
     tied, family = config.tie_word_embeddings, (config.architectures or [""])[0].removesuffix("ForCausalLM")
     sees = is_vision(config)
     vision_weights = _tower_weights(config.vision_config) if sees else 0
+    trainable = config.model_type in projector.PATHS
+    projector_sizes = (projector.parameters(config), projector.row_width(config)) if trainable else (0, 0)
     if sees:
         config = config.get_text_config()
         family = TEXT_FAMILIES.get(config.model_type, "")
@@ -56,7 +62,9 @@ def shape_of(config) -> ModelShape:
     per_layer = hidden_size * qkv_size + heads * size * hidden_size + 3 * hidden_size * mlp_size
     embeddings = vocabulary * hidden_size * (1 if tied else 2)
     weights = layers * per_layer + embeddings
-    return ModelShape(weights, layers, hidden_size, mlp_size, qkv_size, vocabulary, family, vision_weights)
+    return ModelShape(
+        weights, layers, hidden_size, mlp_size, qkv_size, vocabulary, family, vision_weights, *projector_sizes
+    )
 
 
 def _tower_sizes(config) -> tuple[int, int]:
@@ -113,6 +121,9 @@ def predicted_bytes(
         states = weight_bytes * (shape.weights - embeddings) + dtype_bytes * embeddings + 16 * adapters
     # It stays in the precision that it is loaded in.
     states += (4 if spec.method == "full" else dtype_bytes) * shape.vision_weights
+    if spec.projector:
+        # Weights, gradients and two moments in float32, beside the base's own.
+        states += 16 * shape.projector_weights
     # What a layer saves of each token for the backward pass: the residual stream twice and its norms, q, k and v, the
     # gated pair and product.
     if on_gpu:
@@ -130,6 +141,9 @@ def predicted_bytes(
         transient = 0
     # One layer at a time also needs transient memory in its backward pass.
     activations = tokens * (shape.layers * saved + transient)
+    if spec.projector:
+        # What it reads, as kept and in float32, and one product of that size; at most every token is a vector.
+        activations += tokens * shape.projector_inputs * (dtype_bytes + 8)
     # The head's logits of learned tokens: as computed, in float32, their gradients and the softmax in between. A frozen
     # head of the family computes them in chunks.
     if head_in_chunks(shape, spec):

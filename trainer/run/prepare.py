@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from trainer.runtime.errors import JobError
 from trainer.runtime.process import importing
 from trainer.runtime.protocol import Protocol
 from trainer.runtime.spec import Spec
@@ -20,7 +21,7 @@ def prepare_run(spec: Spec, folder: Path, protocol: Protocol):
         from trainer.data.dataset import prepare_splits
         from trainer.data.rows import read_rows
         from trainer.data.tokenizer_identity import require_unchanged
-        from trainer.model import gpu
+        from trainer.model import gpu, projector
         from trainer.model.load import device_and_dtype, load_config, load_model, load_tokenizer
         from trainer.run import checkpoint, memory
         from trainer.run.loop import Loop, limits_of
@@ -36,6 +37,8 @@ def prepare_run(spec: Spec, folder: Path, protocol: Protocol):
     tokenizer = load_tokenizer(spec)
     require_unchanged(tokenizer, spec)
     config = load_config(spec)
+    if spec.projector:
+        projector.require_trainable(config)
     rows = read_rows(Path(spec.dataset.path), spec.dataset.sha256, spec.options.objective)
     max_length = min(spec.training.max_length, config.get_text_config().max_position_embeddings)
     data, held_out = prepare_splits(spec, rows, tokenizer, max_length, protocol)
@@ -43,6 +46,12 @@ def prepare_run(spec: Spec, folder: Path, protocol: Protocol):
         numbers = [row.number for row in held_out.rows]
         protocol.emit("held_out", f"{len(numbers)} rows are held out", rows=numbers)
 
+    if spec.projector and not tokenizer.sight.pictures:
+        raise JobError(
+            "dataset_invalid",
+            "target_modules names the projector, and no row of the dataset has a picture. Leave it out, or train on "
+            "rows with pictures.",
+        )
     largest = memory.largest_pack(data, spec, limits_of(config, spec, device))
     encoding = memory.encoding_bytes(tokenizer.sight, 4 if spec.method == "full" else dtype.itemsize)
     predicted = memory.predicted_bytes(memory.shape_of(config), spec, dtype.itemsize, *largest, device, encoding)

@@ -62,13 +62,7 @@ def _examples(loop: Loop, tokenizer) -> list[Example]:
 def _save_one(loop: Loop, tokenizer, examples: list[Example], out: Path, step: int, loss: float | None) -> dict:
     artifact = save(loop.model, tokenizer, loop.spec, out)
     tuned = probe.log_probabilities(loop.model, examples, loop.device)
-    location = {
-        "kind": artifact.kind,
-        "folder": str(artifact.folder),
-        "gguf": str(artifact.gguf),
-        "gguf_sha256": artifact.gguf_sha256,
-    }
-    return {**location, "step": step, "validation_loss": loss, "tuned": tuned}
+    return {**artifact.as_data(), "step": step, "validation_loss": loss, "tuned": tuned}
 
 
 def _base_log_probabilities(loop: Loop, examples: list[Example]) -> list[list[float]]:
@@ -80,7 +74,7 @@ def _base_log_probabilities(loop: Loop, examples: list[Example]) -> list[list[fl
         return probe.log_probabilities(loop.model, examples, loop.device)
     loop.optimizer.state.clear()
     origin = load_model(loop.spec, loop.device, torch.float32)
-    # Training leaves the part that sees as it is.
+    # Training leaves the part that sees as it is, but for a projector that is computed in each pass.
     origin.features = loop.features
     return probe.log_probabilities(origin, examples, loop.device)
 

@@ -71,6 +71,8 @@ class ModelSpec:
     converters: str
     # Whether control tokens spelled in the text of a row are parsed as control tokens.
     parse_control_tokens: bool = False
+    # Whether the projector of a base that reads pictures is trained too.
+    projector: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +120,7 @@ class Spec(ModelSpec):
         ]
         # Checkpoints older than the objectives come from supervised training.
         deciding += [] if self.options == Options() else [asdict(self.options)]
+        deciding += ["projector"] if self.projector else []
         return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
 
 

@@ -5,6 +5,7 @@ import io
 import json
 from pathlib import Path
 
+import gguf
 import pytest
 import torch
 from peft import PeftModel, get_peft_model
@@ -16,7 +17,7 @@ from trainer.data.packing import Limits, shared_prefix
 from trainer.data.pictures import Picture, PictureError, decode, file_of, size_of
 from trainer.data.rows import parse_row
 from trainer.data.sight import sight_of
-from trainer.model import vision
+from trainer.model import projector, vision
 from trainer.model.load import lora_config, trainable
 from trainer.model.vision import Features
 from trainer.run.artifact import save
@@ -79,6 +80,8 @@ def plain_model(folder: Path):
     base = vision_reference.read_checkpoint(spec.base.path)[-1]
     adapter = lora_config(spec.lora)
     vision.restrict(adapter, base)
+    if spec.projector:
+        adapter.modules_to_save = [projector.path_of(base)]
     torch.manual_seed(spec.training.seed)
     model = get_peft_model(base.to(DEVICE), adapter)
     shake(model)
@@ -132,7 +135,9 @@ def plain_loss(sighted: Path, model, batch: list[list[dict]]) -> tuple[torch.Ten
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, pytest.param({"lora": {"dropout": 1e-9}}, marks=pytest.mark.full)], ids=["fast", "plain layers"]
+    "changes",
+    [{"projector": True}, {}, pytest.param({"lora": {"dropout": 1e-9}}, marks=pytest.mark.full)],
+    ids=["projector", "fast", "plain layers"],
 )
 def test_the_loss_and_its_gradients_are_those_of_transformers(sighted, sighted_job, loop_of, changes):
     loop = loop_of(folder := sighted_job(training={"batch_size": 99}, **changes))
@@ -147,6 +152,10 @@ def test_the_loss_and_its_gradients_are_those_of_transformers(sighted, sighted_j
     gradients = {name: parameter.grad for name, parameter in trainable(model).items()}
     for name, parameter in loop.parameters.items():
         torch.testing.assert_close(parameter.grad, gradients[name], atol=2e-5, rtol=1e-3)
+    seeing = [name for name in loop.parameters if any(f".{part}." in name for part in vision.PARTS)]
+    weights = dict(projector.module_of(vision.base_of(loop.model)).named_parameters())
+    assert len(seeing) == len(weights) * loop.spec.projector, "the projector if it is asked for, the tower never"
+    assert all(bool(loop.parameters[name].grad.any()) for name in seeing)
 
 
 def prepared(sighted: Path, rows: list, max_length: int = 2048, objective: str = "sft"):
@@ -257,8 +266,12 @@ def colour_rows(sizes: list[tuple[int, int]]) -> list[list[dict]]:
     ]
 
 
-def test_a_run_learns_to_tell_colours_and_resumes_exactly(sighted_job, loop_of, monkeypatch):
+@pytest.mark.parametrize(
+    "trains_projector", [pytest.param(False, marks=pytest.mark.full), True], ids=["frozen", "projector"]
+)
+def test_a_run_learns_to_tell_colours_and_resumes_exactly(sighted_job, loop_of, monkeypatch, trains_projector):
     changes = {
+        "projector": trains_projector,
         "rows": colour_rows([(64, 64), (96, 40), (40, 96), (128, 128)]),
         "lora": {"r": 8, "alpha": 16},
         "training": {"epochs": 12, "batch_size": 8, "learning_rate": 0.01},
@@ -281,7 +294,14 @@ def test_a_run_learns_to_tell_colours_and_resumes_exactly(sighted_job, loop_of, 
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, pytest.param({"method": "full", "lora": None}, marks=pytest.mark.full)], ids=["lora", "full"]
+    "changes",
+    [
+        pytest.param({}, marks=pytest.mark.full),
+        {"projector": True},
+        pytest.param({"method": "full", "lora": None}, marks=pytest.mark.full),
+        pytest.param({"method": "full", "lora": None, "projector": True}, marks=pytest.mark.full),
+    ],
+    ids=["lora", "lora and projector", "full", "full and projector"],
 )
 def test_results_are_the_model_that_was_trained(sighted, sighted_job, loop_of, changes):
     loop = loop_of(folder := sighted_job(training={"batch_size": 99}, **changes))
@@ -289,7 +309,9 @@ def test_results_are_the_model_that_was_trained(sighted, sighted_job, loop_of, c
     loop.step(loop.batch(0))
     trained = vision.base_of(loop.model).named_parameters()
     changed = {name for name, parameter in trained if not torch.equal(parameter, before[name])}
-    assert changed and not any(part in name for name in changed for part in vision.PARTS), "only the language model"
+    seeing = {name for name in changed if any(part in name for part in vision.PARTS)}
+    weights = projector.weights_of(vision.base_of(loop.model))
+    assert changed > seeing and len(seeing) == len(weights) * loop.spec.projector, "only what the job says"
     loss, _ = loop.gradients(loop.batch(0))
     saved = save(loop.model, AutoTokenizer.from_pretrained(sighted), read_spec(folder), folder / "out")
     assert (saved.folder / "preprocessor_config.json").exists() and saved.gguf.exists()
@@ -298,6 +320,13 @@ def test_results_are_the_model_that_was_trained(sighted, sighted_job, loop_of, c
     model = base if whole else PeftModel.from_pretrained(base, saved.folder)
     with torch.no_grad():
         assert float(plain_loss(sighted, model, rows())[0]) == pytest.approx(loss, abs=2e-5)
+    if not loop.spec.projector:
+        assert saved.projector is None
+        return
+    served = [torch.tensor(each.data.astype("float32")) for each in gguf.GGUFReader(saved.projector).tensors]
+    for name, weight in weights.items():
+        alike = [each for each in served if each.shape == weight.shape and torch.allclose(each, weight, atol=1e-3)]
+        assert alike, f"the engine's file has the trained {name}"
 
 
 @pytest.mark.parametrize("objective", ["dpo", pytest.param("kto", marks=pytest.mark.full)])
@@ -308,7 +337,7 @@ def test_preferences_about_pictures_have_the_gradients_of_separate_documents(sig
     else:
         made = [{"prompt": prompt, "completion": answer, "label": len(answer) % 2 == 0} for prompt, answer in prompts]
     lines = "".join(json.dumps(row) + "\n" for row in made)
-    folder = sighted_job(text=lines, rows=None, options={"objective": objective})
+    folder = sighted_job(text=lines, rows=None, options={"objective": objective}, projector=objective == "dpo")
     found = {}
     for limits in (Limits(), Limits(documents=1)):
         loop = loop_of(folder)

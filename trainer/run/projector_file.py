@@ -1,0 +1,78 @@
+"""The file of a projector that was trained, for the engine; and adapters without theirs, for the converter."""
+
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from trainer.data.sight import PROCESSOR_FILES
+from trainer.model import projector, vision
+from trainer.runtime.converters import run_converter
+from trainer.runtime.errors import JobError
+from trainer.runtime.spec import ModelSpec
+
+NAME = "mmproj.gguf"
+# As set-up converts that of a base.
+TYPE = "f16"
+
+
+def write_projector(model, spec: ModelSpec, out: Path) -> Path:
+    """Converts the model's projector, with its base's vision tower, to `out/mmproj.gguf`."""
+    from safetensors.torch import save_file
+
+    file, base = out / NAME, Path(spec.base.path)
+    with tempfile.TemporaryDirectory(dir=out) as temporary:
+        # The file has the folder's name in it.
+        folder = Path(temporary) / base.name
+        folder.mkdir()
+        for name in ("config.json", *PROCESSOR_FILES):
+            if (base / name).exists():
+                shutil.copyfile(base / name, folder / name)
+        tensors = seeing_tensors(base)
+        for end, weight in projector.weights_of(vision.base_of(model)).items():
+            names = [name for name in tensors if name == end or name.endswith(f".{end}")]
+            if len(names) != 1:
+                raise JobError("internal", f"The base's checkpoint has {len(names)} tensors of the projector's {end}.")
+            tensors[names[0]] = weight.detach().float().cpu().contiguous()
+        save_file(tensors, folder / "model.safetensors")
+        arguments = [str(folder), "--mmproj", "--outfile", str(file), "--outtype", TYPE]
+        run_converter(Path(spec.converters), "convert_hf_to_gguf.py", arguments)
+    if not file.exists():
+        raise JobError("internal", "The converter left no projector.")
+    return file
+
+
+def seeing_tensors(folder: Path) -> dict:
+    """The tensors of a checkpoint's vision tower and projector."""
+    from safetensors import safe_open
+
+    seeing = re.compile(rf"(^|\.)({'|'.join(vision.PARTS)})\.")
+    tensors = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, "pt") as opened:
+            tensors |= {name: opened.get_tensor(name) for name in opened.keys() if seeing.search(name)}  # noqa: SIM118
+    return tensors
+
+
+@contextmanager
+def pairs_alone(folder: Path, within: Path) -> Iterator[Path]:
+    """An adapter's folder as the converter takes it: without a projector, whose weights are no pairs of A and B. Makes
+    a temporary folder `within` another.
+    """
+    from safetensors.torch import load_file, save_file
+
+    config = json.loads((folder / "adapter_config.json").read_text())
+    if not config.get("modules_to_save"):
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(dir=within) as temporary:
+        bare = Path(temporary) / folder.name
+        bare.mkdir()
+        shutil.copyfile(folder / "adapter_config.json", bare / "adapter_config.json")
+        tensors = load_file(folder / "adapter_model.safetensors")
+        pairs = {name: tensor for name, tensor in tensors.items() if ".lora_" in name}
+        save_file(pairs, bare / "adapter_model.safetensors")
+        yield bare
