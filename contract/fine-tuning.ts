@@ -30,6 +30,9 @@ export const ResolvedConfig = z.object({
   method: inForce(method.resolved),
   method_options: z.object(resolvedShape(hyperparameters.method_options)),
   lora_config: z.object(resolvedShape(hyperparameters.lora_config)).nullable().describe('Null for full training.'),
+  projector: inForce(z.boolean())
+    .optional()
+    .describe('Whether the projector of a base that reads pictures is trained too: as `target_modules` says.'),
   training_config: z.object(resolvedShape(hyperparameters.training_config)),
   evaluation_config: z.object(resolvedShape(hyperparameters.evaluation_config)),
   tokenizer: z

@@ -129,10 +129,13 @@ export const hyperparameters = {
       python: 'float',
     },
     target_modules: {
-      description: 'Names of the linear layers that get an adapter, such as `q_proj`.',
+      description:
+        'Names of the linear layers that get an adapter, such as `q_proj`; `all-linear` for all. With `projector` the ' +
+        'layers between the vision tower and the language model of a base that reads pictures are trained, too, with ' +
+        'all their weights. Full training takes `["all-linear", "projector"]` for that, and no other of these settings.',
       request: z.array(z.string().min(1).max(100)).min(1).max(100),
       resolved: z.array(z.string()),
-      resolved_description: '`all-linear` until the weights of the base have been downloaded.',
+      resolved_description: 'Of the language model. `all-linear` until the weights of the base have been downloaded.',
       computed: 'all linear layers',
       python: 'list[str] | str',
     },

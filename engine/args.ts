@@ -14,6 +14,8 @@ export type Args = {
   projector: string | undefined
   /** Adapters of the single model. */
   adapters: NamedFile[]
+  /** Of adapters that have their own, by the adapter's name. */
+  adapter_projectors: ReadonlyMap<string, string>
   api_key_file: string | undefined
   grace_ms: number
   threads: number
@@ -32,9 +34,9 @@ export type Args = {
 
 export const usage =
   'node engine/main.ts [--listen HOST:PORT | unix:/path.sock] [--model NAME=FILE.gguf]... ' +
-  '[--projector FILE.gguf] [--adapter NAME=FILE.gguf]... [--api-key-file FILE] [--grace-seconds N] ' +
-  '[--threads N] [--lib DIR] [--parent-pipe] [--slots N] [--cache-mb N] [--no-speculation] [--no-eight-bits] ' +
-  '[--no-kernels] [--parse-control-tokens]'
+  '[--projector FILE.gguf] [--adapter NAME=FILE.gguf]... [--adapter-projector NAME=FILE.gguf]... ' +
+  '[--api-key-file FILE] [--grace-seconds N] [--threads N] [--lib DIR] [--parent-pipe] [--slots N] [--cache-mb N] ' +
+  '[--no-speculation] [--no-eight-bits] [--no-kernels] [--parse-control-tokens]'
 
 const listenDefault = '127.0.0.1:8000'
 const graceSecondsDefault = 10
@@ -49,6 +51,7 @@ export function parseCommandLine(argv: string[]): Args {
       model: { type: 'string', multiple: true, default: [] },
       projector: { type: 'string' },
       adapter: { type: 'string', multiple: true, default: [] },
+      'adapter-projector': { type: 'string', multiple: true, default: [] },
       'api-key-file': { type: 'string' },
       'grace-seconds': { type: 'string' },
       threads: { type: 'string' },
@@ -71,6 +74,10 @@ export function parseCommandLine(argv: string[]): Args {
     throw new Error('--adapter needs exactly one --model, the base of the adapters.')
   if (values.projector !== undefined && models.length !== 1)
     throw new Error('--projector needs exactly one --model, which reads pictures with it.')
+  const adapters = values.adapter.map((text) => parseNamed('--adapter', text))
+  const projectors = values['adapter-projector'].map((text) => parseNamed('--adapter-projector', text))
+  const stranger = projectors.find(({ name }) => !adapters.some((adapter) => adapter.name === name))
+  if (stranger) throw new Error(`--adapter-projector names '${stranger.name}', which no --adapter has.`)
   if ('path' in listen && values['api-key-file'] !== undefined)
     throw new Error('--api-key-file is for a server on a port; only its owner can open a unix socket.')
   const cores = availableParallelism()
@@ -78,7 +85,8 @@ export function parseCommandLine(argv: string[]): Args {
     listen,
     models,
     projector: values.projector && resolve(values.projector),
-    adapters: values.adapter.map((text) => parseNamed('--adapter', text)),
+    adapters,
+    adapter_projectors: new Map(projectors.map(({ name, path }) => [name, resolve(path)])),
     api_key_file: values['api-key-file'],
     grace_ms: 1000 * positive('--grace-seconds', values['grace-seconds'], graceSecondsDefault),
     // With more threads than cores, the library's spin barriers hang.

@@ -61,7 +61,8 @@ async function main(): Promise<void> {
     runner_bytes: Math.floor((args.cache_bytes ?? usableMemory() / 4) / 2),
     total_bytes: Math.floor(args.cache_bytes ?? usableMemory() / 4),
   }
-  // Limits: a quarter of the memory for KV caches, an eighth for adapters. The weights of base models come on top.
+  // Limits: a quarter of the memory for KV caches, an eighth for adapters, another for projectors of their own. The
+  // weights of base models come on top.
   const hashes = createFileHashes()
   const adapters = createAdapters(library, limits.runner_bytes, hashes)
   type Options = Omit<ContextOptions, 'threads' | 'threadpool' | 'adapter' | 'onFree'>
@@ -126,14 +127,14 @@ async function main(): Promise<void> {
   }
   const tokenizer = createTokenizer(watchdog.recordProgress, watchdog.beginWork)
   const encoder = createEncoder(library.dir)
-  const projectors = createProjectors(library, encoder, args.threads)
-  const features = createFeatures(encoder, createPictureDecoder(), limits.runner_bytes / 4, {
+  const projectors = createProjectors(library, encoder, args.threads, limits.runner_bytes)
+  const features = createFeatures(encoder, createPictureDecoder(), projectors.using, limits.runner_bytes / 4, {
     onPicture: (source, seconds) => metrics.picture(source, seconds),
   })
   const models = createModels(library, load, projectors, adapters, nativeMutex, async (served) => {
     await embedder.release(served)
     await scheduler.release(served)
-    if (served.projector && !served.adapter) features.forget(served.projector)
+    if (served.projector && served.owns_projector) features.forget(served.projector)
   })
   const countModels = () => {
     const adapters = models.list().filter((served) => served.base_name !== null).length
@@ -148,13 +149,14 @@ async function main(): Promise<void> {
     onProblem: (message) => log.warn({ reason: message }, 'spans do not reach the collector'),
   })
 
-  if (args.projector !== undefined && !projectors.isInstalled())
+  if ((args.projector !== undefined || args.adapter_projectors.size > 0) && !projectors.isInstalled())
     throw new Error(
-      '--projector needs the library for pictures. Run `npm run setup -- --with vision`, which needs g++.',
+      'A projector needs the library for pictures. Run `npm run setup -- --with vision`, which needs g++.',
     )
   for (const { name, path } of args.models)
     await models.loadBase(name, path, args.projector === undefined ? {} : { projector: args.projector })
-  for (const { name, path } of args.adapters) await models.loadAdapter(name, path, args.models[0]!.name)
+  for (const { name, path } of args.adapters)
+    await models.loadAdapter(name, path, args.models[0]!.name, { projector: args.adapter_projectors.get(name) })
 
   let stopping = false
   const createScoringContext: CreateScoringContext = (served, tokens_per_sequence, outputs, batch_tokens = outputs) =>

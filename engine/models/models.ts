@@ -15,7 +15,8 @@ export type Models = {
   get(name: string): ServedModel
   /** Idempotent for the same name and path. Throws ApiError: invalid_request for a bad file, name_taken. */
   loadBase(name: string, path: string, options?: BaseOptions): Promise<void>
-  loadAdapter(name: string, path: string, baseName: string): Promise<void>
+  /** `options`: of an adapter whose projector was trained with it; others have their base's. */
+  loadAdapter(name: string, path: string, baseName: string, options?: ProjectorFile): Promise<void>
   /**
    * Rejects new requests for the name, waits for the running ones, then frees the memory. Throws ApiError
    * model_not_found, in_use.
@@ -24,7 +25,8 @@ export type Models = {
 }
 
 /** `projector`: the path of the file with which the model reads pictures, and the SHA-256 that it must have, in hex. */
-export type BaseOptions = { matryoshka?: boolean; projector?: string; projector_sha256?: string }
+export type ProjectorFile = { projector?: string | undefined; projector_sha256?: string | undefined }
+export type BaseOptions = ProjectorFile & { matryoshka?: boolean | undefined }
 
 // How long an unload waits for running requests before it aborts them.
 const drainMsMax = 30_000
@@ -54,11 +56,14 @@ export function createModels(
     return found
   }
 
-  /** Whether this file is loaded already under this name. Throws name_taken if the name has another file. */
-  const isLoaded = (name: string, path: string, baseName: string | null): boolean => {
+  /** Whether these files are loaded already under this name. Throws name_taken if the name has other files. */
+  const isLoaded = (name: string, path: string, baseName: string | null, projector: string | null): boolean => {
     const found = served.get(name)
     if (!found) return false
-    if (found.path === path && found.base_name === baseName) return true
+    if (found.path === path && found.base_name === baseName) {
+      if (found.projector_path === projector) return true
+      throw new ApiError('name_taken', `The name '${name}' is in use with another projector. Unload it first.`)
+    }
     throw new ApiError('name_taken', `The name '${name}' is in use for ${found.path}. Unload it first.`, {
       details: { path: found.path },
     })
@@ -67,7 +72,7 @@ export function createModels(
   const add = (
     name: string,
     path: string,
-    { model, file, projector, projector_path }: OpenedModel,
+    { model, file, projector, projector_path, owns_projector }: OpenedModel,
     adapter: Adapter | null,
     base_name: string | null,
     matryoshka = false,
@@ -80,6 +85,7 @@ export function createModels(
       file,
       projector,
       projector_path,
+      owns_projector,
       kind: model.is_embedding_model ? 'embedding' : 'text',
       adapter,
       base_name,
@@ -93,51 +99,69 @@ export function createModels(
     await onFree(entry)
     draining.delete(entry)
     const { adapter } = entry
+    if (entry.projector && entry.owns_projector) await projectors.unload(entry.projector)
     if (adapter) return nativeMutex(() => adapters.close(adapter))
-    if (entry.projector) await projectors.unload(entry.projector)
     freeModel(library, entry.model)
+  }
+
+  /** Reads a projector, if the library for pictures is installed. Throws ApiError invalid_request. */
+  const openProjector = async (
+    name: string,
+    model: Model,
+    { projector, projector_sha256 }: ProjectorFile,
+    evictable: boolean,
+  ): Promise<Pick<ServedModel, 'projector' | 'projector_path' | 'owns_projector'>> => {
+    if (projector === undefined) return { projector: null, projector_path: null, owns_projector: false }
+    const loaded = projectors.isInstalled()
+      ? await projectors.load(model, projector, { sha256: projector_sha256, evictable }).catch((error) => {
+          throw cannotLoad(`The projector of '${name}', ${projector},`, error, 'projector')
+        })
+      : null
+    return { projector: loaded, projector_path: projector, owns_projector: true }
   }
 
   return {
     get,
     list: () => [...served.values()],
-    loadBase: (name, path, { matryoshka = false, projector, projector_sha256 } = {}) =>
+    loadBase: (name, path, { matryoshka = false, ...sight } = {}) =>
       serialize(async () => {
-        if (isLoaded(name, path, null)) {
-          if (served.get(name)!.projector_path === (projector ?? null)) return
-          throw new ApiError('name_taken', `The name '${name}' is in use with another projector. Unload it first.`)
-        }
+        if (isLoaded(name, path, null, sight.projector ?? null)) return
         await assertReadable(path, 'path')
-        if (projector !== undefined) await assertReadable(projector, 'projector')
+        if (sight.projector !== undefined) await assertReadable(sight.projector, 'projector')
         const opened = await load(path).catch((error) => {
           throw cannotLoad(`The model '${name}'`, error, 'path')
         })
         try {
-          const sees = projector !== undefined && projectors.isInstalled()
-          const loaded = sees ? await projectors.load(opened.model, projector, projector_sha256) : null
-          add(name, path, { ...opened, projector: loaded, projector_path: projector ?? null }, null, null, matryoshka)
+          const seeing = await openProjector(name, opened.model, sight, false)
+          add(name, path, { ...opened, ...seeing }, null, null, matryoshka)
         } catch (error) {
           freeModel(library, opened.model)
-          throw cannotLoad(`The projector of '${name}', ${projector},`, error, 'projector')
+          throw error
         }
       }),
-    loadAdapter: (name, path, baseName) =>
+    loadAdapter: (name, path, baseName, sight = {}) =>
       serialize(async () => {
         const base = get(baseName)
         if (base.base_name !== null)
           throw new ApiError('invalid_request', `'${baseName}' is an adapter, not a base model.`, {
             param: 'base_model_name',
           })
-        if (isLoaded(name, path, baseName)) return
+        if (isLoaded(name, path, baseName, sight.projector ?? base.projector_path)) return
         await assertReadable(path, 'lora_path')
-        try {
-          add(name, path, base, await nativeMutex(() => adapters.open(base.model, path)), baseName)
-        } catch (error) {
+        if (sight.projector !== undefined) await assertReadable(sight.projector, 'projector')
+        const adapter = await nativeMutex(() => adapters.open(base.model, path)).catch((error) => {
           throw new ApiError(
             'invalid_request',
             `${path} can't be loaded as an adapter of '${baseName}': ${(error as Error).message}`,
             { param: 'lora_path' },
           )
+        })
+        try {
+          const own = await openProjector(name, base.model, sight, true)
+          add(name, path, { ...base, ...(own.owns_projector ? own : { owns_projector: false }) }, adapter, baseName)
+        } catch (error) {
+          await nativeMutex(() => adapters.close(adapter))
+          throw error
         }
       }),
     unload: async (name, kind) => {
@@ -188,7 +212,7 @@ async function waitUntilUnused(entry: ServedModel): Promise<void> {
 
 /** A base in memory, and the file that it was read from. */
 export type OpenedFile = { model: Model; file: LoadedFile }
-type OpenedModel = OpenedFile & Pick<ServedModel, 'projector' | 'projector_path'>
+type OpenedModel = OpenedFile & Pick<ServedModel, 'projector' | 'projector_path' | 'owns_projector'>
 
 /** What a request can name as its model: a base model, or an adapter on one. */
 export type ServedModel = {
@@ -199,10 +223,12 @@ export type ServedModel = {
   model: Model
   /** The file of the base's weights. */
   file: LoadedFile
-  /** With which the model reads pictures; null: it reads text only. An adapter has its base's. */
+  /** With which the model reads pictures; null: it reads text only. An adapter has its base's, or its own. */
   projector: LoadedProjector | null
   /** Where it is to come from. Without the library for pictures it is not loaded. */
   projector_path: string | null
+  /** Whether it was loaded for this model alone: not for an adapter that has its base's. */
+  owns_projector: boolean
   kind: 'text' | 'embedding'
   /** Null for the base itself. */
   adapter: Adapter | null

@@ -56,8 +56,11 @@ class Engine:
         arguments += ["--model", f"{self._base['name']}={files[0]}"]
         if self._projector:
             arguments += ["--projector", str(await self._fetch(len(files), self._projector))]
-        for adapter, file in zip(self._adapters, files[1:], strict=True):
+        for index, (adapter, file) in enumerate(zip(self._adapters, files[1:], strict=True)):
             arguments += ["--adapter", f"{adapter['name']}={file}"]
+            if own := adapter.get("projector"):
+                path = await self._fetch(len(files) + 1 + index, own)
+                arguments += ["--adapter-projector", f"{adapter['name']}={path}"]
         self._process = await asyncio.create_subprocess_exec(
             self._node,
             str(ROOT / "engine/main.ts"),

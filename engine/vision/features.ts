@@ -5,10 +5,11 @@ import { ApiError } from '../../contract/errors.ts'
 import { abortable } from '../../lib/abortable.ts'
 import { createFairMutex } from '../../lib/mutex.ts'
 import type { PictureDecoder } from '../../pictures/decoder.ts'
+import { PictureError } from '../../pictures/formats.ts'
 import type { PicturePart } from '../llama/mtmd.ts'
 import type { Encoder } from './encoder.ts'
 import { type PictureSpan, pictureTokens } from './picture-tokens.ts'
-import type { LoadedProjector } from './projectors.ts'
+import type { LoadedProjector, UseProjector } from './projectors.ts'
 
 /** A picture as a prompt shows it: its tokens, text and vectors, and where the vectors are among them. */
 export type PictureFeatures = { tokens: number[]; spans: PictureSpan[] }
@@ -43,6 +44,7 @@ const knownMax = 100_000
 export function createFeatures(
   encoder: Encoder,
   decoder: Pick<PictureDecoder, 'measure' | 'decode'>,
+  using: UseProjector,
   bytes_max: number,
   { onPicture }: Hooks,
 ): Features {
@@ -93,9 +95,6 @@ export function createFeatures(
       const features = featuresOf(projector, parts, vectors, firstIdOf(key, count))
       onPicture('encoded', (performance.now() - began) / 1000)
       return features
-    } catch (error) {
-      if (signal.aborted) throw error
-      throw new ApiError('engine_failed', `The engine could not read a picture: ${(error as Error).message}`)
     } finally {
       void encoder.call({ kind: 'forget', picture })
     }
@@ -116,7 +115,11 @@ export function createFeatures(
   const startJob = (key: string, projector: LoadedProjector, file: Buffer, account: string): Job => {
     const controller = new AbortController()
     const { signal } = controller
-    const features = inTurn(account, () => encode(key, projector, file, signal), signal)
+    const features = inTurn(
+      account,
+      () => using(projector, () => encode(key, projector, file, signal)).catch((error) => throwFailure(error, signal)),
+      signal,
+    )
     const job = { features, waiting: 0, controller }
     jobs.set(key, job)
     features
@@ -136,7 +139,9 @@ export function createFeatures(
       const cached = cache.get(keyOf(projector, file))
       if (cached) return cached.tokens.length
       const size = await decoder.measure(file, signal)
-      const parts = await encoder.call({ kind: 'measure', projector: projector.id, size })
+      const parts = await using(projector, () =>
+        encoder.call({ kind: 'measure', projector: projector.id, size }),
+      ).catch((error) => throwFailure(error, signal))
       return parts.reduce((sum, part) => sum + (part.kind === 'text' ? part.tokens.length : part.n_tokens), 0)
     },
     async of(projector, file, { account, signal }) {
@@ -168,6 +173,11 @@ export function createFeatures(
     },
     bytes: () => bytes,
   }
+}
+
+function throwFailure(error: unknown, signal: AbortSignal): never {
+  if (signal.aborted || error instanceof ApiError || error instanceof PictureError) throw error
+  throw new ApiError('engine_failed', `The engine could not read a picture: ${(error as Error).message}`)
 }
 
 function featuresOf(

@@ -2106,7 +2106,7 @@ export interface JobConfig {
      */
     dropout?: number
     /**
-     * Names of the linear layers that get an adapter, such as `q_proj`.
+     * Names of the linear layers that get an adapter, such as `q_proj`; `all-linear` for all. With `projector` the layers between the vision tower and the language model of a base that reads pictures are trained, too, with all their weights. Full training takes `["all-linear", "projector"]` for that, and no other of these settings.
      */
     target_modules?: string[]
   }
@@ -2353,13 +2353,20 @@ export interface ResolvedConfig {
       source: 'request' | 'default' | 'base_size' | 'model'
     }
     /**
-     * `all-linear` until the weights of the base have been downloaded.
+     * Of the language model. `all-linear` until the weights of the base have been downloaded.
      */
     target_modules: {
       value: string[]
       source: 'request' | 'default' | 'base_size' | 'model'
     }
   } | null
+  /**
+   * Whether the projector of a base that reads pictures is trained too: as `target_modules` says.
+   */
+  projector?: {
+    value: boolean
+    source: 'request' | 'default' | 'base_size' | 'model'
+  }
   training_config: {
     epochs: {
       value: number

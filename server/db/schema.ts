@@ -431,6 +431,10 @@ interface Models extends Labelled {
   gguf_sha256: string
   /** Of its folder in Hugging Face's form, which vLLM serves (`hashTree`); null of models made before it was recorded. */
   folder_sha256: string | null
+  /** SHA-256 of its own projector's file; null: it reads pictures as what it was made from, if at all. */
+  projector_sha256: string | null
+  /** That of the tuned model `weights_model_id`. */
+  weights_projector_sha256: string | null
   /** Result of the comparison of engine and trainer, once made. */
   comparison_json: string | null
   size_bytes: number

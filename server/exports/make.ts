@@ -35,8 +35,8 @@ const Runtime = z.object({ runtime: z.string().optional() })
 export interface ExportOutput {
   /** The path of a file or a folder. */
   out: string
-  /** Of a whole GGUF file of a model that reads pictures: the path of the projector's file. */
-  projector?: string | undefined
+  /** The projector's file beside a whole GGUF file of a model that reads pictures, or an adapter that has its own. */
+  projector?: Projector | undefined
   check: ExportCheck
 }
 
@@ -92,13 +92,16 @@ export async function make(
   }
   const out = isQuantized(row) ? await quantize(work, row, result.out, reportProgress, signal) : result.out
   reportProgress('check', 0)
-  const base_gguf = row.merge === 1 ? undefined : model.base.gguf
-  const beside = model.base.projector && (await copyProjector(model, folder, path.basename(out)))
+  const beside = model.projector && (await copyProjector(model, folder, path.basename(out)))
   const { parse_control_tokens, threads, log } = work
+  const isWhole = row.merge === 1
+  const { gguf } = model.base
+  const base = { gguf, projector: model.owns_projector ? model.base.projector : beside }
+  const handedOut = beside && (isWhole || model.owns_projector) ? beside : null
   const verifyOptions = {
     file: out,
-    base_gguf,
-    projector: beside,
+    base: isWhole ? undefined : base,
+    projector: handedOut,
     dataDir: exportsDir(work.dataDir),
     reference,
     parse_control_tokens,
@@ -108,15 +111,15 @@ export async function make(
   }
   const exported = await verifyGguf({ ...verifyOptions, onProgress: (done) => reportProgress('check', done) })
   const check = compareAnswers(reference, exported, await engineName(), row.quantization)
-  return { out, projector: row.merge === 1 ? beside?.path : undefined, check }
+  return { out, ...(handedOut && { projector: handedOut }), check }
 }
 
 /**
- * Copies the projector of the base, which training leaves as it is, beside a GGUF file with this name. Rejects with
+ * Copies the projector, the model's own or that of its base, beside a GGUF file with this name. Rejects with
  * ExportFailure if it is missing, or another than in training.
  */
-async function copyProjector({ base }: ExportSource, folder: string, name: string): Promise<Projector> {
-  const { path: source, sha256 } = base.projector!
+async function copyProjector(model: ExportSource, folder: string, name: string): Promise<Projector> {
+  const { path: source, sha256 } = model.projector!
   const target = path.join(folder, `mmproj-${name.replace(/-[A-Z][A-Z0-9_]*\.gguf$/, '')}.gguf`)
   const problem = await copyFile(source, target).then(
     async () => ((await hashFile(target)) === sha256 ? undefined : 'is another one than in training'),
@@ -128,8 +131,11 @@ async function copyProjector({ base }: ExportSource, folder: string, name: strin
   if (problem)
     throw new ExportFailure(
       'base_missing',
-      `The projector of ${base.base_model_id}, with which the model reads pictures, ${problem}. Remove the folder of ` +
-        'that base from the models folder and add it again, or restore its mmproj.gguf from a backup.',
+      model.owns_projector
+        ? `The projector that was trained with ${model.id} ${problem}. Restore its mmproj.gguf from a backup, or train ` +
+            'the model again.'
+        : `The projector of ${model.base.base_model_id}, with which the model reads pictures, ${problem}. Remove the ` +
+            'folder of that base from the models folder and add it again, or restore its mmproj.gguf from a backup.',
     )
   return { path: target, sha256 }
 }

@@ -26,12 +26,14 @@ export async function modelfile(
   model: ExportSource,
 ): Promise<string> {
   const { base } = model
+  const sight = projector ? [`FROM ./${projector}`] : []
   const from =
     row.merge === 1
-      ? [`FROM ./${gguf}`, ...(projector ? [`FROM ./${projector}`] : [])]
+      ? [`FROM ./${gguf}`, ...sight]
       : [
           `# Put the GGUF of ${base.id}, the base model of the adapter, into this folder.`,
           'FROM ./base.gguf',
+          ...sight,
           `ADAPTER ./${gguf}`,
         ]
   const { jinja, bos_token, eos_token } = await readTemplate(model.folder, base.path)

@@ -52,12 +52,12 @@ export async function complete(
   await rename(packed.path, path.join(folder, name))
   const files: ExportFile[] = [{ ...packed.file, name }]
   if (projector) {
-    const file = path.join(folder, path.basename(projector))
-    await chmod(projector, 0o600)
-    await rename(projector, file)
-    files.push({ name: path.basename(file), size_bytes: await syncPath(file), sha256: model.base.projector!.sha256 })
+    const file = path.join(folder, path.basename(projector.path))
+    await chmod(projector.path, 0o600)
+    await rename(projector.path, file)
+    files.push({ name: path.basename(file), size_bytes: await syncPath(file), sha256: projector.sha256 })
   }
-  if (row.format === 'gguf') files.push(await addModelfile(folder, name, projector, row, model))
+  if (row.format === 'gguf') files.push(await addModelfile(folder, name, projector?.path, row, model))
   for (const file of files) await syncPath(path.join(folder, file.name))
   await syncPath(folder)
   await rename(folder, exportDir(work.dataDir, row.id))

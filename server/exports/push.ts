@@ -99,7 +99,7 @@ export async function pushFiles(
   // The operator removed the token after the export was created.
   if (!work.push) return { repository, url: null, error: 'The service no longer has a token for the hub.' }
   reportProgress('push', 0)
-  const ggufs = projector ? [out, projector] : [out]
+  const ggufs = projector ? [out, projector.path] : [out]
   const files =
     row.format === 'gguf' ? ggufs.map((file) => ({ name: path.basename(file), path: file })) : await filesIn(out)
   try {

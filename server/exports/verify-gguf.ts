@@ -3,6 +3,7 @@
 import type { Logger } from 'pino'
 import { z } from 'zod'
 import { ApiError } from '../../contract/errors.ts'
+import type { ExportSource } from '../fine-tuning/index.ts'
 import type { Projector } from '../hub/index.ts'
 import {
   createEngineClient,
@@ -33,10 +34,10 @@ const Reply = z.object({
 })
 
 export interface VerifyGgufOptions {
-  /** The exported GGUF. For an adapter, `base_gguf` is the base that it applies to. */
+  /** The exported GGUF. For an adapter, `base` is what it applies to. */
   file: string
-  base_gguf: string | undefined
-  /** With which the base, or the exported file, reads pictures: it must have the hash that it had in training. */
+  base: Pick<ExportSource['base'], 'gguf' | 'projector'> | undefined
+  /** With which the exported file reads pictures: it must have the hash that it had in training. */
   projector: Projector | null
   /** Determines the engine's socket. All exports of a service can share one, as they are verified one at a time. */
   dataDir: string
@@ -52,7 +53,7 @@ export interface VerifyGgufOptions {
 /** Answers the reference prompts with the file. Rejects with an ApiError if it cannot be loaded or run. */
 export async function verifyGguf({
   file,
-  base_gguf,
+  base,
   projector,
   dataDir,
   reference,
@@ -73,10 +74,10 @@ export async function verifyGguf({
   // Half of the threads: the library's threads spin while they wait, and the service still serves requests.
   const engine = createEngineProcess({ dataDir, threads: Math.max(1, Math.floor(threads / 2)), options, log })
   const client = createEngineClient(engine, log)
-  const exported = { id: 'exported', gguf: file }
-  const target: Target = base_gguf
-    ? { base: { id: 'base', gguf: base_gguf, projector }, adapter: exported }
-    : { base: { ...exported, projector } }
+  const exported = { id: 'exported', gguf: file, projector }
+  const target: Target = base
+    ? { base: { id: 'base', gguf: base.gguf, projector: base.projector }, adapter: exported }
+    : { base: exported }
   try {
     const generated: GeneratedAnswer[] = []
     for (const row of reference.rows) {

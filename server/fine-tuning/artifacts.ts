@@ -1,9 +1,10 @@
 // Paths of run and model folders, the move of a trainer's output into a model folder, and the end of old run folders.
-import { mkdir, readdir, rename, rm } from 'node:fs/promises'
+import { copyFile, mkdir, readdir, rename, rm } from 'node:fs/promises'
 import path from 'node:path'
 import { newId } from '../../lib/ids.ts'
 import { day_ms } from '../../lib/utc-day.ts'
 import type { Db } from '../db/open.ts'
+import type { Projector } from '../hub/index.ts'
 import { hashTree, moveTree, syncPath, syncTree } from '../storage/durable-files.ts'
 import * as store from './store.ts'
 import type { Artifact } from './trainer.ts'
@@ -16,10 +17,19 @@ export interface StoredModel {
   size_bytes: number
   /** Of its folder in Hugging Face's form. */
   folder_sha256: string
+  /** Of its own projector. */
+  projector_sha256: string | null
 }
 
-/** Moves one artifact into a new model folder, and syncs it to disk before it returns. */
-export async function moveToModels(dataDir: string, artifact: Artifact): Promise<StoredModel> {
+/**
+ * Moves one artifact into a new model folder, and syncs it to disk before it returns. `inherited`: the projector of an
+ * artifact that has none from its training, where it is not that of the hub's base.
+ */
+export async function moveToModels(
+  dataDir: string,
+  artifact: Artifact,
+  inherited: Projector | null = null,
+): Promise<StoredModel> {
   const id = newId('mdl')
   const folder = modelDir(dataDir, id)
   const temporary = `${folder}.part`
@@ -29,11 +39,13 @@ export async function moveToModels(dataDir: string, artifact: Artifact): Promise
   await moveTree(artifact.folder, path.join(temporary, files.folder))
   await moveTree(artifact.gguf, path.join(temporary, files.gguf))
   await moveTree(artifact.probe, path.join(temporary, probeFile))
+  if (artifact.projector) await moveTree(artifact.projector, path.join(temporary, projectorFile))
+  else if (inherited) await copyFile(inherited.path, path.join(temporary, projectorFile))
   const { sha256: folder_sha256 } = await hashTree(path.join(temporary, files.folder))
   const size_bytes = await syncTree(temporary)
   await rename(temporary, folder)
   await syncPath(path.dirname(folder))
-  return { id, size_bytes, folder_sha256 }
+  return { id, size_bytes, folder_sha256, projector_sha256: artifact.projector_sha256 ?? inherited?.sha256 ?? null }
 }
 
 /** The folder of one attempt at a job. */
@@ -59,6 +71,10 @@ export async function removeExpiredRuns(db: Db, dataDir: string, now: number): P
  */
 export const modelDir = (dataDir: string, model_id: string) => path.join(dataDir, 'models', model_id)
 
+/** The projector of a tuned model that has its own; null if it reads pictures as what it was made from. */
+export const ownProjector = (folder: string, sha256: string | null): Projector | null =>
+  sha256 === null ? null : { path: path.join(folder, projectorFile), sha256 }
+
 /** The artifact of a tuned model. */
 export const modelKey = (model_id: string) => `${modelDir('', model_id)}/`
 
@@ -74,6 +90,9 @@ export const modelFiles = {
   adapter: { folder: 'adapter', gguf: 'adapter.gguf' },
   model: { folder: 'hf', gguf: 'model.gguf' },
 } as const
+
+/** In a model folder: the projector that was trained with the model. */
+export const projectorFile = 'mmproj.gguf'
 
 /** In a model folder: rows to compare the engine's answers with the trainer's. */
 export const probeFile = 'probe.json'

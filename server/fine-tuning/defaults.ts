@@ -39,6 +39,8 @@ export interface BaseInfo {
 
 /** PEFT's name for all linear layers, until the weights are here and their names known. */
 const allLinear = ['all-linear']
+/** In `target_modules`: the projector of a base that reads pictures. */
+const projectorName = 'projector'
 
 interface Inputs {
   config: JobConfig
@@ -114,13 +116,22 @@ export function readResolvedConfig(json: string): ResolvedConfig {
 
 /**
  * All values that a job trains with, each with its source. `linear_modules` are the names of the base's linear layers,
- * undefined until its weights are here. Throws invalid_request for a module that the base lacks, for rows longer than
- * its context, and for LoRA settings with full training.
+ * undefined until its weights are here; `projectorProblem` is why its projector cannot be trained, if it cannot. Throws
+ * invalid_request for a module that the base lacks, for rows longer than its context, and for LoRA settings with full
+ * training.
  */
-export function resolveConfig(config: JobConfig, info: BaseInfo, linear_modules: string[] | undefined): ResolvedConfig {
+export function resolveConfig(
+  config: JobConfig,
+  info: BaseInfo,
+  linear_modules: string[] | undefined,
+  projectorProblem: string | null,
+): ResolvedConfig {
   const { base, adapter } = info
   const { method = methodEntry.default, method_options = {}, training_config = {}, evaluation_config = {} } = config
   const inputs = { config, method, base, linear_modules }
+  const trainsProjector = config.lora_config?.target_modules?.includes(projectorName) ?? false
+  if (trainsProjector && projectorProblem !== null)
+    throw invalidModules(`names the projector, which cannot be trained: ${projectorProblem}. Leave it out.`)
   const lora_config = method === 'full' ? refuseLora(config) : resolveLora(inputs, adapter)
   requireRowTokens(base, training_config.max_length, 'config.training_config.max_length')
   checkOptions(method_options)
@@ -129,6 +140,11 @@ export function resolveConfig(config: JobConfig, info: BaseInfo, linear_modules:
     method: config.method ? byRequest(method) : byDefault(method),
     method_options: resolveGroup('method_options', method_options, inputs),
     lora_config,
+    projector: trainsProjector
+      ? byRequest(true)
+      : method !== 'full' && adapter?.projector
+        ? byModel(true)
+        : byDefault(false),
     training_config: resolveGroup('training_config', training_config, inputs),
     evaluation_config: resolveGroup(
       'evaluation_config',
@@ -184,10 +200,14 @@ function checkEvaluation(requested: RequestedEvaluation): void {
 }
 
 function refuseLora({ lora_config }: JobConfig): null {
-  if (lora_config)
+  const { target_modules, ...others } = lora_config ?? {}
+  const isForProjector = [...new Set(target_modules)].sort().join() === [...allLinear, projectorName].join()
+  if (lora_config && !(isForProjector && Object.values(others).every((value) => value === undefined)))
     throw new ApiError(
       'invalid_request',
-      `'config.lora_config' is for the methods lora and qlora; full training has no adapter. Leave it out.`,
+      `'config.lora_config' is for the methods lora and qlora; full training has no adapter. Leave it out, or give it ` +
+        `no more than "target_modules": ["all-linear", "projector"], which trains the projector of a base that reads ` +
+        'pictures, too.',
       {
         details: { field: 'config.lora_config' },
       },
@@ -195,22 +215,34 @@ function refuseLora({ lora_config }: JobConfig): null {
   return null
 }
 
+const modulesField = 'config.lora_config.target_modules'
+const invalidModules = (problem: string, details: object = {}) =>
+  new ApiError('invalid_request', `'${modulesField}' ${problem}`, { details: { field: modulesField, ...details } })
+
 function resolveLora(inputs: Inputs, adapter: BaseInfo['adapter']): Resolved<'lora_config'> {
   const { config, base, linear_modules } = inputs
-  const requested = config.lora_config ?? {}
+  const named = config.lora_config?.target_modules?.filter((name) => name !== projectorName)
+  if (named?.length === 0)
+    throw invalidModules(
+      "names the projector alone. Name layers of the language model beside it, or 'all-linear' for all of them.",
+    )
+  const target_modules_all = named?.includes('all-linear') ? (linear_modules ?? allLinear) : named
+  const requested = {
+    ...config.lora_config,
+    ...(target_modules_all && { target_modules: target_modules_all }),
+  }
   const unknown = linear_modules
     ? (requested.target_modules?.filter((name) => !linear_modules.includes(name)) ?? [])
     : []
   if (unknown.length > 0)
-    throw new ApiError(
-      'invalid_request',
-      `'config.lora_config.target_modules': ${base.id} has no linear layer named ` +
-        `${unknown.map((name) => `'${name}'`).join(', ')}. It has ${linear_modules?.join(', ')}.`,
-      { details: { field: 'config.lora_config.target_modules', available: linear_modules } },
+    throw invalidModules(
+      `: ${base.id} has no linear layer named ${unknown.map((name) => `'${name}'`).join(', ')}. ` +
+        `It has ${linear_modules?.join(', ')}.`,
+      { available: linear_modules },
     )
   const resolved = resolveGroup('lora_config', requested, inputs)
   if (!adapter) return resolved
-  requireSameAdapter(requested, adapter)
+  requireSameAdapter(requested, adapter, config.lora_config?.target_modules?.includes(projectorName))
   const { r, alpha, target_modules } = adapter
   return { ...resolved, r: byModel(r), alpha: byModel(alpha), target_modules: byModel(target_modules) }
 }
@@ -219,6 +251,7 @@ function resolveLora(inputs: Inputs, adapter: BaseInfo['adapter']): Resolved<'lo
 function requireSameAdapter(
   { r, alpha, target_modules }: NonNullable<JobConfig['lora_config']>,
   adapter: NonNullable<StartingModel['adapter']>,
+  trainsProjector = false,
 ): void {
   const differs = (field: string, adapterValue: unknown) =>
     new ApiError(
@@ -231,6 +264,8 @@ function requireSameAdapter(
     )
   if (r !== undefined && r !== adapter.r) throw differs('r', adapter.r)
   if (alpha !== undefined && alpha !== adapter.alpha) throw differs('alpha', adapter.alpha)
-  if (target_modules && [...target_modules].sort().join() !== adapter.target_modules.join())
-    throw differs('target_modules', adapter.target_modules)
+  const modules = (layers: string[], projector: boolean) => [...layers, ...(projector ? [projectorName] : [])]
+  const own = modules(adapter.target_modules, adapter.projector !== null)
+  if (target_modules && modules([...target_modules].sort(), trainsProjector).join() !== own.join())
+    throw differs('target_modules', own)
 }

@@ -38,13 +38,26 @@ export async function complete(work: FineTuningWork, claim: Claim, job: store.Jo
   const { base_model_id } = startingModel
   // A model with whole weights needs no other weights.
   const weights_model_id = result.kind === 'model' ? null : startingModel.weights_model_id
-  const model = await moveToModels(work.dataDir, result)
+  // An adapter that is continued has its projector trained again, so whole weights alone can inherit one.
+  const { adapter, weights_projector } = startingModel
+  const inherited = result.kind === 'model' ? (adapter?.projector ?? weights_projector) : null
+  const model = await moveToModels(work.dataDir, result, inherited)
   if (result.rows) await moveTree(result.rows, path.join(modelDir(work.dataDir, model.id), rowsFile))
   const checkpointModels: (Artifact & StoredModel)[] = []
-  for (const each of result.kept) checkpointModels.push({ ...each, ...(await moveToModels(work.dataDir, each)) })
+  for (const each of result.kept)
+    checkpointModels.push({ ...each, ...(await moveToModels(work.dataDir, each, inherited)) })
+  const weights_projector_sha256 = (weights_model_id && weights_projector?.sha256) || null
   const created_at = work.now()
   const comparison = await work.models.compareNew(
-    { id: model.id, kind: result.kind, base_model_id, weights_model_id, created_at },
+    {
+      id: model.id,
+      kind: result.kind,
+      base_model_id,
+      weights_model_id,
+      projector_sha256: model.projector_sha256,
+      weights_projector_sha256,
+      created_at,
+    },
     servedBaseOfResult(result, startingModel),
   )
   const { train_loss, trained_tokens, train_seconds, tokens_per_second, steps, validation_loss, validation_exact } =
@@ -84,6 +97,8 @@ export async function complete(work: FineTuningWork, claim: Claim, job: store.Jo
           validation_loss: artifact.validation_loss,
           gguf_sha256: artifact.gguf_sha256,
           folder_sha256: artifact.folder_sha256,
+          projector_sha256: artifact.projector_sha256,
+          weights_projector_sha256,
           comparison_json: artifact.id === model.id && comparison ? JSON.stringify(comparison) : null,
           size_bytes: artifact.size_bytes,
           created_at,

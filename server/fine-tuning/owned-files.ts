@@ -1,7 +1,7 @@
 import path from 'node:path'
 import type { Db } from '../db/open.ts'
 import type { OwnedFile } from '../storage/durable-files.ts'
-import { checkpointKey, modelDir, modelFiles, modelKey } from './artifacts.ts'
+import { checkpointKey, modelDir, modelFiles, modelKey, projectorFile } from './artifacts.ts'
 import * as store from './store.ts'
 
 /**
@@ -9,13 +9,16 @@ import * as store from './store.ts'
  * a job starts from the beginning.
  */
 export async function fineTuningFiles(db: Db): Promise<OwnedFile[]> {
-  const models = (await store.modelFileRows(db)).flatMap(({ id, kind, gguf_sha256 }) => {
+  const models = (await store.modelFileRows(db)).flatMap(({ id, kind, gguf_sha256, projector_sha256 }) => {
     const folder = modelDir('', id)
     const { gguf, folder: weights } = modelFiles[kind]
     const owner = `the model ${id}`
     const key = modelKey(id)
     return [
       { path: path.join(folder, gguf), key, sha256: gguf_sha256, owner, required: true },
+      ...(projector_sha256 === null
+        ? []
+        : [{ path: path.join(folder, projectorFile), key, sha256: projector_sha256, owner, required: true }]),
       { path: path.join(folder, weights), key, owner, required: true },
       { path: folder, key, owner, required: true },
     ]

@@ -65,7 +65,12 @@ export const resolveLocalConfig = (
   config: JobConfig,
   startingModel: StartingModel,
 ): ResolvedConfig => ({
-  ...resolveConfig(config, startingModel, hub.linearModules(startingModel.base)),
+  ...resolveConfig(
+    config,
+    startingModel,
+    hub.linearModules(startingModel.base),
+    hub.projectorProblem(startingModel.base_model_id),
+  ),
   tokenizer: tokenizerIdentity(startingModel.base.hf),
   parse_control_tokens,
 })
@@ -216,7 +221,7 @@ export function createPendingWeights({
           if (!(error instanceof ApiError) || error.code !== 'training_not_ready') throw error
           const base_id = tuned?.base_model_id ?? model_id
           return {
-            resolved: resolveConfig(config, { base: hub.local(base_id) }, undefined),
+            resolved: resolveConfig(config, { base: hub.local(base_id) }, undefined, hub.projectorProblem(base_id)),
             base_model_id: base_id,
             awaits: { base_id, from: 'setup' },
             from_model: tuned !== undefined,
@@ -225,7 +230,7 @@ export function createPendingWeights({
       }
       const base: BaseInfo['base'] = { id: model_id, ...expected }
       return {
-        resolved: resolveConfig(config, { base }, undefined),
+        resolved: resolveConfig(config, { base }, undefined, hub.projectorProblem(model_id)),
         base_model_id: model_id,
         awaits: { base_id: model_id, from: 'download' },
         from_model: false,

@@ -54,6 +54,7 @@ async function trainingSpec(
     method: config.method.value,
     options: specGroup('method_options', config.method_options),
     lora: config.lora_config && specGroup('lora_config', config.lora_config),
+    projector: config.projector?.value ?? false,
     training: specGroup('training_config', config.training_config),
     evaluation: {
       ...specGroup('evaluation_config', config.evaluation_config),

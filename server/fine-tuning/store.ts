@@ -229,7 +229,8 @@ export const allModels = (db: Db, account_id: string): Promise<ModelRow[]> =>
 export const modelsOfJob = (db: Db, job_id: string): Promise<ModelRow[]> =>
   db.selectFrom('models').selectAll().where('job_id', '=', job_id).orderBy('step').orderBy('id').execute()
 
-export const modelFileRows = (db: Db) => db.selectFrom('models').select(['id', 'kind', 'gguf_sha256']).execute()
+export const modelFileRows = (db: Db) =>
+  db.selectFrom('models').select(['id', 'kind', 'gguf_sha256', 'projector_sha256']).execute()
 
 export const modelOfAnyAccount = (db: Db, id: string) =>
   db.selectFrom('models').selectAll().where('id', '=', id).executeTakeFirst()

@@ -19,6 +19,9 @@ export const Artifact = z.object({
   folder: z.string(),
   gguf: z.string(),
   gguf_sha256: z.string(),
+  /** Path of a projector that was trained. */
+  projector: z.string().nullish(),
+  projector_sha256: z.string().nullish(),
   /** Path of the rows to compare the engine's answers with the trainer's. */
   probe: z.string(),
   step: z.int(),

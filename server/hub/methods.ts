@@ -27,6 +27,15 @@ const trainableFamilies = ['idefics3', 'smolvlm', 'qwen2_vl', 'qwen2_5_vl']
 /** Whether a vision-language model of this architecture can be trained here. */
 export const canTrain = (family: string | undefined) => family !== undefined && trainableFamilies.includes(family)
 
+/** Those whose projector it can train: trainer/model/projector.py. */
+const projectorFamilies = ['idefics3', 'smolvlm', 'qwen2_vl', 'qwen2_5_vl']
+
+/** Why the projector of a vision-language model cannot be trained here, as a part of a sentence; null if it can. */
+export const projectorProblem = (id: string, family: string | undefined) =>
+  family !== undefined && projectorFamilies.includes(family)
+    ? null
+    : `${id} is of the family ${family ?? 'unknown'}, and that of ${projectorFamilies.join(', ')} alone is`
+
 /** Whether the engine of this installation has its library for pictures. */
 export const servesPictures = () => existsSync(path.join(root, '.local/llama/lib/libmtmd.so'))
 

@@ -8,7 +8,7 @@ import type { Config } from '../config.ts'
 import type { TrainingSetup } from '../setup/index.ts'
 import { shapesOf } from '../storage/safetensors.ts'
 import catalogue from './catalogue.json' with { type: 'json' }
-import { canTrain, methodsFor, sightOf, trainingMemoryBytes } from './methods.ts'
+import { canTrain, methodsFor, projectorProblem, sightOf, trainingMemoryBytes } from './methods.ts'
 
 /** The file with which the engine shows pictures to a language model. */
 export interface Projector {
@@ -79,6 +79,8 @@ export interface Hub {
   downloadable(id: string): Downloadable | undefined
   /** Names of a base's linear layers, the possible target modules of an adapter. */
   linearModules(base: TrainableBase): string[]
+  /** Why the projector of a base cannot be trained, as a part of a sentence; null if it can. */
+  projectorProblem(id: string): string | null
   has(id: string): boolean
   /** The base that the operator maps a name to, otherwise the name itself. */
   mapped(name: string): string
@@ -178,13 +180,15 @@ export function createHub(
     return folders(modelsDir).flatMap((owner) => folders(path.join(modelsDir, owner)).map((name) => `${owner}/${name}`))
   }
 
+  const familyOfModel = (id: string, base = local(id)) => (base?.hf ? familyOf(base.hf) : entries.get(id)?.family)
+
   function describe(id: string): Model | undefined {
     const entry = entries.get(id)
     const base = local(id)
     if (!entry && !base) return undefined
     const category = (entry?.category ?? categories[base!.kind]) as Model['category']
     const parameters = base?.parameters ?? entry!.parameters
-    const family = category === 'multimodal' ? (base?.hf ? familyOf(base.hf) : entry?.family) : undefined
+    const family = category === 'multimodal' ? familyOfModel(id, base) : undefined
     const trainable = category === 'multimodal' ? canTrain(family) : category !== 'embedding'
     return {
       id,
@@ -299,6 +303,10 @@ export function createHub(
       )
     },
     linearModules: (base) => linearModules(base.hf),
+    projectorProblem(id) {
+      const { category } = hub.get(id)
+      return category === 'multimodal' ? projectorProblem(id, familyOfModel(id)) : `${id} reads text only`
+    },
   }
   return hub
 }

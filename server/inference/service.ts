@@ -20,7 +20,7 @@ import { createResolver, type ModelAliases } from './gateway/resolve.ts'
 import type { MergedAdapters } from './merged-adapters/manager.ts'
 import type { PoolResponse } from './replicas/pool.ts'
 import type { Pools } from './replicas/pools.ts'
-import type { Target } from './replicas/replica.ts'
+import { projectorOf, type Target } from './replicas/replica.ts'
 import type { ServingSet } from './replicas/replica-set.ts'
 
 /** An inference operation and its path below the base URL. */
@@ -232,7 +232,7 @@ export function createInference({
       const upstream = pools.hasUpstream(target.base.id)
       let { body, text } = request
       if (kind === 'chat') {
-        const sees = upstream ? undefined : !!target.base.projector
+        const sees = upstream ? undefined : projectorOf(target) !== null
         const isTheirs = upstream && (!pictureFetcher.enabled || pools.fetchesPictures(target.base.id))
         const addresses = isTheirs ? 'passed' : pictureFetcher.enabled ? 'fetched' : 'refused'
         requirePictures(body, { sees, addresses })

@@ -21,11 +21,11 @@ export interface EngineApplication {
   id: string
   /** Of `packEngine`. */
   working_dir: string
-  /** The base, and the adapters on it that every replica loads. */
+  /** The base, and the adapters on it that every replica loads, each with its own projector if it has one. */
   base: ServedFile
   /** With which the base reads pictures. */
   projector?: ServedFile
-  adapters: ServedFile[]
+  adapters: (ServedFile & { projector?: ServedFile })[]
   policy: ReplicaPolicy
   /** Cores of a replica, and its threads. */
   cores: number

@@ -2,7 +2,17 @@
 // where a picture or the projector is not what it must be.
 import assert from 'node:assert/strict'
 import { execFile, execFileSync } from 'node:child_process'
-import { appendFileSync, copyFileSync, cpSync, mkdtempSync, readFileSync, renameSync, rmSync } from 'node:fs'
+import { createHash } from 'node:crypto'
+import {
+  appendFileSync,
+  copyFileSync,
+  cpSync,
+  existsSync,
+  mkdtempSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+} from 'node:fs'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { after, before, describe, test } from 'node:test'
@@ -17,6 +27,7 @@ import { noVision, tinyEye, visionModelsDir } from '../support/tiny-vision.ts'
 
 const image = (url: string) => ({ type: 'image_url' as const, image_url: { url } })
 const text = (written: string) => ({ type: 'text' as const, text: written })
+const sha256 = (file: Buffer) => createHash('sha256').update(file).digest('hex')
 const [red, blue] = [disk(128, 96, [255, 0, 0]), disk(128, 96, [0, 0, 255])]
 
 describe('a vision model of the service', { skip: noVision }, () => {
@@ -149,7 +160,7 @@ describe('a vision model of the service', { skip: noVision }, () => {
     await assert.rejects(long, { status: 413, code: 'body_too_large' })
   })
 
-  const trainsAndExports = async (tinyEye: string) => {
+  const trainsAndExports = async (tinyEye: string, projectorToo: boolean) => {
     const folder = path.join(models, tinyEye)
     const colours = { red: [255, 0, 0], blue: [0, 0, 255], green: [0, 160, 0], black: [0, 0, 0] } as const
     const rows = Object.entries(colours).flatMap(([name, colour]) =>
@@ -170,11 +181,19 @@ describe('a vision model of the service', { skip: noVision }, () => {
       config: ofTheTower,
     })
     assert.equal(refused.status, 400, 'the part that sees is not trained')
+    const projectorOf = (model_id: string, ...others: string[]) =>
+      app.api('POST', '/fine-tuning/jobs', {
+        model_id,
+        dataset_id: dataset.id,
+        config: { lora_config: { target_modules: ['projector', ...others] } },
+      })
+    assert.match((await projectorOf(tiny, 'all-linear')).body.error.message, /projector.*reads text only/)
+    assert.match((await projectorOf(tinyEye)).body.error.message, /names the projector alone/)
     const { id } = await ok('POST', '/fine-tuning/jobs', {
       model_id: tinyEye,
       dataset_id: dataset.id,
       config: {
-        lora_config: { r: 16 },
+        lora_config: { r: 16, ...(projectorToo && { target_modules: ['all-linear', 'projector'] }) },
         training_config: { epochs: 12, batch_size: 4, learning_rate: 0.02 },
         evaluation_config: { validation_split: 0.25 },
       },
@@ -186,47 +205,70 @@ describe('a vision model of the service', { skip: noVision }, () => {
     const probe = readFileSync(path.join(app.dataDir, 'models', job.model!, 'probe.json'), 'utf8')
     assert.ok(JSON.parse(probe).rows.every(({ tokens }: { tokens: number[] }) => tokens.includes(-1)))
     const [trained, base] = [job.model!, tinyEye]
-    const answer = (of: string) => ask([image(dataUrl(disk(62, 64, colours.red))), text('Which color?')], of)
-    assert.equal((await answer(trained)).usage!.prompt_tokens, (await answer(base)).usage!.prompt_tokens)
+    const recorded = JSON.parse(readFileSync(path.join(folder, 'model.json'), 'utf8'))
+    const own = path.join(app.dataDir, 'models', trained, 'mmproj.gguf')
+    const projector_sha256 = projectorToo ? sha256(readFileSync(own)) : recorded.projector_sha256
+    assert.equal(existsSync(own), projectorToo)
+    assert.equal(projector_sha256 !== recorded.projector_sha256, projectorToo)
+    const answer = async (of: string) => {
+      const content = [image(dataUrl(disk(62, 64, colours.red))), text('Which color?')]
+      const asked = openai.chat.completions.create({ ...fields, model: of, messages: [{ role: 'user', content }] })
+      const { data, response } = await asked.withResponse()
+      return { tokens: data.usage!.prompt_tokens, weights: response.headers.get('x-weights')! }
+    }
+    const [byTrained, byBase] = [await answer(trained), await answer(base)]
+    assert.equal(byTrained.tokens, byBase.tokens)
+    assert.ok(byTrained.weights.includes(`; projector=sha256:${projector_sha256.slice(0, 16)};`), byTrained.weights)
+    assert.ok(byBase.weights.endsWith(`; projector=sha256:${recorded.projector_sha256.slice(0, 16)}`), byBase.weights)
 
     const gguf = await app.exported({ model: trained, format: 'gguf', quantization: 'F16' })
     assert.equal(gguf.status, 'ready', JSON.stringify(gguf.error))
     assert.equal(gguf.check!.agrees, true)
     const [file, projector, modelfile] = gguf.files.map(({ name }) => name)
     assert.match(`${file} ${projector} ${modelfile}`, /^\S+-F16\.gguf mmproj-\S+\.gguf Modelfile$/)
-    const recorded = JSON.parse(readFileSync(path.join(folder, 'model.json'), 'utf8'))
-    assert.equal(gguf.files[1]!.sha256, recorded.projector_sha256)
+    assert.equal(gguf.files[1]!.sha256, projector_sha256)
     if (process.env.TEST_FULL) {
-      const whole = await app.exported({ model: trained, format: 'huggingface' })
-      assert.equal(whole.status, 'ready', JSON.stringify(whole.error))
-      const archive = path.join(app.dataDir, 'exports', whole.id, whole.files[0]!.name)
-      assert.match(execFileSync('tar', ['tf', archive], { encoding: 'utf8' }), /preprocessor_config\.json/)
+      for (const merge of [true, false]) {
+        const folder = await app.exported({ model: trained, format: 'huggingface', merge })
+        assert.equal(folder.status, 'ready', JSON.stringify(folder.error))
+        const archive = path.join(app.dataDir, 'exports', folder.id, folder.files[0]!.name)
+        assert.match(execFileSync('tar', ['tf', archive], { encoding: 'utf8' }), /preprocessor_config\.json/)
+      }
       const bundle = path.join(models, `${gguf.id}-bundle`)
       await promisify(execFile)(path.join(root, 'tunery'), ['bundle', gguf.id, '-o', bundle], {
         env: { ...process.env, TUNERY_URL: app.url, TUNERY_API_KEY: app.key },
       })
       const { projector } = JSON.parse(readFileSync(path.join(bundle, 'bundle.json'), 'utf8'))
-      assert.equal(projector.sha256, recorded.projector_sha256)
+      assert.equal(projector.sha256, projector_sha256)
+      const alone = await app.exported({ model: trained, format: 'gguf', merge: false })
+      assert.equal(alone.status, 'ready', JSON.stringify(alone.error))
+      const names = alone.files.map(({ name }) => name).join(' ')
+      assert.match(names, projectorToo ? /^\S+-adapter-F16\.gguf mmproj-\S+\.gguf Modelfile$/ : /^\S+ Modelfile$/)
     }
     const onnx = await app.api('POST', '/exports', { model: trained, format: 'onnx' })
     assert.deepEqual([onnx.status, onnx.body.error.details.field], [400, 'format'])
     assert.match(onnx.body.error.message, /reads pictures/)
 
-    const kept = path.join(folder, 'kept.gguf')
-    renameSync(path.join(folder, 'mmproj.gguf'), kept)
-    copyFileSync(kept, path.join(folder, 'mmproj.gguf'))
-    appendFileSync(path.join(folder, 'mmproj.gguf'), 'x')
+    const shown = projectorToo ? own : path.join(folder, 'mmproj.gguf')
+    const kept = `${shown}.kept`
+    renameSync(shown, kept)
+    copyFileSync(kept, shown)
+    appendFileSync(shown, 'x')
     const foreign = await app.exported({ model: trained, format: 'gguf', quantization: 'F16' })
-    renameSync(kept, path.join(folder, 'mmproj.gguf'))
+    renameSync(kept, shown)
     assert.deepEqual([foreign.status, foreign.error!.code], ['failed', 'base_missing'])
     assert.match(foreign.error!.message, /projector.*another one than in training/)
   }
-  test('rows with pictures train a model that is checked by them and exported with its projector', () =>
-    trainsAndExports(tinyEye))
+  test('rows with pictures train a model that is checked by them and exported with its projector', full, () =>
+    trainsAndExports(tinyEye, false),
+  )
+  test('a projector that is trained too is that of its model alone, and exported with it', () =>
+    trainsAndExports(tinyEye, true))
   test('so do those of the other family', full, async () => {
     const other = 'test/tiny-qwen'
     cpSync(path.join(visionModelsDir('qwen2_5_vl'), tinyEye), path.join(models, other), { recursive: true })
-    await trainsAndExports(other)
+    await trainsAndExports(other, false)
+    await trainsAndExports(other, true)
   })
 
   test('a projector that was exchanged, also for one of the same shape, answers nothing', async () => {

@@ -21,7 +21,7 @@ const entries = groups.flatMap((group) =>
   entriesOf(group).map(([name, entry]) => ({ group, name, entry, field: `${group}.${name}` })),
 )
 const info = { base: { id: 'a/base', parameters: 135e6, context_length: 1024 } }
-const resolved = resolveConfig({}, info, ['q_proj'])
+const resolved = resolveConfig({}, info, ['q_proj'], null)
 
 test('the trainer’s hyperparameters are those of the table; `npm run docs` writes them', () => {
   assert.equal(readFileSync(path.join(root, pythonModuleFile), 'utf8'), pythonModule())
@@ -59,7 +59,7 @@ test('an entry of a group makes its field everywhere', () => {
 })
 
 test('spec.json has the trainer’s names, requested values and constants', () => {
-  const { training_config } = resolveConfig({ training_config: { epochs: 7 } }, info, ['q_proj'])
+  const { training_config } = resolveConfig({ training_config: { epochs: 7 } }, info, ['q_proj'], null)
   const expected = {
     epochs: 7,
     batch_size: 4,
@@ -80,6 +80,6 @@ test('a job that is older than a hyperparameter has its constant default', () =>
   assert.equal(JSON.stringify(readResolvedConfig(JSON.stringify(resolved))), JSON.stringify(resolved))
   const { dropout: _, ...older } = resolved.lora_config!
   assert.deepEqual(readResolvedConfig(JSON.stringify({ ...resolved, lora_config: older })), resolved)
-  const full = resolveConfig({ method: 'full' }, info, undefined)
+  const full = resolveConfig({ method: 'full' }, info, undefined, null)
   assert.deepEqual(readResolvedConfig(JSON.stringify(full)), full)
 })

@@ -27,7 +27,7 @@ from trainer.runtime.spec import Spec
 # Checkpoints may take this share of the run's time; with slow writes they become rarer than the spec asks for.
 CHECKPOINT_SHARE = 0.02
 TRIM_STEPS = 10
-# The rate of weights that are trained whole beside an adapter, as a share of the adapter's: that of the default rates of
+# The rate of weights that are trained whole beside an adapter, as a share of the adapter's: as the default rates of
 # full training and adapters (docs/defaults.md).
 WHOLE_RATE_SHARE = 0.1
 # Rows that are scored before a stop is obeyed and a checkpoint may be written.

@@ -46,7 +46,9 @@ class Lora:
     alpha: float
     # Share of the adapter's inputs that each training step drops.
     dropout: float = 0.0
-    # Names of the linear layers that get an adapter, such as `q_proj`.
+    # Names of the linear layers that get an adapter, such as `q_proj`; `all-linear` for all. With `projector` the
+    # layers between the vision tower and the language model of a base that reads pictures are trained, too, with all
+    # their weights. Full training takes `["all-linear", "projector"]` for that, and no other of these settings.
     target_modules: list[str] | str
 
 

@@ -9,14 +9,14 @@ import { servedContextLength } from '../prepare.ts'
 
 const Name = z.string().min(1).max(256)
 const Path = z.string().min(1).max(4096)
-const LoadAdapter = z.looseObject({ lora_name: Name, lora_path: Path, base_model_name: Name })
+const projectorFile = { projector: Path.optional(), projector_sha256: z.string().length(64).optional() }
+const LoadAdapter = z.looseObject({ lora_name: Name, lora_path: Path, base_model_name: Name, ...projectorFile })
 const UnloadAdapter = z.looseObject({ lora_name: Name })
 const LoadModel = z.looseObject({
   name: Name,
   path: Path,
   matryoshka: z.boolean().optional(),
-  projector: Path.optional(),
-  projector_sha256: z.string().length(64).optional(),
+  ...projectorFile,
 })
 const UnloadModel = z.looseObject({ name: Name })
 const LeaveCores = z.looseObject({ share: z.number().min(0).max(0.9), for_ms: z.number().min(0).max(60_000) })
@@ -37,8 +37,8 @@ export function listModels(models: Models, limits: MemoryLimits, response: Serve
 }
 
 export async function loadAdapter(models: Models, request: IncomingMessage, response: ServerResponse): Promise<void> {
-  const { lora_name, lora_path, base_model_name } = await readBody(request, LoadAdapter)
-  await models.loadAdapter(lora_name, lora_path, base_model_name)
+  const { lora_name, lora_path, base_model_name, ...sight } = await readBody(request, LoadAdapter)
+  await models.loadAdapter(lora_name, lora_path, base_model_name, sight)
   sendJson(response, 200, { status: 'loaded', lora_name })
 }
 

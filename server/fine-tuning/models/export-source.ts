@@ -5,7 +5,7 @@ import type { Datasets } from '../../datasets/index.ts'
 import type { Db } from '../../db/open.ts'
 import type { Hub, Projector } from '../../hub/index.ts'
 import type { Artifacts } from '../../storage/objects/index.ts'
-import { modelFiles, modelKey, probeFile } from '../artifacts.ts'
+import { modelFiles, modelKey, ownProjector, probeFile } from '../artifacts.ts'
 import { readResolvedConfig } from '../defaults.ts'
 import { plainValues } from '../spec.ts'
 import * as store from '../store.ts'
@@ -20,6 +20,10 @@ export interface ExportSource {
   folder: string
   /** The file that the engine serves. */
   gguf: string
+  /** With which it reads pictures: its own, or that of its base; null: it reads text only. */
+  projector: Projector | null
+  /** Whether that was trained with it. */
+  owns_projector: boolean
   /** Rows to compare the engine's answers with the trainer's. */
   probe: string
   /** Its training data, one conversation per line; null if deleted. */
@@ -72,6 +76,8 @@ export function createExportSource({ db, hub, datasets, artifacts }: Options) {
       method,
       folder: path.join(folder, modelFiles[kind].folder),
       gguf: path.join(folder, modelFiles[kind].gguf),
+      projector: ownProjector(folder, model.projector_sha256) ?? projector,
+      owns_projector: model.projector_sha256 !== null,
       probe: path.join(folder, probeFile),
       size_bytes,
       base: {
@@ -94,13 +100,16 @@ export function createExportSource({ db, hub, datasets, artifacts }: Options) {
     if (!job) return { rows: null, card: { ...provenance, dataset: null, settings: null, results: null } }
     // The dataset may be gone.
     const dataset = await datasets.get(account_id, job.dataset_id).catch(() => undefined)
-    const { method, method_options, lora_config, training_config } = readResolvedConfig(job.resolved_config_json)
+    const { method, method_options, lora_config, training_config, projector } = readResolvedConfig(
+      job.resolved_config_json,
+    )
     const objective = method_options.objective.value
     const files = await datasets.forTraining(db, account_id, job.dataset_id, objective).catch(() => undefined)
     const settings = {
       method: method.value,
       ...(objective !== 'sft' && { preferences: plainValues(method_options) }),
       ...(lora_config && { lora: plainValues(lora_config) }),
+      ...(projector?.value && { projector: true }),
       training: plainValues(training_config),
     }
     return {

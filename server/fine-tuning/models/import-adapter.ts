@@ -150,7 +150,10 @@ export function createAdapterImporter({
         )
         const spec = {
           base: { id: startingModel.base_model_id, path: startingModel.base.hf },
-          start: await adapterSpec({ ...startingModel, adapter: { model_id: '', folder, gguf: '', ...shape } }),
+          start: await adapterSpec({
+            ...startingModel,
+            adapter: { model_id: '', folder, gguf: '', projector: null, ...shape },
+          }),
           lora: shape,
           threads,
           converters,

@@ -14,7 +14,7 @@ import { type AccountActor, recordAuditEntry } from '../../events/audit.ts'
 import type { FormFile } from '../../http/multipart.ts'
 import type { Projector } from '../../hub/index.ts'
 import type { Changes } from '../../redis/changes.ts'
-import { modelDir, modelFiles, modelKey, probeFile } from '../artifacts.ts'
+import { modelDir, modelFiles, modelKey, ownProjector, probeFile } from '../artifacts.ts'
 import * as store from '../store.ts'
 import { createExportSource, type ExportSource } from './export-source.ts'
 import { ftName } from './ft-name.ts'
@@ -27,7 +27,7 @@ import { resolveStartingModel } from './starting-model.ts'
 export interface Weights {
   id: string
   gguf: string
-  /** Of whole weights that read pictures. */
+  /** Of whole weights that read pictures, and of an adapter that has its own. */
   projector?: Projector | null
 }
 
@@ -98,7 +98,10 @@ export interface TunedModels {
   onDeleted(listener: (model: ServableModel) => void): void
 }
 
-export type NewModel = Pick<store.ModelRow, 'id' | 'kind' | 'base_model_id' | 'weights_model_id' | 'created_at'>
+export type NewModel = Pick<
+  store.ModelRow,
+  'id' | 'kind' | 'base_model_id' | 'weights_model_id' | 'projector_sha256' | 'weights_projector_sha256' | 'created_at'
+>
 
 export function createTunedModels(
   options: AdapterImporterOptions & {
@@ -119,23 +122,28 @@ export function createTunedModels(
     return model
   }
 
-  const weightsOf = (id: string, kind: 'adapter' | 'model'): Weights => ({
-    id,
-    gguf: path.join(modelDir(dataDir, id), modelFiles[kind].gguf),
-  })
+  const weightsOf = (id: string, kind: 'adapter' | 'model', projector_sha256: string | null): Weights => {
+    const folder = modelDir(dataDir, id)
+    const projector = ownProjector(folder, projector_sha256)
+    return { id, gguf: path.join(folder, modelFiles[kind].gguf), ...(projector && { projector }) }
+  }
 
-  /** Training leaves the part that reads pictures as it is, so whole weights have that of their hub base. */
-  const wholeWeightsOf = (id: string, base_model_id: string): Weights => ({
-    ...weightsOf(id, 'model'),
+  /** Unless a projector was trained with them, whole weights have that of their hub base. */
+  const wholeWeightsOf = (id: string, base_model_id: string, projector_sha256: string | null): Weights => ({
     projector: hub.localOrUndefined(base_model_id)?.projector ?? null,
+    ...weightsOf(id, 'model', projector_sha256),
   })
+  const parentOf = ({ weights_model_id, weights_projector_sha256, base_model_id }: NewModel): Weights | undefined =>
+    weights_model_id === null ? undefined : wholeWeightsOf(weights_model_id, base_model_id, weights_projector_sha256)
 
   const servable = (model: NewModel & { comparison_json?: string | null; ft_name?: string | null }): ServableModel => ({
-    ...(model.kind === 'model' ? wholeWeightsOf(model.id, model.base_model_id) : weightsOf(model.id, 'adapter')),
+    ...(model.kind === 'model'
+      ? wholeWeightsOf(model.id, model.base_model_id, model.projector_sha256)
+      : weightsOf(model.id, 'adapter', model.projector_sha256)),
     kind: model.kind,
     base_model_id: model.base_model_id,
     ft_name: model.ft_name ?? null,
-    ...(model.weights_model_id && { parent: wholeWeightsOf(model.weights_model_id, model.base_model_id) }),
+    ...(model.weights_model_id && { parent: parentOf(model)! }),
     probe: path.join(modelDir(dataDir, model.id), probeFile),
     comparison: model.comparison_json ? JSON.parse(model.comparison_json) : null,
     created_at: model.created_at,
@@ -143,12 +151,7 @@ export function createTunedModels(
 
   /** Undefined if it was deleted. */
   async function findServedBase(model: store.ModelRow): Promise<ServedBase | undefined> {
-    if (model.kind === 'adapter')
-      return {
-        base: model.weights_model_id
-          ? wholeWeightsOf(model.weights_model_id, model.base_model_id)
-          : hub.local(model.base_model_id),
-      }
+    if (model.kind === 'adapter') return { base: parentOf(model) ?? hub.local(model.base_model_id) }
     const job = model.job_id && (await store.jobById(db, model.job_id))
     if (!job) return undefined
     try {
@@ -202,8 +205,16 @@ export function createTunedModels(
       const { account_id } = by
       const imported = await importer.importAdapter(account_id, form)
       const created_at = now()
-      const { base_model_id, weights_model_id } = imported.startingModel
-      const model = { id: imported.id, kind: 'adapter' as const, base_model_id, weights_model_id, created_at }
+      const { base_model_id, weights_model_id, weights_projector } = imported.startingModel
+      const model = {
+        id: imported.id,
+        kind: 'adapter' as const,
+        base_model_id,
+        weights_model_id,
+        projector_sha256: imported.projector_sha256,
+        weights_projector_sha256: weights_projector?.sha256 ?? null,
+        created_at,
+      }
       const comparison = await compareNew(model, servedBaseOf(imported.startingModel))
       const register = async () => {
         await artifacts.publish(modelKey(imported.id))
@@ -292,7 +303,7 @@ export function createTunedModels(
 /** The engine's files of a starting model. */
 export const servedBaseOf = ({ base, adapter }: Awaited<ReturnType<typeof resolveStartingModel>>): ServedBase => ({
   base: { id: base.id, gguf: base.gguf, projector: base.projector },
-  ...(adapter && { adapter: { id: adapter.model_id, gguf: adapter.gguf } }),
+  ...(adapter && { adapter: { id: adapter.model_id, gguf: adapter.gguf, projector: adapter.projector } }),
 })
 
 const toResponse = (model: store.ModelRow): TunedModel => ({

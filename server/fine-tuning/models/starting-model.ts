@@ -3,9 +3,9 @@ import { createReadStream } from 'node:fs'
 import { readFile } from 'node:fs/promises'
 import path from 'node:path'
 import type { Db, Trx } from '../../db/open.ts'
-import type { Hub, TrainableBase } from '../../hub/index.ts'
+import type { Hub, Projector, TrainableBase } from '../../hub/index.ts'
 import type { Artifacts } from '../../storage/objects/index.ts'
-import { modelFiles, modelKey } from '../artifacts.ts'
+import { modelFiles, modelKey, ownProjector } from '../artifacts.ts'
 import * as store from '../store.ts'
 
 /**
@@ -17,9 +17,20 @@ export interface StartingModel {
   base_model_id: string
   /** The id of the tuned model that `base` is; null if it is a hub base. */
   weights_model_id: string | null
+  /** Of `base`, where it is not that of the hub's base. */
+  weights_projector: Projector | null
   adapter?:
     | undefined
-    | { model_id: string; folder: string; gguf: string; r: number; alpha: number; target_modules: string[] }
+    | {
+        model_id: string
+        folder: string
+        gguf: string
+        /** Its own; null: it has that of `base`. */
+        projector: Projector | null
+        r: number
+        alpha: number
+        target_modules: string[]
+      }
 }
 
 /**
@@ -34,29 +45,25 @@ export async function resolveStartingModel(
   model_id: string,
 ): Promise<StartingModel> {
   const tuned = await store.findModel(db, account_id, model_id)
-  if (!tuned) return { base: hub.trainable(model_id), base_model_id: model_id, weights_model_id: null }
+  if (!tuned)
+    return { base: hub.trainable(model_id), base_model_id: model_id, weights_model_id: null, weights_projector: null }
   const { base_model_id } = tuned
-  if (tuned.kind === 'model')
-    return {
-      base: await wholeModel(hub, artifacts, base_model_id, tuned.id),
-      base_model_id,
-      weights_model_id: tuned.id,
-    }
+  if (tuned.kind === 'model') return wholeModel(hub, artifacts, base_model_id, tuned.id, tuned.projector_sha256)
   const files = modelFiles.adapter
   const own = await artifacts.ensureLocal(modelKey(tuned.id))
   const folder = path.join(own, files.folder)
   const gguf = path.join(own, files.gguf)
   const config = JSON.parse(await readFile(path.join(folder, 'adapter_config.json'), 'utf8'))
+  const { weights_model_id, weights_projector_sha256 } = tuned
   return {
-    base: tuned.weights_model_id
-      ? await wholeModel(hub, artifacts, base_model_id, tuned.weights_model_id)
-      : hub.trainable(base_model_id),
-    base_model_id,
-    weights_model_id: tuned.weights_model_id,
+    ...(weights_model_id
+      ? await wholeModel(hub, artifacts, base_model_id, weights_model_id, weights_projector_sha256)
+      : { base: hub.trainable(base_model_id), base_model_id, weights_model_id: null, weights_projector: null }),
     adapter: {
       model_id: tuned.id,
       folder,
       gguf,
+      projector: ownProjector(own, tuned.projector_sha256),
       r: config.r,
       alpha: config.lora_alpha,
       target_modules: [...config.target_modules].sort(),
@@ -70,13 +77,22 @@ async function wholeModel(
   artifacts: Pick<Artifacts, 'ensureLocal'>,
   base_model_id: string,
   id: string,
-): Promise<TrainableBase> {
+  projector_sha256: string | null,
+): Promise<StartingModel> {
   const folder = await artifacts.ensureLocal(modelKey(id))
+  const hubBase = hub.local(base_model_id)
+  const weights_projector = ownProjector(folder, projector_sha256)
   return {
-    ...hub.local(base_model_id),
-    id,
-    hf: path.join(folder, modelFiles.model.folder),
-    gguf: path.join(folder, modelFiles.model.gguf),
+    base: {
+      ...hubBase,
+      id,
+      hf: path.join(folder, modelFiles.model.folder),
+      gguf: path.join(folder, modelFiles.model.gguf),
+      projector: weights_projector ?? hubBase.projector,
+    },
+    base_model_id,
+    weights_model_id: id,
+    weights_projector,
   }
 }
 

@@ -265,6 +265,7 @@ function withLocalPaths(event: TrainerEvent, folder: string): TrainerEvent {
     ...data,
     folder: local(data.folder),
     gguf: local(data.gguf),
+    projector: local(data.projector),
     probe: local(data.probe),
   })
   const data = event.data ?? {}

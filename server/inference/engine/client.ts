@@ -5,6 +5,7 @@ import type { Logger } from 'pino'
 import { ApiError, type ErrorBody, type ErrorCode, errorCodes } from '../../../contract/errors.ts'
 import { abortable } from '../../../lib/abortable.ts'
 import { runPeriodically } from '../../../lib/periodic.ts'
+import type { Projector } from '../../hub/index.ts'
 import type { Artifacts } from '../../storage/objects/index.ts'
 import type { Span } from '../../telemetry/tracing.ts'
 import { type TokenCounts, toTokenCounts } from '../gateway/usage-scanner.ts'
@@ -64,7 +65,8 @@ interface LoadedModel {
 class NotStarted extends ReplicaFailure {}
 const wrongProjector =
   'The file with which this model reads pictures (its projector, mmproj.gguf) is missing, damaged or that of another ' +
-  'model. Remove the folder of its base from the models folder and add the base again, or restore that file from a backup.'
+  'model. Restore that file from a backup. That of a base also comes back when the folder of the base is removed from ' +
+  'the models folder and the base is added again; one that was trained, when the model is trained again.'
 /** How long the exit event may take after a refused connection. */
 const exitNotice_ms = 2000
 /** For what an operator looks at. */
@@ -153,12 +155,13 @@ export function createEngineClient(
         loadFile(instance, gguf, '/internal/load_model', {
           name: base.id,
           path: gguf,
-          ...(projector && { projector: projector.path, projector_sha256: projector.sha256 }),
+          ...fieldsOf(projector),
         }),
       )
       await use(loadedBase)
       if (adapter) {
-        const body = { lora_name: adapter.id, lora_path: adapter.gguf, base_model_name: base.id }
+        const own = fieldsOf(adapter.projector)
+        const body = { lora_name: adapter.id, lora_path: adapter.gguf, base_model_name: base.id, ...own }
         const load = () => loadFile(instance, adapter.gguf, '/v1/load_lora_adapter', body)
         await use(loadOnce(instance, adapter.id, target, load))
       }
@@ -302,6 +305,9 @@ export function createEngineClient(
     },
   }
 }
+
+const fieldsOf = (projector: Projector | null | undefined) =>
+  projector ? { projector: projector.path, projector_sha256: projector.sha256 } : {}
 
 /** A load, or the wait for one that another request has begun. */
 async function traced(load: Promise<void>, span: Span | null | undefined): Promise<void> {

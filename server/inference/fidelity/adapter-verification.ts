@@ -56,7 +56,7 @@ export function compareModels(models: TunedModels, engine: EngineClient, scoreRo
     const probe = await readProbe(tuned.probe)
     if (probe.rows.length === 0) return undefined
     const rows = rowsToScore(probe)
-    const weights = { id: tuned.id, gguf: tuned.gguf }
+    const weights = { id: tuned.id, gguf: tuned.gguf, projector: tuned.projector ?? null }
     const target = tuned.kind === 'model' ? { base: weights } : { base: origin.base, adapter: weights }
     const comparison = compare(probe, await scoreRows(target, rows), await scoreRows(origin, rows))
     // An adapter stays loaded for its first request; full weights are too large to keep for a model that may get none.

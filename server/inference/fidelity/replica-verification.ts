@@ -6,10 +6,11 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { ApiError } from '../../../contract/errors.ts'
 import { headerText } from '../../../lib/header-text.ts'
 import type { TunedModels } from '../../fine-tuning/index.ts'
+import type { Projector } from '../../hub/index.ts'
 import { hashFile } from '../../storage/durable-files.ts'
 import type { EngineClient } from '../engine/client.ts'
 import { readAll } from '../replicas/http-client/client.ts'
-import type { Target } from '../replicas/replica.ts'
+import { projectorOf, type Target } from '../replicas/replica.ts'
 import { createScoring, rowsToScore } from './adapter-verification.ts'
 import { compare, readProbe } from './compare.ts'
 
@@ -52,16 +53,17 @@ export function createReplicaVerification(models: Pick<TunedModels, 'expected'>)
     (await models.expected(id))?.sha256 ?? (await hashOf(gguf))
 
   /** Without the library for pictures the engine reads text only, and says so where it gets one. */
-  const sightHeaders = ({ projector }: Target['base']) =>
+  const sightHeaders = (projector: Projector | null) =>
     projector ? [`; projector=${shownHash(projector.sha256)}`, ''] : ['']
 
   /** The headers that are right: of the files, or of the engine's own 8-bit copy of the base. */
-  async function expectedHeaders({ base, adapter }: Target): Promise<string[]> {
+  async function expectedHeaders(target: Target): Promise<string[]> {
+    const { base, adapter } = target
     const gguf = base.gguf!
     const copy = `${gguf.replace(/\.gguf$/, '')}.eight-bits.gguf`
     const bases = [shownHash(await expectedHash({ id: base.id, gguf }))]
     if (existsSync(copy)) bases.push(`${shownHash(await hashOf(copy))}; eight_bits=1`)
-    const sights = sightHeaders(base)
+    const sights = sightHeaders(projectorOf(target))
     const end = adapter ? `; adapter=${headerText(adapter.id)} ${shownHash(await expectedHash(adapter))}` : ''
     return bases.flatMap((hash) => sights.map((sight) => `base=${headerText(base.id)} ${hash}${sight}${end}`))
   }

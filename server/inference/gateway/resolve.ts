@@ -57,7 +57,8 @@ export function createResolver({ hub, models, pools, changes }: Needs): Resolver
 
   const targetOf = (tuned: ServableModel): Target => {
     if (tuned.kind === 'model') return { base: { id: tuned.id, gguf: tuned.gguf, projector: tuned.projector } }
-    return { base: tuned.parent ?? base(tuned.base_model_id), adapter: { id: tuned.id, gguf: tuned.gguf } }
+    const { id, gguf, projector = null } = tuned
+    return { base: tuned.parent ?? base(tuned.base_model_id), adapter: { id, gguf, projector } }
   }
 
   const isBase = (model: string) => pools.hasUpstream(model) || hub.has(model)

@@ -13,7 +13,7 @@ import type { Artifacts, Hold } from '../../storage/objects/index.ts'
 import type { UsageRecord } from '../../usage/index.ts'
 import type { PoolResponse } from '../replicas/pool.ts'
 import type { Pools } from '../replicas/pools.ts'
-import { LoadFailure, type Target } from '../replicas/replica.ts'
+import { LoadFailure, projectorOf, type Target } from '../replicas/replica.ts'
 import type { CheckMerged } from './check.ts'
 import { createDecayingCounter, type DecayingCounter } from './decaying-counter.ts'
 import { plan } from './plan.ts'
@@ -131,7 +131,7 @@ export function createMergedAdapters({
   async function merge(entry: AdapterState): Promise<void> {
     const { id, account_id, target } = entry
     const file = path.join(folder, `${id}.gguf`)
-    const mergedTarget: Target = { base: { ...target.base, id: `${id}-merged`, gguf: file } }
+    const mergedTarget: Target = { base: { id: `${id}-merged`, gguf: file, projector: projectorOf(target) } }
     const started_at = performance.now()
     const signal = AbortSignal.any([stopping.signal, entry.deleted.signal])
     let hold: Hold | undefined

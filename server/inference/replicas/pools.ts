@@ -88,6 +88,13 @@ export function createPools({ engine, upstreams, waiting_max, cacheSalt, artifac
 
     requireServable(target) {
       if (capableReplicas(target).length > 0) return
+      if (target.adapter?.projector)
+        throw new ApiError(
+          'model_not_callable',
+          `The projector of '${target.adapter.id}' was trained with it, and the servers of '${target.base.id}' load none ` +
+            'with an adapter. The operator can let this machine serve it too (also_local in TUNERY_UPSTREAMS).',
+          { param: 'model' },
+        )
       throw new ApiError(
         'model_not_callable',
         `'${target.base.id}' is served by servers that cannot load adapters. The operator can let a vLLM load them ` +

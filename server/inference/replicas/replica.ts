@@ -10,8 +10,12 @@ import type { Headers, HttpResponse } from './http-client/response.ts'
 export interface Target {
   /** `gguf` is undefined if the base's weights are not on this machine. `projector`: of a model that reads pictures. */
   base: { id: string; gguf?: string; projector?: Projector | null }
-  adapter?: { id: string; gguf: string }
+  /** `projector`: of an adapter that has its own; others read pictures with that of the base. */
+  adapter?: { id: string; gguf: string; projector?: Projector | null }
 }
+
+/** With which a target reads pictures. */
+export const projectorOf = ({ base, adapter }: Target): Projector | null => adapter?.projector ?? base.projector ?? null
 
 /** An inference request, ready to be routed to a replica. */
 export interface ReplicaRequest {

@@ -142,7 +142,9 @@ export function createUpstream(
     max_concurrent,
     inFlight: 0,
     isUp: health.isUp,
-    canServe: ({ base, adapter }: Target) => base.id === model && (!adapter || settings.adapters),
+    canServe: ({ base, adapter }: Target) =>
+      // No such server takes a projector with an adapter.
+      base.id === model && (!adapter || (settings.adapters && !adapter.projector)),
     status: ({ adapter }) => (!health.isUp() ? 'not_loaded' : adapter ? adapters.status(adapter.id) : 'loaded'),
     load: async ({ adapter }) => adapter && adapters.ensureLoaded(adapter),
     unload: async ({ adapter }) => adapter && adapters.unload(adapter.id),

@@ -52,7 +52,7 @@ export function createApplications(options: Options): Applications {
 
   /**
    * `weights`: base and adapter with their hashes. `what`: all that needs another application where it differs.
-   * `projector`: the hash of that which the base is loaded with.
+   * `projector`: the hash of that which the model reads pictures with.
    */
   function locate(
     deployment_id: string,
@@ -74,10 +74,11 @@ export function createApplications(options: Options): Applications {
 
   async function locateEngine(deployment_id: string, target: Target) {
     const served = await files.forEngine(target)
-    const { base, projector, adapter } = served
+    const { base, projector, adapter, own_projector } = served
     const weights = adapter ? [base, adapter] : [base]
-    const what = [...weights, ...(projector ? [projector] : [])].map(({ id, sha256 }) => [id, sha256])
-    return { served, at: locate(deployment_id, weights, what, projector?.sha256) }
+    const sights = [projector, own_projector].filter((each) => each !== undefined)
+    const what = [...weights, ...sights].map(({ id, sha256 }) => [id, sha256])
+    return { served, at: locate(deployment_id, weights, what, (own_projector ?? projector)?.sha256) }
   }
 
   async function locateVllm(deployment_id: string, target: Target, gpu: string) {
@@ -139,14 +140,14 @@ export function createApplications(options: Options): Applications {
         url: `${service.url}/files/${sha256}`,
         sha256,
       })
-      const { base, projector, adapter } = served
+      const { base, projector, adapter, own_projector } = served
       const application = engineApplication({
         ...common,
         id: at.name.slice(ownPrefix.length),
         working_dir: await engineCode(),
         base: fetched(base),
         ...(projector && { projector: fetched(projector) }),
-        adapters: adapter ? [fetched(adapter)] : [],
+        adapters: adapter ? [{ ...fetched(adapter), ...(own_projector && { projector: fetched(own_projector) }) }] : [],
         cores,
         node,
         token: at.route.token,

@@ -31,6 +31,8 @@ export interface EngineFiles {
   /** With which the base reads pictures; undefined if it reads none, or if the engine has no library for them. */
   projector: TargetFile | undefined
   adapter: TargetFile | undefined
+  /** That of the adapter, if it has its own. */
+  own_projector: TargetFile | undefined
 }
 
 export interface TargetFiles {
@@ -104,10 +106,13 @@ export function createTargetFiles({ models, artifacts, models_dir }: Needs): Tar
 
   async function forEngine({ base, adapter }: Target): Promise<EngineFiles> {
     const { id, projector } = base
+    const own = adapter?.projector
+    const sees = servesPictures()
     return {
       base: await fileOf(requireGguf(base)),
-      projector: projector && servesPictures() ? { id, ...projector } : undefined,
+      projector: projector && sees ? { id, ...projector } : undefined,
       adapter: adapter && (await fileOf(adapter)),
+      own_projector: own && sees ? { id: adapter.id, ...own } : undefined,
     }
   }
 
@@ -121,6 +126,13 @@ export function createTargetFiles({ models, artifacts, models_dir }: Needs): Tar
       )
     const bases = await folderOf('base', requireGguf(base))
     if (!adapter) return { weights: [bases.weights], files: bases.files, lora_rank: undefined }
+    if (adapter.projector)
+      throw new ApiError(
+        'invalid_request',
+        `The projector of '${adapter.id}' was trained with it, and vLLM loads none with an adapter. Take the instance ` +
+          "type 'ray' or 'cpu', or train with the method full.",
+        { param: 'instance_type' },
+      )
     const adapters = await folderOf('adapter', adapter)
     return {
       weights: [bases.weights, adapters.weights],

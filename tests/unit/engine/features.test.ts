@@ -38,7 +38,9 @@ function setUp({
     decode: async () => ({ width: 1, height: 1, rgb: new Uint8Array(3) }),
   }
   const sources: string[] = []
-  const features = createFeatures(encoder, decoder, bytes_max, { onPicture: (source) => sources.push(source) })
+  const features = createFeatures(encoder, decoder, (_projector, work) => work(), bytes_max, {
+    onPicture: (source) => sources.push(source),
+  })
   const of = (name: string, signal = new AbortController().signal, account = '') =>
     features.of(projector, Buffer.from(name), { account, signal })
   return {

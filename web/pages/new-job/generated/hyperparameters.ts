@@ -110,7 +110,7 @@ export const groups: readonly HyperparameterGroup[] = [
       },
       {
         "name": "target_modules",
-        "description": "Names of the linear layers that get an adapter, such as `q_proj`.",
+        "description": "Names of the linear layers that get an adapter, such as `q_proj`; `all-linear` for all. With `projector` the layers between the vision tower and the language model of a base that reads pictures are trained, too, with all their weights. Full training takes `[\"all-linear\", \"projector\"]` for that, and no other of these settings.",
         "type": "list",
         "most": 100,
         "default_words": "all linear layers"
