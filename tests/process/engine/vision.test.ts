@@ -2,7 +2,8 @@
 // dimensions.
 import assert from 'node:assert/strict'
 import { execFileSync } from 'node:child_process'
-import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync } from 'node:fs'
+import { createHash } from 'node:crypto'
+import { copyFileSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
@@ -201,6 +202,51 @@ for (const { family, architecture, picture_tokens, foreign } of families)
       const tuned = await answered([image(red), text('What?')], { ...fields, model: 'tuned' })
       assert.equal(tuned.usage.prompt_tokens, base.usage.prompt_tokens)
       assert.notDeepEqual(logprobsOf(tuned), logprobsOf(base))
+    })
+
+    test('an adapter with a projector of its own sees with it, and shares no picture with the base', async () => {
+      const own = join(folder, 'mmproj.gguf')
+      copyFileSync(projector, own)
+      const negate = `
+import sys; sys.path.insert(0, sys.argv[1])
+from gguf import GGUFReader
+tensors = [each for each in GGUFReader(sys.argv[2], "r+").tensors if each.name.startswith("mm.") and each.name.endswith("weight")]
+last = tensors[-1].data
+last *= -1`
+      const gguf = join(root, '.local/llama/source/gguf-py')
+      execFileSync(join(root, '.local/python/bin/python'), ['-c', negate, gguf, own])
+      const projector_sha256 = createHash('sha256').update(readFileSync(own)).digest('hex')
+      const load = (fields: object) =>
+        engine.ask('POST', '/v1/load_lora_adapter', {
+          lora_name: 'sighted',
+          lora_path: join(folder, 'adapter.gguf'),
+          base_model_name: 'vision',
+          ...fields,
+        })
+      const swapped = await load({ projector, projector_sha256 })
+      assert.deepEqual([swapped.status, swapped.json.error.param], [400, 'projector'])
+      assert.equal((await load({ projector: own, projector_sha256 })).status, 200)
+      assert.equal((await load({ projector: own, projector_sha256 })).status, 200)
+      assert.equal((await load({})).json.error.code, 'name_taken')
+      const fields = { logprobs: true, top_logprobs: 5 }
+      const content = [image(disk(128, 96, [7, 80, 90])), text('What?')]
+      const [base, tuned] = [await answered(content, fields), await answered(content, { ...fields, model: 'tuned' })]
+      const encodedBefore = await encoded()
+      const sighted = await answered(content, { ...fields, model: 'sighted' })
+      assert.equal(await encoded(), encodedBefore + 1, 'its picture is encoded by its own projector')
+      assert.equal(sighted.usage.prompt_tokens, base.usage.prompt_tokens)
+      assert.notDeepEqual(logprobsOf(sighted), logprobsOf(tuned))
+      const again = await answered(content, { ...fields, model: 'sighted' })
+      assert.equal(await encoded(), encodedBefore + 1)
+      assert.ok(cachedOf(again) >= picture_tokens)
+      assert.deepEqual(logprobsOf(await answered(content, { ...fields, seed: 1 })), logprobsOf(base))
+      const { headers } = await chat(content, { model: 'sighted' })
+      assert.match(
+        String(headers['x-weights']),
+        new RegExp(`projector=sha256:${projector_sha256.slice(0, 16)}; adapter`),
+      )
+      assert.equal((await engine.ask('POST', '/v1/unload_lora_adapter', { lora_name: 'sighted' })).status, 200)
+      await answered(content, { model: 'tuned' })
     })
 
     test('a picture that cannot be shown is refused, with what to do', async () => {
