@@ -131,7 +131,7 @@ export function resolveConfig(
   const inputs = { config, method, base, linear_modules }
   const trainsProjector = config.lora_config?.target_modules?.includes(projectorName) ?? false
   if (trainsProjector && projectorProblem !== null)
-    throw invalidModules(`names the projector, which cannot be trained: ${projectorProblem}. Leave it out.`)
+    throw invalidModules(` names the projector, which cannot be trained: ${projectorProblem}. Leave it out.`)
   const lora_config = method === 'full' ? refuseLora(config) : resolveLora(inputs, adapter)
   requireRowTokens(base, training_config.max_length, 'config.training_config.max_length')
   checkOptions(method_options)
@@ -217,14 +217,14 @@ function refuseLora({ lora_config }: JobConfig): null {
 
 const modulesField = 'config.lora_config.target_modules'
 const invalidModules = (problem: string, details: object = {}) =>
-  new ApiError('invalid_request', `'${modulesField}' ${problem}`, { details: { field: modulesField, ...details } })
+  new ApiError('invalid_request', `'${modulesField}'${problem}`, { details: { field: modulesField, ...details } })
 
 function resolveLora(inputs: Inputs, adapter: BaseInfo['adapter']): Resolved<'lora_config'> {
   const { config, base, linear_modules } = inputs
   const named = config.lora_config?.target_modules?.filter((name) => name !== projectorName)
   if (named?.length === 0)
     throw invalidModules(
-      "names the projector alone. Name layers of the language model beside it, or 'all-linear' for all of them.",
+      " names the projector alone. Name layers of the language model beside it, or 'all-linear' for all of them.",
     )
   const target_modules_all = named?.includes('all-linear') ? (linear_modules ?? allLinear) : named
   const requested = {

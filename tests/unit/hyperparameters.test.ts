@@ -13,7 +13,7 @@ import {
 import { JobConfig } from '../../contract/job-config.ts'
 import { root } from '../../lib/root.ts'
 import { pythonClass, pythonModule, pythonModuleFile } from '../../scripts/docs/python-module.ts'
-import { readResolvedConfig, resolveConfig } from '../../server/fine-tuning/defaults.ts'
+import { type BaseInfo, readResolvedConfig, resolveConfig } from '../../server/fine-tuning/defaults.ts'
 import { specGroup } from '../../server/fine-tuning/spec.ts'
 
 const groups = Object.keys(hyperparameters) as GroupName[]
@@ -82,4 +82,33 @@ test('a job that is older than a hyperparameter has its constant default', () =>
   assert.deepEqual(readResolvedConfig(JSON.stringify({ ...resolved, lora_config: older })), resolved)
   const full = resolveConfig({ method: 'full' }, info, undefined, null)
   assert.deepEqual(readResolvedConfig(JSON.stringify(full)), full)
+})
+
+test('target_modules names layers, all of them, and the projector', () => {
+  const layers = ['down_proj', 'q_proj']
+  const resolve = (config: JobConfig, adapter?: BaseInfo['adapter'], problem: string | null = null) => {
+    const { lora_config, projector } = resolveConfig(config, { ...info, ...(adapter && { adapter }) }, layers, problem)
+    return [lora_config?.target_modules.value, projector!.value, projector!.source]
+  }
+  const naming = (...target_modules: string[]): JobConfig => ({ lora_config: { target_modules } })
+  assert.deepEqual(resolve({}), [layers, false, 'default'])
+  assert.deepEqual(resolve(naming('all-linear')), [layers, false, 'default'])
+  assert.deepEqual(resolve(naming('q_proj', 'projector')), [['q_proj'], true, 'request'])
+  const whole = { method: 'full', ...naming('projector', 'all-linear') } as const
+  assert.deepEqual(resolve(whole), [undefined, true, 'request'])
+  assert.throws(() => resolve(naming('projector')), /names the projector alone/)
+  assert.throws(() => resolve(naming('q_proj', 'projector'), undefined, 'a/base reads text only'), /reads text only/)
+  assert.throws(() => resolve({ method: 'full', ...naming('projector', 'q_proj') }), /has no adapter/)
+  assert.throws(() => resolve({ method: 'full', lora_config: { ...whole.lora_config, r: 8 } }), /has no adapter/)
+
+  const projector = { path: '/mmproj.gguf', sha256: '' }
+  const before = { model_id: 'mdl_1', folder: '', gguf: '', r: 8, alpha: 16, target_modules: ['q_proj'], projector }
+  assert.deepEqual(
+    resolve({}, before),
+    [['q_proj'], true, 'model'],
+    'what is continued keeps its projector in training',
+  )
+  assert.deepEqual(resolve(naming('q_proj', 'projector'), before)[1], true)
+  assert.throws(() => resolve(naming('q_proj'), before), /mdl_1 has \["q_proj","projector"\]/)
+  assert.throws(() => resolve(naming('q_proj', 'projector'), { ...before, projector: null }), /mdl_1 has \["q_proj"\]/)
 })
