@@ -15,13 +15,15 @@ def quantization_config(dtype: torch.dtype, skipped: tuple[str, ...] = ()):
     """
     from transformers import BitsAndBytesConfig
 
+    # transformers matches these from the start of a module's whole name.
+    named = [rf"(.*\.)?{name}" for name in skipped]
     return BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=True,
         bnb_4bit_compute_dtype=dtype,
         # The head is never quantized; a list replaces that default.
-        llm_int8_skip_modules=[*skipped, "lm_head"] if skipped else None,
+        llm_int8_skip_modules=[*named, "lm_head"] if skipped else None,
     )
 
 

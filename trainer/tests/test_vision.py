@@ -19,6 +19,7 @@ from trainer.data.rows import parse_row
 from trainer.data.sight import sight_of
 from trainer.model import projector, vision
 from trainer.model.load import lora_config, trainable
+from trainer.model.quantized import is_quantized
 from trainer.model.vision import Features
 from trainer.run.artifact import save
 from trainer.runtime.errors import JobError
@@ -156,6 +157,14 @@ def test_the_loss_and_its_gradients_are_those_of_transformers(sighted, sighted_j
     weights = dict(projector.module_of(vision.base_of(loop.model)).named_parameters())
     assert len(seeing) == len(weights) * loop.spec.projector, "the projector if it is asked for, the tower never"
     assert all(bool(loop.parameters[name].grad.any()) for name in seeing)
+
+
+def test_four_bits_leave_what_sees_as_it_is(sighted_job, loop_of):
+    loop = loop_of(sighted_job(method="qlora", projector=True, training={"batch_size": 99, "learning_rate": 0.01}))
+    quantized = [name for name, module in loop.model.named_modules() if is_quantized(module)]
+    assert quantized and not any(f".{part}." in name for name in quantized for part in vision.PARTS)
+    losses = [loop.step(loop.batch(0))[0] for _ in range(3)]
+    assert losses[-1] < losses[0]
 
 
 def prepared(sighted: Path, rows: list, max_length: int = 2048, objective: str = "sft"):

@@ -1,7 +1,7 @@
 // Checks a merged adapter before it serves: its scores match the unmerged adapter and the training, and it is faster.
 import type { ServableModel } from '../../fine-tuning/index.ts'
 import { rowsToScore, type ScoreRows } from '../fidelity/adapter-verification.ts'
-import { compare, meanDifference, readProbe } from '../fidelity/compare.ts'
+import { compare, meanDifference, type Probe, readProbe } from '../fidelity/compare.ts'
 import type { Target } from '../replicas/replica.ts'
 import { MergeRejected } from './manager.ts'
 
@@ -20,6 +20,13 @@ export interface CheckResult {
   /** Time per token of the unmerged adapter, divided by that of the merged one. */
   speedup: number
 }
+
+/** Not a vector of a picture: one picture has more of these than tokens are timed. */
+const isWord = (token: number) => token >= 0
+const withoutPictures = ({ role, content }: Probe['rows'][number]['prompt'][number]) => ({
+  role,
+  content: typeof content === 'string' ? content : content.filter(({ type }) => type === 'text'),
+})
 
 export type CheckMerged = (
   tuned: ServableModel,
@@ -45,8 +52,8 @@ export function createMergedCheck(scoreRows: ScoreRows): CheckMerged {
     if (!(difference <= limit(base_difference)))
       throw new MergeRejected(`the merged adapter's log-probabilities differ by ${difference.toFixed(3)} on average`)
     const longest = rows.toSorted((a, b) => b.tokens.length - a.tokens.length)[0]!
-    const tokens = longest.tokens.slice(0, timedTokens + 1)
-    const timed = [{ ...longest, tokens, targets: [tokens.length - 1] }]
+    const tokens = longest.tokens.filter(isWord).slice(0, timedTokens + 1)
+    const timed = [{ prompt: longest.prompt.map(withoutPictures), tokens, targets: [tokens.length - 1] }]
     const time = async (target: Target) => (await scoreRows(target, timed, { at_once: 1, signal })).least_ms
     const best = { adapter: Number.POSITIVE_INFINITY, merged: Number.POSITIVE_INFINITY }
     let rounds = 0
