@@ -2676,6 +2676,10 @@ export interface TunedModel {
   method: Method
   size_mb: number
   /**
+   * Of the projector that was trained with it. Null: it reads pictures as what it was made from, if at all.
+   */
+  projector_sha256: string | null
+  /**
    * Null until it has been made: at the end of the job, or when the model is first deployed.
    */
   comparison: Comparison | null
@@ -2735,6 +2739,10 @@ export interface TunedModelDetails {
   job_id: string | null
   method: Method
   size_mb: number
+  /**
+   * Of the projector that was trained with it. Null: it reads pictures as what it was made from, if at all.
+   */
+  projector_sha256: string | null
   /**
    * Null until it has been made: at the end of the job, or when the model is first deployed.
    */

@@ -209,6 +209,7 @@ describe('a vision model of the service', { skip: noVision }, () => {
     const own = path.join(app.dataDir, 'models', trained, 'mmproj.gguf')
     const projector_sha256 = projectorToo ? sha256(readFileSync(own)) : recorded.projector_sha256
     assert.equal(existsSync(own), projectorToo)
+    assert.equal(model.projector_sha256, projectorToo ? projector_sha256 : null)
     assert.equal(projector_sha256 !== recorded.projector_sha256, projectorToo)
     const answer = async (of: string) => {
       const content = [image(dataUrl(disk(62, 64, colours.red))), text('Which color?')]

@@ -316,6 +316,7 @@ const toResponse = (model: store.ModelRow): TunedModel => ({
   job_id: model.job_id,
   method: model.method,
   size_mb: Number((model.size_bytes / 1e6).toPrecision(4)),
+  projector_sha256: model.projector_sha256,
   comparison: model.comparison_json ? JSON.parse(model.comparison_json) : null,
   created_at: isoTime(model.created_at),
 })
