@@ -2,7 +2,7 @@
 JSON line.
 
 python -m bench.training.ours MODEL_DIR ROWS [--steps N] [--batch B] [--seed S] [--precision P] [--heldout ROWS]
-[--adapter FOLDER] [--objective dpo|kto] [--epochs E]
+[--adapter FOLDER] [--objective dpo|kto] [--epochs E] [--projector]
 
 Pictures are encoded once, before the first step; their time counts.
 """
@@ -37,6 +37,7 @@ def spec_of(args: argparse.Namespace, threads: int, steps: int):
         dataset=Dataset("", ""),
         method=args.method,
         lora=None if args.method == "full" else Lora(r=args.rank, alpha=2 * args.rank, target_modules="all-linear"),
+        projector=args.projector,
         training=training,
         options=Options(objective=args.objective),
         threads=threads,
@@ -64,6 +65,7 @@ def main() -> None:
     parser.add_argument("--warm-up", type=int, default=1)
     parser.add_argument("--method", choices=["lora", "qlora", "full"], default="lora")
     parser.add_argument("--objective", choices=["sft", "dpo", "kto"], default="sft")
+    parser.add_argument("--projector", action="store_true", help="train the projector too")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--max-length", type=int, default=512)
     parser.add_argument("--rank", type=int, default=16)
