@@ -88,7 +88,14 @@ before(async () => {
         for (const row of rows)
           Object.assign(row, { format: 'jsonl', sha256: sha256(`${row.id}`), rows_sha256: sha256(`${row.id}`) })
       if (table.name === 'models')
-        for (const row of rows) Object.assign(row, { kind: 'adapter', gguf_sha256: sha256(`weights ${row.id}`) })
+        for (const row of rows) {
+          const hashes = {
+            gguf_sha256: sha256(`weights ${row.id}`),
+            projector_sha256: sha256(`projector ${row.id}`),
+            weights_projector_sha256: null,
+          }
+          Object.assign(row, { kind: 'adapter', ...hashes })
+        }
       if (table.name === 'files') for (const row of rows) Object.assign(row, { sha256: sha256(`file ${row.id}`) })
       if (table.name === 'exports') for (const row of rows) Object.assign(row, { status: 'expired', files_json: '[]' })
       if (table.name === 'tuning_jobs') for (const row of rows) Object.assign(row, { status: 'completed' })
@@ -109,6 +116,7 @@ before(async () => {
   for (const { id } of await db.selectFrom('files').select('id').execute()) write(`files/${id}`, `file ${id}`)
   for (const { id } of await db.selectFrom('models').select('id').execute()) {
     write(`models/${id}/adapter.gguf`, `weights ${id}`)
+    write(`models/${id}/mmproj.gguf`, `projector ${id}`)
     write(`models/${id}/adapter/adapter ü.safetensors`, '')
   }
   write('secret.key', 'key')
@@ -171,7 +179,7 @@ test(
       'no server opens half of it',
     )
     const moved = await moveInstallation({ data_dir: here }, there, quiet)
-    assert.equal(moved.files, 40 * 4)
+    assert.equal(moved.files, 40 * 5)
     assert.equal(statSync(databaseFile(here)).mtimeMs, source, 'the source is as it was')
     assert.equal(await contentOf(await openReadOnly('', postgres!.url)), before)
 
@@ -209,13 +217,13 @@ test('files move alone, from a folder to a storage and to another one', full, as
   const first = `file://${folder('first')}`
   await moveAndDie({ storage_url: first }, 50)
   const moved = await moveInstallation({ data_dir: here }, { storage_url: first }, quiet)
-  assert.deepEqual([moved.rows, moved.files], [0, 40 * 4])
+  assert.deepEqual([moved.rows, moved.files], [0, 40 * 5])
   const again = await moveInstallation(
     { data_dir: here, storage_url: first },
     { storage_url: `file://${folder('second')}` },
     quiet,
   )
-  assert.equal(again.files, 40 * 4)
+  assert.equal(again.files, 40 * 5)
   assert.deepEqual(
     filesIn(path.join(folder('second'), 'objects')).length,
     filesIn(path.join(folder('first'), 'objects')).length,
@@ -230,7 +238,7 @@ test('files move to a bucket and back, through an interruption', { skip: full.sk
     const storage_url = s3.url('moved')
     await moveAndDie({ storage_url }, 50)
     const moved = await moveInstallation({ data_dir: here }, { storage_url }, quiet)
-    assert.deepEqual([moved.rows, moved.files], [0, 40 * 4])
+    assert.deepEqual([moved.rows, moved.files], [0, 40 * 5])
     const back = { data_dir: folder('from-bucket') }
     await moveAndDie(back, 130, { data_dir: here, storage_url })
     await moveInstallation({ data_dir: here, storage_url }, back, quiet)
@@ -282,7 +290,7 @@ test(
     copyFileSync(databaseFile(here), databaseFile(cold))
     assert.deepEqual(await checkDataDir(cold, storage), [])
     const { files } = await backUp(cold, folder('backup'), 'test', storage)
-    assert.equal(files.length, 1 + 40 * 4)
+    assert.equal(files.length, 1 + 40 * 5)
     const object = path.join(folder('kept'), 'objects/models/models_0/adapter.gguf')
     writeFileSync(object, 'other bytes')
     rmSync(path.join(folder('kept'), 'objects/files/files_1'))
@@ -318,7 +326,7 @@ test('the command that was killed goes on where it was', full, async () => {
   await assert.rejects(openDatabase(folder('killed')), /has not finished/)
   assert.ok((await run(/^job_events: .* verified/)).lines.length > 120)
   const { output } = await run(/never/)
-  assert.equal((JSON.parse(output) as { files: number }).files, 40 * 4, output)
+  assert.equal((JSON.parse(output) as { files: number }).files, 40 * 5, output)
   assert.equal(await contentOf(await openReadOnly(folder('killed'))), await contentOf(await openReadOnly(here)))
   assert.deepEqual(filesIn(folder('killed')), filesIn(here))
 })
