@@ -74,7 +74,9 @@ export const TunedModel = z.object({
   projector_sha256: z
     .string()
     .nullable()
-    .describe('Of the projector that was trained with it. Null: it reads pictures as what it was made from, if at all.'),
+    .describe(
+      'Of the projector that was trained with it. Null: it reads pictures as what it was made from, if at all.',
+    ),
   comparison: Comparison.nullable().describe(
     'Null until it has been made: at the end of the job, or when the model is first deployed.',
   ),

@@ -44,7 +44,10 @@ export function checkAdapter(
     'trainable_token_indices',
   ])
     if (config[name])
-      throw invalid(`adapter_config.json: '${name}' is not supported; only plain LoRA adapters can be served.`)
+      throw invalid(
+        `adapter_config.json: '${name}' is not supported; only plain LoRA adapters are taken` +
+          `${name === 'modules_to_save' ? ', without modules that were trained whole, such as a projector' : ''}.`,
+      )
   for (const name of ['rank_pattern', 'alpha_pattern'])
     if (config[name] && Object.keys(config[name] as object).length > 0)
       throw invalid(`adapter_config.json: '${name}' is not supported; all layers must share one rank and alpha.`)
