@@ -22,6 +22,7 @@ from trainer.model.load import lora_config, trainable
 from trainer.model.quantized import is_quantized
 from trainer.model.vision import Features
 from trainer.run.artifact import save
+from trainer.run.prepare import prepare_run
 from trainer.runtime.errors import JobError
 from trainer.runtime.spec import read_spec
 from trainer.tests import vision_reference
@@ -70,6 +71,8 @@ def rows() -> list[list[dict]]:
 def sighted_job(job, sighted):
     def make(name: str = "run", **changes) -> Path:
         changes = {"rows": rows(), **changes}
+        if changes.get("projector") and AutoConfig.from_pretrained(sighted).model_type not in projector.PATHS:
+            pytest.skip("the projector of this family is not trained")
         return job(name, base={"id": "test/sighted", "path": str(sighted)}, **changes)
 
     return make
@@ -357,3 +360,13 @@ def test_preferences_about_pictures_have_the_gradients_of_separate_documents(sig
     packed, separate = found.values()
     for name, gradient in packed.items():
         torch.testing.assert_close(gradient, separate[name], atol=1e-6, rtol=1e-3)
+
+
+def test_a_projector_is_refused_for_a_base_that_reads_text(job):
+    with pytest.raises(JobError, match=r"can be trained for idefics3, .*this base is llama"):
+        prepare_run(read_spec(folder := job(projector=True)), folder, Recorder())
+
+
+def test_a_projector_is_refused_for_rows_without_pictures(sighted_job):
+    with pytest.raises(JobError, match="no row of the dataset has a picture"):
+        prepare_run(read_spec(folder := sighted_job(projector=True, rows=rows()[-1:])), folder, Recorder())
