@@ -25,7 +25,10 @@ export interface CheckResult {
 const isWord = (token: number) => token >= 0
 const withoutPictures = ({ role, content }: Probe['rows'][number]['prompt'][number]) => ({
   role,
-  content: typeof content === 'string' ? content : content.filter(({ type }) => type === 'text'),
+  content:
+    typeof content === 'string'
+      ? content
+      : content.flatMap((part) => (part.type === 'text' ? [part.text] : [])).join('\n'),
 })
 
 export type CheckMerged = (
