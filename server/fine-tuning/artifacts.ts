@@ -67,7 +67,7 @@ export async function removeExpiredRuns(db: Db, dataDir: string, now: number): P
 
 /**
  * The folder of a tuned model. An adapter has `adapter/` as PEFT wrote it and `adapter.gguf` for the engine; whole
- * weights have `hf/` and `model.gguf`.
+ * weights have `hf/` and `model.gguf`. A model whose projector was trained has `mmproj.gguf` too.
  */
 export const modelDir = (dataDir: string, model_id: string) => path.join(dataDir, 'models', model_id)
 
