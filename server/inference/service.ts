@@ -194,7 +194,7 @@ export function createInference({
     isBase: resolver.isBase,
     async readsPictures(account_id, name) {
       const { target } = await resolver.resolve(account_id, name)
-      return pools.hasUpstream(target.base.id) ? undefined : !!target.base.projector
+      return pools.hasUpstream(target.base.id) ? undefined : projectorOf(target) !== null
     },
     modelId: async (account_id, name) => (await resolver.resolve(account_id, name)).model_id,
     setAliases: resolver.setAliases,

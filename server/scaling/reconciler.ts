@@ -206,6 +206,7 @@ export async function bytesOf({ base, adapter }: Target, artifacts: Pick<Artifac
   for (const file of [base.gguf!, ...(adapter ? [adapter.gguf] : [])]) await artifacts.ensureLocal(file)
   const size = async (file: string) => (await stat(file).catch(() => undefined))?.size ?? 0
   const copy = base.gguf!.replace(/\.gguf$/, '.eight-bits.gguf')
-  const projector = base.projector ? await size(base.projector.path) : 0
-  return Math.max(await size(base.gguf!), await size(copy)) + projector + (adapter ? await size(adapter.gguf) : 0)
+  const besides = [base.projector?.path, adapter?.gguf, adapter?.projector?.path].filter((file) => file !== undefined)
+  const sizes = await Promise.all(besides.map(size))
+  return sizes.reduce((sum, bytes) => sum + bytes, Math.max(await size(base.gguf!), await size(copy)))
 }

@@ -126,13 +126,6 @@ export function createTargetFiles({ models, artifacts, models_dir }: Needs): Tar
       )
     const bases = await folderOf('base', requireGguf(base))
     if (!adapter) return { weights: [bases.weights], files: bases.files, lora_rank: undefined }
-    if (adapter.projector)
-      throw new ApiError(
-        'invalid_request',
-        `The projector of '${adapter.id}' was trained with it, and vLLM loads none with an adapter. Take the instance ` +
-          "type 'ray' or 'cpu', or train with the method full.",
-        { param: 'instance_type' },
-      )
     const adapters = await folderOf('adapter', adapter)
     return {
       weights: [bases.weights, adapters.weights],
