@@ -13,10 +13,17 @@ export type TemplateSight = {
   parts_only: boolean
   /** The tokens that it writes for a picture; null if it writes none. */
   marker: number[] | null
+  /** The rendered prompt as the family's processor completes it around its pictures. */
+  complete(rendered: string): string
 }
 
 // Short, as templates may cut texts, and nothing that a template writes by itself.
 const [left, right] = ['Zqx', 'Xqz']
+
+// Gemma's processor sets empty lines around a picture, which neither its template nor libmtmd does. They are part of the
+// text: with the line breaks beside them they are other tokens than by themselves.
+const gemmaMarker = '<start_of_image>'
+const withEmptyLines = (rendered: string) => rendered.replaceAll(gemmaMarker, `\n\n${gemmaMarker}\n\n`)
 
 /** Reads it from what the template makes of messages. `render` takes the content of a user's message, and may throw. */
 export function readSight(vocab: Vocab, render: (content: TemplateContent) => string): TemplateSight {
@@ -33,7 +40,10 @@ export function readSight(vocab: Vocab, render: (content: TemplateContent) => st
   const parts_only = !attempt(left).includes(left) && attempt([text]).includes(left)
   const shown = attempt([text, { type: 'image' }, { type: 'text', text: right }])
   const [from, to] = [shown.indexOf(left) + left.length, shown.indexOf(right)]
-  return { parts_only, marker: from < left.length || to < from ? null : markerIn(vocab, shown.slice(from, to)) }
+  const marker = from < left.length || to < from ? null : markerIn(vocab, shown.slice(from, to))
+  const gemma = vocab.special_tokens.find(({ text }) => text === gemmaMarker)?.token
+  const isGemma = marker?.length === 1 && marker[0] === gemma
+  return { parts_only, marker, complete: isGemma ? withEmptyLines : (rendered) => rendered }
 }
 
 /** From the first special token of the text to its last; null without any. */

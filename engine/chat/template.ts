@@ -44,17 +44,20 @@ export function readTemplate(model: ChatModel): ChatTemplate {
   const control_texts = [...(thinks ? ['<think>', '</think>'] : []), ...tool_format.control_texts]
   const render = (variables: Variables) =>
     template.render({ ...variables, add_generation_prompt: true, bos_token: bos_text, eos_token: eos_text })
+  const sight = readSight(model.vocab, (content) => render({ messages: [{ role: 'user', content }] }))
   const chatTemplate: ChatTemplate = {
     tool_format,
     thinks,
     control_texts,
-    sight: readSight(model.vocab, (content) => render({ messages: [{ role: 'user', content }] })),
+    sight,
     accepts_reasoning: source.includes('reasoning_content'),
-    render: (variables) =>
-      renderUserText(model.vocab, render, variables, {
+    render(variables) {
+      const { text, controls } = renderUserText(model.vocab, render, variables, {
         answer_texts: control_texts,
         parse_control_tokens: model.parse_control_tokens,
-      }),
+      })
+      return { text: sight.complete(text), controls }
+    },
   }
   cache.set(model, chatTemplate)
   return chatTemplate

@@ -20,13 +20,21 @@ const bundled = () => local('llama/mtmd/source/LICENSE')
 
 /**
  * Corrections of the source, so that pictures become what transformers makes of them: Qwen's are stretched to their size
- * in patches, not padded, and a size in the middle between two is rounded to the even number of patches.
+ * in patches, and Gemma's to a square, not padded; and a size in the middle between two is rounded to the even number of
+ * patches.
  */
 const corrections = [
   {
     name: 'clip.cpp',
     from: 'hparams.n_merge = 2; // default value for Qwen 2 and 2.5\n',
     to: 'hparams.n_merge = 2;\n                        hparams.image_resize_pad = PAD_NONE;\n',
+  },
+  {
+    name: 'clip.cpp',
+    from: 'hparams.n_merge = 4;\n                        hparams.image_resize_algo = RESIZE_ALGO_BILINEAR;\n',
+    to:
+      'hparams.n_merge = 4;\n                        hparams.image_resize_algo = RESIZE_ALGO_BILINEAR;\n' +
+      '                        hparams.image_resize_pad = PAD_NONE;\n',
   },
   {
     name: 'mtmd-image.cpp',

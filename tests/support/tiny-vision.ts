@@ -5,7 +5,8 @@ import path from 'node:path'
 import { root } from '../../lib/root.ts'
 import { modelsDir } from './tiny.ts'
 
-export type VisionFamily = 'smolvlm' | 'qwen2_5_vl'
+export const visionFamilies = ['smolvlm', 'qwen2_5_vl', 'qwen3_vl', 'gemma3'] as const
+export type VisionFamily = (typeof visionFamilies)[number]
 
 /** Why tests with pictures are skipped here; false if they are not. */
 export const noVision = existsSync(path.join(root, '.local/llama/lib/libmtmd.so'))

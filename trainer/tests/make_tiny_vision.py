@@ -2,10 +2,11 @@
 
 With `--gguf CONVERTERS` it writes `hf/` in OUT_DIR, and beside it `model.gguf` and `mmproj-model.gguf` in float32.
 
-FAMILY is `smolvlm` or `idefics3` (pictures in tiles of 64 pixels, 4 tokens each, and an overview) or `qwen2_5_vl`
-(pictures of any size, a token for 16 by 16 pixels, multimodal rotary positions). Random weights, text part of 2 layers
-and hidden size 64, the default model's tokenizer with the family's tokens for pictures, chat template and image
-processor.
+FAMILY is `smolvlm` or `idefics3` (pictures in tiles of 64 pixels, 4 tokens each, and an overview), `qwen2_5_vl`
+(pictures of any size, a token for 16 by 16 pixels, multimodal rotary positions), `qwen3_vl` (the same, with more vectors
+for the first layers) or `gemma3` (pictures of 128 by 128 pixels, 16 tokens that attend to each other, layers with a
+sliding window). Random weights, text part of few layers and hidden size 64, the default model's tokenizer with the
+family's tokens for pictures, chat template and image processor.
 """
 
 import json
@@ -16,7 +17,8 @@ from pathlib import Path
 
 from trainer.tests.make_tiny import TEXT, TOKENIZER
 
-# As in HuggingFaceTB/SmolVLM-256M-Instruct and Qwen/Qwen2.5-VL-3B-Instruct.
+# As in HuggingFaceTB/SmolVLM-256M-Instruct, Qwen/Qwen2.5-VL-3B-Instruct, Qwen/Qwen3-VL-2B-Instruct and
+# google/gemma-3-4b-it.
 SMOLVLM_TEMPLATE = (
     "<|im_start|>{% for message in messages %}{{message['role'] | capitalize}}"
     "{% if message['content'][0]['type'] == 'image' %}{{':'}}{% else %}{{': '}}{% endif %}"
@@ -24,15 +26,38 @@ SMOLVLM_TEMPLATE = (
     "{% elif line['type'] == 'image' %}{{ '<image>' }}{% endif %}{% endfor %}<end_of_utterance>\n"
     "{% endfor %}{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
 )
-QWEN_TEMPLATE = (
-    "{% for message in messages %}{% if loop.first and message['role'] != 'system' %}<|im_start|>system\n"
-    "You are a helpful assistant.<|im_end|>\n{% endif %}<|im_start|>{{ message['role'] }}\n"
+QWEN3_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
     "{% if message['content'] is string %}{{ message['content'] }}<|im_end|>\n"
     "{% else %}{% for content in message['content'] %}"
     "{% if content['type'] == 'image' or 'image' in content or 'image_url' in content %}"
     "<|vision_start|><|image_pad|><|vision_end|>"
     "{% elif 'text' in content %}{{ content['text'] }}{% endif %}{% endfor %}<|im_end|>\n{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+QWEN_TEMPLATE = QWEN3_TEMPLATE.replace(
+    "%}",
+    "%}{% if loop.first and message['role'] != 'system' %}<|im_start|>system\n"
+    "You are a helpful assistant.<|im_end|>\n{% endif %}",
+    1,
+)
+GEMMA_TEMPLATE = (
+    "{{ bos_token }}{%- if messages[0]['role'] == 'system' -%}{%- if messages[0]['content'] is string -%}"
+    "{%- set first_user_prefix = messages[0]['content'] + '\n\n' -%}{%- else -%}"
+    "{%- set first_user_prefix = messages[0]['content'][0]['text'] + '\n\n' -%}{%- endif -%}"
+    "{%- set loop_messages = messages[1:] -%}{%- else -%}"
+    "{%- set first_user_prefix = '' -%}{%- set loop_messages = messages -%}{%- endif -%}"
+    "{%- for message in loop_messages -%}{%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) -%}"
+    "{{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}{%- endif -%}"
+    "{%- if message['role'] == 'assistant' -%}{%- set role = 'model' -%}{%- else -%}"
+    "{%- set role = message['role'] -%}{%- endif -%}"
+    "{{ '<start_of_turn>' + role + '\n' + (first_user_prefix if loop.first else '') }}"
+    "{%- if message['content'] is string -%}{{ message['content'] | trim }}"
+    "{%- elif message['content'] is iterable -%}{%- for item in message['content'] -%}"
+    "{%- if item['type'] == 'image' -%}{{ '<start_of_image>' }}"
+    "{%- elif item['type'] == 'text' -%}{{ item['text'] | trim }}{%- endif -%}{%- endfor -%}"
+    "{%- else -%}{{ raise_exception('Invalid content type') }}{%- endif -%}{{ '<end_of_turn>\n' }}{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{ '<start_of_turn>model\n' }}{%- endif -%}"
 )
 
 
@@ -49,6 +74,8 @@ def make_tiny_vision(family: str, folder: Path, seed: int = 0, **sizes: dict) ->
         "smolvlm": partial(_smolvlm, "SmolVLM"),
         "idefics3": partial(_smolvlm, "Idefics3"),
         "qwen2_5_vl": _qwen2_5_vl,
+        "qwen3_vl": _qwen3_vl,
+        "gemma3": _gemma3,
     }[family]
     folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(seed)
@@ -56,8 +83,9 @@ def make_tiny_vision(family: str, folder: Path, seed: int = 0, **sizes: dict) ->
     for name, parameter in model.named_parameters():
         if name.endswith(("bias", "norm.weight", "layernorm.weight", "norm1.weight", "norm2.weight", "ln_q.weight")):
             # The initial zeros and ones would hide mistakes in their use.
-            torch.nn.init.normal_(parameter, mean=float("bias" not in name), std=0.1)
-        elif "visual" in name or "vision" in name or "connector" in name:
+            from_zero = "bias" in name or family == "gemma3" and "vision" not in name
+            torch.nn.init.normal_(parameter, mean=float(not from_zero), std=0.1)
+        elif any(part in name for part in ("visual", "vision", "connector", "multi_modal")):
             # Wide enough that two pictures give different answers.
             torch.nn.init.normal_(parameter, std=0.2)
         elif name.endswith("embed_tokens.weight"):
@@ -65,15 +93,29 @@ def make_tiny_vision(family: str, folder: Path, seed: int = 0, **sizes: dict) ->
             # the norms, which the engine's library takes for 0 in Qwen2.5-VL.
             torch.nn.init.normal_(parameter, std=0.1)
     model.save_pretrained(folder)
+    if family == "gemma3":
+        _as_published(folder / "model.safetensors")
     (folder / "chat_template.jinja").write_text(template)
     (folder / "preprocessor_config.json").write_text(json.dumps(processor, indent=2))
     return folder
 
 
-def _tokenizer(folder: Path, tokens: list[str], eos: str | None = None):
+def _as_published(file: Path) -> None:
+    """Names the tower's weights as google/gemma-3-4b-it does: llama.cpp's converter knows no others, and transformers
+    writes shorter ones.
+    """
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(file)
+    tower = "vision_tower."
+    named = {name.replace(tower, f"{tower}vision_model.", 1): weight for name, weight in weights.items()}
+    save_file(named, file, {"format": "pt"})
+
+
+def _tokenizer(folder: Path, tokens: list[str], eos: str | None = None, **named: str):
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
+    tokenizer = AutoTokenizer.from_pretrained(TOKENIZER, **({"extra_special_tokens": named} if named else {}))
     tokenizer.add_special_tokens({"additional_special_tokens": tokens, **({"eos_token": eos} if eos else {})})
     tokenizer.save_pretrained(folder)
     return tokenizer
@@ -197,6 +239,137 @@ def _qwen2_5_vl(folder: Path, **sizes: dict):
         **sizes.get("processor", {}),
     }
     return Qwen2_5_VLForConditionalGeneration(config), QWEN_TEMPLATE, processor
+
+
+def _qwen3_vl(folder: Path, **sizes: dict):
+    from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
+
+    names = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
+    tokenizer = _tokenizer(folder, names)
+    start, end, image, video = tokenizer.convert_tokens_to_ids(names)
+    text = {
+        **TEXT,
+        # More than the layers that get vectors: the engine's library takes none in the last one.
+        "num_hidden_layers": 3,
+        "head_dim": 16,
+        "vocab_size": len(tokenizer),
+        "tie_word_embeddings": True,
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 10000.0,
+            "mrope_section": [2, 3, 3],
+            "mrope_interleaved": True,
+        },
+        **sizes.get("text", {}),
+    }
+    vision = {
+        "depth": 4,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_heads": 2,
+        "out_hidden_size": 64,
+        "patch_size": 8,
+        "spatial_merge_size": 2,
+        "temporal_patch_size": 2,
+        "num_position_embeddings": 64,
+        "deepstack_visual_indexes": [0, 2],
+        **sizes.get("vision", {}),
+    }
+    config = Qwen3VLConfig(
+        text_config=text,
+        vision_config=vision,
+        vision_start_token_id=start,
+        vision_end_token_id=end,
+        image_token_id=image,
+        video_token_id=video,
+        tie_word_embeddings=True,
+        eos_token_id=2,
+        pad_token_id=2,
+    )
+    processor = {
+        "image_processor_type": "Qwen2VLImageProcessor",
+        "processor_class": "Qwen3VLProcessor",
+        "do_convert_rgb": True,
+        "do_normalize": True,
+        "do_rescale": True,
+        "do_resize": True,
+        "image_mean": [0.5, 0.5, 0.5],
+        "image_std": [0.5, 0.5, 0.5],
+        "merge_size": 2,
+        "patch_size": 8,
+        "temporal_patch_size": 2,
+        "size": {"shortest_edge": 8 * 16 * 16, "longest_edge": 4096 * 16 * 16},
+        "resample": 3,
+        "rescale_factor": 1 / 255,
+        **sizes.get("processor", {}),
+    }
+    return Qwen3VLForConditionalGeneration(config), QWEN3_TEMPLATE, processor
+
+
+def _gemma3(folder: Path, **sizes: dict):
+    from transformers import Gemma3Config, Gemma3ForConditionalGeneration
+
+    named = {"boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image_soft_token>"}
+    tokenizer = _tokenizer(folder, ["<start_of_turn>"], "<end_of_turn>", **named)
+    boi, eoi, image = tokenizer.convert_tokens_to_ids(list(named.values()))
+    text = {
+        **TEXT,
+        # The last of six has no window; the engine's library knows no other order.
+        "num_hidden_layers": 6,
+        "head_dim": 16,
+        "query_pre_attn_scalar": 16,
+        "sliding_window": 48,
+        "vocab_size": len(tokenizer),
+        "tie_word_embeddings": True,
+        "eos_token_id": tokenizer.eos_token_id,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000000.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+        },
+        **sizes.get("text", {}),
+    }
+    vision = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "image_size": 128,
+        "patch_size": 8,
+        "vision_use_head": False,
+        **sizes.get("vision", {}),
+    }
+    config = Gemma3Config(
+        text_config=text,
+        vision_config=vision,
+        mm_tokens_per_image=16,
+        boi_token_index=boi,
+        eoi_token_index=eoi,
+        image_token_index=image,
+        tie_word_embeddings=True,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=2,
+    )
+    side = config.vision_config.image_size
+    processor = {
+        "image_processor_type": "Gemma3ImageProcessor",
+        "processor_class": "Gemma3Processor",
+        "do_convert_rgb": None,
+        "do_normalize": True,
+        "do_pan_and_scan": None,
+        "do_rescale": True,
+        "do_resize": True,
+        "image_mean": [0.5, 0.5, 0.5],
+        "image_std": [0.5, 0.5, 0.5],
+        "image_seq_length": config.mm_tokens_per_image,
+        "resample": 2,
+        "rescale_factor": 1 / 255,
+        "size": {"height": side, "width": side},
+        **sizes.get("processor", {}),
+    }
+    (folder / "processor_config.json").write_text(
+        json.dumps({"processor_class": "Gemma3Processor", "image_seq_length": config.mm_tokens_per_image}, indent=2)
+    )
+    return Gemma3ForConditionalGeneration(config), GEMMA_TEMPLATE, processor
 
 
 def convert(folder: Path, converters: Path) -> None:

@@ -108,11 +108,7 @@ def plain_loss(sighted: Path, model, batch: list[list[dict]]) -> tuple[torch.Ten
                     images.append(Image.open(io.BytesIO(file)).convert("RGB"))
             content = [part if part["type"] == "text" else {"type": "image"} for part in parts]
             shown.append({"role": message["role"], "content": content})
-        inputs = {}
-        if images:
-            tiled = config.model_type == "smolvlm"
-            options = {"return_row_col_info": True} if tiled else {}
-            inputs = dict(processor([images] if tiled else images, return_tensors="pt", **options))
+        inputs = vision_reference.read_images(config, processor, images) if images else {}
 
         def ids_of(count: int, open_turn: bool, shown=shown, inputs=inputs) -> torch.Tensor:
             rendered = tokenizer.apply_chat_template(
@@ -129,10 +125,7 @@ def plain_loss(sighted: Path, model, batch: list[list[dict]]) -> tuple[torch.Ten
         for index, message in enumerate(messages):
             if message["role"] == "assistant":
                 trained[ids_of(index, True).shape[1] : ids_of(index + 1, False).shape[1]] = True
-        pixels = {name: value for name, value in inputs.items() if name not in ("rows", "cols")}
-        if "image_grid_thw" in pixels:
-            pixels["mm_token_type_ids"] = (whole == config.image_token_id).int()
-        logits = model(input_ids=whole, attention_mask=torch.ones_like(whole), **pixels).logits[0, :-1][trained[1:]]
+        logits = model(**vision_reference.arguments(config, whole, inputs)).logits[0, :-1][trained[1:]]
         total += torch.nn.functional.cross_entropy(logits, whole[0, trained], reduction="sum")
         targets += int(trained.sum())
     return total / targets, targets
@@ -185,10 +178,7 @@ def test_pictures_have_the_tokens_that_their_processor_gives_them(sighted):
     sight = sight_of(config, sighted, tokenizer)
     for size in [(64, 64), (128, 128), (129, 64), (300, 20), (31, 250), (500, 499), (7, 9), (20, 33), (2000, 1500)]:
         image = Image.new("RGB", size)
-        if config.model_type == "smolvlm":
-            inputs = processor([[image]], return_row_col_info=True)
-        else:
-            inputs = processor([image], return_tensors="pt")
+        inputs = vision_reference.read_images(config, processor, [image])
         expected = tokenizer(
             vision_reference.expand_prompt(config, sight.image_text, inputs), add_special_tokens=False
         )["input_ids"]

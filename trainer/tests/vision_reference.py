@@ -27,11 +27,20 @@ def read_checkpoint(folder: str):
     # The classes with the PIL backend by name: the default ones need torchvision.
     if config.model_type == "smolvlm":
         from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil as Images
+    elif config.model_type == "gemma3":
+        from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil as Images
     else:
         from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil as Images
     images = Images.from_pretrained(folder)
     model = getattr(transformers, config.architectures[0]).from_pretrained(folder, dtype=torch.float32).eval()
     return config, tokenizer, template, images, model
+
+
+def read_images(config, processor, images: list) -> dict:
+    """What the family's image processor makes of PIL images: `pixel_values` and what belongs to them."""
+    if config.model_type == "smolvlm":
+        return dict(processor([images], return_tensors="pt", return_row_col_info=True))
+    return dict(processor(images, return_tensors="pt"))
 
 
 def expand_prompt(config, text: str, inputs) -> str:
@@ -45,10 +54,25 @@ def expand_prompt(config, text: str, inputs) -> str:
             shown = get_image_prompt_string(rows, columns, length, "<fake_token_around_image>", "\0", "<global-img>")
             text = text.replace("<image>", shown, 1)
         return text.replace("\0", "<image>")
+    if config.model_type == "gemma3":
+        # As Gemma3Processor, which has it in its instances alone.
+        vectors = "<image_soft_token>" * config.mm_tokens_per_image
+        return text.replace("<start_of_image>", f"\n\n<start_of_image>{vectors}<end_of_image>\n\n")
     merge = config.vision_config.spatial_merge_size**2
     for grid in inputs["image_grid_thw"]:
         text = text.replace("<|image_pad|>", "\0" * (int(grid.prod()) // merge), 1)
     return text.replace("\0", "<|image_pad|>")
+
+
+def arguments(config, tokens, inputs: dict) -> dict:
+    """The model's arguments for the tokens of an expanded prompt, int64 [1, tokens], and its pictures."""
+    import torch
+
+    given = {name: value for name, value in inputs.items() if name not in ("rows", "cols", "num_crops")}
+    types = {"gemma3": "token_type_ids", "qwen2_5_vl": "mm_token_type_ids", "qwen3_vl": "mm_token_type_ids"}
+    if given and config.model_type in types:
+        given[types[config.model_type]] = (tokens == config.image_token_id).int()
+    return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), **given}
 
 
 def main() -> None:
@@ -62,18 +86,12 @@ def main() -> None:
             request["messages"], chat_template=template, tokenize=False, add_generation_prompt=True
         )
         files = [Image.open(io.BytesIO(base64.b64decode(image))).convert("RGB") for image in request["images"]]
-        inputs = {}
+        inputs = read_images(config, image_processor, files) if files else {}
         if files:
-            options = {"return_row_col_info": True} if config.model_type == "smolvlm" else {}
-            images = [files] if config.model_type == "smolvlm" else files
-            inputs = dict(image_processor(images, return_tensors="pt", **options))
             text = expand_prompt(config, text, inputs)
         tokens = tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"]
-        pixels = {name: value for name, value in inputs.items() if name not in ("rows", "cols")}
-        if "image_grid_thw" in pixels:
-            pixels["mm_token_type_ids"] = (tokens == config.image_token_id).int()
         with torch.no_grad():
-            logits = model(input_ids=tokens, attention_mask=torch.ones_like(tokens), **pixels).logits[0, -1]
+            logits = model(**arguments(config, tokens, inputs)).logits[0, -1]
         answers.append({"tokens": tokens.shape[1], "logprobs": torch.log_softmax(logits, -1).topk(20).values.tolist()})
     json.dump(answers, sys.stdout)
 
