@@ -34,7 +34,8 @@ class Sequence:
 
     With pictures also: `vectors` int32 [length], the number of the picture's vector in the place of a token
     (trainer/data/sight.py), or -1; `pictures`: the first token of each picture and the one after it; and for a base
-    with multimodal rotary positions, `positions` int32 [3, length].
+    with multimodal rotary positions, `positions` int32 [3, length]. `is_mutual`: the vectors of a picture attend to
+    each other.
     """
 
     ids: np.ndarray
@@ -42,6 +43,7 @@ class Sequence:
     vectors: np.ndarray | None = None
     positions: np.ndarray | None = None
     pictures: tuple[tuple[int, int], ...] = ()
+    is_mutual: bool = False
 
     def comparable(self) -> list[int]:
         """Its tokens, -1 for each vector of a picture."""
@@ -58,6 +60,7 @@ class Sequence:
             self.vectors[shown],
             None if self.positions is None else self.positions[:, shown] - start,
             tuple((first - start, last - start) for first, last in self.pictures if last <= shown.stop),
+            self.is_mutual,
         )
 
     def followed_by(self, other: "Sequence") -> "Sequence":
@@ -70,7 +73,7 @@ class Sequence:
         if self.positions is not None:
             following = np.arange(len(other.ids), dtype=np.int32) + self.positions.max() + 1
             positions = np.concatenate([self.positions, np.broadcast_to(following, (3, len(following)))], axis=1)
-        return Sequence(ids, trained, vectors, positions, self.pictures)
+        return Sequence(ids, trained, vectors, positions, self.pictures, self.is_mutual)
 
     @property
     def tokens(self) -> int:
@@ -368,4 +371,5 @@ def with_pictures(text: Sequence, pictures: tuple[Picture, ...], sight: Sight) -
         np.concatenate(vectors),
         np.concatenate(positions, axis=1) if sight.three_positions else None,
         tuple(blocks),
+        sight.is_mutual,
     )

@@ -1,6 +1,6 @@
 """Layout of a pack's tokens in rows for attention."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
@@ -35,6 +35,8 @@ class Layout:
     `blocks`: (documents, padded length) of each attention call.
     `ends` int32 [documents + 1]: cumulative document lengths from 0, only with variable-length attention, which needs
     no padding. If nothing is shared either, rows are tokens and there are no indices.
+    `mutual` int64 [rows]: rows of one document with the same number, other than 0, attend to each other in both
+    directions; None: none do.
     """
 
     shared: int
@@ -45,6 +47,15 @@ class Layout:
     result_tokens: torch.Tensor | None
     blocks: list[tuple[int, int]]
     ends: torch.Tensor | None = None
+    mutual: torch.Tensor | None = None
+
+
+def with_mutual(layout: Layout, numbers: torch.Tensor) -> Layout:
+    """The layout of documents in which tokens with the same number, other than 0, attend to each other. `numbers`:
+    int64 [tokens], on the layout's device; 0 for the last token of a document, which padding repeats.
+    """
+    rows = numbers if layout.scatter_index is None else numbers.index_select(0, layout.scatter_index)
+    return replace(layout, mutual=rows)
 
 
 def layout_of(prefixes: list[int], lengths: list[int], device: torch.device = CPU) -> Layout:

@@ -113,12 +113,17 @@ def _first_view(messages: list[dict], tokenizer, make, tools: list[dict] | None 
         raise JobError("dataset_invalid", REFUSAL_OF_PICTURES)
     if controls.spelled_in(texts_of(messages, tools)):
         raise JobError("dataset_invalid", REFUSAL_OF_TOOLS)
+    sight = _sight_of(tokenizer)
     for view in controls.views(messages, lambda part, open_turn: render(part, tokenizer, open_turn, tools)):
         try:
-            return make(view)
+            return make(view if sight is None else _completed(view, sight))
         except ViewDiffers:
             continue
     raise JobError("dataset_invalid", REFUSAL)
+
+
+def _completed(view: View, sight: Sight) -> View:
+    return view._replace(render=lambda count, open_turn: sight.complete(view.render(count, open_turn)))
 
 
 def _view_renderings(view: View, tokenizer, max_characters: int | None) -> list[Rendering]:

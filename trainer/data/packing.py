@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from trainer.data.dataset import Row, Sequence
-from trainer.data.layout import CPU, Layout, layout_of, to_device
+from trainer.data.layout import CPU, Layout, layout_of, to_device, with_mutual
 
 Part = TypeVar("Part", Sequence, Row)
 
@@ -74,7 +74,9 @@ def shared_prefix(sequences: list[Sequence]) -> int:
     """The length of the common prefix without learned tokens; every sequence keeps at least one token of its own.
 
     Prompts of one dataset usually start alike (the template's system message, an instruction). A causal model's states
-    there are the same for all, so one computation serves the whole pack and its gradient is the sum of theirs.
+    there are the same for all, so one computation serves the whole pack and its gradient is the sum of theirs. So are
+    those in a picture whose vectors attend to each other: two pictures differ from their first vector on, and text
+    follows each.
     """
     if len(sequences) < 2:
         return 0
@@ -123,6 +125,8 @@ def pack(sequences: list[Sequence], device: torch.device = CPU, share: bool = Tr
         return torch.from_numpy(np.concatenate(arrays, axis=axis).astype(np.int64))
 
     layout = layout_of(prefixes, lengths, device)
+    if any(sequence.is_mutual for sequence in sequences):
+        layout = with_mutual(layout, concatenated([_mutual(*part) for part in parts]).to(device))
     three = any(sequence.positions is not None for sequence in sequences)
     positions = concatenated([_positions(*part, three) for part in parts], axis=-1)
     vectors = concatenated([_vectors(*part) for part in parts])
@@ -154,6 +158,16 @@ def _positions(sequence: Sequence, begin: int, end: int, three: bool) -> np.ndar
         return sequence.positions[:, begin:end]
     positions = np.arange(begin, end)
     return np.broadcast_to(positions, (3, len(positions))) if three else positions
+
+
+def _mutual(sequence: Sequence, begin: int, end: int) -> np.ndarray:
+    """The number of the picture, counted from 1 in its sequence, of each token that is a vector of it; 0 elsewhere. A
+    mark follows the last vector.
+    """
+    numbers = np.zeros(len(sequence.ids), dtype=np.int64)
+    for number, (first, last) in enumerate(sequence.pictures if sequence.is_mutual else (), start=1):
+        numbers[first:last][sequence.vectors[first:last] >= 0] = number
+    return numbers[begin:end]
 
 
 def _vectors(sequence: Sequence, begin: int, end: int) -> np.ndarray:

@@ -40,24 +40,33 @@ class Shown:
 
 class Sight:
     """Of one base. `image_token`: the placeholder that its chat template writes once for a picture. `three_positions`:
-    whether tokens have multimodal rotary positions (time, height, width).
+    whether tokens have multimodal rotary positions (time, height, width). `is_mutual`: whether the vectors of a picture
+    attend to each other, those before to those after.
 
     `pictures`: the pictures that were shown so far, and the number of each one's first vector: equal numbers stand for
     the same vector of the same picture. `vectors`: how many vectors they have.
     """
 
     three_positions = False
+    is_mutual = False
     patches_a_vector: int
 
     def __init__(self, config, folder: Path, tokenizer) -> None:
         self.config, self.tokenizer = config, tokenizer
         self.settings = image_settings(folder)
-        self.image_token: int = config.image_token_id
+        self.image_token = self._placeholder()
         self.image_text: str = tokenizer.convert_ids_to_tokens(self.image_token)
         self.parts_only = _reads_only_parts(tokenizer)
         self.pictures: dict[str, tuple[Picture, int]] = {}
         self.vectors = 0
         self._shown: dict[tuple[int, int], Shown] = {}
+
+    def _placeholder(self) -> int:
+        return self.config.image_token_id
+
+    def complete(self, rendered: str) -> str:
+        """A conversation that the template has rendered, as the family's processor completes it around its pictures."""
+        return rendered
 
     def shown(self, picture: Picture) -> Shown:
         """Raises JobError("dataset_invalid") for a shape that the base cannot see."""
@@ -129,7 +138,9 @@ class TiledSight(Sight):
 
 
 class GridSight(Sight):
-    """Qwen2-VL and Qwen2.5-VL: a vector for each square of merged patches, with its own position in two dimensions."""
+    """Qwen2-VL, Qwen2.5-VL and Qwen3-VL: a vector for each square of merged patches, with its own position in two
+    dimensions.
+    """
 
     three_positions = True
 
@@ -167,7 +178,40 @@ class GridSight(Sight):
         return Shown(np.full(len(places), self.image_token, dtype=np.int32), places >= 0, positions)
 
 
-FAMILIES = {"idefics3": TiledSight, "smolvlm": TiledSight, "qwen2_vl": GridSight, "qwen2_5_vl": GridSight}
+class SquareSight(Sight):
+    """Gemma 3: each picture is stretched to one square and has the same number of vectors, which attend to each other.
+
+    As in the engine, without crops of long pictures ("pan and scan"), which its processor makes only on request.
+    """
+
+    is_mutual = True
+
+    def __init__(self, config, folder: Path, tokenizer) -> None:
+        super().__init__(config, folder, tokenizer)
+        side = config.vision_config.image_size // config.vision_config.patch_size
+        self.patches_a_vector = side * side // config.mm_tokens_per_image
+
+    def _placeholder(self) -> int:
+        # The template writes the mark that begins a picture.
+        return self.config.boi_token_id
+
+    def complete(self, rendered: str) -> str:
+        return rendered.replace(self.image_text, f"\n\n{self.image_text}\n\n")
+
+    def _show(self, height: int, width: int) -> Shown:
+        vectors = [self.config.image_token_id] * self.config.mm_tokens_per_image
+        ids = np.array([self.config.boi_token_id, *vectors, self.config.eoi_token_id], dtype=np.int32)
+        return Shown(ids, ids == self.config.image_token_id)
+
+
+FAMILIES = {
+    "idefics3": TiledSight,
+    "smolvlm": TiledSight,
+    "qwen2_vl": GridSight,
+    "qwen2_5_vl": GridSight,
+    "qwen3_vl": GridSight,
+    "gemma3": SquareSight,
+}
 
 
 def is_vision(config) -> bool:

@@ -34,7 +34,11 @@ def _inputs(model, tokens: list[int] | Sequence) -> dict[str, torch.Tensor]:
     if isinstance(tokens, list):
         return {"input_ids": torch.tensor([tokens])}
     packed = pack([tokens])
-    return {**inputs_of(model, packed), "position_ids": packed.positions}
+    inputs = {**inputs_of(model, packed), "position_ids": packed.positions}
+    if packed.layout.mutual is not None:
+        # transformers' own attention reads from them which tokens are pictures.
+        inputs["token_type_ids"] = (packed.layout.mutual > 0).long()[None]
+    return inputs
 
 
 def followed_by(prompt: list[int] | Sequence, answer: list[int]) -> Sequence:

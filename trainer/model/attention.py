@@ -1,5 +1,5 @@
-"""Attention for documents packed into one sequence. Each document sees itself and the shared prefix; no mask is
-built.
+"""Attention for documents packed into one sequence. Each document sees itself and the shared prefix. Masks are built
+only for windows on the CPU, and for pictures whose vectors attend to each other.
 """
 
 import inspect
@@ -55,20 +55,27 @@ def attend(
     window: int | None,
     dropout: float = 0.0,
 ):
-    """Causal attention within each document. `rows` [rows, heads + 2 key heads, size] holds q, k and v; returns [rows,
-    heads, size].
+    """Causal attention within each document, but mutual where the layout says so. `rows` [rows, heads + 2 key heads,
+    size] holds q, k and v; returns [rows, heads, size].
     """
-    if layout.ends is not None and fits_varlen(rows.dtype, rows.shape[-1]) and not dropout:
+    if layout.ends is not None and layout.mutual is None and fits_varlen(rows.dtype, rows.shape[-1]) and not dropout:
         return _attend_varlen(rows, heads, key_heads, layout, scaling, window)
     results, start = [], 0
     for documents, length in layout.blocks:
         block = rows[start : start + documents * length].unflatten(0, (documents, length)).transpose(1, 2)
         q, k, v = block.split([heads, key_heads, key_heads], dim=1)
         mask = None
-        if window is not None and length > window:
+        windowed = window is not None and length > window
+        if windowed or layout.mutual is not None:
             position = torch.arange(length, device=rows.device)
             distance = position[:, None] - position[None, :]
-            mask = (distance >= 0) & (distance < window)
+            mask = distance >= 0
+            if layout.mutual is not None:
+                numbers = layout.mutual[start : start + documents * length].view(documents, 1, length)
+                mask = mask | (numbers.mT == numbers) & (numbers > 0)
+                mask = mask[:, None]
+            if windowed:
+                mask = mask & (distance < window)
         result = scaled_dot_product_attention(
             q,
             k,

@@ -17,7 +17,7 @@ from peft import LoraConfig
 
 from trainer.data.packing import Pack
 from trainer.data.pictures import Picture, PictureError, decode, read
-from trainer.data.sight import Sight, TiledSight
+from trainer.data.sight import Sight, SquareSight, TiledSight
 from trainer.model import projector
 from trainer.runtime.errors import JobError
 from trainer.runtime.spec import ModelSpec
@@ -27,7 +27,7 @@ FLUSH_SECONDS = 10.0
 
 
 # The modules of vision bases that see, and that make input vectors of what is seen.
-PARTS = ("visual", "vision_model", "connector")
+PARTS = ("visual", "vision_model", "connector", "vision_tower", "multi_modal_projector")
 
 
 def base_of(model: torch.nn.Module) -> torch.nn.Module:
@@ -37,12 +37,25 @@ def base_of(model: torch.nn.Module) -> torch.nn.Module:
 
 def tower_of(base: torch.nn.Module) -> torch.nn.Module:
     """The vision tower; for Qwen with its projector."""
-    return base.model.visual if hasattr(base.model, "visual") else base.model.vision_model
+    return _first_of(base.model, "visual", "vision_model", "vision_tower")
 
 
 def projector_of(base: torch.nn.Module) -> torch.nn.Module:
     """The layers between the tower's vectors and the language model."""
-    return base.model.visual.merger if hasattr(base.model, "visual") else base.model.connector
+    if hasattr(base.model, "visual"):
+        return base.model.visual.merger
+    return _first_of(base.model, "connector", "multi_modal_projector")
+
+
+def _first_of(module: torch.nn.Module, *names: str) -> torch.nn.Module:
+    return next(getattr(module, name) for name in names if hasattr(module, name))
+
+
+def layers_fed(base: torch.nn.Module) -> int:
+    """After how many of the first layers of the language model more vectors of pictures are added (DeepStack: Meng et
+    al., 2024, arXiv 2406.04334). A vector has these behind it.
+    """
+    return len(getattr(base.config.vision_config, "deepstack_visual_indexes", ()))
 
 
 def freeze(base: torch.nn.Module, spec: ModelSpec) -> None:
@@ -77,10 +90,18 @@ def inputs_of(model: torch.nn.Module, packed: Pack) -> dict[str, torch.Tensor]:
     """The model's arguments for the tokens of a pack: their ids, or their embeddings with the vectors of pictures."""
     if packed.places is None:
         return {"input_ids": packed.ids}
-    embeddings = base_of(model).get_input_embeddings()(packed.ids)
-    vectors = model.features.rows(packed.vectors)
+    base, vectors = base_of(model), model.features.rows(packed.vectors)
     if model.features.unprojected:
-        vectors = projector.project(base_of(model), vectors)
+        vectors = projector.project(base, vectors)
+    if layers := layers_fed(base):
+        from transformers.models.qwen3_vl.modeling_qwen3_vl import BaseModelOutputWithDeepstackFeatures
+
+        first, *others = vectors.chunk(1 + layers, dim=-1)
+        output = BaseModelOutputWithDeepstackFeatures(
+            pooler_output=(first,), deepstack_features=[(each,) for each in others]
+        )
+        return {"input_ids": packed.ids, "mm_encoder_outputs": {"image": output}}
+    embeddings = base.get_input_embeddings()(packed.ids)
     return {"inputs_embeds": embeddings.index_copy(1, packed.places, vectors.to(embeddings.dtype)[None])}
 
 
@@ -99,7 +120,8 @@ class Features:
         self.dtype = torch.bfloat16 if self.mixed else self.base.dtype
         self.unprojected = spec.projector
         config = self.base.config
-        self.width = projector.row_width(config) if self.unprojected else config.get_text_config().hidden_size
+        projected = config.get_text_config().hidden_size * (1 + layers_fed(self.base))
+        self.width = projector.row_width(config) if self.unprojected else projected
         self.pictures = [picture for picture, _ in sight.pictures.values()]
         self.firsts = np.array([first for _, first in sight.pictures.values()])
         self.done = np.zeros(len(self.pictures), dtype=np.uint8)
@@ -202,13 +224,18 @@ def encoded(base: torch.nn.Module, sight: Sight, processor, image, device: torch
     """The vectors that the base makes of a picture, [vectors, width]."""
     if isinstance(sight, TiledSight):
         inputs = processor([[image]], return_tensors="pt")
+    elif isinstance(sight, SquareSight):
+        inputs = {"pixel_values": processor([image], do_pan_and_scan=False, return_tensors="pt")["pixel_values"]}
     else:
         inputs = processor([image], size=sight.limits, return_tensors="pt")
     inputs = {name: value.to(device) for name, value in inputs.items() if isinstance(value, torch.Tensor)}
     modes = [(module, module.training) for module in (tower_of(base), projector_of(base))]
     for module, _ in modes:
         module.eval()
-    (made,) = base.model.get_image_features(**inputs, return_dict=True).pooler_output
+    output = base.model.get_image_features(**inputs, return_dict=True)
+    (made,) = output.pooler_output
+    if layers_fed(base):
+        made = torch.cat([made, *(each for (each,) in output.deepstack_features)], dim=-1)
     for module, training in modes:
         module.train(training)
     return made
@@ -216,11 +243,16 @@ def encoded(base: torch.nn.Module, sight: Sight, processor, image, device: torch
 
 def image_processor(sight: Sight, folder: Path):
     """The family's image processor that needs no torchvision."""
+    from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
     from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
     from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
-    kinds = {"idefics3": Idefics3ImageProcessorPil, "smolvlm": SmolVLMImageProcessorPil}
+    kinds = {
+        "idefics3": Idefics3ImageProcessorPil,
+        "smolvlm": SmolVLMImageProcessorPil,
+        "gemma3": Gemma3ImageProcessorPil,
+    }
     kind = kinds.get(sight.config.model_type, Qwen2VLImageProcessorPil)
     return kind.from_pretrained(folder, local_files_only=True)
 

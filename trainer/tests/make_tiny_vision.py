@@ -3,10 +3,10 @@
 With `--gguf CONVERTERS` it writes `hf/` in OUT_DIR, and beside it `model.gguf` and `mmproj-model.gguf` in float32.
 
 FAMILY is `smolvlm` or `idefics3` (pictures in tiles of 64 pixels, 4 tokens each, and an overview), `qwen2_5_vl`
-(pictures of any size, a token for 16 by 16 pixels, multimodal rotary positions), `qwen3_vl` (the same, with more vectors
-for the first layers) or `gemma3` (pictures of 128 by 128 pixels, 16 tokens that attend to each other, layers with a
-sliding window). Random weights, text part of few layers and hidden size 64, the default model's tokenizer with the
-family's tokens for pictures, chat template and image processor.
+(pictures of any size, a token for 16 by 16 pixels, multimodal rotary positions), `qwen3_vl` (the same, with more
+vectors for the first layers) or `gemma3` (pictures of 128 by 128 pixels, 16 tokens that attend to each other, layers
+with a sliding window). Random weights, text part of few layers and hidden size 64, the default model's tokenizer with
+the family's tokens for pictures, chat template and image processor.
 """
 
 import json
@@ -83,7 +83,7 @@ def make_tiny_vision(family: str, folder: Path, seed: int = 0, **sizes: dict) ->
     for name, parameter in model.named_parameters():
         if name.endswith(("bias", "norm.weight", "layernorm.weight", "norm1.weight", "norm2.weight", "ln_q.weight")):
             # The initial zeros and ones would hide mistakes in their use.
-            from_zero = "bias" in name or family == "gemma3" and "vision" not in name
+            from_zero = "bias" in name or (family == "gemma3" and "vision" not in name)
             torch.nn.init.normal_(parameter, mean=float(not from_zero), std=0.1)
         elif any(part in name for part in ("visual", "vision", "connector", "multi_modal")):
             # Wide enough that two pictures give different answers.

@@ -30,7 +30,12 @@ from trainer.tests.conftest import DEVICE, Recorder
 from trainer.tests.make_tiny_vision import make_tiny_vision
 from trainer.tests.test_packing import shake
 
-FAMILIES = ["smolvlm", "qwen2_5_vl"]
+FAMILIES = [
+    "smolvlm",
+    "qwen2_5_vl",
+    pytest.param("qwen3_vl", marks=pytest.mark.full),
+    pytest.param("gemma3", marks=pytest.mark.full),
+]
 COLOURS = {"red": (220, 30, 30), "green": (20, 160, 60), "blue": (30, 60, 220), "white": (250, 250, 250)}
 SIZES = [(64, 64), (150, 70), (60, 200), (40, 33)]
 
@@ -179,10 +184,12 @@ def test_pictures_have_the_tokens_that_their_processor_gives_them(sighted):
     for size in [(64, 64), (128, 128), (129, 64), (300, 20), (31, 250), (500, 499), (7, 9), (20, 33), (2000, 1500)]:
         image = Image.new("RGB", size)
         inputs = vision_reference.read_images(config, processor, [image])
-        expected = tokenizer(
-            vision_reference.expand_prompt(config, sight.image_text, inputs), add_special_tokens=False
-        )["input_ids"]
-        assert sight.shown(Picture("", *size)).ids.tolist() == expected, size
+        text = f"Look:\n{sight.image_text}\nA cat?"
+        expected = vision_reference.expand_prompt(config, text, inputs)
+        ids = tokenizer(sight.complete(text), add_special_tokens=False)["input_ids"]
+        at = ids.index(sight.image_token)
+        ids[at : at + 1] = sight.shown(Picture("", *size)).ids.tolist()
+        assert ids == tokenizer(expected, add_special_tokens=False)["input_ids"], size
 
 
 def test_rows_keep_their_pictures_whole_or_are_left_out(sighted):
