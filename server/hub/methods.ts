@@ -20,9 +20,9 @@ export const methodsFor = (parameters: number, memory_bytes: number): Method[] =
   (['lora', 'qlora', 'full'] as const).filter((method) => parameters * min_bytes_per_weight[method] <= memory_bytes)
 
 /** Vision-language architectures, as transformers names them, whose pictures are tested against transformers. */
-const testedFamilies = ['idefics3', 'smolvlm', 'qwen2_5_vl']
+const testedFamilies = ['idefics3', 'smolvlm', 'qwen2_5_vl', 'qwen3_vl', 'gemma3']
 /** Those that the trainer shows pictures to: trainer/data/sight.py. */
-const trainableFamilies = ['idefics3', 'smolvlm', 'qwen2_vl', 'qwen2_5_vl']
+const trainableFamilies = [...testedFamilies, 'qwen2_vl']
 
 /** Whether a vision-language model of this architecture can be trained here. */
 export const canTrain = (family: string | undefined) => family !== undefined && trainableFamilies.includes(family)

@@ -63,9 +63,10 @@ def _named_as(entries: dict[str, Entry], adapter: Adapter) -> Adapter:
     def own(name: str) -> str:
         if name in entries or name in HEADS:
             return name
-        # As Qwen2.5-VL's checkpoints name its language model, which transformers has since put deeper.
-        if (published := name.replace("model.language_model.", "model.", 1)) in entries:
-            return published
+        # As checkpoints of Qwen2.5-VL and Gemma 3 name their language model; transformers has since put it elsewhere.
+        for published in ("model.", "language_model.model."):
+            if (found := name.replace("model.language_model.", published, 1)) in entries:
+                return found
         ends = [each for each in entries if name.endswith(f".{each}") or each.endswith(f".{name}")]
         return ends[0] if len(ends) == 1 else name
 
