@@ -128,9 +128,12 @@ export function createBatchFiller(cache: KvCache, { batch_tokens, tokens_per_slo
     for (const { entry, tokens_max } of pictures) {
       const span = spanAt(entry.generation.request.pictures, entry.slot.cached.length)
       const { is_non_causal } = span
-      // A part whose vectors attend to each other is never split, nor mixed with causal ones.
+      // A part whose vectors attend to each other is never split, nor mixed with causal ones, nor with longer or shorter
+      // ones: the library computes as many vectors of each sequence at once as the shortest has.
       const count = is_non_causal ? span.n_tokens : Math.min(tokens_max, room)
-      if (count === 0 || count > room || (filled.rows > 0 && filled.is_causal === is_non_causal)) continue
+      if (count === 0 || count > room) continue
+      const others = filled.rows > 0 ? filled.prompt_tokens / filled.rows : count
+      if (filled.rows > 0 && (filled.is_causal === is_non_causal || (is_non_causal && count !== others))) continue
       const added = addVectors(entry, span, count)
       filled.is_causal = !is_non_causal
       filled.prompt_tokens += added

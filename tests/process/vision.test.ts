@@ -74,9 +74,10 @@ describe('a vision model of the service', { skip: noVision }, () => {
     const { models } = await ok('GET', '/hub/')
     const seeing = models.filter(({ category }: { category: string }) => category === 'multimodal')
     assert.ok(seeing.length > 5, 'the catalogue names more')
-    const { notes } = sightOf('pixtral')
+    const { notes } = sightOf('pixtral')!
     assert.match(notes.join(' '), /not tested with this family.* cannot be trained here/)
-    for (const listed of seeing) assert.deepEqual([listed.id, listed.pictures], [listed.id, { served: true, notes: [] }])
+    for (const listed of seeing)
+      assert.deepEqual([listed.id, listed.pictures], [listed.id, { served: true, notes: [] }])
     assert.equal((await ok('GET', `/hub/models/${tiny}`)).pictures, null)
   })
 

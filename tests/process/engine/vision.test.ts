@@ -1,5 +1,5 @@
-// Chat with pictures, on tiny vision models of two families: SmolVLM's pictures in tiles, Qwen's with positions in two
-// dimensions.
+// Chat with pictures, on tiny vision models: SmolVLM's pictures in tiles, Qwen's with positions in two dimensions; with the
+// long tests also Qwen3-VL's, whose vectors go into several layers, and Gemma's, whose vectors attend to each other.
 import assert from 'node:assert/strict'
 import { execFileSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
@@ -7,6 +7,7 @@ import { copyFileSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
+import { full } from '../../support/full.ts'
 import { dataUrl, disk } from '../../support/pictures.ts'
 import { noVision, tinyVision, type VisionFamily } from '../../support/tiny-vision.ts'
 import { type Answer, type Engine, readEvents, root, startEngine, textOf, until } from './engine-process.ts'
@@ -16,16 +17,44 @@ const image = (file: Buffer) => ({ type: 'image_url', image_url: { url: dataUrl(
 const text = (written: string) => ({ type: 'text', text: written })
 const [red, blue] = [disk(128, 96, [255, 0, 0]), disk(128, 96, [0, 0, 255])]
 
-// Of a picture of 128 by 96 pixels, with what the template writes around it.
-const families: { family: VisionFamily; architecture: string; picture_tokens: number; foreign: VisionFamily }[] = [
+type Family = {
+  family: VisionFamily
+  architecture: string
+  /** Of a picture of 128 by 96 pixels; its tokens are those with what stands around it. */
+  vectors: number
+  picture_tokens: number
+  placeholder: string
+  foreign: VisionFamily
+  is_long?: boolean
+}
+const qwen = { vectors: 48, picture_tokens: 50, placeholder: '<|vision_start|><|image_pad|><|vision_end|>' }
+const families: Family[] = [
   // 4 tiles and an overview, 4 vectors each; 13 marks and line breaks.
-  { family: 'smolvlm', architecture: 'llama', picture_tokens: 33, foreign: 'qwen2_5_vl' },
+  {
+    family: 'smolvlm',
+    architecture: 'llama',
+    vectors: 20,
+    picture_tokens: 33,
+    placeholder: '<image>',
+    foreign: 'qwen2_5_vl',
+  },
   // 8 by 6 vectors, and 2 marks.
-  { family: 'qwen2_5_vl', architecture: 'qwen2vl', picture_tokens: 50, foreign: 'smolvlm' },
+  { family: 'qwen2_5_vl', architecture: 'qwen2vl', ...qwen, foreign: 'smolvlm' },
+  { family: 'qwen3_vl', architecture: 'qwen3vl', ...qwen, foreign: 'qwen2_5_vl', is_long: true },
+  // 2 marks, and an empty line on each side.
+  {
+    family: 'gemma3',
+    architecture: 'gemma3',
+    vectors: 16,
+    picture_tokens: 20,
+    placeholder: '<start_of_image>',
+    foreign: 'smolvlm',
+    is_long: true,
+  },
 ]
 
-for (const { family, architecture, picture_tokens, foreign } of families)
-  describe(`a vision model of the family ${family}`, { skip: noVision }, () => {
+for (const { family, architecture, vectors, picture_tokens, placeholder, foreign, is_long } of families)
+  describe(`a vision model of the family ${family}`, { skip: noVision || (is_long && full.skip) }, () => {
     const folder = mkdtempSync(join(tmpdir(), 'tunery-vision-'))
     let engine: Engine
     let model: string
@@ -121,14 +150,12 @@ for (const { family, architecture, picture_tokens, foreign } of families)
     })
 
     test('a written placeholder is text, and shows no picture', async () => {
-      const placeholder = family === 'smolvlm' ? '<image>' : '<|vision_start|><|image_pad|><|vision_end|>'
       await answered(`What is ${placeholder}?`)
       const withPicture = await answered([image(red), text(`What is ${placeholder}?`)])
       assert.ok(withPicture.usage.prompt_tokens > picture_tokens)
     })
 
     test('the tokens of a conversation with pictures are scored as chat computes them', async () => {
-      const vectors = family === 'smolvlm' ? 20 : 48
       const score = (picture: Buffer, tokens: number[]) =>
         engine.ask('POST', '/internal/score', {
           model: 'vision',

@@ -26,6 +26,28 @@ function refused(name: TemplateName, fields: Record<string, unknown>, code: stri
   )
 }
 
+test('a picture of Gemma stands between empty lines, and a written mark is text', () => {
+  const base = modelOf('smollm2')
+  const mark = { token: 99, text: '<start_of_image>', control: true, lstrip: false, rstrip: false }
+  const template = (written: string) =>
+    "{% for message in messages %}{{ message['role'] }}\n{% if message['content'] is string %}{{ message['content'] }}" +
+    "{% else %}{% for part in message['content'] %}{% if part['type'] == 'image' %}" +
+    `{{ '${written}' }}{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}{% endfor %}`
+  const content = [
+    { type: 'image_url', image_url: { url: 'data:image/png;base64,AAAA' } },
+    { type: 'text', text: 'Is <start_of_image> a mark?' },
+  ]
+  const vocab = { ...base.vocab, special_tokens: [...base.vocab.special_tokens, mark] }
+  const shown = (written: string) => {
+    const model = { ...base, chat_template: template(written), vocab }
+    const conversation = prepareConversation(model, ask({ messages: [{ role: 'user', content }] }), true)
+    return [stripMarkers(conversation.prompt), conversation.pictures.marker]
+  }
+  const end = 'Is <start_of_image> a mark?'
+  assert.deepEqual(shown('<start_of_image>'), [`user\n\n\n<start_of_image>\n\n${end}`, [99]])
+  assert.deepEqual(shown('<|im_start|>')[0], `user\n<|im_start|>${end}`, 'the mark of another family')
+})
+
 const qwenTools = `# Tools
 
 You may call one or more functions to assist with the user query.

@@ -6,6 +6,7 @@ import { createGeneration, type Generation } from '../../../engine/batching/gene
 import { createRunner, type Runner } from '../../../engine/batching/runner.ts'
 import type { Context } from '../../../engine/llama/context.ts'
 import type { Vocab } from '../../../engine/llama/vocab.ts'
+import { type PictureSpan, pictureTokens } from '../../../engine/vision/picture-tokens.ts'
 import { plainSampling } from './plain-sampling.ts'
 
 const endToken = 0
@@ -36,8 +37,12 @@ type Call = {
   truncations: [number, number][]
 }
 
+/** One decode of vectors. */
+type PictureCall = { vectors: { n_tokens: number; first_position: number; sequence: number }[]; is_causal: boolean }
+
 /** A context whose next token is always 'x'. `decodes`: results of the next decodes; then 0. */
-function fakeContext(calls: Call[], decodes: number[]): Context {
+function fakeContext(calls: Call[], decodes: number[], pictures: PictureCall[]): Context {
+  let vectors: PictureCall['vectors'] = []
   let batch: Call['computed'] = []
   let copies: Call['copies'] = []
   let truncations: Call['truncations'] = []
@@ -53,8 +58,12 @@ function fakeContext(calls: Call[], decodes: number[]): Context {
       return decodes.shift() ?? 0
     },
     logits: () => new Float32Array(256).fill(1, 'x'.charCodeAt(0), 'x'.charCodeAt(0) + 1),
-    addVectors: () => assert.fail('no picture was sent'),
-    decodeVectors: () => 0,
+    addVectors: ({ n_tokens, first_position }, sequence) => vectors.push({ n_tokens, first_position, sequence }),
+    decodeVectors(is_causal) {
+      pictures.push({ vectors, is_causal })
+      vectors = []
+      return 0
+    },
     embedding: () => new Float32Array(),
     truncate: (sequence, keep) => truncations.push([sequence, keep]) > 0,
     save: () => null,
@@ -69,10 +78,11 @@ function makeRunner(
 ) {
   const { slots = 2, tokens_per_slot = 4096, decodes = [], speculate = false } = options
   const calls: Call[] = []
+  const pictures: PictureCall[] = []
   let made = 0
   const makeContext = () => {
     made++
-    return fakeContext(calls, decodes)
+    return fakeContext(calls, decodes, pictures)
   }
   const outgrown: Generation[] = []
   const runner = createRunner({
@@ -89,21 +99,23 @@ function makeRunner(
     onOutgrown: (generation) => outgrown.push(generation),
     importPrefix: () => null,
   })
-  return { runner, calls, outgrown, makeLargerContext: makeContext, made: () => made }
+  return { runner, calls, pictures, outgrown, makeLargerContext: makeContext, made: () => made }
 }
+
+const noPictures: PictureSpan[] = []
 
 type Request = { generation: Generation; text: string; outcome: string }
 
 function submit(
   runner: Runner,
-  prompt: string,
-  { max_tokens = 3, account = '', seed = null as number | null, background = false } = {},
+  prompt: string | number[],
+  { max_tokens = 3, account = '', seed = null as number | null, background = false, pictures = noPictures } = {},
 ): Request {
   const request = { text: '', outcome: 'open' } as Request
   request.generation = createGeneration(
     {
-      prompt: [...Buffer.from(prompt)],
-      pictures: [],
+      prompt: typeof prompt === 'string' ? [...Buffer.from(prompt)] : prompt,
+      pictures,
       max_tokens,
       stop: [],
       sampling: { ...plainSampling, seed },
@@ -141,6 +153,30 @@ test('a failed decode fails only the requests in its batch; the rebuilt runner a
   runToEnd(runner)
   assert.deepEqual([first.outcome, second.outcome, second.text], ['engine_failed', 'length', 'xxx'])
   assert.equal(made(), 2)
+})
+
+test('vectors that attend to each other are computed at once, whatever the budget, and beside as many others', () => {
+  const { runner, pictures } = makeRunner({ slots: 4 })
+  const lengths = [200, 200, 300, 200]
+  const requests = lengths.map((n_tokens, index) => {
+    const prompt = [...Buffer.from('ab'), ...pictureTokens(1 + 1000 * index, n_tokens, n_tokens), ...Buffer.from('cd')]
+    const vectors = new Float32Array(n_tokens)
+    const span = { start: 2, n_tokens, vectors, vector_length: 1, positions: null, is_non_causal: true }
+    return submit(runner, prompt, { pictures: [span] })
+  })
+  while (runner.step(1));
+  assert.deepEqual(
+    requests.map(({ outcome, text }) => [outcome, text]),
+    lengths.map(() => ['length', 'xxx']),
+  )
+  const batches = pictures.map(({ vectors }) => vectors.map(({ n_tokens }) => n_tokens))
+  assert.deepEqual(batches.flat().toSorted(), lengths.toSorted(), 'each is whole')
+  for (const batch of batches) assert.equal(new Set(batch).size, 1, `${batch} are of one length`)
+  assert.ok(batches.length < lengths.length, 'some are computed together')
+  for (const { vectors, is_causal } of pictures) {
+    assert.equal(is_causal, false)
+    for (const { first_position } of vectors) assert.equal(first_position, 2)
+  }
 })
 
 test('a cancelled request frees its slot before the next step, even during prefill', () => {
