@@ -257,7 +257,9 @@ def _qwen3_vl(folder: Path, **sizes: dict):
         "rope_parameters": {
             "rope_type": "default",
             "rope_theta": 10000.0,
-            "mrope_section": [2, 3, 3],
+            # Taken in turns, so that each is as long as its turns are: else the engine's library rotates some pairs by
+            # no position.
+            "mrope_section": [3, 3, 2],
             "mrope_interleaved": True,
         },
         **sizes.get("text", {}),
