@@ -343,7 +343,8 @@ def _gemma3(folder: Path, **sizes: dict):
     config = Gemma3Config(
         text_config=text,
         vision_config=vision,
-        mm_tokens_per_image=16,
+        # A vector for 4 by 4 patches.
+        mm_tokens_per_image=(vision["image_size"] // vision["patch_size"] // 4) ** 2,
         boi_token_index=boi,
         eoi_token_index=eoi,
         image_token_index=image,
