@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from peft import LoraConfig
 from trainer.data.packing import Pack
 from trainer.data.pictures import Picture, PictureError, decode, read
 from trainer.data.sight import Sight, SquareSight, TiledSight
-from trainer.model import projector
+from trainer.model import fast_tower, projector
 from trainer.runtime.errors import JobError
 from trainer.runtime.spec import ModelSpec
 
@@ -126,6 +127,8 @@ class Features:
         self.firsts = np.array([first for _, first in sight.pictures.values()])
         self.done = np.zeros(len(self.pictures), dtype=np.uint8)
         self.folder, self.flushed_at, self.unflushed = folder, time.monotonic(), []
+        # While there are pictures to encode.
+        self.slow_down: Callable[[], None] | None = None
         index = {
             "pictures": [picture.sha256 for picture in self.pictures],
             "dtype": str(self.dtype),
@@ -170,6 +173,8 @@ class Features:
         """Makes the vectors of a picture, if they are not there."""
         if self.done[index]:
             return
+        if not self.slow_down and fast_tower.fits(tower_of(self.base)):
+            self.slow_down = fast_tower.install(tower_of(self.base))
         picture, first = self.pictures[index], int(self.firsts[index])
         made = self._encoded(picture)
         count = self.sight.shown(picture).vectors
@@ -180,6 +185,8 @@ class Features:
         self.done[index] = 1
         if time.monotonic() - self.flushed_at > FLUSH_SECONDS or self.done.all():
             self.flush()
+        if self.slow_down and self.done.all():
+            self.slow_down()
 
     def flush(self) -> None:
         """Marks what is on the disk as done."""
