@@ -18,7 +18,7 @@ export async function compileVision({ source, objects, libraries, run }) {
   // Without the helper and the command line: they decode files of pictures and sounds, which the engine does not let
   // a library in C do.
   const files = [
-    ...['mtmd.cpp', 'mtmd-audio.cpp', 'mtmd-image.cpp', 'clip.cpp'],
+    ...['mtmd.cpp', 'mtmd-audio.cpp', 'mtmd-image.cpp', 'clip.cpp', 'bf16.cpp'],
     ...readdirSync(path.join(mtmd, 'models'))
       .filter((name) => name.endsWith('.cpp'))
       .map((name) => `models/${name}`),

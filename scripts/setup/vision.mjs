@@ -5,7 +5,7 @@ import path from 'node:path'
 import { compileVision, isSource } from './compile-vision.mjs'
 import { converterSources, unpack } from './packages.mjs'
 import { ask, need, run, SetupError } from './process.mjs'
-import { local, pins, step } from './state.mjs'
+import { fileHash, local, pins, root, step } from './state.mjs'
 
 const platform = `${process.platform}-${process.arch}`
 const hint =
@@ -18,10 +18,14 @@ const header = () => local('llama/mtmd/mtmd.h')
 /** The corrected source, for bundles. */
 const bundled = () => local('llama/mtmd/source/LICENSE')
 
+/** Kernels of our own: products and attention in bfloat16 (docs/decisions/031-vision-serving.md). */
+const kernels = 'scripts/setup/vision'
+const kernelFiles = ['bf16.h', 'bf16.cpp']
+
 /**
  * Corrections of the source, so that pictures become what transformers makes of them: Qwen's are stretched to their size
  * in patches, and Gemma's to a square, not padded; and a size in the middle between two is rounded to the even number of
- * patches.
+ * patches. The others let the families that are tested use our kernels.
  */
 const corrections = [
   {
@@ -41,6 +45,32 @@ const corrections = [
     from: 'std::round(x / static_cast<float>(f))',
     to: 'std::nearbyint(x / static_cast<float>(f))',
   },
+  {
+    name: 'clip.cpp',
+    from: '#include "clip.h"\n',
+    to: '#include "clip.h"\n#include "bf16.h"\n',
+  },
+  {
+    name: 'clip.cpp',
+    from: '    return ggml_mul_mat(ctx0, w, x);\n}',
+    to: `    const bool is_tested = proj_type == PROJECTOR_TYPE_IDEFICS3 || proj_type == PROJECTOR_TYPE_QWEN2VL ||
+                           proj_type == PROJECTOR_TYPE_QWEN25VL;
+    ggml_tensor * fast = is_tested ? bf16_linear(ctx0, w, x) : nullptr;
+    return fast ? fast : ggml_mul_mat(ctx0, w, x);\n}`,
+  },
+  {
+    name: 'clip.cpp',
+    from: '    ggml_tensor * cur;\n\n    if (flash_attn_type == CLIP_FLASH_ATTN_TYPE_ENABLED) {',
+    to: `    ggml_tensor * cur = sinks ? nullptr : bf16_attention(ctx0, wo, q_cur, k_cur, v_cur, kq_mask, kq_scale);\n
+    if (cur) {
+    } else if (flash_attn_type == CLIP_FLASH_ATTN_TYPE_ENABLED) {`,
+  },
+  {
+    name: 'clip.cpp',
+    from: '                cur = ggml_gelu(ctx0, cur);',
+    to: `                ggml_tensor * fast = bf16_gelu(ctx0, up, cur);
+                cur = fast ? fast : ggml_gelu(ctx0, cur);`,
+  },
 ]
 
 /** Throws where this step is to run and its compiler is missing. */
@@ -53,7 +83,12 @@ export const vision = (options) =>
   step(
     'vision',
     "the engine's library for pictures, built from source (half a minute on 2 cores)",
-    [pins.converters, pins.engine[platform], corrections],
+    [
+      pins.converters,
+      pins.engine[platform],
+      corrections,
+      kernelFiles.map((name) => fileHash(path.join(kernels, name))),
+    ],
     [file(), header(), bundled()],
     options,
     async () => {
@@ -84,6 +119,7 @@ async function build(folder, source) {
       throw new SetupError(`The source of llama.cpp has changed: ${name} has not once '${from.trim()}'.`)
     writeFileSync(path.join(mtmd, name), text.replace(from, to))
   }
+  for (const name of kernelFiles) cpSync(path.join(root, kernels, name), path.join(mtmd, name))
   await compileVision({ source, objects: path.join(folder, 'objects'), libraries: [local('llama/lib')], run })
   rmSync(local('llama/mtmd'), { recursive: true, force: true })
   mkdirSync(local('llama/mtmd'), { recursive: true })

@@ -14,8 +14,8 @@ export const noVision = existsSync(path.join(root, '.local/llama/lib/libmtmd.so'
   : 'the library for pictures is not built here: npm run setup -- --with vision'
 
 /**
- * A folder with a tiny vision model: `hf/`, `model.gguf` and `mmproj-model.gguf`. Cached for later runs by a hash of the
- * sources that make it.
+ * A folder with a tiny vision model: `hf/`, `model.gguf` and `mmproj-model.gguf`, and `mmproj-model-f16.gguf` in 16
+ * bits. Cached for later runs by a hash of the sources that make it.
  */
 export function tinyVision(family: VisionFamily): string {
   const sources = ['trainer/tests/make_tiny_vision.py', 'trainer/runtime/converters.py', 'scripts/setup/pins.json']

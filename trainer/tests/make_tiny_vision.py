@@ -1,6 +1,7 @@
 """Writes a tiny vision-language checkpoint for tests: `python -m trainer.tests.make_tiny_vision FAMILY OUT_DIR`.
 
-With `--gguf CONVERTERS` it writes `hf/` in OUT_DIR, and beside it `model.gguf` and `mmproj-model.gguf` in float32.
+With `--gguf CONVERTERS` it writes `hf/` in OUT_DIR, and beside it `model.gguf` and `mmproj-model.gguf` in float32, and
+`mmproj-model-f16.gguf`.
 
 FAMILY is `smolvlm` or `idefics3` (pictures in tiles of 64 pixels, 4 tokens each, and an overview), `qwen2_5_vl`
 (pictures of any size, a token for 16 by 16 pixels, multimodal rotary positions), `qwen3_vl` (the same, with more
@@ -376,11 +377,13 @@ def _gemma3(folder: Path, **sizes: dict):
 
 
 def convert(folder: Path, converters: Path) -> None:
-    """Writes the GGUF files of the checkpoint in `folder/hf`: the language model and its projector."""
+    """Writes the GGUF files of the checkpoint in `folder/hf`: the language model and its projector, also in 16 bits."""
     from trainer.runtime.converters import run_converter
 
-    for name, options in (("model.gguf", []), ("mmproj-model.gguf", ["--mmproj"])):
-        arguments = [str(folder / "hf"), "--outfile", str(folder / name), "--outtype", "f32", *options]
+    projectors = [("mmproj-model.gguf", "f32"), ("mmproj-model-f16.gguf", "f16")]
+    files = [("model.gguf", "f32", []), *((name, outtype, ["--mmproj"]) for name, outtype in projectors)]
+    for name, outtype, options in files:
+        arguments = [str(folder / "hf"), "--outfile", str(folder / name), "--outtype", outtype, *options]
         run_converter(converters, "convert_hf_to_gguf.py", arguments)
 
 
