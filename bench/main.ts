@@ -7,6 +7,7 @@ const python = path.join(root, '.local/python/bin/python')
 const benches: Record<string, [command: string, ...args: string[]]> = {
   serving: [process.execPath, 'bench/serving/main.ts'],
   gateway: [process.execPath, 'bench/serving/main.ts', '--only', 'gateway'],
+  pictures: [process.execPath, 'bench/serving/main.ts', '--only', 'pictures', '--rounds', '2'],
   redis: [process.execPath, 'bench/redis.ts'],
   training: [python, '-m', 'bench.training.run'],
   preferences: [python, '-m', 'bench.training.preferences'],
@@ -33,7 +34,11 @@ if (!bench) {
 }
 const [command, ...args] = bench
 /** Peers that a benchmark needs; installed on first use. */
-const peers: Record<string, string> = { serving: 'llama-server,portkey', gateway: 'portkey' }
+const peers: Record<string, string> = {
+  serving: 'llama-server,portkey',
+  gateway: 'portkey',
+  pictures: 'llama-server',
+}
 if (peers[name!]) {
   const setup = spawnSync(process.execPath, [path.join(root, 'scripts/setup.mjs'), '--with', peers[name!]!], {
     cwd: root,

@@ -10,6 +10,7 @@ import { type Row, rowText } from './rounds.ts'
 import { adapters } from './scenarios/adapters.ts'
 import { gateway } from './scenarios/gateway.ts'
 import { manyAdapters } from './scenarios/many-adapters.ts'
+import { pictures } from './scenarios/pictures.ts'
 import { prefix } from './scenarios/prefix.ts'
 import { speculation } from './scenarios/speculation.ts'
 import { coldStart, deploy } from './scenarios/starts.ts'
@@ -26,6 +27,7 @@ const scenarios: Record<string, (rounds: number, say: (row: Row) => void) => Pro
   gateway,
   deploy,
   start: coldStart,
+  pictures,
 }
 
 const { values } = parseArgs({
@@ -83,4 +85,4 @@ for (const name of names) {
 }
 save()
 console.log(`\nAll measurements: ${path.relative(process.cwd(), out)}`)
-process.exit(failures.length > 0 ? 1 : 0)
+process.exit(failures.length > 0 || rows.some(({ holds }) => holds === false) ? 1 : 0)

@@ -27,7 +27,7 @@ export function text(tokens: number, seed: number): string {
   return Array.from({ length: tokens }, () => words[Math.floor(next() * words.length)]!).join(' ')
 }
 
-export const user = (content: string) => ({ messages: [{ role: 'user', content }] })
+export const user = (content: string | object[]) => ({ messages: [{ role: 'user', content }] })
 
 interface Ticket {
   messages: { role: string; content: string }[]

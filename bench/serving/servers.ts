@@ -74,12 +74,13 @@ export function llamaFlags(
   slots: number,
   context: number,
   port: number,
-  { adapters = [], weights = gguf }: PeerOptions = {},
+  { adapters = [], weights = gguf, projector }: PeerOptions = {},
 ): string[] {
   const lora = adapters.length > 0 ? ['--lora', adapters.join(','), '--lora-init-without-apply'] : []
   return [
     '-m',
     weights,
+    ...(projector ? ['--mmproj', projector, '-fa', 'on'] : []),
     '-np',
     String(slots),
     '-c',
@@ -99,6 +100,8 @@ export const llamaServer = path.join(root, '.local/peers/llama.cpp/build/bin/lla
 export interface PeerOptions {
   adapters?: string[]
   weights?: string
+  /** Of a model that reads pictures. */
+  projector?: string
 }
 
 export async function startLlamaServer(slots: number, context = 1024, options: PeerOptions = {}): Promise<Side> {
