@@ -38,8 +38,8 @@ const conversations: Part[][] = [
  * Most that one of the 20 highest log-probabilities may differ. The engine's KV cache and attention have 16 bits, which
  * alone cost text 0.0001 (SmolVLM's and Qwen3-VL's shapes), 0.0004 (Qwen2.5-VL's) and 0.002 (Gemma 3's). Two pictures
  * differ by 0.02 to 0.3; so does Qwen3-VL's without the vectors of its first layers (0.08 to 0.1), and Gemma 3's with
- * causal attention in pictures (0.2 to 0.3) or without its window (0.26, where two pictures exceed it). A projector in 16 bits is computed in bfloat16, where the
- * processor does.
+ * causal attention in pictures (0.2 to 0.3) or without its window (0.26, where two pictures exceed it). A projector in
+ * 16 bits is computed in bfloat16, where the processor does.
  */
 const bounds: Record<VisionFamily, number> = { smolvlm: 1e-3, qwen2_5_vl: 3e-3, qwen3_vl: 3e-3, gemma3: 8e-3 }
 const projectors = ['mmproj-model.gguf', 'mmproj-model-f16.gguf']
