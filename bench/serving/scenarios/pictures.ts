@@ -1,5 +1,5 @@
-// Pictures beside llama-server with --mmproj: time to the first token after a new picture and of a second question about
-// it, and output after it; and text alone beside the same language model without a projector.
+// Pictures beside llama-server with --mmproj: time to the first token after a new picture and of a second question
+// about it, and output after it; and text alone beside the same language model without a projector.
 import { execFileSync } from 'node:child_process'
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'

@@ -1,6 +1,7 @@
 #include "bf16.h"
 
-#if !defined(__x86_64__)
+// Older compilers do not know the instructions.
+#if !defined(__x86_64__) || defined(__clang__) || __GNUC__ < 10
 
 ggml_tensor * bf16_linear(ggml_context *, ggml_tensor *, ggml_tensor *) { return nullptr; }
 ggml_tensor * bf16_gelu(ggml_context *, const ggml_tensor *, ggml_tensor *) { return nullptr; }
@@ -67,6 +68,8 @@ struct Range {
 // second, and so on. That is what the instruction reads.
 constexpr int panel_outputs = 16;
 constexpr int block_rows = 12;
+// Rows that are rounded and multiplied together: they stay in the cache beside a panel.
+constexpr int chunk_rows = 20 * block_rows;
 
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512bf16")
@@ -146,7 +149,7 @@ __m512 exponential(__m512 x) {
     return _mm512_scalef_ps(sum, whole);
 }
 
-/** Exponentials of the scaled `scores` of `count` positions, in bfloat16 and without their highest; returns their sum. */
+/** Exponentials of scaled `scores` less their highest, of `count` positions, in bfloat16; returns their sum. */
 float exponentials(float * scores, const float * mask, int count, int padded, float scale, uint16_t * to) {
     const __m512 scales = _mm512_set1_ps(scale), lowest = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
     __m512 highest = lowest;
@@ -232,14 +235,16 @@ void compute_linear(ggml_tensor * out, int worker, int workers, void *) {
     const bool by_rows = all >= workers * block_rows;
     const Range rows = by_rows ? Range(all, worker, workers) : Range(all, 0, 1);
     const Range part = by_rows ? Range(panels, 0, 1) : Range(panels, worker, workers);
-    const int count = rows.end - rows.first;
-    uint16_t * a = scratch<uint16_t>(0, (size_t) count * inputs);
-    for (int row = 0; row < count; ++row)
-        to_bf16((const float *) ((const char *) x->data + (rows.first + row) * x->nb[1]), inputs, inputs,
-                a + (size_t) row * inputs);
     const size_t outputs = w->ne[1], panel = (size_t) inputs * panel_outputs;
-    product(count, part.end - part.first, {a, (size_t) inputs}, {(const uint16_t *) w->data + part.first * panel, panel},
-            inputs / 2, {(float *) out->data + rows.first * outputs + part.first * panel_outputs, outputs});
+    const Rows<const uint16_t> panels_of_part{(const uint16_t *) w->data + part.first * panel, panel};
+    const Rows<uint16_t> a{scratch<uint16_t>(0, (size_t) chunk_rows * inputs), (size_t) inputs};
+    for (int first = rows.first; first < rows.end; first += chunk_rows) {
+        const int count = std::min(chunk_rows, rows.end - first);
+        for (int row = 0; row < count; ++row)
+            to_bf16((const float *) ((const char *) x->data + (first + row) * x->nb[1]), inputs, inputs, a.at(row));
+        product(count, part.end - part.first, {a.first, a.stride}, panels_of_part, inputs / 2,
+                {(float *) out->data + first * outputs + part.first * panel_outputs, outputs});
+    }
 }
 
 void compute_gelu(ggml_tensor * out, int worker, int workers, void *) {
@@ -266,7 +271,8 @@ void pack_keys_and_values(const ggml_tensor * k, const ggml_tensor * v, int head
             memcpy(panel + (i / 2 * panel_outputs + position % panel_outputs) * 2, row + i, 4);
         if (is_inside) to_bf16(row_of(v, head, position, batch), size, padded_size, row);
         for (int i = 0; i < padded_size; ++i)
-            values.at(i / panel_outputs)[(position / 2 * panel_outputs + i % panel_outputs) * 2 + position % 2] = row[i];
+            values.at(i / panel_outputs)[position / 2 * 2 * panel_outputs + i % panel_outputs * 2 + position % 2] =
+                row[i];
     }
 }
 
@@ -327,8 +333,8 @@ void compute_attention(ggml_tensor * out, int worker, int workers, void * scale_
 } // namespace
 
 ggml_tensor * bf16_linear(ggml_context * ctx, ggml_tensor * w, ggml_tensor * x) {
-    const bool fits = is_supported(w) && (w->type == GGML_TYPE_F16 || w->type == GGML_TYPE_BF16) && w->op == GGML_OP_NONE &&
-                      w->data && !w->view_src && ggml_is_contiguous(w) && ggml_n_dims(w) == 2 && w->ne[0] % 16 == 0 &&
+    const bool fits = is_supported(w) && (w->type == GGML_TYPE_F16 || w->type == GGML_TYPE_BF16) &&
+                      w->op == GGML_OP_NONE && w->data && !w->view_src && ggml_is_contiguous(w) && ggml_n_dims(w) == 2 && w->ne[0] % 16 == 0 &&
                       w->ne[1] % panel_outputs == 0 && x->type == GGML_TYPE_F32 && ggml_is_contiguous(x);
     if (!fits) {
         GGML_ASSERT(!w || w->op != GGML_OP_NONE || w->op_params[0] == 0);
@@ -346,7 +352,8 @@ ggml_tensor * bf16_attention(ggml_context * ctx, const ggml_tensor * weights, gg
         return t->type == GGML_TYPE_F32 && t->nb[0] == sizeof(float) && ggml_are_same_shape(t, q);
     };
     if (!is_rounded(weights) || !is_rows(q) || !is_rows(k) || !is_rows(v)) return nullptr;
-    if (mask && (mask->type != GGML_TYPE_F32 || mask->ne[0] != q->ne[2] || ggml_nrows(mask) != q->ne[2])) return nullptr;
+    if (mask && (mask->type != GGML_TYPE_F32 || mask->ne[0] != q->ne[2] || ggml_nrows(mask) != q->ne[2]))
+        return nullptr;
     uint32_t bits;
     memcpy(&bits, &scale, sizeof(bits));
     ggml_tensor * args[] = {q, k, v, mask};

@@ -14,8 +14,8 @@ ggml_tensor * bf16_linear(ggml_context * ctx, ggml_tensor * w, ggml_tensor * x);
 ggml_tensor * bf16_gelu(ggml_context * ctx, const ggml_tensor * weights, ggml_tensor * x);
 
 /**
- * Attention of every position to every other, [size * heads, positions * batch] in float32. `q`, `k`, `v`: [size, heads,
- * positions, batch] in float32. `mask`: what is added to the scaled products, [positions, positions] in float32, or
+ * Attention of every position to every other, [size * heads, positions * batch] in float32. `q`, `k`, `v`: [size,
+ * heads, positions, batch] in float32. `mask`: what is added to the scaled products, [positions, positions] in float32, or
  * null. `weights`: a weight of the layer, which shows where and how precisely the graph is computed.
  */
 ggml_tensor * bf16_attention(ggml_context * ctx, const ggml_tensor * weights, ggml_tensor * q, ggml_tensor * k,
