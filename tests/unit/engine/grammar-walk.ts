@@ -40,6 +40,29 @@ export async function nextMask(session: GrammarSession): Promise<Uint32Array> {
 
 export type Walk = { text: string; tokens: number[]; ended: boolean }
 
+/** What the walk asks of a token, a bit each. */
+const [isEnd, isClosing, isMark, isShort, isBlank] = [1, 2, 4, 8, 16]
+const kinds = new WeakMap<GrammarVocab, Uint8Array>()
+
+/** The answers for every token, computed once: a walk asks for thousands of tokens at each step. */
+function kindsOf(vocab: GrammarVocab): Uint8Array {
+  const known = kinds.get(vocab)
+  if (known) return known
+  const made = Uint8Array.from({ length: vocab.size }, (_, token) => {
+    const bytes = vocab.bytes(token)
+    const text = Buffer.from(bytes).toString('latin1')
+    return (
+      (vocab.isEndOfGeneration(token) ? isEnd : 0) |
+      (/^[\]}"]$/.test(text) ? isClosing : 0) |
+      (/^[@.:/\-TZ]$/.test(text) ? isMark : 0) |
+      (bytes.length <= 2 ? isShort : 0) |
+      (/^\s*$/.test(text) ? isBlank : 0)
+    )
+  })
+  kinds.set(vocab, made)
+  return made
+}
+
 /**
  * Walks until the end of generation or `most` tokens. Towards the end it prefers tokens that close open brackets and
  * quotes.
@@ -51,22 +74,20 @@ export async function walk(
   tokensMax = 300,
 ): Promise<Walk> {
   const tokens: number[] = []
-  const closing = new Set(
-    Array.from({ length: vocab.size }, (_, token) => token).filter((token) =>
-      /^[\]}"]$/.test(Buffer.from(vocab.bytes(token)).toString('latin1')),
-    ),
-  )
+  const kind = kindsOf(vocab)
+  const are = (list: number[], bit: number) => list.filter((token) => kind[token]! & bit)
+  const areNot = (list: number[], bit: number) => list.filter((token) => !(kind[token]! & bit))
   const text = () => Buffer.concat(tokens.map((token) => vocab.bytes(token))).toString('utf8')
   while (tokens.length < tokensMax) {
     const allowed = allowedTokens(await nextMask(session), vocab.size)
-    const ends = allowed.filter((token) => vocab.isEndOfGeneration(token))
-    const closes = allowed.filter((token) => closing.has(token))
-    if (ends.length > 0 && (ends.length === allowed.length || random() < 0.3 || tokens.length > tokensMax / 4))
+    const others = areNot(allowed, isEnd)
+    const ends = allowed.length - others.length
+    if (ends > 0 && (others.length === 0 || random() < 0.3 || tokens.length > tokensMax / 4))
       return { text: text(), tokens, ended: true }
-    const others = allowed.filter((token) => !vocab.isEndOfGeneration(token))
+    const closes = are(allowed, isClosing)
     // Prefer separators sometimes: those of an address or a date are one character of thousands, and a walk would
     // hardly ever choose one.
-    const marks = others.filter((token) => /^[@.:/\-TZ]$/.test(Buffer.from(vocab.bytes(token)).toString('latin1')))
+    const marks = are(others, isMark)
     const from =
       marks.length > 0 && closes.length === 0 && random() < 0.2
         ? marks
@@ -74,14 +95,10 @@ export async function walk(
           ? closes
           : others
     // Choose short tokens as often as long ones, or nearly everything would be words.
-    const short = from.filter((token) => vocab.bytes(token).length <= 2)
-    const wordy = from.filter((token) => !/^\s*$/.test(Buffer.from(vocab.bytes(token)).toString('latin1')))
+    const hasShort = from.some((token) => kind[token]! & isShort)
+    const wordy = areNot(from, isBlank)
     const choice =
-      wordy.length > 0 && random() < 0.9
-        ? short.length > 0 && random() < 0.5
-          ? wordy.filter((token) => vocab.bytes(token).length <= 2)
-          : wordy
-        : from
+      wordy.length > 0 && random() < 0.9 ? (hasShort && random() < 0.5 ? are(wordy, isShort) : wordy) : from
     const token = (choice.length > 0 ? choice : from)[Math.floor(random() * (choice.length || from.length))]!
     tokens.push(token)
     session.accept(token)
