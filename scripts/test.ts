@@ -113,7 +113,7 @@ function inProcesses(files: string[], full: boolean): Suite[] {
     ...groups.map((group) => ({
       name: `${path.dirname(group[0]!)}/{${group.map(nameOf).join(',')}}`,
       command: process.execPath,
-      args: [...nodeArgs, '--test', '--test-isolation=none', ...group],
+      args: ['tests/support/together.ts', ...group],
     })),
   ]
 }

@@ -12,12 +12,13 @@ import { Kysely, sql } from 'kysely'
 import { type Db, openThreadedDatabase, type Trx } from '../../server/db/open.ts'
 import { ThreadedSqliteDialect } from '../../server/db/sqlite/dialect.ts'
 import { until } from '../support/client.ts'
+import { withDatabase } from '../support/database.ts'
 
 let dataDir: string
 let db: Db
 beforeEach(async () => {
   dataDir = mkdtempSync(path.join(os.tmpdir(), 'tunery-database-'))
-  db = await openThreadedDatabase(dataDir, { timeout_ms: 2000 })
+  db = await openThreadedDatabase(await withDatabase(dataDir), { timeout_ms: 2000 })
 })
 afterEach(async () => {
   await db.destroy()

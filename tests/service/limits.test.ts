@@ -11,6 +11,7 @@ import { openDatabase } from '../../server/db/open.ts'
 import { createDailyQuota } from '../../server/limits/daily-quota.ts'
 import { createLimits } from '../../server/limits/service.ts'
 import { type Client, client, colourRows, until } from '../support/client.ts'
+import { withDatabase } from '../support/database.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { endless, tiny } from '../support/tiny.ts'
 
@@ -107,7 +108,7 @@ for (const [id, max, name] of [
 
 test('a window lasts a minute from its first request; refused requests do not count', async () => {
   mock.timers.enable({ apis: ['Date', 'setTimeout', 'setInterval'], now: Date.UTC(2026, 0, 1, 23, 58, 30) })
-  const db = await openDatabase(path.join(folder, 'clock'))
+  const db = await openDatabase(await withDatabase(path.join(folder, 'clock')))
   try {
     await db
       .insertInto('accounts')
@@ -148,7 +149,7 @@ test('a window lasts a minute from its first request; refused requests do not co
 })
 
 test('the daily count survives a restart; after a kill the limit holds and 99 of 100 are admitted', async () => {
-  const db = await openDatabase(path.join(folder, 'days'))
+  const db = await openDatabase(await withDatabase(path.join(folder, 'days')))
   try {
     await db
       .insertInto('accounts')
@@ -192,7 +193,7 @@ test('the daily count survives a restart; after a kill the limit holds and 99 of
 
 test("a day's count is reported for that day, even after the next day has begun", async () => {
   mock.timers.enable({ apis: ['Date', 'setTimeout', 'setInterval'], now: Date.UTC(2026, 0, 1, 23, 59, 59) })
-  const db = await openDatabase(path.join(folder, 'notified'))
+  const db = await openDatabase(await withDatabase(path.join(folder, 'notified')))
   try {
     await db
       .insertInto('accounts')

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { mkdtempSync, rmSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
-import { afterEach, beforeEach, test } from 'node:test'
+import { after, before, test as testOf } from 'node:test'
 import pino from 'pino'
 import { createNotifications } from '../../server/cluster/notifications.ts'
 import { migrate } from '../../server/db/migrate.ts'
@@ -19,17 +19,23 @@ let db: Db
 let queue: Queue
 let time = 1_000_000
 const notifications = createNotifications(pino({ level: 'silent' }))
-beforeEach(async () => {
+before(async () => {
   dataDir = mkdtempSync(path.join(os.tmpdir(), 'tunery-queue-'))
   postgres = await newPostgresDatabase()
   db = await openDatabase(dataDir, postgres?.url)
   queue = createQueue({ db, server: 'server-1', notifications, now: () => time })
 })
-afterEach(async () => {
+after(async () => {
   await db.destroy()
   await postgres?.drop()
   rmSync(dataDir, { recursive: true, force: true })
 })
+/** A test that begins with an empty queue. No beforeEach: it would run for the other files of this process too. */
+const test = (name: string, body: () => Promise<void> | void) =>
+  testOf(name, async () => {
+    await db.deleteFrom('queue_entries').execute()
+    await body()
+  })
 
 const enqueue = (ref: string) => db.transaction().execute((trx) => queue.enqueue(trx, 'work', ref))
 

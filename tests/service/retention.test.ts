@@ -11,6 +11,7 @@ import { startSweeping, sweep } from '../../server/events/retention.ts'
 import { removeExpiredRuns } from '../../server/fine-tuning/artifacts.ts'
 import * as store from '../../server/fine-tuning/store.ts'
 import { until } from '../support/client.ts'
+import { withDatabase } from '../support/database.ts'
 import { jobRow } from '../support/job-row.ts'
 import { startApp } from '../support/service.ts'
 
@@ -19,7 +20,7 @@ after(() => rmSync(folder, { recursive: true }))
 const day_ms = 86_400_000
 
 test('expired rows are deleted; younger, pending and permanent rows stay', async () => {
-  const db = await openDatabase(folder)
+  const db = await openDatabase(await withDatabase(folder))
   const now = Date.UTC(2026, 10, 1)
   const account_id = 'acc_1'
   await db
@@ -133,7 +134,7 @@ const runs = {
   job_running: ['running', null],
 } as const
 async function addRuns(dataDir: string, now: number) {
-  const db = await openDatabase(dataDir)
+  const db = await openDatabase(await withDatabase(dataDir))
   await db
     .insertInto('accounts')
     .values({ id: 'mine', name: 'a', tier: 'free', suspended_at: null, created_at: 0 })

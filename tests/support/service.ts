@@ -7,6 +7,7 @@ import { readConfig } from '../../server/config.ts'
 import { type Db, openDatabase, openThreadedDatabase } from '../../server/db/open.ts'
 import { createLog, createServices, type Services } from '../../server/services.ts'
 import { client } from './client.ts'
+import { withDatabase } from './database.ts'
 import { newPostgresDatabase } from './postgres.ts'
 import { tinyModelsDir } from './tiny.ts'
 import { installColourModel } from './trained.ts'
@@ -43,6 +44,7 @@ export async function startApp(
     ...join?.shared,
     ...settings,
   })
+  if (!config.database_url && !open) await withDatabase(dataDir)
   const db = await (open?.(dataDir) ?? openThreadedDatabase(dataDir, config))
   const services = await createServices(config, createLog(config), db)
   const { owner, key, otherKey } = join ?? (await createTestAccounts(services, db))
