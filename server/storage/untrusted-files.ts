@@ -34,8 +34,10 @@ export async function readUntrusted(
   ]
   const own_ms = start_ms + size_bytes / min_bytes_per_ms
   const max_ms = own_ms + waiting_ms + size_bytes / min_picture_bytes_per_ms
+  const cache = process.env.NODE_COMPILE_CACHE
   const { status, stdout, stderr, exceeded } = await runToEnd(process.execPath, args, {
-    env: { PATH: process.env.PATH },
+    // With Node's own cache of compiled code it starts in a third of the time.
+    env: { PATH: process.env.PATH, ...(cache && { NODE_COMPILE_CACHE: cache }) },
     stdout: 'text',
     signal,
     limits: { max_ms, max_cpu_ms: 2 * own_ms, max_memory_mb },
