@@ -1,7 +1,17 @@
 // `npm test`: static checks, unit and service tests, and those process tests that show each guarantee once.
 // `--full` runs everything (`npm run test:full`), `--static` the checks alone, names of files these files alone.
 import { spawn } from 'node:child_process'
-import { existsSync, globSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import {
+  chmodSync,
+  existsSync,
+  globSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  rmSync,
+  statfsSync,
+  writeFileSync,
+} from 'node:fs'
 import path from 'node:path'
 
 const root = path.resolve(import.meta.dirname, '..')
@@ -159,6 +169,7 @@ const large = [
 const onSqliteAlone = [
   'cli',
   'database',
+  'datasets',
   'errors',
   'export-cli',
   'export-push',
@@ -176,6 +187,7 @@ const onSqliteAlone = [
   'oidc-sign-up',
   'openapi',
   'passkeys',
+  'picture-rows',
   'plans',
   'sdk',
   'session-ends',
@@ -241,16 +253,40 @@ async function findPostgres(): Promise<{ url: string; template?: string; stop():
   return undefined
 }
 
+/** Tests write some hundred MB in all, and delete them as they go. */
+const memoryFolder_bytes = 4e9
+
+/**
+ * A folder in memory for the tests' data folders, where there is room: what they sync to a disk costs time, and no test
+ * survives the machine. Undefined: theirs are where TMPDIR says.
+ */
+function memoryFolder(): string | undefined {
+  const memory = '/dev/shm'
+  if (process.env.TMPDIR || !existsSync(memory)) return undefined
+  const { bavail, bsize } = statfsSync(memory)
+  const free = Math.min(bavail * bsize, process.availableMemory())
+  if (free < memoryFolder_bytes) return undefined
+  // A short name: paths of sockets have 108 bytes at most.
+  const folder = mkdtempSync(path.join(memory, 'tunery-'))
+  // Postgres runs as another user.
+  chmodSync(folder, 0o755)
+  return folder
+}
+
 const words = process.argv.slice(2)
 const full = words.includes('--full')
 const named = words.filter((word) => !word.startsWith('--'))
 const postgres = words.includes('--static') || named.length > 0 ? undefined : await findPostgres()
 const tests = words.includes('--static') ? [] : named.length > 0 ? named.map(fileSuite) : suitesOf(full)
 const all = named.length > 0 ? tests : [...checks, ...tests]
+const temporary = full || words.includes('--static') || named.length > 0 ? undefined : memoryFolder()
+for (const signal of ['SIGINT', 'SIGTERM'] as const) process.on(signal, () => process.exit(1))
+process.on('exit', () => temporary && rmSync(temporary, { recursive: true, force: true }))
 // Suites run side by side: at the default priority a trainer would wait for every other suite.
 const env: NodeJS.ProcessEnv = {
   TUNERY_TRAINING_PRIORITY: 'normal',
   ...process.env,
+  ...(temporary && { TMPDIR: temporary }),
   ...((full || named.length > 0) && { TEST_FULL: '1' }),
 }
 

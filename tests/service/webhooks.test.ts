@@ -9,7 +9,7 @@ import { Webhook as StandardWebhook } from 'standardwebhooks'
 import { webhookEventTypes } from '../../contract/webhooks.ts'
 import { recordEvent } from '../../server/events/outbox.ts'
 import { type Answer, client, colourRows, until } from '../support/client.ts'
-import { full } from '../support/full.ts'
+import { full, sqliteOrFull } from '../support/full.ts'
 import { type Received, startReceiver } from '../support/receiver.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
@@ -161,7 +161,7 @@ test('a delivery has both signatures, which third-party libraries verify; one ch
   }
 })
 
-test('events of jobs and deployments are sent with their data to the subscribed webhooks only', async () => {
+test('events of jobs and deployments are sent with their data to the subscribed webhooks only', sqliteOrFull, async () => {
   const made = await register('/events', {
     events: ['training.started', 'training.completed', 'training.failed', 'model.deployed'],
   })

@@ -8,7 +8,8 @@ import { databaseFile, openDatabase } from '../../server/db/open.ts'
 /** Cached for later runs by a hash of the sources that make it. */
 async function templateFile(): Promise<string> {
   const hash = createHash('sha256')
-  for (const file of globSync('server/db/**/*.ts', { cwd: root }).sort()) hash.update(readFileSync(path.join(root, file)))
+  for (const file of globSync('server/db/**/*.ts', { cwd: root }).sort())
+    hash.update(readFileSync(path.join(root, file)))
   const folder = path.join(root, '.local/test-models', `database-${hash.digest('hex').slice(0, 12)}`)
   if (existsSync(folder)) return databaseFile(folder)
   mkdirSync(path.dirname(folder), { recursive: true })
