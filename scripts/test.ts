@@ -167,6 +167,7 @@ const large = [
  * `npm test` runs them on SQLite alone, `npm run test:full` on both.
  */
 const onSqliteAlone = [
+  'accounts',
   'cli',
   'database',
   'datasets',
