@@ -161,36 +161,40 @@ test('a delivery has both signatures, which third-party libraries verify; one ch
   }
 })
 
-test('events of jobs and deployments are sent with their data to the subscribed webhooks only', sqliteOrFull, async () => {
-  const made = await register('/events', {
-    events: ['training.started', 'training.completed', 'training.failed', 'model.deployed'],
-  })
-  const deaf = await register('/deaf', { events: ['usage.threshold'] })
-  const strange = (
-    await app.other.api('POST', '/webhooks', { url: `${receiver.url}-strange`, events: webhookEventTypes })
-  ).body
-  const dataset = (await app.upload(colourRows(8))).body.id
-  const config = { training_config: { epochs: 1, batch_size: 4 } }
-  const job = (await app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config })).body
-  const done = await app.untilEnded(job.id)
-  assert.equal(done.status, 'completed', JSON.stringify(done.error))
-  const deployment = (await app.api('POST', '/deployments', { model: tiny, name: 'announced' })).body
-  await sent('/events', 3)
-  const all = receiver.of('/events').map(({ body }) => JSON.parse(body))
-  const of = (type: string) => all.filter((each: { type: string }) => each.type === type)
-  assert.deepEqual(of('training.started')[0].data, { job_id: job.id, model_id: tiny, dataset_id: dataset })
-  assert.deepEqual(
-    [of('training.completed')[0].data.job_id, of('training.completed')[0].data.model_id],
-    [job.id, done.model],
-  )
-  assert.deepEqual(of('model.deployed')[0].data, { deployment_id: deployment.id, name: 'announced', model_id: tiny })
-  assert.equal(new Set(all.map(({ id }: { id: string }) => id)).size, 3)
-  for (const id of [made.id, deaf.id])
-    await until('all to be settled', async () => (await deliveries(id)).every(({ status }) => status === 'delivered'))
-  assert.deepEqual([receiver.of('/deaf'), receiver.of('/hook-strange')], [[], []])
-  for (const id of [made.id, deaf.id]) await remove(id)
-  await app.other.api('DELETE', `/webhooks/${strange.id}`)
-})
+test(
+  'events of jobs and deployments are sent with their data to the subscribed webhooks only',
+  sqliteOrFull,
+  async () => {
+    const made = await register('/events', {
+      events: ['training.started', 'training.completed', 'training.failed', 'model.deployed'],
+    })
+    const deaf = await register('/deaf', { events: ['usage.threshold'] })
+    const strange = (
+      await app.other.api('POST', '/webhooks', { url: `${receiver.url}-strange`, events: webhookEventTypes })
+    ).body
+    const dataset = (await app.upload(colourRows(8))).body.id
+    const config = { training_config: { epochs: 1, batch_size: 4 } }
+    const job = (await app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config })).body
+    const done = await app.untilEnded(job.id)
+    assert.equal(done.status, 'completed', JSON.stringify(done.error))
+    const deployment = (await app.api('POST', '/deployments', { model: tiny, name: 'announced' })).body
+    await sent('/events', 3)
+    const all = receiver.of('/events').map(({ body }) => JSON.parse(body))
+    const of = (type: string) => all.filter((each: { type: string }) => each.type === type)
+    assert.deepEqual(of('training.started')[0].data, { job_id: job.id, model_id: tiny, dataset_id: dataset })
+    assert.deepEqual(
+      [of('training.completed')[0].data.job_id, of('training.completed')[0].data.model_id],
+      [job.id, done.model],
+    )
+    assert.deepEqual(of('model.deployed')[0].data, { deployment_id: deployment.id, name: 'announced', model_id: tiny })
+    assert.equal(new Set(all.map(({ id }: { id: string }) => id)).size, 3)
+    for (const id of [made.id, deaf.id])
+      await until('all to be settled', async () => (await deliveries(id)).every(({ status }) => status === 'delivered'))
+    assert.deepEqual([receiver.of('/deaf'), receiver.of('/hook-strange')], [[], []])
+    for (const id of [made.id, deaf.id]) await remove(id)
+    await app.other.api('DELETE', `/webhooks/${strange.id}`)
+  },
+)
 
 interface Listed {
   id: string
