@@ -174,6 +174,7 @@ const onSqliteAlone = [
   'errors',
   'export-cli',
   'export-push',
+  'fetched-pictures',
   'formats',
   'hardening',
   'hub-datasets',
