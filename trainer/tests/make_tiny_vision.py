@@ -179,15 +179,54 @@ def _smolvlm(name: str, folder: Path, **sizes: dict):
     return getattr(transformers, f"{name}ForConditionalGeneration")(config), SMOLVLM_TEMPLATE, processor
 
 
-def _qwen2_5_vl(folder: Path, **sizes: dict):
-    from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+QWEN_TOWER = {
+    # The converter wants more blocks than the merger has layers.
+    "depth": 4,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_heads": 2,
+    "out_hidden_size": 64,
+    "patch_size": 8,
+    "spatial_merge_size": 2,
+    "temporal_patch_size": 2,
+}
+QWEN_PROCESSOR = {
+    "image_processor_type": "Qwen2VLImageProcessor",
+    "do_convert_rgb": True,
+    "do_normalize": True,
+    "do_rescale": True,
+    "do_resize": True,
+    "merge_size": 2,
+    "patch_size": 8,
+    "temporal_patch_size": 2,
+    "resample": 3,
+    "rescale_factor": 1 / 255,
+}
 
+
+def _qwen_shared(folder: Path) -> tuple[int, dict]:
+    """Adds the tokens of a Qwen-VL to the tokenizer. Returns its size, and the settings that such models share."""
     names = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
     tokenizer = _tokenizer(folder, names)
     start, end, image, video = tokenizer.convert_tokens_to_ids(names)
+    return len(tokenizer), {
+        "vision_start_token_id": start,
+        "vision_end_token_id": end,
+        "image_token_id": image,
+        "video_token_id": video,
+        "tie_word_embeddings": True,
+        "eos_token_id": 2,
+        "pad_token_id": 2,
+    }
+
+
+def _qwen2_5_vl(folder: Path, **sizes: dict):
+    from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+
+    vocab_size, shared = _qwen_shared(folder)
     text = {
         **TEXT,
-        "vocab_size": len(tokenizer),
+        "vocab_size": vocab_size,
         "tie_word_embeddings": True,
         "rms_norm_eps": 1e-6,
         # Sections of a head's 8 pairs for time, height and width.
@@ -195,15 +234,8 @@ def _qwen2_5_vl(folder: Path, **sizes: dict):
         **sizes.get("text", {}),
     }
     vision = {
-        # The converter wants more blocks than the merger has layers, and every n-th block with full attention.
-        "depth": 4,
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_heads": 2,
-        "out_hidden_size": 64,
-        "patch_size": 8,
-        "spatial_merge_size": 2,
-        "temporal_patch_size": 2,
+        # The converter wants every n-th block with full attention.
+        **QWEN_TOWER,
         # The engine's library knows no other.
         "window_size": 112,
         "fullatt_block_indexes": [1, 3],
@@ -212,31 +244,16 @@ def _qwen2_5_vl(folder: Path, **sizes: dict):
     config = Qwen2_5_VLConfig(
         text_config=text,
         vision_config=vision,
-        vision_start_token_id=start,
-        vision_end_token_id=end,
-        image_token_id=image,
-        video_token_id=video,
-        tie_word_embeddings=True,
-        eos_token_id=2,
-        pad_token_id=2,
+        **shared,
     )
     processor = {
-        "image_processor_type": "Qwen2VLImageProcessor",
+        **QWEN_PROCESSOR,
         "processor_class": "Qwen2_5_VLProcessor",
-        "do_convert_rgb": True,
-        "do_normalize": True,
-        "do_rescale": True,
-        "do_resize": True,
         "image_mean": [0.48145466, 0.4578275, 0.40821073],
         "image_std": [0.26862954, 0.26130258, 0.27577711],
-        "merge_size": 2,
-        "patch_size": 8,
-        "temporal_patch_size": 2,
         # The limits of the engine's library: 8 to 4096 tokens a picture.
         "min_pixels": 8 * 16 * 16,
         "max_pixels": 4096 * 16 * 16,
-        "resample": 3,
-        "rescale_factor": 1 / 255,
         **sizes.get("processor", {}),
     }
     return Qwen2_5_VLForConditionalGeneration(config), QWEN_TEMPLATE, processor
@@ -245,15 +262,13 @@ def _qwen2_5_vl(folder: Path, **sizes: dict):
 def _qwen3_vl(folder: Path, **sizes: dict):
     from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
-    names = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
-    tokenizer = _tokenizer(folder, names)
-    start, end, image, video = tokenizer.convert_tokens_to_ids(names)
+    vocab_size, shared = _qwen_shared(folder)
     text = {
         **TEXT,
         # More than the layers that get vectors: the engine's library takes none in the last one.
         "num_hidden_layers": 3,
         "head_dim": 16,
-        "vocab_size": len(tokenizer),
+        "vocab_size": vocab_size,
         "tie_word_embeddings": True,
         "rope_parameters": {
             "rope_type": "default",
@@ -266,14 +281,7 @@ def _qwen3_vl(folder: Path, **sizes: dict):
         **sizes.get("text", {}),
     }
     vision = {
-        "depth": 4,
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_heads": 2,
-        "out_hidden_size": 64,
-        "patch_size": 8,
-        "spatial_merge_size": 2,
-        "temporal_patch_size": 2,
+        **QWEN_TOWER,
         "num_position_embeddings": 64,
         "deepstack_visual_indexes": [0, 2],
         **sizes.get("vision", {}),
@@ -281,29 +289,14 @@ def _qwen3_vl(folder: Path, **sizes: dict):
     config = Qwen3VLConfig(
         text_config=text,
         vision_config=vision,
-        vision_start_token_id=start,
-        vision_end_token_id=end,
-        image_token_id=image,
-        video_token_id=video,
-        tie_word_embeddings=True,
-        eos_token_id=2,
-        pad_token_id=2,
+        **shared,
     )
     processor = {
-        "image_processor_type": "Qwen2VLImageProcessor",
+        **QWEN_PROCESSOR,
         "processor_class": "Qwen3VLProcessor",
-        "do_convert_rgb": True,
-        "do_normalize": True,
-        "do_rescale": True,
-        "do_resize": True,
         "image_mean": [0.5, 0.5, 0.5],
         "image_std": [0.5, 0.5, 0.5],
-        "merge_size": 2,
-        "patch_size": 8,
-        "temporal_patch_size": 2,
         "size": {"shortest_edge": 8 * 16 * 16, "longest_edge": 4096 * 16 * 16},
-        "resample": 3,
-        "rescale_factor": 1 / 255,
         **sizes.get("processor", {}),
     }
     return Qwen3VLForConditionalGeneration(config), QWEN3_TEMPLATE, processor
