@@ -1,5 +1,5 @@
 """Saves the results after the last step: restores the best weights, converts every kept state, lists rows by their
-loss.
+loss, and writes the answers to draft from.
 """
 
 import json
@@ -13,7 +13,9 @@ from trainer.data.questions import general_examples
 from trainer.model.load import load_model, zero_adapter
 from trainer.run import probe, snapshots
 from trainer.run.artifact import save
+from trainer.run.draft_file import write_drafts
 from trainer.run.loop import Loop
+from trainer.runtime.files import sha256_of
 
 # More rows with a high loss than anyone reads; a file of a million rows would take seconds to write.
 MOST_ROWS = 1000
@@ -39,6 +41,7 @@ def save_result(loop: Loop, tokenizer, folder: Path) -> dict:
         "validation_exact": best.exact if best else None,
         "kept": results[1:],
         "rows": str(write_rows(loop, out / "rows.jsonl")),
+        **_drafts(loop, out / "drafts.bin"),
         "epochs": math.ceil(totals.step / loop.steps_per_epoch),
         "steps_total": loop.steps_total,
         "train_loss": loop.train_loss if best is None or best.train_loss is None else best.train_loss,
@@ -77,6 +80,12 @@ def _base_log_probabilities(loop: Loop, examples: list[Example]) -> list[list[fl
     # Training leaves the part that sees as it is, but for a projector that is computed in each pass.
     origin.features = loop.features
     return probe.log_probabilities(origin, examples, loop.device)
+
+
+def _drafts(loop: Loop, path: Path) -> dict[str, str | None]:
+    vocab_size = loop.model.config.get_text_config().vocab_size
+    written = write_drafts(loop.data.rows, loop.spec.options.objective, vocab_size, path)
+    return {"drafts": written and str(written), "drafts_sha256": written and sha256_of(written)}
 
 
 def write_rows(loop: Loop, path: Path) -> Path:
