@@ -27,7 +27,8 @@ import { loadFastestFormat } from './llama/eight-bit-weights.ts'
 import { addKernels } from './llama/kernels.ts'
 import { openLibrary, returnFreedBlocks } from './llama/library.ts'
 import { loadModel } from './llama/model.ts'
-import { createAdapters } from './models/adapters.ts'
+import { createAdapters, type ReadDrafts } from './models/adapters.ts'
+import { readDrafts } from './models/draft-file.ts'
 import { createFileHashes } from './models/file-hashes.ts'
 import { createModels, type OpenedFile, type ServedModel } from './models/models.ts'
 import { createTokenizer } from './tokenizer/tokenizer.ts'
@@ -64,7 +65,16 @@ async function main(): Promise<void> {
   // Limits: a quarter of the memory for KV caches, an eighth for adapters, another for projectors of their own. The
   // weights of base models come on top.
   const hashes = createFileHashes()
-  const adapters = createAdapters(library, limits.runner_bytes, hashes)
+  const draftsOf: ReadDrafts = (model, path) => {
+    if (path === undefined || !args.speculation) return null
+    try {
+      return readDrafts(path, model.vocab.size)
+    } catch (error) {
+      log.warn({ path, reason: (error as Error).message }, 'a draft file is ignored')
+      return null
+    }
+  }
+  const adapters = createAdapters(library, limits.runner_bytes, hashes, draftsOf)
   type Options = Omit<ContextOptions, 'threads' | 'threadpool' | 'adapter' | 'onFree'>
   const withSharedOptions = (served: ServedModel, options: Options): ContextOptions => {
     const { adapter } = served
@@ -131,7 +141,7 @@ async function main(): Promise<void> {
   const features = createFeatures(encoder, createPictureDecoder(), projectors.using, limits.runner_bytes / 4, {
     onPicture: (source, seconds) => metrics.picture(source, seconds),
   })
-  const models = createModels(library, load, projectors, adapters, nativeMutex, async (served) => {
+  const models = createModels(library, load, projectors, adapters, draftsOf, nativeMutex, async (served) => {
     await embedder.release(served)
     await scheduler.release(served)
     if (served.projector && served.owns_projector) features.forget(served.projector)

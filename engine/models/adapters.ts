@@ -3,6 +3,7 @@ import { statSync } from 'node:fs'
 import type { Library } from '../llama/library.ts'
 import { freeAdapter, loadAdapter, type Model } from '../llama/model.ts'
 import type { Pointer } from '../llama/structs.ts'
+import type { Drafts } from './draft-file.ts'
 import { type FileHashes, type LoadedFile, unknownHash } from './file-hashes.ts'
 
 export type Adapter = {
@@ -10,6 +11,10 @@ export type Adapter = {
   /** The file whose weights are in memory. */
   file: LoadedFile
   model: Model
+  /** The path of its draft file, if it has one. */
+  drafts_path: string | undefined
+  /** Null while not in memory, and without a whole draft file. */
+  drafts: Drafts | null
   /** Size of the file, about the same as in memory. */
   bytes: number
   /** Null while not in memory. */
@@ -20,8 +25,11 @@ export type Adapter = {
 }
 
 export type Adapters = {
-  /** Reads the adapter's file. Throws an Error with the library's reason: not an adapter, or for another base. */
-  open(model: Model, path: string): Adapter
+  /**
+   * Reads the adapter's file, and its draft file if it has one. Throws an Error with the library's reason: not an
+   * adapter, or for another base.
+   */
+  open(model: Model, path: string, drafts_path?: string): Adapter
   /** Returns the adapter's weights, loading them again if evicted. Call `release` once for each `acquire`. */
   acquire(adapter: Adapter): Pointer
   release(adapter: Adapter): void
@@ -36,8 +44,19 @@ export type Adapters = {
 // adapters, each context took 120 MB more.
 const residentMax = 32
 
-/** Keeps up to `residentMax` adapters and `bytesMax` bytes. Adapters with references are never evicted. */
-export function createAdapters(library: Library, bytesMax: number, hashes: FileHashes): Adapters {
+/** Reads a model's draft file; null if there is none, or none to use. */
+export type ReadDrafts = (model: Model, path: string | undefined) => Drafts | null
+
+/**
+ * Keeps up to `residentMax` adapters and `bytesMax` bytes, without their drafts: 2 MB each at most. Adapters with
+ * references are never evicted.
+ */
+export function createAdapters(
+  library: Library,
+  bytesMax: number,
+  hashes: FileHashes,
+  readDrafts: ReadDrafts,
+): Adapters {
   const resident = new Set<Adapter>()
   let clock = 0
   const bytes = () => [...resident].reduce((sum, adapter) => sum + adapter.bytes, 0)
@@ -46,6 +65,7 @@ export function createAdapters(library: Library, bytesMax: number, hashes: FileH
     if (!resident.delete(adapter)) return
     freeAdapter(library, adapter.pointer)
     adapter.pointer = null
+    adapter.drafts = null
   }
   const read = (adapter: Adapter) => {
     const idle = [...resident].filter(({ ref_count: holders }) => holders === 0).sort((a, b) => a.used_at - b.used_at)
@@ -58,15 +78,18 @@ export function createAdapters(library: Library, bytesMax: number, hashes: FileH
     // Its file may be another one than at the last time.
     adapter.file = hashes.of(adapter.path)
     adapter.pointer = loadAdapter(library, adapter.model, adapter.path)
+    adapter.drafts = readDrafts(adapter.model, adapter.drafts_path)
     resident.add(adapter)
   }
 
   return {
-    open(model, path) {
+    open(model, path, drafts_path) {
       const adapter: Adapter = {
         path,
         file: unknownHash,
         model,
+        drafts_path,
+        drafts: null,
         bytes: statSync(path).size,
         pointer: null,
         ref_count: 0,

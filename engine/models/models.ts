@@ -6,7 +6,8 @@ import { createMutex, type Mutex } from '../../lib/mutex.ts'
 import type { Library } from '../llama/library.ts'
 import { freeModel, type Model } from '../llama/model.ts'
 import type { LoadedProjector, Projectors } from '../vision/projectors.ts'
-import type { Adapter, Adapters } from './adapters.ts'
+import type { Adapter, Adapters, ReadDrafts } from './adapters.ts'
+import type { Drafts } from './draft-file.ts'
 import type { LoadedFile } from './file-hashes.ts'
 
 export type Models = {
@@ -15,8 +16,8 @@ export type Models = {
   get(name: string): ServedModel
   /** Idempotent for the same name and path. Throws ApiError: invalid_request for a bad file, name_taken. */
   loadBase(name: string, path: string, options?: BaseOptions): Promise<void>
-  /** `options`: of an adapter whose projector was trained with it; others have their base's. */
-  loadAdapter(name: string, path: string, baseName: string, options?: ProjectorFile): Promise<void>
+  /** `options`: a projector of an adapter that it was trained with; others have their base's. */
+  loadAdapter(name: string, path: string, baseName: string, options?: AdapterOptions): Promise<void>
   /**
    * Rejects new requests for the name, waits for the running ones, then frees the memory. Throws ApiError
    * model_not_found, in_use.
@@ -26,7 +27,9 @@ export type Models = {
 
 /** `projector`: the path of the file with which the model reads pictures, and the SHA-256 that it must have, in hex. */
 export type ProjectorFile = { projector?: string | undefined; projector_sha256?: string | undefined }
-export type BaseOptions = ProjectorFile & { matryoshka?: boolean | undefined }
+/** `drafts`: the path of the model's draft file. One that cannot be used only leaves out its speed. */
+export type AdapterOptions = ProjectorFile & { drafts?: string | undefined }
+export type BaseOptions = AdapterOptions & { matryoshka?: boolean | undefined }
 
 // How long an unload waits for running requests before it aborts them.
 const drainMsMax = 30_000
@@ -42,6 +45,7 @@ export function createModels(
   load: (path: string) => Promise<OpenedFile>,
   projectors: Projectors,
   adapters: Adapters,
+  readDrafts: ReadDrafts,
   nativeMutex: Mutex,
   onFree: (served: ServedModel) => Promise<void>,
 ): Models {
@@ -75,6 +79,7 @@ export function createModels(
     { model, file, projector, projector_path, owns_projector }: OpenedModel,
     adapter: Adapter | null,
     base_name: string | null,
+    drafts: Drafts | null = null,
     matryoshka = false,
   ) =>
     served.set(name, {
@@ -88,6 +93,9 @@ export function createModels(
       owns_projector,
       kind: model.is_embedding_model ? 'embedding' : 'text',
       adapter,
+      get drafts() {
+        return adapter ? adapter.drafts : drafts
+      },
       base_name,
       matryoshka,
       active_requests: 0,
@@ -123,7 +131,7 @@ export function createModels(
   return {
     get,
     list: () => [...served.values()],
-    loadBase: (name, path, { matryoshka = false, ...sight } = {}) =>
+    loadBase: (name, path, { matryoshka = false, drafts, ...sight } = {}) =>
       serialize(async () => {
         if (isLoaded(name, path, null, sight.projector ?? null)) return
         await assertReadable(path, 'path')
@@ -133,13 +141,13 @@ export function createModels(
         })
         try {
           const seeing = await openProjector(name, opened.model, sight, false)
-          add(name, path, { ...opened, ...seeing }, null, null, matryoshka)
+          add(name, path, { ...opened, ...seeing }, null, null, readDrafts(opened.model, drafts), matryoshka)
         } catch (error) {
           freeModel(library, opened.model)
           throw error
         }
       }),
-    loadAdapter: (name, path, baseName, sight = {}) =>
+    loadAdapter: (name, path, baseName, { drafts, ...sight } = {}) =>
       serialize(async () => {
         const base = get(baseName)
         if (base.base_name !== null)
@@ -149,7 +157,7 @@ export function createModels(
         if (isLoaded(name, path, baseName, sight.projector ?? base.projector_path)) return
         await assertReadable(path, 'lora_path')
         if (sight.projector !== undefined) await assertReadable(sight.projector, 'projector')
-        const adapter = await nativeMutex(() => adapters.open(base.model, path)).catch((error) => {
+        const adapter = await nativeMutex(() => adapters.open(base.model, path, drafts)).catch((error) => {
           throw new ApiError(
             'invalid_request',
             `${path} can't be loaded as an adapter of '${baseName}': ${(error as Error).message}`,
@@ -232,6 +240,8 @@ export type ServedModel = {
   kind: 'text' | 'embedding'
   /** Null for the base itself. */
   adapter: Adapter | null
+  /** What speculative decoding may draft answers from. An adapter has them while it is in memory. */
+  readonly drafts: Drafts | null
   /** For an adapter, the name of its base; null for a base. */
   base_name: string | null
   /** Its embeddings can be truncated (Matryoshka representation learning). */

@@ -10,18 +10,25 @@ import { servedContextLength } from '../prepare.ts'
 const Name = z.string().min(1).max(256)
 const Path = z.string().min(1).max(4096)
 const projectorFile = { projector: Path.optional(), projector_sha256: z.string().length(64).optional() }
-const LoadAdapter = z.looseObject({ lora_name: Name, lora_path: Path, base_model_name: Name, ...projectorFile })
+const LoadAdapter = z.looseObject({
+  lora_name: Name,
+  lora_path: Path,
+  base_model_name: Name,
+  drafts: Path.optional(),
+  ...projectorFile,
+})
 const UnloadAdapter = z.looseObject({ lora_name: Name })
 const LoadModel = z.looseObject({
   name: Name,
   path: Path,
   matryoshka: z.boolean().optional(),
+  drafts: Path.optional(),
   ...projectorFile,
 })
 const UnloadModel = z.looseObject({ name: Name })
 const LeaveCores = z.looseObject({ share: z.number().min(0).max(0.9), for_ms: z.number().min(0).max(60_000) })
 
-/** Only the service sees file paths. */
+/** Only the service sees file paths, and how many tokens there are to draft from. */
 export function listModels(models: Models, limits: MemoryLimits, response: ServerResponse, withFiles: boolean): void {
   const data = models.list().map((served) => ({
     id: served.name,
@@ -32,13 +39,14 @@ export function listModels(models: Models, limits: MemoryLimits, response: Serve
     root: withFiles ? served.path : served.name,
     parent: served.base_name,
     max_model_len: servedContextLength(served.model, limits),
+    ...(withFiles && { draft_tokens: served.drafts?.tokens.length ?? 0 }),
   }))
   sendJson(response, 200, { object: 'list', data })
 }
 
 export async function loadAdapter(models: Models, request: IncomingMessage, response: ServerResponse): Promise<void> {
-  const { lora_name, lora_path, base_model_name, ...sight } = await readBody(request, LoadAdapter)
-  await models.loadAdapter(lora_name, lora_path, base_model_name, sight)
+  const { lora_name, lora_path, base_model_name, ...options } = await readBody(request, LoadAdapter)
+  await models.loadAdapter(lora_name, lora_path, base_model_name, options)
   sendJson(response, 200, { status: 'loaded', lora_name })
 }
 

@@ -1,7 +1,7 @@
 // Adapters of a base, loaded and unloaded while requests run.
 import assert from 'node:assert/strict'
 import { execFileSync } from 'node:child_process'
-import { mkdtempSync, rmSync } from 'node:fs'
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, before, test } from 'node:test'
@@ -94,6 +94,33 @@ test('a missing file, not an adapter, one for another base, or a name in use is 
   assert.deepEqual((await rejected('y', second)).slice(0, 2), [400, 'name_taken'])
   assert.equal((await engine.ask('POST', '/internal/unload_model', { name: modelName })).json.error.code, 'in_use')
   await unload('y')
+})
+
+test('a model has the drafts of its own file while it is loaded, and is served without a broken one', async () => {
+  const drafts = join(folder, 'drafts.bin')
+  const loadWith = (lora_name: string) =>
+    engine.ask('POST', '/v1/load_lora_adapter', { lora_name, lora_path: first, base_model_name: modelName, drafts })
+  const draftTokens = async () =>
+    Object.fromEntries(
+      (await engine.ask('GET', '/v1/models')).json.data.map((card: { id: string; draft_tokens: number }) => [
+        card.id,
+        card.draft_tokens,
+      ]),
+    )
+  const header = Buffer.from('TNDRAFT1')
+  writeFileSync(drafts, Buffer.concat([header, Buffer.from(Uint32Array.of(2, 9, 0xffffffff, 3, 1, 0).buffer)]))
+  assert.equal((await loadWith('taught')).status, 200)
+  await load('plain', second)
+  assert.deepEqual(await draftTokens(), { [modelName]: 0, taught: 2, plain: 0 })
+  await unload('taught')
+  writeFileSync(drafts, header)
+  assert.equal((await loadWith('taught')).status, 200)
+  assert.deepEqual(await draftTokens(), { [modelName]: 0, taught: 0, plain: 0 })
+  assert.match(engine.stderr(), /a draft file is ignored/)
+  assert.equal((await engine.ask('POST', '/v1/chat/completions', chat('Hi', { model: 'taught' }))).status, 200)
+  rmSync(drafts)
+  await unload('taught')
+  await unload('plain')
 })
 
 test('a stream continues to its end while its adapter is unloaded', async () => {
