@@ -107,6 +107,11 @@ export interface Datasets {
   asFiles: DatasetFiles
   /** Registers a check of another feature that may need datasets. */
   onNeeded(check: NeededBy): void
+  /**
+   * Registers what another feature has made of datasets. `forget` runs in the transaction of a deletion and returns the
+   * keys of the files that go with the dataset's.
+   */
+  onDelete(forget: ForgetDerived): void
   /** Aborts when a dataset that is being read is deleted; valid until `notifyPrepared`. */
   deletionSignal(id: string): AbortSignal
   /** Wakes the requests that wait for a dataset. */
@@ -116,6 +121,8 @@ export interface Datasets {
   /** Removes orphaned files left by a crash. */
   sweep(): Promise<void>
 }
+
+export type ForgetDerived = (trx: Trx, account_id: string, dataset_id: string) => Promise<string[]>
 
 interface Options {
   db: Db
@@ -145,6 +152,7 @@ export function createDatasets(options: Options): Datasets {
     options
   const { fetchesPictures, now = Date.now } = options
   const usageChecks: NeededBy[] = []
+  const derived: ForgetDerived[] = []
   const hubTokens = new Map<string, string>()
   const reading = createAbortSignals(notifications)
   const notifier = createChangeNotifier(notifications)
@@ -341,6 +349,7 @@ export function createDatasets(options: Options): Datasets {
 
   return {
     onNeeded: (check) => void usageChecks.push(check),
+    onDelete: (forget) => void derived.push(forget),
     deletionSignal: reading.get,
     notifyPrepared(id) {
       reading.clear(id)
@@ -398,7 +407,7 @@ export function createDatasets(options: Options): Datasets {
     async delete(by, id) {
       const { account_id } = by
       const dataset = await requireDataset(account_id, id)
-      await db.transaction().execute(async (trx) => {
+      const derivedKeys = await db.transaction().execute(async (trx) => {
         await requireDataset(account_id, id, trx)
         await assertNotNeeded(
           usageChecks,
@@ -410,13 +419,16 @@ export function createDatasets(options: Options): Datasets {
         await queue.cancel(trx, queueKind, id)
         await store.remove(trx, id)
         await recordAuditEntry(trx, by, 'dataset.deleted', id, { name: dataset.name }, now())
+        const keys: string[] = []
+        for (const forget of derived) keys.push(...(await forget(trx, account_id, id)))
+        return keys
       })
       hubTokens.delete(id)
       reading.abort(id)
       reading.clear(id)
       notifier.notify(id)
       const { source, rows } = filesOfDataset('', dataset)
-      await artifacts.remove(...new Set([source, rows]))
+      await artifacts.remove(...new Set([source, rows, ...derivedKeys]))
       await rm(filesOfDataset(dataDir, dataset).part, { force: true })
       return { id, deleted: true }
     },

@@ -435,6 +435,8 @@ interface Models extends Labelled {
   projector_sha256: string | null
   /** That of the tuned model `weights_model_id`. */
   weights_projector_sha256: string | null
+  /** Of its draft file; null if it has none, or no longer: it goes with the dataset of its training. */
+  drafts_sha256: string | null
   /** Result of the comparison of engine and trainer, once made. */
   comparison_json: string | null
   size_bytes: number

@@ -48,6 +48,17 @@ export async function moveToModels(
   return { id, size_bytes, folder_sha256, projector_sha256: artifact.projector_sha256 ?? inherited?.sha256 ?? null }
 }
 
+/** Copies a draft file to where that of a model is, and syncs it to disk before it returns. */
+export async function storeDrafts(dataDir: string, file: string, model_id: string): Promise<void> {
+  const target = path.join(dataDir, draftsKey(model_id))
+  const part = `${target}.part`
+  await mkdir(path.dirname(target), { recursive: true, mode: 0o700 })
+  await copyFile(file, part)
+  await syncPath(part)
+  await rename(part, target)
+  await syncPath(path.dirname(target))
+}
+
 /** The folder of one attempt at a job. */
 export const runDir = (dataDir: string, job_id: string, attempt: number) =>
   path.join(dataDir, 'runs', job_id, String(attempt))
@@ -77,6 +88,13 @@ export const ownProjector = (folder: string, sha256: string | null): Projector |
 
 /** The artifact of a tuned model. */
 export const modelKey = (model_id: string) => `${modelDir('', model_id)}/`
+
+/**
+ * The draft file of a tuned model: the answers that it was taught, as tokens. Not in the model's folder, as it goes
+ * when their dataset goes.
+ */
+export const draftsKey = (model_id: string) => path.join(draftsFolder, `${model_id}.bin`)
+export const draftsFolder = 'drafts'
 
 /** All that the storage has of the attempts at a job. */
 export const runsKey = (job_id: string) => `${path.join('runs', job_id)}/`

@@ -9,7 +9,17 @@ import { recordEvent } from '../events/outbox.ts'
 import { type Claim, withLease } from '../queue/queue.ts'
 import { createRetryPolicy, diskFullRule, linearDelay, requeueAfter } from '../queue/retry-policy.ts'
 import { moveTree } from '../storage/durable-files.ts'
-import { modelDir, modelKey, moveToModels, rowsFile, runDir, runsKey, type StoredModel } from './artifacts.ts'
+import {
+  draftsKey,
+  modelDir,
+  modelKey,
+  moveToModels,
+  rowsFile,
+  runDir,
+  runsKey,
+  type StoredModel,
+  storeDrafts,
+} from './artifacts.ts'
 import { readResolvedConfig } from './defaults.ts'
 import { type JobMeter, stopClock } from './metering.ts'
 import { ftName } from './models/ft-name.ts'
@@ -63,7 +73,12 @@ export async function complete(work: FineTuningWork, claim: Claim, job: store.Jo
   const { train_loss, trained_tokens, train_seconds, tokens_per_second, steps, validation_loss, validation_exact } =
     result
   const { peak_memory_mb, predicted_memory_mb, predicted_seconds } = result
-  const modelKeys = [model, ...checkpointModels].map(({ id }) => modelKey(id))
+  const { drafts, drafts_sha256 = null } = result
+  const modelKeys: string[] = []
+  for (const { id } of [model, ...checkpointModels]) {
+    modelKeys.push(modelKey(id), ...(drafts ? [draftsKey(id)] : []))
+    if (drafts) await storeDrafts(work.dataDir, drafts, id)
+  }
   const resultFile = await work.files.write(await stepMetrics(work.db, job.id)).catch(async (error) => {
     await work.artifacts.remove(...modelKeys)
     throw error
@@ -99,6 +114,7 @@ export async function complete(work: FineTuningWork, claim: Claim, job: store.Jo
           folder_sha256: artifact.folder_sha256,
           projector_sha256: artifact.projector_sha256,
           weights_projector_sha256,
+          drafts_sha256,
           comparison_json: artifact.id === model.id && comparison ? JSON.stringify(comparison) : null,
           size_bytes: artifact.size_bytes,
           created_at,

@@ -27,7 +27,7 @@ import { createAbortSignals } from '../queue/worker.ts'
 import type { TrainingSetup } from '../setup/index.ts'
 import { requireFreeDisk } from '../storage/durable-files.ts'
 import type { Artifacts } from '../storage/objects/index.ts'
-import { removeExpiredRuns } from './artifacts.ts'
+import { draftsFolder, draftsKey, removeExpiredRuns } from './artifacts.ts'
 import type { Estimator } from './estimate.ts'
 import { createJobHistory, type JobHistory } from './history.ts'
 import { type JobMeter, settleClock } from './metering.ts'
@@ -232,6 +232,10 @@ export function createFineTuning(options: Options): FineTuning {
     const job = await store.liveJobOfDataset(trx, dataset_id)
     return job && `the job ${job.id}`
   })
+  // The answers that a dataset taught go with it, wherever they were copied to.
+  datasets.onDelete(async (trx, account_id, dataset_id) =>
+    (await store.forgetDrafts(trx, account_id, dataset_id)).map(draftsKey),
+  )
 
   return {
     resolvedConfig: async (by, model_id, config) => (await pendingWeights.resolveStart(by, model_id, config)).resolved,
@@ -468,6 +472,9 @@ export function createFineTuning(options: Options): FineTuning {
       const folder = path.join(dataDir, 'models')
       for (const name of await readdir(folder).catch(() => []))
         if (!(await store.modelExists(db, name))) await rm(path.join(folder, name), { recursive: true, force: true })
+      const drafts = path.join(dataDir, draftsFolder)
+      for (const name of await readdir(drafts).catch(() => []))
+        if (!(await store.hasDrafts(db, name.split('.')[0]!))) await rm(path.join(drafts, name), { force: true })
       const runs = path.join(dataDir, 'runs')
       for (const name of await readdir(runs).catch(() => [])) {
         const status = (await store.jobById(db, name))?.status

@@ -230,13 +230,28 @@ export const modelsOfJob = (db: Db, job_id: string): Promise<ModelRow[]> =>
   db.selectFrom('models').selectAll().where('job_id', '=', job_id).orderBy('step').orderBy('id').execute()
 
 export const modelFileRows = (db: Db) =>
-  db.selectFrom('models').select(['id', 'kind', 'gguf_sha256', 'projector_sha256']).execute()
+  db.selectFrom('models').select(['id', 'kind', 'gguf_sha256', 'projector_sha256', 'drafts_sha256']).execute()
 
 export const modelOfAnyAccount = (db: Db, id: string) =>
   db.selectFrom('models').selectAll().where('id', '=', id).executeTakeFirst()
 
 export const modelExists = async (db: Db, id: string) =>
   (await db.selectFrom('models').select('id').where('id', '=', id).executeTakeFirst()) !== undefined
+
+/** Whether a model has a draft file. */
+export const hasDrafts = async (db: Db, id: string) =>
+  (await db.selectFrom('models').select('drafts_sha256').where('id', '=', id).executeTakeFirst())?.drafts_sha256 != null
+
+/** From now on the models that were trained on a dataset have no draft files; returns the ids of those that had. */
+export async function forgetDrafts(trx: Trx, account_id: string, dataset_id: string): Promise<string[]> {
+  const jobs = trx
+    .selectFrom('tuning_jobs')
+    .select('id')
+    .where('account_id', '=', account_id)
+    .where('dataset_id', '=', dataset_id)
+  const models = trx.updateTable('models').set({ drafts_sha256: null }).where('drafts_sha256', 'is not', null)
+  return (await models.where('job_id', 'in', jobs).returning('id').execute()).map(({ id }) => id)
+}
 
 export const deleteModel = (trx: Trx, id: string) => trx.deleteFrom('models').where('id', '=', id).execute()
 

@@ -35,6 +35,9 @@ export const Result = Artifact.extend({
   kept: z.array(Artifact),
   /** Path of the row losses file. */
   rows: z.string().nullable(),
+  /** Path of the file that the engine drafts answers from. */
+  drafts: z.string().nullish(),
+  drafts_sha256: z.string().nullish(),
   epochs: z.int(),
   steps_total: z.int(),
   train_loss: z.number(),

@@ -126,6 +126,7 @@ export function createInference({
     },
   }
   compareModels(models, engine, scoreRows)
+  engine.setDraftFile(models.draftFile)
   models.onDeleted((tuned) => {
     const own = { id: tuned.id, gguf: tuned.gguf }
     void pools.unload(tuned.kind === 'model' ? { base: own } : { base: { id: tuned.base_model_id }, adapter: own })

@@ -59,6 +59,7 @@ export async function createScalingFeature(
         places: await loadPlaces(),
         gpus: readGpus,
         verify: createReplicaVerification(models),
+        draftFile: models.draftFile,
         yieldsToo: engine.yieldsToo,
         record: recordDecision(db, servers.id),
         now,

@@ -6,6 +6,7 @@ import { ApiError } from '../../contract/errors.ts'
 import { newId } from '../../lib/ids.ts'
 import type { Deployments } from '../deployments/index.ts'
 import {
+  type FindDraftFile,
   type Inference,
   type OwnReplica,
   startOwnReplica,
@@ -31,6 +32,7 @@ export interface ReconcilerOptions {
   deployments: Pick<Deployments, 'byId'>
   places: Places
   verify: VerifyReplica
+  draftFile: FindDraftFile
   /** Tells what yields its cores to trainings of a replica; returns what ends that. */
   yieldsToo: (engine: OwnReplica['engine']) => () => void
   now: () => number
@@ -56,7 +58,7 @@ export interface Reconciler {
 }
 
 export function createReconciler(options: ReconcilerOptions, control: Control): Reconciler {
-  const { artifacts, dataDir, engine_options, inference, deployments, places, verify, yieldsToo, now, log } = options
+  const { artifacts, dataDir, engine_options, inference, deployments, places, yieldsToo, now, log } = options
   const { entries, step, decide, isStopping } = control
 
   async function reconcile(entry: Entry): Promise<void> {
@@ -112,7 +114,8 @@ export function createReconciler(options: ReconcilerOptions, control: Control): 
       artifacts,
       dataDir,
       engine_options,
-      verify,
+      verify: options.verify,
+      draftFile: options.draftFile,
       max_concurrent: () => 2 * entry.policy.target_requests,
       onChange: () => entry.set.dispatchWaiting(),
       now,

@@ -39,7 +39,7 @@ const sources = [
   'tests/support/{client,tiny,trained}.ts',
 ]
 /** The folders of a data folder in which the model and its dataset have files named by their ids. */
-const folders = ['models', 'datasets']
+const folders = ['models', 'datasets', 'drafts']
 
 async function fixtureFolder(models_dir = tinyModelsDir()): Promise<string> {
   const hash = createHash('sha256')
@@ -73,10 +73,8 @@ async function fixtureFolder(models_dir = tinyModelsDir()): Promise<string> {
     db.close()
     writeFileSync(path.join(fresh, 'fixture.json'), JSON.stringify(fixture))
     cpSync(path.join(app.dataDir, 'models', model), path.join(fresh, 'models', model), { recursive: true })
-    cpSync(
-      path.join(app.dataDir, 'datasets', `${dataset_id}.jsonl`),
-      path.join(fresh, 'datasets', `${dataset_id}.jsonl`),
-    )
+    for (const file of [path.join('datasets', `${dataset_id}.jsonl`), path.join('drafts', `${model}.bin`)])
+      cpSync(path.join(app.dataDir, file), path.join(fresh, file))
   } finally {
     await app.stop()
   }

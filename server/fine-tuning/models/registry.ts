@@ -14,7 +14,7 @@ import { type AccountActor, recordAuditEntry } from '../../events/audit.ts'
 import type { FormFile } from '../../http/multipart.ts'
 import type { Projector } from '../../hub/index.ts'
 import type { Changes } from '../../redis/changes.ts'
-import { modelDir, modelFiles, modelKey, ownProjector, probeFile } from '../artifacts.ts'
+import { draftsKey, modelDir, modelFiles, modelKey, ownProjector, probeFile } from '../artifacts.ts'
 import * as store from '../store.ts'
 import { createExportSource, type ExportSource } from './export-source.ts'
 import { ftName } from './ft-name.ts'
@@ -92,6 +92,8 @@ export interface TunedModels {
   setCompare(compare: Compare): void
   /** What a replica must serve as this model, whoever owns it; undefined if there is no such tuned model. */
   expected(id: string): Promise<ExpectedModel | undefined>
+  /** The file that the engine drafts a model's answers from; undefined if it has none, or it cannot be fetched now. */
+  draftFile(id: string): Promise<string | undefined>
   /** Registers a check whether another feature needs a model. */
   onNeeded(check: NeededBy): void
   /** Registers a listener for deleted models. */
@@ -264,7 +266,7 @@ export function createTunedModels(
         await recordAuditEntry(trx, by, 'model.deleted', id, {}, now())
       })
       await options.changes.announce(account_id)
-      await artifacts.remove(modelKey(id))
+      await artifacts.remove(modelKey(id), draftsKey(id))
       for (const listener of deletionListeners) listener(servable(model))
       return { id, deleted: true }
     },
@@ -288,6 +290,15 @@ export function createTunedModels(
       const file = servable(model).probe
       const from = existsSync(file) ? await findServedBase(model) : undefined
       return { sha256: gguf_sha256, folder_sha256, ...(from && { probe: { file, from } }) }
+    },
+    async draftFile(id) {
+      if (!id.startsWith('mdl_') || !(await store.hasDrafts(db, id))) return undefined
+      try {
+        return await artifacts.ensureLocal(draftsKey(id))
+      } catch (error) {
+        log.warn({ err: error, model: id }, 'a draft file could not be fetched: the model answers without it')
+        return undefined
+      }
     },
     require: async (trx, account_id, id) => void (await requireModel(account_id, id, trx)),
     exportSource: createExportSource(options),

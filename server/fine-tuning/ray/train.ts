@@ -270,7 +270,7 @@ function withLocalPaths(event: TrainerEvent, folder: string): TrainerEvent {
   })
   const data = event.data ?? {}
   const kept = Array.isArray(data.kept) ? data.kept.map(artifact) : data.kept
-  return { ...event, data: { ...artifact(data), rows: local(data.rows), kept } }
+  return { ...event, data: { ...artifact(data), rows: local(data.rows), drafts: local(data.drafts), kept } }
 }
 
 /** Removes older checkpoints, as the trainer does where it runs. */

@@ -47,9 +47,13 @@ export interface EngineClient {
   yieldCores(share: number, for_ms: number): Promise<void>
   /** Whether the running engine has unfinished requests or loads. */
   isBusy(): boolean
+  /** Registers where the draft file of a tuned model is found. Asked at each load, as the file may be gone by then. */
+  setDraftFile(find: FindDraftFile): void
   /** Periodically unloads models without requests for `idle_ms`. Returns a function that stops it. */
   unloadIdle(idle_ms: number): () => void
 }
+
+export type FindDraftFile = (model_id: string) => Promise<string | undefined>
 
 /** A base or adapter that an engine instance has loaded, or is loading. */
 interface LoadedModel {
@@ -82,6 +86,7 @@ export function createEngineClient(
   artifacts?: Pick<Artifacts, 'hold'>,
 ): EngineClient {
   const modelsByInstance = new WeakMap<EngineInstance, Map<string, LoadedModel>>()
+  let draftFile: FindDraftFile = async () => undefined
   function modelsIn(instance: EngineInstance): Map<string, LoadedModel> {
     const existing = modelsByInstance.get(instance)
     if (existing) return existing
@@ -116,10 +121,24 @@ export function createEngineClient(
     throw error.param === 'projector' ? new LoadFailure(wrongProjector) : new LoadFailure()
   }
 
-  /** Loads weights that must stay on this disk meanwhile. Later the engine has them open. */
-  async function loadFile(instance: EngineInstance, gguf: string, path: string, body: unknown): Promise<void> {
+  /**
+   * Loads weights that must stay on this disk meanwhile. Later the engine has them open. `model_id`: of the tuned model
+   * that may have drafts.
+   */
+  async function loadFile(
+    instance: EngineInstance,
+    gguf: string,
+    path: string,
+    body: object,
+    model_id: string,
+  ): Promise<void> {
     const hold = await artifacts?.hold([gguf])
-    await command(instance, path, body).finally(hold?.release)
+    try {
+      const drafts = await draftFile(model_id)
+      await command(instance, path, { ...body, ...(drafts && { drafts }) })
+    } finally {
+      hold?.release()
+    }
   }
 
   async function postAndRead(instance: EngineInstance, path: string, payload: string) {
@@ -152,17 +171,19 @@ export function createEngineClient(
     }
     try {
       const loadedBase = loadOnce(instance, base.id, { base }, () =>
-        loadFile(instance, gguf, '/internal/load_model', {
-          name: base.id,
-          path: gguf,
-          ...fieldsOf(projector),
-        }),
+        loadFile(
+          instance,
+          gguf,
+          '/internal/load_model',
+          { name: base.id, path: gguf, ...fieldsOf(projector) },
+          base.merged_from ?? base.id,
+        ),
       )
       await use(loadedBase)
       if (adapter) {
         const own = fieldsOf(adapter.projector)
         const body = { lora_name: adapter.id, lora_path: adapter.gguf, base_model_name: base.id, ...own }
-        const load = () => loadFile(instance, adapter.gguf, '/v1/load_lora_adapter', body)
+        const load = () => loadFile(instance, adapter.gguf, '/v1/load_lora_adapter', body, adapter.id)
         await use(loadOnce(instance, adapter.id, target, load))
       }
       return release
@@ -294,6 +315,10 @@ export function createEngineClient(
     isBusy() {
       const instance = engine.current()
       return instance !== undefined && [...modelsIn(instance).values()].some(({ references }) => references > 0)
+    },
+
+    setDraftFile(find) {
+      draftFile = find
     },
 
     unloadIdle(idle_ms) {

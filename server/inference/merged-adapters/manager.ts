@@ -131,7 +131,9 @@ export function createMergedAdapters({
   async function merge(entry: AdapterState): Promise<void> {
     const { id, account_id, target } = entry
     const file = path.join(folder, `${id}.gguf`)
-    const mergedTarget: Target = { base: { id: `${id}-merged`, gguf: file, projector: projectorOf(target) } }
+    const mergedTarget: Target = {
+      base: { id: `${id}-merged`, gguf: file, projector: projectorOf(target), merged_from: id },
+    }
     const started_at = performance.now()
     const signal = AbortSignal.any([stopping.signal, entry.deleted.signal])
     let hold: Hold | undefined

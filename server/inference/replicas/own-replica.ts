@@ -4,7 +4,7 @@ import type { Logger } from 'pino'
 import { ApiError } from '../../../contract/errors.ts'
 import { abortable } from '../../../lib/abortable.ts'
 import type { Artifacts } from '../../storage/objects/index.ts'
-import { createEngineClient, type EngineClient } from '../engine/client.ts'
+import { createEngineClient, type EngineClient, type FindDraftFile } from '../engine/client.ts'
 import { createEngineHealth } from '../engine/health.ts'
 import { createEngineProcess } from '../engine/process.ts'
 import type { VerifyReplica } from '../fidelity/replica-verification.ts'
@@ -57,6 +57,7 @@ interface Options {
   dataDir: string
   engine_options: readonly string[]
   verify: VerifyReplica
+  draftFile: FindDraftFile
   max_concurrent: () => number
   /** Called when it may take requests, when it ends, and when a request ends. */
   onChange: () => void
@@ -93,6 +94,7 @@ export function startOwnReplica(options: Options): OwnReplica {
     log,
   })
   const client = createEngineClient(engine, log, artifacts)
+  client.setDraftFile(options.draftFile)
   const inner = createLocalReplica(client, () => true)
   const stopWatching = createEngineHealth(engine, client, log).watch()
   const started_at = now()

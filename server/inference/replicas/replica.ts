@@ -8,8 +8,11 @@ import type { Headers, HttpResponse } from './http-client/response.ts'
 
 /** The weights that a request runs on: a base from the hub or a fully tuned model, optionally with a LoRA adapter. */
 export interface Target {
-  /** `gguf` is undefined if the base's weights are not on this machine. `projector`: of a model that reads pictures. */
-  base: { id: string; gguf?: string; projector?: Projector | null }
+  /**
+   * `gguf` is undefined if the base's weights are not on this machine. `projector`: of a model that reads pictures.
+   * `merged_from`: the adapter that these weights contain.
+   */
+  base: { id: string; gguf?: string; projector?: Projector | null; merged_from?: string }
   /** `projector`: of an adapter that has its own; others read pictures with that of the base. */
   adapter?: { id: string; gguf: string; projector?: Projector | null }
 }

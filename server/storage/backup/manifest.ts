@@ -11,7 +11,7 @@ const FilePath = z
   .refine(
     (text) =>
       path.posix.normalize(text) === text &&
-      /^(tunery\.db$|(datasets|exports|files|models|runs|usage)\/)/.test(text) &&
+      /^(tunery\.db$|(datasets|drafts|exports|files|models|runs|usage)\/)/.test(text) &&
       !/[\0\\]/.test(text),
   )
 

@@ -292,7 +292,7 @@ function keyOf(keyOrPath: string, dataDir: string): string | undefined {
   const within = path.relative(dataDir, keyOrPath).replaceAll(path.sep, '/')
   const folder = /^((models|exports)\/[^/]+|runs\/[^/]+\/[^/]+\/checkpoints\/[^/]+)(\/|$)/.exec(within)
   if (folder) return `${folder[1]}/`
-  return /^(datasets|files)\/[^/]+$|^uploads\/[^/]+\/[^/]+$/.test(within) ? within : undefined
+  return /^(datasets|drafts|files)\/[^/]+$|^uploads\/[^/]+\/[^/]+$/.test(within) ? within : undefined
 }
 
 async function inParallel<T, R>(items: readonly T[], work: (item: T) => Promise<R>): Promise<R[]> {

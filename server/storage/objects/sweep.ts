@@ -11,7 +11,7 @@ import type { Cache } from './cache.ts'
 import type { ObjectStore } from './store.ts'
 
 /** The folders that are the service's. Others in the same storage are left alone. */
-const folders = ['batches/', 'datasets/', 'exports/', 'files/', 'models/', 'runs/', 'uploads/']
+const folders = ['batches/', 'datasets/', 'drafts/', 'exports/', 'files/', 'models/', 'runs/', 'uploads/']
 /** Younger objects may be those of a server that is publishing now, and has no row yet. */
 export const orphanAge_ms = day_ms
 const ownerKey = 'installation'
