@@ -82,6 +82,12 @@ test('an export answers like the trainer, streams its events, and keeps its mode
   )
   assert.ok(Date.parse(made.expires_at!) > Date.parse(made.finished_at!) + 6.9 * 86_400_000)
   assert.deepEqual(inExports(), [made.id], 'only the ready export is left')
+  assert.ok(existsSync(path.join(app.dataDir, 'drafts', `${model}.bin`)))
+  for (const { name } of made.files)
+    assert.ok(
+      !readFileSync(path.join(app.dataDir, 'exports', made.id, name)).includes('TNDRAFT1'),
+      `answers in ${name}`,
+    )
   const ofSocket = createHash('sha256').update(made.id).digest('hex').slice(0, 12)
   assert.ok(
     !readdirSync(os.tmpdir()).some((name) => name.endsWith(ofSocket)),

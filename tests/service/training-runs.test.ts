@@ -211,6 +211,7 @@ test('the program of a machine trains, reports, and ends with its run', async ()
   const machine = await startMachine(run)
   const job = await app.untilEnded(run.id)
   assert.equal(job.status, 'completed', JSON.stringify(job.error))
+  assert.ok(existsSync(path.join(app.dataDir, 'drafts', `${job.model}.bin`)), 'the answers to draft from came along')
   const events: JobEvent[] = []
   for await (const event of app.events(run.id)) events.push(event)
   assert.ok(!JSON.stringify(events).includes(scratch), 'no path of the machine leaks')
