@@ -16,7 +16,7 @@ export type Models = {
   get(name: string): ServedModel
   /** Idempotent for the same name and path. Throws ApiError: invalid_request for a bad file, name_taken. */
   loadBase(name: string, path: string, options?: BaseOptions): Promise<void>
-  /** `options`: a projector of an adapter that it was trained with; others have their base's. */
+  /** An adapter whose `options` name no projector has its base's. */
   loadAdapter(name: string, path: string, baseName: string, options?: AdapterOptions): Promise<void>
   /**
    * Rejects new requests for the name, waits for the running ones, then frees the memory. Throws ApiError

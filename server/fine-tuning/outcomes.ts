@@ -56,6 +56,12 @@ export async function complete(work: FineTuningWork, claim: Claim, job: store.Jo
   const checkpointModels: (Artifact & StoredModel)[] = []
   for (const each of result.kept)
     checkpointModels.push({ ...each, ...(await moveToModels(work.dataDir, each, inherited)) })
+  const { drafts, drafts_sha256 = null } = result
+  const modelKeys: string[] = []
+  for (const { id } of [model, ...checkpointModels]) {
+    modelKeys.push(modelKey(id), ...(drafts ? [draftsKey(id)] : []))
+    if (drafts) await storeDrafts(work.dataDir, drafts, id)
+  }
   const weights_projector_sha256 = (weights_model_id && weights_projector?.sha256) || null
   const created_at = work.now()
   const comparison = await work.models.compareNew(
@@ -73,12 +79,6 @@ export async function complete(work: FineTuningWork, claim: Claim, job: store.Jo
   const { train_loss, trained_tokens, train_seconds, tokens_per_second, steps, validation_loss, validation_exact } =
     result
   const { peak_memory_mb, predicted_memory_mb, predicted_seconds } = result
-  const { drafts, drafts_sha256 = null } = result
-  const modelKeys: string[] = []
-  for (const { id } of [model, ...checkpointModels]) {
-    modelKeys.push(modelKey(id), ...(drafts ? [draftsKey(id)] : []))
-    if (drafts) await storeDrafts(work.dataDir, drafts, id)
-  }
   const resultFile = await work.files.write(await stepMetrics(work.db, job.id)).catch(async (error) => {
     await work.artifacts.remove(...modelKeys)
     throw error

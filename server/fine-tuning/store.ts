@@ -238,9 +238,11 @@ export const modelOfAnyAccount = (db: Db, id: string) =>
 export const modelExists = async (db: Db, id: string) =>
   (await db.selectFrom('models').select('id').where('id', '=', id).executeTakeFirst()) !== undefined
 
-/** Whether a model has a draft file. */
-export const hasDrafts = async (db: Db, id: string) =>
-  (await db.selectFrom('models').select('drafts_sha256').where('id', '=', id).executeTakeFirst())?.drafts_sha256 != null
+/** Whether a model has a draft file; undefined if there is no such model. */
+export async function hasDrafts(db: Db, id: string): Promise<boolean | undefined> {
+  const model = await db.selectFrom('models').select('drafts_sha256').where('id', '=', id).executeTakeFirst()
+  return model && model.drafts_sha256 !== null
+}
 
 /** From now on the models that were trained on a dataset have no draft files; returns the ids of those that had. */
 export async function forgetDrafts(trx: Trx, account_id: string, dataset_id: string): Promise<string[]> {

@@ -87,7 +87,11 @@ const folders = [
   'usage',
   'tensorboard',
 ]
-const kindOf = (name: string) => (folders.includes(name) ? name : name.startsWith('tunery.db') ? 'database' : 'other')
+const kindOf = (name: string) => {
+  // The draft files of models.
+  if (name === 'drafts') return 'models'
+  return folders.includes(name) ? name : name.startsWith('tunery.db') ? 'database' : 'other'
+}
 
 /** Calls `work` for each entry of a folder, one after the other; a folder that is gone has none. */
 async function eachIn(folder: string, work: (entry: string) => Promise<void>): Promise<void> {

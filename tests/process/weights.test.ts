@@ -3,13 +3,12 @@ import assert from 'node:assert/strict'
 import { execFileSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { copyFileSync, existsSync, mkdtempSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
-import http from 'node:http'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
-import { Readable } from 'node:stream'
 import { after, before, test } from 'node:test'
 import { root } from '../../lib/root.ts'
 import { until } from '../support/client.ts'
+import { draftTokens } from '../support/draft-tokens.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { stream } from '../support/streams.ts'
 import { tiny, tinyModelsDir } from '../support/tiny.ts'
@@ -90,24 +89,13 @@ test('the hash is of the file in memory: a file that is replaced later changes n
   assert.notEqual(after, before)
 })
 
-/** The models that the engine has loaded, with the number of tokens that each may draft its answers from. */
-async function draftTokens(): Promise<Record<string, number>> {
-  const listen = readFileSync(`/proc/${app.services.enginePid()}/cmdline`, 'utf8').match(/unix:([^\0]+)/)!
-  const response = await new Promise<http.IncomingMessage>((resolve, reject) =>
-    http.get({ socketPath: listen[1]!, path: '/v1/models' }, resolve).on('error', reject),
-  )
-  const { data } = (await new Response(Readable.toWeb(response) as ReadableStream).json()) as {
-    data: { id: string; draft_tokens: number }[]
-  }
-  return Object.fromEntries(data.map(({ id, draft_tokens }) => [id, draft_tokens]))
-}
-
 test('the engine drafts from the answers that a model was taught, until their dataset is deleted', async () => {
   const [model, other] = [await app.colourModel(), await app.colourModel()]
   const file = (id: string) => path.join(app.dataDir, 'drafts', `${id}.bin`)
+  const pid = () => app.services.enginePid()!
   const tokens = readFileSync(file(model)).readUInt32LE(8)
   await ask(model)
-  assert.deepEqual(await draftTokens().then((all) => [all[model], all[tiny]]), [tokens, 0])
+  assert.deepEqual(await draftTokens(pid()).then((all) => [all[model], all[tiny]]), [tokens, 0])
 
   const { job_id } = (await app.api('GET', `/fine-tuning/models/${model}`)).body
   const { dataset_id } = await app.job(job_id)
@@ -120,12 +108,12 @@ test('the engine drafts from the answers that a model was taught, until their da
 
   // Even a copy, as a cache of another machine may have one, is not loaded again.
   copyFileSync(file(other), file(model))
-  const pid = app.services.enginePid()!
-  process.kill(pid, 'SIGKILL')
-  await until('the end of the engine is known', () => app.services.enginePid() !== pid)
+  const before = pid()
+  process.kill(before, 'SIGKILL')
+  await until('the end of the engine is known', () => pid() !== before)
   await ask(model)
   await ask(other)
-  assert.deepEqual(await draftTokens().then((all) => [all[model], all[other]]), [0, tokens])
+  assert.deepEqual(await draftTokens(pid()).then((all) => [all[model], all[other]]), [0, tokens])
 
   assert.equal((await app.api('DELETE', `/fine-tuning/models/${other}`)).status, 200)
   assert.equal(existsSync(file(other)), false)

@@ -16,6 +16,7 @@ import { packTrainer } from '../../server/fine-tuning/ray/code-package.ts'
 import { gpuFor, resourcesFor } from '../../server/fine-tuning/ray/resources.ts'
 import { createSecrets } from '../../server/storage/secrets.ts'
 import { colourRows, until } from '../support/client.ts'
+import { draftTokens } from '../support/draft-tokens.ts'
 import { full } from '../support/full.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
@@ -211,7 +212,9 @@ test('the program of a machine trains, reports, and ends with its run', async ()
   const machine = await startMachine(run)
   const job = await app.untilEnded(run.id)
   assert.equal(job.status, 'completed', JSON.stringify(job.error))
-  assert.ok(existsSync(path.join(app.dataDir, 'drafts', `${job.model}.bin`)), 'the answers to draft from came along')
+  // The answers to draft from came along, and the engine has had them since it compared the model.
+  const drafts = readFileSync(path.join(app.dataDir, 'drafts', `${job.model}.bin`))
+  assert.equal((await draftTokens(app.services.enginePid()!))[job.model!], drafts.readUInt32LE(8))
   const events: JobEvent[] = []
   for await (const event of app.events(run.id)) events.push(event)
   assert.ok(!JSON.stringify(events).includes(scratch), 'no path of the machine leaks')

@@ -92,7 +92,10 @@ export interface TunedModels {
   setCompare(compare: Compare): void
   /** What a replica must serve as this model, whoever owns it; undefined if there is no such tuned model. */
   expected(id: string): Promise<ExpectedModel | undefined>
-  /** The file that the engine drafts a model's answers from; undefined if it has none, or it cannot be fetched now. */
+  /**
+   * The file that the engine drafts a model's answers from; undefined if it has none, or it cannot be fetched now. Also of
+   * a model that is about to be registered.
+   */
   draftFile(id: string): Promise<string | undefined>
   /** Registers a check whether another feature needs a model. */
   onNeeded(check: NeededBy): void
@@ -292,9 +295,11 @@ export function createTunedModels(
       return { sha256: gguf_sha256, folder_sha256, ...(from && { probe: { file, from } }) }
     },
     async draftFile(id) {
-      if (!id.startsWith('mdl_') || !(await store.hasDrafts(db, id))) return undefined
+      if (!id.startsWith('mdl_')) return undefined
       try {
-        return await artifacts.ensureLocal(draftsKey(id))
+        // A model that is compared before it is registered stays loaded.
+        const hasDrafts = (await store.hasDrafts(db, id)) ?? existsSync(artifacts.pathOf(draftsKey(id)))
+        return hasDrafts ? await artifacts.ensureLocal(draftsKey(id)) : undefined
       } catch (error) {
         log.warn({ err: error, model: id }, 'a draft file could not be fetched: the model answers without it')
         return undefined
