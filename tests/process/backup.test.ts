@@ -121,6 +121,7 @@ test('a backup made under load restores everything that was acknowledged, and it
   const { status, output } = await tunery(restored, 'restore', backup)
   assert.equal(status, 0, output)
   assert.ok(readdirSync(volume).length > 0)
+  assert.ok(existsSync(path.join(restored, 'drafts', `${model}.bin`)), 'what the engine drafts from')
   assert.deepEqual(await tunery(restored, 'check'), { status: 0, output: `${restored} is whole.\n` })
   const { server, url } = await startServer(restored)
   const again = client(url, key)

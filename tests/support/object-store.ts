@@ -136,7 +136,8 @@ export function testObjectStore(name: string, { folder, open, corrupt, skip = fa
   it('the sweep removes orphans alone, and none that a server is publishing now', async () => {
     const store = open()
     const dir = folder()
-    const keys = ['datasets/ds_live.jsonl', 'datasets/ds_orphan.jsonl', 'models/mdl_live/', 'models/mdl_orphan/']
+    const live = ['datasets/ds_live.jsonl', 'drafts/mdl_live.bin', 'models/mdl_live/']
+    const keys = [...live, ...live.map((key) => key.replace('live', 'orphan'))]
     for (const key of keys) write(dir, key.endsWith('/') ? `${key}f` : key, key)
     const artifacts = artifactsOn(store, dir)
     await artifacts.publish(...keys)
@@ -145,7 +146,7 @@ export function testObjectStore(name: string, { folder, open, corrupt, skip = fa
       staging: path.join(dir, 'fetching'),
       cache: { entries: async () => [] },
       owner: 'acc_1',
-      live: async () => new Set(['datasets/ds_live.jsonl', 'models/mdl_live/']),
+      live: async () => new Set(live),
       removeLocal: (key: string) => artifacts.removeLocal(key),
       log: silent,
     }
@@ -156,10 +157,11 @@ export function testObjectStore(name: string, { folder, open, corrupt, skip = fa
     const mine = removed.filter((key) => /_orphan/.test(key)).sort()
     assert.deepEqual(mine, [
       'datasets/ds_orphan.jsonl',
+      'drafts/mdl_orphan.bin',
       'models/mdl_orphan/.tunery-manifest.json',
       'models/mdl_orphan/f',
     ])
-    assert.ok(await store.head('models/mdl_live/f'))
+    for (const key of ['models/mdl_live/f', 'drafts/mdl_live.bin']) assert.ok(await store.head(key))
     store.close()
   })
 
