@@ -1,14 +1,15 @@
 // Fills the batches of one step: the last token of each answer, draft tokens that may follow it, and chunks of prompts.
 // Vectors of pictures have a batch of their own, which is computed after that of the tokens.
 import { microBatchTokensMax } from '../llama/context.ts'
-import { type Drafter, draftTokensAfterPrompt, draftTokensMax } from '../sampling/speculative.ts'
+import type { Drafter, Drafting } from '../sampling/drafts/drafter.ts'
+import { draftTokensPerStep, planDrafts, reachWorth } from '../sampling/drafts/plan.ts'
 import { isPictureToken, type PictureSpan, spanAt } from '../vision/picture-tokens.ts'
 import { sharePrefillBudget } from './chunked-prefill.ts'
 import type { Generation } from './generation.ts'
 import type { KvCache } from './kv-cache.ts'
 import type { Slot } from './prefix-cache.ts'
 
-type Sizes = { batch_tokens: number; tokens_per_slot: number }
+type Options = { batch_tokens: number; tokens_per_slot: number; drafting: Drafting | null }
 export type FilledBatch = {
   prompt_tokens: number
   /** Sequences in the batch. */
@@ -22,44 +23,58 @@ type BatchFiller = {
   fillVectors(pictures: FilledBatch['pictures']): { prompt_tokens: number; rows: number; is_causal: boolean }
 }
 
-// Speculative decoding pays only while few requests run: with more, the batch is full enough without draft tokens.
-const speculatedSequencesMax = 2
 // A step costs nearly as much with few streams as with all of them. In a burst of requests, a few steps therefore
 // prefill prompts only, so that the streams then decode together.
 const prefillOnlyPromptsMin = 8
 const prefillOnlyStepsMax = 3
 
 /** Rows of logits that a context needs for `slots` sequences. */
-export const outputsFor = (slots: number) => slots + speculatedSequencesMax * draftTokensMax
+export const outputsFor = (slots: number) => slots + draftTokensPerStep
 
 /** Fills the batches of the cache's context. `running` must be in ascending order of slots. */
-export function createBatchFiller(cache: KvCache, { batch_tokens, tokens_per_slot }: Sizes): BatchFiller {
+export function createBatchFiller(cache: KvCache, { batch_tokens, tokens_per_slot, drafting }: Options): BatchFiller {
   let prefillOnlySteps = 0
 
-  const addLastToken = (entry: RunningSequence, mayDraft: boolean) => {
+  const addLastToken = (entry: RunningSequence) => {
     const { slot } = entry
     entry.logits_index = cache.context().add(entry.next_token, cache.positionAfter(slot), slot.index, true)
     slot.cached.push(entry.next_token)
-    if (mayDraft) addDraft(entry, draftTokensMax)
+    addDraft(entry)
   }
 
-  const addDraft = (entry: RunningSequence, max: number) => {
-    const { slot, generation, drafter } = entry
-    const room = Math.min(
-      generation.request.max_tokens - generation.completion_tokens - 1,
-      tokens_per_slot - slot.cached.length,
-      max,
-    )
-    entry.draft = drafter && room > 0 ? drafter.draft(slot.cached, room) : []
+  const addDraft = ({ slot, draft }: RunningSequence) => {
     let position = cache.positionAfter(slot)
-    for (const token of entry.draft) {
+    for (const token of draft) {
       cache.context().add(token, position++, slot.index, true)
       slot.cached.push(token)
     }
   }
 
+  /** Chooses the drafts of sequences that get a token in this step. */
+  const chooseDrafts = (sequences: readonly RunningSequence[]) => {
+    if (!drafting) return
+    const { cost } = drafting.costs
+    const reach_min = reachWorth(sequences.length, cost)
+    if (reach_min >= 1) return
+    const proposals = sequences.map(({ slot, generation, drafter, tokens, next_token }) => {
+      const used = next_token < 0 ? tokens.length : slot.cached.length + 1
+      const room = Math.min(
+        generation.request.max_tokens - generation.completion_tokens - 1,
+        tokens_per_slot - used,
+        draftTokensPerStep,
+      )
+      return drafter && room > 0 ? drafter.propose(room, reach_min) : { tokens: [], reach: [] }
+    })
+    const lengths = planDrafts(
+      proposals.map(({ reach }) => reach),
+      sequences.length,
+      cost,
+    )
+    for (const [index, entry] of sequences.entries()) entry.draft = proposals[index]!.tokens.slice(0, lengths[index])
+  }
+
   /** Adds up to `count` tokens, but none of a picture. Returns how many. */
-  const addPromptChunk = (entry: RunningSequence, count: number, mayDraft: boolean): number => {
+  const addPromptChunk = (entry: RunningSequence, count: number): number => {
     const { slot, tokens } = entry
     let position = cache.positionAfter(slot)
     for (let added = 0; added < count; added++) {
@@ -71,8 +86,7 @@ export function createBatchFiller(cache: KvCache, { batch_tokens, tokens_per_slo
       slot.cached.push(token)
       if (!wantsLogits) continue
       entry.logits_index = index
-      // The step is computed for the prompt anyway: a draft of the answer's start is nearly free.
-      if (mayDraft) addDraft(entry, draftTokensAfterPrompt(cache.context().batchLength()))
+      addDraft(entry)
     }
     return count
   }
@@ -104,18 +118,21 @@ export function createBatchFiller(cache: KvCache, { batch_tokens, tokens_per_slo
     const chunks = new Map([...sharePrefillBudget(prompts, budget)].map(([{ entry }, count]) => [entry, count]))
     const prefillOnly = prompts.length >= prefillOnlyPromptsMin && prefillOnlySteps < prefillOnlyStepsMax
     prefillOnlySteps = prefillOnly ? prefillOnlySteps + 1 : 0
-    const mayDraft = running.length <= speculatedSequencesMax
+    const decodes = (entry: RunningSequence) => tokensLeft(entry) === 0 && !entry.pending_logits && !prefillOnly
+    const endsPrompt = (entry: RunningSequence) => chunks.get(entry) === tokensLeft(entry) && entry.next_token < 0
+    for (const entry of running) entry.draft = []
+    chooseDrafts(running.filter((entry) => (chunks.has(entry) ? endsPrompt(entry) : decodes(entry))))
     const filled: FilledBatch = { prompt_tokens: 0, rows: 0, pictures: [] }
     for (const entry of running) {
       entry.logits_index = -1
       const count = chunks.get(entry)
       if (count !== undefined) {
-        const added = addPromptChunk(entry, count, mayDraft)
+        const added = addPromptChunk(entry, count)
         filled.prompt_tokens += added
         if (added > 0) filled.rows++
         if (added < count) filled.pictures.push({ entry, tokens_max: count - added })
-      } else if (tokensLeft(entry) === 0 && !entry.pending_logits && !prefillOnly) {
-        addLastToken(entry, mayDraft)
+      } else if (decodes(entry)) {
+        addLastToken(entry)
         filled.rows++
       }
     }

@@ -4,6 +4,7 @@
 import { ApiError } from '../../contract/errors.ts'
 import type { Context } from '../llama/context.ts'
 import type { ServedModel } from '../models/models.ts'
+import { createDrafting, type Drafting } from '../sampling/drafts/drafter.ts'
 import { failGeneration, type Generation } from './generation.ts'
 import { createRunner, type Runner, type RunnerOptions } from './runner.ts'
 import { type MemoryLimits, type RunnerShape, runnerShapes } from './slot-sizes.ts'
@@ -66,6 +67,12 @@ const bytesPerAdapter = 1024 * 1024
 
 export function createRunnerPool(backend: Backend, limits: MemoryLimits, hooks: PoolHooks): RunnerPool {
   let runners: PooledRunner[] = []
+  const draftings = new WeakMap<ServedModel, Drafting>()
+  const draftingOf = (served: ServedModel): Drafting => {
+    const drafting = draftings.get(served) ?? createDrafting(null)
+    draftings.set(served, drafting)
+    return drafting
+  }
   const creations = new Set<{ pooled: PooledRunner; slots: number; done: Promise<void> }>()
   const bytesFor = (pooled: PooledRunner, slots: number) =>
     contextBytes + backend.adapters() * bytesPerAdapter + slots * pooled.shape.bytes_per_slot
@@ -147,7 +154,7 @@ export function createRunnerPool(backend: Backend, limits: MemoryLimits, hooks: 
       batch_tokens: batchTokens,
       can_share_prefix: served.model.can_truncate_cache,
       uses_mrope: served.model.uses_mrope,
-      speculate: backend.speculate,
+      drafting: backend.speculate ? draftingOf(served) : null,
       makeContext: (count) => backend.makeContext(served, count, shape.tokens_per_slot, batchTokens),
       onFault: (error) => hooks.onGenerationFault(pooled, error),
       onOutgrown: (generation) => enqueue(get(served, size_class + 1), generation),

@@ -3,7 +3,7 @@
 import { ApiError } from '../../contract/errors.ts'
 import type { Context } from '../llama/context.ts'
 import type { Vocab } from '../llama/vocab.ts'
-import { createDrafter } from '../sampling/speculative.ts'
+import type { Drafting } from '../sampling/drafts/drafter.ts'
 import { isPictureToken } from '../vision/picture-tokens.ts'
 import { createBatchFiller, type FilledBatch, type RunningSequence, startSequence } from './batch.ts'
 import { createPrefillSpeed } from './chunked-prefill.ts'
@@ -22,8 +22,8 @@ export type RunnerOptions = {
   can_share_prefix: boolean
   /** The model counts positions of pictures in several dimensions. */
   uses_mrope: boolean
-  /** Enables speculative decoding while few requests run. */
-  speculate: boolean
+  /** Speculative decoding; null: none. */
+  drafting: Drafting | null
   makeContext(slots: number): Context
   /** An unexpected error failed one generation. */
   onFault(error: unknown): void
@@ -139,16 +139,20 @@ export function createRunner(options: RunnerOptions): Runner {
 
   // No drafts with a grammar: its masks cannot be rolled back after a rejected token. None with a seed either: whether
   // drafts are made depends on the load, and batches of different sizes round differently.
-  const drafterFor = ({ grammar, sampling }: Generation['request']) =>
-    options.speculate && options.can_share_prefix && !grammar && sampling.seed === null
-      ? createDrafter((token) => isPictureToken(token) || vocab.isEndOfGeneration(token))
-      : null
+  const drafterFor = ({ request, migration }: Generation) => {
+    const { account, prompt, grammar, sampling } = request
+    if (!options.drafting || !options.can_share_prefix || grammar || sampling.seed !== null) return null
+    const answer = migration ? [...migration.tokens.slice(prompt.length), migration.next_token] : []
+    const greedy = sampling.temperature === 0
+    const endsAt = (token: number) => isPictureToken(token) || vocab.isEndOfGeneration(token)
+    return options.drafting.drafter({ account, prompt, answer, greedy, endsAt })
+  }
 
   const start = (generation: Generation, slot: Slot, donor: Slot | null, keep: number) => {
     const { request, migration } = generation
     if (donor) cache.copy(donor, slot)
     cache.truncate(slot, keep)
-    const entry = startSequence(slot, generation, drafterFor(request))
+    const entry = startSequence(slot, generation, drafterFor(generation))
     if (migration) {
       if (migration.saved) cache.restore(slot, migration.saved, migration.tokens.slice())
     } else {
@@ -219,7 +223,9 @@ export function createRunner(options: RunnerOptions): Runner {
       }
       entry.pending_logits = null
       entry.next_token = sampled.token
+      entry.drafter?.append(sampled.token)
       if (!acceptToken(entry.generation, vocab, sampled)) return true
+      entry.drafter?.finish()
       vacate(entry)
     } catch (error) {
       if (!(error instanceof ApiError)) options.onFault(error)
@@ -248,7 +254,6 @@ export function createRunner(options: RunnerOptions): Runner {
         accepted++
       tokens += generation.completion_tokens - tokensBefore
       if (draft.length === 0) continue
-      entry.drafter!.recordResult(draft.length, accepted)
       cache.truncate(slot, slot.cached.length - (draft.length - accepted))
       entry.draft = []
     }
@@ -346,6 +351,7 @@ export function createRunner(options: RunnerOptions): Runner {
         stats.seconds = (performance.now() - runner.used_at_ms) / 1000
         if (!stats.failed) {
           prefillSpeed.record(rows, Math.max(0, length - rows), stats.seconds * 1000)
+          if (prompt_tokens === 0) options.drafting?.costs.record(length, stats.seconds * 1000)
           stats.output_tokens += sampleAll()
         }
       }

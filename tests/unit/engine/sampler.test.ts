@@ -1,9 +1,8 @@
-// Sampling: how each parameter changes the odds; log-probabilities; drafts.
+// Sampling: how each parameter changes the odds; log-probabilities.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { createLogprobReader, logSumExp } from '../../../engine/sampling/logprobs.ts'
 import { createSampler, createTopK, type SamplingParams } from '../../../engine/sampling/sampler.ts'
-import { createDrafter } from '../../../engine/sampling/speculative.ts'
 import { plainSampling } from './plain-sampling.ts'
 
 const sampled: SamplingParams = { ...plainSampling, temperature: 1, top_k: 100, top_p: 1, seed: 1 }
@@ -120,27 +119,4 @@ test('log-probabilities are the model’s own, without penalties, bias or temper
     [0, 1],
   )
   assert.ok(Math.abs(logSumExp(logits(1000, 1000)) - (1000 + Math.log(2))) < 1e-3)
-})
-
-test('a draft continues the latest match of the last tokens; accepted drafts allow longer ones', () => {
-  const drafter = createDrafter((token) => token === 0)
-  assert.deepEqual(drafter.draft([1, 2, 3, 4, 9, 9, 1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4], 12), [5, 6, 7, 8, 1, 2, 3])
-  assert.deepEqual(drafter.draft([1, 2, 3, 4, 5, 6, 1, 2, 3, 4], 2), [5, 6])
-  assert.deepEqual(drafter.draft([1, 2, 3, 4, 5], 12), [])
-  assert.deepEqual(
-    drafter.draft([1, 2, 3, 4, 5, 0, 7, 1, 2, 3, 4], 12),
-    [5],
-    'a draft stops before an end-of-answer token',
-  )
-  assert.deepEqual(drafter.draft([7, 2, 3, 4, 5, 6, 1, 2, 3], 12), [], 'a match of three tokens is not enough at first')
-  drafter.recordResult(7, 7)
-  assert.deepEqual(drafter.draft([7, 2, 3, 4, 5, 6, 1, 2, 3], 12), [4, 5, 6, 1, 2, 3])
-  const long = [1, 2, 3, 4, ...Array.from({ length: 20 }, (_, index) => 10 + index), 1, 2, 3, 4]
-  assert.equal(drafter.draft(long, 12).length, 7)
-  drafter.recordResult(7, 7)
-  assert.equal(drafter.draft(long, 12).length, 11, 'drafts grow after several accepted in a row')
-  drafter.recordResult(8, 0)
-  assert.deepEqual(drafter.draft([7, 2, 3, 4, 5, 6, 1, 2, 3], 12), [])
-  for (let round = 0; round < 2; round++) drafter.recordResult(8, 0)
-  assert.deepEqual(drafter.draft([1, 2, 3, 4, 5, 6, 1, 2, 3, 4], 12), [], 'after several rejected drafts it pauses')
 })
