@@ -3,6 +3,7 @@ import { createHash } from 'node:crypto'
 import { cpSync, existsSync, mkdirSync, readFileSync, renameSync, rmSync } from 'node:fs'
 import path from 'node:path'
 import Database from 'better-sqlite3'
+import { taskNames, taskRows } from '../serving/tasks.ts'
 import { startService } from './service.ts'
 
 const root = path.resolve(import.meta.dirname, '../..')
@@ -11,18 +12,25 @@ const base = 'HuggingFaceTB/SmolLM2-135M-Instruct'
 type Api = Awaited<ReturnType<typeof startService>>['api']
 
 /** Trains an adapter on the `number`-th 24 rows of the demo's task. Returns the model's id. */
-export async function trainAdapter(api: Api, number: number): Promise<string> {
+export function trainAdapter(api: Api, number: number): Promise<string> {
   const rows = readFileSync(path.join(root, 'examples/ticket-triage.jsonl'), 'utf8').split('\n')
+  return train(api, `rows-${number}`, rows.slice(number * 24, number * 24 + 24), {
+    epochs: 4,
+    learning_rate: 1e-3,
+    seed: number,
+  })
+}
+
+async function train(api: Api, name: string, rows: string[], training_config: object): Promise<string> {
   const form = new FormData()
-  form.set('file', new Blob([rows.slice(number * 24, number * 24 + 24).join('\n')]), `rows-${number}.jsonl`)
+  form.set('file', new Blob([rows.join('\n')]), `${name}.jsonl`)
   const { id: dataset_id } = await api('POST', '/datasets/', form)
-  const config = { training_config: { epochs: 4, learning_rate: 1e-3, seed: number } }
-  const { id } = await api('POST', '/fine-tuning/jobs', { model_id: base, dataset_id, config })
+  const { id } = await api('POST', '/fine-tuning/jobs', { model_id: base, dataset_id, config: { training_config } })
   for (;;) {
     const job = await api('GET', `/fine-tuning/jobs/${id}`)
     if (job.status === 'completed') return job.model
     if (['failed', 'cancelled'].includes(job.status))
-      throw new Error(`the training of adapter ${number} ${job.status}: ${job.error?.message}`)
+      throw new Error(`the training of ${name} ${job.status}: ${job.error?.message}`)
     await new Promise((resolve) => setTimeout(resolve, 300))
   }
 }
@@ -39,12 +47,31 @@ const withFiles = (dataDir: string, models: string[]): Adapters => ({
   files: models.map((id) => path.join(dataDir, 'models', id, 'adapter.gguf')),
 })
 
-/** A data folder with this many trained adapters. Cached in .local until this file or the database schema changes. */
-export async function trainedAdapters(count: number): Promise<Adapters> {
+/** A data folder with this many trained adapters. */
+export const trainedAdapters = (count: number) =>
+  cached('adapters', [import.meta.filename], count, async (api) => {
+    for (let number = 0; number < count; number++) await trainAdapter(api, number)
+  })
+
+/** A data folder with an adapter for each of three tasks, in the order of `taskNames`, trained on `rows` rows each. */
+export const trainedTasks = (rows: number) =>
+  cached(`tasks-${rows}`, [path.join(root, 'bench/serving/tasks.ts')], taskNames.length, async (api) => {
+    for (const task of taskNames) {
+      const lines = taskRows(task, rows, 1).map((row) => JSON.stringify(row))
+      await train(api, task, lines, { epochs: 2, learning_rate: 1e-3, seed: 1 })
+    }
+  })
+
+/** Cached in .local until one of these files or the database's schema changes. */
+async function cached(
+  name: string,
+  sources: string[],
+  count: number,
+  make: (api: Api) => Promise<void>,
+): Promise<Adapters> {
   const hash = createHash('sha256')
-    .update(readFileSync(import.meta.filename))
-    .update(readFileSync(path.join(root, 'server/db/schema.ts')))
-  const folder = path.join(root, '.local/bench', `adapters-${hash.digest('hex').slice(0, 12)}`)
+  for (const file of [...sources, path.join(root, 'server/db/schema.ts')]) hash.update(readFileSync(file))
+  const folder = path.join(root, '.local/bench', `${name}-${hash.digest('hex').slice(0, 12)}`)
   mkdirSync(path.dirname(folder), { recursive: true })
   const idsOf = (dataDir: string) => {
     const db = new Database(path.join(dataDir, 'tunery.db'), { readonly: true })
@@ -64,7 +91,7 @@ export async function trainedAdapters(count: number): Promise<Adapters> {
   mkdirSync(temporary)
   const service = await startService({}, temporary)
   try {
-    for (let number = 0; number < count; number++) await trainAdapter(service.api, number)
+    await make(service.api)
   } finally {
     await service.stop()
   }

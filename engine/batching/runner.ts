@@ -137,11 +137,10 @@ export function createRunner(options: RunnerOptions): Runner {
     stillWaiting.push(generation)
   }
 
-  // No drafts with a grammar: its masks cannot be rolled back after a rejected token. None with a seed either: whether
-  // drafts are made depends on the load, and batches of different sizes round differently.
+  // No drafts with a seed: whether drafts are made depends on the load, and batches of different sizes round differently.
   const drafterFor = ({ request, migration }: Generation) => {
-    const { account, prompt, grammar, sampling } = request
-    if (!options.drafting || !options.can_share_prefix || grammar || sampling.seed !== null) return null
+    const { account, prompt, sampling } = request
+    if (!options.drafting || !options.can_share_prefix || sampling.seed !== null) return null
     const answer = migration ? [...migration.tokens.slice(prompt.length), migration.next_token] : []
     const greedy = sampling.temperature === 0
     const endsAt = (token: number) => isPictureToken(token) || vocab.isEndOfGeneration(token)
