@@ -18,7 +18,8 @@ export type FilledBatch = {
   pictures: { entry: RunningSequence; tokens_max: number }[]
 }
 type BatchFiller = {
-  fillTokens(running: readonly RunningSequence[], prompt_tokens_max: number): FilledBatch
+  /** `part_tokens_max`: for prompts that do not end with the step. */
+  fillTokens(running: readonly RunningSequence[], prompt_tokens_max: number, part_tokens_max: number): FilledBatch
   /** Call it after the tokens are decoded. Returns how many vectors there are, and whether attention is causal. */
   fillVectors(pictures: FilledBatch['pictures']): { prompt_tokens: number; rows: number; is_causal: boolean }
 }
@@ -109,13 +110,14 @@ export function createBatchFiller(cache: KvCache, { batch_tokens, tokens_per_slo
     return n_tokens
   }
 
-  const fillTokens: BatchFiller['fillTokens'] = (running, prompt_tokens_max) => {
+  const fillTokens: BatchFiller['fillTokens'] = (running, prompt_tokens_max, part_tokens_max) => {
     const tokensLeft = ({ tokens, slot }: RunningSequence) => Math.max(0, tokens.length - slot.cached.length)
     const prompts = running
       .filter((entry) => tokensLeft(entry) > 0)
       .map((entry) => ({ entry, tokens_left: tokensLeft(entry), since_ms: entry.generation.submitted_at_ms }))
     const budget = Math.min(prompt_tokens_max, batch_tokens - outputsFor(cache.slots().length))
-    const chunks = new Map([...sharePrefillBudget(prompts, budget)].map(([{ entry }, count]) => [entry, count]))
+    const shares = sharePrefillBudget(prompts, budget, part_tokens_max)
+    const chunks = new Map([...shares].map(([{ entry }, count]) => [entry, count]))
     const prefillOnly = prompts.length >= prefillOnlyPromptsMin && prefillOnlySteps < prefillOnlyStepsMax
     prefillOnlySteps = prefillOnly ? prefillOnlySteps + 1 : 0
     const decodes = (entry: RunningSequence) => tokensLeft(entry) === 0 && !entry.pending_logits && !prefillOnly

@@ -4,7 +4,8 @@
 // A long prompt is computed in chunks of about this time, shared by all runners that prefill. The budget is larger when
 // many prompts wait, as a step costs nearly as much with few streams as with all of them, and when no stream is
 // decoding: small chunks take half as long again in total. The maximum bounds how late a disconnect is noticed, as that
-// happens between steps.
+// happens between steps. A prompt that does not end with the step gets only as long as a step of the streams takes, so
+// that a long one at most doubles their time per token.
 const budgetMs = 150
 const budgetMsMax = 350
 
@@ -16,7 +17,9 @@ const smoothing = 0.3
 export type PrefillSpeed = {
   /** Prompt tokens that fit into `ms` milliseconds, by the steps measured so far. */
   tokensIn(ms: number): number
-  /** A step over `rows` sequences, with `tokens` beyond the first of each, took `ms` milliseconds. */
+  /** How long a step of so many sequences takes with one token, or a draft, of each; 0 if none was measured. */
+  decodeMs(rows: number): number
+  /** A step over `rows` sequences, with `tokens` of prompts beyond the first of each, took `ms` milliseconds. */
   record(rows: number, tokens: number, ms: number): void
 }
 
@@ -38,6 +41,7 @@ export function createPrefillSpeed(): PrefillSpeed {
   }
   return {
     tokensIn: (ms) => (msPerToken === null ? chunkTokensFirst : Math.max(chunkTokensMin, Math.floor(ms / msPerToken))),
+    decodeMs: decodeMsOf,
     record(rows, tokens, ms) {
       if (tokens === 0) decodeMs[bucketOf(rows)] = average(decodeMs[bucketOf(rows)], ms)
       // A chunk this small measures the step's fixed cost, not the cost per token.
@@ -49,31 +53,48 @@ export function createPrefillSpeed(): PrefillSpeed {
   }
 }
 
+/** `part_ms`: for the prompts that do not end with the step; within `whole_ms`. */
+export type PrefillBudget = { whole_ms: number; part_ms: number }
+type Loaded = { prefilling(): number; decoding(): number; decodeMs(): number }
+
 /**
- * Prefill budget of one runner for its next step, in milliseconds. Runners with prompts get equal shares, so that a
- * single long prompt does not wait for the many prompts of another runner.
+ * Prefill budget of one runner for its next step. Runners with prompts get equal shares, so that a single long prompt
+ * does not wait for the many prompts of another runner.
  */
-export function prefillBudgetMs(runners: readonly { prefilling(): number; decoding(): number }[]): number {
+export function prefillBudget(runners: readonly Loaded[]): PrefillBudget {
   const waiting = runners.map((runner) => runner.prefilling()).filter((prompts) => prompts > 0)
+  const shares = Math.max(1, waiting.length)
   const prompts = waiting.reduce((sum, count) => sum + count, 0)
-  const delaysStreams = runners.some((runner) => runner.decoding() > 0)
-  return (delaysStreams ? Math.min(budgetMsMax, budgetMs * prompts) : budgetMsMax) / Math.max(1, waiting.length)
+  const streams = runners.filter((runner) => runner.decoding() > 0)
+  if (streams.length === 0) return { whole_ms: budgetMsMax / shares, part_ms: budgetMsMax / shares }
+  const whole_ms = Math.min(budgetMsMax, budgetMs * prompts) / shares
+  const streams_ms = streams.reduce((sum, runner) => sum + runner.decodeMs(), 0)
+  return { whole_ms, part_ms: Math.min(whole_ms, streams_ms / shares) }
 }
 
 type Prefill = { tokens_left: number; since_ms: number }
 
 /**
- * Shares a budget of `tokens` among prompts. The shortest come first, so that most answers start soon. The oldest gets
- * a quarter, so that a long prompt does not starve.
+ * Shares a budget of `tokens` among prompts, `part` of it among those that do not end with it. The shortest come first,
+ * so that most answers start soon. The oldest gets a quarter, so that a long prompt does not starve.
  */
-export function sharePrefillBudget<T extends Prefill>(prompts: readonly T[], tokens: number): Map<T, number> {
+export function sharePrefillBudget<T extends Prefill>(
+  prompts: readonly T[],
+  tokens: number,
+  part: number,
+): Map<T, number> {
   const shares = new Map<T, number>()
   if (prompts.length === 0) return shares
   let rest = tokens
+  let partRest = part
   const assign = (prompt: T, wanted: number) => {
+    const before = shares.get(prompt) ?? 0
     const count = Math.min(wanted, rest)
-    rest -= count
-    if (count > 0) shares.set(prompt, (shares.get(prompt) ?? 0) + count)
+    const ends = before + count === prompt.tokens_left
+    const given = ends ? count : Math.min(count, partRest)
+    if (!ends) partRest -= given
+    rest -= given
+    if (given > 0) shares.set(prompt, before + given)
   }
   const oldest = prompts.reduce((first, prompt) => (prompt.since_ms < first.since_ms ? prompt : first))
   assign(oldest, Math.min(oldest.tokens_left, Math.ceil(tokens / 4)))

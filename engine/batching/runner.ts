@@ -6,7 +6,7 @@ import type { Vocab } from '../llama/vocab.ts'
 import type { Drafting } from '../sampling/drafts/drafter.ts'
 import { isPictureToken } from '../vision/picture-tokens.ts'
 import { createBatchFiller, type FilledBatch, type RunningSequence, startSequence } from './batch.ts'
-import { createPrefillSpeed } from './chunked-prefill.ts'
+import { createPrefillSpeed, type PrefillBudget } from './chunked-prefill.ts'
 import { abandonGeneration, acceptToken, failGeneration, type Generation, sampleToken } from './generation.ts'
 import { type CachedPrefix, createKvCache, type KvCache } from './kv-cache.ts'
 import { chooseSlot, commonPrefix, countRuns, nearestFreeSlot, type Slot, type SlotChoice } from './prefix-cache.ts'
@@ -48,6 +48,8 @@ export type Runner = {
   prefilling(): number
   /** Number of answers in generation. */
   decoding(): number
+  /** How long a step of these answers takes without prompts; 0 if none was measured. */
+  decodeMs(): number
   /** Moves all sequences and caches into a context with more slots. */
   growInto(larger: Context, slots: number): void
   exportPrefix: KvCache['exportPrefix']
@@ -59,7 +61,7 @@ export type Runner = {
   /** Fails its background generations as overloaded, to make room for others. */
   dropBackground(): void
   /** Admits what fits, decodes one batch and sends the new text. Null if there was nothing to compute. */
-  step(prefill_ms: number): StepStats | null
+  step(budget: PrefillBudget): StepStats | null
   close(): void
 }
 
@@ -332,7 +334,8 @@ export function createRunner(options: RunnerOptions): Runner {
       for (const entry of running) entry.slot = cache.slots()[entry.slot.index]!
     },
     exportPrefix: cache.exportPrefix,
-    step(prefill_ms) {
+    decodeMs: () => prefillSpeed.decodeMs(runner.decoding()),
+    step({ whole_ms, part_ms }) {
       dropCancelled()
       admit()
       for (const entry of running) entry.logits_index = -1
@@ -341,7 +344,11 @@ export function createRunner(options: RunnerOptions): Runner {
       const pending_tokens = samplePending()
       handOverOutgrown()
       compactSlots()
-      const { prompt_tokens, rows, pictures } = batch.fillTokens(computed(), prefillSpeed.tokensIn(prefill_ms))
+      const { prompt_tokens, rows, pictures } = batch.fillTokens(
+        computed(),
+        prefillSpeed.tokensIn(whole_ms),
+        prefillSpeed.tokensIn(part_ms),
+      )
       const context = cache.context()
       const length = context.batchLength()
       const stats: StepStats = { prompt_tokens, output_tokens: pending_tokens, seconds: 0, failed: false }
@@ -349,7 +356,7 @@ export function createRunner(options: RunnerOptions): Runner {
         stats.failed = context.decode() !== 0
         stats.seconds = (performance.now() - runner.used_at_ms) / 1000
         if (!stats.failed) {
-          prefillSpeed.record(rows, Math.max(0, length - rows), stats.seconds * 1000)
+          prefillSpeed.record(rows, prompt_tokens === 0 ? 0 : Math.max(0, length - rows), stats.seconds * 1000)
           if (prompt_tokens === 0) options.drafting?.costs.record(length, stats.seconds * 1000)
           stats.output_tokens += sampleAll()
         }

@@ -3,7 +3,7 @@
 import { setImmediate as yieldToEventLoop } from 'node:timers/promises'
 import { ApiError } from '../../contract/errors.ts'
 import type { ServedModel } from '../models/models.ts'
-import { prefillBudgetMs } from './chunked-prefill.ts'
+import { prefillBudget } from './chunked-prefill.ts'
 import type { CpuThrottle } from './cpu-throttle.ts'
 import {
   abandonGeneration,
@@ -115,9 +115,10 @@ export function createScheduler(
     if (!runner) return
     try {
       const began_ms = performance.now()
-      const budget_ms = prefillBudgetMs(pool.all().flatMap((other) => other.runner ?? []))
+      const { whole_ms, part_ms } = prefillBudget(pool.all().flatMap((other) => other.runner ?? []))
       // A request that arrives meanwhile waits for the end of the step.
-      const stats = runner.step(runner.hasForeground() ? budget_ms : Math.min(budget_ms, backgroundBudgetMs))
+      const most_ms = runner.hasForeground() ? whole_ms : Math.min(whole_ms, backgroundBudgetMs)
+      const stats = runner.step({ whole_ms: most_ms, part_ms: Math.min(part_ms, most_ms) })
       if (!stats) return
       throttle.recordCompute(performance.now() - began_ms)
       hooks.onStep(stats)

@@ -1,7 +1,7 @@
 // Batch runner and prefill budget, on a fake context that records its calls.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { createPrefillSpeed, prefillBudgetMs } from '../../../engine/batching/chunked-prefill.ts'
+import { createPrefillSpeed, prefillBudget, sharePrefillBudget } from '../../../engine/batching/chunked-prefill.ts'
 import { createGeneration, type Generation } from '../../../engine/batching/generation.ts'
 import { createRunner, type Runner } from '../../../engine/batching/runner.ts'
 import type { Context } from '../../../engine/llama/context.ts'
@@ -30,6 +30,8 @@ const vocab: Vocab = {
   hasBytePair: () => false,
   tokenize: (text) => [...Buffer.from(text)],
 }
+
+const budget = (ms: number) => ({ whole_ms: ms, part_ms: ms })
 
 /** One decode, with the copies and the truncations (sequence and tokens kept) since the one before it. */
 type Call = {
@@ -144,7 +146,7 @@ function submit(
 }
 
 function runToEnd(runner: Runner): void {
-  while (runner.step(100));
+  while (runner.step(budget(100)));
 }
 
 test('a failed decode fails only the requests in its batch; the rebuilt runner answers the waiting ones', () => {
@@ -165,7 +167,7 @@ test('vectors that attend to each other are computed at once, whatever the budge
     const span = { start: 2, n_tokens, vectors, vector_length: 1, positions: null, is_non_causal: true }
     return submit(runner, prompt, { pictures: [span] })
   })
-  while (runner.step(1));
+  while (runner.step(budget(1)));
   assert.deepEqual(
     requests.map(({ outcome, text }) => [outcome, text]),
     lengths.map(() => ['length', 'xxx']),
@@ -184,10 +186,10 @@ test('a cancelled request frees its slot before the next step, even during prefi
   const { runner, calls } = makeRunner({ slots: 1 })
   const long = submit(runner, 'a'.repeat(1000))
   const next = submit(runner, 'zzz')
-  runner.step(100)
+  runner.step(budget(100))
   assert.ok(calls[0]!.computed.length < 1000)
   long.generation.cancelled = true
-  runner.step(100)
+  runner.step(budget(100))
   assert.deepEqual(calls[1]!.computed.map(({ token }) => String.fromCharCode(token)).join(''), 'zzz')
   runToEnd(runner)
   assert.deepEqual([long.outcome, next.outcome], ['open', 'length'])
@@ -255,10 +257,10 @@ test('no prefix is shared between accounts', () => {
 test('chunked prefill: prompts advance in bounded chunks while other sequences decode', () => {
   const { runner, calls } = makeRunner({ slots: 2 })
   submit(runner, 'abc', { max_tokens: 50 })
-  runner.step(100)
+  runner.step(budget(100))
   submit(runner, 'b'.repeat(3000))
   calls.length = 0
-  for (let step = 0; step < 3; step++) runner.step(1)
+  for (let step = 0; step < 3; step++) runner.step(budget(1))
   assert.equal(calls.length, 3)
   for (const { computed } of calls) assert.equal(computed.filter(({ sequence }) => sequence === 0).length, 1)
   assert.ok(calls[0]!.computed.length <= 65, 'the first chunk, before any measurement, is small')
@@ -269,7 +271,7 @@ test('the batch is in ascending order of sequences, as the library requires', ()
   const { runner, calls } = makeRunner({ slots: 4 })
   submit(runner, 'aaa', { max_tokens: 1 })
   for (const prompt of ['bbb', 'ccc', 'ddd']) submit(runner, prompt, { max_tokens: 5 })
-  runner.step(100)
+  runner.step(budget(100))
   submit(runner, 'eee', { max_tokens: 5 })
   runToEnd(runner)
   assert.ok(calls.some(({ computed }) => new Set(computed.map(({ sequence }) => sequence)).size > 2))
@@ -292,14 +294,34 @@ test('a request with a seed computes its whole prompt each time', () => {
 })
 
 test('prompts that delay no stream get the full prefill budget, and runners with prompts get equal shares', () => {
-  const runner = (prefilling: number, decoding: number) => ({ prefilling: () => prefilling, decoding: () => decoding })
-  const long = prefillBudgetMs([runner(1, 0)])
-  assert.equal(prefillBudgetMs([runner(8, 0)]), long)
-  assert.ok(prefillBudgetMs([runner(1, 1)]) < long / 2, 'while a stream decodes, the budget is small')
-  assert.equal(prefillBudgetMs([runner(8, 3)]), long)
-  assert.equal(prefillBudgetMs([runner(1, 0), runner(8, 3), runner(0, 5)]), long / 2)
+  const runner = (prefilling: number, decoding: number) => ({
+    prefilling: () => prefilling,
+    decoding: () => decoding,
+    decodeMs: () => 10 * decoding,
+  })
+  const whole = (...runners: ReturnType<typeof runner>[]) => prefillBudget(runners).whole_ms
+  const long = whole(runner(1, 0))
+  assert.equal(whole(runner(8, 0)), long)
+  assert.ok(whole(runner(1, 1)) < long / 2, 'while a stream decodes, the budget is small')
+  assert.equal(whole(runner(8, 3)), long)
+  assert.equal(whole(runner(1, 0), runner(8, 3), runner(0, 5)), long / 2)
   // Bounds how late a disconnect is noticed.
   assert.ok(long <= 400)
+})
+
+test('a long prompt at most doubles the time per token of the streams; one that ends with the step is not held up', () => {
+  const streams = { prefilling: () => 1, decoding: () => 2, decodeMs: () => 20 }
+  assert.equal(prefillBudget([streams]).part_ms, 20)
+  assert.equal(prefillBudget([streams, streams]).part_ms, 20, 'two runners with prompts share the time of all streams')
+  const shares = (left: number[], tokens: number, part: number) => {
+    const prompts = left.map((tokens_left, since_ms) => ({ tokens_left, since_ms }))
+    const given = sharePrefillBudget(prompts, tokens, part)
+    return prompts.map((prompt) => given.get(prompt) ?? 0)
+  }
+  assert.deepEqual(shares([2000], 150, 20), [20])
+  assert.deepEqual(shares([150], 150, 20), [150])
+  assert.deepEqual(shares([2000, 60, 40], 150, 20), [20, 60, 40])
+  assert.deepEqual(shares([2000, 900], 150, Infinity), [38, 112], 'no stream waits')
 })
 
 test('the chunk size follows the measured prefill speed, without the cost of the other streams', () => {
@@ -328,8 +350,8 @@ test('an answer that outgrows its slot migrates with all its tokens and resumes 
 test('a runner that grows resumes its sequences, even if their caches cannot be moved', () => {
   const { runner, makeLargerContext } = makeRunner({ slots: 1 })
   const first = submit(runner, 'abc', { max_tokens: 6 })
-  runner.step(100)
-  runner.step(100)
+  runner.step(budget(100))
+  runner.step(budget(100))
   const second = submit(runner, 'def', { max_tokens: 6 })
   runner.growInto(makeLargerContext(), 2)
   runToEnd(runner)
@@ -351,8 +373,8 @@ test('requests gather in adjacent slots, so that one decode computes them all', 
 test('a paused background request gives its slot to another one and goes on later where it was', () => {
   const { runner, calls } = makeRunner({ slots: 1 })
   const background = submit(runner, 'abc', { max_tokens: 5, background: true })
-  runner.step(100)
-  runner.step(100)
+  runner.step(budget(100))
+  runner.step(budget(100))
   assert.equal(background.text, 'xx')
   const other = submit(runner, 'def', { account: 'b' })
   runner.background_paused = true
@@ -370,7 +392,7 @@ test('a paused background request is not computed, and nobody waits for a prefix
   const { runner, calls } = makeRunner({ slots: 2 })
   const shared = 's'.repeat(1000)
   const background = submit(runner, shared, { background: true })
-  runner.step(1)
+  runner.step(budget(1))
   runner.background_paused = true
   const other = submit(runner, `${shared}1`)
   runToEnd(runner)
