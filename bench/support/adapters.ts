@@ -58,7 +58,7 @@ export const trainedTasks = (rows: number) =>
   cached(`tasks-${rows}`, [path.join(root, 'bench/serving/tasks.ts')], taskNames.length, async (api) => {
     for (const task of taskNames) {
       const lines = taskRows(task, rows, 1).map((row) => JSON.stringify(row))
-      await train(api, task, lines, { epochs: 2, learning_rate: 1e-3, seed: 1 })
+      await train(api, task, lines, { epochs: 1, learning_rate: 1e-3, seed: 1 })
     }
   })
 

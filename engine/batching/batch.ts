@@ -53,7 +53,7 @@ export function createBatchFiller(cache: KvCache, { batch_tokens, tokens_per_slo
 
   /** Chooses the drafts of sequences that get a token in this step. */
   const chooseDrafts = (sequences: readonly RunningSequence[]) => {
-    if (!drafting) return
+    if (!drafting || sequences.length === 0) return
     const { cost } = drafting.costs
     const reach_min = reachWorth(sequences.length, cost)
     if (reach_min >= 1) return
