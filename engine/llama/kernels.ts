@@ -16,5 +16,29 @@ export function addKernels(library: Library): string | null {
   if (!existsSync(file)) return 'they are not installed'
   const found = library.llama_version()
   if (found !== version) return `the library is llama.cpp ${found}, not ${version}`
-  return koffi.load(file).func('const char* tunery_add_kernels()')() as string | null
+  const kernels = koffi.load(file)
+  useLargest(kernels)
+  return kernels.func('const char* tunery_add_kernels()')() as string | null
+}
+
+/**
+ * Writes the largest of `numbers` (at most as many as `values` has room for) and their indices, in descending order, and
+ * returns how many there are. `mask`: a bit for each number that may be taken; null: all.
+ */
+export type Largest = (
+  numbers: Float32Array,
+  mask: Uint32Array | null,
+  values: Float64Array,
+  indices: Int32Array,
+) => number
+
+/** Null where the kernels are not installed, or not for this processor. */
+export let largest: Largest | null = null
+
+function useLargest(kernels: ReturnType<typeof koffi.load>): void {
+  const find = kernels.func(
+    'int32_t tunery_largest(const float* numbers, int32_t n, const uint32_t* mask, int32_t size, double* values, int32_t* indices)',
+  )
+  if (find(new Float32Array(), 0, null, 0, new Float64Array(1), new Int32Array(1)) < 0) return
+  largest = (numbers, mask, values, indices) => find(numbers, numbers.length, mask, values.length, values, indices)
 }

@@ -1,5 +1,6 @@
 // Samples the next token from the logits of the whole vocabulary.
 import { randomInt } from 'node:crypto'
+import { largest } from '../llama/kernels.ts'
 
 export type SamplingParams = {
   temperature: number
@@ -34,7 +35,11 @@ export function createSampler(params: SamplingParams, prompt: readonly number[])
   const hasPenalty = presence_penalty !== 0 || frequency_penalty !== 0 || repetition_penalty !== 1
   const counts = new Map<number, number>()
   const repeatable = repetition_penalty === 1 ? null : new Set(prompt)
-  const topK = temperature === 0 ? null : createTopK(params.top_k)
+  const topK = createTopK(temperature === 0 ? 1 : params.top_k)
+  const likeliest = (logits: Float32Array, mask: Uint32Array | null): number => {
+    const { tokens, count } = topK.find(logits, mask)
+    return count === 0 ? -1 : tokens[0]!
+  }
 
   const adjust = (logits: Float32Array) => {
     for (const [token, bias] of logit_bias) if (token < logits.length) logits[token]! += bias
@@ -45,7 +50,7 @@ export function createSampler(params: SamplingParams, prompt: readonly number[])
   }
 
   const draw = (logits: Float32Array, mask: Uint32Array | null): number => {
-    const { values, tokens, count } = topK!.find(logits, mask)
+    const { values, tokens, count } = topK.find(logits, mask)
     if (count === 0) return -1
     const largest = values[0]!
     const weights = new Float64Array(count)
@@ -67,7 +72,7 @@ export function createSampler(params: SamplingParams, prompt: readonly number[])
   return {
     sample(logits, mask) {
       adjust(logits)
-      const token = temperature === 0 ? argmax(logits, mask) : draw(logits, mask)
+      const token = temperature === 0 ? likeliest(logits, mask) : draw(logits, mask)
       if (hasPenalty && token >= 0) {
         counts.set(token, (counts.get(token) ?? 0) + 1)
         repeatable?.add(token)
@@ -75,17 +80,6 @@ export function createSampler(params: SamplingParams, prompt: readonly number[])
       return token
     },
   }
-}
-
-function argmax(logits: Float32Array, mask: Uint32Array | null): number {
-  let best = -1
-  let largest = Number.NEGATIVE_INFINITY
-  visitAbove(logits, mask, largest, (value, token) => {
-    best = token
-    largest = value
-    return value
-  })
-  return best
 }
 
 /**
@@ -127,12 +121,13 @@ export type TopK = {
   find(logits: Float32Array, mask: Uint32Array | null): { values: Float64Array; tokens: Int32Array; count: number }
 }
 
-/** Finds the `size` largest logits in one pass, by insertion into a sorted list. */
-export function createTopK(size: number): TopK {
+/** Finds the `size` largest logits in one pass, by insertion into a sorted list: by `native` code where there is some. */
+export function createTopK(size: number, native = largest): TopK {
   const values = new Float64Array(size)
   const tokens = new Int32Array(size)
   return {
     find(logits, mask) {
+      if (native) return { values, tokens, count: native(logits, mask, values, tokens) }
       let count = 0
       visitAbove(logits, mask, Number.NEGATIVE_INFINITY, (value, token) => {
         let rank = count < size ? count++ : size - 1

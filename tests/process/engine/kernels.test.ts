@@ -1,7 +1,10 @@
 // Our own kernels against those of the library, and against themselves in other batches.
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
-import { type Engine, modelName, modelPath, ownKernels, startEngine } from './engine-process.ts'
+import { addKernels, largest } from '../../../engine/llama/kernels.ts'
+import { openLibrary } from '../../../engine/llama/library.ts'
+import { createTopK } from '../../../engine/sampling/sampler.ts'
+import { type Engine, modelName, modelPath, ownKernels, root, startEngine } from './engine-process.ts'
 
 const text =
   'A ferry crosses the bay every morning at six. On board are bakers, nurses and two carpenters, who share one ' +
@@ -43,4 +46,28 @@ test('a prompt has the same probabilities to the last bit alone and beside other
   // Accounts share no cache, so all of it is computed again.
   const together = await Promise.all(prompts.map((prompt, index) => logprobs(own, prompt, false, `other ${index}`)))
   assert.deepEqual(together, alone)
+})
+
+test('the largest logits are those that the search in TypeScript finds', { skip }, () => {
+  addKernels(openLibrary(`${root}/.local/llama/lib`))
+  assert.ok(largest, 'the kernels search too')
+  const noise = (at: number) => Math.fround(Math.sin(at * 12.9898) * 40)
+  const cases: [numbers: Float32Array, mask: Uint32Array | null][] = [
+    [Float32Array.from({ length: 49_157 }, (_, at) => noise(at)), null],
+    [
+      Float32Array.from({ length: 1001 }, (_, at) => Math.round(noise(at) / 10)),
+      Uint32Array.from({ length: 32 }, (_, at) => (at * 0x9e3779b9) >>> 0),
+    ],
+    [Float32Array.from({ length: 40 }, (_, at) => [Number.NaN, -Infinity, 3, Infinity][at % 4]!), null],
+    [new Float32Array(50).fill(1), new Uint32Array(2)],
+    [new Float32Array(0), null],
+  ]
+  for (const size of [1, 3, 100])
+    for (const [numbers, mask] of cases) {
+      const find = (native: typeof largest) => {
+        const { values, tokens, count } = createTopK(size, native).find(numbers, mask)
+        return [values.slice(0, count), tokens.slice(0, count)]
+      }
+      assert.deepEqual(find(largest), find(null))
+    }
 })
