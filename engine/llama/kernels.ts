@@ -16,9 +16,14 @@ export function addKernels(library: Library): string | null {
   if (!existsSync(file)) return 'they are not installed'
   const found = library.llama_version()
   if (found !== version) return `the library is llama.cpp ${found}, not ${version}`
-  const kernels = koffi.load(file)
-  useLargest(kernels)
-  return kernels.func('const char* tunery_add_kernels()')() as string | null
+  try {
+    const kernels = koffi.load(file)
+    const added = kernels.func('const char* tunery_add_kernels()')
+    largest = findLargest(kernels)
+    return added() as string | null
+  } catch (error) {
+    return (error as Error).message
+  }
 }
 
 /**
@@ -35,10 +40,10 @@ export type Largest = (
 /** Null where the kernels are not installed, or not for this processor. */
 export let largest: Largest | null = null
 
-function useLargest(kernels: ReturnType<typeof koffi.load>): void {
+function findLargest(kernels: ReturnType<typeof koffi.load>): Largest | null {
   const find = kernels.func(
     'int32_t tunery_largest(const float* numbers, int32_t n, const uint32_t* mask, int32_t size, double* values, int32_t* indices)',
   )
-  if (find(new Float32Array(), 0, null, 0, new Float64Array(1), new Int32Array(1)) < 0) return
-  largest = (numbers, mask, values, indices) => find(numbers, numbers.length, mask, values.length, values, indices)
+  if (find(new Float32Array(), 0, null, 0, new Float64Array(1), new Int32Array(1)) < 0) return null
+  return (numbers, mask, values, indices) => find(numbers, numbers.length, mask, values.length, values, indices)
 }
