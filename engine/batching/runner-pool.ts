@@ -69,7 +69,7 @@ export function createRunnerPool(backend: Backend, limits: MemoryLimits, hooks: 
   let runners: PooledRunner[] = []
   const draftings = new WeakMap<ServedModel, Drafting>()
   const draftingOf = (served: ServedModel): Drafting => {
-    const drafting = draftings.get(served) ?? createDrafting(null)
+    const drafting = draftings.get(served) ?? createDrafting(() => served.drafts)
     draftings.set(served, drafting)
     return drafting
   }

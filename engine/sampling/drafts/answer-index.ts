@@ -1,11 +1,7 @@
 // Index of the answers that a model was trained on: which token followed these tokens there, and how often. A suffix
 // array finds every place where the last tokens of an answer occur, in a few binary searches.
 
-/** Stands before each answer. */
-export const answerStart = 0xffffffff
-
-/** `tokens`: answers, each after `answerStart`. `suffixes`: where each suffix of `tokens` begins, in ascending order. */
-export type AnswerTokens = { tokens: Uint32Array; suffixes: Uint32Array }
+import { type Drafts, separator } from '../../models/draft-file.ts'
 
 /** `share`: of the places that were looked at, those where `token` follows. `places`: how many there are. */
 export type Continuation = { token: number; share: number; places: number }
@@ -14,7 +10,7 @@ export type Continuation = { token: number; share: number; places: number }
 const samplesMax = 32
 
 /** The likeliest token after the last `length` tokens of `tail`; null if they are in no answer. */
-export function continuation(answers: AnswerTokens, tail: readonly number[], length: number): Continuation | null {
+export function continuation(answers: Drafts, tail: readonly number[], length: number): Continuation | null {
   const { tokens, suffixes } = answers
   const from = tail.length - length
   const first = firstSuffix(answers, tail, from, length, false)
@@ -26,7 +22,7 @@ export function continuation(answers: AnswerTokens, tail: readonly number[], len
   let current = -1
   let count = 0
   for (let sample = 0; sample < samples; sample++) {
-    const token = tokens[suffixes[first + Math.floor((sample * places) / samples)]! + length] ?? answerStart
+    const token = tokens[suffixes[first + Math.floor((sample * places) / samples)]! + length] ?? separator
     count = token === current ? count + 1 : 1
     current = token
     if (count > bestCount) {
@@ -34,12 +30,12 @@ export function continuation(answers: AnswerTokens, tail: readonly number[], len
       bestCount = count
     }
   }
-  return best === answerStart ? null : { token: best, share: bestCount / samples, places }
+  return best === separator ? null : { token: best, share: bestCount / samples, places }
 }
 
 /** Index of the first suffix that begins with `length` tokens of `tail` from `from` on, or (`after`) comes after these. */
 function firstSuffix(
-  { tokens, suffixes }: AnswerTokens,
+  { tokens, suffixes }: Drafts,
   tail: readonly number[],
   from: number,
   length: number,

@@ -1,8 +1,9 @@
 // Speculative decoding without a second model. Drafts come from the answers that the model was trained on, from recent
 // answers of the account, and from the prompt and the answer so far. The model verifies a draft in the same step, so
 // drafts change the speed of an answer but not its text.
+import { type Drafts, separator } from '../../models/draft-file.ts'
 import { type Acceptance, createAcceptance, type Source } from './acceptance.ts'
-import { type AnswerTokens, answerStart, continuation } from './answer-index.ts'
+import { continuation } from './answer-index.ts'
 import { createStepCosts, type StepCosts } from './step-costs.ts'
 import { createTokenHistory, matchMax, type TokenHistory } from './token-history.ts'
 
@@ -44,8 +45,8 @@ const placesSure = 4
 const recentTokensMax = 16_384
 const accountsMax = 16
 
-/** `answers`: those that the model was trained on, if they are known. */
-export function createDrafting(answers: AnswerTokens | null): Drafting {
+/** `answers`: those that the model was trained on, while they are in memory. */
+export function createDrafting(answers: () => Drafts | null): Drafting {
   // Greedy answers follow a proposal more often than sampled ones.
   const acceptances = { greedy: createAcceptance(), sampled: createAcceptance() }
   /** Recent answers by account, the one used last at the end. Timing would reveal those of other accounts. */
@@ -57,7 +58,7 @@ export function createDrafting(answers: AnswerTokens | null): Drafting {
     if (!history || history.length() + answer.length >= recentTokensMax) history = createTokenHistory()
     recent.set(account, history)
     if (recent.size > accountsMax) recent.delete(recent.keys().next().value!)
-    history.append(answerStart)
+    history.append(separator)
     for (const token of answer.slice(0, recentTokensMax)) history.append(token)
   }
 
@@ -85,10 +86,10 @@ export function createDrafting(answers: AnswerTokens | null): Drafting {
           const reaches: number[] = []
           const tail = own.end(matchMax)
           const answerTail = answerLength() > 0 ? own.end(Math.min(trainedMatches[0], answerLength())) : []
-          if (answerTail.length < trainedMatches[0]) answerTail.unshift(answerStart)
+          if (answerTail.length < trainedMatches[0]) answerTail.unshift(separator)
           let reach = 1
           while (proposed.length < Math.min(max, draftTokensMax)) {
-            const candidates = guess(acceptance, answers, recent.get(account), own, answerTail, tail)
+            const candidates = guess(acceptance, answers(), recent.get(account), own, answerTail, tail)
             guesses.push(candidates)
             const best = likeliest(acceptance, candidates)
             if (!best || endsAt(best.token)) break
@@ -110,7 +111,7 @@ export function createDrafting(answers: AnswerTokens | null): Drafting {
 /** What each source proposes as the next token. */
 function guess(
   acceptance: Acceptance,
-  answers: AnswerTokens | null,
+  answers: Drafts | null,
   recent: TokenHistory | undefined,
   own: TokenHistory,
   answerTail: readonly number[],
@@ -131,7 +132,7 @@ function guess(
   }
   // Where the training answers say something, recent ones only made drafts worse.
   const again = guesses.length === 0 ? recent?.continuation(answerTail) : null
-  if (again && again.token !== answerStart) add('recent', again.matched, again.token, again.share, again.places)
+  if (again && again.token !== separator) add('recent', again.matched, again.token, again.share, again.places)
   const earlier = own.continuation(tail)
   if (earlier) add('prompt', earlier.matched, earlier.token, earlier.share, earlier.places)
   return guesses

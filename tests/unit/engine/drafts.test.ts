@@ -1,7 +1,8 @@
 // Drafts for speculative decoding: where they come from, what they learn, and how long they are.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { answerStart, continuation } from '../../../engine/sampling/drafts/answer-index.ts'
+import { separator } from '../../../engine/models/draft-file.ts'
+import { continuation } from '../../../engine/sampling/drafts/answer-index.ts'
 import { createDrafting, type Drafter } from '../../../engine/sampling/drafts/drafter.ts'
 import { planDrafts, reachWorth } from '../../../engine/sampling/drafts/plan.ts'
 import { createStepCosts } from '../../../engine/sampling/drafts/step-costs.ts'
@@ -10,7 +11,7 @@ const endToken = 0
 
 /** The index that the trainer makes, sorted plainly. */
 function indexOf(answers: readonly (readonly number[])[]) {
-  const tokens = answers.flatMap((answer) => [answerStart, ...answer])
+  const tokens = answers.flatMap((answer) => [separator, ...answer])
   const compare = (a: number, b: number): number => {
     for (let at = 0; ; at++) {
       const [left, right] = [tokens[a + at] ?? -1, tokens[b + at] ?? -1]
@@ -51,7 +52,7 @@ test('every place where tokens occur in the training answers counts for what may
     [5, 6, 8, endToken],
     [6, 8],
   ])
-  assert.deepEqual(continuation(answers, [answerStart], 1), { token: 5, share: 3 / 4, places: 4 })
+  assert.deepEqual(continuation(answers, [separator], 1), { token: 5, share: 3 / 4, places: 4 })
   assert.deepEqual(continuation(answers, [9, 5, 6], 2), { token: 8, share: 2 / 3, places: 3 })
   assert.deepEqual(continuation(answers, [6, 7], 2), { token: endToken, share: 1, places: 1 })
   assert.equal(continuation(answers, [7, 6], 2), null)
@@ -70,7 +71,7 @@ test('every place where tokens occur in the training answers counts for what may
 
 test('an answer like those of the training is drafted from its start on', () => {
   const answers = indexOf(Array.from({ length: 20 }, (_, row) => [10, 11, 12, 100 + row, 13, 14, 15, 16, endToken]))
-  const drafter = drafterOf(createDrafting(answers))
+  const drafter = drafterOf(createDrafting(() => answers))
   assert.deepEqual(draft(drafter).slice(0, 3), [10, 11, 12])
   for (const token of [10, 11, 12, 555]) drafter.append(token)
   drafter.append(13)
@@ -78,12 +79,12 @@ test('an answer like those of the training is drafted from its start on', () => 
   drafter.append(14)
   assert.deepEqual(draft(drafter), [15, 16], 'and it stops before the token that ends the answer')
   assert.deepEqual(draft(drafter, 1), [15])
-  const plain = drafterOf(createDrafting(null))
+  const plain = drafterOf(createDrafting(() => null))
   assert.deepEqual(draft(plain), [])
 })
 
 test('what stands in the prompt is drafted, and what never comes true is not drafted for long', () => {
-  const drafting = createDrafting(null)
+  const drafting = createDrafting(() => null)
   const prompt = [1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4]
   assert.deepEqual(draft(drafterOf(drafting, { prompt })).slice(0, 3), [5, 6, 7])
   const wrong = { prompt, answer: [] }
@@ -97,7 +98,7 @@ test('what stands in the prompt is drafted, and what never comes true is not dra
 })
 
 test('a repeated answer is drafted from the recent ones, of the same account alone', () => {
-  const drafting = createDrafting(null)
+  const drafting = createDrafting(() => null)
   const answer = Array.from({ length: 40 }, (_, at) => 100 + at)
   const first = generate(drafterOf(drafting), answer)
   assert.equal(first, 40)

@@ -96,7 +96,7 @@ function makeRunner(
     batch_tokens: 512,
     can_share_prefix: true,
     uses_mrope: false,
-    drafting: speculate ? createDrafting(null) : null,
+    drafting: speculate ? createDrafting(() => null) : null,
     makeContext,
     onFault: (error) => assert.fail(String(error)),
     onOutgrown: (generation) => outgrown.push(generation),
