@@ -79,6 +79,12 @@ void attend(const view & cache, const float * const * q, const uint16_t * const 
             seen |= _mm512_mask_cmp_ps_mask(here, m[r], _mm512_set1_ps(-INFINITY), _CMP_NEQ_OQ);
         }
         if (!seen) continue;
+        // The next keys and values: rows of other heads lie between them, so the processor itself does not see a stream.
+        for (int64_t j = at + keys; j < std::min(end, at + 2 * keys); j++)
+            for (int line = 0; line < D * 2; line += 64) {
+                _mm_prefetch(cache.k + j * cache.k_stride + line, _MM_HINT_T0);
+                _mm_prefetch(cache.v + j * cache.v_stride + line, _MM_HINT_T0);
+            }
         __m512 products[R][keys];
         for (int j = 0; j < keys; j++) {
             if (!(seen >> j & 1)) {

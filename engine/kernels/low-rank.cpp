@@ -10,29 +10,38 @@
 namespace {
 
 constexpr int64_t rank_max = 64;
-constexpr int     side     = 4;   // rows and tokens of a block of the first factor
-constexpr int     together = 16;  // tokens that rows of the second one are read for
+constexpr int     tokens_max = 8;   // of a block of the first factor
+constexpr int     together   = 16;  // tokens that rows of the second one are read for
+constexpr int     ahead      = 4;   // groups of 16 rows of the second one
 
 __m512 halves(const uint16_t * at) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) at)); }
 
-/** Four long rows with `T` tokens. */
-template <int T>
-void long_rows(const uint16_t * const * w, const float * const * x, int64_t length, float * const * out, int rows) {
-    __m512 sum[16];
+/** Rows of the first factor that are read for this many tokens. */
+constexpr int rows_for(int tokens) { return tokens > 4 ? 2 : 4; }
+
+/** Neighbouring long rows with `T` tokens. The order of a sum does not depend on `T`. */
+template <int T> void long_rows(const uint16_t * w, const float * const * x, int64_t length, float * const * out) {
+    constexpr int R = rows_for(T);
+    __m512        sum[16];
     for (int i = 0; i < 16; i++) sum[i] = _mm512_setzero_ps();
     for (int64_t at = 0; at < length; at += 16) {
         __m512 a[T];
         for (int t = 0; t < T; t++) a[t] = _mm512_loadu_ps(x[t] + at);
-        for (int r = 0; r < side; r++) {
-            const __m512 one = halves(w[r] + at);
-            for (int t = 0; t < T; t++) sum[t * side + r] = _mm512_fmadd_ps(one, a[t], sum[t * side + r]);
+        for (int r = 0; r < R; r++) {
+            const uint16_t * row = w + r * length + at;
+            // The next rows, and after the last ones the second factor: llama.cpp puts it there.
+            _mm_prefetch((const char *) (row + R * length), _MM_HINT_T0);
+            const __m512 one = halves(row);
+            for (int t = 0; t < T; t++) sum[t * R + r] = _mm512_fmadd_ps(one, a[t], sum[t * R + r]);
         }
     }
     float sums[16];
     _mm512_storeu_ps(sums, sums_of(sum));
-    for (int t = 0; t < T; t++) std::copy(sums + t * side, sums + t * side + rows, out[t]);
+    for (int t = 0; t < T; t++)
+        for (int r = 0; r < R; r++) out[t][r] = sums[t * R + r];
 }
-constexpr decltype(&long_rows<1>) long_rows_of[side] = { long_rows<1>, long_rows<2>, long_rows<3>, long_rows<4> };
+constexpr decltype(&long_rows<1>) long_rows_of[tokens_max] = { long_rows<1>, long_rows<2>, long_rows<3>, long_rows<4>,
+                                                               long_rows<5>, long_rows<6>, long_rows<7>, long_rows<8> };
 
 class traits : public ggml::cpu::tensor_traits {
     bool work_size(int, const ggml_tensor *, size_t & size) override {
@@ -42,22 +51,22 @@ class traits : public ggml::cpu::tensor_traits {
 
     static void compute_long(ggml_compute_params * params, ggml_tensor * op) {
         const ggml_tensor *w = op->src[0], *x = op->src[1];
-        const int64_t tokens = rows_of(x), blocks = (w->ne[1] + side - 1) / side, columns = (tokens + side - 1) / side;
-        for (int64_t unit = params->ith; unit < blocks * columns; unit += params->nth) {
-            const int64_t from = unit % blocks * side, first = unit / blocks * side;
-            const int     rows = (int) std::min<int64_t>(side, w->ne[1] - from);
-            const int     count = (int) std::min<int64_t>(side, tokens - first);
-            const uint16_t * factor[side];
-            const float *    in[side];
-            float *          out[side];
-            // The rows after the last one are computed for nothing.
-            for (int r = 0; r < side; r++) factor[r] = (const uint16_t *) row_at(w, from + std::min(r, rows - 1));
-            for (int t = 0; t < count; t++) {
-                in[t]  = (const float *) row_at(x, first + t);
-                out[t] = (float *) row_at(op, first + t) + from;
+        const int64_t      tokens = rows_of(x), rows = rows_for(1), blocks = w->ne[1] / rows;
+        for (int64_t block = params->ith; block < blocks; block += params->nth)
+            for (int64_t first = 0; first < tokens; first += tokens_max) {
+                const int     T = (int) std::min<int64_t>(tokens_max, tokens - first);
+                const float * in[tokens_max];
+                float *       out[tokens_max];
+                for (int t = 0; t < T; t++) {
+                    in[t]  = (const float *) row_at(x, first + t);
+                    out[t] = (float *) row_at(op, first + t) + block * rows;
+                }
+                const auto * factor = (const uint16_t *) row_at(w, block * rows);
+                for (int64_t r = 0; r < rows; r += rows_for(T)) {
+                    long_rows_of[T - 1](factor + r * w->ne[0], in, w->ne[0], out);
+                    for (int t = 0; t < T; t++) out[t] += rows_for(T);
+                }
             }
-            long_rows_of[count - 1](factor, in, w->ne[0], out, rows);
-        }
     }
 
     static void compute_short(ggml_compute_params * params, ggml_tensor * op) {
@@ -77,15 +86,18 @@ class traits : public ggml::cpu::tensor_traits {
                 for (int64_t at = 0; at < w->ne[0]; at += 16) {
                     __m512           columns[16];
                     const uint16_t * rows = (const uint16_t *) ((char *) w->data + g * 16 * w->nb[1]) + at;
+                    if (first == 0 && g + ahead < end)
+                        for (int64_t line = 0; line < 512; line += 64)
+                            _mm_prefetch((const char *) (rows + ahead * 16 * w->ne[0]) + line, _MM_HINT_T0);
                     for (int r = 0; r < 16; r++) columns[r] = halves(rows + r * (w->nb[1] / 2));
                     transpose(columns);
                     for (int t = 0; t < count; t++) {
-                        float *      to  = out[t] + g * 16;
-                        const __m512 sum = at == 0 ? _mm512_setzero_ps() : _mm512_loadu_ps(to);
-                        __m512       even = sum, odd = _mm512_setzero_ps();
+                        float *       to   = out[t] + g * 16;
+                        const float * from = in[t] + at;
+                        __m512 even = at == 0 ? _mm512_setzero_ps() : _mm512_loadu_ps(to), odd = _mm512_setzero_ps();
                         for (int i = 0; i < 16; i += 2) {
-                            even = _mm512_fmadd_ps(columns[i], _mm512_set1_ps(in[t][at + i]), even);
-                            odd  = _mm512_fmadd_ps(columns[i + 1], _mm512_set1_ps(in[t][at + i + 1]), odd);
+                            even = _mm512_fmadd_ps(columns[i], _mm512_set1_ps(from[i]), even);
+                            odd  = _mm512_fmadd_ps(columns[i + 1], _mm512_set1_ps(from[i + 1]), odd);
                         }
                         _mm512_storeu_ps(to, _mm512_add_ps(even, odd));
                     }
@@ -105,8 +117,9 @@ class traits : public ggml::cpu::tensor_traits {
 bool is_low_rank_product(const ggml_tensor * op) {
     if (op->op != ggml_op_mul_mat) return false;
     const ggml_tensor *w = op->src[0], *x = op->src[1];
-    return w->type == ggml_type_f16 && x->type == ggml_type_f32 && w->nb[0] == 2 && x->nb[0] == 4 && w->ne[2] == 1 &&
-           w->ne[3] == 1 && w->ne[0] % 16 == 0 && w->ne[1] % 16 == 0 && (w->ne[1] <= rank_max || w->ne[0] <= rank_max);
+    return w->type == ggml_type_f16 && x->type == ggml_type_f32 && w->nb[0] == 2 && w->nb[1] == 2 * (size_t) w->ne[0] &&
+           x->nb[0] == 4 && w->ne[2] == 1 && w->ne[3] == 1 && w->ne[0] % 16 == 0 && w->ne[1] % 16 == 0 &&
+           (w->ne[1] <= rank_max || w->ne[0] <= rank_max);
 }
 
 ggml::cpu::tensor_traits * low_rank_traits() {
