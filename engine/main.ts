@@ -131,7 +131,9 @@ async function main(): Promise<void> {
     return { model: await loadModel(library, path), file }
   }
   const load = async (path: string) => {
-    const opened = await (args.eight_bits ? loadFastestFormat(library, path, args.threads, open) : open(path))
+    const opened = await (args.eight_bits
+      ? loadFastestFormat(library, path, args.threads, kernels === null, open)
+      : open(path))
     opened.model.parse_control_tokens = args.parse_control_tokens
     return opened
   }

@@ -2,6 +2,7 @@
 // of the backend's own interleaved types. The backend asks each buffer type first when it computes an operation.
 #include <dlfcn.h>
 #include <link.h>
+#include <sys/mman.h>
 
 #include <string>
 #include <vector>
@@ -39,6 +40,12 @@ void set_tensor(ggml_backend_buffer *, ggml_tensor * tensor, const void * data, 
 ggml_backend_buffer * alloc_buffer(ggml_backend_buffer_type * type, size_t size) {
     ggml_backend_buffer * buffer = ggml_backend_buft_alloc_buffer(ggml_backend_dev_buffer_type(device), size);
     if (!buffer) return nullptr;
+    // Weights are read from end to end in each step: pages of 4 KB cost a fifth more time. A system without large ones
+    // ignores it.
+    constexpr uintptr_t page  = 4096;
+    const uintptr_t     begin = ((uintptr_t) buffer->get_base(buffer) + page - 1) / page * page;
+    const uintptr_t     end   = ((uintptr_t) buffer->get_base(buffer) + size) / page * page;
+    if (begin < end) madvise((void *) begin, end - begin, MADV_HUGEPAGE);
     buffer->buft        = type;
     buffer->init_tensor = nullptr;
     buffer->set_tensor  = set_tensor;
@@ -90,8 +97,6 @@ extern "C" __attribute__((visibility("default"))) const char * tunery_add_kernel
     barrier = (void (*)(struct ggml_threadpool *)) dlsym(library, "ggml_barrier");
     device  = ggml_backend_dev_by_type(ggml_backend_device_type_cpu);
     if (!types || !barrier || !device) return "the CPU backend is of another version";
-    for (ggml_backend_buffer_type * each : types())
-        if (each && std::string(ggml_backend_buft_name(each)) == "AMX") return "the processor has AMX";
     types().insert(types().begin(), buffer_type());
     is_added = true;
     return nullptr;

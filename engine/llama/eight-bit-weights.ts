@@ -1,5 +1,5 @@
-// Serves 4- and 5-bit weights (Q4_1, Q5_1) as an 8-bit copy (Q8_0) on x64, where that is faster: without AMX, the
-// library has no x64 kernel that multiplies Q4_1 or Q5_1 with several tokens at once. Gains and costs:
+// Serves 4- and 5-bit weights (Q4_1, Q5_1) as an 8-bit copy (Q8_0) on x64, where that is faster: our own kernels have
+// eight bits, and without AMX the library has none that multiplies Q4_1 or Q5_1 with several tokens. Gains and costs:
 // docs/decisions/010-weights-in-eight-bits.md.
 import { randomUUID } from 'node:crypto'
 import { open, rename, rm, stat, statfs, utimes } from 'node:fs/promises'
@@ -27,9 +27,10 @@ export async function loadFastestFormat<Opened extends { model: Model }>(
   library: Library,
   path: string,
   threads: number,
+  hasOwnKernels: boolean,
   open: (path: string) => Promise<Opened>,
 ): Promise<Opened> {
-  if (threads > threadsMax || !gainsFromEightBits(library)) return open(path)
+  if (threads > threadsMax || !gainsFromEightBits(library, hasOwnKernels)) return open(path)
   const copy = `${path.replace(/\.gguf$/, '')}.eight-bits.gguf`
   const { mtime, size } = await stat(path)
   if (await isCopyOf(copy, mtime)) {
@@ -99,8 +100,8 @@ async function writeCopy(
 const feature = koffi.struct('ggml_backend_feature', { name: 'const char*', value: 'const char*' })
 const getFeatures = koffi.proto('void* tunery_get_features(void* reg)')
 
-/** Whether this is an x64 CPU without AMX, which has kernels for all quantizations, and without a GPU. */
-export function gainsFromEightBits(library: Library): boolean {
+/** Whether this is an x64 CPU, without a GPU, on which the library has no faster kernels for fewer bits (AMX) than ours. */
+export function gainsFromEightBits(library: Library, hasOwnKernels: boolean): boolean {
   if (library.llama_supports_gpu_offload()) return false
   const registered = library.ggml_backend_reg_by_name('CPU')
   const address = library.ggml_backend_reg_get_proc_address(registered, 'ggml_backend_get_features')
@@ -112,5 +113,5 @@ export function gainsFromEightBits(library: Library): boolean {
     if (name === null) break
     names.add(name)
   }
-  return names.has('AVX2') && !names.has('AMX_INT8')
+  return names.has('AVX2') && (hasOwnKernels || !names.has('AMX_INT8'))
 }

@@ -12,8 +12,11 @@ const version = '0.5.0-dev'
  * attention. Null, or why the library's own are used.
  */
 export function addKernels(library: Library): string | null {
-  const file = join(library.dir, 'libtunery-kernels.so')
-  if (!existsSync(file)) return 'they are not installed'
+  // Set-up puts them beside the library, `./tunery bundle` beside their source's place.
+  const file = [library.dir, join(import.meta.dirname, '../kernels')]
+    .map((folder) => join(folder, 'libtunery-kernels.so'))
+    .find(existsSync)
+  if (!file) return 'they are not installed'
   const found = library.llama_version()
   if (found !== version) return `the library is llama.cpp ${found}, not ${version}`
   try {
@@ -22,6 +25,7 @@ export function addKernels(library: Library): string | null {
     largest = findLargest(kernels)
     return added() as string | null
   } catch (error) {
+    // They may be of another version, or a bundle's may need a newer C library than this machine has.
     return (error as Error).message
   }
 }

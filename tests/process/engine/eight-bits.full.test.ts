@@ -20,7 +20,9 @@ import { freeModel, loadModel } from '../../../engine/llama/model.ts'
 import { modelName, modelPath, root, startEngine } from './engine-process.ts'
 
 const library = openLibrary(join(root, '.local/llama/lib'))
-const skip = gainsFromEightBits(library) ? false : 'this processor multiplies 4-bit weights as fast as 8-bit ones'
+const skip = gainsFromEightBits(library, false)
+  ? false
+  : 'this processor multiplies 4-bit weights as fast as 8-bit ones'
 const folder = mkdtempSync(join(tmpdir(), 'tunery-eight-bits-'))
 after(() => rmSync(folder, { recursive: true }))
 const file = join(folder, 'model.gguf')
@@ -29,7 +31,7 @@ copyFileSync(modelPath, file)
 const eightBits = '7'
 const load = async (threads = 2) => {
   const open = async (path: string) => ({ model: await loadModel(library, path) })
-  const { model } = await loadFastestFormat(library, file, threads, open)
+  const { model } = await loadFastestFormat(library, file, threads, false, open)
   freeModel(library, model)
   return model.file_type
 }

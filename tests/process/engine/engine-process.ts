@@ -36,8 +36,7 @@ export type Stream = {
 /** Whether engines compute with our own kernels here: an answer does not depend on what else is computed then. */
 export const ownKernels =
   existsSync(join(root, '.local/llama/lib/libtunery-kernels.so')) &&
-  /^flags.* avx512_vnni /m.test(readFileSync('/proc/cpuinfo', 'utf8')) &&
-  !/^flags.* amx_int8 /m.test(readFileSync('/proc/cpuinfo', 'utf8'))
+  /^flags.* avx512_vnni /m.test(readFileSync('/proc/cpuinfo', 'utf8'))
 
 export async function startEngine(args: string[] = ['--model', `${modelName}=${modelPath}`]): Promise<Engine> {
   const folder = mkdtempSync(join(tmpdir(), 'tunery-engine-'))
