@@ -91,14 +91,7 @@ describe('a bundle of a model that reads pictures', { skip: why }, () => {
       env: { ...environmentOf(image, [], ''), TUNERY_THREADS: '1', TUNERY_PORT: '0', TUNERY_HOST: '127.0.0.1' },
     })
     servers.push(server)
-    // A bundle computes with the library's kernels.
-    const ours = await startEngineOnPort([
-      '--model',
-      `eye=${files.gguf}`,
-      '--projector',
-      files.projector,
-      '--no-kernels',
-    ])
+    const ours = await startEngineOnPort(['--model', `eye=${files.gguf}`, '--projector', files.projector])
     servers.push(ours)
     const [red, blue] = [await ask(server, [255, 0, 0]), await ask(server, [0, 0, 255])]
     assert.ok(red.usage!.prompt_tokens > 33)

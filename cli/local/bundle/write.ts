@@ -123,6 +123,12 @@ async function assertEmpty(out: string): Promise<void> {
 
 async function copyEngine(part: string, gpu: BundleOptions['gpu']): Promise<void> {
   for (const file of globSync(engineSources, { cwd: root })) await cp(path.join(root, file), path.join(part, file))
+  // For x64, compiled on this machine. The engine computes without them where they do not fit.
+  const kernels = path.join(root, '.local/llama/lib/libtunery-kernels.so')
+  if (existsSync(kernels)) {
+    await mkdir(path.join(part, 'engine/kernels'), { recursive: true })
+    await copyFile(kernels, path.join(part, 'engine/kernels/libtunery-kernels.so'))
+  }
   for (const file of ['LICENSE', '.npmrc']) await copyFile(path.join(root, file), path.join(part, file))
   const { manifest, lockfile } = enginePackages(gpu)
   await writeJson(part, 'package.json', manifest)
