@@ -1,5 +1,6 @@
 // Metrics for Prometheus, declared as data: the registry, the reference page and the tests of the dashboard read one list.
-import { Counter, Gauge, Histogram, Registry } from 'prom-client'
+import { Registry } from 'prom-client'
+import { type Counter, counter, type Gauge, gauge, Histogram } from './series.ts'
 
 export interface MetricDeclaration {
   type: 'counter' | 'gauge' | 'histogram'
@@ -26,25 +27,22 @@ export type Metrics<D extends Declarations> = {
       : Histogram<LabelOf<D[K]>>
 }
 
-const kinds = { counter: Counter, gauge: Gauge, histogram: Histogram }
-
 /** Creates every declared metric in a new registry. */
 export function createMetrics<const D extends Declarations>(
   declarations: D,
 ): { registry: Registry; metrics: Metrics<D> } {
   const registry = new Registry()
-  const created = Object.entries<MetricDeclaration>(declarations).map(
-    ([key, { type, name, help, labels, buckets }]) => [
-      key,
-      new kinds[type]({
-        name,
-        help,
-        labelNames: [...(labels ?? [])],
-        registers: [registry],
-        ...(buckets && { buckets: [...buckets] }),
-      } as never),
-    ],
-  )
+  const created = Object.entries<MetricDeclaration>(declarations).map(([key, declaration]) => {
+    const { type, buckets = latencyBuckets } = declaration
+    const metric =
+      type === 'counter'
+        ? counter(declaration)
+        : type === 'gauge'
+          ? gauge(declaration)
+          : new Histogram({ ...declaration, buckets })
+    registry.registerMetric(metric as never)
+    return [key, metric]
+  })
   return { registry, metrics: Object.fromEntries(created) as Metrics<D> }
 }
 
