@@ -2,6 +2,7 @@
 import type { FastifyReply } from 'fastify'
 import { ApiError } from '../../contract/errors.ts'
 import type { Route } from '../../contract/route.ts'
+import { after } from '../../lib/after.ts'
 import type { Caller } from './auth.ts'
 
 /** State of a rate limit window. `resets_at` is in unix milliseconds. */
@@ -37,7 +38,7 @@ export interface Admission {
 
 export interface Limits {
   /** Counts one request of the caller's account, and takes a concurrency slot for it, or refuses it without counting. */
-  admit(caller: Caller, demand: { slot: boolean }): Promise<Admission>
+  admit(caller: Caller, demand: { slot: boolean }): Promise<Admission> | Admission
   /** Counts one more request of a caller who is admitted. Returns why it is refused, if it is. */
   countRequest(account: { account_id: string; tier: string }): Promise<Refusal | undefined>
   /** Counts one read of a member's sessions, which use up nothing of the account. */
@@ -47,27 +48,31 @@ export interface Limits {
 }
 
 /**
- * Counts a request and sets the rate limit headers. Throws rate_limit_exceeded beyond the account's limits. Resolves with
+ * Counts a request and sets the rate limit headers. Throws rate_limit_exceeded beyond the account's limits. Replies
  * false, without counting, if the caller has to be looked up again.
  */
-export async function requireLimits(
+export function requireLimits(
   limits: Limits,
   caller: Caller,
   { concurrent, method }: Route,
   reply: FastifyReply,
-): Promise<boolean> {
+): Promise<boolean> | boolean {
   // A page of the dashboard reads much at once. What a key's program may do in a minute is not used up by it.
-  if (caller.kind === 'session' && method === 'GET') {
-    const { outdated, refused } = await limits.countSessionRead(caller)
-    if (refused) throw rateLimitError(refused)
-    return !outdated
-  }
-  const { outdated, window, refused, release } = await limits.admit(caller, { slot: concurrent === true })
-  if (outdated) return false
-  if (release) releaseAtEnd(reply, release)
-  setLimitHeaders(reply, window)
-  if (refused) throw rateLimitError(refused)
-  return true
+  if (caller.kind === 'session' && method === 'GET')
+    return limits.countSessionRead(caller).then(({ outdated, refused }) => {
+      if (refused) throw rateLimitError(refused)
+      return !outdated
+    })
+  return after(
+    limits.admit(caller, { slot: concurrent === true }),
+    ({ outdated, window, refused, release }): boolean => {
+      if (outdated) return false
+      if (release) releaseAtEnd(reply, release)
+      setLimitHeaders(reply, window)
+      if (refused) throw rateLimitError(refused)
+      return true
+    },
+  )
 }
 
 /** Frees a slot when the response has ended, or at once if the client has already left. */

@@ -1,8 +1,10 @@
 // What counts an account's requests and slots: this process alone, or a Redis that several processes share.
 import type { Logger } from 'pino'
-import { RateLimiterMemory } from 'rate-limiter-flexible'
+import { after } from '../../lib/after.ts'
 import type { Db } from '../db/open.ts'
+import { createFixedWindows } from '../redis/window-counter.ts'
 import { createDailyQuota, type DailyQuota } from './daily-quota.ts'
+import { minute_ms } from './scripts.ts'
 import { createSharedDailyQuota } from './shared-daily-quota.ts'
 
 /** The limits of a tier. Null is unlimited. */
@@ -37,7 +39,8 @@ export type Outcome =
   | { outdated?: undefined; refused?: keyof Bounds; counts: Counts; release?: (() => void) | undefined }
 
 export interface Counters {
-  count(demand: Demand): Promise<Outcome>
+  /** At once where nothing has to be read: every request waits for it. */
+  count(demand: Demand): Promise<Outcome> | Outcome
   /** Counts one read of a member's sessions. Replies the count of its minute. */
   countRead(
     user: { account_id: string; user_id: string },
@@ -48,57 +51,60 @@ export interface Counters {
   days: Pick<DailyQuota, 'flush' | 'close' | 'onCounted'>
 }
 
-export const minute_s = 60
-
 /** Counts in this process. `several`: other processes count the same accounts' days in the same database. */
 export function createLocalCounters(db: Db, log: Logger, now: () => number, several: boolean): Counters {
-  // The limiter only counts. The tier's limit is compared here, because an account may change its tier within a window.
-  const minutes = new RateLimiterMemory({ points: Number.MAX_SAFE_INTEGER, duration: minute_s })
-  const reads = new RateLimiterMemory({ points: Number.MAX_SAFE_INTEGER, duration: minute_s })
+  // The tier's limit is compared here, because an account may change its tier within a window.
+  const minutes = createFixedWindows(minute_ms, now)
+  const reads = createFixedWindows(minute_ms, now)
   const quota = several ? createSharedDailyQuota(db, log, now) : createDailyQuota(db, log, now)
   const slots = createConcurrencySlots()
 
   /** Of a demand for a slot alone, only that is told. */
   async function countsOf({ account_id, bounds, minute: m, day: d, slot }: Demand): Promise<Counts> {
     if (slot && !m && !d) return { minute: 0, minute_resets_at: 0, day: 0, slots: slots.used(account_id) }
-    const minute = await minutes.get(account_id)
+    const minute = minutes.get(account_id)
     return {
-      // The limiter also counts refused requests: do not report those.
-      minute: Math.min(minute?.consumedPoints ?? 0, bounds.minute ?? Number.MAX_SAFE_INTEGER),
-      minute_resets_at: now() + (minute ? Math.max(0, minute.msBeforeNext) : minute_s * 1000),
+      // The window also counts refused requests: do not report those.
+      minute: Math.min(minute?.count ?? 0, bounds.minute ?? Number.MAX_SAFE_INTEGER),
+      minute_resets_at: minute?.resets_at ?? now() + minute_ms,
       day: await quota.used(account_id),
       slots: slots.used(account_id),
     }
   }
 
+  const refuse = async (demand: Demand, refused: keyof Bounds): Promise<Outcome> => ({
+    refused,
+    counts: await countsOf(demand),
+  })
+
+  /** `used`: the request's number within the day, undefined if the day's limit is reached. */
+  function countMinute(demand: Demand, release: (() => void) | undefined, used: number | undefined) {
+    const { account_id, bounds, minute, day } = demand
+    if (day && used === undefined) {
+      release?.()
+      return refuse(demand, 'day')
+    }
+    if (!minute) return countsOf(demand).then((counts): Outcome => ({ counts, release }))
+    const { count, resets_at } = minutes.add(account_id)
+    if (bounds.minute !== null && count > bounds.minute) {
+      if (day) quota.refund(account_id)
+      release?.()
+      return refuse(demand, 'minute')
+    }
+    const counts = { minute: count, minute_resets_at: resets_at, day: used ?? 0, slots: slots.used(account_id) }
+    return { counts, release }
+  }
+
   return {
-    async count(demand) {
-      const { account_id, bounds, minute, day, slot } = demand
+    count(demand) {
+      const { account_id, bounds, day, slot } = demand
       const release = slot ? slots.acquire(account_id, bounds.slots) : undefined
-      if (slot && !release) return { refused: 'slots', counts: await countsOf(demand) }
-      const used = day ? await quota.admit(account_id, bounds.day) : undefined
-      if (day && used === undefined) {
-        release?.()
-        return { refused: 'day', counts: await countsOf(demand) }
-      }
-      if (!minute) return { counts: await countsOf(demand), release }
-      const { consumedPoints, msBeforeNext } = await minutes.consume(account_id)
-      if (bounds.minute !== null && consumedPoints > bounds.minute) {
-        if (day) quota.refund(account_id)
-        release?.()
-        return { refused: 'minute', counts: await countsOf(demand) }
-      }
-      const counts = {
-        minute: consumedPoints,
-        minute_resets_at: now() + msBeforeNext,
-        day: used ?? 0,
-        slots: slots.used(account_id),
-      }
-      return { counts, release }
+      if (slot && !release) return refuse(demand, 'slots')
+      const used = day ? quota.admit(account_id, bounds.day) : undefined
+      return after(used, (number) => countMinute(demand, release, number))
     },
     async countRead({ user_id }) {
-      const { consumedPoints, msBeforeNext } = await reads.consume(user_id)
-      return { count: consumedPoints, resets_at: now() + msBeforeNext }
+      return { ...reads.add(user_id) }
     },
     days: quota,
   }

@@ -8,10 +8,10 @@ import type { Db } from '../db/open.ts'
 
 export interface DailyQuota {
   /**
-   * Counts one request. Resolves with its number within the UTC day, or with undefined, without counting it, once
-   * `limit` is reached. A null limit is unlimited.
+   * Counts one request. Replies its number within the UTC day, or undefined, without counting it, once `limit` is
+   * reached; at once while requests are reserved. A null limit is unlimited.
    */
-  admit(account_id: string, limit: number | null): Promise<number | undefined>
+  admit(account_id: string, limit: number | null): Promise<number | undefined> | number | undefined
   /** Uncounts one request that was refused after `admit`. */
   refund(account_id: string): void
   used(account_id: string): Promise<number>
@@ -102,25 +102,38 @@ export function createDailyQuota(db: Db, log: Logger, now: () => number): DailyQ
     return count.reserving
   }
 
-  return {
-    async admit(account_id, limit) {
-      for (;;) {
-        const count = await countOf(account_id)
-        count.limit = limit
-        if (limit !== null) {
-          if (count.used >= limit) return undefined
-          if (count.used >= count.persisted) {
-            await Promise.race([reserve(account_id, count, limit), sleep(databaseWait_ms)])
-            // Do not block requests on a locked database: count them in memory until it can be written.
-            if (count.reserving && count.day === startOfDay(now())) return count.used < limit ? ++count.used : undefined
-            // Retry: the day may have ended during the wait.
-            continue
-          }
-          if (count.persisted < limit && count.persisted - count.used <= (limit * reserveShare) / 2)
-            void reserve(account_id, count, limit)
-        }
-        return ++count.used
+  /** Waits for the count of the day, or for requests to be reserved. */
+  async function admitSlowly(account_id: string, limit: number | null): Promise<number | undefined> {
+    for (;;) {
+      const count = await countOf(account_id)
+      count.limit = limit
+      if (limit !== null && count.used < limit && count.used >= count.persisted) {
+        await Promise.race([reserve(account_id, count, limit), sleep(databaseWait_ms)])
+        // Do not block requests on a locked database: count them in memory until it can be written.
+        if (count.reserving && count.day === startOfDay(now())) return count.used < limit ? ++count.used : undefined
+        // Retry: the day may have ended during the wait.
+        continue
       }
+      return admitNow(account_id, count, limit)
+    }
+  }
+
+  function admitNow(account_id: string, count: Count, limit: number | null): number | undefined {
+    if (limit !== null) {
+      if (count.used >= limit) return undefined
+      if (count.persisted < limit && count.persisted - count.used <= (limit * reserveShare) / 2)
+        void reserve(account_id, count, limit)
+    }
+    return ++count.used
+  }
+
+  return {
+    admit(account_id, limit) {
+      const count = countOf(account_id)
+      if (count instanceof Promise || (limit !== null && count.used >= count.persisted))
+        return admitSlowly(account_id, limit)
+      count.limit = limit
+      return admitNow(account_id, count, limit)
     },
 
     refund(account_id) {

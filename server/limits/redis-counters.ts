@@ -2,12 +2,12 @@
 // requests in advance, so that a Redis that loses its data cannot admit them twice.
 import { setImmediate as immediate, setTimeout as sleep } from 'node:timers/promises'
 import type { Logger } from 'pino'
-import { RateLimiterMemory } from 'rate-limiter-flexible'
 import { startOfDay } from '../../lib/utc-day.ts'
 import type { Db } from '../db/open.ts'
 import { type Changes, newVersion, versionKey } from '../redis/changes.ts'
 import { type Beat, type Redis, RedisAway } from '../redis/connection.ts'
-import { type Counters, type Demand, minute_s, type Outcome } from './counters.ts'
+import { createFixedWindows } from '../redis/window-counter.ts'
+import type { Counters, Demand, Outcome } from './counters.ts'
 import { type CountListener, databaseWait_ms, requestsOf } from './daily-quota.ts'
 import { addRequests, grantRequests, grantSize } from './day-grants.ts'
 import { createFallback } from './fallback.ts'
@@ -46,7 +46,7 @@ export function createRedisCounters(redis: Redis, changes: Changes, db: Db, log:
   const quota = createSharedDailyQuota(db, log, now)
   const slots = createSharedSlots(redis)
   const fallback = createFallback({ quota, processes: redis.processes, slots, now })
-  const reads = new RateLimiterMemory({ points: Number.MAX_SAFE_INTEGER, duration: minute_s })
+  const reads = createFixedWindows(minute_ms, now)
   const days = new Map<string, Day>()
   const listeners: CountListener[] = []
   quota.onCounted(async (...counted) => {
@@ -238,9 +238,9 @@ export function createRedisCounters(redis: Redis, changes: Changes, db: Db, log:
         return { count: Number(count), resets_at: now() + Number(left) }
       } catch (error) {
         if (!(error instanceof RedisAway)) throw error
-        const { consumedPoints, msBeforeNext } = await reads.consume(user_id)
+        const { count, resets_at } = reads.add(user_id)
         const share = Math.max(1, Math.floor(max / redis.processes()))
-        return { count: consumedPoints > share ? max + 1 : consumedPoints, resets_at: now() + msBeforeNext }
+        return { count: count > share ? max + 1 : count, resets_at }
       }
     },
 

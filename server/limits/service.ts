@@ -1,10 +1,11 @@
 // The limits of an account's tier: requests per minute (a window that opens with its first request), requests per UTC
 // day, and concurrent requests and jobs.
 import type { Logger } from 'pino'
+import { after } from '../../lib/after.ts'
 import { runPeriodically } from '../../lib/periodic.ts'
 import { endOfDay } from '../../lib/utc-day.ts'
 import type { Db } from '../db/open.ts'
-import type { Limits as HttpLimits, Refusal, Window } from '../http/limits.ts'
+import type { Admission, Limits as HttpLimits, Refusal, Window } from '../http/limits.ts'
 import type { Plans } from '../plans.ts'
 import type { Changes } from '../redis/changes.ts'
 import type { Redis } from '../redis/connection.ts'
@@ -66,16 +67,10 @@ export function createLimits({ db, plans, log, shared, several = false, now = Da
     const { requests_per_minute, requests_per_day, max_concurrent } = plans.tierOrTightest(tier)
     return { minute: requests_per_minute, day: requests_per_day, slots: max_concurrent }
   }
-  const count = ({ account_id, tier }: Account, demand: Omit<Demand, 'account_id' | 'version' | 'bounds'>) =>
-    countAt(undefined, { account_id, tier }, demand)
   /** Without a version the outcome is never outdated. */
-  async function countAt(
-    version: string | undefined,
-    { account_id, tier }: Account,
-    demand: Omit<Demand, 'account_id' | 'version' | 'bounds'>,
-  ) {
+  async function count({ account_id, tier }: Account, demand: Omit<Demand, 'account_id' | 'version' | 'bounds'>) {
     const bounds = boundsOf(tier)
-    return { bounds, outcome: await counters.count({ account_id, version, bounds, ...demand }) }
+    return { bounds, outcome: await counters.count({ account_id, version: undefined, bounds, ...demand }) }
   }
 
   const window = (limit: number | null, used: number, resets_at: number): Window | undefined =>
@@ -106,11 +101,14 @@ export function createLimits({ db, plans, log, shared, several = false, now = Da
   }
 
   return {
-    async admit(caller, { slot }) {
-      const { bounds, outcome } = await countAt(caller.version, caller, { minute: true, day: true, slot })
-      if (outcome.outdated) return { outdated: true }
-      const { refused, counts, release } = outcome
-      return refused ? refusal(refused, bounds, counts) : { window: tighter(bounds, counts), release }
+    admit({ account_id, tier, version }, { slot }) {
+      const bounds = boundsOf(tier)
+      const counted = counters.count({ account_id, version, bounds, minute: true, day: true, slot })
+      return after(counted, (outcome): Admission => {
+        if (outcome.outdated) return { outdated: true }
+        const { refused, counts, release } = outcome
+        return refused ? refusal(refused, bounds, counts) : { window: tighter(bounds, counts), release }
+      })
     },
 
     async countRequest(account) {

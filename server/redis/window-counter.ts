@@ -1,5 +1,4 @@
 // Counters of windows that open with their first count: in this process, or in the Redis that several processes share.
-import { RateLimiterMemory } from 'rate-limiter-flexible'
 import { type Redis, RedisAway, script } from './connection.ts'
 
 interface WindowCount {
@@ -57,19 +56,53 @@ export const createWindowCounters =
     }
   }
 
-function createMemoryCounter(window_ms: number): WindowCounter {
-  const limiter = new RateLimiterMemory({ points: Number.MAX_SAFE_INTEGER, duration: window_ms / 1000 })
+/** Windows in this process. */
+export interface FixedWindows {
+  /** Adds to the key's window, which its first count opens. */
+  add(key: string, step?: number): { count: number; resets_at: number }
+  /** The key's open window. */
+  get(key: string): { count: number; resets_at: number } | undefined
+  /** Windows in memory, ended ones with them. */
+  size(): number
+}
+
+export function createFixedWindows(window_ms: number, now: () => number): FixedWindows {
+  // In the order in which they were opened, which is that of their ends.
+  const windows = new Map<string, { count: number; resets_at: number }>()
+  const get = (key: string) => {
+    const found = windows.get(key)
+    return found && found.resets_at > now() ? found : undefined
+  }
   return {
-    async add(key) {
-      const { consumedPoints, msBeforeNext } = await limiter.consume(key)
-      return { count: consumedPoints, left_ms: msBeforeNext }
+    get,
+    size: () => windows.size,
+    add(key, step = 1) {
+      let open = get(key)
+      if (!open) {
+        const time = now()
+        for (const [each, { resets_at }] of windows) {
+          if (resets_at > time) break
+          windows.delete(each)
+        }
+        open = { count: 0, resets_at: time + window_ms }
+        windows.set(key, open)
+      }
+      open.count += step
+      return open
     },
+  }
+}
+
+function createMemoryCounter(window_ms: number): WindowCounter {
+  const windows = createFixedWindows(window_ms, Date.now)
+  const read = (found: ReturnType<FixedWindows['get']>): WindowCount =>
+    found ? { count: found.count, left_ms: found.resets_at - Date.now() } : { count: 0, left_ms: window_ms }
+  return {
+    add: async (key) => read(windows.add(key)),
     async subtract(key) {
-      await limiter.reward(key)
+      const open = windows.get(key)
+      if (open && open.count > 0) open.count--
     },
-    async get(key) {
-      const found = await limiter.get(key)
-      return { count: found?.consumedPoints ?? 0, left_ms: found ? Math.max(0, found.msBeforeNext) : window_ms }
-    },
+    get: async (key) => read(windows.get(key)),
   }
 }
