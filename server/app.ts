@@ -14,6 +14,7 @@ import type { Idempotency } from './http/idempotency.ts'
 import { assumeJson, parseJsonBody } from './http/json-body.ts'
 import { validatorCompiler } from './http/mount.ts'
 import { describeApi } from './http/openapi.ts'
+import { createRequestLog } from './http/request-log.ts'
 import { addSecurityHooks, type SecuritySettings } from './http/security-headers.ts'
 import type { Limits } from './limits/index.ts'
 import type { WindowCounters } from './redis/window-counter.ts'
@@ -67,6 +68,7 @@ export async function buildApp(
     return503OnClosing: false,
     genReqId: () => newId('req'),
     requestIdHeader: false,
+    childLoggerFactory: createRequestLog,
     routerOptions: { ignoreTrailingSlash: true, maxParamLength: 2000 },
     frameworkErrors: frameworkError as never,
     clientErrorHandler: clientError as never,
@@ -100,7 +102,11 @@ export async function buildApp(
   mountHealth(app, services.ready, services.warnings, services.metrics)
   requireAuth(
     app,
-    { find: services.accounts.findKey, findSession: services.sessions.find },
+    {
+      find: services.accounts.findKey,
+      findAgain: services.accounts.findCallerAgain,
+      findSession: services.sessions.find,
+    },
     services.limits,
     services.signInThrottle.countRequest,
     services.windowCounters,

@@ -2,6 +2,7 @@
 import { timingSafeEqual } from 'node:crypto'
 import type { Logger } from 'pino'
 import { roleScopes, type Scope } from '../../contract/scopes.ts'
+import { after } from '../../lib/after.ts'
 import { createTtlCache } from '../../lib/ttl-cache.ts'
 import type { Db } from '../db/open.ts'
 import type { Caller } from '../http/auth.ts'
@@ -15,9 +16,17 @@ export interface Callers {
    * takes effect within half a second, and with Redis when the caller's version is checked. `knownOnly`: look up only
    * keys that were valid before.
    */
-  find(key: string, knownOnly?: boolean): Promise<Caller | undefined>
+  find(key: string, knownOnly?: boolean): Promise<Caller | undefined> | Caller | undefined
+  /** The caller that the key of this one belongs to now; undefined if it was revoked or has expired. */
+  findAgain(caller: Caller): Promise<Caller | undefined> | Caller | undefined
   /** Writes the last-used times of keys. */
   flush(): Promise<void>
+}
+
+/** What is kept of a key: its start, by which its row is found, and its hash. */
+interface KeyDigest {
+  prefix: string
+  hash: string
 }
 
 const verified_max = 10_000
@@ -32,11 +41,13 @@ export function createCallers(db: Db, changes: Changes, log: Logger, now: () => 
    * keys.
    */
   const verifiedHashes = new Map<string, string>()
+  /** The key with which a caller was found, so that no request hashes it twice. */
+  const foundBy = new WeakMap<Caller, KeyDigest>()
   let used = new Map<string, number>()
 
-  async function lookUp(key: string, keyHash: string, version: string | undefined) {
-    for (const row of await store.usable(db, key.slice(0, prefixLength))) {
-      if (!timingSafeEqual(Buffer.from(keyHash, 'hex'), Buffer.from(row.hash, 'hex'))) continue
+  async function lookUp(digest: KeyDigest, version: string | undefined) {
+    for (const row of await store.usable(db, digest.prefix)) {
+      if (!timingSafeEqual(Buffer.from(digest.hash, 'hex'), Buffer.from(row.hash, 'hex'))) continue
       const minute = Math.floor(now() / minute_ms) * minute_ms
       if ((row.last_used_at ?? 0) < minute) used.set(row.id, minute)
       const granted = JSON.parse(row.scopes_json) as Scope[]
@@ -53,22 +64,37 @@ export function createCallers(db: Db, changes: Changes, log: Logger, now: () => 
         ...(changes.shared && { version: version ?? '' }),
       }
       if (verifiedHashes.size >= verified_max) verifiedHashes.clear()
-      verifiedHashes.set(keyHash, account_id)
+      verifiedHashes.set(digest.hash, account_id)
+      foundBy.set(caller, digest)
       return { caller, expires_at: row.expires_at ?? Number.POSITIVE_INFINITY }
     }
     return undefined
   }
 
+  const unexpired = (found: { caller: Caller; expires_at: number } | undefined) =>
+    found && found.expires_at > now() ? found.caller : undefined
+
+  function findByDigest(digest: KeyDigest, account_id: string | undefined) {
+    // As it was before the lookup: a change during it must show.
+    const version = account_id === undefined ? undefined : changes.version(account_id)
+    return after(
+      known.getOrLoad(digest.hash, () => lookUp(digest, version), version),
+      unexpired,
+    )
+  }
+
   return {
-    async find(key, knownOnly = false) {
-      if (!isWellFormed(key)) return undefined
-      const keyHash = hashOf(key)
-      const account_id = verifiedHashes.get(keyHash)
-      if (knownOnly && account_id === undefined) return undefined
-      // As it was before the lookup: a change during it must show.
-      const version = account_id === undefined ? undefined : changes.version(account_id)
-      const found = await known.getOrLoad(keyHash, () => lookUp(key, keyHash, version), version)
-      return found && found.expires_at > now() ? found.caller : undefined
+    find(key, knownOnly = false) {
+      const digest = { prefix: key.slice(0, prefixLength), hash: hashOf(key) }
+      const account_id = verifiedHashes.get(digest.hash)
+      if (account_id === undefined && (knownOnly || !isWellFormed(key))) return undefined
+      return findByDigest(digest, account_id)
+    },
+
+    findAgain(caller) {
+      const digest = foundBy.get(caller)
+      if (!digest) throw new Error('a caller that no key was found for was asked for again')
+      return findByDigest(digest, caller.account_id)
     },
 
     async flush() {

@@ -16,7 +16,7 @@ import type { Caller } from '../http/auth.ts'
 import type { Limits } from '../limits/index.ts'
 import type { Plans } from '../plans.ts'
 import type { Changes } from '../redis/changes.ts'
-import { createCallers } from './callers.ts'
+import { type Callers, createCallers } from './callers.ts'
 import { createKeys, type Keys } from './keys.ts'
 import { createMembers, type Members } from './members.ts'
 import { createOperator, type Operator } from './operator.ts'
@@ -37,7 +37,8 @@ export interface Accounts {
   /** Creates a key from the command line for a member, by default the installation's owner. */
   createKey(name: string, preset: ScopePreset, user_id?: string): Promise<NewApiKey>
   /** The caller of a key. See Callers.find. */
-  findKey(key: string, knownOnly?: boolean): Promise<Caller | undefined>
+  findKey: Callers['find']
+  findCallerAgain: Callers['findAgain']
   /**
    * Acquires a concurrency slot of the account for background work and returns its release function. Undefined if no
    * slot is free or the account is suspended.
@@ -84,6 +85,7 @@ export function createAccounts({ db, plans, limits, defaultTier, changes, log, n
     members,
     operator,
     findKey: callers.find,
+    findCallerAgain: callers.findAgain,
     flush: callers.flush,
 
     createAccount,

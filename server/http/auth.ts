@@ -2,6 +2,7 @@ import type { FastifyContextConfig, FastifyInstance, FastifyReply, FastifyReques
 import { ApiError } from '../../contract/errors.ts'
 import type { Route } from '../../contract/route.ts'
 import { type Role, type Scope, scopes } from '../../contract/scopes.ts'
+import { after } from '../../lib/after.ts'
 import type { Actor } from '../events/audit.ts'
 import type { WindowCounters } from '../redis/window-counter.ts'
 import { createAuthThrottle, wrongKeysPerMinute } from './auth-throttle.ts'
@@ -41,16 +42,18 @@ export function requireScopes(app: FastifyInstance): void {
 
 export interface Keys {
   /** The caller of a key; undefined for a wrong key. With `knownOnly`, looks up only keys that were right before. */
-  find(key: string, knownOnly: boolean): Promise<Caller | undefined>
+  find(key: string, knownOnly: boolean): Promise<Caller | undefined> | Caller | undefined
+  /** What `find` would reply now for the key of this caller. */
+  findAgain(caller: Caller): Promise<Caller | undefined> | Caller | undefined
   /** The caller of a session's token. */
   findSession(token: string): Promise<Caller | undefined>
 }
 
 export interface Authenticate {
   /** Finds the caller of a request. Throttles wrong keys per address, before any lookup. */
-  (request: FastifyRequest, reply: FastifyReply): Promise<Caller>
+  (request: FastifyRequest, reply: FastifyReply): Promise<Caller> | Caller
   /** Checks again the key of a request that was authenticated when it began. */
-  reauthenticate(request: FastifyRequest): Promise<Caller>
+  reauthenticate(request: FastifyRequest, before: Caller): Promise<Caller> | Caller
 }
 
 export function createAuthenticate(keys: Keys, counters: WindowCounters, publicOrigin?: string): Authenticate {
@@ -60,11 +63,13 @@ export function createAuthenticate(keys: Keys, counters: WindowCounters, publicO
       'invalid_api_key',
       'This API key is not valid: mistyped, revoked or expired. `./tunery keys create --name NAME` makes another.',
     )
-  async function reauthenticate(request: FastifyRequest): Promise<Caller> {
+  function reauthenticate(request: FastifyRequest, before: Caller): Promise<Caller> | Caller {
     const token = sessionTokenIn(request)
-    const caller = await (token ? keys.findSession(token) : keys.find(keyIn(request) as string, true))
-    if (!caller) throw token ? sessionEnded() : wrongKey()
-    return caller
+    const required = (caller: Caller | undefined): Caller => {
+      if (!caller) throw token ? sessionEnded() : wrongKey()
+      return caller
+    }
+    return after(token ? keys.findSession(token) : keys.findAgain(before), required)
   }
   return Object.assign(authenticate, { reauthenticate })
 
@@ -81,20 +86,29 @@ export function createAuthenticate(keys: Keys, counters: WindowCounters, publicO
     throw sessionEnded()
   }
 
-  async function authenticate(request: FastifyRequest, reply: FastifyReply): Promise<Caller> {
+  function authenticate(request: FastifyRequest, reply: FastifyReply): Promise<Caller> | Caller {
     const token = sessionTokenIn(request)
     if (token !== undefined) return authenticateSession(request, reply, token)
     const until = throttle.blockedUntil(request.ip)
     const key = keyIn(request)
-    const caller = typeof key === 'string' ? await keys.find(key, until !== undefined) : undefined
-    if (caller) return caller
+    if (typeof key !== 'string') return refuse(request, reply, until, key)
+    return after(keys.find(key, until !== undefined), (caller) => caller ?? refuse(request, reply, until, undefined))
+  }
+
+  /** `unreadable`: what is wrong with a header that has no key. */
+  async function refuse(
+    request: FastifyRequest,
+    reply: FastifyReply,
+    until: number | undefined,
+    unreadable: ApiError | undefined,
+  ): Promise<never> {
     if (until !== undefined) {
       setLimitHeaders(reply, await throttle.window(request.ip))
       throw tooManyWrongKeys(until)
     }
-    if (typeof key !== 'string') {
+    if (unreadable) {
       setLimitHeaders(reply, await throttle.window(request.ip))
-      throw key
+      throw unreadable
     }
     const window = await throttle.recordWrongKey(request.ip)
     setLimitHeaders(reply, window)
@@ -164,36 +178,51 @@ export function requireAuth(
 ): void {
   const authenticate = createAuthenticate(keys, counters, publicOrigin)
   app.decorateRequest('caller', null)
-  // One hook for all checks: each hook costs every request an async step.
-  app.addHook('onRequest', async (request, reply) => {
+  function admit(request: FastifyRequest, reply: FastifyReply, route: Route, lookups = 1): Promise<void> | void {
+    if (lookups > lookups_max)
+      throw new ApiError(
+        'overloaded',
+        'This account is being changed all the time. Send the request again in a moment.',
+      )
+    return after(authenticate(request, reply), (caller) =>
+      after(requireLimits(limits, caller, route, reply), (decided) => {
+        if (!decided) return admit(request, reply, route, lookups + 1)
+        requirePermission(caller, route)
+        request.caller = caller
+      }),
+    )
+  }
+  const admitPublic = (request: FastifyRequest) => {
+    if (request.method !== 'GET') requireSameOrigin(request, publicOrigin)
+    return countPublicRequest(request.ip)
+  }
+  // One hook for all checks, which waits only for what is not in memory: each hook costs every request an async step.
+  app.addHook('onRequest', (request, reply, done) => {
     const { route } = request.routeOptions.config
-    if (!route) return
-    if (route.scope === 'public') {
-      if (request.method !== 'GET') requireSameOrigin(request, publicOrigin)
-      return await countPublicRequest(request.ip)
-    }
-    for (let tries = 0; tries < lookups_max; tries++) {
-      const caller = await authenticate(request, reply)
-      if (!(await requireLimits(limits, caller, route, reply))) continue
-      requirePermission(caller, route)
-      request.caller = caller
-      return
-    }
-    throw new ApiError('overloaded', 'This account is being changed all the time. Send the request again in a moment.')
+    if (!route) return done()
+    const waiting = route.scope === 'public' ? admitPublic(request) : admit(request, reply, route)
+    if (waiting) void waiting.then(() => done(), done)
+    else done()
   })
   // Check the key again after the body: it may have been revoked, or have lost scopes, during a slow upload. A stream of
   // events does so by itself.
   app.decorateRequest('reauthorize', null)
-  app.addHook('preHandler', async (request) => {
+  app.addHook('preHandler', (request, _reply, done) => {
     const { route } = request.routeOptions.config
     const streamsEvents = route?.produces === 'application/x-ndjson'
-    if (!route || (route.method === 'GET' && !streamsEvents) || !request.caller) return
-    const reauthorize = async () => {
-      request.caller = await authenticate.reauthenticate(request)
-      requirePermission(request.caller, route)
-      return request.caller
+    if (!route || (route.method === 'GET' && !streamsEvents) || !request.caller) return done()
+    const permitted = (caller: Caller) => {
+      requirePermission(caller, route)
+      request.caller = caller
+      return caller
     }
-    if (route.consumes || streamsEvents) request.reauthorize = reauthorize
-    else await reauthorize()
+    const before = request.caller
+    if (route.consumes || streamsEvents) {
+      request.reauthorize = async () => permitted(await authenticate.reauthenticate(request, request.caller ?? before))
+      return done()
+    }
+    const waiting = after(authenticate.reauthenticate(request, before), permitted)
+    if (waiting instanceof Promise) void waiting.then(() => done(), done)
+    else done()
   })
 }
