@@ -106,6 +106,39 @@ test('a write is acknowledged only once it is on the disk; writes at once share 
   assert.equal(syncs, 2, 'those that were committed during the first sync share the second')
 })
 
+test('a statement that changes nothing needs no sync, but waits for the writes that it has seen', async (t) => {
+  let syncs = 0
+  let finish = () => {}
+  await onSync(t, () => {
+    syncs++
+    return new Promise((resolve) => {
+      finish = resolve
+    })
+  })
+  const update = () => db.updateTable('accounts').set({ tier: 'free' }).where('id', '=', 'nobody').execute()
+  await update()
+  await db.deleteFrom('accounts').where('id', '=', 'nobody').returning('id').execute()
+  assert.equal(syncs, 0)
+  const added = add(db, 'a')
+  await until('the row to be committed', async () => (await names()).length === 1)
+  let seen = false
+  const again = db
+    .insertInto('accounts')
+    .values({ id: 'a', name: 'a', tier: 'free', suspended_at: null, created_at: 1 })
+    .onConflict((conflict) => conflict.doNothing())
+    .execute()
+    .then(() => {
+      seen = true
+    })
+  await until('the sync to begin', async () => syncs === 1)
+  assert.equal(seen, false)
+  const finishing = setInterval(() => finish(), 1)
+  await Promise.all([added, again])
+  await update()
+  clearInterval(finishing)
+  assert.ok(syncs <= 2)
+})
+
 test('a write that could not be synced fails with a code of SQLite', async (t) => {
   await onSync(t, () => Promise.reject(new Error('EIO: i/o error, fdatasync')))
   await assert.rejects(add(db, 'a'), codeOf('SQLITE_IOERR_FSYNC'))

@@ -5,13 +5,17 @@ import type SQLite from 'better-sqlite3'
 import {
   AndNode,
   type CompiledQuery,
+  DeleteQueryNode,
   type Driver,
+  InsertQueryNode,
   type QueryResult,
   RawNode,
+  type RootOperationNode,
   SelectQueryNode,
   SqliteAdapter,
   SqliteDialect,
   SqliteQueryCompiler,
+  UpdateQueryNode,
   WhereNode,
 } from 'kysely'
 import { createConnection, isList, list_ms, listTooSlow, type Connection as SharedConnection } from '../dialect.ts'
@@ -71,7 +75,14 @@ export class ThreadedSqliteDialect extends SqliteDialect {
 function createDriver(settings: ThreadSettings, listLimit_ms: number): Driver {
   const turns = createTurns()
   /** Several commits share a sync, and nobody's turn lasts as long as one. */
-  const synced = groupSyncs(() => syncWal(settings.file))
+  const synced = groupSyncs(async () => {
+    const before = commits
+    await syncWal(settings.file)
+    durable = Math.max(durable, before)
+  })
+  /** Commits that changed something, and how many of them are on the disk. */
+  let commits = 0
+  let durable = 0
   let writer: Thread<WriteRequest> | undefined
   let listReader: ReturnType<typeof startReader> | undefined
   let reader: SQLite.Database | undefined
@@ -119,7 +130,11 @@ function createDriver(settings: ThreadSettings, listLimit_ms: number): Driver {
     } finally {
       release()
     }
-    if (!SelectQueryNode.is(query)) await synced()
+    if (SelectQueryNode.is(query)) return result
+    // Workers look for work several times a second, mostly in vain: a sync wakes three threads beside those that decode.
+    if (!changedNothing(query, result)) commits++
+    // What it found there already must not be lost either.
+    if (durable < commits) await synced()
     return result
   }
 
@@ -151,6 +166,7 @@ function createDriver(settings: ThreadSettings, listLimit_ms: number): Driver {
     async commitTransaction(connection: Connection) {
       await connection.transaction!.thread.send({ kind: 'run', sql: 'commit', parameters: [], inside: true })
       end(connection)
+      commits++
       await synced()
     },
 
@@ -172,3 +188,9 @@ function createDriver(settings: ThreadSettings, listLimit_ms: number): Driver {
     },
   }
 }
+
+/** Of other statements, such as those that change the schema, SQLite does not say. */
+const changedNothing = (query: RootOperationNode, { rows, numAffectedRows = 0n }: QueryResult<unknown>) =>
+  (UpdateQueryNode.is(query) || InsertQueryNode.is(query) || DeleteQueryNode.is(query)) &&
+  rows.length === 0 &&
+  numAffectedRows === 0n
