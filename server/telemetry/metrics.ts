@@ -348,6 +348,8 @@ const known = {
   webhookAttempts: ['delivered', 'retried', 'failed', 'blocked'].map((outcome) => ({ outcome })),
 } as const
 
+/** Each measurement of the event loop's lag wakes the process, beside the threads that decode. */
+const lagPrecision_ms = 100
 /** Bases whose figures have their own label value. */
 const bases_max = 100
 /** Looks at the database and the disk are shared by all scrapes within this time. */
@@ -372,7 +374,7 @@ export interface ServerMetrics extends Metrics<typeof serverMetrics> {
 
 export function createServerMetrics(now: () => number = Date.now): ServerMetrics {
   const { registry, metrics } = createMetrics(serverMetrics)
-  collectDefaultMetrics({ register: registry })
+  collectDefaultMetrics({ register: registry, eventLoopMonitoringPrecision: lagPrecision_ms })
   for (const [name, values] of Object.entries(known))
     for (const labels of values) metrics[name as 'limitRejections'].inc(labels as never, 0)
   const looks: (() => Promise<void>)[] = []
