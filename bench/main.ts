@@ -16,7 +16,7 @@ const benches: Record<string, [command: string, ...args: string[]]> = {
   upload: [process.execPath, 'bench/upload.ts'],
   comparison: [process.execPath, 'bench/comparison.ts'],
   exports: [process.execPath, 'bench/exports/main.ts'],
-  beside: [process.execPath, 'bench/beside.ts'],
+  beside: [process.execPath, 'bench/beside/main.ts'],
   batches: [process.execPath, 'bench/batches.ts'],
   tracing: [process.execPath, 'bench/tracing.ts'],
   autoscaler: [process.execPath, 'bench/autoscaler/main.ts'],

@@ -1,18 +1,28 @@
-// Training and chat together on one machine: time to a job's first step and from its last step to the model, and the
-// share of its speed that each keeps while the other runs. `npm run bench -- beside [turns] [seconds]`
+// Training and chat together on one machine: time to a job's first step and from its last step to an answer of its
+// model, and the share of its speed that each keeps while the other runs.
+// `npm run bench -- beside [--only start|chat] [--rows N] [turns] [seconds]`
 import { readFileSync } from 'node:fs'
 import path from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { JobEvent } from '../contract/fine-tuning.ts'
-import { startService } from './support/service.ts'
+import { parseArgs } from 'node:util'
+import { startService } from '../support/service.ts'
+import { jobEvents } from './job-events.ts'
+import { measureStart } from './start.ts'
 
-const [turns = 3, window_s = 40] = process.argv.slice(2).map(Number)
+const { values, positionals } = parseArgs({
+  options: { only: { type: 'string' }, rows: { type: 'string' } },
+  allowPositionals: true,
+})
+const [turns = 3, window_s = 40] = positionals.map(Number)
+if (!(turns >= 1 && window_s > 0) || !['start', 'chat', undefined].includes(values.only)) {
+  console.error('Usage: npm run bench -- beside [--only start|chat] [--rows N] [turns] [seconds]')
+  process.exit(2)
+}
 const base = 'HuggingFaceTB/SmolLM2-135M-Instruct'
-const root = path.resolve(import.meta.dirname, '..')
+const root = path.resolve(import.meta.dirname, '../..')
 const service = await startService()
 
 const median = (values: number[]) => values.toSorted((a, b) => a - b)[values.length >> 1]!
-const seconds = (from: string, to: string) => (Date.parse(to) - Date.parse(from)) / 1000
 
 /** Generated tokens per second of `streams` clients that send requests for `window_s`. */
 async function chatSpeed(streams: number, window_s: number): Promise<number> {
@@ -44,7 +54,7 @@ async function trainingSpeedDuring<T>(
   let ended = Number.POSITIVE_INFINITY
   let slowed = false
   const reading = (async () => {
-    for await (const { type, data, created_at } of events(job)) {
+    for await (const { type, data, created_at } of jobEvents(service, job)) {
       const at = Date.parse(created_at)
       if (data?.code === 'slowed' && at >= started) slowed = true
       if (type === 'metrics' && data?.tokens) seen.push({ at, tokens: Number(data.tokens) })
@@ -60,21 +70,10 @@ async function trainingSpeedDuring<T>(
   return { speed, slowed, result }
 }
 
-async function* events(job: string): AsyncGenerator<JobEvent> {
-  const response = await fetch(`${service.url}/fine-tuning/jobs/${job}/events`, {
-    headers: { authorization: `Bearer ${service.key}` },
-  })
-  let rest = ''
-  for await (const text of response.body!.pipeThrough(new TextDecoderStream())) {
-    const lines = (rest + text).split('\n')
-    rest = lines.pop()!
-    for (const line of lines) if (line) yield JSON.parse(line)
-  }
-}
-
 async function main() {
   const form = new FormData()
-  form.set('file', new Blob([readFileSync(path.join(root, 'examples/ticket-triage.jsonl'))]), 'rows.jsonl')
+  const rows = readFileSync(path.join(root, 'examples/ticket-triage.jsonl'), 'utf8').trim().split('\n')
+  form.set('file', new Blob([rows.slice(0, Number(values.rows ?? rows.length)).join('\n')]), 'rows.jsonl')
   const dataset = (await service.api('POST', '/datasets/', form)).id
   const train = (epochs: number) =>
     service.api('POST', '/fine-tuning/jobs', {
@@ -87,36 +86,15 @@ async function main() {
     }>
   await chatSpeed(1, 0)
 
-  const starts: number[] = []
-  const ends: number[] = []
-  for (let turn = 0; turn < turns; turn++) {
-    const job = await train(1)
-    let first: string | undefined
-    let converting: string | undefined
-    let last: JobEvent | undefined
-    for await (const event of events(job.id)) {
-      if (event.type === 'metrics') first ??= event.created_at
-      if (event.data?.phase === 'converting') converting = event.created_at
-      last = event
-    }
-    if (last?.data?.status !== 'completed') throw new Error(JSON.stringify(last))
-    starts.push(seconds(job.created_at, first!))
-    ends.push(seconds(converting!, last.created_at))
-    console.log(
-      `turn ${turn + 1}: ${starts.at(-1)!.toFixed(1)} s to the end of the first step, ` +
-        `${ends.at(-1)!.toFixed(1)} s from the last step to the model`,
-    )
-  }
-  console.log(
-    `start to first step ${median(starts).toFixed(1)} s, conversion and registration ${median(ends).toFixed(1)} s`,
-  )
+  if (values.only !== 'chat' && !(await measureStart(service, () => train(1), turns))) process.exitCode = 1
+  if (values.only === 'start') return
 
   for (const streams of [1, 8]) {
     const rounds: { chat: [alone: number, beside: number]; training: [alone: number, beside: number] }[] = []
     for (let turn = 0; turn < turns; turn++) {
       const chat_alone = await chatSpeed(streams, window_s)
       const job = await train(50)
-      for await (const event of events(job.id)) if (event.type === 'metrics') break
+      for await (const event of jobEvents(service, job.id)) if (event.type === 'metrics') break
       const alone = await trainingSpeedDuring(job.id, () => sleep(window_s * 1000))
       const beside = await trainingSpeedDuring(job.id, () => chatSpeed(streams, window_s))
       await service.api('POST', `/fine-tuning/jobs/${job.id}/cancel`)
