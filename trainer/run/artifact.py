@@ -2,11 +2,12 @@
 
 import json
 import shutil
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from trainer.data.sight import PROCESSOR_FILES
 from trainer.data.tokenizer_identity import add_to_gguf, write_description
+from trainer.run.projector_file import NAME as PROJECTOR
 from trainer.run.projector_file import pairs_alone, write_projector
 from trainer.runtime.converters import run_converter
 from trainer.runtime.errors import JobError
@@ -18,6 +19,7 @@ from trainer.runtime.spec import ModelSpec
 ADAPTER_TYPE = "f16"
 # Eight bits serve twice as fast as sixteen with the same answers up to the last digits. The folder keeps float32.
 MODEL_TYPE = "q8_0"
+FOLDERS = {"adapter": "adapter", "model": "hf"}
 
 
 @dataclass(frozen=True)
@@ -42,30 +44,51 @@ def save(model, tokenizer, spec: ModelSpec, out: Path) -> Artifact:
     """Writes `out/adapter/` and `out/adapter.gguf`, or `out/hf/` and `out/model.gguf`, and `out/mmproj.gguf` of a
     projector that was trained. Replaces the files of a killed attempt.
     """
+    write_folder(model, tokenizer, spec, out)
+    return convert(tokenizer, spec, out)
+
+
+def write_folder(model, tokenizer, spec: ModelSpec, out: Path) -> None:
+    """What `save` needs the model for: all but the converted file."""
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
+    folder = out / FOLDERS[_kind(spec)]
     if spec.method == "full":
-        artifact = _save_model(model, tokenizer, spec, out / "hf", out / "model.gguf")
+        model.config._name_or_path = spec.base.id
+        model.save_pretrained(folder)
     else:
-        artifact = _save_adapter(model, tokenizer, spec, out / "adapter", out / "adapter.gguf")
-    if not spec.projector:
-        return artifact
-    file = write_projector(model, spec, out)
-    return replace(artifact, projector=file, projector_sha256=sha256_of(file))
-
-
-def _save_model(model, tokenizer, spec: ModelSpec, folder: Path, gguf: Path) -> Artifact:
-    model.config._name_or_path = spec.base.id
-    model.save_pretrained(folder)
+        model.save_pretrained(folder, save_embedding_layers=False)
+        # peft's model card is an empty form.
+        (folder / "README.md").unlink(missing_ok=True)
     tokenizer.save_pretrained(folder)
     _add_processor(folder, spec)
     write_description(folder, tokenizer, spec)
+    if spec.projector:
+        write_projector(model, spec, out)
+
+
+def convert(tokenizer, spec: ModelSpec, out: Path) -> Artifact:
+    """Converts what `write_folder` wrote."""
+    kind = _kind(spec)
+    folder, gguf = out / FOLDERS[kind], out / f"{kind}.gguf"
+    if kind == "model":
+        _convert_model(spec, folder, gguf)
+    else:
+        _convert_adapter(tokenizer, spec, folder, gguf)
+    projector = out / PROJECTOR if spec.projector else None
+    return Artifact(kind, folder, gguf, sha256_of(gguf), projector, projector and sha256_of(projector))
+
+
+def _kind(spec: ModelSpec) -> str:
+    return "model" if spec.method == "full" else "adapter"
+
+
+def _convert_model(spec: ModelSpec, folder: Path, gguf: Path) -> None:
     run_converter(
         Path(spec.converters), "convert_hf_to_gguf.py", [str(folder), "--outfile", str(gguf), "--outtype", MODEL_TYPE]
     )
     if not gguf.exists():
         raise JobError("internal", "The converter left no file.")
-    return Artifact("model", folder, gguf, sha256_of(gguf))
 
 
 def _add_processor(folder: Path, spec: ModelSpec) -> None:
@@ -75,20 +98,13 @@ def _add_processor(folder: Path, spec: ModelSpec) -> None:
             shutil.copyfile(file, folder / name)
 
 
-def _save_adapter(model, tokenizer, spec: ModelSpec, folder: Path, gguf: Path) -> Artifact:
-    model.save_pretrained(folder, save_embedding_layers=False)
-    # peft's model card is an empty form.
-    (folder / "README.md").unlink(missing_ok=True)
-    tokenizer.save_pretrained(folder)
-    _add_processor(folder, spec)
-    write_description(folder, tokenizer, spec)
+def _convert_adapter(tokenizer, spec: ModelSpec, folder: Path, gguf: Path) -> None:
     # The converter reads the base's shapes from its folder, not its weights.
     with pairs_alone(folder, folder.parent) as pairs:
         arguments = [str(pairs), "--base", spec.base.path, "--outfile", str(gguf), "--outtype", ADAPTER_TYPE]
         run_converter(Path(spec.converters), "convert_lora_to_gguf.py", arguments)
     add_to_gguf(gguf, tokenizer, spec)
     _check(gguf, folder)
-    return Artifact("adapter", folder, gguf, sha256_of(gguf))
 
 
 def _check(gguf_file: Path, folder: Path) -> None:

@@ -16,12 +16,15 @@ from torch.nn.functional import cross_entropy
 
 from trainer.data.content import as_sent, pictures_of
 from trainer.data.dataset import Example, Sequence, shown_of
-from trainer.data.packing import pack
+from trainer.data.packing import Limits, pack, split
 from trainer.data.pictures import url_of
+from trainer.model.attention import packable
 from trainer.run.evaluate import forward
 from trainer.runtime.errors import JobError
 
 MOST_TARGETS = 64
+# Of one pass: less than a batch of the training has, as the optimizer's memory is still taken.
+PASS = Limits(tokens=2048, targets=256)
 # Most characters of an example's pictures: four are sent to the engine at once.
 MOST_PICTURE_CHARACTERS = 4_000_000
 
@@ -47,13 +50,13 @@ def log_probabilities(model, examples: list[Example], device: torch.device) -> l
     """
     was_training = model.training
     model.eval()
+    limits = PASS if packable(model.config.get_text_config()) else replace(PASS, documents=1)
     row_log_probabilities = []
-    for example in examples:
-        packed = pack([shortened(example)], device)
-        logits = forward(model, packed)
-        row_log_probabilities.append(
-            [round(-float(value), 5) for value in cross_entropy(logits, packed.next_ids, reduction="none")]
-        )
+    for group in split([shortened(example) for example in examples], limits):
+        packed = pack(group, device)
+        losses = cross_entropy(forward(model, packed), packed.next_ids, reduction="none")
+        for row in losses.split([sequence.targets for sequence in group]):
+            row_log_probabilities.append([round(-value, 5) for value in row.tolist()])
     model.train(was_training)
     if not all(math.isfinite(value) for row in row_log_probabilities for value in row):
         raise JobError("adapter_invalid", "The model computes no numbers (NaN or infinite): its weights are too large.")

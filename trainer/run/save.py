@@ -4,6 +4,7 @@ loss, and writes the answers to draft from.
 
 import json
 import math
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import torch
@@ -12,7 +13,7 @@ from trainer.data.dataset import Example
 from trainer.data.questions import general_examples
 from trainer.model.load import load_model, zero_adapter
 from trainer.run import probe, snapshots
-from trainer.run.artifact import save
+from trainer.run.artifact import convert, write_folder
 from trainer.run.draft_file import write_drafts
 from trainer.run.loop import Loop
 from trainer.runtime.files import sha256_of
@@ -27,21 +28,34 @@ def save_result(loop: Loop, tokenizer, folder: Path) -> dict:
     best = validation.restore_best(loop.parameters)
     examples = _examples(loop, tokenizer)
     step, loss = (best.step, best.loss) if best else (totals.step, None)
-    results = [_save_one(loop, tokenizer, examples, out / "result", step, loss)]
-    for snapshot in validation.recent:
-        if snapshot.step != results[0]["step"] and snapshots.restore(snapshot, loop.parameters):
-            folder_of_step = out / f"step-{snapshot.step}"
-            results.append(_save_one(loop, tokenizer, examples, folder_of_step, snapshot.step, snapshot.loss))
-    base = _base_log_probabilities(loop, examples)
-    for result in results:
-        path = Path(result["folder"]).parent / "probe.json"
-        result["probe"] = str(probe.write(path, examples, result.pop("tuned"), base))
+    results, tuned, converting = [], [], []
+
+    def save_state(folder: Path, step: int, loss: float | None) -> None:
+        # The converter replaces modules that a projector's file needs, too.
+        wait(converting)
+        write_folder(loop.model, tokenizer, loop.spec, folder)
+        converting.append(converter.submit(convert, tokenizer, loop.spec, folder))
+        tuned.append(probe.log_probabilities(loop.model, examples, loop.device))
+        results.append({"step": step, "validation_loss": loss})
+
+    # The converter reads files and keeps one core busy, while the model is scored.
+    with ThreadPoolExecutor(1) as converter:
+        save_state(out / "result", step, loss)
+        for snapshot in validation.recent:
+            if snapshot.step != step and snapshots.restore(snapshot, loop.parameters):
+                save_state(out / f"step-{snapshot.step}", snapshot.step, snapshot.loss)
+        drafts = converter.submit(_drafts, loop, out / "drafts.bin")
+        base = _base_log_probabilities(loop, examples)
+    for result, converted, scores in zip(results, converting, tuned, strict=True):
+        artifact = converted.result()
+        path = probe.write(artifact.gguf.parent / "probe.json", examples, scores, base)
+        result |= {**artifact.as_data(), "probe": str(path)}
     return {
         **results[0],
         "validation_exact": best.exact if best else None,
         "kept": results[1:],
         "rows": str(write_rows(loop, out / "rows.jsonl")),
-        **_drafts(loop, out / "drafts.bin"),
+        **drafts.result(),
         "epochs": math.ceil(totals.step / loop.steps_per_epoch),
         "steps_total": loop.steps_total,
         "train_loss": loop.train_loss if best is None or best.train_loss is None else best.train_loss,
@@ -60,12 +74,6 @@ def _examples(loop: Loop, tokenizer) -> list[Example]:
     if found or not loop.features:
         return found
     return general_examples(tokenizer, loop.model.config.get_text_config().max_position_embeddings)
-
-
-def _save_one(loop: Loop, tokenizer, examples: list[Example], out: Path, step: int, loss: float | None) -> dict:
-    artifact = save(loop.model, tokenizer, loop.spec, out)
-    tuned = probe.log_probabilities(loop.model, examples, loop.device)
-    return {**artifact.as_data(), "step": step, "validation_loss": loss, "tuned": tuned}
 
 
 def _base_log_probabilities(loop: Loop, examples: list[Example]) -> list[list[float]]:
