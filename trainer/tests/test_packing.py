@@ -6,6 +6,7 @@ import torch
 from trainer.data.dataset import prepare
 from trainer.data.packing import Limits, pack, padded_size, shared_prefix, split
 from trainer.model import fast_layers
+from trainer.run import probe
 from trainer.runtime.spec import read_spec
 from trainer.tests.conftest import DEVICE, Recorder, conversations
 from trainer.tests.make_tiny import make_tiny
@@ -140,6 +141,19 @@ def test_a_document_does_not_see_its_neighbours(job, loop_of, sequences):
     torch.testing.assert_close(
         logits([sequences[0], sequences[1]]), logits([sequences[4], sequences[2], sequences[1]]), atol=1e-5, rtol=0
     )
+
+
+@pytest.mark.parametrize("limits", [Limits(), Limits(documents=2)])
+def test_the_probe_scores_rows_together_as_alone(job, loop_of, monkeypatch, limits):
+    loop = loop_of(job())
+    shake(loop.model)
+    examples = loop.data.examples
+    monkeypatch.setattr(probe, "PASS", limits)
+    together = probe.log_probabilities(loop.model, examples, loop.device)
+    alone = [probe.log_probabilities(loop.model, [example], loop.device)[0] for example in examples]
+    assert [len(row) for row in together] == [probe.shortened(example).targets for example in examples]
+    for row, expected in zip(together, alone, strict=True):
+        assert row == pytest.approx(expected, abs=2e-4)
 
 
 def test_the_shared_prefix_is_packed_once(sequences):
