@@ -54,6 +54,8 @@ export interface Child {
   kill(signal: NodeJS.Signals): void
   /** Sends SIGKILL if the child has not ended by then. */
   killAfter(ms: number): void
+  /** Stops the child when `signal` aborts, as the options of the same names do. */
+  stopOn(signal: AbortSignal, grace_ms?: number): void
 }
 
 const running = new Set<ChildProcess>()
@@ -63,7 +65,7 @@ const running = new Set<ChildProcess>()
  * exist exits with status 127.
  */
 export function spawnChild(command: string, args: readonly string[], options: ChildOptions): Child {
-  const { env, stdout: wanted, onStderr, signal, grace_ms = 0, limits, cores } = options
+  const { env, stdout: wanted, onStderr, signal, grace_ms, limits, cores } = options
   let child: ChildProcess
   try {
     child = spawn(...onCores(cores, ignoringTerminal(command, args)), {
@@ -110,12 +112,16 @@ export function spawnChild(command: string, args: readonly string[], options: Ch
   const killAfter = (ms: number) => {
     if (running.has(child)) timers.push(setTimeout(() => child.kill('SIGKILL'), ms).unref())
   }
-  const stop = () => {
-    child.kill(grace_ms > 0 ? 'SIGTERM' : 'SIGKILL')
-    if (grace_ms > 0) killAfter(grace_ms)
+  const exited = new AbortController()
+  const stopOn = (signal: AbortSignal, grace_ms = 0) => {
+    const stop = () => {
+      child.kill(grace_ms > 0 ? 'SIGTERM' : 'SIGKILL')
+      if (grace_ms > 0) killAfter(grace_ms)
+    }
+    if (signal.aborted) stop()
+    else signal.addEventListener('abort', stop, { once: true, signal: exited.signal })
   }
-  if (signal?.aborted) stop()
-  else signal?.addEventListener('abort', stop, { once: true })
+  if (signal) stopOn(signal, grace_ms)
 
   const ended = new Promise<ChildEnd>((resolve) => {
     // A signal that could not be sent. Without a listener it would end this process.
@@ -123,13 +129,13 @@ export function spawnChild(command: string, args: readonly string[], options: Ch
     child.once('exit', () => {
       running.delete(child)
       for (const timer of timers) clearTimeout(timer)
-      signal?.removeEventListener('abort', stop)
+      exited.abort()
     })
     child.once('close', (status, killed_by) =>
       resolve({ status, killed_by, stdout, stderr: stderr.trim(), ...(exceeded && { exceeded }) }),
     )
   })
-  return { pid: child.pid, stdin: child.stdin!, ended, kill: (name) => void child.kill(name), killAfter }
+  return { pid: child.pid, stdin: child.stdin!, ended, kill: (name) => void child.kill(name), killAfter, stopOn }
 }
 
 /** Runs a program to its end. Rejects if it cannot be started, and when `signal` aborts. */
@@ -169,7 +175,7 @@ export function dieWithParent(): void {
 
 function notStarted(reason: unknown): Child {
   const ended = reason instanceof Promise ? reason : Promise.reject(reason)
-  return { pid: undefined, stdin: undefined, ended, kill() {}, killAfter() {} }
+  return { pid: undefined, stdin: undefined, ended, kill() {}, killAfter() {}, stopOn() {} }
 }
 
 /** Wraps a command to ignore these signals. Node resets ignored signals when it starts; other programs inherit them. */

@@ -285,6 +285,12 @@ const settings = {
     'one per NVIDIA GPU, else 1',
     'Processes that train one job together (torchrun): one per GPU.',
   ),
+  prepared_trainer_seconds: setting(
+    wholeNumber(0, 10_000_000),
+    '600',
+    'Seconds that a trainer process with its libraries loaded waits for a job or estimate, after an upload or the ' +
+      'last one, so that it begins at once; see docs/operate.md. 0: none waits.',
+  ),
   checkpoint_seconds: setting(
     wholeNumber(1, 86_400),
     '30',

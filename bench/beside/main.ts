@@ -20,7 +20,7 @@ if (!(turns >= 1 && window_s > 0) || !['start', 'chat', undefined].includes(valu
 }
 const base = 'HuggingFaceTB/SmolLM2-135M-Instruct'
 const root = path.resolve(import.meta.dirname, '../..')
-const service = await startService()
+const service = await startService({ TUNERY_PREPARED_TRAINER_SECONDS: '600' })
 
 const median = (values: number[]) => values.toSorted((a, b) => a - b)[values.length >> 1]!
 

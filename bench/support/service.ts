@@ -27,6 +27,8 @@ export async function startService(
       TUNERY_PORT: '0',
       TUNERY_LOG_LEVEL: 'warn',
       TUNERY_PLANS_FILE: noLimits,
+      // It would load libraries beside what is measured.
+      TUNERY_PREPARED_TRAINER_SECONDS: '0',
       ...settings,
     },
     stdio: ['ignore', 'pipe', quiet ? 'ignore' : 'inherit'],

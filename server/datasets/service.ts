@@ -105,6 +105,8 @@ export interface Datasets {
   ): Promise<Map<number, { line: number } & ShownRow> | undefined>
   /** The datasets as OpenAI's files, and the uploaded file of each. */
   asFiles: DatasetFiles
+  /** Registers what another feature does when a dataset is uploaded. */
+  onCreated(listener: () => void): void
   /** Registers a check of another feature that may need datasets. */
   onNeeded(check: NeededBy): void
   /**
@@ -153,6 +155,7 @@ export function createDatasets(options: Options): Datasets {
   const { fetchesPictures, now = Date.now } = options
   const usageChecks: NeededBy[] = []
   const derived: ForgetDerived[] = []
+  const creationListeners: (() => void)[] = []
   const hubTokens = new Map<string, string>()
   const reading = createAbortSignals(notifications)
   const notifier = createChangeNotifier(notifications)
@@ -277,6 +280,7 @@ export function createDatasets(options: Options): Datasets {
         await also?.(trx, id)
       })
       queue.wake()
+      for (const listener of creationListeners) listener()
       if (format === 'jsonl') return toResponse(dataset)
       const read = await waitUntilRead(by.account_id, id, uploadWait_ms)
       if (read.status !== 'unreadable') return toResponse(read)
@@ -348,6 +352,7 @@ export function createDatasets(options: Options): Datasets {
   }
 
   return {
+    onCreated: (listener) => void creationListeners.push(listener),
     onNeeded: (check) => void usageChecks.push(check),
     onDelete: (forget) => void derived.push(forget),
     deletionSignal: reading.get,

@@ -8,7 +8,8 @@ import { newId } from '../../lib/ids.ts'
 import { createMutex } from '../../lib/mutex.ts'
 import type { TrainingSetup } from '../setup/index.ts'
 import { runDir } from './artifacts.ts'
-import { runTrainer } from './trainer.ts'
+import type { PreparedTrainer } from './prepared-trainer.ts'
+import { runTrainer, type TrainerRun } from './trainer.ts'
 
 const timeout_ms = 180_000
 const max_cached = 200
@@ -29,28 +30,30 @@ type TrialResult = Omit<JobEstimate, 'price' | 'resolved_config'>
 
 export interface Estimator {
   /** Runs a trial of a spec. Results are cached by spec. Throws training_not_ready. */
-  estimate(spec: object): Promise<TrialResult>
+  estimate(spec: TrainerRun['spec']): Promise<TrialResult>
 }
 
 export function createEstimator({
   dataDir,
   python,
+  prepared,
   trainingSetup,
 }: {
   dataDir: string
   python: string
+  prepared: PreparedTrainer
   trainingSetup: TrainingSetup
 }): Estimator {
   const cache = new Map<string, TrialResult>()
   // One at a time, as concurrent trials would distort each other's measurements.
   const serialize = createMutex()
 
-  async function estimateCached(spec: object): Promise<TrialResult> {
+  async function estimateCached(spec: TrainerRun['spec']): Promise<TrialResult> {
     const key = JSON.stringify(spec)
     const cached = cache.get(key)
     if (cached) return { ...cached, available_memory_mb: availableMb(), fits: cached.peak_memory_mb <= availableMb() }
     trainingSetup.requireReady()
-    const found = await calibrate(dataDir, python, spec)
+    const found = await calibrate(dataDir, python, prepared, spec)
     if (found.fits) cache.set(key, found)
     if (cache.size > max_cached) cache.delete(cache.keys().next().value!)
     return found
@@ -61,7 +64,12 @@ export function createEstimator({
   }
 }
 
-async function calibrate(dataDir: string, python: string, spec: object): Promise<TrialResult> {
+async function calibrate(
+  dataDir: string,
+  python: string,
+  prepared: PreparedTrainer,
+  spec: TrainerRun['spec'],
+): Promise<TrialResult> {
   const run_dir = runDir(dataDir, newId('est'), 1)
   let found: TrialResult | undefined
   let failure: { code: string; message: string } | undefined
@@ -71,6 +79,7 @@ async function calibrate(dataDir: string, python: string, spec: object): Promise
       module: 'trainer.cli.estimate',
       spec,
       python,
+      prepared,
       signal: AbortSignal.timeout(timeout_ms),
       onEvent({ type, message, data }) {
         if (type === 'result') found = { fits: true, available_memory_mb: availableMb(), ...Calibration.parse(data) }

@@ -18,10 +18,12 @@ import { observeAttempts } from './observe.ts'
 import { openaiFineTuningRoutes } from './openai/routes.ts'
 import { createOpenaiFineTuning } from './openai/service.ts'
 import { queueKind } from './pending-weights.ts'
+import { createPreparedTrainer } from './prepared-trainer.ts'
 import { fineTuningRoutes } from './routes.ts'
 import { createFineTuning, type FineTuning } from './service.ts'
 import * as store from './store.ts'
 import { createTracking } from './tracking.ts'
+import { trainerEnv } from './trainer.ts'
 import type { FineTuningWork } from './work.ts'
 
 interface Needs {
@@ -52,12 +54,22 @@ export async function createFineTuningFeature(
   const { plans, accounts, usage, hub, downloads, datasets, files, engine } = needs
   const { parse_control_tokens } = config
   const meter = createJobMeter({ add: usage.add, price: (id) => plans.pricing(id).training_per_million_tokens })
+  const { checkpoint_seconds, trainer_processes } = config
+  const prepared = createPreparedTrainer({
+    python: context.python,
+    threads: context.threads,
+    env: trainerEnv,
+    // Runs of several processes are started by torchrun, and those of a cluster elsewhere.
+    idle_seconds: trainer_processes > 1 || config.ray_address ? 0 : config.prepared_trainer_seconds,
+    ready: context.trainingSetup.ready,
+    log,
+  })
   const fineTuning = createFineTuning({
     ...context,
     hub,
     downloads,
     datasets,
-    estimator: createEstimator(context),
+    estimator: createEstimator({ ...context, prepared }),
     meter,
     max_waiting: config.max_waiting_jobs,
     parse_control_tokens,
@@ -78,7 +90,6 @@ export async function createFineTuningFeature(
     },
     log,
   )
-  const { checkpoint_seconds, trainer_processes } = config
   const work: FineTuningWork = {
     ...context,
     ...fineTuning,
@@ -92,6 +103,7 @@ export async function createFineTuningFeature(
     track,
     checkpoint_seconds,
     trainer_processes,
+    prepared,
     acquireSlot: accounts.acquireSlotForWork,
   }
   const ray = config.ray_address
@@ -125,6 +137,7 @@ export async function createFineTuningFeature(
     async start() {
       await fineTuning.settleRunningClocks()
       await fineTuning.watchTrainingSetup()
+      datasets.onCreated(prepared.prepare)
       // This machine trains one job at a time; a cluster as many as it has room for.
       const workers = Array.from({ length: ray ? config.ray_jobs : 1 }, (_, index) =>
         startWorker({
@@ -135,7 +148,7 @@ export async function createFineTuningFeature(
           handle: (claim, signal) => workOnJob(work, claim, signal),
         }),
       )
-      return ray ? [...workers, ray.start()] : workers
+      return ray ? [...workers, ray.start()] : [...workers, prepared]
     },
   }
 }

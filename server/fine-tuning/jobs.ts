@@ -156,6 +156,7 @@ async function runHere(
       run_dir: runDir(work.dataDir, job.id, claim.attempt),
       spec,
       python: work.python,
+      prepared: work.prepared,
       processes: work.trainer_processes,
       env: observer.env,
       log_fields: observer.log_fields,

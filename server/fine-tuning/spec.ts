@@ -85,7 +85,7 @@ export const filesOfSpec = ({ base, start, dataset, evaluation }: Awaited<Return
   [base, start, dataset, evaluation.dataset].flatMap((each) => (each ? [each.path] : []))
 
 /** The spec of a trial run for an estimate: no checkpoints, no result. */
-export const trialSpec = async (sources: SpecSources, training: TrainingRun): Promise<object> => ({
+export const trialSpec = async (sources: SpecSources, training: TrainingRun) => ({
   ...(await trainingSpec(sources, training)),
   job_id: 'trial',
   attempt: 1,

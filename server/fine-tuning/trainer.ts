@@ -4,8 +4,9 @@ import { mkdir, writeFile } from 'node:fs/promises'
 import path from 'node:path'
 import { z } from 'zod'
 import { jobEventTypes } from '../../contract/fine-tuning.ts'
-import { childEnv, spawnChild } from '../../lib/child-process.ts'
+import { type Child, childEnv, spawnChild } from '../../lib/child-process.ts'
 import { isoTime } from '../../lib/utc-day.ts'
+import type { ChildIo, PreparedTrainer } from './prepared-trainer.ts'
 
 export const TrainerEventSchema = z.object({
   type: z.enum([...jobEventTypes, 'result', 'held_out']),
@@ -77,8 +78,10 @@ export interface TrainerRun {
   run_dir: string
   /** The program: train a job, measure a few steps, convert an imported adapter, or export a model. */
   module?: (typeof programs)[number]
-  spec: object
+  spec: { method?: string; threads?: number }
   python: string
+  /** May have a process that need not be started. */
+  prepared?: PreparedTrainer
   /** Added to its environment. */
   env?: Record<string, string>
   /** The first line of trainer.log, so that the log can be found by them. */
@@ -99,6 +102,7 @@ export async function runTrainer({
   module = 'trainer.cli.train',
   spec,
   python,
+  prepared,
   processes = 1,
   ...options
 }: TrainerRun): Promise<TrainerExit> {
@@ -106,7 +110,10 @@ export async function runTrainer({
   await writeFile(path.join(run_dir, 'spec.json'), JSON.stringify(spec, null, 2))
   const launcher =
     processes > 1 ? ['-m', 'torch.distributed.run', '--standalone', '--nproc-per-node', String(processes)] : []
-  return runProgram({ run_dir, command: python, args: [...launcher, '-m', module, run_dir], ...options })
+  const program = { run_dir, command: python, args: [...launcher, '-m', module, run_dir], ...options }
+  if (!prepared || processes > 1) return runProgram(program)
+  const run = { module, run_dir, env: options.env ?? {}, spec }
+  return prepared.during((take) => runProgram({ ...program, take: (io) => take(run, io) }))
 }
 
 export type ProgramRun = Pick<
@@ -115,6 +122,8 @@ export type ProgramRun = Pick<
 > & {
   command: string
   args: string[]
+  /** Gives a process that runs the program already; undefined: it is started. */
+  take?: (io: ChildIo) => Promise<Child | undefined>
 }
 
 /**
@@ -129,14 +138,14 @@ export async function runProgram({
   log_fields,
   grace_ms = default_grace_ms,
   onStarted,
+  take,
   signal,
   onEvent,
 }: ProgramRun): Promise<TrainerExit> {
   const log = createWriteStream(path.join(run_dir, 'trainer.log'), { flags: 'a' })
   log.on('error', () => {})
   if (log_fields) log.write(`${JSON.stringify({ time: isoTime(Date.now()), ...log_fields })}\n`)
-  const child = spawnChild(command, args, {
-    env: { ...trainerEnv(), ...env },
+  const io: ChildIo = {
     stdout(line) {
       const event = parseEvent(line)
       if (event) onEvent(event)
@@ -145,7 +154,8 @@ export async function runProgram({
     onStderr: (text) => log.write(text),
     signal,
     grace_ms,
-  })
+  }
+  const child = (await take?.(io)) ?? spawnChild(command, args, { env: { ...trainerEnv(), ...env }, ...io })
   const onEnded = child.pid === undefined ? undefined : onStarted?.(child.pid)
   try {
     const { status, killed_by, stderr } = await child.ended
@@ -167,7 +177,7 @@ function parseEvent(text: string): TrainerEvent | undefined {
 }
 
 // Torchrun handles only SIGTERM, so that Ctrl-C in a terminal does not stop it.
-const trainerEnv = (): NodeJS.ProcessEnv => ({
+export const trainerEnv = (): NodeJS.ProcessEnv => ({
   ...childEnv(/^TUNERY_TRAINING_PRIORITY$/),
   PYTHONUNBUFFERED: '1',
   HF_HUB_OFFLINE: '1',

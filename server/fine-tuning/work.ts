@@ -10,6 +10,7 @@ import type { CoreShare } from './core-share.ts'
 import type { JobMeter } from './metering.ts'
 import type { TunedModels } from './models/registry.ts'
 import type { ObserveAttempt } from './observe.ts'
+import type { PreparedTrainer } from './prepared-trainer.ts'
 import type { RunEvents, RunOutcome } from './ray/train.ts'
 import type { ResultEvaluations } from './service.ts'
 import type { JobRow } from './store.ts'
@@ -42,6 +43,7 @@ export interface FineTuningWork {
   converters: string
   checkpoint_seconds: number
   trainer_processes: number
+  prepared: PreparedTrainer
   cores: CoreShare
   log: Logger
   /** Sends a job's loss curve to the operator's tracker. */

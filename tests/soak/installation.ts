@@ -7,7 +7,7 @@ import { startPostgres } from '../support/postgres.ts'
 import { startRedis } from '../support/redis.ts'
 import { alive, children, type DataFolder, dataFolder, type RunningServer } from '../support/server.ts'
 
-const programs = { engine: 'engine/main.ts', trainer: 'trainer.cli.train' } as const
+const programs = { engine: 'engine/main.ts', trainer: 'trainer.cli.(train|prepared)' } as const
 export type Victim = 'server' | keyof typeof programs | 'postgres' | 'redis'
 
 export interface Installation {
@@ -43,6 +43,7 @@ export async function createInstallation(folder: string, servers: number): Promi
   mkdirSync(storage, { recursive: true })
   const settings: Record<string, string> = {
     TUNERY_CHECKPOINT_SECONDS: '1',
+    TUNERY_PREPARED_TRAINER_SECONDS: '600',
     TUNERY_WEBHOOK_ALLOW: '127.0.0.0/8',
     ...(shared && {
       TUNERY_DATABASE_URL: shared.postgres.url,

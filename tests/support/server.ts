@@ -48,6 +48,8 @@ export function dataFolder(
     TUNERY_PORT: '0',
     TUNERY_LOG_LEVEL: 'fatal',
     TUNERY_THREADS: '1',
+    // A process that loads libraries beside the tests takes their time.
+    TUNERY_PREPARED_TRAINER_SECONDS: '0',
   }
   const env = { ...process.env, ...defaults, ...settings }
   const servers: ChildProcess[] = []

@@ -40,6 +40,8 @@ export async function startApp(
     TUNERY_MODELS_DIR: tinyModelsDir(),
     TUNERY_LOG_LEVEL: 'silent',
     TUNERY_THREADS: '1',
+    // A process that loads libraries beside the tests takes their time.
+    TUNERY_PREPARED_TRAINER_SECONDS: '0',
     ...(postgres && { TUNERY_DATABASE_URL: postgres.url }),
     ...join?.shared,
     ...settings,
