@@ -10,7 +10,7 @@
 // TUNERY_PYTHON: the Python to use. TUNERY_GPU=auto|cuda|vulkan|none: the engine's GPU build.
 import { existsSync, mkdirSync } from 'node:fs'
 import os from 'node:os'
-import { kernels } from './setup/kernels.mjs'
+import { engineKernels, trainerKernels } from './setup/kernels.mjs'
 import { converters, engine, nodeRuntime, npmPackages } from './setup/packages.mjs'
 import { peers } from './setup/peers.mjs'
 import { killCommands, need, SetupError } from './setup/process.mjs'
@@ -43,15 +43,16 @@ const training = process.argv.includes('--training')
 const parts = {
   npm: [npmPackages],
   node: [nodeRuntime],
-  engine: [engine, kernels],
+  engine: [engine, engineKernels],
   converters: [converters],
   python: [pythonEnvironment, pythonOnnx, ...(dev ? [pythonDev, trackerDev] : []), tracker],
+  'trainer-kernels': [trainerKernels],
   models: [servedModel, defaultModel, embeddingModel],
   web: [web],
 }
 const servingSteps = [...parts.npm, ...parts.node, ...parts.engine, servedModel, ...parts.web]
-const trainingParts = ['converters', 'python', 'models']
-const trainingSteps = [...parts.converters, ...parts.python, defaultModel, embeddingModel]
+const trainingParts = ['converters', 'python', 'trainer-kernels', 'models']
+const trainingSteps = [...parts.converters, ...parts.python, trainerKernels, defaultModel, embeddingModel]
 
 async function runSteps(steps) {
   let count = 0

@@ -1,8 +1,9 @@
 """The peer: TRL's SFTTrainer with LoRA on a file of conversations, in one of its modes. Runs in an environment of its
 own.
 
-`default` is TRL's default (bf16, gradient checkpointing on); `fp32` and `bf16` switch checkpointing off. For GPUs:
-`half` loads the base in bf16 too, `liger` is `half` with Liger's fused kernels, `packing` is `half` with packed rows.
+`default` is TRL's default (bf16, gradient checkpointing on); `fp32` and `bf16` switch checkpointing off. `half` loads
+the base in bf16 too, `packing` is `half` with packed rows, `compile` is `half` with torch.compile. For GPUs: `liger` is
+`half` with Liger's fused kernels.
 Only the last message is learned. The first steps (`--warm-up`) are not counted. Prints one JSON line.
 """
 
@@ -25,8 +26,9 @@ MODES = {
     "half": {"bf16": True, "gradient_checkpointing": False},
     "liger": {"bf16": True, "gradient_checkpointing": False, "use_liger_kernel": True},
     "packing": {"bf16": True, "gradient_checkpointing": False, "packing": True},
+    "compile": {"bf16": True, "gradient_checkpointing": False, "torch_compile": True},
 }
-IN_BF16 = ("half", "liger", "packing")
+IN_BF16 = ("half", "liger", "packing", "compile")
 
 
 class Clock(TrainerCallback):
@@ -35,6 +37,7 @@ class Clock(TrainerCallback):
     def __init__(self, warm_up: int) -> None:
         self.warm_up, self.steps = warm_up, 0
         self.start, self.seconds, self.tokens = 0.0, 0.0, 0
+        self.cpu_start, self.cpu_seconds = 0.0, 0.0
 
     def on_train_begin(self, args, *_: object, **__: object) -> None:
         self.last = args.max_steps
@@ -45,8 +48,8 @@ class Clock(TrainerCallback):
             torch.cuda.synchronize()
         now = time.perf_counter()
         if self.steps == self.warm_up:
-            self.start, self.tokens = now, 0
-        self.seconds = now - self.start
+            self.start, self.tokens, self.cpu_start = now, 0, time.process_time()
+        self.seconds, self.cpu_seconds = now - self.start, time.process_time() - self.cpu_start
 
 
 def parser_of(modes: dict[str, dict]) -> argparse.ArgumentParser:
@@ -60,6 +63,7 @@ def parser_of(modes: dict[str, dict]) -> argparse.ArgumentParser:
     parser.add_argument("--rank", type=int, default=16)
     parser.add_argument("--rate", type=float, default=2e-4)
     parser.add_argument("--seed", type=int, default=42)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--out", default="trl-out")
     parser.add_argument("--save", action="store_true")
     return parser
@@ -109,7 +113,7 @@ def main() -> None:
     parser = parser_of(MODES)
     parser.add_argument("--warm-up", type=int, default=1)
     args = parser.parse_args()
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    torch.set_num_threads(args.threads)
     rows = load_dataset("json", data_files=args.rows, split="train")
     rows = rows.map(
         lambda row: {"prompt": row["messages"][:-1], "completion": row["messages"][-1:]}, remove_columns=["messages"]
@@ -132,6 +136,7 @@ def main() -> None:
         "peak_memory_mb": peak,
         "real_tokens": clock.tokens,
         "seconds": round(clock.seconds, 2),
+        "cpu_seconds": round(clock.cpu_seconds, 2),
     }
     print(json.dumps({**result, "tokens_per_second": round(clock.tokens / clock.seconds, 1), "losses": losses}))
 

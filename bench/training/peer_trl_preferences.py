@@ -35,7 +35,7 @@ def main() -> None:
     parser = parser_of(MODES)
     parser.add_argument("--objective", choices=["dpo", "kto"], required=True)
     args = parser.parse_args()
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    torch.set_num_threads(args.threads)
     rows = load_dataset("json", data_files=args.rows, split="train").map(messages)
     config, trainer_of = {"dpo": (DPOConfig, DPOTrainer), "kto": (KTOConfig, KTOTrainer)}[args.objective]
     # Else a second run takes the reference from the first one's cache.

@@ -1,42 +1,60 @@
-// The engine's own kernels (engine/kernels), where there is a C++ compiler: without them it computes with the library's.
+// The engine's own kernels (engine/kernels) and the trainer's (trainer/kernels), where there is a C++ compiler: without
+// them they compute with their libraries'.
 import { existsSync, mkdirSync, readdirSync, renameSync, rmSync } from 'node:fs'
 import path from 'node:path'
 import { ask, run } from './process.mjs'
 import { print } from './progress.mjs'
 import { fileHash, local, root, step } from './state.mjs'
 
-const folder = 'engine/kernels'
-const file = () => local('llama/lib/libtunery-kernels.so')
-/** What the kernels need of a processor; they ask for it before they are used. */
-const features = ['avx512f', 'avx512bw', 'avx512dq', 'avx512vl', 'avx512vnni', 'fma', 'f16c']
-const flags = [
-  ...['-O3', '-std=c++17', '-fPIC', '-shared', '-fvisibility=hidden'],
-  // The library calls them to its end, also when nobody here refers to their file any more.
-  '-Wl,-z,nodelete',
-  ...features.map((name) => `-m${name}`),
-]
+// `features`: what the kernels need of a processor. They ask for it before they are used, or have another way.
+const engine = {
+  name: 'kernels',
+  what: "the engine's kernels",
+  folder: 'engine/kernels',
+  file: () => local('llama/lib/libtunery-kernels.so'),
+  features: ['avx512f', 'avx512bw', 'avx512dq', 'avx512vl', 'avx512vnni', 'fma', 'f16c'],
+  // The library calls them to its end, also when nobody here refers to their file any more. The names of ggml that they
+  // use are found in the library, which the engine opens before them.
+  flags: ['-Wl,-z,nodelete'],
+  otherwise: "The engine computes with its library's kernels",
+}
+const trainer = {
+  name: 'trainer-kernels',
+  what: "the trainer's kernels",
+  folder: 'trainer/kernels',
+  file: () => local('kernels/libtunery-trainer.so'),
+  features: ['avx512f', 'avx512bw', 'avx512dq', 'avx512vl', 'avx512bf16', 'fma', 'amx-tile', 'amx-bf16'],
+  // torch has loaded a libgomp of this name, so that both share its threads.
+  flags: ['-fopenmp'],
+  otherwise: 'The trainer computes with torch alone',
+}
 
-/** Two seconds of one core. A compiler that fails is no reason to do without an engine. */
-export async function kernels(options) {
+/** Two to four seconds of one core each. A compiler that fails is no reason to do without an engine or a trainer. */
+export const engineKernels = (options) => compile(engine, options)
+export const trainerKernels = (options) => compile(trainer, options)
+
+async function compile({ name, what, folder, file, features, flags: more, otherwise }, options) {
   if (process.arch !== 'x64' || !existsSync(path.join(root, folder)) || ask('g++', ['--version']) === undefined)
     return false
+  const flags = ['-O3', '-std=c++17', '-fPIC', '-shared', '-fvisibility=hidden', ...more]
+  flags.push(...features.map((feature) => `-m${feature}`))
   const sources = readdirSync(path.join(root, folder))
+    .filter((source) => /\.(cpp|h)$/.test(source))
     .sort()
-    .map((name) => `${folder}/${name}`)
-  return step('kernels', "the engine's kernels", [flags, sources.map(fileHash)], [file()], options, async () => {
+    .map((source) => `${folder}/${source}`)
+  return step(name, what, [flags, sources.map(fileHash)], [file()], options, async () => {
     const fresh = `${file()}.new`
     mkdirSync(path.dirname(fresh), { recursive: true })
     try {
-      // The names of ggml that they use are found in the library, which the engine opens before them.
-      await run('g++', [...flags, '-o', fresh, ...sources.filter((name) => name.endsWith('.cpp'))], {
+      await run('g++', [...flags, '-o', fresh, ...sources.filter((source) => source.endsWith('.cpp'))], {
         cwd: root,
-        what: 'compiling the kernels',
+        what: `compiling ${what}`,
       })
-      // An engine that runs keeps the old file.
+      // A process that runs keeps the old file.
       renameSync(fresh, file())
     } catch (error) {
       rmSync(file(), { force: true })
-      print(`  The engine computes with its library's kernels: ${error.message}`)
+      print(`  ${otherwise}: ${error.message}`)
     }
   })
 }

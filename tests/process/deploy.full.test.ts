@@ -88,7 +88,7 @@ function changeModes(name: string, at: string): void {
 }
 
 before(async () => {
-  const packages = setUp('packages', ['llama'])
+  const packages = setUp('packages', ['llama', ...(existsSync(path.join(local, 'kernels')) ? ['kernels'] : [])])
   const python = setUp('python', ['python', 'models'], { packages })
   const web = setUp('web', ['web'], { packages })
   const source = path.join(folder, 'source')

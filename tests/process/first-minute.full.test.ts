@@ -69,8 +69,8 @@ const messages = [{ role: 'user', content: 'red' }]
 test('before training is set up chat answers, a job waits and says so, and the rest says when to come back', async () => {
   const checkout = copyCheckout(
     'checkout',
-    [...forServing.installed, 'llama', 'python', 'models'],
-    [...forServing.stamps, 'converters', 'python', 'default-model', 'embedding-model'],
+    [...forServing.installed, 'llama', 'python', 'kernels', 'models'],
+    [...forServing.stamps, 'converters', 'python', 'trainer-kernels', 'default-model', 'embedding-model'],
   )
   // The missing step cannot succeed at first: pip does not understand this line.
   const requirements = path.join(checkout, 'trainer/requirements-onnx.txt')

@@ -35,6 +35,8 @@ class Layout:
     `blocks`: (documents, padded length) of each attention call.
     `ends` int32 [documents + 1]: cumulative document lengths from 0, only with variable-length attention, which needs
     no padding. If nothing is shared either, rows are tokens and there are no indices.
+    `documents` int64 [documents, 5], only on the CPU: where each document's prefix begins among the tokens, its length,
+    where its own tokens begin, their number, and 1 for the first document of a prefix.
     `mutual` int64 [rows]: rows of one document with the same number, other than 0, attend to each other in both
     directions; None: none do.
     """
@@ -47,6 +49,7 @@ class Layout:
     result_tokens: torch.Tensor | None
     blocks: list[tuple[int, int]]
     ends: torch.Tensor | None = None
+    documents: torch.Tensor | None = None
     mutual: torch.Tensor | None = None
 
 
@@ -97,9 +100,13 @@ def layout_of(prefixes: list[int], lengths: list[int], device: torch.device = CP
     indices = to_device(
         device, torch.cat(scatter_index), own_rows, prefix_rows.flatten(), position, torch.cat(result_tokens)
     )
-    return Layout(
-        shared, *indices, blocks, _ends([length for _, length in blocks], device) if varlen_supported else None
-    )
+    if varlen_supported:
+        return Layout(shared, *indices, blocks, _ends([length for _, length in blocks], device))
+    documents = [
+        (prefix_starts[index // sharing], prefixes[index // sharing], starts[index], own, index % sharing == 0)
+        for index, own in enumerate(lengths)
+    ]
+    return Layout(shared, *indices, blocks, documents=torch.tensor(documents) if device.type == "cpu" else None)
 
 
 def _ends(lengths: list[int], device: torch.device) -> torch.Tensor:

@@ -6,6 +6,8 @@ Losses in Large-Vocabulary Language Models", 2024, arXiv 2411.09009, without the
 
 import torch
 
+from trainer.model import kernels
+
 # Learned tokens in a chunk: with a vocabulary of 49,152, 128 tokens are 25 MB in float32, which nearly fits into a
 # CPU's cache. A GPU needs many more to be busy.
 CHUNK_TOKENS = {"cpu": 128, "cuda": 1024}
@@ -20,11 +22,16 @@ class HeadLoss(torch.autograd.Function):
     def forward(ctx, hidden, weight, next_ids):
         losses = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
         gradient = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
-        size = CHUNK_TOKENS[hidden.device.type]
+        size, has_kernels = CHUNK_TOKENS[hidden.device.type], kernels.available(hidden.device, hidden.dtype)
         for start in range(0, len(hidden), size):
             chunk = slice(start, start + size)
-            logits = (hidden[chunk] @ weight.T).float()
-            targets = next_ids[chunk, None]
+            logits = hidden[chunk] @ weight.T
+            if has_kernels:
+                kernels.cross_entropy(logits, next_ids[chunk], losses[chunk], gradient is not None)
+                if gradient is not None:
+                    torch.mm(logits, weight, out=gradient[chunk])
+                continue
+            logits, targets = logits.float(), next_ids[chunk, None]
             log_sum = logits.logsumexp(dim=-1, keepdim=True)
             losses[chunk] = (log_sum - logits.gather(1, targets))[:, 0]
             if gradient is not None:

@@ -8,8 +8,10 @@ stream is float32 in every precision.
 import torch
 from torch.nn.functional import silu
 
+from trainer.model import fused_layers, kernels
 from trainer.model.attention import attend, gather, gather_backward, scatter, scatter_backward
 from trainer.model.fast_lora import LinearGroup, is_plain
+from trainer.model.fused_layers import FusedLayer
 
 # Layers that are exactly norm, attention, residual, norm, gated MLP, residual.
 FAMILY = {
@@ -168,10 +170,18 @@ class FastLayer:
         self.rotated = self.heads + self.key_heads
         # Set on each layer where layers differ; Mistral has it in the configuration.
         self.window = getattr(attention, "sliding_window", getattr(attention.config, "sliding_window", None))
+        self.kernel_attention = None
+        if kernels.available(self.qkv.device, self.dtype):
+            self.kernel_attention = kernels.Attention(self.heads, self.key_heads, self.head_size, self.scaling)
         layer.forward = self.forward
 
     def forward(self, hidden_states, position_embeddings, layout, **_) -> torch.Tensor:
         x = hidden_states[0]
+        if self.kernel_attention and fused_layers.fits(layout, self.window):
+            cos, sin = (part[0, :, : self.head_size // 2] for part in position_embeddings)
+            groups = self.qkv, self.out, self.gate_up, self.down
+            parameters = [parameter for group in groups for parameter in group.parameters]
+            return FusedLayer.apply(x, self, layout, cos, sin, *parameters)[None]
         cos, sin = (part[0, :, None, : self.head_size // 2] for part in position_embeddings)
         states = BeforeAttention.apply(x, self, layout, cos, sin, *self.qkv.parameters)
         attended = attend(states, self.heads, self.key_heads, layout, self.scaling, self.window)

@@ -1,0 +1,190 @@
+// What a decoder layer of the Llama family computes between its matrix products, each in one pass over memory: numbers
+// are stored in bfloat16 or float32 and computed in float32. Rows have strides in numbers. Every row is computed by one
+// thread in one order, so results do not depend on the number of threads.
+#include "lanes.h"
+
+#include <cmath>
+
+namespace {
+
+/** Smaller work is not worth waking other threads. */
+constexpr int64_t numbers_for_threads = 16384;
+
+float sum_of(const float * row, const float * other, int64_t width) {
+    __m512 sum = _mm512_setzero_ps();
+    for (int64_t i = 0; i < width; i += 16) {
+        const __mmask16 lanes = first(width - i);
+        sum = _mm512_fmadd_ps(load(row + i, lanes), load(other + i, lanes), sum);
+    }
+    return _mm512_reduce_add_ps(sum);
+}
+
+}  // namespace
+
+#pragma GCC visibility push(default)
+extern "C" {
+
+/**
+ * sum = x + added, or x where `added` is null; then the RMS norm of `sum`, unless `normed` is null.
+ * x, sum [rows, width] float32, may be the same; added [rows, width] bfloat16; normed [rows, width] bfloat16;
+ * inverse [rows]: 1 / the root mean square.
+ */
+void tunery_add_norm(const float * x, const bf16 * added, int64_t added_stride, const float * weight, float epsilon,
+                     float * sum, bf16 * normed, float * inverse, int64_t rows, int64_t width) {
+#pragma omp parallel for if (rows * width > numbers_for_threads)
+    for (int64_t row = 0; row < rows; ++row) {
+        const float * from = x + row * width;
+        if (added) {
+            float * to = sum + row * width;
+            const bf16 * other = added + row * added_stride;
+            for (int64_t i = 0; i < width; i += 16) {
+                const __mmask16 lanes = first(width - i);
+                store(to + i, _mm512_add_ps(load(from + i, lanes), load(other + i, lanes)), lanes);
+            }
+            from = to;
+        }
+        if (!normed) continue;
+        inverse[row] = 1.0f / std::sqrt(sum_of(from, from, width) / (float) width + epsilon);
+        const __m512 scale = _mm512_set1_ps(inverse[row]);
+        for (int64_t i = 0; i < width; i += 16) {
+            const __mmask16 lanes = first(width - i);
+            const __m512 direction = _mm512_mul_ps(load(from + i, lanes), scale);
+            store(normed + row * width + i, _mm512_mul_ps(direction, load(weight + i, lanes)), lanes);
+        }
+    }
+}
+
+/**
+ * The gradient of `tunery_add_norm`: from that of `normed` [rows, width] bfloat16 and that of `sum` [rows, width]
+ * float32 to that of x [rows, width] float32, which may be the place of the latter, and in bfloat16 too unless
+ * `rounded` is null.
+ */
+void tunery_add_norm_backward(const bf16 * gradient, const float * sum_gradient, const float * sum,
+                              const float * weight, const float * inverse, float * x_gradient, bf16 * rounded,
+                              int64_t rounded_stride, int64_t rows, int64_t width) {
+#pragma omp parallel for if (rows * width > numbers_for_threads)
+    for (int64_t row = 0; row < rows; ++row) {
+        const int64_t start = row * width;
+        const __m512 scale = _mm512_set1_ps(inverse[row]);
+        __m512 dot = _mm512_setzero_ps();
+        for (int64_t i = 0; i < width; i += 16) {
+            const __mmask16 lanes = first(width - i);
+            const __m512 scaled = _mm512_mul_ps(load(gradient + start + i, lanes), load(weight + i, lanes));
+            dot = _mm512_fmadd_ps(scaled, load(sum + start + i, lanes), dot);
+        }
+        const __m512 along = _mm512_set1_ps(_mm512_reduce_add_ps(dot) * inverse[row] / (float) width);
+        for (int64_t i = 0; i < width; i += 16) {
+            const __mmask16 lanes = first(width - i);
+            const __m512 scaled = _mm512_mul_ps(load(gradient + start + i, lanes), load(weight + i, lanes));
+            const __m512 direction = _mm512_mul_ps(load(sum + start + i, lanes), scale);
+            const __m512 across = _mm512_fnmadd_ps(direction, along, scaled);
+            const __m512 total = _mm512_fmadd_ps(across, scale, load(sum_gradient + start + i, lanes));
+            store(x_gradient + start + i, total, lanes);
+            if (rounded) store(rounded + row * rounded_stride + i, total, lanes);
+        }
+    }
+}
+
+/** Rounds [rows, width] float32 to bfloat16. */
+void tunery_round(const float * from, bf16 * to, int64_t to_stride, int64_t rows, int64_t width) {
+#pragma omp parallel for if (rows * width > numbers_for_threads)
+    for (int64_t row = 0; row < rows; ++row)
+        for (int64_t i = 0; i < width; i += 16) {
+            const __mmask16 lanes = first(width - i);
+            store(to + row * to_stride + i, load(from + row * width + i, lanes), lanes);
+        }
+}
+
+/**
+ * Rotary embeddings in place: x [rows, heads, 2 * half] bfloat16 of rows with a stride, cos and sin [rows, half]
+ * float32 of rows with another. `sign` -1 rotates back.
+ */
+void tunery_rotate(bf16 * x, int64_t stride, const float * cos, const float * sin, int64_t angle_stride, float sign,
+                   int64_t rows, int64_t heads, int64_t half) {
+#pragma omp parallel for if (rows * heads * half > numbers_for_threads)
+    for (int64_t row = 0; row < rows; ++row)
+        for (int64_t i = 0; i < half; i += 16) {
+            const __mmask16 lanes = first(half - i);
+            const __m512 along = load(cos + row * angle_stride + i, lanes);
+            const __m512 across = _mm512_mul_ps(load(sin + row * angle_stride + i, lanes), _mm512_set1_ps(sign));
+            for (int64_t head = 0; head < heads; ++head) {
+                bf16 * one = x + row * stride + head * 2 * half + i;
+                const __m512 a = load(one, lanes), b = load(one + half, lanes);
+                store(one, _mm512_fnmadd_ps(b, across, _mm512_mul_ps(a, along)), lanes);
+                store(one + half, _mm512_fmadd_ps(a, across, _mm512_mul_ps(b, along)), lanes);
+            }
+        }
+}
+
+/** product = silu(gate) * up; gate and up are next to each other in rows with a stride. All bfloat16. */
+void tunery_gated(const bf16 * gate_up, int64_t stride, bf16 * product, int64_t rows, int64_t width) {
+#pragma omp parallel for if (rows * width > numbers_for_threads)
+    for (int64_t row = 0; row < rows; ++row)
+        for (int64_t i = 0; i < width; i += 16) {
+            const __mmask16 lanes = first(width - i);
+            const bf16 * from = gate_up + row * stride + i;
+            const __m512 gate = load(from, lanes);
+            const __m512 silu = _mm512_mul_ps(gate, sigmoid(gate));
+            store(product + row * width + i, _mm512_mul_ps(silu, load(from + width, lanes)), lanes);
+        }
+}
+
+/** The gradients of gate and up, next to each other, from that of the product [rows, width]. */
+void tunery_gated_backward(const bf16 * gradient, const bf16 * gate_up, int64_t stride, bf16 * gate_up_gradient,
+                           int64_t gradient_stride, int64_t rows, int64_t width) {
+    const __m512 one = _mm512_set1_ps(1.0f);
+#pragma omp parallel for if (rows * width > numbers_for_threads)
+    for (int64_t row = 0; row < rows; ++row)
+        for (int64_t i = 0; i < width; i += 16) {
+            const __mmask16 lanes = first(width - i);
+            const bf16 * from = gate_up + row * stride + i;
+            bf16 * to = gate_up_gradient + row * gradient_stride + i;
+            const __m512 above = load(gradient + row * width + i, lanes);
+            const __m512 gate = load(from, lanes), share = sigmoid(gate);
+            // silu' = s (1 + x (1 - s))
+            const __m512 slope =
+                _mm512_mul_ps(share, _mm512_fmadd_ps(gate, _mm512_sub_ps(one, share), one));
+            store(to, _mm512_mul_ps(_mm512_mul_ps(above, load(from + width, lanes)), slope), lanes);
+            store(to + width, _mm512_mul_ps(above, _mm512_mul_ps(gate, share)), lanes);
+        }
+}
+
+/**
+ * Cross entropy of logits [rows, width] bfloat16 and targets [rows]. With `gradient`, the logits become their gradients:
+ * the softmax, less 1 at the target.
+ */
+void tunery_cross_entropy(bf16 * logits, const int64_t * targets, float * losses, int64_t rows, int64_t width,
+                          int32_t gradient) {
+#pragma omp parallel for
+    for (int64_t row = 0; row < rows; ++row) {
+        bf16 * values = logits + row * width;
+        const __m512 lowest = _mm512_set1_ps(-INFINITY);
+        __m512 largest = lowest;
+        for (int64_t i = 0; i < width; i += 16) {
+            const __mmask16 lanes = first(width - i);
+            largest = _mm512_mask_max_ps(largest, lanes, largest, load(values + i, lanes));
+        }
+        const float top = _mm512_reduce_max_ps(largest);
+        __m512 sum = _mm512_setzero_ps();
+        for (int64_t i = 0; i < width; i += 16) {
+            const __mmask16 lanes = first(width - i);
+            const __m512 power = exponential(_mm512_sub_ps(load(values + i, lanes), _mm512_set1_ps(top)));
+            sum = _mm512_mask_add_ps(sum, lanes, sum, power);
+        }
+        const float log_sum = top + std::log(_mm512_reduce_add_ps(sum));
+        uint32_t bits = (uint32_t) values[targets[row]] << 16;
+        float target;
+        memcpy(&target, &bits, sizeof(target));
+        losses[row] = log_sum - target;
+        if (!gradient) continue;
+        for (int64_t i = 0; i < width; i += 16) {
+            const __mmask16 lanes = first(width - i);
+            store(values + i, exponential(_mm512_sub_ps(load(values + i, lanes), _mm512_set1_ps(log_sum))), lanes);
+        }
+        const __m512 at_target = _mm512_set1_ps(std::expm1(target - log_sum));
+        store(values + targets[row], at_target, 1);
+    }
+}
+
+}  // extern "C"
+#pragma GCC visibility pop

@@ -1,0 +1,74 @@
+"""A decoder layer of the Llama family as one autograd function on the trainer's kernels for a CPU. The mathematics is
+that of `fast_layers`: matrix products in bfloat16, a float32 residual stream.
+"""
+
+import torch
+
+from trainer.data.layout import Layout
+from trainer.model import kernels
+
+
+def fits(layout: Layout, window: int | None) -> bool:
+    """Whether the kernels can compute attention of these documents: causal, and none longer than the window."""
+    if layout.documents is None or layout.mutual is not None:
+        return False
+    return window is None or int((layout.documents[:, 1] + layout.documents[:, 3]).max()) <= window
+
+
+class FusedLayer(torch.autograd.Function):
+    """Residual stream float32 [tokens, width] to the residual stream after the layer."""
+
+    @staticmethod
+    def forward(ctx, x, layer, layout: Layout, cos, sin, *_parameters):
+        _, normed, inverse = kernels.add_norm(x, None, layer.input_norm.weight, layer.input_norm.epsilon)
+        states, qkv_saved = layer.qkv.forward(normed)
+        kernels.rotate(states, cos, sin, layer.rotated)
+        attended, log_sums = layer.kernel_attention.forward(states, layout.documents)
+        mixed, out_saved = layer.out.forward(attended)
+        norm = layer.post_attention_norm
+        middle, post_normed, post_inverse = kernels.add_norm(x, mixed, norm.weight, norm.epsilon)
+        gate_up, gate_up_saved = layer.gate_up.forward(post_normed)
+        product = kernels.gated(gate_up, layer.down.inputs)
+        down_output, down_saved = layer.down.forward(product)
+        parts = [qkv_saved, out_saved, gate_up_saved, down_saved]
+        ctx.save_for_backward(
+            *(x, normed, inverse, states, log_sums, attended, middle, post_normed, post_inverse, gate_up, product),
+            *(cos, sin, *(saved for part in parts for saved in part)),
+        )
+        ctx.layer, ctx.layout, ctx.counts = layer, layout, [len(part) for part in parts]
+        return kernels.add(middle, down_output)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        layer, (x, normed, inverse, states, log_sums, attended, middle, post_normed, post_inverse, *rest) = (
+            ctx.layer,
+            ctx.saved_tensors,
+        )
+        gate_up, product, cos, sin, *saved = rest
+        parts = iter(saved)
+        qkv_saved, out_saved, gate_up_saved, down_saved = ([next(parts) for _ in range(n)] for n in ctx.counts)
+        tokens, gradient = len(x), gradient.contiguous()
+
+        down_output = layer.down.gradient(tokens)
+        kernels.round_into(gradient, down_output)
+        down_gradients = layer.down.backward(down_output, product, down_saved)
+        joint = layer.gate_up.gradient(tokens)
+        kernels.gated_backward(layer.down.input_gradient(down_output), gate_up, joint)
+        gate_up_gradients = layer.gate_up.backward(joint, post_normed, gate_up_saved)
+        mixed = layer.out.gradient(tokens)
+        weight, normed_gradient = layer.post_attention_norm.weight, layer.gate_up.input_gradient(joint)
+        gradient = kernels.add_norm_backward(normed_gradient, gradient, middle, weight, post_inverse, mixed)
+
+        out_gradients = layer.out.backward(mixed, attended, out_saved)
+        joint = layer.qkv.gradient(tokens)
+        layer.kernel_attention.backward(
+            layer.out.input_gradient(mixed), states, attended, log_sums, ctx.layout.documents, joint
+        )
+        kernels.rotate(joint, cos, sin, layer.rotated, undo=True)
+        qkv_gradients = layer.qkv.backward(joint, normed, qkv_saved)
+        x_gradient = None
+        if ctx.needs_input_grad[0]:
+            weight, normed_gradient = layer.input_norm.weight, layer.qkv.input_gradient(joint)
+            x_gradient = kernels.add_norm_backward(normed_gradient, gradient, x, weight, inverse)
+        parameters = *qkv_gradients, *out_gradients, *gate_up_gradients, *down_gradients
+        return x_gradient, None, None, None, None, *parameters

@@ -1,0 +1,168 @@
+"""The trainer's kernels for a CPU (trainer/kernels), where set-up compiled them and the processor has what they need.
+
+Everything else has a slower way in torch, so callers ask `available` first. Tensors are on the CPU; bfloat16 ones have
+rows that may be apart (a stride), float32 ones are contiguous.
+"""
+
+import ctypes
+from functools import cache
+from pathlib import Path
+
+import torch
+
+FILE = Path(__file__).parents[2] / ".local/kernels/libtunery-trainer.so"
+_pointer, _int, _float = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
+_ARGUMENTS = {
+    "add_norm": [_pointer, _pointer, _int, _pointer, _float, _pointer, _pointer, _pointer, _int, _int],
+    "add_norm_backward": [*[_pointer] * 7, _int, _int, _int],
+    "round": [_pointer, _pointer, _int, _int, _int],
+    "rotate": [_pointer, _int, _pointer, _pointer, _int, _float, _int, _int, _int],
+    "gated": [_pointer, _int, _pointer, _int, _int],
+    "gated_backward": [_pointer, _pointer, _int, _pointer, _int, _int, _int],
+    "cross_entropy": [_pointer, _pointer, _pointer, _int, _int, ctypes.c_int32],
+    "attention": [_pointer, *[_int] * 4, _float, _pointer, _int, _pointer, _pointer, _int],
+    "attention_backward": [
+        *[_pointer, _int, _int, _int, _int, _float, _pointer, _int, _pointer, _pointer, _int],
+        *[_pointer, _pointer, _int, _pointer, _int],
+    ],
+}
+
+
+@cache
+def _library() -> ctypes.CDLL | None:
+    if not FILE.exists():
+        return None
+    try:
+        library = ctypes.CDLL(str(FILE))
+        if not library.tunery_kernels_supported():
+            return None
+        for name, arguments in _ARGUMENTS.items():
+            function = getattr(library, f"tunery_{name}")
+            function.argtypes, function.restype = arguments, None
+    except (OSError, AttributeError):
+        # Compiled for another system, or by an older version of this program.
+        return None
+    return library
+
+
+def available(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether the kernels compute on this device in this precision."""
+    return device.type == "cpu" and dtype == torch.bfloat16 and _library() is not None
+
+
+def _at(tensor: torch.Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
+
+
+def add_norm(
+    x: torch.Tensor, added: torch.Tensor | None, weight: torch.Tensor, epsilon: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """x + added, and its RMS norm: float32 [tokens, width], bfloat16 [tokens, width], and the inverse root mean square,
+    float32 [tokens]. `added` is bfloat16 [tokens, width] or None.
+    """
+    tokens, width = x.shape
+    total = x if added is None else torch.empty_like(x)
+    normed, inverse = x.new_empty(tokens, width, dtype=torch.bfloat16), x.new_empty(tokens)
+    stride = 0 if added is None else added.stride(0)
+    _library().tunery_add_norm(
+        *(_at(x), _at(added), stride, _at(weight), epsilon, _at(total), _at(normed), _at(inverse), tokens, width)
+    )
+    return total, normed, inverse
+
+
+def add(x: torch.Tensor, added: torch.Tensor) -> torch.Tensor:
+    """x + added: float32 [tokens, width], bfloat16 [tokens, width]."""
+    total = torch.empty_like(x)
+    _library().tunery_add_norm(_at(x), _at(added), added.stride(0), None, 0, _at(total), None, None, *x.shape)
+    return total
+
+
+def add_norm_backward(
+    gradient: torch.Tensor,
+    total_gradient: torch.Tensor,
+    total: torch.Tensor,
+    weight: torch.Tensor,
+    inverse: torch.Tensor,
+    rounded: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The gradient of x of `add_norm`, float32, from those of the norm (bfloat16) and of the sum (float32), also
+    written into `rounded`, bfloat16.
+    """
+    out = torch.empty_like(total)
+    stride = 0 if rounded is None else rounded.stride(0)
+    pointers = map(_at, (gradient.contiguous(), total_gradient, total, weight, inverse, out, rounded))
+    _library().tunery_add_norm_backward(*pointers, stride, *total.shape)
+    return out
+
+
+def round_into(values: torch.Tensor, out: torch.Tensor) -> None:
+    """Rounds float32 [tokens, width] into bfloat16 rows."""
+    _library().tunery_round(_at(values), _at(out), out.stride(0), *values.shape)
+
+
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, heads: int, undo: bool = False) -> None:
+    """Rotary embeddings of the first `heads` heads of x [tokens, ...], in place. cos and sin: float32 rows [tokens,
+    size / 2].
+    """
+    tokens, half = cos.shape
+    sign = -1.0 if undo else 1.0
+    _library().tunery_rotate(_at(x), x.stride(0), _at(cos), _at(sin), cos.stride(0), sign, tokens, heads, half)
+
+
+def gated(gate_up: torch.Tensor, width: int) -> torch.Tensor:
+    """silu(gate) * up [tokens, width], of rows that begin with the gate and go on with up."""
+    product = gate_up.new_empty(len(gate_up), width)
+    _library().tunery_gated(_at(gate_up), gate_up.stride(0), _at(product), len(gate_up), width)
+    return product
+
+
+def gated_backward(gradient: torch.Tensor, gate_up: torch.Tensor, gate_up_gradient: torch.Tensor) -> None:
+    """Writes the gradients of gate and up from that of their product [tokens, width]."""
+    gradient = gradient.contiguous()
+    to = _at(gate_up_gradient), gate_up_gradient.stride(0)
+    _library().tunery_gated_backward(_at(gradient), _at(gate_up), gate_up.stride(0), *to, *gradient.shape)
+
+
+def cross_entropy(logits: torch.Tensor, targets: torch.Tensor, losses: torch.Tensor, gradient: bool) -> None:
+    """Writes the losses of targets int64 [rows] into `losses` float32 [rows]. With `gradient`, the logits [rows,
+    vocabulary] become their gradients.
+    """
+    _library().tunery_cross_entropy(_at(logits), _at(targets), _at(losses), *logits.shape, gradient)
+
+
+class Attention:
+    """Causal attention within documents, by the heads of one layer."""
+
+    def __init__(self, heads: int, key_heads: int, size: int, scaling: float) -> None:
+        self.heads, self.key_heads, self.size = heads, key_heads, size
+        self.shape = heads, key_heads, size, scaling
+
+    def forward(self, states: torch.Tensor, documents: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """From rows that begin with q, k and v: results [tokens, heads x size], and the logarithms of the sums of
+        weights, float32 [heads, tokens]. `documents`: of `Layout`.
+        """
+        tokens = len(states)
+        out = states.new_empty(tokens, self.heads * self.size)
+        log_sums = states.new_empty(self.heads, tokens, dtype=torch.float32)
+        _library().tunery_attention(
+            *(_at(documents), len(documents), *self.shape, _at(states), states.stride(0), _at(out), _at(log_sums)),
+            tokens,
+        )
+        return out, log_sums
+
+    def backward(
+        self,
+        out_gradient: torch.Tensor,
+        states: torch.Tensor,
+        out: torch.Tensor,
+        log_sums: torch.Tensor,
+        documents: torch.Tensor,
+        gradient: torch.Tensor,
+    ) -> None:
+        """Writes the gradients of q, k and v to the beginnings of the rows of `gradient`."""
+        longest = int(documents[:, 1].max())
+        workspace = torch.empty(len(documents), self.key_heads, longest, 2, self.size)
+        _library().tunery_attention_backward(
+            *(_at(documents), len(documents), *self.shape, _at(states), states.stride(0), _at(out), _at(log_sums)),
+            *(len(states), _at(out_gradient.contiguous()), _at(gradient), gradient.stride(0), _at(workspace), longest),
+        )
