@@ -71,6 +71,7 @@ def main() -> None:
     parser.add_argument("--rank", type=int, default=16)
     parser.add_argument("--rate", type=float, default=2e-4)
     parser.add_argument("--seed", type=int, default=42)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--precision", choices=["float32", "bfloat16"])
     parser.add_argument("--heldout", type=Path, help="also print the mean loss on these rows, before and after")
     parser.add_argument(
@@ -78,7 +79,7 @@ def main() -> None:
     )
     parser.add_argument("--order", action="store_true", help="train nothing, print the numbers of the rows in order")
     args = parser.parse_args()
-    threads = len(os.sched_getaffinity(0))
+    threads = args.threads
     from trainer.runtime.process import torch_settings
 
     os.environ.update(torch_settings(threads))
@@ -106,6 +107,7 @@ def main() -> None:
 
     data, heldout = rows_of(args.rows), args.heldout and rows_of(args.heldout)
     loop = Loop(spec, model, tokenizer, data, heldout, args.rows.parent / "run", device, SilentProtocol())
+    memory.keep_heap(device)
     report: dict[str, object] = {"precision": str(dtype).removeprefix("torch.")}
     if args.order:
         # The order of the rows, for a trainer that takes them as they come.
@@ -120,7 +122,7 @@ def main() -> None:
         with torch.no_grad():
             set_peft_model_state_dict(model, load_file(args.adapter / "adapter_model.safetensors"))
     else:
-        losses, tokens, started = [], 0, 0.0
+        losses, tokens, started, cpu_started = [], 0, 0.0, 0.0
         encoding = synchronized_time(device)
         for index in loop.features.missing if loop.features else []:
             loop.features.encode(index)
@@ -133,18 +135,21 @@ def main() -> None:
         reference_seconds = synchronized_time(device) - scored
         for step in range(args.steps):
             if step == args.warm_up:
-                started = synchronized_time(device)
+                started, cpu_started = synchronized_time(device), time.process_time()
             batch = loop.batch(step)
             losses.append(loop.step(batch)[0])
             if step >= args.warm_up:
                 tokens += sum(row.tokens for row in batch)
             loop.totals.step += 1
+        cpu_seconds = time.process_time() - cpu_started
         # Preferences are scored once before the first step.
         seconds = synchronized_time(device) - started + reference_seconds + encoding_seconds
         report["peak_memory_mb"] = round(memory.peak_bytes(device) / 1e6)
         report |= {
             "real_tokens": tokens,
             "seconds": round(seconds, 2),
+            # Of the steps alone.
+            "cpu_seconds": round(cpu_seconds, 2),
             "tokens_per_second": round(tokens / seconds, 1),
             "encoding_seconds": round(encoding_seconds, 2),
             "losses": losses,

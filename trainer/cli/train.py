@@ -23,9 +23,10 @@ def train(spec: Spec, folder: Path, protocol: Protocol) -> bool:
     """Runs the job. False if a stop was requested before its end."""
     loop, tokenizer, predicted = prepare_run(spec, folder, protocol)
     # These import torch, which `prepare_run` has reported by now.
-    from trainer.run.memory import peak_bytes
+    from trainer.run.memory import keep_heap, peak_bytes
     from trainer.run.save import save_result
 
+    keep_heap(loop.device)
     if loop.resumed:
         protocol.emit(
             "status",

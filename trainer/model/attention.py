@@ -9,6 +9,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from trainer.data.layout import Layout
+from trainer.model import kernels
 
 NAME = "packed"
 # Layer types that mix tokens only in attention. State spaces and convolutions would leak one document into the next.
@@ -111,6 +112,27 @@ def _attend_varlen(
     )
 
 
+class KernelAttention(torch.autograd.Function):
+    """Attention by the trainer's kernels: rows of q, k and v bfloat16 [tokens, heads + 2 key heads, size] to [tokens,
+    heads, size].
+    """
+
+    @staticmethod
+    def forward(ctx, states, attention: kernels.Attention, documents):
+        rows = states.flatten(1)
+        out, log_sums = attention.forward(rows, documents)
+        ctx.save_for_backward(rows, out, log_sums)
+        ctx.attention, ctx.documents = attention, documents
+        return out.unflatten(1, (attention.heads, attention.size))
+
+    @staticmethod
+    def backward(ctx, out_gradient):
+        rows, out, log_sums = ctx.saved_tensors
+        gradient = torch.empty_like(rows)
+        ctx.attention.backward(out_gradient.flatten(1), rows, out, log_sums, ctx.documents, gradient)
+        return gradient.unflatten(1, (-1, ctx.attention.size)), None, None
+
+
 class Scatter(torch.autograd.Function):
     @staticmethod
     def forward(ctx, states, layout):
@@ -148,13 +170,18 @@ def packed_attention(module, query, key, value, attention_mask, scaling=None, dr
     states = torch.cat([query, key, value], dim=1)[0].transpose(0, 1)
     if torch.is_autocast_enabled(states.device.type):
         states = states.to(torch.get_autocast_dtype(states.device.type))
+    window = kwargs.get("sliding_window")
+    if not dropout and kernels.available(states.device, states.dtype) and kernels.fits(layout, window):
+        scale = states.shape[-1] ** -0.5 if scaling is None else scaling
+        attention = kernels.Attention(query.shape[1], key.shape[1], states.shape[-1], scale)
+        return KernelAttention.apply(states, attention, layout.documents)[None], None
     rows = attend(
         Scatter.apply(states, layout),
         query.shape[1],
         key.shape[1],
         layout,
         scaling,
-        kwargs.get("sliding_window"),
+        window,
         dropout,
     )
     return Gather.apply(rows, layout)[None], None

@@ -8,7 +8,7 @@ stream is float32 in every precision.
 import torch
 from torch.nn.functional import silu
 
-from trainer.model import fused_layers, kernels
+from trainer.model import kernels
 from trainer.model.attention import attend, gather, gather_backward, scatter, scatter_backward
 from trainer.model.fast_lora import LinearGroup, is_plain
 from trainer.model.fused_layers import FusedLayer
@@ -177,7 +177,7 @@ class FastLayer:
 
     def forward(self, hidden_states, position_embeddings, layout, **_) -> torch.Tensor:
         x = hidden_states[0]
-        if self.kernel_attention and fused_layers.fits(layout, self.window):
+        if self.kernel_attention and kernels.fits(layout, self.window):
             cos, sin = (part[0, :, : self.head_size // 2] for part in position_embeddings)
             groups = self.qkv, self.out, self.gate_up, self.down
             parameters = [parameter for group in groups for parameter in group.parameters]

@@ -8,13 +8,6 @@ from trainer.data.layout import Layout
 from trainer.model import kernels
 
 
-def fits(layout: Layout, window: int | None) -> bool:
-    """Whether the kernels can compute attention of these documents: causal, and none longer than the window."""
-    if layout.documents is None or layout.mutual is not None:
-        return False
-    return window is None or int((layout.documents[:, 1] + layout.documents[:, 3]).max()) <= window
-
-
 class FusedLayer(torch.autograd.Function):
     """Residual stream float32 [tokens, width] to the residual stream after the layer."""
 

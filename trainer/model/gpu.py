@@ -22,12 +22,3 @@ def make_deterministic(model: torch.nn.Module, device: torch.device) -> None:
         torch.use_deterministic_algorithms(True, warn_only=not layers or not layers <= FAMILY)
         # Would fill every new tensor to expose reads of uninitialized memory.
         torch.utils.deterministic.fill_uninitialized_memory = False
-
-
-def autocast_bf16(model: torch.nn.Module, device: torch.device) -> torch.nn.Module:
-    """Makes a GPU compute in bf16 with weights that stay float32 (Micikevicius et al., "Mixed Precision Training",
-    arXiv 1710.03740).
-    """
-    if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
-        model.forward = torch.autocast("cuda", torch.bfloat16)(model.forward)
-    return model

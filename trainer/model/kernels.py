@@ -10,6 +10,8 @@ from pathlib import Path
 
 import torch
 
+from trainer.data.layout import Layout
+
 FILE = Path(__file__).parents[2] / ".local/kernels/libtunery-trainer.so"
 _pointer, _int, _float = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 _ARGUMENTS = {
@@ -48,6 +50,13 @@ def _library() -> ctypes.CDLL | None:
 def available(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether the kernels compute on this device in this precision."""
     return device.type == "cpu" and dtype == torch.bfloat16 and _library() is not None
+
+
+def fits(layout: Layout, window: int | None) -> bool:
+    """Whether they can compute attention of these documents: causal, and none longer than the window."""
+    if layout.documents is None or layout.mutual is not None:
+        return False
+    return window is None or int((layout.documents[:, 1] + layout.documents[:, 3]).max()) <= window
 
 
 def _at(tensor: torch.Tensor | None) -> int | None:

@@ -57,15 +57,24 @@ def load_model(spec: Spec, device: torch.device, dtype: torch.dtype) -> torch.nn
     """The base, set up for the run's method. Trainable weights are float32; everything depends only on the seed.
 
     lora: the base frozen in `dtype`, with an adapter, fresh or from an earlier run. qlora: the same, with the base's
-    linear layers in 4 bits. full: every weight is trained, with an earlier run's adapter merged first; a GPU computes
-    in bf16. The part of a base that sees pictures stays as it is, in every method, but for the projector of a job that
-    names it.
+    linear layers in 4 bits. full: every weight is trained in float32, with an earlier run's adapter merged first, and
+    products are computed in `dtype`. The part of a base that sees pictures stays as it is, in every method, but for the
+    projector of a job that names it.
     """
     base = load_base(spec, device, dtype)
     torch.manual_seed(spec.training.seed)
     if spec.method == "full":
-        return gpu.autocast_bf16(with_start_merged(base, spec).train(), device)
+        return autocast(with_start_merged(base, spec).train(), device, dtype)
     return with_adapter(base, spec)
+
+
+def autocast(model: torch.nn.Module, device: torch.device, dtype: torch.dtype) -> torch.nn.Module:
+    """Makes the model compute in bf16, if that is `dtype`, with weights that stay float32 (Micikevicius et al., "Mixed
+    Precision Training", arXiv 1710.03740).
+    """
+    if dtype == torch.bfloat16:
+        model.forward = torch.autocast(device.type, torch.bfloat16)(model.forward)
+    return model
 
 
 def load_base(spec: ModelSpec, device: torch.device, dtype: torch.dtype) -> torch.nn.Module:

@@ -6,6 +6,7 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention, sil
 
 from trainer.data.layout import layout_of
 from trainer.model import fast_layers, kernels
+from trainer.model.attention import KernelAttention
 from trainer.tests.make_tiny import make_tiny
 from trainer.tests.test_packing import gradients
 
@@ -173,6 +174,26 @@ def test_layers_in_bf16_have_the_gradients_of_float32(
     expected_loss, expected = gradients(exact, exact.data.rows[:8])
     assert loss == pytest.approx(expected_loss, rel=1e-3)
     for name, gradient in found.items():
+        assert torch.cosine_similarity(gradient.flatten(), expected[name].flatten(), dim=0) > 0.999, name
+
+
+@pytest.mark.parametrize(
+    ("family", "method"), [("Gemma", {}), ("Llama", {"method": "full", "lora": None})], ids=["Gemma", "full"]
+)
+def test_models_with_layers_of_transformers_use_the_kernels_for_attention(
+    job, loop_of, tmp_path, monkeypatch, family, method
+):
+    base = {"path": str(make_tiny(tmp_path / "base", family=family, vocab_size=2048, head_dim=16))}
+    calls, apply = [], KernelAttention.apply
+    monkeypatch.setattr(KernelAttention, "apply", lambda *inputs: calls.append(1) or apply(*inputs))
+    loop, exact = loop_of(job(base=base, **method), precision="bfloat16"), loop_of(job("exact", base=base, **method))
+    loss, found = gradients(loop, loop.data.rows[:8])
+    assert calls
+    calls.clear()
+    expected_loss, expected = gradients(exact, exact.data.rows[:8])
+    assert not calls and loss == pytest.approx(expected_loss, rel=1e-3)
+    for name, gradient in found.items():
+        assert gradient.dtype == torch.float32
         assert torch.cosine_similarity(gradient.flatten(), expected[name].flatten(), dim=0) > 0.999, name
 
 
