@@ -4,10 +4,10 @@
 // One thread computes all of a document's query heads that share a key head, so that the gradients of keys and values
 // are added up in one order whatever the number of threads.
 #include "products.h"
+#include "scratch.h"
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <vector>
 
 namespace {
@@ -30,27 +30,6 @@ struct Shape {
     int64_t padded() const { return round_up(size); }
 };
 
-/** Memory of a thread, kept for its next call. */
-class Scratch {
-public:
-    ~Scratch() { free(data); }
-    void reset(size_t bytes) {
-        used = 0;
-        if (bytes <= room) return;
-        free(data);
-        data = (char *) aligned_alloc(64, room = bytes);
-        if (!data) abort();
-    }
-    template <typename T> T * take(size_t count) {
-        T * here = (T *) (data + used);
-        used += (count * sizeof(T) + 63) / 64 * 64;
-        return here;
-    }
-
-private:
-    char * data = nullptr;
-    size_t room = 0, used = 0;
-};
 thread_local Scratch scratch;
 
 /** Copies one head's rows of a document to [padded length, padded size], with zeros around and before `begin`. */

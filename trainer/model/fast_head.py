@@ -11,6 +11,8 @@ from trainer.model import kernels
 # Learned tokens in a chunk: with a vocabulary of 49,152, 128 tokens are 25 MB in float32, which nearly fits into a
 # CPU's cache. A GPU needs many more to be busy.
 CHUNK_TOKENS = {"cpu": 128, "cuda": 1024}
+# With the trainer's kernels logits exist in bfloat16 alone, and fewer chunks read the head's weights less often.
+KERNEL_CHUNK_TOKENS = 512
 
 
 class HeadLoss(torch.autograd.Function):
@@ -22,7 +24,8 @@ class HeadLoss(torch.autograd.Function):
     def forward(ctx, hidden, weight, next_ids):
         losses = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
         gradient = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
-        size, has_kernels = CHUNK_TOKENS[hidden.device.type], kernels.available(hidden.device, hidden.dtype)
+        has_kernels = kernels.available(hidden.device, hidden.dtype)
+        size = KERNEL_CHUNK_TOKENS if has_kernels else CHUNK_TOKENS[hidden.device.type]
         for start in range(0, len(hidden), size):
             chunk = slice(start, start + size)
             logits = hidden[chunk] @ weight.T

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 from peft.tuners.lora.layer import Linear, LoraLayer
 
-from trainer.model import quantized
+from trainer.model import kernels, quantized
 
 # Layers of one parent that always get the same input.
 SAME_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
@@ -131,12 +131,17 @@ class LinearGroup:
         low, *ups = saved
         lows = gradient[:, self.width :]
         outputs = self.outputs_of(gradient)
-        up_gradients = []
+        up_gradients, has_kernels = [], kernels.available(gradient.device, gradient.dtype)
         for index, saved_low, low_gradient, up, scale in zip(
             self.adapted, low.split(self.ranks, dim=1), lows.split(self.ranks, dim=1), ups, self.scales, strict=True
         ):
             torch.addmm(low_gradient, outputs[index], up, beta=0, alpha=scale, out=low_gradient)
-            up_gradients.append(torch.mm(outputs[index].T, saved_low).to(self.ups[0].dtype).mul_(scale))
+            if has_kernels:
+                up_gradients.append(kernels.outer(saved_low, outputs[index], scale, transposed=True))
+            else:
+                up_gradients.append(torch.mm(outputs[index].T, saved_low).to(self.ups[0].dtype).mul_(scale))
+        if has_kernels:
+            return [*kernels.outer(lows, x).split(self.ranks), *up_gradients]
         return [*torch.mm(lows.T, x).to(self.downs[0].dtype).split(self.ranks), *up_gradients]
 
     def input_gradient(self, gradient: torch.Tensor) -> torch.Tensor:

@@ -22,6 +22,7 @@ _ARGUMENTS = {
     "gated": [_pointer, _int, _pointer, _int, _int],
     "gated_backward": [_pointer, _pointer, _int, _pointer, _int, _int, _int],
     "cross_entropy": [_pointer, _pointer, _pointer, _int, _int, ctypes.c_int32],
+    "outer": [_pointer, _int, _pointer, _int, _float, _pointer, *[_int] * 5],
     "attention": [_pointer, *[_int] * 4, _float, _pointer, _int, _pointer, _pointer, _int],
     "attention_backward": [
         *[_pointer, _int, _int, _int, _int, _float, _pointer, _int, _pointer, _pointer, _int],
@@ -137,6 +138,17 @@ def cross_entropy(logits: torch.Tensor, targets: torch.Tensor, losses: torch.Ten
     vocabulary] become their gradients.
     """
     _library().tunery_cross_entropy(_at(logits), _at(targets), _at(losses), *logits.shape, gradient)
+
+
+def outer(left: torch.Tensor, right: torch.Tensor, scale: float = 1.0, transposed: bool = False) -> torch.Tensor:
+    """scale left^T right, float32 [rows, columns], or its transpose. left [tokens, rows], right [tokens, columns]."""
+    rows, columns = left.shape[1], right.shape[1]
+    out = torch.empty((columns, rows) if transposed else (rows, columns))
+    steps = (1, rows) if transposed else (columns, 1)
+    _library().tunery_outer(
+        *(_at(left), left.stride(0), _at(right), right.stride(0), scale, _at(out), *steps, len(left), rows, columns)
+    )
+    return out
 
 
 class Attention:

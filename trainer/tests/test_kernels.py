@@ -117,6 +117,14 @@ def test_gated_product_and_its_gradient():
     assert_near(gradient, exact.grad)
 
 
+@pytest.mark.parametrize(("tokens", "rows", "columns"), [(700, 16, 70), (3, 40, 64), (1, 1, 5)])
+def test_gradients_of_adapters(tokens, rows, columns):
+    left, right = numbers(tokens, rows + 3)[:, :rows], numbers(tokens, columns + 8)[:, :columns]
+    exact = 0.5 * left.float().T @ right.float()
+    torch.testing.assert_close(kernels.outer(left, right, 0.5), exact, atol=1e-3, rtol=1e-4)
+    torch.testing.assert_close(kernels.outer(left, right, 0.5, transposed=True), exact.T, atol=1e-3, rtol=1e-4)
+
+
 def test_rotation_and_back():
     x, before = numbers(40, 3 * 16 + 5), None
     angles = torch.rand(40, 8) * 6
