@@ -16,7 +16,7 @@ os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
 import torch
 from datasets import load_dataset
 from peft import LoraConfig
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, TrainerCallback
 from trl import SFTConfig, SFTTrainer
 
 MODES = {
@@ -109,9 +109,24 @@ def train(trainer, clock: Clock, args: argparse.Namespace) -> list[float]:
     return [float(row["loss"]) for row in trainer.state.log_history if "loss" in row]
 
 
+def model_of(args: argparse.Namespace):
+    dtype = torch.bfloat16 if args.mode in IN_BF16 else torch.float32
+    quantization = None
+    if args.method == "qlora":
+        computed = torch.float32 if args.mode == "fp32" else torch.bfloat16
+        quantization = BitsAndBytesConfig(
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_use_double_quant=True,
+            bnb_4bit_compute_dtype=computed,
+        )
+    return AutoModelForCausalLM.from_pretrained(args.model, dtype=dtype, quantization_config=quantization)
+
+
 def main() -> None:
     parser = parser_of(MODES)
     parser.add_argument("--warm-up", type=int, default=1)
+    parser.add_argument("--method", choices=["lora", "qlora", "full"], default="lora")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     rows = load_dataset("json", data_files=args.rows, split="train")
@@ -120,13 +135,11 @@ def main() -> None:
     )
     clock = Clock(args.warm_up)
     trainer = SFTTrainer(
-        AutoModelForCausalLM.from_pretrained(
-            args.model, dtype=torch.bfloat16 if args.mode in IN_BF16 else torch.float32
-        ),
+        model_of(args),
         args=SFTConfig(**settings_of(args, MODES)),
         train_dataset=rows,
         processing_class=AutoTokenizer.from_pretrained(args.model),
-        peft_config=adapter_of(args),
+        peft_config=None if args.method == "full" else adapter_of(args),
         callbacks=[clock],
     )
     losses = train(trainer, clock, args)

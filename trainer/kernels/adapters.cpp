@@ -45,7 +45,8 @@ void tunery_outer(const bf16 * left, int64_t left_stride, const bf16 * right, in
     bf16 * transposed = shared_scratch.take<bf16>(padded_rows * padded_tokens);
     memset(transposed, 0, padded_rows * padded_tokens * sizeof(bf16));
     for (int64_t token = 0; token < tokens; ++token)
-        for (int64_t row = 0; row < rows; ++row) transposed[row * padded_tokens + token] = left[token * left_stride + row];
+        for (int64_t row = 0; row < rows; ++row)
+            transposed[row * padded_tokens + token] = left[token * left_stride + row];
     const int64_t blocks = round_up(columns) / side;
 #pragma omp parallel
     {

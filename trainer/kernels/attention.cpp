@@ -65,7 +65,8 @@ void forward(const Document & document, const Shape & shape, int64_t key_head, f
            width, rows);
     pack(rows, width, length, width, values);
     for (int64_t head = key_head * shape.group(); head < (key_head + 1) * shape.group(); ++head) {
-        gather(states + head * shape.size, stride, document, document.first_query(), shape.size, length, width, queries);
+        gather(states + head * shape.size, stride, document, document.first_query(), shape.size, length, width,
+               queries);
         for (int64_t begin = document.first_query() / query_rows * query_rows; begin < real; begin += query_rows) {
             const int64_t seen = begin + query_rows;
             multiply({queries + begin * width, width, keys, width * panel_columns, scores, length, query_rows, seen,
@@ -103,6 +104,32 @@ void forward(const Document & document, const Shape & shape, int64_t key_head, f
 
 /** Keys and queries whose weights are computed together in the backward pass. */
 constexpr int64_t key_rows = 64, query_columns = 256;
+
+/**
+ * From scores and the products of values with the results' gradients, both [keys, queries] with keys that begin `ahead`
+ * of the queries, to the weights and the gradients of scaled scores, the latter also packed.
+ */
+void weigh(const float * scores, const float * products, const float * log_sums, const float * dots, int64_t ahead,
+           int64_t keys, int64_t queries, float scale, bf16 * weights, bf16 * slopes, bf16 * slopes_packed) {
+    for (int64_t key = 0; key < keys; key += 2)
+        for (int64_t query = 0; query < queries; query += 16) {
+            const __m512 log_sum = _mm512_loadu_ps(log_sums + query), dot = _mm512_loadu_ps(dots + query);
+            __m256i pair[2];
+            for (int64_t odd = 0; odd < 2; ++odd) {
+                const int64_t at = (key + odd) * queries + query, hidden = ahead + key + odd - query;
+                const __mmask16 visible = hidden <= 0 ? 0xffff : (__mmask16) ~first(hidden);
+                const __m512 scaled = _mm512_fmsub_ps(_mm512_loadu_ps(scores + at), _mm512_set1_ps(scale), log_sum);
+                const __m512 weight = _mm512_maskz_mov_ps(visible, exponential(scaled));
+                const __m512 slope = _mm512_mul_ps(weight, _mm512_sub_ps(_mm512_loadu_ps(products + at), dot));
+                pair[odd] = narrow(slope);
+                _mm256_storeu_si256((__m256i *) (weights + at), narrow(weight));
+                _mm256_storeu_si256((__m256i *) (slopes + at), pair[odd]);
+            }
+            const __m512i upper = _mm512_slli_epi32(_mm512_cvtepu16_epi32(pair[1]), 16);
+            _mm512_storeu_si512(slopes_packed + query * keys + key * panel_columns,
+                                _mm512_or_si512(_mm512_cvtepu16_epi32(pair[0]), upper));
+        }
+}
 
 /** A document's gradients of one key head's keys and values go to `gradient`; of rows of a shared prefix, which other
  * documents also have, to `prefix_gradient` [prefix, 2, size] float32. */
@@ -171,25 +198,8 @@ void backward(const Document & document, const Shape & shape, int64_t key_head, 
                           columns, held, columns, width, false});
                 multiply({values + key * width, width, above_transposed + query * width, width * panel_columns,
                           products, columns, held, columns, width, false});
-                for (int64_t r = 0; r < held; r += 2)
-                    for (int64_t i = 0; i < columns; i += 16) {
-                        __m256i pair[2];
-                        for (int64_t side_of_pair = 0; side_of_pair < 2; ++side_of_pair) {
-                            const int64_t at = (r + side_of_pair) * columns + i, hidden = key + r + side_of_pair - query - i;
-                            const __mmask16 lanes = hidden <= 0 ? 0xffff : (__mmask16) ~first(hidden);
-                            const __m512 scaled = _mm512_fmsub_ps(_mm512_loadu_ps(scores + at), _mm512_set1_ps(scale),
-                                                                  _mm512_loadu_ps(log_sum + query + i));
-                            const __m512 weight = _mm512_maskz_mov_ps(lanes, exponential(scaled));
-                            const __m512 change =
-                                _mm512_sub_ps(_mm512_loadu_ps(products + at), _mm512_loadu_ps(dots + query + i));
-                            _mm256_storeu_si256((__m256i *) (weights + at), narrow(weight));
-                            pair[side_of_pair] = narrow(_mm512_mul_ps(weight, change));
-                            _mm256_storeu_si256((__m256i *) (slopes + at), pair[side_of_pair]);
-                        }
-                        _mm512_storeu_si512(slopes_packed + i * held + r * panel_columns,
-                                            _mm512_or_si512(_mm512_cvtepu16_epi32(pair[0]),
-                                                            _mm512_slli_epi32(_mm512_cvtepu16_epi32(pair[1]), 16)));
-                    }
+                weigh(scores, products, log_sum + query, dots + query, key - query, held, columns, scale, weights, slopes,
+                      slopes_packed);
                 const int64_t offset = query * panel_columns, panel = length * panel_columns;
                 multiply({weights, columns, above + offset, panel, value_gradient + key * width, width, held, width,
                           columns, true});
@@ -217,7 +227,8 @@ void backward(const Document & document, const Shape & shape, int64_t key_head, 
                 write_row(from, shape.size, factor, gradient + document.row(i) * gradient_stride + head * shape.size);
                 continue;
             }
-            for (int64_t j = 0; j < shape.size; ++j) prefix_gradient[(2 * i + which) * shape.size + j] = factor * from[j];
+            float * to = prefix_gradient + (2 * i + which) * shape.size;
+            for (int64_t j = 0; j < shape.size; ++j) to[j] = factor * from[j];
         }
 }
 
@@ -265,8 +276,8 @@ void tunery_attention_backward(const Document * documents, int64_t count, int64_
     const Shape shape = {heads, key_heads, size};
     const int64_t room = longest_prefix * 2 * size;
     for_each(documents, count, key_heads, [&](int64_t index, int64_t key_head) {
-        backward(documents[index], shape, key_head, scale, multiply, states, stride, out, log_sums, tokens, out_gradient,
-                 gradient, gradient_stride, prefix_gradients + (index * key_heads + key_head) * room);
+        backward(documents[index], shape, key_head, scale, multiply, states, stride, out, log_sums, tokens,
+                 out_gradient, gradient, gradient_stride, prefix_gradients + (index * key_heads + key_head) * room);
     });
     if (!longest_prefix) return;
 #pragma omp parallel for collapse(2)

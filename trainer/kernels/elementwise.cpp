@@ -150,8 +150,8 @@ void tunery_gated_backward(const bf16 * gradient, const bf16 * gate_up, int64_t 
 }
 
 /**
- * Cross entropy of logits [rows, width] bfloat16 and targets [rows]. With `gradient`, the logits become their gradients:
- * the softmax, less 1 at the target.
+ * Cross entropy of logits [rows, width] bfloat16 and targets [rows]. With `gradient`, the logits become their
+ * gradients: the softmax, less 1 at the target.
  */
 void tunery_cross_entropy(bf16 * logits, const int64_t * targets, float * losses, int64_t rows, int64_t width,
                           int32_t gradient) {

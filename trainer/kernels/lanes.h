@@ -1,5 +1,5 @@
 // Sixteen numbers at once. Everything here needs the processor features that set-up compiles with
-// (scripts/setup/trainer-kernels.mjs) and that `tunery_kernels_supported` asks for.
+// (scripts/setup/kernels.mjs) and that `tunery_kernels_supported` asks for.
 #pragma once
 
 #include <immintrin.h>
@@ -10,7 +10,9 @@
 
 using bf16 = uint16_t;
 
-inline __m512 widen(__m256i values) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(values), 16)); }
+inline __m512 widen(__m256i values) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(values), 16));
+}
 
 inline __m256i narrow(__m512 values) {
     const __m256bh rounded = _mm512_cvtneps_pbh(values);

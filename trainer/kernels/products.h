@@ -33,8 +33,8 @@ inline void pack_transposed(const bf16 * from, int64_t stride, int64_t depth, in
 }
 
 /**
- * A product c (+)= a b: a [rows, depth], b packed from [depth, columns], c [rows, columns] float32, each with the numbers
- * from one row, or panel, to the next. Rows, columns and depth are multiples of `side`.
+ * A product c (+)= a b: a [rows, depth], b packed from [depth, columns], c [rows, columns] float32, each with the
+ * numbers from one row, or panel, to the next. Rows, columns and depth are multiples of `side`.
  */
 struct Product {
     const bf16 * a;
