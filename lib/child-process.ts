@@ -24,8 +24,11 @@ export interface ChildOptions {
   grace_ms?: number
   /** The cores that the child may use, by the kernel's numbers. By default those of this process. */
   cores?: readonly number[] | undefined
-  /** The child is killed when it exceeds one of these. */
-  limits?: { max_ms: number; max_cpu_ms?: number; max_memory_mb: number }
+  /**
+   * The child is killed when it exceeds one of these. `with_children`: the memory is that of the processes that its main
+   * thread started, too.
+   */
+  limits?: { max_ms: number; max_cpu_ms?: number; max_memory_mb: number; with_children?: boolean }
 }
 
 /** How a child ended. */
@@ -102,9 +105,10 @@ export function spawnChild(command: string, args: readonly string[], options: Ch
   const timers: NodeJS.Timeout[] = []
   if (limits) {
     timers.push(setTimeout(() => exceed('time'), limits.max_ms))
-    const { max_memory_mb, max_cpu_ms } = limits
+    const { max_memory_mb, max_cpu_ms, with_children } = limits
     const check = () => {
-      if (processMemoryMb(child.pid) > max_memory_mb) exceed('memory')
+      const pids = [child.pid, ...(with_children ? childrenOf(child.pid) : [])]
+      if (pids.reduce<number>((sum, pid) => sum + processMemoryMb(pid), 0) > max_memory_mb) exceed('memory')
       if (max_cpu_ms !== undefined && processCpuMs(child.pid) > max_cpu_ms) exceed('time')
     }
     timers.push(setInterval(check, memoryPoll_ms))
@@ -194,6 +198,15 @@ export function processMemoryMb(pid: number | undefined): number {
     return (Number(readFileSync(`/proc/${pid}/statm`, 'utf8').split(' ')[1]) * 4096) / 1e6
   } catch {
     return 0
+  }
+}
+
+/** The processes that the main thread of a process started, and that have not ended. */
+function childrenOf(pid: number | undefined): number[] {
+  try {
+    return readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').trim().split(' ').filter(Boolean).map(Number)
+  } catch {
+    return []
   }
 }
 

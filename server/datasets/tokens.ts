@@ -1,5 +1,6 @@
 // Token counts of datasets, computed by the trainer's code in a child process so that they match training. Bounded in
 // time and memory, one at a time, round robin over accounts, and aborted when the client disconnects.
+import os from 'node:os'
 import path from 'node:path'
 import { z } from 'zod'
 import { ApiError } from '../../contract/errors.ts'
@@ -10,8 +11,13 @@ import { root } from '../../lib/root.ts'
 import type { TrainingSetup } from '../setup/index.ts'
 
 const max_ms = 600_000
-/** The library takes 200 MB and a large vocabulary some hundred more; the rest is for a batch and a row of 32 MiB. */
-const max_memory_mb = 2048
+/** Processes that count a large file. More would take the memory of other work. */
+const workers = Math.min(4, os.availableParallelism())
+/**
+ * The library takes 200 MB and a large vocabulary some hundred more; the rest is for a batch and a row of 32 MiB. One
+ * worker at a time has rows of many MB, the others have a library each.
+ */
+const max_memory_mb = 2048 + 512 * (workers - 1)
 
 const RowPosition = z.object({ row: z.int(), line: z.int() })
 const RowLength = RowPosition.extend({ tokens: z.int(), at_least: z.boolean() })
@@ -92,14 +98,14 @@ export function createTokens({
   async function runCount(request: BaseRequest, signal: AbortSignal | undefined): Promise<unknown> {
     trainingSetup.requireReady()
     if (request.hf === null) throw new CountStopped('The checkpoint of the base, with its tokenizer, is not here.')
-    const args = ['-m', 'trainer.cli.count', JSON.stringify({ ...request, parse_control_tokens })]
+    const args = ['-m', 'trainer.cli.count', JSON.stringify({ ...request, parse_control_tokens, workers })]
     // The rows are untrusted: pass no settings or secrets of the service.
     const env = { PATH: process.env.PATH, HOME: process.env.HOME, PYTHONPATH: root }
     const { status, stdout, stderr, exceeded } = await runToEnd(python, args, {
       env,
       stdout: 'text',
       signal,
-      limits: { max_ms, max_memory_mb },
+      limits: { max_ms, max_memory_mb, with_children: true },
     })
     if (exceeded === 'time') throw new CountStopped(`Counting the tokens takes longer than ${max_ms / 1000} s.`)
     if (exceeded === 'memory')

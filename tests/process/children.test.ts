@@ -68,6 +68,10 @@ test('a child ends at its limit of time, memory or output, or when its signal ab
   assert.equal((await runNode(forever, { limits: { ...limits, max_ms: 100 } })).exceeded, 'time')
   const grow = 'const all = []; setInterval(() => all.push(Buffer.alloc(5e7, 1)), 5)'
   assert.equal((await runNode(grow, { limits })).exceeded, 'memory')
+  // The child's child ends with the pipe between them.
+  const large = "process.stdin.resume().on('end', process.exit); globalThis.all = Buffer.alloc(6e8, 1)"
+  const parent = `require('child_process').spawn(process.execPath, ['-e', ${JSON.stringify(large)}], { stdio: 'pipe' })`
+  assert.equal((await runNode(parent, { limits: { ...limits, with_children: true } })).exceeded, 'memory')
   const print = "const s = 'x'.repeat(1e6); (function more() { process.stdout.write(s, more) })()"
   const printed = await runNode(print, { limits })
   assert.equal(printed.exceeded, 'output')

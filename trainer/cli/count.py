@@ -3,16 +3,19 @@ object.
 
 {"hf", "rows", "max_length", "objective", "source_lines", "parse_control_tokens"}: counts every valid row of the file
 `rows` as the trainer sees it, and lists rows without learned tokens. With "row": the tokens of that row, and which of
-them the loss counts. `source_lines`: whether rows name their line in the original file.
+them the loss counts. `source_lines`: whether rows name their line in the original file. `workers`: so many processes
+may count a large file.
 """
 
 import importlib.util
 import json
 import os
 import sys
-from collections.abc import Iterator
+from bisect import bisect_left
 from pathlib import Path
 
+from trainer.cli.count_lines import WHOLE, Block, batches_of, blocks_of, lines_of, rows_of
+from trainer.cli.count_workers import blocks_from, count_blocks
 from trainer.runtime.errors import JobError
 from trainer.runtime.process import importing
 from trainer.runtime.protocol import end_with_server, exit_process
@@ -24,99 +27,39 @@ os.environ.update(
 # The upper bounds of the histogram's bars, in tokens.
 BARS = [32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768]
 MAX_LISTED = 100
-# The service's limits for rows (server/datasets/rows.ts).
-MAX_LINE_BYTES, MAX_PICTURE_LINE_BYTES, MAX_DEPTH = 16 << 20, 32 << 20, 100
-BLANK = " \t\r\n"
+# A worker starts in two seconds, in which another counts that many.
+BYTES_A_WORKER = 8 << 20
 
 
-def lines_of(path: Path) -> Iterator[tuple[int, int, bytes | None]]:
-    """Each row's number and line, both counted from 1, and its bytes; None if the line is too long to load."""
-    with path.open("rb") as file:
-        row = line = 0
-        while piece := file.readline(MAX_PICTURE_LINE_BYTES + 2):
-            line += 1
-            length = len(piece.removesuffix(b"\n"))
-            whole = length <= MAX_LINE_BYTES or (length <= MAX_PICTURE_LINE_BYTES and b'"image_url"' in piece)
-            while not piece.endswith(b"\n") and (more := file.readline(1 << 20)):
-                piece = more
-            text = piece.removeprefix(b"\xef\xbb\xbf") if line == 1 else piece
-            if not whole or text.strip(BLANK.encode()):
-                row += 1
-                yield row, line, text if whole else None
-
-
-def learnable_row(text: bytes, line: int, objective: str):
-    """The row; None if the service rejects it."""
-    from trainer.data.dataset import conversations_of
-    from trainer.data.rows import parse_row
-
-    try:
-        row = parse_row(text, line, objective)
-    except JobError:
-        return None
-    if text.count(b"[") + text.count(b"{") > MAX_DEPTH and _depth(json.loads(text)) > MAX_DEPTH:
-        return None
-    return row if all(map(_learnable, conversations_of(row))) else None
-
-
-def _learnable(messages) -> bool:
-    from trainer.data.content import text_of
-    from trainer.data.loss_mask import learned
-
-    answers = [
-        message["content"].strip() or "tool_calls" in message for message in messages if message["role"] == "assistant"
-    ]
-    try:
-        "".join(text_of(message["content"]) for message in messages).encode()
-        json.dumps([messages, messages.tools], ensure_ascii=False, default=lambda picture: None).encode()
-    except UnicodeEncodeError:
-        return False
-    return all(answers) and any(map(learned, messages))
-
-
-def _depth(value: object) -> int:
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
-    return 0 if parts is None else 1 + max(map(_depth, parts), default=0)
-
-
-def rows_of(path: Path, source_lines: bool, objective: str) -> Iterator[tuple[int, list]]:
-    """The number of each valid row, and its conversations: one, or two of a pair."""
-    from trainer.data.dataset import conversations_of
-
-    for number, line, text in lines_of(path):
-        row = learnable_row(text, line, objective) if text is not None else None
-        if row is not None:
-            conversations = conversations_of(row)
-            if not source_lines:
-                for conversation in conversations:
-                    conversation.line = line
-            yield number, conversations
-
-
-def batches_of(rows: Iterator) -> Iterator[list]:
-    from trainer.data.content import text_of
-    from trainer.data.dataset import CHARACTERS_AT_ONCE, TOKENIZE_AT_ONCE
-
-    batch, characters = [], 0
-    for row, conversations in rows:
-        batch.append((row, conversations))
-        characters += sum(len(text_of(message["content"])) for messages in conversations for message in messages)
-        if characters >= CHARACTERS_AT_ONCE or len(batch) == TOKENIZE_AT_ONCE:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch
-
-
-class Count:
+class Totals:
     """Running counts over the rows. The length of a pair is that of its longer conversation."""
 
-    def __init__(self, tokenizer, max_length: int, preferences: bool) -> None:
-        self.tokenizer, self.max_length, self.preferences = tokenizer, max_length, preferences
+    def __init__(self) -> None:
         self.bars = [0] * (len(BARS) + 1)
         self.numbers = {"rows": 0, "tokens": 0, "longest": 0, "bounded_rows": 0, "cut_rows": 0, "cut_tokens": 0}
         self.numbers |= {"no_learned_rows": 0, "refused_rows": 0}
         self.listed: dict[str, list[dict]] = {"cut": [], "no_learned": [], "refused": []}
+
+    def add_totals(self, bars: list[int], numbers: dict[str, int], listed: dict[str, list[dict]]) -> None:
+        """Adds those of the rows that follow."""
+        self.bars = [one + other for one, other in zip(self.bars, bars, strict=True)]
+        longest = max(self.numbers["longest"], numbers["longest"])
+        self.numbers = {name: value + numbers[name] for name, value in self.numbers.items()} | {"longest": longest}
+        self.listed = {kind: [*rows, *listed[kind]][:MAX_LISTED] for kind, rows in self.listed.items()}
+
+    def summary(self, max_length: int) -> dict:
+        histogram = [
+            {"up_to": bar, "rows": number} for bar, number in zip([*BARS, None], self.bars, strict=True) if number
+        ]
+        return {**self.numbers, "max_length": max_length, "histogram": histogram, **self.listed}
+
+
+class Count(Totals):
+    """Counts rows with a tokenizer."""
+
+    def __init__(self, tokenizer, max_length: int, preferences: bool) -> None:
+        super().__init__()
+        self.tokenizer, self.max_length, self.preferences = tokenizer, max_length, preferences
 
     def add(self, batch: list) -> None:
         from trainer.data.control_text import control_text
@@ -164,7 +107,7 @@ class Count:
         numbers["tokens"] += sum(length for length, _ in counted)
         numbers["longest"] = max(numbers["longest"], length)
         numbers["bounded_rows"] += not exact
-        self.bars[next((index for index, bar in enumerate(BARS) if length <= bar), len(BARS))] += 1
+        self.bars[bisect_left(BARS, length)] += 1
         if over <= 0:
             return
         row_facts = {"row": row, "line": conversations[0].line, "tokens": length, "at_least": not exact}
@@ -184,12 +127,6 @@ class Count:
         if len(self.listed[kind]) < MAX_LISTED:
             self.listed[kind].append(found)
 
-    def summary(self) -> dict:
-        histogram = [
-            {"up_to": bar, "rows": number} for bar, number in zip([*BARS, None], self.bars, strict=True) if number
-        ]
-        return {**self.numbers, "max_length": self.max_length, "histogram": histogram, **self.listed}
-
 
 def cut_row(conversations: list, tokenizer, max_length: int, row: int, preferences: bool) -> list:
     """The sequences of a row that are learned from, cut to `max_length`."""
@@ -201,18 +138,20 @@ def cut_row(conversations: list, tokenizer, max_length: int, row: int, preferenc
     return cut_front(sequences, max_length) if preferences else cut_end(sequences, max_length)
 
 
-def count(tokenizer, path: Path, max_length: int, source_lines: bool = False, objective: str = "sft") -> dict:
+def count(
+    tokenizer, path: Path, max_length: int, source_lines: bool = False, objective: str = "sft", block: Block = WHOLE
+) -> Count:
     found = Count(tokenizer, max_length, objective != "sft")
-    for batch in batches_of(rows_of(path, source_lines, objective)):
+    for batch in batches_of(rows_of(path, source_lines, objective, block)):
         found.add(batch)
-    return found.summary()
+    return found
 
 
 def preview(tokenizer, path: Path, row: int, max_length: int, objective: str = "sft") -> dict:
     from trainer.data.dataset import conversations_of, tokenize_rows
     from trainer.data.rows import parse_row
 
-    line, text = next(((line, text) for number, line, text in lines_of(path) if number == row), (0, None))
+    line, text = next(((line, text) for number, line, _, text in lines_of(path) if number == row), (0, None))
     if text is None:
         return {"missing": True}
     conversations, preferences = conversations_of(parse_row(text, line, objective)), objective != "sft"
@@ -256,25 +195,44 @@ def hide_torch() -> None:
     importlib.util.find_spec = lambda name, package=None: None if name == "torch" else find(name, package)
 
 
-def main() -> None:
+def load_tokenizer(request: dict):
     hide_torch()
     with importing():
         from transformers import AutoConfig, AutoTokenizer
 
         from trainer.data.sight import sight_of
 
-    request = json.loads(sys.argv[1])
-    tokenizer = AutoTokenizer.from_pretrained(request["hf"], local_files_only=True, trust_remote_code=False)
-    parse = tokenizer.parse_control_tokens = request.get("parse_control_tokens", False)
     folder = Path(request["hf"])
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    tokenizer.parse_control_tokens = request.get("parse_control_tokens", False)
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     tokenizer.sight = sight_of(config, folder, tokenizer)
-    path = Path(request["rows"])
+    return tokenizer
+
+
+def main() -> None:
+    request = json.loads(sys.argv[1])
+    path, max_length, objective = Path(request["rows"]), request["max_length"], request["objective"]
     if "row" in request:
-        found = preview(tokenizer, path, request["row"], request["max_length"], request["objective"])
+        found = preview(load_tokenizer(request), path, request["row"], max_length, objective)
+    elif "blocks" in request:
+        # The other cores have other workers.
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"
+        tokenizer = load_tokenizer(request)
+        for block in blocks_from(request["blocks"]):
+            counted = count(tokenizer, path, max_length, request["source_lines"], objective, block)
+            found = {"bars": counted.bars, "numbers": counted.numbers, "listed": counted.listed}
+            print(json.dumps(found), flush=True)
+        return
     else:
-        counted = count(tokenizer, path, request["max_length"], request["source_lines"], request["objective"])
-        found = {**counted, "parse_control_tokens": parse}
+        workers = min(request.get("workers", 1), path.stat().st_size // BYTES_A_WORKER)
+        if workers > 1:
+            totals = Totals()
+            for part in count_blocks(request, blocks_of(path), workers):
+                totals.add_totals(**part)
+        else:
+            totals = count(load_tokenizer(request), path, max_length, request["source_lines"], objective)
+        found = {**totals.summary(max_length), "parse_control_tokens": request.get("parse_control_tokens", False)}
     print(json.dumps(found))
 
 

@@ -13,7 +13,8 @@ from typing import NamedTuple
 from tokenizers import AddedToken
 
 from trainer.data.content import texts_in, with_texts
-from trainer.data.placeholder_tokens import PlaceholderTokens, Rendering, Span, any_of
+from trainer.data.placeholder_tokens import NOTHING, PlaceholderTokens, Rendering, Span, any_of
+from trainer.data.token_counts import MakesControlToken, TokenCounts
 from trainer.runtime.errors import JobError
 
 MARKS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
@@ -23,6 +24,8 @@ ANSWER_FORMS = {
     "<tool_call>": ["<tool_call>", "</tool_call>"],
     "[TOOL_CALLS]": ["[TOOL_CALLS]"],
 }
+# So many of the first texts are counted in both ways.
+COMPARED_COUNTS = 64
 # Tokens that llama.cpp's converter makes control tokens although the checkpoint does not call them special
 # (`does_token_look_special`).
 LOOKS_SPECIAL = re.compile(r"<pad>|<mask>|<2mass>|\[@BOS@\]|<\|.*\|>|<\uff5c.*\uff5c>|<unused.*>", re.DOTALL)
@@ -69,6 +72,7 @@ class ControlText:
             {} if getattr(tokenizer, "parse_control_tokens", False) else getattr(tokenizer, "added_tokens_decoder", {})
         )
         tokens = {id: token for id, token in added.items() if token.special or LOOKS_SPECIAL.fullmatch(token.content)}
+        self._to_compare = COMPARED_COUNTS
         self._tokens: list[tuple[int, AddedToken]] = [(id, token) for id, token in tokens.items() if token.content]
         texts = [token.content for _, token in self._tokens]
         if not texts:
@@ -79,11 +83,11 @@ class ControlText:
         self._firsts = re.compile(f"[{firsts}]")
         self._firsts_only = re.compile(f"()[{firsts}]")
         forms = [text for form, texts in ANSWER_FORMS.items() if form in self._template for text in texts]
-        exempt = any_of(forms) if forms else r"(?!)"
+        exempt = any_of(forms) or NOTHING
         self._firsts_or_exempt = re.compile(f"({exempt})|[{firsts}]")
         self._texts_or_exempt = re.compile(f"({exempt})|(?:{self._texts.pattern})")
         self._texts_only = re.compile(f"()(?:{self._texts.pattern})")
-        self._suffixes = {text[start:] for text in texts for start in range(1, len(text))}
+        self._suffix = re.compile(any_of([text[start:] for text in texts for start in range(1, len(text))]) or NOTHING)
         self._longest = max(map(len, texts))
         self._tails = "\0".join(text[1:] for text in texts)
         self._placeholder_tokens = PlaceholderTokens(tokenizer, self._tokens, list(added.values()))
@@ -160,6 +164,23 @@ class ControlText:
         tokens than `max_tokens`.
         """
         texts = [self._prefix(rendering, max_tokens) for rendering in renderings]
+        counts = [self._fast_count(text) for text in texts]
+        compared, self._to_compare = self._to_compare, 0
+        others = [index for index, count in enumerate(counts) if count is None or index < compared]
+        for index, count in zip(others, self._full_counts([texts[index] for index in others]), strict=True):
+            if counts[index] not in (None, count):
+                # The tokenizer splits texts in a way that is not known.
+                self._token_counts = None
+                return self.count(renderings, max_tokens)
+            counts[index] = count
+        found = []
+        for text, whole, count in zip(texts, renderings, counts, strict=True):
+            exact = text is whole or count <= max_tokens
+            found.append((len(self.encode([whole])[0][0]) if exact and text is not whole else count, exact))
+        return found
+
+    def _full_counts(self, texts: list[Rendering]) -> list[int]:
+        """The numbers of tokens, by making them all."""
         plain = [index for index, text in enumerate(texts) if text.mark is None]
         encoded = self._tokenizer.backend_tokenizer.encode_batch_fast(
             [texts[index].text for index in plain], add_special_tokens=False
@@ -168,11 +189,34 @@ class ControlText:
         marked = [index for index in range(len(texts)) if index not in counts]
         for index, (ids, _, _) in zip(marked, self.encode([texts[index] for index in marked]), strict=True):
             counts[index] = len(ids)
-        found = []
-        for index, (text, whole) in enumerate(zip(texts, renderings, strict=True)):
-            exact = text is whole or counts[index] <= max_tokens
-            found.append((len(self.encode([whole])[0][0]) if exact and text is not whole else counts[index], exact))
-        return found
+        return [counts[index] for index in range(len(texts))]
+
+    @cached_property
+    def _token_counts(self) -> TokenCounts | None:
+        backend = self._tokenizer.backend_tokenizer
+        # As the tokenizer does before it encodes; a file may say otherwise.
+        backend.no_truncation()
+        backend.no_padding()
+        return TokenCounts.of(backend, {id for id, _ in self._tokens} - {self._tokenizer.unk_token_id})
+
+    @cached_property
+    def _added(self) -> re.Pattern:
+        """Splits texts at the tokenizer's added tokens, the longest first."""
+        added = self._tokenizer.backend_tokenizer.get_added_tokens_decoder().values()
+        return re.compile(any_of([token.content for token in added if token.content]) or NOTHING)
+
+    def _fast_count(self, rendering: Rendering) -> int | None:
+        """The number of tokens; None if they must be made for it."""
+        counts = self._token_counts
+        if counts is None:
+            return None
+        try:
+            if rendering.mark is not None:
+                return self._placeholder_tokens.count(rendering, rendering.mark, counts)
+            parts = self._added.split(rendering.text)
+            return len(parts) - 1 + sum(map(counts.count, parts))
+        except MakesControlToken:
+            return None
 
     @cached_property
     def _longest_token(self) -> int:
@@ -205,9 +249,7 @@ class ControlText:
         """Whether the text completes a control text that the template starts just before it."""
         if not text:
             return False
-        if len(text) < self._longest and text in self._tails:
-            return True
-        return any(text[:length] in self._suffixes for length in range(1, min(len(text), self._longest) + 1))
+        return (len(text) < self._longest and text in self._tails) or bool(self._suffix.match(text))
 
     @cached_property
     def _normalizer(self):

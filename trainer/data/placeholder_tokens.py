@@ -9,9 +9,12 @@ from typing import NamedTuple
 from tokenizers import AddedToken, Tokenizer
 
 from trainer.data.pictures import Picture
+from trainer.data.token_counts import TokenCounts
 from trainer.runtime.errors import JobError
 
 Span = tuple[int, int]
+# An expression that matches nowhere.
+NOTHING = r"(?!)"
 
 
 class Rendering(NamedTuple):
@@ -33,6 +36,10 @@ class PlaceholderTokens:
         self._indices = {token.content: index for index, (_, token) in enumerate(tokens)}
         # Splits at all added tokens, longest first: a control text inside a longer one does not count.
         self._all_added = re.compile(any_of([token.content for token in added if token.content]))
+        special = {token.content for token in added if token.special or token.content in self._indices}
+        self._special = re.compile(any_of([content for content in special if content]) or NOTHING)
+        ordinary = [token.content for token in added if token.content not in special]
+        self._ordinary = any_of([content for content in ordinary if content]) or NOTHING
         self._unknown = tokenizer.unk_token_id
         self._clones: dict[str, Tokenizer] = {}
 
@@ -47,6 +54,16 @@ class PlaceholderTokens:
             ids = [self._tokens[id - first][0] if id >= first else id for id in encoding.ids]
             found.append((ids, encoding.offsets, spans))
         return found
+
+    def count(self, rendering: Rendering, mark: str, counts: TokenCounts) -> int | None:
+        """The number of tokens that `encode` makes; None if the row spells a control token, so that they must be made.
+        Raises MakesControlToken.
+        """
+        text, _, _ = self._with_placeholders(rendering, mark)
+        if self._special.search(text):
+            return None
+        parts = re.split(f"{mark}[0-9]+{mark}|{self._ordinary}", text)
+        return len(parts) - 1 + sum(map(counts.count, parts))
 
     def _with_placeholders(self, rendering: Rendering, mark: str) -> tuple[str, list[int], list[Span]]:
         """The text with placeholders, the indices of their control tokens, and the spans in that text."""

@@ -108,11 +108,11 @@ def test_a_count_has_the_tokens_of_tools_and_names_the_rows_that_no_job_takes(to
     row = with_calls(call("Oslo"))
     file = tmp_path / "rows.jsonl"
     file.write_text(json.dumps(row))
-    counted = count(with_tools, file, 2048)
+    counted = count(with_tools, file, 2048).summary(2048)
     assert counted["tokens"] == len(only_sequence(read(row), with_tools).ids)
     # At a length that cuts it, too.
     for max_length in (2048, 8):
-        counted = count(tokenizer, file, max_length)
+        counted = count(tokenizer, file, max_length).summary(max_length)
         assert [each["row"] for each in counted["refused"]] == [1]
         assert "writes none" in counted["refused"][0]["message"]
 

@@ -99,6 +99,38 @@ def test_counting_ends_with_its_server(tiny, tmp_path):
     os.close(end)
 
 
+@pytest.mark.full
+def test_workers_count_a_large_file_alike_and_end_with_a_killed_server(tiny, tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    row = {"messages": [{"role": "user", "content": "some words " * 200}, {"role": "assistant", "content": "Yes."}]}
+    rows.write_text((json.dumps(row) + "\n") * 8000)
+    request = {"hf": str(tiny), "rows": str(rows), "max_length": 300, "source_lines": False, "objective": "sft"}
+
+    def command(workers: int) -> list[str]:
+        return [sys.executable, "-m", "trainer.cli.count", json.dumps({**request, "workers": workers})]
+
+    one, two = (subprocess.run(command(workers), cwd=ROOT, capture_output=True, check=True) for workers in (1, 2))
+    assert json.loads(one.stdout) == json.loads(two.stdout)
+    assert json.loads(one.stdout)["cut"][99]["line"] == 100
+    process = subprocess.Popen(command(2), cwd=ROOT, stdin=subprocess.PIPE)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    while len(workers := children.read_text().split()) < 2:
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    wait_until = time.monotonic() + 10
+    while any(running(pid) for pid in workers):
+        assert time.monotonic() < wait_until
+        time.sleep(0.01)
+
+
+def running(pid: str) -> bool:
+    """Whether a process has not ended; one that nobody waits for has."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
+    return False
+
+
 @pytest.mark.parametrize(
     ("work", "status", "line"),
     [
