@@ -1,12 +1,11 @@
 // Compares serving with a bare llama-server: `npm run bench -- serving [--only NAME[,NAME]] [--rounds N] [--out FILE]`.
 // Prints a row per figure and writes all of them, with every measurement, as JSON. Nothing else should run on the
 // machine.
-import { execFileSync } from 'node:child_process'
-import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
-import os from 'node:os'
+import { mkdirSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
 import { parseArgs } from 'node:util'
-import { type Row, rowText } from './rounds.ts'
+import { describeMachine, type Limits, limitsText, measureLimits } from '../support/machine.ts'
+import { type Row, rowText, sharesText } from './rounds.ts'
 import { adapters } from './scenarios/adapters.ts'
 import { gateway } from './scenarios/gateway.ts'
 import { manyAdapters } from './scenarios/many-adapters.ts'
@@ -44,25 +43,17 @@ if (unknown.length > 0 || !(rounds >= 1)) {
 }
 
 /** The machine and versions, to interpret or repeat the figures. */
-function machine() {
-  const info = readFileSync('/proc/cpuinfo', 'utf8')
-  const field = (name: string) => new RegExp(`^${name}\\s*:\\s*(.*)$`, 'm').exec(info)?.[1] ?? ''
-  return {
-    cpu: field('model name'),
-    flags: field('flags')
-      .split(' ')
-      .filter((flag) => /^(avx|amx|fma|f16c|sse4|bmi2)/.test(flag)),
-    threads: os.availableParallelism(),
-    memory_gb: Math.round(os.totalmem() / 1e9),
-    node: process.version,
-    commit: execFileSync('git', ['rev-parse', '--short', 'HEAD'], { cwd: root, encoding: 'utf8' }).trim(),
-    command: `npm run bench -- serving ${process.argv.slice(2).join(' ')}`.trim(),
-    llama_server: `llama-server ${llamaFlags(8, 1024, 0).slice(2).join(' ')}, -np as many as clients`,
-  }
-}
+const machine = () => ({
+  ...describeMachine(),
+  limits,
+  command: `npm run bench -- serving ${process.argv.slice(2).join(' ')}`.trim(),
+  llama_server: `llama-server ${llamaFlags(8, 1024, 0).slice(2).join(' ')}, -np as many as clients`,
+})
 
 for (const signal of ['SIGTERM', 'SIGINT'] as const) process.on(signal, () => process.exit(1))
 const rows: Row[] = []
+/** Measured when the first row asks. */
+let limits: Limits | undefined
 const failures: { scenario: string; message: string }[] = []
 const out = path.resolve(values.out ?? path.join(root, '.local/bench/serving.json'))
 const save = () =>
@@ -76,6 +67,13 @@ for (const name of names) {
     await scenarios[name]!(rounds, (row) => {
       rows.push(row)
       console.log(rowText(row))
+      if (row.demand) {
+        if (!limits) {
+          limits = measureLimits()
+          console.log(limitsText(limits))
+        }
+        console.log(`${row.scenario.padEnd(12)} ${sharesText(row, limits)}`)
+      }
       save()
     })
   } catch (error) {

@@ -1,4 +1,5 @@
 // Interleaves the measurements of two sides, so that drift of the machine affects both.
+import type { Limits } from '../support/machine.ts'
 import { median } from './job.ts'
 
 export interface Row {
@@ -15,6 +16,8 @@ export interface Row {
   ours_all: number[]
   theirs_all: number[]
   note?: string
+  /** What our figure takes of the machine, to compare with its limits. */
+  demand?: Partial<Limits>
 }
 
 export interface Sides<T> {
@@ -93,6 +96,16 @@ export function singleRow(
     theirs_all: [],
     ...(note && { note }),
   }
+}
+
+/** Our share of each of the machine's limits that the row is about. */
+export function sharesText({ demand = {} }: Row, limits: Limits): string {
+  const names = { read_gb_per_s: 'reading memory', float32: 'float32', bfloat16: 'bfloat16', int8: 'int8 products' }
+  const shares = Object.entries(demand).map(([name, value]) => {
+    const limit = name as keyof Limits
+    return `${((100 * value) / limits[limit]).toFixed(0)} % of ${names[limit]}`
+  })
+  return shares.length > 0 ? `of the machine's limits: ${shares.join(', ')}` : ''
 }
 
 const formatted = (value: number | null) =>

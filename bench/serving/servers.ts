@@ -66,45 +66,66 @@ export async function startOurs(settings: Record<string, string> = {}, dataDir?:
 }
 export type Ours = Awaited<ReturnType<typeof startOurs>>
 
-/**
- * llama-server's flags for `slots` parallel requests of up to `context` tokens each. Continuous batching and prompt
- * caching are on by default.
- */
-export function llamaFlags(
-  slots: number,
-  context: number,
-  port: number,
-  { adapters = [], weights = gguf, projector }: PeerOptions = {},
-): string[] {
-  const lora = adapters.length > 0 ? ['--lora', adapters.join(','), '--lora-init-without-apply'] : []
-  return [
-    '-m',
-    weights,
-    ...(projector ? ['--mmproj', projector, '-fa', 'on'] : []),
-    '-np',
-    String(slots),
-    '-c',
-    String(slots * context),
-    '-t',
-    String(threads),
-    '--port',
-    String(port),
-    '--no-webui',
-    '-lv',
-    '1',
-    ...lora,
-  ]
+/** How llama-server computes. Its defaults: as many threads as cores, flash attention, 512 tokens at once. */
+export interface PeerForm {
+  weights: string
+  threads: number
+  flash_attention: 'on' | 'off'
+  /** Tokens that are computed at once. */
+  ubatch: number
 }
-export const llamaServer = path.join(root, '.local/peers/llama.cpp/build/bin/llama-server')
 
-export interface PeerOptions {
+export interface PeerOptions extends Partial<PeerForm> {
   adapters?: string[]
-  weights?: string
   /** Of a model that reads pictures. */
   projector?: string
 }
 
-export async function startLlamaServer(slots: number, context = 1024, options: PeerOptions = {}): Promise<Side> {
+/**
+ * llama-server's flags for `slots` parallel requests of up to `context` tokens each. Continuous batching and prompt
+ * caching are on by default.
+ */
+export function llamaFlags(slots: number, context: number, port: number, options: PeerOptions = {}): string[] {
+  const { adapters = [], projector } = options
+  const form = formOf(options)
+  const lora = adapters.length > 0 ? ['--lora', adapters.join(','), '--lora-init-without-apply'] : []
+  return [
+    ...['-m', form.weights],
+    ...(projector ? ['--mmproj', projector] : []),
+    ...['-np', String(slots)],
+    ...['-c', String(slots * context)],
+    ...['-t', String(form.threads)],
+    ...['-fa', form.flash_attention],
+    ...['-ub', String(form.ubatch)],
+    ...['--port', String(port)],
+    '--no-webui',
+    ...['-lv', '1'],
+    ...lora,
+  ]
+}
+
+const formOf = (options: PeerOptions): PeerForm => ({
+  weights: options.weights ?? gguf,
+  threads: options.threads ?? threads,
+  flash_attention: options.flash_attention ?? 'on',
+  ubatch: options.ubatch ?? 512,
+})
+
+function formText(options: PeerOptions): string {
+  const form = formOf(options)
+  return (
+    `peer: ${path.basename(form.weights)}, ${form.threads} threads, flash attention ${form.flash_attention}, ` +
+    `ubatch ${form.ubatch}`
+  )
+}
+
+export const llamaServer = path.join(root, '.local/peers/llama.cpp/build/bin/llama-server')
+
+export async function startLlamaServer(
+  slots: number,
+  context = 1024,
+  options: PeerOptions = {},
+): Promise<Side & { form: string }> {
   const port = await freePort()
   const child = spawn(llamaServer, llamaFlags(slots, context, port, options), { stdio: ['ignore', 'ignore', 'pipe'] })
   process.once('exit', () => child.exitCode === null && child.signalCode === null && child.kill('SIGKILL'))
@@ -129,6 +150,7 @@ export async function startLlamaServer(slots: number, context = 1024, options: P
     model,
     extra: {},
     pid: child.pid!,
+    form: formText(options),
     async stop() {
       stopped = true
       child.kill('SIGTERM')

@@ -6,9 +6,10 @@ import path from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { copyOf, trainedAdapters } from '../../support/adapters.ts'
 import { measure, tokensPerSecond } from '../job.ts'
+import { startBestPeer } from '../peer.ts'
 import { text, user } from '../prompts.ts'
 import { comparisonRow, interleave, type Row } from '../rounds.ts'
-import { noEndToken, type Ours, sampling, startLlamaServer, startOurs } from '../servers.ts'
+import { noEndToken, type Ours, sampling, startOurs } from '../servers.ts'
 
 const output = 96
 interface Mode {
@@ -66,12 +67,17 @@ async function fourAtOnce(
   rounds: number,
   report: (row: Row) => void,
 ): Promise<void> {
-  const them = await startLlamaServer(8, 1024, { adapters: files })
+  const bodies = (turn: number, named: (adapter: number) => object) =>
+    Array.from({ length: 16 }, (_, index) => ({ ...body(2_000_000 + turn * 100 + index), ...named(index % 4) }))
+  const byName = (adapter: number) => ({ model: `adapter-${adapter}` })
+  const byScale = (adapter: number) => ({ lora: files.map((_, id) => ({ id, scale: id === adapter ? 1 : 0 })) })
+  const { them, note } = await startBestPeer(
+    8,
+    1024,
+    async (side) => tokensPerSecond(await measure(side, 8, bodies(998, byScale).slice(0, 8)), output),
+    { adapters: files },
+  )
   try {
-    const bodies = (turn: number, named: (adapter: number) => object) =>
-      Array.from({ length: 16 }, (_, index) => ({ ...body(2_000_000 + turn * 100 + index), ...named(index % 4) }))
-    const byName = (adapter: number) => ({ model: `adapter-${adapter}` })
-    const byScale = (adapter: number) => ({ lora: files.map((_, id) => ({ id, scale: id === adapter ? 1 : 0 })) })
     await measure(us, 8, bodies(900, byName))
     await waitUntilMerged(us, mode.merged)
     await measure(us, 8, bodies(901, byName))
@@ -79,9 +85,8 @@ async function fourAtOnce(
     const found = await interleave(rounds, { ours: us, theirs: them }, async (side, turn) =>
       tokensPerSecond(await measure(side, 8, bodies(turn, side === them ? byScale : byName)), output),
     )
-    report(
-      comparisonRow('adapters', `four at once at 8 clients, ${mode.title}`, 'tokens/s', found, { least: mode.four }),
-    )
+    const what = `four at once at 8 clients, ${mode.title}`
+    report(comparisonRow('adapters', what, 'tokens/s', found, { least: mode.four }, note))
   } finally {
     await them.stop()
   }

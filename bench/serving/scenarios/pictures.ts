@@ -39,9 +39,10 @@ export async function pictures(rounds: number, report: (row: Row) => void): Prom
     const us = await startEye(folder)
     const them = await startPeer(folder, best)
     try {
-      await firstPictures({ ours: us, theirs: them }, rounds, newPicture, best, report)
+      const note = `${them.form}, projector in ${best}`
+      await firstPictures({ ours: us, theirs: them }, rounds, newPicture, note, report)
       for (const clients of [1, slots])
-        await outputAfter({ ours: us, theirs: them }, rounds, clients, newPicture, report)
+        await outputAfter({ ours: us, theirs: them }, rounds, clients, newPicture, note, report)
     } finally {
       await them.stop()
     }
@@ -100,7 +101,7 @@ async function firstPictures(
   sides: Sides<Side>,
   rounds: number,
   newPicture: () => Picture,
-  form: string,
+  note: string,
   report: (row: Row) => void,
 ): Promise<void> {
   const second: Sides<number[]> = { ours: [], theirs: [] }
@@ -112,9 +113,8 @@ async function firstPictures(
     )
     return first
   })
-  const note = `llama-server's projector in ${form}`
   report(comparisonRow('pictures', 'first token after a new picture', 'ms', found, { most: 1 }, note))
-  report(comparisonRow('pictures', 'first token of a second question', 'ms', second, { most: 1 }))
+  report(comparisonRow('pictures', 'first token of a second question', 'ms', second, { most: 1 }, note))
 }
 
 /** All questions are about one picture, whose prompt both sides have computed in every slot before. */
@@ -123,6 +123,7 @@ async function outputAfter(
   rounds: number,
   clients: number,
   newPicture: () => Picture,
+  note: string,
   report: (row: Row) => void,
 ): Promise<void> {
   const picture = newPicture()
@@ -133,7 +134,7 @@ async function outputAfter(
     tokensPerSecond(await measure(side, clients, bodies(turn)), output),
   )
   const who = `${clients} client${clients > 1 ? 's' : ''}`
-  report(comparisonRow('pictures', `output after a known picture, ${who}`, 'tokens/s', found, { least: 1 }))
+  report(comparisonRow('pictures', `output after a known picture, ${who}`, 'tokens/s', found, { least: 1 }, note))
 }
 
 /** The language model of the vision base and the same one without a projector. */

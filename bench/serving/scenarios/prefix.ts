@@ -41,7 +41,7 @@ export async function prefix(rounds: number, report: (row: Row) => void): Promis
       }
     }
     report(singleRow('prefix', 'second first token over the cold one', 'share', share.ours, { most: 0.15 }))
-    report(comparisonRow('prefix', 'second first token', 'ms', warm, {}))
+    report(comparisonRow('prefix', 'second first token', 'ms', warm, {}, them.form))
     report(singleRow('prefix', 'cold first token', 'ms', cold, {}))
   } finally {
     await Promise.all([us.stop(), them.stop()])

@@ -79,11 +79,13 @@ async function firstTokenSince(target: Parameters<typeof measure>[0], started: n
 }
 
 export async function coldStart(rounds: number, report: (row: Row) => void): Promise<void> {
+  let form = ''
   const sides = {
     ours: npmStart,
     theirs: async (seed: number) => {
       const started = performance.now()
       const side = await startLlamaServer(1)
+      form = side.form
       try {
         return await firstTokenSince(side, started, seed)
       } finally {
@@ -95,6 +97,6 @@ export async function coldStart(rounds: number, report: (row: Row) => void): Pro
   const found = await interleave(rounds, sides, (side, turn) => side(turn))
   const overhead = found.ours.map((value, index) => value - found.theirs[index]!)
   report(singleRow('start', 'npm start to the first token', 'ms', found.ours, {}))
-  report(singleRow('start', 'llama-server to the first token', 'ms', found.theirs, {}))
-  report(singleRow('start', 'npm start, beyond llama-server', 'ms', overhead, { most: 2000 }))
+  report(singleRow('start', 'llama-server to the first token', 'ms', found.theirs, {}, form))
+  report(singleRow('start', 'npm start, beyond llama-server', 'ms', overhead, { most: 2000 }, form))
 }

@@ -1,9 +1,10 @@
 // Output tokens per second at 1, 8 and 32 clients; and time to first token at 32 clients with prompts of 256 tokens.
-import path from 'node:path'
+import { statSync } from 'node:fs'
 import { firstTokens, measure, percentile, tokensPerSecond } from '../job.ts'
+import { startBestPeer } from '../peer.ts'
 import { text, user } from '../prompts.ts'
 import { comparisonRow, interleave, type Row } from '../rounds.ts'
-import { noEndToken, peerWeights, type Side, sampling, startLlamaServer, startOurs } from '../servers.ts'
+import { noEndToken, peerWeights, sampling, startOurs } from '../servers.ts'
 
 const minRatio: Record<number, number> = { 1: 1.05, 8: 1.1, 32: 1.15 }
 const maxFirstToken = 0.9
@@ -11,60 +12,39 @@ const output = 128
 /** A single stream takes only seconds, and measurements vary by 10 %: use several. */
 const minRequests = 8
 
-/** Starts llama-server with the weights that it answers faster with, by one turn of each. */
-async function startBestPeer(
-  clients: number,
-  measureOnce: (side: Side) => Promise<number>,
-): Promise<{ them: Side; note: string }> {
-  const tried: { weights: string; speed: number }[] = []
-  for (const weights of peerWeights()) {
-    const side = await startLlamaServer(clients, 1024, { weights })
-    try {
-      await measureOnce(side)
-      tried.push({ weights, speed: await measureOnce(side) })
-    } finally {
-      await side.stop()
-    }
-  }
-  const [best] = tried.sort((one, other) => other.speed - one.speed)
-  const note = tried.map(({ weights, speed }) => `${path.basename(weights)} ${speed.toFixed(0)}`).join(', ')
-  return {
-    them: await startLlamaServer(clients, 1024, { weights: best!.weights }),
-    note: `peer tried: ${note} tokens/s`,
-  }
-}
+/** Of SmolLM2-135M, with its embeddings, which are its head too. */
+const parameters = 134.5e6
+
+/** What so many tokens a second take: all weights are read once a step, which serves `at_once` tokens. */
+const demandOf = (tokens_per_s: number, at_once: number) => ({
+  read_gb_per_s: (statSync(peerWeights().at(-1)!).size * tokens_per_s) / at_once / 1e9,
+  int8: (2 * parameters * tokens_per_s) / 1e9,
+})
 
 export async function throughput(rounds: number, report: (row: Row) => void): Promise<void> {
   const us = await startOurs()
   try {
     for (const clients of [1, 8, 32]) {
-      const bodies = (turn: number) =>
-        Array.from({ length: Math.max(minRequests, clients) }, (_, index) => ({
+      const bodies = (turn: number, requests = Math.max(minRequests, clients), max_tokens = output) =>
+        Array.from({ length: requests }, (_, index) => ({
           ...user(text(32, 1 + turn * 1000 + index + clients * 100_000)),
           ...sampling,
           ...noEndToken,
-          max_tokens: output,
+          max_tokens,
         }))
       // Makes the eight-bit copy too, where there is none yet.
       await measure(us, clients, bodies(999))
-      const { them, note } = await startBestPeer(clients, async (side) =>
-        tokensPerSecond(await measure(side, clients, bodies(998)), output),
+      const { them, note } = await startBestPeer(clients, 1024, async (side) =>
+        tokensPerSecond(await measure(side, clients, bodies(998, Math.max(2, clients), output / 2))),
       )
       try {
         await measure(them, clients, bodies(999))
         const found = await interleave(rounds, { ours: us, theirs: them }, async (side, turn) =>
           tokensPerSecond(await measure(side, clients, bodies(turn)), output),
         )
-        report(
-          comparisonRow(
-            'throughput',
-            `output at ${clients} client${clients > 1 ? 's' : ''}`,
-            'tokens/s',
-            found,
-            { least: minRatio[clients]! },
-            note,
-          ),
-        )
+        const what = `output at ${clients} client${clients > 1 ? 's' : ''}`
+        const row = comparisonRow('throughput', what, 'tokens/s', found, { least: minRatio[clients]! }, note)
+        report({ ...row, demand: demandOf(row.ours, clients) })
       } finally {
         await them.stop()
       }
@@ -76,32 +56,27 @@ export async function throughput(rounds: number, report: (row: Row) => void): Pr
 
 export async function firstToken(rounds: number, report: (row: Row) => void): Promise<void> {
   const us = await startOurs()
+  const clients = 32
+  const prompt = 256
   const bodies = (turn: number) =>
-    Array.from({ length: 32 }, (_, index) => ({
-      ...user(text(226, 5_000_000 + turn * 1000 + index)),
+    Array.from({ length: clients }, (_, index) => ({
+      ...user(text(prompt - 30, 5_000_000 + turn * 1000 + index)),
       ...sampling,
       ...noEndToken,
       max_tokens: 32,
     }))
-  await measure(us, 32, bodies(999))
-  const { them, note } = await startBestPeer(32, async (side) =>
-    tokensPerSecond(await measure(side, 32, bodies(998)), 32),
+  await measure(us, clients, bodies(999))
+  const { them, note } = await startBestPeer(clients, 1024, async (side) =>
+    tokensPerSecond(await measure(side, clients, bodies(998)), 32),
   )
   try {
-    await measure(them, 32, bodies(999))
+    await measure(them, clients, bodies(999))
     const found = await interleave(rounds, { ours: us, theirs: them }, async (side, turn) =>
-      percentile(firstTokens(await measure(side, 32, bodies(turn))), 0.95),
+      percentile(firstTokens(await measure(side, clients, bodies(turn))), 0.95),
     )
-    report(
-      comparisonRow(
-        'first-token',
-        'p95 at 32 clients, prompts of 256 tokens',
-        'ms',
-        found,
-        { most: maxFirstToken },
-        note,
-      ),
-    )
+    const what = 'p95 at 32 clients, prompts of 256 tokens'
+    const row = comparisonRow('first-token', what, 'ms', found, { most: maxFirstToken }, note)
+    report({ ...row, demand: { int8: demandOf((clients * prompt) / (row.ours / 1000), prompt).int8 } })
   } finally {
     await Promise.all([us.stop(), them.stop()])
   }
