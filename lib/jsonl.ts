@@ -14,29 +14,40 @@ export class LineTooLong extends Error {
   }
 }
 
-/** The same with each row's line number, from 1. Throws LineTooLong beyond `chars_max` characters. */
+/** Where a line begins: how many lines, and how many bytes, are before it. */
+export interface LineStart {
+  line: number
+  offset: number
+}
+
+/**
+ * The same with each row's line number, from 1, and the byte where the line begins. Starts at the line that begins at
+ * `start`. Offsets are right in files that are UTF-8. Throws LineTooLong beyond `chars_max` characters.
+ */
 export async function* readNumberedJsonl(
   file: string,
   chars_max = Number.POSITIVE_INFINITY,
-): AsyncGenerator<{ line: number; json: string }> {
-  let line = 0
+  start: LineStart = { line: 0, offset: 0 },
+): AsyncGenerator<{ line: number; json: string; offset: number }> {
+  let { line, offset } = start
   const onRest = (chars: number) => {
     if (chars > chars_max) throw new LineTooLong(line + 1)
   }
-  for await (const text of readLines(file, onRest)) {
+  for await (const text of readLines(file, offset, onRest)) {
     onRest(text.length)
     const json = ++line === 1 ? text.replace(/^\uFEFF/, '') : text
-    if (!/^[ \t\r]*$/.test(json)) yield { line, json }
+    if (!/^[ \t\r]*$/.test(json)) yield { line, json, offset }
+    offset += Buffer.byteLength(text) + 1
   }
 }
 
 // Splits at line feeds only. node:readline also splits at characters that may occur inside a JSON string (U+2028).
 // `onRest` is told the length of the line that is being read.
-async function* readLines(file: string, onRest: (chars: number) => void): AsyncGenerator<string> {
+async function* readLines(file: string, start: number, onRest: (chars: number) => void): AsyncGenerator<string> {
   // The pieces of the line that is being read, joined once: a long line has thousands.
   let rest: string[] = []
   let chars = 0
-  for await (const text of createReadStream(file, 'utf8') as AsyncIterable<string>) {
+  for await (const text of createReadStream(file, { encoding: 'utf8', start }) as AsyncIterable<string>) {
     const lines = text.split('\n')
     const last = lines.pop()!
     for (const line of lines) {

@@ -6,7 +6,6 @@ import { ApiError } from '../../contract/errors.ts'
 import type { Model } from '../../contract/hub.ts'
 import type { Objective } from '../../contract/hyperparameters.ts'
 import { newId } from '../../lib/ids.ts'
-import { readNumberedJsonl } from '../../lib/jsonl.ts'
 import type { Notifications } from '../cluster/notifications.ts'
 import { assertNotNeeded, type NeededBy } from '../db/needed-by.ts'
 import type { Db, Trx } from '../db/open.ts'
@@ -26,6 +25,7 @@ import { type ShownRow, shownRow } from './preference-rows.ts'
 import { queueKind } from './prepare.ts'
 import type { ReadResult } from './reader/main.ts'
 import { formatOfUrl } from './row-pictures.ts'
+import { createRowReader } from './row-reader.ts'
 import { type Check, picturesOf } from './rows.ts'
 import * as store from './store.ts'
 import { filesOf, filesOfDataset, objectiveOf, objectivesOf, pictureCountOf, rowsKey, toResponse } from './store.ts'
@@ -159,6 +159,7 @@ export function createDatasets(options: Options): Datasets {
   const hubTokens = new Map<string, string>()
   const reading = createAbortSignals(notifications)
   const notifier = createChangeNotifier(notifications)
+  const rowReader = createRowReader()
 
   async function requireDataset(account_id: string, id: string, from: Db | Trx = db) {
     const found = await store.find(from, account_id, id)
@@ -307,9 +308,13 @@ export function createDatasets(options: Options): Datasets {
     const found = new Map<number, { line: number } & ShownRow>()
     const converted = (await store.byId(db, id))?.format !== 'jsonl'
     try {
-      let number = 0
-      for await (const { line, json } of readNumberedJsonl(await artifacts.ensureLocal(rowsKey(id)))) {
-        if (wanted.has(++number)) {
+      const first = rows.reduce((least, number) => Math.min(least, number), rows[0] ?? 1)
+      for await (const { row: number, line, json } of rowReader.from(
+        id,
+        await artifacts.ensureLocal(rowsKey(id)),
+        first,
+      )) {
+        if (wanted.has(number)) {
           characters += json.length
           if (found.size > 0 && characters > characters_max) break
           const row = JSON.parse(json)
