@@ -22,6 +22,7 @@ const benches: Record<string, [command: string, ...args: string[]]> = {
   autoscaler: [process.execPath, 'bench/autoscaler/main.ts'],
   servers: [process.execPath, 'bench/scale/servers.ts'],
   streams: [process.execPath, 'bench/scale/streams.ts'],
+  growth: [process.execPath, 'bench/growth/main.ts'],
   lists: [process.execPath, 'bench/scale/lists.ts'],
   'first-minute': [process.execPath, 'bench/first-minute.ts'],
 }

@@ -1,12 +1,14 @@
 // Uploads 1 GB to the service and to a bare Node server that writes and hashes the same body: MB/s of both, and the
 // service's memory growth. `npm run bench -- upload [MB] [turns]`
 import { execFileSync, spawn } from 'node:child_process'
+import { createHash } from 'node:crypto'
 import { once } from 'node:events'
-import { closeSync, createReadStream, mkdtempSync, openSync, readFileSync, rmSync, statSync, writeSync } from 'node:fs'
-import http from 'node:http'
+import { closeSync, fsyncSync, mkdtempSync, openSync, rmSync, statSync, writeSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
+import { residentMb } from './support/memory.ts'
 import { startService } from './support/service.ts'
+import { uploadFile } from './support/upload-file.ts'
 
 const [megabytes = 1000, turns = 3] = process.argv.slice(2).map(Number)
 const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-bench-'))
@@ -33,33 +35,31 @@ function makeRows(file: string): void {
   closeSync(fd)
 }
 
-const residentMb = (pid: number) =>
-  Number(/VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))![1]) / 1000
-
+/** MB a second. */
 async function upload(url: string, file: string, headers: Record<string, string>): Promise<number> {
-  const boundary = 'bench'
-  const head =
-    `--${boundary}\r\nContent-Disposition: form-data; name="file"; filename="rows.jsonl"\r\n` +
-    'Content-Type: application/octet-stream\r\n\r\n'
-  const tail = `\r\n--${boundary}--\r\n`
-  const size = statSync(file).size
   const started = performance.now()
-  const request = http.request(url, {
-    method: 'POST',
-    headers: {
-      'content-type': `multipart/form-data; boundary=${boundary}`,
-      'content-length': head.length + size + tail.length,
-      ...headers,
-    },
-  })
-  request.write(head)
-  for await (const chunk of createReadStream(file, { highWaterMark: 1 << 20 }))
-    if (!request.write(chunk)) await once(request, 'drain')
-  request.end(tail)
-  const [response] = (await once(request, 'response')) as [http.IncomingMessage]
-  const text = (await response.toArray()).join('')
-  if (response.statusCode !== 201) throw new Error(`${response.statusCode}: ${text}`)
-  return size / 1e6 / ((performance.now() - started) / 1000)
+  await uploadFile(url, file, headers)
+  return statSync(file).size / 1e6 / ((performance.now() - started) / 1000)
+}
+
+/** What bounds an upload, in MB/s: one core that hashes it, and a disk that it is written and synced to. */
+function measureLimits(): { hashing: number; writing: number } {
+  const piece = Buffer.alloc(1 << 20, 'rows')
+  const pieces = 256
+  const speed = (began: number) => (pieces * piece.length) / 1e6 / ((performance.now() - began) / 1000)
+  const hash = createHash('sha256')
+  const hashed = performance.now()
+  for (let index = 0; index < pieces; index++) hash.update(piece)
+  hash.digest()
+  const hashing = speed(hashed)
+  settleDisk()
+  const fd = openSync(path.join(folder, 'limit.bin'), 'w')
+  const written = performance.now()
+  for (let index = 0; index < pieces; index++) writeSync(fd, piece)
+  fsyncSync(fd)
+  const writing = speed(written)
+  closeSync(fd)
+  return { hashing, writing }
 }
 
 /** Flushes the disk, so that one side's writes do not slow the other's measurement. */
@@ -100,10 +100,15 @@ async function main() {
           `Tunery ${speeds.tunery.at(-1)!.toFixed(0)} MB/s, memory grew by ${growth.toFixed(0)} MB at most`,
       )
     }
-    const share = median(speeds.tunery) / median(speeds.bare)
+    const [ours, theirs] = [median(speeds.tunery), median(speeds.bare)]
+    const { hashing, writing } = measureLimits()
     console.log(
-      `upload of ${megabytes} MB: Tunery ${median(speeds.tunery).toFixed(0)} MB/s, ` +
-        `a bare server ${median(speeds.bare).toFixed(0)}: ${share.toFixed(2)}`,
+      `upload of ${megabytes} MB: Tunery ${ours.toFixed(0)} MB/s, a bare server ${theirs.toFixed(0)}: ` +
+        `${(ours / theirs).toFixed(2)}`,
+    )
+    console.log(
+      `this machine hashes ${hashing.toFixed(0)} MB/s (SHA-256, one core) and writes and syncs ${writing.toFixed(0)}: ` +
+        `Tunery ${(ours / Math.min(hashing, writing)).toFixed(2)} of the slower`,
     )
   } finally {
     bare.kill()

@@ -4,8 +4,8 @@ import { readFileSync, statSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import type { Export } from '../../contract/exports.ts'
+import { watchMemory } from '../support/memory.ts'
 import { startService } from '../support/service.ts'
-import { watchMemory } from './memory.ts'
 
 const root = path.resolve(import.meta.dirname, '../..')
 const base = 'HuggingFaceTB/SmolLM2-135M-Instruct'

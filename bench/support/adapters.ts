@@ -1,6 +1,6 @@
 // Data folders with tuned adapters, trained through the API on a few rows.
 import { createHash } from 'node:crypto'
-import { cpSync, existsSync, mkdirSync, readFileSync, renameSync, rmSync } from 'node:fs'
+import { cpSync, existsSync, linkSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync } from 'node:fs'
 import path from 'node:path'
 import Database from 'better-sqlite3'
 import { taskNames, taskRows } from '../serving/tasks.ts'
@@ -99,8 +99,18 @@ async function cached(
   return withFiles(folder, idsOf(folder))
 }
 
+/** The same files at other paths: a thousand adapters take no more disk than one. */
+function linkFolder(from: string, to: string): void {
+  mkdirSync(to)
+  for (const entry of readdirSync(from, { withFileTypes: true })) {
+    const [source, target] = [path.join(from, entry.name), path.join(to, entry.name)]
+    if (entry.isDirectory()) linkFolder(source, target)
+    else linkSync(source, target)
+  }
+}
+
 /**
- * Copies the first adapter of a data folder until there are `count`, each a separate model with its own files, which
+ * Copies the first adapter of a data folder until there are `count`, each a separate model with its own paths, which
  * the engine loads separately. The service must not run.
  */
 export function copyAdapters({ dataDir, models }: Adapters, count: number): string[] {
@@ -114,7 +124,7 @@ export function copyAdapters({ dataDir, models }: Adapters, count: number): stri
     const ids = [...models]
     for (let number = models.length; number < count; number++) {
       const id = `${String(row.id).slice(0, -6)}c${String(number).padStart(5, '0')}`
-      cpSync(path.join(dataDir, 'models', String(row.id)), path.join(dataDir, 'models', id), { recursive: true })
+      linkFolder(path.join(dataDir, 'models', String(row.id)), path.join(dataDir, 'models', id))
       insert.run({ ...row, id, name: `copy ${number}` })
       ids.push(id)
     }

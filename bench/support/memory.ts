@@ -1,5 +1,5 @@
-// Peak memory of a process's descendants: the largest sum of resident memory at one sample, or the kernel's own peak of
-// one process (VmHWM) if that is larger.
+// Memory of processes. Of descendants the peak: the largest sum of resident memory at one sample, or the kernel's own
+// peak of one process (VmHWM) if that is larger.
 import { readdirSync, readFileSync } from 'node:fs'
 
 const sample_ms = 100
@@ -28,6 +28,33 @@ function descendants(pid: number): number[] {
   return found
 }
 
+const field = (pid: number | string, name: string) =>
+  1024 * Number(new RegExp(`^${name}:\\s+(\\d+)`, 'm').exec(read(`/proc/${pid}/status`))?.[1] ?? 0)
+
+/** Resident memory in MB; 0 for a process that has ended. */
+export const residentMb = (pid: number) => field(pid, 'VmRSS') / 1e6
+
+/** The engine that a server has started. */
+export function engineOf(server: number): number {
+  const found = descendants(server).find((pid) => read(`/proc/${pid}/cmdline`).includes('engine/main.ts'))
+  if (found === undefined) throw new Error('the service has no engine')
+  return found
+}
+
+/** The most resident memory of a process until `end`, in MB. */
+export function watchResident(pid: number) {
+  let peak = residentMb(pid)
+  const timer = setInterval(() => {
+    peak = Math.max(peak, residentMb(pid))
+  }, 20)
+  return {
+    end(): number {
+      clearInterval(timer)
+      return Math.max(peak, residentMb(pid))
+    },
+  }
+}
+
 /** Measures descendants of a process that start from now on. */
 export function watchMemory(pid: number) {
   const existing = new Set(descendants(pid))
@@ -36,10 +63,8 @@ export function watchMemory(pid: number) {
     let sum = 0
     for (const each of descendants(pid)) {
       if (existing.has(each)) continue
-      const status = read(`/proc/${each}/status`)
-      const bytes = (name: string) => 1024 * Number(new RegExp(`^${name}:\\s+(\\d+)`, 'm').exec(status)?.[1] ?? 0)
-      sum += bytes('VmRSS')
-      peak_bytes = Math.max(peak_bytes, bytes('VmHWM'))
+      sum += field(each, 'VmRSS')
+      peak_bytes = Math.max(peak_bytes, field(each, 'VmHWM'))
     }
     peak_bytes = Math.max(peak_bytes, sum)
   }

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.support import machine
 from bench.training.rows import full_rows, mixed_rows, write
 
 ROOT = Path(__file__).parents[2]
@@ -73,7 +74,8 @@ def describe_machine() -> None:
     capabilities = torch.cpu.get_capabilities()
     has = [name for name, there in capabilities.items() if there is True]
     cores = len(os.sched_getaffinity(0))
-    print(f"{capabilities.get('cpu_name', 'CPU')}, {cores} cores: {' '.join(sorted(has))}\n", flush=True)
+    print(f"{capabilities.get('cpu_name', 'CPU')}, {cores} cores: {' '.join(sorted(has))}", flush=True)
+    print(f"{machine.text(machine.limits())}\n", flush=True)
 
 
 def run_json(command: list[str], limit: float | None = None) -> dict:
