@@ -1,7 +1,7 @@
 // How large a picture is, so that the page does not jump when it arrives.
 import { readFileSync } from 'node:fs'
 
-/** Pixels of a PNG or WebP file. Throws for other files. */
+/** Pixels of a PNG or WebP file, or of an SVG file that begins with its width and height. Throws for other files. */
 export function imageSize(file: string): { width: number; height: number } {
   const bytes = readFileSync(file)
   const text = (from: number, length: number) => bytes.toString('latin1', from, from + length)
@@ -18,5 +18,7 @@ export function imageSize(file: string): { width: number; height: number } {
         return { width: bytes.readUIntLE(24, 3) + 1, height: bytes.readUIntLE(27, 3) + 1 }
     }
   }
-  throw new Error(`${file} is neither PNG nor WebP.`)
+  const svg = /^<svg [^>]*\bwidth="(\d+)" height="(\d+)"/.exec(text(0, 500))
+  if (svg) return { width: Number(svg[1]), height: Number(svg[2]) }
+  throw new Error(`${file} is neither PNG nor WebP, nor SVG with a width and a height.`)
 }
