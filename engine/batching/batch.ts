@@ -51,10 +51,12 @@ export function createBatchFiller(cache: KvCache, { batch_tokens, tokens_per_slo
     }
   }
 
-  /** Chooses the drafts of sequences that get a token in this step. */
-  const chooseDrafts = (sequences: readonly RunningSequence[]) => {
+  /** Chooses the drafts of sequences that get a token in this step. `hasPrompts`: it computes prompts too. */
+  const chooseDrafts = (sequences: readonly RunningSequence[], hasPrompts: boolean) => {
     if (!drafting || sequences.length === 0) return
-    const { cost } = drafting.costs
+    const { cost, isFresh } = drafting.costs
+    // What a step costs without drafts must be known to tell whether they pay.
+    if (!hasPrompts && !isFresh(sequences.length)) return
     const reach_min = reachWorth(sequences.length, cost)
     if (reach_min >= 1) return
     const proposals = sequences.map(({ slot, generation, drafter, tokens, next_token }) => {
@@ -123,7 +125,8 @@ export function createBatchFiller(cache: KvCache, { batch_tokens, tokens_per_slo
     const decodes = (entry: RunningSequence) => tokensLeft(entry) === 0 && !entry.pending_logits && !prefillOnly
     const endsPrompt = (entry: RunningSequence) => chunks.get(entry) === tokensLeft(entry) && entry.next_token < 0
     for (const entry of running) entry.draft = []
-    chooseDrafts(running.filter((entry) => (chunks.has(entry) ? endsPrompt(entry) : decodes(entry))))
+    const sampled = running.filter((entry) => (chunks.has(entry) ? endsPrompt(entry) : decodes(entry)))
+    chooseDrafts(sampled, chunks.size > 0)
     const filled: FilledBatch = { prompt_tokens: 0, rows: 0, pictures: [] }
     for (const entry of running) {
       entry.logits_index = -1

@@ -4,6 +4,8 @@
 export type StepCosts = {
   /** Time of a step with `tokens` tokens, in units that are the same for all. */
   cost(tokens: number): number
+  /** Whether a step with `tokens` tokens was measured lately. */
+  isFresh(tokens: number): boolean
   record(tokens: number, ms: number): void
 }
 
@@ -12,6 +14,7 @@ const expectedSlope = 0.22
 const tokensMax = 64
 // An observation that is so many steps old may no longer hold.
 const stepsMax = 2000
+const stepsFresh = 64
 const rateMin = 0.05
 const levelRate = 0.2
 // A step that something else interrupted counts as at most this much longer than expected.
@@ -46,6 +49,7 @@ export function createStepCosts(): StepCosts {
   }
   return {
     cost,
+    isFresh: (tokens) => tokens > tokensMax || steps - lastStep[tokens]! <= stepsFresh,
     record(tokens, ms) {
       if (tokens > tokensMax || tokens < 1) return
       steps++
