@@ -2,7 +2,7 @@
 // Vectors of pictures have a batch of their own, which is computed after that of the tokens.
 import { microBatchTokensMax } from '../llama/context.ts'
 import type { Drafter, Drafting } from '../sampling/drafts/drafter.ts'
-import { draftTokensPerStep, planDrafts, reachWorth } from '../sampling/drafts/plan.ts'
+import { draftTokensFor, draftTokensPerStep, planDrafts } from '../sampling/drafts/plan.ts'
 import { isPictureToken, type PictureSpan, spanAt } from '../vision/picture-tokens.ts'
 import { sharePrefillBudget } from './chunked-prefill.ts'
 import type { Generation } from './generation.ts'
@@ -57,23 +57,26 @@ export function createBatchFiller(cache: KvCache, { batch_tokens, tokens_per_slo
     const { cost, isFresh } = drafting.costs
     // What a step costs without drafts must be known to tell whether they pay.
     if (!hasPrompts && !isFresh(sequences.length)) return
-    const reach_min = reachWorth(sequences.length, cost)
-    if (reach_min >= 1) return
-    const proposals = sequences.map(({ slot, generation, drafter, tokens, next_token }) => {
+    const longest = draftTokensFor(sequences.length, cost)
+    if (longest === 0) return
+    const rooms = sequences.map(({ slot, generation, drafter, tokens, next_token }) => {
       const used = next_token < 0 ? tokens.length : slot.cached.length + 1
-      const room = Math.min(
-        generation.request.max_tokens - generation.completion_tokens - 1,
-        tokens_per_slot - used,
-        draftTokensPerStep,
-      )
-      return drafter && room > 0 ? drafter.propose(room, reach_min) : { tokens: [], reach: [] }
+      const left = generation.request.max_tokens - generation.completion_tokens - 1
+      return drafter ? Math.max(0, Math.min(left, tokens_per_slot - used, longest)) : 0
     })
-    const lengths = planDrafts(
+    const proposals = sequences.map(
+      ({ drafter }, index) => drafter?.propose(rooms[index]!) ?? { tokens: [], reach: [] },
+    )
+    const length = planDrafts(
       proposals.map(({ reach }) => reach),
-      sequences.length,
       cost,
     )
-    for (const [index, entry] of sequences.entries()) entry.draft = proposals[index]!.tokens.slice(0, lengths[index])
+    for (const [index, entry] of sequences.entries()) {
+      const { tokens } = proposals[index]!
+      // Filled up with any token: see planDrafts.
+      const filler = tokens.at(-1) ?? entry.tokens.at(-1)!
+      entry.draft = Array.from({ length: Math.min(length, rooms[index]!) }, (_, at) => tokens[at] ?? filler)
+    }
   }
 
   /** Adds up to `count` tokens, but none of a picture. Returns how many. */

@@ -14,8 +14,8 @@ export type Proposal = { tokens: number[]; reach: number[] }
 export type Drafter = {
   /** Adds a token of the answer. If it was proposed, the drafter learns whether rightly. */
   append(token: number): void
-  /** Proposes at most `max` tokens. Ends where `reach` falls below `reach_min`. */
-  propose(max: number, reach_min: number): Proposal
+  /** Proposes at most `max` tokens. */
+  propose(max: number): Proposal
   /** Keeps the answer for the drafts of later ones. */
   finish(): void
 }
@@ -42,6 +42,8 @@ const draftTokensMax = 24
 const trainedMatches = [16, 8, 4, 2] as const
 // So many places that agree make shorter matches superfluous.
 const placesSure = 4
+// A draft ends where the model would hardly ever come to.
+const reachMin = 0.1
 const recentTokensMax = 16_384
 const accountsMax = 16
 
@@ -79,7 +81,7 @@ export function createDrafting(answers: () => Drafts | null): Drafting {
           if (proposed[known++] !== token) guesses = []
           own.append(token)
         },
-        propose(max, reach_min) {
+        propose(max) {
           guesses = []
           proposed = []
           known = 0
@@ -94,7 +96,7 @@ export function createDrafting(answers: () => Drafts | null): Drafting {
             const best = likeliest(acceptance, candidates)
             if (!best || endsAt(best.token)) break
             reach *= acceptance.probability(best.bucket)
-            if (reach < reach_min) break
+            if (reach < reachMin) break
             proposed.push(best.token)
             reaches.push(reach)
             tail.push(best.token)

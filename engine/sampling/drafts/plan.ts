@@ -1,46 +1,39 @@
-// Chooses how much of each proposal a step computes: the lengths with the most expected tokens per time.
+// Chooses how long the drafts of a step are: the length with the most expected tokens per time. All sequences get the same
+// length, as the library computes sequences with different numbers of tokens one group after the other.
 
 /** Draft tokens in one step, of all sequences together. */
 export const draftTokensPerStep = 40
 // Less expected gain is not worth a wrong expectation.
 const gainMin = 1.03
-// Further tokens over which their cost is judged before there are proposals.
-const lookAhead = 12
-const reachWorthMin = 0.1
+// With drafts of this length that the model always agrees with, it must pay at all.
+const shortDraft = 3
 
-/**
- * The least `reach` of a token that may be worth computing beside `sequences` others; 1 or more: none is. `cost`: time of
- * a step with so many tokens, in any unit.
- */
-export function reachWorth(sequences: number, cost: (tokens: number) => number): number {
-  const needed = (sequences * gainMin * cost(sequences + lookAhead)) / cost(sequences) - sequences
-  return Math.max(reachWorthMin, needed / lookAhead)
+/** Time of a step with so many tokens, in any unit. */
+type Cost = (tokens: number) => number
+
+/** The longest draft to propose for each of `sequences`; 0 where even the best drafts would not pay. */
+export function draftTokensFor(sequences: number, cost: Cost): number {
+  const most = Math.floor(draftTokensPerStep / sequences)
+  const length = Math.min(shortDraft, most)
+  return (1 + length) / cost(sequences * (1 + length)) > gainMin / cost(sequences) ? most : 0
 }
 
 /**
- * How many tokens of each proposal to compute beside `sequences` tokens that are computed anyway. `reaches`: how probably
- * the model agrees up to each token, descending.
+ * How many draft tokens each of the sequences gets. `reaches`: for each sequence, how probably the model agrees with its
+ * proposal up to each token, descending.
  */
-export function planDrafts(
-  reaches: readonly (readonly number[])[],
-  sequences: number,
-  cost: (tokens: number) => number,
-): number[] {
-  const lengths = reaches.map(() => 0)
-  const ordered = reaches
-    .flatMap((reach, index) => reach.map((probability) => ({ probability, index })))
-    .sort((a, b) => b.probability - a.probability)
-    .slice(0, draftTokensPerStep)
-  let best = (sequences / cost(sequences)) * gainMin
-  let taken = 0
+export function planDrafts(reaches: readonly (readonly number[])[], cost: Cost): number {
+  const sequences = reaches.length
+  const longest = Math.max(...reaches.map(({ length }) => length))
+  let best = gainMin / cost(sequences)
+  let chosen = 0
   let expected = sequences
-  for (const [at, { probability }] of ordered.entries()) {
-    expected += probability
-    const speed = expected / cost(sequences + at + 1)
+  for (let length = 1; length <= longest; length++) {
+    for (const reach of reaches) expected += reach[length - 1] ?? 0
+    const speed = expected / sequences / cost(sequences * (1 + length))
     if (speed <= best) continue
     best = speed
-    taken = at + 1
+    chosen = length
   }
-  for (const { index } of ordered.slice(0, taken)) lengths[index]!++
-  return lengths
+  return chosen
 }

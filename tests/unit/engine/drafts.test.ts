@@ -4,7 +4,7 @@ import { test } from 'node:test'
 import { separator } from '../../../engine/models/draft-file.ts'
 import { continuation } from '../../../engine/sampling/drafts/answer-index.ts'
 import { createDrafting, type Drafter } from '../../../engine/sampling/drafts/drafter.ts'
-import { planDrafts, reachWorth } from '../../../engine/sampling/drafts/plan.ts'
+import { draftTokensFor, planDrafts } from '../../../engine/sampling/drafts/plan.ts'
 import { createStepCosts } from '../../../engine/sampling/drafts/step-costs.ts'
 
 const endToken = 0
@@ -27,7 +27,7 @@ const drafterOf = (
   { account = 'a', prompt = [900, 901], answer = [] as number[] } = {},
 ) => drafting.drafter({ account, prompt, answer, greedy: true, endsAt: (token) => token === endToken })
 
-const draft = (drafter: Drafter, max = 12) => drafter.propose(max, 0.1).tokens
+const draft = (drafter: Drafter, max = 12) => drafter.propose(max).tokens
 
 /** Generates `answer` with drafts, as a runner would. Returns the number of steps. */
 function generate(drafter: Drafter, answer: readonly number[]): number {
@@ -91,7 +91,7 @@ test('what stands in the prompt is drafted, and what never comes true is not dra
   let proposals = 0
   for (let round = 0; round < 200; round++) {
     const drafter = drafterOf(drafting, wrong)
-    if (drafter.propose(12, 0.5).tokens.length > 0) proposals++
+    if ((drafter.propose(12).reach[0] ?? 0) > 0.5) proposals++
     drafter.append(700)
   }
   assert.ok(proposals < 20, `${proposals} of 200`)
@@ -111,11 +111,16 @@ test('drafts are as long as they pay: with cheap steps, with few sequences, with
   const likely = Array.from({ length: 12 }, (_, at) => 0.95 ** (at + 1))
   const cheap = (tokens: number) => 10 + tokens
   const dear = (tokens: number) => tokens
-  assert.deepEqual(planDrafts([likely], 1, cheap), [12])
-  assert.deepEqual(planDrafts([likely], 1, dear), [0], 'a token that costs as much as a step is not worth a risk')
-  assert.deepEqual(planDrafts([[0.2, 0.1], likely], 2, cheap)[0], 0)
-  assert.ok(reachWorth(1, cheap) < 0.3)
-  assert.ok(reachWorth(64, dear) >= 1)
+  assert.equal(planDrafts([likely], cheap), 12)
+  assert.equal(planDrafts([likely], dear), 0, 'a token that costs as much as a step is not worth a risk')
+  assert.equal(planDrafts([[0.2, 0.05]], cheap), 1)
+  assert.equal(planDrafts([[], []], cheap), 0)
+  const alone = planDrafts([likely], (tokens) => 10 + 5 * tokens)
+  const beside = planDrafts([likely, [], []], (tokens) => 10 + 5 * tokens)
+  assert.ok(beside < alone, `${beside} and ${alone}: the others are computed as long`)
+  assert.equal(draftTokensFor(1, cheap), 40)
+  assert.equal(draftTokensFor(4, cheap), 10)
+  assert.equal(draftTokensFor(32, dear), 0)
 })
 
 test('costs of steps are learned, for those measured and those between them', () => {
