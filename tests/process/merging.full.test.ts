@@ -4,6 +4,7 @@ import { existsSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSyn
 import path from 'node:path'
 import { after, before, test } from 'node:test'
 import { until } from '../support/client.ts'
+import { draftTokens } from '../support/draft-tokens.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { type Streamed, stream } from '../support/streams.ts'
 
@@ -105,6 +106,9 @@ test('an adapter in demand is served merged with the same answers, also by the n
       `^base=test/tiny sha256:[0-9a-f]{16}; adapter=${model} sha256:[0-9a-f]{16}; merged=1 sha256:[0-9a-f]{16}$`,
     ),
   )
+  const drafts = await draftTokens(app.services.enginePid()!)
+  assert.ok(drafts[model]! > 0)
+  assert.equal(drafts[`${model}-merged`], drafts[model])
   const { status, body } = await app.api('GET', '/models')
   assert.equal(status, 200)
   assert.deepEqual(
