@@ -1,61 +1,18 @@
 // Attention to a KV cache in 16 bits, on x64 processors with AVX-512.
 //
-// ggml reads the cache once for each query head and adds values up in 16 bits. Here four rows (the query heads that share
-// keys in grouped-query attention, and tokens of a sequence) read them together, 16 keys at a time, and sums have 32 bits.
+// ggml reads the cache once for each query head and adds values up in 16 bits. Here four or 32 rows (the query heads that
+// share keys in grouped-query attention, and tokens of a sequence) read 16 keys together, and sums have 32 bits.
 // The softmax is computed online (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018), in parts of
 // 512 keys that are combined in order. So a token's result is the same to the bit whatever else is in its batch, and
 // however many threads there are.
-#include <immintrin.h>
+#include "attention.h"
 
-#include <algorithm>
-#include <cmath>
 #include <cstring>
 
 #include "kernels.h"
 #include "lanes.h"
 
 namespace {
-
-constexpr int64_t keys       = 16;   // computed together
-constexpr int64_t part_keys  = 512;  // of a part
-constexpr int64_t rows_max   = 4;    // pairs of head and token that read keys together
-constexpr int64_t length_max = 128;  // of a head
-
-/** e^x in each lane (Cephes' expf), for x from -87 to 0; 0 below. */
-__m512 exp_of(__m512 x) {
-    const __mmask16 is_tiny = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-87.0f), _CMP_LT_OQ);
-    const __m512    n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), _MM_FROUND_TO_NEAREST_INT);
-    __m512          r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
-    r                 = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);
-    __m512 p          = _mm512_set1_ps(1.9875691500e-4f);
-    for (const float c : { 1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f })
-        p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(c));
-    p = _mm512_add_ps(_mm512_fmadd_ps(p, _mm512_mul_ps(r, r), r), _mm512_set1_ps(1));
-    return _mm512_mask_mov_ps(_mm512_scalef_ps(p, n), is_tiny, _mm512_setzero_ps());
-}
-
-/** Attention of `rows_max` rows to some of the keys: the highest score, and sums relative to it. */
-struct partial {
-    float max[rows_max], weights[rows_max];
-    float values[rows_max * length_max];
-
-    void add(const partial & other, int count, int64_t length) {
-        for (int r = 0; r < count; r++) {
-            if (other.max[r] == -INFINITY) continue;
-            const float  top = std::max(max[r], other.max[r]);
-            const float  own = max[r] == -INFINITY ? 0 : expf(max[r] - top), others = expf(other.max[r] - top);
-            max[r]     = top;
-            weights[r] = weights[r] * own + other.weights[r] * others;
-            for (int64_t i = r * length; i < (r + 1) * length; i++) values[i] = values[i] * own + other.values[i] * others;
-        }
-    }
-};
-
-struct view {
-    const char *k, *v;
-    size_t      k_stride, v_stride;
-    float       scale;
-};
 
 /** `R` rows with the keys from `begin` to `end`. */
 template <int D, int R>
@@ -112,7 +69,7 @@ void attend(const view & cache, const float * const * q, const uint16_t * const 
             }
             const __m512 w = exp_of(_mm512_sub_ps(score, _mm512_set1_ps(top)));
             if (top > max[r]) {
-                const float shrink = max[r] == -INFINITY ? 0 : expf(max[r] - top);
+                const float shrink = max[r] == -INFINITY ? 0 : exp_of(max[r] - top);
                 total[r] *= shrink;
                 for (int i = 0; i < V; i++) sum[r][i] = _mm512_mul_ps(sum[r][i], _mm512_set1_ps(shrink));
                 max[r] = top;
@@ -162,7 +119,8 @@ attend_function attend_for(int64_t length, int count) {
 struct division {
     int64_t sharing;  // query heads with the same keys
     int64_t rows;     // pairs of such a head and a token
-    int64_t groups;   // of at most rows_max of them
+    int64_t many;     // groups of rows_many
+    int64_t groups;   // these, and the rest in groups of rows_few
     int64_t tasks;    // groups of all heads of keys and of all streams
     int64_t parts;    // of the keys
     bool    is_split;  // each part is a unit of work: there are too few tasks for the threads
@@ -171,7 +129,8 @@ struct division {
         const ggml_tensor *q = op->src[0], *k = op->src[1];
         sharing  = q->ne[2] / k->ne[2];
         rows     = sharing * q->ne[1];
-        groups   = (rows + rows_max - 1) / rows_max;
+        many     = rows / rows_many;
+        groups   = many + (rows % rows_many + rows_few - 1) / rows_few;
         tasks    = groups * k->ne[2] * q->ne[3];
         parts    = (k->ne[1] + part_keys - 1) / part_keys;
         is_split = parts > 1 && tasks < 4 * threads;
@@ -196,14 +155,15 @@ class group {
         v(op->src[2]),
         mask(op->src[3]),
         by(by),
-        first(task % by.groups * rows_max),
+        first(std::min(task % by.groups, by.many) * rows_many +
+              std::max<int64_t>(0, task % by.groups - by.many) * rows_few),
         head_of_keys(task / by.groups % op->src[1]->ne[2]),
         stream(task / (by.groups * op->src[1]->ne[2])),
-        count((int) std::min<int64_t>(rows_max, by.rows - first)) {}
+        count((int) std::min(task % by.groups < by.many ? rows_many : rows_few, by.rows - first)) {}
 
     void attend(int64_t part, partial & out) const {
-        const float *    query[rows_max];
-        const uint16_t * seen[rows_max];
+        const float *    query[rows_many];
+        const uint16_t * seen[rows_many];
         for (int r = 0; r < count; r++) {
             const int64_t head = head_of(r), token = token_of(r);
             query[r] = (const float *) ((char *) q->data + token * q->nb[1] + head * q->nb[2] + stream * q->nb[3]);
@@ -216,7 +176,8 @@ class group {
                                  (char *) v->data + head_of_keys * v->nb[2] + source * v->nb[3], k->nb[1], v->nb[1], 0 };
         memcpy(&cache.scale, op->op_params, sizeof(cache.scale));
         const int64_t begin = part * part_keys, end = std::min(k->ne[1], begin + part_keys);
-        attend_for(q->ne[0], count)(cache, query, seen, begin, end, out);
+        const auto attend = count == rows_many ? attend_many_for(q->ne[0]) : attend_for(q->ne[0], count);
+        attend(cache, query, seen, begin, end, out);
     }
 
     void write(const partial & all) const {

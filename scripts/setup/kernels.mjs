@@ -14,8 +14,9 @@ const engine = {
   file: () => local('llama/lib/libtunery-kernels.so'),
   features: ['avx512f', 'avx512bw', 'avx512dq', 'avx512vl', 'avx512vnni', 'fma', 'f16c'],
   // The library calls them to its end, also when nobody here refers to their file any more. The names of ggml that they
-  // use are found in the library, which the engine opens before them.
-  flags: ['-Wl,-z,nodelete'],
+  // use are found in the library, which the engine opens before them. No fused multiply and add but where it is written:
+  // one token must give the same numbers in every kernel.
+  flags: ['-ffp-contract=off', '-Wl,-z,nodelete'],
   otherwise: "The engine computes with its library's kernels",
 }
 const trainer = {
