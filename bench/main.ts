@@ -17,6 +17,7 @@ const benches: Record<string, [command: string, ...args: string[]]> = {
   comparison: [process.execPath, 'bench/comparison.ts'],
   exports: [process.execPath, 'bench/exports/main.ts'],
   beside: [process.execPath, 'bench/beside/main.ts'],
+  steps: [process.execPath, 'bench/steps/main.ts'],
   batches: [process.execPath, 'bench/batches.ts'],
   tracing: [process.execPath, 'bench/tracing.ts'],
   autoscaler: [process.execPath, 'bench/autoscaler/main.ts'],

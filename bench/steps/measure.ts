@@ -1,0 +1,93 @@
+// Measures steps of one context in this process: `node measure.ts JSON`, with the fields of `Measurement`. Prints JSON:
+// milliseconds of each step, by its name. The library's kernels or ours: a process cannot change them.
+import path from 'node:path'
+import { type Context, createContext, createThreadpool } from '../../engine/llama/context.ts'
+import { addKernels } from '../../engine/llama/kernels.ts'
+import { openLibrary } from '../../engine/llama/library.ts'
+import { loadAdapter, loadModel } from '../../engine/llama/model.ts'
+
+export type Measurement = {
+  model: string
+  adapter: string | null
+  kernels: 'library' | 'own'
+  threads: number
+  steps: string[]
+}
+
+/** Tokens that a sequence has before the step. */
+const contextTokens = 100
+const { model: file, adapter, kernels, threads, steps }: Measurement = JSON.parse(process.argv[2]!)
+const library = openLibrary(path.resolve(import.meta.dirname, '../../.local/llama/lib'))
+const missing = kernels === 'own' ? addKernels(library) : null
+if (missing) throw new Error(`The engine's own kernels cannot be measured: ${missing}.`)
+const model = await loadModel(library, file)
+const threadpool = createThreadpool(library, threads)
+const attached = adapter === null ? null : loadAdapter(library, model, adapter)
+
+const result: Record<string, number> = {}
+for (const step of steps) result[step] = measure(step)
+console.log(JSON.stringify(result))
+// The library's threads would keep the process for a while.
+process.exit(0)
+
+/** `sequences N`: a token each; `draft N`: tokens of one sequence, all with logits; `prompt N`: N tokens, in chunks. */
+function measure(step: string): number {
+  const [kind, size] = [step.split(' ')[0]!, Number(step.split(' ')[1])]
+  const sequences = kind === 'sequences' ? size : 1
+  const context = createContext(library, model, {
+    sequences,
+    tokens_per_sequence: kind === 'prompt' ? size + 8 : 256,
+    batch_tokens: 512,
+    threads,
+    threadpool,
+    adapter: attached,
+    outputs: kind === 'draft' ? size : sequences,
+  })
+  const before = kind === 'prompt' ? 0 : contextTokens
+  for (let sequence = 0; sequence < sequences && before > 0; sequence++) {
+    for (let at = 0; at < before; at++) context.add(tokenOf(at, sequence), at, sequence, at === before - 1)
+    decode(context)
+  }
+  const once = () => {
+    for (let at = 0; at < (kind === 'sequences' ? 1 : size); at++) {
+      for (let sequence = 0; sequence < sequences; sequence++)
+        context.add(tokenOf(before + at, sequence), before + at, sequence, kind !== 'prompt' || at === size - 1)
+      if (context.batchLength() === 512) decode(context)
+    }
+    if (context.batchLength() > 0) decode(context)
+    for (let sequence = 0; sequence < sequences; sequence++) context.truncate(sequence, before)
+  }
+  const milliseconds = fastestOf(once)
+  context.free()
+  return milliseconds
+}
+
+function tokenOf(at: number, sequence: number): number {
+  return 1000 + ((at * 7919 + sequence * 104729) % 40_000)
+}
+
+function decode(context: Context): void {
+  const status = context.decode()
+  if (status !== 0) throw new Error(`The library returned ${status} for a step.`)
+}
+
+/** With one thread processor time, which other programs change little; with more, whose threads spin, time. */
+function clock(): number {
+  if (threads > 1) return performance.now()
+  const { user, system } = process.cpuUsage()
+  return (user + system) / 1000
+}
+
+/** The fastest of at least two, and of half a second: other programs only ever make a run slower. */
+function fastestOf(run: () => void): number {
+  run()
+  let fastest = Number.POSITIVE_INFINITY
+  for (let total = 0, count = 0; total < 500 || count < 2; count++) {
+    const started = clock()
+    run()
+    const took = clock() - started
+    total += took
+    fastest = Math.min(fastest, took)
+  }
+  return fastest
+}
