@@ -75,19 +75,8 @@ int find_cpu_backend(dl_phdr_info * info, size_t, void * found) {
     return 1;
 }
 
-}  // namespace
-
-/**
- * Adds the kernels to the CPU backend, which must be loaded, before the first model is. Null; or why they were not added,
- * and then nothing has changed.
- */
-extern "C" __attribute__((visibility("default"))) const char * tunery_add_kernels() {
-    static bool is_added = false;
-    if (is_added) return nullptr;
-    for (const bool has : { __builtin_cpu_supports("avx512f") != 0, __builtin_cpu_supports("avx512bw") != 0,
-                            __builtin_cpu_supports("avx512dq") != 0, __builtin_cpu_supports("avx512vl") != 0,
-                            __builtin_cpu_supports("avx512vnni") != 0 })
-        if (!has) return "the processor has no AVX-512 VNNI";
+/** Not inlined: it may begin with instructions that the caller has yet to ask for. */
+__attribute__((noinline)) const char * add() {
     std::string path;
     dl_iterate_phdr(find_cpu_backend, &path);
     void * library = path.empty() ? nullptr : dlopen(path.c_str(), RTLD_NOW | RTLD_NOLOAD);
@@ -98,6 +87,23 @@ extern "C" __attribute__((visibility("default"))) const char * tunery_add_kernel
     device  = ggml_backend_dev_by_type(ggml_backend_device_type_cpu);
     if (!types || !barrier || !device) return "the CPU backend is of another version";
     types().insert(types().begin(), buffer_type());
-    is_added = true;
     return nullptr;
+}
+
+}  // namespace
+
+/**
+ * Adds the kernels to the CPU backend, which must be loaded, before the first model is. Null; or why they were not added,
+ * and then nothing has changed. Runs on every x64 processor, as bundles bring the kernels to other machines.
+ */
+extern "C" __attribute__((visibility("default"), target("no-avx"))) const char * tunery_add_kernels() {
+    static bool is_added = false;
+    if (is_added) return nullptr;
+    for (const bool has : { __builtin_cpu_supports("avx512f") != 0, __builtin_cpu_supports("avx512bw") != 0,
+                            __builtin_cpu_supports("avx512dq") != 0, __builtin_cpu_supports("avx512vl") != 0,
+                            __builtin_cpu_supports("avx512vnni") != 0 })
+        if (!has) return "the processor has no AVX-512 VNNI";
+    const char * const problem = add();
+    is_added                   = !problem;
+    return problem;
 }

@@ -124,6 +124,12 @@ test('the image contains only what serves the model: no key, no settings, no oth
     'start.mjs',
     'telemetry',
   ])
+  // Our kernels come from the machine that writes the bundle.
+  const kernels = 'libtunery-kernels.so'
+  assert.equal(
+    existsSync(path.join(app, 'engine/kernels', kernels)),
+    existsSync(path.join(root, '.local/llama/lib', kernels)),
+  )
   assert.match(image.text, /^USER 10001:10001$/m)
   assert.ok(!existsSync(path.join(app, 'node_modules/fastify')))
   const described = JSON.parse(readFileSync(path.join(app, 'bundle.json'), 'utf8'))
