@@ -1,5 +1,6 @@
 // Input and result of one load measurement, and the process that runs it.
 import { spawn } from 'node:child_process'
+import os from 'node:os'
 import path from 'node:path'
 
 export interface Job {
@@ -51,7 +52,16 @@ export interface Target {
   extra: object
 }
 
-export async function measure(target: Target, clients: number, bodies: object[], seconds?: number): Promise<Timing> {
+/** Where the load's process runs: where the scheduler puts it, or on the last core alone, by `taskset`. */
+export type Placement = 'free' | 'pinned'
+
+export async function measure(
+  target: Target,
+  clients: number,
+  bodies: object[],
+  seconds?: number,
+  placement: Placement = 'free',
+): Promise<Timing> {
   const { url, socket, headers } = target
   const sent = bodies.map((body) => ({ model: target.model, ...target.extra, ...body }))
   const job: Job = {
@@ -64,14 +74,15 @@ export async function measure(target: Target, clients: number, bodies: object[],
     bodies: sent,
     seconds,
   }
-  const child = spawn(process.execPath, [path.join(import.meta.dirname, 'load.ts')], {
-    stdio: ['pipe', 'pipe', 'pipe'],
-  })
+  const load = [process.execPath, path.join(import.meta.dirname, 'load.ts')] as const
+  const [program, ...args] =
+    placement === 'pinned' ? (['taskset', '-c', String(os.cpus().length - 1), ...load] as const) : load
+  const child = spawn(program, args, { stdio: ['pipe', 'pipe', 'pipe'] })
   child.stdin.end(JSON.stringify(job))
   const [out, err, status] = await Promise.all([
     new Response(child.stdout as never).text(),
     new Response(child.stderr as never).text(),
-    new Promise<number | null>((resolve) => child.on('close', resolve)),
+    new Promise<number | null>((resolve, reject) => child.on('close', resolve).on('error', reject)),
   ])
   if (status !== 0) throw new Error(`${target.name}: ${err.trim()}`)
   return { ...(JSON.parse(out) as Omit<Timing, 'name'>), name: target.name }

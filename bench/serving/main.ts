@@ -1,10 +1,11 @@
 // Compares serving with a bare llama-server: `npm run bench -- serving [--only NAME[,NAME]] [--rounds N] [--out FILE]`.
-// Prints a row per figure and writes all of them, with every measurement, as JSON. Nothing else should run on the
-// machine.
+// `--load free`, `pinned` or `both`: where the process that makes the load of `throughput` runs. Prints a row per figure
+// and writes all of them, with every measurement, as JSON. Nothing else should run on the machine.
 import { mkdirSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
 import { parseArgs } from 'node:util'
 import { describeMachine, type Limits, limitsText, measureLimits } from '../support/machine.ts'
+import type { Placement } from './job.ts'
 import { type Row, rowText, sharesText } from './rounds.ts'
 import { adapters } from './scenarios/adapters.ts'
 import { gateway } from './scenarios/gateway.ts'
@@ -13,10 +14,12 @@ import { pictures } from './scenarios/pictures.ts'
 import { prefix } from './scenarios/prefix.ts'
 import { speculation } from './scenarios/speculation.ts'
 import { coldStart, deploy } from './scenarios/starts.ts'
+import { stepTimes } from './scenarios/step-times.ts'
 import { firstToken, throughput } from './scenarios/throughput.ts'
 import { llamaFlags, root } from './servers.ts'
 
-const scenarios: Record<string, (rounds: number, say: (row: Row) => void) => Promise<void>> = {
+type Scenario = (rounds: number, say: (row: Row) => void, placements: readonly Placement[]) => Promise<void>
+const scenarios: Record<string, Scenario> = {
   throughput,
   'first-token': firstToken,
   speculation,
@@ -27,17 +30,27 @@ const scenarios: Record<string, (rounds: number, say: (row: Row) => void) => Pro
   deploy,
   start: coldStart,
   pictures,
+  'step-times': stepTimes,
 }
 
 const { values } = parseArgs({
-  options: { only: { type: 'string' }, rounds: { type: 'string', default: '5' }, out: { type: 'string' } },
+  options: {
+    only: { type: 'string' },
+    rounds: { type: 'string', default: '5' },
+    load: { type: 'string', default: 'free' },
+    out: { type: 'string' },
+  },
 })
+const placements = ({ free: ['free'], pinned: ['pinned'], both: ['free', 'pinned'] } as Record<string, Placement[]>)[
+  values.load
+]
 const rounds = Number(values.rounds)
 const names = values.only?.split(',') ?? Object.keys(scenarios)
 const unknown = names.filter((name) => !scenarios[name])
-if (unknown.length > 0 || !(rounds >= 1)) {
+if (unknown.length > 0 || !(rounds >= 1) || !placements) {
   console.error(
-    `Usage: npm run bench -- serving [--only ${Object.keys(scenarios).join(',')}] [--rounds N] [--out FILE]`,
+    `Usage: npm run bench -- serving [--only ${Object.keys(scenarios).join(',')}] [--rounds N] [--load free|pinned|both] ` +
+      '[--out FILE]',
   )
   process.exit(2)
 }
@@ -64,7 +77,7 @@ const save = () =>
 mkdirSync(path.dirname(out), { recursive: true })
 for (const name of names) {
   try {
-    await scenarios[name]!(rounds, (row) => {
+    const say = (row: Row) => {
       rows.push(row)
       console.log(rowText(row))
       if (row.demand) {
@@ -75,7 +88,8 @@ for (const name of names) {
         console.log(`${row.scenario.padEnd(12)} ${sharesText(row, limits)}`)
       }
       save()
-    })
+    }
+    await scenarios[name]!(rounds, say, placements)
   } catch (error) {
     failures.push({ scenario: name, message: (error as Error).message })
     console.error(`${name}: ${(error as Error).message}`)

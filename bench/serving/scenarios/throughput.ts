@@ -1,6 +1,6 @@
 // Output tokens per second at 1, 8 and 32 clients; and time to first token at 32 clients with prompts of 256 tokens.
 import { statSync } from 'node:fs'
-import { firstTokens, measure, percentile, tokensPerSecond } from '../job.ts'
+import { firstTokens, measure, type Placement, percentile, tokensPerSecond } from '../job.ts'
 import { startBestPeer } from '../peer.ts'
 import { text, user } from '../prompts.ts'
 import { comparisonRow, interleave, type Row } from '../rounds.ts'
@@ -21,7 +21,12 @@ const demandOf = (tokens_per_s: number, at_once: number) => ({
   int8: (2 * parameters * tokens_per_s) / 1e9,
 })
 
-export async function throughput(rounds: number, report: (row: Row) => void): Promise<void> {
+/** `placements`: of the load's process; each has its rows. */
+export async function throughput(
+  rounds: number,
+  report: (row: Row) => void,
+  placements: readonly Placement[],
+): Promise<void> {
   const us = await startOurs()
   try {
     for (const clients of [1, 8, 32]) {
@@ -39,12 +44,15 @@ export async function throughput(rounds: number, report: (row: Row) => void): Pr
       )
       try {
         await measure(them, clients, bodies(999))
-        const found = await interleave(rounds, { ours: us, theirs: them }, async (side, turn) =>
-          tokensPerSecond(await measure(side, clients, bodies(turn)), output),
-        )
-        const what = `output at ${clients} client${clients > 1 ? 's' : ''}`
-        const row = comparisonRow('throughput', what, 'tokens/s', found, { least: minRatio[clients]! }, note)
-        report({ ...row, demand: demandOf(row.ours, clients) })
+        for (const placement of placements) {
+          const found = await interleave(rounds, { ours: us, theirs: them }, async (side, turn) =>
+            tokensPerSecond(await measure(side, clients, bodies(turn), undefined, placement), output),
+          )
+          const where = placement === 'pinned' ? ', load pinned to a core' : ''
+          const what = `output at ${clients} client${clients > 1 ? 's' : ''}${where}`
+          const row = comparisonRow('throughput', what, 'tokens/s', found, { least: minRatio[clients]! }, note)
+          report({ ...row, demand: demandOf(row.ours, clients) })
+        }
       } finally {
         await them.stop()
       }
