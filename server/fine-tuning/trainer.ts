@@ -84,7 +84,7 @@ export interface TrainerRun {
   prepared?: PreparedTrainer
   /** Added to its environment. */
   env?: Record<string, string>
-  /** The first line of trainer.log, so that the log can be found by them. */
+  /** The first line of trainer.log, with the process's id, so that the log can be found by them. */
   log_fields?: Record<string, string | number>
   /** Number of data-parallel processes, one per GPU. */
   processes?: number
@@ -144,7 +144,6 @@ export async function runProgram({
 }: ProgramRun): Promise<TrainerExit> {
   const log = createWriteStream(path.join(run_dir, 'trainer.log'), { flags: 'a' })
   log.on('error', () => {})
-  if (log_fields) log.write(`${JSON.stringify({ time: isoTime(Date.now()), ...log_fields })}\n`)
   const io: ChildIo = {
     stdout(line) {
       const event = parseEvent(line)
@@ -156,6 +155,7 @@ export async function runProgram({
     grace_ms,
   }
   const child = (await take?.(io)) ?? spawnChild(command, args, { env: { ...trainerEnv(), ...env }, ...io })
+  if (log_fields) log.write(`${JSON.stringify({ time: isoTime(Date.now()), ...log_fields, pid: child.pid })}\n`)
   const onEnded = child.pid === undefined ? undefined : onStarted?.(child.pid)
   try {
     const { status, killed_by, stderr } = await child.ended
