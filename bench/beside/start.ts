@@ -1,6 +1,7 @@
 // Time from a job's creation to its first step, and from its last step to the first token of its model.
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { JobEvent } from '../../contract/fine-tuning.ts'
+import { type ProcessorSeconds, processorSeconds, secondsBetween } from '../support/processor-time.ts'
 import { jobEvents, type Service } from './job-events.ts'
 
 /** Seconds that both may take at most. */
@@ -29,12 +30,13 @@ export async function measureStart(
   // The first one right after the upload of its rows.
   for (let turn = 0; turn <= turns; turn++) {
     if (turn > 0) await sleep(pause_ms)
-    const seconds = await timesOf(service, await train())
+    const { seconds, processor } = await timesOf(service, train)
     if (turn > 0) table.push(seconds)
     const { start, end } = ends(seconds)
     console.log(
       `${turn === 0 ? 'right after the upload' : `turn ${turn}`}: ${start.toFixed(2)} s from creation to the end of the ` +
-        `first step, ${end.toFixed(2)} s from the last step to the model's first token`,
+        `first step (${processor.start.toFixed(2)} s of processor time), ${end.toFixed(2)} s from the last step to the ` +
+        `model's first token (${processor.end.toFixed(2)} s)`,
     )
   }
   for (const [index, phase] of phases.entries())
@@ -51,14 +53,17 @@ export async function measureStart(
   return met
 }
 
-/** Seconds in each of `phases`. */
-async function timesOf(service: Service, job: { id: string; created_at: string }): Promise<number[]> {
+/** Seconds in each of `phases`, and processor time of the whole service at start and end. */
+async function timesOf(service: Service, train: () => Promise<{ id: string; created_at: string }>) {
+  const used = () => processorSeconds(service.pid)
   const at: Record<string, number> = {}
+  const readings: Record<string, ProcessorSeconds> = { created: used() }
+  const job = await train()
   let last: JobEvent | undefined
   for await (const event of jobEvents(service, job.id)) {
-    const time = Date.parse(event.created_at)
     const mark = event.data?.phase ?? event.data?.status ?? (at.converting ? `saved: ${event.type}` : event.type)
-    at[String(mark)] ??= time
+    at[String(mark)] ??= Date.parse(event.created_at)
+    if (mark === 'metrics' || mark === 'converting') readings[mark] ??= used()
     last = event
   }
   if (last?.data?.status !== 'completed') throw new Error(JSON.stringify(last))
@@ -71,8 +76,15 @@ async function timesOf(service: Service, job: { id: string; created_at: string }
   const names = ['running', 'preparing', 'loading', 'training', 'metrics', 'converting', 'saved: progress', 'completed']
   const marks = [Date.parse(job.created_at), ...names.map((name) => at[name]!), Date.now()]
   const seconds = marks.slice(1).map((mark, index) => (mark - marks[index]!) / 1000)
-  // The steps between the first and the last one are neither start nor end.
-  return seconds.toSpliced(5, 1)
+  return {
+    // The steps between the first and the last one are neither start nor end.
+    seconds: seconds.toSpliced(5, 1),
+    processor: {
+      start: secondsBetween(readings.created!, readings.metrics!),
+      // Without the trainer that is prepared for the next job.
+      end: secondsBetween(readings.converting!, used(), { known: true }),
+    },
+  }
 }
 
 const sum = (values: number[]) => values.reduce((total, each) => total + each, 0)

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { mkdtempSync, rmSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
-import { after, test } from 'node:test'
+import { after, type TestContext, test } from 'node:test'
 import pino from 'pino'
 import { childEnv } from '../../lib/child-process.ts'
 import { root } from '../../lib/root.ts'
@@ -30,7 +30,7 @@ const io = (lines: string[]) => ({
 })
 const enough_memory = { skip: process.availableMemory() < 5e9 && 'less than 5 GB of memory are free' }
 
-function create({ idle_seconds = 600 } = {}) {
+function create(t: TestContext, { idle_seconds = 600 } = {}) {
   let availableMb = 8000
   const trainer = createPreparedTrainer({
     python: path.join(root, '.local/python/bin/python'),
@@ -42,14 +42,15 @@ function create({ idle_seconds = 600 } = {}) {
     check_ms: 20,
     availableMb: () => availableMb,
   })
+  t.after(trainer.close)
   const setMemory = (mb: number) => {
     availableMb = mb
   }
   return { trainer, setMemory }
 }
 
-test('one trainer waits, while memory is free, and none beside a run', async () => {
-  const { trainer, setMemory } = create()
+test('one trainer waits, while memory is free, and none beside a run', async (t) => {
+  const { trainer, setMemory } = create(t)
   setMemory(3000)
   trainer.prepare()
   assert.deepEqual(prepared(process.pid), [], 'memory is short')
@@ -75,16 +76,15 @@ test('one trainer waits, while memory is free, and none beside a run', async () 
   assert.deepEqual(prepared(process.pid), [])
 })
 
-test('a trainer that nobody needs ends', async () => {
-  const { trainer } = create({ idle_seconds: 0.2 })
+test('a trainer that nobody needs ends', async (t) => {
+  const { trainer } = create(t, { idle_seconds: 0.2 })
   trainer.prepare()
   assert.equal(prepared(process.pid).length, 1)
   await until('it to end', () => prepared(process.pid).length === 0)
-  await trainer.close()
 })
 
-test('of two runs at once one takes the trainer, and gets its output; a stop ends it', async () => {
-  const { trainer } = create()
+test('of two runs at once one takes the trainer, and gets its output; a stop ends it', async (t) => {
+  const { trainer } = create(t)
   trainer.prepare()
   const run = { module: 'trainer.cli.train', run_dir, env: {}, spec: { method: 'lora', threads: 1 } }
   const lines: string[] = []
