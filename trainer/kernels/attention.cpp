@@ -198,8 +198,8 @@ void backward(const Document & document, const Shape & shape, int64_t key_head, 
                           columns, held, columns, width, false});
                 multiply({values + key * width, width, above_transposed + query * width, width * panel_columns,
                           products, columns, held, columns, width, false});
-                weigh(scores, products, log_sum + query, dots + query, key - query, held, columns, scale, weights, slopes,
-                      slopes_packed);
+                weigh(scores, products, log_sum + query, dots + query, key - query, held, columns, scale, weights,
+                      slopes, slopes_packed);
                 const int64_t offset = query * panel_columns, panel = length * panel_columns;
                 multiply({weights, columns, above + offset, panel, value_gradient + key * width, width, held, width,
                           columns, true});

@@ -115,9 +115,12 @@ class LinearGroup:
             return joint, []
         low = joint[:, self.width :].contiguous()
         ups = [up.detach().to(x.dtype) for up in self.ups]
-        outputs = self.outputs_of(joint)
+        outputs, has_kernels = self.outputs_of(joint), kernels.available(x.device, x.dtype)
         for index, part, up, scale in zip(self.adapted, low.split(self.ranks, dim=1), ups, self.scales, strict=True):
-            outputs[index].addmm_(part, up.T, alpha=scale)
+            if has_kernels:
+                kernels.add_product(outputs[index], part, up, scale)
+            else:
+                outputs[index].addmm_(part, up.T, alpha=scale)
         return joint, [low, *ups]
 
     def gradient(self, tokens: int) -> torch.Tensor:
