@@ -10,6 +10,7 @@ Pictures are encoded once, before the first step; their time counts.
 import argparse
 import json
 import os
+import statistics
 import time
 from pathlib import Path
 
@@ -47,6 +48,23 @@ def spec_of(args: argparse.Namespace, threads: int, steps: int):
     )
 
 
+PEAK_SIZE = 2048
+
+
+def products_seconds(dtype, clock) -> list[float]:
+    """Seconds of a few products of two square matrices of `PEAK_SIZE`."""
+    import torch
+
+    a, b = (torch.randn(PEAK_SIZE, PEAK_SIZE, dtype=dtype) for _ in range(2))
+    times = []
+    for _ in range(6):
+        started = clock()
+        a @ b
+        times.append(clock() - started)
+    # The first one finds cold caches.
+    return times[1:]
+
+
 def synchronized_time(device) -> float:
     """The time after the device has finished its queue."""
     if device.type == "cuda":
@@ -73,6 +91,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--precision", choices=["float32", "bfloat16"])
+    parser.add_argument("--peak", action="store_true", help="measure the peak of matrix products after each step")
     parser.add_argument("--heldout", type=Path, help="also print the mean loss on these rows, before and after")
     parser.add_argument(
         "--adapter", type=Path, help="load this PEFT adapter, train nothing, print its loss on --heldout"
@@ -122,7 +141,10 @@ def main() -> None:
         with torch.no_grad():
             set_peft_model_state_dict(model, load_file(args.adapter / "adapter_model.safetensors"))
     else:
-        losses, tokens, started, cpu_started = [], 0, 0.0, 0.0
+        losses, tokens, seconds, cpu_seconds = [], 0, 0.0, 0.0
+        # One thread is timed by the CPU, for use beside other work.
+        peak_clock = time.process_time if threads == 1 else time.perf_counter
+        peak_times: list[float] = []
         encoding = synchronized_time(device)
         for index in loop.features.missing if loop.features else []:
             loop.features.encode(index)
@@ -134,16 +156,19 @@ def main() -> None:
         loop.reference_of(counted)
         reference_seconds = synchronized_time(device) - scored
         for step in range(args.steps):
-            if step == args.warm_up:
-                started, cpu_started = synchronized_time(device), time.process_time()
             batch = loop.batch(step)
+            started, cpu_started = synchronized_time(device), time.process_time()
             losses.append(loop.step(batch)[0])
             if step >= args.warm_up:
+                seconds += synchronized_time(device) - started
+                cpu_seconds += time.process_time() - cpu_started
                 tokens += sum(row.tokens for row in batch)
+                peak_times += products_seconds(dtype, peak_clock) if args.peak else []
             loop.totals.step += 1
-        cpu_seconds = time.process_time() - cpu_started
         # Preferences are scored once before the first step.
-        seconds = synchronized_time(device) - started + reference_seconds + encoding_seconds
+        seconds += reference_seconds + encoding_seconds
+        if args.peak:
+            report["peak_flops"] = 2 * PEAK_SIZE**3 / statistics.median(peak_times)
         report["peak_memory_mb"] = round(memory.peak_bytes(device) / 1e6)
         report |= {
             "real_tokens": tokens,

@@ -14,7 +14,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -172,30 +171,15 @@ def peak(folder: Path, threads: int) -> bool:
     Operations of a step, for each token and each weight of the linear layers: 2 forward and 2 backward (the input's
     gradient; a frozen weight has none), for adapters 6 (both gradients). The same 4 for the head on learned tokens.
     Attention: forward, and 2.5 times that backward, halved by causal order: 3.5 * 2 * tokens * 512 * width / 2 * 2 for
-    each layer. The peak: a product of 2,048 x 2,048 matrices, before and after. With one thread by CPU time. Returns
-    whether the share in bfloat16 is met.
+    each layer. The peak: products of 2,048 x 2,048 matrices after each step. Returns whether the share in bfloat16 is
+    met.
     """
-    import torch
-
-    torch.set_num_threads(threads)
-    clock, which = (time.process_time, 1) if threads == 1 else (time.perf_counter, 0)
     met = True
     rows = write(folder / "full.jsonl", full_rows(16, 1))
     for precision in ("float32", "bfloat16"):
-        dtype = getattr(torch, precision)
-        a, b = torch.randn(2048, 2048, dtype=dtype), torch.randn(2048, 2048, dtype=dtype)
-        times = []
-
-        def measure(a: torch.Tensor = a, b: torch.Tensor = b, times: list[float] = times) -> None:
-            for _ in range(12):
-                started = clock()
-                a @ b
-                times.append(clock() - started)
-
-        measure()
-        result = ours(rows, "--steps", 4, "--batch", 4, "--precision", precision, "--threads", threads)
-        measure()
-        top = 2 * 2048**3 / statistics.median(times)
+        options = ("--steps", 4, "--batch", 4, "--precision", precision, "--threads", threads, "--peak")
+        result = ours(rows, *options)
+        top = result["peak_flops"]
         config = json.loads((MODEL / "config.json").read_text())
         width, wide, layers = config["hidden_size"], config["intermediate_size"], config["num_hidden_layers"]
         keys = width // config["num_attention_heads"] * config["num_key_value_heads"]
@@ -213,7 +197,7 @@ def peak(folder: Path, threads: int) -> bool:
         attention = layers * 3.5 * 2 * 512 * width
         # Nearly all tokens of a full row are learned.
         operations = 4 * weights + 6 * adapters + 4 * width * config["vocab_size"] + attention
-        reached = operations * rates_of(result)[which]
+        reached = operations * rates_of(result)[threads == 1]
         share = reached / top
         met = share >= PEAK_SHARE
         print(
