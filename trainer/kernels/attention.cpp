@@ -46,18 +46,20 @@ void write_row(const float * from, int64_t size, float scale, bf16 * to) {
 }
 
 constexpr int64_t query_rows = 32;
+/** More numbers from one row to the next: rows a power of two apart would share few lines of the cache. */
+constexpr int64_t apart = 32;
 
 void forward(const Document & document, const Shape & shape, int64_t key_head, float scale, Multiply multiply,
              const bf16 * states, int64_t stride, bf16 * out, float * log_sums, int64_t tokens) {
-    const int64_t real = document.length(), length = round_up(real), width = shape.padded();
-    scratch.reset((4 * length * width + query_rows * length) * sizeof(bf16) +
-                  query_rows * (length + width) * sizeof(float) + 4096);
+    const int64_t real = document.length(), length = round_up(real), width = shape.padded(), step = length + apart;
+    scratch.reset((4 * length * width + query_rows * step) * sizeof(bf16) +
+                  query_rows * (step + width) * sizeof(float) + 4096);
     bf16 * rows = scratch.take<bf16>(length * width);
     bf16 * keys = scratch.take<bf16>(length * width);
     bf16 * values = scratch.take<bf16>(length * width);
     bf16 * queries = scratch.take<bf16>(length * width);
-    bf16 * weights = scratch.take<bf16>(query_rows * length);
-    float * scores = scratch.take<float>(query_rows * length);
+    bf16 * weights = scratch.take<bf16>(query_rows * step);
+    float * scores = scratch.take<float>(query_rows * step);
     float * result = scratch.take<float>(query_rows * width);
     gather(states + (shape.heads + key_head) * shape.size, stride, document, 0, shape.size, length, width, rows);
     pack_transposed(rows, width, width, length, keys);
@@ -69,12 +71,12 @@ void forward(const Document & document, const Shape & shape, int64_t key_head, f
                queries);
         for (int64_t begin = document.first_query() / query_rows * query_rows; begin < real; begin += query_rows) {
             const int64_t seen = begin + query_rows;
-            multiply({queries + begin * width, width, keys, width * panel_columns, scores, length, query_rows, seen,
+            multiply({queries + begin * width, width, keys, width * panel_columns, scores, step, query_rows, seen,
                       width, false});
             float shares[query_rows];
             for (int64_t r = 0; r < query_rows; ++r) {
                 const int64_t visible = begin + r + 1;
-                float * row = scores + r * length;
+                float * row = scores + r * step;
                 __m512 largest = _mm512_set1_ps(-INFINITY);
                 for (int64_t i = 0; i < visible; i += 16)
                     largest = _mm512_mask_max_ps(largest, first(visible - i), largest, _mm512_loadu_ps(row + i));
@@ -86,7 +88,7 @@ void forward(const Document & document, const Shape & shape, int64_t key_head, f
                         _mm512_fmsub_ps(_mm512_loadu_ps(row + i), _mm512_set1_ps(scale), _mm512_set1_ps(top));
                     const __m512 power = _mm512_maskz_mov_ps(lanes, exponential(scaled));
                     sum = _mm512_add_ps(sum, power);
-                    _mm256_storeu_si256((__m256i *) (weights + r * length + i), narrow(power));
+                    _mm256_storeu_si256((__m256i *) (weights + r * step + i), narrow(power));
                 }
                 const float total = _mm512_reduce_add_ps(sum);
                 shares[r] = 1.0f / total;
@@ -94,7 +96,7 @@ void forward(const Document & document, const Shape & shape, int64_t key_head, f
                 if (index >= document.first_query() && index < real)
                     log_sums[head * tokens + document.row(index)] = top + std::log(total);
             }
-            multiply({weights, length, values, length * panel_columns, result, width, query_rows, width, seen, false});
+            multiply({weights, step, values, length * panel_columns, result, width, query_rows, width, seen, false});
             for (int64_t index = std::max(begin, document.first_query()); index < std::min(seen, real); ++index)
                 write_row(result + (index - begin) * width, shape.size, shares[index - begin],
                           out + (document.row(index) * shape.heads + head) * shape.size);
@@ -106,17 +108,19 @@ void forward(const Document & document, const Shape & shape, int64_t key_head, f
 constexpr int64_t key_rows = 64, query_columns = 256;
 
 /**
- * From scores and the products of values with the results' gradients, both [keys, queries] with keys that begin `ahead`
- * of the queries, to the weights and the gradients of scaled scores, the latter also packed.
+ * From scores and the products of values with the results' gradients, both [keys, queries] with `step` numbers from row
+ * to row and keys that begin `ahead` of the queries, to the weights and the gradients of scaled scores, the latter also
+ * packed.
  */
 void weigh(const float * scores, const float * products, const float * log_sums, const float * dots, int64_t ahead,
-           int64_t keys, int64_t queries, float scale, bf16 * weights, bf16 * slopes, bf16 * slopes_packed) {
+           int64_t keys, int64_t queries, int64_t step, float scale, bf16 * weights, bf16 * slopes,
+           bf16 * slopes_packed) {
     for (int64_t key = 0; key < keys; key += 2)
         for (int64_t query = 0; query < queries; query += 16) {
             const __m512 log_sum = _mm512_loadu_ps(log_sums + query), dot = _mm512_loadu_ps(dots + query);
             __m256i pair[2];
             for (int64_t odd = 0; odd < 2; ++odd) {
-                const int64_t at = (key + odd) * queries + query, hidden = ahead + key + odd - query;
+                const int64_t at = (key + odd) * step + query, hidden = ahead + key + odd - query;
                 const __mmask16 visible = hidden <= 0 ? 0xffff : (__mmask16) ~first(hidden);
                 const __m512 scaled = _mm512_fmsub_ps(_mm512_loadu_ps(scores + at), _mm512_set1_ps(scale), log_sum);
                 const __m512 weight = _mm512_maskz_mov_ps(visible, exponential(scaled));
@@ -137,11 +141,11 @@ void backward(const Document & document, const Shape & shape, int64_t key_head, 
               const bf16 * states, int64_t stride, const bf16 * out, const float * log_sums, int64_t tokens,
               const bf16 * out_gradient, bf16 * gradient, int64_t gradient_stride, float * prefix_gradient) {
     const int64_t real = document.length(), length = round_up(real), width = shape.padded(), area = length * width;
-    const int64_t block = key_rows * query_columns;
-    scratch.reset(8 * area * sizeof(bf16) + (3 * area + 2 * length) * sizeof(float) + 3 * block * sizeof(bf16) +
-                  2 * block * sizeof(float) + 4096);
+    const int64_t step = length + apart, block_step = query_columns + apart, block = key_rows * block_step;
+    scratch.reset((7 * area + width * step + 3 * block) * sizeof(bf16) +
+                  (2 * area + width * step + 2 * length + 2 * block) * sizeof(float) + 4096);
     bf16 * keys = scratch.take<bf16>(area);
-    bf16 * keys_transposed = scratch.take<bf16>(area);
+    bf16 * keys_transposed = scratch.take<bf16>(width * step);
     bf16 * values = scratch.take<bf16>(area);
     bf16 * rows = scratch.take<bf16>(area);
     bf16 * queries = scratch.take<bf16>(area);
@@ -150,7 +154,7 @@ void backward(const Document & document, const Shape & shape, int64_t key_head, 
     bf16 * above_transposed = scratch.take<bf16>(area);
     float * key_gradient = scratch.take<float>(area);
     float * value_gradient = scratch.take<float>(area);
-    float * query_gradient = scratch.take<float>(area);
+    float * query_gradient = scratch.take<float>(width * step);
     float * log_sum = scratch.take<float>(length);
     float * dots = scratch.take<float>(length);
     bf16 * weights = scratch.take<bf16>(block);
@@ -160,7 +164,7 @@ void backward(const Document & document, const Shape & shape, int64_t key_head, 
     float * products = scratch.take<float>(block);
     gather(states + (shape.heads + key_head) * shape.size, stride, document, 0, shape.size, length, width, keys);
     for (int64_t row = 0; row < length; ++row)
-        for (int64_t i = 0; i < width; ++i) keys_transposed[i * length + row] = keys[row * width + i];
+        for (int64_t i = 0; i < width; ++i) keys_transposed[i * step + row] = keys[row * width + i];
     gather(states + (shape.heads + shape.key_heads + key_head) * shape.size, stride, document, 0, shape.size, length,
            width, values);
     memset(key_gradient, 0, area * sizeof(float));
@@ -188,32 +192,32 @@ void backward(const Document & document, const Shape & shape, int64_t key_head, 
             }
             dots[i] = _mm512_reduce_add_ps(sum);
         }
-        memset(query_gradient, 0, area * sizeof(float));
+        memset(query_gradient, 0, width * step * sizeof(float));
         for (int64_t key = 0; key < length; key += key_rows) {
             const int64_t held = std::min(key_rows, length - key);
             for (int64_t query = std::max(key, begin / side * side); query < length; query += query_columns) {
                 const int64_t columns = std::min(query_columns, length - query);
                 // Weights and their gradients [keys, queries]
                 multiply({keys + key * width, width, queries_transposed + query * width, width * panel_columns, scores,
-                          columns, held, columns, width, false});
+                          block_step, held, columns, width, false});
                 multiply({values + key * width, width, above_transposed + query * width, width * panel_columns,
-                          products, columns, held, columns, width, false});
-                weigh(scores, products, log_sum + query, dots + query, key - query, held, columns, scale, weights,
-                      slopes, slopes_packed);
+                          products, block_step, held, columns, width, false});
+                weigh(scores, products, log_sum + query, dots + query, key - query, held, columns, block_step, scale,
+                      weights, slopes, slopes_packed);
                 const int64_t offset = query * panel_columns, panel = length * panel_columns;
-                multiply({weights, columns, above + offset, panel, value_gradient + key * width, width, held, width,
+                multiply({weights, block_step, above + offset, panel, value_gradient + key * width, width, held, width,
                           columns, true});
-                multiply({slopes, columns, queries + offset, panel, key_gradient + key * width, width, held, width,
+                multiply({slopes, block_step, queries + offset, panel, key_gradient + key * width, width, held, width,
                           columns, true});
-                multiply({keys_transposed + key, length, slopes_packed, held * panel_columns, query_gradient + query,
-                          length, width, columns, held, true});
+                multiply({keys_transposed + key, step, slopes_packed, held * panel_columns, query_gradient + query,
+                          step, width, columns, held, true});
             }
         }
         const __m512i lanes_apart = _mm512_mullo_epi32(
-            _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0), _mm512_set1_epi32((int) length));
+            _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0), _mm512_set1_epi32((int) step));
         for (int64_t i = begin; i < real; ++i)
             for (int64_t j = 0; j < shape.size; j += 16) {
-                const __m512 column = _mm512_i32gather_ps(lanes_apart, query_gradient + j * length + i, 4);
+                const __m512 column = _mm512_i32gather_ps(lanes_apart, query_gradient + j * step + i, 4);
                 store(gradient + document.row(i) * gradient_stride + head * shape.size + j,
                       _mm512_mul_ps(column, _mm512_set1_ps(scale)), first(shape.size - j));
             }
