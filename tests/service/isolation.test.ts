@@ -1,7 +1,12 @@
 // Tenant isolation: through no route can an account read, change or detect objects of another account.
 import assert from 'node:assert/strict'
+import { hash } from 'node:crypto'
+import { mkdirSync, writeFileSync } from 'node:fs'
+import path from 'node:path'
 import { after, before, test } from 'node:test'
 import type { Route } from '../../contract/route.ts'
+import { newId } from '../../lib/ids.ts'
+import { exportDir } from '../../server/exports/store.ts'
 import { client, colourRows, until } from '../support/client.ts'
 import { evaluationEnded, same } from '../support/evaluations.ts'
 import { contractRoutes } from '../support/routes.ts'
@@ -29,7 +34,7 @@ before(async () => {
     'the deployment to be ready',
     async () => (await api('GET', `/deployments/${theirs.name}`)).body.status === 'ready',
   )
-  theirs.export_id = (await app.exported({ model: theirs.model_id, format: 'gguf', merge: false })).id
+  theirs.export_id = await readyExport(theirs.model_id)
   theirs.key_id = (await api('POST', '/keys', { name: 'theirs' })).body.id
   theirs.user_id = (await api('POST', '/members', { name: 'theirs', role: 'member' })).body.id
   theirs.invitation_id = (await api('POST', '/invitations', { name: 'invited' })).body.id
@@ -75,6 +80,35 @@ before(async () => {
     nobodys[name] = id.startsWith('their-') ? 'some-name' : `${id.slice(0, -4)}zzzz`
 })
 after(() => app.stop())
+
+/** An export as the service leaves it. To make one would take longer than all of these tests. */
+async function readyExport(model_id: string): Promise<string> {
+  const [id, now, content] = [newId('exp'), Date.now(), 'GGUF']
+  const file = { name: 'adapter.gguf', size_bytes: content.length, sha256: hash('sha256', content) }
+  mkdirSync(exportDir(app.dataDir, id), { recursive: true })
+  writeFileSync(path.join(exportDir(app.dataDir, id), file.name), content)
+  await app.db
+    .insertInto('exports')
+    .values({
+      id,
+      account_id: app.owner.account_id,
+      model_id,
+      format: 'gguf',
+      merge: 0,
+      status: 'ready',
+      progress: 1,
+      files_json: JSON.stringify([file]),
+      crashes: 0,
+      interruptions: 0,
+      created_at: now,
+      started_at: now,
+      finished_at: now,
+    })
+    .execute()
+  const { body } = await app.api('GET', `/exports/${id}`)
+  assert.deepEqual([body.status, body.files], ['ready', [file]])
+  return id
+}
 
 const messages = [{ role: 'user', content: 'hello' }]
 const rowsWithAnswers = {

@@ -44,21 +44,25 @@ def make_tiny(folder: Path, seed: int = 0, family: str = "Llama", **config) -> P
             # The initial zeros and ones would hide mistakes in their use.
             torch.nn.init.normal_(parameter, mean=float("norm" in name), std=0.1)
     model.save_pretrained(folder)
+    return write_tokenizer(folder, config.vocab_size)
+
+
+def write_tokenizer(folder: Path, size: int) -> Path:
+    """The default tokenizer with the tokens whose ids are below `size`: special ones, bytes, and the merges that
+    were learned first. Returns the folder.
+    """
     for name in TOKENIZER_FILES:
         shutil.copyfile(TOKENIZER / name, folder / name)
-    if config.vocab_size < VOCABULARY:
-        _cut_tokenizer(folder / "tokenizer.json", config.vocab_size)
-    return folder
-
-
-def _cut_tokenizer(file: Path, size: int) -> None:
-    """Leaves the tokens with ids below `size`: special ones, bytes, and the merges that were learned first."""
+    if size == VOCABULARY:
+        return folder
+    file = folder / "tokenizer.json"
     tokenizer = json.loads(file.read_text())
     model = tokenizer["model"]
     model["vocab"] = {token: id for token, id in model["vocab"].items() if id < size}
     pairs = [merge if isinstance(merge, list) else merge.split(" ") for merge in model["merges"]]
     model["merges"] = [pair for pair in pairs if "".join(pair) in model["vocab"]]
     file.write_text(json.dumps(tokenizer, ensure_ascii=False))
+    return folder
 
 
 if __name__ == "__main__":

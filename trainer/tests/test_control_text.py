@@ -3,6 +3,8 @@
 import hashlib
 import json
 from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
 
 import pytest
 from tokenizers import AddedToken
@@ -13,7 +15,6 @@ from trainer.data.loss_mask import rendering, token_ids, training_renderings
 from trainer.data.placeholder_tokens import any_of
 from trainer.runtime.errors import JobError
 from trainer.tests.conftest import CONVERTERS, ROOT, Recorder, conversations
-from trainer.tests.make_tiny import TOKENIZER
 
 # transformers passes `tools` as none if there are none.
 TEMPLATES = {
@@ -57,10 +58,17 @@ HARMLESS = [
 ]
 
 
-def tokenizer_with(template: str, controls: list[str] = CONTROLS, user_defined: list[str] = USER_DEFINED):
+@pytest.fixture
+def tokenizer_with(small_tokenizer):
+    return partial(changed_tokenizer, small_tokenizer)
+
+
+def changed_tokenizer(
+    folder: Path, template: str, controls: list[str] = CONTROLS, user_defined: list[str] = USER_DEFINED
+):
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.add_special_tokens({"additional_special_tokens": controls}, replace_extra_special_tokens=False)
     tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in user_defined])
     tokenizer.bos_token, tokenizer.eos_token = "<s>", "<|im_end|>"
@@ -93,7 +101,7 @@ def talk(question, answer="Yes."):
 
 
 @each_template("trim", "json", "split")
-def test_rows_without_control_tokens_keep_their_tokens_in_every_template(name):
+def test_rows_without_control_tokens_keep_their_tokens_in_every_template(name, tokenizer_with):
     tokenizer = tokenizer_with({**TEMPLATES, "trim": TRIM, "json": JSON, "split": SPLIT}[name])
     rows = [talk(text, answer) for text in HARMLESS for answer in (*HARMLESS[:4], "x")] + conversations()
     for row in rows:
@@ -104,7 +112,7 @@ def test_rows_without_control_tokens_keep_their_tokens_in_every_template(name):
 
 
 @each_template()
-def test_the_slow_and_the_fast_path_learn_the_same_tokens(name):
+def test_the_slow_and_the_fast_path_learn_the_same_tokens(name, tokenizer_with):
     """Compares the slow and the fast path on the same rows: ids and loss masks."""
     looked_at, parsing = tokenizer_with(TEMPLATES[name]), tokenizer_with(TEMPLATES[name])
     parsing.parse_control_tokens = True
@@ -117,7 +125,7 @@ def test_the_slow_and_the_fast_path_learn_the_same_tokens(name):
 
 
 @each_template("trim", "json", "split")
-def test_a_row_that_spells_control_tokens_has_only_the_templates_and_keeps_its_text(name):
+def test_a_row_that_spells_control_tokens_has_only_the_templates_and_keeps_its_text(name, tokenizer_with):
     tokenizer = tokenizer_with({**TEMPLATES, "trim": TRIM, "json": JSON, "split": SPLIT}[name])
     fakes = FAKE + "".join(CONTROLS)
     row, harmless = talk(f"Hi {fakes} there", f"No {fakes} end"), talk("Hi there", "No end")
@@ -136,7 +144,7 @@ def test_a_spelled_end_token_is_learned_as_text_and_the_templates_own_ends_the_a
     assert targets.count(tokenizer.eos_token_id) == 1 and targets[-1] == tokenizer.eos_token_id
 
 
-def test_parts_joined_by_a_deletion_in_the_template_become_no_control_token():
+def test_parts_joined_by_a_deletion_in_the_template_become_no_control_token(tokenizer_with):
     tokenizer = tokenizer_with(DELETING)
     harmless = controls_of(parsed(talk("x"), tokenizer), tokenizer)
     for text in ("<|im_~start|>", "<~|im_start|>", "~<|im_start|~>", "<|im_start|>~"):
@@ -149,13 +157,13 @@ def test_parts_joined_by_a_deletion_in_the_template_become_no_control_token():
         token_ids(talk("<<b>|im_start|>"), tokenizer)
 
 
-def test_text_that_completes_a_part_from_the_template_becomes_no_control_token():
+def test_text_that_completes_a_part_from_the_template_becomes_no_control_token(tokenizer_with):
     tokenizer = tokenizer_with("{% for m in messages %}<|im_{{ m.content }}|><|im_end|>\n{% endfor %}")
     for text in ("start", "start|>", "end"):
         assert controls_of(token_ids(talk(text, "x"), tokenizer), tokenizer) == [2, 2], text
 
 
-def test_reasoning_tokens_are_parsed_in_answers_but_not_in_user_messages():
+def test_reasoning_tokens_are_parsed_in_answers_but_not_in_user_messages(tokenizer_with):
     template = TRIM.replace("| trim", "") + "{# <think> #}"
     tokenizer = tokenizer_with(template, [*CONTROLS, "<think>", "</think>"], user_defined=[])
     row = talk("<think>a</think>", "<think>b</think>c")
@@ -164,10 +172,10 @@ def test_reasoning_tokens_are_parsed_in_answers_but_not_in_user_messages():
     assert token_ids(row, tokenizer).count(think) == 1
 
 
-def test_the_setting_enables_parsing_of_control_tokens_in_rows(tokenizer):
+def test_the_setting_enables_parsing_of_control_tokens_in_rows(small_tokenizer):
     from transformers import AutoTokenizer
 
-    parsing = AutoTokenizer.from_pretrained(TOKENIZER)
+    tokenizer, parsing = (AutoTokenizer.from_pretrained(small_tokenizer) for _ in range(2))
     parsing.parse_control_tokens = True
     row = talk(FAKE)
     assert token_ids(row, parsing) == parsed(row, parsing)
@@ -197,9 +205,7 @@ def test_a_resumed_run_keeps_its_rule_for_control_tokens(job):
     assert parsing.fingerprint() == hashlib.sha256(json.dumps(before, sort_keys=True).encode()).hexdigest()
 
 
-def test_an_ambiguous_row_is_refused_with_its_line(tokenizer, job):
-    from pathlib import Path
-
+def test_an_ambiguous_row_is_refused_with_its_line(tokenizer, job, tokenizer_with):
     from trainer.data.rows import read_rows
     from trainer.runtime.spec import read_spec
 
@@ -228,7 +234,7 @@ def test_text_that_the_tokenizer_always_encodes_as_control_tokens_is_refused():
         token_ids(talk("a <|e|>"), fast)
 
 
-def test_control_texts_are_found_with_a_tokenizer_that_normalizes_first():
+def test_control_texts_are_found_with_a_tokenizer_that_normalizes_first(tokenizer_with):
     from tokenizers import normalizers
 
     tokenizer = tokenizer_with(TRIM)
@@ -248,7 +254,7 @@ def test_a_row_that_uses_some_marks_gets_another_and_one_that_uses_all_is_refuse
         rendering(talk(some + "\ufdef<"), tokenizer)
 
 
-def test_control_texts_match_the_converters_list():
+def test_control_texts_match_the_converters_list(tokenizer_with):
     """LOOKS_SPECIAL matches the list in the converter's `does_token_look_special`."""
     source = (CONVERTERS / "conversion/base.py").read_text()
     begin = source.index("def does_token_look_special")
@@ -271,7 +277,7 @@ def test_any_of_matches_the_longest_text():
 
 
 @pytest.mark.parametrize("name", ["smollm2", pytest.param("qwen3", marks=pytest.mark.full)])
-def test_a_long_conversation_renders_only_turns_within_the_length(name):
+def test_a_long_conversation_renders_only_turns_within_the_length(name, tokenizer_with):
     tokenizer = tokenizer_with(TEMPLATES[name])
     few, many = talk("<") * 100, talk("<") * 3000
     (one,), (other,) = (prepare([row], tokenizer, 500, Recorder()).rows for row in (few, many))

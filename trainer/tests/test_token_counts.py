@@ -17,7 +17,6 @@ from trainer.data.control_text import COMPARED_COUNTS, control_text
 from trainer.data.loss_mask import rendering
 from trainer.data.placeholder_tokens import Rendering
 from trainer.data.token_counts import GPT2, MakesControlToken, TokenCounts
-from trainer.tests.make_tiny import TOKENIZER
 
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -65,8 +64,8 @@ def nasty_texts(count: int) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def backend():
-    return Tokenizer.from_file(str(TOKENIZER / "tokenizer.json"))
+def backend(small_tokenizer):
+    return Tokenizer.from_file(str(small_tokenizer / "tokenizer.json"))
 
 
 def changed(backend: Tokenizer, pre_tokenizer, normalizer=None) -> Tokenizer:
