@@ -1,7 +1,6 @@
 """The rows of a dataset's file that are counted, and their conversations."""
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +11,7 @@ from trainer.runtime.errors import JobError
 MAX_LINE_BYTES, MAX_PICTURE_LINE_BYTES, MAX_DEPTH = 16 << 20, 32 << 20, 100
 BLANK = " \t\r\n"
 # Of a lone surrogate: its escape, its bytes, and zeros, as JSON may be in UTF-16.
-MAY_HAVE_SURROGATES = re.compile(rb"\\u[dD]|[\xed\x00]")
+MAY_BE_SURROGATE = (b"\\ud", b"\\uD", b"\xed", b"\x00")
 BLOCK_BYTES, LARGE_LINE_BYTES = 4 << 20, 1 << 20
 
 
@@ -76,7 +75,7 @@ def learnable_row(text: bytes, line: int, objective: str):
     if text.count(b"[") + text.count(b"{") > MAX_DEPTH and _depth(json.loads(text)) > MAX_DEPTH:
         return None
     conversations = conversations_of(row)
-    if MAY_HAVE_SURROGATES.search(text) and not all(map(_is_text, conversations)):
+    if any(each in text for each in MAY_BE_SURROGATE) and not all(map(_is_text, conversations)):
         return None
     return row if all(map(_learnable, conversations)) else None
 
