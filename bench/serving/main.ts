@@ -9,6 +9,7 @@ import type { Placement } from './job.ts'
 import { type Row, rowText, sharesText } from './rounds.ts'
 import { adapters } from './scenarios/adapters.ts'
 import { gateway } from './scenarios/gateway.ts'
+import { longPrompts } from './scenarios/long-prompts.ts'
 import { manyAdapters } from './scenarios/many-adapters.ts'
 import { pictures } from './scenarios/pictures.ts'
 import { prefix } from './scenarios/prefix.ts'
@@ -30,6 +31,7 @@ const scenarios: Record<string, Scenario> = {
   deploy,
   start: coldStart,
   pictures,
+  'long-prompts': longPrompts,
   'step-times': stepTimes,
 }
 
