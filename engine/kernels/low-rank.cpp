@@ -52,21 +52,23 @@ class traits : public ggml::cpu::tensor_traits {
     static void compute_long(ggml_compute_params * params, ggml_tensor * op) {
         const ggml_tensor *w = op->src[0], *x = op->src[1];
         const int64_t      tokens = rows_of(x), rows = rows_for(1), blocks = w->ne[1] / rows;
-        for (int64_t block = params->ith; block < blocks; block += params->nth)
-            for (int64_t first = 0; first < tokens; first += tokens_max) {
-                const int     T = (int) std::min<int64_t>(tokens_max, tokens - first);
-                const float * in[tokens_max];
-                float *       out[tokens_max];
-                for (int t = 0; t < T; t++) {
-                    in[t]  = (const float *) row_at(x, first + t);
-                    out[t] = (float *) row_at(op, first + t) + block * rows;
-                }
-                const auto * factor = (const uint16_t *) row_at(w, block * rows);
-                for (int64_t r = 0; r < rows; r += rows_for(T)) {
-                    long_rows_of[T - 1](factor + r * w->ne[0], in, w->ne[0], out);
-                    for (int t = 0; t < T; t++) out[t] += rows_for(T);
-                }
+        // All rows with the same tokens, which stay in the cache.
+        const int64_t units = blocks * ((tokens + tokens_max - 1) / tokens_max);
+        for (int64_t unit = params->ith; unit < units; unit += params->nth) {
+            const int64_t block = unit % blocks, first = unit / blocks * tokens_max;
+            const int     count = (int) std::min<int64_t>(tokens_max, tokens - first);
+            const float * in[tokens_max];
+            float *       out[tokens_max];
+            for (int t = 0; t < count; t++) {
+                in[t]  = (const float *) row_at(x, first + t);
+                out[t] = (float *) row_at(op, first + t) + block * rows;
             }
+            const auto * factor = (const uint16_t *) row_at(w, block * rows);
+            for (int64_t r = 0; r < rows; r += rows_for(count)) {
+                long_rows_of[count - 1](factor + r * w->ne[0], in, w->ne[0], out);
+                for (int t = 0; t < count; t++) out[t] += rows_for(count);
+            }
+        }
     }
 
     static void compute_short(ggml_compute_params * params, ggml_tensor * op) {
