@@ -30,7 +30,7 @@ const trainer = {
   otherwise: 'The trainer computes with torch alone',
 }
 
-/** Two to four seconds of one core each. A compiler that fails is no reason to do without an engine or a trainer. */
+/** Two to nine seconds of one core each. A compiler that fails is no reason to do without an engine or a trainer. */
 export const engineKernels = (options) => compile(engine, options)
 export const trainerKernels = (options) => compile(trainer, options)
 
