@@ -13,10 +13,11 @@ const engine = {
   folder: 'engine/kernels',
   file: () => local('llama/lib/libtunery-kernels.so'),
   features: ['avx512f', 'avx512bw', 'avx512dq', 'avx512vl', 'avx512vnni', 'fma', 'f16c'],
+  // No fused multiply and add but where it is written: one token must give the same numbers in every kernel.
+  more: ['-ffp-contract=off'],
   // The library calls them to its end, also when nobody here refers to their file any more. The names of ggml that they
-  // use are found in the library, which the engine opens before them. No fused multiply and add but where it is written:
-  // one token must give the same numbers in every kernel.
-  flags: ['-ffp-contract=off', '-Wl,-z,nodelete'],
+  // use are found in the library, which the engine opens before them.
+  linked: ['-Wl,-z,nodelete'],
   otherwise: "The engine computes with its library's kernels",
 }
 const trainer = {
@@ -26,7 +27,8 @@ const trainer = {
   file: () => local('kernels/libtunery-trainer.so'),
   features: ['avx512f', 'avx512bw', 'avx512dq', 'avx512vl', 'avx512bf16', 'fma', 'amx-tile', 'amx-bf16'],
   // torch has loaded a libgomp of this name, so that both share its threads.
-  flags: ['-fopenmp'],
+  more: [],
+  linked: ['-fopenmp'],
   otherwise: 'The trainer computes with torch alone',
 }
 
@@ -34,11 +36,15 @@ const trainer = {
 export const engineKernels = (options) => compile(engine, options)
 export const trainerKernels = (options) => compile(trainer, options)
 
-async function compile({ name, what, folder, file, features, flags: more, otherwise }, options) {
+const flagsOf = ({ features, more }) => ['-O3', '-std=c++17', ...more, ...features.map((feature) => `-m${feature}`)]
+/** For tests, which compile parts of them. */
+export const engineFlags = flagsOf(engine)
+
+async function compile(part, options) {
+  const { name, what, folder, file, linked, otherwise } = part
   if (process.arch !== 'x64' || !existsSync(path.join(root, folder)) || ask('g++', ['--version']) === undefined)
     return false
-  const flags = ['-O3', '-std=c++17', '-fPIC', '-shared', '-fvisibility=hidden', ...more]
-  flags.push(...features.map((feature) => `-m${feature}`))
+  const flags = [...flagsOf(part), '-fPIC', '-shared', '-fvisibility=hidden', ...linked]
   const sources = readdirSync(path.join(root, folder))
     .filter((source) => /\.(cpp|h)$/.test(source))
     .sort()

@@ -1,0 +1,37 @@
+// The kernels for few and for many tokens against each other, in C++: a token's numbers do not depend on its batch.
+import assert from 'node:assert/strict'
+import { execFileSync, spawnSync } from 'node:child_process'
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import path from 'node:path'
+import { after, test } from 'node:test'
+import { root } from '../../../lib/root.ts'
+// @ts-expect-error: set-up is plain JavaScript, without types
+import { engineFlags } from '../../../scripts/setup/kernels.mjs'
+import { ownKernels } from './engine-process.ts'
+
+const skip = ownKernels ? false : 'our own kernels are not installed here, or not for this processor'
+const folder = mkdtempSync(path.join(tmpdir(), 'tunery-kernels-'))
+after(() => rmSync(folder, { recursive: true }))
+
+/** Compiles a program of `kernels` with the other half of what it compares, and runs it. */
+function run(name: string, other: string) {
+  const program = path.join(folder, name)
+  const sources = [
+    path.join(root, `tests/process/engine/kernels/${name}.cpp`),
+    path.join(root, `engine/kernels/${other}.cpp`),
+  ]
+  execFileSync('g++', [...engineFlags, '-o', program, ...sources])
+  return spawnSync(program, { encoding: 'utf8' })
+}
+
+test('attention gives the same bits for few rows and for many', { skip }, () => {
+  const { status, stdout } = run('attention', 'attention-many')
+  assert.deepEqual([status, stdout], [0, ''])
+})
+
+test('products give the same bits in VNNI and in AMX', { skip }, (context) => {
+  const { status, stdout } = run('eight-bit', 'eight-bit-amx')
+  if (status === 2) return context.skip('this processor has no AMX')
+  assert.deepEqual([status, stdout], [0, ''])
+})
