@@ -1,7 +1,8 @@
-// `npm run bench -- growth [--only rows,…] [--large] [--seconds N] [--out FOLDER]`: time and memory at growing sizes, a
-// plot and a table for each sweep, and the exponents. Ends with 1 where one grows faster than docs/growth.md promises.
-// Nothing else should run on the machine.
+// `npm run bench -- growth [--only rows,…] [--large] [--seconds N] [--threads N] [--out FOLDER]`: time and memory at growing
+// sizes, a plot and a table for each sweep, and the exponents. Ends with 1 where one grows faster than docs/growth.md
+// promises. Nothing else should run on the machine; with one thread, other programs change the exponents least.
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import os from 'node:os'
 import path from 'node:path'
 import { parseArgs } from 'node:util'
 import { describeMachine } from '../support/machine.ts'
@@ -21,13 +22,17 @@ const { values } = parseArgs({
     only: { type: 'string' },
     large: { type: 'boolean', default: false },
     seconds: { type: 'string', default: '120' },
+    threads: { type: 'string', default: String(os.availableParallelism()) },
     out: { type: 'string', default: path.resolve(import.meta.dirname, '../../docs/images/growth') },
   },
 })
 const chosen = values.only?.split(',') ?? names
 const seconds_max = Number(values.seconds)
-if (chosen.some((name) => !names.includes(name)) || !(seconds_max > 0)) {
-  console.error(`Usage: npm run bench -- growth [--only ${names.join(',')}] [--large] [--seconds N] [--out FOLDER]`)
+const threads = Number(values.threads)
+if (chosen.some((name) => !names.includes(name)) || !(seconds_max > 0) || !(threads >= 1)) {
+  console.error(
+    `Usage: npm run bench -- growth [--only ${names.join(',')}] [--large] [--seconds N] [--threads N] [--out FOLDER]`,
+  )
   process.exit(2)
 }
 // process.exit runs the exit handlers that kill what a sweep has started.
@@ -41,7 +46,7 @@ const results: Record<string, Result & { machine: object; at: string }> = exists
   : {}
 const command = `npm run bench -- growth ${process.argv.slice(2).join(' ')}`.trim()
 for (const sweep of sweeps.filter(({ name }) => chosen.includes(name))) {
-  const result = await runSweep(sweep, values.large, seconds_max, console.log)
+  const result = await runSweep(sweep, { large: values.large, threads, seconds_max }, console.log)
   results[sweep.name] = { ...result, machine: { ...describeMachine(), command }, at: new Date().toISOString() }
   writeFileSync(file, `${JSON.stringify(results, null, 1)}\n`)
   for (const theme of ['light', 'dark'] as const)

@@ -17,8 +17,8 @@ export interface Sweep {
   large: readonly number[]
   /** A plot each, side by side. */
   plots: readonly { title: string; measures: readonly Measure[] }[]
-  /** Starts what is measured; `at` returns a figure for each name of a measure, or for those that a size has. */
-  open(): Promise<{ at(size: number): Promise<Record<string, number>>; close(): Promise<void> }>
+  /** Starts what is measured, with so many threads of engine and trainer; `at` returns a figure for each name of a measure, or for those that a size has. */
+  open(threads: number): Promise<{ at(size: number): Promise<Record<string, number>>; close(): Promise<void> }>
 }
 
 export interface Curve extends Measure {
@@ -37,18 +37,25 @@ export interface Result {
   left_out?: { size: number; seconds: number }
 }
 
-/** Runs the sizes in order until one would take more than `seconds_max`, judged by the growth of the last two. */
+export interface Options {
+  /** Also the sizes that are large. */
+  large: boolean
+  threads: number
+  /** The longest that a size may take. */
+  seconds_max: number
+}
+
+/** Runs the sizes in order until one would take too long, judged by the growth of the last two. */
 export async function runSweep(
   sweep: Sweep,
-  large: boolean,
-  seconds_max: number,
+  { large, threads, seconds_max }: Options,
   report: (text: string) => void,
   now = () => performance.now(),
 ): Promise<Result> {
   const began = now()
   const found: { size: number; seconds: number; figures: Record<string, number> }[] = []
   let left_out: Result['left_out']
-  const opened = await sweep.open()
+  const opened = await sweep.open(threads)
   try {
     for (const size of [...sweep.sizes, ...(large ? sweep.large : [])]) {
       const next_seconds = secondsOf(size, found)

@@ -5,6 +5,8 @@ import { fit } from '../../bench/growth/fit.ts'
 import { plotsOf } from '../../bench/growth/plot.ts'
 import { runSweep, type Sweep, tableOf } from '../../bench/growth/sweep.ts'
 
+const options = { large: false, threads: 1, seconds_max: 100 }
+
 const sweep = (at: (size: number) => Promise<Record<string, number>>, onClose = () => {}): Sweep => ({
   name: 'test',
   what: 'things',
@@ -34,14 +36,14 @@ test('a single point and a value of 0 have no exponent, and a bound without one 
     ]),
     undefined,
   )
-  const result = await runSweep({ ...sweep(async () => ({ 'work <a>': 1 })), sizes: [10] }, false, 100, () => {})
+  const result = await runSweep({ ...sweep(async () => ({ 'work <a>': 1 })), sizes: [10] }, options, () => {})
   assert.equal(result.plots[0]!.curves[0]!.holds, false)
 })
 
 test('a curve above its bound is reported as missed', async () => {
   const at = (exponent: number) => sweep(async (size) => ({ 'work <a>': size ** exponent, memory: 5 }))
   const holds = async (exponent: number) =>
-    (await runSweep(at(exponent), false, 100, () => {})).plots.map(({ curves }) => curves[0]!.holds)
+    (await runSweep(at(exponent), options, () => {})).plots.map(({ curves }) => curves[0]!.holds)
   assert.deepEqual(await holds(1.1), [true, null])
   assert.deepEqual(await holds(1.2), [false, null])
 })
@@ -60,8 +62,7 @@ test('a size that would take longer than the bound is left out, and the table sa
   )
   const result = await runSweep(
     slower,
-    true,
-    20,
+    { large: true, threads: 1, seconds_max: 20 },
     () => {},
     () => now_ms,
   )
@@ -80,7 +81,7 @@ test('a sweep that fails is closed', async () => {
     () => closed++,
   )
   await assert.rejects(
-    runSweep(failing, false, 100, () => {}),
+    runSweep(failing, options, () => {}),
     /no/,
   )
   assert.equal(closed, 1)
@@ -89,8 +90,7 @@ test('a sweep that fails is closed', async () => {
 test('plots have every point and line inside, and the same content in both themes', async () => {
   const result = await runSweep(
     sweep(async (size) => ({ 'work <a>': size / 3000, memory: 5 })),
-    true,
-    100,
+    { ...options, large: true },
     () => {},
   )
   for (const theme of ['light', 'dark'] as const) {

@@ -38,7 +38,7 @@ export const adapters: Sweep = {
       ],
     },
   ],
-  async open() {
+  async open(threads) {
     const prepared = await trainedAdapters(1)
     const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-growth-adapters-'))
     const dataDir = path.join(folder, 'data')
@@ -50,7 +50,7 @@ export const adapters: Sweep = {
         models = copyAdapters({ ...prepared, dataDir, models }, size)
         let us: Awaited<ReturnType<typeof startOurs>> | undefined
         const start = await secondsOf(async () => {
-          us = await startOurs({ TUNERY_MERGED_MEMORY_MB: '0' }, dataDir)
+          us = await startOurs({ TUNERY_MERGED_MEMORY_MB: '0', TUNERY_THREADS: String(threads) }, dataDir)
         })
         const { service, pid, stop } = us!
         try {

@@ -24,8 +24,8 @@ export const context: Sweep = {
     },
     { title: 'Memory', measures: [{ name: 'engine', unit: 'MB', bound: { most: 1 } }] },
   ],
-  async open() {
-    const us = await startOurs()
+  async open(threads) {
+    const us = await startOurs({ TUNERY_THREADS: String(threads) })
     const ask = (size: number, seed: number) =>
       measure(us, 1, [
         { ...user(text(size - output - around, 8_000_000 + seed)), ...sampling, ...noEndToken, max_tokens: output },

@@ -32,7 +32,7 @@ export const length: Sweep = {
       measures: [{ name: 'process of the trainer', unit: 'MB', bound: { most: 1.15 } }],
     },
   ],
-  async open() {
+  async open(threads) {
     const service = await startService()
     return {
       close: () => service.stop(),
@@ -48,7 +48,9 @@ export const length: Sweep = {
         // Of one length, as each is cut there.
         writeFileSync(file, `${lines.slice(0, steps).join('\n')}\n`)
         const options = ['--steps', String(steps), '--batch', '1', '--max-length', String(size)]
-        const output = execFileSync(python, ['-m', 'bench.training.ours', modelDir, file, ...options], {
+        // The trainer takes as many threads as it has cores.
+        const cores = ['-c', `0-${threads - 1}`, python]
+        const output = execFileSync('taskset', [...cores, '-m', 'bench.training.ours', modelDir, file, ...options], {
           cwd: root,
           encoding: 'utf8',
         })

@@ -5,7 +5,7 @@ import { noEndToken, sampling, startOurs } from '../../serving/servers.ts'
 import { engineOf, watchResident } from '../../support/memory.ts'
 import type { Sweep } from '../sweep.ts'
 
-const output = 16
+const output = 8
 /** Few streams take only moments: several turns of them. */
 const requestsMin = 32
 
@@ -34,8 +34,8 @@ export const streams: Sweep = {
       ],
     },
   ],
-  async open() {
-    const us = await startOurs({ TUNERY_MAX_WAITING: '10000' })
+  async open(threads) {
+    const us = await startOurs({ TUNERY_MAX_WAITING: '10000', TUNERY_THREADS: String(threads) })
     const bodies = (count: number, seed: number) =>
       Array.from({ length: count }, (_, index) => ({
         ...user(text(8, 9_000_000 + seed * 10_000 + index)),
