@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import random
+import resource
 import statistics
 import subprocess
 import sys
@@ -80,6 +81,12 @@ def seconds(command: list[str]) -> float:
     return time.perf_counter() - started
 
 
+def cpu_seconds() -> float:
+    """Processor time of the processes that have ended."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return ended.ru_utime + ended.ru_stime
+
+
 def memory_mb(pid: int) -> float:
     """Resident memory of a process and of those that its main thread started."""
     try:
@@ -90,16 +97,19 @@ def memory_mb(pid: int) -> float:
     return own + sum(map(memory_mb, children))
 
 
-def seconds_and_memory(command: list[str]) -> tuple[float, float, float]:
-    """Seconds, and the peaks of memory in the first fifth of the time and in all of it, in MB."""
-    started, samples = time.perf_counter(), []
+def seconds_and_memory(command: list[str]) -> tuple[float, float, float, float]:
+    """Seconds, seconds of processor time, and the peaks of memory in the first fifth of the time and in all of it, in
+    MB.
+    """
+    started, cpu_before, samples = time.perf_counter(), cpu_seconds(), []
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
         while process.poll() is None:
             samples.append(memory_mb(process.pid))
             time.sleep(0.05)
     if process.returncode:
         raise SystemExit(f"{command[:4]} ended with {process.returncode}")
-    return time.perf_counter() - started, max(samples[: max(1, len(samples) // 5)]), max(samples)
+    took, cpu = time.perf_counter() - started, cpu_seconds() - cpu_before
+    return took, cpu, max(samples[: max(1, len(samples) // 5)]), max(samples)
 
 
 def tokenizer_alone(rows: Path) -> float:
@@ -109,10 +119,12 @@ def tokenizer_alone(rows: Path) -> float:
     tokenizer = AutoTokenizer.from_pretrained(MODEL)
     texts = [tokenizer.apply_chat_template(json.loads(line)["messages"], tokenize=False) for line in rows.open()]
     batches = [texts[start : start + 512] for start in range(0, len(texts), 512)]
-    started = time.perf_counter()
+    started, cpu_before = time.perf_counter(), time.process_time()
     for batch in batches:
         tokenizer.backend_tokenizer.encode_batch_fast(batch, add_special_tokens=False)
-    return time.perf_counter() - started
+    took, cpu = time.perf_counter() - started, time.process_time() - cpu_before
+    print(f"the tokenizer alone: {cpu:.1f} s of processor time", file=sys.stderr)
+    return took
 
 
 def structure_of(rows: Path) -> list[str]:
@@ -149,7 +161,7 @@ def main() -> None:
             "structure, Tunery": (rows, lambda: seconds(structure_of(rows))),
             "tokens, one thread of the Rust tokenizer": (
                 fewer,
-                lambda: float(subprocess.run(alone, cwd=ROOT, check=True, capture_output=True).stdout),
+                lambda: float(subprocess.run(alone, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout),
             ),
             "tokens, Tunery": (fewer, lambda: seconds(tokens_of(fewer))),
         }
@@ -167,11 +179,14 @@ def main() -> None:
     for way, values in found.items():
         print(f"{way}: {statistics.median(values):.1f} MB/s")
     growth = 0.0
-    for part, (took, early, peak) in zip(("structure", "tokens"), parts, strict=False):
-        print(f"{part} of {size:.0f} MB: {took:.1f} s, {early:.0f} MB of memory in the first fifth, {peak:.0f} at most")
+    for part, (took, cpu, early, peak) in zip(("structure", "tokens"), parts, strict=False):
+        print(
+            f"{part} of {size:.0f} MB: {took:.1f} s, {cpu:.1f} s of processor time; {early:.0f} MB of memory in the "
+            f"first fifth, {peak:.0f} at most"
+        )
         growth = max(growth, peak - early)
     if parts:
-        ratios["whole"] = size / sum(took for took, _, _ in parts) / tokenizer
+        ratios["whole"] = size / sum(took for took, *_ in parts) / tokenizer
     missed = [part for part, ratio in ratios.items() if ratio < TARGETS[part]]
     for part, ratio in ratios.items():
         print(f"{part}: {ratio:.2f} of its peer, target {TARGETS[part]}{', missed' if part in missed else ''}")
