@@ -1,6 +1,5 @@
 // Where the time of a process goes: its processor time and context switches, and what V8's profiler saw of its main thread.
 import { readdirSync, readFileSync } from 'node:fs'
-import path from 'node:path'
 
 /** Sums over all threads of a process. */
 export interface ProcessTimes {
@@ -38,37 +37,70 @@ export function childOf(pid: number, program: string): number {
   return Number(found)
 }
 
-/** Microseconds on the clock of V8's profiles. */
-export const profileClock_us = () => Number(process.hrtime.bigint() / 1000n)
-
 interface Frame {
   functionName: string
   url: string
 }
-interface Profile {
+export interface Profile {
   nodes: { id: number; callFrame: Frame; children?: number[] }[]
-  startTime: number
   samples: number[]
   timeDeltas: number[]
 }
 
-/** The profile in a folder of the thread that ran this source file. */
-export function readProfile(folder: string, source: string): Profile {
-  for (const file of readdirSync(folder)) {
-    const profile = JSON.parse(readFileSync(path.join(folder, file), 'utf8')) as Profile
-    if (profile.nodes.some(({ callFrame }) => callFrame.url.endsWith(source))) return profile
+const inspectorPort = 9229
+const inspectorWait_ms = 10_000
+
+/**
+ * Profiles the main thread of a Node process, through the inspector that it opens on SIGUSR1. Nothing else of the process
+ * is slowed. Throws if another process has the inspector's port.
+ */
+export async function attachProfiler(pid: number, interval_us: number) {
+  process.kill(pid, 'SIGUSR1')
+  const target = await inspectorTarget(performance.now() + inspectorWait_ms)
+  const socket = new WebSocket(target)
+  await new Promise((resolve, reject) => {
+    socket.onopen = resolve
+    socket.onerror = () => reject(new Error('the inspector of the process cannot be reached'))
+  })
+  let last = 0
+  const waiting = new Map<number, (result: unknown) => void>()
+  socket.onmessage = ({ data }) => {
+    const { id, result } = JSON.parse(String(data))
+    waiting.get(id)?.(result)
+    waiting.delete(id)
   }
-  throw new Error(`no profile in ${folder} has seen ${source}`)
+  const call = (method: string, params = {}) =>
+    new Promise<unknown>((resolve) => {
+      waiting.set(++last, resolve)
+      socket.send(JSON.stringify({ id: last, method, params }))
+    })
+  await call('Profiler.enable')
+  await call('Profiler.setSamplingInterval', { interval: interval_us })
+  return {
+    start: () => call('Profiler.start'),
+    stop: async () => ((await call('Profiler.stop')) as { profile: Profile }).profile,
+    close: () => socket.close(),
+  }
+}
+
+async function inspectorTarget(until_ms: number): Promise<string> {
+  for (;;) {
+    try {
+      const [target] = await (await fetch(`http://127.0.0.1:${inspectorPort}/json/list`)).json()
+      return target.webSocketDebuggerUrl
+    } catch (error) {
+      if (performance.now() > until_ms) throw new Error('the process opens no inspector', { cause: error })
+      await new Promise((resolve) => setTimeout(resolve, 50))
+    }
+  }
 }
 
 /**
- * Milliseconds between two times by category: that of the innermost frame which `categoryOf` names, else `other`. The
+ * Milliseconds of a profile by category: that of the innermost frame which `categoryOf` names, else `other`. The
  * profiler writes its own frames as `(idle)`, `(garbage collector)` and `(program)`, which is native code.
  */
 export function profiledTimes<C extends string>(
   profile: Profile,
-  from_us: number,
-  to_us: number,
   categoryOf: (frame: Frame) => C | undefined,
 ): Record<C | 'other', number> {
   const categories = new Map<number, C | 'other'>()
@@ -81,13 +113,9 @@ export function profiledTimes<C extends string>(
   }
   visit(profile.nodes[0]!.id, 'other')
   const times = { other: 0 } as Record<C | 'other', number>
-  let at = profile.startTime
   profile.samples.forEach((id, index) => {
-    const delta = profile.timeDeltas[index]!
-    at += delta
-    if (at < from_us || at > to_us) return
     const category = categories.get(id)!
-    times[category] = (times[category] ?? 0) + delta / 1000
+    times[category] = (times[category] ?? 0) + profile.timeDeltas[index]! / 1000
   })
   return times
 }

@@ -1,13 +1,10 @@
 // What a step of the engine is made of under 1, 8 and 32 streams through the whole service: the native decode, sampling,
 // text, flushes, garbage collection and idle time of the thread that steps, and the processor time of the gateway.
-import { mkdtempSync, rmSync } from 'node:fs'
-import os from 'node:os'
-import path from 'node:path'
 import { measure } from '../job.ts'
-import { childOf, difference, profileClock_us, profiledTimes, readProfile, timesOf } from '../profile.ts'
+import { attachProfiler, childOf, difference, type Profile, profiledTimes, timesOf } from '../profile.ts'
 import { text, user } from '../prompts.ts'
 import { type Row, singleRow } from '../rounds.ts'
-import { noEndToken, sampling, startOurs } from '../servers.ts'
+import { noEndToken, type Ours, sampling, startOurs } from '../servers.ts'
 
 const output = 128
 const sampleInterval_us = 200
@@ -27,9 +24,8 @@ const categoryOf = ({ functionName, url }: { functionName: string; url: string }
   (Object.keys(categories) as Category[]).find((name) => categories[name].test(url || functionName))
 
 interface Window {
-  clients: number
-  from_us: number
-  to_us: number
+  wall_ms: number
+  profile: Profile
   steps: number
   tokens: number
   engine: { cpu_ms: number; switches: number }
@@ -43,65 +39,55 @@ async function engineCount(origin: string, name: string): Promise<number> {
 }
 
 export async function stepTimes(rounds: number, report: (row: Row) => void): Promise<void> {
-  const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-bench-profile-'))
-  const windows: Window[] = []
+  const us = await startOurs()
   try {
-    const us = await startOurs({
-      NODE_OPTIONS: `--cpu-prof --cpu-prof-interval=${sampleInterval_us} --cpu-prof-dir=${folder}`,
-    })
-    try {
-      const counts = async () => ({
-        steps: await engineCount(us.url!, 'tunery_engine_decode_seconds_count'),
-        tokens: await engineCount(us.url!, 'tunery_engine_generation_tokens_total'),
-      })
-      for (const clients of [1, 8, 32]) {
-        const bodies = (turn: number) =>
-          Array.from({ length: Math.max(8, 2 * clients) }, (_, index) => ({
-            ...user(text(32, 1 + turn * 1000 + index + clients * 100_000)),
-            ...sampling,
-            ...noEndToken,
-            max_tokens: output,
-          }))
-        await measure(us, clients, bodies(999))
-        const pid = childOf(us.pid, 'engine/main.ts')
-        for (let round = 0; round < rounds; round++) {
-          const before = { ...(await counts()), engine: timesOf(pid), gateway: timesOf(us.pid), at: profileClock_us() }
-          await measure(us, clients, bodies(round))
-          const to_us = profileClock_us()
-          const engine = difference(before.engine, timesOf(pid))
-          const gateway = difference(before.gateway, timesOf(us.pid))
-          const { steps, tokens } = await counts()
-          windows.push({
-            clients,
-            from_us: before.at,
-            to_us,
-            steps: steps - before.steps,
-            tokens: tokens - before.tokens,
-            engine,
-            gateway,
-          })
-        }
-      }
-    } finally {
-      await us.stop()
-    }
-    const profile = readProfile(folder, 'engine/batching/runner.ts')
-    for (const clients of [1, 8, 32]) {
-      const own = windows.filter((each) => each.clients === clients)
-      const say = (what: string, unit: string, of: (window: Window) => number) =>
-        report(singleRow('step-times', `${clients} client${clients > 1 ? 's' : ''}: ${what}`, unit, own.map(of), {}))
-      const times = new Map(own.map((each) => [each, profiledTimes(profile, each.from_us, each.to_us, categoryOf)]))
-      say('the whole step', 'ms/step', ({ from_us, to_us, steps }) => (to_us - from_us) / 1000 / steps)
-      for (const category of [...(Object.keys(categories) as Category[]), 'other' as const])
-        say(category, 'ms/step', (each) => (times.get(each)![category] ?? 0) / each.steps)
-      say('processor time of the engine', 'ms/step', ({ engine, steps }) => engine.cpu_ms / steps)
-      say('processor time of the gateway', 'ms/step', ({ gateway, steps }) => gateway.cpu_ms / steps)
-      say('processor time of the gateway', 'ms/token', ({ gateway, tokens }) => gateway.cpu_ms / tokens)
-      say('context switches of the engine', '/step', ({ engine, steps }) => engine.switches / steps)
-      say('context switches of the gateway', '/step', ({ gateway, steps }) => gateway.switches / steps)
-      say('tokens', '/step', ({ steps, tokens }) => tokens / steps)
-    }
+    for (const clients of [1, 8, 32]) reportWindows(clients, await measureWindows(us, clients, rounds), report)
   } finally {
-    rmSync(folder, { recursive: true, force: true })
+    await us.stop()
   }
+}
+
+async function measureWindows(us: Ours, clients: number, rounds: number): Promise<Window[]> {
+  const bodies = (turn: number) =>
+    Array.from({ length: Math.max(8, 2 * clients) }, (_, index) => ({
+      ...user(text(32, 1 + turn * 1000 + index + clients * 100_000)),
+      ...sampling,
+      ...noEndToken,
+      max_tokens: output,
+    }))
+  const counts = async () => ({
+    steps: await engineCount(us.url!, 'tunery_engine_decode_seconds_count'),
+    tokens: await engineCount(us.url!, 'tunery_engine_generation_tokens_total'),
+  })
+  await measure(us, clients, bodies(999))
+  const pid = childOf(us.pid, 'engine/main.ts')
+  const profiler = await attachProfiler(pid, sampleInterval_us)
+  const windows: Window[] = []
+  for (let round = 0; round < rounds; round++) {
+    const before = { ...(await counts()), engine: timesOf(pid), gateway: timesOf(us.pid) }
+    await profiler.start()
+    const { wall_ms } = await measure(us, clients, bodies(round))
+    const profile = await profiler.stop()
+    const engine = difference(before.engine, timesOf(pid))
+    const gateway = difference(before.gateway, timesOf(us.pid))
+    const { steps, tokens } = await counts()
+    windows.push({ wall_ms, profile, steps: steps - before.steps, tokens: tokens - before.tokens, engine, gateway })
+  }
+  profiler.close()
+  return windows
+}
+
+function reportWindows(clients: number, windows: Window[], report: (row: Row) => void): void {
+  const say = (what: string, unit: string, of: (window: Window) => number) =>
+    report(singleRow('step-times', `${clients} client${clients > 1 ? 's' : ''}: ${what}`, unit, windows.map(of), {}))
+  const times = new Map(windows.map((each) => [each, profiledTimes(each.profile, categoryOf)]))
+  say('the whole step', 'ms/step', ({ wall_ms, steps }) => wall_ms / steps)
+  for (const category of [...(Object.keys(categories) as Category[]), 'other' as const])
+    say(category, 'ms/step', (each) => (times.get(each)![category] ?? 0) / each.steps)
+  say('processor time of the engine', 'ms/step', ({ engine, steps }) => engine.cpu_ms / steps)
+  say('processor time of the gateway', 'ms/step', ({ gateway, steps }) => gateway.cpu_ms / steps)
+  say('processor time of the gateway', 'ms/token', ({ gateway, tokens }) => gateway.cpu_ms / tokens)
+  say('context switches of the engine', '/step', ({ engine, steps }) => engine.switches / steps)
+  say('context switches of the gateway', '/step', ({ gateway, steps }) => gateway.switches / steps)
+  say('tokens', '/step', ({ steps, tokens }) => tokens / steps)
 }
