@@ -93,7 +93,7 @@ async function fourAtOnce(
 }
 
 /** Waits until this many adapters are merged; one request each has made them due. */
-async function waitUntilMerged(us: Ours, count: number): Promise<void> {
+export async function waitUntilMerged(us: Ours, count: number): Promise<void> {
   for (;;) {
     const text = await (await fetch(`${us.url}/metrics`)).text()
     const gauge = (name: string) => Number(new RegExp(`^tunery_${name} (.+)$`, 'm').exec(text)?.[1])

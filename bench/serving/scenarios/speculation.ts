@@ -1,5 +1,5 @@
 // Speculative decoding, on (the default) compared with off: prompt lookup on the demo's extraction with the base, and
-// drafts from training answers on three tasks with models that were tuned for them.
+// drafts from training answers on three tasks with models that were tuned for them, merged as busy ones are.
 import { mkdtempSync, rmSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
@@ -9,6 +9,7 @@ import { extraction } from '../prompts.ts'
 import { comparisonRow, interleave, type Row, type Sides } from '../rounds.ts'
 import { engineOptions, type Ours, startOurs } from '../servers.ts'
 import { taskNames, taskRows } from '../tasks.ts'
+import { waitUntilMerged } from './adapters.ts'
 
 const requests = 16
 const trainedRows = 400
@@ -19,7 +20,11 @@ export async function speculation(rounds: number, report: (row: Row) => void): P
   const { dataDir, models } = await trainedTasks(trainedRows)
   const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-bench-drafts-'))
   const start = async (name: string, ...options: string[]) => {
-    const settings = { TUNERY_MERGED_MEMORY_MB: '0', ...engineOptions(...options) }
+    const settings = {
+      TUNERY_MERGED_MEMORY_MB: '2000',
+      TUNERY_MERGE_AFTER_TOKENS: '1',
+      ...engineOptions(...options),
+    }
     const side = await startOurs(settings, copyOf(dataDir, path.join(folder, name)))
     for (const [index, model] of models.entries())
       await side.service.api('POST', '/deployments', { model, name: taskNames[index] })
@@ -37,6 +42,14 @@ export async function speculation(rounds: number, report: (row: Row) => void): P
     report(comparisonRow('speculation', at, 'tokens/s', found, { least: bound }))
   }
   try {
+    for (const side of [sides.ours, sides.theirs]) {
+      await measure(
+        side,
+        1,
+        taskNames.map((model) => ({ ...extraction(0), model, max_tokens: 2 })),
+      )
+      await waitUntilMerged(side, taskNames.length)
+    }
     await gain('prompt lookup', 1, 1.3, (turn) =>
       Array.from({ length: requests }, (_, index) => ({ ...extraction(turn * requests + index), max_tokens: 60 })),
     )
