@@ -4,6 +4,7 @@ import { once } from 'node:events'
 import { existsSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
+import { endWithThisProcess } from '../support/child.ts'
 import { freePort } from '../support/free-port.ts'
 import { startService } from '../support/service.ts'
 import type { Target } from './job.ts'
@@ -128,7 +129,7 @@ export async function startLlamaServer(
 ): Promise<Side & { form: string }> {
   const port = await freePort()
   const child = spawn(llamaServer, llamaFlags(slots, context, port, options), { stdio: ['ignore', 'ignore', 'pipe'] })
-  process.once('exit', () => child.exitCode === null && child.signalCode === null && child.kill('SIGKILL'))
+  endWithThisProcess(child)
   let stderr = ''
   child.stderr.on('data', (data) => {
     stderr = `${stderr}${data}`.slice(-2000)

@@ -6,6 +6,7 @@ import os from 'node:os'
 import path from 'node:path'
 import { createInterface } from 'node:readline'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { endWithThisProcess } from './child.ts'
 
 const root = path.resolve(import.meta.dirname, '../..')
 const noLimits = path.join(import.meta.dirname, 'no-limits.json')
@@ -33,8 +34,7 @@ export async function startService(
     },
     stdio: ['ignore', 'pipe', quiet ? 'ignore' : 'inherit'],
   })
-  // A failed benchmark must leave nothing running.
-  process.once('exit', () => child.exitCode === null && child.signalCode === null && child.kill('SIGKILL'))
+  endWithThisProcess(child)
   for await (const line of createInterface({ input: child.stdout })) if (line.startsWith('Tunery serves')) break
   if (child.exitCode !== null || !existsSync(path.join(dataDir, 'server.json'))) {
     if (!existingDir) rmSync(dataDir, { recursive: true, force: true })
