@@ -256,7 +256,6 @@ export function createRunner(options: RunnerOptions): Runner {
       tokens += generation.completion_tokens - tokensBefore
       if (draft.length === 0) continue
       cache.truncate(slot, slot.cached.length - (draft.length - accepted))
-      entry.draft = []
     }
     return tokens
   }

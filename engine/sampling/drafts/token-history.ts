@@ -18,8 +18,8 @@ export const matchMax = 8
 // Earlier places of the last token that are compared, the latest first.
 const placesMax = 64
 
-export function createTokenHistory(first: readonly number[] = []): TokenHistory {
-  const tokens = first.slice()
+/** Begins with `tokens`, which it takes over. */
+export function createTokenHistory(tokens: number[] = []): TokenHistory {
   // Filled by the first search: most texts are never searched.
   /** For each place, the one before it with the same token, or -1. */
   const previous: number[] = []
