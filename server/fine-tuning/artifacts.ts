@@ -1,11 +1,12 @@
 // Paths of run and model folders, the move of a trainer's output into a model folder, and the end of old run folders.
+import { createReadStream } from 'node:fs'
 import { copyFile, mkdir, readdir, rename, rm } from 'node:fs/promises'
 import path from 'node:path'
 import { newId } from '../../lib/ids.ts'
 import { day_ms } from '../../lib/utc-day.ts'
 import type { Db } from '../db/open.ts'
 import type { Projector } from '../hub/index.ts'
-import { hashTree, moveTree, syncPath, syncTree } from '../storage/durable-files.ts'
+import { hashTree, moveTree, storeStream, syncPath, syncTree } from '../storage/durable-files.ts'
 import * as store from './store.ts'
 import type { Artifact } from './trainer.ts'
 
@@ -48,15 +49,11 @@ export async function moveToModels(
   return { id, size_bytes, folder_sha256, projector_sha256: artifact.projector_sha256 ?? inherited?.sha256 ?? null }
 }
 
-/** Copies a draft file to where that of a model is, and syncs it to disk before it returns. */
+/** Copies a draft file durably to where that of a model is. */
 export async function storeDrafts(dataDir: string, file: string, model_id: string): Promise<void> {
   const target = path.join(dataDir, draftsKey(model_id))
-  const part = `${target}.part`
   await mkdir(path.dirname(target), { recursive: true, mode: 0o700 })
-  await copyFile(file, part)
-  await syncPath(part)
-  await rename(part, target)
-  await syncPath(path.dirname(target))
+  await storeStream(createReadStream(file), target)
 }
 
 /** The folder of one attempt at a job. */

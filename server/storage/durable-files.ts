@@ -73,7 +73,7 @@ export async function hashTree(
 export async function storeStream(
   source: NodeJS.ReadableStream,
   file: string,
-  onChunk: (chunk: Buffer) => void,
+  onChunk: (chunk: Buffer) => void = () => {},
 ): Promise<StoredFile> {
   await mkdir(path.dirname(file), { recursive: true })
   const part = `${file}.part`
