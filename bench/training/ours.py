@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import statistics
+import sys
 import time
 from pathlib import Path
 
@@ -96,6 +97,7 @@ def main() -> None:
     parser.add_argument(
         "--adapter", type=Path, help="load this PEFT adapter, train nothing, print its loss on --heldout"
     )
+    parser.add_argument("--wait", action="store_true", help="load the model once a line arrives on stdin")
     parser.add_argument("--order", action="store_true", help="train nothing, print the numbers of the rows in order")
     args = parser.parse_args()
     threads = args.threads
@@ -115,6 +117,8 @@ def main() -> None:
 
     torch.set_num_threads(threads)
     spec = spec_of(args, threads, args.steps)
+    if args.wait:
+        sys.stdin.readline()
     device, dtype = device_and_dtype()
     gpu.select_device(device)
     dtype = getattr(torch, args.precision) if args.precision else dtype

@@ -3,16 +3,18 @@ own.
 
 `default` is TRL's default (bf16, gradient checkpointing on); `fp32` and `bf16` switch checkpointing off. `half` loads
 the base in bf16 too, `packing` is `half` with packed rows, `compile` is `half` with torch.compile. For GPUs: `liger` is
-`half` with Liger's fused kernels.
+`half` with Liger's fused kernels; `flash` is `packing` with FlashAttention between documents, `flash-liger` both.
 Only the last message is learned. The first steps (`--warm-up`) are not counted. Prints one JSON line.
 """
 
 import argparse
 import json
 import os
+import sys
 import time
 
 os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
+import flash_attention
 import torch
 from datasets import load_dataset
 from peft import LoraConfig
@@ -27,8 +29,10 @@ MODES = {
     "liger": {"bf16": True, "gradient_checkpointing": False, "use_liger_kernel": True},
     "packing": {"bf16": True, "gradient_checkpointing": False, "packing": True},
     "compile": {"bf16": True, "gradient_checkpointing": False, "torch_compile": True},
+    "flash": {"bf16": True, "gradient_checkpointing": False, "packing": True},
+    "flash-liger": {"bf16": True, "gradient_checkpointing": False, "packing": True, "use_liger_kernel": True},
 }
-IN_BF16 = ("half", "liger", "packing", "compile")
+IN_BF16 = ("half", "liger", "packing", "compile", "flash", "flash-liger")
 
 
 class Clock(TrainerCallback):
@@ -66,7 +70,15 @@ def parser_of(modes: dict[str, dict]) -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--out", default="trl-out")
     parser.add_argument("--save", action="store_true")
+    parser.add_argument("--warm-up", type=int, default=1)
+    parser.add_argument("--wait", action="store_true", help="begin with the model once a line arrives on stdin")
     return parser
+
+
+def wait_for_turn(args: argparse.Namespace) -> None:
+    """Imports and rows are ready; the turn of this trainer may be later."""
+    if args.wait:
+        sys.stdin.readline()
 
 
 def settings_of(args: argparse.Namespace, modes: dict[str, dict]) -> dict:
@@ -120,12 +132,14 @@ def model_of(args: argparse.Namespace):
             bnb_4bit_use_double_quant=True,
             bnb_4bit_compute_dtype=computed,
         )
-    return AutoModelForCausalLM.from_pretrained(args.model, dtype=dtype, quantization_config=quantization)
+    model = AutoModelForCausalLM.from_pretrained(args.model, dtype=dtype, quantization_config=quantization)
+    if args.mode.startswith("flash"):
+        flash_attention.use(model)
+    return model
 
 
 def main() -> None:
     parser = parser_of(MODES)
-    parser.add_argument("--warm-up", type=int, default=1)
     parser.add_argument("--method", choices=["lora", "qlora", "full"], default="lora")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
@@ -133,6 +147,7 @@ def main() -> None:
     rows = rows.map(
         lambda row: {"prompt": row["messages"][:-1], "completion": row["messages"][-1:]}, remove_columns=["messages"]
     )
+    wait_for_turn(args)
     clock = Clock(args.warm_up)
     trainer = SFTTrainer(
         model_of(args),

@@ -41,10 +41,10 @@ def conversation(question: str, answer: str) -> dict:
     return {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]}
 
 
-def mixed_rows(count: int, seed: int) -> list[dict]:
-    """One documentation text in a row, at its own length; the trainers cut it at the bench's limit."""
+def mixed_rows(count: int | None, seed: int) -> list[dict]:
+    """One documentation text in a row, at its own length; the trainers cut it at the bench's limit. `None` is all."""
     rows = [conversation(f"What does {name} do?", text) for name, text in documented()]
-    return random.Random(seed).sample(rows, count)
+    return random.Random(seed).sample(rows, len(rows) if count is None else count)
 
 
 def full_rows(count: int, seed: int) -> list[dict]:
