@@ -10,41 +10,11 @@ from transformers import AttentionInterface
 
 from trainer.data.layout import Layout
 from trainer.model import kernels
+from trainer.model.attention_rows import gather, gather_backward, scatter, scatter_backward
 
 NAME = "packed"
 # Layer types that mix tokens only in attention. State spaces and convolutions would leak one document into the next.
 PACKABLE_LAYERS = {"full_attention", "sliding_attention"}
-
-
-def scatter(states: torch.Tensor, layout: Layout) -> torch.Tensor:
-    """Tokens [tokens, ...] to padded rows [rows, ...]."""
-    return states if layout.scatter_index is None else states.index_select(0, layout.scatter_index)
-
-
-def scatter_backward(gradient: torch.Tensor, layout: Layout) -> torch.Tensor:
-    """The backward pass of `scatter`: gradients of rows [rows, ...] to gradients of tokens [tokens, ...]. The shared
-    prefix sums those of all documents.
-    """
-    if layout.own_rows is None:
-        return gradient
-    out = gradient.new_empty(layout.shared + len(layout.own_rows), *gradient.shape[1:])
-    out[layout.shared :] = gradient.index_select(0, layout.own_rows)
-    if layout.shared:
-        prefix_rows = gradient.index_select(0, layout.prefix_rows)
-        torch.sum(prefix_rows.view(-1, layout.shared, *gradient.shape[1:]), dim=0, out=out[: layout.shared])
-    return out
-
-
-def gather(rows: torch.Tensor, layout: Layout) -> torch.Tensor:
-    """Attention results in rows [rows, ...] to results of tokens [tokens, ...]."""
-    return rows if layout.position is None else rows.index_select(0, layout.position)
-
-
-def gather_backward(gradient: torch.Tensor, layout: Layout) -> torch.Tensor:
-    if layout.result_tokens is None:
-        return gradient
-    zeros = gradient.new_zeros(1, *gradient.shape[1:])
-    return torch.cat([gradient, zeros]).index_select(0, layout.result_tokens)
 
 
 def attend(
@@ -118,18 +88,18 @@ class KernelAttention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, states, attention: kernels.Attention, documents):
+    def forward(ctx, states, attention: kernels.Attention, layout):
         rows = states.flatten(1)
-        out, log_sums = attention.forward(rows, documents)
-        ctx.save_for_backward(rows, out, log_sums)
-        ctx.attention, ctx.documents = attention, documents
+        out, saved = attention.forward(rows, layout)
+        ctx.save_for_backward(rows, out, *saved)
+        ctx.attention, ctx.layout = attention, layout
         return out.unflatten(1, (attention.heads, attention.size))
 
     @staticmethod
     def backward(ctx, out_gradient):
-        rows, out, log_sums = ctx.saved_tensors
+        rows, out, *saved = ctx.saved_tensors
         gradient = torch.empty_like(rows)
-        ctx.attention.backward(out_gradient.flatten(1), rows, out, log_sums, ctx.documents, gradient)
+        ctx.attention.backward(out_gradient.flatten(1), rows, out, saved, ctx.layout, gradient)
         return gradient.unflatten(1, (-1, ctx.attention.size)), None, None
 
 
@@ -171,10 +141,10 @@ def packed_attention(module, query, key, value, attention_mask, scaling=None, dr
     if torch.is_autocast_enabled(states.device.type):
         states = states.to(torch.get_autocast_dtype(states.device.type))
     window = kwargs.get("sliding_window")
-    if not dropout and kernels.available(states.device, states.dtype) and kernels.fits(layout, window):
-        scale = states.shape[-1] ** -0.5 if scaling is None else scaling
-        attention = kernels.Attention(query.shape[1], key.shape[1], states.shape[-1], scale)
-        return KernelAttention.apply(states, attention, layout.documents)[None], None
+    scale = states.shape[-1] ** -0.5 if scaling is None else scaling
+    attention = kernels.Attention(query.shape[1], key.shape[1], states.shape[-1], scale, window)
+    if not dropout and kernels.available(states.device, states.dtype) and attention.fits(layout):
+        return KernelAttention.apply(states, attention, layout)[None], None
     rows = attend(
         Scatter.apply(states, layout),
         query.shape[1],

@@ -6,13 +6,13 @@ Losses in Large-Vocabulary Language Models", 2024, arXiv 2411.09009, without the
 
 import torch
 
-from trainer.model import kernels
+from trainer.model import gpu_kernels, kernels
 
 # Learned tokens in a chunk: with a vocabulary of 49,152, 128 tokens are 25 MB in float32, which nearly fits into a
 # CPU's cache. A GPU needs many more to be busy.
 CHUNK_TOKENS = {"cpu": 128, "cuda": 1024}
 # With the trainer's kernels logits exist in bfloat16 alone, and fewer chunks read the head's weights less often.
-KERNEL_CHUNK_TOKENS = 512
+KERNEL_CHUNK_TOKENS = {"cpu": 512, "cuda": 2048}
 
 
 class HeadLoss(torch.autograd.Function):
@@ -24,13 +24,13 @@ class HeadLoss(torch.autograd.Function):
     def forward(ctx, hidden, weight, next_ids):
         losses = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
         gradient = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
-        has_kernels = kernels.available(hidden.device, hidden.dtype)
-        size = KERNEL_CHUNK_TOKENS if has_kernels else CHUNK_TOKENS[hidden.device.type]
+        own = next((each for each in (kernels, gpu_kernels) if each.available(hidden.device, hidden.dtype)), None)
+        size = (KERNEL_CHUNK_TOKENS if own else CHUNK_TOKENS)[hidden.device.type]
         for start in range(0, len(hidden), size):
             chunk = slice(start, start + size)
             logits = hidden[chunk] @ weight.T
-            if has_kernels:
-                kernels.cross_entropy(logits, next_ids[chunk], losses[chunk], gradient is not None)
+            if own:
+                own.cross_entropy(logits, next_ids[chunk], losses[chunk], gradient is not None)
                 if gradient is not None:
                     torch.mm(logits, weight, out=gradient[chunk])
                 continue

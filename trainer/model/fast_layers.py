@@ -8,9 +8,10 @@ stream is float32 in every precision.
 import torch
 from torch.nn.functional import silu
 
-from trainer.model import kernels
-from trainer.model.attention import attend, gather, gather_backward, scatter, scatter_backward
-from trainer.model.fast_lora import LinearGroup, is_plain
+from trainer.model import gpu_kernels, kernels
+from trainer.model.attention import attend
+from trainer.model.attention_rows import gather, gather_backward, scatter, scatter_backward
+from trainer.model.fast_lora import LinearGroup, copies_of, is_plain
 from trainer.model.fused_layers import FusedLayer
 
 # Layers that are exactly norm, attention, residual, norm, gated MLP, residual.
@@ -151,6 +152,9 @@ class AfterAttention(torch.autograd.Function):
         )
 
 
+KERNELS = (kernels, gpu_kernels)
+
+
 class FastLayer:
     """The parts of a decoder layer. Replaces the forward pass of transformers' layer."""
 
@@ -162,6 +166,7 @@ class FastLayer:
         self.out = LinearGroup([attention.o_proj])
         self.gate_up = LinearGroup([mlp.gate_proj, mlp.up_proj])
         self.down = LinearGroup([mlp.down_proj])
+        self.groups = self.qkv, self.out, self.gate_up, self.down
         self.dtype = self.qkv.dtype
         # The CPU's attention kernel is much slower in bf16 than in float32 (backward pass: 8.4 ms against 0.8 at 300
         # tokens).
@@ -170,17 +175,17 @@ class FastLayer:
         self.rotated = self.heads + self.key_heads
         # Set on each layer where layers differ; Mistral has it in the configuration.
         self.window = getattr(attention, "sliding_window", getattr(attention.config, "sliding_window", None))
-        self.kernel_attention = None
-        if kernels.available(self.qkv.device, self.dtype):
-            self.kernel_attention = kernels.Attention(self.heads, self.key_heads, self.head_size, self.scaling)
+        self.kernels = next((each for each in KERNELS if each.available(self.qkv.device, self.dtype)), None)
+        if self.kernels:
+            shape = self.heads, self.key_heads, self.head_size, self.scaling, self.window
+            self.kernel_attention = self.kernels.Attention(*shape)
         layer.forward = self.forward
 
     def forward(self, hidden_states, position_embeddings, layout, **_) -> torch.Tensor:
         x = hidden_states[0]
-        if self.kernel_attention and kernels.fits(layout, self.window):
+        if self.kernels and self.kernel_attention.fits(layout):
             cos, sin = (part[0, :, : self.head_size // 2] for part in position_embeddings)
-            groups = self.qkv, self.out, self.gate_up, self.down
-            parameters = [parameter for group in groups for parameter in group.parameters]
+            parameters = [parameter for group in self.groups for parameter in group.parameters]
             return FusedLayer.apply(x, self, layout, cos, sin, *parameters)[None]
         cos, sin = (part[0, :, None, : self.head_size // 2] for part in position_embeddings)
         states = BeforeAttention.apply(x, self, layout, cos, sin, *self.qkv.parameters)
@@ -202,12 +207,17 @@ def install(model: torch.nn.Module) -> bool:
     layers = list(getattr(inner, "layers", []))
     if not layers or not all(_fits(layer) for layer in layers):
         return False
-    for layer in layers:
-        FastLayer(layer)
+    refresh = copies_of([group for layer in layers for group in FastLayer(layer).groups])
     # The residual stream starts in float32 (and so do the rotary embeddings); the head needs the base's precision
     # again.
     embed, final, dtype = inner.embed_tokens.forward, inner.norm.forward, inner.embed_tokens.weight.dtype
-    inner.embed_tokens.forward = lambda ids: embed(ids).float()
+
+    def embed_in_float32(ids: torch.Tensor) -> torch.Tensor:
+        # The first operation of each pass.
+        refresh()
+        return embed(ids).float()
+
+    inner.embed_tokens.forward = embed_in_float32
     inner.norm.forward = lambda x: final(x).to(dtype)
     head = model.get_base_model().lm_head
     if is_plain(head) and head.bias is None:

@@ -3,13 +3,13 @@
 Layers with the same input (q, k and v; gate and up) become one product, and their A matrices are more rows of it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
 from peft.tuners.lora.layer import Linear, LoraLayer
 
-from trainer.model import kernels, quantized
+from trainer.model import gpu_kernels, kernels, quantized
 
 # Layers of one parent that always get the same input.
 SAME_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
@@ -56,6 +56,11 @@ class LinearGroup:
         self.ranks = [down.shape[0] for down in self.downs]
         self.outputs, self.inputs = [base.out_features for base in bases], bases[0].in_features
         self.width, self.height = sum(self.outputs), sum(self.outputs) + sum(self.ranks)
+        # On a GPU the number of operations decides: one for the scales of all layers, and B in the base's precision is
+        # kept. Set by `copies_of` if something else refreshes all copies at the start of a pass.
+        self.few_operations = gpu_kernels.available(self.device, self.dtype) and len(set(self.scales)) == 1
+        self.up_copies = [torch.empty_like(up, dtype=self.dtype) for up in self.ups] if self.few_operations else []
+        self.is_refreshed = False
         self.matrix, self.copies = None, []
         if not self.quantized:
             self.matrix = torch.cat(
@@ -91,8 +96,9 @@ class LinearGroup:
             for part, down in zip(parts[len(self.quantized) :], self.downs, strict=True):
                 part.copy_(down.detach())
             return joint
-        for part, down in self.copies:
-            part.copy_(down.detach())
+        if not self.is_refreshed:
+            for part, down in self.copies:
+                part.copy_(down.detach())
         return self.matrix
 
     @property
@@ -113,6 +119,8 @@ class LinearGroup:
         joint = torch.nn.functional.linear(x, self.weights(), self.bias)
         if not self.adapted:
             return joint, []
+        if self.few_operations:
+            return joint, self._add_adapters(joint)
         low = joint[:, self.width :].contiguous()
         ups = [up.detach().to(x.dtype) for up in self.ups]
         outputs, has_kernels = self.outputs_of(joint), kernels.available(x.device, x.dtype)
@@ -123,6 +131,15 @@ class LinearGroup:
                 outputs[index].addmm_(part, up.T, alpha=scale)
         return joint, [low, *ups]
 
+    def _add_adapters(self, joint: torch.Tensor) -> list[torch.Tensor]:
+        """Adds to the outputs, and returns what `backward` needs: scale x A^T."""
+        if not self.is_refreshed:
+            torch._foreach_copy_(self.up_copies, [up.detach() for up in self.ups])
+        low, outputs = joint[:, self.width :] * self.scales[0], self.outputs_of(joint)
+        for index, part, up in zip(self.adapted, low.split(self.ranks, dim=1), self.up_copies, strict=True):
+            outputs[index].addmm_(part, up.T)
+        return [low]
+
     def gradient(self, tokens: int) -> torch.Tensor:
         """An empty gradient of `joint`. The caller writes the outputs' columns, `backward` the others."""
         return torch.empty(tokens, self.height, dtype=self.dtype, device=self.device)
@@ -131,6 +148,8 @@ class LinearGroup:
         """The gradients of `parameters`. Call `input_gradient` afterwards for the gradient of x."""
         if not self.adapted:
             return []
+        if self.few_operations:
+            return self._gradients_of_adapters(gradient, x, *saved)
         low, *ups = saved
         lows = gradient[:, self.width :]
         outputs = self.outputs_of(gradient)
@@ -147,8 +166,35 @@ class LinearGroup:
             return [*kernels.outer(lows, x).split(self.ranks), *up_gradients]
         return [*torch.mm(lows.T, x).to(self.downs[0].dtype).split(self.ranks), *up_gradients]
 
+    def _gradients_of_adapters(self, gradient: torch.Tensor, x: torch.Tensor, low: torch.Tensor) -> list[torch.Tensor]:
+        lows, outputs = gradient[:, self.width :], self.outputs_of(gradient)
+        parts = zip(
+            self.adapted, low.split(self.ranks, dim=1), lows.split(self.ranks, dim=1), self.up_copies, strict=True
+        )
+        up_gradients = []
+        for index, saved_low, low_gradient, up in parts:
+            torch.addmm(low_gradient, outputs[index], up, beta=0, alpha=self.scales[0], out=low_gradient)
+            up_gradients.append(torch.mm(outputs[index].T, saved_low, out_dtype=torch.float32))
+        down_gradients = torch.mm(lows.T, x, out_dtype=torch.float32)
+        return [*down_gradients.split(self.ranks), *up_gradients]
+
     def input_gradient(self, gradient: torch.Tensor) -> torch.Tensor:
         return gradient @ (self.weights() if self.matrix is None else self.matrix)
+
+
+def copies_of(groups: list[LinearGroup]) -> Callable[[], None]:
+    """Takes over the copies of adapters in the base's precision. Returns what refreshes all of them at once, which must
+    run before the first of the groups in each pass.
+    """
+    pairs = []
+    for group in groups:
+        if group.few_operations and group.matrix is not None:
+            group.is_refreshed = True
+            pairs += [*group.copies, *zip(group.up_copies, group.ups, strict=True)]
+    if not pairs:
+        return lambda: None
+    targets, sources = zip(*pairs, strict=True)
+    return lambda: torch._foreach_copy_(list(targets), [source.detach() for source in sources])
 
 
 class Adapted(torch.autograd.Function):

@@ -1,11 +1,10 @@
-"""A decoder layer of the Llama family as one autograd function on the trainer's kernels for a CPU. The mathematics is
-that of `fast_layers`: matrix products in bfloat16, a float32 residual stream.
+"""A decoder layer of the Llama family as one autograd function on the trainer's kernels, for a CPU or a GPU. The
+mathematics is that of `fast_layers`: matrix products in bfloat16, a float32 residual stream.
 """
 
 import torch
 
 from trainer.data.layout import Layout
-from trainer.model import kernels
 
 
 class FusedLayer(torch.autograd.Function):
@@ -13,19 +12,20 @@ class FusedLayer(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, layer, layout: Layout, cos, sin, *_parameters):
+        kernels, attention = layer.kernels, layer.kernel_attention
         _, normed, inverse = kernels.add_norm(x, None, layer.input_norm.weight, layer.input_norm.epsilon)
         states, qkv_saved = layer.qkv.forward(normed)
         kernels.rotate(states, cos, sin, layer.rotated)
-        attended, log_sums = layer.kernel_attention.forward(states, layout.documents)
+        attended, attention_saved = attention.forward(states, layout)
         mixed, out_saved = layer.out.forward(attended)
         norm = layer.post_attention_norm
         middle, post_normed, post_inverse = kernels.add_norm(x, mixed, norm.weight, norm.epsilon)
         gate_up, gate_up_saved = layer.gate_up.forward(post_normed)
         product = kernels.gated(gate_up, layer.down.inputs)
         down_output, down_saved = layer.down.forward(product)
-        parts = [qkv_saved, out_saved, gate_up_saved, down_saved]
+        parts = [attention_saved, qkv_saved, out_saved, gate_up_saved, down_saved]
         ctx.save_for_backward(
-            *(x, normed, inverse, states, log_sums, attended, middle, post_normed, post_inverse, gate_up, product),
+            *(x, normed, inverse, states, attended, middle, post_normed, post_inverse, gate_up, product),
             *(cos, sin, *(saved for part in parts for saved in part)),
         )
         ctx.layer, ctx.layout, ctx.counts = layer, layout, [len(part) for part in parts]
@@ -33,13 +33,15 @@ class FusedLayer(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        layer, (x, normed, inverse, states, log_sums, attended, middle, post_normed, post_inverse, *rest) = (
+        layer, (x, normed, inverse, states, attended, middle, post_normed, post_inverse, *rest) = (
             ctx.layer,
             ctx.saved_tensors,
         )
         gate_up, product, cos, sin, *saved = rest
-        parts = iter(saved)
-        qkv_saved, out_saved, gate_up_saved, down_saved = ([next(parts) for _ in range(n)] for n in ctx.counts)
+        kernels, attention, parts = layer.kernels, layer.kernel_attention, iter(saved)
+        attention_saved, qkv_saved, out_saved, gate_up_saved, down_saved = (
+            [next(parts) for _ in range(n)] for n in ctx.counts
+        )
         tokens, gradient = len(x), gradient.contiguous()
 
         down_output = layer.down.gradient(tokens)
@@ -54,9 +56,8 @@ class FusedLayer(torch.autograd.Function):
 
         out_gradients = layer.out.backward(mixed, attended, out_saved)
         joint = layer.qkv.gradient(tokens)
-        layer.kernel_attention.backward(
-            layer.out.input_gradient(mixed), states, attended, log_sums, ctx.layout.documents, joint
-        )
+        out_gradient = layer.out.input_gradient(mixed)
+        attention.backward(out_gradient, states, attended, attention_saved, ctx.layout, joint)
         kernels.rotate(joint, cos, sin, layer.rotated, undo=True)
         qkv_gradients = layer.qkv.backward(joint, normed, qkv_saved)
         x_gradient = None

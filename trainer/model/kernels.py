@@ -54,13 +54,6 @@ def available(device: torch.device, dtype: torch.dtype) -> bool:
     return device.type == "cpu" and dtype == torch.bfloat16 and _library() is not None
 
 
-def fits(layout: Layout, window: int | None) -> bool:
-    """Whether they can compute attention of these documents: causal, and none longer than the window."""
-    if layout.documents is None or layout.mutual is not None:
-        return False
-    return window is None or int((layout.documents[:, 1] + layout.documents[:, 3]).max()) <= window
-
-
 def _at(tensor: torch.Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 
@@ -161,33 +154,41 @@ def outer(left: torch.Tensor, right: torch.Tensor, scale: float = 1.0, transpose
 class Attention:
     """Causal attention within documents, by the heads of one layer."""
 
-    def __init__(self, heads: int, key_heads: int, size: int, scaling: float) -> None:
-        self.heads, self.key_heads, self.size = heads, key_heads, size
+    def __init__(self, heads: int, key_heads: int, size: int, scaling: float, window: int | None = None) -> None:
+        self.heads, self.key_heads, self.size, self.window = heads, key_heads, size, window
         self.shape = heads, key_heads, size, scaling
 
-    def forward(self, states: torch.Tensor, documents: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """From rows that begin with q, k and v: results [tokens, heads x size], and the logarithms of the sums of
-        weights, float32 [heads, tokens]. `documents`: of `Layout`.
+    def fits(self, layout: Layout) -> bool:
+        """Whether it can compute these documents: causal, and none longer than the window."""
+        if layout.documents is None or layout.mutual is not None:
+            return False
+        longest = (layout.documents[:, 1] + layout.documents[:, 3]).max
+        return self.window is None or int(longest()) <= self.window
+
+    def forward(self, states: torch.Tensor, layout: Layout) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """From rows that begin with q, k and v: results [tokens, heads x size], and what `backward` needs: the
+        logarithms of the sums of weights, float32 [heads, tokens].
         """
-        tokens = len(states)
+        tokens, documents = len(states), layout.documents
         out = states.new_empty(tokens, self.heads * self.size)
         log_sums = states.new_empty(self.heads, tokens, dtype=torch.float32)
         _library().tunery_attention(
             *(_at(documents), len(documents), *self.shape, _at(states), states.stride(0), _at(out), _at(log_sums)),
             tokens,
         )
-        return out, log_sums
+        return out, [log_sums]
 
     def backward(
         self,
         out_gradient: torch.Tensor,
         states: torch.Tensor,
         out: torch.Tensor,
-        log_sums: torch.Tensor,
-        documents: torch.Tensor,
+        saved: list[torch.Tensor],
+        layout: Layout,
         gradient: torch.Tensor,
     ) -> None:
         """Writes the gradients of q, k and v to the beginnings of the rows of `gradient`."""
+        (log_sums,), documents = saved, layout.documents
         longest = int(documents[:, 1].max())
         workspace = torch.empty(len(documents), self.key_heads, longest, 2, self.size)
         _library().tunery_attention_backward(

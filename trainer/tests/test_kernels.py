@@ -63,10 +63,10 @@ def test_attention_and_its_gradients(prefixes, lengths, heads, key_heads, size):
     expected = attention_in_float32(exact, prefixes, lengths, heads, key_heads, size)
     above = numbers(*expected.shape)
     expected.backward(above.float())
-    documents = layout_of(prefixes, lengths).documents
+    layout = layout_of(prefixes, lengths)
     attention = kernels.Attention(heads, key_heads, size, 0.3)
-    out, log_sums = attention.forward(joint, documents)
-    attention.backward(above, joint, out, log_sums, documents, gradient)
+    out, saved = attention.forward(joint, layout)
+    attention.backward(above, joint, out, saved, layout, gradient)
     assert_near(out, expected.detach())
     parts = [heads * size, key_heads * size, key_heads * size]
     for found, right in zip(gradient[:, :width].split(parts, dim=1), exact.grad.split(parts, dim=1), strict=True):
@@ -75,14 +75,14 @@ def test_attention_and_its_gradients(prefixes, lengths, heads, key_heads, size):
 
 
 def test_attention_is_the_same_with_any_number_of_threads():
-    documents, attention = layout_of([9], [200, 31, 77]).documents, kernels.Attention(4, 2, 32, 0.2)
+    layout, attention = layout_of([9], [200, 31, 77]), kernels.Attention(4, 2, 32, 0.2)
     joint, above = numbers(317, 256), numbers(317, 128)
     found, threads = [], torch.get_num_threads()
     for count in (1, 2):
         torch.set_num_threads(count)
         gradient = torch.empty_like(joint)
-        out, log_sums = attention.forward(joint, documents)
-        attention.backward(above, joint, out, log_sums, documents, gradient)
+        out, saved = attention.forward(joint, layout)
+        attention.backward(above, joint, out, saved, layout, gradient)
         found.append(torch.cat([out, gradient], 1))
     torch.set_num_threads(threads)
     assert torch.equal(*found)
@@ -171,7 +171,7 @@ def test_what_is_not_a_number_stays_none():
     assert bool(losses.isnan().all())
     joint = numbers(4, 24)
     joint[1, 0] = float("nan")
-    out, _ = kernels.Attention(1, 1, 8, 1.0).forward(joint, layout_of([0], [4]).documents)
+    out, _ = kernels.Attention(1, 1, 8, 1.0).forward(joint, layout_of([0], [4]))
     assert bool(out[1].isnan().all())
 
 

@@ -1,0 +1,267 @@
+"""Kernels in Triton for an NVIDIA GPU: what lies between the matrix products of a decoder layer, and the head's loss.
+
+The same mathematics and names as `kernels`, which are those for a CPU. One launch takes the place of 3 to 14 of
+torch's: with few tokens in a pass, launching an operation takes longer than computing it. Tensors are on the GPU;
+bfloat16 ones have rows that may be apart (a stride), float32 ones are contiguous.
+"""
+
+from functools import cache
+
+import torch
+
+from trainer.data.layout import Layout
+from trainer.model.attention_rows import gather, gather_backward, scatter, scatter_backward
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:
+    # torch for a CPU comes without it.
+    triton = None
+
+
+@cache
+def _found() -> bool:
+    return triton is not None and torch.version.hip is None
+
+
+def available(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether the kernels compute on this device in this precision."""
+    return device.type == "cuda" and dtype == torch.bfloat16 and _found()
+
+
+# Logits that a program reads at a time.
+LOGITS = 4096
+# FlashAttention reads 16 bytes at a time: so many numbers of two bytes, of which the distance of rows is a multiple.
+ALIGNED = 8
+# Numbers of gate and up that a program reads at a time.
+GATED = 1024
+
+
+def _warps(block: int) -> int:
+    return min(16, max(1, block // 256))
+
+
+if triton:
+
+    @triton.jit
+    def _add_norm(x, added, added_stride, weight, epsilon, total, normed, inverse, width, BLOCK: tl.constexpr):
+        row, columns = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+        mask = columns < width
+        values = tl.load(x + row * width + columns, mask, 0.0)
+        if added is not None:
+            values += tl.load(added + row * added_stride + columns, mask, 0.0).to(tl.float32)
+            tl.store(total + row * width + columns, values, mask)
+        root = tl.rsqrt(tl.sum(values * values) / width + epsilon)
+        scaled = values * root * tl.load(weight + columns, mask, 0.0)
+        tl.store(normed + row * width + columns, scaled.to(tl.bfloat16), mask)
+        tl.store(inverse + row, root)
+
+    @triton.jit
+    def _add_norm_backward(
+        gradient, total_gradient, total, weight, inverse, out, rounded, rounded_stride, width, BLOCK: tl.constexpr
+    ):
+        row, columns = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+        mask = columns < width
+        at = row * width + columns
+        root = tl.load(inverse + row)
+        scaled = tl.load(gradient + at, mask, 0.0).to(tl.float32) * tl.load(weight + columns, mask, 0.0)
+        direction = tl.load(total + at, mask, 0.0) * root
+        along = tl.sum(scaled * direction) / width
+        result = (scaled - direction * along) * root + tl.load(total_gradient + at, mask, 0.0)
+        tl.store(out + at, result, mask)
+        if rounded is not None:
+            tl.store(rounded + row * rounded_stride + columns, result.to(tl.bfloat16), mask)
+
+    @triton.jit
+    def _rotate(x, stride, cos, sin, angle_stride, sign, HALF: tl.constexpr, BLOCK: tl.constexpr):
+        row, columns = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+        mask = columns < HALF
+        at = x + row * stride + tl.program_id(1) * 2 * HALF + columns
+        one, two = tl.load(at, mask, 0.0).to(tl.float32), tl.load(at + HALF, mask, 0.0).to(tl.float32)
+        cosine = tl.load(cos + row * angle_stride + columns, mask, 0.0)
+        sine = tl.load(sin + row * angle_stride + columns, mask, 0.0) * sign
+        tl.store(at, (one * cosine - two * sine).to(tl.bfloat16), mask)
+        tl.store(at + HALF, (two * cosine + one * sine).to(tl.bfloat16), mask)
+
+    @triton.jit
+    def _gated(gate_up, stride, product, width, BLOCK: tl.constexpr):
+        row, columns = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+        mask = columns < width
+        gate = tl.load(gate_up + row * stride + columns, mask, 0.0).to(tl.float32)
+        up = tl.load(gate_up + row * stride + width + columns, mask, 0.0).to(tl.float32)
+        tl.store(product + row * width + columns, (gate * tl.sigmoid(gate) * up).to(tl.bfloat16), mask)
+
+    @triton.jit
+    def _gated_backward(gradient, gate_up, stride, out, out_stride, width, BLOCK: tl.constexpr):
+        row, columns = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+        mask = columns < width
+        gate = tl.load(gate_up + row * stride + columns, mask, 0.0).to(tl.float32)
+        up = tl.load(gate_up + row * stride + width + columns, mask, 0.0).to(tl.float32)
+        product = tl.load(gradient + row * width + columns, mask, 0.0).to(tl.float32)
+        sigmoid = tl.sigmoid(gate)
+        gate_gradient = product * up * sigmoid * (1 + gate * (1 - sigmoid))
+        tl.store(out + row * out_stride + columns, gate_gradient.to(tl.bfloat16), mask)
+        tl.store(out + row * out_stride + width + columns, (product * gate * sigmoid).to(tl.bfloat16), mask)
+
+    @triton.jit
+    def _cross_entropy(logits, targets, losses, vocabulary, GRADIENT: tl.constexpr, BLOCK: tl.constexpr):
+        row = tl.program_id(0).to(tl.int64)
+        start = logits + row * vocabulary
+        highest = tl.full((BLOCK,), float("-inf"), tl.float32)
+        sums = tl.zeros((BLOCK,), tl.float32)
+        target, hit = tl.load(targets + row), tl.zeros((BLOCK,), tl.float32)
+        for first in range(0, vocabulary, BLOCK):
+            columns = first + tl.arange(0, BLOCK)
+            values = tl.load(start + columns, columns < vocabulary, float("-inf")).to(tl.float32)
+            higher = tl.maximum(highest, values)
+            # Columns that no block fills stay at minus infinity, whose difference is no number.
+            safe = tl.where(higher == float("-inf"), 0.0, higher)
+            sums = sums * tl.exp(highest - safe) + tl.exp(values - safe)
+            highest = higher
+            hit += tl.where(columns == target, values, 0.0)
+        top = tl.max(highest)
+        log_sum = top + tl.log(tl.sum(sums * tl.exp(highest - top)))
+        tl.store(losses + row, log_sum - tl.sum(hit))
+        if GRADIENT:
+            for first in range(0, vocabulary, BLOCK):
+                columns = first + tl.arange(0, BLOCK)
+                mask = columns < vocabulary
+                values = tl.load(start + columns, mask, float("-inf")).to(tl.float32)
+                probability = tl.exp(values - log_sum) - tl.where(columns == target, 1.0, 0.0)
+                tl.store(start + columns, probability.to(tl.bfloat16), mask)
+
+
+def add_norm(
+    x: torch.Tensor, added: torch.Tensor | None, weight: torch.Tensor, epsilon: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """x + added, and its RMS norm: float32 [tokens, width], bfloat16 [tokens, width], and the inverse root mean square,
+    float32 [tokens]. `added` is bfloat16 [tokens, width] or None.
+    """
+    tokens, width = x.shape
+    x = x.contiguous()
+    total = x if added is None else torch.empty_like(x)
+    normed, inverse = x.new_empty(tokens, width, dtype=torch.bfloat16), x.new_empty(tokens)
+    block = triton.next_power_of_2(width)
+    stride = 0 if added is None else added.stride(0)
+    _add_norm[(tokens,)](
+        x, added, stride, weight, epsilon, total, normed, inverse, width, BLOCK=block, num_warps=_warps(block)
+    )
+    return total, normed, inverse
+
+
+def add_norm_backward(
+    gradient: torch.Tensor,
+    total_gradient: torch.Tensor,
+    total: torch.Tensor,
+    weight: torch.Tensor,
+    inverse: torch.Tensor,
+    rounded: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The gradient of x of `add_norm`, float32, from those of the norm (bfloat16) and of the sum (float32), also
+    written into the columns of `rounded`, bfloat16.
+    """
+    tokens, width = total.shape
+    out, block = torch.empty_like(total), triton.next_power_of_2(width)
+    stride = 0 if rounded is None else rounded.stride(0)
+    _add_norm_backward[(tokens,)](
+        *(gradient.contiguous(), total_gradient.contiguous(), total, weight, inverse, out, rounded, stride, width),
+        BLOCK=block,
+        num_warps=_warps(block),
+    )
+    return out
+
+
+def add(x: torch.Tensor, added: torch.Tensor) -> torch.Tensor:
+    """x + added: float32 [tokens, width], bfloat16 [tokens, at least width]."""
+    return x + added[:, : x.shape[1]]
+
+
+def round_into(values: torch.Tensor, out: torch.Tensor) -> None:
+    """Rounds float32 [tokens, width] into bfloat16 rows."""
+    out[:, : values.shape[1]] = values
+
+
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, heads: int, undo: bool = False) -> None:
+    """Rotary embeddings of the first `heads` heads of x [tokens, ...], in place. cos and sin: float32 rows [tokens,
+    size / 2].
+    """
+    tokens, half = cos.shape
+    _rotate[(tokens, heads)](
+        *(x, x.stride(0), cos, sin, cos.stride(0), -1.0 if undo else 1.0),
+        HALF=half,
+        BLOCK=triton.next_power_of_2(half),
+        num_warps=1,
+    )
+
+
+def gated(gate_up: torch.Tensor, width: int) -> torch.Tensor:
+    """silu(gate) * up [tokens, width], of rows that begin with the gate and go on with up."""
+    product = gate_up.new_empty(len(gate_up), width)
+    _gated[(len(gate_up), triton.cdiv(width, GATED))](gate_up, gate_up.stride(0), product, width, BLOCK=GATED)
+    return product
+
+
+def gated_backward(gradient: torch.Tensor, gate_up: torch.Tensor, gate_up_gradient: torch.Tensor) -> None:
+    """Writes the gradients of gate and up from that of their product [tokens, width]."""
+    tokens, width = gradient.shape
+    _gated_backward[(tokens, triton.cdiv(width, GATED))](
+        *(gradient.contiguous(), gate_up, gate_up.stride(0), gate_up_gradient, gate_up_gradient.stride(0), width),
+        BLOCK=GATED,
+    )
+
+
+def cross_entropy(logits: torch.Tensor, targets: torch.Tensor, losses: torch.Tensor, gradient: bool) -> None:
+    """Writes the losses of targets int64 [rows] into `losses` float32 [rows]. With `gradient`, the logits [rows,
+    vocabulary] become their gradients.
+    """
+    rows, vocabulary = logits.shape
+    _cross_entropy[(rows,)](logits, targets, losses, vocabulary, GRADIENT=gradient, BLOCK=LOGITS, num_warps=8)
+
+
+class Attention:
+    """Causal attention within documents, by the heads of one layer: FlashAttention-2 (Dao, 2023, arXiv 2307.08691)."""
+
+    def __init__(self, heads: int, key_heads: int, size: int, scaling: float, window: int | None = None) -> None:
+        self.heads, self.key_heads, self.size = heads, key_heads, size
+        self.width = (heads + 2 * key_heads) * size
+        self.options = {"scale": scaling, "window_size_left": None if window is None else window - 1}
+
+    def fits(self, layout: Layout) -> bool:
+        """Whether it can compute these documents: causal, of a head size that the kernels have."""
+        return layout.ends is not None and layout.mutual is None and self.size % 8 == 0 and self.size <= 256
+
+    def _ends(self, layout: Layout) -> tuple:
+        longest = max(length for _, length in layout.blocks)
+        return layout.ends, layout.ends, longest, longest, 0.0, True
+
+    def forward(self, states: torch.Tensor, layout: Layout) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """From rows that begin with q, k and v: results [tokens, heads x size], and what `backward` needs."""
+        rows = scatter(states[:, : self.width], layout)
+        if rows.stride(0) % ALIGNED:
+            rows = rows.contiguous()
+        q, k, v = rows.unflatten(1, (-1, self.size)).split([self.heads, self.key_heads, self.key_heads], dim=1)
+        found = torch.ops.aten._flash_attention_forward(q, k, v, *self._ends(layout), False, **self.options)
+        out, *saved = found[:4]
+        return gather(out.flatten(1), layout), [q, k, v, out, *saved]
+
+    def backward(
+        self,
+        out_gradient: torch.Tensor,
+        states: torch.Tensor,
+        out: torch.Tensor,
+        saved: list[torch.Tensor],
+        layout: Layout,
+        gradient: torch.Tensor,
+    ) -> None:
+        """Writes the gradients of q, k and v to the beginnings of the rows of `gradient`."""
+        q, k, v, rows_out, log_sums, *random = saved
+        rows = gather_backward(out_gradient, layout).contiguous().view_as(rows_out)
+        gradients = torch.ops.aten._flash_attention_backward(
+            *(rows, q, k, v, rows_out, log_sums, *self._ends(layout), *random), **self.options
+        )
+        to = gradient[:, : self.width]
+        if layout.scatter_index is None:
+            torch.cat([each.flatten(1) for each in gradients], dim=1, out=to)
+        else:
+            to.copy_(scatter_backward(torch.cat([each.flatten(1) for each in gradients], dim=1), layout))
