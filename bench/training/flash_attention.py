@@ -4,8 +4,8 @@ current releases of torch. For the peers; our own attention is `trainer/model/at
 
 import inspect
 
+from torch.nn.attention import varlen
 from torch.nn.attention.varlen import varlen_attn
-from transformers import AttentionInterface
 
 NAME = "torch_flash"
 # Releases of torch before 2.12 support fewer key heads without this flag.
@@ -22,9 +22,18 @@ def attention(module, query, key, value, attention_mask, scaling=None, **kwargs)
     return varlen_attn(q, k, v, ends, ends, longest, longest, scale=scaling, window_size=(-1, 0), **gqa)[None], None
 
 
-# transformers builds no mask for an attention name that it has no mask function for.
-AttentionInterface.register(NAME, attention)
-
-
 def use(model) -> None:
+    from transformers import AttentionInterface
+
+    # transformers builds no mask for an attention name that it has no mask function for.
+    AttentionInterface.register(NAME, attention)
     model.config._attn_implementation = NAME
+
+
+def with_gqa(*args, window_size=(-1, -1), enable_gqa=False, **options):
+    return varlen_attn(*args, window_size=window_size, **options)
+
+
+# Unsloth takes torch's function only if it has that flag.
+if not NEEDS_GQA:
+    varlen.varlen_attn = with_gqa

@@ -1,8 +1,8 @@
-"""Compares Tunery's trainer with TRL's and Unsloth's on one NVIDIA GPU, in alternating runs: tokens per second and GPU
+"""Compares Tunery's trainer with TRL's and Unsloth's on one NVIDIA GPU, in turns: tokens per second and GPU
 memory. Ends with 1 where the best of them is not beaten by `TARGET`.
 
-python -m bench.training.gpu [--shapes smollm2-135m,qwen2.5-1.5b,qwen2.5-7b] [--turns 3] [--only sft|dpo]
-[--trl-modes flash,flash-liger] [--trl-python PYTHON] [--unsloth-python PYTHON]
+python -m bench.training.gpu [--loads smollm2-135m,qwen2.5-1.5b,qwen2.5-7b,smollm2-135m:dpo] [--turns 3] [--window 10]
+[--trl-python PYTHON] [--unsloth-python PYTHON] [--unsloth-packages FOLDER]
 
 The bases have the shapes of the models they are named after, with random weights: a step's time does not depend on
 weights. The tokenizer is the default base's. Both sides learn about the same tokens in a step: the peers pack rows, as
@@ -10,6 +10,7 @@ many as fit; Tunery takes as many mixed rows as have so many tokens.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -18,6 +19,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,31 +42,33 @@ class Shape:
     key_heads: int
     vocabulary: int
     tied: bool
-    # Packed rows of a step, as many as every trainer has memory for.
+    # Packed rows of a step, and pairs of preferences: all trainers are in the GPU's memory at once.
     batch: int
-    # Pairs of a step of preferences.
     pairs: int
+    # TRL's modes that may be its best.
+    trl_modes: tuple[str, ...]
+    unsloth: bool = True
 
 
 SHAPES = {
-    "smollm2-135m": Shape("Llama", 576, 1536, 30, 9, 3, 49152, True, 16, 32),
-    "qwen2.5-1.5b": Shape("Qwen2", 1536, 8960, 28, 12, 2, 151936, True, 8, 16),
-    "qwen2.5-7b": Shape("Qwen2", 3584, 18944, 28, 28, 4, 152064, False, 4, 4),
+    "smollm2-135m": Shape("Llama", 576, 1536, 30, 9, 3, 49152, True, 16, 32, ("flash",)),
+    "qwen2.5-1.5b": Shape("Qwen2", 1536, 8960, 28, 12, 2, 151936, True, 4, 16, ("flash", "flash-liger")),
+    # Three of them have no room.
+    "qwen2.5-7b": Shape("Qwen2", 3584, 18944, 28, 28, 4, 152064, False, 2, 4, ("flash-liger",), unsloth=False),
 }
-# Seconds for a turn.
+LOADS = "smollm2-135m,qwen2.5-1.5b,qwen2.5-7b,smollm2-135m:dpo"
+# Seconds for what a trainer does in a turn.
 LIMIT = 120
 # CUDA graphs are captured in the first steps, one for each of few sizes (`trainer/model/cuda_graphs.py`), and the
 # peers compile their kernels: the warm-up includes every size.
-STEPS, WARM_UP = 20, 8
+WINDOW, WARM_UP = 10, 8
 
 
-def base_of(name: str, folder: Path) -> Path:
-    """Writes a base of the shape in bf16."""
+def base_of(name: str, folder: Path) -> None:
+    """Writes a base of the shape in bf16: first what says how to read rows, then the weights."""
     import torch
     import transformers
 
-    if folder.exists():
-        return folder
     shape = SHAPES[name]
     config = getattr(transformers, f"{shape.family}Config")(
         hidden_size=shape.width,
@@ -83,9 +87,15 @@ def base_of(name: str, folder: Path) -> Path:
     with torch.device("cuda"):
         model = getattr(transformers, f"{shape.family}ForCausalLM")._from_config(config, dtype=torch.bfloat16)
     model.save_pretrained(folder)
+
+
+def start_base(name: str, folder: Path) -> subprocess.Popen:
+    """Writes the base in a process of its own, which returns the GPU's memory; the tokenizer is there at once."""
+    folder.mkdir(parents=True)
     for file in TOKENIZER_FILES:
         shutil.copyfile(TOKENIZER / file, folder / file)
-    return folder
+    code = f"from pathlib import Path; from bench.training.gpu import base_of; base_of({name!r}, Path({str(folder)!r}))"
+    return subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
 
 
 def rows_for(count: int, tokenizer, tokens: int) -> tuple[list[dict], int]:
@@ -100,13 +110,16 @@ def rows_for(count: int, tokenizer, tokens: int) -> tuple[list[dict], int]:
     return rows[: count * batch], batch
 
 
-class Turn:
-    """A trainer that has been started ahead of its turn, so that its imports do not take the GPU's time."""
+class Contender:
+    """A trainer that takes turns with the others. It prints a line and waits: for the first turn when its imports and
+    rows are ready, then after its warm-up and after each window of steps.
+    """
 
     def __init__(self, who: str, command: list) -> None:
         self.who, self.log = who, tempfile.TemporaryFile("w+")  # noqa: SIM115  Closed with this object.
+        self.windows: list[dict] = []
         self.process = subprocess.Popen(
-            [str(part) for part in [*command, "--wait"]],
+            [str(part) for part in command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.log,
@@ -114,55 +127,60 @@ class Turn:
             env={**os.environ, "PYTHONPATH": PATHS.get(who.split()[0], os.environ.get("PYTHONPATH", ""))},
         )
 
-    def run(self) -> dict | None:
-        started = time.perf_counter()
+    def next_line(self) -> dict | None:
+        """What it prints next in JSON; None if it ends instead."""
+        timer = threading.Timer(LIMIT, self.process.kill)
+        timer.start()
         try:
-            out, _ = self.process.communicate("\n", timeout=LIMIT)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            out, _ = self.process.communicate()
-        if self.process.returncode != 0:
-            self.log.seek(0)
-            print(f"  {self.who} failed:\n{self.log.read()[-2500:]}", flush=True)
-            return None
-        line = json.loads(out.strip().splitlines()[-1])
-        seconds = time.perf_counter() - started
-        print(
-            f"  {self.who}: {line['tokens_per_second']:,.0f} tokens/s, {line['peak_memory_mb']:,} MB, loss "
-            f"{line['losses'][-1]:.3f}, {line['real_tokens']:,} tokens in {line['seconds']} s ({seconds:.0f} s in all)",
-            flush=True,
-        )
-        return line
+            for line in self.process.stdout:
+                if line.startswith("{") and line.rstrip().endswith("}") and "'" not in line:
+                    return json.loads(line)
+        finally:
+            timer.cancel()
+        self.log.seek(0)
+        print(f"  {self.who} failed:\n{self.log.read()[-2500:]}", flush=True)
+        return None
+
+    def begin(self) -> None:
+        # It may have ended, which `next_line` says.
+        with contextlib.suppress(OSError):
+            self.process.stdin.write("\n")
+            self.process.stdin.flush()
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
 
 
 # Packages of a trainer where they are not its Python's own, by name.
 PATHS: dict[str, str] = {}
 
 
-def compare(name: str, commands: dict[str, list], turns: int) -> bool:
-    """Runs each in turn; after the first turn, of TRL's modes only the best one. Returns whether the target is met."""
-    found: dict[str, list[dict]] = {}
-    plan = list(commands)
-    for turn in range(turns):
-        # Two start at a time: more would compete for the cores of the one that is measured.
-        waiting = [Turn(who, commands[who]) for who in plan[:2]]
-        for index, who in enumerate(plan):
-            line = waiting.pop(0).run()
-            if index + 2 < len(plan):
-                waiting.append(Turn(plan[index + 2], commands[plan[index + 2]]))
-            if line:
-                found.setdefault(who, []).append(line)
-        if turn == 0:
-            speed = {who: lines[0]["tokens_per_second"] for who, lines in found.items()}
-            trl = [who for who in found if who.startswith("TRL")]
-            best = {max(trl, key=speed.get)} if trl else set()
-            plan = [who for who in found if not who.startswith("TRL") or who in best]
-    speeds = {who: statistics.median(each["tokens_per_second"] for each in lines) for who, lines in found.items()}
-    for who, lines in found.items():
-        each = [line["tokens_per_second"] for line in lines]
+def compare(name: str, contenders: list[Contender], turns: int) -> bool:
+    """Warms all up at once, then gives each its window in turn. Returns whether the target is met."""
+    began = time.perf_counter()
+    ready = [contender for contender in contenders if contender.next_line() is not None]
+    for contender in ready:
+        contender.begin()
+    warm = [contender for contender in ready if contender.next_line() is not None]
+    print(f"{name}: {len(warm)} of {len(contenders)} warm after {time.perf_counter() - began:.0f} s", flush=True)
+    for _ in range(turns):
+        for contender in warm:
+            contender.begin()
+            if window := contender.next_line():
+                contender.windows.append(window)
+    for contender in contenders:
+        contender.end()
+    speeds: dict[str, float] = {}
+    for contender in warm:
+        each = [window["tokens"] / window["seconds"] for window in contender.windows]
+        if not each:
+            continue
+        speeds[contender.who] = statistics.median(each)
         print(
-            f"{name}: {who} {speeds[who]:,.0f} tokens/s ({min(each):,.0f} to {max(each):,.0f}, {len(each)} turns), "
-            f"{lines[0]['peak_memory_mb']:,} MB",
+            f"{name}: {contender.who} {statistics.median(each):,.0f} tokens/s ({min(each):,.0f} to {max(each):,.0f}, "
+            f"{len(each)} turns of {contender.windows[0]['tokens']:,} tokens), "
+            f"{contender.windows[-1]['peak_memory_mb']:,} MB",
             flush=True,
         )
     peers = [who for who in speeds if who != "Tunery"]
@@ -175,49 +193,38 @@ def compare(name: str, commands: dict[str, list], turns: int) -> bool:
     return ratio >= TARGET
 
 
-def modes_of(args: argparse.Namespace) -> list[str]:
-    """TRL's modes that are candidates for its best."""
-    if args.trl_modes is None:
-        return ["flash", "flash-liger"] if args.only == "sft" else ["half", "liger"]
-    return [mode for mode in args.trl_modes.split(",") if mode]
-
-
-def commands_of(args: argparse.Namespace, shape: Shape, model: Path, folder: Path, tokenizer) -> dict[str, list]:
-    size = ("--steps", args.steps, "--warm-up", args.warm_up, "--max-length", LENGTH)
-    if args.only == "dpo":
-        rows = write(folder / "pairs.jsonl", pairs(args.steps * shape.pairs, 7))
-        options = (model, rows, *size, "--batch", shape.pairs, "--objective", "dpo")
-        script = "bench/training/peer_trl_preferences.py"
-        trl = {
-            f"TRL {mode}": [args.trl_python, script, *options, "--mode", mode, "--out", folder / "trl"]
-            for mode in modes_of(args)
-        }
-        return trl | {"Tunery": [sys.executable, "-m", "bench.training.ours", *options]}
-    made, batch = rows_for(args.steps, tokenizer, shape.batch * LENGTH)
-    rows = write(folder / "rows.jsonl", made)
+def commands_of(
+    args: argparse.Namespace, shape: Shape, objective: str, model: Path, folder: Path, tokenizer
+) -> dict[str, list]:
+    """The command of each trainer."""
+    steps = args.warm_up + args.turns * args.window
+    size = ("--steps", steps, "--warm-up", args.warm_up, "--window", args.window, "--max-length", LENGTH)
+    us = (sys.executable, "-m", "bench.training.ours", model)
+    if objective == "dpo":
+        rows = write(folder / f"{model.name}-pairs.jsonl", pairs(steps * shape.pairs, 7))
+        options = (rows, *size, "--batch", shape.pairs, "--objective", "dpo")
+        trl = (args.trl_python, "bench/training/peer_trl_preferences.py", model, *options, "--out", folder / "trl")
+        return {f"TRL {mode}": [*trl, "--mode", mode] for mode in ("half", "liger")} | {"Tunery": [*us, *options]}
+    made, batch = rows_for(steps, tokenizer, shape.batch * LENGTH)
+    rows = write(folder / f"{model.name}.jsonl", made)
     packed = (model, rows, *size, "--batch", shape.batch, "--out", folder / "peer")
-    commands = {
-        f"TRL {mode}": [args.trl_python, "bench/training/peer_trl.py", *packed, "--mode", mode]
-        for mode in modes_of(args)
-    }
-    commands["Tunery"] = [sys.executable, "-m", "bench.training.ours", model, rows, *size, "--batch", batch]
-    if args.unsloth_python:
+    trl = (args.trl_python, "bench/training/peer_trl.py", *packed)
+    commands = {f"TRL {mode}": [*trl, "--mode", mode] for mode in shape.trl_modes}
+    commands["Tunery"] = [*us, rows, *size, "--batch", batch]
+    if args.unsloth_python and shape.unsloth:
         commands["Unsloth"] = [args.unsloth_python, "bench/training/peer_unsloth.py", *packed]
     return commands
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--shapes", default=",".join(SHAPES))
+    parser.add_argument("--loads", default=LOADS, help="shapes, with :dpo for preferences")
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--window", type=int, default=WINDOW, help="steps of a turn")
     parser.add_argument("--warm-up", type=int, default=WARM_UP)
-    parser.add_argument("--only", choices=["sft", "dpo"], default="sft")
-    parser.add_argument("--trl-modes", help="instead of all that may be the best")
     parser.add_argument("--trl-python", type=Path, help="where TRL is, else it is set up in .local/peers")
     parser.add_argument("--unsloth-python", type=Path, help="where Unsloth is; without it, it is left out")
     parser.add_argument("--unsloth-packages", default="", help="PYTHONPATH of Unsloth")
-    parser.add_argument("--models", type=Path, help="where the bases are kept from one run to the next")
     args = parser.parse_args()
     import torch
     from transformers import AutoTokenizer
@@ -229,22 +236,28 @@ def main() -> None:
     if args.unsloth_packages:
         PATHS["Unsloth"] = args.unsloth_packages
     tokenizer, met = AutoTokenizer.from_pretrained(TOKENIZER), []
+    loads = [
+        (shape, objective or "sft") for shape, _, objective in (load.partition(":") for load in args.loads.split(","))
+    ]
     with tempfile.TemporaryDirectory() as name:
-        for shape in args.shapes.split(","):
-            # In a process of its own, which returns the GPU's memory.
-            model = (args.models or Path(name)) / shape
-            subprocess.run([sys.executable, "-c", MAKE_BASE, shape, str(model)], check=True)
-            commands = commands_of(args, SHAPES[shape], model, Path(name), tokenizer)
-            met.append(compare(f"{shape}, {args.only}", commands, args.turns))
+        folder = Path(name)
+        bases = {shape: start_base(shape, folder / shape) for shape in dict(loads)}
+        everyone = [
+            [
+                Contender(*each)
+                for each in commands_of(args, SHAPES[shape], objective, folder / shape, folder, tokenizer).items()
+            ]
+            for shape, objective in loads
+        ]
+        try:
+            for (shape, objective), contenders in zip(loads, everyone, strict=True):
+                if bases[shape].wait() != 0:
+                    raise SystemExit(f"The base {shape} could not be written.")
+                met.append(compare(f"{shape}, {objective}", contenders, args.turns))
+        finally:
+            for contender in [each for contenders in everyone for each in contenders]:
+                contender.end()
     sys.exit(0 if all(met) else 1)
-
-
-MAKE_BASE = """
-import sys
-from pathlib import Path
-from bench.training.gpu import base_of
-base_of(sys.argv[1], Path(sys.argv[2]))
-"""
 
 
 if __name__ == "__main__":

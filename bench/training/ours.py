@@ -75,6 +75,25 @@ def synchronized_time(device) -> float:
     return time.perf_counter()
 
 
+def in_windows(loop, args: argparse.Namespace, device) -> None:
+    """Takes turns with the peers: `Clock` and `report_window` of peer_trl.py."""
+    import torch
+
+    for start in (0, *range(args.warm_up, args.steps, args.window)):
+        size = args.warm_up if start == 0 else args.window
+        batches = [loop.batch(step) for step in range(start, start + size)]
+        started = synchronized_time(device)
+        loop.reference_of([row for batch in batches for row in batch])
+        for batch in batches:
+            loop.step(batch)
+            loop.totals.step += 1
+        seconds, peak = synchronized_time(device) - started, round(torch.cuda.max_memory_reserved() / 1e6)
+        tokens = sum(row.tokens for batch in batches for row in batch)
+        print(json.dumps({"tokens": tokens, "seconds": seconds, "peak_memory_mb": peak}), flush=True)
+        torch.cuda.empty_cache()
+        sys.stdin.readline()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("model")
@@ -97,7 +116,7 @@ def main() -> None:
     parser.add_argument(
         "--adapter", type=Path, help="load this PEFT adapter, train nothing, print its loss on --heldout"
     )
-    parser.add_argument("--wait", action="store_true", help="load the model once a line arrives on stdin")
+    parser.add_argument("--window", type=int, help="as the peers': see peer_trl.py")
     parser.add_argument("--order", action="store_true", help="train nothing, print the numbers of the rows in order")
     args = parser.parse_args()
     threads = args.threads
@@ -117,24 +136,29 @@ def main() -> None:
 
     torch.set_num_threads(threads)
     spec = spec_of(args, threads, args.steps)
-    if args.wait:
-        sys.stdin.readline()
     device, dtype = device_and_dtype()
     gpu.select_device(device)
     dtype = getattr(torch, args.precision) if args.precision else dtype
-    tokenizer, model = load_tokenizer(spec), load_model(spec, device, dtype)
+    tokenizer = load_tokenizer(spec)
 
     def rows_of(path: Path):
         parsed = read_rows(path, sha256_of(path), args.objective)
         return prepare(parsed, tokenizer, args.max_length, SilentProtocol())
 
     data, heldout = rows_of(args.rows), args.heldout and rows_of(args.heldout)
+    if args.window:
+        print("{}", flush=True)
+        sys.stdin.readline()
+    model = load_model(spec, device, dtype)
     loop = Loop(spec, model, tokenizer, data, heldout, args.rows.parent / "run", device, SilentProtocol())
     memory.keep_heap(device)
     report: dict[str, object] = {"precision": str(dtype).removeprefix("torch.")}
     if args.order:
         # The order of the rows, for a trainer that takes them as they come.
         print(json.dumps([row.number - 1 for step in range(args.steps) for row in loop.batch(step)]))
+        return
+    if args.window:
+        in_windows(loop, args, device)
         return
     if heldout:
         loop.reference_of(heldout.rows)

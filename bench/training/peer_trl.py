@@ -36,10 +36,12 @@ IN_BF16 = ("half", "liger", "packing", "compile", "flash", "flash-liger")
 
 
 class Clock(TrainerCallback):
-    """Seconds and tokens without padding since the end of the warm-up."""
+    """Seconds and tokens without padding since the end of the warm-up. With `window`, of each so many steps: prints
+    them as a line of JSON, and waits for its next turn.
+    """
 
-    def __init__(self, warm_up: int) -> None:
-        self.warm_up, self.steps = warm_up, 0
+    def __init__(self, warm_up: int, window: int | None = None) -> None:
+        self.warm_up, self.window, self.steps = warm_up, window, 0
         self.start, self.seconds, self.tokens = 0.0, 0.0, 0
         self.cpu_start, self.cpu_seconds = 0.0, 0.0
 
@@ -48,12 +50,23 @@ class Clock(TrainerCallback):
 
     def on_step_end(self, *_: object, **__: object) -> None:
         self.steps += 1
-        if torch.cuda.is_available() and self.steps in (self.warm_up, self.last):
+        counted = self.steps - self.warm_up
+        ends = counted >= 0 and self.window is not None and counted % self.window == 0
+        if torch.cuda.is_available() and (ends or self.steps in (self.warm_up, self.last)):
             torch.cuda.synchronize()
-        now = time.perf_counter()
-        if self.steps == self.warm_up:
-            self.start, self.tokens, self.cpu_start = now, 0, time.process_time()
-        self.seconds, self.cpu_seconds = now - self.start, time.process_time() - self.cpu_start
+        self.seconds, self.cpu_seconds = time.perf_counter() - self.start, time.process_time() - self.cpu_start
+        if ends:
+            report_window(self.tokens, self.seconds)
+        if ends or counted == 0:
+            self.start, self.tokens, self.cpu_start = time.perf_counter(), 0, time.process_time()
+
+
+def report_window(tokens: int, seconds: float) -> None:
+    """Prints what a window took, gives the GPU's free memory back, and waits for the next turn."""
+    peak = torch.cuda.max_memory_reserved()
+    print(json.dumps({"tokens": tokens, "seconds": seconds, "peak_memory_mb": round(peak / 1e6)}), flush=True)
+    torch.cuda.empty_cache()
+    sys.stdin.readline()
 
 
 def parser_of(modes: dict[str, dict]) -> argparse.ArgumentParser:
@@ -71,13 +84,19 @@ def parser_of(modes: dict[str, dict]) -> argparse.ArgumentParser:
     parser.add_argument("--out", default="trl-out")
     parser.add_argument("--save", action="store_true")
     parser.add_argument("--warm-up", type=int, default=1)
-    parser.add_argument("--wait", action="store_true", help="begin with the model once a line arrives on stdin")
+    parser.add_argument(
+        "--window",
+        type=int,
+        help="take turns with others: wait for a line on stdin before the model is "
+        "loaded, after the warm-up and after each so many steps, and print a line for each",
+    )
     return parser
 
 
 def wait_for_turn(args: argparse.Namespace) -> None:
     """Imports and rows are ready; the turn of this trainer may be later."""
-    if args.wait:
+    if args.window:
+        print("{}", flush=True)
         sys.stdin.readline()
 
 
@@ -86,6 +105,7 @@ def settings_of(args: argparse.Namespace, modes: dict[str, dict]) -> dict:
     return {
         "output_dir": args.out,
         "per_device_train_batch_size": args.batch,
+        "gradient_accumulation_steps": 1,
         "max_steps": args.steps,
         "learning_rate": args.rate,
         "lr_scheduler_type": "linear",
@@ -148,7 +168,7 @@ def main() -> None:
         lambda row: {"prompt": row["messages"][:-1], "completion": row["messages"][-1:]}, remove_columns=["messages"]
     )
     wait_for_turn(args)
-    clock = Clock(args.warm_up)
+    clock = Clock(args.warm_up, args.window)
     trainer = SFTTrainer(
         model_of(args),
         args=SFTConfig(**settings_of(args, MODES)),

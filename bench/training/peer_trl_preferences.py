@@ -2,8 +2,8 @@
 environment of its own.
 
 `default` is TRL's default (bf16, gradient checkpointing on); `bf16` and `fp32` switch checkpointing off; `precompute`
-is `bf16` with the reference computed before the training. `half` is `precompute` with the base in bf16 too; `liger`,
-for GPUs, is `bf16` with the base in bf16 and Liger's fused kernels. Rows are taken in the order of the file. The first
+is `bf16` with the reference computed before the training. `half` is `bf16` with the base in bf16 too; `liger`, for
+GPUs, is `half` with Liger's fused kernels. Rows are taken in the order of the file. The first
 steps (`--warm-up`) are not counted; the reference's time counts in every mode. Prints one JSON line.
 """
 
@@ -23,7 +23,7 @@ MODES = {
     "fp32": {"bf16": False, "gradient_checkpointing": False},
     "bf16": {"bf16": True, "gradient_checkpointing": False},
     "precompute": {"bf16": True, "gradient_checkpointing": False, "precompute_ref_log_probs": True},
-    "half": {"bf16": True, "gradient_checkpointing": False, "precompute_ref_log_probs": True},
+    "half": {"bf16": True, "gradient_checkpointing": False},
     "liger": {"bf16": True, "gradient_checkpointing": False, "use_liger_kernel": True},
 }
 IN_BF16 = ("half", "liger")
@@ -44,7 +44,7 @@ def main() -> None:
     config, trainer_of = {"dpo": (DPOConfig, DPOTrainer), "kto": (KTOConfig, KTOTrainer)}[args.objective]
     # Else a second run takes the reference from the first one's cache.
     disable_caching()
-    clock, reference_seconds = Clock(args.warm_up), 0.0
+    clock, reference_seconds = Clock(args.warm_up, args.window), 0.0
     precompute = trainer_of._precompute_ref_logps
 
     def timed_precompute(*rest: object, **named: object):

@@ -9,7 +9,8 @@ import json
 import os
 
 os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", UNSLOTH_DISABLE_STATISTICS="1")
-# It changes the libraries that are imported after it.
+# Both change the libraries that are imported after them.
+import flash_attention  # noqa: F401  isort: split
 from unsloth import FastLanguageModel  # isort: split
 
 import torch
@@ -43,7 +44,7 @@ def main() -> None:
         lambda row: {"text": tokenizer.apply_chat_template(row["messages"], tokenize=False)},
         remove_columns=["messages"],
     )
-    clock = Clock(args.warm_up)
+    clock = Clock(args.warm_up, args.window)
     settings = settings_of(args, MODES) | {"dataset_text_field": "text", "dataset_num_proc": 1}
     trainer = SFTTrainer(
         model=model, args=SFTConfig(**settings), train_dataset=rows, processing_class=tokenizer, callbacks=[clock]
