@@ -22,12 +22,18 @@ import { createMetrics } from './http/metrics.ts'
 import { type CreateScoringContext, scoringWaitingMax, tooManyScorings } from './http/routes/score.ts'
 import { createHttpServer, listen } from './http/server.ts'
 import type { LogIds } from './http/trace.ts'
-import { type ContextOptions, createContext, createContextAsync, createThreadpool } from './llama/context.ts'
+import {
+  type Context,
+  type ContextOptions,
+  createContext,
+  createContextAsync,
+  createThreadpool,
+} from './llama/context.ts'
 import { loadFastestFormat } from './llama/eight-bit-weights.ts'
 import { addKernels } from './llama/kernels.ts'
 import { openLibrary, returnFreedBlocks } from './llama/library.ts'
 import { loadModel } from './llama/model.ts'
-import { createAdapters, type ReadDrafts } from './models/adapters.ts'
+import { type Adapter, createAdapters, type ReadDrafts } from './models/adapters.ts'
 import { readDrafts } from './models/draft-file.ts'
 import { createFileHashes } from './models/file-hashes.ts'
 import { createModels, type OpenedFile, type ServedModel } from './models/models.ts'
@@ -93,6 +99,16 @@ async function main(): Promise<void> {
     createContext(library, served.model, withSharedOptions(served, options))
   const makeContextAsync = (served: ServedModel, options: Options) =>
     nativeMutex(() => createContextAsync(library, served.model, withSharedOptions(served, options)))
+  const passContext = (context: Context, adapter: Adapter) =>
+    nativeMutex(async () => {
+      try {
+        context.attach(adapters.acquire(adapter), () => adapters.release(adapter))
+      } catch (error) {
+        context.free()
+        throw error
+      }
+      return context
+    })
   const contextOptions = (sequences: number, tokens_per_sequence: number, batch_tokens: number) => ({
     sequences,
     tokens_per_sequence,
@@ -102,6 +118,7 @@ async function main(): Promise<void> {
   const backend: Backend = {
     makeContext: (served, ...sizes) => makeContext(served, contextOptions(...sizes)),
     makeContextAsync: (served, ...sizes) => makeContextAsync(served, contextOptions(...sizes)),
+    passContext,
     adapters: adapters.count,
     speculate: args.speculation,
   }

@@ -117,10 +117,14 @@ export function createBatchFiller(cache: KvCache, { batch_tokens, tokens_per_slo
 
   const fillTokens: BatchFiller['fillTokens'] = (running, prompt_tokens_max, part_tokens_max) => {
     const tokensLeft = ({ tokens, slot }: RunningSequence) => Math.max(0, tokens.length - slot.cached.length)
+    const budget = Math.min(prompt_tokens_max, batch_tokens - outputsFor(cache.slots().length))
     const prompts = running
       .filter((entry) => tokensLeft(entry) > 0)
-      .map((entry) => ({ entry, tokens_left: tokensLeft(entry), since_ms: entry.generation.submitted_at_ms }))
-    const budget = Math.min(prompt_tokens_max, batch_tokens - outputsFor(cache.slots().length))
+      .map((entry) => {
+        const tokens_left = tokensLeft(entry)
+        entry.in_parts ??= tokens_left > budget
+        return { entry, tokens_left, since_ms: entry.generation.submitted_at_ms, in_parts: entry.in_parts }
+      })
     const shares = sharePrefillBudget(prompts, budget, part_tokens_max)
     const chunks = new Map([...shares].map(([{ entry }, count]) => [entry, count]))
     const prefillOnly = prompts.length >= prefillOnlyPromptsMin && prefillOnlySteps < prefillOnlyStepsMax
@@ -182,6 +186,8 @@ export type RunningSequence = {
   tokens: readonly number[]
   /** The token sampled last, which is not in the cache yet; -1 during prefill. */
   next_token: number
+  /** Whether its prompt was longer than the prefill budget of its first step; null before that. */
+  in_parts: boolean | null
   /** Draft tokens after `next_token` in the current batch. */
   draft: number[]
   /** Null: no speculative decoding. */
@@ -200,6 +206,7 @@ export function startSequence(slot: Slot, generation: Generation, drafter: Draft
     generation,
     tokens: migration?.tokens ?? request.prompt,
     next_token: migration?.next_token ?? -1,
+    in_parts: null,
     draft: [],
     drafter,
     logits_index: -1,

@@ -4,10 +4,13 @@
 // A long prompt is computed in chunks of about this time, shared by all runners that prefill. The budget is larger when
 // many prompts wait, as a step costs nearly as much with few streams as with all of them, and when no stream is
 // decoding: small chunks take half as long again in total. The maximum bounds how late a disconnect is noticed, as that
-// happens between steps. A prompt that does not end with the step gets only as long as a step of the streams takes, so
-// that a long one at most doubles their time per token.
+// happens between steps. A prompt that does not end with the step gets only a share of the time that the streams' steps
+// take, so that a long one at most doubles their time per token.
 const budgetMs = 150
 const budgetMsMax = 350
+const partShare = 0.8
+/** Steps whose shares a part gets at once: each part reads all weights once more, however few tokens it has. */
+const partSteps = 3
 
 const chunkTokensMin = 16
 const chunkTokensFirst = 64
@@ -40,7 +43,8 @@ export function createPrefillSpeed(): PrefillSpeed {
     return 0
   }
   return {
-    tokensIn: (ms) => (msPerToken === null ? chunkTokensFirst : Math.max(chunkTokensMin, Math.floor(ms / msPerToken))),
+    tokensIn: (ms) =>
+      ms === 0 ? 0 : msPerToken === null ? chunkTokensFirst : Math.max(chunkTokensMin, Math.floor(ms / msPerToken)),
     decodeMs: decodeMsOf,
     record(rows, tokens, ms) {
       if (tokens === 0) decodeMs[bucketOf(rows)] = average(decodeMs[bucketOf(rows)], ms)
@@ -69,14 +73,31 @@ export function prefillBudget(runners: readonly Loaded[]): PrefillBudget {
   if (streams.length === 0) return { whole_ms: budgetMsMax / shares, part_ms: budgetMsMax / shares }
   const whole_ms = Math.min(budgetMsMax, budgetMs * prompts) / shares
   const streams_ms = streams.reduce((sum, runner) => sum + runner.decodeMs(), 0)
-  return { whole_ms, part_ms: Math.min(whole_ms, streams_ms / shares) }
+  return { whole_ms, part_ms: Math.min(whole_ms, (partShare * streams_ms) / shares) }
 }
 
-type Prefill = { tokens_left: number; since_ms: number }
+/** Saves up the time for parts of one runner: how long the parts of its next step may take. */
+export function createPartTime(): (budget: PrefillBudget) => number {
+  let saved_ms = 0
+  let steps = 0
+  return ({ whole_ms, part_ms }) => {
+    saved_ms += part_ms
+    // Without streams nothing is saved up.
+    if (++steps < partSteps && saved_ms < whole_ms) return 0
+    const part = Math.min(saved_ms, whole_ms)
+    saved_ms = 0
+    steps = 0
+    return part
+  }
+}
+
+/** `in_parts`: its prompt was longer than the budget of its first step. */
+type Prefill = { tokens_left: number; since_ms: number; in_parts: boolean }
 
 /**
- * Shares a budget of `tokens` among prompts, `part` of it among those that do not end with it. The shortest come first,
- * so that most answers start soon. The oldest gets a quarter, so that a long prompt does not starve.
+ * Shares a budget of `tokens` among prompts, `part` of it among those that do not end with it, and those that came in
+ * parts before: their last one would stop the streams as long as all of a short prompt. The shortest come first, so that
+ * most answers start soon. The oldest gets a quarter, so that a long prompt does not starve.
  */
 export function sharePrefillBudget<T extends Prefill>(
   prompts: readonly T[],
@@ -90,7 +111,7 @@ export function sharePrefillBudget<T extends Prefill>(
   const assign = (prompt: T, wanted: number) => {
     const before = shares.get(prompt) ?? 0
     const count = Math.min(wanted, rest)
-    const ends = before + count === prompt.tokens_left
+    const ends = before + count === prompt.tokens_left && !prompt.in_parts
     const given = ends ? count : Math.min(count, partRest)
     if (!ends) partRest -= given
     rest -= given

@@ -3,6 +3,7 @@
 // context with more slots.
 import { ApiError } from '../../contract/errors.ts'
 import type { Context } from '../llama/context.ts'
+import type { Adapter } from '../models/adapters.ts'
 import type { ServedModel } from '../models/models.ts'
 import { createDrafting, type Drafting } from '../sampling/drafts/drafter.ts'
 import { failGeneration, type Generation } from './generation.ts'
@@ -13,6 +14,8 @@ export type Backend = {
   makeContext(served: ServedModel, slots: number, tokensPerSlot: number, batchTokens: number): Context
   /** The same on another thread, so that decoding continues. */
   makeContextAsync(served: ServedModel, slots: number, tokensPerSlot: number, batchTokens: number): Promise<Context>
+  /** Attaches another adapter of the same base to a context. Rejects, and frees it, if that is not possible. */
+  passContext(context: Context, adapter: Adapter): Promise<Context>
   /** Number of adapters in memory. */
   adapters(): number
   /** Enables speculative decoding. */
@@ -60,6 +63,8 @@ const batchTokens = 1024
 const idleMsMax = 60_000
 const growRetryMs = 10_000
 const idleRunnersMax = 4
+/** With more idle runners of a base than this, a new one takes the context of the least recently used. */
+const idleContextsMax = 16
 // Memory of a context for compute buffers and logits, as measured with small models, and what each adapter in memory
 // adds to it.
 const contextBytes = 48 * 1024 * 1024
@@ -162,10 +167,34 @@ export function createRunnerPool(backend: Backend, limits: MemoryLimits, hooks: 
     })
   }
 
+  /**
+   * The least recently used of many idle runners with a context like the one that is needed. Making one takes a tenth of
+   * a second of both cores, and with hundreds of adapters most requests need another one.
+   */
+  const replaceable = (pooled: PooledRunner, slots: number): PooledRunner | undefined => {
+    const { model, adapter } = pooled.served
+    if (!adapter || pooled.runner) return undefined
+    const idle = idleLeastRecentFirst().filter(({ served }) => served.adapter && served.model === model)
+    const isAlike = ({ size_class, runner }: PooledRunner) =>
+      size_class === pooled.size_class && runner!.slotCount() === slots
+    return idle.slice(0, Math.max(0, idle.length - idleContextsMax)).find(isAlike)
+  }
+
+  const contextFor = (pooled: PooledRunner, slots: number): Promise<Context> => {
+    const idle = replaceable(pooled, slots)
+    const { adapter } = pooled.served
+    if (!idle || !adapter)
+      return backend.makeContextAsync(pooled.served, slots, pooled.shape.tokens_per_slot, batchTokens)
+    const context = idle.runner!.giveContext()
+    idle.runner = null
+    close(idle)
+    return backend.passContext(context, adapter)
+  }
+
   const startContext = (pooled: PooledRunner, slots: number) => {
     const pending: PooledRunner['pending_context'] = { slots, context: null }
     pooled.pending_context = pending
-    const done = backend.makeContextAsync(pooled.served, slots, pooled.shape.tokens_per_slot, batchTokens).then(
+    const done = contextFor(pooled, slots).then(
       (context) => {
         if (pooled.closed) return context.free()
         pending.context = context
@@ -195,6 +224,7 @@ export function createRunnerPool(backend: Backend, limits: MemoryLimits, hooks: 
     // Of hundreds of adapters, most get one request at a time.
     const first = pooled.served.adapter ? 1 : shape.slots_first
     let slots = Math.min(shape.slots, Math.max(runner ? now * 2 : first, nextPowerOfTwo(waiting + now - free)))
+    if (replaceable(pooled, slots)) return slots
     while (slots > now && !makeRoom(bytesFor(pooled, slots))) slots = Math.floor(slots / 2)
     if (slots > now) return slots
     // The only runner may exceed the limit with one slot: otherwise the model could not run at all.

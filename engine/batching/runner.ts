@@ -6,7 +6,7 @@ import type { Vocab } from '../llama/vocab.ts'
 import type { Drafting } from '../sampling/drafts/drafter.ts'
 import { isPictureToken } from '../vision/picture-tokens.ts'
 import { createBatchFiller, type FilledBatch, type RunningSequence, startSequence } from './batch.ts'
-import { createPrefillSpeed, type PrefillBudget } from './chunked-prefill.ts'
+import { createPartTime, createPrefillSpeed, type PrefillBudget } from './chunked-prefill.ts'
 import { abandonGeneration, acceptToken, failGeneration, type Generation, sampleToken } from './generation.ts'
 import { type CachedPrefix, createKvCache, type KvCache } from './kv-cache.ts'
 import { chooseSlot, commonPrefix, countRuns, nearestFreeSlot, type Slot, type SlotChoice } from './prefix-cache.ts'
@@ -62,7 +62,10 @@ export type Runner = {
   dropBackground(): void
   /** Admits what fits, decodes one batch and sends the new text. Null if there was nothing to compute. */
   step(budget: PrefillBudget): StepStats | null
+  /** Frees the context. */
   close(): void
+  /** Ends an idle runner, whose context another one takes. */
+  giveContext(): Context
 }
 
 // How long one step waits for a grammar's mask, which another thread computes during the step before.
@@ -79,6 +82,7 @@ export function createRunner(options: RunnerOptions): Runner {
   // In ascending order of slots, as the library requires for a batch.
   let running: RunningSequence[] = []
   const prefillSpeed = createPrefillSpeed()
+  const partTime = createPartTime()
   const batch = createBatchFiller(cache, options)
   let clock = 0
 
@@ -334,7 +338,7 @@ export function createRunner(options: RunnerOptions): Runner {
     },
     exportPrefix: cache.exportPrefix,
     decodeMs: () => prefillSpeed.decodeMs(runner.decoding()),
-    step({ whole_ms, part_ms }) {
+    step(budget) {
       dropCancelled()
       admit()
       for (const entry of running) entry.logits_index = -1
@@ -345,8 +349,8 @@ export function createRunner(options: RunnerOptions): Runner {
       compactSlots()
       const { prompt_tokens, rows, pictures } = batch.fillTokens(
         computed(),
-        prefillSpeed.tokensIn(whole_ms),
-        prefillSpeed.tokensIn(part_ms),
+        prefillSpeed.tokensIn(budget.whole_ms),
+        prefillSpeed.tokensIn(partTime(budget)),
       )
       const context = cache.context()
       const length = context.batchLength()
@@ -376,6 +380,7 @@ export function createRunner(options: RunnerOptions): Runner {
       runner.waiting = []
       cache.context().free()
     },
+    giveContext: cache.context,
   }
   return runner
 }

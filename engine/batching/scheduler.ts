@@ -92,11 +92,19 @@ export function createScheduler(
 
   const loop = async () => {
     looping = true
-    for (let busy = runnersToStep(); busy.length > 0; busy = runnersToStep()) {
-      for (const pooled of busy) {
-        stepOnce(pooled)
-        await (throttle.pauseIfDue() ?? yieldToEventLoop())
+    for (let stepped = new Set<PooledRunner>(); ; ) {
+      const busy = runnersToStep()
+      if (busy.length === 0) break
+      // Once in a round, and first those with prompts, also those that came during it: somebody waits for a first token.
+      const left = busy.filter((pooled) => !stepped.has(pooled))
+      const next = left.find(({ runner }) => runner!.prefilling() > 0) ?? left[0]
+      if (!next) {
+        stepped = new Set()
+        continue
       }
+      stepped.add(next)
+      stepOnce(next)
+      await (throttle.pauseIfDue() ?? yieldToEventLoop())
     }
     looping = false
     notifyIfIdle()

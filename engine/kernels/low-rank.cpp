@@ -43,20 +43,37 @@ template <int T> void long_rows(const uint16_t * w, const float * const * x, int
 constexpr decltype(&long_rows<1>) long_rows_of[tokens_max] = { long_rows<1>, long_rows<2>, long_rows<3>, long_rows<4>,
                                                                long_rows<5>, long_rows<6>, long_rows<7>, long_rows<8> };
 
+/** What a thread computes: its tokens with all rows, or of few tokens its rows. */
+struct share {
+    int64_t begin, end;  // of its tokens
+    int     ith, nth;    // which part of the rows
+
+    share(const ggml_compute_params * params, int64_t tokens) :
+        begin(0), end(tokens), ith(params->ith), nth(params->nth) {
+        if (tokens < 2 * nth) return;
+        // The tokens of ggml's own operations before and after: the numbers stay in the thread's cache. Bringing them from
+        // another core's costs more than reading the factors twice.
+        const int64_t each = (tokens + nth - 1) / nth;
+        begin              = std::min(each * ith, tokens);
+        end                = std::min(begin + each, tokens);
+        ith = 0, nth = 1;
+    }
+};
+
 class traits : public ggml::cpu::tensor_traits {
     bool work_size(int, const ggml_tensor *, size_t & size) override {
         size = 0;
         return true;
     }
 
-    static void compute_long(ggml_compute_params * params, ggml_tensor * op) {
+    static void compute_long(const share & mine, ggml_tensor * op) {
         const ggml_tensor *w = op->src[0], *x = op->src[1];
-        const int64_t      tokens = rows_of(x), rows = rows_for(1), blocks = w->ne[1] / rows;
+        const int64_t      rows = rows_for(1), blocks = w->ne[1] / rows;
         // All rows with the same tokens, which stay in the cache.
-        const int64_t units = blocks * ((tokens + tokens_max - 1) / tokens_max);
-        for (int64_t unit = params->ith; unit < units; unit += params->nth) {
-            const int64_t block = unit % blocks, first = unit / blocks * tokens_max;
-            const int     count = (int) std::min<int64_t>(tokens_max, tokens - first);
+        const int64_t units = blocks * ((mine.end - mine.begin + tokens_max - 1) / tokens_max);
+        for (int64_t unit = mine.ith; unit < units; unit += mine.nth) {
+            const int64_t block = unit % blocks, first = mine.begin + unit / blocks * tokens_max;
+            const int     count = (int) std::min<int64_t>(tokens_max, mine.end - first);
             const float * in[tokens_max];
             float *       out[tokens_max];
             for (int t = 0; t < count; t++) {
@@ -71,13 +88,13 @@ class traits : public ggml::cpu::tensor_traits {
         }
     }
 
-    static void compute_short(ggml_compute_params * params, ggml_tensor * op) {
+    static void compute_short(const share & mine, ggml_tensor * op) {
         const ggml_tensor *w = op->src[0], *x = op->src[1];
-        const int64_t tokens = rows_of(x), groups = w->ne[1] / 16;
+        const int64_t groups = w->ne[1] / 16;
         // Neighbouring groups for a thread: they share lines of the result.
-        const int64_t begin = groups * params->ith / params->nth, end = groups * (params->ith + 1) / params->nth;
-        for (int64_t first = 0; first < tokens; first += together) {
-            const int     count = (int) std::min<int64_t>(together, tokens - first);
+        const int64_t begin = groups * mine.ith / mine.nth, end = groups * (mine.ith + 1) / mine.nth;
+        for (int64_t first = mine.begin; first < mine.end; first += together) {
+            const int     count = (int) std::min<int64_t>(together, mine.end - first);
             const float * in[together];
             float *       out[together];
             for (int t = 0; t < count; t++) {
@@ -88,7 +105,7 @@ class traits : public ggml::cpu::tensor_traits {
                 for (int64_t at = 0; at < w->ne[0]; at += 16) {
                     __m512           columns[16];
                     const uint16_t * rows = (const uint16_t *) ((char *) w->data + g * 16 * w->nb[1]) + at;
-                    if (first == 0 && g + ahead < end)
+                    if (first == mine.begin && g + ahead < end)
                         for (int64_t line = 0; line < 512; line += 64)
                             _mm_prefetch((const char *) (rows + ahead * 16 * w->ne[0]) + line, _MM_HINT_T0);
                     for (int r = 0; r < 16; r++) columns[r] = halves(rows + r * (w->nb[1] / 2));
@@ -108,8 +125,9 @@ class traits : public ggml::cpu::tensor_traits {
     }
 
     bool compute_forward(ggml_compute_params * params, ggml_tensor * op) override {
-        if (op->src[0]->ne[1] <= rank_max) compute_long(params, op);
-        else compute_short(params, op);
+        const share mine(params, rows_of(op->src[1]));
+        if (op->src[0]->ne[1] <= rank_max) compute_long(mine, op);
+        else compute_short(mine, op);
         return true;
     }
 };

@@ -76,6 +76,25 @@ test('each adapter changes only answers under its own name, also concurrently', 
   await unload('two')
 })
 
+test('one of many adapters takes the context of another, and answers as in one of its own', async () => {
+  const names = Array.from({ length: 20 }, (_, index) => `many-${index}`)
+  const fileOf = (index: number) => (index % 2 === 0 ? first : second)
+  for (const [index, name] of names.entries()) assert.equal((await load(name, fileOf(index))).status, 200)
+  // Enough of them are idle from the 17th on.
+  const answers: string[] = []
+  for (const name of names) answers.push(await answer(name))
+  const [one, two] = answers
+  assert.notEqual(one, two)
+  assert.deepEqual(
+    answers,
+    names.map((_, index) => (index % 2 === 0 ? one : two)),
+  )
+  assert.ok((await engine.metric('runners')) < names.length)
+  // The first one's context went to another; now it gets one with another adapter's cache.
+  assert.equal(await answer('many-0'), one)
+  for (const name of names) await unload(name)
+})
+
 test('a missing file, not an adapter, one for another base, or a name in use is rejected with the reason', async () => {
   const rejected = async (...args: Parameters<typeof load>) => {
     const { status, json } = await load(...args)

@@ -1,7 +1,12 @@
 // Batch runner and prefill budget, on a fake context that records its calls.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { createPrefillSpeed, prefillBudget, sharePrefillBudget } from '../../../engine/batching/chunked-prefill.ts'
+import {
+  createPartTime,
+  createPrefillSpeed,
+  prefillBudget,
+  sharePrefillBudget,
+} from '../../../engine/batching/chunked-prefill.ts'
 import { createGeneration, type Generation } from '../../../engine/batching/generation.ts'
 import { createRunner, type Runner } from '../../../engine/batching/runner.ts'
 import type { Context } from '../../../engine/llama/context.ts'
@@ -72,6 +77,7 @@ function fakeContext(calls: Call[], decodes: number[], pictures: PictureCall[]):
     save: () => null,
     restore: () => true,
     copy: (from, to) => void copies.push([from, to]),
+    attach: () => {},
     free: () => {},
   }
 }
@@ -311,15 +317,26 @@ test('prompts that delay no stream get the full prefill budget, and runners with
 
 test('a long prompt at most doubles the time per token of the streams; one that ends with the step is not held up', () => {
   const streams = { prefilling: () => 1, decoding: () => 2, decodeMs: () => 20 }
-  assert.equal(prefillBudget([streams]).part_ms, 20)
-  assert.equal(prefillBudget([streams, streams]).part_ms, 20, 'two runners with prompts share the time of all streams')
-  const shares = (left: number[], tokens: number, part: number) => {
-    const prompts = left.map((tokens_left, since_ms) => ({ tokens_left, since_ms }))
+  const { part_ms } = prefillBudget([streams])
+  assert.ok(part_ms > 10 && part_ms < 20)
+  assert.equal(prefillBudget([streams, streams]).part_ms, part_ms, 'two runners with prompts share the time of all')
+  const partTime = createPartTime()
+  const parts = Array.from({ length: 300 }, () => partTime({ whole_ms: 150, part_ms: 10 }))
+  assert.equal(
+    parts.reduce((sum, ms) => sum + ms),
+    3000,
+    'no more than the share of all steps',
+  )
+  assert.ok(parts.filter((ms) => ms > 0).length <= 150, 'few parts instead of many small ones')
+  assert.equal(createPartTime()({ whole_ms: 350, part_ms: 350 }), 350, 'at once while nothing streams')
+  const shares = (left: number[], tokens: number, part: number, in_parts = false) => {
+    const prompts = left.map((tokens_left, since_ms) => ({ tokens_left, since_ms, in_parts }))
     const given = sharePrefillBudget(prompts, tokens, part)
     return prompts.map((prompt) => given.get(prompt) ?? 0)
   }
   assert.deepEqual(shares([2000], 150, 20), [20])
   assert.deepEqual(shares([150], 150, 20), [150])
+  assert.deepEqual(shares([150], 150, 20, true), [20], 'the last part of a long one')
   assert.deepEqual(shares([2000, 60, 40], 150, 20), [20, 60, 40])
   assert.deepEqual(shares([2000, 900], 150, Infinity), [38, 112], 'no stream waits')
 })
