@@ -32,14 +32,19 @@ export const sampling = {
 /** Forbids the model's end tokens, so that each answer has the requested length. */
 export const noEndToken = { logit_bias: { '0': -100, '2': -100 } }
 
-/** Starts an engine that answers at once. */
-export async function startMock() {
-  const child = spawn(process.execPath, [path.join(import.meta.dirname, 'mock-engine.ts')], {
+async function startProgram(name: string, ...args: string[]) {
+  const child = spawn(process.execPath, [path.join(import.meta.dirname, name), ...args], {
     stdio: ['pipe', 'pipe', 'inherit'],
   })
   const [line] = (await once(child.stdout, 'data')) as [Buffer]
   return { url: String(line).trim(), stop: () => child.kill() }
 }
+
+/** Starts an engine that answers at once. */
+export const startMock = () => startProgram('mock-engine.ts')
+
+/** Starts a relay with nothing in it. */
+export const startBareRelay = (to: string) => startProgram('bare-relay.ts', to)
 
 export interface Side extends Target {
   /** The side's main process. */

@@ -8,7 +8,7 @@ import Database from 'better-sqlite3'
 import { durations, measure, median, type Target } from '../job.ts'
 import { user } from '../prompts.ts'
 import { comparisonRow, interleave, type Row, singleRow } from '../rounds.ts'
-import { root, startMock, startOurs } from '../servers.ts'
+import { root, startBareRelay, startMock, startOurs } from '../servers.ts'
 
 const body = { ...user('Say hello.'), max_tokens: 8, temperature: 0 }
 const each = 2000
@@ -53,6 +53,7 @@ export async function gateway(rounds: number, report: (row: Row) => void): Promi
   const dataDir = mkdtempSync(path.join(os.tmpdir(), 'tunery-bench-gateway-'))
   const mock = await startMock()
   const portkey = await startPortkey(mock.url)
+  const bareRelay = await startBareRelay(mock.url)
   let sent = 0
   try {
     const us = await startOurs(
@@ -66,6 +67,7 @@ export async function gateway(rounds: number, report: (row: Row) => void): Promi
       const path = '/v1/chat/completions'
       const tunery: Target = { ...us, model: 'mock', keepAlive: true }
       const bare: Target = { name: 'mock', url: mock.url, path, headers: {}, model: 'mock', extra: {}, keepAlive: true }
+      const relay: Target = { ...bare, name: 'bare relay', url: bareRelay.url }
       const peer: Target = {
         name: 'portkey',
         url: portkey.url,
@@ -81,19 +83,23 @@ export async function gateway(rounds: number, report: (row: Row) => void): Promi
         return timing
       }
       const p50 = async (target: Target) => median(durations(await ask(target, 1, each)))
-      for (const target of [bare, tunery, peer]) await ask(target, 32, 0, warm_seconds)
+      for (const target of [bare, relay, tunery, peer]) await ask(target, 32, 0, warm_seconds)
       // Each measurement subtracts one of the mock alone, made right before it.
       const added = await interleave(rounds, { ours: tunery, theirs: peer }, async (target) => {
         const alone = await p50(bare)
         return (await p50(target)) - alone
       })
-      report(singleRow('gateway', 'added at 1 client, p50', 'ms', added.ours, { most: 0.2 }))
+      const addedByRelay = -(await p50(bare)) + (await p50(relay))
+      const note = `a relay with nothing in it adds ${addedByRelay.toFixed(3)}`
+      report(singleRow('gateway', 'added at 1 client, p50', 'ms', added.ours, { most: 0.2 }, note))
       report(comparisonRow('gateway', 'added at 1 client, p50, against Portkey', 'ms', added, { most: 1 / 3 }))
-      const rate = await interleave(rounds, { ours: tunery, theirs: peer }, async (target) => {
+      const perSecond = async (target: Target) => {
         const { requests, wall_ms } = await ask(target, 32, 0, 5)
         return requests.length / (wall_ms / 1000)
-      })
-      report(singleRow('gateway', 'requests a second at 32 clients', '1/s', rate.ours, { least: 1000 }))
+      }
+      const rate = await interleave(rounds, { ours: tunery, theirs: peer }, perSecond)
+      const reachable = `a relay with nothing in it: ${(await perSecond(relay)).toFixed(0)}`
+      report(singleRow('gateway', 'requests a second at 32 clients', '1/s', rate.ours, { least: 1000 }, reachable))
       report(comparisonRow('gateway', 'requests a second at 32 clients, against Portkey', '1/s', rate, { least: 5 }))
     } finally {
       // SIGKILL: metered usage must survive it. The next start folds the journal into the database.
@@ -114,6 +120,7 @@ export async function gateway(rounds: number, report: (row: Row) => void): Promi
     )
   } finally {
     portkey.stop()
+    bareRelay.stop()
     mock.stop()
     rmSync(dataDir, { recursive: true, force: true })
   }
