@@ -10,6 +10,7 @@ const benches: Record<string, [command: string, ...args: string[]]> = {
   pictures: [process.execPath, 'bench/serving/main.ts', '--only', 'pictures', '--rounds', '2'],
   redis: [process.execPath, 'bench/redis.ts'],
   training: [python, '-m', 'bench.training.run'],
+  'training-gpu': [python, '-m', 'bench.training.gpu'],
   preferences: [python, '-m', 'bench.training.preferences'],
   vision: [python, '-m', 'bench.training.vision'],
   validation: [python, '-m', 'bench.validation'],

@@ -1,7 +1,7 @@
 """Compares Tunery's trainer with TRL's and Unsloth's on one NVIDIA GPU, in turns: tokens per second and GPU
 memory. Ends with 1 where the best of them is not beaten by `TARGET`.
 
-python -m bench.training.gpu [--loads smollm2-135m,qwen2.5-1.5b,qwen2.5-7b,smollm2-135m:dpo] [--turns 3] [--window 10]
+npm run bench -- training-gpu [--loads smollm2-135m,qwen2.5-1.5b,qwen2.5-7b,smollm2-135m:dpo] [--turns 3] [--window 10]
 [--trl-python PYTHON] [--unsloth-python PYTHON] [--unsloth-packages FOLDER]
 
 The bases have the shapes of the models they are named after, with random weights: a step's time does not depend on

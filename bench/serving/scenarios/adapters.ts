@@ -25,8 +25,8 @@ const modes: Mode[] = [
   {
     title: 'unmerged',
     settings: { TUNERY_MERGED_MEMORY_MB: '0' },
-    four: 1.3,
-    one: { 1: 0.6, 8: 0.85, 32: 0.75 },
+    four: 2,
+    one: { 1: 0.6, 8: 0.9, 32: 0.75 },
     merged: 0,
   },
   {

@@ -14,12 +14,12 @@ const skip = ownKernels ? false : 'our own kernels are not installed here, or no
 const folder = mkdtempSync(path.join(tmpdir(), 'tunery-kernels-'))
 after(() => rmSync(folder, { recursive: true }))
 
-/** Compiles a program of `kernels` with the other half of what it compares, and runs it. */
-function run(name: string, other: string) {
+/** Compiles a program of `kernels`, with the other half of what it compares if it has one, and runs it. */
+function run(name: string, ...others: string[]) {
   const program = path.join(folder, name)
   const sources = [
     path.join(root, `tests/process/engine/kernels/${name}.cpp`),
-    path.join(root, `engine/kernels/${other}.cpp`),
+    ...others.map((other) => path.join(root, `engine/kernels/${other}.cpp`)),
   ]
   execFileSync('g++', [...engineFlags, '-o', program, ...sources])
   return spawnSync(program, { encoding: 'utf8' })
@@ -33,5 +33,10 @@ test('attention gives the same bits for few rows and for many', { skip }, () => 
 test('products give the same bits in VNNI and in AMX', { skip }, (context) => {
   const { status, stdout } = run('eight-bit', 'eight-bit-amx')
   if (status === 2) return context.skip('this processor has no AMX')
+  assert.deepEqual([status, stdout], [0, ''])
+})
+
+test('factors of an adapter give the same bits with any number of threads and tokens', { skip }, () => {
+  const { status, stdout } = run('low-rank')
   assert.deepEqual([status, stdout], [0, ''])
 })
