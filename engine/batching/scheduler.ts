@@ -1,4 +1,4 @@
-// Scheduler: runs one step of each batch runner in round robin. Yields to the event loop after every step, so that new
+// Scheduler: runs one step of each batch runner in a round. Yields to the event loop after every step, so that new
 // requests, disconnects and the end of the parent process are handled between any two steps.
 import { setImmediate as yieldToEventLoop } from 'node:timers/promises'
 import { ApiError } from '../../contract/errors.ts'
@@ -92,16 +92,15 @@ export function createScheduler(
 
   const loop = async () => {
     looping = true
-    for (let stepped = new Set<PooledRunner>(); ; ) {
-      const busy = runnersToStep()
-      if (busy.length === 0) break
-      // Once in a round, and first those with prompts, also those that came during it: somebody waits for a first token.
+    const stepped = new Set<PooledRunner>()
+    for (let busy = runnersToStep(); busy.length > 0; busy = runnersToStep()) {
       const left = busy.filter((pooled) => !stepped.has(pooled))
-      const next = left.find(({ runner }) => runner!.prefilling() > 0) ?? left[0]
-      if (!next) {
-        stepped = new Set()
+      if (left.length === 0) {
+        stepped.clear()
         continue
       }
+      // Those with prompts first, also if they came during the round: somebody waits for a first token.
+      const next = left.find(({ runner }) => runner!.prefilling() > 0) ?? left[0]!
       stepped.add(next)
       stepOnce(next)
       await (throttle.pauseIfDue() ?? yieldToEventLoop())
