@@ -12,7 +12,6 @@ many as fit; Tunery takes as many mixed rows as have so many tokens.
 import argparse
 import contextlib
 import json
-import os
 import random
 import shutil
 import statistics
@@ -65,7 +64,7 @@ WINDOW, WARM_UP = 10, 8
 
 
 def base_of(name: str, folder: Path) -> None:
-    """Writes a base of the shape in bf16: first what says how to read rows, then the weights."""
+    """Writes a base of the shape in bf16."""
     import torch
     import transformers
 
@@ -124,7 +123,6 @@ class Contender:
             stdout=subprocess.PIPE,
             stderr=self.log,
             text=True,
-            env={**os.environ, "PYTHONPATH": PATHS.get(who.split()[0], os.environ.get("PYTHONPATH", ""))},
         )
 
     def next_line(self) -> dict | None:
@@ -150,10 +148,6 @@ class Contender:
     def end(self) -> None:
         self.process.kill()
         self.process.wait()
-
-
-# Packages of a trainer where they are not its Python's own, by name.
-PATHS: dict[str, str] = {}
 
 
 def compare(name: str, contenders: list[Contender], turns: int) -> bool:
@@ -212,7 +206,8 @@ def commands_of(
     commands = {f"TRL {mode}": [*trl, "--mode", mode] for mode in shape.trl_modes}
     commands["Tunery"] = [*us, rows, *size, "--batch", batch]
     if args.unsloth_python and shape.unsloth:
-        commands["Unsloth"] = [args.unsloth_python, "bench/training/peer_unsloth.py", *packed]
+        packages = [f"PYTHONPATH={args.unsloth_packages}"] if args.unsloth_packages else []
+        commands["Unsloth"] = ["env", *packages, args.unsloth_python, "bench/training/peer_unsloth.py", *packed]
     return commands
 
 
@@ -233,8 +228,6 @@ def main() -> None:
         raise SystemExit("There is no NVIDIA GPU here.")
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}", flush=True)
     args.trl_python = args.trl_python or peer_python()
-    if args.unsloth_packages:
-        PATHS["Unsloth"] = args.unsloth_packages
     tokenizer, met = AutoTokenizer.from_pretrained(TOKENIZER), []
     loads = [
         (shape, objective or "sft") for shape, _, objective in (load.partition(":") for load in args.loads.split(","))

@@ -43,8 +43,10 @@ export function createPrefillSpeed(): PrefillSpeed {
     return 0
   }
   return {
-    tokensIn: (ms) =>
-      ms === 0 ? 0 : msPerToken === null ? chunkTokensFirst : Math.max(chunkTokensMin, Math.floor(ms / msPerToken)),
+    tokensIn(ms) {
+      if (ms === 0) return 0
+      return msPerToken === null ? chunkTokensFirst : Math.max(chunkTokensMin, Math.floor(ms / msPerToken))
+    },
     decodeMs: decodeMsOf,
     record(rows, tokens, ms) {
       if (tokens === 0) decodeMs[bucketOf(rows)] = average(decodeMs[bucketOf(rows)], ms)
@@ -57,7 +59,7 @@ export function createPrefillSpeed(): PrefillSpeed {
   }
 }
 
-/** `part_ms`: for the prompts that do not end with the step; within `whole_ms`. */
+/** `part_ms`: what the step adds to the time for parts of long prompts (`createPartTime`); within `whole_ms`. */
 export type PrefillBudget = { whole_ms: number; part_ms: number }
 type Loaded = { prefilling(): number; decoding(): number; decodeMs(): number }
 

@@ -141,10 +141,11 @@ def packed_attention(module, query, key, value, attention_mask, scaling=None, dr
     if torch.is_autocast_enabled(states.device.type):
         states = states.to(torch.get_autocast_dtype(states.device.type))
     window = kwargs.get("sliding_window")
-    scale = states.shape[-1] ** -0.5 if scaling is None else scaling
-    attention = kernels.Attention(query.shape[1], key.shape[1], states.shape[-1], scale, window)
-    if not dropout and kernels.available(states.device, states.dtype) and attention.fits(layout):
-        return KernelAttention.apply(states, attention, layout)[None], None
+    if not dropout and kernels.available(states.device, states.dtype):
+        scale = states.shape[-1] ** -0.5 if scaling is None else scaling
+        attention = kernels.Attention(query.shape[1], key.shape[1], states.shape[-1], scale, window)
+        if attention.fits(layout):
+            return KernelAttention.apply(states, attention, layout)[None], None
     rows = attend(
         Scatter.apply(states, layout),
         query.shape[1],

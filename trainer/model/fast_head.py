@@ -6,7 +6,7 @@ Losses in Large-Vocabulary Language Models", 2024, arXiv 2411.09009, without the
 
 import torch
 
-from trainer.model import gpu_kernels, kernels
+from trainer.model.fused_layers import kernels_for
 
 # Learned tokens in a chunk: with a vocabulary of 49,152, 128 tokens are 25 MB in float32, which nearly fits into a
 # CPU's cache. A GPU needs many more to be busy.
@@ -24,7 +24,7 @@ class HeadLoss(torch.autograd.Function):
     def forward(ctx, hidden, weight, next_ids):
         losses = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
         gradient = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
-        own = next((each for each in (kernels, gpu_kernels) if each.available(hidden.device, hidden.dtype)), None)
+        own = kernels_for(hidden.device, hidden.dtype)
         size = (KERNEL_CHUNK_TOKENS if own else CHUNK_TOKENS)[hidden.device.type]
         for start in range(0, len(hidden), size):
             chunk = slice(start, start + size)

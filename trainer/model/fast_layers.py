@@ -8,11 +8,10 @@ stream is float32 in every precision.
 import torch
 from torch.nn.functional import silu
 
-from trainer.model import gpu_kernels, kernels
 from trainer.model.attention import attend
 from trainer.model.attention_rows import gather, gather_backward, scatter, scatter_backward
 from trainer.model.fast_lora import LinearGroup, copies_of, is_plain
-from trainer.model.fused_layers import FusedLayer
+from trainer.model.fused_layers import FusedLayer, kernels_for
 
 # Layers that are exactly norm, attention, residual, norm, gated MLP, residual.
 FAMILY = {
@@ -152,9 +151,6 @@ class AfterAttention(torch.autograd.Function):
         )
 
 
-KERNELS = (kernels, gpu_kernels)
-
-
 class FastLayer:
     """The parts of a decoder layer. Replaces the forward pass of transformers' layer."""
 
@@ -175,7 +171,7 @@ class FastLayer:
         self.rotated = self.heads + self.key_heads
         # Set on each layer where layers differ; Mistral has it in the configuration.
         self.window = getattr(attention, "sliding_window", getattr(attention.config, "sliding_window", None))
-        self.kernels = next((each for each in KERNELS if each.available(self.qkv.device, self.dtype)), None)
+        self.kernels = kernels_for(self.qkv.device, self.dtype)
         if self.kernels:
             shape = self.heads, self.key_heads, self.head_size, self.scaling, self.window
             self.kernel_attention = self.kernels.Attention(*shape)

@@ -2,9 +2,17 @@
 mathematics is that of `fast_layers`: matrix products in bfloat16, a float32 residual stream.
 """
 
+from types import ModuleType
+
 import torch
 
 from trainer.data.layout import Layout
+from trainer.model import gpu_kernels, kernels
+
+
+def kernels_for(device: torch.device, dtype: torch.dtype) -> ModuleType | None:
+    """The trainer's kernels that compute on this device in this precision, if any do."""
+    return next((each for each in (kernels, gpu_kernels) if each.available(device, dtype)), None)
 
 
 class FusedLayer(torch.autograd.Function):

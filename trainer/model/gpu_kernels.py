@@ -10,6 +10,7 @@ from functools import cache
 import torch
 
 from trainer.data.layout import Layout
+from trainer.model.attention import fits_varlen
 from trainer.model.attention_rows import gather, gather_backward, scatter, scatter_backward
 
 try:
@@ -229,7 +230,7 @@ class Attention:
 
     def fits(self, layout: Layout) -> bool:
         """Whether it can compute these documents: causal, of a head size that the kernels have."""
-        return layout.ends is not None and layout.mutual is None and self.size % 8 == 0 and self.size <= 256
+        return layout.ends is not None and layout.mutual is None and fits_varlen(torch.bfloat16, self.size)
 
     def _ends(self, layout: Layout) -> tuple:
         longest = max(length for _, length in layout.blocks)

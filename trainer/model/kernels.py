@@ -162,8 +162,7 @@ class Attention:
         """Whether it can compute these documents: causal, and none longer than the window."""
         if layout.documents is None or layout.mutual is not None:
             return False
-        longest = (layout.documents[:, 1] + layout.documents[:, 3]).max
-        return self.window is None or int(longest()) <= self.window
+        return self.window is None or int((layout.documents[:, 1] + layout.documents[:, 3]).max()) <= self.window
 
     def forward(self, states: torch.Tensor, layout: Layout) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """From rows that begin with q, k and v: results [tokens, heads x size], and what `backward` needs: the

@@ -85,12 +85,12 @@ export async function gateway(rounds: number, report: (row: Row) => void): Promi
       const p50 = async (target: Target) => median(durations(await ask(target, 1, each)))
       for (const target of [bare, relay, tunery, peer]) await ask(target, 32, 0, warm_seconds)
       // Each measurement subtracts one of the mock alone, made right before it.
-      const added = await interleave(rounds, { ours: tunery, theirs: peer }, async (target) => {
+      const addedBy = async (target: Target) => {
         const alone = await p50(bare)
         return (await p50(target)) - alone
-      })
-      const addedByRelay = -(await p50(bare)) + (await p50(relay))
-      const note = `a relay with nothing in it adds ${addedByRelay.toFixed(3)}`
+      }
+      const added = await interleave(rounds, { ours: tunery, theirs: peer }, addedBy)
+      const note = `a relay with nothing in it adds ${(await addedBy(relay)).toFixed(3)}`
       report(singleRow('gateway', 'added at 1 client, p50', 'ms', added.ours, { most: 0.2 }, note))
       report(comparisonRow('gateway', 'added at 1 client, p50, against Portkey', 'ms', added, { most: 1 / 3 }))
       const perSecond = async (target: Target) => {
