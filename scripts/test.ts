@@ -157,6 +157,7 @@ const large = [
   'sdk',
   'servers',
   'shared-limits',
+  'silent-postgres',
   'slow-clients',
   'training-runs',
   'validation',
@@ -205,9 +206,18 @@ const onSqliteAlone = [
   'webhook-secrets',
 ]
 /** Tests that wait for windows and timeouts for most of their time: one of them runs beside two others. */
-const mostlyWaiting = ['database', 'export-cli', 'hostile', 'shared-limits', 'slow-clients', 'traces', 'webhooks']
+const mostlyWaiting = [
+  'database',
+  'export-cli',
+  'hostile',
+  'shared-limits',
+  'silent-postgres',
+  'slow-clients',
+  'traces',
+  'webhooks',
+]
 /** Service tests of several processes, and of moves between databases: where there is Postgres they run there alone. */
-const onPostgresAlone = ['migrate-data', 'servers', 'shared-limits', 'training-runs']
+const onPostgresAlone = ['migrate-data', 'servers', 'shared-limits', 'silent-postgres', 'training-runs']
 const nameOf = (file: string) => path.basename(file, '.test.ts')
 
 const isFull = (file: string) => file.endsWith('.full.test.ts')

@@ -14,7 +14,7 @@ export function createWriterLock(database_url: string | undefined): WriterLock {
   return (work) =>
     mutex(async () => {
       const { default: pg } = await import('pg')
-      const client = new pg.Client({ connectionString: database_url })
+      const client = new pg.Client({ connectionString: database_url, connectionTimeoutMillis: 5000, keepAlive: true })
       client.on('error', () => {})
       await client.connect()
       try {

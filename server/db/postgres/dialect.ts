@@ -20,6 +20,7 @@ import {
   type Connection as SharedConnection,
 } from '../dialect.ts'
 import { createTurns, groupSyncs } from '../turns.ts'
+import { destroy, endWithin, watchSilence } from './silence.ts'
 
 /** Connections of one process: one writes, the others read. */
 const maxConnections = 6
@@ -54,7 +55,9 @@ class ByteOrderCompiler extends PostgresQueryCompiler {
 /** The open transaction: the connection that it runs on, and the function that ends its turn. */
 interface Transaction {
   client: pg.PoolClient
-  end: () => void
+  /** What a statement failed with. */
+  error?: unknown
+  end: (error?: unknown) => void
 }
 type Connection = SharedConnection<Transaction>
 
@@ -79,32 +82,57 @@ export class InTurnPostgresDialect extends PostgresDialect {
 }
 
 function createDriver(connectionString: string, listLimit_ms: number): Driver {
+  const watch = watchSilence({ connectionString, application_name: 'tunery' }, () => {
+    for (const client of idle) destroy(client)
+  })
   const settings: pg.PoolConfig = {
     connectionString,
     connectionTimeoutMillis: connect_ms,
     application_name: 'tunery',
     types: { getTypeParser },
+    keepAlive: true,
+    onConnect: watch.adopt,
   }
   const pool = new pg.Pool({ ...settings, max: maxConnections, statement_timeout: statement_ms })
   // Lists have few connections and a deadline of their own: any number of slow ones leaves the other reads theirs.
   const lists = new pg.Pool({ ...settings, max: maxLists, statement_timeout: listLimit_ms })
+  const idle = new Set<pg.PoolClient>()
   // A lost connection: its query fails by itself, and the next one opens another.
   for (const each of [pool, lists]) {
     each.on('error', () => {})
     each.on('connect', (client) => client.on('error', () => {}))
+    each.on('acquire', (client) => idle.delete(client))
+    each.on('release', (_error, client) => idle.add(client))
+    each.on('remove', (client) => idle.delete(client))
+  }
+
+  const ask = (client: pg.PoolClient, sql: string, parameters?: readonly unknown[]): Promise<pg.QueryResult> =>
+    watch.ask(client, () => client.query(sql, parameters && [...parameters]))
+
+  /** Asks on a connection of the pool, which keeps it unless it, or the server behind it, is of no more use. */
+  async function askOnce(from: pg.Pool, sql: string, parameters?: readonly unknown[]): Promise<pg.QueryResult> {
+    const client = await from.connect()
+    try {
+      const result = await ask(client, sql, parameters)
+      client.release()
+      return result
+    } catch (error) {
+      client.release(isAway(error as Error))
+      throw error
+    }
   }
 
   const turns = createTurns()
   /** An empty record in the log, whose commit syncs all before it. Several commits share it. */
   const synced = groupSyncs(async () => {
     for (let waited = 0; turns.isAwaited() && waited < gather_ms; waited++) await sleep(1)
-    await pool.query("select pg_logical_emit_message(true, 'tunery', '')")
+    await askOnce(pool, "select pg_logical_emit_message(true, 'tunery', '')")
   })
 
   /** Commits. While others wait for their turn the sync comes after it. Returns what to await then. */
   async function commit(client: pg.PoolClient): Promise<{ command: string; durable: () => Promise<void> }> {
-    if (!turns.isAwaited()) return { command: (await client.query('commit')).command, durable: async () => {} }
-    const results = (await client.query('set local synchronous_commit = off; commit')) as unknown as pg.QueryResult[]
+    if (!turns.isAwaited()) return { command: (await ask(client, 'commit')).command, durable: async () => {} }
+    const results = (await ask(client, 'set local synchronous_commit = off; commit')) as unknown as pg.QueryResult[]
     return { command: results.at(-1)!.command, durable: synced }
   }
 
@@ -114,43 +142,50 @@ function createDriver(connectionString: string, listLimit_ms: number): Driver {
     let client: pg.PoolClient | undefined
     try {
       client = await pool.connect()
-      await client.query(begin)
+      await ask(client, begin)
     } catch (error) {
       // It may have begun, and must not be used again.
       client?.release(true)
       release()
       return explain(error as Error)
     }
-    const end = () => {
-      client.release()
+    const end = (error?: unknown) => {
+      client.release(error !== undefined && isAway(error as Error))
       release()
     }
     return { client, end }
   }
 
   async function execute({ transaction }: Connection, { sql, parameters, query }: CompiledQuery) {
-    const run = async (client: Pick<pg.Pool, 'query'>) => toResult(await client.query(sql, [...parameters]))
-    if (transaction) return await run(transaction.client).catch(explain)
+    if (transaction)
+      return toResult(
+        await ask(transaction.client, sql, parameters).catch((error) => {
+          transaction.error = error
+          return explain(error)
+        }),
+      )
     if (isList(query))
-      return await run(lists)
-        .catch((error) => {
-          throw error.code === queryCanceled ? listTooSlow(listLimit_ms) : error
-        })
-        .catch(explain)
-    if (SelectQueryNode.is(query) || /^\s*select\b|\bskip locked\b/i.test(sql)) return await run(pool).catch(explain)
+      return toResult(
+        await askOnce(lists, sql, parameters).catch((error) => {
+          if (error.code === queryCanceled) throw listTooSlow(listLimit_ms)
+          return explain(error)
+        }),
+      )
+    if (SelectQueryNode.is(query) || /^\s*select\b|\bskip locked\b/i.test(sql))
+      return toResult(await askOnce(pool, sql, parameters).catch(explain))
     // A single write takes its turn too: it must not change what an open transaction has read.
     const { client, end } = await takeTurn()
     let result: QueryResult<unknown>
     let committed: Awaited<ReturnType<typeof commit>>
     try {
-      result = await run(client)
+      result = toResult(await ask(client, sql, parameters))
       committed = await commit(client)
     } catch (error) {
-      await client.query('rollback').catch(() => {})
+      await ask(client, 'rollback').catch(() => {})
+      end(error)
       return explain(error as Error)
-    } finally {
-      end()
     }
+    end()
     await committed.durable().catch(explain)
     return result
   }
@@ -165,7 +200,10 @@ function createDriver(connectionString: string, listLimit_ms: number): Driver {
     },
     async commitTransaction(connection: Connection) {
       const { client, end } = connection.transaction!
-      const { command, durable } = await commit(client).catch(explain)
+      const { command, durable } = await commit(client).catch((error) => {
+        connection.transaction!.error = error
+        return explain(error)
+      })
       connection.transaction = undefined
       end()
       await durable().catch(explain)
@@ -174,26 +212,35 @@ function createDriver(connectionString: string, listLimit_ms: number): Driver {
     async rollbackTransaction(connection: Connection) {
       // None is open if its commit has ended it.
       if (!connection.transaction) return
-      const { client, end } = connection.transaction
+      const { client, end, error } = connection.transaction
       connection.transaction = undefined
       // Fails only if the connection is lost, and the transaction with it. The caller should see the earlier error.
-      await client.query('rollback').catch(() => {})
-      end()
+      await ask(client, 'rollback').catch(() => {})
+      end(error)
     },
     async releaseConnection() {},
     async destroy() {
       await turns.take()
-      await Promise.all([pool.end(), lists.end()])
+      await Promise.all([endWithin(pool, idle), endWithin(lists, idle)])
+      watch.close()
     },
   }
 }
 
-const awayCodes = /^(08|57P0|53300|E(CONN|PIPE|HOST|NET|AI_|TIMEDOUT))|^ENOTFOUND$/
+/**
+ * Also of a server that has become a standby or is being recovered (25006, 55000): after a failover the address leads to
+ * another, and connections to the old one must not stay.
+ */
+const awayCodes = /^(08|57P0|53300|25006|55000|E(CONN|PIPE|HOST|NET|AI_|TIMEDOUT))|^ENOTFOUND$/
+
+const isAway = ({ code, message }: Error & { code?: string }): boolean =>
+  code === undefined ? /connect|terminat/i.test(message) : awayCodes.test(code)
 
 /** Throws the error, under one code if the database is away. */
 function explain(error: Error & { code?: string }): never {
-  const isAway = error.code === undefined ? /connect|terminat/i.test(error.message) : awayCodes.test(error.code)
-  throw isAway ? Object.assign(new Error(`the database is away: ${error.message}`), { code: databaseAway }) : error
+  throw isAway(error)
+    ? Object.assign(new Error(`the database is away: ${error.message}`), { code: databaseAway })
+    : error
 }
 
 const toResult = ({ command, rowCount, rows }: pg.QueryResult): QueryResult<unknown> =>

@@ -4,6 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { sql } from 'kysely'
 import pg from 'pg'
 import type { Db } from '../open.ts'
+import { destroy, endWithin } from './silence.ts'
 
 const channelName = 'tunery'
 /** Postgres takes less than 8,000 bytes. What is sent is ASCII: ids and kinds, no names. */
@@ -11,6 +12,8 @@ const payload_max = 7000
 const connect_ms = 5000
 /** Between two tries to listen again after the connection was lost. */
 const retry_ms = 500
+/** It only listens, so a connection that has gone silent shows when it is asked something. */
+const ask_ms = 5000
 
 interface Message<T> {
   from: string
@@ -45,6 +48,7 @@ export function createPostgresChannel<T extends object>(db: Db, url: string) {
           connectionString: url,
           application_name: 'tunery notifications',
           connectionTimeoutMillis: connect_ms,
+          query_timeout: connect_ms,
           keepAlive: true,
         })
         const { promise: ended, resolve: end } = Promise.withResolvers<void>()
@@ -56,6 +60,9 @@ export function createPostgresChannel<T extends object>(db: Db, url: string) {
         })
         await client.connect()
         await client.query(`listen ${channelName}`)
+        const listening = client
+        const asking = setInterval(() => listening.query('select 1').catch(end), ask_ms).unref()
+        void ended.then(() => clearInterval(asking))
         return { ended }
       }
 
@@ -71,7 +78,7 @@ export function createPostgresChannel<T extends object>(db: Db, url: string) {
             // Postgres is away.
           }
           first.resolve()
-          await client?.end().catch(() => {})
+          if (client) destroy(client)
           await sleep(retry_ms, undefined, { signal: closing.signal }).catch(() => {})
         }
       }
@@ -82,7 +89,7 @@ export function createPostgresChannel<T extends object>(db: Db, url: string) {
       return {
         async close() {
           closing.abort()
-          await client?.end().catch(() => {})
+          if (client) await endWithin(client)
           await looping
         },
       }
