@@ -46,7 +46,9 @@ export const CreateEvaluation = z.strictObject({
     .min(1)
     .max(100)
     .describe('The rows: a dataset of the account, or a file with the purpose `evals`.'),
-  graders: Graders.describe('How an answer is scored. With several the score of a row is their mean.'),
+  graders: Graders.describe(
+    'How an answer is scored. With several the score of a row is their mean. At most 50 with the parts of `multi`.',
+  ),
   template: Template.optional().describe(
     'The messages of each request, with `{{item.…}}` for fields of the row, or the field that has them. ' +
       'Default: the messages of the row before its answer.',

@@ -3232,7 +3232,7 @@ export interface CreateEvaluationInput {
    */
   dataset: string
   /**
-   * How an answer is scored. With several the score of a row is their mean.
+   * How an answer is scored. With several the score of a row is their mean. At most 50 with the parts of `multi`.
    */
   graders: GradersInput
   /**

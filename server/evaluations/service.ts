@@ -14,7 +14,8 @@ import type { Files } from '../files/index.ts'
 import type { ResultEvaluations, TunedModels } from '../fine-tuning/index.ts'
 import type { Inference } from '../inference/index.ts'
 import { assertBacklogLimit, type Queue } from '../queue/queue.ts'
-import { checkGraders, checkMessages, judgesOf } from './check.ts'
+import { checkGraders, checkMessages, checkSchema, judgesOf } from './check.ts'
+import { createCompileCheck } from './graders/compile-check.ts'
 import { drawnRows, type Template } from './items.ts'
 import { differences, type Result, resultOf } from './result.ts'
 import { firstPictured, type Reader, requireSight } from './sight.ts'
@@ -53,6 +54,8 @@ export interface Evaluations extends ResultEvaluations {
   ): Promise<store.EvaluationRow>
   /** Throws model_not_found, or invalid_request for graders that could never score. `field` is where they are. */
   checkGraders(account_id: string, graders: readonly Grader[], field: string): Promise<void>
+  /** Throws invalid_request for a JSON Schema that cannot be used. */
+  checkSchema(account_id: string, schema: Record<string, unknown>, field: string): Promise<void>
   /** Throws invalid_request if these models, asked with the rows of an evaluation, could not read their pictures. */
   requireSight(account_id: string, id: string, models: { model: string; baseline: string }): Promise<void>
   list(account_id: string, query: ListQuery): Promise<Page<Evaluation>>
@@ -93,6 +96,7 @@ interface Options {
 export function createEvaluations(options: Options): Evaluations {
   const { db, queue, datasets, files, models, inference, max_waiting, now } = options
   const endings: OnEnded[] = []
+  const check = createCompileCheck()
 
   const neededBy = (found: { id: string } | undefined) => found && `the evaluation ${found.id}`
   datasets.onNeeded(async (trx, _account, id) => neededBy(await store.activeOfSource(trx, id)))
@@ -222,7 +226,7 @@ export function createEvaluations(options: Options): Evaluations {
   }
 
   async function checkAll(account_id: string, graders: readonly Grader[], field: string): Promise<void> {
-    checkGraders(graders, field)
+    await checkGraders(check, account_id, graders, field)
     for (const judge of judgesOf(graders)) await inference.modelId(account_id, judge)
   }
 
@@ -285,6 +289,7 @@ export function createEvaluations(options: Options): Evaluations {
     end,
 
     checkGraders: checkAll,
+    checkSchema: (account_id, schema, field) => checkSchema(check, account_id, schema, field),
     resultOf: resultOfRow,
 
     async create(by, request) {

@@ -102,10 +102,11 @@ test('graders that could never score are refused with their field', async () => 
   assert.equal((await create({ dataset: 'ds_none', graders: [same] })).body.error.code, 'dataset_not_found')
 })
 
-test('a pattern that explodes ends its evaluation, and nothing else waits for it', async () => {
+test('a pattern of a schema that explodes ends its evaluation, and nothing else waits for it', async () => {
   const item = { messages: [{ role: 'user', content: 'hi' }], text: `${'a'.repeat(40)}!` }
   const dataset = await uploadItems(app, [item])
-  const explode = { type: 'regex', name: 'explode', input: '{{item.text}}', pattern: '^(a+)+$' }
+  const schema = { pattern: '^(a+)+$' }
+  const explode = { type: 'json_schema', name: 'explode', input: '"{{item.text}}"', schema }
   const made = await create({ dataset, graders: [explode] })
   const [evaluation, other] = await Promise.all([
     made.status === 201 ? ended(made.body.id) : undefined,

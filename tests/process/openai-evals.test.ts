@@ -133,18 +133,17 @@ test('rows and schemas that graders cannot read cost a failure of their own, and
     { item: { reference_calls: 5 }, sample: { output_text: '{}', output_tools: 'abc' } },
     { item: { reference_calls: [{}] }, sample: { output_text: '{}', output_tools: [null] } },
   ]
-  for (const grader of [
-    { type: 'tool_call', name: 'call' },
-    schema({ $ref: '#/nowhere' }),
-    schema({ type: 'string', pattern: '(' }),
-  ]) {
-    const eval_id = await newEval({ ...any, testing_criteria: [grader] })
-    const done = await ended(eval_id, { type: 'jsonl', source: content(rows) })
-    assert.deepEqual([done.status, done.result_counts.failed], ['completed', 2], JSON.stringify(done.error))
+  const refused = async (field: string, more: object) => {
+    const { status, body } = await app.api('POST', '/evals', { ...any, testing_criteria: [same], ...more })
+    assert.deepEqual([status, body.error.param], [400, field], JSON.stringify(body))
   }
-  const loop = await newEval({ data_source_config: { type: 'custom', item_schema: { $ref: '#/nowhere' } } })
-  const failed = await ended(loop, { type: 'jsonl', source: content(rows) })
-  assert.match(failed.error.message, /item_schema: row 1: The schema cannot be used/)
+  for (const unusable of [{ $ref: '#/nowhere' }, { type: 'string', pattern: '(' }]) {
+    await refused('testing_criteria.0.schema', { testing_criteria: [schema(unusable)] })
+    await refused('data_source_config.item_schema', { data_source_config: { type: 'custom', item_schema: unusable } })
+  }
+  const call = await newEval({ ...any, testing_criteria: [{ type: 'tool_call', name: 'call' }] })
+  const graded = await ended(call, { type: 'jsonl', source: content(rows) })
+  assert.deepEqual([graded.status, graded.result_counts.failed], ['completed', 2], JSON.stringify(graded.error))
 
   const eval_id = await newEval(any)
   const done = await ended(eval_id, {

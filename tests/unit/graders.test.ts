@@ -1,6 +1,10 @@
 // Graders, their templates and formulas, and the statistics of a result.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import type { ApiError } from '../../contract/errors.ts'
+import type { Grader } from '../../contract/graders.ts'
+import { checkGraders } from '../../server/evaluations/check.ts'
+import { createCompileCheck } from '../../server/evaluations/graders/compile-check.ts'
 import { compileFormula, FormulaError } from '../../server/evaluations/graders/formula.ts'
 import { gradeLocally, type LocalGrader } from '../../server/evaluations/graders/local.ts'
 import { similarity } from '../../server/evaluations/graders/similarity.ts'
@@ -94,19 +98,75 @@ test('each grader scores what it says', () => {
   assert.throws(() => score({ type: 'tool_call' }, values('', made)), GraderError)
 })
 
+test('templates and fences take time in proportion to their length, whatever they hold', { timeout: 10_000 }, () => {
+  const long = 100_000
+  const values = { item: { text: 'a' } }
+  for (const piece of ['{{', ' ', '{{ ', '{{x', '}', '{', '{{ } ', '{{item.text}} ', '{{item.', '\n'])
+    for (const template of [piece.repeat(long / piece.length), `{{${piece.repeat(long / piece.length)}`]) {
+      templateProblem(template)
+      try {
+        fill(template, values)
+      } catch (error) {
+        assert.ok(error instanceof GraderError)
+      }
+    }
+  const equal = { type: 'json_equal', name: 'x', input: '{{item.text}}', reference: '1' } as const
+  for (const piece of ['\n', ' ', '```json\n', '```'])
+    assert.equal(gradeLocally(equal, { item: { text: `\`\`\`json ${piece.repeat(long)}` } }).score, 0)
+})
+
+const regex = (pattern: string) =>
+  ({ type: 'regex', name: 'x', input: '{{item.text}}', pattern, ignore_case: false, negate: false }) as const
+
+test('patterns of clients are of RE2: no text takes more than linear time', { timeout: 10_000 }, () => {
+  const text = `${'a'.repeat(200_000)}!`
+  const score = (pattern: string, of = text) => gradeLocally(regex(pattern), { item: { text: of } }).score
+  for (const pattern of ['^(a+)+$', '(a|a)*b', '(.*a){20}b', 'a*a*a*a*a*b']) assert.equal(score(pattern), 0, pattern)
+  assert.equal(score('^a+!$'), 1)
+  // As JavaScript writes them, in evaluations that are stored.
+  assert.equal(score('^caf\\u00e9 (?<n>\\d+)/$', 'café 12/'), 1)
+  for (const pattern of ['(?=a)b', '(a)\\1', '(?<!a)b', '(a{1000}){1000}', '['])
+    assert.throws(() => score(pattern), /is no pattern of RE2/, pattern)
+})
+
 test('a grader that takes too long costs its thread, and the next one has another', async () => {
   const thread = createGradingThread()
-  const regex = (pattern: string) =>
-    ({ type: 'regex', name: 'x', input: '{{item.text}}', pattern, ignore_case: false, negate: false }) as const
+  const slow = (pattern: string) =>
+    ({
+      type: 'json_schema',
+      name: 'x',
+      input: '{"text":"{{item.text}}"}',
+      schema: { properties: { text: { pattern } } },
+    }) as const
   const values = { item: { text: `${'a'.repeat(40)}!` } }
-  await assert.rejects(thread.grade(regex('^(a+)+$'), values), GraderTooSlow)
-  assert.equal((await thread.grade(regex('^a+!$'), values)).score, 1)
+  await assert.rejects(thread.grade(slow('^(a+)+$'), values), GraderTooSlow)
+  assert.equal((await thread.grade(slow('^a+!$'), values)).score, 1)
   await assert.rejects(thread.grade(regex('x'), { item: {} }), GraderError)
   // Its validator fails after the thread has answered; the process must not end by it.
   const late = { type: 'json_schema', name: 'x', input: '{}', schema: { $async: true, required: ['a'] } } as const
   for (let count = 0; count < 5; count++) await thread.grade(late, { item: {} }).catch(() => {})
   assert.equal((await thread.grade(regex('^a+!$'), values)).score, 1)
   await thread.close()
+})
+
+test('new graders compile in a thread, and those that cannot be used are refused with their field', async () => {
+  const check = createCompileCheck()
+  const schema = (schema: object) => ({ type: 'json_schema', name: 's', input: 'x', schema }) as Grader
+  const refused = (graders: Grader[], message: RegExp) =>
+    assert.rejects(checkGraders(check, 'a', graders), (error: ApiError) => {
+      assert.deepEqual([error.code, message.test(error.message)], ['invalid_request', true], error.message)
+      return true
+    })
+  await checkGraders(check, 'a', [schema({ type: 'object' }), { ...regex('^a+$'), name: 'r' }])
+  await refused([schema({ type: 'nothing' })], /^'graders.0.schema': The schema cannot be used/)
+  await refused([schema({ pattern: '[' })], /^'graders.0.schema'/)
+  await refused([regex('(?=a)b')], /^'graders.0.pattern': is no pattern of RE2: .*\(\?=/)
+  const parts = Object.fromEntries(Array.from({ length: 50 }, (_, index) => [`p${index}`, schema({})]))
+  const multi = { type: 'multi', name: 'm', graders: parts, calculate_output: 'p0', pass_threshold: 0.5 } as Grader
+  await checkGraders(check, 'a', [multi])
+  await refused([multi, regex('a')], /'graders': has 51 graders with the parts of multi, and may have 50/)
+  const large = (index: number) => ({ ...schema({ description: 'x'.repeat(99_000) }), name: `s${index}` }) as Grader
+  await refused([0, 1, 2, 3].map(large), /'graders': is longer than 300000 characters/)
 })
 
 test('the interval is that of Student’s t, and the difference is paired', () => {

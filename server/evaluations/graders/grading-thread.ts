@@ -1,11 +1,15 @@
 import { parentPort } from 'node:worker_threads'
-import { gradeLocally, type LocalGrader } from './local.ts'
+import { type Compilable, compile, gradeLocally, type LocalGrader } from './local.ts'
 import { GraderError, type Values } from './template.ts'
 
-parentPort!.on('message', ({ grader, values }: { grader: LocalGrader; values: Values }) => {
+export type GradingRequest = { grader: LocalGrader; values: Values } | { compilable: Compilable }
+
+parentPort!.on('message', (request: GradingRequest) => {
   try {
-    parentPort!.postMessage({ score: gradeLocally(grader, values) })
+    if ('compilable' in request) parentPort!.postMessage({ score: compile(request.compilable) })
+    else parentPort!.postMessage({ score: gradeLocally(request.grader, request.values) })
   } catch (error) {
     parentPort!.postMessage({ error: (error as Error).message, expected: error instanceof GraderError })
   }
 })
+parentPort!.postMessage('ready')

@@ -1,7 +1,8 @@
-// The graders that need no model. They run in a thread that can be ended (grading-thread.ts): a pattern or a schema of a
-// client's may take any time.
+// The graders that need no model. They run in a thread that can be ended (grading-thread.ts): a schema of a client's, and
+// a pattern in it, may take any time. Patterns of `regex` are searched by RE2, in linear time.
 import { isDeepStrictEqual } from 'node:util'
 import { Ajv } from 'ajv'
+import { RE2JS } from 're2js'
 import type { SimpleGrader } from '../../../contract/graders.ts'
 import { similarity } from './similarity.ts'
 import { fill, GraderError, type Values } from './template.ts'
@@ -14,6 +15,9 @@ export interface Score {
 }
 
 export type LocalGrader = Exclude<SimpleGrader, { type: 'label_model' | 'score_model' }>
+
+/** Compiled patterns, and compiled schemas, that are kept. */
+const compiledMax = 100
 
 const binary = (passed: boolean): Score => ({ score: passed ? 1 : 0, passed })
 
@@ -32,10 +36,8 @@ export function gradeLocally(grader: LocalGrader, values: Values): Score {
       const score = similarity(grader.evaluation_metric, fill(grader.input, values), fill(grader.reference, values))
       return { score, passed: score >= grader.pass_threshold }
     }
-    case 'regex': {
-      const found = new RegExp(grader.pattern, grader.ignore_case ? 'iu' : 'u').test(fill(grader.input, values))
-      return binary(found !== grader.negate)
-    }
+    case 'regex':
+      return binary(matcher(grader).test(fill(grader.input, values)) !== grader.negate)
     case 'json_schema': {
       const answer = parsed(fill(grader.input, values))
       return binary(answer !== undefined && satisfies(answer.value, grader.schema))
@@ -52,12 +54,21 @@ const contains = (text: string, part: string, ignoreCase: boolean) =>
 
 /** The value of a JSON text, also in a code block of Markdown; undefined if it is none. */
 function parsed(text: string): { value: unknown } | undefined {
-  const block = /^\s*```(?:json)?\s*\n([\s\S]*?)\n?```\s*$/.exec(text)
   try {
-    return { value: JSON.parse(block ? block[1]! : text) }
+    return { value: JSON.parse(withoutFence(text.trim())) }
   } catch {
     return undefined
   }
+}
+
+const fence = '```'
+
+function withoutFence(text: string): string {
+  if (!text.startsWith(fence) || !text.endsWith(fence) || text.length < 2 * fence.length) return text
+  const block = text.slice(fence.length, -fence.length)
+  const from = block.startsWith('json') ? 'json'.length : 0
+  const line = block.indexOf('\n', from)
+  return line !== -1 && block.slice(from, line).trim() === '' ? block.slice(line) : text
 }
 
 function satisfies(value: unknown, schema: Record<string, unknown>): boolean {
@@ -68,21 +79,48 @@ function satisfies(value: unknown, schema: Record<string, unknown>): boolean {
   throw new GraderError('The schema is asynchronous.')
 }
 
-// By the schema's JSON: each answer comes to the thread with its own copy of the grader.
+/** What must compile before a grader can score. */
+export type Compilable = { pattern: string; ignore_case: boolean } | { schema: Record<string, unknown> }
+
+/** Throws GraderError for a pattern or a schema that cannot be used. */
+export function compile(source: Compilable): void {
+  if ('pattern' in source) matcher(source)
+  else validator(source.schema)
+}
+
+// By the source: each answer comes to the thread with its own copy of the grader.
+const matchers = new Map<string, RE2JS>()
 const validators = new Map<string, (value: unknown) => boolean>()
 
-function validator(schema: Record<string, unknown>): (value: unknown) => boolean {
-  const key = JSON.stringify(schema)
-  let found = validators.get(key)
-  if (!found) {
+function remembered<T>(cache: Map<string, T>, key: string, make: () => T): T {
+  let found = cache.get(key)
+  if (found === undefined) {
+    found = make()
+    cache.set(key, found)
+    if (cache.size > compiledMax) cache.delete(cache.keys().next().value!)
+  }
+  return found
+}
+
+function matcher({ pattern, ignore_case }: { pattern: string; ignore_case: boolean }): RE2JS {
+  return remembered(matchers, `${ignore_case} ${pattern}`, () => {
     try {
-      found = new Ajv({ strict: false, validateFormats: false }).compile(schema) as (value: unknown) => boolean
+      // It writes JavaScript's `\uXXXX` and `(?<name>` in the syntax of RE2.
+      return RE2JS.compile(RE2JS.translateRegExp(pattern), ignore_case ? RE2JS.CASE_INSENSITIVE : 0)
+    } catch (error) {
+      throw new GraderError(`is no pattern of RE2: ${(error as Error).message.replace('error parsing regexp: ', '')}`)
+    }
+  })
+}
+
+function validator(schema: Record<string, unknown>): (value: unknown) => boolean {
+  return remembered(validators, JSON.stringify(schema), () => {
+    try {
+      return new Ajv({ strict: false, validateFormats: false }).compile(schema) as (value: unknown) => boolean
     } catch (error) {
       throw new GraderError(`The schema cannot be used: ${(error as Error).message}`)
     }
-    validators.set(key, found)
-  }
-  return found
+  })
 }
 
 /** The share of the fields that are equal; all of them pass. */

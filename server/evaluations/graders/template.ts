@@ -12,25 +12,52 @@ export interface Values {
 /** What is wrong with a grader's use of a row; the row counts as 0. */
 export class GraderError extends Error {}
 
-const expression = /\{\{\s*([^{}]*?)\s*\}\}/g
 const known = /^(item|sample)(\.[^\s.{}]+)*$/
+
+interface Expression {
+  name: string
+  /** Where it begins and ends in the template. */
+  from: number
+  to: number
+}
+
+/**
+ * The expressions of a template: `{{`, a name without braces, `}}`. Reads each character at most twice: no regular
+ * expression finds them in linear time, as a name may be any run of spaces.
+ */
+function* expressionsIn(template: string): Generator<Expression> {
+  const brace = /[{}]/g
+  let from = template.indexOf('{{')
+  while (from !== -1) {
+    brace.lastIndex = from + 2
+    const at = brace.exec(template)?.index
+    if (at === undefined) return
+    const isExpression = template.startsWith('}}', at)
+    if (isExpression) yield { name: template.slice(from + 2, at).trim(), from, to: at + 2 }
+    from = template.indexOf('{{', isExpression ? at + 2 : at - 1)
+  }
+}
 
 /** The first expression of a template that names neither the row nor the answer, or undefined. */
 export function templateProblem(template: string): string | undefined {
-  for (const [, name] of template.matchAll(expression))
-    if (!known.test(name!)) return `'{{${name!.slice(0, 60)}}}' must begin with item. or sample.`
+  for (const { name } of expressionsIn(template))
+    if (!known.test(name)) return `'{{${name.slice(0, 60)}}}' must begin with item. or sample.`
   return undefined
 }
 
 /** Fills a template. Throws GraderError for a field that is missing, or a text that is too long. */
 export function fill(template: string, values: Values): string {
   let length = template.length
-  return template.replace(expression, (_, name: string) => {
+  let filled = ''
+  let end = 0
+  for (const { name, from, to } of expressionsIn(template)) {
     const text = textOf(valueAt(name, values))
     length += text.length
     if (length > textMax) throw new GraderError(`A template becomes longer than ${textMax} characters.`)
-    return text
-  })
+    filled += template.slice(end, from) + text
+    end = to
+  }
+  return filled + template.slice(end)
 }
 
 const textOf = (value: unknown): string => (typeof value === 'string' ? value : JSON.stringify(value))

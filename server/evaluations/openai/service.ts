@@ -24,7 +24,7 @@ import type { Files } from '../../files/index.ts'
 import type { Caller } from '../../http/auth.ts'
 import { requireFreeDisk } from '../../storage/durable-files.ts'
 import type { StoredCompletions } from '../../stored-completions/index.ts'
-import { checkMessages, checkSchema } from '../check.ts'
+import { checkMessages } from '../check.ts'
 import type { Evaluations, NewRun } from '../service.ts'
 import { showsPictures } from '../sight.ts'
 import * as store from '../store.ts'
@@ -152,7 +152,7 @@ export function createOpenaiEvals(options: Options): OpenaiEvals {
   return {
     async create(by, { name, metadata, data_source_config, testing_criteria }) {
       if (data_source_config.type === 'custom')
-        checkSchema(data_source_config.item_schema, 'data_source_config.item_schema')
+        await evaluations.checkSchema(by.account_id, data_source_config.item_schema, 'data_source_config.item_schema')
       await evaluations.checkGraders(by.account_id, testing_criteria, 'testing_criteria')
       const id = newId('evaldef')
       const created_at = now()
