@@ -158,8 +158,14 @@ export type UsageKind = (typeof usageKinds)[number]
 export const usageFinishes = ['complete', 'client_left', 'broken'] as const
 export type UsageFinish = (typeof usageFinishes)[number]
 
+/**
+ * Most tokens of one request, by any count: a body of 8 MiB has fewer. Sums of a year stay exact integers. Counts beyond
+ * are no counts: an upstream once reported 2^53 - 1, and each later report of the account failed.
+ */
+export const requestTokensMax = 10_000_000
+
 /** The usage of one inference request. */
-export const UsageRecord = z.object({
+const Record = z.object({
   request_id: z.string(),
   /** When the request arrived, in unix milliseconds. */
   created_at: z.int(),
@@ -178,6 +184,13 @@ export const UsageRecord = z.object({
   first_token_ms: z.int().min(0).nullish(),
   cost: z.number().min(0).default(0),
   finish: z.enum(usageFinishes),
+})
+const tokenCounts = ['prompt_tokens', 'completion_tokens', 'cached_tokens'] as const
+/** A journal of an older version may hold counts beyond the bound, and their cost. */
+export const UsageRecord = Record.transform((record) => {
+  const beyond = tokenCounts.filter((name) => record[name] > requestTokensMax)
+  if (beyond.length === 0) return record
+  return { ...record, ...Object.fromEntries(beyond.map((name) => [name, 0])), cost: 0 }
 })
 export type UsageRecord = z.infer<typeof UsageRecord>
 

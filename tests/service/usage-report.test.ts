@@ -5,7 +5,10 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
+import { isPostgres } from '../../server/db/dialect.ts'
+import { up as removeImpossibleUsage } from '../../server/db/migrations/0049-impossible-usage.ts'
 import type { Db } from '../../server/db/open.ts'
+import { addUsage } from '../../server/usage/add-usage.ts'
 import { type Client, client, colourRows, until } from '../support/client.ts'
 import { full } from '../support/full.ts'
 import { startApp, type TestApp } from '../support/service.ts'
@@ -105,6 +108,73 @@ test('usage is the sum of what clients were sent, by day, model, key and kind, w
   )
   assert.deepEqual((await mine.api('GET', '/usage?from=2001-01-01&to=2001-01-31')).body.items, [])
   assert.equal((await app.other.api('GET', '/usage')).body.total.requests, 0, 'another account sees its own only')
+})
+
+test('an account with an impossible count of tokens in its usage is answered again after the upgrade', async () => {
+  const mine = await account()
+  const huge = isPostgres(db) ? 2_000_000_000 : Number.MAX_SAFE_INTEGER
+  const created_at = Date.now()
+  const usage = (request_id: string, fields: object) => ({
+    request_id: `${mine.id}.${request_id}`,
+    created_at,
+    account_id: mine.id,
+    key_id: 'k',
+    model: 'm',
+    model_id: 'm',
+    kind: 'chat' as const,
+    prompt_tokens: 7,
+    completion_tokens: 3,
+    cached_tokens: 0,
+    duration_ms: 1,
+    first_token_ms: null,
+    cost: 1,
+    finish: 'complete' as const,
+    trained_tokens: 0,
+    ...fields,
+  })
+  const rows = [usage('1', {}), usage('2', { prompt_tokens: huge, cost: huge })]
+  await db.transaction().execute((trx) => addUsage(trx, rows, created_at))
+  const day = created_at - (created_at % 86_400_000)
+  // Without requests any more, since they are kept for 90 days.
+  const { request_id, created_at: _, finish, first_token_ms, ...sums } = usage('3', { model: 'old' })
+  const old = { ...sums, day: day - 100 * 86_400_000, requests: 1, prompt_tokens: Number.MAX_SAFE_INTEGER }
+  await db.insertInto('usage_days').values(old).execute()
+
+  const told = { prompt_tokens: Number.MAX_SAFE_INTEGER, completion_tokens: 3, total_tokens: 2 ** 53 + 2 }
+  const kept = {
+    id: `chatcmpl-${mine.id}`,
+    account_id: mine.id,
+    model: 'm',
+    metadata_json: '{}',
+    request_json: JSON.stringify({ messages: [] }),
+    response_json: JSON.stringify({ choices: [], usage: told }),
+    expires_at: created_at + 86_400_000,
+    created_at,
+  }
+  await db.insertInto('stored_completions').values(kept).execute()
+  await db.transaction().execute((trx) => removeImpossibleUsage(trx as never))
+  const stored = await db
+    .selectFrom('stored_completions')
+    .selectAll()
+    .where('id', '=', kept.id)
+    .executeTakeFirstOrThrow()
+  assert.deepEqual(JSON.parse(stored.response_json).usage, { prompt_tokens: 0, completion_tokens: 3, total_tokens: 3 })
+  const report = async (query = '') => {
+    const { status, body } = await mine.api('GET', `/usage${query}`)
+    assert.equal(status, 200, JSON.stringify(body))
+    const { requests, prompt_tokens, completion_tokens, cost } = body.total
+    return [requests, prompt_tokens, completion_tokens, cost]
+  }
+  assert.deepEqual(await report(), [2, 7, 6, 1])
+  const from = new Date(old.day).toISOString().slice(0, 10)
+  assert.deepEqual(await report(`?from=${from}&to=${from}`), [1, 0, 3, 0])
+  const timeline = await mine.api('GET', '/usage/timeline?model=m')
+  assert.deepEqual([timeline.status, timeline.body.total?.prompt_tokens], [200, 7])
+  assert.equal((await operator.api('GET', '/operator/usage')).status, 200)
+
+  const record = { ...usage('4', {}), prompt_tokens: Number.MAX_SAFE_INTEGER, first_token_ms: 1 }
+  app.services.usage.record(record)
+  assert.deepEqual(await report(), [3, 7, 9, 1], 'nor does the journal bring one into the database')
 })
 
 test('an invalid query gets the reason', async () => {
