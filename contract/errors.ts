@@ -75,10 +75,12 @@ export const errorCodes = {
   unsupported_media_type: 415,
   range_not_satisfiable: 416,
   rate_limit_exceeded: 429,
-  // 500, 503
+  // 500, 502, 503, 504
   internal_error: 500,
   engine_failed: 500,
   stored_object_damaged: 500,
+  upstream_failed: 502,
+  upstream_timeout: 504,
   engine_unavailable: 503,
   overloaded: 503,
   storage_full: 503,

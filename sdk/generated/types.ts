@@ -4201,6 +4201,8 @@ export interface ErrorBody {
       | 'internal_error'
       | 'engine_failed'
       | 'stored_object_damaged'
+      | 'upstream_failed'
+      | 'upstream_timeout'
       | 'engine_unavailable'
       | 'overloaded'
       | 'storage_full'

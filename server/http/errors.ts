@@ -22,8 +22,9 @@ export function handleErrors(app: FastifyInstance, onRefused: (limit: string) =>
     // A full queue is one line without a stack: who fills it must not fill the log too.
     if (known.code === 'overloaded') request.log.warn({ reason: known.message }, 'a request found a queue full')
     else if (known.status >= 500 && !expected) request.log.error({ err: error }, 'a request failed')
-    if (known.status === 503 || known.status === 429)
-      reply.header('retry-after', String(known.details?.retry_after_seconds ?? 1))
+    const wait_seconds = known.details?.retry_after_seconds
+    if (known.status === 503 || known.status === 429) reply.header('retry-after', String(wait_seconds ?? 1))
+    else if (known.status > 500 && wait_seconds !== undefined) reply.header('retry-after', String(wait_seconds))
     if (isPermanent(known.status)) reply.header('x-should-retry', 'false')
     if (known.status === 401) reply.header('www-authenticate', 'Bearer')
     if (known.status === 413 || request.routeOptions.config.route?.consumes) {

@@ -20,7 +20,7 @@ import { createResolver, type ModelAliases } from './gateway/resolve.ts'
 import type { MergedAdapters } from './merged-adapters/manager.ts'
 import type { PoolResponse } from './replicas/pool.ts'
 import type { Pools } from './replicas/pools.ts'
-import { projectorOf, type Target } from './replicas/replica.ts'
+import { projectorOf, type ReplicaRequest, type Target } from './replicas/replica.ts'
 import type { ServingSet } from './replicas/replica-set.ts'
 
 /** An inference operation and its path below the base URL. */
@@ -81,6 +81,8 @@ export interface Inference {
   modelId(account_id: string, name: string): Promise<string>
   /** Whether the model that a name stands for now reads pictures; undefined if only its server knows. */
   readsPictures(account_id: string, name: string): Promise<boolean | undefined>
+  /** Whether only upstreams answer for what a name stands for now; false for a name that stands for nothing. */
+  isElsewhere(account_id: string, name: string): Promise<boolean>
   setAliases(aliases: ModelAliases): void
   /** Call it after a deployment changes, and answer the change after it: the next request sees it. */
   aliasesChanged(account_id: string): Promise<void>
@@ -198,6 +200,15 @@ export function createInference({
       return pools.hasUpstream(target.base.id) ? undefined : projectorOf(target) !== null
     },
     modelId: async (account_id, name) => (await resolver.resolve(account_id, name)).model_id,
+    async isElsewhere(account_id, name) {
+      try {
+        const { target, deployment_id } = await resolver.resolve(account_id, name)
+        return pools.isElsewhere(target) && (deployment_id === undefined || !replicaSet(deployment_id))
+      } catch (error) {
+        if (error instanceof ApiError) return false
+        throw error
+      }
+    },
     setAliases: resolver.setAliases,
     aliasesChanged: changes.announce,
     baseId: async (account_id, model) => (await models.find(account_id, model))?.base_model_id ?? model,
@@ -241,6 +252,7 @@ export function createInference({
         if (body !== request.body) text = undefined
       }
       const observer = observeRequest(metrics, base_model_id, kind, background)
+      const progress: ReplicaRequest['progress'] = {}
       const meter = startMeter(
         journal,
         { request_id, account_id, key_id, model, model_id, kind },
@@ -264,6 +276,7 @@ export function createInference({
               background,
               prompt_tokens_max,
               span,
+              progress,
             },
             signal,
           )
@@ -275,7 +288,11 @@ export function createInference({
         observer.failed(signal.aborted ? 'client_left' : 'failed')
         // A client that disconnected before the response still used the engine.
         // A request in the background is asked again under the same id, and metered then.
-        if (signal.aborted && !background) meter.endAborted((own ?? engine).abortedUsage(request_id), undefined)
+        // An upstream does not tell what it did, so the prompt that it was sent counts.
+        if (signal.aborted && !background) {
+          const told = progress.used ? Promise.resolve(undefined) : (own ?? engine).abortedUsage(request_id)
+          meter.endAborted(told, progress.used)
+        }
         throw error
       }
     },

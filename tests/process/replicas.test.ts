@@ -145,7 +145,7 @@ test('when a replica dies, unstarted responses are retried and started streams e
     assert.equal(each.status, 200, each.text)
     if (each.done) assert.equal(each.events.at(-1).choices[0].finish_reason, 'length')
     else {
-      assert.equal(each.events.at(-1).error.code, 'engine_failed')
+      assert.equal(each.events.at(-1).error.code, 'upstream_failed')
       assert.ok(each.events.length > 1, 'it had begun')
     }
   }

@@ -146,8 +146,8 @@ test('a merged file says what was merged, and its own hash', async () => {
 
 test('an answer of an upstream names it and the model that it reports; an engine behind it adds its own header', async () => {
   const fake = await startFakeUpstream((_path, body, response) => {
-    if (!body.stream)
-      return json(response, 200, { object: 'chat.completion', model: 'their model é', choices: [], usage: {} })
+    const choices = [{ index: 0, message: { role: 'assistant', content: 'yes' }, finish_reason: 'stop' }]
+    if (!body.stream) return json(response, 200, { object: 'chat.completion', model: 'their model é', choices })
     response.writeHead(200, { 'content-type': 'text/event-stream' })
     response.end('data: {"object":"chat.completion.chunk","model":"streamed","choices":[]}\n\ndata: [DONE]\n\n')
   })

@@ -48,12 +48,12 @@ test('a 200 with an unexpected body is an error, and responses always have the c
   ] as Handler[]) {
     handle = wrong
     const { status, body } = await chat('far/plain')
-    assert.deepEqual([status, body.error.code], [500, 'engine_failed'])
+    assert.deepEqual([status, body.error.code], [502, 'upstream_failed'])
   }
   handle = page
   const streamed = await stream(`${app.url}/chat/completions`, app.key, { model: 'far/plain', messages, stream: true })
     .result
-  assert.match(streamed.text, /engine_failed/)
+  assert.match(streamed.text, /upstream_failed/)
   handle = (_path, _body, response) => json(response, 200, answer('something else'))
   assert.equal((await chat('far/plain')).body.model, 'far/plain')
 })
@@ -69,7 +69,7 @@ test('an endless response is cut off at its size limit', async () => {
     more()
   }
   const { status, body } = await chat('far/plain')
-  assert.deepEqual([status, body.error.code], [500, 'engine_failed'])
+  assert.deepEqual([status, body.error.code], [502, 'upstream_failed'])
   assert.match(body.error.message, /64 MB/)
 })
 
@@ -133,9 +133,6 @@ test('a client that stops reading for too long is disconnected, and its slot is 
       load_ms: 0,
       queue_ms: 0,
       content: { firstChunk: undefined, stream: upstream },
-      renameModelTo: undefined,
-      fromUpstream: false,
-      addedChunkUsage: false,
     }
     const meter = { end: (how: string) => void ends.push(how), endAborted: () => {}, firstToken: () => {} }
     const sseResponse = { start: () => response, fail: () => {} }

@@ -7,8 +7,8 @@ import type { Meter } from './meter.ts'
 import { createSseParser } from './sse-parser.ts'
 import { findUsage, type TokenCounts } from './usage-scanner.ts'
 
-/** The client's `stream_options`: usage once at the end, or with each chunk (an extension by vLLM). */
-export type StreamOptions = { include_usage?: boolean | null | undefined; continuous_usage_stats?: unknown }
+/** The client's `stream_options`. */
+export type StreamOptions = { include_usage?: boolean | null | undefined }
 
 const noTokens: TokenCounts = { prompt_tokens: 0, completion_tokens: 0, cached_tokens: 0 }
 
@@ -37,7 +37,7 @@ export function meterFullResponse(response: PoolResponse, meter: Meter): { bytes
   response.release()
   if (!('body' in response.content)) throw new Error('expected a full response, got a stream')
   const bytes = response.content.body
-  const counts = findUsage(bytes) ?? noTokens
+  const counts = response.usage?.() ?? findUsage(bytes) ?? noTokens
   meter.end('complete', counts)
   return { bytes, counts }
 }
@@ -56,18 +56,13 @@ export function relayStream(
 ): Promise<void> {
   if (!('stream' in response.content)) throw new Error('expected a stream, got a full response')
   const { firstChunk, stream } = response.content
-  const parser = createSseParser({
-    keepUsage: options.include_usage === true,
-    keepChunkUsage: options.continuous_usage_stats === true,
-    renameModelTo: response.renameModelTo,
-    fromUpstream: response.fromUpstream,
-    addedChunkUsage: response.addedChunkUsage,
-  })
+  const parser = createSseParser(options.include_usage === true)
   // Its first event has come.
   meter.firstToken()
   const out = sseResponse.start(answerHeaders(response))
   /** Tokens used so far: the stream's own usage if it sent one, otherwise counted from its events. */
   const counts = (): TokenCounts =>
+    response.usage?.() ??
     parser.usage() ?? {
       prompt_tokens: wholeNumber(response.headers['x-prompt-tokens']),
       completion_tokens: parser.tokens,

@@ -42,9 +42,6 @@ export function createLocalReplica(engine: EngineClient, serves: (base_id: strin
             content: request.stream
               ? { firstChunk: await readFirstChunk(response), stream: response }
               : { body: await readAll(response) },
-            renameModelTo: undefined,
-            fromUpstream: false,
-            addedChunkUsage: false,
             abortedUsage: abortedUsageOf(engine, request.request_id),
           }
         const error = engineError(response.status, (await readAll(response)).toString('utf8'))

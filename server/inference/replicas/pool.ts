@@ -1,7 +1,9 @@
-// Load balancer over the replicas of one base model: least requests first, a bounded FIFO queue, retries on failure.
+// Load balancer over the replicas of one base model: least requests first, a bounded queue that is fair over accounts,
+// retries on failure.
 import { ApiError } from '../../../contract/errors.ts'
 import type { Span } from '../../telemetry/tracing.ts'
 import { type Replica, ReplicaFailure, type ReplicaRequest, type ReplicaResponse, type Target } from './replica.ts'
+import { createWaitingList } from './waiting-list.ts'
 
 /** A request that was lost with two replicas is not retried: it may be what crashed them. */
 const lost_max = 2
@@ -29,6 +31,8 @@ export interface Pool {
 }
 
 interface Waiter {
+  account_id: string
+  background: boolean
   target: Target
   tried: ReadonlySet<Replica>
   assign(replica: Replica): void
@@ -45,16 +49,31 @@ export function createPool(
   onReleased: () => void,
   isGrowing = () => false,
 ): Pool {
-  const waiting: Waiter[] = []
+  const waiting = createWaitingList<Waiter>(waiting_max)
   const completions: number[] = []
   /** Offset for round robin among equally loaded replicas. */
   let rotation = 0
 
-  /** Untried replicas that can serve the target: the healthy ones, or all of them if none is healthy. */
+  const capable = (target: Target, tried: ReadonlySet<Replica>) =>
+    replicas.filter((replica) => replica.canServe(target) && !tried.has(replica))
+
+  /** Untried replicas that can serve the target: the healthy ones, or those that do not hang if none is healthy. */
   function candidates(target: Target, tried: ReadonlySet<Replica>): Replica[] {
-    const capable = replicas.filter((replica) => replica.canServe(target) && !tried.has(replica))
-    const healthy = capable.filter((replica) => replica.isUp())
-    return healthy.length > 0 ? healthy : capable
+    const admitting = capable(target, tried).filter((replica) => replica.admits?.() ?? true)
+    const healthy = admitting.filter((replica) => replica.isUp())
+    return healthy.length > 0 ? healthy : admitting
+  }
+
+  /** The error for a request whose replicas all hang. */
+  function hanging(target: Target, tried: ReadonlySet<Replica>): ApiError | undefined {
+    const all = capable(target, tried)
+    if (all.length === 0 || all.some((replica) => replica.admits?.() ?? true)) return undefined
+    const retry_after_seconds = Math.min(...all.map((replica) => replica.retryAfter_seconds?.() ?? 1))
+    return new ApiError(
+      'engine_unavailable',
+      `The server of this model took requests and did not answer them. Try again in ${retry_after_seconds} s.`,
+      { details: { retry_after_seconds } },
+    )
   }
 
   /** Picks the replica with the fewest requests that has free capacity; round robin among equals. */
@@ -70,19 +89,27 @@ export function createPool(
   }
 
   function dispatchWaiting(): void {
-    for (let index = 0; index < waiting.length; ) {
-      const waiter = waiting[index]!
+    if (waiting.length === 0) return
+    for (const waiter of waiting.inOrder()) {
       const replica = pickReplica(waiter.target, waiter.tried)
-      if (replica) {
-        waiting.splice(index, 1)
-        waiter.assign(replica)
-      } else index++
+      const error = replica ? undefined : hanging(waiter.target, waiter.tried)
+      if (!replica && !error) continue
+      waiting.remove(waiter)
+      if (replica) waiter.assign(replica)
+      else waiter.refuse(error!)
     }
   }
   for (const replica of replicas) replica.onCapacity(dispatchWaiting)
 
-  function release(replica: Replica): void {
+  function assign(replica: Replica, account_id: string): void {
+    replica.inFlight++
+    replica.onAssigned?.()
+    waiting.begin(account_id)
+  }
+
+  function release(replica: Replica, account_id: string): void {
     replica.inFlight--
+    waiting.end(account_id)
     completions.push(performance.now())
     if (completions.length > rateSamples) completions.shift()
     onReleased()
@@ -96,52 +123,57 @@ export function createPool(
     return Math.min(60, Math.max(1, Math.ceil((each_ms * waiting.length) / 1000)))
   }
 
+  function full(): ApiError {
+    const retry_after_seconds = retryAfter_seconds()
+    return new ApiError(
+      'overloaded',
+      `The queue of requests for this model is full. Try again in ${retry_after_seconds} s.`,
+      { details: { retry_after_seconds } },
+    )
+  }
+
   /** Waits for a replica with free capacity and counts the request on it. */
   function acquireReplica(
-    target: Target,
+    { account_id, background, target }: ReplicaRequest,
     tried: ReadonlySet<Replica>,
     signal: AbortSignal,
     span: Span | undefined,
   ): Promise<Replica> | Replica {
-    // FIFO: nobody overtakes the queue. A waiter whose replica is busy does not block the others, see dispatchWaiting.
+    // Nobody overtakes the queue. A waiter whose replica is busy does not block the others, see dispatchWaiting.
     const replica = waiting.length === 0 ? pickReplica(target, tried) : undefined
     if (replica) {
-      replica.inFlight++
+      assign(replica, account_id)
       return replica
     }
-    if (waiting.length >= waiting_max) {
-      const retry_after_seconds = retryAfter_seconds()
-      const error = new ApiError(
-        'overloaded',
-        `The queue of requests for this model is full. Try again in ${retry_after_seconds} s.`,
-        {
-          details: { retry_after_seconds },
-        },
-      )
+    const error = hanging(target, tried)
+    if (error) {
       span?.end({ error })
       throw error
     }
     return new Promise((resolve, reject) => {
       const waiter: Waiter = {
+        account_id,
+        background,
         target,
         tried,
         assign(replica) {
           signal.removeEventListener('abort', leaveQueue)
-          replica.inFlight++
+          assign(replica, account_id)
           resolve(replica)
         },
         refuse(error) {
           signal.removeEventListener('abort', leaveQueue)
+          span?.end({ error })
           reject(error)
         },
       }
       const leaveQueue = () => {
-        waiting.splice(waiting.indexOf(waiter), 1)
+        waiting.remove(waiter)
         span?.end({ error: signal.reason })
         reject(signal.reason)
       }
       signal.addEventListener('abort', leaveQueue, { once: true })
-      waiting.push(waiter)
+      waiting.add(waiter)?.refuse(full())
       if (waiting.length > 1) dispatchWaiting()
     })
   }
@@ -151,7 +183,7 @@ export function createPool(
     waiting: () => waiting.length,
     dispatchWaiting,
     refuseWaiting(error) {
-      for (const waiter of waiting.splice(0)) waiter.refuse(error)
+      for (const waiter of waiting.clear()) waiter.refuse(error)
     },
     async run(request, signal) {
       const tried = new Set<Replica>()
@@ -161,7 +193,7 @@ export function createPool(
         signal.throwIfAborted()
         const queued_at = performance.now()
         const wait = request.span?.child('wait for replica', { at: queued_at })
-        const replica = await acquireReplica(request.target, tried, signal, wait)
+        const replica = await acquireReplica(request, tried, signal, wait)
         queue_ms += performance.now() - queued_at
         wait?.end()
         const call = request.span?.child('call replica', {
@@ -173,7 +205,7 @@ export function createPool(
           if (released) return
           released = true
           call?.end()
-          release(replica)
+          release(replica, request.account_id)
         }
         try {
           const response = await replica.send(call ? { ...request, span: call } : request, signal)

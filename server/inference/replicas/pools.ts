@@ -22,6 +22,8 @@ export interface Pools {
   requireServable(target: Target): void
   /** Whether an upstream serves this base. */
   hasUpstream(base_id: string): boolean
+  /** Whether only upstreams serve the target. */
+  isElsewhere(target: Target): boolean
   /** Whether all servers of this base fetch pictures from addresses themselves. */
   fetchesPictures(base_id: string): boolean
   upstreamModels(): string[]
@@ -104,6 +106,7 @@ export function createPools({ engine, upstreams, waiting_max, cacheSalt, artifac
     },
 
     hasUpstream: (base_id) => configured.has(base_id),
+    isElsewhere: (target) => configured.has(target.base.id) && !local.canServe(target),
     fetchesPictures: (base_id) =>
       configured.get(base_id)?.every(({ fetch_images, also_local }) => fetch_images && !also_local) ?? false,
     upstreamModels: () => [...configured.keys()],

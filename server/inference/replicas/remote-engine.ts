@@ -3,12 +3,14 @@
 import type { ApiError } from '../../../contract/errors.ts'
 import { engineError } from '../engine/client.ts'
 import { engineBody, engineHeaders, upstreamBody, usesDefaultLength } from './body.ts'
-import { readAll, readFirstChunk, send } from './http-client/client.ts'
+import { BodyTooLarge, readAll, readFirstChunk, send } from './http-client/client.ts'
 import { createConnectionPool, NoResponse } from './http-client/connection-pool.ts'
 import type { HttpResponse } from './http-client/response.ts'
 import { type Replica, ReplicaFailure, type ReplicaRequest, type ReplicaResponse, type Target } from './replica.ts'
-import { firstOfStream, requireContentType, requireSupported, withModelName } from './upstream-answer.ts'
+import { readHeaders, requireContentType, requireSupported, unreadable, wholeAnswer } from './upstream-answer.ts'
 import { exceedsContext, upstreamError } from './upstream-error.ts'
+import { createEventReader, openStream } from './upstream-stream.ts'
+import { type Allowance, allowanceOf } from './upstream-usage.ts'
 
 /** Where a target is served, and by what. `model`: the name that vLLM has for it. */
 export type RemoteRoute = RouteTo & ({ server: 'engine' } | { server: 'vllm'; model: string })
@@ -34,6 +36,9 @@ interface Options {
 }
 
 const idleConnection_ms = 4000
+/** Of a whole answer, and how long vLLM may be silent in the middle of a stream. */
+const answerMax_bytes = 64e6
+const silence_ms = 60_000
 
 export function createRemoteEngine({
   origin,
@@ -83,7 +88,7 @@ export function createRemoteEngine({
       const isVllm = there.server === 'vllm'
       if (isVllm) requireSupported(request.body, false)
       try {
-        const response = await post(request, there, signal)
+        const { response, allowance } = await post(request, there, signal)
         const weights = response.headers['x-weights']
         if (weights !== there.weights) {
           response.destroy()
@@ -93,15 +98,15 @@ export function createRemoteEngine({
             true,
           )
         }
-        return {
-          headers: response.headers,
-          weights,
-          load_ms: 0,
-          content: isVllm ? await vllmContent(response, request) : await engineContent(response, request),
-          renameModelTo: isVllm ? request.model : undefined,
-          fromUpstream: isVllm,
-          addedChunkUsage: isVllm,
-        }
+        const { headers } = response
+        return isVllm
+          ? {
+              headers: readHeaders(headers),
+              weights,
+              load_ms: 0,
+              ...(await vllmAnswer(response, request, allowance, signal)),
+            }
+          : { headers, weights, load_ms: 0, content: await engineContent(response, request) }
       } catch (error) {
         throw unreachable(error, signal)
       }
@@ -109,7 +114,11 @@ export function createRemoteEngine({
   }
 
   /** Resolves with an answer of status 200. */
-  async function post(request: ReplicaRequest, there: RemoteRoute, signal: AbortSignal): Promise<HttpResponse> {
+  async function post(
+    request: ReplicaRequest,
+    there: RemoteRoute,
+    signal: AbortSignal,
+  ): Promise<{ response: HttpResponse; allowance: Allowance }> {
     const { base, adapter } = request.target
     const isVllm = there.server === 'vllm'
     const headers = {
@@ -125,20 +134,23 @@ export function createRemoteEngine({
             cache_salt: cacheSalt(request.account_id),
           })
         : engineBody(request, (adapter ?? base).id)
+      const allowance = allowanceOf(request, payload, addDefaultLength)
+      if (isVllm && request.progress)
+        request.progress.used = { prompt_tokens: allowance.prompt_tokens, completion_tokens: 0, cached_tokens: 0 }
       const response = await send(pool, { method: 'POST', path, headers, payload }, signal)
-      if (response.status === 200) return response
+      if (response.status === 200) return { response, allowance }
       const text = (await readAll(response)).toString('utf8')
       // The context has less room than the default length: without one, vLLM uses the room that there is.
       if (isVllm && addDefaultLength && usesDefaultLength(request.body) && exceedsContext(response.status, text))
         continue
-      throw isVllm ? vllmError(response.status, text) : engineErrorOf(response.status, text)
+      throw isVllm ? vllmError(response, text, request.body) : engineErrorOf(response.status, text)
     }
   }
 
   /** What the client did wrong is its error; all else is of the cluster: its proxy answers 404 and 500 without a reason. */
-  function vllmError(status: number, text: string): ApiError {
+  function vllmError({ status, headers }: HttpResponse, text: string, body: Record<string, unknown>): ApiError {
     if (status < 400 || status >= 500 || status === 401 || status === 404) return unavailable(status)
-    const { error, retryable } = upstreamError(status, text)
+    const { error, retryable } = upstreamError(status, text, { body, retryAfter: headers['retry-after'] })
     return retryable ? new ReplicaFailure(error.code, error.message) : error
   }
 
@@ -163,8 +175,23 @@ async function engineContent(response: HttpResponse, { stream }: ReplicaRequest)
   return stream ? { firstChunk: await readFirstChunk(response), stream: response } : { body: await readAll(response) }
 }
 
-async function vllmContent(response: HttpResponse, request: ReplicaRequest): Promise<ReplicaResponse['content']> {
+async function vllmAnswer(
+  response: HttpResponse,
+  request: ReplicaRequest,
+  allowance: Allowance,
+  signal: AbortSignal,
+): Promise<Pick<ReplicaResponse, 'content' | 'usage'>> {
   requireContentType(response, request.stream)
-  if (request.stream) return (await firstOfStream(response)).content
-  return withModelName(await readAll(response), request.model).content
+  if (!request.stream) {
+    const bytes = await readAll(response, answerMax_bytes).catch((error) => {
+      throw error instanceof BodyTooLarge ? unreadable(`cannot be read: ${error.message}`) : error
+    })
+    const { body, usage } = wholeAnswer(bytes, request, allowance)
+    return { content: { body }, usage: () => usage }
+  }
+  const reader = createEventReader(request, allowance)
+  const broken = () => unreadable('broke in the middle of this answer')
+  const silent = () => unreadable('sent nothing in the middle of this answer for too long')
+  const content = await openStream(response, reader, { silence_ms, signal, broken, silent })
+  return { content, usage: reader.usage }
 }

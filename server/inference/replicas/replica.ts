@@ -39,6 +39,8 @@ export interface ReplicaRequest {
   prompt_tokens_max?: number | undefined
   /** The span within which it is sent, if it is traced. */
   span?: Span | null | undefined
+  /** What it has used by the time it fails: set by a replica that sends it to a server which does not tell. */
+  progress?: { used?: TokenCounts }
 }
 
 /** A response with status 200: the full body, or a stream whose first chunk has arrived. */
@@ -49,12 +51,8 @@ export interface ReplicaResponse {
   /** How long the request waited for the model to load. */
   load_ms: number
   content: { body: Buffer } | { firstChunk: Buffer | undefined; stream: HttpResponse }
-  /** The model name to put into stream events; undefined if they already have the client's name. */
-  renameModelTo: string | undefined
-  /** Whether it comes from an upstream instead of our engine. */
-  fromUpstream: boolean
-  /** Whether this service requested per-chunk usage, which clients must not see unless they requested it too. */
-  addedChunkUsage: boolean
+  /** What an answer of an upstream has used so far; our engine tells in the answer itself. */
+  usage?: () => TokenCounts
   /** Tokens that the request had used when its client disconnected; undefined if unknown. */
   abortedUsage?: () => Promise<TokenCounts | undefined>
 }
@@ -67,6 +65,12 @@ export interface Replica {
   readonly max_concurrent: number
   /** Requests in progress. */
   inFlight: number
+  /** Whether it may have another request at all: not while it hangs. Default: always. */
+  admits?(): boolean
+  /** In how many seconds it may admit one again. */
+  retryAfter_seconds?(): number
+  /** Called when a request is given to it. */
+  onAssigned?(): void
   /** Whether the last probe or request succeeded. */
   isUp(): boolean
   /** Whether it can serve the target, once loaded. */

@@ -16,6 +16,9 @@ const Upstream = z
     adapters: z.boolean().default(false),
     adapter_root: z.string().startsWith('/', 'must be an absolute path').optional(),
     max_concurrent: z.int().min(1).default(256),
+    connect_seconds: z.number().min(0.1).max(600).default(5),
+    first_byte_seconds: z.number().min(0.1).max(86_400).default(120),
+    between_bytes_seconds: z.number().min(0.1).max(86_400).default(60),
     also_local: z.boolean().default(false),
     fetch_images: z.boolean().default(false),
   })
@@ -43,6 +46,12 @@ export interface UpstreamSettings {
   /** Path of this service's models folder on the upstream; undefined if it is the same there. */
   adapter_root: string | undefined
   max_concurrent: number
+  /** How long a connection may take. */
+  connect_seconds: number
+  /** How long the server may take to begin an answer to a short prompt; see time-limits.ts. */
+  first_byte_seconds: number
+  /** How long it may be silent in the middle of an answer. */
+  between_bytes_seconds: number
   /** Whether our own engine serves the model too. */
   also_local: boolean
   /** Whether clients may send image URLs, which the upstream then fetches. */

@@ -2,8 +2,6 @@
 import { headerText } from '../../../lib/header-text.ts'
 import type { Headers } from './http-client/response.ts'
 
-/** Where a name is looked for in a stream: its first event has it. */
-const searchedBytes = 4096
 /** A header of a server that is another Tunery engine. */
 const plain = /^[\x20-\x7e]{1,1000}$/
 
@@ -16,14 +14,4 @@ export function upstreamWeights(model: string, reported: string | undefined, hea
     ...(name ? [`reports=${headerText(name)}`] : []),
     ...(own && plain.test(own) ? [own] : []),
   ].join('; ')
-}
-
-/** The `model` of the first event of a stream. */
-export function modelInChunk(chunk: Buffer | undefined): string | undefined {
-  const literal = /"model"\s*:\s*("(?:[^"\\]|\\.)*")/.exec(chunk?.toString('utf8', 0, searchedBytes) ?? '')?.[1]
-  try {
-    return literal && JSON.parse(literal)
-  } catch {
-    return undefined
-  }
 }

@@ -8,14 +8,17 @@ import { readOrCreateKey } from '../../storage/key-file.ts'
 import type { Artifacts } from '../../storage/objects/index.ts'
 import { createAdapters } from './adapters.ts'
 import { upstreamBody, usesDefaultLength } from './body.ts'
-import { createHealth } from './health.ts'
+import { type Attempt, createHealth } from './health.ts'
 import { BodyTooLarge, readAll, send } from './http-client/client.ts'
 import { createConnectionPool, NoResponse } from './http-client/connection-pool.ts'
 import type { HttpResponse } from './http-client/response.ts'
-import { type Replica, ReplicaFailure, type ReplicaResponse, type Target } from './replica.ts'
+import { type Replica, ReplicaFailure, type ReplicaRequest, type ReplicaResponse, type Target } from './replica.ts'
 import type { UpstreamSettings } from './settings.ts'
-import { firstOfStream, requireContentType, requireSupported, withModelName } from './upstream-answer.ts'
+import { firstByteLimit_ms, Silence, startTimeLimit } from './time-limits.ts'
+import { readHeaders, requireContentType, requireSupported, unreadable, wholeAnswer } from './upstream-answer.ts'
 import { exceedsContext, upstreamError } from './upstream-error.ts'
+import { createEventReader, openStream } from './upstream-stream.ts'
+import { type Allowance, allowanceOf } from './upstream-usage.ts'
 import { upstreamWeights } from './upstream-weights.ts'
 
 const probeTimeout_ms = 3000
@@ -39,9 +42,16 @@ export function createUpstream(
     port: Number(url.port) || (secure ? 443 : 80),
     secure,
   }
-  const pool = createConnectionPool(address, idleConnection_ms)
+  const pool = createConnectionPool(address, idleConnection_ms, settings.connect_seconds * 1000)
   const headers: Record<string, string> = settings.api_key ? { authorization: `Bearer ${settings.api_key}` } : {}
   const listeners: (() => void)[] = []
+  /** Of requests that were given to it and not sent yet. */
+  const assigned: Attempt[] = []
+  /** When it last sent anything, to whomever. */
+  let heard_at = 0
+  const hear = () => {
+    heard_at = performance.now()
+  }
 
   const health = createHealth({
     name,
@@ -57,6 +67,17 @@ export function createUpstream(
       return response.status === 200
     },
   })
+
+  const silent = (where: string, limit_ms: number) => {
+    // One that answers others meanwhile does not hang.
+    if (performance.now() - heard_at >= limit_ms) health.markHung(`it sent nothing ${where} in time`)
+    else log.warn({ replica: name }, `an upstream sent nothing ${where} in time`)
+    return new ReplicaFailure(
+      'upstream_timeout',
+      `The server of this model sent nothing ${where} in time. Try again later, or ask for less at once.`,
+      { lost: true },
+    )
+  }
 
   const unreachable = (error: NoResponse) => {
     health.markFailed(error.message, false)
@@ -91,7 +112,7 @@ export function createUpstream(
     if (signal.aborted) return error
     if (error instanceof BodyTooLarge)
       return new ReplicaFailure(
-        'engine_failed',
+        'upstream_failed',
         `The server of this model cannot be read: ${error.message}. Ask for less at once.`,
         { lost: true },
       )
@@ -99,12 +120,43 @@ export function createUpstream(
   }
 
   async function readBody(response: HttpResponse, signal: AbortSignal): Promise<Buffer> {
+    response.on('data', hear)
     return readAll(response, responseMax_bytes).catch((error) => {
       throw readError(error, signal)
     })
   }
-  const readText = async (response: HttpResponse, signal: AbortSignal) =>
-    (await readBody(response, signal)).toString('utf8')
+  const readText = async (response: HttpResponse, signal: AbortSignal) => {
+    const text = (await readBody(response, signal)).toString('utf8')
+    return settings.api_key ? text.replaceAll(settings.api_key, '…') : text
+  }
+
+  async function answerOf(
+    response: HttpResponse,
+    request: ReplicaRequest,
+    allowance: Allowance,
+    signal: AbortSignal,
+  ): Promise<Pick<ReplicaResponse, 'content' | 'usage'> & { reported: string | undefined }> {
+    requireContentType(response, request.stream)
+    if (!request.stream) {
+      const { body, usage, reported } = wholeAnswer(await readBody(response, signal), request, allowance)
+      return { content: { body }, usage: () => usage, reported }
+    }
+    response.on('data', hear)
+    const reader = createEventReader(request, allowance)
+    const silence_ms = settings.between_bytes_seconds * 1000
+    const content = await openStream(response, reader, {
+      silence_ms,
+      signal,
+      broken: (error) =>
+        reader.hasBegun
+          ? unreadable('broke in the middle of this answer')
+          : unreachable(new NoResponse(error.message, true)),
+      silent: () => silent('in the middle of this answer', silence_ms),
+    }).catch((error) => {
+      throw readError(error, signal)
+    })
+    return { content, usage: reader.usage, reported: reader.reported }
+  }
 
   const adapters = createAdapters({
     root: settings.adapter_root,
@@ -127,72 +179,66 @@ export function createUpstream(
       log.error({ replica: name, status, answer: text.slice(0, 2000) }, 'an upstream refused to load an adapter'),
   })
 
-  async function errorFor(status: number, text: string): Promise<ApiError> {
-    const { error, retryable } = upstreamError(status, text)
-    if (status === 401 || status === 403)
+  function errorFor(response: HttpResponse, text: string, body: Record<string, unknown>): ApiError {
+    const { status, headers } = response
+    const { error, retryable } = upstreamError(status, text, { body, retryAfter: headers['retry-after'] })
+    if (status === 401 || status === 402 || status === 403)
       log.error({ replica: name, status }, 'an upstream rejects its API key; see api_key in docs/upstreams.md')
-    if (status >= 500) health.markFailed(`it answered ${status}: ${error.message}`, true)
+    else if (retryable && status < 500 && status !== 429)
+      log.error({ replica: name, status, answer: text.slice(0, 2000) }, 'an upstream does not take what it is sent')
+    if (status >= 500) health.markFailed(`it answered ${status}: ${text.slice(0, 500)}`, true)
     return retryable
       ? new ReplicaFailure(error.code, error.message, { ...(error.details && { details: error.details }) })
       : error
   }
 
-  return {
-    name,
-    max_concurrent,
-    inFlight: 0,
-    isUp: health.isUp,
-    canServe: ({ base, adapter }: Target) =>
-      // No such server takes a projector with an adapter.
-      base.id === model && (!adapter || (settings.adapters && !adapter.projector)),
-    status: ({ adapter }) => (!health.isUp() ? 'not_loaded' : adapter ? adapters.status(adapter.id) : 'loaded'),
-    load: async ({ adapter }) => adapter && adapters.ensureLoaded(adapter),
-    unload: async ({ adapter }) => adapter && adapters.unload(adapter.id),
-    onCapacity: (listener) => void listeners.push(listener),
-
-    async send(request, signal): Promise<ReplicaResponse> {
-      const { adapter } = request.target
-      requireSupported(request.body, settings.fetch_images)
-      const started_at = performance.now()
-      let load_ms = 0
-      const servedName = adapter?.id ?? upstream_model
-      for (let attempt = 0, addDefaultLength = true; ; attempt++) {
-        if (adapter) {
-          await abortable(adapters.ensureLoaded(adapter), signal)
-          load_ms = performance.now() - started_at
-        }
+  /** Sends the request, and once more where it did not know the adapter, or has less room than the default length. */
+  async function answer(
+    request: ReplicaRequest,
+    clientSignal: AbortSignal,
+    onAnswer: () => void,
+  ): Promise<ReplicaResponse> {
+    const { adapter } = request.target
+    requireSupported(request.body, settings.fetch_images)
+    const started_at = performance.now()
+    let load_ms = 0
+    const servedName = adapter?.id ?? upstream_model
+    for (let attempt = 0, addDefaultLength = true; ; attempt++) {
+      if (adapter) {
+        await abortable(adapters.ensureLoaded(adapter), clientSignal)
+        load_ms = performance.now() - started_at
+      }
+      const payload = upstreamBody(request, servedName, {
+        server: kind,
+        addDefaultLength,
+        cache_salt: kind === 'vllm' ? cacheSalt(request.account_id) : undefined,
+      })
+      const allowance = allowanceOf(request, payload, addDefaultLength)
+      if (request.progress)
+        request.progress.used = { prompt_tokens: allowance.prompt_tokens, completion_tokens: 0, cached_tokens: 0 }
+      const limit_ms = firstByteLimit_ms(settings.first_byte_seconds, allowance, request.stream)
+      const limit = startTimeLimit(limit_ms, () => heard_at)
+      const signal = AbortSignal.any([clientSignal, limit.signal])
+      try {
         const response = await post(
           request.path,
-          upstreamBody(request, servedName, {
-            server: kind,
-            addDefaultLength,
-            cache_salt: kind === 'vllm' ? cacheSalt(request.account_id) : undefined,
-          }),
+          payload,
           { 'x-request-id': request.request_id, ...request.span?.headers() },
           signal,
         )
         if (response.status === 200) {
-          requireContentType(response, request.stream)
-          try {
-            const answer = request.stream
-              ? await firstOfStream(response)
-              : withModelName(await readBody(response, signal), request.model)
-            return {
-              headers: response.headers,
-              weights: upstreamWeights(model, answer.reported, response.headers),
-              load_ms,
-              content: answer.content,
-              // The upstream's own model name may differ.
-              renameModelTo: request.model,
-              fromUpstream: true,
-              addedChunkUsage: kind === 'vllm',
-            }
-          } catch (error) {
-            throw readError(error, signal)
+          const { reported, ...content } = await answerOf(response, request, allowance, signal)
+          onAnswer()
+          return {
+            headers: readHeaders(response.headers),
+            weights: upstreamWeights(model, reported, response.headers),
+            load_ms,
+            ...content,
           }
         }
         const { status } = response
         const text = await readText(response, signal)
+        onAnswer()
         if (attempt === 0 && status === 404 && adapter) {
           // The upstream restarted, or evicted the adapter.
           adapters.forget(adapter.id)
@@ -203,7 +249,46 @@ export function createUpstream(
           addDefaultLength = false
           continue
         }
-        throw await errorFor(status, text)
+        throw errorFor(response, text, request.body)
+      } catch (error) {
+        throw limit.signal.aborted && !clientSignal.aborted && limit.signal.reason instanceof Silence
+          ? silent('of this answer', limit_ms)
+          : error
+      } finally {
+        limit.clear()
+      }
+    }
+  }
+
+  return {
+    name,
+    max_concurrent,
+    inFlight: 0,
+    isUp: health.isUp,
+    admits: health.admits,
+    retryAfter_seconds: health.retryAfter_seconds,
+    onAssigned: () => void assigned.push(health.begin()),
+    canServe: ({ base, adapter }: Target) =>
+      // No such server takes a projector with an adapter.
+      base.id === model && (!adapter || (settings.adapters && !adapter.projector)),
+    status: ({ adapter }) => (!health.isUp() ? 'not_loaded' : adapter ? adapters.status(adapter.id) : 'loaded'),
+    load: async ({ adapter }) => adapter && adapters.ensureLoaded(adapter),
+    unload: async ({ adapter }) => adapter && adapters.unload(adapter.id),
+    onCapacity: (listener) => void listeners.push(listener),
+
+    async send(request, signal): Promise<ReplicaResponse> {
+      const attempt = assigned.shift() ?? health.begin()
+      let answered = false
+      try {
+        return await answer(request, signal, () => {
+          answered = true
+        })
+      } catch (error) {
+        // An answer that cannot be read is one.
+        if (error instanceof ReplicaFailure && error.code === 'upstream_failed') answered = true
+        throw error
+      } finally {
+        health.end(attempt, answered)
       }
     },
   }

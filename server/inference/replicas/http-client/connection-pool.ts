@@ -26,7 +26,7 @@ export interface HttpRequest {
   payload?: string
 }
 
-const connectTimeout_ms = 5000
+const connectTimeout_ms_default = 5000
 /** A reset within this time of sending means that the server had closed the idle connection before the request. */
 const staleWindow_ms = 50
 /** Idle connections close this long before the server's own timeout, so that no request crosses the server's close. */
@@ -47,7 +47,11 @@ export interface ConnectionPool {
 }
 
 /** `idle_ms`: how long an idle connection stays open. A shorter Keep-Alive timeout from the server takes precedence. */
-export function createConnectionPool(address: ServerAddress, idle_ms: number): ConnectionPool {
+export function createConnectionPool(
+  address: ServerAddress,
+  idle_ms: number,
+  connectTimeout_ms = connectTimeout_ms_default,
+): ConnectionPool {
   const { origin, connect } = target(address)
   const options: Client.Options = {
     connect: { timeout: connectTimeout_ms, ...connect },
