@@ -22,7 +22,11 @@ export function createBatchesFeature(context: Context, { accounts, limits, files
     mount: (app) => batchRoutes(app, batches),
     sweep: batches.sweep,
     start: async () => [
-      startWorker({ ...context, kind: queueKind, handle: (claim, signal) => workOnBatch(work, claim, signal) }),
+      startWorker({
+        ...context,
+        kind: queueKind,
+        handle: (claim, signal, turn) => workOnBatch({ ...work, turn }, claim, signal),
+      }),
     ],
   }
 }

@@ -8,9 +8,10 @@ import { endOfDay } from '../../lib/utc-day.ts'
 import type { Accounts } from '../accounts/index.ts'
 import type { Db } from '../db/open.ts'
 import type { Files, NewFile } from '../files/index.ts'
-import { askInBackground, backgroundOperations, type Inference } from '../inference/index.ts'
+import { askInBackground, backgroundOperations, type Inference, TurnOver, yieldToOthers } from '../inference/index.ts'
 import type { Limits } from '../limits/index.ts'
 import { type Claim, LeaseLost, type Queue, withLease } from '../queue/queue.ts'
+import type { Turn } from '../queue/worker.ts'
 import { requireFreeDisk } from '../storage/durable-files.ts'
 import type { Artifacts } from '../storage/objects/index.ts'
 import { type BatchLine, checkLines, readLines } from './lines.ts'
@@ -21,10 +22,11 @@ export interface BatchWork {
   db: Db
   queue: Queue
   files: Files
-  inference: Pick<Inference, 'answer'>
+  inference: Pick<Inference, 'answer' | 'isElsewhere'>
   accounts: Pick<Accounts, 'tierForWork'>
   limits: Pick<Limits, 'countBatchRequest'>
   artifacts: Artifacts
+  turn: Turn
   dataDir: string
   min_free_mb: number
   log: Logger
@@ -40,6 +42,8 @@ const suspended_ms = 30_000
 const grace_ms = 10_000
 /** Delay before work that failed is tried again. */
 const retry_ms = 30_000
+/** The same for one that has to wait for others of its account on upstreams. */
+const yield_ms = 15_000
 
 const operations = {
   '/v1/chat/completions': backgroundOperations.chat,
@@ -69,6 +73,7 @@ export async function workOnBatch(work: BatchWork, claim: Claim, stopping: Abort
   } catch (error) {
     if (error instanceof LeaseLost) throw error
     if (stopping.aborted) return await requeue(work, claim, work.now())
+    if (error instanceof TurnOver) return await requeue(work, claim, work.now() + yield_ms)
     work.log.error({ err: error, batch: claim.ref }, 'the work on a batch failed')
     await retryOrFail(work, claim)
   }
@@ -127,6 +132,7 @@ async function continueBatch(work: BatchWork, claim: Claim, row: store.BatchRow,
   const ended = row.status === 'cancelling' || row.ending !== null || row.expires_at <= work.now()
   if (tier === undefined && !ended)
     return await requeue(work, claim, Math.min(row.expires_at, work.now() + suspended_ms))
+  if (!ended) await yieldToOthers(work, row.account_id, row.model)
   await requireFreeDisk(work.dataDir, work.min_free_mb)
   const input = await inputOf(work, row)
   if (!input) return await fail(work, claim, [inputMissing(row)])
@@ -198,7 +204,7 @@ async function answerLines(
   const report = async () => {
     await results.sync()
     const now = work.now()
-    othersWait = await work.queue.othersWait(claim)
+    othersWait = !work.turn.hasYielded && (await work.queue.othersWait(claim))
     const status = await withLease(work, claim, async (trx) => {
       await store.update(trx, row.id, countsOf(results))
       return (await store.byId(trx, row.id))!.status

@@ -35,7 +35,11 @@ export function createEvaluationsFeature(context: Context, needs: Needs): Featur
       openaiEvalRoutes(app, createOpenaiEvals({ ...context, ...needs, evaluations }))
     },
     start: async () => [
-      startWorker({ ...context, kind: queueKind, handle: (claim, signal) => workOnEvaluation(work, claim, signal) }),
+      startWorker({
+        ...context,
+        kind: queueKind,
+        handle: (claim, signal, turn) => workOnEvaluation({ ...work, turn }, claim, signal),
+      }),
     ],
   }
 }

@@ -9,9 +9,10 @@ import type { Datasets } from '../datasets/index.ts'
 import type { Db } from '../db/open.ts'
 import type { NewRow } from '../db/schema.ts'
 import type { Files } from '../files/index.ts'
-import { askInBackground, backgroundOperations, type Inference } from '../inference/index.ts'
+import { askInBackground, backgroundOperations, type Inference, TurnOver, yieldToOthers } from '../inference/index.ts'
 import type { Limits } from '../limits/index.ts'
 import { type Claim, LeaseLost, type Queue, withLease } from '../queue/queue.ts'
+import type { Turn } from '../queue/worker.ts'
 import { type Graded, gradeAnswer } from './graders/grade.ts'
 import { GraderError } from './graders/template.ts'
 import { createGradingThread, type GradingThread } from './graders/thread.ts'
@@ -24,10 +25,11 @@ export interface EvaluationWork {
   queue: Queue
   datasets: Pick<Datasets, 'asFiles' | 'source'>
   files: Pick<Files, 'pathOf'>
-  inference: Pick<Inference, 'answer'>
+  inference: Pick<Inference, 'answer' | 'isElsewhere'>
   accounts: Pick<Accounts, 'tierForWork'>
   limits: Pick<Limits, 'countBatchRequest'>
   evaluations: Pick<Evaluations, 'end'>
+  turn: Turn
   log: Logger
   now(): number
 }
@@ -41,6 +43,8 @@ const retry_ms = 30_000
 const attemptsMax = 20
 /** Time slice: how long an evaluation goes on while others wait. */
 const slice_ms = 30_000
+/** Until one is tried again that has to wait for others of its account on upstreams. */
+const turn_ms = 15_000
 
 /** The work is put off until then. */
 class Later extends Error {
@@ -60,6 +64,8 @@ export async function workOnEvaluation(work: EvaluationWork, claim: Claim, stopp
       return await withLease(work, claim, (trx) => queue.finish(trx, claim, 'done'))
     // What ends the process at each try never gets to the catch below.
     if (claim.attempt > attemptsMax) return await end(work, claim, 'failed', reasonOf(undefined))
+    for (const model of [evaluation.model_id, evaluation.baseline_id])
+      await yieldToOthers(work, evaluation.account_id, model)
     await withLease(work, claim, (trx) =>
       store.update(trx, claim.ref, { status: 'running', started_at: evaluation.started_at ?? work.now() }),
     )
@@ -69,6 +75,7 @@ export async function workOnEvaluation(work: EvaluationWork, claim: Claim, stopp
     if (error instanceof LeaseLost) throw error
     if (stopping.aborted) await work.queue.defer(claim, work.now())
     else if (error instanceof Later) await work.queue.defer(claim, error.run_at)
+    else if (error instanceof TurnOver) await work.queue.defer(claim, work.now() + turn_ms)
     else if (error instanceof GraderError || isRefusal(error) || claim.attempt >= attemptsMax)
       await end(work, claim, 'failed', reasonOf(error))
     else {
@@ -137,7 +144,7 @@ async function answerRows(
           const { done } = (await store.byId(trx, evaluation.id))!
           await store.update(trx, evaluation.id, { done: done + answers.length })
         }).then(async () => {
-          if (work.now() > sliceEnds) isOver = await work.queue.othersWait(claim)
+          if (work.now() > sliceEnds && !work.turn.hasYielded) isOver = await work.queue.othersWait(claim)
         }),
       )
     return writing

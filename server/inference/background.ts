@@ -7,6 +7,7 @@ import { CompletionRequest } from '../../contract/completions.ts'
 import { EmbeddingsRequest } from '../../contract/embeddings.ts'
 import { ApiError } from '../../contract/errors.ts'
 import { validationError } from '../http/validation.ts'
+import type { Turn } from '../queue/worker.ts'
 import { meterFullResponse } from './gateway/relay.ts'
 import type { TokenCounts } from './gateway/usage-scanner.ts'
 import { ReplicaFailure } from './replicas/replica.ts'
@@ -26,18 +27,37 @@ const lossesMax = 2
 const retryMax_ms = 30_000
 
 interface Tools {
-  inference: Pick<Inference, 'answer'>
+  inference: Pick<Inference, 'answer' | 'isElsewhere'>
   log: Logger
+  turn: Turn
 }
+
+/** Its account has as much work as it may that waits for upstreams: this is to be put off. */
+export class TurnOver extends Error {}
 
 interface BackgroundRequest extends Pick<InferenceRequest, 'caller' | 'request_id'> {
   /** As the client wrote it. It is answered whole, whatever it says of streams. */
   body: Record<string, unknown>
 }
 
-/** Resolves with the answer, or with the error that repeating would not mend. Throws if the signal aborts. */
+/**
+ * Lets other work begin beside one that asks a model of an upstream: that may be slow, or hang, and costs this machine
+ * nothing. Throws TurnOver.
+ */
+export async function yieldToOthers(
+  { inference, turn }: Pick<Tools, 'inference' | 'turn'>,
+  account_id: string,
+  model: unknown,
+): Promise<void> {
+  if (turn.hasYielded || typeof model !== 'string' || !(await inference.isElsewhere(account_id, model))) return
+  if (!turn.yield(account_id)) throw new TurnOver()
+}
+
+/**
+ * Resolves with the answer, or with the error that repeating would not mend. Throws if the signal aborts, or a TurnOver.
+ */
 export async function askInBackground(
-  { inference, log }: Tools,
+  { inference, log, turn }: Tools,
   operation: BackgroundOperation,
   { caller, request_id, body }: BackgroundRequest,
   signal: AbortSignal,
@@ -45,6 +65,7 @@ export async function askInBackground(
   const parsed = schemas[operation.kind].safeParse({ ...body, stream: undefined, stream_options: undefined })
   if (!parsed.success) return { error: validationError(parsed.error.issues, 'request') }
   const request = { caller, request_id, body: parsed.data, text: undefined, stream: false, background: true }
+  await yieldToOthers({ inference, turn }, caller.account_id, parsed.data.model)
   for (let tries = 1, failures = 0; ; tries++) {
     try {
       const { response, meter } = await inference.answer(operation, request, signal)
@@ -62,7 +83,8 @@ export async function askInBackground(
         return {
           error: known ?? new ApiError('internal_error', 'Something failed inside the service. Its log has the cause.'),
         }
-      await sleep(Math.min(retryMax_ms, 500 * 2 ** Math.min(tries, 8)), undefined, { signal })
+      const asked_ms = Number(known?.details?.retry_after_seconds ?? 0) * 1000
+      await sleep(Math.min(retryMax_ms, Math.max(asked_ms, 500 * 2 ** Math.min(tries, 8))), undefined, { signal })
     }
   }
 }

@@ -1,5 +1,5 @@
 // Inference: the gateway, the engine, replicas, merged adapters and fidelity checks. What the rest of the service may import.
-export { askInBackground, backgroundOperations } from './background.ts'
+export { askInBackground, backgroundOperations, TurnOver, yieldToOthers } from './background.ts'
 export { createEngineClient, type EngineClient, engineError, type FindDraftFile } from './engine/client.ts'
 export { createEngineProcess } from './engine/process.ts'
 export { createScoring } from './fidelity/adapter-verification.ts'
