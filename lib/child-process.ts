@@ -11,11 +11,16 @@ import { root } from './root.ts'
 
 const stderrTail_characters = 4000
 const stdoutText_characters_max = 64e6
+/** Longest line that is read of a child: a longer one would fill the memory before it ends. */
+const line_bytes_max = 64e6
 const memoryPoll_ms = 50
 
 export interface ChildOptions {
   env: NodeJS.ProcessEnv
-  /** 'text' collects stdout for the result; a function gets each line. By default it is discarded. */
+  /**
+   * 'text' collects stdout for the result; a function gets each line. By default it is discarded. A child on whose
+   * output one of the functions throws is killed, and `ended` rejects with that error.
+   */
   stdout?: 'text' | ((line: string) => void)
   onStderr?: (text: string) => void
   /** Stops the child when it aborts. */
@@ -52,7 +57,10 @@ export interface Child {
    * the process could not be started.
    */
   readonly stdin: Writable | undefined
-  /** Resolves when the process has ended and its output is read. Rejects if it could not be started. */
+  /**
+   * Resolves when the process has ended and its output is read. Rejects if it could not be started, or if its output
+   * could not be handled.
+   */
   readonly ended: Promise<ChildEnd>
   kill(signal: NodeJS.Signals): void
   /** Sends SIGKILL if the child has not ended by then. */
@@ -89,14 +97,36 @@ export function spawnChild(command: string, args: readonly string[], options: Ch
     exceeded ??= limit
     child.kill('SIGKILL')
   }
+  let unhandled: { error: unknown } | undefined
+  /** What a handler throws would be uncaught in the stream's event, and end this process. */
+  const guarded = (handle: (text: string) => void) => (text: string) => {
+    if (unhandled) return
+    try {
+      handle(text)
+    } catch (error) {
+      unhandled = { error }
+      child.kill('SIGKILL')
+    }
+  }
   // A write to a child that has ended.
   child.stdin?.on('error', () => {})
+  const onErrorText = onStderr && guarded(onStderr)
   child.stderr?.setEncoding('utf8').on('data', (text: string) => {
     stderr = (stderr + text).slice(-stderrTail_characters)
-    onStderr?.(text)
+    onErrorText?.(text)
   })
-  if (typeof wanted === 'function') createInterface({ input: child.stdout! }).on('line', wanted)
-  else
+  if (typeof wanted === 'function') {
+    let line_bytes = 0
+    // Before the reader of lines gets it.
+    child.stdout!.on('data', (chunk: Buffer) => {
+      const end = chunk.lastIndexOf(10)
+      line_bytes = end === -1 ? line_bytes + chunk.length : chunk.length - end - 1
+      if (line_bytes <= line_bytes_max) return
+      exceed('output')
+      child.stdout!.destroy()
+    })
+    createInterface({ input: child.stdout! }).on('line', guarded(wanted))
+  } else
     child.stdout?.setEncoding('utf8').on('data', (text: string) => {
       if (stdout.length + text.length > stdoutText_characters_max) exceed('output')
       else stdout += text
@@ -127,7 +157,7 @@ export function spawnChild(command: string, args: readonly string[], options: Ch
   }
   if (signal) stopOn(signal, grace_ms)
 
-  const ended = new Promise<ChildEnd>((resolve) => {
+  const ended = new Promise<ChildEnd>((resolve, reject) => {
     // A signal that could not be sent. Without a listener it would end this process.
     child.on('error', () => {})
     child.once('exit', () => {
@@ -135,10 +165,13 @@ export function spawnChild(command: string, args: readonly string[], options: Ch
       for (const timer of timers) clearTimeout(timer)
       exited.abort()
     })
-    child.once('close', (status, killed_by) =>
-      resolve({ status, killed_by, stdout, stderr: stderr.trim(), ...(exceeded && { exceeded }) }),
-    )
+    child.once('close', (status, killed_by) => {
+      if (unhandled) reject(unhandled.error)
+      else resolve({ status, killed_by, stdout, stderr: stderr.trim(), ...(exceeded && { exceeded }) })
+    })
   })
+  // Whoever started it may look later.
+  ended.catch(() => {})
   return { pid: child.pid, stdin: child.stdin!, ended, kill: (name) => void child.kill(name), killAfter, stopOn }
 }
 
@@ -179,6 +212,7 @@ export function dieWithParent(): void {
 
 function notStarted(reason: unknown): Child {
   const ended = reason instanceof Promise ? reason : Promise.reject(reason)
+  ended.catch(() => {})
   return { pid: undefined, stdin: undefined, ended, kill() {}, killAfter() {}, stopOn() {} }
 }
 

@@ -16,6 +16,7 @@ import {
   importanceMatrixFile,
   referenceAnswersFile,
   runProgram,
+  runToResult,
   runTrainer,
   type TrainerEvent,
   type TrainerExit,
@@ -73,13 +74,12 @@ export async function make(
   await removeDir(folder)
   await mkdir(folder, { recursive: true, mode: 0o700 })
   const run = { run_dir: folder, signal }
-  const result = Result.parse(
-    await runReporting(
-      reportProgress,
-      (onEvent) =>
-        runTrainer({ ...run, module: 'trainer.export', spec: specOf(work, row, model), python: work.python, onEvent }),
-      signal,
-    ),
+  const result = await runReporting(
+    reportProgress,
+    (onEvent) =>
+      runTrainer({ ...run, module: 'trainer.export', spec: specOf(work, row, model), python: work.python, onEvent }),
+    signal,
+    Result,
   )
   const reference = Answers.parse(JSON.parse(await readFile(result.reference, 'utf8')))
   if (row.format !== 'gguf') {
@@ -153,30 +153,25 @@ export async function pack(
   const run_dir = partialDir(work.dataDir, row.id)
   await writeFile(path.join(run_dir, 'check.json'), JSON.stringify(check))
   const run = { run_dir, command: work.python, args: ['-m', 'trainer.export.pack', run_dir], signal }
-  const packed = Packed.parse(await runReporting(reportProgress, (onEvent) => runProgram({ ...run, onEvent }), signal))
+  const packed = await runReporting(reportProgress, (onEvent) => runProgram({ ...run, onEvent }), signal, Packed)
   return { path: packed.out, file: packed.files[0]! }
 }
 
 /** Runs a program that prints events, reports its progress, and returns the data of its `result` event. */
-async function runReporting(
+async function runReporting<T>(
   reportProgress: ReportProgress,
   run: (onEvent: (event: TrainerEvent) => void) => Promise<TrainerExit>,
   signal: AbortSignal,
-): Promise<unknown> {
-  let result: unknown
-  let failure: { code: string; message: string } | undefined
-  const exit = await run(({ type, message, data }) => {
-    if (type === 'result') result = data
-    else if (type === 'error') failure = { code: String(data?.code ?? 'internal'), message }
-    else if (type === 'progress') reportProgress(data?.stage as ExportStage, Number(data?.done))
+  schema: z.ZodType<T>,
+): Promise<T> {
+  const { exit, result, malformed, failure } = await runToResult(run, schema, ({ type, data }) => {
+    if (type === 'progress') reportProgress(data?.stage as ExportStage, Number(data?.done))
   })
   signal.throwIfAborted()
   if (failure) throw new ExportFailure(failure.code, failure.message, exit.log)
   if (exit.status === 0 && result !== undefined) return result
-  throw new ProcessDied(
-    `The export program ${exit.signal ? `was ended by ${exit.signal}` : `ended with status ${exit.status}`}`,
-    exit.log,
-  )
+  const how = exit.signal ? `was ended by ${exit.signal}` : `ended with status ${exit.status}`
+  throw new ProcessDied(malformed ?? `The export program ${how}`, exit.log)
 }
 
 async function quantize(
@@ -196,6 +191,7 @@ async function quantize(
     reportProgress,
     (onEvent) => runProgram({ run_dir, command: process.execPath, args, signal, onEvent }),
     signal,
+    z.unknown(),
   )
   await rm(source)
   const final = path.join(path.dirname(source), path.basename(out))

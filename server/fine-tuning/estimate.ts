@@ -9,7 +9,7 @@ import { createMutex } from '../../lib/mutex.ts'
 import type { TrainingSetup } from '../setup/index.ts'
 import { runDir } from './artifacts.ts'
 import type { PreparedTrainer } from './prepared-trainer.ts'
-import { runTrainer, type TrainerRun } from './trainer.ts'
+import { malformedHint, runToResult, runTrainer, type TrainerRun } from './trainer.ts'
 
 const timeout_ms = 180_000
 const max_cached = 200
@@ -71,42 +71,36 @@ async function calibrate(
   spec: TrainerRun['spec'],
 ): Promise<TrialResult> {
   const run_dir = runDir(dataDir, newId('est'), 1)
-  let found: TrialResult | undefined
-  let failure: { code: string; message: string } | undefined
+  const run = { run_dir, module: 'trainer.cli.estimate', spec, python, prepared } as const
   try {
-    await runTrainer({
-      run_dir,
-      module: 'trainer.cli.estimate',
-      spec,
-      python,
-      prepared,
-      signal: AbortSignal.timeout(timeout_ms),
-      onEvent({ type, message, data }) {
-        if (type === 'result') found = { fits: true, available_memory_mb: availableMb(), ...Calibration.parse(data) }
-        if (type !== 'error') return
-        const large = TooLarge.safeParse(data).data
-        failure = { code: String(data?.code), message }
-        if (large)
-          found = {
-            fits: false,
-            peak_memory_mb: large.predicted_mb,
-            available_memory_mb: large.available_mb,
-            tokens: null,
-            steps: null,
-            rows: null,
-            cut_rows: null,
-            no_learned_rows: null,
-            seconds: null,
-            tokens_per_second: null,
-          }
-      },
-    })
+    const { result, malformed, failure } = await runToResult(
+      (onEvent) => runTrainer({ ...run, signal: AbortSignal.timeout(timeout_ms), onEvent }),
+      Calibration,
+    )
+    if (result) return { fits: true, available_memory_mb: availableMb(), ...result }
+    const large = TooLarge.safeParse(failure?.data).data
+    if (large)
+      return {
+        fits: false,
+        peak_memory_mb: large.predicted_mb,
+        available_memory_mb: large.available_mb,
+        tokens: null,
+        steps: null,
+        rows: null,
+        cut_rows: null,
+        no_learned_rows: null,
+        seconds: null,
+        tokens_per_second: null,
+      }
+    if (failure?.code === 'dataset_invalid') throw new ApiError('dataset_invalid', failure.message)
+    throw new ApiError(
+      'internal_error',
+      failure?.message ??
+        (malformed ? `${malformed}.${malformedHint}` : 'The trial run of this job ended without a result.'),
+    )
   } finally {
     await rm(path.dirname(run_dir), { recursive: true, force: true })
   }
-  if (found) return found
-  if (failure?.code === 'dataset_invalid') throw new ApiError('dataset_invalid', failure.message)
-  throw new ApiError('internal_error', failure?.message ?? 'The trial run of this job ended without a result.')
 }
 
 const availableMb = () => Math.round(process.availableMemory() / 1e6)

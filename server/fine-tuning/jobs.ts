@@ -25,7 +25,16 @@ import {
 } from './outcomes.ts'
 import { filesOfSpec, jobSpec } from './spec.ts'
 import * as store from './store.ts'
-import { HeldOut, Result, runTrainer, type TrainerEvent, type TrainerExit } from './trainer.ts'
+import {
+  HeldOut,
+  malformedHint,
+  Result,
+  type RunEnd,
+  runToResult,
+  runTrainer,
+  type TrainerEvent,
+  type TrainerExit,
+} from './trainer.ts'
 import { recordSlowdown, recordTrainerEvent } from './trainer-events.ts'
 import type { Cluster, FineTuningWork, StopRequest } from './work.ts'
 
@@ -81,7 +90,7 @@ async function runJob(work: FineTuningWork, claim: Claim, stopping: AbortSignal)
   }
 }
 
-/** Records what a trainer reports, and keeps how it ended. */
+/** Records what a trainer reports, but for its result and its error. */
 function createRecorder(work: FineTuningWork, claim: Claim, job: store.JobRow, observer: AttemptObserver) {
   const writes = createLeaseWrites(work, claim)
   const track = work.track(job, readResolvedConfig(job.resolved_config_json))
@@ -92,23 +101,19 @@ function createRecorder(work: FineTuningWork, claim: Claim, job: store.JobRow, o
       await within?.(trx)
     })
   const checkpoints = publishCheckpoints({ artifacts, log, job_id: job.id, record })
-  const outcome: { result?: Result | undefined; failure?: { code: string; message: string } } = {}
   return {
     writes,
-    outcome,
     /** `within` runs in the transaction of a line's record; `attempt` is the one whose trainer reports. */
     onEvent(event: TrainerEvent, attempt = claim.attempt, within?: (trx: Trx) => Promise<void>) {
-      observer.event(event)
-      if (event.type === 'result') outcome.result = Result.safeParse(event.data).data
-      else if (event.type === 'held_out') {
-        const rows_json = JSON.stringify(HeldOut.safeParse(event.data).data?.rows ?? [])
+      if (event.type === 'held_out') {
+        const heldOut = HeldOut.safeParse(event.data)
+        if (!heldOut.success) log.warn({ ...observer.log_fields, err: heldOut.error }, 'held-out rows cannot be read')
+        const rows_json = JSON.stringify(heldOut.data?.rows ?? [])
         writes.add(async (trx) => {
           await store.saveHeldOut(trx, { job_id: job.id, rows_json })
           await within?.(trx)
         })
-      } else if (event.type === 'error')
-        outcome.failure = { code: String(event.data?.code ?? 'internal'), message: event.message }
-      else {
+      } else {
         if (event.type === 'checkpoint' && artifacts.shared) checkpoints.add({ event, attempt, within })
         else record(event, attempt, within)
         track.record(event)
@@ -123,20 +128,26 @@ function createRecorder(work: FineTuningWork, claim: Claim, job: store.JobRow, o
   }
 }
 
+/** Takes an event of the trainer of an attempt, by default of this one; `within` runs in the transaction of its record. */
+type Report = (event: TrainerEvent, attempt?: number, within?: (trx: Trx) => Promise<void>) => void
+
 /** What an attempt has, wherever its trainer runs. */
 function startAttempt(work: FineTuningWork, claim: Claim, job: store.JobRow, observer: AttemptObserver) {
-  const { writes, outcome, onEvent, ended } = createRecorder(work, claim, job, observer)
+  const { writes, onEvent, ended } = createRecorder(work, claim, job, observer)
   return {
     stopRequested: work.stopSignal(job.id),
     writes,
-    outcome,
-    onEvent,
     /** Keeps the `inputs` while the trainer runs; resolves when all that it reported is recorded. */
-    async train<Exit>(inputs: string[], run: () => Promise<Exit>): Promise<Exit> {
+    async train<Exit>(inputs: string[], run: (report: Report) => Promise<Exit>): Promise<RunEnd<Exit, Result>> {
       const hold = await work.artifacts.hold(inputs)
-      const exit = await run().finally(hold.release)
+      const observed = (report: Report) =>
+        run((event, ...more) => {
+          observer.event(event)
+          report(event, ...more)
+        })
+      const end = await runToResult(observed, Result, onEvent).finally(hold.release)
       await ended()
-      return exit
+      return end
     },
   }
 }
@@ -149,9 +160,9 @@ async function runHere(
   stopping: AbortSignal,
   observer: AttemptObserver,
 ): Promise<AttemptOutcome> {
-  const { stopRequested, writes, outcome, onEvent, train } = startAttempt(work, claim, job, observer)
+  const { stopRequested, writes, train } = startAttempt(work, claim, job, observer)
   const spec = await jobSpec(work, job, claim)
-  const exit = await train(filesOfSpec(spec), () =>
+  const end = await train(filesOfSpec(spec), (report) =>
     runTrainer({
       run_dir: runDir(work.dataDir, job.id, claim.attempt),
       spec,
@@ -164,15 +175,16 @@ async function runHere(
       onStarted: (pid) =>
         work.cores.watch(pid, (slowdown) => writes.add((trx) => recordSlowdown(trx, job.id, slowdown, work.now()))),
       signal: AbortSignal.any([stopping, stopRequested, writes.failed]),
-      onEvent,
+      onEvent: (event) => report(event),
     }),
   )
+  const { exit, result } = end
   if (isCancelled(stopRequested)) return endCancelled(work, claim, job, observer)
   writes.failed.throwIfAborted()
-  if (outcome.result && exit.status === 0) return ends('completed', complete(work, claim, job, outcome.result))
+  if (result && exit.status === 0) return ends('completed', complete(work, claim, job, result))
   if (stopping.aborted) return ends('interrupted', requeueOnShutdown(work, claim, job, exit))
   if (stopRequested.aborted) return ends('paused', pause(work, claim, job))
-  return endAsTrainerDid(work, claim, job, exit, outcome.failure, observer)
+  return endAsTrainerDid(work, claim, job, end, observer)
 }
 
 /** Follows a run in the cluster, which goes on when this process ends. */
@@ -184,33 +196,34 @@ async function runInCluster(
   stopping: AbortSignal,
   observer: AttemptObserver,
 ): Promise<AttemptOutcome> {
-  const { stopRequested, writes, outcome, onEvent, train } = startAttempt(work, claim, job, observer)
+  const { stopRequested, writes, train } = startAttempt(work, claim, job, observer)
   const datasets = [job.dataset_id, ...(job.validation_dataset_id ? [job.validation_dataset_id] : [])].map((id) =>
     rowsKey(id),
   )
   const models = job.model_id.startsWith('mdl_') ? [modelKey(job.model_id)] : []
   // The machines of the cluster fetch them from here.
-  const ended = await train([...datasets, ...models], () =>
+  const end = await train([...datasets, ...models], (report) =>
     cluster.follow(claim, job, {
       stopping,
       stopRequested,
       failed: writes.failed,
       grace_ms: cluster_grace_ms,
-      onEvent,
+      onEvent: report,
       onRunning: (attempt) => writes.add((trx) => markRunning(trx, job.id, attempt, work.now())),
       onWaiting: (message, data) => writes.add((trx) => markWaiting(trx, job.id, message, data, work.now())),
       onNote: (message, data) =>
         writes.add((trx) => store.appendEvents(trx, job.id, [{ type: 'log', message, data }], work.now())),
     }),
   )
+  const { exit: ended, result } = end
   if (isCancelled(stopRequested)) {
     await cluster.endRun(job.id)
     return endCancelled(work, claim, job, observer)
   }
   writes.failed.throwIfAborted()
   if (ended.how === 'detached') return ends('interrupted', detach(work, claim))
-  if (ended.how === 'exited' && outcome.result && ended.exit.status === 0) {
-    await complete(work, claim, job, outcome.result)
+  if (ended.how === 'exited' && result && ended.exit.status === 0) {
+    await complete(work, claim, job, result)
     await cluster.endRun(job.id)
     return 'completed'
   }
@@ -219,7 +232,7 @@ async function runInCluster(
   const paused = stopRequested.aborted || (await store.jobById(work.db, job.id))?.paused === 1
   if (paused) return ends('paused', pause(work, claim, job))
   if (ended.how === 'lost') return ends('died', retryAfterLoss(work, claim, job, ended.message))
-  return endAsTrainerDid(work, claim, job, ended.exit, outcome.failure, observer)
+  return endAsTrainerDid(work, claim, job, { ...end, exit: ended.exit }, observer)
 }
 
 const ends = async (outcome: AttemptOutcome, write: Promise<void>): Promise<AttemptOutcome> => {
@@ -246,13 +259,16 @@ async function endAsTrainerDid(
   work: FineTuningWork,
   claim: Claim,
   job: store.JobRow,
-  exit: TrainerExit,
-  failure: { code: string; message: string } | undefined,
+  { exit, failure, malformed }: RunEnd<TrainerExit, Result>,
   { log_fields }: AttemptObserver,
 ): Promise<AttemptOutcome> {
   if (failure?.code === 'storage_full') return ends('waiting', waitForDiskSpace(work, claim, job))
   if (failure) return ends('failed', fail(work, claim, job, failure))
   const how = exit.signal ? `was ended by ${exit.signal}` : `ended with status ${exit.status}`
+  if (malformed !== undefined && exit.status === 0) {
+    work.log.error({ ...log_fields, malformed }, 'the result of a trainer cannot be read')
+    return ends('died', retryAfterCrash(work, claim, job, malformed, malformedHint))
+  }
   work.log.warn({ ...log_fields, exit }, 'a trainer died')
   const hint = exit.signal === 'SIGKILL' ? ' The machine may have run out of memory: try a smaller batch_size.' : ''
   return ends('died', retryAfterCrash(work, claim, job, `The trainer ${how}`, hint))

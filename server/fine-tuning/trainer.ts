@@ -161,12 +161,61 @@ export async function runProgram({
     const { status, killed_by, stderr } = await child.ended
     return { status, signal: killed_by, log: stderr }
   } catch (error) {
+    // A child that ran failed by `onEvent`, whose error is the caller's.
+    if (child.pid !== undefined) throw error
     return { status: null, signal: null, log: (error as Error).message }
   } finally {
     onEnded?.()
     log.end()
   }
 }
+
+/** What a run said of its end. */
+export interface RunEnd<E, T> {
+  /** How it ended, as `run` tells it. */
+  exit: E
+  /** The data of its `result` event. */
+  result?: T
+  /** Why its `result` event cannot be used. */
+  malformed?: string
+  /** The last `error` event. */
+  failure?: { code: string; message: string; data: Record<string, unknown> }
+}
+
+/**
+ * Runs a program that reports `result` and `error` events, and reads these once it has ended: the result is of the form
+ * that `schema` says, or `malformed`. `onEvent` gets all other events.
+ */
+export async function runToResult<E, T, More extends unknown[]>(
+  run: (report: (event: TrainerEvent, ...more: More) => void) => Promise<E>,
+  schema: z.ZodType<T>,
+  onEvent: (event: TrainerEvent, ...more: More) => void = () => {},
+): Promise<RunEnd<E, T>> {
+  let reported: { data: unknown } | undefined
+  let failure: RunEnd<E, T>['failure']
+  const exit = await run((event, ...more) => {
+    const { type, message, data } = event
+    if (type === 'result') reported = { data }
+    else if (type === 'error') failure = { code: String(data?.code ?? 'internal'), message, data: data ?? {} }
+    else onEvent(event, ...more)
+  })
+  const read = reported && schema.safeParse(reported.data)
+  return {
+    exit,
+    ...(failure && { failure }),
+    ...(read?.success && { result: read.data }),
+    ...(read?.error && { malformed: malformedResult(read.error) }),
+  }
+}
+
+function malformedResult({ issues }: z.ZodError): string {
+  const { path, message } = issues[0]!
+  const field = path.length > 0 ? `'${path.join('.')}': ` : ''
+  return `The result of the program cannot be read (${field}${message})`
+}
+
+/** What helps where a result is malformed. */
+export const malformedHint = ' The program may be of another version than this service: restart the service.'
 
 function parseEvent(text: string): TrainerEvent | undefined {
   try {

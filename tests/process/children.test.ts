@@ -90,6 +90,21 @@ test('the result has the end of stderr; a missing program is status 127', async 
   await assert.rejects(runToEnd('/bin/true', ['x'.repeat(3e6)], { env }), { code: 'E2BIG' })
 })
 
+test('a handler of output that throws fails its child alone; a line without an end is bounded', async () => {
+  const talk = "setInterval(() => { console.log('line'); console.error('line') }, 5)"
+  const fail = () => {
+    throw new Error('malformed')
+  }
+  for (const handlers of [{ stdout: fail }, { stdout: () => {}, onStderr: fail }]) {
+    const child = spawnChild(process.execPath, ['-e', talk], { env: {}, ...handlers })
+    await assert.rejects(child.ended, /malformed/)
+    assert.ok(!alive(child.pid!))
+  }
+  const endless = "const s = 'x'.repeat(1e6); (function more() { process.stdout.write(s, more) })()"
+  const { exceeded } = await spawnChild(process.execPath, ['-e', endless], { env: {}, stdout() {} }).ended
+  assert.equal(exceeded, 'output')
+})
+
 test('an aborted child gets SIGTERM, and SIGKILL after its grace', async () => {
   const run = async (onTerm: string, grace_ms: number) => {
     const aborting = new AbortController()

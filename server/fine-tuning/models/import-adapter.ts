@@ -15,7 +15,7 @@ import type { Artifacts } from '../../storage/objects/index.ts'
 import { shapesOf } from '../../storage/safetensors.ts'
 import { readUntrusted } from '../../storage/untrusted-files.ts'
 import { moveToModels, runDir, type StoredModel } from '../artifacts.ts'
-import { Artifact, runTrainer } from '../trainer.ts'
+import { Artifact, runToResult, runTrainer } from '../trainer.ts'
 import { checkAdapter } from './adapter-reader/check.ts'
 import type { UnpackRequest, UnpackResult } from './adapter-reader/main.ts'
 import { adapterSpec, resolveStartingModel, type StartingModel } from './starting-model.ts'
@@ -96,28 +96,16 @@ export function createAdapterImporter({
   }
 
   async function convert(run_dir: string, spec: object): Promise<Artifact> {
-    let artifact: Artifact | undefined
-    let problem: ApiError | undefined
-    await runTrainer({
-      run_dir,
-      module: 'trainer.cli.import_adapter',
-      spec,
-      python,
-      signal: AbortSignal.timeout(timeout_ms),
-      onEvent({ type, message, data }) {
-        if (type === 'result') artifact = Artifact.parse(data)
-        if (type !== 'error') return
-        const known = ['adapter_invalid', 'out_of_memory'].includes(String(data?.code))
-        if (!known) log.error({ message, run_dir }, 'an adapter could not be converted')
-        problem = known ? new ApiError('adapter_invalid', message) : undefined
-      },
-    })
-    if (!artifact)
-      throw (
-        problem ??
-        new ApiError('internal_error', 'The adapter could not be converted. The log of the service has the reason.')
-      )
-    return artifact
+    const run = { run_dir, module: 'trainer.cli.import_adapter', spec, python } as const
+    const { result, malformed, failure } = await runToResult(
+      (onEvent) => runTrainer({ ...run, signal: AbortSignal.timeout(timeout_ms), onEvent }),
+      Artifact,
+    )
+    if (result) return result
+    if (failure && ['adapter_invalid', 'out_of_memory'].includes(failure.code))
+      throw new ApiError('adapter_invalid', failure.message)
+    log.error({ message: failure?.message ?? malformed, run_dir }, 'an adapter could not be converted')
+    throw new ApiError('internal_error', 'The adapter could not be converted. The log of the service has the reason.')
   }
 
   return {

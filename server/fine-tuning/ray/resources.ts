@@ -1,10 +1,10 @@
 // What a training asks the cluster for: cores, memory, and GPUs of a kind whose memory is enough.
-import { mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { mkdtemp, rm } from 'node:fs/promises'
 import os from 'node:os'
 import path from 'node:path'
 import { z } from 'zod'
 import type { RaySubmission } from '../../ray/client.ts'
-import { runTrainer } from '../trainer.ts'
+import { runToResult, runTrainer } from '../trainer.ts'
 
 /** A kind of GPU by Ray's name of its accelerator type, and its memory. `any`: whatever the cluster has. */
 export interface GpuKind {
@@ -85,23 +85,14 @@ const Predicted = z.object({ least_mb: z.number() })
  */
 export async function predictGpuMemory(spec: object, python: string, signal: AbortSignal): Promise<number> {
   const run_dir = await mkdtemp(path.join(os.tmpdir(), 'tunery-predict-'))
-  let least_mb: number | undefined
-  let failure: string | undefined
+  const run = { run_dir, module: 'trainer.cli.predict_memory', spec, python, signal } as const
   try {
-    await writeFile(path.join(run_dir, 'spec.json'), JSON.stringify(spec))
-    const exit = await runTrainer({
-      run_dir,
-      module: 'trainer.cli.predict_memory',
-      spec,
-      python,
-      signal,
-      onEvent({ type, message, data }) {
-        if (type === 'result') least_mb = Predicted.parse(data).least_mb
-        if (type === 'error') failure = message
-      },
-    })
-    if (least_mb === undefined) throw new Error(failure ?? `the prediction of memory ended with ${exit.status}`)
-    return least_mb
+    const { result, malformed, failure, exit } = await runToResult(
+      (onEvent) => runTrainer({ ...run, onEvent }),
+      Predicted,
+    )
+    if (result) return result.least_mb
+    throw new Error(failure?.message ?? malformed ?? `the prediction of memory ended with ${exit.status}`)
   } finally {
     await rm(run_dir, { recursive: true, force: true })
   }
