@@ -20,6 +20,7 @@ import type { Limits } from './limits/index.ts'
 import type { WindowCounters } from './redis/window-counter.ts'
 import type { Sessions, SignInThrottle } from './sign-in/index.ts'
 import type { Reserve } from './storage/disk-space.ts'
+import { lastRequest } from './telemetry/event-loop.ts'
 import type { ServerMetrics } from './telemetry/metrics.ts'
 import { observeRequests } from './telemetry/requests.ts'
 import type { Tracing } from './telemetry/tracing.ts'
@@ -85,6 +86,7 @@ export async function buildApp(
   observeRequests(app, services.tracing, settings.request_log === 'all')
   app.addHook('onRequest', (request, reply, done) => {
     assumeJson(request)
+    lastRequest.route = `${request.method} ${request.routeOptions.url}`
     if (!services.stopping.aborted || !request.routeOptions.config.route) return done()
     reply.header('connection', 'close')
     done(new ApiError('shutting_down', 'The service is stopping. Send the request once more in a moment.') as never)

@@ -12,6 +12,7 @@ import { lockDataDir } from './db/open.ts'
 import { createLog, createServices, type Services } from './services.ts'
 import { dashboardAddress } from './sign-in/index.ts'
 import { storageError } from './storage/durable-files.ts'
+import { watchEventLoop } from './telemetry/event-loop.ts'
 import { TracingSettingError } from './telemetry/tracing.ts'
 
 /** Grace period for requests in flight when the service stops. */
@@ -53,6 +54,7 @@ async function main(): Promise<void> {
   const address = await app.listen({ host: config.host, port: config.port })
   // Start the queue only after listening has succeeded.
   const work = await services.startWork()
+  watchEventLoop({ metrics: services.metrics, log })
   const url = `${address}/v1`
   const serverFile = path.join(config.data_dir, 'server.json')
   // Atomic: other processes wait for this file.

@@ -335,6 +335,17 @@ const rows: { title: string; panels: Panel[] }[] = [
         queries: [[`nodejs_eventloop_lag_p99_seconds{${at}}`, '{{instance}}']],
       },
       {
+        title: 'Blocked event loop',
+        about: 'Share of the time in which one piece of work held a server for more than 0.2 s, by its source file.',
+        unit: 'percentunit',
+        queries: [
+          [
+            `sum by (where) (rate(tunery_event_loop_blocked_seconds_sum{${at}, thread="running"}[$__rate_interval]))`,
+            '{{where}}',
+          ],
+        ],
+      },
+      {
         title: 'Spans of traces',
         about: 'Per second: exported, failed and dropped. Nothing while tracing is off.',
         unit: 'cps',

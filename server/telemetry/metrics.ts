@@ -23,6 +23,10 @@ export const labelTexts: Record<string, string> = {
   limit: 'limit of the tier or of an address, `waiting_…` (a full backlog of the account), or `overloaded`',
   replica: 'server of models: `engine`, or an upstream by its base and address',
   state: 'state',
+  where:
+    'source file of the service that held the event loop, `node` (none of its own), `unknown` (nobody looked: at most ' +
+    'every five seconds)',
+  thread: '`running`, or `waiting` for the processor of a busy machine or for a file',
   engine: '`shared`, or the place of a replica of its own: `cores 0-3`, `GPU 1`, `GPU 1 (2)` for a second one there',
 }
 
@@ -49,6 +53,15 @@ export const serverMetrics = {
     help: 'Requests refused with 429 by a limit, and with 503 because too many wait (overloaded).',
     unit: 'requests',
     labels: ['limit'],
+    across: 'sum',
+  },
+  loopBlockedSeconds: {
+    type: 'histogram',
+    name: 'tunery_event_loop_blocked_seconds',
+    help: 'Times above 0.2 s for which one piece of work held the event loop, so that all requests waited.',
+    unit: 'seconds',
+    labels: ['where', 'thread'],
+    buckets: [0.5, 1, 2, 5, 10, 30],
     across: 'sum',
   },
   inferenceRequests: {

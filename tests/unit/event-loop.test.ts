@@ -1,0 +1,31 @@
+// What holds the event loop is measured and named.
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import pino from 'pino'
+import { lastRequest, watchEventLoop } from '../../server/telemetry/event-loop.ts'
+import { createServerMetrics } from '../../server/telemetry/metrics.ts'
+import { until } from '../support/client.ts'
+
+function holdTheLoop(ms: number): void {
+  const end = performance.now() + ms
+  while (performance.now() < end);
+}
+
+test('a blocked event loop is reported with its time, the function that held it, and the last request', async () => {
+  const lines: Record<string, unknown>[] = []
+  const log = pino({}, { write: (line: string) => void lines.push(JSON.parse(line)) })
+  const metrics = createServerMetrics()
+  watchEventLoop({ metrics, log })
+  lastRequest.route = 'POST /v1/evaluations'
+  // The thread has to be up.
+  for (let count = 0; lines.length === 0 && count < 20; count++) {
+    await new Promise((resolve) => setTimeout(resolve, 250))
+    holdTheLoop(1500)
+    await new Promise((resolve) => setTimeout(resolve, 250))
+  }
+  const line = await until('its line', () => lines.find(({ where }) => where === 'tests/unit/event-loop.test.ts'))
+  assert.ok(Number(line.blocked_ms) > 1000, JSON.stringify(line))
+  assert.match((line.stack as string[])[0]!, /^holdTheLoop tests\/unit\/event-loop\.test\.ts:\d+$/)
+  assert.equal(line.route, 'POST /v1/evaluations')
+  assert.match(await metrics.text(), /tunery_event_loop_blocked_seconds_sum\{where="tests[^}]*\} [1-9]/)
+})
