@@ -3,7 +3,7 @@
 import type { Db, Trx } from '../db/open.ts'
 import { idempotencyRetention_ms } from '../events/retention.ts'
 import type { Secrets } from '../storage/secrets.ts'
-import type { Idempotency } from './idempotency.ts'
+import { type Idempotency, KeyTaken } from './idempotency.ts'
 
 interface Options {
   db: Db
@@ -22,10 +22,11 @@ export function createIdempotency({ db, secrets, now = Date.now }: Options): Ide
         .where('created_at', '>', now() - idempotencyRetention_ms)
         .executeTakeFirst()
       if (!found) return undefined
-      const { fingerprint, target, answer_sealed } = found
+      const { fingerprint, target, answer_sealed, created_at } = found
       return {
         fingerprint,
         target,
+        created_at,
         answer: answer_sealed === null ? undefined : secrets.decrypt(answer_sealed, sealContext(account_id, key)),
       }
     },
@@ -37,10 +38,12 @@ export function createIdempotency({ db, secrets, now = Date.now }: Options): Ide
         .where('key', '=', key)
         .where('created_at', '<=', now() - idempotencyRetention_ms)
         .execute()
-      await trx
+      const { numInsertedOrUpdatedRows } = await trx
         .insertInto('idempotency_keys')
         .values({ account_id, key, fingerprint, target, answer_sealed: null, created_at: now() })
-        .execute()
+        .onConflict((conflict) => conflict.doNothing())
+        .executeTakeFirstOrThrow()
+      if (numInsertedOrUpdatedRows === 0n) throw new KeyTaken('this Idempotency-Key is in use')
     },
 
     async storeAnswer(account_id, key, answer) {

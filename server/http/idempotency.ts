@@ -1,5 +1,6 @@
 // The header Idempotency-Key: a retry of a creating request creates nothing and gets the answer of the first request.
 import { createHash } from 'node:crypto'
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { ApiError } from '../../contract/errors.ts'
 import type { Route } from '../../contract/route.ts'
@@ -19,13 +20,22 @@ declare module 'fastify' {
   }
 }
 
+export interface Creation {
+  fingerprint: string
+  target: string
+  /** Undefined until the answer is stored, and if a crash lost it. */
+  answer: string | undefined
+  /** Unix milliseconds. */
+  created_at: number
+}
+
+/** Another process has created something under the same key since this request looked. */
+export class KeyTaken extends Error {}
+
 export interface Idempotency {
-  /** Finds what was created under a key of the account. `answer` is undefined if a crash lost it. */
-  find(
-    account_id: string,
-    key: string,
-  ): Promise<{ fingerprint: string; target: string; answer: string | undefined } | undefined>
-  /** Records what is created under a key, in the transaction that creates it. */
+  /** Finds what was created under a key of the account. */
+  find(account_id: string, key: string): Promise<Creation | undefined>
+  /** Records what is created under a key, in the transaction that creates it. Throws KeyTaken, which must end that. */
   mark(trx: Trx, account_id: string, key: string, fingerprint: string, target: string): Promise<void>
   storeAnswer(account_id: string, key: string, answer: string): Promise<void>
   forget(account_id: string, key: string): Promise<void>
@@ -41,6 +51,12 @@ export const isCreateRoute = (route: Route) => 201 in route.responses || route.c
 
 /** Requests in flight in this process, by account and key: a second request with the same key waits for the first. */
 const inFlight = new Map<string, Promise<unknown>>()
+
+/** How long a request waits for the answer that another process is about to store. */
+const answerWait_ms = 5000
+const answerPoll_ms = 50
+/** An answer that is missing for longer was lost in a crash. The clocks of two servers may differ by as much. */
+const answerLost_ms = 60_000
 
 /**
  * Runs `create` at most once in 24 hours per Idempotency-Key; without the header, runs it always. `create` must pass
@@ -69,12 +85,16 @@ export async function runIdempotent(
     if (existing) return replay(existing, await fingerprintNow(route, request, caller))
     if (route.consumes) request.formDigest = () => ''
     let marked = false
+    let keyTaken = false
     const recorder = {
       async mark(trx: Trx, target: string) {
         // The first act of the transaction names the created object; later acts belong to it.
         if (marked) return
+        await idempotency!.mark(trx, account_id, key!, fingerprint(route, request, caller), target).catch((error) => {
+          keyTaken = error instanceof KeyTaken
+          throw error
+        })
         marked = true
-        await idempotency!.mark(trx, account_id, key!, fingerprint(route, request, caller), target)
       },
     }
     try {
@@ -87,6 +107,11 @@ export async function runIdempotent(
       // The object may exist despite the error, created here or by another process.
       const created = await idempotency!.find(account_id, key!).catch(() => undefined)
       if (!created) throw error
+      if (!marked) {
+        const current = fingerprint(route, request, caller)
+        if (keyTaken || created.fingerprint === current) return await replay(created, current)
+        throw error
+      }
       const answer = await recover(created.target).catch(() => {
         throw error
       })
@@ -97,16 +122,13 @@ export async function runIdempotent(
     }
   }
 
-  async function replay(
-    known: NonNullable<Awaited<ReturnType<Idempotency['find']>>>,
-    currentFingerprint: string,
-  ): Promise<object> {
+  async function replay(known: Creation, currentFingerprint: string): Promise<object> {
     if (known.fingerprint !== currentFingerprint)
       throw new ApiError(
         'idempotency_key_reused',
         'This Idempotency-Key came before with another request. Take a new key for each thing that you create.',
       )
-    const answer = known.answer === undefined ? await recover(known.target) : (JSON.parse(known.answer) as object)
+    const answer = await answerOf(known)
     if (!answer)
       throw new ApiError(
         'idempotency_key_reused',
@@ -116,6 +138,18 @@ export async function runIdempotent(
       )
     reply.header('idempotent-replayed', 'true')
     return answer
+  }
+
+  async function answerOf(known: Creation): Promise<object | undefined> {
+    if (known.answer !== undefined) return JSON.parse(known.answer) as object
+    const recovered = await recover(known.target)
+    if (recovered || Date.now() - known.created_at > answerLost_ms) return recovered
+    for (let waited = 0; waited < answerWait_ms; waited += answerPoll_ms) {
+      await sleep(answerPoll_ms)
+      const { answer } = (await idempotency!.find(account_id, key!)) ?? {}
+      if (answer !== undefined) return JSON.parse(answer) as object
+    }
+    return undefined
   }
 
   /**

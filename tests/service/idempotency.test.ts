@@ -104,7 +104,12 @@ test('twenty concurrent requests with one key create one object', async () => {
 })
 
 test('after a crash before the answer is stored, a retry creates nothing; a lost secret is reported', async () => {
-  const crash = () => app.db.updateTable('idempotency_keys').set({ answer_sealed: null }).execute()
+  // Two minutes ago: a fresh answer may be on its way.
+  const crash = () =>
+    app.db
+      .updateTable('idempotency_keys')
+      .set({ answer_sealed: null, created_at: Date.now() - 120_000 })
+      .execute()
   const named = await send('/deployments', { name: 'once', model: tiny }, 'deploy')
   const set = await send('/datasets', upload(colourRows(10)), 'upload')
   const key = await send('/keys', { name: 'lost' }, 'key')

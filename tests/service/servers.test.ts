@@ -14,7 +14,7 @@ import type { Db } from '../../server/db/open.ts'
 import { InTurnPostgresDialect } from '../../server/db/postgres/dialect.ts'
 import type { Schema } from '../../server/db/schema.ts'
 import { createQueue } from '../../server/queue/queue.ts'
-import { colourRows, until } from '../support/client.ts'
+import { type Answer, colourRows, until } from '../support/client.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
 
@@ -198,3 +198,50 @@ test('a list that takes too long is ended, and says what to do', onPostgres, asy
     await hasty.destroy()
   }
 })
+
+test(
+  'requests with one idempotency key on two servers at once create one thing, and all get its answer',
+  onPostgres,
+  async () => {
+    const send = async (app: TestApp, route: string, key: string, body: object | FormData) => {
+      const form = body instanceof FormData
+      const response = await fetch(`${app.url}${route}`, {
+        method: 'POST',
+        headers: {
+          authorization: `Bearer ${first.key}`,
+          'idempotency-key': key,
+          ...(!form && { 'content-type': 'application/json' }),
+        },
+        body: form ? body : JSON.stringify(body),
+      })
+      return { status: response.status, body: (await response.json()) as Answer['body'] }
+    }
+    const form = (count: number) => {
+      const body = new FormData()
+      body.append('file', new Blob([colourRows(count)]), 'rows.jsonl')
+      return body
+    }
+    const both = <T>(act: (app: TestApp, index: number) => Promise<T>) =>
+      Promise.all(Array.from({ length: 8 }, (_, index) => act(index % 2 ? second : first, index)))
+    for (let round = 0; round < 5; round++) {
+      // A secret that is shown once, a name that is unique, a file.
+      const keys = await both((app) => send(app, '/keys', `key-${round}`, { name: `shared-${round}` }))
+      assert.deepEqual([...new Set(keys.map(({ status }) => status))], [201], JSON.stringify(keys))
+      assert.equal(new Set(keys.map(({ body }) => body.key)).size, 1)
+      const body = { name: `shared-${round}`, model: tiny }
+      const deployments = await both((app) => send(app, '/deployments', `deployment-${round}`, body))
+      assert.deepEqual([...new Set(deployments.map(({ status }) => status))], [201], JSON.stringify(deployments))
+      assert.equal(new Set(deployments.map(({ body }) => body.id)).size, 1)
+      const same = await both((app) => send(app, '/datasets', `same-${round}`, form(10)))
+      assert.deepEqual([...new Set(same.map(({ status }) => status))], [201], JSON.stringify(same))
+      assert.equal(new Set(same.map(({ body }) => body.id)).size, 1)
+      const others = await both((app, index) => send(app, '/datasets', `other-${round}`, form(10 + (index % 2))))
+      for (const { status, body } of others)
+        if (status !== 201) assert.deepEqual([status, body.error.code], [400, 'idempotency_key_reused'])
+      const accepted = others.map(({ status }) => status === 201)
+      for (const parity of [0, 1])
+        assert.equal(new Set(accepted.filter((_, index) => index % 2 === parity)).size, 1, 'one of the two bodies')
+      assert.notEqual(accepted[0], accepted[1])
+    }
+  },
+)
