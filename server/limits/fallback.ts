@@ -5,11 +5,14 @@ import { minute_ms } from './scripts.ts'
 import type { SharedDailyQuota } from './shared-daily-quota.ts'
 
 export interface Fallback {
-  /** Remembers a minute window as Redis told it with a request that it counted. */
-  note(account_id: string, minute: number, resets_at: number): void
+  /** Remembers a minute window as Redis told it. `counted`: with a request that it counted. */
+  note(account_id: string, minute: number, resets_at: number, counted: boolean): void
   count(demand: Demand): Promise<Outcome>
-  /** What was admitted here since the last call. `minute` is the count of a window that ends at `resets_at`. */
-  drain(): Promise<{ account_id: string; minute: number; resets_at: number; day: number }[]>
+  /**
+   * What was admitted here since the last call, and if Redis has `lost` its data, what it had counted of this process
+   * too. `minute` is the count of a window that ends at `resets_at`.
+   */
+  drain(lost: boolean): Promise<{ account_id: string; minute: number; resets_at: number; day: number }[]>
   /** Forgets windows that have ended. */
   sweep(): void
 }
@@ -43,7 +46,8 @@ export function createFallback({ quota, processes, slots, now }: Needs): Fallbac
   /** Of a minute: what is left of its share, and no more than its share of what is left to all. */
   function shareOfMinute(limit: number, { before, own }: Window): number {
     if (before >= limit) return 0
-    return Math.max(1, Math.min(shareOf(limit - before), shareOf(limit) - own))
+    // A process that has had nothing yet admits one: a limit may be smaller than the number of processes.
+    return Math.max(own === 0 ? 1 : 0, Math.min(shareOf(limit - before), shareOf(limit) - own))
   }
 
   function windowOf(account_id: string): Window {
@@ -55,11 +59,18 @@ export function createFallback({ quota, processes, slots, now }: Needs): Fallbac
   }
 
   return {
-    note(account_id, minute, resets_at) {
+    note(account_id, minute, resets_at, counted) {
       const known = windows.get(account_id)
-      const same = known && Math.abs(known.resets_at - resets_at) < sameWindow_ms
-      const { own = 0, here = 0 } = same ? known : {}
-      windows.set(account_id, { before: minute, own: own + 1, resets_at, here })
+      const left = known ? known.resets_at - now() : 0
+      // A Redis that lost its data begins a window in the middle of ours.
+      const same = known && left > 0 && (Math.abs(known.resets_at - resets_at) < sameWindow_ms || left > sameWindow_ms)
+      const { own, here, before } = same ? known : { own: 0, here: 0, before: 0 }
+      windows.set(account_id, {
+        before: Math.max(before, minute),
+        own: own + (counted ? 1 : 0),
+        resets_at: same ? Math.min(known.resets_at, resets_at) : resets_at,
+        here,
+      })
     },
 
     async count({ account_id, bounds, minute, day, slot }) {
@@ -86,17 +97,17 @@ export function createFallback({ quota, processes, slots, now }: Needs): Fallbac
       return { counts: await countsWith(used), release }
     },
 
-    async drain() {
+    async drain(lost) {
       const today = startOfDay(now())
       const days = new Map<string, number>()
       for (const { account_id, day, admitted } of await quota.drain()) if (day === today) days.set(account_id, admitted)
       const drained = new Map<string, { account_id: string; minute: number; resets_at: number; day: number }>()
       for (const [account_id, window] of windows) {
-        if (window.here === 0) continue
-        const { here, resets_at } = window
-        if (resets_at > now()) drained.set(account_id, { account_id, minute: here, resets_at, day: 0 })
-        window.before += window.here
-        window.here = 0
+        const { own, here, resets_at } = window
+        const untold = lost ? own + here : here
+        if (untold === 0) continue
+        if (resets_at > now()) drained.set(account_id, { account_id, minute: untold, resets_at, day: 0 })
+        Object.assign(window, { before: window.before + here, own: own + here, here: 0 })
       }
       for (const [account_id, day] of days) {
         const entry = drained.get(account_id) ?? { account_id, minute: 0, resets_at: endOfDay(now()), day }

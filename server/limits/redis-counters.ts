@@ -156,11 +156,11 @@ export function createRedisCounters(redis: Redis, changes: Changes, db: Db, log:
       const minute_resets_at = now() + left
       const counts = { minute, minute_resets_at, day: Math.max(0, used), slots: inUse }
       if (status === 'slots') return { refused: 'slots', counts }
+      if (demand.minute) fallback.note(account_id, minute, minute_resets_at, status === 'ok')
       if (status === 'minute') return { refused: 'minute', counts }
       if (status === 'day' || (status === 'grant' && day.exhausted_until > now()))
         return { refused: 'day', counts: { ...counts, day: bounds.day ?? counts.day } }
       if (status === 'ok') {
-        if (demand.minute) fallback.note(account_id, minute, minute_resets_at)
         if (demand.day) {
           Object.assign(day, { used: Math.max(day.used, used), limit: bounds.day })
           if (bounds.day === null || beyond) day.ungranted++
@@ -193,12 +193,14 @@ export function createRedisCounters(redis: Redis, changes: Changes, db: Db, log:
   const untold: { keys: string[]; args: number[]; until: number }[] = []
   const unmerged: Awaited<ReturnType<typeof fallback.drain>> = []
   /** Tells Redis what was admitted here while it was away. */
-  async function merge({ run }: Beat): Promise<void> {
+  async function merge({ run, lost }: Beat): Promise<void> {
     for (let each = untold[0]; each; each = untold[0]) {
       if (each.until > now()) await run(grantScript, each.keys, each.args)
       untold.shift()
     }
-    unmerged.push(...(await fallback.drain()))
+    // What was to be told to the lost data is part of what is told to the new.
+    if (lost) unmerged.length = 0
+    unmerged.push(...(await fallback.drain(lost)))
     const today = startOfDay(now())
     for (let each = unmerged[0]; each; each = unmerged[0]) {
       const { account_id, minute, resets_at, day } = each

@@ -122,11 +122,15 @@ own = ARGV[3] == '1' and tonumber(ARGV[2]) or math.max(own, tonumber(ARGV[2]))
 ${writeSlots('KEYS[1]', 'ARGV[1]')}
 return {}`)
 
-/** KEYS: minute, day. ARGV: requests to add to the minute, ms to its end, requests to add to the day. */
+/**
+ * KEYS: minute, day. ARGV: requests to add to the minute, ms to its end, requests to add to the day. A minute that began
+ * after Redis had lost its data ends with the one that it interrupted.
+ */
 export const mergeScript = script(`
 if tonumber(ARGV[1]) > 0 then
   redis.call('INCRBY', KEYS[1], ARGV[1])
-  if redis.call('PTTL', KEYS[1]) < 0 then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
+  local left = redis.call('PTTL', KEYS[1])
+  if left < 0 or left > tonumber(ARGV[2]) then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
 end
 if tonumber(ARGV[3]) > 0 and redis.call('EXISTS', KEYS[2]) == 1 then
   redis.call('HINCRBY', KEYS[2], 'used', ARGV[3])

@@ -27,6 +27,8 @@ type Reply = (string | number | null)[]
 export interface Beat {
   /** Redis was away until now, and is used again when all listeners are done. */
   returned: boolean
+  /** Redis has lost its data since it was last heard: all that it should know has to be told again. */
+  lost: boolean
   /** As `Redis.run`, also before Redis is used again. */
   run: Redis['run']
 }
@@ -59,7 +61,15 @@ const silence_ms = 5000
 const start_ms = 1000
 const reconnect_ms = 250
 
-/** Names this process among the live ones. Replies how many there are. */
+/** After a loss of data Redis is used when every live process has told it again what it should know. */
+const retell_ms = 2500
+/** Redis' data have a name for as long as they last. */
+const epoch_ms = 86_400_000
+
+/**
+ * Names this process among the live ones. KEYS: live processes, the name of the data. ARGV: process, ms for which it counts
+ * as live, 'stay' or 'leave', a new name in case there is none. Replies how many are live, and the name of the data.
+ */
 const beatScript = script(`
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -67,7 +77,9 @@ if ARGV[3] == 'leave' then redis.call('ZREM', KEYS[1], ARGV[1])
 else redis.call('ZADD', KEYS[1], now, ARGV[1]) end
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - ARGV[2])
 redis.call('PEXPIRE', KEYS[1], ARGV[2] * 4)
-return {redis.call('ZCARD', KEYS[1])}`)
+redis.call('SET', KEYS[2], ARGV[4], 'NX')
+redis.call('PEXPIRE', KEYS[2], ${epoch_ms})
+return {redis.call('ZCARD', KEYS[1]), redis.call('GET', KEYS[2])}`)
 
 /** Replies of a Redis that is there and does not let us in: the setting is wrong. */
 const refusal = /^(WRONGPASS|NOAUTH|NOPERM|ERR (invalid DB index|DB index is out of range|AUTH |Client sent AUTH))/i
@@ -77,6 +89,9 @@ const probeKeys = 32
 const clusterNode =
   'it is a node of a Redis Cluster, which keeps most keys on other nodes, and this service asks one address only. Name a ' +
   'Redis without cluster mode, or a proxy in front of the cluster.'
+
+/** With one tag, as they are on one node of a cluster. */
+const beatKeys = ['{processes}', '{processes}:data']
 
 type Send = (args: string[]) => Promise<unknown>
 
@@ -113,6 +128,8 @@ export async function connectRedis(url: string, prefix: string, log: Logger, pro
   const watchers: ((away: boolean) => void)[] = []
   let away = true
   let live = processes
+  let epoch: string | undefined
+  let usable_at = 0
   let reason = 'it has not answered yet'
 
   function setAway(is: boolean): void {
@@ -157,14 +174,20 @@ export async function connectRedis(url: string, prefix: string, log: Logger, pro
 
   async function beat(): Promise<void> {
     try {
-      const [count] = await attempt(beatScript, ['processes'], [name, live_ms, 'stay'])
+      const [count, data] = await attempt(beatScript, beatKeys, [name, live_ms, 'stay', randomBytes(6).toString('hex')])
       live = Math.max(1, Number(count))
+      const lost = epoch !== undefined && epoch !== data
+      epoch = String(data)
+      if (lost) {
+        usable_at = performance.now() + retell_ms
+        leave(new Error('it has lost its data'))
+      }
       const returned = away
       if (returned) await within(answer_ms, probe())
       // A script that Redis does not have is sent once more, behind what was to come after it.
       if (returned) await within(answer_ms, Promise.all(scripts.map(({ text }) => send(['SCRIPT', 'LOAD', text]))))
-      for (const listener of listeners) await listener({ returned, run: attempt })
-      if (!returned) return
+      for (const listener of listeners) await listener({ returned, lost, run: attempt })
+      if (!returned || performance.now() < usable_at) return
       setAway(false)
       log.info({ processes: live }, 'Redis answers: limits are shared with the other processes')
     } catch (error) {
@@ -223,7 +246,7 @@ export async function connectRedis(url: string, prefix: string, log: Logger, pro
       closed = true
       clearInterval(timer)
       await beating
-      if (!away) await attempt(beatScript, ['processes'], [name, live_ms, 'leave']).catch(() => {})
+      if (!away) await attempt(beatScript, beatKeys, [name, live_ms, 'leave', epoch!]).catch(() => {})
       away = true
       client.destroy()
     },

@@ -243,6 +243,27 @@ describe('limits that processes share', redisTest, () => {
       assert.ok(admitted(await four.admit(day, 1000)).length + 80 + ofDay <= 300)
     })
 
+  test('a Redis that comes back empty and leaves again, over and over, admits no more than the tier and a share', async (context) => {
+    const four = await startProcesses(context, 4)
+    const caller = await account('minute')
+    // All from one process, which has more than its share.
+    const [one] = four.processes as [(typeof four.processes)[0]]
+    let count = 0
+    for (let each = 0; each < 120; each++) if (!(await one.limits.admit(caller, { slot: false })).refused) count++
+    assert.equal(count, 120)
+    for (let round = 0; round < 2; round++) {
+      await redis.kill()
+      count += admitted(await four.admit(caller, 400)).length
+      await redis.start()
+      await away(four.processes, false)
+      count += admitted(await four.admit(caller, 400)).length
+    }
+    // Once from Redis, and a quarter for each of the three that had had nothing.
+    assert.ok(count <= 120 + 3 * 50, `${count} were admitted in a minute of 200`)
+    const { minute } = await one.limits.state(caller)
+    assert.ok(minute.used >= 200, `${minute.used} are counted`)
+  })
+
   test('wrong keys and sign-ins of an address are counted over all processes', async (context) => {
     const connections = [await connectRedis(redis.url, 'test', log), await connectRedis(redis.url, 'test', log)]
     context.after(() => Promise.all(connections.map((each) => each.close())))
