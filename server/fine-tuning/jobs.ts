@@ -23,6 +23,7 @@ import {
   retryAfterLoss,
   waitForDiskSpace,
 } from './outcomes.ts'
+import { createRepeatFilter } from './reported.ts'
 import { filesOfSpec, jobSpec } from './spec.ts'
 import * as store from './store.ts'
 import {
@@ -95,9 +96,11 @@ function createRecorder(work: FineTuningWork, claim: Claim, job: store.JobRow, o
   const writes = createLeaseWrites(work, claim)
   const track = work.track(job, readResolvedConfig(job.resolved_config_json))
   const { artifacts, log } = work
+  const repeats = createRepeatFilter(job.id)
   const record = (event: TrainerEvent, attempt: number, within?: (trx: Trx) => Promise<void>) =>
     writes.add(async (trx) => {
-      await recordTrainerEvent(trx, job.id, attempt, event, work.now())
+      const fresh = await repeats.fresh(trx, event)
+      if (fresh) await recordTrainerEvent(trx, job.id, attempt, fresh, work.now())
       await within?.(trx)
     })
   const checkpoints = publishCheckpoints({ artifacts, log, job_id: job.id, record })

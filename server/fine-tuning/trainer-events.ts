@@ -3,26 +3,26 @@ import { type JobMetrics, validationFigures } from '../../contract/fine-tuning.t
 import type { Trx } from '../db/open.ts'
 import type { NewEvent } from '../events/event-streams.ts'
 import type { Slowdown } from './core-share.ts'
+import type { Fresh } from './reported.ts'
 import * as store from './store.ts'
-import type { TrainerEvent } from './trainer.ts'
 
-/** Appends a trainer event to the job's events and updates the job's columns from it. `attempt` has written its files. */
+/**
+ * Appends a trainer event to the job's events, unless it is `silent`, and updates the job's columns from it. `attempt` has
+ * written its files.
+ */
 export async function recordTrainerEvent(
   trx: Trx,
   job_id: string,
   attempt: number,
-  event: TrainerEvent,
+  { event, silent = false }: NonNullable<Fresh>,
   time: number,
 ): Promise<void> {
   // Clients do not get paths of this machine; attempt and step identify a checkpoint's folder.
   const { path: _, ...data } = event.data ?? {}
   const eventData = event.type === 'checkpoint' ? { ...data, attempt } : data
-  await store.appendEvents(
-    trx,
-    job_id,
-    [{ type: event.type as NewEvent['type'], message: event.message, data: eventData }],
-    time,
-  )
+  const { message } = event
+  if (!silent)
+    await store.appendEvents(trx, job_id, [{ type: event.type as NewEvent['type'], message, data: eventData }], time)
   const number = (name: string) => (typeof data[name] === 'number' ? (data[name] as number) : undefined)
   if (event.type === 'metrics') {
     const before = JSON.parse((await store.jobById(trx, job_id))?.metrics_json ?? '{}') as JobMetrics

@@ -42,7 +42,12 @@ for (const objective of process.env.TEST_FULL ? (['sft', 'dpo'] as const) : (['d
     const training_config = { epochs: 12, batch_size: 1, learning_rate: 0.001 }
     const config = { training_config, method_options: { objective } }
     const { id } = (await api.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config })).body
-    await api.untilEvent(id, (event) => event.type === 'checkpoint')
+    let saved: number | undefined
+    // Steps after the checkpoint are reported, and will be trained again.
+    await api.untilEvent(id, ({ type, data }) => {
+      if (type === 'checkpoint') saved ??= Number(data!.step)
+      return type === 'metrics' && saved !== undefined && Number(data!.step) > saved
+    })
     const childPids = [...children(first.pid, 'trainer.cli.train'), ...children(first.pid, 'engine/main.ts')]
     assert.equal(childPids.length, 2, 'a trainer and an engine are running')
 
@@ -57,7 +62,11 @@ for (const objective of process.env.TEST_FULL ? (['sft', 'dpo'] as const) : (['d
     let checkpoint: unknown
     let resumed: unknown
     let references = 0
+    const losses: number[] = []
+    const progress: number[] = []
     for await (const { type, data } of api.events(id)) {
+      for (const [step] of (data?.losses ?? []) as [number, number][]) losses.push(step)
+      if (type === 'progress') progress.push(Number(data!.progress))
       if (data?.status) statuses.push(data.status)
       if (data?.phase === 'reference') references++
       if (type === 'checkpoint' && resumed === undefined) checkpoint = data!.step
@@ -66,6 +75,13 @@ for (const objective of process.env.TEST_FULL ? (['sft', 'dpo'] as const) : (['d
     assert.deepEqual(statuses, ['queued', 'running', 'queued', 'running', 'completed'])
     assert.ok(Number(resumed) > 0, 'an event has the step')
     assert.equal(resumed, checkpoint, 'it resumed from the newest checkpoint')
+    const steps = Array.from({ length: Number(job.metrics.steps_total) }, (_, index) => index + 1)
+    assert.deepEqual(losses, steps, 'each step is reported once, and none is missing')
+    assert.deepEqual(
+      progress,
+      [...new Set(progress)].sort((a, b) => a - b),
+      'the progress never goes back',
+    )
     assert.equal(references, objective === 'sft' ? 0 : 1, 'the reference is kept with the run')
 
     assert.equal(await second.end('SIGTERM'), 0)
