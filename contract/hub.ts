@@ -71,12 +71,27 @@ export const Tier = z.object({
     .int()
     .nullable()
     .describe('Sum of `max_replicas` over the deployments of an account that scale. Null is unlimited.'),
+  max_event_streams: z
+    .int()
+    .nullable()
+    .describe(
+      'Streams of events of jobs and exports that an account may have open at once at a server. Null: a quarter of the ' +
+        'connections of that server.',
+    ),
 })
 export type Tier = z.infer<typeof Tier>
 
 /** Default tiers, if the operator sets none. */
 export const tiers: Tier[] = [
-  { id: 'free', name: 'Free', requests_per_minute: 60, requests_per_day: 1000, max_concurrent: 2, max_replicas: 2 },
+  {
+    id: 'free',
+    name: 'Free',
+    requests_per_minute: 60,
+    requests_per_day: 1000,
+    max_concurrent: 2,
+    max_replicas: 2,
+    max_event_streams: 20,
+  },
   {
     id: 'pro',
     name: 'Pro',
@@ -84,6 +99,7 @@ export const tiers: Tier[] = [
     requests_per_day: 50_000,
     max_concurrent: 10,
     max_replicas: 8,
+    max_event_streams: 200,
   },
   {
     id: 'enterprise',
@@ -92,6 +108,7 @@ export const tiers: Tier[] = [
     requests_per_day: null,
     max_concurrent: 100,
     max_replicas: null,
+    max_event_streams: null,
   },
 ]
 

@@ -97,6 +97,7 @@ export async function buildApp(
   app.decorate('idempotency', services.idempotency)
   app.decorate('itemReaders', new Map())
   app.decorate('reserve', services.reserve)
+  app.decorate('limits', services.limits)
   app.addContentTypeParser('application/json', { parseAs: 'buffer' }, parseJsonBody)
   handleErrors(app, (limit) => services.metrics.limitRejections.inc({ limit }))
   requireScopes(app)

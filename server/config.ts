@@ -164,7 +164,13 @@ const settings = {
   max_connections: setting(
     wholeNumber(1, 1_000_000),
     '10000',
-    'Most client connections at once; further ones are closed.',
+    'Most client connections at once. A further one takes the place of the longest unused one; if all are in use, only ' +
+      'health checks are answered.',
+  ),
+  max_connections_per_address: optional(
+    wholeNumber(1, 1_000_000),
+    'Most connections of an address (of IPv6: a /64) that have shown no right key. Default: a tenth of ' +
+      'TUNERY_MAX_CONNECTIONS, at least 16.',
   ),
   data_dir: computed(
     folder,

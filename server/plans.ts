@@ -28,8 +28,9 @@ const PlansFile = z.strictObject({
         requests_per_minute: bound,
         requests_per_day: bound,
         max_concurrent: bound,
-        // Files that were written before it was there do not have it.
+        // Files that were written before these were there do not have them.
         max_replicas: z.int().min(0).nullable().default(null),
+        max_event_streams: bound.default(null),
       }).strict(),
     )
     .min(1)

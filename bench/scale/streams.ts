@@ -10,7 +10,11 @@ const limit_kB = 40
 const position = process.argv.indexOf('--streams')
 const count = position > 0 ? Number(process.argv[position + 1]) : 5000
 
-const service = await startService({ TUNERY_LOG_LEVEL: 'error' })
+const service = await startService({
+  TUNERY_LOG_LEVEL: 'error',
+  // An account may hold a quarter of the connections.
+  TUNERY_MAX_CONNECTIONS: String(8 * count),
+})
 const headers = { authorization: `Bearer ${service.key}` }
 const resident_kB = () => Number(/VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${service.pid}/status`, 'utf8'))![1])
 

@@ -1,7 +1,7 @@
 // HTTP server of a stand-alone engine: listens on a port, with no gateway in front.
 import { randomUUID } from 'node:crypto'
 import { createServer, type IncomingMessage, type RequestListener, type Server, type ServerResponse } from 'node:http'
-import { ApiError } from '../../contract/errors.ts'
+import { ApiError, errorBody } from '../../contract/errors.ts'
 import {
   type ClientTimeouts,
   clientTimeouts,
@@ -9,6 +9,7 @@ import {
   maxHeaderFields,
   securityHeaders,
 } from '../../lib/http/client-timeouts.ts'
+import { limitConnections } from '../../lib/http/connections.ts'
 import { createRefusals } from '../../lib/http/refusals.ts'
 import { endSlowBodies, endSlowReaders } from '../../lib/http/slow-clients.ts'
 import type { ApiKeys } from './api-keys.ts'
@@ -39,9 +40,17 @@ export function createPublicServer({ timeouts = clientTimeouts }: PublicAccess, 
       requestTimeout: 0,
       keepAliveTimeout: idle_ms,
     },
-    listener,
+    (request, response) => {
+      if (connections.refusal(request, () => request.socket.remoteAddress ?? '') === undefined)
+        return listener(request, response)
+      const head = { ...Object.fromEntries(securityHeaders), 'content-type': 'application/json', 'retry-after': '1' }
+      const error = new ApiError('overloaded', 'All connections of the engine are taken. Try again in a moment.')
+      // Its connection is one of those that are kept for health checks.
+      response.writeHead(error.status, { ...head, connection: 'close' }).end(JSON.stringify(errorBody(error, true)))
+    },
   )
-  server.maxConnections = connectionsMax
+  // One address may be a gateway with all clients behind it.
+  const connections = limitConnections(server, { connections_max: connectionsMax, address_max: connectionsMax })
   server.on('clientError', (error, socket) => clientError(error, socket as import('node:net').Socket))
   endSlowBodies(server, body_ms, refuse)
   endSlowReaders(server, unread_ms)

@@ -1,6 +1,5 @@
 // Throttles wrong keys per client address, so that guessing keys blocks only the address that guesses.
-import { isIPv6 } from 'node:net'
-import ipaddr from 'ipaddr.js'
+import { networkOf } from '../../lib/http/connections.ts'
 import type { WindowCounters } from '../redis/window-counter.ts'
 import type { Window } from './limits.ts'
 
@@ -49,10 +48,3 @@ const windowOf = (used: number, resets_at: number): Window => ({
   remaining: Math.max(0, wrongKeysPerMinute - used),
   resets_at,
 })
-
-/** The key to count by: an IPv4 address, or the /64 of an IPv6 address, as one client usually has all of it. */
-export function networkOf(address: string): string {
-  if (!isIPv6(address)) return address
-  const parsed = ipaddr.IPv6.parse(address)
-  return parsed.isIPv4MappedAddress() ? parsed.toIPv4Address().toString() : parsed.parts.slice(0, 4).join(':')
-}

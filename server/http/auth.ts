@@ -184,13 +184,19 @@ export function requireAuth(
         'overloaded',
         'This account is being changed all the time. Send the request again in a moment.',
       )
-    return after(authenticate(request, reply), (caller) =>
-      after(requireLimits(limits, caller, route, reply), (decided) => {
+    return after(authenticate(request, reply), (caller) => {
+      if (!app.connections.claim(request.raw, caller.account_id))
+        throw rateLimitError({
+          limit: 'connections_per_account',
+          max: app.connections.owner_max,
+          resets_at: Date.now() + 1000,
+        })
+      return after(requireLimits(limits, caller, route, reply), (decided) => {
         if (!decided) return admit(request, reply, route, lookups + 1)
         requirePermission(caller, route)
         request.caller = caller
-      }),
-    )
+      })
+    })
   }
   const admitPublic = (request: FastifyRequest) => {
     if (request.method !== 'GET') requireSameOrigin(request, publicOrigin)

@@ -16,6 +16,9 @@ export type LimitName =
   | 'requests_per_minute'
   | 'requests_per_day'
   | 'max_concurrent'
+  | 'max_event_streams'
+  | 'connections_per_account'
+  | 'connections_per_address'
   | 'wrong_keys_per_minute'
   | 'session_reads_per_minute'
 
@@ -45,6 +48,8 @@ export interface Limits {
   countSessionRead(caller: Caller): Promise<Pick<Admission, 'refused' | 'outdated'>>
   /** Takes one of the account's concurrency slots. Resolves with its release function; undefined if no slot is free. */
   acquireSlot(account: { account_id: string; tier: string }): Promise<(() => void) | undefined>
+  /** Takes one of the account's streams of events at this process. */
+  acquireEventStream(account: { account_id: string; tier: string }): { release(): void } | { refused: Refusal }
 }
 
 /**
@@ -93,6 +98,11 @@ const refusalText: Record<LimitName, (max: number) => string> = {
   requests_per_day: (max) => `This account may make ${max} requests a day (UTC).`,
   max_concurrent: (max) =>
     `This account may have ${max} requests and jobs under way at once. Wait until one has ended.`,
+  max_event_streams: (max) =>
+    `This account may have ${max} streams of events open at once. Close one, or ask for the state now and then instead.`,
+  connections_per_account: (max) =>
+    `This account may have ${max} requests under way at once, of any kind. Wait until one has ended.`,
+  connections_per_address: (max) => `Your address may have ${max} connections without a right key at once. Close some.`,
   wrong_keys_per_minute: (max) => `${max} wrong keys came from this address within a minute.`,
   session_reads_per_minute: (max) => `Your sessions may read ${max} times a minute. Close some tabs of the dashboard.`,
 }

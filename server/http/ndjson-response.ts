@@ -2,7 +2,14 @@ import { once } from 'node:events'
 import type { OutgoingHttpHeaders } from 'node:http'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { ApiError } from '../../contract/errors.ts'
+import { type Limits, rateLimitError } from './limits.ts'
 import { answered } from './mount.ts'
+
+declare module 'fastify' {
+  interface FastifyInstance {
+    limits: Limits
+  }
+}
 
 /**
  * Streams events as NDJSON until they end, the client disconnects, the service stops, or the key or session of the
@@ -14,6 +21,8 @@ export async function sendEvents(
   open: (signal: AbortSignal) => Promise<AsyncGenerator<object | null>>,
 ): Promise<typeof answered> {
   const { raw, request } = reply
+  const stream = request.server.limits.acquireEventStream(request.caller!)
+  if ('refused' in stream) throw rateLimitError(stream.refused)
   const ended = new AbortController()
   const end = () => ended.abort()
   raw.once('close', end)
@@ -40,6 +49,7 @@ export async function sendEvents(
     raw.destroy()
   } finally {
     stopping.removeEventListener('abort', end)
+    stream.release()
     if (reply.sent) raw.end()
   }
   return answered

@@ -1,9 +1,18 @@
 // Hooks that run on every request: security headers, CORS and limits on connections and header fields. The parts that
 // the engine shares are in lib/http/.
+import { BlockList, isIP } from 'node:net'
 import cors from '@fastify/cors'
 import type { FastifyInstance, FastifyReply } from 'fastify'
 import { ApiError } from '../../contract/errors.ts'
 import { maxHeaderFields, securityHeaders } from '../../lib/http/client-timeouts.ts'
+import { addressShare, type Connections, limitConnections, type Refused } from '../../lib/http/connections.ts'
+import { rateLimitError } from './limits.ts'
+
+declare module 'fastify' {
+  interface FastifyInstance {
+    connections: Connections
+  }
+}
 
 export interface SecuritySettings {
   /** CORS origins; `*` allows any. Empty: no CORS headers at all. */
@@ -12,6 +21,8 @@ export interface SecuritySettings {
   trusted_proxies: readonly string[]
   /** Most open connections of all clients together. */
   max_connections: number
+  /** Most of an address before it has shown a key; undefined: its share of all. */
+  max_connections_per_address?: number | undefined
   /** The address under which browsers reach the service, if it is set. */
   public_url?: string | undefined
 }
@@ -28,9 +39,14 @@ export function setSecurityHeaders(reply: FastifyReply): void {
 /** Adds the hooks. Call it first: they run before all others. */
 export async function addSecurityHooks(
   app: FastifyInstance,
-  { cors_origins, trusted_proxies, max_connections }: SecuritySettings,
+  { cors_origins, trusted_proxies, max_connections, max_connections_per_address }: SecuritySettings,
 ): Promise<void> {
-  app.server.maxConnections = max_connections
+  const connections = limitConnections(app.server, {
+    connections_max: max_connections,
+    address_max: max_connections_per_address ?? addressShare(max_connections),
+    isProxy: isIn(trusted_proxies),
+  })
+  app.decorate('connections', connections)
   const behindProxy = trusted_proxies.length > 0
   app.addHook('onRequest', (request, reply, done) => {
     setSecurityHeaders(reply)
@@ -43,9 +59,30 @@ export async function addSecurityHooks(
           `The request has more than ${maxHeaderFields} header fields. Send fewer.`,
         ) as never,
       )
-    done()
+    const refused = connections.refusal(request.raw, () => request.ip)
+    if (refused === undefined) return done()
+    // Its connection is one of those that are kept for health checks.
+    reply.header('connection', 'close')
+    done(noConnection(refused, connections) as never)
   })
   if (cors_origins.length > 0) await allowOrigins(app, new Set(cors_origins))
+}
+
+const noConnection = (refused: Refused, { address_max }: Connections) =>
+  refused === 'all'
+    ? new ApiError('overloaded', 'All connections of the service are taken. Send the request again in a moment.')
+    : rateLimitError({ limit: 'connections_per_address', max: address_max, resets_at: Date.now() + 1000 })
+
+/** Whether an address is one of these, or in one of these networks (CIDR). */
+function isIn(networks: readonly string[]): (address: string) => boolean {
+  const list = new BlockList()
+  for (const each of networks) {
+    const [address = '', prefix] = each.split('/')
+    const family = isIP(address) === 6 ? 'ipv6' : 'ipv4'
+    if (prefix === undefined) list.addAddress(address, family)
+    else list.addSubnet(address, Number(prefix), family)
+  }
+  return (address) => networks.length > 0 && list.check(address, isIP(address) === 6 ? 'ipv6' : 'ipv4')
 }
 
 async function allowOrigins(app: FastifyInstance, origins: ReadonlySet<string>): Promise<void> {

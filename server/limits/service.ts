@@ -73,6 +73,9 @@ export function createLimits({ db, plans, log, shared, several = false, now = Da
     return { bounds, outcome: await counters.count({ account_id, version: undefined, bounds, ...demand }) }
   }
 
+  /** Streams of events that are open at this process, by account: they hold its connections. */
+  const eventStreams = new Map<string, number>()
+
   const window = (limit: number | null, used: number, resets_at: number): Window | undefined =>
     limit === null ? undefined : { limit, remaining: Math.max(0, limit - used), resets_at }
   const remainingShare = ({ limit, remaining }: Window) => remaining / limit
@@ -133,6 +136,20 @@ export function createLimits({ db, plans, log, shared, several = false, now = Da
       const { outcome } = await count(account, { slot: true })
       if (outcome.outdated || outcome.refused) return undefined
       return outcome.release
+    },
+
+    acquireEventStream({ account_id, tier }) {
+      const open = eventStreams.get(account_id) ?? 0
+      const max = plans.tierOrTightest(tier).max_event_streams
+      if (max !== null && open >= max) return { refused: { limit: 'max_event_streams', max, resets_at: now() + 1000 } }
+      eventStreams.set(account_id, open + 1)
+      return {
+        release() {
+          const left = eventStreams.get(account_id)! - 1
+          if (left > 0) eventStreams.set(account_id, left)
+          else eventStreams.delete(account_id)
+        },
+      }
     },
 
     async state(account) {

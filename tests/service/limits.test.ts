@@ -29,6 +29,7 @@ const tier = (
   requests_per_day,
   max_concurrent,
   max_replicas: null,
+  max_event_streams: null,
 })
 writeFileSync(
   plansFile,

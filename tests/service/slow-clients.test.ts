@@ -133,26 +133,120 @@ test('a client that waits long for an answer is not disconnected', async () => {
   agent.destroy()
 })
 
-test('connections above the limit are closed, and others keep working', async () => {
-  const few = await startApp({ TUNERY_MAX_CONNECTIONS: '2' })
+/** Asks over its own connection; `more` are header lines. */
+function ask(address: string, route: string, more = '') {
+  const connection = connect(address)
+  connection.socket.write(`GET ${route} HTTP/1.1\r\nHost: x\r\n${more}\r\n`)
+  return connection
+}
+const statusOf = ({ text }: { text: string }) => Number(text.split(' ')[1])
+const answered = async (connection: ReturnType<typeof connect>) => {
+  await until('an answer', () => connection.text.includes('\r\n\r\n') || connection.closed)
+  return statusOf(connection)
+}
+
+/** A request without a key whose body does not come. */
+async function holdBody(address: string, more = '') {
+  const connection = connect(address)
+  connection.socket.write(
+    `POST /v1/sign-in/link HTTP/1.1\r\nHost: x\r\n${more}Content-Type: application/json\r\n` +
+      'Expect: 100-continue\r\nContent-Length: 50\r\n\r\n{',
+  )
+  await until('its head to be read', () => connection.text.includes('100 Continue') || connection.closed)
+  return connection
+}
+
+test('silent connections and unused ones make room; when all are in use, health is still answered', async () => {
+  const few = await startApp({ TUNERY_MAX_CONNECTIONS: '40', TUNERY_DEFAULT_TIER: 'free' })
+  const opened: ReturnType<typeof connect>[] = []
   try {
-    const [first, second] = [connect(few.address), connect(few.address)]
-    first.socket.write('GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n')
-    second.socket.write('GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n')
-    await until('both to be answered', () => first.text && second.text)
-    const third = connect(few.address)
-    third.socket.write('GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n')
-    await until('the third to be closed', () => third.closed)
-    assert.equal(third.text, '')
-    first.socket.end()
-    await until('the first to be closed', () => first.closed)
-    const fourth = connect(few.address)
-    fourth.socket.write('GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n')
-    await until('the fourth to be answered', () => fourth.text)
-    assert.match(fourth.text, /^HTTP\/1\.1 200 /)
-    for (const each of [second, fourth]) each.socket.destroy()
+    const bearer = (key: string) => `Authorization: Bearer ${key}\r\n`
+    const dataset_id = (await few.upload(colourRows(8))).body.id
+    const { id } = (await few.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id })).body
+    await few.api('POST', `/fine-tuning/jobs/${id}/pause`)
+    const silent = Array.from({ length: 60 }, () => connect(few.address))
+    opened.push(...silent)
+    await until('the first of too many silent ones to be closed', () => silent[0]!.closed)
+    assert.equal(await answered(ask(few.address, '/v1/keys', bearer(few.otherKey))), 200, 'others get in')
+    // No account may have more than a quarter of the connections in use.
+    const streams = Array.from({ length: 40 }, () =>
+      ask(few.address, `/v1/fine-tuning/jobs/${id}/events`, bearer(few.key)),
+    )
+    opened.push(...streams)
+    const statuses = await Promise.all(streams.map(answered))
+    assert.equal(statuses.filter((status) => status === 200).length, 10)
+    const refused = streams.find((stream) => statusOf(stream) === 429)!
+    assert.match(refused.text, /"limit":"connections_per_account","max":10/)
+    assert.equal(await answered(ask(few.address, '/v1/keys', bearer(few.otherKey))), 200)
+    assert.equal(await answered(ask(few.address, '/health/live')), 200)
+    // All that may be in use, in use: bodies that have not come yet, of an address without a key.
+    for (let each = 0; each < 16; each++) opened.push(await holdBody(few.address))
+    const over = ask(few.address, '/v1/sign-in')
+    assert.equal(await answered(over), 429)
+    assert.match(over.text, /"limit":"connections_per_address","max":16/)
+    for (const route of ['/health/live', '/health/ready']) assert.equal(await answered(ask(few.address, route)), 200)
+    for (const { socket } of streams) socket.destroy()
+    await until('the account to be let in again', async () => (await few.api('GET', '/keys')).status === 200)
   } finally {
+    for (const { socket } of opened) socket.destroy()
     await few.stop()
+  }
+})
+
+test('behind a trusted proxy the forwarded address counts; a header of anybody else does not', async () => {
+  for (const [proxies, expected] of [
+    ['127.0.0.0/8', [429, 401]],
+    ['10.0.0.0/8', [429, 429]],
+  ] as const) {
+    const few = await startApp({ TUNERY_MAX_CONNECTIONS_PER_ADDRESS: '3', TUNERY_TRUSTED_PROXIES: proxies })
+    const opened: ReturnType<typeof connect>[] = []
+    try {
+      for (let each = 0; each < 3; each++) opened.push(await holdBody(few.address, 'X-Forwarded-For: 203.0.113.1\r\n'))
+      const from = (address: string) => answered(ask(few.address, '/v1/keys', `X-Forwarded-For: ${address}\r\n`))
+      assert.deepEqual([await from('203.0.113.1'), await from('203.0.113.2')], expected)
+    } finally {
+      for (const { socket } of opened) socket.destroy()
+      await few.stop()
+    }
+  }
+})
+
+test('streams of events are bounded by the tier', async () => {
+  const { services, api, url, key } = app
+  const plan = services.limits.acquireEventStream({ account_id: 'acc_streams', tier: 'free' })
+  assert.ok('release' in plan)
+  const others = Array.from({ length: 19 }, () =>
+    services.limits.acquireEventStream({ account_id: 'acc_streams', tier: 'free' }),
+  )
+  const over = services.limits.acquireEventStream({ account_id: 'acc_streams', tier: 'free' })
+  assert.ok('refused' in over && over.refused.limit === 'max_event_streams' && over.refused.max === 20)
+  assert.ok('release' in services.limits.acquireEventStream({ account_id: 'acc_other', tier: 'free' }))
+  plan.release()
+  assert.ok('release' in services.limits.acquireEventStream({ account_id: 'acc_streams', tier: 'free' }))
+  assert.ok(others.every((each) => 'release' in each))
+  // Over HTTP, and a stream that has ended gives its place back.
+  await app.db.updateTable('accounts').set({ tier: 'free' }).where('id', '=', app.owner.account_id).execute()
+  try {
+    const dataset_id = (await app.upload(colourRows(8))).body.id
+    const { id } = (await api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id })).body
+    await api('POST', `/fine-tuning/jobs/${id}/pause`)
+    await until('the tier to be known', async () => (await api('GET', '/user/profile')).body.limits.requests_per_minute)
+    const route = `${new URL(url).pathname}/fine-tuning/jobs/${id}/events`
+    const streams: ReturnType<typeof connect>[] = []
+    for (let each = 0; each < 20; each++) streams.push(ask(app.address, route, `Authorization: Bearer ${key}\r\n`))
+    await Promise.all(streams.map(answered))
+    assert.ok(streams.every((stream) => statusOf(stream) === 200))
+    const { status, body } = await api('GET', `/fine-tuning/jobs/${id}/events`)
+    assert.deepEqual([status, body.error.details.limit], [429, 'max_event_streams'])
+    streams[0]!.socket.destroy()
+    await until('its place to be free', async () => {
+      const again = ask(app.address, route, `Authorization: Bearer ${key}\r\n`)
+      streams.push(again)
+      return (await answered(again)) === 200
+    })
+    for (const { socket } of streams) socket.destroy()
+  } finally {
+    await app.db.updateTable('accounts').set({ tier: 'enterprise' }).where('id', '=', app.owner.account_id).execute()
   }
 })
 
