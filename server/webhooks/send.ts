@@ -20,6 +20,8 @@ export interface Outcome {
 export type Send = (url: string, headers: Record<string, string>, body: string, signal: AbortSignal) => Promise<Outcome>
 
 const responseBytesMax = 1024
+/** How long the start of the body is read: the status decides, and a receiver that drips must not hold a slot. */
+const body_ms = 100
 
 export function createSend({
   rules,
@@ -44,14 +46,15 @@ export function createSend({
       try {
         const response = await post(socket, target.url, headers, body, ended)
         const response_status = response.statusCode!
-        // The status decides. If the body is late or breaks off, what was received is kept.
+        const answered = outcome({ response_status, response_body: null, error: null })
+        // If the body is late or breaks off, what was received is kept.
         const response_body = await readStart(response)
         const ok = response_status >= 200 && response_status < 300
-        return outcome({
-          response_status,
+        return {
+          ...answered,
           response_body,
           error: ok ? null : { code: 'http_error', message: `answered ${response_status}` },
-        })
+        }
       } finally {
         socket.destroy()
       }
@@ -89,10 +92,11 @@ function post(
   })
 }
 
-/** The first bytes of a response, as text. */
+/** The first bytes of a response that come within `body_ms`, as text. */
 async function readStart(response: IncomingMessage): Promise<string> {
   const pieces: Buffer[] = []
   let bytes = 0
+  const late = setTimeout(() => response.destroy(), body_ms)
   try {
     for await (const piece of response) {
       pieces.push(piece as Buffer)
@@ -101,6 +105,8 @@ async function readStart(response: IncomingMessage): Promise<string> {
     }
   } catch {
     // The response broke off: keep what was received.
+  } finally {
+    clearTimeout(late)
   }
   // Database text must not contain NUL.
   return new TextDecoder().decode(Buffer.concat(pieces).subarray(0, responseBytesMax)).replaceAll('\0', '\ufffd')

@@ -85,6 +85,20 @@ test('an attempt times out wherever the receiver hangs; a status that was alread
   for (const each of [silent, trickling, announcing]) each.stop()
 })
 
+test('an attempt ends at the status: a receiver that drips its body holds no slot', async () => {
+  const dripping = await raw((socket) => {
+    socket.write('HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n')
+    const timer = setInterval(() => socket.write('x'), 20)
+    socket.on('close', () => clearInterval(timer))
+  })
+  const began = performance.now()
+  const outcomes = await Promise.all(Array.from({ length: 50 }, () => post(dripping.url)))
+  assert.ok(performance.now() - began < 3000, 'not the 15 s of an attempt')
+  for (const { response_status, error, duration_ms } of outcomes)
+    assert.deepEqual([response_status, error, duration_ms < 2000], [200, null, true])
+  dripping.stop()
+})
+
 test('only the first kB of an endless response is read and stored', async () => {
   let ended: Promise<unknown> = Promise.resolve()
   const endless = await raw((socket) => {
