@@ -1,10 +1,14 @@
 // The server over streamable HTTP: a session a client, each with its client's own key.
 import { createHash, randomUUID, timingSafeEqual } from 'node:crypto'
 import http, { type IncomingMessage, type ServerResponse } from 'node:http'
-import type { AddressInfo } from 'node:net'
+import { type AddressInfo, isIP } from 'node:net'
 import { StreamableHTTPServerTransport } from '@modelcontextprotocol/sdk/server/streamableHttp.js'
-import { isTuneryError, Tunery, TuneryConnectionError } from '../sdk/index.ts'
+import { addressesIn, addressShare, limitConnections } from '../lib/connections.ts'
+import { Tunery } from '../sdk/index.ts'
+import { createKeyChecks } from './key-checks.ts'
+import { Refusal, refuse, unauthorized } from './refusal.ts'
 import { createMcpServer } from './server.ts'
+import { makeRoom, type Session } from './sessions.ts'
 
 export interface HttpSettings {
   /** The service, with its version: https://tunery.example.com/v1. */
@@ -16,6 +20,10 @@ export interface HttpSettings {
   port: number
   /** Names, without ports, by which clients reach it, such as that of a proxy in front. Default: those of this machine. */
   allowedHosts?: string[]
+  /** Addresses and networks (CIDR) of proxies whose X-Forwarded-For says who the client is. Default: none. */
+  trustedProxies?: string[]
+  /** Milliseconds for which a wrong key is held against its client's address. Default: 5000. */
+  wrongKey_ms?: number
   log: (line: string) => void
 }
 
@@ -26,44 +34,18 @@ export interface HttpServer {
 }
 
 const bodyMax_bytes = 2 * 1024 * 1024
-const sessionsMax = 200
-const sessionsOfKeyMax = 20
 const idle_ms = 30 * 60_000
 const sweep_ms = 60_000
 const receive_ms = 30_000
 const connectionsMax = 1000
-/** Below the service's own limit, so that guesses here do not block this server there. */
-const wrongKeysPerMinute = 20
-
-interface Session {
-  key: Buffer
-  transport: StreamableHTTPServerTransport
-  close: () => Promise<void>
-  /** Unix milliseconds. */
-  used_at: number
-  /** Responses that are under way. */
-  open: number
-}
-
-/** A refusal: the status, what the client is told, and headers. */
-class Refusal extends Error {
-  readonly status: number
-  readonly headers: Record<string, string>
-
-  constructor(status: number, message: string, headers: Record<string, string> = {}) {
-    super(message)
-    this.status = status
-    this.headers = headers
-  }
-}
-
 /** Listens. Throws the error of the system where it cannot. */
 export async function serveHttp(settings: HttpSettings): Promise<HttpServer> {
   const { url, version, host = '127.0.0.1', port, log } = settings
   const allowedHosts = new Set(settings.allowedHosts ?? [])
   for (const each of ['127.0.0.1', 'localhost', '[::1]']) allowedHosts.add(each)
   const sessions = new Map<string, Session>()
-  let wrongKeys = { count: 0, since: 0 }
+  const keyChecks = createKeyChecks(settings.wrongKey_ms)
+  const isProxy = addressesIn(settings.trustedProxies ?? [])
 
   function checkSource({ headers }: IncomingMessage): void {
     // A page of a browser could reach this machine under a name of its own (DNS rebinding), or from its own origin.
@@ -74,63 +56,57 @@ export async function serveHttp(settings: HttpSettings): Promise<HttpServer> {
       throw new Refusal(403, 'Pages of this Origin may not use this server.')
   }
 
-  async function checkKey(key: string, tunery: Tunery): Promise<void> {
-    const now = Date.now()
-    if (now - wrongKeys.since > 60_000) wrongKeys = { count: 0, since: now }
-    if (wrongKeys.count >= wrongKeysPerMinute) throw new Refusal(429, 'Too many wrong keys.', { 'retry-after': '60' })
-    try {
-      await tunery.user.profile({ maxRetries: 0 })
-    } catch (error) {
-      if (isTuneryError(error, 'insufficient_permissions')) return
-      if (isTuneryError(error, 'invalid_api_key')) {
-        wrongKeys.count++
-        throw unauthorized('The key is not one of the service.', true)
-      }
-      if (error instanceof TuneryConnectionError) throw new Refusal(502, 'The service cannot be reached.')
-      if (isTuneryError(error)) throw new Refusal(error.status, error.message.replaceAll(key, 'tny_…'))
-      throw error
-    }
+  /** The client's address: the last of X-Forwarded-For that no trusted proxy has, if a trusted proxy sent the request. */
+  function clientOf({ socket, headers }: IncomingMessage): string {
+    const peer = socket.remoteAddress ?? ''
+    if (!isProxy(peer)) return peer
+    const forwarded = [headers['x-forwarded-for'] ?? []].flat().join(',').split(',')
+    return forwarded.map((each) => each.trim()).findLast((each) => isIP(each) !== 0 && !isProxy(each)) ?? peer
   }
 
-  async function openSession(key: string, hash: Buffer, address: string | undefined): Promise<Session> {
-    const ofKey = [...sessions.values()].filter((each) => each.key.equals(hash))
-    if (ofKey.length >= sessionsOfKeyMax)
-      throw new Refusal(
-        429,
-        `This key has ${sessionsOfKeyMax} sessions already. End one, or wait until one has been idle.`,
-      )
-    if (sessions.size >= sessionsMax)
-      throw new Refusal(503, 'Too many sessions. Try again later.', { 'retry-after': '60' })
+  async function openSession(key: string, hash: Buffer, address: string): Promise<Session> {
     const tunery = new Tunery({
       baseUrl: url,
       apiKey: key,
       headers: { 'user-agent': `tunery-mcp/${version}`, ...(address && { 'x-forwarded-for': address }) },
     })
-    if (ofKey.length === 0) await checkKey(key, tunery)
+    const account = await keyChecks.accountOf(key, hash.toString('hex'), address, tunery)
+    makeRoom(sessions, hash, account)
+    const id = randomUUID()
     const server = createMcpServer({ tunery, key, version, log })
     const transport = new StreamableHTTPServerTransport({
-      sessionIdGenerator: randomUUID,
+      sessionIdGenerator: () => id,
       maxRequestBodySize: bodyMax_bytes,
-      onsessioninitialized: (id) => {
-        sessions.set(id, session)
-      },
-      onsessionclosed: (id) => {
+      onsessionclosed: () => {
         sessions.delete(id)
       },
     })
     const close = async () => {
-      if (transport.sessionId) sessions.delete(transport.sessionId)
+      sessions.delete(id)
       await server.close()
     }
-    const session: Session = { key: hash, transport, close, used_at: Date.now(), open: 0 }
+    const session: Session = { key: hash, account, transport, close, used_at: Date.now(), open: 0, calls: 0 }
     server.server.onerror = (error) => log(`protocol: ${error.message}`)
-    await server.connect(transport)
+    // Before anything is awaited: it counts.
+    sessions.set(id, session)
+    begin(session, true)
+    await server.connect(transport).catch(async (error) => {
+      await close()
+      throw error
+    })
     return session
+  }
+
+  function begin(session: Session, isCall: boolean): void {
+    session.open++
+    if (isCall) session.calls++
   }
 
   async function handle(request: IncomingMessage, response: ServerResponse): Promise<void> {
     checkSource(request)
     if (new URL(request.url ?? '/', 'http://mcp').pathname !== '/mcp') throw new Refusal(404, 'The server is at /mcp.')
+    if (connections.refusal(request, () => clientOf(request)) !== undefined)
+      throw new Refusal(503, 'Too many connections. Try again later.', { 'retry-after': '5' })
     const key = bearerOf(request)
     const hash = createHash('sha256').update(key).digest()
     const id = request.headers['mcp-session-id']
@@ -139,15 +115,25 @@ export async function serveHttp(settings: HttpSettings): Promise<HttpServer> {
     if (id !== undefined && !(known && timingSafeEqual(known.key, hash)))
       throw new Refusal(404, 'There is no such session. Begin a new one.')
     if (!known && request.method !== 'POST') throw new Refusal(400, 'Begin a session with POST and initialize.')
-    const session = known ?? (await openSession(key, hash, request.socket.remoteAddress))
-    session.open++
-    response.once('close', () => {
+    const isCall = request.method === 'POST'
+    if (known) begin(known, isCall)
+    const session = known ?? (await openSession(key, hash, clientOf(request)))
+    const end = () => {
       session.open--
+      if (isCall) session.calls--
       session.used_at = Date.now()
-    })
-    await session.transport.handleRequest(request, response)
-    // The first request was not one that begins a session.
-    if (!known && session.transport.sessionId === undefined) await session.close()
+    }
+    // The client may have left while its key was checked.
+    if (response.destroyed) end()
+    else response.once('close', end)
+    try {
+      if (!connections.claim(request, hash.toString('hex')))
+        throw new Refusal(429, 'This key has too many requests under way.', { 'retry-after': '5' })
+      await session.transport.handleRequest(request, response)
+    } finally {
+      // The first request was not one that begins a session.
+      if (!known && session.transport.sessionId === undefined) await session.close()
+    }
   }
 
   const server = http.createServer({ requestTimeout: receive_ms, headersTimeout: receive_ms }, (request, response) => {
@@ -157,7 +143,11 @@ export async function serveHttp(settings: HttpSettings): Promise<HttpServer> {
       refuse(response, refusal)
     })
   })
-  server.maxConnections = connectionsMax
+  const connections = limitConnections(server, {
+    connections_max: connectionsMax,
+    address_max: addressShare(connectionsMax),
+    isProxy,
+  })
   await new Promise<void>((resolve, reject) => {
     server.once('error', reject)
     server.listen(port, host, resolve)
@@ -185,20 +175,4 @@ function bearerOf({ headers }: IncomingMessage): string {
   const match = /^Bearer +([\x21-\x7e]{1,200})$/i.exec(headers.authorization ?? '')
   if (!match) throw unauthorized('Send an API key of the service: Authorization: Bearer tny_…', false)
   return match[1]!
-}
-
-/** RFC 6750: `invalid_token` only where there was one. */
-const unauthorized = (message: string, hadKey: boolean) =>
-  new Refusal(401, message, {
-    'www-authenticate': `Bearer realm="tunery"${hadKey ? ', error="invalid_token", error_description="unknown key"' : ''}`,
-  })
-
-function refuse(response: ServerResponse, { status, message, headers }: Refusal): void {
-  if (response.headersSent) {
-    response.destroy()
-    return
-  }
-  // Its body may not have been read.
-  response.writeHead(status, { 'content-type': 'application/json', connection: 'close', ...headers })
-  response.end(JSON.stringify({ jsonrpc: '2.0', error: { code: status === 404 ? -32001 : -32000, message }, id: null }))
 }

@@ -3,6 +3,7 @@ import { defaultFolders } from './files.ts'
 import { serveHttp } from './http.ts'
 import { serveStdio } from './stdio.ts'
 
+export { isNetwork } from '../lib/connections.ts'
 export { type HttpServer, type HttpSettings, serveHttp } from './http.ts'
 export { createMcpServer, type McpServerSettings } from './server.ts'
 
@@ -18,6 +19,8 @@ export interface McpOptions {
   host?: string
   /** Names by which clients reach it over HTTP, besides those of this machine. */
   allowedHosts?: string[]
+  /** Addresses and networks of proxies before it whose X-Forwarded-For is trusted. */
+  trustedProxies?: string[]
   /** Folders whose files may be uploaded over stdio. Default: the one it is started in. */
   folders?: string[]
 }
@@ -26,14 +29,15 @@ export interface McpOptions {
  * Serves until the client is gone (stdio), or until SIGINT or SIGTERM (HTTP). Writes to standard error alone, as standard
  * output is the protocol's. Throws a TypeError where options are missing, and the system's error where it cannot listen.
  */
-export async function runMcp({ url, key, version, http, host, allowedHosts, folders }: McpOptions): Promise<void> {
+export async function runMcp(options: McpOptions): Promise<void> {
+  const { url, key, version, http, host, allowedHosts, trustedProxies, folders } = options
   const log = (line: string) => void process.stderr.write(`tunery mcp: ${line}\n`)
   if (http === undefined) {
     if (!key) throw new TypeError('Over stdio the server needs a key.')
     await serveStdio({ url, key, version, folders: folders ?? defaultFolders(), log })
     return
   }
-  const server = await serveHttp({ url, version, port: http, host, allowedHosts, log })
+  const server = await serveHttp({ url, version, port: http, host, allowedHosts, trustedProxies, log })
   log(`listening at ${server.url} for ${url}`)
   await new Promise<void>((resolve) => {
     process.once('SIGINT', resolve)

@@ -1,8 +1,8 @@
 import { readdirSync } from 'node:fs'
-import { isIP } from 'node:net'
 import os from 'node:os'
 import path from 'node:path'
 import { z } from 'zod'
+import { isNetwork } from '../lib/connections.ts'
 import { root } from '../lib/root.ts'
 import { parseStorageUrl } from '../lib/storage-url.ts'
 import { usableMemory } from '../lib/usable-memory.ts'
@@ -96,14 +96,6 @@ function isRedisUrl(text: string): boolean {
     [...searchParams].every(([name, value]) => name === 'prefix' && /^[\w:.-]{1,100}$/.test(value))
   )
 }
-function isNetwork(text: string): boolean {
-  const [address = '', bits, ...more] = text.split('/')
-  const maxBits = { 4: 32, 6: 128 }[isIP(address)]
-  if (!maxBits || address.includes('%') || more.length > 0) return false
-  // Reject /0: it would trust everyone.
-  return bits === undefined || (/^[1-9]\d{0,2}$/.test(bits) && Number(bits) <= maxBits)
-}
-
 interface Setting {
   schema: z.ZodType
   default: string | undefined

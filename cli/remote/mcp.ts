@@ -1,4 +1,5 @@
 // `mcp`: the MCP server for assistants.
+import { UsageError } from '../support/errors.ts'
 import { invocation } from '../support/invocation.ts'
 import { type GlobalOptions, type Program, runs, wholeNumber } from '../support/options.ts'
 import { connect, localUrl, normalizeUrl } from '../support/service.ts'
@@ -7,6 +8,7 @@ interface McpOptions extends GlobalOptions {
   http?: number
   host?: string
   allowHost?: string[]
+  trustedProxy?: string[]
   folder?: string[]
 }
 
@@ -22,6 +24,10 @@ export function addMcpCommand(program: Program): void {
       )
       .option('--host <address>', 'with --http; default 127.0.0.1')
       .option('--allow-host <names...>', 'with --http: names by which clients reach it, such as those of a proxy')
+      .option(
+        '--trusted-proxy <networks...>',
+        'with --http: addresses and networks of proxies whose X-Forwarded-For names the client',
+      )
       .option('--folder <folders...>', 'over stdio: folders whose files may be uploaded; default: the current one'),
     serveMcp,
   )
@@ -29,9 +35,13 @@ export function addMcpCommand(program: Program): void {
 
 async function serveMcp(options: McpOptions): Promise<void> {
   // Loaded when it is needed: the protocol's library is large.
-  const { runMcp } = await import('../../mcp/index.ts')
-  const { http, host, allowHost: allowedHosts, folder: folders } = options
+  const { isNetwork, runMcp } = await import('../../mcp/index.ts')
+  const { http, host, allowHost: allowedHosts, trustedProxy: trustedProxies, folder: folders } = options
+  const wrong = trustedProxies?.find((each) => !isNetwork(each))
+  if (wrong !== undefined)
+    throw new UsageError(`--trusted-proxy: '${wrong}' is neither an address nor a network such as 10.0.0.0/8.`)
   const url = options.url ?? process.env.TUNERY_URL
   const service = http === undefined ? connect(options) : { url: url ? normalizeUrl(url) : localUrl(), key: undefined }
-  await runMcp({ url: service.url, key: service.key, version: invocation().version, http, host, allowedHosts, folders })
+  const { version } = invocation()
+  await runMcp({ url: service.url, key: service.key, version, http, host, allowedHosts, trustedProxies, folders })
 }

@@ -2,6 +2,7 @@
 import { randomUUID } from 'node:crypto'
 import { createServer, type IncomingMessage, type RequestListener, type Server, type ServerResponse } from 'node:http'
 import { ApiError, errorBody } from '../../contract/errors.ts'
+import { limitConnections } from '../../lib/connections.ts'
 import {
   type ClientTimeouts,
   clientTimeouts,
@@ -9,7 +10,6 @@ import {
   maxHeaderFields,
   securityHeaders,
 } from '../../lib/http/client-timeouts.ts'
-import { limitConnections } from '../../lib/http/connections.ts'
 import { createRefusals } from '../../lib/http/refusals.ts'
 import { endSlowBodies, endSlowReaders } from '../../lib/http/slow-clients.ts'
 import type { ApiKeys } from './api-keys.ts'

@@ -797,6 +797,10 @@ export interface Tier {
    * Sum of `max_replicas` over the deployments of an account that scale. Null is unlimited.
    */
   max_replicas: number | null
+  /**
+   * Streams of events of jobs and exports that an account may have open at once at a server. Null: a quarter of the connections of that server.
+   */
+  max_event_streams: number | null
 }
 export interface UserUpdateBody {
   name?: DisplayName

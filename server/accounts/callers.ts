@@ -3,11 +3,11 @@ import { timingSafeEqual } from 'node:crypto'
 import type { Logger } from 'pino'
 import { roleScopes, type Scope } from '../../contract/scopes.ts'
 import { after } from '../../lib/after.ts'
+import { hashOf, isWellFormed, prefixLength } from '../../lib/key-format.ts'
 import { createTtlCache } from '../../lib/ttl-cache.ts'
 import type { Db } from '../db/open.ts'
 import type { Caller } from '../http/auth.ts'
 import { type Changes, cacheTtl_ms } from '../redis/changes.ts'
-import { hashOf, isWellFormed, prefixLength } from './key-format.ts'
 import * as store from './store.ts'
 
 export interface Callers {

@@ -1,5 +1,5 @@
 // Throttles wrong keys per client address, so that guessing keys blocks only the address that guesses.
-import { networkOf } from '../../lib/http/connections.ts'
+import { networkOf } from '../../lib/connections.ts'
 import type { WindowCounters } from '../redis/window-counter.ts'
 import type { Window } from './limits.ts'
 

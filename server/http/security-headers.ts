@@ -1,11 +1,10 @@
 // Hooks that run on every request: security headers, CORS and limits on connections and header fields. The parts that
 // the engine shares are in lib/http/.
-import { BlockList, isIP } from 'node:net'
 import cors from '@fastify/cors'
 import type { FastifyInstance, FastifyReply } from 'fastify'
 import { ApiError } from '../../contract/errors.ts'
+import { addressesIn, addressShare, type Connections, limitConnections, type Refused } from '../../lib/connections.ts'
 import { maxHeaderFields, securityHeaders } from '../../lib/http/client-timeouts.ts'
-import { addressShare, type Connections, limitConnections, type Refused } from '../../lib/http/connections.ts'
 import { rateLimitError } from './limits.ts'
 
 declare module 'fastify' {
@@ -44,7 +43,7 @@ export async function addSecurityHooks(
   const connections = limitConnections(app.server, {
     connections_max: max_connections,
     address_max: max_connections_per_address ?? addressShare(max_connections),
-    isProxy: isIn(trusted_proxies),
+    isProxy: addressesIn(trusted_proxies),
   })
   app.decorate('connections', connections)
   const behindProxy = trusted_proxies.length > 0
@@ -72,18 +71,6 @@ const noConnection = (refused: Refused, { address_max }: Connections) =>
   refused === 'all'
     ? new ApiError('overloaded', 'All connections of the service are taken. Send the request again in a moment.')
     : rateLimitError({ limit: 'connections_per_address', max: address_max, resets_at: Date.now() + 1000 })
-
-/** Whether an address is one of these, or in one of these networks (CIDR). */
-function isIn(networks: readonly string[]): (address: string) => boolean {
-  const list = new BlockList()
-  for (const each of networks) {
-    const [address = '', prefix] = each.split('/')
-    const family = isIP(address) === 6 ? 'ipv6' : 'ipv4'
-    if (prefix === undefined) list.addAddress(address, family)
-    else list.addSubnet(address, Number(prefix), family)
-  }
-  return (address) => networks.length > 0 && list.check(address, isIP(address) === 6 ? 'ipv6' : 'ipv4')
-}
 
 async function allowOrigins(app: FastifyInstance, origins: ReadonlySet<string>): Promise<void> {
   await app.register(cors, {

@@ -1,6 +1,6 @@
 // Throttles sign-ins: per address, and per email from an address, so that guessing blocks only who guesses.
 import { ApiError } from '../../contract/errors.ts'
-import { networkOf } from '../../lib/http/connections.ts'
+import { networkOf } from '../../lib/connections.ts'
 import type { Redis } from '../redis/connection.ts'
 import { createWindowCounters } from '../redis/window-counter.ts'
 import { createFailures } from './failures.ts'

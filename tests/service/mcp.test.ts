@@ -9,6 +9,7 @@ import { Client } from '@modelcontextprotocol/sdk/client/index.js'
 import { StdioClientTransport } from '@modelcontextprotocol/sdk/client/stdio.js'
 import { StreamableHTTPClientTransport } from '@modelcontextprotocol/sdk/client/streamableHttp.js'
 import { type CallToolResult, ElicitRequestSchema, type Progress } from '@modelcontextprotocol/sdk/types.js'
+import { newKey } from '../../lib/key-format.ts'
 import { root } from '../../lib/root.ts'
 import { createConfirmations } from '../../mcp/confirm.ts'
 import { createMcpServer, type HttpServer, serveHttp } from '../../mcp/index.ts'
@@ -391,29 +392,69 @@ test('over HTTP nothing is served without a right key, to another Host or Origin
   assert.ok(!logged.join().includes(app.key), 'no key in the log')
 })
 
-test('guessed keys and too many sessions are refused', async () => {
-  const server = await serveHttp({ url: app.url, version: '1', port: 0, log: () => {} })
-  const post = (key: string) =>
-    fetch(server.url, {
-      method: 'POST',
-      headers: {
-        authorization: `Bearer ${key}`,
-        accept: 'application/json, text/event-stream',
-        'content-type': 'application/json',
-      },
-      body: initialize,
-    }).then(async (response) => {
-      await response.text()
-      return response.status
+/** Begins a session with a server. */
+function begin(url: string, key: string, localAddress = '127.0.0.1', session?: string) {
+  const accept = 'application/json, text/event-stream'
+  const headers = { accept, 'content-type': 'application/json', authorization: `Bearer ${key}` }
+  const more = session === undefined ? {} : { 'mcp-session-id': session }
+  return new Promise<{ status: number; session: string }>((resolve, reject) => {
+    const options = { method: 'POST', localAddress, agent: false, headers: { ...headers, ...more } }
+    const request = http.request(url, options, (response) => {
+      const id = String(response.headers['mcp-session-id'] ?? '')
+      response.resume().on('end', () => resolve({ status: response.statusCode!, session: id }))
     })
+    request
+      .on('error', reject)
+      .end(session === undefined ? initialize : JSON.stringify({ jsonrpc: '2.0', id: 1, method: 'ping' }))
+  })
+}
+
+test('invented keys cost no session and lock nobody out', async () => {
+  const server = await serveHttp({ url: app.url, version: '1', port: 0, wrongKey_ms: 300, log: () => {} })
   try {
-    const sessions = []
-    for (let count = 0; count < 21; count++) sessions.push(await post(app.key))
-    assert.deepEqual(sessions, [...Array(20).fill(200), 429])
-    let guesses = 0
-    while (guesses < 40 && (await post('tny_guess')) === 401) guesses++
-    assert.ok(guesses > 5 && guesses <= 20, `${guesses} guesses`)
+    assert.equal((await begin(server.url, app.key)).status, 200)
+    const malformed = await Promise.all(Array.from({ length: 30 }, () => begin(server.url, 'tny_guess')))
+    assert.ok(malformed.every(({ status }) => status === 401))
+    const { key } = (await app.api('POST', '/keys', { name: 'new' })).body
+    const guesses = Array.from({ length: 120 }, () => begin(server.url, newKey()))
+    // Meanwhile: a key that was right before from the same address, and a new one from another.
+    assert.equal((await begin(server.url, app.key)).status, 200)
+    assert.equal((await begin(server.url, app.otherKey, '127.0.0.2')).status, 200)
+    const answers = await Promise.all(guesses)
+    const wrong = answers.filter(({ status }) => status === 401).length
+    assert.ok(wrong >= 5 && wrong <= 10, `${wrong} were looked up`)
+    assert.equal(answers.length - wrong, answers.filter(({ status }) => status === 429).length)
+    assert.ok(answers.every(({ session }) => session === ''))
     assert.equal((await app.api('GET', '/user/profile')).status, 200, 'the service has not blocked this address')
+    // From the guesser's own address a new key waits some seconds, not a minute.
+    await until('a new key to be let in', async () => (await begin(server.url, key)).status === 200)
+  } finally {
+    await server.close()
+  }
+})
+
+test('a key and an account have a bounded number of sessions; the longest unused one makes room', async () => {
+  const server = await serveHttp({ url: app.url, version: '1', port: 0, log: () => {} })
+  try {
+    const first = await begin(server.url, app.key)
+    const second = await begin(server.url, app.key)
+    assert.equal((await begin(server.url, app.key, '127.0.0.1', first.session)).status, 200)
+    for (let count = 2; count < 21; count++) assert.equal((await begin(server.url, app.key)).status, 200)
+    assert.equal((await begin(server.url, app.key, '127.0.0.1', second.session)).status, 404, 'the longest unused')
+    assert.equal((await begin(server.url, app.key, '127.0.0.1', first.session)).status, 200)
+    const other = await begin(server.url, app.otherKey)
+    // More keys of the first account: its sessions alone make room.
+    const keys = [app.key]
+    for (let count = 0; count < 2; count++) keys.push((await app.api('POST', '/keys', { name: `k${count}` })).body.key)
+    const opened = []
+    for (const key of keys)
+      for (let count = 0; count < 20; count++) opened.push({ key, ...(await begin(server.url, key)) })
+    assert.ok(opened.every(({ status }) => status === 200))
+    const alive = await Promise.all(
+      opened.map(async ({ key, session }) => (await begin(server.url, key, '127.0.0.1', session)).status === 200),
+    )
+    assert.equal(alive.filter(Boolean).length, 40)
+    assert.equal((await begin(server.url, app.otherKey, '127.0.0.1', other.session)).status, 200)
   } finally {
     await server.close()
   }

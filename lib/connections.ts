@@ -1,7 +1,7 @@
 // Who may hold how many connections of a listening process: an address before it has shown a key, and the owner of a
 // key. The longest unused connection makes room for a new one, and health checks have connections of their own.
 import type { IncomingMessage, Server, ServerResponse } from 'node:http'
-import { isIPv6, type Socket } from 'node:net'
+import { BlockList, isIP, isIPv6, type Socket } from 'node:net'
 
 /** Connections beyond the limit, on which only health checks are answered. */
 const reserveMax = 64
@@ -179,6 +179,27 @@ export function limitConnections(
       return true
     },
   }
+}
+
+/** Whether this is an address, or a network such as 10.0.0.0/8. */
+export function isNetwork(text: string): boolean {
+  const [address = '', bits, ...more] = text.split('/')
+  const maxBits = { 4: 32, 6: 128 }[isIP(address)]
+  if (!maxBits || address.includes('%') || more.length > 0) return false
+  // Reject /0: it would trust everyone.
+  return bits === undefined || (/^[1-9]\d{0,2}$/.test(bits) && Number(bits) <= maxBits)
+}
+
+/** Whether an address is one of these, or in one of these networks (CIDR). */
+export function addressesIn(networks: readonly string[]): (address: string) => boolean {
+  const list = new BlockList()
+  for (const each of networks) {
+    const [address = '', prefix] = each.split('/')
+    const family = isIP(address) === 6 ? 'ipv6' : 'ipv4'
+    if (prefix === undefined) list.addAddress(address, family)
+    else list.addSubnet(address, Number(prefix), family)
+  }
+  return (address) => networks.length > 0 && list.check(address, isIP(address) === 6 ? 'ipv6' : 'ipv4')
 }
 
 function add(counts: Map<string, number>, key: string, change: 1 | -1): void {

@@ -1,7 +1,7 @@
 // The format of API keys, and the hash under which they are stored.
 import { hash } from 'node:crypto'
 import { crc32 } from 'node:zlib'
-import { randomBase62 } from '../../lib/ids.ts'
+import { randomBase62 } from './ids.ts'
 
 // `tny_`, 30 characters of base62 (178 bits) and a checksum of 6: secret scanners can find such a key, and a typo is
 // detected without a lookup.

@@ -1,0 +1,47 @@
+// The sessions of the MCP server over HTTP, bounded by key, by account and in all.
+import type { StreamableHTTPServerTransport } from '@modelcontextprotocol/sdk/server/streamableHttp.js'
+import { Refusal } from './refusal.ts'
+
+export const sessionsMax = 200
+export const sessionsOfAccountMax = 40
+export const sessionsOfKeyMax = 20
+
+export interface Session {
+  key: Buffer
+  account: string
+  transport: StreamableHTTPServerTransport
+  close: () => Promise<void>
+  /** Unix milliseconds. */
+  used_at: number
+  /** Responses that are under way; `calls`: without the stream that a client keeps open to listen. */
+  open: number
+  calls: number
+}
+
+/**
+ * Makes room for one more session of this key and account: closes the longest unused one of the key or account that has
+ * as many as it may. If all are taken, that is one of the account that has most. Throws Refusal where each has a call
+ * under way.
+ */
+export function makeRoom(sessions: ReadonlyMap<string, Session>, key: Buffer, account: string): void {
+  const all = [...sessions.values()]
+  const closeOldest = (candidates: Session[]): Session | undefined => {
+    const unused = candidates.filter(({ calls }) => calls === 0).toSorted((a, b) => a.used_at - b.used_at)[0]
+    void unused?.close()
+    return unused
+  }
+  for (const [own, max, whose] of [
+    [all.filter((each) => each.key.equals(key)), sessionsOfKeyMax, 'key'],
+    [all.filter((each) => each.account === account), sessionsOfAccountMax, 'account'],
+  ] as const) {
+    if (own.length < max) continue
+    if (closeOldest(own)) return
+    throw new Refusal(429, `This ${whose} has ${max} sessions with calls under way. Wait until one has ended.`, {
+      'retry-after': '5',
+    })
+  }
+  if (sessions.size < sessionsMax) return
+  const byAccount = [...Map.groupBy(all, (each) => each.account).values()].toSorted((a, b) => b.length - a.length)
+  if (!byAccount.some((own) => closeOldest(own)))
+    throw new Refusal(503, 'Too many sessions have calls under way. Try again later.', { 'retry-after': '60' })
+}
