@@ -51,7 +51,7 @@ interface Hold {
 }
 
 /** Defaults of TUNERY_MAX_CONNECTIONS_PER_ADDRESS and of the engine alone. */
-export const addressShare = (connections_max: number) => Math.max(16, Math.floor(connections_max / 10))
+export const addressShare = (connections_max: number) => Math.max(32, Math.floor(connections_max / 10))
 
 export function limitConnections(
   server: Server,

@@ -162,7 +162,7 @@ const settings = {
   max_connections_per_address: optional(
     wholeNumber(1, 1_000_000),
     'Most connections of an address (of IPv6: a /64) that have shown no right key. Default: a tenth of ' +
-      'TUNERY_MAX_CONNECTIONS, at least 16.',
+      'TUNERY_MAX_CONNECTIONS, at least 32.',
   ),
   data_dir: computed(
     folder,

@@ -157,7 +157,7 @@ async function holdBody(address: string, more = '') {
 }
 
 test('silent connections and unused ones make room; when all are in use, health is still answered', async () => {
-  const few = await startApp({ TUNERY_MAX_CONNECTIONS: '40', TUNERY_DEFAULT_TIER: 'free' })
+  const few = await startApp({ TUNERY_MAX_CONNECTIONS: '40', TUNERY_MAX_CONNECTIONS_PER_ADDRESS: '16' })
   const opened: ReturnType<typeof connect>[] = []
   try {
     const bearer = (key: string) => `Authorization: Bearer ${key}\r\n`
