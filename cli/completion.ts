@@ -57,6 +57,7 @@ const sources: Record<string, Source> = {
   deployment: { list: deployments },
   'deploy name': { list: deployments },
   evaluation: { list: async (tunery) => named((await tunery.evaluations.list(query)).items) },
+  member: { list: async (tunery) => named((await tunery.members.list(query)).items) },
   key: { list: async (tunery) => named((await tunery.keys.list(query)).items) },
   webhook: {
     list: async (tunery) =>

@@ -10,6 +10,7 @@ import { addJobCommands } from './remote/jobs.ts'
 import { addKeyCommands } from './remote/keys.ts'
 import { addLoginCommands } from './remote/login.ts'
 import { addMcpCommand } from './remote/mcp.ts'
+import { addMemberCommands } from './remote/members.ts'
 import { addModelCommands } from './remote/models.ts'
 import { addTrainCommand } from './remote/train.ts'
 import { addUsageCommand } from './remote/usage.ts'
@@ -49,6 +50,7 @@ export function createProgram(local: LocalCommands | undefined): Program {
   addMcpCommand(program)
   addWebhookCommands(program)
   addKeyCommands(program, local?.createKey)
+  addMemberCommands(program)
   addLocalCommands(program, models, local)
   addDoctorCommand(program, local?.checkMachine)
   addCompletionCommands(program)

@@ -64,6 +64,7 @@ export const errorCodes = {
   member_not_found: 404,
   session_not_found: 404,
   passkey_not_found: 404,
+  identity_not_found: 404,
   invitation_not_found: 404,
   account_not_found: 404,
   webhook_not_found: 404,

@@ -22,6 +22,15 @@ export const Email = z
 const tag = 'Members'
 const MemberParams = z.object({ user_id: z.string() })
 
+export const Identity = z.object({
+  id: z.string(),
+  issuer: z.string().describe('The address of the OpenID provider.'),
+  email: z.string().nullable().describe('What the provider verified as the member’s email when it was connected.'),
+  created_at: Time,
+})
+export type Identity = z.infer<typeof Identity>
+export const Identities = z.object({ items: z.array(Identity) })
+
 export const addMember = route({
   method: 'POST',
   path: '/members',
@@ -58,6 +67,26 @@ export const changeMember = route({
   params: MemberParams,
   body: z.strictObject({ name: DisplayName.optional(), email: Email.optional(), role: Role.optional() }),
   responses: { 200: Member },
+})
+export const listIdentities = route({
+  method: 'GET',
+  path: '/members/{user_id}/identities',
+  scope: 'members:read',
+  tag,
+  summary: 'Who signs in as a member by the OpenID provider, the oldest connection first',
+  params: MemberParams,
+  responses: { 200: Identities },
+})
+export const removeIdentity = route({
+  method: 'DELETE',
+  path: '/members/{user_id}/identities/{identity_id}',
+  scope: 'members:write',
+  tag,
+  summary:
+    'Remove a member’s connection to the OpenID provider and end the sessions that it began; change the email too if it ' +
+    'is not theirs',
+  params: z.object({ user_id: z.string(), identity_id: z.string() }),
+  responses: { 200: Deleted },
 })
 export const removeMember = route({
   method: 'DELETE',

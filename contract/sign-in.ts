@@ -2,7 +2,7 @@
 import { z } from 'zod'
 import { Profile } from './accounts.ts'
 import { Deleted, DisplayName, ListQuery, page, ShortName, Time } from './common.ts'
-import { Email, Member } from './members.ts'
+import { Email, Identities, Member } from './members.ts'
 import { route } from './route.ts'
 import { scopes } from './scopes.ts'
 
@@ -110,6 +110,33 @@ export const signInWithPasskey = route({
   summary: 'Begin a session with a passkey',
   body: z.strictObject({ response: Ceremony }),
   responses: { 200: Begun },
+})
+export const listAccountChoices = route({
+  ...noKey,
+  method: 'GET',
+  path: '/sign-in/oidc/accounts',
+  summary: 'The accounts to which a person who comes from the OpenID provider may go, if they must choose',
+  responses: {
+    200: z.object({
+      email: z.string().describe('What the provider has verified.'),
+      items: z.array(
+        z.object({
+          user_id: z.string().nullable().describe('The member as whom they would sign in; null: as a new one.'),
+          name: z.string(),
+          role: Member.shape.role,
+          account: z.object({ name: z.string() }),
+        }),
+      ),
+    }),
+  },
+})
+export const chooseAccount = route({
+  ...noKey,
+  method: 'POST',
+  path: '/sign-in/oidc/accounts',
+  summary: 'Begin a session in one of these accounts; from now on the provider signs in there',
+  body: z.strictObject({ user_id: z.string().max(100).nullable() }),
+  responses: { 200: Begun.extend({ next: z.string().describe('The page to go to.') }) },
 })
 export const lookAtInvitation = route({
   ...noKey,
@@ -227,6 +254,22 @@ export const removePasskey = route({
   path: '/user/passkeys/{passkey_id}',
   summary: 'Remove a passkey',
   params: z.object({ passkey_id: z.string() }),
+  responses: { 200: Deleted },
+})
+
+export const listOwnIdentities = route({
+  ...bySession,
+  method: 'GET',
+  path: '/user/identities',
+  summary: 'How the OpenID provider knows you, the oldest connection first',
+  responses: { 200: Identities },
+})
+export const removeOwnIdentity = route({
+  ...bySession,
+  method: 'DELETE',
+  path: '/user/identities/{identity_id}',
+  summary: 'Remove your connection to the OpenID provider; your other sessions that it began end',
+  params: z.object({ identity_id: z.string() }),
   responses: { 200: Deleted },
 })
 

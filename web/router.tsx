@@ -39,6 +39,11 @@ const invitation = createRoute({
   path: '/invitation',
   component: lazyRouteComponent(() => import('./pages/invitation/index.tsx')),
 })
+const chooseAccount = createRoute({
+  getParentRoute: () => root,
+  path: '/choose-account',
+  component: lazyRouteComponent(() => import('./pages/choose-account/index.tsx')),
+})
 const welcome = createRoute({
   getParentRoute: () => root,
   path: '/welcome',
@@ -201,6 +206,7 @@ const lost = createRoute({ getParentRoute: () => shell, path: '$', component: No
 const routeTree = root.addChildren([
   signIn,
   invitation,
+  chooseAccount,
   welcome,
   share,
   docs.addChildren([apiReference, docsPage]),

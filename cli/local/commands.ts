@@ -73,7 +73,8 @@ export function addLocalCommands(program: Program, models: Program, local: Local
     program
       .command('sign-in-link')
       .description('make a link that signs in to the dashboard once: for the operator, or the member with an email')
-      .option('--email <address>', 'the member to sign in'),
+      .option('--email <address>', 'the member to sign in')
+      .option('--account <account>', 'id of the account, if members of several have the email'),
     local,
     'signInLink',
   )

@@ -1,20 +1,35 @@
 import { existsSync, readFileSync } from 'node:fs'
 import path from 'node:path'
 import { readConfig } from '../../server/config.ts'
-import { createSessions, createSignIn, createSignInThrottle, dashboardAddress } from '../../server/sign-in/index.ts'
+import {
+  createSessions,
+  createSignIn,
+  createSignInThrottle,
+  dashboardAddress,
+  SeveralMembers,
+  type SignIn,
+} from '../../server/sign-in/index.ts'
+import { UsageError } from '../support/errors.ts'
 import type { GlobalOptions } from '../support/options.ts'
+import { ask } from '../support/prompt.ts'
+import { clean } from '../support/text.ts'
 import { withAccounts } from './accounts.ts'
 
 interface Options extends GlobalOptions {
   email?: string
+  account?: string
 }
 
 /** Prints a link that signs the operator, or the member with an email, in to the dashboard once. */
-export async function createSignInLink({ email, json }: Options): Promise<void> {
+export async function createSignInLink({ email, account, json }: Options): Promise<void> {
   const made = await withAccounts((accounts, db, changes) => {
     const sessions = createSessions(db, changes, Date.now)
     const throttle = createSignInThrottle(Date.now)
-    return createSignIn({ db, accounts, sessions, throttle, changes, now: Date.now }).createLink(email)
+    const signIn = createSignIn({ db, accounts, sessions, throttle, changes, now: Date.now })
+    return signIn.createLink(email, account).catch((error) => {
+      if (error instanceof SeveralMembers) return askWhich(signIn, email!, error.members)
+      throw error
+    })
   })
   const link = `${address()}/sign-in#${made.token}`
   const { name, email: theirs } = made.user
@@ -24,6 +39,17 @@ export async function createSignInLink({ email, json }: Options): Promise<void> 
       ? JSON.stringify({ link, user_id: made.user.id, expires_at: made.expires_at })
       : `${link}\n\nIt signs ${who} in to the dashboard, once, within a day.`,
   )
+}
+
+/** Anybody may enter an email: which of the accounts is meant, only who makes the link knows. */
+async function askWhich(signIn: SignIn, email: string, members: SeveralMembers['members']) {
+  const list = members.map(
+    ({ account_id, account, name, role }) => `  ${account_id}  ${clean(account)}, as ${clean(name)} (${role})`,
+  )
+  const several = `Members of several accounts have the email '${email}':\n${list.join('\n')}`
+  if (!process.stdin.isTTY) throw new UsageError(`${several}\nChoose one with --account ID.`)
+  process.stderr.write(`${several}\n`)
+  return signIn.createLink(email, await ask('Which account? '))
 }
 
 /** Where browsers reach the service: as set, as it runs now, or as it would start. */

@@ -47,6 +47,7 @@ export const resources: Resources = {
       list: signIn.listPasskeys,
       remove: signIn.removePasskey,
     },
+    identities: { list: signIn.listOwnIdentities, remove: signIn.removeOwnIdentity },
   },
   signIn: {
     ways: signIn.getSignIn,
@@ -54,6 +55,8 @@ export const resources: Resources = {
     withLink: signIn.signInWithLink,
     passkeyOptions: signIn.getPasskeyChallenge,
     withPasskey: signIn.signInWithPasskey,
+    accounts: signIn.listAccountChoices,
+    chooseAccount: signIn.chooseAccount,
     lookAtInvitation: signIn.lookAtInvitation,
     acceptInvitation: signIn.acceptInvitation,
   },
@@ -78,6 +81,7 @@ export const resources: Resources = {
     get: members.getMember,
     update: members.changeMember,
     remove: members.removeMember,
+    identities: { list: members.listIdentities, remove: members.removeIdentity },
   },
   operator: {
     machine: machine.getMachine,

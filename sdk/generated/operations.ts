@@ -21,6 +21,12 @@ export interface Operations {
       /** Remove a passkey. `DELETE /user/passkeys/{passkey_id}` */
       remove: (passkey_id: string, options?: RequestOptions) => Promise<T.Deleted>
     }
+    identities: {
+      /** How the OpenID provider knows you, the oldest connection first. `GET /user/identities` */
+      list: (options?: RequestOptions) => Promise<T.Identities>
+      /** Remove your connection to the OpenID provider; your other sessions that it began end. `DELETE /user/identities/{identity_id}` */
+      remove: (identity_id: string, options?: RequestOptions) => Promise<T.Deleted>
+    }
   }
   signIn: {
     /** The ways to sign in to this service. `GET /sign-in` */
@@ -33,6 +39,10 @@ export interface Operations {
     passkeyOptions: (options?: RequestOptions) => Promise<T.UserPasskeysOptionsResponse>
     /** Begin a session with a passkey. `POST /sign-in/passkey` */
     withPasskey: (body: T.SignInWithPasskeyBody, options?: RequestOptions) => Promise<T.SignInWithPasswordResponse>
+    /** The accounts to which a person who comes from the OpenID provider may go, if they must choose. `GET /sign-in/oidc/accounts` */
+    accounts: (options?: RequestOptions) => Promise<T.SignInAccountsResponse>
+    /** Begin a session in one of these accounts; from now on the provider signs in there. `POST /sign-in/oidc/accounts` */
+    chooseAccount: (body: T.SignInChooseAccountBody, options?: RequestOptions) => Promise<T.SignInChooseAccountResponse>
     /** What an invitation invites to. `POST /sign-in/invitation/look` */
     lookAtInvitation: (body: T.SignInLookAtInvitationBody, options?: RequestOptions) => Promise<T.SignInLookAtInvitationResponse>
     /** Accept an invitation, set a password, and begin a session. `POST /sign-in/invitation` */
@@ -87,6 +97,12 @@ export interface Operations {
     update: (user_id: string, body: T.MembersUpdateBody, options?: RequestOptions) => Promise<T.Member>
     /** Remove a member and revoke their keys; what they made stays the account’s. `DELETE /members/{user_id}` */
     remove: (user_id: string, options?: RequestOptions) => Promise<T.Deleted>
+    identities: {
+      /** Who signs in as a member by the OpenID provider, the oldest connection first. `GET /members/{user_id}/identities` */
+      list: (user_id: string, options?: RequestOptions) => Promise<T.Identities>
+      /** Remove a member’s connection to the OpenID provider and end the sessions that it began; change the email too if it is not theirs. `DELETE /members/{user_id}/identities/{identity_id}` */
+      remove: (user_id: string, identity_id: string, options?: RequestOptions) => Promise<T.Deleted>
+    }
   }
   operator: {
     /** The machine: memory, disk, GPUs, engine, queues, replicas and set-up. `GET /operator/machine` */
@@ -454,6 +470,10 @@ export const operations = {
       list: 'GET /user/passkeys',
       remove: 'DELETE /user/passkeys/{passkey_id}',
     },
+    identities: {
+      list: 'GET /user/identities',
+      remove: 'DELETE /user/identities/{identity_id}',
+    },
   },
   signIn: {
     ways: 'GET /sign-in',
@@ -461,6 +481,8 @@ export const operations = {
     withLink: 'POST /sign-in/link body',
     passkeyOptions: 'POST /sign-in/passkey/options',
     withPasskey: 'POST /sign-in/passkey body',
+    accounts: 'GET /sign-in/oidc/accounts',
+    chooseAccount: 'POST /sign-in/oidc/accounts body',
     lookAtInvitation: 'POST /sign-in/invitation/look body',
     acceptInvitation: 'POST /sign-in/invitation body',
   },
@@ -494,6 +516,10 @@ export const operations = {
     get: 'GET /members/{user_id}',
     update: 'PUT /members/{user_id} body',
     remove: 'DELETE /members/{user_id}',
+    identities: {
+      list: 'GET /members/{user_id}/identities',
+      remove: 'DELETE /members/{user_id}/identities/{identity_id}',
+    },
   },
   operator: {
     machine: 'GET /operator/machine',

@@ -857,6 +857,21 @@ export interface Deleted {
   id: string
   deleted: true
 }
+export interface Identities {
+  items: Identity[]
+}
+export interface Identity {
+  id: string
+  /**
+   * The address of the OpenID provider.
+   */
+  issuer: string
+  /**
+   * What the provider verified as the member’s email when it was connected.
+   */
+  email: string | null
+  created_at: Time
+}
 export interface SignInWaysResponse {
   password: boolean
   passkey: boolean
@@ -915,6 +930,36 @@ export interface SignInWithPasskeyBody {
     id: string
     [k: string]: unknown
   }
+}
+export interface SignInAccountsResponse {
+  /**
+   * What the provider has verified.
+   */
+  email: string
+  items: {
+    /**
+     * The member as whom they would sign in; null: as a new one.
+     */
+    user_id: string | null
+    name: string
+    /**
+     * Bounds what keys of this member may do.
+     */
+    role: 'owner' | 'admin' | 'member' | 'viewer'
+    account: {
+      name: string
+    }
+  }[]
+}
+export interface SignInChooseAccountBody {
+  user_id: string | null
+}
+export interface SignInChooseAccountResponse {
+  session: Session
+  /**
+   * The page to go to.
+   */
+  next: string
 }
 export interface SignInLookAtInvitationBody {
   /**
@@ -4192,6 +4237,7 @@ export interface ErrorBody {
       | 'member_not_found'
       | 'session_not_found'
       | 'passkey_not_found'
+      | 'identity_not_found'
       | 'invitation_not_found'
       | 'account_not_found'
       | 'webhook_not_found'

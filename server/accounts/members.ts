@@ -9,12 +9,17 @@ import { type Page, pageOf } from '../db/page.ts'
 import { type AccountActor, recordAuditEntry } from '../events/audit.ts'
 import type { Caller } from '../http/auth.ts'
 import type { Changes } from '../redis/changes.ts'
+import { ownersOnly, requireRights } from './authority.ts'
 import * as store from './store.ts'
 
 export interface Members {
   add(caller: Caller, request: z.output<typeof addMember.body>): Promise<Member>
   /** The same within a transaction. */
   addWithin(trx: Trx, by: AccountActor, request: z.output<typeof addMember.body>): Promise<Member>
+  /** Takes a proven email from members of the account who have only entered it. */
+  releaseEmail(trx: Trx, by: AccountActor, email: string, except?: string): Promise<void>
+  /** The email is the member's, as a provider has verified: from now on it counts for them. Releases it before. */
+  acceptEmail(trx: Trx, by: AccountActor, user_id: string, email: string): Promise<void>
   list(caller: Caller, query: ListQuery): Promise<Page<Member>>
   get(caller: Caller, id: string): Promise<Member>
   change(caller: Caller, id: string, request: z.output<typeof changeMember.body>): Promise<Member>
@@ -39,14 +44,9 @@ export function createMembers(db: Db, announce: Changes['announce'], now: () => 
     return row
   }
 
-  /** Only owners may create and change owners. */
+  /** Only owners may change and remove owners. */
   async function requireOwner(trx: Trx, { account_id, user_id }: AccountActor): Promise<void> {
-    if (user_id === null || (await store.member(trx, account_id, user_id))?.role !== 'owner')
-      throw new ApiError(
-        'insufficient_permissions',
-        'Only an owner of the account may make, change or remove an owner.',
-        { details: { role: 'owner' } },
-      )
+    if (user_id === null || (await store.member(trx, account_id, user_id))?.role !== 'owner') throw ownersOnly()
   }
 
   /**
@@ -73,8 +73,22 @@ export function createMembers(db: Db, announce: Changes['announce'], now: () => 
       throw new ApiError('name_taken', `Another member has the email address '${email}'.`, { param: 'email' })
   }
 
+  /** What changes with a member's email: nothing proves another one yet. */
+  function emailOf(before: store.UserRow, requested: string | null | undefined) {
+    const email = requested === undefined ? before.email : (requested?.toLowerCase() ?? null)
+    return { email, email_accepted_at: email === before.email ? before.email_accepted_at : null }
+  }
+
+  async function releaseEmail(trx: Trx, by: AccountActor, email: string, except = ''): Promise<void> {
+    for (const { id } of await store.unprovenHolders(trx, by.account_id, email, except)) {
+      await store.updateUser(trx, id, { email: null })
+      const reason = 'a provider verified that it is the email of another'
+      await recordAuditEntry(trx, by, 'member.changed', id, { from: { email }, to: { email: null }, reason }, now())
+    }
+  }
+
   async function addWithin(trx: Trx, by: AccountActor, request: z.output<typeof addMember.body>): Promise<Member> {
-    if (request.role === 'owner') await requireOwner(trx, by)
+    await requireRights(trx, by, request.role)
     const { account_id } = by
     const email = request.email?.toLowerCase() ?? null
     const row = {
@@ -82,6 +96,7 @@ export function createMembers(db: Db, announce: Changes['announce'], now: () => 
       account_id,
       name: request.name,
       email,
+      email_accepted_at: null,
       role: request.role,
       removed_at: null,
       operator: 0,
@@ -97,6 +112,13 @@ export function createMembers(db: Db, announce: Changes['announce'], now: () => 
     add: (caller, request) => db.transaction().execute((trx) => addWithin(trx, caller, request)),
     addWithin,
 
+    releaseEmail,
+
+    async acceptEmail(trx, by, user_id, email) {
+      await releaseEmail(trx, by, email, user_id)
+      await store.updateUser(trx, user_id, { email, email_accepted_at: now() })
+    },
+
     async list(caller, { limit, after }) {
       const last = after ? await store.userById(db, after) : undefined
       if (after && last?.account_id !== caller.account_id)
@@ -110,18 +132,22 @@ export function createMembers(db: Db, announce: Changes['announce'], now: () => 
     async change(caller, id, { name, email, role }) {
       const member = await db.transaction().execute(async (trx) => {
         const before = await find(trx, caller, id)
-        if (before.role === 'owner' || role === 'owner') await requireOwner(trx, caller)
+        if (before.role === 'owner') await requireOwner(trx, caller)
         if (before.role === 'owner' && role && role !== 'owner') await requireAnotherOwner(trx, before)
-        const values = {
-          name: name ?? before.name,
-          email: email === undefined ? before.email : (email?.toLowerCase() ?? null),
-          role: role ?? before.role,
+        const values = { name: name ?? before.name, role: role ?? before.role, ...emailOf(before, email) }
+        const changesRole = values.role !== before.role
+        const changesEmail = values.email !== before.email
+        if (changesEmail || changesRole) {
+          requireOwnIfOperator(caller, before)
+          await requireRights(trx, caller, values.role)
         }
-        if (values.email !== before.email || values.role !== before.role) requireOwnIfOperator(caller, before)
+        // Who has the email signs in with what the member may do, and that until now.
+        if (changesEmail) await requireRights(trx, caller, before.role)
         await requireFreeEmail(trx, caller.account_id, values.email, id)
         await store.updateUser(trx, id, values)
-        const was = { name: before.name, email: before.email, role: before.role }
-        await recordAuditEntry(trx, caller, 'member.changed', id, { from: was, to: values }, now())
+        const from = { name: before.name, email: before.email, role: before.role }
+        const to = { name: values.name, email: values.email, role: values.role }
+        await recordAuditEntry(trx, caller, 'member.changed', id, { from, to }, now())
         return memberResponse({ ...before, ...values })
       })
       await announce(caller.account_id)
@@ -131,15 +157,13 @@ export function createMembers(db: Db, announce: Changes['announce'], now: () => 
     async changeOwn(caller, { name, email }) {
       const member = await db.transaction().execute(async (trx) => {
         const before = await find(trx, caller, caller.user_id)
-        const to = {
-          name: name ?? before.name,
-          email: email === undefined ? before.email : (email?.toLowerCase() ?? null),
-        }
-        await requireFreeEmail(trx, caller.account_id, to.email, before.id)
-        await store.updateUser(trx, before.id, to)
+        const values = { name: name ?? before.name, ...emailOf(before, email) }
+        await requireFreeEmail(trx, caller.account_id, values.email, before.id)
+        await store.updateUser(trx, before.id, values)
         const from = { name: before.name, email: before.email }
+        const to = { name: values.name, email: values.email }
         await recordAuditEntry(trx, caller, 'member.changed', before.id, { from, to }, now())
-        return memberResponse({ ...before, ...to })
+        return memberResponse({ ...before, ...values })
       })
       await announce(caller.account_id)
       return member

@@ -83,6 +83,7 @@ export function createOperator({ db, plans, defaultTier, keys, announce, now }: 
       account_id,
       name: owner_name,
       email: email?.toLowerCase() ?? null,
+      email_accepted_at: null,
       role,
       removed_at: null,
       operator: 0,

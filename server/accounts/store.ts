@@ -39,6 +39,13 @@ export const otherOwner = async (db: Any, account_id: string, id: string) =>
 export const emailTaken = async (db: Any, account_id: string, email: string, by_other_than: string) =>
   (await members(db, account_id).where('email', '=', email).where('id', '!=', by_other_than).executeTakeFirst()) !==
   undefined
+/** Other members who have entered an email that is not proven to be theirs. */
+export const unprovenHolders = (db: Any, account_id: string, email: string, except: string) =>
+  members(db, account_id)
+    .where('email', '=', email)
+    .where('email_accepted_at', 'is', null)
+    .where('id', '!=', except)
+    .execute()
 export const countMembers = (db: Any, account_id: string) => countRows(members(db, account_id))
 /** The first owner of the installation, for whom the command line creates keys. */
 export const firstOwner = (db: Any) =>

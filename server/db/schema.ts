@@ -18,6 +18,8 @@ interface Users {
   account_id: string
   name: string
   email: string | null
+  /** When a provider proved that the email is the member's; null if anybody may have entered it. */
+  email_accepted_at: number | null
   role: Role
   /** When they were removed from the account. */
   removed_at: number | null
@@ -57,6 +59,8 @@ interface SignInTokens {
   user_id: string | null
   /** The member who invites. */
   invited_by: string | null
+  /** The key with which they invite; null in a session. */
+  key_id: string | null
   created_at: number
   expires_at: number
 }
@@ -79,6 +83,8 @@ interface OidcIdentities {
   issuer: string
   subject: string
   user_id: string
+  /** What the provider verified when it was bound; null for earlier ones. */
+  email: string | null
   created_at: number
 }
 

@@ -3,6 +3,7 @@ import type { Accounts } from '../accounts/index.ts'
 import { ConfigError } from '../config.ts'
 import type { Context, Feature } from '../feature.ts'
 import type { Secrets } from '../storage/secrets.ts'
+import { createIdentities } from './identities.ts'
 import { createOidc } from './oidc.ts'
 import { createPasskeys } from './passkeys.ts'
 import { signInRoutes } from './routes.ts'
@@ -27,6 +28,12 @@ export function createSignInFeature(
   const throttle = createSignInThrottle(now, context.redis)
   const signIn = createSignIn({ db, accounts, sessions, throttle, changes, now })
   const passkeys = createPasskeys(db, now)
+  const identities = createIdentities({
+    ...{ db, changes, now },
+    members: accounts.members,
+    sign_up: config.oidc_sign_up,
+    sign_up_role: config.oidc_sign_up_role,
+  })
   const oidc = oidc_issuer
     ? createOidc(
         {
@@ -34,10 +41,8 @@ export function createSignInFeature(
           client_id: oidc_client_id!,
           client_secret: oidc_client_secret!,
           name: config.oidc_name,
-          sign_up: config.oidc_sign_up,
-          sign_up_role: config.oidc_sign_up_role,
         },
-        { db, members: accounts.members, secrets, now },
+        { secrets, now },
       )
     : undefined
   return {
@@ -50,6 +55,7 @@ export function createSignInFeature(
         signIn,
         sessions,
         passkeys,
+        identities,
         oidc,
         public_url,
         countRequest: throttle.countRequest,

@@ -1,9 +1,12 @@
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { ApiError } from '../../contract/errors.ts'
+import { listIdentities, removeIdentity } from '../../contract/members.ts'
+import type { Session } from '../../contract/sign-in.ts'
 import {
   acceptInvitation,
   addPasskey,
   changeUser,
+  chooseAccount,
   createInvitation,
   endOneSession,
   endOtherSessions,
@@ -12,10 +15,13 @@ import {
   getPasskeyOptions,
   getSession,
   getSignIn,
+  listAccountChoices,
   listInvitations,
+  listOwnIdentities,
   listPasskeys,
   listSessions,
   lookAtInvitation,
+  removeOwnIdentity,
   removePasskey,
   setPassword,
   signInWithLink,
@@ -27,7 +33,8 @@ import type { Accounts } from '../accounts/index.ts'
 import type { Caller } from '../http/auth.ts'
 import { mount } from '../http/mount.ts'
 import { clearSessionCookie, cookieIn, csrfTokenOf, sessionTokenIn, setSessionCookie } from '../http/session-cookie.ts'
-import { keptFor_s, type Oidc, OidcError } from './oidc.ts'
+import type { Identities } from './identities.ts'
+import { type Arrival, keptFor_s, type Oidc, OidcError } from './oidc.ts'
 import { type Passkeys, passkeysPossible } from './passkeys.ts'
 import type { Begun, Place, SignIn } from './service.ts'
 import { cookieSeconds, type Sessions } from './sessions.ts'
@@ -37,6 +44,7 @@ interface Parts {
   signIn: SignIn
   sessions: Sessions
   passkeys: Passkeys
+  identities: Identities
   oidc: Oidc | undefined
   /** The address under which browsers see the service, if it is set. */
   public_url: string | undefined
@@ -44,7 +52,7 @@ interface Parts {
 }
 
 export function signInRoutes(app: FastifyInstance, parts: Parts): void {
-  const { accounts, signIn, sessions, passkeys, oidc, public_url } = parts
+  const { accounts, signIn, sessions, passkeys, identities, oidc, public_url } = parts
   const originOf = ({ protocol, host }: FastifyRequest) => {
     if (public_url) return new URL(public_url).origin
     const origin = `${protocol}://${host}`
@@ -115,6 +123,33 @@ export function signInRoutes(app: FastifyInstance, parts: Parts): void {
   mount(app, listPasskeys, async ({ caller }) => ({ items: await passkeys.list(caller) }))
   mount(app, removePasskey, ({ caller, params }) => passkeys.remove(caller, params.passkey_id))
 
+  mount(app, listOwnIdentities, async ({ caller: { account_id, user_id } }) => ({
+    items: await identities.list(account_id, user_id),
+  }))
+  mount(app, removeOwnIdentity, ({ caller, params }) => identities.remove(caller, caller.user_id, params.identity_id))
+  mount(app, listIdentities, async ({ caller, params }) => ({
+    items: await identities.list(caller.account_id, params.user_id),
+  }))
+  mount(app, removeIdentity, ({ caller, params }) => identities.remove(caller, params.user_id, params.identity_id))
+
+  /** Who comes from the provider, and chooses an account. */
+  const arrivalOf = ({ headers }: FastifyRequest): Arrival => {
+    const arrival = oidc?.read(cookieIn(headers.cookie, oidcCookie))
+    if (!arrival) throw new ApiError('sign_in_failed', 'Signing in took too long. Begin again on the sign-in page.')
+    return arrival
+  }
+  mount(app, listAccountChoices, async ({ request }) => {
+    const { person } = arrivalOf(request)
+    return { email: person.email ?? '', items: await identities.offers(person) }
+  })
+  mount(app, chooseAccount, async ({ request, reply, body }) => {
+    const { person, next } = arrivalOf(request)
+    const user = await identities.choose(person, body.user_id)
+    if (!user) throw new ApiError('sign_in_failed', 'That account is open to you no more. Sign in again.')
+    setOidcCookie(request, reply, '', 0)
+    return { ...enter(request, reply, await signIn.as(user, 'oidc', placeOf(request))), next }
+  })
+
   mount(app, createInvitation, async ({ caller, request, body }) => {
     const { invitation, token } = await signIn.invite(caller, body)
     return { ...invitation, link: `${originOf(request)}/invitation#${token}` }
@@ -130,21 +165,21 @@ interface OidcParts extends Parts {
   originOf(request: FastifyRequest): string
   placeOf(request: FastifyRequest): Place
   /** Sets the cookie of a session that has begun. */
-  enter(request: FastifyRequest, reply: FastifyReply, begun: Begun): unknown
+  enter(request: FastifyRequest, reply: FastifyReply, begun: Begun): { session: Session }
 }
 
 const oidcCookie = 'tunery_oidc'
+const setOidcCookie = (request: FastifyRequest, reply: FastifyReply, value: string, maxAge_s: number) =>
+  reply.header(
+    'set-cookie',
+    `${oidcCookie}=${value}; Max-Age=${maxAge_s}; Path=/v1/sign-in/oidc; HttpOnly; SameSite=Lax` +
+      (request.protocol === 'https' ? '; Secure' : ''),
+  )
 
 /** Redirects of the browser to the provider and back: not part of the API's description. */
 function oidcRoutes(app: FastifyInstance, parts: OidcParts): void {
-  const { oidc, signIn, sessions, countRequest, originOf, placeOf, enter } = parts
+  const { oidc, identities, signIn, sessions, countRequest, originOf, placeOf, enter } = parts
   const options = { schema: { hide: true }, config: { redirect: true } } as const
-  const setCookie = (request: FastifyRequest, reply: FastifyReply, value: string, maxAge_s: number) =>
-    reply.header(
-      'set-cookie',
-      `${oidcCookie}=${value}; Max-Age=${maxAge_s}; Path=/v1/sign-in/oidc; HttpOnly; SameSite=Lax` +
-        (request.protocol === 'https' ? '; Secure' : ''),
-    )
   /** Errors go to the sign-in page: a person is waiting, not a program. */
   const fail = (request: FastifyRequest, reply: FastifyReply, error: unknown) => {
     if (error instanceof ApiError && error.code === 'rate_limit_exceeded')
@@ -158,7 +193,7 @@ function oidcRoutes(app: FastifyInstance, parts: OidcParts): void {
     try {
       await countRequest(request.ip)
       const { location, kept } = await oidc.begin(originOf(request), ownPath(request.query.next))
-      setCookie(request, reply, kept, keptFor_s)
+      setOidcCookie(request, reply, kept, keptFor_s)
       return reply.redirect(location)
     } catch (error) {
       return fail(request, reply, error)
@@ -166,15 +201,23 @@ function oidcRoutes(app: FastifyInstance, parts: OidcParts): void {
   })
   app.get('/v1/sign-in/oidc/callback', options, async (request, reply) => {
     const kept = cookieIn(request.headers.cookie, oidcCookie)
-    setCookie(request, reply, '', 0)
+    setOidcCookie(request, reply, '', 0)
     try {
       await countRequest(request.ip)
       const { search } = new URL(request.url, 'http://unused.invalid')
       const token = sessionTokenIn(request)
       const before = token === undefined ? undefined : await sessions.find(token)
-      const found = await oidc.finish(originOf(request), search, kept, before?.user_id)
-      enter(request, reply, await signIn.as(found.user, 'oidc', placeOf(request)))
-      return reply.redirect(found.next)
+      const arrival = await oidc.finish(originOf(request), search, kept)
+      const found = await identities.find(arrival.person, before?.user_id)
+      if ('user' in found) {
+        enter(request, reply, await signIn.as(found.user, 'oidc', placeOf(request)))
+        return reply.redirect(arrival.next)
+      }
+      if (found.offers.length === 0)
+        throw new OidcError(arrival.person.verified ? 'oidc_no_account' : 'oidc_unverified')
+      reply.removeHeader('set-cookie')
+      setOidcCookie(request, reply, oidc.keep(arrival), keptFor_s)
+      return reply.redirect('/choose-account')
     } catch (error) {
       return fail(request, reply, error)
     }

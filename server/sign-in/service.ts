@@ -3,11 +3,11 @@ import type { z } from 'zod'
 import type { ListQuery } from '../../contract/common.ts'
 import { ApiError } from '../../contract/errors.ts'
 import type { Member } from '../../contract/members.ts'
-import { roleScopes } from '../../contract/scopes.ts'
+import { roleScopes, type Scope } from '../../contract/scopes.ts'
 import type { createInvitation, Invitation, Session, setPassword } from '../../contract/sign-in.ts'
 import { newId } from '../../lib/ids.ts'
 import { day_ms, hour_ms, isoTime } from '../../lib/utc-day.ts'
-import { type Accounts, memberResponse } from '../accounts/index.ts'
+import { type Accounts, memberResponse, missingRights } from '../accounts/index.ts'
 import type { Db, Trx } from '../db/open.ts'
 import { type Page, pageOf } from '../db/page.ts'
 import { commandLineActor, recordAuditEntry } from '../events/audit.ts'
@@ -26,6 +26,15 @@ export interface Begun {
   session: Session
 }
 
+/** Members of several accounts have the email: one of the accounts must be named. */
+export class SeveralMembers extends Error {
+  readonly members: readonly (store.UserRow & { account: string })[]
+  constructor(members: SeveralMembers['members']) {
+    super('members of several accounts have this email')
+    this.members = members
+  }
+}
+
 export interface SignIn {
   /** Whether nobody has a session or a way to begin one, and whether anybody has a password. */
   state(): Promise<{ first: boolean; password: boolean }>
@@ -37,9 +46,13 @@ export interface SignIn {
   as(user: store.UserRow, begun_by: 'passkey' | 'oidc', place: Place): Promise<Begun>
   /**
    * A link for the member with an email, or for the operator; the first owner becomes operator if there is none. For the
-   * command line alone. Throws member_not_found.
+   * command line alone. Throws member_not_found, or SeveralMembers if members of several accounts have the email and
+   * `account_id` does not choose one.
    */
-  createLink(email?: string): Promise<{ token: string; user: store.UserRow; account: string; expires_at: string }>
+  createLink(
+    email?: string,
+    account_id?: string,
+  ): Promise<{ token: string; user: store.UserRow; account: string; expires_at: string }>
   setPassword(caller: Caller, request: z.output<typeof setPassword.body>): Promise<void>
   ways(user_id: string): Promise<{ has_password: boolean; has_passkey: boolean }>
   invite(
@@ -84,13 +97,25 @@ export function createSignIn({ db, accounts, sessions, throttle, changes, now }:
     sessions.begin(trx, user, { begun_by, ...place })
 
   /**
-   * Whether the inviter could make this invitation now. They know its link: once they were removed, or the member
-   * became an owner, it must not let them in.
+   * Whether the inviter, or the key that they invited with, could make this invitation now. They know its link: once they
+   * were removed, the key was revoked, or the member may do more than they, it must not let them in.
    */
-  async function isStillMeant(row: store.TokenRow, user: store.UserRow): Promise<boolean> {
+  async function isStillMeant(row: store.TokenRow, { account_id, role }: store.UserRow): Promise<boolean> {
     const inviter = row.invited_by ? await store.user(db, row.invited_by) : undefined
-    if (!inviter || !roleScopes[inviter.role].includes('members:write')) return false
-    return inviter.role === 'owner' || user.role !== 'owner'
+    if (!inviter || inviter.account_id !== account_id) return false
+    const key = row.key_id === null ? undefined : await store.usableKey(db, account_id, row.key_id, now())
+    if (row.key_id !== null && !key) return false
+    const granted = roleScopes[inviter.role]
+    const own = key ? (JSON.parse(key.scopes_json) as Scope[]) : granted
+    const scopes = granted.filter((scope) => own.includes(scope))
+    const by = {
+      kind: key ? ('key' as const) : ('session' as const),
+      account_id,
+      user_id: inviter.id,
+      key_id: null,
+      scopes,
+    }
+    return scopes.includes('members:write') && (await missingRights(db, by, role)) === undefined
   }
 
   async function toInvitation(row: store.TokenRow): Promise<Invitation | undefined> {
@@ -117,7 +142,7 @@ export function createSignIn({ db, accounts, sessions, throttle, changes, now }:
     kind: 'link' | 'invitation',
     user: store.UserRow,
     lifetime_ms: number,
-    invited_by: string | null,
+    inviter: Pick<Caller, 'kind' | 'user_id' | 'key_id'> | null,
   ) {
     const token = newToken()
     const created_at = now()
@@ -127,12 +152,31 @@ export function createSignIn({ db, accounts, sessions, throttle, changes, now }:
       hash: hashOf(token),
       account_id: user.account_id,
       user_id: user.id,
-      invited_by,
+      invited_by: inviter?.user_id ?? null,
+      key_id: inviter?.kind === 'key' ? inviter.key_id : null,
       created_at,
       expires_at: created_at + lifetime_ms,
     }
     await store.insertToken(trx, row)
     return { row, token }
+  }
+
+  /** The member with an email. Anybody may enter one, so that it alone does not say which of several is meant. */
+  async function memberWith(trx: Trx, email: string, account_id: string | undefined): Promise<store.UserRow> {
+    const all = await store.usersByEmail(trx, email)
+    const users = account_id === undefined ? all : all.filter((user) => user.account_id === account_id)
+    if (users.length === 0) {
+      const where = account_id === undefined ? '' : ` in the account '${account_id}'`
+      throw new ApiError(
+        'member_not_found',
+        `No member has the email '${email}'${where}. An admin of the account can invite them.`,
+      )
+    }
+    if (users.length === 1) return users[0]!
+    const members = await Promise.all(
+      users.map(async (user) => ({ ...user, account: await store.accountName(trx, user.account_id) })),
+    )
+    throw new SeveralMembers(members)
   }
 
   return {
@@ -145,14 +189,13 @@ export function createSignIn({ db, accounts, sessions, throttle, changes, now }:
       const email = given.trim().toLowerCase()
       await throttle.begin(address, email)
       // An email may be a member of several accounts: each has its own password.
-      const candidates = await store.usersByEmail(db, email)
-      const hashes = await Promise.all(candidates.map(({ id }) => store.password(db, id)))
-      const withHash = candidates.flatMap((user, index) => (hashes[index] ? [{ user, hash: hashes[index] }] : []))
+      const candidates = await store.usersWithPassword(db, email)
       let found: { user: store.UserRow; hash: string } | undefined
       try {
         // One verification at least, so that the time does not tell whether the email is known.
-        if (withHash.length === 0) await verifyPassword(undefined, password)
-        for (const each of withHash) if (!found && (await verifyPassword(each.hash, password))) found = each
+        if (candidates.length === 0) await verifyPassword(undefined, password)
+        for (const { hash, ...user } of candidates)
+          if (!found && (await verifyPassword(hash, password))) found = { user, hash }
       } catch (error) {
         // Too many sign in at once: clients try again, and must not be blocked for it.
         await throttle.forget(address, email)
@@ -179,19 +222,13 @@ export function createSignIn({ db, accounts, sessions, throttle, changes, now }:
 
     as: (user, begun_by, place) => db.transaction().execute((trx) => begin(trx, user, begun_by, place)),
 
-    async createLink(email) {
+    async createLink(email, of_account) {
       return db.transaction().execute(async (trx) => {
         const user =
           email === undefined
             ? ((await store.operatorUser(trx)) ?? (await store.firstOwner(trx)))
-            : (await store.usersByEmail(trx, email.trim().toLowerCase()))[0]
-        if (!user)
-          throw new ApiError(
-            'member_not_found',
-            email === undefined
-              ? 'There is no owner yet: start the service once.'
-              : `No member has the email '${email}'. An admin of the account can invite them.`,
-          )
+            : await memberWith(trx, email.trim().toLowerCase(), of_account)
+        if (!user) throw new ApiError('member_not_found', 'There is no owner yet: start the service once.')
         const { account_id } = user
         const by = { ...commandLineActor, account_id }
         if (email === undefined && user.operator !== 1) {
@@ -240,18 +277,10 @@ export function createSignIn({ db, accounts, sessions, throttle, changes, now }:
     },
 
     async invite(caller, request) {
-      // Who accepts has a session with all that the role may. A key must not be a way to more than it may itself.
-      const missing = roleScopes[request.role].find((scope) => scope !== 'operator' && !caller.scopes.includes(scope))
-      if (missing)
-        throw new ApiError(
-          'insufficient_permissions',
-          `To invite a member of the role '${request.role}' you need all that they may do; '${missing}' is missing.`,
-          { details: { scope: missing } },
-        )
       return db.transaction().execute(async (trx) => {
         const member = await accounts.members.addWithin(trx, caller, request)
         const user = (await store.user(trx, member.id))!
-        const { row, token } = await makeToken(trx, 'invitation', user, invitation_ms, caller.user_id)
+        const { row, token } = await makeToken(trx, 'invitation', user, invitation_ms, caller)
         const { name, role } = member
         await recordAuditEntry(trx, caller, 'invitation.created', row.id, { user_id: user.id, name, role }, now())
         return {

@@ -6,6 +6,7 @@ export type SessionRow = Row<'sessions'>
 export type TokenRow = Row<'sign_in_tokens'>
 export type PasskeyRow = Row<'passkeys'>
 export type UserRow = Row<'users'>
+export type IdentityRow = Row<'oidc_identities'>
 type Any = Db | Trx
 
 /** Runs a deletion and returns how many rows it removed. */
@@ -37,6 +38,11 @@ export const touchSession = (trx: Trx, id: string, last_used_at: number) =>
   trx.updateTable('sessions').set({ last_used_at }).where('id', '=', id).execute()
 export const endSession = (trx: Trx, user_id: string, id: string) =>
   deleted(trx.deleteFrom('sessions').where('user_id', '=', user_id).where('id', '=', id))
+/** Ends the sessions that a provider began. */
+export const endProviderSessions = (trx: Trx, user_id: string, except = '') =>
+  deleted(
+    trx.deleteFrom('sessions').where('user_id', '=', user_id).where('begun_by', '=', 'oidc').where('id', '!=', except),
+  )
 export const endSessions = (trx: Trx, user_id: string, except: string) =>
   deleted(trx.deleteFrom('sessions').where('user_id', '=', user_id).where('id', '!=', except))
 export const keepNewestSessions = (trx: Trx, user_id: string, count: number) =>
@@ -67,16 +73,17 @@ export async function anySignIn(db: Any): Promise<boolean> {
 
 export const user = (db: Any, id: string) =>
   db.selectFrom('users').selectAll().where('id', '=', id).where('removed_at', 'is', null).executeTakeFirst()
+const byEmail = (db: Any, email: string) =>
+  db.selectFrom('users').selectAll().where('email', '=', email).where('removed_at', 'is', null)
 /**
- * The members with an email, one an account at most: of the operator's account first, then who used a session last,
- * then the oldest.
+ * The members with an email and a password: those whose email it is proven to be first, then of the operator's account,
+ * then who used a session last, then the oldest.
  */
-export const usersByEmail = (db: Any, email: string) =>
-  db
-    .selectFrom('users')
-    .selectAll()
-    .where('email', '=', email)
-    .where('removed_at', 'is', null)
+export const usersWithPassword = (db: Any, email: string) =>
+  byEmail(db, email)
+    .innerJoin('passwords', 'passwords.user_id', 'users.id')
+    .select('passwords.hash')
+    .orderBy((e) => e.case().when('email_accepted_at', 'is', null).then(1).else(0).end())
     .orderBy(
       (e) =>
         e
@@ -97,6 +104,9 @@ export const usersByEmail = (db: Any, email: string) =>
     .orderBy('created_at')
     .limit(20)
     .execute()
+/** The members with an email, the oldest first: anybody may have entered it. */
+export const usersByEmail = (db: Any, email: string): Promise<UserRow[]> =>
+  byEmail(db, email).orderBy('created_at').orderBy('id').limit(100).execute()
 export const accountName = async (db: Any, id: string) =>
   (await db.selectFrom('accounts').select('name').where('id', '=', id).executeTakeFirst())!.name
 const owners = (db: Any) =>
@@ -112,13 +122,14 @@ export const operatorUser = (db: Any) => owners(db).where('operator', '=', 1).ex
 export const firstOwner = (db: Any) => owners(db).executeTakeFirst()
 export const makeOperator = (trx: Trx, user_id: string) =>
   trx.updateTable('users').set({ operator: 1 }).where('id', '=', user_id).execute()
-/** Whether a member with this email was removed from the account. */
+/** Whether a member whose proven email this is was removed from the account. */
 export const wasRemoved = async (db: Any, account_id: string, email: string) =>
   (await db
     .selectFrom('users')
     .select('id')
     .where('account_id', '=', account_id)
     .where('email', '=', email)
+    .where('email_accepted_at', 'is not', null)
     .where('removed_at', 'is not', null)
     .limit(1)
     .executeTakeFirst()) !== undefined
@@ -199,6 +210,24 @@ export const bindIdentity = (trx: Trx, row: NewRow<'oidc_identities'>) =>
     .insertInto('oidc_identities')
     .values(row)
     .onConflict((conflict) =>
-      conflict.columns(['issuer', 'subject']).doUpdateSet({ user_id: row.user_id, created_at: row.created_at }),
+      conflict
+        .columns(['issuer', 'subject'])
+        .doUpdateSet({ user_id: row.user_id, email: row.email, created_at: row.created_at }),
     )
     .execute()
+export const identities = (db: Any, user_id: string): Promise<IdentityRow[]> =>
+  db.selectFrom('oidc_identities').selectAll().where('user_id', '=', user_id).orderBy('created_at').execute()
+export const removeIdentity = (trx: Trx, issuer: string, subject: string) =>
+  trx.deleteFrom('oidc_identities').where('issuer', '=', issuer).where('subject', '=', subject).execute()
+export const unproveEmail = (trx: Trx, user_id: string) =>
+  trx.updateTable('users').set({ email_accepted_at: null }).where('id', '=', user_id).execute()
+/** The key of an invitation: undefined once it was revoked or has expired. */
+export const usableKey = (db: Any, account_id: string, id: string, now: number) =>
+  db
+    .selectFrom('api_keys')
+    .select('scopes_json')
+    .where('account_id', '=', account_id)
+    .where('id', '=', id)
+    .where('revoked_at', 'is', null)
+    .where((e) => e.or([e('expires_at', 'is', null), e('expires_at', '>', now)]))
+    .executeTakeFirst()

@@ -2,6 +2,8 @@
 import assert from 'node:assert/strict'
 import http from 'node:http'
 import { after, before, test } from 'node:test'
+import { roleScopes, type Scope } from '../../contract/scopes.ts'
+import { SeveralMembers } from '../../server/sign-in/index.ts'
 import { codeOf, newBrowser } from '../support/browser.ts'
 import { client } from '../support/client.ts'
 import { startApp, type TestApp } from '../support/service.ts'
@@ -34,6 +36,51 @@ test('a key invites only to roles whose scopes it has: a session of the role may
   assert.deepEqual(codeOf(await invite(admin, 'owner')), [403, 'insufficient_permissions'])
 })
 
+test('no way lets a key grant more than it has: not by a role, not by an address, not by a link', async () => {
+  const scopes = ['members:write', 'members:read', 'keys:write']
+  const { key, id: key_id } = (await app.api('POST', '/keys', { name: 'narrow', scopes })).body
+  const narrow = client(app.url, key)
+  const all = roleScopes.viewer.concat(scopes as Scope[]).filter((scope, at, list) => list.indexOf(scope) === at)
+  const { key: viewers } = (await app.api('POST', '/keys', { name: 'viewers', scopes: all })).body
+  const viewer = client(app.url, viewers)
+  const refused = [403, 'insufficient_permissions']
+  const members = (await app.api('GET', '/members')).body.items.length
+
+  for (const role of ['viewer', 'member', 'admin', 'owner'])
+    for (const email of [null, 'mallory@example.com'])
+      assert.deepEqual(codeOf(await narrow.api('POST', '/members', { name: 'M', role, email })), refused, role)
+  for (const role of ['member', 'admin', 'owner'])
+    assert.deepEqual(codeOf(await viewer.api('POST', '/members', { name: 'M', role })), refused, role)
+  assert.equal((await app.api('GET', '/members')).body.items.length, members)
+
+  // Invites a viewer and raises them before the link is used.
+  const invited = (await invite(viewer, 'viewer')).body
+  const member = `/members/${invited.member.id}`
+  for (const role of ['member', 'admin', 'owner'])
+    assert.deepEqual(codeOf(await viewer.api('PUT', member, { role })), refused, role)
+  assert.equal((await viewer.api('PUT', member, { email: 'v@example.com', name: 'V' })).status, 200)
+  // The address of one who may more, the owner whose key it is among them.
+  const strong = await addMember('admin')
+  for (const id of [strong.id, app.owner.user_id])
+    assert.deepEqual(codeOf(await viewer.api('PUT', `/members/${id}`, { email: 'mallory@example.com' })), refused)
+  assert.equal((await viewer.api('PUT', `/members/${strong.id}`, { name: 'Renamed' })).status, 200)
+
+  // Somebody else raises the member: the link that the key knows is void from then on.
+  const look = () =>
+    newBrowser(app).send('POST', '/sign-in/invitation/look', { token: new URL(invited.link).hash.slice(1) })
+  assert.equal((await look()).status, 200)
+  await app.api('PUT', member, { role: 'admin' })
+  assert.deepEqual(codeOf(await look()), [400, 'link_invalid'])
+  await app.api('PUT', member, { role: 'viewer' })
+  assert.equal((await look()).status, 200)
+  // A key that was revoked leaves no link behind.
+  const { items } = (await app.api('GET', '/keys?limit=100')).body
+  const used = items.find(({ name }: { name: string }) => name === 'viewers').id
+  assert.equal((await app.api('DELETE', `/keys/${used}`)).status, 200)
+  assert.deepEqual(codeOf(await look()), [400, 'link_invalid'])
+  assert.equal((await app.api('DELETE', `/keys/${key_id}`)).status, 200)
+})
+
 test('an admin’s link is void once its member is an owner, and anybody’s once they were removed or may invite no more', async () => {
   const admin = await addMember('admin')
   const [promoted, left, demoted] = [
@@ -61,6 +108,20 @@ test('an admin’s link is void once its member is an owner, and anybody’s onc
   // An owner's invitation stays good for whatever became of the member.
   await app.api('PUT', `/members/${demoted.body.member.id}`, { role: 'owner' })
   assert.equal((await accept(tokenOf(demoted))).status, 200)
+})
+
+test('a sign-in link is for no member of another account who has entered the same address', async () => {
+  const email = 'both@example.com'
+  const { body: mine } = await app.api('POST', '/members', { name: 'Mine', email })
+  assert.equal((await app.services.signIn.createLink(email)).user.id, mine.id)
+  const { body: theirs } = await app.other.api('POST', '/members', { name: 'Theirs', email })
+  const several = (error: unknown) =>
+    error instanceof SeveralMembers &&
+    [mine.id, theirs.id].every((id) => error.members.some((member) => member.id === id))
+  await assert.rejects(app.services.signIn.createLink(email), several)
+  const { user } = await app.services.signIn.createLink(email, app.owner.account_id)
+  assert.equal(user.id, mine.id)
+  await assert.rejects(app.services.signIn.createLink(email, 'acc_none'), { code: 'member_not_found' })
 })
 
 test('another owner can neither demote nor remove the operator, whom the command line would replace by them', async () => {

@@ -4,7 +4,7 @@ import { after, before, test } from 'node:test'
 import { readConfig } from '../../server/config.ts'
 import { createLog, createServices } from '../../server/services.ts'
 import { codeOf, newBrowser } from '../support/browser.ts'
-import { createBrowser, startOpenidProvider } from '../support/openid-provider.ts'
+import { accountChoices, createBrowser, startOpenidProvider } from '../support/openid-provider.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 
 const people = {
@@ -12,6 +12,7 @@ const people = {
   sam: { email: 'Sam@Corp.example', email_verified: true, name: 'Sam\u202eple' },
   pat: { email: 'pat@corp.example', email_verified: true, name: 'Pat Doe' },
   zoe: { email: 'zoe@corp.example.evil.test', email_verified: true },
+  kim: { email: 'kim@corp.example', email_verified: true, name: 'Kim Lee' },
   eve: { email: 'eve@corp.example', email_verified: false },
 }
 let app: TestApp
@@ -35,12 +36,16 @@ after(async () => {
 })
 
 let addresses = 0
-/** Signs in from a new address; returns where the browser ends, and the profile of its session. */
-async function signIn(person: keyof typeof people) {
+/**
+ * Signs in from a new address; returns where the browser ends, and the profile of its session. `accept`: the member as
+ * whom they go on where they are asked, or null for a new one.
+ */
+async function signIn(person: keyof typeof people, accept?: string | null) {
   provider.signInAs(person)
   const browser = createBrowser({ 'x-forwarded-for': `192.0.2.${++addresses}` })
   const here = (address: string) => address.startsWith(app.address) && !address.includes('/v1/')
   const end = await browser.follow(`${app.url}/sign-in/oidc`, here)
+  if (accept !== undefined) assert.equal((await accountChoices(browser, app.url).choose(accept)).status, 200)
   const { profile } = (await (await browser.open(`${app.url}/session`)).json()) as {
     profile?: { id: string; name: string; role: string; account: { id: string } }
   }
@@ -60,7 +65,32 @@ test('people of the domains that may sign up become members of the operator’s 
   assert.deepEqual(await signIn('sam'), noAccount)
   const invited = await app.api('POST', '/invitations', { name: 'Sam', email: 'sam@corp.example', role: 'viewer' })
   assert.equal(invited.status, 201)
-  assert.equal((await signIn('sam')).profile?.role, 'viewer')
+  assert.equal((await signIn('sam', invited.body.member.id)).profile?.role, 'viewer')
+})
+
+test('who enters an address keeps its owner from no account, and loses it once the owner has proven it', async () => {
+  const { body: squatter } = await app.api('POST', '/members', { name: 'Squatter' })
+  const { key } = (await app.api('POST', '/keys', { name: 'k', user_id: squatter.id, scopes: ['profile:read'] })).body
+  assert.ok(key)
+  await app.services.accounts.members.changeOwn(
+    {
+      ...app.owner,
+      user_id: squatter.id,
+      kind: 'session',
+      key_id: 'ses',
+      role: 'member',
+      scopes: [],
+      tier: 'free',
+      suspended: false,
+    },
+    { email: 'Kim@corp.example' },
+  )
+  const { body: foreign } = await app.other.api('POST', '/members', { name: 'Kim', email: 'kim@corp.example' })
+  const chosen = await signIn('kim', null)
+  assert.deepEqual([chosen.profile?.account.id, chosen.profile?.name], [app.owner.account_id, 'Kim Lee'])
+  assert.equal((await app.api('GET', `/members/${squatter.id}`)).body.email, null)
+  assert.equal((await app.other.api('GET', `/members/${foreign.id}`)).body.email, 'kim@corp.example')
+  assert.equal((await signIn('kim')).profile?.id, chosen.profile?.id)
 })
 
 test('another owner can neither change the operator’s email nor do what the operator does', async () => {

@@ -1,8 +1,8 @@
 // Signing in by an OpenID provider: a real one, and a browser that follows its redirects.
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
-import { newBrowser } from '../support/browser.ts'
-import { createBrowser as createBrowserAt, startOpenidProvider } from '../support/openid-provider.ts'
+import { codeOf, newBrowser } from '../support/browser.ts'
+import { accountChoices, createBrowser as createBrowserAt, startOpenidProvider } from '../support/openid-provider.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 
 type Provider = Awaited<ReturnType<typeof startOpenidProvider>>
@@ -15,6 +15,7 @@ const people = {
   twice: { email: 'twice@example.com', email_verified: true },
   stranger: { email: 'stranger@example.com', email_verified: true },
   again: { email: 'again@example.com', email_verified: true },
+  cut: { email: 'cut@example.com', email_verified: true },
   silent: {},
 }
 
@@ -34,6 +35,7 @@ after(async () => {
   await provider.stop()
 })
 
+type Browser = ReturnType<typeof createBrowserAt>
 let addresses = 0
 /** Each at another address: an address may try 30 times a minute. */
 const createBrowser = () => createBrowserAt({ 'x-forwarded-for': `192.0.2.${++addresses}` })
@@ -45,10 +47,22 @@ const cookieOf = (browser: ReturnType<typeof createBrowser>) => {
   return found?.join('=')
 }
 
-/** Signs in as a person of the provider; returns where the browser ends, and whose session it has. */
-async function signIn(person: keyof typeof people, { next = '', browser = createBrowser() } = {}) {
+/**
+ * Signs in as a person of the provider; returns where the browser ends, and whose session it has. `accept`: the member
+ * whom they choose where they are asked.
+ */
+async function signIn(
+  person: keyof typeof people,
+  { next = '', browser = createBrowser(), accept }: { next?: string; browser?: Browser; accept?: string } = {},
+) {
   provider.signInAs(person)
-  const end = (await browser.follow(begin(next), isHere)).slice(app.address.length)
+  let end = (await browser.follow(begin(next), isHere)).slice(app.address.length)
+  if (accept !== undefined) {
+    assert.equal(end, '/choose-account')
+    const { status, body } = await accountChoices(browser, app.url).choose(accept)
+    assert.equal(status, 200)
+    end = body.next
+  }
   const cookie = cookieOf(browser)
   const answer = cookie && (await fetch(`${app.url}/session`, { headers: { cookie } }))
   return { end, profile: answer ? ((await answer.json()) as { profile: { id: string } }).profile : undefined }
@@ -59,13 +73,13 @@ const addMember = async (email: string, client: { api: TestApp['api'] } = app) =
   return body.id as string
 }
 
-test('a member with the verified email signs in, also after it has changed; nobody else does', async () => {
+test('a member with the verified email accepts the account once, and signs in, also after it has changed; nobody else does', async () => {
   assert.equal(((await (await fetch(`${app.url}/sign-in`)).json()) as { oidc: string }).oidc, 'single sign-on')
   const id = await addMember('anna@example.com')
   assert.deepEqual(await signIn('thief'), { end: '/sign-in?error=oidc_unverified', profile: undefined })
   assert.deepEqual(await signIn('silent'), { end: '/sign-in?error=oidc_unverified', profile: undefined })
   assert.deepEqual(await signIn('stranger'), { end: '/sign-in?error=oidc_no_account', profile: undefined })
-  const first = await signIn('anna', { next: '/jobs?x=1%23there' })
+  const first = await signIn('anna', { next: '/jobs?x=1%23there', accept: id })
   assert.deepEqual([first.end, first.profile?.id], ['/jobs?x=1#there', id])
   await app.api('PUT', `/members/${id}`, { email: 'anna@new.example.com' })
   assert.equal((await signIn('anna')).profile?.id, id)
@@ -107,50 +121,67 @@ test('an answer of the provider works once, for the browser and the sign-in that
   assert.equal(await replay(`${answer.split('?')[0]}?error=access_denied`), '/sign-in?error=oidc_cancelled')
 })
 
-test('an email that two accounts have, or the operator, is connected only for who is signed in as that member', async () => {
-  // The admin of another account writes the email of someone of this one, to get what they upload.
+test('an address that another account enters first neither captures its owner nor keeps them out', async () => {
+  // The admin of another account writes the email of someone, to get what they upload.
+  const theirs = await addMember('twice@example.com', app.other)
+  const browser = createBrowser()
+  assert.deepEqual(await signIn('twice', { browser }), { end: '/choose-account', profile: undefined })
+  const choices = accountChoices(browser, app.url)
+  const one = { user_id: theirs, name: 'Someone', role: 'member', account: { name: 'other' } }
+  assert.deepEqual((await choices.list()).body, { email: 'twice@example.com', items: [one] })
   const mine = await addMember('twice@example.com')
-  await addMember('twice@example.com', app.other)
-  assert.deepEqual(await signIn('twice'), { end: '/sign-in?error=oidc_sign_in_first', profile: undefined })
-  // A key of the operator's may change their email, and must not be a way to their session.
-  assert.deepEqual(await signIn('boss'), { end: '/sign-in?error=oidc_sign_in_first', profile: undefined })
-
-  for (const [person, id, email] of [
-    ['twice', mine, undefined],
-    ['boss', app.owner.user_id, 'boss@example.com'],
-  ] as const) {
-    const session = newBrowser(app)
-    // The link is made for the member, as two have the email.
-    if (email) await session.enter(email)
-    else {
-      const invited = (await app.api('GET', `/members/${id}`)).body
-      assert.equal(invited.id, id)
-      const { token } = await linkFor(id)
-      assert.equal((await session.send('POST', '/sign-in/link', { token })).status, 200)
-    }
-    const browser = createBrowser()
-    const [name = '', value = ''] = session.cookie().split('=')
-    await browser.open(app.address)
-    browser.cookies(new URL(app.address).host).set(name, value)
-    assert.equal((await signIn(person, { browser })).profile?.id, id)
-    assert.equal((await signIn(person)).profile?.id, id, 'connected from now on')
-  }
+  assert.deepEqual(
+    (await choices.list()).body.items.map(({ user_id }: { user_id: string }) => user_id),
+    [theirs, mine],
+  )
+  // Nobody else is to be chosen, and nobody chooses who does not come from the provider.
+  assert.deepEqual((await choices.choose(app.owner.user_id)).body.error.code, 'sign_in_failed')
+  assert.equal((await accountChoices(createBrowser(), app.url).list()).body.error.code, 'sign_in_failed')
+  assert.equal((await choices.choose(mine)).status, 200)
+  assert.equal((await choices.choose(theirs)).body.error.code, 'sign_in_failed', 'an answer counts once')
+  assert.equal((await signIn('twice')).profile?.id, mine, 'connected from now on')
 })
 
-/** A link for one member, while no other has their email. */
-async function linkFor(id: string) {
-  const { email } = (await app.api('GET', `/members/${id}`)).body
-  await app.api('PUT', `/members/${id}`, { email: 'for-the-link@example.com' })
-  const link = await app.services.signIn.createLink('for-the-link@example.com')
-  await app.api('PUT', `/members/${id}`, { email })
-  return link
-}
+test('the operator is connected only in their own session', async () => {
+  // A key of the operator's may change their email, and must not be a way to their session.
+  assert.deepEqual(await signIn('boss'), { end: '/sign-in?error=oidc_sign_in_first', profile: undefined })
+  const session = newBrowser(app)
+  await session.enter('boss@example.com')
+  const browser = createBrowser()
+  const [name = '', value = ''] = session.cookie().split('=')
+  await browser.open(app.address)
+  browser.cookies(new URL(app.address).host).set(name, value)
+  assert.equal((await signIn('boss', { browser })).profile?.id, app.owner.user_id)
+  assert.equal((await signIn('boss')).profile?.id, app.owner.user_id, 'connected from now on')
+})
+
+test('a connection to the provider is listed and can be removed: its sessions end, and it must be accepted anew', async () => {
+  const id = await addMember('cut@example.com')
+  const path = `/members/${id}/identities`
+  assert.deepEqual((await app.api('GET', path)).body.items, [])
+  const browser = createBrowser()
+  assert.equal((await signIn('cut', { browser, accept: id })).profile?.id, id)
+  const [identity, ...more] = (await app.api('GET', path)).body.items
+  assert.deepEqual([identity.issuer, identity.email, more], [provider.issuer, 'cut@example.com', []])
+  const own = await fetch(`${app.url}/user/identities`, { headers: { cookie: cookieOf(browser)! } })
+  assert.deepEqual(await own.json(), { items: [identity] })
+  assert.deepEqual(codeOf(await app.other.api('GET', path)), [404, 'member_not_found'])
+  assert.deepEqual(codeOf(await app.other.api('DELETE', `${path}/${identity.id}`)), [404, 'member_not_found'])
+  assert.deepEqual(codeOf(await app.api('DELETE', `${path}/idn_none`)), [404, 'identity_not_found'])
+  assert.equal((await app.api('DELETE', `${path}/${identity.id}`)).status, 200)
+  const ended = await fetch(`${app.url}/session`, { headers: { cookie: cookieOf(browser)! } })
+  assert.equal(ended.status, 401)
+  assert.deepEqual(await signIn('cut'), { end: '/choose-account', profile: undefined })
+  // An admin who changes the email too keeps them out.
+  await app.api('PUT', `/members/${id}`, { email: 'other@example.com' })
+  assert.deepEqual(await signIn('cut'), { end: '/sign-in?error=oidc_no_account', profile: undefined })
+})
 
 test('who was removed and invited again signs in as the new member', async () => {
   const first = await addMember('again@example.com')
-  assert.equal((await signIn('again')).profile?.id, first)
+  assert.equal((await signIn('again', { accept: first })).profile?.id, first)
   await app.api('DELETE', `/members/${first}`)
   assert.equal((await signIn('again')).end, '/sign-in?error=oidc_no_account')
   const second = await addMember('again@example.com')
-  assert.equal((await signIn('again')).profile?.id, second)
+  assert.equal((await signIn('again', { accept: second })).profile?.id, second)
 })

@@ -59,6 +59,28 @@ export async function startOpenidProvider(people: Record<string, Person>, { inId
   }
 }
 
+/** What a person who comes from the provider may choose from, and how they choose. */
+export function accountChoices(browser: ReturnType<typeof createBrowser>, url: string) {
+  const address = `${url}/sign-in/oidc/accounts`
+  return {
+    async list() {
+      const response = await browser.open(address)
+      // biome-ignore lint/suspicious/noExplicitAny: a test reads whatever shape it asserts on
+      return { status: response.status, body: (await response.json()) as any }
+    },
+    async choose(user_id: string | null) {
+      const body = JSON.stringify({ user_id })
+      const response = await browser.open(address, {
+        method: 'POST',
+        headers: { 'content-type': 'application/json' },
+        body,
+      })
+      // biome-ignore lint/suspicious/noExplicitAny: a test reads whatever shape it asserts on
+      return { status: response.status, body: (await response.json()) as any }
+    },
+  }
+}
+
 /** A browser: keeps cookies by host and port, and follows redirects one by one. Sends `own` headers. */
 export function createBrowser(own: Record<string, string> = {}) {
   const jar = new Map<string, Map<string, string>>()

@@ -26,6 +26,13 @@ export const signInByPassword = (email: string, password: string) =>
 export const acceptInvitation = (token: string, password?: string) =>
   enter(tunery.signIn.acceptInvitation({ token, ...(password && { password }) }))
 
+/** Signs in as one of the members that the provider's person may be; returns the address to go to. */
+export async function chooseAccount(user_id: string | null): Promise<string> {
+  const begun = tunery.signIn.chooseAccount({ user_id })
+  await enter(begun)
+  return (await begun).next
+}
+
 /** Loaded when it is used. */
 const webauthn = () => import('@simplewebauthn/browser')
 

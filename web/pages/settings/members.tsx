@@ -16,6 +16,7 @@ import { SecretDialog } from '../../ui/secret-dialog.tsx'
 import { Table } from '../../ui/table.tsx'
 import { toast, toastError } from '../../ui/toast.tsx'
 import { RelativeTime } from '../../ui/values.tsx'
+import { MemberIdentities } from './identities.tsx'
 
 type Role = Member['role']
 const roles: Choice<Role>[] = [
@@ -37,6 +38,7 @@ export function Members() {
   const [inviting, setInviting] = useState(false)
   const [link, setLink] = useState<string>()
   const [removed, setRemoved] = useState<Member>()
+  const [connections, setConnections] = useState<Member>()
   const {
     query,
     rows = [],
@@ -115,14 +117,24 @@ export function Members() {
                   cell: (member) =>
                     mayChange(member) &&
                     member.id !== profile.id && (
-                      <Button
-                        size="sm"
-                        variant="quiet"
-                        aria-label={`Remove ${member.name}`}
-                        onClick={() => setRemoved(member)}
-                      >
-                        Remove
-                      </Button>
+                      <span className="inline-flex gap-1">
+                        <Button
+                          size="sm"
+                          variant="quiet"
+                          aria-label={`Sign-in of ${member.name}`}
+                          onClick={() => setConnections(member)}
+                        >
+                          Sign-in
+                        </Button>
+                        <Button
+                          size="sm"
+                          variant="quiet"
+                          aria-label={`Remove ${member.name}`}
+                          onClick={() => setRemoved(member)}
+                        >
+                          Remove
+                        </Button>
+                      </span>
                     ),
                 },
               ]}
@@ -144,6 +156,7 @@ export function Members() {
       <SecretDialog secret={link} title="The invitation" onClose={() => setLink(undefined)}>
         Send it to the new member yourself. It works once, within 7 days.
       </SecretDialog>
+      <MemberIdentities member={connections} onClose={() => setConnections(undefined)} />
       <ConfirmDialog
         open={removed !== undefined}
         onOpenChange={(open) => !open && setRemoved(undefined)}

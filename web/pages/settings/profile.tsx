@@ -14,6 +14,7 @@ import { ConfirmDialog } from '../../ui/popups.tsx'
 import { Table } from '../../ui/table.tsx'
 import { toast } from '../../ui/toast.tsx'
 import { Code, RelativeTime } from '../../ui/values.tsx'
+import { IdentityTable } from './identities.tsx'
 
 /** Who you are, and how you sign in. */
 export function Profile() {
@@ -131,20 +132,41 @@ function Password() {
   )
 }
 
-/** Connects the OpenID provider, which an email alone does not do for everyone. */
+/** Connects the OpenID provider, which an email alone does not do for everyone, and shows what is connected. */
 function Provider() {
+  const client = useQueryClient()
+  const { session } = useSession()
   const ways = useQuery({ queryKey: ['sign-in'], queryFn: ({ signal }) => tunery.signIn.ways({ signal }) })
+  const identities = useQuery({
+    queryKey: ['identities'],
+    queryFn: ({ signal }) => tunery.user.identities.list({ signal }),
+    enabled: session !== undefined,
+  })
   const name = ways.data?.oidc
-  if (!name) return null
+  const items = identities.data?.items ?? []
+  if (!name && items.length === 0) return null
   return (
     <Card
-      title={`Sign in with ${name}`}
+      title={`Sign in with ${name ?? 'a provider'}`}
       description="Connects who you are there with you here, if the emails are the same."
+      actions={
+        name && (
+          // No page of the dashboard: the service sends the browser to the provider.
+          <a className={buttonClass()} href="/v1/sign-in/oidc?next=/settings">
+            Connect {name}
+          </a>
+        )
+      }
+      flush
     >
-      {/* No page of the dashboard: the service sends the browser to the provider. */}
-      <a className={buttonClass()} href="/v1/sign-in/oidc?next=/settings">
-        Connect {name}
-      </a>
+      <IdentityTable
+        label="Connections to the provider"
+        items={items}
+        onRemove={async (id) => {
+          await tunery.user.identities.remove(id)
+          await client.invalidateQueries({ queryKey: ['identities'] })
+        }}
+      />
     </Card>
   )
 }
