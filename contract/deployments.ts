@@ -65,6 +65,7 @@ export const switchDeployment = route({
   method: 'PUT',
   path: '/deployments/{name}',
   scope: 'deployments:write',
+  also_with: { gate: ['datasets:read', 'inference'] },
   tag,
   summary: 'Let the name serve another model, at once or once a gate passes; requests under way finish on the old one',
   params: NameParams,

@@ -176,6 +176,10 @@ export const createJob = route({
   method: 'POST',
   path: '/fine-tuning/jobs',
   scope: 'tuning:write',
+  also_with: {
+    evaluation: ['datasets:read', 'inference'],
+    'config.evaluation_config.sample_prompts': ['inference'],
+  },
   tag,
   summary: 'Start a fine-tuning job',
   body: CreateJob,

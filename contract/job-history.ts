@@ -86,6 +86,7 @@ export const listHeldOutRows = route({
   method: 'GET',
   path: '/fine-tuning/jobs/{job_id}/held-out',
   scope: 'tuning:read',
+  also: ['datasets:read'],
   tag,
   summary:
     'The rows that a job does not learn from but is evaluated on: those that it held out of its dataset, known once its ' +
@@ -98,6 +99,7 @@ export const listJobRows = route({
   method: 'GET',
   path: '/fine-tuning/jobs/{job_id}/rows',
   scope: 'tuning:read',
+  also: ['datasets:read'],
   tag,
   summary: 'The rows that a completed job found strangest, worst first: where to look for wrong examples',
   params: IdParams,

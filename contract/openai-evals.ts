@@ -272,6 +272,7 @@ export const deleteEval = route({
 })
 export const createRun = route({
   ...write,
+  also: ['datasets:read', 'inference'],
   method: 'POST',
   path: '/evals/{eval_id}/runs',
   summary: 'Let a model answer rows, or take the answers that they bring, and grade them',
@@ -313,6 +314,7 @@ export const deleteRun = route({
 })
 export const listOutputItems = route({
   ...read,
+  also: ['datasets:read'],
   path: '/evals/{eval_id}/runs/{run_id}/output_items',
   summary: 'The answers of a run and their grades, by row',
   params: RunParams,
@@ -321,6 +323,7 @@ export const listOutputItems = route({
 })
 export const getOutputItem = route({
   ...read,
+  also: ['datasets:read'],
   path: '/evals/{eval_id}/runs/{run_id}/output_items/{output_item_id}',
   summary: 'One answer and its grades',
   params: RunParams.extend({ output_item_id: z.string() }),

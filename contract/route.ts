@@ -13,6 +13,13 @@ export interface Route {
   scope: Scope | 'session' | 'public'
   /** An alternative scope. */
   or_scope?: Scope
+  /**
+   * Further scopes, all of which are needed, for what the route lets out or sets going: who reads rows of datasets by any
+   * route needs `datasets:read`, who lets models answer needs `inference`.
+   */
+  also?: readonly Scope[]
+  /** Further scopes for bodies with a field that is not null or empty, by its path with dots. */
+  also_with?: Readonly<Record<string, readonly Scope[]>>
   tag: string
   summary: string
   params?: z.ZodType

@@ -40,6 +40,8 @@ export const createShare = route({
   method: 'POST',
   path: '/fine-tuning/models/{model_id}/shares',
   scope: 'deployments:write',
+  also: ['inference'],
+  also_with: { evaluation: ['tuning:read'] },
   tag,
   summary: 'Make a link to a page of the model, for people without an account; it is shown once',
   params: ModelParams,

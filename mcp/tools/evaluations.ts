@@ -74,7 +74,7 @@ const evaluate = defineTool({
     'Lets a model answer rows of a dataset and scores the answers, beside those of a baseline (give the base that it was trained ' +
     'from). Use rows that it was not trained on. It costs: the user is asked first, with the estimate; where the client cannot ' +
     'the first call returns it with a `confirmation`. Then get_evaluation.',
-  scopes: ['tuning:write'],
+  scopes: ['tuning:write', 'datasets:read', 'inference'],
   input: z.strictObject({
     model: z.string().min(1).max(256).describe('A model (mdl_…), a deployment or a base.'),
     baseline: z.string().min(1).max(256).optional().describe('What to compare with.'),
@@ -192,7 +192,7 @@ const getEvaluation = defineTool({
   description:
     'State and result of an evaluation, and some of its rows: what got worse against the baseline comes first. With ' +
     '`wait_seconds` it waits for the end.',
-  scopes: ['tuning:read'],
+  scopes: ['tuning:read', 'datasets:read'],
   input: z.strictObject({
     evaluation_id: z.string().min(1).max(100),
     wait_seconds: z.int().min(0).max(300).default(0).describe('Many clients end calls after 60 s.'),

@@ -24,6 +24,8 @@ export interface Caller extends Actor {
   suspended: boolean
   /** The account's version at which this was read, for installations with Redis; see server/redis/changes.ts. */
   version?: string | undefined
+  /** Of a key: when it ends, in unix milliseconds. */
+  expires_at?: number | null
   /** Of a session: unix milliseconds. */
   session?: { created_at: number; expires_at: number }
 }
@@ -58,11 +60,6 @@ export interface Authenticate {
 
 export function createAuthenticate(keys: Keys, counters: WindowCounters, publicOrigin?: string): Authenticate {
   const throttle = createAuthThrottle(counters)
-  const wrongKey = () =>
-    new ApiError(
-      'invalid_api_key',
-      'This API key is not valid: mistyped, revoked or expired. `./tunery keys create --name NAME` makes another.',
-    )
   function reauthenticate(request: FastifyRequest, before: Caller): Promise<Caller> | Caller {
     const token = sessionTokenIn(request)
     const required = (caller: Caller | undefined): Caller => {
@@ -122,12 +119,21 @@ const tooManyWrongKeys = (resets_at: number) =>
 /** Lookups of a caller whose account changes between each of them and the next check. */
 const lookups_max = 10
 
+/** Why a request with this credential may not continue. */
+export const endedCredential = ({ kind }: Pick<Caller, 'kind'>): ApiError =>
+  kind === 'session' ? sessionEnded() : wrongKey()
+
+const wrongKey = () =>
+  new ApiError(
+    'invalid_api_key',
+    'This API key is not valid: mistyped, revoked or expired. `./tunery keys create --name NAME` makes another.',
+  )
 const sessionEnded = () => new ApiError('session_ended', 'You are signed out: the session has ended. Sign in again.')
 
-/** Throws if the caller's account is suspended or their key or session lacks the route's scope. */
+/** Throws if the caller's account is suspended or their key or session lacks a scope of the route. */
 export function requirePermission(
   { kind, suspended, scopes: own }: Caller,
-  { scope, or_scope, path, method }: Route,
+  { scope, or_scope, also, path, method }: Route,
 ): void {
   if (scope === 'public') return
   // Signing out is always possible.
@@ -143,12 +149,28 @@ export function requirePermission(
       'This operation is for people who have signed in to the dashboard; a key cannot do it.',
     )
   }
-  if (!own.includes(scope) && !(or_scope && own.includes(or_scope)))
-    throw new ApiError(
-      'insufficient_permissions',
-      `This operation needs the scope '${scope}', which this key does not carry or its member's role does not allow.`,
-      { details: { scope } },
-    )
+  if (!own.includes(scope) && !(or_scope && own.includes(or_scope))) throw missingScope('This operation', scope)
+  if (also) requireEach(own, also, 'This operation')
+}
+
+function requireEach(own: readonly Scope[], needed: readonly Scope[], what: string): void {
+  for (const scope of needed) if (!own.includes(scope)) throw missingScope(what, scope)
+}
+
+const missingScope = (what: string, scope: Scope) =>
+  new ApiError(
+    'insufficient_permissions',
+    `${what} needs the scope '${scope}', which this key does not carry or its member's role does not allow.`,
+    { details: { scope } },
+  )
+
+/** Throws if a field of the body needs a scope that the caller lacks. */
+function requireScopesOfBody({ scopes: own }: Caller, { also_with = {} }: Route, body: unknown): void {
+  for (const [field, needed] of Object.entries(also_with)) {
+    const value = field.split('.').reduce<unknown>((object, name) => Object(object)[name], body)
+    const isGiven = value !== undefined && value !== null && !(Array.isArray(value) && value.length === 0)
+    if (isGiven) requireEach(own, needed, `'${field}'`)
+  }
 }
 
 /** The token of the header `Authorization: Bearer <token>`. */
@@ -219,6 +241,7 @@ export function requireAuth(
     if (!route || (route.method === 'GET' && !streamsEvents) || !request.caller) return done()
     const permitted = (caller: Caller) => {
       requirePermission(caller, route)
+      if (route.also_with) requireScopesOfBody(caller, route, request.body)
       request.caller = caller
       return caller
     }

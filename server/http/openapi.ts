@@ -60,6 +60,8 @@ export async function describeApi(app: FastifyInstance, version: string): Promis
               operationId: operations.get(route),
               'x-scope': route.scope,
               ...(route.or_scope && { 'x-or-scope': route.or_scope }),
+              ...(route.also && { 'x-also-scopes': route.also }),
+              ...(route.also_with && { 'x-also-scopes-with': route.also_with }),
               ...(route.openai && { 'x-openai': true }),
               ...(route.scope === 'public' && { security: [] }),
               ...(route.scope === 'session' && { security: [{ session: [] }] }),

@@ -37,6 +37,9 @@ before(async () => {
   theirs.export_id = await readyExport(theirs.model_id)
   theirs.key_id = (await api('POST', '/keys', { name: 'theirs' })).body.id
   theirs.user_id = (await api('POST', '/members', { name: 'theirs', role: 'member' })).body.id
+  const identity = { issuer: 'https://login.example.com', subject: 'someone', user_id: theirs.user_id!, created_at: 1 }
+  await app.db.insertInto('oidc_identities').values(identity).execute()
+  theirs.identity_id = (await api('GET', `/members/${theirs.user_id}/identities`)).body.items[0].id
   theirs.invitation_id = (await api('POST', '/invitations', { name: 'invited' })).body.id
   theirs.webhook_id = (
     await api('POST', '/webhooks', { url: 'https://hooks.example.com/', events: ['training.failed'] })

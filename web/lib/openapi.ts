@@ -50,6 +50,8 @@ interface DescribedOperation {
   security?: Record<string, unknown>[]
   'x-scope'?: string
   'x-or-scope'?: string
+  'x-also-scopes'?: string[]
+  'x-also-scopes-with'?: Record<string, string[]>
   'x-openai'?: boolean
 }
 

@@ -221,8 +221,6 @@ export function createOpenaiEvals(options: Options): OpenaiEvals {
       const { model, template, sampling } = requestOf(data_source, config)
       checkMessages(template, 'data_source.input_messages.template')
       const { source } = data_source
-      if (source.type === 'stored_completions' && !by.scopes.includes('datasets:read'))
-        throw new ApiError('insufficient_permissions', 'Stored completions need a key with the scope datasets:read.')
       const run = {
         model,
         template,

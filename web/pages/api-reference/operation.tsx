@@ -1,7 +1,7 @@
 // One operation: what it takes, what it answers, how to call it, and the request itself.
 import { Link } from '@tanstack/react-router'
 import { LockKeyhole } from 'lucide-react'
-import { type ReactNode, useState } from 'react'
+import { Fragment, type ReactNode, useState } from 'react'
 import type { Description, Operation, Schema } from '../../lib/openapi.ts'
 import { CodeTabs } from '../../ui/code.tsx'
 import { Disclosure } from '../../ui/disclosure.tsx'
@@ -68,7 +68,8 @@ function Block({ title, note, children }: { title: string; note?: ReactNode; chi
 }
 
 function Access({ operation }: { operation: Operation }) {
-  const { 'x-scope': scope, 'x-or-scope': other } = operation
+  const { 'x-scope': scope, 'x-or-scope': other, 'x-also-scopes': also = [] } = operation
+  const byField = Object.entries(operation['x-also-scopes-with'] ?? {})
   if (!scope) return null
   const words =
     scope === 'public' ? (
@@ -84,6 +85,18 @@ function Access({ operation }: { operation: Operation }) {
             or <code className="font-mono text-ink">{other}</code>
           </>
         )}
+        {also.map((each) => (
+          <Fragment key={each}>
+            {' '}
+            and <code className="font-mono text-ink">{each}</code>
+          </Fragment>
+        ))}
+        {byField.map(([field, scopes]) => (
+          <Fragment key={field}>
+            ; with <code className="font-mono text-ink">{field}</code> also{' '}
+            <code className="font-mono text-ink">{scopes.join(', ')}</code>
+          </Fragment>
+        ))}
         .
       </>
     )
