@@ -15,6 +15,7 @@ import { assumeJson, parseJsonBody } from './http/json-body.ts'
 import { validatorCompiler } from './http/mount.ts'
 import { describeApi } from './http/openapi.ts'
 import { createRequestLog } from './http/request-log.ts'
+import type { RunningRequests } from './http/running-requests.ts'
 import { addSecurityHooks, type SecuritySettings } from './http/security-headers.ts'
 import type { Limits } from './limits/index.ts'
 import type { WindowCounters } from './redis/window-counter.ts'
@@ -34,6 +35,7 @@ interface Needs {
   limits: Limits
   idempotency: Idempotency
   reserve: Reserve
+  running: RunningRequests
   features: readonly Feature[]
   log: Logger
   version: string
@@ -98,6 +100,7 @@ export async function buildApp(
   app.decorate('itemReaders', new Map())
   app.decorate('reserve', services.reserve)
   app.decorate('limits', services.limits)
+  app.decorate('running', services.running)
   app.addContentTypeParser('application/json', { parseAs: 'buffer' }, parseJsonBody)
   handleErrors(app, (limit) => services.metrics.limitRejections.inc({ limit }))
   requireScopes(app)

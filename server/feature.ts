@@ -5,6 +5,7 @@ import type { Notifications, Running } from './cluster/notifications.ts'
 import type { Servers } from './cluster/servers.ts'
 import type { Config } from './config.ts'
 import type { Db } from './db/open.ts'
+import type { RunningRequests } from './http/running-requests.ts'
 import type { Queue } from './queue/queue.ts'
 import type { Changes } from './redis/changes.ts'
 import type { Redis } from './redis/connection.ts'
@@ -26,6 +27,8 @@ export interface Context {
   /** The Redis that the installation's processes share, if it has one. */
   redis: Redis | undefined
   changes: Changes
+  /** Requests that take long, which end with their key, session or link. */
+  running: RunningRequests
   windowCounters: WindowCounters
   log: Logger
   metrics: ServerMetrics

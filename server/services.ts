@@ -18,6 +18,7 @@ import type { Context, Feature, Running } from './feature.ts'
 import { createFilesFeature } from './files/feature.ts'
 import { createFineTuningFeature } from './fine-tuning/feature.ts'
 import { createIdempotency } from './http/idempotency-store.ts'
+import { createRunningRequests } from './http/running-requests.ts'
 import { createHubFeature } from './hub/feature.ts'
 import { createEngine, createInferenceFeature } from './inference/feature.ts'
 import { createLimits } from './limits/index.ts'
@@ -103,6 +104,8 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     onSpans: (outcome, count) => metrics.spans.inc({ outcome }, count),
     onProblem: (message) => log.warn({ reason: message }, 'spans do not reach the collector'),
   })
+  const changes = createChanges(notifications, redis)
+  const running = createRunningRequests(changes, log)
   const context: Context = {
     config,
     db,
@@ -110,7 +113,8 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     servers,
     notifications,
     redis,
-    changes: createChanges(notifications, redis),
+    changes,
+    running,
     windowCounters: createWindowCounters(redis),
     log,
     metrics,
@@ -257,17 +261,17 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     },
     /** Starts queue workers and periodic tasks. Only for the process that holds the data folder's lock. */
     async startWork(): Promise<Running> {
-      const running: Running[] = [
+      const works: Running[] = [
         await servers.start(),
         await notifications.start(),
         context.reserve.start(),
         artifacts.start({ owner: await installationOf(db), live: () => ownedKeys(db), oncePer: servers.oncePer }),
       ]
       await context.queue.expireOwnLeases()
-      for (const feature of features) running.push(...((await feature.start?.()) ?? []))
+      for (const feature of features) works.push(...((await feature.start?.()) ?? []))
       // After the usage that an earlier process left has been folded: an old row keeps its request from being counted
       // twice.
-      running.push(
+      works.push(
         startSweeping(context, {
           shared: [withFiles.removeExpired, storedCompletions.removeExpired],
           own: [fineTuning.removeExpiredRuns],
@@ -275,7 +279,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
       )
       return {
         async close() {
-          await Promise.all(running.map((each) => each.close()))
+          await Promise.all(works.map((each) => each.close()))
         },
       }
     },
@@ -288,6 +292,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     /** Ends the answers that are still in flight. */
     abortStreams: () => stopDeadline.abort(),
     async close() {
+      running.close()
       await inference.close()
       await Promise.all([engine.stop(), withScaling.close()])
       await usage.close()

@@ -19,6 +19,8 @@ export interface Callers {
   find(key: string, knownOnly?: boolean): Promise<Caller | undefined> | Caller | undefined
   /** The caller that the key of this one belongs to now; undefined if it was revoked or has expired. */
   findAgain(caller: Caller): Promise<Caller | undefined> | Caller | undefined
+  /** The callers of those of these keys that are good now, by the id of the key. Looks at the database itself. */
+  current(key_ids: string[]): Promise<Map<string, Caller>>
   /** Writes the last-used times of keys. */
   flush(): Promise<void>
 }
@@ -30,6 +32,7 @@ interface KeyDigest {
 }
 
 const verified_max = 10_000
+const idsPerQuery = 500
 /** The resolution of last-used times. */
 const minute_ms = 60_000
 
@@ -45,26 +48,27 @@ export function createCallers(db: Db, changes: Changes, log: Logger, now: () => 
   const foundBy = new WeakMap<Caller, KeyDigest>()
   let used = new Map<string, number>()
 
+  const callerOf = (row: store.UsableKey, version: string | undefined): Caller => ({
+    kind: 'key',
+    account_id: row.account_id,
+    user_id: row.user_id,
+    key_id: row.id,
+    role: row.role,
+    scopes: (JSON.parse(row.scopes_json) as Scope[]).filter((scope) => roleScopes[row.role].includes(scope)),
+    tier: row.tier,
+    suspended: row.suspended_at !== null,
+    expires_at: row.expires_at,
+    ...(changes.shared && { version: version ?? '' }),
+  })
+
   async function lookUp(digest: KeyDigest, version: string | undefined) {
     for (const row of await store.usable(db, digest.prefix)) {
       if (!timingSafeEqual(Buffer.from(digest.hash, 'hex'), Buffer.from(row.hash, 'hex'))) continue
       const minute = Math.floor(now() / minute_ms) * minute_ms
       if ((row.last_used_at ?? 0) < minute) used.set(row.id, minute)
-      const granted = JSON.parse(row.scopes_json) as Scope[]
-      const { account_id, user_id, tier } = row
-      const caller: Caller = {
-        kind: 'key',
-        account_id,
-        user_id,
-        key_id: row.id,
-        role: row.role,
-        scopes: granted.filter((scope) => roleScopes[row.role].includes(scope)),
-        tier,
-        suspended: row.suspended_at !== null,
-        ...(changes.shared && { version: version ?? '' }),
-      }
+      const caller = callerOf(row, version)
       if (verifiedHashes.size >= verified_max) verifiedHashes.clear()
-      verifiedHashes.set(digest.hash, account_id)
+      verifiedHashes.set(digest.hash, row.account_id)
       foundBy.set(caller, digest)
       return { caller, expires_at: row.expires_at ?? Number.POSITIVE_INFINITY }
     }
@@ -95,6 +99,14 @@ export function createCallers(db: Db, changes: Changes, log: Logger, now: () => 
       const digest = foundBy.get(caller)
       if (!digest) throw new Error('a caller that no key was found for was asked for again')
       return findByDigest(digest, caller.account_id)
+    },
+
+    async current(key_ids) {
+      const found = new Map<string, Caller>()
+      for (let at = 0; at < key_ids.length; at += idsPerQuery)
+        for (const row of await store.usableByIds(db, key_ids.slice(at, at + idsPerQuery)))
+          if ((row.expires_at ?? Number.POSITIVE_INFINITY) > now()) found.set(row.id, callerOf(row, undefined))
+      return found
     },
 
     async flush() {

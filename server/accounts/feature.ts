@@ -9,6 +9,7 @@ export function createAccountsFeature(
   { plans, limits }: { plans: Plans; limits: Limits },
 ): Feature & { accounts: Accounts } {
   const accounts = createAccounts({ ...context, plans, limits, defaultTier: context.config.default_tier })
+  context.running.define('key', accounts.currentCallers)
   return {
     accounts,
     mount: (app) => accountRoutes(app, accounts),

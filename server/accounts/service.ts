@@ -39,6 +39,7 @@ export interface Accounts {
   /** The caller of a key. See Callers.find. */
   findKey: Callers['find']
   findCallerAgain: Callers['findAgain']
+  currentCallers: Callers['current']
   /**
    * Acquires a concurrency slot of the account for background work and returns its release function. Undefined if no
    * slot is free or the account is suspended.
@@ -86,6 +87,7 @@ export function createAccounts({ db, plans, limits, defaultTier, changes, log, n
     operator,
     findKey: callers.find,
     findCallerAgain: callers.findAgain,
+    currentCallers: callers.current,
     flush: callers.flush,
 
     createAccount,

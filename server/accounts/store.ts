@@ -97,8 +97,7 @@ export async function removeSignInOf(trx: Trx, user_id: string): Promise<void> {
     await trx.deleteFrom(table).where('user_id', '=', user_id).execute()
 }
 
-/** The usable keys with this prefix, with their member's role and account. */
-export const usable = (db: Db, prefix: string) =>
+const usableKeys = (db: Db) =>
   db
     .selectFrom('api_keys as key')
     .innerJoin('users as user', 'user.id', 'key.user_id')
@@ -113,10 +112,12 @@ export const usable = (db: Db, prefix: string) =>
       'key.last_used_at',
     ])
     .select(['user.role', 'account.tier', 'account.suspended_at'])
-    .where('key.prefix', '=', prefix)
     .where('key.revoked_at', 'is', null)
     .where('user.removed_at', 'is', null)
-    .execute()
+export type UsableKey = Awaited<ReturnType<typeof usable>>[number]
+/** The usable keys with this prefix, with their member's role and account. */
+export const usable = (db: Db, prefix: string) => usableKeys(db).where('key.prefix', '=', prefix).execute()
+export const usableByIds = (db: Db, ids: string[]) => usableKeys(db).where('key.id', 'in', ids).execute()
 
 /** Newest first, from behind `after`; has `limit` + 1 rows if there are more. */
 export const listAudit = (

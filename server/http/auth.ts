@@ -200,6 +200,12 @@ export function requireAuth(
 ): void {
   const authenticate = createAuthenticate(keys, counters, publicOrigin)
   app.decorateRequest('caller', null)
+  app.decorateRequest('recheck', null)
+  function recheck(this: FastifyRequest): Promise<void> | void {
+    const { route } = this.routeOptions.config
+    if (this.caller && route)
+      return after(authenticate.reauthenticate(this, this.caller), (caller) => requirePermission(caller, route))
+  }
   function admit(request: FastifyRequest, reply: FastifyReply, route: Route, lookups = 1): Promise<void> | void {
     if (lookups > lookups_max)
       throw new ApiError(
@@ -217,6 +223,7 @@ export function requireAuth(
         if (!decided) return admit(request, reply, route, lookups + 1)
         requirePermission(caller, route)
         request.caller = caller
+        request.recheck = recheck
       })
     })
   }

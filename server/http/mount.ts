@@ -25,6 +25,8 @@ declare module 'fastify' {
      * body has been read, and on streams of events.
      */
     reauthorize: (() => Promise<Caller>) | null
+    /** Checks key and scope again, for answers that took long. Null for requests without a key. */
+    recheck: (() => Promise<unknown> | unknown) | null
     /** The JSON body as the client wrote it. */
     bodyText: string | null
   }
@@ -46,6 +48,9 @@ export interface Call<R extends Route> {
 /** Largest body, in bytes, of a request that needs no key. */
 const publicBodyLimit = 64 * 1024
 
+/** What was computed for longer is answered only if key and scope still allow it. */
+const recheck_ms = 400
+
 /** Returned by a handler that writes the answer itself. */
 export const answered = Symbol('answered')
 
@@ -58,6 +63,7 @@ export function mount<R extends Route>(
   const status = Number(Object.keys(route.responses)[0])
   const isCreate = isCreateRoute(route)
   const streams = route.produces !== undefined
+  const onlyReads = route.method === 'GET' || (route.method === 'POST' && !isCreate && !route.frees)
   const freesSpace = route.method === 'DELETE' || route.frees
   async function answer(
     request: FastifyRequest,
@@ -113,8 +119,11 @@ export function mount<R extends Route>(
               request,
               reply,
             })
+          const began = performance.now()
           const result = await answer(request, reply, request.caller as Caller, call)
           if (result === answered) return reply
+          // What took long may have been asked with a key that has ended since. What was changed or made is answered.
+          if (onlyReads && performance.now() - began > recheck_ms) await request.recheck?.()
           return reply.status(status).send(result)
         },
       })

@@ -4,6 +4,7 @@ import type { FastifyReply, FastifyRequest } from 'fastify'
 import { ApiError } from '../../contract/errors.ts'
 import { type Limits, rateLimitError } from './limits.ts'
 import { answered } from './mount.ts'
+import { watchCredential } from './running-requests.ts'
 
 declare module 'fastify' {
   interface FastifyInstance {
@@ -25,6 +26,7 @@ export async function sendEvents(
   if ('refused' in stream) throw rateLimitError(stream.refused)
   const ended = new AbortController()
   const end = () => ended.abort()
+  const stopWatching = watchCredential(request, end)
   raw.once('close', end)
   // One signal with listeners takes less memory than a signal that follows two: thousands of streams may be idle.
   stopping.addEventListener('abort', end)
@@ -50,6 +52,7 @@ export async function sendEvents(
   } finally {
     stopping.removeEventListener('abort', end)
     stream.release()
+    stopWatching()
     if (reply.sent) raw.end()
   }
   return answered

@@ -5,6 +5,7 @@ import { send } from '@fastify/send'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { ApiError } from '../../contract/errors.ts'
 import { answered } from './mount.ts'
+import { watchCredential } from './running-requests.ts'
 
 /** A file that never changes while it exists. */
 export interface SendableFile {
@@ -69,6 +70,11 @@ export async function sendFile(
   }
   for (const [header, value] of Object.entries(sent.headers)) reply.header(header.toLowerCase(), value)
   reply.header('content-type', 'application/octet-stream')
+  // The client sees that the file is not whole, and resumes with another key.
+  reply.raw.once(
+    'close',
+    watchCredential(request, () => reply.raw.destroy()),
+  )
   await reply.status(sent.statusCode).send(sent.stream)
   return answered
 }

@@ -118,12 +118,11 @@ export function createInferenceFeature(
       const cutoff = context.stopDeadline
       const aborts = createAborts(cutoff)
       const failures = countFailures(app, inference, usage)
-      inferenceRoutes(app, { inference, stored: storedCompletions, limits, aborts, cutoff, failures })
+      inferenceRoutes(app, { inference, stored: storedCompletions, limits, aborts, failures })
       responseRoutes(app, {
         inference,
         responses: createResponses(context),
         aborts,
-        cutoff,
         now: context.now,
         failures,
       })

@@ -4,6 +4,7 @@ import { ApiError } from '../../contract/errors.ts'
 import { type SharedChat, sharedPromptTokensMax } from '../../contract/sharing.ts'
 import { type Limits, releaseAtEnd } from '../http/limits.ts'
 import { answered } from '../http/mount.ts'
+import type { RunningRequests } from '../http/running-requests.ts'
 import {
   type Aborts,
   chat,
@@ -18,14 +19,14 @@ import { busy, type LiveShare, type Sharing, unknownLink } from './service.ts'
 const shownName = 'shared'
 
 interface Needs {
+  running: RunningRequests
   sharing: Sharing
   inference: Pick<Inference, 'answer'>
   limits: Pick<Limits, 'acquireSlot' | 'countRequest'>
   aborts: Aborts
-  cutoff: AbortSignal
 }
 
-export function createSharedChat({ sharing, inference, limits, aborts, cutoff }: Needs) {
+export function createSharedChat({ running, sharing, inference, limits, aborts }: Needs) {
   /** Links with an answer under way: one at a time. */
   const active = new Set<string>()
 
@@ -55,8 +56,9 @@ export function createSharedChat({ sharing, inference, limits, aborts, cutoff }:
   ): Promise<typeof answered> => {
     const { share } = await sharing.open(token)
     await admit(share, reply)
-    const signal = aborts.onDisconnect(reply)
     const { account_id, id, model_id, max_tokens } = share
+    const judge = (current: true | undefined) => (current ? undefined : unknownLink())
+    const signal = aborts.onEnd(reply, (end) => running.watch('share', id, judge, end))
     const isStream = stream === true
     const ask = () =>
       inference
@@ -73,7 +75,7 @@ export function createSharedChat({ sharing, inference, limits, aborts, cutoff }:
           },
           signal,
         )
-        .catch(aborts.asShutdownError)
+        .catch(aborts.asReason(signal))
     if (!isStream) {
       const { response, meter } = await ask().catch((error) => {
         throw forVisitors(error)
@@ -85,7 +87,7 @@ export function createSharedChat({ sharing, inference, limits, aborts, cutoff }:
     try {
       const { response, meter } = await ask()
       // Which weights answered is the account's own affair.
-      await relayStream({ ...response, weights: undefined }, sseResponse, meter, {}, cutoff)
+      await relayStream({ ...response, weights: undefined }, sseResponse, meter, {}, signal)
     } catch (error) {
       sseResponse.fail(forVisitors(error))
     }

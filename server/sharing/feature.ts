@@ -17,10 +17,23 @@ interface Needs {
 
 export function createSharingFeature(context: Context, { models, evaluations, inference, limits }: Needs): Feature {
   const { config, stopDeadline: cutoff } = context
-  const sharing = createSharing({ ...context, models, evaluations, enabled: config.share_links === 'on' })
+  const sharing = createSharing({
+    ...context,
+    models,
+    evaluations,
+    enabled: config.share_links === 'on',
+    announce: context.changes.announce,
+  })
+  context.running.define('share', sharing.current)
   return {
     mount(app) {
-      const ask = createSharedChat({ sharing, inference, limits, aborts: createAborts(cutoff), cutoff })
+      const ask = createSharedChat({
+        running: context.running,
+        sharing,
+        inference,
+        limits,
+        aborts: createAborts(cutoff),
+      })
       mount(app, createShare, ({ caller, params, body }) => sharing.create(caller, params.model_id, body))
       mount(app, listShares, ({ caller, params, query }) => sharing.list(caller.account_id, params.model_id, query))
       mount(app, deleteShare, ({ caller, params }) => sharing.revoke(caller, params.model_id, params.share_id))

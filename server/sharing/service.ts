@@ -37,6 +37,8 @@ export interface Sharing {
   /** Throws link_invalid for a link that does not work. */
   open(token: string): Promise<{ share: LiveShare; model: TunedModelDetails }>
   look(token: string): Promise<SharedModel>
+  /** Those of these links that work now, by their id. */
+  current(ids: string[]): Promise<Map<string, true>>
   /** Counts a request against the day's bound of the link. Throws rate_limit_exceeded. */
   countRequest(share: LiveShare): Promise<void>
 }
@@ -46,10 +48,12 @@ interface Options {
   models: Pick<TunedModels, 'get'>
   evaluations: Pick<Evaluations, 'get' | 'result'>
   enabled: boolean
+  /** Called after a link was withdrawn: answers under way end. */
+  announce(account_id: string): Promise<void>
   now(): number
 }
 
-export function createSharing({ db, models, evaluations, enabled, now }: Options): Sharing {
+export function createSharing({ db, models, evaluations, enabled, announce, now }: Options): Sharing {
   async function toResponse(row: store.ShareRow): Promise<Share> {
     const { id, model_id, evaluation_id, requests_per_day, max_tokens, expires_at, created_at } = row
     return {
@@ -145,6 +149,7 @@ export function createSharing({ db, models, evaluations, enabled, now }: Options
         await store.revoke(trx, id, now())
         await recordAuditEntry(trx, by, 'share.withdrawn', id, { model_id }, now())
       })
+      await announce(by.account_id)
       return { id, deleted: true }
     },
 
@@ -156,6 +161,8 @@ export function createSharing({ db, models, evaluations, enabled, now }: Options
       })
       return { share, model }
     },
+
+    current: async (ids) => new Map((await store.liveIds(db, ids, now())).map(({ id }) => [id, true as const])),
 
     async look(token) {
       const { share, model } = await sharing.open(token)

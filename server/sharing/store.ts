@@ -21,6 +21,18 @@ export const list = (db: Db, account_id: string, model_id: string, { limit }: Li
 export const revoke = (trx: Trx, id: string, revoked_at: number) =>
   trx.updateTable('shares').set({ revoked_at }).where('id', '=', id).execute()
 
+/** The ids of those of these links that work at `now`. */
+export const liveIds = (db: Db, ids: string[], now: number) =>
+  db
+    .selectFrom('shares')
+    .innerJoin('accounts', 'accounts.id', 'shares.account_id')
+    .select('shares.id')
+    .where('shares.id', 'in', ids)
+    .where('shares.revoked_at', 'is', null)
+    .where('accounts.suspended_at', 'is', null)
+    .where((e) => e.or([e('shares.expires_at', 'is', null), e('shares.expires_at', '>', now)]))
+    .execute()
+
 /** The link with this hash and the tier of its account, if it works at `now` and the account is not suspended. */
 export const byHash = (db: Db, hash: string, now: number) =>
   db

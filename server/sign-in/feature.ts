@@ -25,6 +25,7 @@ export function createSignInFeature(
   if (!oidc_issuer && (oidc_client_id || oidc_client_secret || config.oidc_sign_up.length > 0))
     throw new ConfigError('The TUNERY_OIDC_ settings need TUNERY_OIDC_ISSUER, the address of the provider.')
   const sessions = createSessions(db, changes, now)
+  context.running.define('session', sessions.current)
   const throttle = createSignInThrottle(now, context.redis)
   const signIn = createSignIn({ db, accounts, sessions, throttle, changes, now })
   const passkeys = createPasskeys(db, now)

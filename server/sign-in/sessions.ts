@@ -26,6 +26,8 @@ export interface Sessions {
   begin(trx: Trx, user: store.UserRow, beginning: Beginning): Promise<{ token: string; session: Session }>
   /** The caller of a token; undefined for an unknown, ended or expired one. Changes show as fast as with keys. */
   find(token: string): Promise<Caller | undefined>
+  /** The callers of those of these sessions that go on now, by their id. Looks at the database itself. */
+  current(ids: string[]): Promise<Map<string, Caller>>
   get(caller: Caller): Promise<Session>
   list(caller: Caller, query: ListQuery): Promise<Page<Session>>
   end(caller: Caller, id: string): Promise<{ id: string; deleted: true }>
@@ -42,6 +44,7 @@ const minute_ms = 60_000
 /** Sessions of a member; each further one ends the oldest. */
 const sessionsMax = 100
 const accounts_max = 10_000
+const idsPerQuery = 500
 /** For the database: user agents may be long. */
 const userAgentMax = 200
 
@@ -69,23 +72,26 @@ export function createSessions(db: Db, changes: Changes, now: () => number): Ses
     expires_at: isoTime(expiryOf(row)),
   })
 
+  type Found = NonNullable<Awaited<ReturnType<typeof store.sessionByHash>>>
+  const callerOf = (row: Found, version: string | undefined): Caller => ({
+    kind: 'session',
+    account_id: row.account_id,
+    user_id: row.user_id,
+    key_id: row.id,
+    role: row.role,
+    scopes: roleScopes[row.role].filter((scope) => scope !== 'operator' || row.operator === 1),
+    tier: row.tier,
+    suspended: row.suspended_at !== null,
+    session: { created_at: row.created_at, expires_at: expiryOf(row) },
+    ...(changes.shared && { version: version ?? '' }),
+  })
+
   async function lookUp(tokenHash: string, version: string | undefined) {
     const row = await store.sessionByHash(db, tokenHash)
     if (!row || expiryOf(row) <= now()) return undefined
     const minute = Math.floor(now() / minute_ms) * minute_ms
     if (row.last_used_at < minute) used.set(row.id, minute)
-    const caller: Caller = {
-      kind: 'session',
-      account_id: row.account_id,
-      user_id: row.user_id,
-      key_id: row.id,
-      role: row.role,
-      scopes: roleScopes[row.role].filter((scope) => scope !== 'operator' || row.operator === 1),
-      tier: row.tier,
-      suspended: row.suspended_at !== null,
-      session: { created_at: row.created_at, expires_at: expiryOf(row) },
-      ...(changes.shared && { version: version ?? '' }),
-    }
+    const caller = callerOf(row, version)
     if (accounts.size >= accounts_max) accounts.clear()
     if (changes.shared) accounts.set(tokenHash, row.account_id)
     return { caller, expires_at: expiryOf(row) }
@@ -126,6 +132,14 @@ export function createSessions(db: Db, changes: Changes, now: () => number): Ses
       const version = account_id === undefined ? undefined : changes.version(account_id)
       const found = await known.getOrLoad(tokenHash, () => lookUp(tokenHash, version), version)
       return found && found.expires_at > now() ? found.caller : undefined
+    },
+
+    async current(ids) {
+      const found = new Map<string, Caller>()
+      for (let at = 0; at < ids.length; at += idsPerQuery)
+        for (const row of await store.sessionsByIds(db, ids.slice(at, at + idsPerQuery)))
+          if (expiryOf(row) > now()) found.set(row.id, callerOf(row, undefined))
+      return found
     },
 
     get: async (caller) => toResponse(await requireSession(caller, caller.key_id), caller.key_id),

@@ -14,17 +14,18 @@ const deleted = async (query: { executeTakeFirst(): Promise<{ numDeletedRows: bi
   Number((await query.executeTakeFirst()).numDeletedRows)
 
 export const insertSession = (trx: Trx, row: NewRow<'sessions'>) => trx.insertInto('sessions').values(row).execute()
-/** A session with its member and account, unless the member was removed. */
-export const sessionByHash = (db: Any, hash: string) =>
+const withMember = (db: Any) =>
   db
     .selectFrom('sessions as session')
     .innerJoin('users as user', 'user.id', 'session.user_id')
     .innerJoin('accounts as account', 'account.id', 'session.account_id')
     .selectAll('session')
     .select(['user.role', 'user.operator', 'account.tier', 'account.suspended_at'])
-    .where('session.hash', '=', hash)
     .where('user.removed_at', 'is', null)
-    .executeTakeFirst()
+/** A session with its member and account, unless the member was removed. */
+export const sessionByHash = (db: Any, hash: string) =>
+  withMember(db).where('session.hash', '=', hash).executeTakeFirst()
+export const sessionsByIds = (db: Any, ids: string[]) => withMember(db).where('session.id', 'in', ids).execute()
 export const session = (db: Any, user_id: string, id: string) =>
   db.selectFrom('sessions').selectAll().where('user_id', '=', user_id).where('id', '=', id).executeTakeFirst()
 export const sessions = (

@@ -51,7 +51,7 @@ export function relayStream(
   sseResponse: { start(headers: Record<string, string>): Writable },
   meter: Meter,
   options: StreamOptions,
-  cutoff: AbortSignal,
+  signal: AbortSignal,
   unread_ms = clientTimeouts.unread_ms,
 ): Promise<void> {
   if (!('stream' in response.content)) throw new Error('expected a stream, got a full response')
@@ -111,7 +111,7 @@ export function relayStream(
         startUnreadTimer()
       }
     }
-    const onBroken = () => finish('broken', `data: ${JSON.stringify(errorBody(interruption(cutoff), true))}\n\n`)
+    const onBroken = () => finish('broken', `data: ${JSON.stringify(errorBody(interruption(signal), true))}\n\n`)
 
     out.on('finish', clearUnreadTimer).on('close', () => {
       clearUnreadTimer()
@@ -133,14 +133,11 @@ export function relayStream(
   })
 }
 
-function interruption(cutoff: AbortSignal): ApiError {
-  return cutoff.aborted
-    ? new ApiError(
-        'shutting_down',
-        'The service stopped in the middle of this answer. Send the request once more in a moment.',
-      )
+/** Why a stream broke: the reason of the signal that closed it, or else its server. */
+const interruption = ({ reason }: AbortSignal): ApiError =>
+  reason instanceof ApiError
+    ? reason
     : new ApiError('engine_failed', 'The engine ended in the middle of this answer. Send the request once more.')
-}
 
 const wholeNumber = (text: string | undefined) => {
   const value = Number(text)

@@ -23,20 +23,16 @@ interface Needs {
   stored: Pick<StoredCompletions, 'keeps' | 'save'>
   limits: Limits
   aborts: Aborts
-  cutoff: AbortSignal
   failures: FailureCounter
 }
 
-export function inferenceRoutes(
-  app: FastifyInstance,
-  { inference, stored, limits, aborts, cutoff, failures }: Needs,
-): void {
+export function inferenceRoutes(app: FastifyInstance, { inference, stored, limits, aborts, failures }: Needs): void {
   type InferenceCall = Pick<Call<typeof chatCompletions>, 'caller' | 'request' | 'reply'> & {
     body: ChatRequest | CompletionRequest | EmbeddingsRequest
   }
   async function answer(call: InferenceCall, operation: Operation): Promise<typeof answered> {
     const { caller, request, reply } = call
-    const signal = aborts.onDisconnect(reply)
+    const signal = aborts.forRequest(reply)
     const stream = 'stream' in call.body && call.body.stream === true
     const { account_id } = caller
     const { model } = call.body
@@ -54,7 +50,7 @@ export function inferenceRoutes(
       try {
         const { response, meter } = await inference
           .answer(operation, inferenceRequest, signal)
-          .catch(aborts.asShutdownError)
+          .catch(aborts.asReason(signal))
         const options = { ...(call.body as ChatRequest).stream_options }
         if (kept) {
           const events = createStoredStream(
@@ -62,7 +58,7 @@ export function inferenceRoutes(
             options.include_usage === true,
           )
           const through = startThrough(events, sseResponse, request.log)
-          await relayStream(response, through, meter, { ...options, include_usage: true }, cutoff)
+          await relayStream(response, through, meter, { ...options, include_usage: true }, signal)
           return answered
         }
         // Free the request body: these objects live as long as the stream.
@@ -70,7 +66,7 @@ export function inferenceRoutes(
         request.body = undefined
         Object.assign(call, { body: undefined })
         Object.assign(inferenceRequest, { body: undefined, text: undefined })
-        await relayStream(response, sseResponse, meter, options, cutoff)
+        await relayStream(response, sseResponse, meter, options, signal)
       } catch (error) {
         if (reply.raw.headersSent) failures.countLate(account_id, model, error)
         sseResponse.fail(error)
@@ -79,7 +75,7 @@ export function inferenceRoutes(
     }
     const { response, meter } = await inference
       .answer(operation, inferenceRequest, signal)
-      .catch(aborts.asShutdownError)
+      .catch(aborts.asReason(signal))
     const headers = answerHeaders(response)
     const { bytes } = meterFullResponse(response, meter)
     if (kept) await stored.save(account_id, kept, () => JSON.parse(bytes.toString('utf8')))
@@ -93,7 +89,7 @@ export function inferenceRoutes(
   mount(app, completions, (call) => answer(call, completion))
   mount(app, embeddings, (call) => answer(call, embedding))
   mount(app, chatBatch, async ({ caller, body, request, reply }) => {
-    const signal = aborts.onDisconnect(reply)
+    const signal = aborts.forRequest(reply)
     const answerOne = async (each: ChatRequest, index: number) => {
       const inferenceRequest = {
         caller,
@@ -116,7 +112,7 @@ export function inferenceRoutes(
     const onUnexpected = (error: unknown) => request.log.error({ err: error }, 'a request of a batch failed')
     reply
       .type('application/json; charset=utf-8')
-      .send(await answerBatch(body, signal, accountLimits, answerOne, onUnexpected).catch(aborts.asShutdownError))
+      .send(await answerBatch(body, signal, accountLimits, answerOne, onUnexpected).catch(aborts.asReason(signal)))
     return answered
   })
 }

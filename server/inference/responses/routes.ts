@@ -23,18 +23,14 @@ interface Needs {
   inference: Pick<Inference, 'answer'>
   responses: Responses
   aborts: Aborts
-  cutoff: AbortSignal
   now(): number
   failures: FailureCounter
 }
 
-export function responseRoutes(
-  app: FastifyInstance,
-  { inference, responses, aborts, cutoff, now, failures }: Needs,
-): void {
+export function responseRoutes(app: FastifyInstance, { inference, responses, aborts, now, failures }: Needs): void {
   mount(app, createResponse, async ({ caller, body, request, reply }) => {
     const { account_id } = caller
-    const signal = aborts.onDisconnect(reply)
+    const signal = aborts.forRequest(reply)
     const input = inputItems(body.input)
     const earlier = await responses.conversation(account_id, body.previous_response_id)
     if (body.store !== false) responses.requireStorable(input)
@@ -50,7 +46,7 @@ export function responseRoutes(
           { caller, request_id: request.id, body: chatBody, text: undefined, stream, span: request.span },
           signal,
         )
-        .catch((error) => aborts.asShutdownError(renamed(error)))
+        .catch((error) => aborts.asReason(signal)(renamed(error)))
 
     if (!stream) {
       const { response, meter } = await ask()
@@ -72,7 +68,7 @@ export function responseRoutes(
       const { response, meter } = await ask()
       const events = createResponseStream(builder, () => save(builder.response), now)
       const through = startThrough(events, sseResponse, request.log)
-      await relayStream(response, through, meter, { include_usage: true }, cutoff)
+      await relayStream(response, through, meter, { include_usage: true }, signal)
     } catch (error) {
       if (reply.raw.headersSent) failures.countLate(account_id, body.model, error)
       sseResponse.fail(error)
