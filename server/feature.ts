@@ -13,6 +13,7 @@ import type { WindowCounters } from './redis/window-counter.ts'
 import type { TrainingSetup } from './setup/index.ts'
 import type { Reserve } from './storage/disk-space.ts'
 import type { Artifacts } from './storage/objects/index.ts'
+import type { Orphans, OwnedFolder } from './storage/orphans.ts'
 import type { ServerMetrics } from './telemetry/metrics.ts'
 import type { Tracing } from './telemetry/tracing.ts'
 
@@ -38,6 +39,8 @@ export interface Context {
   dataDir: string
   /** The files that rows name: in the data folder, or in the storage that machines share. */
   artifacts: Artifacts
+  /** What a crash has left in the data folder. */
+  orphans: Orphans
   min_free_mb: number
   /** Threads of the engine, and of each trainer. */
   threads: number
@@ -58,7 +61,9 @@ export type { Running }
 export interface Feature {
   /** Mounts its routes. */
   mount?(app: FastifyInstance): void
-  /** Removes leftovers of a crash. Called before requests are accepted: a running upload has no row yet either. */
+  /** Its folders in the data folder. What no row names there is set aside (storage/orphans.ts). */
+  owned?: readonly OwnedFolder[]
+  /** Removes what work has left that has ended, as its row says. Called before requests are accepted. */
   sweep?(): Promise<void>
   /** Starts its queue workers and periodic tasks. Only for the process that holds the data folder's lock. */
   start?(): Promise<Running[]>

@@ -12,6 +12,7 @@ import { lockDataDir } from './db/open.ts'
 import { createLog, createServices, type Services } from './services.ts'
 import { dashboardAddress } from './sign-in/index.ts'
 import { storageError } from './storage/durable-files.ts'
+import { WrongInstallation } from './storage/installation.ts'
 import { watchEventLoop } from './telemetry/event-loop.ts'
 import { TracingSettingError } from './telemetry/tracing.ts'
 
@@ -144,8 +145,8 @@ async function showSignInLink(signIn: Services['signIn'], address: string, dataD
 }
 
 function explain(error: Error & { code?: string; syscall?: string }): string {
-  if (error instanceof ConfigError || error instanceof TracingSettingError || error instanceof NewerDatabase)
-    return error.message
+  const said = [ConfigError, TracingSettingError, NewerDatabase, WrongInstallation]
+  if (said.some((kind) => error instanceof kind)) return error.message
   if (error.syscall === 'listen' && error.code === 'EACCES')
     return `The port may not be used: ${error.message}. Set TUNERY_PORT to another one.`
   if (error.code === 'EADDRINUSE') return `The port is taken: ${error.message}. Set TUNERY_PORT to another one.`

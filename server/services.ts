@@ -1,7 +1,9 @@
 // Creates the shared parts and every feature from the configuration, in order.
 import path from 'node:path'
 import pino, { type Logger } from 'pino'
+import { runPeriodically } from '../lib/periodic.ts'
 import { root } from '../lib/root.ts'
+import { hour_ms } from '../lib/utc-day.ts'
 import pkg from '../package.json' with { type: 'json' }
 import { createAccountsFeature } from './accounts/feature.ts'
 import { createBatchesFeature } from './batches/feature.ts'
@@ -34,9 +36,12 @@ import { createScalingFeature } from './scaling/feature.ts'
 import { createTrainingSetup, setupRoutes } from './setup/index.ts'
 import { createSharingFeature } from './sharing/feature.ts'
 import { createSignInFeature } from './sign-in/feature.ts'
-import { ownedKeys } from './storage/backup/files.ts'
+import { ownedFiles, ownedKeys } from './storage/backup/files.ts'
 import { createReserve } from './storage/disk-space.ts'
+import { storageAway } from './storage/durable-files.ts'
+import { admission, claimFolder, firstAccount } from './storage/installation.ts'
 import { createArtifacts, openObjectStore } from './storage/objects/index.ts'
+import { createOrphans } from './storage/orphans.ts'
 import { createSecrets } from './storage/secrets.ts'
 import { createStoredCompletionsFeature } from './stored-completions/feature.ts'
 import { createServerMetrics } from './telemetry/metrics.ts'
@@ -52,11 +57,6 @@ export function createLog(config: Config): Logger {
   return pino({ level: config.log_level, redact: ['req.headers.authorization', 'req.headers.cookie'] }, destination)
 }
 
-/** Names the installation: its first account, which stays when the data moves to another database. */
-const installationOf = async (db: Db): Promise<string> =>
-  (await db.selectFrom('accounts').select('id').orderBy('created_at').orderBy('id').limit(1).executeTakeFirst())?.id ??
-  'none'
-
 export type Services = Awaited<ReturnType<typeof createServices>>
 
 /** Machines of a cluster start in any order: how long a start waits for Postgres. */
@@ -67,7 +67,10 @@ export async function createServices(config: Config, log: Logger, database?: Db)
   const { data_dir: dataDir } = config
   const onAway = (error: Error) => log.warn(`${error.message}; waiting for it`)
   const { database_url } = config
-  const db = database ?? (await openThreadedDatabase(dataDir, { database_url, wait_ms: databaseWait_ms, onAway }))
+  const opening = { database_url, wait_ms: databaseWait_ms, onAway, admit: admission(config) }
+  const db = database ?? (await openThreadedDatabase(dataDir, opening))
+  const shared = config.storage_url !== undefined
+  const installation = await claimFolder(db, dataDir, { shared, files: () => ownedFiles(db) })
   const secrets = createSecrets(config.secret_key_file ?? path.join(dataDir, 'secret.key'))
   const servers = createServers({
     db,
@@ -97,6 +100,13 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     redirect: config.storage_downloads === 'redirect',
     log,
   })
+  const formerOwner = await firstAccount(db)
+  const owner = { owner: installation, formerOwner, live: () => ownedKeys(db) }
+  await artifacts.claim(owner).catch((error) => {
+    // While it is away the service starts all the same, and the sweep looks again before it removes anything.
+    if (error.code !== storageAway) throw error
+    log.warn({ err: error }, 'the shared storage does not answer')
+  })
   const metrics = createServerMetrics()
   const tracing = await createTracing({
     service: 'tunery',
@@ -122,6 +132,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     reserve: createReserve(dataDir, log),
     dataDir,
     artifacts,
+    orphans: createOrphans({ db, dataDir, log, now: Date.now }),
     min_free_mb: config.min_free_disk_mb,
     threads: config.threads,
     trainingSetup,
@@ -228,6 +239,8 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     createWebFeature(),
   ]
 
+  const sweepOrphans = () => context.orphans.sweep(features.flatMap(({ owned = [] }) => owned))
+
   return {
     ...context,
     accounts,
@@ -258,6 +271,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     /** Removes leftovers of a crash. Call it before requests are accepted. */
     async sweep() {
       for (const feature of features) await feature.sweep?.()
+      await sweepOrphans()
     },
     /** Starts queue workers and periodic tasks. Only for the process that holds the data folder's lock. */
     async startWork(): Promise<Running> {
@@ -265,7 +279,8 @@ export async function createServices(config: Config, log: Logger, database?: Db)
         await servers.start(),
         await notifications.start(),
         context.reserve.start(),
-        artifacts.start({ owner: await installationOf(db), live: () => ownedKeys(db), oncePer: servers.oncePer }),
+        runPeriodically(hour_ms, sweepOrphans, { delayed: true }),
+        artifacts.start({ ...owner, oncePer: servers.oncePer }),
       ]
       await context.queue.expireOwnLeases()
       for (const feature of features) works.push(...((await feature.start?.()) ?? []))

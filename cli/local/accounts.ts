@@ -7,6 +7,7 @@ import { commandLineActor } from '../../server/events/audit.ts'
 import { createLimits } from '../../server/limits/index.ts'
 import { readPlans } from '../../server/plans.ts'
 import { type Changes, createChanges } from '../../server/redis/changes.ts'
+import { admission } from '../../server/storage/installation.ts'
 import type { GlobalOptions } from '../support/options.ts'
 import { show } from '../support/output.ts'
 import { readName } from './names.ts'
@@ -15,7 +16,7 @@ import { readName } from './names.ts'
 export async function withAccounts<T>(work: (accounts: Accounts, db: Db, changes: Changes) => Promise<T>): Promise<T> {
   const config = readConfig(process.env)
   const log = pino({ level: 'silent' })
-  const db = await openDatabase(config.data_dir, config.database_url)
+  const db = await openDatabase(config.data_dir, config.database_url, admission(config))
   const notifications = await openNotifications(db, log, config.database_url)
   const changes = createChanges(notifications)
   try {

@@ -4,6 +4,7 @@ import { ConfigError } from '../../server/config.ts'
 import { NewerDatabase } from '../../server/db/migrate.ts'
 import { BackupError } from '../../server/storage/backup/manifest.ts'
 import { storageError } from '../../server/storage/durable-files.ts'
+import { WrongInstallation } from '../../server/storage/installation.ts'
 import { MigrateError } from '../../server/storage/migrate/error.ts'
 import { UsageError } from '../support/errors.ts'
 
@@ -15,6 +16,7 @@ export function asUsageError(error: unknown): unknown {
     error instanceof BackupError ||
     error instanceof MigrateError ||
     error instanceof NewerDatabase ||
+    error instanceof WrongInstallation ||
     storageError(error)
   return known ? new UsageError((error as Error).message) : error
 }

@@ -20,6 +20,7 @@ export function createBatchesFeature(context: Context, { accounts, limits, files
   const work = { ...context, accounts, limits, files, inference }
   return {
     mount: (app) => batchRoutes(app, batches),
+    owned: [{ folder: 'batches', table: 'batches' }],
     sweep: batches.sweep,
     start: async () => [
       startWorker({

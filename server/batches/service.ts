@@ -1,5 +1,3 @@
-import { readdir, rm } from 'node:fs/promises'
-import path from 'node:path'
 import { type Batch, batchBytesMax, type CreateBatch } from '../../contract/batches.ts'
 import { ApiError } from '../../contract/errors.ts'
 import type { CursorQuery } from '../../contract/files.ts'
@@ -11,6 +9,7 @@ import { recordAuditEntry } from '../events/audit.ts'
 import type { Files } from '../files/index.ts'
 import type { Caller } from '../http/auth.ts'
 import { assertBacklogLimit, type Queue } from '../queue/queue.ts'
+import type { Orphans } from '../storage/orphans.ts'
 import * as store from './store.ts'
 
 export const queueKind = 'batch'
@@ -29,12 +28,12 @@ interface Options {
   db: Db
   queue: Queue
   files: Files
-  dataDir: string
+  orphans: Orphans
   max_waiting: number
   now(): number
 }
 
-export function createBatches({ db, queue, files, dataDir, max_waiting, now }: Options): Batches {
+export function createBatches({ db, queue, files, orphans, max_waiting, now }: Options): Batches {
   files.onNeeded(async (trx, _account_id, id) => {
     const batch = await store.activeOfFile(trx, id)
     return batch && `the batch '${batch.id}'`
@@ -135,13 +134,11 @@ export function createBatches({ db, queue, files, dataDir, max_waiting, now }: O
       return store.toResponse(row)
     },
 
-    async sweep() {
-      const folder = store.batchesDir(dataDir)
-      for (const name of await readdir(folder).catch(() => [])) {
-        const row = await store.byId(db, name)
-        if (!row || !store.isActive(row)) await rm(path.join(folder, name), { recursive: true, force: true })
-      }
-    },
+    sweep: () =>
+      orphans.removeEnded('batches', async (id) => {
+        const row = await store.byId(db, id)
+        return row !== undefined && !store.isActive(row)
+      }),
   }
 }
 

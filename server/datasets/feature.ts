@@ -30,7 +30,7 @@ export function createDatasetsFeature(
   return {
     datasets,
     mount: (app) => datasetRoutes(app, datasets, context.stopping),
-    sweep: datasets.sweep,
+    owned: [{ folder: 'datasets', table: 'datasets' }],
     // Two workers, so that a slow download does not delay the next file.
     start: async () => [startOne('a'), startOne('b')],
   }

@@ -120,8 +120,6 @@ export interface Datasets {
   notifyPrepared(id: string): void
   /** The Hugging Face token from an upload. Only in memory, until the dataset has been read. */
   hubToken(id: string): string | undefined
-  /** Removes orphaned files left by a crash. */
-  sweep(): Promise<void>
 }
 
 export type ForgetDerived = (trx: Trx, account_id: string, dataset_id: string) => Promise<string[]>
@@ -512,13 +510,6 @@ export function createDatasets(options: Options): Datasets {
       const objectives = objectivesOf(dataset)
       if (!objectives.includes(objective)) throw wrongKind(id, objective, objectives)
       return { path: filesOf(dataDir, id, dataset.format).rows, sha256: dataset.rows_sha256!, rows: dataset.rows }
-    },
-
-    async sweep() {
-      const folder = path.join(dataDir, 'datasets')
-      for (const name of await readdir(folder).catch(() => []))
-        if (!(await store.byId(db, name.split('.')[0]!)))
-          await rm(path.join(folder, name), { recursive: true, force: true })
     },
   }
 }

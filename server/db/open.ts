@@ -27,12 +27,16 @@ class ImmediateSqliteDialect extends SqliteDialect {
 
 export const databaseFile = (dataDir: string) => path.join(dataDir, 'tunery.db')
 
+/** Looks at a database before anything is written, and throws if it is not the one that it should be. */
+export type Admit = (db: Db) => Promise<void>
+
 /** Opens the database, Postgres or that of the data folder, in this thread, and applies pending migrations. */
-export async function openDatabase(dataDir: string, database_url?: string): Promise<Db> {
-  if (database_url) return await openPostgres(database_url)
+export async function openDatabase(dataDir: string, database_url?: string, admit?: Admit): Promise<Db> {
+  if (database_url) return await openPostgres(database_url, admit)
   mkdirSync(dataDir, { recursive: true, mode: 0o700 })
   return openAndMigrate(
     new ImmediateSqliteDialect({ database: async () => openWriter(databaseFile(dataDir), busy_timeout_ms) }),
+    admit,
   )
 }
 
@@ -43,16 +47,17 @@ interface ThreadedOptions {
   wait_ms?: number
   /** Called once if it is. */
   onAway?: (error: Error) => void
+  admit?: Admit
 }
 
 /** The same for a process that must not block: all writes to SQLite run in their own thread. */
 export async function openThreadedDatabase(
   dataDir: string,
-  { database_url, timeout_ms = busy_timeout_ms, wait_ms = 0, onAway }: ThreadedOptions = {},
+  { database_url, timeout_ms = busy_timeout_ms, wait_ms = 0, onAway, admit }: ThreadedOptions = {},
 ): Promise<Db> {
-  if (database_url) return await openWhenThere(database_url, wait_ms, onAway)
+  if (database_url) return await openWhenThere(database_url, wait_ms, onAway, admit)
   mkdirSync(dataDir, { recursive: true, mode: 0o700 })
-  return openAndMigrate(new ThreadedSqliteDialect({ file: databaseFile(dataDir), timeout_ms }))
+  return openAndMigrate(new ThreadedSqliteDialect({ file: databaseFile(dataDir), timeout_ms }), admit)
 }
 
 /** Opens a database as it is, for `./tunery migrate-data`. */
@@ -86,13 +91,19 @@ async function postgresDialect(url: string): Promise<Dialect> {
 const retry_ms = 500
 
 /** Opens a Postgres database and applies pending migrations. */
-const openPostgres = async (url: string): Promise<Db> => openAndMigrate(await postgresDialect(url))
+const openPostgres = async (url: string, admit?: Admit): Promise<Db> =>
+  openAndMigrate(await postgresDialect(url), admit)
 
-async function openWhenThere(url: string, wait_ms: number, onAway?: (error: Error) => void): Promise<Db> {
+async function openWhenThere(
+  url: string,
+  wait_ms: number,
+  onAway?: (error: Error) => void,
+  admit?: Admit,
+): Promise<Db> {
   const deadline = performance.now() + wait_ms
   for (let tries = 0; ; tries++)
     try {
-      return await openPostgres(url)
+      return await openPostgres(url, admit)
     } catch (error) {
       if ((error as { code?: string }).code !== databaseAway || performance.now() >= deadline) throw error
       if (tries === 0) onAway?.(error as Error)
@@ -100,9 +111,10 @@ async function openWhenThere(url: string, wait_ms: number, onAway?: (error: Erro
     }
 }
 
-async function openAndMigrate(dialect: Dialect): Promise<Db> {
+async function openAndMigrate(dialect: Dialect, admit?: Admit): Promise<Db> {
   const db = new Kysely<Schema>({ dialect })
   try {
+    await admit?.(db)
     await migrate(db)
     return db
   } catch (error) {

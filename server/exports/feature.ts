@@ -41,6 +41,7 @@ export function createExportsFeature(
   return {
     exports,
     mount: (app) => exportRoutes(app, exports, context.stopping),
+    owned: [{ folder: 'exports', table: 'exports' }],
     sweep: exports.sweep,
     start: async () => [
       exports.start(),

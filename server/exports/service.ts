@@ -1,5 +1,3 @@
-import { readdir } from 'node:fs/promises'
-import path from 'node:path'
 import { ApiError } from '../../contract/errors.ts'
 import type { CreateExport, Export, ExportEvent, ExportQuery } from '../../contract/exports.ts'
 import { newId } from '../../lib/ids.ts'
@@ -19,9 +17,10 @@ import type { TrainingSetup } from '../setup/index.ts'
 import type { Reserve } from '../storage/disk-space.ts'
 import { requireFreeDisk } from '../storage/durable-files.ts'
 import type { Artifacts } from '../storage/objects/index.ts'
+import type { Orphans } from '../storage/orphans.ts'
 import { resolveOptions } from './choice.ts'
 import * as store from './store.ts'
-import { exportDir, exportKey, exportsDir, filesOf, removeDir, toResponse } from './store.ts'
+import { exportDir, exportKey, filesOf, toResponse } from './store.ts'
 
 export const queueKind = 'export'
 
@@ -55,7 +54,7 @@ export interface Exports {
   expire(): Promise<void>
   /** Runs `expire` periodically. `close()` waits for the current run. */
   start(): { close(): Promise<void> }
-  /** Removes orphaned folders left by a crash. */
+  /** Removes the folders of exports that are not ready: each is made anew. */
   sweep(): Promise<void>
 }
 
@@ -69,6 +68,7 @@ interface Options {
   trainingSetup: TrainingSetup
   reserve: Reserve
   artifacts: Artifacts
+  orphans: Orphans
   dataDir: string
   min_free_mb: number
   /** The backlog limit: queued exports per account. */
@@ -93,6 +93,7 @@ export function createExports(options: Options): Exports {
     trainingSetup,
     reserve,
     artifacts,
+    orphans,
     dataDir,
     min_free_mb,
     max_waiting,
@@ -291,10 +292,10 @@ export function createExports(options: Options): Exports {
     start: () =>
       runPeriodically(expiry_ms, () => servers.oncePer('exports.expire', expiry_ms, expire).catch(onExpiryFailure)),
 
-    async sweep() {
-      const folder = exportsDir(dataDir)
-      for (const name of await readdir(folder).catch(() => []))
-        if ((await store.byId(db, name))?.status !== 'ready') await removeDir(path.join(folder, name))
-    },
+    sweep: () =>
+      orphans.removeEnded('exports', async (id, name) => {
+        const row = await store.byId(db, id)
+        return row !== undefined && (name !== id || row.status !== 'ready')
+      }),
   }
 }

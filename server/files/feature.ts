@@ -13,10 +13,11 @@ export function createFilesFeature(
   return {
     files,
     mount: (app) => fileRoutes(app, files, uploads),
-    async sweep() {
-      await files.sweep()
-      await uploads.sweep()
-    },
+    owned: [
+      { folder: 'files', table: 'files' },
+      { folder: 'uploads', table: 'uploads' },
+    ],
+    sweep: uploads.sweep,
     async removeExpired(now) {
       await files.removeExpired(now)
       await uploads.removeExpired(now)

@@ -1,5 +1,5 @@
 // OpenAI's files: datasets under that API's names, and files that are no datasets.
-import { mkdir, readdir, rename, rm } from 'node:fs/promises'
+import { mkdir, rename } from 'node:fs/promises'
 import path from 'node:path'
 import { Readable } from 'node:stream'
 import { ApiError } from '../../contract/errors.ts'
@@ -55,8 +55,6 @@ export interface Files {
   onNeeded(check: NeededBy): void
   /** Removes files whose time is over, and their rows. */
   removeExpired(now: number): Promise<void>
-  /** Removes files without a row, left by a crash. */
-  sweep(): Promise<void>
 }
 
 interface Options {
@@ -246,11 +244,6 @@ export function createFiles({ db, datasets, artifacts, dataDir, now }: Options):
         })
         if (removed) await artifacts.remove(fileKey(id))
       }
-    },
-
-    async sweep() {
-      for (const name of await readdir(filesDir(dataDir)).catch(() => []))
-        if (!(await store.byId(db, name))) await rm(filePath(dataDir, name), { recursive: true, force: true })
     },
   }
 }

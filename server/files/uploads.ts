@@ -1,7 +1,6 @@
 // OpenAI's uploads: a large file that arrives in parts.
 import { createHash } from 'node:crypto'
 import { createReadStream } from 'node:fs'
-import { readdir } from 'node:fs/promises'
 import { Readable } from 'node:stream'
 import { asDisplayName } from '../../contract/common.ts'
 import { ApiError } from '../../contract/errors.ts'
@@ -22,9 +21,10 @@ import { type AccountActor, recordAuditEntry } from '../events/audit.ts'
 import { assertBacklogLimit } from '../queue/queue.ts'
 import { requireFreeDisk, storeStream } from '../storage/durable-files.ts'
 import type { Artifacts } from '../storage/objects/index.ts'
+import type { Orphans } from '../storage/orphans.ts'
 import { expiryRefused, type Files } from './service.ts'
 import * as store from './store.ts'
-import { partKey, partPath, uploadsDir } from './store.ts'
+import { partKey, partPath } from './store.ts'
 
 export interface Uploads {
   create(by: AccountActor, request: CreateUpload): Promise<Upload>
@@ -42,7 +42,7 @@ export interface Uploads {
   cancel(by: AccountActor, id: string): Promise<Upload>
   /** Ends uploads that were not completed in time. */
   removeExpired(now: number): Promise<void>
-  /** Removes parts without a row, left by a crash. */
+  /** Removes the parts of uploads that have ended, left by a crash. */
   sweep(): Promise<void>
 }
 
@@ -51,6 +51,7 @@ interface Options {
   datasets: Pick<Datasets, 'receive' | 'discard'>
   files: Files
   artifacts: Artifacts
+  orphans: Orphans
   dataDir: string
   max_mb: number
   min_free_mb: number
@@ -62,7 +63,8 @@ const lifetime_ms = hour_ms
 /** Pending uploads of an account. */
 const uploadsMax = 100
 
-export function createUploads({ db, datasets, files, artifacts, dataDir, max_mb, min_free_mb, now }: Options): Uploads {
+export function createUploads(options: Options): Uploads {
+  const { db, datasets, files, artifacts, orphans, dataDir, max_mb, min_free_mb, now } = options
   /** Uploads that a request is ending, so that a second one does not join the parts again. */
   const ending = new Set<string>()
 
@@ -261,10 +263,11 @@ export function createUploads({ db, datasets, files, artifacts, dataDir, max_mb,
       }
     },
 
-    async sweep() {
-      for (const name of await readdir(uploadsDir(dataDir)).catch(() => []))
-        if ((await store.uploadById(db, name))?.status !== 'pending') await artifacts.removeLocal(`uploads/${name}/`)
-    },
+    sweep: () =>
+      orphans.removeEnded('uploads', async (id) => {
+        const upload = await store.uploadById(db, id)
+        return upload !== undefined && upload.status !== 'pending'
+      }),
   }
 }
 

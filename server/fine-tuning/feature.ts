@@ -9,6 +9,7 @@ import type { Plans } from '../plans.ts'
 import { startWorker } from '../queue/worker.ts'
 import type { Secrets } from '../storage/secrets.ts'
 import type { Usage } from '../usage/index.ts'
+import { draftsFolder } from './artifacts.ts'
 import { createCoreShare } from './core-share.ts'
 import { createEstimator } from './estimate.ts'
 import { workOnJob } from './jobs.ts'
@@ -133,6 +134,11 @@ export async function createFineTuningFeature(
       openaiFineTuningRoutes(app, openai)
       ray?.mount(app)
     },
+    owned: [
+      { folder: 'models', table: 'models' },
+      { folder: draftsFolder, table: 'models' },
+      { folder: 'runs', table: 'tuning_jobs' },
+    ],
     sweep: fineTuning.sweep,
     async start() {
       await fineTuning.settleRunningClocks()

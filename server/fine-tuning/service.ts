@@ -1,5 +1,3 @@
-import { readdir, rm } from 'node:fs/promises'
-import path from 'node:path'
 import type { Logger } from 'pino'
 import type { z } from 'zod'
 import { ApiError } from '../../contract/errors.ts'
@@ -27,6 +25,7 @@ import { createAbortSignals } from '../queue/worker.ts'
 import type { TrainingSetup } from '../setup/index.ts'
 import { requireFreeDisk } from '../storage/durable-files.ts'
 import type { Artifacts } from '../storage/objects/index.ts'
+import type { Orphans } from '../storage/orphans.ts'
 import { draftsFolder, draftsKey, removeExpiredRuns } from './artifacts.ts'
 import type { Estimator } from './estimate.ts'
 import { createJobHistory, type JobHistory } from './history.ts'
@@ -79,7 +78,7 @@ export interface FineTuning extends JobHistory {
    * Settles the run time of trainers that an earlier process of this server started, whose leases have been expired.
    */
   settleRunningClocks(): Promise<void>
-  /** Removes leftovers of a crash: half-written and unregistered models, run folders of ended jobs. */
+  /** Removes what a crash has left: run folders of ended jobs, drafts of models that have none any more. */
   sweep(): Promise<void>
   /** Removes the run folders of jobs that ended 30 days before `now`: the logs of failed and cancelled ones. */
   removeExpiredRuns(now: number): Promise<void>
@@ -115,6 +114,7 @@ interface Options {
   trainingSetup: TrainingSetup
   log: Logger
   artifacts: Artifacts
+  orphans: Orphans
   dataDir: string
   threads: number
   min_free_mb: number
@@ -137,6 +137,7 @@ export function createFineTuning(options: Options): FineTuning {
     trainingSetup,
     log,
     artifacts,
+    orphans,
     dataDir,
     threads,
     min_free_mb,
@@ -146,6 +147,8 @@ export function createFineTuning(options: Options): FineTuning {
   } = options
   const { parse_control_tokens } = options
   const changes = createChangeNotifier(notifications)
+  const removeForgottenDrafts = () =>
+    orphans.removeEnded(draftsFolder, async (id) => (await store.hasDrafts(db, id)) === false)
   let evaluations: ResultEvaluations
   const stopRequests = createAbortSignals(notifications)
   const pendingWeights = createPendingWeights({
@@ -469,20 +472,17 @@ export function createFineTuning(options: Options): FineTuning {
     },
 
     async sweep() {
-      const folder = path.join(dataDir, 'models')
-      for (const name of await readdir(folder).catch(() => []))
-        if (!(await store.modelExists(db, name))) await rm(path.join(folder, name), { recursive: true, force: true })
-      const drafts = path.join(dataDir, draftsFolder)
-      for (const name of await readdir(drafts).catch(() => []))
-        if (!(await store.hasDrafts(db, name.split('.')[0]!))) await rm(path.join(drafts, name), { force: true })
-      const runs = path.join(dataDir, 'runs')
-      for (const name of await readdir(runs).catch(() => [])) {
-        const status = (await store.jobById(db, name))?.status
-        if (status === undefined || status === 'completed' || status === 'cancelled')
-          await rm(path.join(runs, name), { recursive: true, force: true })
-      }
+      await removeForgottenDrafts()
+      await orphans.removeEnded('runs', async (id) => {
+        const status = (await store.jobById(db, id))?.status
+        return status === 'completed' || status === 'cancelled'
+      })
     },
 
-    removeExpiredRuns: (time) => removeExpiredRuns(db, dataDir, time),
+    async removeExpiredRuns(time) {
+      // Another server may have deleted the dataset that they are from.
+      await removeForgottenDrafts()
+      await removeExpiredRuns(db, dataDir, time)
+    },
   }
 }

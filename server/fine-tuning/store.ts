@@ -235,9 +235,6 @@ export const modelFileRows = (db: Db) =>
 export const modelOfAnyAccount = (db: Db, id: string) =>
   db.selectFrom('models').selectAll().where('id', '=', id).executeTakeFirst()
 
-export const modelExists = async (db: Db, id: string) =>
-  (await db.selectFrom('models').select('id').where('id', '=', id).executeTakeFirst()) !== undefined
-
 /** Whether a model has a draft file; undefined if there is no such model. */
 export async function hasDrafts(db: Db, id: string): Promise<boolean | undefined> {
   const model = await db.selectFrom('models').select('drafts_sha256').where('id', '=', id).executeTakeFirst()

@@ -99,12 +99,12 @@ test('the engine drafts from the answers that a model was taught, until their da
 
   const { job_id } = (await app.api('GET', `/fine-tuning/models/${model}`)).body
   const { dataset_id } = await app.job(job_id)
-  // One that a kill left after the row was gone.
-  writeFileSync(file('mdl_left'), 'x')
   assert.equal((await app.api('DELETE', `/datasets/${dataset_id}`)).status, 200)
   assert.deepEqual([existsSync(file(model)), existsSync(file(other))], [false, true])
+  // What a kill left: the row says that it is gone.
+  writeFileSync(file(model), 'x')
   await app.services.sweep()
-  assert.deepEqual([existsSync(file('mdl_left')), existsSync(file(other))], [false, true])
+  assert.deepEqual([existsSync(file(model)), existsSync(file(other))], [false, true])
 
   // Even a copy, as a cache of another machine may have one, is not loaded again.
   copyFileSync(file(other), file(model))

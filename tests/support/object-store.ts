@@ -144,16 +144,27 @@ export function testObjectStore(name: string, { folder, open, corrupt, skip = fa
     const options = {
       store,
       staging: path.join(dir, 'fetching'),
-      cache: { entries: async () => [] },
-      owner: 'acc_1',
+      owner: 'installation 1',
+      formerOwner: 'acc_1',
       live: async () => new Set(live),
-      removeLocal: (key: string) => artifacts.removeLocal(key),
       log: silent,
     }
     assert.deepEqual(await sweep(options), [], 'a young object may get its row in a moment')
     const later = Date.now() + 25 * 3_600_000
-    assert.deepEqual(await sweep({ ...options, owner: 'acc_2' }, later), [], "another installation's are left alone")
-    const removed = await sweep(options, later)
+    const week = 7 * 24 * 3_600_000
+    for (const time of [later, later + week])
+      assert.deepEqual(
+        await sweep({ ...options, owner: 'other', formerOwner: 'acc_2' }, time),
+        [],
+        "another installation's are left alone",
+      )
+    assert.deepEqual(await sweep(options, later), [], 'they are noted first')
+    // A database that was behind the storage is restored: its rows name them again.
+    const restored = { ...options, live: async () => new Set(keys) }
+    assert.deepEqual(await sweep(restored, later + week), [])
+    assert.deepEqual(await sweep(options, later + week), [], 'the week begins anew')
+    assert.deepEqual(await sweep(options, later + week + week / 2), [])
+    const removed = await sweep(options, later + 2 * week)
     const mine = removed.filter((key) => /_orphan/.test(key)).sort()
     assert.deepEqual(mine, [
       'datasets/ds_orphan.jsonl',
@@ -187,7 +198,10 @@ export function testObjectStore(name: string, { folder, open, corrupt, skip = fa
       age(name, hours)
     // What a server that was killed had begun to remove.
     write(dir, 'models/mdl_1.evicted/sub/model.gguf', 'half')
-    const running = artifacts.start({ owner: 'acc_1', live: async () => new Set(names.map((name) => `files/${name}`)) })
+    const running = artifacts.start({
+      owner: 'installation 1',
+      live: async () => new Set(names.map((name) => `files/${name}`)),
+    })
     const here = () => names.filter((name) => existsSync(path.join(dir, 'files', name)))
     const leftover = path.join(dir, 'models/mdl_1.evicted')
     for (let tries = 0; (here().length > 3 || existsSync(leftover)) && tries < 500; tries++) await sleep(10)

@@ -5,6 +5,7 @@ import { ApiError } from '../../../contract/errors.ts'
 import { databaseFile, openDatabase } from '../../db/open.ts'
 import { findDamage } from '../../db/snapshot.ts'
 import { hashFile, type OwnedFile } from '../durable-files.ts'
+import { admission, WrongInstallation } from '../installation.ts'
 import { missingFrom, missingMessage, ownedFiles, withStorage } from './files.ts'
 
 /**
@@ -16,7 +17,11 @@ export async function checkDataDir(dataDir: string, storage_url?: string): Promi
   if (!existsSync(file)) return [`There is no database in ${dataDir}.`]
   const damage = findDamage(file)
   if (damage.length > 0) return damage
-  const db = await openDatabase(dataDir)
+  const db = await openDatabase(dataDir, undefined, admission({ data_dir: dataDir })).catch((error) => {
+    if (error instanceof WrongInstallation) return error.message
+    throw error
+  })
+  if (typeof db === 'string') return [db]
   try {
     const files = await ownedFiles(db)
     const problems =

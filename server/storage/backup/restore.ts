@@ -3,6 +3,7 @@ import { lstat, mkdir, readdir, rm, stat, statfs } from 'node:fs/promises'
 import path from 'node:path'
 import { type Db, lockDataDir, openDatabase } from '../../db/open.ts'
 import { hashFile, moveTree, syncPath } from '../durable-files.ts'
+import { firstAccount, installationOf } from '../installation.ts'
 import { copyInto, ownedFiles, syncFolders, withStorage } from './files.ts'
 import { BackupError, type Manifest, readManifest } from './manifest.ts'
 
@@ -40,7 +41,9 @@ export async function restore(source: string, dataDir: string, storage_url?: str
       await signEveryoneOut(db)
       if (storage_url !== undefined) {
         const keys = new Set((await ownedFiles(db)).map((each) => each.key))
+        const owner = (await installationOf(db))!
         await withStorage(staging, storage_url, async ({ artifacts }) => {
+          await artifacts.claim({ owner, formerOwner: await firstAccount(db), live: async () => keys })
           for (const key of keys) if (existsSync(path.join(staging, key))) await artifacts.publish(key)
         })
       }

@@ -1,14 +1,15 @@
 // Moves an installation: its rows to another database, its files to another storage. The source is only read. A killed
 // move goes on where it was: its progress is in the target database.
 import { existsSync, mkdtempSync, readdirSync } from 'node:fs'
-import { copyFile, mkdir, readdir, readFile, rm, writeFile } from 'node:fs/promises'
+import { copyFile, mkdir, readdir, rm } from 'node:fs/promises'
 import os from 'node:os'
 import path from 'node:path'
 import { sql } from 'kysely'
 import { isPostgres } from '../../db/dialect.ts'
 import { readMigrations, unfinishedMove } from '../../db/migrate.ts'
-import { databaseFile, lockDataDir, openDatabase, openReadOnly, openUnmigrated } from '../../db/open.ts'
-import { type ObjectStore, openObjectStore } from '../objects/index.ts'
+import { type Db, databaseFile, lockDataDir, openDatabase, openReadOnly, openUnmigrated } from '../../db/open.ts'
+import { firstAccount, installationOf, WrongInstallation } from '../installation.ts'
+import { claimStorage, type ObjectStore, openObjectStore, ownerKey } from '../objects/index.ts'
 import { MigrateError } from './error.ts'
 import { copyArtifacts, type FilesPlace, listArtifacts } from './files.ts'
 import { type AnyDb, compareTable, copyTable, firstWithRows, progressTable, type TableResult } from './rows.ts'
@@ -36,8 +37,7 @@ export interface MoveResult {
 }
 
 /** Files of a data folder that are no artifacts, and that an installation needs. */
-const keyFiles = ['secret.key', 'salt.key']
-const ownerKey = 'installation'
+const keyFiles = ['secret.key', 'salt.key', 'installation']
 
 /** Moves an installation. Throws a MigrateError; a second call with the same arguments goes on. */
 export async function moveInstallation(
@@ -60,7 +60,7 @@ export async function moveInstallation(
     const target = movesRows ? await openTarget(to, owner, tables) : undefined
     if (target) cleanUp.push(() => target.destroy())
 
-    const moved = await moveFiles(source, to, owner, from as never, report, cleanUp)
+    const moved = await moveFiles(source, to, from, report, cleanUp)
     if (!target) return { tables: [], rows: 0, ...moved }
     for (const table of tables) {
       let copied = 0
@@ -149,15 +149,9 @@ async function requireStopped(db: AnyDb): Promise<void> {
 
 /** The first account, which names the installation. */
 async function ownerOf(db: AnyDb): Promise<string> {
-  const first = await db
-    .selectFrom('accounts')
-    .select('id')
-    .orderBy('created_at')
-    .orderBy('id')
-    .limit(1)
-    .executeTakeFirst()
+  const first = await firstAccount(db)
   if (!first) throw new MigrateError('The installation is empty: start the service on the new database instead.')
-  return String(first.id)
+  return first
 }
 
 /** Opens the target database, new or of the same unfinished move. */
@@ -212,7 +206,6 @@ async function requireEmptyFolder(folder: string): Promise<void> {
 async function moveFiles(
   source: Installation,
   to: Destination,
-  owner: string,
   db: Parameters<typeof listArtifacts>[0],
   report: (line: string) => void,
   cleanUp: (() => unknown)[],
@@ -227,7 +220,7 @@ async function moveFiles(
   }
   const from: FilesPlace = { dataDir: source.data_dir, store: await open(source.storage_url) }
   const target: FilesPlace = { dataDir: to.data_dir ?? '', store: await open(to.storage_url) }
-  if (target.store) await claimStore(target.store, owner, scratch)
+  if (target.store) await claimStore(target.store, db, scratch)
   const artifacts = await listArtifacts(db)
   let done = 0
   return await copyArtifacts(artifacts, from, target, scratch, ({ key }, bytes) => {
@@ -237,20 +230,16 @@ async function moveFiles(
 }
 
 /** Takes an empty storage for the installation. Throws for that of another one. */
-async function claimStore(store: ObjectStore, owner: string, scratch: string): Promise<void> {
-  const file = path.join(scratch, ownerKey)
-  if (await store.head(ownerKey)) {
-    await store.get(ownerKey, file)
-    const found = (await readFile(file, 'utf8')).trim()
-    await rm(file, { force: true })
-    if (found === owner) return
-    throw new MigrateError(`The storage ${store.name} is that of another installation (${found}). Name another prefix.`)
+async function claimStore(store: ObjectStore, db: Db, staging: string): Promise<void> {
+  if (!(await store.head(ownerKey)))
+    for await (const { key } of store.list(''))
+      throw new MigrateError(`The storage ${store.name} holds other data (${key}). Name another prefix.`)
+  const owner = { owner: (await installationOf(db))!, formerOwner: await firstAccount(db) }
+  try {
+    await claimStorage({ store, staging }, { ...owner, live: async () => new Set() })
+  } catch (error) {
+    throw error instanceof WrongInstallation ? new MigrateError(error.message) : error
   }
-  for await (const { key } of store.list(''))
-    throw new MigrateError(`The storage ${store.name} holds other data (${key}). Name another prefix.`)
-  await writeFile(file, owner, { mode: 0o600 })
-  await store.put(file, ownerKey)
-  await rm(file, { force: true })
 }
 
 /** Without its keys, the new folder could not read the secrets of its rows. */

@@ -15,6 +15,7 @@ import {
   readFolderManifest,
   writeFolderManifest,
 } from './folder-manifest.ts'
+import { claimStorage, type Owner } from './owner.ts'
 import { hashError, type ObjectStore } from './store.ts'
 import { type SweepOptions, startSweeping } from './sweep.ts'
 
@@ -51,6 +52,8 @@ export interface Artifacts {
   downloadUrl(key: string, filename: string): Promise<string | undefined>
   /** Why the storage cannot be used now; undefined if it can. Asks it every few seconds at most. */
   problem(): Promise<string | undefined>
+  /** Names the storage after the installation. Throws WrongInstallation for that of another one. */
+  claim(owner: Owner): Promise<void>
   /**
    * Bounds the cache and removes orphans, until closed.
    */
@@ -96,6 +99,7 @@ export function createArtifacts({
       removeLocal,
       downloadUrl: async () => undefined,
       problem: async () => undefined,
+      claim: async () => {},
       start: () => ({ close: async () => {} }),
       store,
       close() {},
@@ -278,8 +282,9 @@ export function createArtifacts({
       if (asked.at === 0 || now - asked.at > problem_ms) asked = { at: now, problem: ask() }
       return asked.problem
     },
+    claim: (owner) => claimStorage({ store, staging }, owner),
     start(options) {
-      const running = [cache.start(), startSweeping({ ...options, store, staging, cache, removeLocal, log })]
+      const running = [cache.start(), startSweeping({ ...options, store, staging, log })]
       return { close: async () => void (await Promise.all(running.map((each) => each.close()))) }
     },
     close: () => store.close(),

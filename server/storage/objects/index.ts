@@ -4,6 +4,7 @@ import { createFileStore } from './file-driver.ts'
 import type { ObjectStore } from './store.ts'
 
 export { type Artifacts, createArtifacts, type Hold } from './artifacts.ts'
+export { claimStorage, ownerKey } from './owner.ts'
 export type { ObjectStore, StoredObject } from './store.ts'
 
 /** Opens the storage of a URL (docs/scaling.md). The SDK is loaded here, and only for a bucket. */

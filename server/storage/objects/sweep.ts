@@ -1,26 +1,23 @@
 // Removes orphans: objects that no row names, left by a crash between publishing and its transaction, or by a deletion
-// while the storage was away.
-
+// while the storage was away. The object `orphans.json` remembers since when; only after a week they are removed.
 import { randomUUID } from 'node:crypto'
-import { mkdir, readdir, readFile, rm, stat, writeFile } from 'node:fs/promises'
+import { mkdir, readdir, readFile, rm, writeFile } from 'node:fs/promises'
 import path from 'node:path'
 import type { Logger } from 'pino'
+import { z } from 'zod'
 import { runPeriodically } from '../../../lib/periodic.ts'
 import { day_ms, hour_ms } from '../../../lib/utc-day.ts'
-import type { Cache } from './cache.ts'
+import { WrongInstallation } from '../installation.ts'
+import { newestTime, orphanAge_ms, setAside_ms } from '../orphans.ts'
+import { claimStorage, isNamed, type Owner, ownFolders } from './owner.ts'
 import type { ObjectStore } from './store.ts'
 
-/** The folders that are the service's. Others in the same storage are left alone. */
-const folders = ['batches/', 'datasets/', 'drafts/', 'exports/', 'files/', 'models/', 'runs/', 'uploads/']
-/** Younger objects may be those of a server that is publishing now, and has no row yet. */
-export const orphanAge_ms = day_ms
-const ownerKey = 'installation'
+const recordKey = 'orphans.json'
+/** Since when each key is known to be an orphan, in unix milliseconds. */
+const Since = z.record(z.string(), z.number())
+type Since = z.infer<typeof Since>
 
-export interface SweepOptions {
-  /** Names the installation: another one's storage is never swept. */
-  owner: string
-  /** All keys that rows name. */
-  live(): Promise<Set<string>>
+export interface SweepOptions extends Owner {
   /** Runs `work` if no other server of the installation has, in this time. */
   oncePer?(name: string, every_ms: number, work: () => Promise<void>): Promise<void>
 }
@@ -29,8 +26,6 @@ interface Options extends SweepOptions {
   store: ObjectStore
   /** The folder of fetches in progress. */
   staging: string
-  cache: Pick<Cache, 'entries'>
-  removeLocal(key: string): Promise<void>
   log: Logger
 }
 
@@ -38,86 +33,93 @@ export const startSweeping = (options: Options) =>
   runPeriodically(hour_ms, async () => {
     const { oncePer = (_name, _every_ms, work) => work() } = options
     try {
-      await sweepLocal(options)
+      await removeOldStaging(options)
       await oncePer('storage.sweep', hour_ms, async () => void (await sweep(options)))
     } catch (error) {
       options.log.warn({ err: error }, 'the sweep of the storage failed')
     }
   })
 
-/** Removes from this machine what killed fetches left, and copies of what another machine has deleted. */
-export async function sweepLocal({ store, staging, cache, owner, live, removeLocal }: Options, now = Date.now()) {
-  await removeOldStaging(staging, now)
-  const old = (await cache.entries()).filter(({ used_at }) => used_at < now - orphanAge_ms)
-  if (old.length === 0 || (await ownerOf(store, staging, owner)) !== owner) return
-  const named = await live()
-  for (const { key } of old) if (!isNamed(named, key)) await removeLocal(key)
-}
-
 /** One sweep of the storage; returns the keys that it removed. */
 export async function sweep(options: Options, now = Date.now()): Promise<string[]> {
-  const { store, staging, owner, live, log } = options
-  const found = await ownerOf(store, staging, owner)
-  if (found !== owner) {
-    log.warn(
-      `The storage ${store.name} belongs to another installation (${found}): its objects are never removed by this ` +
-        'one. Give each installation its own prefix in TUNERY_STORAGE_URL.',
-    )
+  const { store, live, log } = options
+  try {
+    await claimStorage(options, options)
+  } catch (error) {
+    if (!(error instanceof WrongInstallation)) throw error
+    log.error(`${error.message} Nothing is removed there meanwhile.`)
     return []
   }
   // The objects first, then the rows: what got its row in between is named by it.
   const old: string[] = []
-  for (const folder of folders)
+  for (const folder of ownFolders)
     for await (const { key, modified_at } of store.list(folder)) if (modified_at < now - orphanAge_ms) old.push(key)
   const named = await live()
+  const before = await readRecord(options)
+  const since: Since = {}
   const removed: string[] = []
-  for (const key of old)
-    if (!isNamed(named, key)) {
+  for (const key of old) {
+    if (isNamed(named, key)) continue
+    const found_at = before[key] ?? now
+    if (found_at > now - setAside_ms) since[key] = found_at
+    else {
       await store.remove(key)
       removed.push(key)
     }
+  }
+  const added = Object.keys(since).filter((key) => before[key] === undefined)
+  if (added.length > 0 || Object.keys(before).length > Object.keys(since).length) await writeRecord(options, since)
   await store.removeUnfinished(now - orphanAge_ms)
-  if (removed.length > 0) log.info({ objects: removed.length }, 'removed objects that nothing names')
+  if (added.length > 0)
+    log.warn(
+      { orphans: added.length, first: added[0], storage: store.name },
+      `found objects that no row names; they are removed in ${setAside_ms / day_ms} days unless a row names them again`,
+    )
+  if (removed.length > 0)
+    log.warn(
+      { orphans: removed.length, first: removed[0], storage: store.name },
+      'removed objects that no row has named for a week',
+    )
   return removed
 }
 
-/** Whether a row names the key, or a folder that it is in. */
-export function isNamed(named: Set<string>, key: string): boolean {
-  if (named.has(key)) return true
-  for (let end = key.indexOf('/'); end >= 0; end = key.indexOf('/', end + 1))
-    if (named.has(key.slice(0, end + 1))) return true
-  return false
+async function readRecord({ store, staging }: Options): Promise<Since> {
+  if (!(await store.head(recordKey))) return {}
+  return await withFile(staging, async (file) => {
+    try {
+      await store.get(recordKey, file)
+      return Since.parse(JSON.parse(await readFile(file, 'utf8')))
+    } catch (error) {
+      // One that a kill has cut: the week begins anew.
+      if ((error as { code?: string }).code === 'stored_object_damaged' || error instanceof SyntaxError) return {}
+      throw error
+    }
+  })
 }
 
-/** The installation whose storage this is; `owner` if it was nobody's. */
-async function ownerOf(store: ObjectStore, staging: string, owner: string): Promise<string> {
+async function writeRecord({ store, staging }: Options, since: Since): Promise<void> {
+  if (Object.keys(since).length === 0) return await store.remove(recordKey)
+  await withFile(staging, async (file) => {
+    await writeFile(file, JSON.stringify(since), { mode: 0o600 })
+    await store.put(file, recordKey)
+  })
+}
+
+async function withFile<T>(staging: string, work: (file: string) => Promise<T>): Promise<T> {
   const file = path.join(staging, randomUUID())
   await mkdir(staging, { recursive: true, mode: 0o700 })
-  try {
-    if (await store.head(ownerKey)) {
-      await store.get(ownerKey, file)
-      return (await readFile(file, 'utf8')).trim()
-    }
-    await writeFile(file, owner, { mode: 0o600 })
-    await store.put(file, ownerKey)
-    return owner
-  } finally {
-    await rm(file, { force: true })
-  }
+  return await work(file).finally(() => rm(file, { force: true }))
 }
 
-/** Removes what killed fetches left. Only what is older than an hour: another process may be fetching. */
-async function removeOldStaging(staging: string, now: number): Promise<void> {
-  for (const name of await readdir(staging).catch(() => [])) {
+/** Removes what killed fetches left: half copies of objects. Younger ones may be those of another process. */
+async function removeOldStaging({ staging, log }: Options): Promise<void> {
+  const names = await readdir(staging).catch(() => [])
+  let removed = 0
+  for (const name of names) {
     const target = path.join(staging, name)
-    if ((await newestTime(target)) < now - hour_ms) await rm(target, { recursive: true, force: true })
+    if ((await newestTime(target)) > Date.now() - orphanAge_ms) continue
+    await rm(target, { recursive: true, force: true })
+    removed++
   }
-}
-
-async function newestTime(target: string): Promise<number> {
-  const within = await readdir(target, { recursive: true }).catch(() => [])
-  let newest = 0
-  for (const file of [target, ...within.map((each) => path.join(target, each))])
-    newest = Math.max(newest, (await stat(file).catch(() => undefined))?.mtimeMs ?? 0)
-  return newest
+  if (removed > 0) log.info({ removed, from: staging }, 'removed what killed fetches had left')
 }
