@@ -75,7 +75,7 @@ export type RemoveExpiredFiles = (now: number) => Promise<void>
 
 /** Sweeps now and every hour. `close()` waits for the current sweep. */
 export function startSweeping(
-  { db, reserve, servers, log }: { db: Db; reserve: Reserve; servers: Servers; log: Logger },
+  { db, reserve, servers, log }: { db: Db; reserve: Pick<Reserve, 'use'>; servers: Servers; log: Logger },
   /** In which one server at a time removes what no other has, and in which each removes its own files. */
   { shared, own }: { shared: RemoveExpiredFiles[]; own: RemoveExpiredFiles[] },
 ): { close(): Promise<void> } {

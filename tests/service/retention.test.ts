@@ -154,7 +154,7 @@ test('the logs of failed and cancelled jobs are removed 30 days after the job en
   const now = Date.UTC(2026, 10, 1)
   const db = await addRuns(dataDir, now)
   mock.timers.enable({ apis: ['Date', 'setInterval'], now })
-  const reserve = { use: <T>(work: () => Promise<T>) => work(), start: () => assert.fail() }
+  const reserve = { use: <T>(work: () => Promise<T>) => work() }
   const log = pino({ level: 'silent' })
   const servers = createServers({ db, dataDir, secret_key_id: '', version: '0', log, now: Date.now })
   let sweeps = 0
