@@ -11,8 +11,10 @@ import { NewerDatabase } from './db/migrate.ts'
 import { lockDataDir } from './db/open.ts'
 import { createLog, createServices, type Services } from './services.ts'
 import { dashboardAddress } from './sign-in/index.ts'
-import { storageError } from './storage/durable-files.ts'
+import { makeRoomForStart } from './storage/disk-space.ts'
+import { isFull, storageError } from './storage/durable-files.ts'
 import { WrongInstallation } from './storage/installation.ts'
+import { KeyUnusable } from './storage/key-file.ts'
 import { watchEventLoop } from './telemetry/event-loop.ts'
 import { TracingSettingError } from './telemetry/tracing.ts'
 
@@ -30,7 +32,7 @@ async function main(): Promise<void> {
   const config = readConfig(process.env)
   const log = createLog(config)
   for (const name of unusedSettingsIn(process.env)) log.warn(`${name} is accepted but has no effect in this version`)
-  const lock = lockDataDir(config.data_dir)
+  const { lock, reserved } = await lockWithRoom(config.data_dir)
   if (!lock)
     throw new ConfigError(
       `Another Tunery already serves the data folder ${config.data_dir}. ` +
@@ -61,6 +63,7 @@ async function main(): Promise<void> {
   // Atomic: other processes wait for this file.
   writeFileSync(`${serverFile}.new`, JSON.stringify({ url, pid: process.pid }))
   renameSync(`${serverFile}.new`, serverFile)
+  if (reserved > 0) await services.reserve.refill(reserved)
   const dashboard = dashboardAddress(address, config.public_url)
   console.log(`Tunery serves ${url} (dashboard: ${dashboard}/, documentation: ${dashboard}/docs)`)
   if (isFirst) await showSignInLink(services.signIn, dashboard, config.data_dir)
@@ -104,6 +107,24 @@ async function main(): Promise<void> {
   for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP'] as const) process.on(signal, () => void stop(signal))
 }
 
+/**
+ * Locks the data folder. On a full disk a start uses the reserve, the lock included; `reserved`: bytes that the reserve
+ * had.
+ */
+async function lockWithRoom(dataDir: string): Promise<{ lock: ReturnType<typeof lockDataDir>; reserved: number }> {
+  let reserved = 0
+  let lock: ReturnType<typeof lockDataDir>
+  try {
+    lock = lockDataDir(dataDir)
+  } catch (error) {
+    if (!isFull(error)) throw error
+    reserved = await makeRoomForStart(dataDir)
+    lock = lockDataDir(dataDir)
+  }
+  if (lock) reserved = Math.max(reserved, await makeRoomForStart(dataDir))
+  return { lock, reserved }
+}
+
 /** One line that says what the stop waits for. */
 function stopMessage(requests: number, trainings: number): string {
   const count = (number: number, noun: string) => `${number} ${noun}${number === 1 ? '' : 's'}`
@@ -145,7 +166,7 @@ async function showSignInLink(signIn: Services['signIn'], address: string, dataD
 }
 
 function explain(error: Error & { code?: string; syscall?: string }): string {
-  const said = [ConfigError, TracingSettingError, NewerDatabase, WrongInstallation]
+  const said = [ConfigError, TracingSettingError, NewerDatabase, WrongInstallation, KeyUnusable]
   if (said.some((kind) => error instanceof kind)) return error.message
   if (error.syscall === 'listen' && error.code === 'EACCES')
     return `The port may not be used: ${error.message}. Set TUNERY_PORT to another one.`

@@ -42,7 +42,7 @@ import { storageAway } from './storage/durable-files.ts'
 import { admission, claimFolder, firstAccount } from './storage/installation.ts'
 import { createArtifacts, openObjectStore } from './storage/objects/index.ts'
 import { createOrphans } from './storage/orphans.ts'
-import { createSecrets } from './storage/secrets.ts'
+import { openSecrets } from './storage/secrets.ts'
 import { createStoredCompletionsFeature } from './stored-completions/feature.ts'
 import { createServerMetrics } from './telemetry/metrics.ts'
 import { createTracing } from './telemetry/tracing.ts'
@@ -71,7 +71,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
   const db = database ?? (await openThreadedDatabase(dataDir, opening))
   const shared = config.storage_url !== undefined
   const installation = await claimFolder(db, dataDir, { shared, files: () => ownedFiles(db) })
-  const secrets = createSecrets(config.secret_key_file ?? path.join(dataDir, 'secret.key'))
+  const secrets = await openSecrets(config.secret_key_file ?? path.join(dataDir, 'secret.key'), db, log)
   const servers = createServers({
     db,
     dataDir,
@@ -193,6 +193,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     usage,
     storedCompletions,
     pictureFetcher,
+    secrets,
   })
   const { inference } = withInference
   const withBatches = createBatchesFeature(context, { accounts, limits, files, inference })

@@ -124,7 +124,8 @@ export function addLocalCommands(program: Program, models: Program, local: Local
       .description('move the data of a stopped service to another database and storage, verified; goes on after a kill')
       .option('--to-database <url>', 'an empty Postgres database: postgres://user:password@host/database')
       .option('--to-storage <url>', 'an empty storage: s3://bucket/prefix?endpoint=…&region=… or file:///folder')
-      .option('--to-data-dir <folder>', 'a new data folder, for SQLite and all files'),
+      .option('--to-data-dir <folder>', 'a new data folder, for SQLite and all files')
+      .option('--lost-server <id>', 'a killed server whose data folder is lost; may be repeated', collect),
     local,
     'migrateData',
   )

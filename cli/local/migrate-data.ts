@@ -10,11 +10,12 @@ interface Options extends GlobalOptions {
   toDatabase?: string
   toStorage?: string
   toDataDir?: string
+  lostServer?: string[]
 }
 
 /** Moves rows and files of the stopped service that the settings name. Never changes them there. */
 export async function migrateData(options: Options): Promise<void> {
-  const { toDatabase: database_url, toStorage: storage_url, toDataDir: data_dir } = options
+  const { toDatabase: database_url, toStorage: storage_url, toDataDir: data_dir, lostServer: lost_servers } = options
   if (storage_url !== undefined)
     try {
       parseStorageUrl(storage_url)
@@ -22,7 +23,8 @@ export async function migrateData(options: Options): Promise<void> {
       throw new UsageError(`--to-storage ${(error as Error).message}.`)
     }
   const source = readConfig(process.env)
-  const moved = await moveInstallation(source, { database_url, storage_url, data_dir }, (line) => console.error(line))
+  const to = { database_url, storage_url, data_dir, lost_servers }
+  const moved = await moveInstallation(source, to, (line) => console.error(line))
   const { rows, files, bytes, tables } = moved
   const size = `${rows} rows in ${tables.length} tables and ${files} files (${(bytes / 1e6).toFixed(1)} MB)`
   show(options, { ...moved, tunery_version: pkg.version }, `Moved and verified ${size}.\n${nextSteps(options)}`)

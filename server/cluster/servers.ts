@@ -143,15 +143,21 @@ export function createServers(options: Options): Servers {
 
 /** The id in the data folder, which one process at a time has locked. */
 function readOrCreateId(dataDir: string): string {
-  const file = path.join(dataDir, 'server-id')
-  try {
-    const id = readFileSync(file, 'utf8').trim()
-    if (/^srv_\w+$/.test(id)) return id
-  } catch {
-    // The first start.
-  }
+  const known = readServerId(dataDir)
+  if (known !== undefined) return known
   const id = newId('srv')
   mkdirSync(dataDir, { recursive: true, mode: 0o700 })
-  writeFileSync(file, `${id}\n`)
+  writeFileSync(idFile(dataDir), `${id}\n`)
   return id
 }
+
+/** The id of the server of a data folder; undefined before its first start on Postgres. */
+export function readServerId(dataDir: string): string | undefined {
+  try {
+    return /^srv_\w+$/.exec(readFileSync(idFile(dataDir), 'utf8').trim())?.[0]
+  } catch {
+    return undefined
+  }
+}
+
+const idFile = (dataDir: string) => path.join(dataDir, 'server-id')

@@ -4,6 +4,7 @@ import type { Hub } from '../hub/index.ts'
 import type { Limits } from '../limits/index.ts'
 import type { PictureFetcher } from '../outbound/pictures.ts'
 import type { Plans } from '../plans.ts'
+import type { Secrets } from '../storage/secrets.ts'
 import type { StoredCompletions } from '../stored-completions/index.ts'
 import type { Usage } from '../usage/index.ts'
 import { createEngineClient, type EngineClient } from './engine/client.ts'
@@ -17,7 +18,6 @@ import { createMergedCheck } from './merged-adapters/check.ts'
 import { createMergedAdapters } from './merged-adapters/manager.ts'
 import { createPools, type Pools } from './replicas/pools.ts'
 import { readUpstreams } from './replicas/settings.ts'
-import { createCacheSalt } from './replicas/upstream.ts'
 import { responseRoutes } from './responses/routes.ts'
 import { createResponses } from './responses/service.ts'
 import { createInference, type Inference } from './service.ts'
@@ -58,6 +58,7 @@ interface Needs {
   hub: Hub
   models: TunedModels
   usage: Usage
+  secrets: Pick<Secrets, 'derive'>
   storedCompletions: StoredCompletions
   pictureFetcher: PictureFetcher
   engine: ReturnType<typeof createEngine>
@@ -65,15 +66,15 @@ interface Needs {
 
 export function createInferenceFeature(
   context: Context,
-  { plans, limits, engine, hub, models, usage, storedCompletions, pictureFetcher }: Needs,
+  { plans, limits, engine, hub, models, usage, storedCompletions, pictureFetcher, secrets }: Needs,
 ): Feature & { inference: Inference; replicas: Pools['overview'] } {
-  const { config, dataDir, log, metrics } = context
+  const { config, log, metrics } = context
   const { client } = engine
   const pools = createPools({
     engine: client,
     upstreams: readUpstreams(config.upstreams, process.env),
     waiting_max: config.max_waiting,
-    cacheSalt: createCacheSalt(dataDir),
+    cacheSalt: (account_id) => secrets.derive(`prefix caches of ${account_id}`),
     artifacts: context.artifacts,
     log,
   })

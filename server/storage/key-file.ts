@@ -1,22 +1,31 @@
 import { randomBytes } from 'node:crypto'
-import { closeSync, fsyncSync, linkSync, mkdirSync, openSync, readFileSync, rmSync, writeSync } from 'node:fs'
+import {
+  closeSync,
+  existsSync,
+  fsyncSync,
+  linkSync,
+  mkdirSync,
+  openSync,
+  readFileSync,
+  rmSync,
+  writeSync,
+} from 'node:fs'
 import path from 'node:path'
 
-/** Reads a 32-byte secret key; creates the file, readable by its owner only, if missing. Throws for other content. */
-export function readOrCreateKey(file: string): Buffer {
-  try {
-    return read(file)
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code !== 'ENOENT') throw error
-  }
-  create(file)
-  return read(file)
-}
+/** The key file is missing where it is needed, or damaged. The message says what to do. */
+export class KeyUnusable extends Error {}
 
-function read(file: string): Buffer {
+const key_bytes = 32
+
+/** Reads a 32-byte secret key; creates the file, readable by its owner only, if missing. Throws KeyUnusable if damaged. */
+export function readOrCreateKey(file: string): Buffer {
+  if (!existsSync(file)) create(file)
   const key = readFileSync(file)
-  if (key.length !== 32)
-    throw new Error(`${file} is damaged: it must hold the 32 bytes that it was made with. Restore it.`)
+  if (key.length !== key_bytes)
+    throw new KeyUnusable(
+      `The key file ${file} is damaged: it has ${key.length} bytes, not the ${key_bytes} that it was made with. Put your copy ` +
+        'of it back, or set TUNERY_SECRET_KEY_FILE to that copy.',
+    )
   return key
 }
 
@@ -26,7 +35,7 @@ function create(file: string): void {
   mkdirSync(folder, { recursive: true, mode: 0o700 })
   const temporary = `${file}.${process.pid}`
   const descriptor = openSync(temporary, 'w', 0o600)
-  writeSync(descriptor, randomBytes(32))
+  writeSync(descriptor, randomBytes(key_bytes))
   fsyncSync(descriptor)
   closeSync(descriptor)
   try {

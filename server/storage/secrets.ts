@@ -1,6 +1,10 @@
 // Encryption at rest for secrets that must be readable again: webhook secrets, and stored answers with a new API key.
 import { createCipheriv, createDecipheriv, createHash, createHmac, randomBytes, timingSafeEqual } from 'node:crypto'
-import { readOrCreateKey } from './key-file.ts'
+import { existsSync } from 'node:fs'
+import { sql } from 'kysely'
+import type { Logger } from 'pino'
+import type { Db } from '../db/open.ts'
+import { KeyUnusable, readOrCreateKey } from './key-file.ts'
 
 export interface Secrets {
   /** Tells the key from others, and nothing about it. */
@@ -45,6 +49,49 @@ export function createSecrets(file: string): Secrets {
       return opening.update(bytes.subarray(nonceBytes, -tagBytes), undefined, 'utf8') + opening.final('utf8')
     },
   }
+}
+
+/** What is sealed in the database: the columns, and what they hold in words. */
+const sealedColumns = [
+  { table: 'webhooks', column: 'secrets_json', like: '%"v1.', what: 'the secrets of webhooks' },
+  { table: 'training_runs', column: 'token_encrypted', like: 'v1.', what: 'tokens of runs in a cluster' },
+  { table: 'idempotency_keys', column: 'answer_sealed', like: 'v1.', what: 'stored answers of the last day' },
+] as const
+
+/**
+ * The secrets of an installation. A key file is made only where no row needs an earlier one: otherwise throws KeyUnusable.
+ * Rows of another key stay unreadable until it is back; the log says so.
+ */
+export async function openSecrets(file: string, db: Db, log: Logger): Promise<Secrets> {
+  const isMissing = !existsSync(file)
+  const sealed = await sealedWithout(db, undefined)
+  if (isMissing && sealed.length > 0)
+    throw new KeyUnusable(
+      `The key file ${file} is missing, and rows of the database are encrypted with it (${sealed.join(', ')}). Nothing was ` +
+        'changed. Put your copy of it back, or set TUNERY_SECRET_KEY_FILE to that copy. If the key is lost for good, make ' +
+        `another one ('head -c 32 /dev/urandom > ${file}') and rotate the secret of each webhook.`,
+    )
+  const secrets = createSecrets(file)
+  const unreadable = await sealedWithout(db, secrets.keyId)
+  if (unreadable.length > 0)
+    log.error(
+      `Rows of the database are encrypted with another key than that of ${file} (${unreadable.join(', ')}): set ` +
+        'TUNERY_SECRET_KEY_FILE to the right one. If it is lost for good, rotate the secret of each webhook.',
+    )
+  return secrets
+}
+
+/** What rows have in words that are sealed with another key than this one, or with any. */
+async function sealedWithout(db: Db, keyId: string | undefined): Promise<string[]> {
+  const found: string[] = []
+  for (const { table, column, like, what } of sealedColumns) {
+    const value = sql.ref(column)
+    const other = keyId === undefined ? sql`true` : sql`${value} not like ${`${like}${keyId}.%`}`
+    const { rows } = await sql<{ count: number }>`
+      select count(*) as count from ${sql.table(table)} where ${value} like ${`${like}%`} and ${other}`.execute(db)
+    if (Number(rows[0]?.count) > 0) found.push(`${what}: ${rows[0]!.count}`)
+  }
+  return found
 }
 
 /** Compares texts in a time that tells nothing of where they differ. */

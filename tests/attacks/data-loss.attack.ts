@@ -1,13 +1,26 @@
 // What once deleted data, or kept a service from starting: a wrong volume, a database that is missing, empty or foreign, a
 // restore that failed, a kill on a full disk, a secret key that was lost or cut.
 import assert from 'node:assert/strict'
-import { spawnSync } from 'node:child_process'
-import { cpSync, existsSync, mkdirSync, readdirSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
+import {
+  cpSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs'
+import os from 'node:os'
 import path from 'node:path'
 import { after, before, describe, test } from 'node:test'
 import { root } from '../../lib/root.ts'
-import { client, colourRows } from '../support/client.ts'
-import { type DataFolder, dataFolder } from '../support/server.ts'
+import { client, colourRows, until } from '../support/client.ts'
+import { type DataFolder, dataFolder, ended } from '../support/server.ts'
+import { tiny, tinyModelsDir } from '../support/tiny.ts'
 
 /** A data folder with datasets and files, whose service has stopped; every file is two days old. */
 async function filledFolder(name: string, settings: Record<string, string> = {}): Promise<DataFolder> {
@@ -165,5 +178,119 @@ describe('a data folder and a database that do not belong together', () => {
       aside.join(),
     )
     rmSync(older)
+  })
+})
+
+describe('the key of the secrets', () => {
+  let folder: DataFolder
+  let key: string
+  before(async () => {
+    folder = await filledFolder('keyless')
+    key = path.join(folder.dataDir, 'secret.key')
+    const server = await folder.start()
+    const { api } = client(server.url, folder.key())
+    const webhook = { url: 'https://example.com/', events: ['training.completed'] }
+    assert.equal((await api('POST', '/webhooks', webhook)).status, 201)
+    await server.end('SIGTERM')
+  })
+  after(() => folder.remove())
+
+  test('a start without it, or with a cut or empty one, is refused while rows need it', () => {
+    const whole = readFileSync(key)
+    for (const left of [undefined, 16, 0]) {
+      if (left === undefined) rmSync(key)
+      else writeFileSync(key, whole.subarray(0, left))
+      const said = refusal(folder)
+      assert.match(said, left === undefined ? /secret\.key is missing/ : new RegExp(`damaged: it has ${left} bytes`))
+      assert.match(said, /TUNERY_SECRET_KEY_FILE/)
+      assert.equal(existsSync(key) ? readFileSync(key).length : undefined, left, 'no other key was made')
+    }
+    writeFileSync(key, whole)
+  })
+})
+
+const unshare = process.getuid?.() === 0 ? ['-m'] : ['-Urm']
+const canMount = spawnSync('unshare', [...unshare, 'sh', '-c', 'mount -t tmpfs tmpfs /mnt']).status === 0
+
+describe('a service that was killed on a full disk', {
+  skip: !canMount && 'this machine does not allow mounting a filesystem',
+}, () => {
+  const mount = mkdtempSync(path.join(os.tmpdir(), 'tunery-full-'))
+  let holder: ChildProcess
+  let server: ChildProcess | undefined
+  let data: string
+  before(async () => {
+    const script = 'mount -t tmpfs -o size=48m tmpfs "$1" && touch "$1/mounted" && exec sleep 3600'
+    holder = spawn('unshare', [...unshare, 'sh', '-c', script, 'sh', mount], { stdio: 'ignore' })
+    data = `/proc/${holder.pid}/root${mount}`
+    await until('the small disk', () => existsSync(path.join(data, 'mounted')))
+  })
+  after(async () => {
+    server?.kill('SIGKILL')
+    holder.kill('SIGKILL')
+    await ended(holder)
+    rmSync(mount, { recursive: true, force: true })
+  })
+
+  /** Starts the service in the namespace of the small disk; resolves with its address when it serves. */
+  async function start(): Promise<string> {
+    const env = {
+      ...process.env,
+      TUNERY_DATA_DIR: mount,
+      TUNERY_MODELS_DIR: tinyModelsDir(),
+      TUNERY_PORT: '0',
+      TUNERY_THREADS: '1',
+      TUNERY_LOG_LEVEL: 'silent',
+      TUNERY_MIN_FREE_DISK_MB: '0',
+      TUNERY_PREPARED_TRAINER_SECONDS: '0',
+    }
+    const into = ['-t', String(holder.pid), ...(process.getuid?.() === 0 ? ['-m'] : ['-U', '-m']), '--wd=.']
+    const child = spawn('nsenter', [...into, process.execPath, 'server/main.ts'], { cwd: root, env })
+    server = child
+    let said = ''
+    for (const stream of [child.stdout, child.stderr]) stream.setEncoding('utf8').on('data', (text) => (said += text))
+    return await until('the service to serve', () => {
+      if (child.exitCode !== null) throw new Error(`it ended with ${child.exitCode}: ${said}`)
+      return /Tunery serves (\S+)/.exec(said)?.[1]
+    })
+  }
+  let fillers = 0
+  /** Takes every free byte. */
+  const fill = () => {
+    for (const block of ['64k', '4k'])
+      spawnSync('dd', ['if=/dev/zero', `of=${path.join(data, `filler${fillers++}`)}`, `bs=${block}`])
+    assert.equal(spawnSync('stat', ['-f', '-c', '%a', data], { encoding: 'utf8' }).stdout.trim(), '0')
+  }
+
+  test('starts again from its reserve, reads, answers and deletes; also when killed again, with the disk filled each time', async () => {
+    let url = await start()
+    const key = readFileSync(path.join(data, 'first-key.txt'), 'utf8').trim()
+    const reserve = path.join(data, 'reserve')
+    await until('the reserve', () => existsSync(reserve) && statSync(reserve).size === 8 << 20)
+    const datasets: string[] = []
+    for (let count = 0; count < 4; count++)
+      datasets.push((await client(url, key).upload(colourRows(8 + count))).body.id)
+    for (const doomed of datasets.slice(0, 3)) {
+      fill()
+      server!.kill('SIGKILL')
+      await ended(server!)
+      // What SQLite makes anew at a start, and what a kill may have left free.
+      for (const name of ['tunery.db-shm', 'server.lock-journal']) rmSync(path.join(data, name), { force: true })
+      fill()
+      url = await start()
+      const { api } = client(url, key)
+      await until('the reserve to be taken back', () => statSync(reserve).size > 7 << 20)
+      assert.equal((await api('GET', `/datasets/${doomed}`)).status, 200)
+      const asked = { model: tiny, messages: [{ role: 'user', content: 'red' }], max_tokens: 4 }
+      const answer = await api('POST', '/chat/completions', asked)
+      assert.equal(answer.status, 200, JSON.stringify(answer.body))
+      fill()
+      assert.equal((await api('DELETE', `/datasets/${doomed}`)).status, 200)
+      assert.equal((await api('GET', `/datasets/${doomed}`)).status, 404)
+    }
+    for (let each = 0; each < fillers; each++) rmSync(path.join(data, `filler${each}`), { force: true })
+    const { api, upload } = client(url, key)
+    assert.equal((await upload(colourRows(200))).status, 201)
+    assert.equal((await api('GET', `/datasets/${datasets[3]}`)).status, 200)
   })
 })

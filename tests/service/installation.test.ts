@@ -21,6 +21,7 @@ import { databaseFile, openDatabase } from '../../server/db/open.ts'
 import { ownedFiles } from '../../server/storage/backup/files.ts'
 import { admission, claimFolder, installationFile, readInstallation } from '../../server/storage/installation.ts'
 import { createOrphans } from '../../server/storage/orphans.ts'
+import { openSecrets } from '../../server/storage/secrets.ts'
 import { colourRows } from '../support/client.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 
@@ -154,4 +155,32 @@ test('files without a row are set aside after a day, with a line in the log, and
   await at(9).sweep([])
   assert.equal(existsSync(aside), false)
   assert.match(lines.at(-1)!.msg, /removed files that no row names/)
+})
+
+test('a secret key that rows need is never made anew, and a cut one is not taken', async () => {
+  const file = path.join(scratch, 'keys', 'secret.key')
+  const lines: string[] = []
+  const logged = pino({ base: null }, { write: (line: string) => void lines.push(line) })
+  const webhook = { url: 'https://example.com/', events: ['training.completed'] }
+  const { id } = (await app.api('POST', '/webhooks', webhook)).body
+  await assert.rejects(openSecrets(file, app.db, logged), /is missing, and rows .* \(the secrets of webhooks: 1\)/)
+  assert.equal(existsSync(file), false)
+  cpSync(path.join(app.dataDir, 'secret.key'), file)
+  const sealed = (await openSecrets(file, app.db, logged)).encrypt('x', 'y')
+  assert.deepEqual(lines, [])
+  for (const bytes of [31, 5, 0]) {
+    truncateSync(file, bytes)
+    await assert.rejects(openSecrets(file, app.db, logged), new RegExp(`damaged: it has ${bytes} bytes`))
+    assert.equal(readFileSync(file).length, bytes)
+  }
+  // The way out for who has lost it: another key, made by hand. The log says what it cannot read.
+  writeFileSync(file, 'k'.repeat(32))
+  const other = await openSecrets(file, app.db, logged)
+  assert.throws(() => other.decrypt(sealed, 'y'), /another key/)
+  assert.match(lines[0]!, /another key .*the secrets of webhooks: 1/)
+  await app.api('DELETE', `/webhooks/${id}`)
+  await app.db.deleteFrom('idempotency_keys').execute()
+  rmSync(file)
+  await openSecrets(file, app.db, logged)
+  assert.ok(existsSync(file), 'no row needs an earlier one')
 })

@@ -187,11 +187,21 @@ test(
     const id = await newEntry(db)
     assert.equal(id, 451, 'a number of a deleted row is not given again')
     await db.deleteFrom('queue_entries').where('id', '=', id).execute()
+    const killed = { id: 'srv_killed', host: 'node-2', pid: 7, version: '0', secret_key_id: '', storage_url: null }
+    await db
+      .insertInto('servers')
+      .values({ ...killed, started_at: 0, seen_at: 1 })
+      .execute()
     await db.destroy()
 
     const from = { data_dir: here, ...there }
-    await moveAndDie({ data_dir: folder('back') }, 130, from)
-    await moveInstallation(from, { data_dir: folder('back') }, quiet)
+    await assert.rejects(
+      moveInstallation(from, { data_dir: folder('back') }, quiet),
+      /killed \(srv_killed on node-2, last seen 1970.*--lost-server srv_killed/,
+    )
+    const back_to = { data_dir: folder('back'), lost_servers: ['srv_killed'] }
+    await moveAndDie(back_to, 130, from)
+    await moveInstallation(from, back_to, quiet)
     assert.equal(await contentOf(await openReadOnly(folder('back'))), before)
     assert.deepEqual(filesIn(folder('back')), filesIn(here))
     assert.equal(readFileSync(path.join(folder('back'), 'secret.key'), 'utf8'), 'key')

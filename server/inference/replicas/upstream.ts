@@ -1,10 +1,7 @@
 // An upstream as a replica: an OpenAI-compatible server such as vLLM, llama-server or another Tunery engine.
-import { createHmac } from 'node:crypto'
-import path from 'node:path'
 import type { Logger } from 'pino'
 import type { ApiError } from '../../../contract/errors.ts'
 import { abortable } from '../../../lib/abortable.ts'
-import { readOrCreateKey } from '../../storage/key-file.ts'
 import type { Artifacts } from '../../storage/objects/index.ts'
 import { createAdapters } from './adapters.ts'
 import { upstreamBody, usesDefaultLength } from './body.ts'
@@ -291,17 +288,5 @@ export function createUpstream(
         health.end(attempt, answered)
       }
     },
-  }
-}
-
-/**
- * Derives one secret salt per account. It separates the accounts in an upstream's prefix cache, where response times
- * would otherwise reveal other accounts' prompts. The key is created in the data folder on first use.
- */
-export function createCacheSalt(dataDir: string): (account_id: string) => string {
-  let secret: Buffer | undefined
-  return (account_id) => {
-    secret ??= readOrCreateKey(path.join(dataDir, 'salt.key'))
-    return createHmac('sha256', secret).update(account_id).digest('hex')
   }
 }

@@ -5,9 +5,12 @@ import { copyFile, mkdir, readdir, rm } from 'node:fs/promises'
 import os from 'node:os'
 import path from 'node:path'
 import { sql } from 'kysely'
+import { isoTime } from '../../../lib/utc-day.ts'
+import { readServerId } from '../../cluster/servers.ts'
 import { isPostgres } from '../../db/dialect.ts'
 import { readMigrations, unfinishedMove } from '../../db/migrate.ts'
 import { type Db, databaseFile, lockDataDir, openDatabase, openReadOnly, openUnmigrated } from '../../db/open.ts'
+import type { Row } from '../../db/schema.ts'
 import { firstAccount, installationOf, WrongInstallation } from '../installation.ts'
 import { claimStorage, type ObjectStore, openObjectStore, ownerKey } from '../objects/index.ts'
 import { MigrateError } from './error.ts'
@@ -27,6 +30,8 @@ export interface Destination {
   database_url?: string | undefined
   storage_url?: string | undefined
   data_dir?: string | undefined
+  /** Ids of servers that were killed and whose data folder is lost: usage that was only there is given up. */
+  lost_servers?: readonly string[] | undefined
 }
 
 export interface MoveResult {
@@ -37,7 +42,7 @@ export interface MoveResult {
 }
 
 /** Files of a data folder that are no artifacts, and that an installation needs. */
-const keyFiles = ['secret.key', 'salt.key', 'installation']
+const keyFiles = ['secret.key', 'installation']
 
 /** Moves an installation. Throws a MigrateError; a second call with the same arguments goes on. */
 export async function moveInstallation(
@@ -55,8 +60,9 @@ export async function moveInstallation(
     cleanUp.push(() => from.destroy())
     await requireSameVersion(from as AnyDb)
     await requireStopped(from as AnyDb)
-    const owner = await ownerOf(from as AnyDb)
     const movesRows = to.database_url !== undefined || to.data_dir !== undefined
+    if (movesRows) await requireNoneKilled(from as AnyDb, source.data_dir, to.lost_servers ?? [])
+    const owner = await ownerOf(from as AnyDb)
     const target = movesRows ? await openTarget(to, owner, tables) : undefined
     if (target) cleanUp.push(() => target.destroy())
 
@@ -145,6 +151,20 @@ async function requireStopped(db: AnyDb): Promise<void> {
       `A server uses the database (${rows[0].host}, process ${rows[0].pid}). Stop all servers. One that was killed counts ` +
         'for 20 more seconds.',
     )
+}
+
+/** A server leaves its row when it is killed; usage of its last requests may be in its journal, on its machine. */
+async function requireNoneKilled(db: AnyDb, dataDir: string, lost: readonly string[]): Promise<void> {
+  if (!isPostgres(db)) return
+  const rows = (await db.selectFrom('servers').selectAll().orderBy('seen_at').execute()) as Row<'servers'>[]
+  const killed = rows.filter(({ id }) => !lost.includes(id) && id !== readServerId(dataDir))
+  if (killed.length === 0) return
+  const names = killed.map(({ id, host, seen_at }) => `${id} on ${host}, last seen ${isoTime(seen_at)}`)
+  throw new MigrateError(
+    `Servers of this database were killed (${names.join('; ')}), and usage of their last requests may be in their data ` +
+      'folders only. Start each where it was, stop it with Ctrl-C, and run this again. If such a folder is lost, add ' +
+      `--lost-server ${killed[0]!.id}: what was only there is given up.`,
+  )
 }
 
 /** The first account, which names the installation. */
