@@ -27,8 +27,39 @@ const idleClose_ms = 50
 const duplicateSignal_ms = 200
 /** A shell's exit status for a program that SIGINT ended. */
 const interruptedStatus = 130
+/** The same for SIGTERM. */
+const terminatedStatus = 143
+
+/**
+ * Receives the signals that stop the service from the first moment on. Before it listens, one ends the process: nothing
+ * has begun. While it starts, the stop waits for the start's end.
+ */
+function receiveSignals() {
+  let listening = false
+  let early: NodeJS.Signals | undefined
+  let stop: ((signal: NodeJS.Signals) => void) | undefined
+  for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP'] as const)
+    process.on(signal, () => {
+      if (stop) return stop(signal)
+      if (!listening || (early && signal === 'SIGINT')) {
+        killChildren()
+        process.exit(signal === 'SIGINT' ? interruptedStatus : terminatedStatus)
+      }
+      early = signal
+    })
+  return {
+    listens() {
+      listening = true
+    },
+    started(stopWith: (signal: NodeJS.Signals) => void) {
+      stop = stopWith
+      if (early) stop(early)
+    },
+  }
+}
 
 async function main(): Promise<void> {
+  const signals = receiveSignals()
   const config = readConfig(process.env)
   const log = createLog(config)
   for (const name of unusedSettingsIn(process.env)) log.warn(`${name} is accepted but has no effect in this version`)
@@ -54,6 +85,7 @@ async function main(): Promise<void> {
     response.once('close', () => requests--)
   })
   await services.sweep()
+  signals.listens()
   const address = await app.listen({ host: config.host, port: config.port })
   // Start the queue only after listening has succeeded.
   const work = await services.startWork()
@@ -104,7 +136,7 @@ async function main(): Promise<void> {
   }
   // Ignore write errors: the terminal may be gone.
   for (const stream of [process.stdout, process.stderr]) stream.on('error', () => {})
-  for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP'] as const) process.on(signal, () => void stop(signal))
+  signals.started((signal) => void stop(signal))
 }
 
 /**

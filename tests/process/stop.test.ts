@@ -1,14 +1,40 @@
 // A stopping service is not ready any more, and finishes what it has begun.
 import assert from 'node:assert/strict'
 import { after, test } from 'node:test'
-import { client, colourRows } from '../support/client.ts'
+import { freePort } from '../../bench/support/free-port.ts'
+import { client, colourRows, until } from '../support/client.ts'
 import { full } from '../support/full.ts'
-import { dataFolder } from '../support/server.ts'
+import { children, dataFolder, ended } from '../support/server.ts'
 import { stream } from '../support/streams.ts'
 import { endless, tiny } from '../support/tiny.ts'
 
 const folder = dataFolder('stop', { TUNERY_CHECKPOINT_SECONDS: '1' })
 after(() => folder.remove())
+
+test('a SIGTERM in the moment in which the service becomes ready stops it as one later does', async () => {
+  const fresh = dataFolder('stop-early', { TUNERY_PORT: String(await freePort()) })
+  after(() => fresh.remove())
+  const started = fresh.start()
+  started.catch(() => {})
+  const ready = `http://127.0.0.1:${fresh.env.TUNERY_PORT}/health/live`
+  await until('an answer', () =>
+    fetch(ready).then(
+      () => true,
+      () => false,
+    ),
+  )
+  const [pid] = children(process.pid, 'server/main.ts')
+  process.kill(pid!, 'SIGTERM')
+  // It may end before its start is seen.
+  const status = await started.then(
+    async (server) => {
+      await ended(server.process)
+      return String(server.process.exitCode)
+    },
+    (error: Error) => /status (.*)$/.exec(error.message)?.[1],
+  )
+  assert.equal(status, '0')
+})
 
 test('stop with 50 live streams and a job: not ready in 1 s, streams complete, the job is saved', full, async () => {
   const server = await folder.start()
