@@ -22,14 +22,14 @@ export function parseStorageUrl(text: string): StorageTarget {
   if (url.username || url.password)
     throw new Error('must not hold credentials: the AWS SDK reads AWS_ACCESS_KEY_ID, a profile or a role')
   if (url.protocol === 'file:') {
-    const folder = decodeURIComponent(url.pathname).replace(/(?<=.)\/+$/, '')
-    if (url.host || url.search || url.hash || folder === '/')
+    const folder = decodeURIComponent(url.pathname).replace(/(?<=[^/])\/+$/, '')
+    if (url.host || url.search || url.hash || /^\/*$/.test(folder))
       throw new Error(`is not a folder such as file:///srv/tunery`)
     return { kind: 'file', folder }
   }
   if (url.protocol !== 's3:' || !/^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$/.test(url.hostname) || url.port || url.hash)
     throw new Error(`is not ${forms}`)
-  const prefix = decodeURIComponent(url.pathname).replace(/^\/+|\/+$/g, '')
+  const prefix = decodeURIComponent(url.pathname).replace(/^\/+|(?<!\/)\/+$/g, '')
   if (prefix.split('/').some((each) => each === '.' || each === '..'))
     throw new Error("must not have '..' in its prefix")
   const target: StorageTarget = { kind: 's3', bucket: url.hostname, prefix: prefix && `${prefix}/` }

@@ -40,7 +40,7 @@ export type Send = (request: OutgoingRequest, options?: RequestOptions) => Promi
 
 /** Sends requests. A response is a success; everything else is thrown as an error that says what to do. */
 export function createSend(client: ClientOptions): Send {
-  const base = (client.baseUrl ?? 'http://127.0.0.1:8000/v1').replace(/\/+$/, '')
+  const base = (client.baseUrl ?? 'http://127.0.0.1:8000/v1').replace(/(?<!\/)\/+$/, '')
 
   async function attempt(request: OutgoingRequest, options: RequestOptions, key: string): Promise<Response> {
     const { method, path, query, body } = request

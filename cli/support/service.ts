@@ -113,7 +113,7 @@ export function normalizeUrl(given: string): string {
   if (!url || !/^https?:$/.test(url.protocol))
     throw new UsageError(`'${given}' is not the address of a service. It is like https://tunery.example.com/v1.`)
   if (url.username || url.password) throw new UsageError('The address of a service has no user and no password in it.')
-  const pathname = url.pathname.replace(/\/+$/, '')
+  const pathname = url.pathname.replace(/(?<!\/)\/+$/, '')
   return `${url.origin}${pathname || '/v1'}`
 }
 

@@ -132,7 +132,7 @@ function parse(source: string): Part[] {
   }
 
   const repeated = (part: Part): Part => {
-    const found = /^(?:([*+?])|\{(\d+)(,?)(\d*)\})\??/.exec(input.slice(at, at + 30).join(''))
+    const found = /^(?:([*+?])|\{(\d+)(?:(,)(\d*))?\})\??/.exec(input.slice(at, at + 30).join(''))
     if (!found) return part
     if (part.kind === 'start' || part.kind === 'end') throw new Error('an anchor can not be repeated.')
     at += found[0].length

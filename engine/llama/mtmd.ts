@@ -264,5 +264,5 @@ function reasonOf(errors: string): string {
   const [, ofModel, ofProjector] = /text model \(n_embd = (\d+)\) and mmproj \(n_embd = (\d+)\)/.exec(errors) ?? []
   if (ofModel)
     return `it makes vectors of ${ofProjector} numbers, and the model reads ${ofModel}: it belongs to another model`
-  return errors.replaceAll(/\w+: (error: )?/g, '').trim() || 'it is not a projector that this engine can run'
+  return errors.replaceAll(/\b\w+: (error: )?/g, '').trim() || 'it is not a projector that this engine can run'
 }

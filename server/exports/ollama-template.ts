@@ -85,7 +85,7 @@ function candidatePieces(render: (messages: Message[]) => string): Pieces[] {
 
 /** Where a text may be cut: at its ends, before a special token, after a line break. Never inside a token. */
 function cutPositions(text: string): number[] {
-  const inside = [...text.matchAll(/<[^>]*>|(?<=\n)./gs)].map(({ index }) => index)
+  const inside = [...text.matchAll(/<[^<>]*>|(?<=\n)./gs)].map(({ index }) => index)
   // The text may start with the end of a token.
   return [...new Set([...(/^[^<]*>/.test(text) ? [] : [0]), ...inside, text.length])].sort((a, b) => a - b)
 }

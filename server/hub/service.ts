@@ -328,7 +328,8 @@ const seeingPart = /(^|\.)(visual|vision_model|connector)\./
 function linearModules(folder: string): string[] {
   const names = new Set<string>()
   for (const [key, shape] of shapesOf(folder)) {
-    const name = /\.layers\.\d+\..*?(\w+)\.weight$/.exec(key)?.[1]
+    const inLayer = /\.layers\.\d+\.(.*)/s.exec(key)?.[1]
+    const name = inLayer && /(?<!\w)(\w+)\.weight$/.exec(inLayer)?.[1]
     if (name && shape.length === 2 && !seeingPart.test(key)) names.add(name)
   }
   return [...names].sort()

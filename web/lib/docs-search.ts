@@ -19,7 +19,7 @@ export const searchOptions = {
   storeFields: ['page', 'heading', 'excerpt'],
   // A name such as `TUNERY_PORT` or `training_config.epochs` is found whole and by its parts.
   tokenize: (text: string) => {
-    const words = text.split(/[^\p{L}\p{N}_.-]+/u).map((word) => word.replace(/^[.\-_]+|[.\-_]+$/g, ''))
+    const words = text.split(/[^\p{L}\p{N}_.-]+/u).map((word) => word.replace(/^[.\-_]+|(?<![.\-_])[.\-_]+$/g, ''))
     return words.flatMap((word) => (/[._-]/.test(word) ? [word, ...word.split(/[._-]+/)] : [word])).filter(Boolean)
   },
   searchOptions: {

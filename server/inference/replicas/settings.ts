@@ -77,7 +77,7 @@ export function readUpstreams(value: string | undefined, env: NodeJS.ProcessEnv)
       ...rest,
       upstream_model: entry.upstream_model ?? entry.model,
       api_key: api_key_env ? env[api_key_env] : entry.api_key,
-      url: new URL(`${url.replace(/\/+$/, '').replace(/\/v1$/, '')}/v1`),
+      url: new URL(`${url.replace(/(?<!\/)\/+$/, '').replace(/\/v1$/, '')}/v1`),
       adapter_root: entry.adapter_root,
     }
   })

@@ -104,7 +104,7 @@ console.log(await response.json())`
 }
 
 /** JSON as people write it in a program. */
-const asCode = (json: string) => json.replace(/^(\s*)"(\w+)":/gm, '$1$2:').replace(/"((?:[^"\\']|\\[^"u])*)"/g, "'$1'")
+const asCode = (json: string) => json.replace(/^( *)"(\w+)":/gm, '$1$2:').replace(/"((?:[^"\\']|\\[^"u])*)"/g, "'$1'")
 
 const asObject = (query: string) =>
   `{ ${[...new URLSearchParams(query)].map(([name, value]) => `${name}: ${/^\d+$/.test(value) ? value : `'${value}'`}`).join(', ')} }`

@@ -111,7 +111,7 @@ export function Mend({
     const corrected = lines.flatMap((line, index) => {
       const changed = changes[index + 1]
       // A row is a line: breaks that were typed between its parts are only space.
-      return changed === null ? [] : [changed === undefined ? line : changed.replaceAll(/\s*\n\s*/g, ' ')]
+      return changed === null ? [] : [changed === undefined ? line : changed.replaceAll(/(?<!\s)\s*\n\s*/g, ' ')]
     })
     const file = new File([corrected.join('\n')], `${dataset.id}.jsonl`)
     upload.mutate({ file, name: name.trim() || correctedName(dataset.name) }, { onSuccess: forget })
@@ -242,7 +242,7 @@ function WrongLine({
 
 function jsonProblem(text: string): string | undefined {
   try {
-    const row: unknown = JSON.parse(text.replaceAll(/\s*\n\s*/g, ' '))
+    const row: unknown = JSON.parse(text.replaceAll(/(?<!\s)\s*\n\s*/g, ' '))
     return typeof row === 'object' && row !== null && !Array.isArray(row) ? undefined : 'A row is an object: {…}.'
   } catch (error) {
     return `Not JSON yet: ${(error as Error).message}`

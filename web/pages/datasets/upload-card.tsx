@@ -106,7 +106,7 @@ const repositoryOf = (text: string) =>
   text
     .trim()
     .replace(/^https?:\/\/[^/]+\/(datasets\/)?/, '')
-    .replace(/[?#].*$/, '')
+    .replace(/[?#].*/s, '')
     .split('/')
     .slice(0, 2)
     .join('/')

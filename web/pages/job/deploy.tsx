@@ -17,7 +17,7 @@ const asDeploymentName = (text: string) =>
   text
     .toLowerCase()
     .replace(/[^a-z0-9._-]+/g, '-')
-    .replace(/^[-._]+|[-._]+$/g, '')
+    .replace(/^[-._]+|(?<![-._])[-._]+$/g, '')
     .slice(0, 40)
 
 /** Gives a model a name, or lets a name that is there serve it. */

@@ -19,7 +19,7 @@ export function samplesOf(request: CreateJobInput, address = `${location.origin}
       code: `import { Tunery } from 'tunery-client'
 
 const tunery = new Tunery({ baseUrl: '${address}', apiKey: process.env.TUNERY_KEY })
-const { id } = await tunery.jobs.create(${json.replaceAll(/^(\s*)"([a-z_]+)":/gm, '$1$2:')})
+const { id } = await tunery.jobs.create(${json.replaceAll(/^( *)"([a-z_]+)":/gm, '$1$2:')})
 const job = await tunery.jobs.wait(id)
 console.log(job.status, job.model)`,
     },

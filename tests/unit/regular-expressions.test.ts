@@ -1,0 +1,82 @@
+// No regular expression of the service takes more than linear time for any text: not by backtracking, nor by beginning
+// anew at each character. `scslre` finds both, as `eslint-plugin-regexp` does with it. What clients write as a pattern
+// runs in RE2, or in a thread that can be ended.
+import assert from 'node:assert/strict'
+import { globSync, readFileSync } from 'node:fs'
+import path from 'node:path'
+import { test } from 'node:test'
+import { analyse } from 'scslre'
+import { parseSync } from 'vite'
+import { root } from '../../lib/root.ts'
+
+const rooms = '{server,lib,engine,contract,cli,mcp,sdk,web,pictures,telemetry}'
+
+interface Expression {
+  source: string
+  flags: string
+  /** The first file that has it. */
+  file: string
+}
+
+/** The expressions of the sources, each once, and where a text becomes one. */
+function collect() {
+  const expressions = new Map<string, Expression>()
+  const made: string[] = []
+  for (const file of globSync(`${rooms}/**/*.{ts,tsx}`, { cwd: root })) {
+    const code = readFileSync(path.join(root, file), 'utf8')
+    if (!code.includes('/') && !code.includes('RegExp')) continue
+    const visit = (node: unknown): void => {
+      if (typeof node !== 'object' || node === null) return
+      const { type, regex, callee } = node as {
+        type?: string
+        regex?: { pattern: string; flags: string }
+        callee?: { name?: string }
+      }
+      if (regex)
+        expressions.set(`/${regex.pattern}/${regex.flags}`, { source: regex.pattern, flags: regex.flags, file })
+      if ((type === 'NewExpression' || type === 'CallExpression') && callee?.name === 'RegExp') made.push(file)
+      Object.values(node).forEach(visit)
+    }
+    visit(parseSync(file, code).program)
+  }
+  return { expressions, made }
+}
+
+const problemsOf = ({ source, flags }: Pick<Expression, 'source' | 'flags'>) =>
+  analyse({ source, flags }).reports.map(({ type }) => type)
+
+test('the check finds expressions that take more than linear time', () => {
+  for (const source of [String.raw`\{\{\s*([^{}]*?)\s*\}\}`, '^(a+)+$', String.raw`\/+$`, String.raw`\s*\n`])
+    assert.notDeepEqual(problemsOf({ source, flags: 'g' }), [], source)
+  assert.deepEqual(problemsOf({ source: String.raw`(?<!\/)\/+$`, flags: '' }), [])
+})
+
+test('every regular expression of the sources takes linear time', () => {
+  const { expressions } = collect()
+  assert.ok(expressions.size > 200)
+  const slow = [...expressions].filter(([, expression]) => problemsOf(expression).length > 0)
+  assert.deepEqual(
+    slow.map(([text, { file }]) => `${file}: ${text}`),
+    [],
+    'begin a repetition where nothing of it comes before: (?<!x)x+y instead of x+y',
+  )
+})
+
+/** Where a text becomes a regular expression, and why none of a client's is searched by it. */
+const ofTexts: Record<string, string> = {
+  'cli/support/text.ts': 'of constants',
+  'contract/common.ts': 'of constants',
+  'engine/chat/user-text.ts': 'a class of characters, of the tokens of a model',
+  'engine/grammar/patterns.ts': 'only parsed, to learn whether it is one',
+  'engine/llama/library.ts': 'of the name of a library',
+  'pictures/data-urls.ts': 'of constants',
+  'server/datasets/hugging-face.ts': 'of an escaped word, searched in the names of files',
+  'server/http/errors.ts': 'of constants',
+  'server/hub/checkpoint.ts': 'of constants',
+  'server/machine/engine-state.ts': 'of constants',
+  'web/pages/docs/search.tsx': 'of escaped words, in the browser of the one who typed them',
+}
+
+test('no other file makes a regular expression of a text', () => {
+  assert.deepEqual([...new Set(collect().made)].sort(), Object.keys(ofTexts).sort())
+})
