@@ -1,0 +1,88 @@
+// Every string field of every route gets long hostile texts, one at a time. No answer may take longer than 5 s, and none
+// may hold the event loop of the service, by its own watch.
+import { startService } from '../../bench/support/service.ts'
+import { blockedSeconds, blockedSince } from '../support/blocked.ts'
+import { tiny, tinyModelsDir } from '../support/tiny.ts'
+import { createResources } from './furnish.ts'
+import { createMaker, hostileTexts, type Operation, operationsOf } from './hostile-texts.ts'
+
+/** Longest answer. The service's own limits on readers, compilers and threads are below it. */
+const limit_ms = 5000
+/** In paths and queries the headers' limit allows less. */
+const lengths = { body: 100_000, address: 6000 }
+/** These run a trainer, take back the run's own key, or end other things that the rest needs. */
+const left_out = /\/estimate$|^DELETE |\/sign-out|\/sessions|\/password|\/operator\/|\/setup\/retry|\/rotate/
+
+/** Sends the texts to all routes whose name matches; returns the number of requests and what went wrong. */
+export async function fuzzTimes(only = ''): Promise<{ made: number; failures: string[] }> {
+  const settings = { TUNERY_MODELS_DIR: tinyModelsDir(), TUNERY_HUGGINGFACE_URL: 'http://127.0.0.1:1' }
+  const service = await startService(settings)
+  const failures: string[] = []
+  let made = 0
+  try {
+    const { known } = await createResources(service, settings)
+    const of = (prefix: string) => known.find((each) => each.startsWith(prefix))
+    const names = {
+      model: tiny,
+      model_id: tiny,
+      dataset: of('ds_'),
+      dataset_id: of('ds_'),
+      job_id: of('job_'),
+      export_id: of('exp_'),
+      url: 'https://example.com/hook',
+    }
+    const document = await (await fetch(`${service.url}/openapi.json`)).json()
+    const maker = createMaker(document, names)
+    for (const operation of operationsOf(document)) {
+      const name = `${operation.method} ${operation.path}`
+      if (left_out.test(name) || !name.includes(only)) continue
+      const before = await blockedSeconds(service.url)
+      for (const [address, body] of requestsOf(operation, maker, names)) {
+        made++
+        const began = performance.now()
+        const what = `${operation.method} ${address.slice(0, 80)} ${body?.slice(0, 120)}`
+        try {
+          const response = await fetch(new URL(service.url).origin + address, {
+            method: operation.method,
+            headers: { authorization: `Bearer ${service.key}`, ...(body && { 'content-type': 'application/json' }) },
+            body,
+            signal: AbortSignal.timeout(limit_ms),
+          })
+          if (response.headers.get('content-type')?.includes('event-stream')) await response.body?.cancel()
+          else await response.arrayBuffer()
+          if (response.status === 500) failures.push(`500: ${what}`)
+        } catch (error) {
+          const took = Math.round(performance.now() - began)
+          failures.push(`${(error as Error).name} after ${took} ms: ${what}`)
+        }
+      }
+      // The watch reports two beats later.
+      await new Promise((resolve) => setTimeout(resolve, 300))
+      const blocked = await blockedSince(before, service.url)
+      if (blocked) failures.push(`the event loop was blocked by ${name}: ${blocked}; the log above has the stack`)
+    }
+  } finally {
+    await service.stop()
+  }
+  return { made, failures }
+}
+
+/** The requests of an operation that have a hostile text in one place each. */
+function* requestsOf(
+  { path, parameters, body }: Operation,
+  { plain, withText }: ReturnType<typeof createMaker>,
+  names: Record<string, unknown>,
+): Generator<[address: string, body: string | undefined]> {
+  const inPath = (text?: string) =>
+    path.replaceAll(/\{(\w+)\}/g, (_, name: string) => encodeURIComponent(text ?? String(names[name] ?? 'x')))
+  const sent = body && JSON.stringify(plain(body))
+  for (const text of hostileTexts(lengths.address / 3)) {
+    if (encodeURIComponent(text.slice(0, 9)).length > 27 || !text.isWellFormed()) continue
+    if (path.includes('{')) yield [inPath(text), sent]
+    for (const { name, in: place } of parameters)
+      if (place === 'query') yield [`${inPath()}?${new URLSearchParams({ [name]: text })}`, sent]
+  }
+  if (!body) return
+  for (const text of hostileTexts(lengths.body))
+    for (const value of withText(body, text)) yield [inPath(), JSON.stringify(value)]
+}
