@@ -10,6 +10,7 @@ import { validationError } from '../http/validation.ts'
 import type { Turn } from '../queue/worker.ts'
 import { meterFullResponse } from './gateway/relay.ts'
 import type { TokenCounts } from './gateway/usage-scanner.ts'
+import type { Isolation } from './isolation.ts'
 import { ReplicaFailure } from './replicas/replica.ts'
 import type { Inference, InferenceRequest, Operation } from './service.ts'
 
@@ -21,13 +22,13 @@ export const backgroundOperations = {
 } as const satisfies Record<string, Operation & { kind: keyof typeof schemas }>
 type BackgroundOperation = (typeof backgroundOperations)[keyof typeof backgroundOperations]
 
-/** Failures of a request inside the service, and losses of its servers, before it is given up. */
+/** Failures of a request inside the service, and losses of upstreams, before it is given up. */
 const failuresMax = 5
 const lossesMax = 2
 const retryMax_ms = 30_000
 
 interface Tools {
-  inference: Pick<Inference, 'answer' | 'isElsewhere'>
+  inference: Pick<Inference, 'answer' | 'isElsewhere' | 'isolation'>
   log: Logger
   turn: Turn
 }
@@ -66,18 +67,26 @@ export async function askInBackground(
   if (!parsed.success) return { error: validationError(parsed.error.issues, 'request') }
   const request = { caller, request_id, body: parsed.data, text: undefined, stream: false, background: true }
   await yieldToOthers({ inference, turn }, caller.account_id, parsed.data.model)
+  const ask = async () => {
+    const { response, meter } = await inference.answer(operation, request, signal)
+    return meterFullResponse(response, meter)
+  }
+  let isolation: Isolation | undefined
   for (let tries = 1, failures = 0; ; tries++) {
     try {
-      const { response, meter } = await inference.answer(operation, request, signal)
-      return meterFullResponse(response, meter)
+      isolation = await inference.isolation(caller.account_id, parsed.data.model)
+      const answered = await (isolation ? isolation.ask({ ...caller, request_id }, ask, signal) : ask())
+      isolation?.forget(request_id)
+      return answered
     } catch (error) {
       signal.throwIfAborted()
       const known = error instanceof ApiError ? error : undefined
       if (known && known.status < 500 && known.status !== 429) return { error: known }
       if (!known) log.error({ err: error, request_id }, 'a request in the background failed')
+      if (isolation?.isToBlame(request_id)) return { error: endsEngine() }
       // A full queue of live requests, or a server that is away, is no failure of this request: it waits. One that lost
-      // its servers may be what killed them.
-      const isLost = known instanceof ReplicaFailure && known.lost
+      // its upstreams may be what killed them.
+      const isLost = known instanceof ReplicaFailure && known.lost && !isolation
       const waits = known?.code === 'overloaded' || (known?.code === 'engine_unavailable' && !isLost)
       if (!waits && ++failures >= (isLost ? lossesMax : failuresMax))
         return {
@@ -88,3 +97,10 @@ export async function askInBackground(
     }
   }
 }
+
+const endsEngine = () =>
+  new ApiError(
+    'engine_failed',
+    'The engine ended each time it worked on this request, also while it had no other. It is not asked again; change it ' +
+      'or leave it out.',
+  )

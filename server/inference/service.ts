@@ -17,6 +17,7 @@ import { type Meter, type MeteredUsage, startMeter } from './gateway/meter.ts'
 import { observeRequest, type RequestObserver } from './gateway/observe.ts'
 import { requirePictures, withFetchedPictures } from './gateway/pictures.ts'
 import { createResolver, type ModelAliases } from './gateway/resolve.ts'
+import { createIsolation, type Isolation } from './isolation.ts'
 import type { MergedAdapters } from './merged-adapters/manager.ts'
 import type { PoolResponse } from './replicas/pool.ts'
 import type { Pools } from './replicas/pools.ts'
@@ -56,6 +57,8 @@ export interface Inference {
     request: InferenceRequest,
     signal: AbortSignal,
   ): Promise<{ response: PoolResponse; meter: Meter }>
+  /** Keeps apart what may end the engine that serves a model; undefined if upstreams serve it. Throws what `target` throws. */
+  isolation(account_id: string, name: string): Promise<Isolation | undefined>
   models(account_id: string): Promise<z.input<typeof ModelList>>
   model(account_id: string, name: string): Promise<z.input<typeof ModelCard>>
   /**
@@ -119,6 +122,8 @@ export function createInference({
 }: Options): Inference {
   /** Usage lookups still pending for disconnected clients. */
   const pendingUsage = new Set<Promise<void>>()
+  /** By the deployment that has its own engines; '' for this machine's. */
+  const isolations = new Map<string, Isolation>()
   const resolver = createResolver({ hub, models, pools, changes })
   let replicaSet: (deployment_id: string) => ServingSet | undefined = () => undefined
   const journal: Pick<Usage, 'record'> = {
@@ -195,6 +200,16 @@ export function createInference({
   return {
     target: resolver.target,
     isBase: resolver.isBase,
+    async isolation(account_id, name) {
+      const { target, deployment_id } = await resolver.resolve(account_id, name)
+      if (pools.hasUpstream(target.base.id)) return undefined
+      const engine = (deployment_id !== undefined && replicaSet(deployment_id) && deployment_id) || ''
+      const existing = isolations.get(engine)
+      if (existing) return existing
+      const created = createIsolation()
+      isolations.set(engine, created)
+      return created
+    },
     async readsPictures(account_id, name) {
       const { target } = await resolver.resolve(account_id, name)
       return pools.hasUpstream(target.base.id) ? undefined : projectorOf(target) !== null
@@ -274,6 +289,7 @@ export function createInference({
               text,
               stream,
               background,
+              isolated: background && !upstream,
               prompt_tokens_max,
               span,
               progress,

@@ -7,6 +7,9 @@ import { createWaitingList } from './waiting-list.ts'
 
 /** A request that was lost with two replicas is not retried: it may be what crashed them. */
 const lost_max = 2
+
+/** When the last request on a replica ended, in any pool (`performance.now()`). */
+const lastEnded = new WeakMap<Replica, number>()
 /** Recent completions that the queue's rate is computed from. */
 const rateSamples = 64
 
@@ -110,6 +113,7 @@ export function createPool(
   function release(replica: Replica, account_id: string): void {
     replica.inFlight--
     waiting.end(account_id)
+    lastEnded.set(replica, performance.now())
     completions.push(performance.now())
     if (completions.length > rateSamples) completions.shift()
     onReleased()
@@ -200,6 +204,7 @@ export function createPool(
           kind: 'client',
           attributes: { 'tunery.replica': replica.name, 'tunery.attempt': tried.size + 1 },
         })
+        const sent_at = performance.now()
         let released = false
         const releaseOnce = () => {
           if (released) return
@@ -213,11 +218,17 @@ export function createPool(
           return { ...response, queue_ms, release: releaseOnce }
         } catch (error) {
           call?.end({ error })
+          if (error instanceof ReplicaFailure)
+            error.accompanied = replica.inFlight > 1 || (lastEnded.get(replica) ?? 0) > sent_at
           releaseOnce()
           if (!(error instanceof ReplicaFailure) || signal.aborted) throw error
           tried.add(replica)
           if (error.lost) lost++
-          if (lost >= lost_max || (candidates(request.target, tried).length === 0 && !isGrowing())) throw error
+          if (
+            lost >= (request.isolated ? 1 : lost_max) ||
+            (candidates(request.target, tried).length === 0 && !isGrowing())
+          )
+            throw error
         }
       }
     },

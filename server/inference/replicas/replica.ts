@@ -36,6 +36,8 @@ export interface ReplicaRequest {
   stream: boolean
   /** Computed only while the engine has no other request. */
   background: boolean
+  /** Is not sent to another replica after a loss: it is asked again where it can do no harm; see isolation.ts. */
+  isolated?: boolean
   prompt_tokens_max?: number | undefined
   /** The span within which it is sent, if it is traced. */
   span?: Span | null | undefined
@@ -98,10 +100,11 @@ export class LoadFailure extends ApiError {
 
 /**
  * The replica failed, not the request. `lost`: the replica failed after it had received the request, which may have
- * crashed it and must not crash the others.
+ * crashed it and must not crash the others. `accompanied`: it had other requests then, which may have crashed it too.
  */
 export class ReplicaFailure extends ApiError {
   readonly lost: boolean
+  accompanied = false
 
   constructor(
     code: ErrorCode,
