@@ -1,4 +1,4 @@
-// Embeddings: batches the texts of all requests for a model.
+// Embeddings: batches the texts of all requests for a model, accounts in turn.
 import { setImmediate as yieldToEventLoop } from 'node:timers/promises'
 import { ApiError } from '../../contract/errors.ts'
 import type { CpuThrottle } from '../batching/cpu-throttle.ts'
@@ -42,18 +42,32 @@ export type Embedder = {
    * Returns the embeddings of `texts`, normalized to length 1. Each text is tokens, at most `embeddedTokensMax`.
    * Rejects when `signal` aborts.
    */
-  embed(served: ServedModel, texts: readonly number[][], signal: AbortSignal): Promise<Float32Array[]>
+  embed(
+    served: ServedModel,
+    texts: readonly number[][],
+    caller: { account: string; signal: AbortSignal },
+  ): Promise<Float32Array[]>
   /** Frees the context of the model and fails its waiting texts. */
   release(served: ServedModel): Promise<void>
 }
 
 type Job = {
+  /** The round in which it is its account's turn: its jobs are in the order of these. */
+  round: number
   tokens: readonly number[]
   signal: AbortSignal
   resolve(vector: Float32Array): void
   reject(error: unknown): void
 }
-type EmbeddingQueue = { context: Promise<Context>; jobs: Job[]; working: boolean; released: boolean }
+type EmbeddingQueue = {
+  context: Promise<Context>
+  jobs: Job[]
+  /** The round of the last batch, and the last round of each account that has jobs. */
+  round: number
+  lastRounds: Map<string, number>
+  working: boolean
+  released: boolean
+}
 
 export function createEmbedder(
   makeContext: (served: ServedModel, shape: EmbeddingShape) => Promise<Context>,
@@ -82,6 +96,8 @@ export function createEmbedder(
       batch.push(job)
       return false
     })
+    queue.round = batch.at(-1)?.round ?? queue.round
+    if (queue.jobs.length === 0) queue.lastRounds.clear()
     return batch
   }
 
@@ -123,19 +139,27 @@ export function createEmbedder(
   }
 
   return {
-    async embed(served, texts, signal) {
+    async embed(served, texts, { account, signal }) {
       if (signal.aborted) throw callerLeft()
-      const queue = queues.get(served) ?? {
+      const queue: EmbeddingQueue = queues.get(served) ?? {
         context: makeContext(served, embeddingShape(served.model)),
         jobs: [],
+        round: 0,
+        lastRounds: new Map(),
         working: false,
         released: false,
       }
       queues.set(served, queue)
+      let round = Math.max(queue.round, queue.lastRounds.get(account) ?? 0)
       const vectors = texts.map(
         (tokens) =>
-          new Promise<Float32Array>((resolve, reject) => queue.jobs.push({ tokens, signal, resolve, reject })),
+          new Promise<Float32Array>((resolve, reject) =>
+            queue.jobs.push({ round: ++round, tokens, signal, resolve, reject }),
+          ),
       )
+      queue.lastRounds.set(account, round)
+      // Stable: two runs in order, which are merged.
+      queue.jobs.sort((a, b) => a.round - b.round)
       if (!queue.working) void processQueue(served, queue)
       return Promise.all(vectors)
     },

@@ -35,11 +35,9 @@ export async function embeddings(
   const use = useModel(served, response)
   const release = use.retain()
   try {
-    const texts = await tokenizeInputs(tokenizer, served, body.input, {
-      account: header(request, 'x-tunery-account') ?? '',
-      signal: use.signal,
-    })
-    const vectors = await embedder.embed(served, texts, use.signal)
+    const caller = { account: header(request, 'x-tunery-account') ?? '', signal: use.signal }
+    const texts = await tokenizeInputs(tokenizer, served, body.input, caller)
+    const vectors = await embedder.embed(served, texts, caller)
     const encode = body.encoding_format === 'base64' ? toBase64 : (vector: Float32Array) => Array.from(vector)
     const prompt_tokens = texts.reduce((sum, tokens) => sum + tokens.length, 0)
     const answer: EmbeddingsResponse = {
