@@ -1,6 +1,7 @@
 // Entry point of the engine: serves base models and adapters on this machine over OpenAI's protocol.
 import pino from 'pino'
-import { createFairMutex, createMutex } from '../lib/mutex.ts'
+import { createFairQueue } from '../lib/fair-queue.ts'
+import { createMutex } from '../lib/mutex.ts'
 import { usableMemory } from '../lib/usable-memory.ts'
 import pkg from '../package.json' with { type: 'json' }
 import { createPictureDecoder } from '../pictures/decoder.ts'
@@ -204,7 +205,7 @@ async function main(): Promise<void> {
       abortedUsage,
       metrics,
       createScoringContext,
-      scoringMutex: createFairMutex({ waiting_max: scoringWaitingMax, tooMany: tooManyScorings }),
+      scoringQueue: createFairQueue({ waiting_max: scoringWaitingMax, tooMany: tooManyScorings }),
       sideWork,
       cpuThrottle,
       watchdog,

@@ -3,7 +3,7 @@
 import { createHash } from 'node:crypto'
 import { ApiError } from '../../contract/errors.ts'
 import { abortable } from '../../lib/abortable.ts'
-import { createFairMutex } from '../../lib/mutex.ts'
+import { createFairQueue } from '../../lib/fair-queue.ts'
 import type { PictureDecoder } from '../../pictures/decoder.ts'
 import { PictureError } from '../../pictures/formats.ts'
 import type { PicturePart } from '../llama/mtmd.ts'
@@ -57,7 +57,7 @@ export function createFeatures(
   let bytes = 0
   const bytesOf = ({ spans }: PictureFeatures) => spans.reduce((sum, { vectors }) => sum + vectors.byteLength, 0)
   // One at a time: a decoded picture takes up to 150 MB, and encodings compete for the same cores.
-  const inTurn = createFairMutex({
+  const inTurn = createFairQueue({
     waiting_max: waitingMax,
     tooMany: () =>
       new ApiError('overloaded', `${waitingMax} pictures of yours are waiting to be read. Try again in a moment.`),

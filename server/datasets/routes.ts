@@ -1,4 +1,4 @@
-import type { FastifyInstance, FastifyReply } from 'fastify'
+import type { FastifyInstance } from 'fastify'
 import {
   changeDataset,
   deleteDataset,
@@ -10,21 +10,10 @@ import {
   uploadDataset,
   validateDataset,
 } from '../../contract/datasets.ts'
-import { ApiError } from '../../contract/errors.ts'
 import { mount } from '../http/mount.ts'
 import { readMultipart } from '../http/multipart.ts'
+import { presence } from '../http/presence.ts'
 import type { Datasets } from './service.ts'
-
-/** Aborts when the client hangs up, and when the service stops. */
-function presence(reply: FastifyReply, stopping: AbortSignal): AbortSignal {
-  const gone = new AbortController()
-  reply.raw.once('close', () => gone.abort())
-  const stop = () =>
-    gone.abort(new ApiError('shutting_down', 'The service is stopping. Send the request once more in a moment.'))
-  stopping.addEventListener('abort', stop, { signal: gone.signal })
-  if (stopping.aborted) stop()
-  return gone.signal
-}
 
 export function datasetRoutes(app: FastifyInstance, datasets: Datasets, stopping: AbortSignal): void {
   mount(app, uploadDataset, ({ request, caller }) =>

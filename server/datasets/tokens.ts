@@ -6,7 +6,7 @@ import { z } from 'zod'
 import { ApiError } from '../../contract/errors.ts'
 import type { Objective } from '../../contract/hyperparameters.ts'
 import { runToEnd } from '../../lib/child-process.ts'
-import { createFairMutex } from '../../lib/mutex.ts'
+import { createFairQueue } from '../../lib/fair-queue.ts'
 import { root } from '../../lib/root.ts'
 import type { TrainingSetup } from '../setup/index.ts'
 
@@ -93,7 +93,7 @@ export function createTokens({
   trainingSetup: TrainingSetup
   parse_control_tokens: boolean
 }): Tokens {
-  const serialized = createFairMutex()
+  const serialized = createFairQueue()
 
   async function runCount(request: BaseRequest, signal: AbortSignal | undefined): Promise<unknown> {
     trainingSetup.requireReady()

@@ -4,8 +4,8 @@ import path from 'node:path'
 import { z } from 'zod'
 import { ApiError } from '../../contract/errors.ts'
 import type { JobEstimate } from '../../contract/fine-tuning.ts'
+import { createFairQueue } from '../../lib/fair-queue.ts'
 import { newId } from '../../lib/ids.ts'
-import { createMutex } from '../../lib/mutex.ts'
 import type { TrainingSetup } from '../setup/index.ts'
 import { runDir } from './artifacts.ts'
 import type { PreparedTrainer } from './prepared-trainer.ts'
@@ -29,8 +29,11 @@ const TooLarge = z.object({ predicted_mb: z.number(), available_mb: z.number() }
 type TrialResult = Omit<JobEstimate, 'price' | 'resolved_config'>
 
 export interface Estimator {
-  /** Runs a trial of a spec. Results are cached by spec. Throws training_not_ready. */
-  estimate(spec: TrainerRun['spec']): Promise<TrialResult>
+  /**
+   * Runs a trial of a spec when it is the account's turn, unless its client leaves. Results are cached by spec. Throws
+   * training_not_ready.
+   */
+  estimate(by: { account_id: string; signal?: AbortSignal | undefined }, spec: TrainerRun['spec']): Promise<TrialResult>
 }
 
 export function createEstimator({
@@ -46,21 +49,21 @@ export function createEstimator({
 }): Estimator {
   const cache = new Map<string, TrialResult>()
   // One at a time, as concurrent trials would distort each other's measurements.
-  const serialize = createMutex()
+  const inTurn = createFairQueue()
 
-  async function estimateCached(spec: TrainerRun['spec']): Promise<TrialResult> {
+  async function estimateCached(spec: TrainerRun['spec'], left: AbortSignal | undefined): Promise<TrialResult> {
     const key = JSON.stringify(spec)
     const cached = cache.get(key)
     if (cached) return { ...cached, available_memory_mb: availableMb(), fits: cached.peak_memory_mb <= availableMb() }
     trainingSetup.requireReady()
-    const found = await calibrate(dataDir, python, prepared, spec)
+    const found = await calibrate(dataDir, python, prepared, spec, left)
     if (found.fits) cache.set(key, found)
     if (cache.size > max_cached) cache.delete(cache.keys().next().value!)
     return found
   }
 
   return {
-    estimate: (spec) => serialize(() => estimateCached(spec)),
+    estimate: ({ account_id, signal }, spec) => inTurn(account_id, () => estimateCached(spec, signal), signal),
   }
 }
 
@@ -69,14 +72,17 @@ async function calibrate(
   python: string,
   prepared: PreparedTrainer,
   spec: TrainerRun['spec'],
+  left: AbortSignal | undefined,
 ): Promise<TrialResult> {
   const run_dir = runDir(dataDir, newId('est'), 1)
   const run = { run_dir, module: 'trainer.cli.estimate', spec, python, prepared } as const
+  const signal = AbortSignal.any([AbortSignal.timeout(timeout_ms), ...(left ? [left] : [])])
   try {
     const { result, malformed, failure } = await runToResult(
-      (onEvent) => runTrainer({ ...run, signal: AbortSignal.timeout(timeout_ms), onEvent }),
+      (onEvent) => runTrainer({ ...run, signal, onEvent }),
       Calibration,
     )
+    left?.throwIfAborted()
     if (result) return { fits: true, available_memory_mb: availableMb(), ...result }
     const large = TooLarge.safeParse(failure?.data).data
     if (large)

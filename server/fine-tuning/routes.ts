@@ -22,6 +22,7 @@ import {
 import { mount } from '../http/mount.ts'
 import { readMultipart } from '../http/multipart.ts'
 import { sendEvents } from '../http/ndjson-response.ts'
+import { presence } from '../http/presence.ts'
 import type { TunedModels } from './models/registry.ts'
 import type { FineTuning } from './service.ts'
 
@@ -34,7 +35,9 @@ export function fineTuningRoutes(
   mount(app, createJob, ({ caller, body, request }) =>
     fineTuning.create(caller, { ...body, traceparent: request.span?.headers().traceparent }),
   )
-  mount(app, estimateJob, ({ caller, body }) => fineTuning.estimate(caller.account_id, body))
+  mount(app, estimateJob, ({ caller, body, reply }) =>
+    fineTuning.estimate(caller.account_id, body, presence(reply, stopping)),
+  )
   mount(app, listJobs, ({ caller, query }) => fineTuning.list(caller.account_id, query))
   mount(app, getJob, ({ caller, params }) => fineTuning.get(caller.account_id, params.job_id))
   mount(app, changeJob, ({ caller, params, body }) => fineTuning.label(caller, params.job_id, body))

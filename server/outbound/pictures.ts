@@ -1,7 +1,7 @@
 // Fetches pictures from addresses in rows and requests, where the operator has turned that on.
+import { createFairQueue } from '../../lib/fair-queue.ts'
 import { PictureError, pictureBytesMax, readHeader } from '../../pictures/formats.ts'
 import { type AddressRules, type Resolve, resolve as resolveByDns } from './addresses.ts'
-import { createFairSemaphore } from './fair-semaphore.ts'
 import { GetError, get } from './get.ts'
 
 /** A picture that could not be fetched; the message names its address and the reason. */
@@ -31,11 +31,11 @@ interface Options {
   onFetched(outcome: 'fetched' | 'failed'): void
   resolve?: Resolve
   timeout_ms?: number
-  at_once?: { inAll: number; ofAccount: number }
+  at_once?: { at_once: number; at_once_per_account: number }
 }
 
-/** How many pictures are fetched at once. */
-export const fetchesMax = { inAll: 32, ofAccount: 8 }
+/** How many pictures are fetched at once, for all accounts and for one. */
+const fetchesMax = { at_once: 32, at_once_per_account: 8 }
 const addressMax = 8192
 
 /** An address for messages. What is behind `?` is often a secret that opens it. */
@@ -54,7 +54,7 @@ export function createPictureFetcher({
   timeout_ms = 10_000,
   at_once = fetchesMax,
 }: Options): PictureFetcher {
-  const withPermit = createFairSemaphore(at_once)
+  const inTurn = createFairQueue(at_once)
   const headers = { accept: 'image/png, image/jpeg, image/webp, image/gif', 'user-agent': `Tunery/${version}` }
   const options = { rules, resolve, timeout_ms, bytes_max: pictureBytesMax, headers }
   return {
@@ -66,7 +66,7 @@ export function createPictureFetcher({
       }
       if (address.length > addressMax) throw failed(`its address has more than ${addressMax} characters`)
       try {
-        const file = await withPermit(account_id, () => get(address, options, signal), signal)
+        const file = await inTurn(account_id, () => get(address, options, signal), signal)
         readHeader(file)
         onFetched('fetched')
         return file

@@ -108,7 +108,7 @@ const fetcher = (options: { resolve?: Resolve; timeout_ms?: number; allow?: stri
     onFetched() {},
     resolve: options.resolve ?? resolve,
     timeout_ms: options.timeout_ms ?? 10_000,
-    at_once: { inAll: 3, ofAccount: options.ofAccount ?? 2 },
+    at_once: { at_once: 3, at_once_per_account: options.ofAccount ?? 2 },
   })
 const refused = (address: string, says: RegExp, options: Parameters<typeof fetcher>[0] = {}) =>
   assert.rejects(fetcher(options).fetch('acc', address, never), (error: Error) => {

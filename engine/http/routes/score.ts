@@ -4,7 +4,7 @@ import { setImmediate as yieldToEventLoop } from 'node:timers/promises'
 import { z } from 'zod'
 import { ChatMessage } from '../../../contract/chat.ts'
 import { ApiError } from '../../../contract/errors.ts'
-import type { FairMutex } from '../../../lib/mutex.ts'
+import type { FairQueue } from '../../../lib/fair-queue.ts'
 import type { SideWork } from '../../batching/side-work.ts'
 import { renderChat } from '../../chat/conversation.ts'
 import { findMarkers, picturesOf, showPictures } from '../../chat/pictures.ts'
@@ -77,7 +77,7 @@ export const tooManyScorings = () =>
       'Try again in a moment.',
   )
 
-export type EchoServices = { createScoringContext: CreateScoringContext; scoringMutex: FairMutex; sideWork: SideWork }
+export type EchoServices = { createScoringContext: CreateScoringContext; scoringQueue: FairQueue; sideWork: SideWork }
 
 export async function scoreTokens(
   { models, createScoringContext, tokenizer, features }: ScoreServices,
@@ -215,7 +215,7 @@ export function promptLogprobs(
   top: number,
   { account, signal }: Caller,
 ): Promise<TokenLogprobs[]> {
-  return services.scoringMutex(account, () => readPromptLogprobs(services, served, prompt, top, signal), signal)
+  return services.scoringQueue(account, () => readPromptLogprobs(services, served, prompt, top, signal), signal)
 }
 
 async function readPromptLogprobs(

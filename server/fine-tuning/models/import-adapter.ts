@@ -4,8 +4,8 @@ import path from 'node:path'
 import type { Logger } from 'pino'
 import { ApiError } from '../../../contract/errors.ts'
 import type { AdapterFields } from '../../../contract/models.ts'
+import { createFairQueue } from '../../../lib/fair-queue.ts'
 import { newId } from '../../../lib/ids.ts'
-import { createMutex } from '../../../lib/mutex.ts'
 import type { Db } from '../../db/open.ts'
 import type { FormFile } from '../../http/multipart.ts'
 import type { Hub } from '../../hub/index.ts'
@@ -62,7 +62,7 @@ export function createAdapterImporter({
   log,
 }: AdapterImporterOptions): AdapterImporter {
   // One at a time: each uses disk and loads a base into memory.
-  const serialize = createMutex()
+  const inTurn = createFairQueue()
 
   async function unpack(source: string, out: string, size_bytes: number) {
     const request: UnpackRequest = { source, out, max_bytes: max_mb * 1e6 }
@@ -125,7 +125,7 @@ export function createAdapterImporter({
         })
         const { name, description, base_model_id } = await fields()
         const folder = path.join(run_dir, 'given')
-        const unpacked = await serialize(async () => {
+        const unpacked = await inTurn(account_id, async () => {
           await requireFreeDisk(dataDir, min_free_mb + max_mb)
           return unpack(source, folder, size_bytes)
         })
@@ -146,7 +146,7 @@ export function createAdapterImporter({
           threads,
           converters,
         }
-        const artifact = await serialize(() => convert(run_dir, spec))
+        const artifact = await inTurn(account_id, () => convert(run_dir, spec))
         return {
           ...(await moveToModels(dataDir, artifact)),
           name,

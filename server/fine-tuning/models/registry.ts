@@ -63,7 +63,7 @@ export interface ExpectedModel {
 }
 
 /** Compares the engine's answers of a model with the trainer's; undefined if there are no rows to compare with. */
-export type Compare = (model: ServableModel, base: ServedBase) => Promise<Comparison | undefined>
+export type Compare = (model: ServableModel, base: ServedBase, account_id: string) => Promise<Comparison | undefined>
 
 export interface TunedModels {
   /** The id of the model with this name in OpenAI's API (`ft:…`), if there is one. */
@@ -87,7 +87,7 @@ export interface TunedModels {
   /** The stored comparison of a model, or a new one; undefined if the files that it was made from are gone. */
   getComparison(account_id: string, id: string): Promise<Comparison | undefined>
   /** Compares files that are about to become a model; null if that fails now. */
-  compareNew(model: NewModel, from: ServedBase): Promise<Comparison | null>
+  compareNew(account_id: string, model: NewModel, from: ServedBase): Promise<Comparison | null>
   /** Registers the comparison, which a later feature implements. */
   setCompare(compare: Compare): void
   /** What a replica must serve as this model, whoever owns it; undefined if there is no such tuned model. */
@@ -167,9 +167,9 @@ export function createTunedModels(
     }
   }
 
-  async function compareNew(model: NewModel, from: ServedBase): Promise<Comparison | null> {
+  async function compareNew(account_id: string, model: NewModel, from: ServedBase): Promise<Comparison | null> {
     try {
-      return (await compare?.(servable(model), from)) ?? null
+      return (await compare?.(servable(model), from, account_id)) ?? null
     } catch (error) {
       // Deploying the model tries again.
       log.warn({ err: error, model: model.id }, 'comparing a new model failed; its deployment tries again')
@@ -220,7 +220,7 @@ export function createTunedModels(
         weights_projector_sha256: weights_projector?.sha256 ?? null,
         created_at,
       }
-      const comparison = await compareNew(model, servedBaseOf(imported.startingModel))
+      const comparison = await compareNew(account_id, model, servedBaseOf(imported.startingModel))
       const register = async () => {
         await artifacts.publish(modelKey(imported.id))
         await db.transaction().execute(async (trx) => {
@@ -281,7 +281,7 @@ export function createTunedModels(
       await artifacts.ensureLocal(modelKey(id))
       // Models of early versions have no probe rows.
       if (!from || !compare || !existsSync(servable(model).probe)) return undefined
-      const found = await compare(servable(model), from)
+      const found = await compare(servable(model), from, account_id)
       if (found) await store.saveComparison(db, id, JSON.stringify(found))
       return found
     },

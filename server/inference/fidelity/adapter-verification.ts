@@ -1,6 +1,7 @@
 // Verifies tuned models: scores probe rows in the engine and compares them with the trainer's scores (compare.ts).
 import { ApiError } from '../../../contract/errors.ts'
 import type { Comparison } from '../../../contract/models.ts'
+import { createFairQueue } from '../../../lib/fair-queue.ts'
 import { createMutex } from '../../../lib/mutex.ts'
 import type { ServableModel, ServedBase, TunedModels } from '../../fine-tuning/index.ts'
 import { type EngineClient, engineError } from '../engine/client.ts'
@@ -64,13 +65,16 @@ export function compareModels(models: TunedModels, engine: EngineClient, scoreRo
     return comparison
   }
 
-  /** Comparisons in progress: callers share one per model. They run one at a time, as each may load full weights. */
+  /**
+   * Comparisons in progress: callers share one per model. They run one at a time, as each may load full weights, accounts
+   * in turn.
+   */
   const running = new Map<string, Promise<Comparison | undefined>>()
-  const serialize = createMutex()
-  models.setCompare((tuned, origin) => {
+  const inTurn = createFairQueue()
+  models.setCompare((tuned, origin, account_id) => {
     const existing = running.get(tuned.id)
     if (existing) return existing
-    const started = serialize(() => compareModel(tuned, origin)).finally(() => running.delete(tuned.id))
+    const started = inTurn(account_id, () => compareModel(tuned, origin)).finally(() => running.delete(tuned.id))
     running.set(tuned.id, started)
     return started
   })

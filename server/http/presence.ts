@@ -1,0 +1,13 @@
+import type { FastifyReply } from 'fastify'
+import { ApiError } from '../../contract/errors.ts'
+
+/** Aborts when the client hangs up, and when the service stops. */
+export function presence(reply: FastifyReply, stopping: AbortSignal): AbortSignal {
+  const gone = new AbortController()
+  reply.raw.once('close', () => gone.abort())
+  const stop = () =>
+    gone.abort(new ApiError('shutting_down', 'The service is stopping. Send the request once more in a moment.'))
+  stopping.addEventListener('abort', stop, { signal: gone.signal })
+  if (stopping.aborted) stop()
+  return gone.signal
+}
