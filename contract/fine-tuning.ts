@@ -138,9 +138,9 @@ export const Job = z.object({
     ),
   queue_position: z.int().nullable().describe('Of a queued job: 1 is the next to begin.'),
   estimated_start: Time.nullable().describe(
-    'Of a queued job: estimated from the durations of similar jobs. Null if there are none.',
+    'Of a queued job: estimated from the durations of similar jobs and the turns of accounts. Null if there are none.',
   ),
-  estimated_completion: Time.nullable(),
+  estimated_completion: Time.nullable().describe('With the pauses for the turns of other accounts.'),
   created_at: Time,
   started_at: Time.nullable(),
   finished_at: Time.nullable(),

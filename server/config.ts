@@ -289,6 +289,12 @@ const settings = {
     'Seconds that a trainer process with its libraries loaded waits for a job or estimate, after an upload or the ' +
       'last one, so that it begins at once; see docs/operate.md. 0: none waits.',
   ),
+  training_turn_seconds: setting(
+    wholeNumber(0, 2_592_000),
+    '900',
+    'Seconds after which a training pauses at a checkpoint and lets the job of another account train, if that account ' +
+      'waits and none of its jobs runs; it resumes when its account’s turn comes again. 0: a job trains to its end.',
+  ),
   checkpoint_seconds: setting(
     wholeNumber(1, 86_400),
     '30',

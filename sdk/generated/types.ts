@@ -2261,9 +2261,12 @@ export interface Job {
    */
   queue_position: number | null
   /**
-   * Of a queued job: estimated from the durations of similar jobs. Null if there are none.
+   * Of a queued job: estimated from the durations of similar jobs and the turns of accounts. Null if there are none.
    */
   estimated_start: Time | null
+  /**
+   * With the pauses for the turns of other accounts.
+   */
   estimated_completion: Time | null
   created_at: Time
   started_at: Time | null

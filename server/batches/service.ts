@@ -93,7 +93,7 @@ export function createBatches({ db, queue, files, orphans, max_waiting, now }: O
         await assertBacklogLimit(trx, 'batches', by.account_id, max_waiting)
         await files.requireIn(trx, by.account_id, input_file_id).catch(namingInput)
         await store.insert(trx, row)
-        await queue.enqueue(trx, queueKind, id)
+        await queue.enqueue(trx, queueKind, id, by.account_id)
         await recordAuditEntry(trx, by, 'batch.created', id, { endpoint, input_file_id }, created_at)
       })
       queue.wake()

@@ -10,7 +10,7 @@ import type { Db } from '../db/open.ts'
 import type { Files, NewFile } from '../files/index.ts'
 import { askInBackground, backgroundOperations, type Inference, TurnOver, yieldToOthers } from '../inference/index.ts'
 import type { Limits } from '../limits/index.ts'
-import { type Claim, LeaseLost, type Queue, withLease } from '../queue/queue.ts'
+import { type Claim, LeaseLost, type Queue, type TurnEnd, withLease } from '../queue/queue.ts'
 import type { Turn } from '../queue/worker.ts'
 import { requireFreeDisk } from '../storage/durable-files.ts'
 import type { Artifacts } from '../storage/objects/index.ts'
@@ -22,7 +22,7 @@ export interface BatchWork {
   db: Db
   queue: Queue
   files: Files
-  inference: Pick<Inference, 'answer' | 'isElsewhere'>
+  inference: Pick<Inference, 'answer' | 'isElsewhere' | 'isolation'>
   accounts: Pick<Accounts, 'tierForWork'>
   limits: Pick<Limits, 'countBatchRequest'>
   artifacts: Artifacts
@@ -79,8 +79,8 @@ export async function workOnBatch(work: BatchWork, claim: Claim, stopping: Abort
   }
 }
 
-const requeue = (work: BatchWork, claim: Claim, run_at: number) =>
-  withLease(work, claim, (trx) => work.queue.requeue(trx, claim, run_at))
+const requeue = (work: BatchWork, claim: Claim, run_at: number, turn?: TurnEnd) =>
+  withLease(work, claim, (trx) => work.queue.requeue(trx, claim, run_at, turn))
 
 /** Tries again later; once the batch has expired, ends it as failed. */
 async function retryOrFail(work: BatchWork, claim: Claim): Promise<void> {
@@ -233,7 +233,7 @@ async function answerLines(
   const now = (await store.byId(work.db, row.id))!
   if (endingOf(work, now) !== 'completed' || results.completed + results.failed >= row.total) return 'done'
   await share()
-  await requeue(work, claim, continueAt ?? work.now())
+  await requeue(work, claim, continueAt ?? work.now(), 'behind')
   return 'later'
 }
 

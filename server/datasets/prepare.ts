@@ -66,7 +66,7 @@ export async function prepareDataset(work: PrepareWork, claim: Claim, stopping: 
 
 async function prepare(work: PrepareWork, claim: Claim, signal: AbortSignal): Promise<void> {
   const dataset = await store.byId(work.db, claim.ref)
-  if (await isForAnother(work, dataset)) return await work.queue.defer(claim, Date.now() + retry_ms)
+  if (await isForAnother(work, dataset)) return await work.queue.defer(claim, Date.now() + retry_ms, 'unused')
   const files = dataset ? filesOfDataset(work.dataDir, dataset) : filesOf(work.dataDir, claim.ref, 'jsonl')
   const result = dataset?.status === 'preparing' ? await read(work, claim, dataset, files, signal) : undefined
   if (result && 'retry_in_ms' in result) {

@@ -275,7 +275,7 @@ export function createDatasets(options: Options): Datasets {
           { name: dataset.name, sha256: dataset.sha256 },
           dataset.created_at,
         )
-        await queue.enqueue(trx, queueKind, id)
+        await queue.enqueue(trx, queueKind, id, dataset.account_id)
         await also?.(trx, id)
       })
       queue.wake()

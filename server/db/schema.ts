@@ -502,12 +502,20 @@ interface QueueEntries {
   kind: string
   /** The id of the object to work on; one live entry per kind and ref. */
   ref: string
+  /** Accounts take turns; '' for work of the service. */
+  account_id: Generated<string>
   status: 'waiting' | 'leased' | 'done' | 'dead'
   run_at: number
+  /** The order within an account. */
+  place: Generated<number>
   attempt: number
   /** The worker with the lease, and when the lease expires. */
   worker: string | null
   lease_until: number | null
+  /** When it was last claimed: the account's turn. */
+  claimed_at: Generated<number | null>
+  /** Until then it goes before the entries of all others, should it come back. */
+  turn_until: Generated<number>
   created_at: number
 }
 
@@ -683,6 +691,8 @@ interface TrainingRuns {
   created_at: number
   /** When the cluster accepted it. */
   submitted_at: number | null
+  /** Whether it is to stop at a checkpoint, as its account's turn is over. */
+  turn_over: Generated<number>
   /** When its machine last reported. */
   seen_at: number | null
   /** Since when nothing is accepted from it any more. */

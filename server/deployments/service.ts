@@ -83,7 +83,7 @@ export function createDeployments({
     if (!deployment) return
     const { gate, model } = pendingOf(deployment)!
     const { passes, reason } = decide(gate, evaluation)
-    if (passes) return await queue.enqueue(trx, queueKind, deployment.id)
+    if (passes) return await queue.enqueue(trx, queueKind, deployment.id, deployment.account_id)
     await store.update(trx, deployment.id, { pending_json: null, updated_at: now() })
     await record(trx, deployment, 'gate_refused', model, { evaluation_id: evaluation.id, reason })
   })

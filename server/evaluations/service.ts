@@ -196,7 +196,7 @@ export function createEvaluations(options: Options): Evaluations {
   ): Promise<void> {
     await assertBacklogLimit(trx, 'evaluations', row.account_id, max_waiting)
     await store.insert(trx, row)
-    await queue.enqueue(trx, queueKind, row.id)
+    await queue.enqueue(trx, queueKind, row.id, row.account_id)
     await recordAuditEntry(trx, by, 'evaluation.created', row.id, details, row.created_at)
   }
 

@@ -25,7 +25,7 @@ export interface EvaluationWork {
   queue: Queue
   datasets: Pick<Datasets, 'asFiles' | 'source'>
   files: Pick<Files, 'pathOf'>
-  inference: Pick<Inference, 'answer' | 'isElsewhere'>
+  inference: Pick<Inference, 'answer' | 'isElsewhere' | 'isolation'>
   accounts: Pick<Accounts, 'tierForWork'>
   limits: Pick<Limits, 'countBatchRequest'>
   evaluations: Pick<Evaluations, 'end'>
@@ -70,7 +70,7 @@ export async function workOnEvaluation(work: EvaluationWork, claim: Claim, stopp
       store.update(trx, claim.ref, { status: 'running', started_at: evaluation.started_at ?? work.now() }),
     )
     if (await answerRows(work, claim, evaluation, thread, stopping)) await end(work, claim, 'completed')
-    else await work.queue.defer(claim, work.now())
+    else await work.queue.defer(claim, work.now(), 'behind')
   } catch (error) {
     if (error instanceof LeaseLost) throw error
     if (stopping.aborted) await work.queue.defer(claim, work.now())

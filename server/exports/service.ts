@@ -206,7 +206,7 @@ export function createExports(options: Options): Exports {
           expires_at: null,
         })
         await store.events.append(trx, id, [statusEvent('queued', message)], created_at)
-        await queue.enqueue(trx, queueKind, id)
+        await queue.enqueue(trx, queueKind, id, by.account_id)
         await recordAuditEntry(
           trx,
           by,

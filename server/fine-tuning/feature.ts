@@ -55,7 +55,7 @@ export async function createFineTuningFeature(
   const { plans, accounts, usage, hub, downloads, datasets, files, engine } = needs
   const { parse_control_tokens } = config
   const meter = createJobMeter({ add: usage.add, price: (id) => plans.pricing(id).training_per_million_tokens })
-  const { checkpoint_seconds, trainer_processes } = config
+  const { checkpoint_seconds, training_turn_seconds: turn_seconds, trainer_processes } = config
   const prepared = createPreparedTrainer({
     python: context.python,
     threads: context.threads,
@@ -65,6 +65,8 @@ export async function createFineTuningFeature(
     ready: context.trainingSetup.ready,
     log,
   })
+  // This machine trains one job at a time; a cluster as many as it has room for.
+  const turns = { at_once: config.ray_address ? config.ray_jobs : 1, slice_ms: turn_seconds * 1000 }
   const fineTuning = createFineTuning({
     ...context,
     hub,
@@ -74,6 +76,7 @@ export async function createFineTuningFeature(
     meter,
     max_waiting: config.max_waiting_jobs,
     parse_control_tokens,
+    turns,
   })
   const models = createTunedModels({ ...context, hub, datasets, max_mb: config.max_adapter_mb })
   const cores = createCoreShare({
@@ -103,6 +106,7 @@ export async function createFineTuningFeature(
     cores,
     track,
     checkpoint_seconds,
+    turn_seconds,
     trainer_processes,
     prepared,
     acquireSlot: accounts.acquireSlotForWork,
@@ -144,12 +148,12 @@ export async function createFineTuningFeature(
       await fineTuning.settleRunningClocks()
       await fineTuning.watchTrainingSetup()
       datasets.onCreated(prepared.prepare)
-      // This machine trains one job at a time; a cluster as many as it has room for.
-      const workers = Array.from({ length: ray ? config.ray_jobs : 1 }, (_, index) =>
+      const workers = Array.from({ length: turns.at_once }, (_, index) =>
         startWorker({
           ...context,
           kind: queueKind,
           name: index === 0 ? undefined : String(index + 1),
+          turn_ms: turn_seconds === 0 ? undefined : turn_seconds * 1000,
           whenReady: context.trainingSetup.whenReady,
           handle: (claim, signal) => workOnJob(work, claim, signal),
         }),

@@ -17,6 +17,7 @@ import {
   complete,
   detach,
   fail,
+  passTurn,
   pause,
   requeueOnShutdown,
   retryAfterCrash,
@@ -37,6 +38,7 @@ import {
   type TrainerExit,
 } from './trainer.ts'
 import { recordSlowdown, recordTrainerEvent } from './trainer-events.ts'
+import { watchTurn } from './turns.ts'
 import type { Cluster, FineTuningWork, StopRequest } from './work.ts'
 
 /**
@@ -137,8 +139,10 @@ type Report = (event: TrainerEvent, attempt?: number, within?: (trx: Trx) => Pro
 /** What an attempt has, wherever its trainer runs. */
 function startAttempt(work: FineTuningWork, claim: Claim, job: store.JobRow, observer: AttemptObserver) {
   const { writes, onEvent, ended } = createRecorder(work, claim, job, observer)
+  const turn = watchTurn(work, claim)
   return {
     stopRequested: work.stopSignal(job.id),
+    turnOver: turn.over,
     writes,
     /** Keeps the `inputs` while the trainer runs; resolves when all that it reported is recorded. */
     async train<Exit>(inputs: string[], run: (report: Report) => Promise<Exit>): Promise<RunEnd<Exit, Result>> {
@@ -146,9 +150,11 @@ function startAttempt(work: FineTuningWork, claim: Claim, job: store.JobRow, obs
       const observed = (report: Report) =>
         run((event, ...more) => {
           observer.event(event)
+          turn.event(event)
           report(event, ...more)
         })
       const end = await runToResult(observed, Result, onEvent).finally(hold.release)
+      await turn.end()
       await ended()
       return end
     },
@@ -163,7 +169,7 @@ async function runHere(
   stopping: AbortSignal,
   observer: AttemptObserver,
 ): Promise<AttemptOutcome> {
-  const { stopRequested, writes, train } = startAttempt(work, claim, job, observer)
+  const { stopRequested, turnOver, writes, train } = startAttempt(work, claim, job, observer)
   const spec = await jobSpec(work, job, claim)
   const end = await train(filesOfSpec(spec), (report) =>
     runTrainer({
@@ -177,7 +183,7 @@ async function runHere(
       grace_ms: stop_grace_ms,
       onStarted: (pid) =>
         work.cores.watch(pid, (slowdown) => writes.add((trx) => recordSlowdown(trx, job.id, slowdown, work.now()))),
-      signal: AbortSignal.any([stopping, stopRequested, writes.failed]),
+      signal: AbortSignal.any([stopping, stopRequested, turnOver, writes.failed]),
       onEvent: (event) => report(event),
     }),
   )
@@ -187,6 +193,7 @@ async function runHere(
   if (result && exit.status === 0) return ends('completed', complete(work, claim, job, result))
   if (stopping.aborted) return ends('interrupted', requeueOnShutdown(work, claim, job, exit))
   if (stopRequested.aborted) return ends('paused', pause(work, claim, job))
+  if (turnOver.aborted && !end.failure) return ends('passed', passTurn(work, claim, job))
   return endAsTrainerDid(work, claim, job, end, observer)
 }
 
@@ -199,7 +206,7 @@ async function runInCluster(
   stopping: AbortSignal,
   observer: AttemptObserver,
 ): Promise<AttemptOutcome> {
-  const { stopRequested, writes, train } = startAttempt(work, claim, job, observer)
+  const { stopRequested, turnOver, writes, train } = startAttempt(work, claim, job, observer)
   const datasets = [job.dataset_id, ...(job.validation_dataset_id ? [job.validation_dataset_id] : [])].map((id) =>
     rowsKey(id),
   )
@@ -209,6 +216,7 @@ async function runInCluster(
     cluster.follow(claim, job, {
       stopping,
       stopRequested,
+      turnOver,
       failed: writes.failed,
       grace_ms: cluster_grace_ms,
       onEvent: report,
@@ -230,10 +238,12 @@ async function runInCluster(
     await cluster.endRun(job.id)
     return 'completed'
   }
+  const passed = turnOver.aborted || (await cluster.isTurnOver(job.id))
   // Before the entry is claimed again: the next attempt would attach to it.
   await cluster.endRun(job.id)
   const paused = stopRequested.aborted || (await store.jobById(work.db, job.id))?.paused === 1
   if (paused) return ends('paused', pause(work, claim, job))
+  if (passed && !end.failure) return ends('passed', passTurn(work, claim, job))
   if (ended.how === 'lost') return ends('died', retryAfterLoss(work, claim, job, ended.message))
   return endAsTrainerDid(work, claim, job, { ...end, exit: ended.exit }, observer)
 }

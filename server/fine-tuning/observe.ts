@@ -11,6 +11,7 @@ export type AttemptOutcome =
   | 'failed'
   | 'cancelled'
   | 'paused'
+  | 'passed'
   | 'interrupted'
   | 'died'
   | 'waiting'

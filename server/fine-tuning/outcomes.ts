@@ -6,7 +6,7 @@ import type { Trx } from '../db/open.ts'
 import { serviceActor } from '../events/audit.ts'
 import { type NewEvent, statusEvent } from '../events/event-streams.ts'
 import { recordEvent } from '../events/outbox.ts'
-import { type Claim, withLease } from '../queue/queue.ts'
+import { type Claim, type TurnEnd, withLease } from '../queue/queue.ts'
 import { createRetryPolicy, diskFullRule, linearDelay, requeueAfter } from '../queue/retry-policy.ts'
 import { moveTree } from '../storage/durable-files.ts'
 import {
@@ -34,8 +34,8 @@ import { type Artifact, type Result, stoppedStatus, type TrainerExit } from './t
 import type { FineTuningWork } from './work.ts'
 
 const retries = createRetryPolicy({
-  /** Crashes in a row without a new checkpoint. */
-  crash: { max: 3, delay_ms: linearDelay(1000) },
+  /** Crashes in a row without a new checkpoint. The first is retried at once, so that nobody takes the job's turn. */
+  crash: { max: 3, delay_ms: (count) => 1000 * (count - 1) },
   disk_full: diskFullRule,
   /** A cluster that loses runs is the operator's to mend, and no fault of the job. */
   cluster_loss: { delay_ms: linearDelay(1000, 60_000) },
@@ -65,6 +65,7 @@ export async function complete(work: FineTuningWork, claim: Claim, job: store.Jo
   const weights_projector_sha256 = (weights_model_id && weights_projector?.sha256) || null
   const created_at = work.now()
   const comparison = await work.models.compareNew(
+    job.account_id,
     {
       id: model.id,
       kind: result.kind,
@@ -266,12 +267,19 @@ const requeue = (
   events: NewEvent[],
   delay_ms: number,
   values: Partial<store.JobRow> = {},
+  turn?: TurnEnd,
 ) =>
-  requeueAfter(work, claim, delay_ms, async (trx, time) => {
-    await stopClock(trx, job.id, time)
-    await store.updateJob(trx, job.id, { status: 'queued', estimated_completion: null, ...values })
-    await store.appendEvents(trx, job.id, events, time)
-  })
+  requeueAfter(
+    work,
+    claim,
+    delay_ms,
+    async (trx, time) => {
+      await stopClock(trx, job.id, time)
+      await store.updateJob(trx, job.id, { status: 'queued', estimated_completion: null, ...values })
+      await store.appendEvents(trx, job.id, events, time)
+    },
+    turn,
+  )
 
 const retryEvents = (message: string, data: { code: string; [key: string]: unknown }): NewEvent[] => [
   { type: 'warning', message, data },
@@ -289,6 +297,15 @@ export async function requeueOnShutdown(
   const saved = isSaved ? ' Its progress is saved.' : ''
   const message = `The service is stopping; the job resumes when it starts again.${saved}`
   await requeue(work, claim, job, [statusEvent('queued', message)], 0)
+}
+
+/** Requeues a job because its account's turn is over and another account waits. */
+export async function passTurn(work: FineTuningWork, claim: Claim, job: store.JobRow): Promise<void> {
+  const [last] = await store.checkpoints(work.db, job.id, 1)
+  const resumes = last ? `; it resumes after step ${last.step}` : ''
+  const message = `The job gave its turn to another account's job${resumes}.`
+  const data = { code: 'turn_passed', ...(last && { step: last.step }) }
+  await requeue(work, claim, job, [statusEvent('queued', message, data)], 0, {}, 'passed')
 }
 
 /** Requeues a job because the disk is full. It resumes from its last checkpoint once there is space. */

@@ -36,7 +36,7 @@ export interface PendingWeights {
   /** Throws model_not_found, model_not_available, storage_full, and what `resolveConfig` throws. */
   resolveStart(by: AccountActor, model_id: string, config: JobConfig): Promise<JobStart>
   /** Enqueues a new or resumed job, unless it still waits for weights: their arrival enqueues it. */
-  enqueue(trx: Trx, job_id: string): Promise<void>
+  enqueue(trx: Trx, job_id: string, account_id: string): Promise<void>
   /** Makes a new job wait for weights, and requests a download. Call `published` after the commit. */
   waitForWeights(trx: Trx, by: AccountActor, job_id: string, awaits: NonNullable<JobStart['awaits']>): Promise<NewEvent>
   published(awaits: NonNullable<JobStart['awaits']>): Promise<void>
@@ -110,7 +110,7 @@ export function createPendingWeights({
     await store.updateJob(trx, job.id, { resolved_config_json: JSON.stringify(resolved) })
     const message = `The weights of ${job.model_id} are here; the job waits for its turn.`
     await store.appendEvents(trx, job.id, [{ type: 'status', message, data: { status: 'queued' } }], now())
-    if (!job.paused) await queue.enqueue(trx, queueKind, job.id)
+    if (!job.paused) await queue.enqueue(trx, queueKind, job.id, job.account_id)
   }
 
   /** The progress event for the waiting jobs, about every tenth of a download; undefined in between. */
@@ -256,8 +256,8 @@ export function createPendingWeights({
       else if (trainingSetup.ready()) await enqueueAfterSetup()
     },
 
-    async enqueue(trx, job_id) {
-      if (!(await store.isAwaiting(trx, job_id))) await queue.enqueue(trx, queueKind, job_id)
+    async enqueue(trx, job_id, account_id) {
+      if (!(await store.isAwaiting(trx, job_id))) await queue.enqueue(trx, queueKind, job_id, account_id)
     },
   }
 }

@@ -12,6 +12,7 @@ import type {
 } from '../../contract/fine-tuning.ts'
 import type { JobConfig } from '../../contract/job-config.ts'
 import { newId } from '../../lib/ids.ts'
+import { createTtlCache } from '../../lib/ttl-cache.ts'
 import type { Notifications } from '../cluster/notifications.ts'
 import { type Datasets, requirePictureReader } from '../datasets/index.ts'
 import type { Db, Trx } from '../db/open.ts'
@@ -35,12 +36,14 @@ import { sourceColumns } from './models/lineage.ts'
 import { resolveStartingModel } from './models/starting-model.ts'
 import type { OpenaiRequest } from './openai/request.ts'
 import { createPendingWeights, queueKind, resolveLocalConfig } from './pending-weights.ts'
-import { estimateQueue } from './queue-estimate.ts'
+import { estimateQueue, type QueueEstimate, type Turns } from './queue-estimate.ts'
 import { trialSpec } from './spec.ts'
 import * as store from './store.ts'
 import { serializeJob, statusOf } from './store.ts'
 import type { StopRequest } from './work.ts'
 
+/** How old the estimates of the queue may be. */
+const estimates_ms = 1000
 const ended = new Set(['completed', 'failed', 'cancelled'])
 
 export interface FineTuning extends JobHistory {
@@ -51,8 +54,8 @@ export interface FineTuning extends JobHistory {
   ): Promise<Job>
   /** The values that a job would be trained with. Throws what `create` throws for its model and config. */
   resolvedConfig(by: AccountActor, model_id: string, config: JobConfig): Promise<ResolvedConfig>
-  /** Estimates a job's time, memory and price. Throws what `create` throws. */
-  estimate(account_id: string, request: z.output<typeof CreateJob>): Promise<JobEstimate>
+  /** Estimates a job's time, memory and price, unless the signal aborts. Throws what `create` throws. */
+  estimate(account_id: string, request: z.output<typeof CreateJob>, signal?: AbortSignal): Promise<JobEstimate>
   list(account_id: string, query: JobQuery): Promise<Page<Job>>
   get(account_id: string, id: string): Promise<Job>
   /** Changes its name, description or metadata. */
@@ -119,6 +122,7 @@ interface Options {
   threads: number
   min_free_mb: number
   max_waiting: number
+  turns: Turns
   parse_control_tokens: boolean
   keepalive_ms?: number
   now?: () => number
@@ -142,6 +146,7 @@ export function createFineTuning(options: Options): FineTuning {
     threads,
     min_free_mb,
     max_waiting,
+    turns,
     keepalive_ms = 15_000,
     now = Date.now,
   } = options
@@ -171,23 +176,38 @@ export function createFineTuning(options: Options): FineTuning {
     return job
   }
 
-  /** Serializes jobs; queued ones get their queue estimate. */
+  const estimates = createTtlCache<Map<string, QueueEstimate>>(estimates_ms)
+  /** The estimates of all accounts' jobs. They are computed anew if they lack one of these. */
+  async function estimatesWith(ids: string[]): Promise<Map<string, QueueEstimate>> {
+    const load = () => estimateQueue(db, queue, queueKind, now(), turns)
+    const cached = (await estimates.getOrLoad('', load))!
+    if (ids.every((id) => cached.has(id))) return cached
+    estimates.clear()
+    return (await estimates.getOrLoad('', load))!
+  }
+
+  /** The estimate of a job for its response: the queue's for a queued one, with the turns of others for a running one. */
+  function estimateOf(job: store.JobRow, estimate: QueueEstimate | undefined): QueueEstimate | undefined {
+    const status = statusOf(job)
+    if (!estimate || (status === 'running' && job.estimated_completion === null)) return undefined
+    if (status === 'running') return { ...estimate, queue_position: null, estimated_start: null }
+    // Nobody knows when set-up ends.
+    return trainingSetup.ready() ? estimate : { ...estimate, estimated_start: null, estimated_end: null }
+  }
+
+  /** Serializes jobs with their estimates. */
   async function toResponses(jobs: store.JobRow[]): Promise<Job[]> {
-    const queued = jobs.filter((job) => statusOf(job) === 'queued').map(({ id }) => id)
-    if (queued.length === 0) return jobs.map((job) => serializeJob(job))
-    const estimates = await estimateQueue(db, queue, queueKind, now())
-    const awaited = await store.awaitedBy(db, queued)
+    const live = jobs.filter((job) => ['queued', 'running'].includes(statusOf(job)))
+    if (live.length === 0) return jobs.map((job) => serializeJob(job))
+    const queued = live.filter((job) => statusOf(job) === 'queued').map(({ id }) => id)
+    const awaited = queued.length > 0 ? await store.awaitedBy(db, queued) : new Map<string, string>()
+    const found = await estimatesWith(queued.filter((id) => !awaited.has(id)))
     const waitsFor = (id: string) => {
       if (!queued.includes(id)) return null
       if (!trainingSetup.ready()) return trainingSetup.describe()
       return awaited.has(id) ? `The weights of ${awaited.get(id)} are on their way.` : null
     }
-    return jobs.map((job) => {
-      const estimate = estimates.get(job.id)
-      // Nobody knows when set-up ends.
-      if (estimate && !trainingSetup.ready()) estimate.estimated_start = null
-      return serializeJob(job, estimate, waitsFor(job.id))
-    })
+    return jobs.map((job) => serializeJob(job, estimateOf(job, found.get(job.id)), waitsFor(job.id)))
   }
   const toResponse = async (job: store.JobRow) => (await toResponses([job]))[0]!
 
@@ -208,6 +228,7 @@ export function createFineTuning(options: Options): FineTuning {
         await recordAuditEntry(trx, by, action, id, {}, now())
     })
     onCommitted()
+    estimates.clear()
     changes.notify(id)
     return toResponse(await requireJob(account_id, id))
   }
@@ -318,7 +339,7 @@ export function createFineTuning(options: Options): FineTuning {
               trainingSetup.ready() ? 'The job waits for its turn.' : `The job waits. ${trainingSetup.describe()}`,
             )
         await store.appendEvents(trx, id, [event], created_at)
-        await pendingWeights.enqueue(trx, id)
+        await pendingWeights.enqueue(trx, id, account_id)
         await recordAuditEntry(trx, by, 'job.created', id, { model_id, dataset_id }, created_at)
       })
       if (start.awaits) await pendingWeights.published(start.awaits)
@@ -326,11 +347,12 @@ export function createFineTuning(options: Options): FineTuning {
       return toResponse(await requireJob(account_id, id))
     },
 
-    async estimate(account_id, { model_id, dataset_id, config }) {
+    async estimate(account_id, { model_id, dataset_id, config }, signal) {
       const startingModel = await resolveStartingModel(db, hub, artifacts, account_id, model_id)
       const resolved = resolveLocalConfig({ hub, parse_control_tokens }, config, startingModel)
       await requireDatasets(account_id, dataset_id, startingModel.base_model_id, resolved)
       const found = await estimator.estimate(
+        { account_id, signal },
         await trialSpec(
           { db, hub, datasets, artifacts },
           { account_id, model_id, dataset_id, config: resolved, threads },
@@ -440,7 +462,7 @@ export function createFineTuning(options: Options): FineTuning {
           await store.updateJob(trx, id, { paused: 0 })
           await store.appendEvents(trx, id, [statusEvent(job.status, 'The job resumes.', { paused: false })], now())
           // If its trainer is still stopping, the worker requeues the job afterwards.
-          if (job.status === 'queued') await pendingWeights.enqueue(trx, id)
+          if (job.status === 'queued') await pendingWeights.enqueue(trx, id, job.account_id)
           return true
         },
         () => queue.wake(),

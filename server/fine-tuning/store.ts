@@ -56,11 +56,21 @@ export const unfinishedJobs = (db: Db) =>
 export const liveJobs = (db: Db) =>
   db
     .selectFrom('tuning_jobs')
-    .select(['id', 'status', 'progress', 'base_model_id', 'recipe_json', 'running_since', 'estimated_completion'])
+    .select([
+      'id',
+      'account_id',
+      'status',
+      'progress',
+      'base_model_id',
+      'recipe_json',
+      'running_since',
+      'estimated_completion',
+    ])
     .where('status', 'in', ['queued', 'running'])
     .where((eb) => eb.or([eb('status', '=', 'running'), eb('paused', '=', 0)]))
     .execute()
 
+export type LiveJob = Awaited<ReturnType<typeof liveJobs>>[number]
 export type CompletedJob = Pick<JobRow, 'recipe_json' | 'metrics_json' | 'ran_ms'>
 /** The last 20 completed jobs on a base, latest first. */
 export const completedJobs = (db: Db, base_model_id: string): Promise<CompletedJob[]> =>
@@ -346,7 +356,7 @@ export const serializeJob = (job: JobRow, estimate?: QueueEstimate, waits_for: s
   waits_for,
   queue_position: estimate?.queue_position ?? null,
   estimated_start: isoTime(estimate?.estimated_start ?? null),
-  estimated_completion: isoTime(job.estimated_completion),
+  estimated_completion: isoTime(estimate?.estimated_end ?? job.estimated_completion),
   created_at: isoTime(job.created_at),
   started_at: isoTime(job.started_at),
   finished_at: isoTime(job.finished_at),

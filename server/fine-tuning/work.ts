@@ -25,6 +25,8 @@ export interface Cluster {
   follow(claim: Claim, job: JobRow, events: RunEvents): Promise<RunOutcome>
   /** Whether a job has a run that goes on. */
   hasRun(job_id: string): Promise<boolean>
+  /** Whether a job's run was told to stop as the account's turn is over, by this worker or one before it. */
+  isTurnOver(job_id: string): Promise<boolean>
   /** From now on nothing is accepted from a job's run, and the cluster is told to end it. */
   endRun(job_id: string): Promise<void>
 }
@@ -42,6 +44,8 @@ export interface FineTuningWork {
   python: string
   converters: string
   checkpoint_seconds: number
+  /** The time slice of an account while others wait; 0: a job trains to its end. */
+  turn_seconds: number
   trainer_processes: number
   prepared: PreparedTrainer
   cores: CoreShare

@@ -150,7 +150,7 @@ export function createDownloads({
       created_at: time,
       updated_at: time,
     })
-    await queue.enqueue(trx, queueKind, id)
+    await queue.enqueue(trx, queueKind, id, account_id)
     // The download is not the resource that a request with an Idempotency-Key creates.
     const { idempotency: _, ...actor } = by
     await recordAuditEntry(trx, actor, 'download.started', id, {}, time)

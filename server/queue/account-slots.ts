@@ -24,7 +24,7 @@ export async function acquireSlotOrDefer(
   const releaseSlot = work ? await acquireSlot(work.account_id) : () => {}
   if (!releaseSlot) {
     const waited = (now() - work!.created_at) / 10
-    await queue.defer(claim, now() + Math.min(retry_ms.most, Math.max(retry_ms.least, waited)))
+    await queue.defer(claim, now() + Math.min(retry_ms.most, Math.max(retry_ms.least, waited)), 'unused')
   }
   return releaseSlot
 }

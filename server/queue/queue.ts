@@ -2,21 +2,35 @@
 // lease that heartbeats renew and an attempt number (fencing token): every write of a worker checks its attempt, so a
 // worker that lost its lease can change nothing.
 import { EventEmitter } from 'node:events'
-import { sql } from 'kysely'
+import { type RawBuilder, sql } from 'kysely'
 import { ApiError } from '../../contract/errors.ts'
 import type { Notifications } from '../cluster/notifications.ts'
 import { isPostgres } from '../db/dialect.ts'
 import type { Db, Trx } from '../db/open.ts'
 import { countRows } from '../db/page.ts'
+import { idleAccountWaits, nextEntry, oldestEntry, type PendingEntry, servedAccounts } from './turns.ts'
 
 export const lease_ms = 20_000
+
+/** The turn of an account whose work has no time slice: how long an entry that comes back goes before all others. */
+const turn_ms = 600_000
 
 export interface Claim {
   id: number
   kind: string
   ref: string
   attempt: number
+  account_id: string
+  /** When the account's turn is over (unix ms). */
+  turn_until: number
 }
+
+/**
+ * What becomes of the turn of an entry that comes back. `kept`: until the turn's end the entry goes before all others.
+ * `unused`: the work was not begun, so the account's turn is still to come. `passed`: the other accounts have theirs
+ * first; in its account the entry keeps its place. `behind`: it goes behind the other entries of its account too.
+ */
+export type TurnEnd = 'kept' | 'unused' | 'passed' | 'behind'
 
 /** The claim's lease has passed to another attempt, or its entry has ended: the worker must stop and write nothing. */
 export class LeaseLost extends Error {
@@ -26,19 +40,24 @@ export class LeaseLost extends Error {
 }
 
 export interface Queue {
-  /** Adds an entry in the caller's transaction. Call `wake` after it has committed. */
-  enqueue(trx: Trx, kind: string, ref: string): Promise<void>
+  /** Adds an entry of an account in the caller's transaction. Call `wake` after it has committed. */
+  enqueue(trx: Trx, kind: string, ref: string, account_id: string): Promise<void>
   wake(): void
   /** Resolves at the next `wake`, after `wait_ms`, or when the signal aborts. */
   waitForWake(wait_ms: number, signal: AbortSignal): Promise<void>
-  /** Leases the oldest due entry of this kind, waiting or with an expired lease, to `worker`; undefined if none. */
-  claim(kind: string, worker: string): Promise<Claim | undefined>
-  /** Waiting and leased entries of a kind, in the order in which they are claimed. */
-  pending(kind: string): Promise<{ ref: string; run_at: number }[]>
+  /**
+   * Leases a due entry of this kind, waiting or with an expired lease, to `worker`, accounts in turn (turns.ts);
+   * undefined if there is none. `turn_ms`: the length of a turn.
+   */
+  claim(kind: string, worker: string, turn_ms?: number): Promise<Claim | undefined>
+  /** Waiting and leased entries of a kind by place, and when each of their accounts was last served (unix ms). */
+  pending(kind: string): Promise<{ entries: PendingEntry[]; served: Map<string, number> }>
   /** Waiting and leased entries by kind, and when the oldest waiting one was enqueued (unix ms). */
   counts(): Promise<{ kind: string; waiting: number; running: number; oldest_at: number | null }[]>
   /** Whether due work of the same kind waits: long work lets it go on after a time slice. */
   othersWait(claim: Pick<Claim, 'kind' | 'ref'>): Promise<boolean>
+  /** Whether another account has due work of the same kind, and none that runs. */
+  idleAccountWaits(claim: Pick<Claim, 'kind' | 'account_id'>): Promise<boolean>
   /** Renews the lease. Returns whether the claim still held it. */
   renewLease(claim: Claim): Promise<boolean>
   /** Throws LeaseLost unless the claim is current. Call it in the transaction of each write of the worker. */
@@ -46,12 +65,12 @@ export interface Queue {
   /** Ends the entry: done, or dead after too many attempts. Throws LeaseLost. */
   finish(trx: Trx, claim: Claim, status: 'done' | 'dead'): Promise<void>
   /** Makes the entry claimable again from `run_at` on (unix ms). The attempt counts. Throws LeaseLost. */
-  requeue(trx: Trx, claim: Claim, run_at: number): Promise<void>
+  requeue(trx: Trx, claim: Claim, run_at: number, turn?: TurnEnd): Promise<void>
   /**
    * Like `requeue`, for work that was not started or did not fail: the attempt does not count. Its number is given again,
    * so write nothing under the claim afterwards.
    */
-  defer(claim: Claim, run_at: number): Promise<void>
+  defer(claim: Claim, run_at: number, turn?: TurnEnd): Promise<void>
   /** Ends the live entry of this ref, if any; its worker loses the lease. Returns that worker's claim, if any. */
   cancel(trx: Trx, kind: string, ref: string): Promise<Claim | undefined>
   /** Whether a worker has a lease that has not expired. */
@@ -78,18 +97,22 @@ export function createQueue({ db, server, notifications, now = Date.now }: Optio
   const leasedBy = (claim: Claim) => sql<boolean>`id = ${claim.id} and attempt = ${claim.attempt} and status = 'leased'`
 
   return {
-    async enqueue(trx, kind, ref) {
+    async enqueue(trx, kind, ref, account_id) {
       const time = now()
       await trx
         .insertInto('queue_entries')
         .values({
           kind,
           ref,
+          account_id,
           status: 'waiting',
           run_at: time,
+          place: time,
           attempt: 0,
           worker: null,
           lease_until: null,
+          claimed_at: null,
+          turn_until: 0,
           created_at: time,
         })
         .execute()
@@ -111,42 +134,42 @@ export function createQueue({ db, server, notifications, now = Date.now }: Optio
         if (signal.aborted) done()
       }),
 
-    async claim(kind, worker) {
+    async claim(kind, worker, length_ms = turn_ms) {
       const time = now()
-      return await db
-        .updateTable('queue_entries')
-        .set((eb) => ({ status: 'leased', worker, lease_until: time + lease_ms, attempt: eb('attempt', '+', 1) }))
-        .where('id', '=', (eb) =>
-          eb
-            .selectFrom('queue_entries')
-            .select('id')
-            .where('kind', '=', kind)
-            .where((or) =>
-              or.or([
-                or.and([or('status', '=', 'waiting'), or('run_at', '<=', time)]),
-                or.and([or('status', '=', 'leased'), or('lease_until', '<', time)]),
-              ]),
-            )
-            // By run_at first, so that deferred entries let all others pass.
-            .orderBy('run_at')
-            .orderBy('id')
-            .limit(1)
-            // Workers of several processes claim at once, and wait for nobody.
-            .$if(isPostgres(db), (query) => query.forUpdate().skipLocked()),
-        )
-        .returning(['id', 'kind', 'ref', 'attempt'])
-        .executeTakeFirst()
+      const lease = async (entry: RawBuilder<number>) =>
+        await db
+          .updateTable('queue_entries')
+          .set((eb) => ({
+            status: 'leased',
+            worker,
+            lease_until: time + lease_ms,
+            attempt: eb('attempt', '+', 1),
+            claimed_at: time,
+            turn_until: sql<number>`case when turn_until > ${time} then turn_until else ${time + length_ms} end`,
+          }))
+          .where('id', '=', sql<number>`(${entry})`)
+          .returning(['id', 'kind', 'ref', 'attempt', 'account_id', 'turn_until'])
+          .executeTakeFirst()
+      const claim = await lease(nextEntry(db, kind, time))
+      // Workers of several processes claim at once, and wait for nobody.
+      return claim ?? (isPostgres(db) ? await lease(oldestEntry(kind, time)) : undefined)
     },
 
-    pending: (kind) =>
-      db
+    async pending(kind) {
+      const entries = await db
         .selectFrom('queue_entries')
-        .select(['ref', 'run_at'])
+        .select(['id', 'ref', 'account_id', 'run_at', 'place', 'turn_until', 'status'])
         .where('kind', '=', kind)
-        .where('status', 'in', ['waiting', 'leased'])
-        .orderBy('run_at')
+        .where(sql<boolean>`status in ('waiting', 'leased')`)
+        .orderBy('place')
         .orderBy('id')
-        .execute(),
+        .execute()
+      const accounts = await servedAccounts(db, kind, now())
+      return {
+        entries: entries as PendingEntry[],
+        served: new Map(accounts.map(({ account_id, served_at }) => [account_id, served_at ?? 0])),
+      }
+    },
 
     async counts() {
       const count = (status: string) => sql<number>`sum(case when status = ${status} then 1 else 0 end)`
@@ -179,6 +202,8 @@ export function createQueue({ db, server, notifications, now = Date.now }: Optio
       return found !== undefined
     },
 
+    idleAccountWaits: ({ kind, account_id }) => idleAccountWaits(db, kind, account_id, now()),
+
     async renewLease(claim) {
       const result = await db
         .updateTable('queue_entries')
@@ -202,19 +227,27 @@ export function createQueue({ db, server, notifications, now = Date.now }: Optio
       if (result.numUpdatedRows === 0n) throw new LeaseLost(claim)
     },
 
-    async requeue(trx, claim, run_at) {
+    async requeue(trx, claim, run_at, turn = 'kept') {
       const result = await trx
         .updateTable('queue_entries')
-        .set({ status: 'waiting', worker: null, lease_until: null, run_at })
+        .set({ status: 'waiting', worker: null, lease_until: null, run_at, ...turnColumns(turn, now()) })
         .where(leasedBy(claim))
         .executeTakeFirst()
       if (result.numUpdatedRows === 0n) throw new LeaseLost(claim)
     },
 
-    async defer(claim, run_at) {
+    async defer(claim, run_at, turn = 'kept') {
+      const columns = turnColumns(turn, now())
       await db
         .updateTable('queue_entries')
-        .set((eb) => ({ status: 'waiting', worker: null, lease_until: null, run_at, attempt: eb('attempt', '-', 1) }))
+        .set((eb) => ({
+          status: 'waiting',
+          worker: null,
+          lease_until: null,
+          run_at,
+          attempt: eb('attempt', '-', 1),
+          ...columns,
+        }))
         .where(leasedBy(claim))
         .execute()
     },
@@ -222,7 +255,7 @@ export function createQueue({ db, server, notifications, now = Date.now }: Optio
     async cancel(trx, kind, ref) {
       const entry = await trx
         .selectFrom('queue_entries')
-        .select(['id', 'kind', 'ref', 'attempt', 'status'])
+        .select(['id', 'kind', 'ref', 'attempt', 'account_id', 'turn_until', 'status'])
         .where('kind', '=', kind)
         .where('ref', '=', ref)
         .where('status', 'in', ['waiting', 'leased'])
@@ -251,7 +284,7 @@ export function createQueue({ db, server, notifications, now = Date.now }: Optio
     async hasten(trx, kind, ref) {
       await trx
         .updateTable('queue_entries')
-        .set({ run_at: 0 })
+        .set({ run_at: 0, place: 0, turn_until: now() + turn_ms })
         .where('kind', '=', kind)
         .where('ref', '=', ref)
         .where('status', '=', 'waiting')
@@ -270,6 +303,12 @@ export function createQueue({ db, server, notifications, now = Date.now }: Optio
       return Number(result.numUpdatedRows)
     },
   }
+}
+
+function turnColumns(turn: TurnEnd, time: number) {
+  if (turn === 'kept') return {}
+  if (turn === 'unused') return { turn_until: 0, claimed_at: null }
+  return turn === 'passed' ? { turn_until: 0 } : { turn_until: 0, place: time }
 }
 
 export interface LeaseContext {

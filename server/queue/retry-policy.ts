@@ -1,6 +1,6 @@
 // Retry policies of background work: how often each kind of failure is retried, and after what delay.
 import type { Trx } from '../db/open.ts'
-import { type Claim, type LeaseContext, withLease } from './queue.ts'
+import { type Claim, type LeaseContext, type TurnEnd, withLease } from './queue.ts'
 
 interface RetryRule {
   /** The failure in a row that ends the work. Without it the work is retried until it succeeds or is cancelled. */
@@ -56,11 +56,12 @@ export async function requeueAfter(
   claim: Claim,
   delay_ms: number,
   record: (trx: Trx, time: number) => Promise<void>,
+  turn?: TurnEnd,
 ): Promise<void> {
   await withLease(context, claim, async (trx) => {
     const time = context.now()
     await record(trx, time)
-    await context.queue.requeue(trx, claim, time + delay_ms)
+    await context.queue.requeue(trx, claim, time + delay_ms, turn)
   })
   context.queue.wake()
 }

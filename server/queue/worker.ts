@@ -24,14 +24,17 @@ export interface Turn {
 const yielded_max = { ofAccount: 2, inAll: 64 }
 
 /**
- * Works on entries of one kind, one at a time beside those that have yielded their turn, oldest first. The handler ends
- * its entry itself, in the transaction of its last write. Its signal aborts when the lease is lost or the worker stops.
+ * Works on entries of one kind, one at a time beside those that have yielded their turn, accounts in turn. The handler
+ * ends its entry itself, in the transaction of its last write. Its signal aborts when the lease is lost or the worker
+ * stops.
  */
 export function startWorker(options: {
   queue: Queue
   kind: string
   /** Tells workers of one kind in this process apart. */
   name?: string | undefined
+  /** The length of an account's turn. */
+  turn_ms?: number | undefined
   log: Logger
   /** Resolves when there is what the work needs, or the signal aborts. Nothing is claimed before. */
   whenReady?: (signal: AbortSignal) => Promise<void>
@@ -109,7 +112,7 @@ export function startWorker(options: {
     await options.whenReady?.(stopping.signal)
     while (!stopping.signal.aborted) {
       try {
-        const claim = await queue.claim(kind, name)
+        const claim = await queue.claim(kind, name, options.turn_ms)
         if (claim) await workUntilYield(claim)
         else await queue.waitForWake(1000, stopping.signal)
       } catch (error) {

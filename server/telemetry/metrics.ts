@@ -213,8 +213,9 @@ export const serverMetrics = {
     type: 'counter',
     name: 'tunery_job_attempts_total',
     help:
-      'Attempts at fine-tuning jobs by how they ended: completed, failed, cancelled, paused, interrupted (the service ' +
-      'stopped), died (the trainer did), waiting (for disk space), lost (another process took over).',
+      'Attempts at fine-tuning jobs by how they ended: completed, failed, cancelled, paused, passed (its turn ' +
+      'to another account), interrupted (the service stopped), died (the trainer did), waiting (for disk space), lost ' +
+      '(another process took over).',
     unit: 'attempts',
     labels: ['outcome'],
     across: 'sum',
@@ -354,7 +355,7 @@ const known = {
     'session_reads_per_minute',
     'overloaded',
   ].map((limit) => ({ limit })),
-  jobAttempts: ['completed', 'failed', 'cancelled', 'paused', 'interrupted', 'died', 'waiting', 'lost'].map(
+  jobAttempts: ['completed', 'failed', 'cancelled', 'paused', 'passed', 'interrupted', 'died', 'waiting', 'lost'].map(
     (outcome) => ({ outcome }),
   ),
   picturesFetched: ['fetched', 'failed'].map((outcome) => ({ outcome })),

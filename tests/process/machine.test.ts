@@ -97,7 +97,9 @@ test('queues and upstreams show what waits, runs and is down', async () => {
   await app.db
     .transaction()
     .execute((trx) =>
-      app.services.queue.enqueue(trx, 'of-nobody', 'x').then(() => app.services.queue.enqueue(trx, 'of-nobody', 'y')),
+      app.services.queue
+        .enqueue(trx, 'of-nobody', 'x', '')
+        .then(() => app.services.queue.enqueue(trx, 'of-nobody', 'y', '')),
     )
   await app.services.queue.claim('of-nobody', 'worker')
   const found = (await look()).queues.find(({ kind }) => kind === 'of-nobody')!

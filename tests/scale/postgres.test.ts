@@ -39,7 +39,8 @@ test(
     const queue = createQueue({ db, server: 'srv_test', notifications })
     for (let first = 0; first < jobs; first += 500)
       await db.transaction().execute(async (trx) => {
-        for (let index = first; index < first + 500; index++) await queue.enqueue(trx, 'test', `job ${index}`)
+        for (let index = first; index < first + 500; index++)
+          await queue.enqueue(trx, 'test', `job ${index}`, `account ${index % 20}`)
       })
     const workers = [0, 1, 2, 3, 4].map(startWorkers)
     const began = performance.now()

@@ -19,7 +19,7 @@ import * as deployments from '../../server/deployments/store.ts'
 import * as exports from '../../server/exports/store.ts'
 import { nameOfJob, nameOfStep } from '../../server/fine-tuning/models/labels.ts'
 import { lineageOf, parentOf, recipeOf } from '../../server/fine-tuning/models/lineage.ts'
-import { estimateQueue } from '../../server/fine-tuning/queue-estimate.ts'
+import { estimateQueue, playTurns } from '../../server/fine-tuning/queue-estimate.ts'
 import * as store from '../../server/fine-tuning/store.ts'
 import { metricsAfter } from '../../server/fine-tuning/trainer-events.ts'
 import { full } from '../support/full.ts'
@@ -480,7 +480,21 @@ test('the metrics of a job all belong to one step', () => {
 })
 
 test('the start of a queued job is estimated from the duration of similar completed jobs', async () => {
-  const queueOf = (refs: string[]) => ({ pending: async () => refs.map((ref) => ({ ref, run_at: 0 })) })
+  const accountOf = (ref: string) => (ref === 'half' ? 'other' : 'mine')
+  const queueOf = (refs: string[]) => ({
+    pending: async () => ({
+      entries: refs.map((ref, id) => ({
+        id,
+        ref,
+        account_id: accountOf(ref),
+        run_at: 0,
+        place: id,
+        status: 'waiting' as const,
+        turn_until: ref === 'runs' ? 900_000 : 0,
+      })),
+      served: new Map(),
+    }),
+  })
   const recipe = (size_mb: number, method = 'lora') =>
     JSON.stringify({ method, epochs: 2, dataset: { size_mb }, validation_dataset: null })
   const metrics_json = JSON.stringify({ train_seconds: 10 })
@@ -495,24 +509,65 @@ test('the start of a queued job is estimated from the duration of similar comple
       paused: 0 as const,
     }
     await store.insertJob(trx, job(2, { ...running, id: 'runs' }))
-    const waits = { status: 'queued' as const, paused: 0 as const }
-    await store.insertJob(trx, job(3, { ...waits, id: 'twice', recipe_json: recipe(2) }))
+    const queued = { status: 'queued' as const, paused: 0 as const }
+    await store.insertJob(trx, job(3, { ...queued, id: 'twice', recipe_json: recipe(2) }))
     await store.insertJob(
       trx,
-      job(4, { ...waits, id: 'half', account_id: 'other', recipe_json: recipe(1), progress: 0.5 }),
+      job(4, { ...queued, id: 'half', account_id: 'other', recipe_json: recipe(1), progress: 0.5 }),
     )
-    await store.insertJob(trx, job(5, { ...waits, id: 'unknown', recipe_json: recipe(1, 'full') }))
-    await store.insertJob(trx, job(6, { ...waits, id: 'last', recipe_json: recipe(1) }))
-    await store.insertJob(trx, job(7, { ...waits, id: 'paused', paused: 1, recipe_json: recipe(1) }))
+    await store.insertJob(trx, job(5, { ...queued, id: 'unknown', recipe_json: recipe(1, 'full') }))
+    await store.insertJob(trx, job(6, { ...queued, id: 'last', recipe_json: recipe(1) }))
+    await store.insertJob(trx, job(7, { ...queued, id: 'paused', paused: 1, recipe_json: recipe(1) }))
   })
-  const found = await estimateQueue(db, queueOf(['runs', 'twice', 'half', 'unknown', 'last']), 'tuning', 1000)
+  const found = await estimateQueue(db, queueOf(['runs', 'twice', 'half', 'unknown', 'last']), 'tuning', 1000, {
+    at_once: 1,
+    slice_ms: 900_000,
+  })
   assert.deepEqual(
-    [...found].map(([id, { queue_position, estimated_start }]) => [id, queue_position, estimated_start]),
+    [...found].map(([id, estimate]) => [id, ...Object.values(estimate)]),
     [
-      ['twice', 1, 5000],
-      ['half', 2, 5000 + 2000 + 20_000],
-      ['unknown', 3, 27_000 + 2000 + 5000],
-      ['last', 4, null],
+      ['runs', null, null, 5000],
+      ['twice', 1, 5000, 27_000],
+      ['half', 2, 5000 + 2000 + 20_000, 34_000],
+      ['unknown', 3, 27_000 + 2000 + 5000, null],
+      ['last', 4, null, null],
     ],
   )
+})
+
+test('estimates know turns and time slices', () => {
+  const [hour, minute] = [3_600_000, 60_000]
+  const entry = (id: number, ref: string, account_id: string) => ({ id, ref, account_id, run_at: 0, turn_until: 0 })
+  const turns = { at_once: 1, slice_ms: 15 * minute }
+  const lengths: Record<string, number> = { a1: hour, a2: hour, b: minute, c: 20 * minute }
+  const play = (waiting: ReturnType<typeof entry>[], left: number, more: Partial<typeof turns> = {}) => {
+    const running = { ...entry(1, 'a1', 'a'), left, turn_ends: 10 * minute }
+    const found = playTurns([running], waiting, (ref) => lengths[ref]!, new Map([['a', 1]]), 0, { ...turns, ...more })
+    return Object.fromEntries(
+      [...found].map(([ref, { queue_position, estimated_start, estimated_end }]) => [
+        ref,
+        [queue_position, ...[estimated_start, estimated_end].map((time) => time !== null && time / minute)],
+      ]),
+    )
+  }
+  const waiting = [entry(2, 'a2', 'a'), entry(3, 'b', 'b'), entry(4, 'c', 'c')]
+  // b after 10 minutes, c after 11 until 26, a1 until 41, c until 46, a1 until 81, a2.
+  const ends = { a1: [null, false, 81], b: [1, 10, 11], c: [2, 11, 46], a2: [3, 81, 141] }
+  assert.deepEqual(play(waiting, hour), ends)
+  assert.deepEqual(play(waiting.slice(0, 1), hour), { a1: [null, false, 60], a2: [1, 60, 120] }, 'nobody else waits')
+  assert.deepEqual(play(waiting, hour, { slice_ms: 0 }).b, [1, 60, 61], 'without slices it waits for its end')
+  const unknown = play(waiting, Number.POSITIVE_INFINITY)
+  assert.deepEqual(
+    [unknown.b, unknown.a2],
+    [
+      [1, 10, 11],
+      [3, false, false],
+    ],
+    'of unknown length',
+  )
+  const many = Array.from({ length: 100_000 }, (_, id) => entry(id + 2, `d${id}`, `account ${id % 1000}`))
+  const began = performance.now()
+  const found = playTurns([], many, () => hour, new Map(), 0, turns)
+  assert.equal(found.size, 100_000)
+  assert.ok(performance.now() - began < 2000, `100,000 jobs took ${performance.now() - began} ms`)
 })

@@ -4,12 +4,15 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { after, before, test as testOf } from 'node:test'
+import { sql } from 'kysely'
 import pino from 'pino'
 import { createNotifications } from '../../server/cluster/notifications.ts'
+import { isPostgres } from '../../server/db/dialect.ts'
 import { migrate } from '../../server/db/migrate.ts'
 import { type Db, openDatabase } from '../../server/db/open.ts'
 import { createLeaseWrites, createQueue, LeaseLost, lease_ms, type Queue } from '../../server/queue/queue.ts'
 import { requeueAfter } from '../../server/queue/retry-policy.ts'
+import { nextEntry } from '../../server/queue/turns.ts'
 import { createAbortSignals, startWorker } from '../../server/queue/worker.ts'
 import { newPostgresDatabase } from '../support/postgres.ts'
 
@@ -37,12 +40,13 @@ const test = (name: string, body: () => Promise<void> | void) =>
     await body()
   })
 
-const enqueue = (ref: string) => db.transaction().execute((trx) => queue.enqueue(trx, 'work', ref))
+const enqueue = (ref: string, account = 'mine') =>
+  db.transaction().execute((trx) => queue.enqueue(trx, 'work', ref, account))
 
 test('an entry of a rolled back transaction is never claimed', async () => {
   await assert.rejects(
     db.transaction().execute(async (trx) => {
-      await queue.enqueue(trx, 'work', 'a')
+      await queue.enqueue(trx, 'work', 'a', 'mine')
       throw new Error('no')
     }),
   )
@@ -111,18 +115,141 @@ test('long work sees whether others of its kind are due, and goes on behind them
   await enqueue('long')
   const claim = (await queue.claim('work', 'w'))!
   assert.equal(await queue.othersWait(claim), false, 'it does not wait for itself')
-  await db.transaction().execute((trx) => queue.enqueue(trx, 'other', 'x'))
+  await db.transaction().execute((trx) => queue.enqueue(trx, 'other', 'x', 'mine'))
   assert.equal(await queue.othersWait(claim), false, 'nor for another kind')
   await enqueue('short')
   time += 1
   assert.equal(await queue.othersWait(claim), true)
-  await queue.defer(claim, time)
+  await queue.defer(claim, time, 'behind')
   const short = (await queue.claim('work', 'w'))!
   assert.equal(short.ref, 'short')
   await db.transaction().execute((trx) => queue.requeue(trx, short, time + 1000))
   const again = (await queue.claim('work', 'w'))!
   assert.deepEqual([again.ref, again.attempt], ['long', 1])
   assert.equal(await queue.othersWait(again), false, 'the other one is not due')
+})
+
+/** Claims, and ends what it claims, until nothing is due. Resolves with the refs in order. */
+async function drain(): Promise<string[]> {
+  const refs: string[] = []
+  for (let claim = await queue.claim('work', 'w'); claim; claim = await queue.claim('work', 'w')) {
+    refs.push(claim.ref)
+    time += 1
+    await db.transaction().execute((trx) => queue.finish(trx, claim!, 'done'))
+  }
+  return refs
+}
+
+test('accounts take turns, and each has its entries in order, however many another account has', async () => {
+  for (const ref of ['a1', 'a2', 'a3', 'a4']) await enqueue(ref, 'a')
+  for (const ref of ['b1', 'b2']) await enqueue(ref, 'b')
+  await enqueue('c1', 'c')
+  assert.deepEqual(await drain(), ['a1', 'b1', 'c1', 'a2', 'b2', 'a3', 'a4'])
+  // Who was served last is remembered.
+  await enqueue('a5', 'a')
+  await enqueue('b3', 'b')
+  assert.deepEqual(await drain(), ['b3', 'a5'])
+})
+
+test('the account with the fewest running entries goes first, whoever was served last', async () => {
+  for (const ref of ['a1', 'a2', 'a3']) await enqueue(ref, 'a')
+  for (let index = 0; index < 2; index++) {
+    await queue.claim('work', `w${index}`)
+    time += 1
+  }
+  await enqueue('b1', 'b')
+  const last = (await queue.claim('work', 'w3'))!
+  assert.equal(last.ref, 'b1')
+  await db.transaction().execute((trx) => queue.finish(trx, last, 'done'))
+  time += 1
+  await enqueue('b2', 'b')
+  assert.equal((await queue.claim('work', 'w3'))!.ref, 'b2', 'two of the other account run')
+})
+
+test('work that is tried again keeps its turn and its place; work that could not begin keeps the turn to come', async () => {
+  for (const ref of ['a1', 'a2']) await enqueue(ref, 'a')
+  await enqueue('b1', 'b')
+  const killed = (await queue.claim('work', 'w'))!
+  await db.transaction().execute((trx) => queue.requeue(trx, killed, time))
+  const again = (await queue.claim('work', 'w'))!
+  assert.deepEqual([again.ref, again.attempt], ['a1', 2])
+  // A dead server's too.
+  time += lease_ms + 1
+  const taken = (await queue.claim('work', 'w'))!
+  assert.deepEqual([taken.ref, taken.attempt], ['a1', 3])
+  // After the end of the turn it keeps its place among those of its account.
+  time = taken.turn_until
+  await db.transaction().execute((trx) => queue.requeue(trx, taken, time))
+  const other = (await queue.claim('work', 'w'))!
+  assert.equal(other.ref, 'b1')
+  await queue.defer(other, time + 100, 'unused')
+  time += 1
+  const a1 = (await queue.claim('work', 'w'))!
+  assert.equal(a1.ref, 'a1')
+  await db.transaction().execute((trx) => queue.finish(trx, a1, 'done'))
+  time += 100
+  assert.deepEqual(await drain(), ['b1', 'a2'])
+})
+
+test('eight jobs of twelve hours in all delay the job of another account by one time slice', async () => {
+  const slice_ms = 900_000
+  const hours = 3_600_000
+  const left = new Map([...'12345678'].map((name) => [`a${name}`, 1.5 * hours]))
+  for (const ref of left.keys()) await enqueue(ref, 'free')
+  const began = time
+  let started: number | undefined
+  const finished: string[] = []
+  while (finished.length < 9) {
+    const claim = (await queue.claim('work', 'w', slice_ms))!
+    // The other account comes an hour after the first job has begun.
+    if (time - began > hours && !left.has('b')) {
+      left.set('b', 60_000)
+      await enqueue('b', 'paying')
+    }
+    if (claim.ref === 'b') started = time
+    while (left.get(claim.ref)! > 0) {
+      time += 60_000
+      left.set(claim.ref, left.get(claim.ref)! - 60_000)
+      if (time - began > hours && !left.has('b')) {
+        left.set('b', 60_000)
+        await enqueue('b', 'paying')
+      }
+      if (time >= claim.turn_until && (await queue.idleAccountWaits(claim))) break
+    }
+    const done = left.get(claim.ref)! <= 0
+    if (done) finished.push(claim.ref)
+    await db
+      .transaction()
+      .execute((trx) => (done ? queue.finish(trx, claim, 'done') : queue.requeue(trx, claim, time, 'passed')))
+  }
+  assert.ok(started! - began <= hours + slice_ms, `it began after ${(started! - began) / 60_000} minutes`)
+  assert.equal(finished[0], 'b')
+  assert.deepEqual(
+    finished.slice(1),
+    [...'12345678'].map((name) => `a${name}`),
+    'the others keep their order',
+  )
+})
+
+test('a claim reads an index of accounts and places, with 100,000 entries in the queue', async () => {
+  const text = (expression: string) => sql.raw(`cast(${expression} as text)`)
+  await sql`with recursive numbers (n) as (select 0 union all select n + 1 from numbers where n < 99999)
+    insert into queue_entries (kind, ref, account_id, status, run_at, place, attempt, created_at)
+    select 'work', ${text('n')}, ${text('n % 50')}, 'waiting', 0, n, 0, 0 from numbers`.execute(db)
+  if (isPostgres(db)) await sql`analyze queue_entries`.execute(db)
+  const query = sql`${isPostgres(db) ? sql`explain` : sql`explain query plan`} ${nextEntry(db, 'work', time)}`
+  const plan = (await query.execute(db)).rows.map((row) => Object.values(row as object).join(' ')).join('\n')
+  assert.match(plan, /queue_entries_places/)
+  assert.doesNotMatch(plan, /SCAN queue_entries|Seq Scan on queue_entries/, plan)
+  const began = performance.now()
+  const claims = []
+  for (let count = 0; count < 50; count++) {
+    claims.push((await queue.claim('work', 'w'))!)
+    time += 1
+  }
+  const each_ms = (performance.now() - began) / claims.length
+  assert.equal(new Set(claims.map(({ account_id }) => account_id)).size, 50)
+  assert.ok(each_ms < 50, `a claim took ${each_ms} ms`)
 })
 
 test('cancel ends a waiting entry, and revokes the lease of a running one', async () => {

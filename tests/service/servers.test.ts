@@ -100,7 +100,7 @@ test('a dataset whose token one server has in memory is downloaded by that serve
         .insertInto('datasets')
         .values({ ...about, ...none, created_at: Date.now(), hub_token_server: servers[index]! })
         .execute()
-      await first.services.queue.enqueue(trx, 'dataset', id)
+      await first.services.queue.enqueue(trx, 'dataset', id, '')
     }
   })
   first.services.queue.wake()
@@ -164,7 +164,7 @@ test('a start takes over the work of its earlier process, and no work of another
   const notifications = await openNotifications(db, log, undefined)
   const [mine, theirs] = ['srv_a', 'srv_b'].map((server) => createQueue({ db, server, notifications }))
   await db.transaction().execute(async (trx) => {
-    for (const ref of ['a', 'b']) await mine!.enqueue(trx, 'test', ref)
+    for (const ref of ['a', 'b']) await mine!.enqueue(trx, 'test', ref, '')
   })
   const lost = await mine!.claim('test', 'srv_a/test')
   await theirs!.claim('test', 'srv_b/test')

@@ -111,6 +111,7 @@ export function createRayTraining(work: FineTuningWork, config: Config, secrets:
     start: () => runPeriodically(clear_ms, tryToClear),
     follow: (claim, job, events) => followRun(needs, claim, job, events),
     hasRun: async (job_id) => (await runs.live(db, job_id)) !== undefined,
+    isTurnOver: async (job_id) => (await runs.live(db, job_id))?.turn_over === 1,
     async endRun(job_id) {
       const run = await runs.live(db, job_id)
       if (!run) return

@@ -116,7 +116,7 @@ export function runRoutes(app: FastifyInstance, { work, secrets, min_free_mb, de
       } else if (time - (run.seen_at ?? 0) >= seenEvery_ms) await runs.update(db, run, { seen_at: time })
       if (lines.length > 0 || run.seen_at === null) notify(run.job_id)
       if (first > received + 1) return refuse(reply, 409, `Line ${received + 1} is missing.`)
-      return { received, stop: job.paused === 1 }
+      return { received, stop: job.paused === 1 || run.turn_over === 1 }
     })
 
     scope.get(`${base}/spec`, async (request) => {

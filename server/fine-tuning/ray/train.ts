@@ -37,9 +37,10 @@ export type RunOutcome =
   | { how: 'detached'; attempt: number }
 
 export interface RunEvents {
-  /** Ends the wait: the server stops, a user cancels or pauses, or a write failed. */
+  /** Ends the wait: the server stops, a user cancels or pauses, the account's turn is over, or a write failed. */
   stopping: AbortSignal
   stopRequested: AbortSignal
+  turnOver: AbortSignal
   failed: AbortSignal
   /** Time for a stopping trainer to save its progress before the cluster ends it. */
   grace_ms: number
@@ -72,7 +73,7 @@ export async function followRun(needs: Needs, claim: Claim, job: JobRow, events:
   const run = (await runs.live(db, job.id)) ?? (await createRun(needs, claim, job))
   const { attempt, submission_id } = run
   const attached_at = now()
-  const wakes = AbortSignal.any([events.stopping, events.stopRequested, events.failed])
+  const wakes = AbortSignal.any([events.stopping, events.stopRequested, events.turnOver, events.failed])
 
   let taken = 0
   let saved = false
@@ -135,7 +136,8 @@ export async function followRun(needs: Needs, claim: Claim, job: JobRow, events:
     if (events.stopRequested.aborted && events.stopRequested.reason === 'cancel')
       return { how: 'lost', attempt, message: 'The job was cancelled' }
     if (events.stopping.aborted) return { how: 'detached', attempt }
-    if (events.stopRequested.aborted) stop_by = Math.min(stop_by, now() + events.grace_ms)
+    if (events.turnOver.aborted && stop_by === Number.POSITIVE_INFINITY) await runs.update(db, run, { turn_over: 1 })
+    if (events.stopRequested.aborted || events.turnOver.aborted) stop_by = Math.min(stop_by, now() + events.grace_ms)
     if (now() > stop_by) return { how: 'lost', attempt, message: 'The trainer did not stop in time' }
 
     if (now() - looked_at >= poll_ms) {
@@ -197,6 +199,7 @@ async function createRun({ work, secrets }: Needs, claim: Claim, job: JobRow): P
     token_encrypted: secrets.encrypt(token, tokenContext(job.id, attempt)),
     received: 0,
     recorded: 0,
+    turn_over: 0,
     created_at: work.now(),
     submitted_at: null,
     seen_at: null,

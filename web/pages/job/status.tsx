@@ -119,7 +119,7 @@ function Waiting({ job, run }: { job: Job; run: Run }) {
       <Notice title={job.queue_position === 1 ? 'The job is the next in line' : 'The job waits for its turn'}>
         {job.queue_position !== null && job.queue_position > 1
           ? `${formatCount(job.queue_position - 1)} before it. `
-          : 'It begins when a running job ends or pauses. '}
+          : 'It begins when a running job ends, pauses or has had its turn. '}
         {job.estimated_start
           ? `It starts about ${clock(job.estimated_start)} (${formatRelative(job.estimated_start)}), judging by similar jobs.`
           : 'There is no estimate of the start: no similar job has ended yet.'}

@@ -1,0 +1,93 @@
+// Turns by account: which entry is claimed next, and whether work that has had its turn keeps others from theirs.
+//
+// The next entry is that of the account with the fewest running entries, then of the one that was served least recently,
+// and within an account the one with the first place. An entry that came back before its turn was over goes first.
+import { type RawBuilder, sql } from 'kysely'
+import { isPostgres } from '../db/dialect.ts'
+import type { Db } from '../db/open.ts'
+
+interface Account {
+  account_id: string
+  /** Its entries with a lease that has not expired. */
+  running: number
+  /** When its last claim was (unix ms). */
+  served_at: number | null
+}
+
+export interface PendingEntry {
+  id: number
+  ref: string
+  account_id: string
+  run_at: number
+  place: number
+  turn_until: number
+  status: 'waiting' | 'leased'
+}
+
+/** As text, so that SQLite sees that the index of live entries has all of them. */
+const isLive = sql`status in ('waiting', 'leased')`
+const isDue = (time: number) =>
+  sql`((status = 'waiting' and run_at <= ${time}) or (status = 'leased' and lease_until < ${time}))`
+const running = (kind: string, account: RawBuilder<unknown>, time: number) => sql`
+  select count(*) from queue_entries
+  where kind = ${kind} and account_id = ${account} and status = 'leased' and lease_until >= ${time}`
+const served = (kind: string, account: RawBuilder<unknown>) => sql`
+  select max(claimed_at) from queue_entries
+  where kind = ${kind} and account_id = ${account} and claimed_at is not null`
+
+/** The accounts with live entries: one look into an index for each account, however many entries it has. */
+const accounts = (kind: string) => sql`
+  with recursive accounts (account_id) as (
+    select min(account_id) from queue_entries where kind = ${kind} and ${isLive}
+    union all
+    select (select min(account_id) from queue_entries
+      where kind = ${kind} and ${isLive} and account_id > accounts.account_id)
+    from accounts where accounts.account_id is not null
+  )`
+
+const ofAccount = sql.ref('accounts.account_id')
+
+/** Selects the id of the entry to claim. */
+export const nextEntry = (db: Db, kind: string, time: number) => sql<number>`
+  ${accounts(kind)}, candidates as (
+    select accounts.account_id,
+      (select id from queue_entries
+        where kind = ${kind} and account_id = ${ofAccount} and ${isLive} and ${isDue(time)}
+        order by place, id limit 1) as id,
+      (${running(kind, ofAccount, time)}) as running,
+      (${served(kind, ofAccount)}) as served_at
+    from accounts where accounts.account_id is not null
+  )
+  select entry.id from candidates join queue_entries as entry on entry.id = candidates.id
+  where (entry.status = 'waiting' and entry.run_at <= ${time})
+    or (entry.status = 'leased' and entry.lease_until < ${time})
+  order by case when entry.turn_until > ${time} then 0 else 1 end,
+    candidates.running, coalesce(candidates.served_at, 0), entry.run_at, entry.id
+  limit 1 ${isPostgres(db) ? sql`for update of entry skip locked` : sql``}`
+
+/** Selects the id of the oldest due entry: where other processes claim those of all accounts at this moment. */
+export const oldestEntry = (kind: string, time: number) => sql<number>`
+  select id from queue_entries where kind = ${kind} and ${isDue(time)}
+  order by run_at, id limit 1 for update skip locked`
+
+/** Whether an account other than this has due work, and none that runs. */
+export async function idleAccountWaits(db: Db, kind: string, account_id: string, time: number): Promise<boolean> {
+  const { rows } = await sql`
+    ${accounts(kind)}
+    select 1 from accounts
+    where accounts.account_id <> ${account_id}
+      and exists (select 1 from queue_entries
+        where kind = ${kind} and account_id = ${ofAccount} and status = 'waiting' and run_at <= ${time})
+      and (${running(kind, ofAccount, time)}) = 0
+    limit 1`.execute(db)
+  return rows.length > 0
+}
+
+/** The accounts with live entries of a kind. */
+export async function servedAccounts(db: Db, kind: string, time: number): Promise<Account[]> {
+  const { rows } = await sql<Account>`
+    ${accounts(kind)}
+    select account_id, (${running(kind, ofAccount, time)}) as running, (${served(kind, ofAccount)}) as served_at
+    from accounts where account_id is not null`.execute(db)
+  return rows
+}

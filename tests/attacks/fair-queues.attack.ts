@@ -1,0 +1,171 @@
+// One account fills a queue; another account's work must not wait for all of it.
+import assert from 'node:assert/strict'
+import { execFileSync } from 'node:child_process'
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import os from 'node:os'
+import path from 'node:path'
+import { after, before, test } from 'node:test'
+import type { JobEvent } from '../../contract/fine-tuning.ts'
+import { root } from '../../lib/root.ts'
+import { type Client, colourRows, until } from '../support/client.ts'
+import { evaluationEnded, same } from '../support/evaluations.ts'
+import { startApp, type TestApp } from '../support/service.ts'
+import { tiny } from '../support/tiny.ts'
+import { installColourModel } from '../support/trained.ts'
+
+const turn_seconds = 3
+
+let app: TestApp
+let other: Client
+let models: { busy: string; other: string }
+let datasets: { busy: string; other: string }
+const zips = mkdtempSync(path.join(os.tmpdir(), 'tunery-fair-'))
+before(async () => {
+  app = await startApp({ TUNERY_TRAINING_TURN_SECONDS: String(turn_seconds), TUNERY_CHECKPOINT_SECONDS: '1' })
+  other = app.other
+  const { account } = (await other.api('GET', '/user/profile')).body
+  const { dataDir, db } = app
+  models = {
+    busy: await app.colourModel(),
+    other: await installColourModel({ dataDir, db, account_id: account.id }),
+  }
+  datasets = {
+    busy: (await app.upload(colourRows(16))).body.id,
+    other: (await other.upload(colourRows(16))).body.id,
+  }
+  const adapter = path.join(app.dataDir, 'models', models.busy, 'adapter')
+  const python = path.join(root, '.local/python/bin/python')
+  execFileSync(python, ['-m', 'tests.support.adapter_zips', adapter, zips], { cwd: root })
+})
+after(async () => {
+  await app.stop()
+  rmSync(zips, { recursive: true, force: true })
+})
+
+const created = async (answer: Promise<{ status: number; body: { id: string } }>) => {
+  const { status, body } = await answer
+  assert.equal(status, 201, JSON.stringify(body))
+  return body.id
+}
+const times = <T>(count: number, make: (index: number) => Promise<T>) =>
+  Promise.all(Array.from({ length: count }, (_, index) => make(index)))
+
+/** Starts `count` pieces of work of the busy account and one of the other; resolves with how many ended before that. */
+async function endedBefore<T>(
+  count: number,
+  busy: (index: number) => Promise<T>,
+  one: () => Promise<T>,
+): Promise<number> {
+  let ended = 0
+  let isOver = false
+  const all = times(count, (index) =>
+    busy(index).then((result) => {
+      if (!isOver) ended++
+      return result
+    }),
+  )
+  await one()
+  isOver = true
+  await all
+  return ended
+}
+
+const train = (client: Client, dataset_id: string, training_config: object) =>
+  created(client.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id, config: { training_config } }))
+
+test('eight long trainings of one account delay the training of another by one time slice; all end complete', async () => {
+  const long = { epochs: 50, batch_size: 1, learning_rate: 0.001 }
+  const jobs = [await train(app, datasets.busy, long)]
+  for (let index = 1; index < 8; index++) jobs.push(await train(app, datasets.busy, long))
+  const [first] = jobs as [string]
+  await app.untilEvent(first, ({ type }) => type === 'metrics')
+  const mine = await train(other, datasets.other, { epochs: 1, batch_size: 8 })
+  const { queue_position, estimated_start } = await other.job(mine)
+  assert.equal(queue_position, 1)
+  assert.notEqual(estimated_start, undefined)
+  const job = await other.untilEnded(mine)
+  assert.equal(job.status, 'completed', JSON.stringify(job.error))
+  const states = await Promise.all(jobs.map((id) => app.job(id)))
+  assert.ok(states.filter(({ status }) => status === 'completed').length <= 1, 'it waited for no more than a slice')
+
+  const passed = await app.untilEvent(first, ({ data }) => data?.code === 'turn_passed')
+  assert.match(passed.message, /^The job gave its turn to another account's job; it resumes after step \d+\.$/)
+  for (const id of jobs.slice(1)) await app.api('POST', `/fine-tuning/jobs/${id}/cancel`)
+  assert.equal((await app.untilEnded(first)).status, 'completed')
+  const events: JobEvent[] = []
+  for await (const event of app.events(first)) events.push(event)
+  const resumed = events.find(({ data }) => typeof data?.resumed_from_step === 'number')!
+  assert.equal(resumed.data!.resumed_from_step, passed.data!.step, 'it resumes where it stopped')
+  const switches = events.filter(({ data }) => data?.code === 'turn_passed')
+  assert.equal(switches.length, 1, 'it passed its turn once')
+})
+
+test('26 exports of one account delay the export of another by two at most', async () => {
+  const make = (client: Client, model: string) => created(client.api('POST', '/exports', { model, format: 'gguf' }))
+  const ahead = await times(26, () => make(app, models.busy))
+  const mine = await make(other, models.other)
+  for await (const _ of other.events(mine));
+  assert.equal((await other.api('GET', `/exports/${mine}`)).body.status, 'ready')
+  const states = await Promise.all(ahead.map(async (id) => (await app.api('GET', `/exports/${id}`)).body.status))
+  assert.ok(states.filter((status) => status === 'ready').length <= 2, states.join())
+  for (const id of ahead)
+    await until('it to go', async () => (await app.api('DELETE', `/exports/${id}`)).status === 200)
+})
+
+test('imports of adapters take turns by account', async () => {
+  const zip = new Uint8Array(readFileSync(path.join(zips, 'good.zip')))
+  const importAs = async (client: Client, index: number) => {
+    const form = new FormData()
+    form.set('name', `import ${index}`)
+    form.set('file', new Blob([zip]), 'good.zip')
+    return created(client.api('POST', '/fine-tuning/models', form))
+  }
+  const ended = await endedBefore(
+    10,
+    (index) => importAs(app, index),
+    () => importAs(other, 0),
+  )
+  assert.ok(ended <= 4, `${ended} of ten imports were before`)
+})
+
+test('estimates take turns by account, and end when their client leaves', async () => {
+  const estimate = async (client: Client, dataset_id: string, max_length: number, signal?: AbortSignal) => {
+    const config = { training_config: { max_length } }
+    const response = await fetch(`${app.url}/fine-tuning/jobs/estimate`, {
+      method: 'POST',
+      headers: {
+        authorization: `Bearer ${client === other ? app.otherKey : app.key}`,
+        'content-type': 'application/json',
+      },
+      body: JSON.stringify({ model_id: tiny, dataset_id, config }),
+      ...(signal && { signal }),
+    })
+    assert.equal(response.status, 200, await response.text())
+  }
+  const left = new AbortController()
+  const abandoned = times(8, (index) => estimate(app, datasets.busy, 300 + index, left.signal).catch(() => {}))
+  const ended = await endedBefore(
+    8,
+    (index) => estimate(app, datasets.busy, 64 + index),
+    async () => {
+      left.abort()
+      await estimate(other, datasets.other, 64)
+    },
+  )
+  await abandoned
+  assert.ok(ended <= 3, `${ended} of eight estimates were before`)
+})
+
+test('evaluations take turns by account', async () => {
+  const evaluate = async (client: Client, dataset: string) => {
+    const body = { model: tiny, dataset, graders: [same], sampling: { max_tokens: 8 } }
+    const { status } = await evaluationEnded(client, await created(client.api('POST', '/evaluations', body)))
+    assert.equal(status, 'completed')
+  }
+  const ended = await endedBefore(
+    10,
+    () => evaluate(app, datasets.busy),
+    () => evaluate(other, datasets.other),
+  )
+  assert.ok(ended <= 3, `${ended} of ten evaluations were before`)
+})
