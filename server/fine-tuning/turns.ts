@@ -8,22 +8,26 @@ import type { FineTuningWork } from './work.ts'
 const check_ms = 1000
 
 export interface TurnWatch {
-  /** Aborts when the turn is over, the run has trained a step, and another account waits with nothing running. */
+  /** Aborts when the turn is over, the run has trained long enough, and another account waits with nothing running. */
   over: AbortSignal
   /** What the trainer reports. */
   event(event: TrainerEvent): void
   end(): Promise<void>
 }
 
-/** A run passes its turn only once it has trained a step: the checkpoint at which it stops is a new one. */
+/**
+ * A run passes its turn only once it has trained for half of it, a step at least: the checkpoint at which it stops is a new
+ * one, and a trainer that starts slowly gets further too.
+ */
 export function watchTurn(
   { queue, now, turn_seconds, log }: Pick<FineTuningWork, 'queue' | 'now' | 'turn_seconds' | 'log'>,
   claim: Claim,
 ): TurnWatch {
   const over = new AbortController()
-  let trained = false
+  let trainedSince: number | undefined
   const checks = runPeriodically(check_ms, async () => {
-    if (!trained || over.signal.aborted || turn_seconds === 0 || now() < claim.turn_until) return
+    if (trainedSince === undefined || over.signal.aborted || turn_seconds === 0) return
+    if (now() < Math.max(claim.turn_until, trainedSince + turn_seconds * 500)) return
     try {
       if (await queue.idleAccountWaits(claim)) over.abort()
     } catch (error) {
@@ -33,7 +37,7 @@ export function watchTurn(
   return {
     over: over.signal,
     event({ type, data }) {
-      trained ||= type === 'checkpoint' || (type === 'metrics' && typeof data?.loss === 'number')
+      if (type === 'checkpoint' || (type === 'metrics' && typeof data?.loss === 'number')) trainedSince ??= now()
     },
     end: () => checks.close(),
   }
