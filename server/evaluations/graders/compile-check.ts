@@ -1,6 +1,6 @@
 // Compiles the patterns and schemas of new graders before they are stored, outside of the main thread.
 import { ApiError } from '../../../contract/errors.ts'
-import { createFairMutex } from '../../../lib/mutex.ts'
+import { createFairQueue } from '../../../lib/fair-queue.ts'
 import type { Compilable } from './local.ts'
 import { GraderError } from './template.ts'
 import { createGradingThread } from './thread.ts'
@@ -26,7 +26,7 @@ export type CompileCheck = (
 /** Checks of different accounts run in turn, one at a time. */
 export function createCompileCheck(): CompileCheck {
   const thread = createGradingThread()
-  const inTurn = createFairMutex({
+  const inTurn = createFairQueue({
     waiting_max,
     tooMany: () =>
       new ApiError('overloaded', `${waiting_max} other requests of this account wait for the check of their graders.`),
