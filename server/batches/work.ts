@@ -40,6 +40,8 @@ const report_ms = 1000
 const suspended_ms = 30_000
 /** How long a batch whose turn is over may still wait for answers in flight. */
 const grace_ms = 10_000
+/** The same before its first answer: a slow one must not be asked again at each turn. */
+const first_ms = 600_000
 /** Delay before work that failed is tried again. */
 const retry_ms = 30_000
 /** The same for one that has to wait for others of its account on upstreams. */
@@ -73,7 +75,7 @@ export async function workOnBatch(work: BatchWork, claim: Claim, stopping: Abort
   } catch (error) {
     if (error instanceof LeaseLost) throw error
     if (stopping.aborted) return await requeue(work, claim, work.now())
-    if (error instanceof TurnOver) return await requeue(work, claim, work.now() + yield_ms)
+    if (error instanceof TurnOver) return await requeue(work, claim, work.now() + yield_ms, 'unused')
     work.log.error({ err: error, batch: claim.ref }, 'the work on a batch failed')
     await retryOrFail(work, claim)
   }
@@ -177,6 +179,8 @@ async function answerLines(
   /** When the batch is continued. */
   let continueAt: number | undefined
   let othersWait = false
+  const before = results.completed + results.failed
+  const answered = () => results.completed + results.failed - before
   const lines = readLines(input)
   const next = async (): Promise<BatchLine | undefined> => {
     for (;;) {
@@ -211,7 +215,7 @@ async function answerLines(
     })
     if (status === 'cancelling' || now >= row.expires_at) turn.abort()
     // The engine may have paused its lines for hours.
-    else if (othersWait && now > turnEnds + grace_ms) turn.abort()
+    else if (othersWait && now > turnEnds + (answered() > 0 ? grace_ms : first_ms)) turn.abort()
     else if ((await work.accounts.tierForWork(row.account_id)) === undefined) {
       continueAt = now + suspended_ms
       turn.abort()

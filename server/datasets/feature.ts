@@ -1,6 +1,7 @@
 import type { Context, Feature } from '../feature.ts'
 import type { Hub } from '../hub/index.ts'
 import type { PictureFetcher } from '../outbound/pictures.ts'
+import type { ClaimOptions } from '../queue/queue.ts'
 import { startWorker } from '../queue/worker.ts'
 import { prepareDataset, queueKind } from './prepare.ts'
 import { datasetRoutes } from './routes.ts'
@@ -25,13 +26,19 @@ export function createDatasetsFeature(
     fetchesPictures: pictureFetcher.enabled,
   })
   const work = { ...context, ...datasets, max_rows, max_bytes: 4e6 * max_mb, huggingface_url, pictureFetcher }
-  const startOne = (name: string) =>
-    startWorker({ ...context, kind: queueKind, name, handle: (claim, signal) => prepareDataset(work, claim, signal) })
+  const startOne = (name: string, claims: ClaimOptions = {}) =>
+    startWorker({
+      ...context,
+      kind: queueKind,
+      name,
+      claims,
+      handle: (claim, signal) => prepareDataset(work, claim, signal),
+    })
   return {
     datasets,
     mount: (app) => datasetRoutes(app, datasets, context.stopping),
     owned: [{ folder: 'datasets', table: 'datasets' }],
-    // Two workers, so that a slow download does not delay the next file.
-    start: async () => [startOne('a'), startOne('b')],
+    // Two workers, so that a slow download does not delay the next file, and one that two of an account do not take too.
+    start: async () => [startOne('a'), startOne('b'), startOne('c', { idle_accounts_only: true })],
   }
 }

@@ -3,6 +3,7 @@
 import type { Logger } from 'pino'
 import type { ChatResponse } from '../../contract/chat.ts'
 import { ApiError } from '../../contract/errors.ts'
+import { runPeriodically } from '../../lib/periodic.ts'
 import { endOfDay } from '../../lib/utc-day.ts'
 import type { Accounts } from '../accounts/index.ts'
 import type { Datasets } from '../datasets/index.ts'
@@ -45,6 +46,12 @@ const attemptsMax = 20
 const slice_ms = 30_000
 /** Until one is tried again that has to wait for others of its account on upstreams. */
 const turn_ms = 15_000
+/** How long one whose slice is over may still wait for answers in flight. */
+const grace_ms = 10_000
+/** The same before its first answer: a slow one must not be asked again at each turn. */
+const first_ms = 600_000
+/** Between looks at who waits: an answer may take minutes. */
+const look_ms = 1000
 
 /** The work is put off until then. */
 class Later extends Error {
@@ -75,7 +82,7 @@ export async function workOnEvaluation(work: EvaluationWork, claim: Claim, stopp
     if (error instanceof LeaseLost) throw error
     if (stopping.aborted) await work.queue.defer(claim, work.now())
     else if (error instanceof Later) await work.queue.defer(claim, error.run_at)
-    else if (error instanceof TurnOver) await work.queue.defer(claim, work.now() + turn_ms)
+    else if (error instanceof TurnOver) await work.queue.defer(claim, work.now() + turn_ms, 'unused')
     else if (error instanceof GraderError || isRefusal(error) || claim.attempt >= attemptsMax)
       await end(work, claim, 'failed', reasonOf(error))
     else {
@@ -123,13 +130,16 @@ async function answerRows(
 ): Promise<boolean> {
   const sliceEnds = work.now() + slice_ms
   let isOver = false
+  let answered = 0
   const file = await fileOf(work, evaluation)
   const known = new Set((await store.answered(work.db, evaluation.id)).map(({ row, side }) => `${row} ${side}`))
   const drawn = drawnRows(evaluation.total_rows, evaluation.rows)
   if (known.size === 0) await checkRows(work, evaluation, thread, readItems(file, drawn), stopping)
   const items = readItems(file, drawn)
   const failure = new AbortController()
-  const signal = AbortSignal.any([stopping, failure.signal])
+  /** Aborts when answers in flight take longer than the slice and its grace. */
+  const late = new AbortController()
+  const signal = AbortSignal.any([stopping, failure.signal, late.signal])
   const sides: [store.SideName, string][] = [['model', evaluation.model_id]]
   if (evaluation.baseline_id !== null) sides.push(['baseline', evaluation.baseline_id])
   let scored: NewRow<'evaluation_answers'>[] = []
@@ -143,8 +153,6 @@ async function answerRows(
           await store.addAnswers(trx, answers)
           const { done } = (await store.byId(trx, evaluation.id))!
           await store.update(trx, evaluation.id, { done: done + answers.length })
-        }).then(async () => {
-          if (work.now() > sliceEnds && !work.turn.hasYielded) isOver = await work.queue.othersWait(claim)
         }),
       )
     return writing
@@ -160,12 +168,23 @@ async function answerRows(
         // First the answer: `scored` is another list after a flush.
         const answer = await answerRow(work, evaluation, thread, item, side, model, signal)
         scored.push(answer)
+        answered++
         if (scored.length >= flushAnswers) await flush()
       }
     }
   }
-  const workers = Array.from({ length: concurrency }, () => answerAll().catch((error) => failure.abort(error)))
+  const looks = runPeriodically(look_ms, async () => {
+    if (work.now() <= sliceEnds || work.turn.hasYielded) return
+    isOver ||= await work.queue.othersWait(claim).catch(() => false)
+    if (isOver && work.now() > sliceEnds + (answered > 0 ? grace_ms : first_ms)) late.abort()
+  })
+  const workers = Array.from({ length: concurrency }, () =>
+    answerAll().catch((error) => {
+      if (!late.signal.aborted) failure.abort(error)
+    }),
+  )
   await Promise.all(workers)
+  await looks.close()
   await items.return(undefined)
   await flush()
   stopping.throwIfAborted()

@@ -153,7 +153,7 @@ export async function createFineTuningFeature(
           ...context,
           kind: queueKind,
           name: index === 0 ? undefined : String(index + 1),
-          turn_ms: turn_seconds === 0 ? undefined : turn_seconds * 1000,
+          claims: { turn_ms: turn_seconds === 0 ? undefined : turn_seconds * 1000 },
           whenReady: context.trainingSetup.whenReady,
           handle: (claim, signal) => workOnJob(work, claim, signal),
         }),

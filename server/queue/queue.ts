@@ -25,6 +25,13 @@ export interface Claim {
   turn_until: number
 }
 
+export interface ClaimOptions {
+  /** The length of a turn. */
+  turn_ms?: number | undefined
+  /** Leaves the work of accounts that have some running to other workers. */
+  idle_accounts_only?: boolean | undefined
+}
+
 /**
  * What becomes of the turn of an entry that comes back. `kept`: until the turn's end the entry goes before all others.
  * `unused`: the work was not begun, so the account's turn is still to come. `passed`: the other accounts have theirs
@@ -47,9 +54,9 @@ export interface Queue {
   waitForWake(wait_ms: number, signal: AbortSignal): Promise<void>
   /**
    * Leases a due entry of this kind, waiting or with an expired lease, to `worker`, accounts in turn (turns.ts);
-   * undefined if there is none. `turn_ms`: the length of a turn.
+   * undefined if there is none.
    */
-  claim(kind: string, worker: string, turn_ms?: number): Promise<Claim | undefined>
+  claim(kind: string, worker: string, options?: ClaimOptions): Promise<Claim | undefined>
   /** Waiting and leased entries of a kind by place, and when each of their accounts was last served (unix ms). */
   pending(kind: string): Promise<{ entries: PendingEntry[]; served: Map<string, number> }>
   /** Waiting and leased entries by kind, and when the oldest waiting one was enqueued (unix ms). */
@@ -134,7 +141,7 @@ export function createQueue({ db, server, notifications, now = Date.now }: Optio
         if (signal.aborted) done()
       }),
 
-    async claim(kind, worker, length_ms = turn_ms) {
+    async claim(kind, worker, { turn_ms: length_ms = turn_ms, idle_accounts_only } = {}) {
       const time = now()
       const lease = async (entry: RawBuilder<number>) =>
         await db
@@ -150,9 +157,9 @@ export function createQueue({ db, server, notifications, now = Date.now }: Optio
           .where('id', '=', sql<number>`(${entry})`)
           .returning(['id', 'kind', 'ref', 'attempt', 'account_id', 'turn_until'])
           .executeTakeFirst()
-      const claim = await lease(nextEntry(db, kind, time))
+      const claim = await lease(nextEntry(db, kind, time, idle_accounts_only))
       // Workers of several processes claim at once, and wait for nobody.
-      return claim ?? (isPostgres(db) ? await lease(oldestEntry(kind, time)) : undefined)
+      return claim ?? (isPostgres(db) && !idle_accounts_only ? await lease(oldestEntry(kind, time)) : undefined)
     },
 
     async pending(kind) {

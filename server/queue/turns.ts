@@ -47,8 +47,8 @@ const accounts = (kind: string) => sql`
 
 const ofAccount = sql.ref('accounts.account_id')
 
-/** Selects the id of the entry to claim. */
-export const nextEntry = (db: Db, kind: string, time: number) => sql<number>`
+/** Selects the id of the entry to claim. `idleOnly`: of accounts with no entry that runs. */
+export const nextEntry = (db: Db, kind: string, time: number, idleOnly = false) => sql<number>`
   ${accounts(kind)}, candidates as (
     select accounts.account_id,
       (select id from queue_entries
@@ -59,8 +59,9 @@ export const nextEntry = (db: Db, kind: string, time: number) => sql<number>`
     from accounts where accounts.account_id is not null
   )
   select entry.id from candidates join queue_entries as entry on entry.id = candidates.id
-  where (entry.status = 'waiting' and entry.run_at <= ${time})
-    or (entry.status = 'leased' and entry.lease_until < ${time})
+  where ((entry.status = 'waiting' and entry.run_at <= ${time})
+    or (entry.status = 'leased' and entry.lease_until < ${time}))
+    ${idleOnly ? sql`and candidates.running = 0` : sql``}
   order by case when entry.turn_until > ${time} then 0 else 1 end,
     candidates.running, coalesce(candidates.served_at, 0), entry.run_at, entry.id
   limit 1 ${isPostgres(db) ? sql`for update of entry skip locked` : sql``}`

@@ -1,7 +1,7 @@
 import type { Logger } from 'pino'
 import { runPeriodically } from '../../lib/periodic.ts'
 import type { Notifications } from '../cluster/notifications.ts'
-import { type Claim, LeaseLost, lease_ms, type Queue } from './queue.ts'
+import { type Claim, type ClaimOptions, LeaseLost, lease_ms, type Queue } from './queue.ts'
 
 export interface Worker {
   /** Claims no more work, aborts the current handler, and resolves when it has returned. */
@@ -33,8 +33,7 @@ export function startWorker(options: {
   kind: string
   /** Tells workers of one kind in this process apart. */
   name?: string | undefined
-  /** The length of an account's turn. */
-  turn_ms?: number | undefined
+  claims?: ClaimOptions
   log: Logger
   /** Resolves when there is what the work needs, or the signal aborts. Nothing is claimed before. */
   whenReady?: (signal: AbortSignal) => Promise<void>
@@ -112,7 +111,7 @@ export function startWorker(options: {
     await options.whenReady?.(stopping.signal)
     while (!stopping.signal.aborted) {
       try {
-        const claim = await queue.claim(kind, name, options.turn_ms)
+        const claim = await queue.claim(kind, name, options.claims)
         if (claim) await workUntilYield(claim)
         else await queue.waitForWake(1000, stopping.signal)
       } catch (error) {

@@ -163,7 +163,11 @@ test('the account with the fewest running entries goes first, whoever was served
   await db.transaction().execute((trx) => queue.finish(trx, last, 'done'))
   time += 1
   await enqueue('b2', 'b')
+  await enqueue('c1', 'c')
+  const idle = { idle_accounts_only: true }
+  assert.equal((await queue.claim('work', 'w3', idle))!.ref, 'c1')
   assert.equal((await queue.claim('work', 'w3'))!.ref, 'b2', 'two of the other account run')
+  assert.equal(await queue.claim('work', 'w4', idle), undefined, 'each account has work that runs')
 })
 
 test('work that is tried again keeps its turn and its place; work that could not begin keeps the turn to come', async () => {
@@ -200,7 +204,7 @@ test('eight jobs of twelve hours in all delay the job of another account by one 
   let started: number | undefined
   const finished: string[] = []
   while (finished.length < 9) {
-    const claim = (await queue.claim('work', 'w', slice_ms))!
+    const claim = (await queue.claim('work', 'w', { turn_ms: slice_ms }))!
     // The other account comes an hour after the first job has begun.
     if (time - began > hours && !left.has('b')) {
       left.set('b', 60_000)
