@@ -12,7 +12,6 @@ import type {
 } from '../../contract/fine-tuning.ts'
 import type { JobConfig } from '../../contract/job-config.ts'
 import { newId } from '../../lib/ids.ts'
-import { createTtlCache } from '../../lib/ttl-cache.ts'
 import type { Notifications } from '../cluster/notifications.ts'
 import { type Datasets, requirePictureReader } from '../datasets/index.ts'
 import type { Db, Trx } from '../db/open.ts'
@@ -36,14 +35,13 @@ import { sourceColumns } from './models/lineage.ts'
 import { resolveStartingModel } from './models/starting-model.ts'
 import type { OpenaiRequest } from './openai/request.ts'
 import { createPendingWeights, queueKind, resolveLocalConfig } from './pending-weights.ts'
-import { estimateQueue, type QueueEstimate, type Turns } from './queue-estimate.ts'
+import type { Turns } from './queue-estimate.ts'
+import { createJobResponses } from './responses.ts'
 import { trialSpec } from './spec.ts'
 import * as store from './store.ts'
-import { serializeJob, statusOf } from './store.ts'
+import { statusOf } from './store.ts'
 import type { StopRequest } from './work.ts'
 
-/** How old the estimates of the queue may be. */
-const estimates_ms = 1000
 const ended = new Set(['completed', 'failed', 'cancelled'])
 
 export interface FineTuning extends JobHistory {
@@ -176,39 +174,7 @@ export function createFineTuning(options: Options): FineTuning {
     return job
   }
 
-  const estimates = createTtlCache<Map<string, QueueEstimate>>(estimates_ms)
-  /** The estimates of all accounts' jobs. They are computed anew if they lack one of these. */
-  async function estimatesWith(ids: string[]): Promise<Map<string, QueueEstimate>> {
-    const load = () => estimateQueue(db, queue, queueKind, now(), turns)
-    const cached = (await estimates.getOrLoad('', load))!
-    if (ids.every((id) => cached.has(id))) return cached
-    estimates.clear()
-    return (await estimates.getOrLoad('', load))!
-  }
-
-  /** The estimate of a job for its response: the queue's for a queued one, with the turns of others for a running one. */
-  function estimateOf(job: store.JobRow, estimate: QueueEstimate | undefined): QueueEstimate | undefined {
-    const status = statusOf(job)
-    if (!estimate || (status === 'running' && job.estimated_completion === null)) return undefined
-    if (status === 'running') return { ...estimate, queue_position: null, estimated_start: null }
-    // Nobody knows when set-up ends.
-    return trainingSetup.ready() ? estimate : { ...estimate, estimated_start: null, estimated_end: null }
-  }
-
-  /** Serializes jobs with their estimates. */
-  async function toResponses(jobs: store.JobRow[]): Promise<Job[]> {
-    const live = jobs.filter((job) => ['queued', 'running'].includes(statusOf(job)))
-    if (live.length === 0) return jobs.map((job) => serializeJob(job))
-    const queued = live.filter((job) => statusOf(job) === 'queued').map(({ id }) => id)
-    const awaited = queued.length > 0 ? await store.awaitedBy(db, queued) : new Map<string, string>()
-    const found = await estimatesWith(queued.filter((id) => !awaited.has(id)))
-    const waitsFor = (id: string) => {
-      if (!queued.includes(id)) return null
-      if (!trainingSetup.ready()) return trainingSetup.describe()
-      return awaited.has(id) ? `The weights of ${awaited.get(id)} are on their way.` : null
-    }
-    return jobs.map((job) => serializeJob(job, estimateOf(job, found.get(job.id)), waitsFor(job.id)))
-  }
+  const { toResponses, outdated } = createJobResponses({ db, queue, trainingSetup, turns, now })
   const toResponse = async (job: store.JobRow) => (await toResponses([job]))[0]!
 
   /**
@@ -228,7 +194,7 @@ export function createFineTuning(options: Options): FineTuning {
         await recordAuditEntry(trx, by, action, id, {}, now())
     })
     onCommitted()
-    estimates.clear()
+    outdated()
     changes.notify(id)
     return toResponse(await requireJob(account_id, id))
   }

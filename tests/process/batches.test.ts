@@ -224,7 +224,7 @@ test('a batch whose unpublished results are gone, as in a restored backup, is an
   const values = { status: 'finalizing' as const, ending: 'completed' as const, completed: 20 }
   await db.updateTable('batches').set(values).where('id', '=', id).execute()
   await db.destroy()
-  rmSync(path.join(folder.dataDir, 'batches', id), { recursive: true })
+  rmSync(path.join(folder.dataDir, 'batches', id), { recursive: true, force: true })
   server = await folder.start()
   openai = clientOf()
   const batch = await ended(id)

@@ -146,6 +146,22 @@ test('lines are recorded in order and once, whatever is sent twice', async () =>
   assert.equal((await call('POST', 'lines', { first: 0, lines: [] })).status, 410)
 })
 
+test('a run whose account’s turn is over is told to stop, and its job waits for its next turn', async () => {
+  const { id, call } = await createRun({ epochs: 1 })
+  await call('POST', 'lines', { first: 1, lines: [line('it runs')] })
+  // As the worker does that finds another account waiting; this one may have been started anew since.
+  await app.db.updateTable('training_runs').set({ turn_over: 1 }).where('job_id', '=', id).execute()
+  assert.equal((await call('POST', 'lines', { first: 0, lines: [] })).body.stop, true)
+  await call('POST', 'lines', { first: 2, lines: [{ type: 'exit', message: '', data: { status: 75 } }] })
+  const passed = await app.untilEvent(id, ({ data }) => data?.code === 'turn_passed')
+  assert.equal(passed.message, "The job gave its turn to another account's job.")
+  assert.equal(
+    (await app.db.selectFrom('tuning_jobs').select('crashes').where('id', '=', id).executeTakeFirst())!.crashes,
+    0,
+  )
+  await app.api('POST', `/fine-tuning/jobs/${id}/cancel`)
+})
+
 test('a run is known by its token alone, and stores and reads only what is its own', async () => {
   const { id, url, token, call } = await createRun({ epochs: 1 })
   const other = await createRun({ epochs: 1 })
