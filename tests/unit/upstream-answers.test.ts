@@ -3,6 +3,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { ChatChunk, ChatResponse } from '../../contract/chat.ts'
 import { ApiError } from '../../contract/errors.ts'
+import { firstByteLimit_ms, Silence, startTimeLimit } from '../../server/inference/replicas/time-limits.ts'
 import { wholeAnswer } from '../../server/inference/replicas/upstream-answer.ts'
 import { upstreamError } from '../../server/inference/replicas/upstream-error.ts'
 import { createEventReader } from '../../server/inference/replicas/upstream-stream.ts'
@@ -293,4 +294,23 @@ test('waiting requests are served in turns of accounts, the one with the fewest 
   list.end('a')
   for (const account of ['c', 'c', 'c']) list.begin(account)
   assert.deepEqual(names(), ['a1', 'a2', 'c1', 'b1'])
+})
+
+test('a request has more time for a long prompt and a whole answer, and while its server answers others', async () => {
+  const limit = (prompt_tokens: number, stream: boolean) =>
+    firstByteLimit_ms(120, { ...allowed(requestFor()), prompt_tokens, choice_tokens_max: 960 }, stream) / 1000
+  assert.deepEqual([limit(0, true), limit(2400, true), limit(2400, false)], [120, 240, 480])
+  for (const [isAlive, least_ms] of [
+    [false, 45],
+    [true, 190],
+  ] as const) {
+    const started = performance.now()
+    const { signal } = startTimeLimit(50, () => (isAlive ? performance.now() : 0))
+    // The limit's own timer keeps no process alive.
+    const alive = setInterval(() => {}, 10)
+    await new Promise((resolve) => signal.addEventListener('abort', resolve))
+    clearInterval(alive)
+    const took_ms = performance.now() - started
+    assert.ok(signal.reason instanceof Silence && took_ms >= least_ms, `${took_ms} ms`)
+  }
 })

@@ -1,26 +1,24 @@
-// Health of a replica: passive (failed requests) and active (probes while it is in use or down). One that hangs gets no
-// request until a probe has succeeded, and then a single one on trial: such a server often answers probes all the same.
+// Health of a replica: passive (failed requests) and active (probes while it is in use or down). One that hangs often
+// answers probes all the same, so it gets no request until it has answered one of ours, on trial.
 import type { Logger } from 'pino'
 
 const interval_ms = 5000
 const firstBackOff_ms = 250
 /** A busy server may answer one probe late; two misses in a row mark it down. */
 const misses_max = 2
-/** Between two trials of a replica that hangs, the first and the longest. */
+/** The break before a trial of a replica that hangs: the first, and the longest. */
 const hungBackOff_ms = { first: 1000, max: 60_000 }
 
 export interface Health {
   isUp(): boolean
-  /** Whether it may have another request: not while it hangs, nor beside a trial. */
+  /** Whether it may have another request: not while it hangs. */
   admits(): boolean
-  /** In how many seconds it may admit one again. */
+  /** In how many seconds it is tried again. */
   retryAfter_seconds(): number
   /** Keeps probing the replica for the next few seconds. */
   markUsed(): void
-  /** A request is given to it. Pass what it returns to `markEnded`. */
-  begin(): Attempt
-  /** The attempt has ended. `answered`: the replica began an answer. */
-  end(attempt: Attempt, answered: boolean): void
+  /** It has answered a request, so it does not hang. */
+  markAnswered(): void
   /**
    * Marks the replica down until a probe succeeds. `answered`: the server responded with an error, so that the first
    * probe runs at once.
@@ -30,20 +28,19 @@ export interface Health {
   markHung(why: string): void
 }
 
-export interface Attempt {
-  isTrial: boolean
-}
-
-type State = 'up' | 'down' | 'hung' | 'trial'
+type State = 'up' | 'down' | 'hung'
 
 export function createHealth({
   name,
   probe,
+  trial,
   onChange,
   log,
 }: {
   name: string
   probe: () => Promise<boolean>
+  /** Asks for a small answer. */
+  trial: () => Promise<boolean>
   onChange: () => void
   log: Logger
 }): Health {
@@ -53,13 +50,12 @@ export function createHealth({
   let backOff_ms = firstBackOff_ms
   let hung_ms = hungBackOff_ms.first
   let retryAt = 0
-  let trials = 0
   let timer: NodeJS.Timeout | undefined
 
-  function schedule(ms: number): void {
+  function schedule(ms: number, then = check): void {
     clearTimeout(timer)
     retryAt = Date.now() + ms
-    timer = setTimeout(check, ms).unref()
+    timer = setTimeout(then, ms).unref()
   }
 
   function markUp(): void {
@@ -78,15 +74,22 @@ export function createHealth({
     onChange()
   }
 
+  async function tryHung(): Promise<void> {
+    timer = undefined
+    const isThere = await probe().catch(() => false)
+    const answers = isThere && (await trial().catch(() => false))
+    // It may have answered a request meanwhile.
+    if (state !== 'hung') return
+    if (answers) return markUp()
+    // One that is being started again is looked at more often.
+    if (isThere) hung_ms = Math.min(2 * hung_ms, hungBackOff_ms.max)
+    schedule(isThere ? hung_ms : Math.min(hung_ms, interval_ms), tryHung)
+  }
+
   async function check(): Promise<void> {
     timer = undefined
     const healthy = await probe().catch(() => false)
-    if (state === 'hung') {
-      if (!healthy) return schedule(interval_ms)
-      state = 'trial'
-      return onChange()
-    }
-    if (state === 'trial') return
+    if (state === 'hung') return
     if (healthy) {
       misses = 0
       if (state === 'down') markUp()
@@ -102,24 +105,17 @@ export function createHealth({
 
   return {
     isUp: () => state === 'up',
-    admits: () => state === 'up' || state === 'down' || (state === 'trial' && trials === 0),
+    admits: () => state !== 'hung',
     retryAfter_seconds: () => Math.max(1, Math.ceil((retryAt - Date.now()) / 1000)),
     markUsed() {
       usedAt = Date.now()
       if (!timer && state === 'up') schedule(interval_ms)
     },
-    begin() {
-      const isTrial = state === 'trial'
-      if (isTrial) trials++
-      return { isTrial }
-    },
-    end({ isTrial }, answered) {
-      if (isTrial) trials--
-      if (answered && (state === 'trial' || state === 'hung')) {
-        clearTimeout(timer)
-        timer = undefined
-        markUp()
-      } else if (isTrial) onChange()
+    markAnswered() {
+      if (state !== 'hung') return
+      clearTimeout(timer)
+      timer = undefined
+      markUp()
     },
     markFailed(why, answered) {
       if (state !== 'up') return
@@ -128,10 +124,9 @@ export function createHealth({
     },
     markHung(why) {
       if (state === 'hung') return
-      if (state === 'trial') hung_ms = Math.min(2 * hung_ms, hungBackOff_ms.max)
       state = 'hung'
-      log.warn({ replica: name, why }, 'a replica hangs: it gets no requests until one on trial is answered')
-      schedule(hung_ms)
+      log.warn({ replica: name, why }, 'a replica hangs: it gets no requests until it has answered one on trial')
+      schedule(hung_ms, tryHung)
       onChange()
     },
   }

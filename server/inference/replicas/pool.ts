@@ -106,7 +106,6 @@ export function createPool(
 
   function assign(replica: Replica, account_id: string): void {
     replica.inFlight++
-    replica.onAssigned?.()
     waiting.begin(account_id)
   }
 

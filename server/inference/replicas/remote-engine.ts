@@ -7,6 +7,7 @@ import { BodyTooLarge, readAll, readFirstChunk, send } from './http-client/clien
 import { createConnectionPool, NoResponse } from './http-client/connection-pool.ts'
 import type { HttpResponse } from './http-client/response.ts'
 import { type Replica, ReplicaFailure, type ReplicaRequest, type ReplicaResponse, type Target } from './replica.ts'
+import { firstByteLimit_ms, startTimeLimit } from './time-limits.ts'
 import { readHeaders, requireContentType, requireSupported, unreadable, wholeAnswer } from './upstream-answer.ts'
 import { exceedsContext, upstreamError } from './upstream-error.ts'
 import { createEventReader, openStream } from './upstream-stream.ts'
@@ -39,6 +40,8 @@ const idleConnection_ms = 4000
 /** Of a whole answer, and how long vLLM may be silent in the middle of a stream. */
 const answerMax_bytes = 64e6
 const silence_ms = 60_000
+/** As of an upstream, and the time in which the cluster may start a replica. */
+const first_byte_seconds = 600
 
 export function createRemoteEngine({
   origin,
@@ -55,7 +58,11 @@ export function createRemoteEngine({
     idleConnection_ms,
   )
 
-  const failed = (code: 'engine_unavailable' | 'engine_failed', message: string, lost: boolean) => {
+  const failed = (
+    code: 'engine_unavailable' | 'engine_failed' | 'upstream_timeout',
+    message: string,
+    lost: boolean,
+  ) => {
     onFailed()
     return new ReplicaFailure(code, message, { lost })
   }
@@ -82,11 +89,14 @@ export function createRemoteEngine({
     onCapacity: () => {},
     close: pool.close,
 
-    async send(request, signal): Promise<ReplicaResponse> {
+    async send(request, clientSignal): Promise<ReplicaResponse> {
       const there = route(request.target)
       if (!there) throw failed('engine_unavailable', 'The Ray cluster does not serve this model now.', false)
       const isVllm = there.server === 'vllm'
       if (isVllm) requireSupported(request.body, false)
+      const limit_ms = firstByteLimit_ms(first_byte_seconds, allowanceOf(request, '', true), request.stream)
+      const limit = startTimeLimit(limit_ms, () => 0)
+      const signal = AbortSignal.any([clientSignal, limit.signal])
       try {
         const { response, allowance } = await post(request, there, signal)
         const weights = response.headers['x-weights']
@@ -108,7 +118,11 @@ export function createRemoteEngine({
             }
           : { headers, weights, load_ms: 0, content: await engineContent(response, request) }
       } catch (error) {
+        if (limit.signal.aborted && !clientSignal.aborted)
+          throw failed('upstream_timeout', 'The replicas of this model in the Ray cluster sent nothing in time.', true)
         throw unreachable(error, signal)
+      } finally {
+        limit.clear()
       }
     },
   }
@@ -135,11 +149,12 @@ export function createRemoteEngine({
           })
         : engineBody(request, (adapter ?? base).id)
       const allowance = allowanceOf(request, payload, addDefaultLength)
-      if (isVllm && request.progress)
+      // The cluster does not tell what a request has used whose client left.
+      if (request.progress)
         request.progress.used = { prompt_tokens: allowance.prompt_tokens, completion_tokens: 0, cached_tokens: 0 }
       const response = await send(pool, { method: 'POST', path, headers, payload }, signal)
       if (response.status === 200) return { response, allowance }
-      const text = (await readAll(response)).toString('utf8')
+      const text = (await readAll(response, answerMax_bytes)).toString('utf8')
       // The context has less room than the default length: without one, vLLM uses the room that there is.
       if (isVllm && addDefaultLength && usesDefaultLength(request.body) && exceedsContext(response.status, text))
         continue

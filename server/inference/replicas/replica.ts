@@ -71,8 +71,6 @@ export interface Replica {
   admits?(): boolean
   /** In how many seconds it may admit one again. */
   retryAfter_seconds?(): number
-  /** Called when a request is given to it. */
-  onAssigned?(): void
   /** Whether the last probe or request succeeded. */
   isUp(): boolean
   /** Whether it can serve the target, once loaded. */

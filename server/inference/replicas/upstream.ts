@@ -5,7 +5,7 @@ import { abortable } from '../../../lib/abortable.ts'
 import type { Artifacts } from '../../storage/objects/index.ts'
 import { createAdapters } from './adapters.ts'
 import { upstreamBody, usesDefaultLength } from './body.ts'
-import { type Attempt, createHealth } from './health.ts'
+import { createHealth } from './health.ts'
 import { BodyTooLarge, readAll, send } from './http-client/client.ts'
 import { createConnectionPool, NoResponse } from './http-client/connection-pool.ts'
 import type { HttpResponse } from './http-client/response.ts'
@@ -42,8 +42,6 @@ export function createUpstream(
   const pool = createConnectionPool(address, idleConnection_ms, settings.connect_seconds * 1000)
   const headers: Record<string, string> = settings.api_key ? { authorization: `Bearer ${settings.api_key}` } : {}
   const listeners: (() => void)[] = []
-  /** Of requests that were given to it and not sent yet. */
-  const assigned: Attempt[] = []
   /** When it last sent anything, to whomever. */
   let heard_at = 0
   const hear = () => {
@@ -62,6 +60,16 @@ export function createUpstream(
       const response = await send(pool, { method: 'GET', path, headers }, AbortSignal.timeout(probeTimeout_ms), true)
       response.resume()
       return response.status === 200
+    },
+    async trial() {
+      const inTime = AbortSignal.timeout(settings.first_byte_seconds * 1000)
+      const messages = [{ role: 'user', content: 'Say yes.' }]
+      const payload = JSON.stringify({ model: upstream_model, messages, max_tokens: 1 })
+      const path = `${url.pathname}/chat/completions`
+      const response = await send(pool, { method: 'POST', path, headers, payload }, inTime, true)
+      await readAll(response, responseMax_bytes)
+      // A model that does not chat refuses, and so does not hang.
+      return response.status < 500
     },
   })
 
@@ -190,11 +198,7 @@ export function createUpstream(
   }
 
   /** Sends the request, and once more where it did not know the adapter, or has less room than the default length. */
-  async function answer(
-    request: ReplicaRequest,
-    clientSignal: AbortSignal,
-    onAnswer: () => void,
-  ): Promise<ReplicaResponse> {
+  async function answer(request: ReplicaRequest, clientSignal: AbortSignal): Promise<ReplicaResponse> {
     const { adapter } = request.target
     requireSupported(request.body, settings.fetch_images)
     const started_at = performance.now()
@@ -225,7 +229,7 @@ export function createUpstream(
         )
         if (response.status === 200) {
           const { reported, ...content } = await answerOf(response, request, allowance, signal)
-          onAnswer()
+          health.markAnswered()
           return {
             headers: readHeaders(response.headers),
             weights: upstreamWeights(model, reported, response.headers),
@@ -235,7 +239,7 @@ export function createUpstream(
         }
         const { status } = response
         const text = await readText(response, signal)
-        onAnswer()
+        health.markAnswered()
         if (attempt === 0 && status === 404 && adapter) {
           // The upstream restarted, or evicted the adapter.
           adapters.forget(adapter.id)
@@ -264,7 +268,6 @@ export function createUpstream(
     isUp: health.isUp,
     admits: health.admits,
     retryAfter_seconds: health.retryAfter_seconds,
-    onAssigned: () => void assigned.push(health.begin()),
     canServe: ({ base, adapter }: Target) =>
       // No such server takes a projector with an adapter.
       base.id === model && (!adapter || (settings.adapters && !adapter.projector)),
@@ -273,20 +276,6 @@ export function createUpstream(
     unload: async ({ adapter }) => adapter && adapters.unload(adapter.id),
     onCapacity: (listener) => void listeners.push(listener),
 
-    async send(request, signal): Promise<ReplicaResponse> {
-      const attempt = assigned.shift() ?? health.begin()
-      let answered = false
-      try {
-        return await answer(request, signal, () => {
-          answered = true
-        })
-      } catch (error) {
-        // An answer that cannot be read is one.
-        if (error instanceof ReplicaFailure && error.code === 'upstream_failed') answered = true
-        throw error
-      } finally {
-        health.end(attempt, answered)
-      }
-    },
+    send: answer,
   }
 }
