@@ -306,10 +306,11 @@ test(
     assert.equal((await ask()).status, 200)
     assert.deepEqual([loads.length, requests], [2, 4])
 
-    const without = await startApp({
+    const settings = {
       TUNERY_DATA_DIR: app.dataDir,
       TUNERY_UPSTREAMS: JSON.stringify([{ model: tiny, url: vllm.url, kind: 'vllm' }]),
-    })
+    }
+    const without = await startApp(settings, { open: app.openDatabase })
     const accounts = await without.services.accounts.createKey('same', 'full', app.owner.user_id)
     const refused = await fetch(`${without.url}/deployments`, {
       method: 'POST',
