@@ -8,13 +8,7 @@ import type { Row } from '../db/schema.ts'
 
 export type StoredRow = Row<'stored_completions'>
 
-/** An answer with the id of another one is not stored: an upstream may give ids twice. */
-export const insert = (db: Db, row: StoredRow) =>
-  db
-    .insertInto('stored_completions')
-    .values(row)
-    .onConflict((conflict) => conflict.columns(['account_id', 'id']).doNothing())
-    .execute()
+export const insert = (db: Db, row: StoredRow) => db.insertInto('stored_completions').values(row).execute()
 
 const all = (db: Db | Trx, account_id: string, now: number) =>
   db.selectFrom('stored_completions').selectAll().where('account_id', '=', account_id).where('expires_at', '>', now)

@@ -17,6 +17,7 @@ before(async () => {
   server = await startFakeUpstream((...call) => handle(...call))
   const entry = { url: server.url, kind: 'vllm' }
   app = await startApp({
+    TUNERY_STORE_COMPLETIONS: '1',
     TUNERY_UPSTREAMS: JSON.stringify([
       { ...entry, model: 'far/closed' },
       { ...entry, model: 'far/open', fetch_images: true },
@@ -56,6 +57,28 @@ test('a 200 with an unexpected body is an error, and responses always have the c
   assert.match(streamed.text, /upstream_failed/)
   handle = (_path, _body, response) => json(response, 200, answer('something else'))
   assert.equal((await chat('far/plain')).body.model, 'far/plain')
+})
+
+test('answers that an upstream gives one id are stored each under the id that its client was told', async () => {
+  handle = (_path, { stream }, response) => {
+    if (!stream) return json(response, 200, { ...answer('x'), id: 'chatcmpl-same' })
+    const { choices, usage } = answer('x')
+    const event = { id: 'chatcmpl-same', object: 'chat.completion.chunk', created: 1, model: 'x' }
+    const events = [
+      { ...event, choices: choices.map(({ message, ...choice }) => ({ ...choice, delta: message })) },
+      { ...event, choices: [], usage },
+    ]
+    const text = events.map((each) => `data: ${JSON.stringify(each)}\n\n`).join('')
+    response.writeHead(200, { 'content-type': 'text/event-stream' }).end(`${text}data: [DONE]\n\n`)
+  }
+  const asked = { model: 'far/plain', messages, store: true }
+  const told = await Promise.all([1, 2, 3].map(async () => (await chat('far/plain', { store: true })).body.id))
+  const streamed = await stream(`${app.url}/chat/completions`, app.key, { ...asked, stream: true }).result
+  told.push(/"id":"([^"]+)"/.exec(streamed.text)?.[1])
+  const { body } = await app.api('GET', '/chat/completions?limit=100')
+  assert.deepEqual(body.data.map(({ id }: { id: string }) => id).sort(), [...told].sort())
+  assert.equal(new Set(told).size, 4)
+  for (const id of told) assert.equal((await app.api('GET', `/chat/completions/${id}`)).status, 200)
 })
 
 test('an endless response is cut off at its size limit', async () => {
