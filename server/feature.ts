@@ -22,6 +22,8 @@ export interface Context {
   config: Config
   db: Db
   queue: Queue
+  /** Names the installation in what it keeps outside of its database. */
+  installation: string
   /** The other server processes of the installation, and what they tell each other. */
   servers: Servers
   notifications: Notifications

@@ -119,6 +119,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
   const context: Context = {
     config,
     db,
+    installation,
     queue: createQueue({ db, server: servers.id, notifications }),
     servers,
     notifications,

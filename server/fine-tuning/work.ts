@@ -33,6 +33,7 @@ export interface Cluster {
 
 /** Dependencies of the background worker for fine-tuning jobs. */
 export interface FineTuningWork {
+  installation: string
   db: Db
   queue: Queue
   hub: Hub

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from trainer.remote.report import Reporter
 from trainer.remote.service import RunEnded, Service, ServiceGone
 
 PREFIX = "tunery-run-"
+# Younger folders may be those of a run that is about to lock its own, or that runs on another machine of a mount.
+LEFT_SECONDS = 86_400
 LOG_CHARACTERS = 4000
 # Between SIGTERM and SIGKILL for a trainer whose progress nobody wants any more.
 UNWANTED_SECONDS = 5
@@ -39,6 +42,8 @@ class Settings:
     processes: int
     nodes: int
     scratch: Path
+    # Names the installation: its runs remove what its own killed runs have left, and nothing else.
+    installation: str = "none"
 
     @classmethod
     def from_environment(cls) -> "Settings":
@@ -50,6 +55,7 @@ class Settings:
             processes=int(env.get("TUNERY_RUN_PROCESSES", "1")),
             nodes=int(env.get("TUNERY_RUN_NODES", "1")),
             scratch=Path(env.get("TUNERY_RUN_DIR") or tempfile.gettempdir()),
+            installation=env.get("TUNERY_RUN_INSTALLATION", "none"),
         )
 
     @property
@@ -68,20 +74,30 @@ class Member:
 
 
 @contextlib.contextmanager
-def run_folder(scratch: Path):
-    """A folder of this run alone, removed at its end. Removes those that killed runs have left."""
+def run_folder(scratch: Path, installation: str):
+    """A folder of this run alone, removed at its end. Removes those that killed runs of the installation left."""
     scratch.mkdir(parents=True, exist_ok=True)
-    for left in scratch.glob(f"{PREFIX}*"):
-        with contextlib.suppress(OSError), (left / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(left, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=scratch)).resolve()
+    prefix = f"{PREFIX}{installation}-"
+    for left in scratch.glob(f"{prefix}*"):
+        with contextlib.suppress(OSError):
+            if _newest_time(left) > time.time() - LEFT_SECONDS:
+                continue
+            with (left / "lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(left, ignore_errors=True)
+            sys.stderr.write(f"removed {left}, which a killed run had left\n")
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=scratch)).resolve()
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _newest_time(folder: Path) -> float:
+    """When anything in the folder was last changed, in seconds."""
+    return max(path.stat().st_mtime for path in [folder, *folder.rglob("*")])
 
 
 class Trainer:
@@ -178,7 +194,7 @@ def run(settings: Settings, member: Member | None = None) -> int:
     with contextlib.suppress(ValueError):
         # Of the main thread only: an actor of Ray may call this in another.
         signal.signal(signal.SIGTERM, stop)
-    with run_folder(settings.scratch) as folder:
+    with run_folder(settings.scratch, settings.installation) as folder:
         reporter = Reporter(service, folder, stop, end)
         status, killed_by, log = None, None, ""
         try:
@@ -216,7 +232,7 @@ def _take(text: str, reporter: Reporter) -> None:
 def follow(settings: Settings, member: Member) -> int | None:
     """One of the other machines of a training over several: it only computes. Returns the exit status."""
     service = Service(settings.url, settings.token)
-    with run_folder(settings.scratch) as folder:
+    with run_folder(settings.scratch, settings.installation) as folder:
         prepare(service, folder, settings.scratch / "tunery-cache", settings.code / "converters")
         trainer = Trainer(settings, folder, member, lambda _: None)
         return trainer.wait()[0]

@@ -1,10 +1,14 @@
 """The client of the service on a cluster's machine: what it tries again, and what ends the run."""
 
+import fcntl
+import os
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from trainer.remote.run import run_folder
 from trainer.remote.service import RunEnded, Service
 
 
@@ -69,3 +73,24 @@ def test_file_with_another_hash_is_not_kept(service, tmp_path):
     with pytest.raises(RunEnded):
         client.download("files/x", wrong, "0" * 64)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_removes_what_killed_runs_of_its_installation_left_a_day_ago_and_nothing_else(tmp_path, capfd):
+    def left(name, days):
+        folder = tmp_path / f"tunery-run-{name}"
+        (folder / "checkpoints").mkdir(parents=True)
+        (folder / "checkpoints/weights").write_text("weights")
+        (folder / "lock").touch()
+        then = time.time() - days * 86_400
+        for path in [*folder.rglob("*"), folder]:
+            os.utime(path, (then, then))
+        return folder
+
+    old, young, foreign, running = left("a1-old", 2), left("a1-young", 0.5), left("b2-old", 2), left("a1-running", 2)
+    with (running / "lock").open("r") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with run_folder(tmp_path, "a1") as folder:
+            assert folder.name.startswith("tunery-run-a1-")
+            assert [path.exists() for path in (old, young, foreign, running)] == [False, True, True, True]
+    assert not folder.exists()
+    assert "a1-old" in capfd.readouterr().err

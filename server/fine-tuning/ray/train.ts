@@ -226,6 +226,7 @@ async function submit(needs: Needs, job: JobRow, run: runs.Run): Promise<void> {
           TUNERY_RUN_URL: `${needs.serviceUrl()}/internal/runs/${job.id}/${run.attempt}`,
           TUNERY_RUN_TOKEN: token,
           TUNERY_RUN_PYTHON: needs.python,
+          TUNERY_RUN_INSTALLATION: work.installation,
           RAY_JOB_STOP_WAIT_TIME_S: '45',
           ...(job.traceparent !== null && { TRACEPARENT: job.traceparent }),
           ...environment,

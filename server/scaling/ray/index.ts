@@ -36,10 +36,9 @@ interface Needs {
 }
 
 export async function createRayScaling(context: Context, needs: Needs): Promise<RayScaling> {
-  const { config, db, servers, artifacts, now, log } = context
+  const { config, db, installation, servers, artifacts, now, log } = context
   const { deployments, inference, models, secrets, configured, record } = needs
   const ray = createRayClient(config.ray_address!, config.ray_token)
-  const { id: installation } = await db.selectFrom('installation').select('id').executeTakeFirstOrThrow()
   let app: FastifyInstance | undefined
   const files = createTargetFiles({ models, artifacts, models_dir: config.models_dir })
   const applications = createApplications({
