@@ -55,7 +55,7 @@ const bodyLimit = 8 * 1024 * 1024
 export async function buildApp(
   services: Needs,
   settings: SecuritySettings & { request_log?: 'failures' | 'all' },
-  { head_ms, body_ms, idle_ms, unread_ms } = clientTimeouts,
+  { head_ms, body_ms, body_total_ms, idle_ms, unread_ms } = clientTimeouts,
 ): Promise<FastifyInstance> {
   const app = Fastify({
     loggerInstance: services.log,
@@ -79,7 +79,7 @@ export async function buildApp(
   app.setValidatorCompiler(validatorCompiler)
   app.setSerializerCompiler(serializerCompiler)
   await addSecurityHooks(app, settings)
-  const stopSlowBodyWatch = endSlowBodies(app.server, body_ms, refuse)
+  const stopSlowBodyWatch = endSlowBodies(app.server, body_ms, refuse, body_total_ms)
   const stopSlowReaderWatch = endSlowReaders(app.server, unread_ms)
   app.addHook('onClose', async () => {
     stopSlowBodyWatch()

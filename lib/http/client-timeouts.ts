@@ -6,6 +6,8 @@ export interface ClientTimeouts {
   head_ms: number
   /** Longest time without progress of a request body; see slow-clients.ts. */
   body_ms: number
+  /** How long a body may take, besides what its size deserves. Default: 60 times `body_ms`. */
+  body_total_ms?: number
   /** Keep-alive timeout. Longer than the 60 s of common load balancers, so that they close first. */
   idle_ms: number
   /** Longest time for which a client may read nothing of a waiting answer. */

@@ -12,7 +12,7 @@ import { askInBackground, backgroundOperations, type Inference, TurnOver, yieldT
 import type { Limits } from '../limits/index.ts'
 import { type Claim, LeaseLost, type Queue, type TurnEnd, withLease } from '../queue/queue.ts'
 import type { Turn } from '../queue/worker.ts'
-import { requireFreeDisk } from '../storage/durable-files.ts'
+import { requireFreeDisk } from '../storage/free-disk.ts'
 import type { Artifacts } from '../storage/objects/index.ts'
 import { type BatchLine, checkLines, readLines } from './lines.ts'
 import { openResults, type Result, type Results, type Tokens } from './results.ts'

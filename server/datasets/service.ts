@@ -16,7 +16,8 @@ import type { FormFile } from '../http/multipart.ts'
 import { type Hub, requireRowTokens } from '../hub/index.ts'
 import type { Queue } from '../queue/queue.ts'
 import { createAbortSignals } from '../queue/worker.ts'
-import { requireFreeDisk, type StoredFile, storeStream } from '../storage/durable-files.ts'
+import { type StoredFile, storeStream } from '../storage/durable-files.ts'
+import { claimDisk } from '../storage/free-disk.ts'
 import type { Artifacts } from '../storage/objects/index.ts'
 import { createDatasetFiles, type DatasetFiles } from './as-files.ts'
 import { createLineCounter } from './counter.ts'
@@ -44,8 +45,8 @@ export interface Received extends StoredFile {
 
 export interface Datasets {
   upload(by: AccountActor, upload: FormFile<UploadFields>): Promise<Dataset>
-  /** Stores the bytes of a file. Throws file_too_large. */
-  receive(file: NodeJS.ReadableStream): Promise<Received>
+  /** Stores the bytes of a file; `announced_bytes`: about as many come. Throws file_too_large, storage_full. */
+  receive(file: NodeJS.ReadableStream, announced_bytes: number): Promise<Received>
   /** Makes a dataset of a received file. A failure leaves nothing behind. `also` writes in the same transaction. */
   register(
     by: AccountActor,
@@ -141,6 +142,8 @@ interface Options {
   now?: () => number
 }
 
+/** A form is at most this much larger than its file. */
+const formBytes = 1e6
 /** The most JSON of a page of rows; a longer row is a page of its own. */
 const pageCharacters = 16e6
 /** How long an upload waits for its file to be read, and how long a request that needs the rows waits. */
@@ -212,24 +215,35 @@ export function createDatasets(options: Options): Datasets {
       throw error
     })
 
-  async function receive(file: NodeJS.ReadableStream): Promise<Received> {
-    await requireFreeDisk(dataDir, min_free_mb)
+  async function receive(file: NodeJS.ReadableStream, announced_bytes: number): Promise<Received> {
     const id = newId('ds')
     const target = path.join(filesOf(dataDir, id, 'jsonl').folder, `${id}.upload`)
     const counter = createLineCounter()
     const max_bytes = max_mb * 1e6
     let bytes = 0
     let head: Buffer = Buffer.alloc(0)
-    const stored = await storeStream(file, target, (chunk) => {
-      bytes += chunk.length
-      if (bytes > max_bytes)
-        throw new ApiError('file_too_large', `The file is larger than ${max_mb} MB, the most this service takes.`, {
-          details: { max_mb },
-        })
-      if (head.length < headBytes) head = Buffer.concat([head, chunk.subarray(0, headBytes - head.length)])
-      counter.add(chunk)
-    })
-    return { id, path: target, ...stored, head, counted: counter.end() }
+    const tooLarge = () =>
+      new ApiError('file_too_large', `The file is larger than ${max_mb} MB, the most this service takes.`, {
+        details: { max_mb },
+      })
+    if (announced_bytes > max_bytes + formBytes) throw tooLarge()
+    const claim = await claimDisk(dataDir, min_free_mb, Math.min(announced_bytes, max_bytes))
+    try {
+      const stored = await storeStream(
+        file,
+        target,
+        (chunk) => {
+          bytes += chunk.length
+          if (bytes > max_bytes) throw tooLarge()
+          if (head.length < headBytes) head = Buffer.concat([head, chunk.subarray(0, headBytes - head.length)])
+          counter.add(chunk)
+        },
+        claim,
+      )
+      return { id, path: target, ...stored, head, counted: counter.end() }
+    } finally {
+      claim.release()
+    }
   }
 
   async function register(
@@ -371,8 +385,8 @@ export function createDatasets(options: Options): Datasets {
     register,
     discard,
 
-    async upload(by, { file, filename, fields }) {
-      const received = await receive(file)
+    async upload(by, { file, filename, announced_bytes, fields }) {
+      const received = await receive(file, announced_bytes)
       const given = await fields().catch(async (error) => {
         await discard(received)
         throw error

@@ -134,8 +134,8 @@ export function createFiles({ db, datasets, artifacts, dataDir, now }: Options):
     adopt,
     onNeeded: (check) => void usageChecks.push(check),
 
-    async upload(by, { file, filename, fields }) {
-      const received = await datasets.receive(file).catch(namingFile)
+    async upload(by, { file, filename, announced_bytes, fields }) {
+      const received = await datasets.receive(file, announced_bytes).catch(namingFile)
       const given = await fields().catch(async (error) => {
         await datasets.discard(received)
         throw error

@@ -19,7 +19,8 @@ import type { Datasets } from '../datasets/index.ts'
 import type { Db } from '../db/open.ts'
 import { type AccountActor, recordAuditEntry } from '../events/audit.ts'
 import { assertBacklogLimit } from '../queue/queue.ts'
-import { requireFreeDisk, storeStream } from '../storage/durable-files.ts'
+import { storeStream } from '../storage/durable-files.ts'
+import { claimDisk, type DiskClaim, freeToClaim } from '../storage/free-disk.ts'
 import type { Artifacts } from '../storage/objects/index.ts'
 import type { Orphans } from '../storage/orphans.ts'
 import { expiryRefused, type Files } from './service.ts'
@@ -32,7 +33,7 @@ export interface Uploads {
   addPart(
     account_id: string,
     id: string,
-    form: { file: NodeJS.ReadableStream; fields(): Promise<unknown> },
+    form: { file: NodeJS.ReadableStream; announced_bytes: number; fields(): Promise<unknown> },
   ): Promise<UploadPart>
   complete(
     by: AccountActor,
@@ -62,6 +63,8 @@ interface Options {
 const lifetime_ms = hour_ms
 /** Pending uploads of an account. */
 const uploadsMax = 100
+/** How long space is kept for an upload of which nothing comes. Later parts find their own, if there is any. */
+const claim_ms = hour_ms / 6
 
 export function createUploads(options: Options): Uploads {
   const { db, datasets, files, artifacts, orphans, dataDir, max_mb, min_free_mb, now } = options
@@ -92,7 +95,35 @@ export function createUploads(options: Options): Uploads {
     return upload
   }
 
-  const removeParts = (id: string) => artifacts.remove(`uploads/${id}/`)
+  async function removeParts(id: string): Promise<void> {
+    releaseClaim(id)
+    await artifacts.remove(`uploads/${id}/`)
+  }
+
+  /** The space that is kept for what was announced and has not come, by upload: of those that began at this process. */
+  const claims = new Map<string, { account_id: string; claim: DiskClaim; timer: NodeJS.Timeout }>()
+  function releaseClaim(id: string): void {
+    const found = claims.get(id)
+    if (!found) return
+    clearTimeout(found.timer)
+    found.claim.release()
+    claims.delete(id)
+  }
+
+  /**
+   * Keeps space for an announced file. Who only announces gets at most half of what is free, all uploads of the account
+   * together, so that others find some; the rest is claimed as it comes. Throws storage_full if it does not fit.
+   */
+  async function keepSpace(account_id: string, id: string, bytes: number): Promise<void> {
+    const free = await freeToClaim(dataDir, min_free_mb)
+    const own = [...claims.values()].filter((each) => each.account_id === account_id)
+    const kept = own.reduce((sum, { claim }) => sum + claim.left(), 0)
+    const share = Math.max(0, Math.floor((free + kept) / 2) - kept)
+    const claim = await claimDisk(dataDir, min_free_mb, bytes)
+    claim.shrinkTo(share)
+    const timer = setTimeout(() => releaseClaim(id), claim_ms).unref()
+    claims.set(id, { account_id, claim, timer })
+  }
 
   async function toResponse(upload: store.UploadRow): Promise<Upload> {
     return {
@@ -136,7 +167,7 @@ export function createUploads(options: Options): Uploads {
           yield chunk
         }
     }
-    const received = await datasets.receive(Readable.from(hashed(), { objectMode: false }))
+    const received = await datasets.receive(Readable.from(hashed(), { objectMode: false }), upload.size_bytes)
     const digest = hash.digest()
     if (md5 !== undefined && md5.toLowerCase() !== digest.toString('hex') && md5 !== digest.toString('base64')) {
       await datasets.discard(received)
@@ -162,8 +193,8 @@ export function createUploads(options: Options): Uploads {
           param: 'bytes',
         })
       if (purpose === 'fine-tune' && expires_after != null) throw expiryRefused()
-      await requireFreeDisk(dataDir, min_free_mb)
       const id = newId('upl')
+      await keepSpace(by.account_id, id, bytes)
       const created_at = now()
       const row: store.UploadRow = {
         id,
@@ -177,32 +208,50 @@ export function createUploads(options: Options): Uploads {
         expires_at: created_at + lifetime_ms,
         created_at,
       }
-      await db.transaction().execute(async (trx) => {
-        await assertBacklogLimit(trx, 'uploads', by.account_id, uploadsMax)
-        await store.insertUpload(trx, row)
-        await recordAuditEntry(trx, by, 'upload.created', id, { filename, purpose, bytes }, created_at)
-      })
+      await db
+        .transaction()
+        .execute(async (trx) => {
+          await assertBacklogLimit(trx, 'uploads', by.account_id, uploadsMax)
+          await store.insertUpload(trx, row)
+          await recordAuditEntry(trx, by, 'upload.created', id, { filename, purpose, bytes }, created_at)
+        })
+        .catch((error) => {
+          releaseClaim(id)
+          throw error
+        })
       return toResponse(row)
     },
 
-    async addPart(account_id, upload_id, { file: bytes, fields }) {
+    async addPart(account_id, upload_id, { file: bytes, announced_bytes, fields }) {
       const upload = await requirePending(account_id, upload_id)
-      await requireFreeDisk(dataDir, min_free_mb)
+      const kept = claims.get(upload_id)
+      kept?.timer.refresh()
+      const claim = kept?.claim ?? (await claimDisk(dataDir, min_free_mb, Math.min(announced_bytes, partBytesMax)))
       const id = newId('part')
       const file = partPath(dataDir, upload_id, id)
       let size = 0
-      const { size_bytes } = await storeStream(bytes, file, (chunk) => {
-        size += chunk.length
-        if (size > partBytesMax)
-          throw new ApiError('file_too_large', 'The part is larger than 64 MiB. Send the file in more parts.', {
-            details: { max_bytes: partBytesMax },
-            param: 'data',
-          })
-      }).catch(async (error) => {
-        // Its folder is removed when the upload ends.
-        await requirePending(account_id, upload_id)
-        throw error
-      })
+      const { size_bytes } = await storeStream(
+        bytes,
+        file,
+        (chunk) => {
+          size += chunk.length
+          if (size > partBytesMax)
+            throw new ApiError('file_too_large', 'The part is larger than 64 MiB. Send the file in more parts.', {
+              details: { max_bytes: partBytesMax },
+              param: 'data',
+            })
+        },
+        claim,
+      )
+        .catch(async (error) => {
+          kept?.claim.giveBack(size)
+          // Its folder is removed when the upload ends.
+          await requirePending(account_id, upload_id)
+          throw error
+        })
+        .finally(() => {
+          if (!kept) claim.release()
+        })
       const created_at = now()
       try {
         if (size_bytes === 0) throw new ApiError('file_empty', 'The part is empty.', { param: 'data' })
@@ -225,6 +274,7 @@ export function createUploads(options: Options): Uploads {
         })
       } catch (error) {
         await artifacts.remove(partKey(upload_id, id))
+        kept?.claim.giveBack(size_bytes)
         throw error
       }
       return { id, object: 'upload.part', created_at: unixSeconds(created_at), upload_id }

@@ -10,6 +10,8 @@ import { validationError } from './validation.ts'
 export interface FormFile<F> {
   file: NodeJS.ReadableStream
   filename: string
+  /** The size of the whole form as its head announces it: about that of the file. 0: it does not say. */
+  announced_bytes: number
   /** The form's text fields. Call it after the file has been read, as fields may follow the file. */
   fields(): Promise<F>
 }
@@ -63,7 +65,8 @@ export async function readMultipart<F, T>(
     const filename = fileNameOf(part)
     const file = request.formDigest ? hashed(part.file) : { stream: part.file }
     if ('digest' in file) request.formDigest = () => digestOf(textFields, filename, file.digest())
-    return await handleFile({ file: file.stream, filename, fields }).catch((error) => {
+    const announced_bytes = Number(request.headers['content-length'] ?? 0)
+    return await handleFile({ file: file.stream, filename, announced_bytes, fields }).catch((error) => {
       // The multipart parser has no error class or code for a truncated body.
       throw /multipart|Part terminated/.test(error.message) ? multipartError(error) : error
     })

@@ -10,7 +10,7 @@ import type { Db, Trx } from '../db/open.ts'
 import { type AccountActor, recordAuditEntry } from '../events/audit.ts'
 import type { Claim, Queue } from '../queue/queue.ts'
 import { createAbortSignals } from '../queue/worker.ts'
-import { requireFreeDisk } from '../storage/durable-files.ts'
+import { requireFreeDisk } from '../storage/free-disk.ts'
 import type { Hub } from './service.ts'
 import * as store from './store.ts'
 

@@ -2,12 +2,13 @@
 // rename it and sync the folder.
 import { createHash, randomUUID } from 'node:crypto'
 import { createReadStream, createWriteStream } from 'node:fs'
-import { cp, mkdir, open, readdir, rename, rm, stat, statfs } from 'node:fs/promises'
+import { cp, mkdir, open, readdir, rename, rm, stat } from 'node:fs/promises'
 import path from 'node:path'
 import { Transform } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import { ApiError } from '../../contract/errors.ts'
 import { databaseAway } from '../db/dialect.ts'
+import type { DiskClaim } from './free-disk.ts'
 
 export interface StoredFile {
   size_bytes: number
@@ -69,11 +70,15 @@ export async function hashTree(
   return { sha256: hash.digest('hex'), files }
 }
 
-/** Streams `source` durably to `file`. `onChunk` gets each chunk and may throw. A failure leaves nothing behind. */
+/**
+ * Streams `source` durably to `file`, and counts what comes in `claim`. `onChunk` gets each chunk and may throw. A failure
+ * leaves nothing behind.
+ */
 export async function storeStream(
   source: NodeJS.ReadableStream,
   file: string,
   onChunk: (chunk: Buffer) => void = () => {},
+  claim?: DiskClaim,
 ): Promise<StoredFile> {
   await mkdir(path.dirname(file), { recursive: true })
   const part = `${file}.part`
@@ -85,7 +90,9 @@ export async function storeStream(
         size_bytes += chunk.length
         hash.update(chunk)
         onChunk(chunk)
-        done(null, chunk)
+        const checking = claim?.count(chunk.length)
+        if (checking) checking.then(() => done(null, chunk), done)
+        else done(null, chunk)
       } catch (error) {
         done(error as Error)
       }
@@ -176,19 +183,4 @@ export function storageError(error: unknown): ApiError | undefined {
       'The service cannot use its database or its data folder. Try again in a moment; its log has the cause.',
     )
   return undefined
-}
-
-/** Throws storage_full while less than `min_free_mb` is free on the disk of `folder`. */
-export async function requireFreeDisk(folder: string, min_free_mb: number): Promise<void> {
-  const { bavail, bsize } = await statfs(folder)
-  const free_mb = Math.floor((Number(bavail) * Number(bsize)) / 1e6)
-  if (free_mb < min_free_mb)
-    throw new ApiError(
-      'storage_full',
-      `The service's disk has ${free_mb} MB left, less than the ${min_free_mb} MB it keeps free. ` +
-        'Nothing was stored; try again when there is room.',
-      {
-        details: { free_mb, min_free_mb },
-      },
-    )
 }

@@ -18,7 +18,7 @@ import type { Db } from '../db/open.ts'
 import { openaiPageOf } from '../db/page.ts'
 import { type AccountActor, recordAuditEntry } from '../events/audit.ts'
 import { metadataFilter } from '../http/metadata-filter.ts'
-import { requireFreeDisk } from '../storage/durable-files.ts'
+import { requireFreeDisk } from '../storage/free-disk.ts'
 import * as store from './store.ts'
 
 type List<T extends { id: string }> = ReturnType<typeof openaiPageOf<T>>
@@ -231,7 +231,7 @@ export function createStoredCompletions(options: Options): StoredCompletions {
             param: 'filter',
           })
       }
-      const received = await datasets.receive(Readable.from(lines()))
+      const received = await datasets.receive(Readable.from(lines()), 0)
       const filename = `${name ?? 'stored completions'}.jsonl`
       return datasets.register(by, received, filename, {
         name: name ?? 'Stored completions',

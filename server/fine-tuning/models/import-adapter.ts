@@ -10,7 +10,8 @@ import type { Db } from '../../db/open.ts'
 import type { FormFile } from '../../http/multipart.ts'
 import type { Hub } from '../../hub/index.ts'
 import type { TrainingSetup } from '../../setup/index.ts'
-import { requireFreeDisk, storeStream } from '../../storage/durable-files.ts'
+import { storeStream } from '../../storage/durable-files.ts'
+import { claimDisk, type DiskClaim } from '../../storage/free-disk.ts'
 import type { Artifacts } from '../../storage/objects/index.ts'
 import { shapesOf } from '../../storage/safetensors.ts'
 import { readUntrusted } from '../../storage/untrusted-files.ts'
@@ -109,26 +110,37 @@ export function createAdapterImporter({
   }
 
   return {
-    async importAdapter(account_id, { file, fields }) {
+    async importAdapter(account_id, { file, announced_bytes, fields }) {
       trainingSetup.requireReady()
-      await requireFreeDisk(dataDir, min_free_mb)
       const run_dir = runDir(dataDir, newId('imp'), 1)
+      let claim: DiskClaim = await claimDisk(dataDir, min_free_mb, Math.min(announced_bytes, max_mb * 1e6))
       try {
         const source = path.join(run_dir, 'upload.zip')
         let bytes = 0
-        const { size_bytes } = await storeStream(file, source, (chunk) => {
-          bytes += chunk.length
-          if (bytes > max_mb * 1e6)
-            throw new ApiError('file_too_large', `The file is larger than ${max_mb} MB, the most this service takes.`, {
-              details: { max_mb },
-            })
-        })
+        const { size_bytes } = await storeStream(
+          file,
+          source,
+          (chunk) => {
+            bytes += chunk.length
+            if (bytes > max_mb * 1e6)
+              throw new ApiError(
+                'file_too_large',
+                `The file is larger than ${max_mb} MB, the most this service takes.`,
+                {
+                  details: { max_mb },
+                },
+              )
+          },
+          claim,
+        )
         const { name, description, base_model_id } = await fields()
         const folder = path.join(run_dir, 'given')
         const unpacked = await inTurn(account_id, async () => {
-          await requireFreeDisk(dataDir, min_free_mb + max_mb)
+          claim.release()
+          claim = await claimDisk(dataDir, min_free_mb, max_mb * 1e6)
           return unpack(source, folder, size_bytes)
         })
+        claim.release()
         const startingModel = await baseOf(account_id, base_model_id, unpacked.config.base_model_name_or_path)
         const shape = checkAdapter(
           unpacked,
@@ -155,6 +167,7 @@ export function createAdapterImporter({
           gguf_sha256: artifact.gguf_sha256,
         }
       } finally {
+        claim.release()
         await rm(path.dirname(run_dir), { recursive: true, force: true })
       }
     },

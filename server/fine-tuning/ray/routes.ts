@@ -7,7 +7,8 @@ import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { z } from 'zod'
 import { newId } from '../../../lib/ids.ts'
 import { bearerToken } from '../../http/auth.ts'
-import { requireFreeDisk, storeStream } from '../../storage/durable-files.ts'
+import { storeStream } from '../../storage/durable-files.ts'
+import { claimDisk } from '../../storage/free-disk.ts'
 import { type Secrets, sameSecret } from '../../storage/secrets.ts'
 import { runDir } from '../artifacts.ts'
 import * as store from '../store.ts'
@@ -139,10 +140,13 @@ export function runRoutes(app: FastifyInstance, { work, secrets, min_free_mb, de
       const { run } = authenticated.get(request)!
       const { '*': name = '' } = request.params as Params
       if (!uploadPath.test(name)) return refuse(reply, 422, 'A run stores no such file.')
-      await requireFreeDisk(dataDir, min_free_mb)
       const target = path.join(runDir(dataDir, run.job_id, run.attempt), name)
       const fresh = `${target}.${newId('upl')}`
-      const { sha256 } = await storeStream(request.body as NodeJS.ReadableStream, fresh, () => {})
+      const announced = Number(request.headers['content-length'] ?? 0)
+      const claim = await claimDisk(dataDir, min_free_mb, announced)
+      const { sha256 } = await storeStream(request.body as NodeJS.ReadableStream, fresh, () => {}, claim).finally(
+        claim.release,
+      )
       if (sha256 !== request.headers['x-content-sha256']) {
         await rm(fresh)
         return refuse(reply, 503, 'The file arrived with another hash. Send it once more.')

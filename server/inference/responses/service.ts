@@ -3,7 +3,7 @@ import { ApiError } from '../../../contract/errors.ts'
 import type { InputItem, listInputItems, OutputItem, Response, ResponseRequest } from '../../../contract/responses.ts'
 import type { Db } from '../../db/open.ts'
 import { openaiPageOf } from '../../db/page.ts'
-import { requireFreeDisk } from '../../storage/durable-files.ts'
+import { requireFreeDisk } from '../../storage/free-disk.ts'
 import * as store from './store.ts'
 
 /** Turns of one conversation, at most: as many as a request may have items. */

@@ -1,0 +1,96 @@
+// What is free on a disk besides what running uploads have announced. Each may see the same free space: only together can
+// they tell whether all of them fit.
+import { stat, statfs } from 'node:fs/promises'
+import { ApiError } from '../../contract/errors.ts'
+
+/** Space on a disk that is kept for a file while it comes. */
+export interface DiskClaim {
+  /** Bytes that are kept and have not come yet. */
+  left(): number
+  /** Counts bytes that are about to be written. Beyond what was claimed it claims more, in steps. Throws storage_full. */
+  count(bytes: number): Promise<void> | undefined
+  /** Bytes that were counted are not on the disk after all. */
+  giveBack(bytes: number): void
+  /** Keeps at most these. */
+  shrinkTo(bytes: number): void
+  release(): void
+}
+
+/** Bytes that are claimed and not written yet, by device: of this process. */
+const claimed = new Map<number, number>()
+/** More is claimed, and what is free is looked at again, in steps of this size: other programs write too. */
+const step_bytes = 8e6
+
+const bytesFree = async (folder: string) => {
+  const { bavail, bsize } = await statfs(folder)
+  return Number(bavail) * Number(bsize)
+}
+
+/** Bytes of the disk of `folder` that may be claimed, and its device. */
+async function claimable(folder: string, min_free_mb: number): Promise<{ device: number; bytes: number }> {
+  const { dev: device } = await stat(folder)
+  // What was written while the disk was asked is in neither figure: the larger claim is on the safe side.
+  const before = claimed.get(device) ?? 0
+  const free = await bytesFree(folder)
+  return { device, bytes: free - min_free_mb * 1e6 - Math.max(before, claimed.get(device) ?? 0) }
+}
+
+const storageFull = (left_bytes: number, min_free_mb: number) => {
+  const free_mb = Math.floor(left_bytes / 1e6) + min_free_mb
+  return new ApiError(
+    'storage_full',
+    `The service's disk has ${Math.max(0, free_mb)} MB left besides what running uploads take, less than the ` +
+      `${min_free_mb} MB it keeps free and what this needs. Nothing was stored; try again when there is room.`,
+    { details: { free_mb, min_free_mb } },
+  )
+}
+
+/** Throws storage_full while less than `min_free_mb` is free on the disk of `folder`, or is claimed by uploads. */
+export async function requireFreeDisk(folder: string, min_free_mb: number): Promise<void> {
+  const { bytes } = await claimable(folder, min_free_mb)
+  if (bytes < 0) throw storageFull(bytes, min_free_mb)
+}
+
+/** Bytes that uploads may still claim on the disk of `folder`. */
+export const freeToClaim = async (folder: string, min_free_mb: number) => (await claimable(folder, min_free_mb)).bytes
+
+/** Keeps space on the disk of `folder` for `bytes` that are announced; 0 if nobody knows. Throws storage_full. */
+export async function claimDisk(folder: string, min_free_mb: number, bytes: number): Promise<DiskClaim> {
+  let left = 0
+  let unchecked = 0
+  let released = false
+  let device = 0
+  const change = (by: number) => {
+    left += by
+    claimed.set(device, (claimed.get(device) ?? 0) + by)
+  }
+  async function claim(more: number): Promise<void> {
+    const found = await claimable(folder, min_free_mb)
+    if (found.bytes < more) throw storageFull(found.bytes, min_free_mb)
+    device = found.device
+    if (!released) change(more)
+  }
+  await claim(bytes)
+  return {
+    left: () => left,
+    count(bytes) {
+      if (released) return undefined
+      const missing = Math.max(0, bytes - left)
+      change(-Math.min(bytes, left))
+      unchecked += bytes
+      if (missing === 0 && unchecked < step_bytes) return undefined
+      unchecked = 0
+      return claim(missing === 0 ? 0 : missing + step_bytes).then(() => change(-Math.min(missing, left)))
+    },
+    giveBack(bytes) {
+      if (!released) change(bytes)
+    },
+    shrinkTo(bytes) {
+      change(Math.min(left, bytes) - left)
+    },
+    release() {
+      change(-left)
+      released = true
+    },
+  }
+}

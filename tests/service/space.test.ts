@@ -1,0 +1,107 @@
+// Space on the disk: uploads together never take more than is free, and nothing of those that are refused is left.
+import assert from 'node:assert/strict'
+import { existsSync, readdirSync } from 'node:fs'
+import { statfs } from 'node:fs/promises'
+import os from 'node:os'
+import path from 'node:path'
+import { test } from 'node:test'
+import { clientTimeouts } from '../../lib/http/client-timeouts.ts'
+import { claimDisk, freeToClaim } from '../../server/storage/free-disk.ts'
+import { colourRows, until } from '../support/client.ts'
+import { connect } from '../support/connection.ts'
+import { startApp, type TestApp } from '../support/service.ts'
+
+const free_mb = async () => {
+  const { bavail, bsize } = await statfs(os.tmpdir())
+  return Math.floor((Number(bavail) * Number(bsize)) / 1e6)
+}
+
+const partsOf = ({ dataDir }: TestApp) => {
+  const folder = path.join(dataDir, 'datasets')
+  return existsSync(folder) ? readdirSync(folder).length : 0
+}
+
+/** An upload that announces so much and withholds its end. */
+function beginUpload(app: TestApp, megabytes: number) {
+  const connection = connect(app.address)
+  connection.socket.write(
+    `POST /v1/datasets/ HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ${app.key}\r\n` +
+      `Content-Type: multipart/form-data; boundary=b\r\nContent-Length: ${megabytes * 1e6}\r\n\r\n` +
+      `--b\r\nContent-Disposition: form-data; name="file"; filename="f.jsonl"\r\n\r\n${colourRows(16)}\n`,
+  )
+  return connection
+}
+
+test('uploads that withhold their end never claim more than is free, together; what they kept is free again', async () => {
+  const app = await startApp({ TUNERY_MIN_FREE_DISK_MB: String((await free_mb()) - 3000) })
+  const opened: ReturnType<typeof connect>[] = []
+  const parts = () => partsOf(app)
+  try {
+    for (let each = 0; each < 6; each++) {
+      const connection = beginUpload(app, 1000)
+      opened.push(connection)
+      await until('it to be stored or refused', () => parts() + opened.filter(({ text }) => text).length > each)
+    }
+    const refused = opened.filter(({ text }) => text)
+    assert.ok(refused.length >= 3, 'three fit at most')
+    for (const { text } of refused) assert.match(text, /^HTTP\/1\.1 503 .*"code":"storage_full"/s)
+    await until('nothing of them to be left', () => parts() === 6 - refused.length)
+    const announced = (bytes: number) =>
+      app.api('POST', '/uploads', { filename: 'f.jsonl', purpose: 'batch', bytes, mime_type: 'application/jsonl' })
+    assert.equal((await announced(1.9e9)).body.error.code, 'storage_full')
+    for (const { socket } of opened) socket.destroy()
+    await until('their parts to be removed', () => parts() === 0)
+    // Who only announces keeps at most half of what is free, so that others find some.
+    const uploads = [await announced(1.9e9), await announced(0.5e9)]
+    assert.deepEqual(
+      uploads.map(({ status }) => status),
+      [200, 200],
+    )
+    const left = await freeToClaim(app.dataDir, app.services.min_free_mb)
+    assert.ok(left > 0.9e9 && left < 2.1e9, String(left))
+    for (const { body } of uploads) await app.api('POST', `/uploads/${body.id}/cancel`)
+    await until(
+      'the space to be free',
+      async () => (await freeToClaim(app.dataDir, app.services.min_free_mb)) > left + 0.5e9,
+    )
+  } finally {
+    for (const { socket } of opened) socket.destroy()
+    await app.stop()
+  }
+})
+
+test('what comes is no longer claimed, more is claimed as it comes, and what is too large is refused at once', async () => {
+  const min = (await free_mb()) - 2000
+  const claim = await claimDisk(os.tmpdir(), min, 1e6)
+  assert.equal(claim.left(), 1e6)
+  await claim.count(6e5)
+  assert.equal(claim.left(), 4e5)
+  await claim.count(1e6)
+  assert.ok(claim.left() > 4e6, 'a step ahead')
+  await assert.rejects(claimDisk(os.tmpdir(), min, 3e9), /besides what running uploads take/)
+  claim.release()
+  assert.equal(claim.left(), 0)
+  const app = await startApp({ TUNERY_MAX_DATASET_MB: '1' })
+  try {
+    const connection = beginUpload(app, 5)
+    await until('an answer', () => connection.text)
+    assert.match(connection.text, /^HTTP\/1\.1 413 .*"code":"file_too_large"/s)
+    connection.socket.destroy()
+  } finally {
+    await app.stop()
+  }
+})
+
+test('a body that drips faster than a stall but never ends has its time; nothing of it is left', async () => {
+  const app = await startApp({}, { times: { ...clientTimeouts, body_ms: 4000, body_total_ms: 300 } })
+  try {
+    const connection = beginUpload(app, 1000)
+    const drip = setInterval(() => connection.socket.write('x'.repeat(2000)), 50)
+    connection.socket.once('close', () => clearInterval(drip))
+    await until('it to be ended', () => connection.closed)
+    assert.match(connection.text, /^HTTP\/1\.1 408 .*took longer than \d+ s/s)
+    await until('its part to be removed', () => partsOf(app) === 0)
+  } finally {
+    await app.stop()
+  }
+})
