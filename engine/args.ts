@@ -1,9 +1,9 @@
 // The engine's command line.
 import { existsSync } from 'node:fs'
-import { availableParallelism } from 'node:os'
 import { resolve } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { parseArgs } from 'node:util'
+import { usableCores } from '../lib/usable-cores.ts'
 import { type Address, parseAddress } from './http/server.ts'
 
 export type NamedFile = { name: string; path: string }
@@ -80,7 +80,7 @@ export function parseCommandLine(argv: string[]): Args {
   if (stranger) throw new Error(`--adapter-projector names '${stranger.name}', which no --adapter has.`)
   if ('path' in listen && values['api-key-file'] !== undefined)
     throw new Error('--api-key-file is for a server on a port; only its owner can open a unix socket.')
-  const cores = availableParallelism()
+  const cores = usableCores()
   return {
     listen,
     models,

@@ -1,10 +1,10 @@
 import { readdirSync } from 'node:fs'
-import os from 'node:os'
 import path from 'node:path'
 import { z } from 'zod'
 import { isNetwork } from '../lib/connections.ts'
 import { root } from '../lib/root.ts'
 import { parseStorageUrl } from '../lib/storage-url.ts'
+import { usableCores } from '../lib/usable-cores.ts'
 import { usableMemory } from '../lib/usable-memory.ts'
 
 /** The number of NVIDIA GPUs of this machine. */
@@ -251,13 +251,14 @@ const settings = {
   ),
   threads: computed(
     wholeNumber(1, 1024),
-    String(os.availableParallelism()),
+    String(usableCores()),
     'one per core',
-    'Threads of the engine, and of each trainer.',
+    'Most threads of the engine, and of each trainer; never more than cores that the service may use. Beside other ' +
+      'busy programs the engine uses fewer.',
   ),
   replica_cores: computed(
     wholeNumber(1, 1024),
-    String(Math.min(4, Math.max(1, Math.floor(os.availableParallelism() / 2)))),
+    String(Math.min(4, Math.max(1, Math.floor(usableCores() / 2)))),
     'half of the cores, at most 4',
     'Cores of a replica of a deployment that scales, unless it runs on a GPU; see docs/guides/scale.md.',
   ),

@@ -3,6 +3,7 @@ import path from 'node:path'
 import pino, { type Logger } from 'pino'
 import { runPeriodically } from '../lib/periodic.ts'
 import { root } from '../lib/root.ts'
+import { usableCores } from '../lib/usable-cores.ts'
 import { hour_ms } from '../lib/utc-day.ts'
 import pkg from '../package.json' with { type: 'json' }
 import { createAccountsFeature } from './accounts/feature.ts'
@@ -135,7 +136,8 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     artifacts,
     orphans: createOrphans({ db, dataDir, log, now: Date.now }),
     min_free_mb: config.min_free_disk_mb,
-    threads: config.threads,
+    // More would wait for each other.
+    threads: Math.min(config.threads, usableCores()),
     trainingSetup,
     python: path.join(root, '.local/python/bin/python'),
     converters: path.join(root, '.local/llama/source'),

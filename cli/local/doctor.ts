@@ -7,6 +7,7 @@ import os from 'node:os'
 import path from 'node:path'
 import { promisify } from 'node:util'
 import { root } from '../../lib/root.ts'
+import { usableCores } from '../../lib/usable-cores.ts'
 import { type Config, readConfig } from '../../server/config.ts'
 import { type Check, ok, problem, warning } from '../support/checks.ts'
 import { runningUrl } from '../support/service.ts'
@@ -117,10 +118,7 @@ async function checkGpu(): Promise<Check> {
 
 function checkProcessor({ threads }: Config): Check {
   const [first] = os.cpus()
-  return ok(
-    'processor',
-    `${os.availableParallelism()} cores (${first?.model.trim() || os.arch()}), ${threads} threads a model`,
-  )
+  return ok('processor', `${usableCores()} cores (${first?.model.trim() || os.arch()}), ${threads} threads a model`)
 }
 
 function checkMemory(): Check {

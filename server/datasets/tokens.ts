@@ -1,6 +1,5 @@
 // Token counts of datasets, computed by the trainer's code in a child process so that they match training. Bounded in
 // time and memory, one at a time, round robin over accounts, and aborted when the client disconnects.
-import os from 'node:os'
 import path from 'node:path'
 import { z } from 'zod'
 import { ApiError } from '../../contract/errors.ts'
@@ -8,11 +7,12 @@ import type { Objective } from '../../contract/hyperparameters.ts'
 import { runToEnd } from '../../lib/child-process.ts'
 import { createFairQueue } from '../../lib/fair-queue.ts'
 import { root } from '../../lib/root.ts'
+import { usableCores } from '../../lib/usable-cores.ts'
 import type { TrainingSetup } from '../setup/index.ts'
 
 const max_ms = 600_000
 /** Processes that count a large file. More would take the memory of other work. */
-const workers = Math.min(4, os.availableParallelism())
+const workers = Math.min(4, usableCores())
 /**
  * The library takes 200 MB and a large vocabulary some hundred more; the rest is for a batch and a row of 32 MiB. One
  * worker at a time has rows of many MB, the others have a library each.

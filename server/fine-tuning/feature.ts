@@ -1,5 +1,5 @@
-import os from 'node:os'
 import path from 'node:path'
+import { usableCores } from '../../lib/usable-cores.ts'
 import type { Accounts } from '../accounts/index.ts'
 import type { Datasets } from '../datasets/index.ts'
 import type { Context, Feature } from '../feature.ts'
@@ -81,7 +81,7 @@ export async function createFineTuningFeature(
   const models = createTunedModels({ ...context, hub, datasets, max_mb: config.max_adapter_mb })
   const cores = createCoreShare({
     share: config.training_share / 100,
-    cores: os.availableParallelism(),
+    cores: usableCores(),
     enginePid: engine.pid,
     yieldCores: engine.yieldCores,
     log,

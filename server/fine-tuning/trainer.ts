@@ -5,6 +5,7 @@ import path from 'node:path'
 import { z } from 'zod'
 import { jobEventTypes } from '../../contract/fine-tuning.ts'
 import { type Child, childEnv, spawnChild } from '../../lib/child-process.ts'
+import { usableCores } from '../../lib/usable-cores.ts'
 import { isoTime } from '../../lib/utc-day.ts'
 import type { ChildIo, PreparedTrainer } from './prepared-trainer.ts'
 
@@ -107,12 +108,14 @@ export async function runTrainer({
   ...options
 }: TrainerRun): Promise<TrainerExit> {
   await mkdir(run_dir, { recursive: true, mode: 0o700 })
-  await writeFile(path.join(run_dir, 'spec.json'), JSON.stringify(spec, null, 2))
+  // A job may have been created on a machine with more cores.
+  const local = spec.threads === undefined ? spec : { ...spec, threads: Math.min(spec.threads, usableCores()) }
+  await writeFile(path.join(run_dir, 'spec.json'), JSON.stringify(local, null, 2))
   const launcher =
     processes > 1 ? ['-m', 'torch.distributed.run', '--standalone', '--nproc-per-node', String(processes)] : []
   const program = { run_dir, command: python, args: [...launcher, '-m', module, run_dir], ...options }
   if (!prepared || processes > 1) return runProgram(program)
-  const run = { module, run_dir, env: options.env ?? {}, spec }
+  const run = { module, run_dir, env: options.env ?? {}, spec: local }
   return prepared.during((take) => runProgram({ ...program, take: (io) => take(run, io) }))
 }
 

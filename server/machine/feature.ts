@@ -1,5 +1,6 @@
 import os from 'node:os'
 import { getMachine, type Machine } from '../../contract/machine.ts'
+import { usableCores } from '../../lib/usable-cores.ts'
 import { isoTime } from '../../lib/utc-day.ts'
 import type { Context, Feature } from '../feature.ts'
 import { mount } from '../http/mount.ts'
@@ -42,7 +43,7 @@ export function createMachineFeature(
       node: process.version,
       started_at: isoTime(Math.round(started_at)),
       uptime_seconds: Math.floor(process.uptime()),
-      cores: os.availableParallelism(),
+      cores: usableCores(),
       load: os.loadavg().map((each) => Number(each.toFixed(2))),
       memory: {
         total_bytes: constrained > 0 ? Math.min(total, constrained) : total,

@@ -1,5 +1,6 @@
 import { existsSync } from 'node:fs'
 import path from 'node:path'
+import { allowedCores, usableCores } from '../../lib/usable-cores.ts'
 import type { Deployments } from '../deployments/index.ts'
 import type { Context, Feature } from '../feature.ts'
 import type { TunedModels } from '../fine-tuning/index.ts'
@@ -34,9 +35,10 @@ export async function createScalingFeature(
   const readGpus = async () => (config.gpu === 'none' ? [] : (await import('./gpus.ts')).readGpus())
 
   function loadPlaces(): Promise<Places> {
-    places ??= import('./places.ts').then(({ allowedCores, createPlaces }) =>
+    places ??= import('./places.ts').then(({ createPlaces }) =>
       createPlaces({
-        cores: allowedCores(),
+        // Within a quota, as many of the cores as it pays for.
+        cores: allowedCores().slice(0, usableCores()),
         cores_per_replica: config.replica_cores,
         gpus: readGpus,
         pins: (process.env.PATH ?? '').split(path.delimiter).some((folder) => existsSync(path.join(folder, 'taskset'))),

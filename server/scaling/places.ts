@@ -1,6 +1,5 @@
 // Places for replicas on this machine: sets of cores, each for one replica, and GPUs, which replicas of different
 // deployments share as their memory allows.
-import { readFileSync } from 'node:fs'
 import os from 'node:os'
 import type { Placement } from '../inference/index.ts'
 import { classOf, type Gpu, type ReadGpus } from './gpus.ts'
@@ -154,24 +153,6 @@ export function createPlaces({
         : takeGpu(instance_type, deployment_id, weights_bytes),
   }
 }
-
-/** The cores that this process may use, by the kernel's numbers. */
-export function allowedCores(): number[] {
-  try {
-    const list = /^Cpus_allowed_list:\s*(\S+)$/m.exec(readFileSync('/proc/self/status', 'utf8'))?.[1]
-    if (list) return parseRanges(list)
-  } catch {
-    // Not Linux.
-  }
-  return Array.from({ length: os.availableParallelism() }, (_, core) => core)
-}
-
-/** `0-2,5` is [0, 1, 2, 5]. */
-export const parseRanges = (list: string): number[] =>
-  list.split(',').flatMap((part) => {
-    const [first, last = first] = part.split('-').map(Number) as [number, number?]
-    return Array.from({ length: last - first + 1 }, (_, index) => first + index)
-  })
 
 /** [0, 1, 2, 5] is `0-2,5`. */
 export function ranges(numbers: readonly number[]): string {

@@ -1,8 +1,9 @@
 // Places for replicas: sets of cores, GPUs, and memory.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { parseRanges } from '../../lib/usable-cores.ts'
 import { classOf, type Gpu, parse } from '../../server/scaling/gpus.ts'
-import { createPlaces, type Place, parseRanges, ranges } from '../../server/scaling/places.ts'
+import { createPlaces, type Place, ranges } from '../../server/scaling/places.ts'
 
 const GB = 1e9
 const gpu = (index: number, free_bytes = 80 * GB): Gpu => ({

@@ -35,14 +35,15 @@ export function createRayTraining(work: FineTuningWork, config: Config, secrets:
   const ray = createRayClient(config.ray_address!, config.ray_token)
   const reports = new EventEmitter()
   reports.setMaxListeners(0)
-  const describe = createRunInputs(work, { models_dir: config.models_dir, cpus: config.ray_cpus })
+  const threads = config.ray_cpus ?? config.threads
+  const describe = createRunInputs(work, { models_dir: config.models_dir, threads })
   let app: FastifyInstance | undefined
 
   async function resources(job: JobRow, run: runs.Run) {
     const layout = {
       processes: config.trainer_processes,
       machines: config.ray_machines,
-      threads: config.ray_cpus ?? job.threads,
+      threads,
     }
     if (config.ray_gpus.length === 0) return resourcesFor(layout, undefined)
     const needed_mb = await predictGpuMemory(await jobSpec(work, job, run), work.python, AbortSignal.timeout(120_000))

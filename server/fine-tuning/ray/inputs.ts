@@ -34,7 +34,7 @@ type Spec = {
 
 export function createRunInputs(
   work: FineTuningWork,
-  { models_dir, cpus }: { models_dir: string; cpus?: number | undefined },
+  { models_dir, threads }: { models_dir: string; threads: number },
 ) {
   const hashed = createFileHashes()
 
@@ -75,7 +75,7 @@ export function createRunInputs(
       ),
       // In the package of the code.
       converters: 'converters',
-      ...(cpus !== undefined && { threads: cpus }),
+      threads,
     }
     return { spec: relative, files, sources }
   }
