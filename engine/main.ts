@@ -8,6 +8,7 @@ import { createPictureDecoder } from '../pictures/decoder.ts'
 import { createTracing } from '../telemetry/tracing.ts'
 import { parseCommandLine, usage } from './args.ts'
 import { outputsFor } from './batching/batch.ts'
+import { readCoreTimes } from './batching/core-times.ts'
 import { createCpuThrottle } from './batching/cpu-throttle.ts'
 import { createProgressWatchdog } from './batching/progress-watchdog.ts'
 import type { StepStats } from './batching/runner.ts'
@@ -15,6 +16,7 @@ import type { Backend } from './batching/runner-pool.ts'
 import { createScheduler } from './batching/scheduler.ts'
 import { createSideWork } from './batching/side-work.ts'
 import type { MemoryLimits } from './batching/slot-sizes.ts'
+import { createStepThreads } from './batching/step-threads.ts'
 import { createEmbedder } from './embeddings/embedder.ts'
 import { createGrammars } from './grammar/grammars.ts'
 import { createAbortedUsage } from './http/aborted-usage.ts'
@@ -23,13 +25,8 @@ import { createMetrics } from './http/metrics.ts'
 import { type CreateScoringContext, scoringWaitingMax, tooManyScorings } from './http/routes/score.ts'
 import { createHttpServer, listen } from './http/server.ts'
 import type { LogIds } from './http/trace.ts'
-import {
-  type Context,
-  type ContextOptions,
-  createContext,
-  createContextAsync,
-  createThreadpool,
-} from './llama/context.ts'
+import { createComputeThreads } from './llama/compute-threads.ts'
+import { type Context, type ContextOptions, createContext, createContextAsync } from './llama/context.ts'
 import { loadFastestFormat } from './llama/eight-bit-weights.ts'
 import { addKernels } from './llama/kernels.ts'
 import { openLibrary, returnFreedBlocks } from './llama/library.ts'
@@ -63,7 +60,9 @@ async function main(): Promise<void> {
   const library = openLibrary(args.lib)
   const kernels = args.kernels ? addKernels(library) : 'turned off'
   log.info({ kernels: kernels ?? 'own' }, 'kernels')
-  const threadpool = createThreadpool(library, args.threads)
+  const threads = createComputeThreads(library, args.threads)
+  const times = args.threads > 1 ? readCoreTimes(threads.ids, args.threads) : null
+  if (times) threads.choose(createStepThreads(args.threads, times))
   const limits: MemoryLimits = {
     slots: args.slots,
     runner_bytes: Math.floor((args.cache_bytes ?? usableMemory() / 4) / 2),
@@ -82,14 +81,13 @@ async function main(): Promise<void> {
     }
   }
   const adapters = createAdapters(library, limits.runner_bytes, hashes, draftsOf)
-  type Options = Omit<ContextOptions, 'threads' | 'threadpool' | 'adapter' | 'onFree'>
+  type Options = Omit<ContextOptions, 'threads' | 'adapter' | 'onFree'>
   const withSharedOptions = (served: ServedModel, options: Options): ContextOptions => {
     const { adapter } = served
     const pointer = adapter ? adapters.acquire(adapter) : null
     return {
       ...options,
-      threads: args.threads,
-      threadpool,
+      threads,
       adapter: pointer,
       onFree: () => adapter && adapters.release(adapter),
     }
@@ -170,7 +168,7 @@ async function main(): Promise<void> {
     const adapters = models.list().filter((served) => served.base_name !== null).length
     return { bases: models.list().length - adapters, adapters }
   }
-  const metrics = createMetrics(() => scheduler.counts(), countModels, limits.total_bytes)
+  const metrics = createMetrics(() => scheduler.counts(), countModels, threads.latest, limits.total_bytes)
 
   const tracing = await createTracing({
     service: 'tunery-engine',

@@ -1,7 +1,8 @@
 // Measures steps of one context in this process: `node measure.ts JSON`, with the fields of `Measurement`. Prints JSON:
 // milliseconds of each step, by its name. The library's kernels or ours: a process cannot change them.
 import path from 'node:path'
-import { type Context, createContext, createThreadpool } from '../../engine/llama/context.ts'
+import { createComputeThreads } from '../../engine/llama/compute-threads.ts'
+import { type Context, createContext } from '../../engine/llama/context.ts'
 import { addKernels } from '../../engine/llama/kernels.ts'
 import { openLibrary } from '../../engine/llama/library.ts'
 import { loadAdapter, loadModel } from '../../engine/llama/model.ts'
@@ -21,7 +22,7 @@ const library = openLibrary(path.resolve(import.meta.dirname, '../../.local/llam
 const missing = kernels === 'own' ? addKernels(library) : null
 if (missing) throw new Error(`The engine's own kernels cannot be measured: ${missing}.`)
 const model = await loadModel(library, file)
-const threadpool = createThreadpool(library, threads)
+const computeThreads = createComputeThreads(library, threads)
 const attached = adapter === null ? null : loadAdapter(library, model, adapter)
 
 const result: Record<string, number> = {}
@@ -38,8 +39,7 @@ function measure(step: string): number {
     sequences,
     tokens_per_sequence: kind === 'prompt' ? size + 8 : 256,
     batch_tokens: 512,
-    threads,
-    threadpool,
+    threads: computeThreads,
     adapter: attached,
     outputs: kind === 'draft' ? size : sequences,
   })

@@ -156,6 +156,13 @@ export const engineMetrics = {
     unit: 'adapters',
     across: 'sum',
   },
+  threads: {
+    type: 'gauge',
+    name: 'tunery_engine_step_threads',
+    help: 'Threads that computed the latest step: fewer than all while other programs keep cores busy.',
+    unit: 'threads',
+    across: 'sum',
+  },
   cpu: {
     type: 'counter',
     name: 'tunery_engine_process_cpu_seconds_total',
@@ -194,6 +201,7 @@ export type Metrics = {
 export function createMetrics(
   counts: () => SchedulerCounts,
   models: () => { bases: number; adapters: number },
+  stepThreads: () => number,
   context_bytes_max: number,
 ): Metrics {
   const { registry, metrics } = createRegistry(engineMetrics)
@@ -210,6 +218,7 @@ export function createMetrics(
       metrics.cacheBytesMax.set(context_bytes_max)
       metrics.bases.set(bases)
       metrics.adapters.set(adapters)
+      metrics.threads.set(stepThreads())
       const { user, system } = process.cpuUsage()
       metrics.cpu.reset()
       metrics.cpu.inc((user + system) / 1e6)

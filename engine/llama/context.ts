@@ -1,5 +1,6 @@
 // A llama.cpp context: the KV cache of a fixed number of sequences, and the batch that is decoded over them.
 import koffi from 'koffi'
+import type { ComputeThreads } from './compute-threads.ts'
 import { callAsync, type Library } from './library.ts'
 import type { Model } from './model.ts'
 import type { Batch, ContextParams, Pointer } from './structs.ts'
@@ -8,8 +9,7 @@ export type ContextOptions = {
   sequences: number
   tokens_per_sequence: number
   batch_tokens: number
-  threads: number
-  threadpool: Pointer
+  threads: ComputeThreads
   adapter: Pointer
   outputs?: number
   /** Computes one embedding per sequence instead of logits. */
@@ -102,8 +102,8 @@ function paramsOf(library: Library, options: ContextOptions): ContextParams {
     // Otherwise the library reserves logits for every token of a batch: 100 MB even for a small vocabulary.
     n_outputs_max: options.embeddings ? capacity : (options.outputs ?? sequences),
     embeddings: options.embeddings ?? false,
-    n_threads: threads,
-    n_threads_batch: threads,
+    n_threads: threads.count,
+    n_threads_batch: threads.count,
     kv_unified: false,
   }
 }
@@ -114,7 +114,6 @@ function wrap(library: Library, model: Model, options: ContextOptions, handle: P
     options.onFree?.()
     throw new Error(`No memory for ${sequences} sequences of ${options.tokens_per_sequence} tokens.`)
   }
-  library.llama_attach_threadpool(handle, options.threadpool, null)
   let { onFree } = options
   const attach = (adapter: Pointer) => {
     if (library.llama_set_adapters_lora(handle, [adapter], 1, [1]) !== 0)
@@ -128,6 +127,7 @@ function wrap(library: Library, model: Model, options: ContextOptions, handle: P
     throw error
   }
   const memory = library.llama_get_memory(handle)
+  const decodeBatch = (struct: Batch) => options.threads.step(handle, () => library.llama_decode(handle, struct))
   const batch = allocateBatch(options.batch_tokens)
   let length = 0
   let freed = false
@@ -164,7 +164,7 @@ function wrap(library: Library, model: Model, options: ContextOptions, handle: P
       const tokens = length
       length = 0
       batchLogits = null
-      return library.llama_decode(handle, { ...batch.struct, n_tokens: tokens })
+      return decodeBatch({ ...batch.struct, n_tokens: tokens })
     },
     addVectors(run, sequence) {
       vectorBatch ??= allocateVectorBatch(Math.min(options.batch_tokens, microBatchTokensMax), model)
@@ -172,10 +172,10 @@ function wrap(library: Library, model: Model, options: ContextOptions, handle: P
     },
     decodeVectors(is_causal) {
       const struct = vectorBatch!.take()
-      if (is_causal) return library.llama_decode(handle, struct)
+      if (is_causal) return decodeBatch(struct)
       library.llama_set_causal_attn(handle, false)
       try {
-        return library.llama_decode(handle, struct)
+        return decodeBatch(struct)
       } finally {
         library.llama_set_causal_attn(handle, true)
       }
@@ -295,29 +295,6 @@ function allocateBatch(capacity: number) {
       for (const part of [token, position, sequence, sequenceCount, sequencePointers, logits]) koffi.free(part.pointer)
     },
   }
-}
-
-// One pool of compute threads for all contexts: two pools on the same cores would spin against each other.
-
-const threadpoolNew = koffi.proto('void* tunery_threadpool_new(ggml_threadpool_params* params)')
-
-/**
- * Starts `threads` compute threads for the life of the process. `poll` is how long a thread spins for the next graph
- * before it sleeps, in units of 131,072 pause instructions (1 is some milliseconds, 50 the library's default). 1
- * bridges the gap between two steps and lets an idle engine use no CPU.
- */
-export function createThreadpool(library: Library, threads: number, poll = 1): Pointer {
-  const create = library.ggml_backend_reg_get_proc_address(
-    library.ggml_backend_reg_by_name('CPU'),
-    'ggml_threadpool_new',
-  )
-  if (!create) throw new Error("The library's CPU backend has no ggml_threadpool_new.")
-  const pool = koffi.call(create, threadpoolNew, {
-    ...library.ggml_threadpool_params_default(threads),
-    poll,
-  }) as Pointer
-  if (!pool) throw new Error(`The library could not start ${threads} compute threads.`)
-  return pool
 }
 
 /** The saved cache of one sequence, without the fields that belong to the context it came from. */

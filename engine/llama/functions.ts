@@ -139,6 +139,10 @@ export function bindFunctions({
       llama,
       'void llama_attach_threadpool(void*, void*, void*)',
     ),
+    llama_set_n_threads: bind<(context: Pointer, threads: number, batchThreads: number) => void>(
+      llama,
+      'void llama_set_n_threads(void*, int32_t, int32_t)',
+    ),
     llama_n_ctx_seq: bind<(context: Pointer) => number>(llama, 'uint32_t llama_n_ctx_seq(void*)'),
     llama_get_memory: bind<(context: Pointer) => Pointer>(llama, 'void* llama_get_memory(void*)'),
     llama_memory_seq_rm: bind<(memory: Pointer, seq: number, from: number, to: number) => boolean>(
