@@ -18,6 +18,7 @@ const benches: Record<string, [command: string, ...args: string[]]> = {
   comparison: [process.execPath, 'bench/comparison.ts'],
   exports: [process.execPath, 'bench/exports/main.ts'],
   beside: [process.execPath, 'bench/beside/main.ts'],
+  busy: [process.execPath, 'bench/busy/main.ts'],
   steps: [process.execPath, 'bench/steps/main.ts'],
   batches: [process.execPath, 'bench/batches.ts'],
   tracing: [process.execPath, 'bench/tracing.ts'],
@@ -41,6 +42,7 @@ const peers: Record<string, string> = {
   serving: 'llama-server,portkey',
   gateway: 'portkey',
   pictures: 'llama-server',
+  busy: 'llama-server',
 }
 if (peers[name!]) {
   const setup = spawnSync(process.execPath, [path.join(root, 'scripts/setup.mjs'), '--with', peers[name!]!], {
