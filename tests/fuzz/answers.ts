@@ -20,7 +20,13 @@ const schemas: Record<Path, z.ZodType> = {
   '/embeddings': EmbeddingsResponse,
 }
 /** Error codes for faults of the service; no request body may cause one. */
-const serviceFaults = new Set(['internal_error', 'engine_failed', 'engine_unavailable'])
+const serviceFaults = new Set([
+  'internal_error',
+  'engine_failed',
+  'engine_unavailable',
+  'upstream_failed',
+  'upstream_timeout',
+])
 
 function parsed(schema: z.ZodType, text: string, what: string): unknown {
   let value: unknown
