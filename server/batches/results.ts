@@ -28,6 +28,8 @@ export interface Results extends Tokens {
   add(result: Result, tokens?: Tokens): void
   /** Waits until all results are on disk. */
   sync(): Promise<void>
+  /** Runs `work` while the files stay as they are, synced: results that are added meanwhile are written after it. */
+  unchanged<T>(work: () => Promise<T>): Promise<T>
   close(): Promise<void>
 }
 
@@ -77,6 +79,18 @@ export async function openResults(folder: string): Promise<Results> {
       await output.sync()
       await errors.sync()
     },
+    async unchanged<T>(work: () => Promise<T>) {
+      await output.sync()
+      await errors.sync()
+      output.hold()
+      errors.hold()
+      try {
+        return await work()
+      } finally {
+        output.release()
+        errors.release()
+      }
+    },
     async close() {
       await output.close()
       await errors.close()
@@ -86,6 +100,9 @@ export async function openResults(folder: string): Promise<Results> {
 
 interface AppendedFile {
   append(line: string): void
+  /** Keeps what is appended in memory until `release`. */
+  hold(): void
+  release(): void
   sync(): Promise<void>
   close(): Promise<void>
 }
@@ -97,18 +114,31 @@ async function openFile(file: string): Promise<AppendedFile> {
   const { buffer } = await handle.read(Buffer.alloc(1), 0, 1, Math.max(0, size - 1))
   // A kill may have come between a line and its end.
   if (size > 0 && buffer[0] !== 0x0a) size += writeSync(handle.fd, '\n')
+  let held: string | undefined
+  function write(line: string): void {
+    const bytes = Buffer.from(line)
+    try {
+      for (let written = 0; written < bytes.length; ) written += writeSync(handle.fd, bytes, written)
+    } catch (error) {
+      // On a full disk a part of the line may be written; the next line must not follow it.
+      ftruncateSync(handle.fd, size)
+      throw error
+    }
+    size += bytes.length
+    synced = false
+  }
   return {
     append(line) {
-      const bytes = Buffer.from(line)
-      try {
-        for (let written = 0; written < bytes.length; ) written += writeSync(handle.fd, bytes, written)
-      } catch (error) {
-        // On a full disk a part of the line may be written; the next line must not follow it.
-        ftruncateSync(handle.fd, size)
-        throw error
-      }
-      size += bytes.length
-      synced = false
+      if (held === undefined) write(line)
+      else held += line
+    },
+    hold() {
+      held = ''
+    },
+    release() {
+      const lines = held
+      held = undefined
+      if (lines) write(lines)
     },
     async sync() {
       if (synced) return

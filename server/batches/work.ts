@@ -36,6 +36,8 @@ export interface BatchWork {
 /** After this time a batch lets another one that waits go on. */
 const turn_ms = 30_000
 const report_ms = 1000
+/** Results go to a storage that machines share this often, and for a twentieth of the time at most. */
+const share_ms = 5000
 /** Delay before the account of a batch is looked at again, while it is suspended. */
 const suspended_ms = 30_000
 /** How long a batch whose turn is over may still wait for answers in flight. */
@@ -190,10 +192,27 @@ async function answerLines(
       if (!results.has(value.custom_id)) return value
     }
   }
-  /** Before the batch is left to whichever server claims it next. */
+  /** What the row says: no more than the next server finds, if this one is killed. */
+  let counts: Counts | undefined
+  let shareNext_at = 0
   const share = async () => {
-    await results.sync()
-    if (results.completed + results.failed > 0) await work.artifacts.publish(store.batchKey(row.id))
+    const began = performance.now()
+    const shared = await results.unchanged(async () => {
+      const whole = countsOf(results)
+      if (whole.completed + whole.failed === 0) return whole
+      return await work.artifacts.publish(store.batchKey(row.id)).then(
+        () => whole,
+        (error: Error) => error,
+      )
+    })
+    if (!(shared instanceof Error)) counts = shared
+    shareNext_at = performance.now() + Math.max(share_ms, 20 * (performance.now() - began))
+    return shared
+  }
+  /** Before the batch is left to whichever server claims it next. */
+  const shareOrThrow = async () => {
+    const shared = await share()
+    if (shared instanceof Error) throw shared
   }
   const answerAll = async () => {
     for (let line = await next(); line; line = await next()) {
@@ -207,10 +226,17 @@ async function answerLines(
   }
   const report = async () => {
     await results.sync()
+    if (!work.artifacts.shared) counts = countsOf(results)
+    else if (performance.now() >= shareNext_at) {
+      const shared = await share()
+      // The storage may be back before the batch ends.
+      if (shared instanceof Error)
+        work.log.warn({ err: shared, batch: row.id }, 'results of a batch could not be shared')
+    }
     const now = work.now()
     othersWait = !work.turn.hasYielded && (await work.queue.othersWait(claim))
     const status = await withLease(work, claim, async (trx) => {
-      await store.update(trx, row.id, countsOf(results))
+      if (counts) await store.update(trx, row.id, counts)
       return (await store.byId(trx, row.id))!.status
     })
     if (status === 'cancelling' || now >= row.expires_at) turn.abort()
@@ -231,12 +257,12 @@ async function answerLines(
   await reporting.stop()
   await lines.return(undefined)
   failure.signal.throwIfAborted()
-  if (stopping.aborted) await share()
+  if (stopping.aborted) await shareOrThrow()
   stopping.throwIfAborted()
   await report()
   const now = (await store.byId(work.db, row.id))!
   if (endingOf(work, now) !== 'completed' || results.completed + results.failed >= row.total) return 'done'
-  await share()
+  await shareOrThrow()
   await requeue(work, claim, continueAt ?? work.now(), 'behind')
   return 'later'
 }
@@ -257,6 +283,7 @@ function reportWhile(report: () => Promise<void>, failure: AbortController): { s
   }
 }
 
+type Counts = ReturnType<typeof countsOf>
 const countsOf = ({ completed, failed, prompt_tokens, cached_tokens, completion_tokens }: Results) => ({
   completed,
   failed,

@@ -1,0 +1,78 @@
+// Several servers on one Postgres and one storage, while one of them is killed.
+import assert from 'node:assert/strict'
+import { mkdtempSync, rmSync } from 'node:fs'
+import os from 'node:os'
+import path from 'node:path'
+import { after, test } from 'node:test'
+import { readServerId } from '../../server/cluster/servers.ts'
+import { openDatabase } from '../../server/db/open.ts'
+import { client, until } from '../support/client.ts'
+import { postgresTest, startPostgres } from '../support/postgres.ts'
+import { type DataFolder, dataFolder } from '../support/server.ts'
+import { endless, tiny } from '../support/tiny.ts'
+
+const shared = mkdtempSync(path.join(os.tmpdir(), 'tunery-attack-shared-'))
+after(() => rmSync(shared, { recursive: true, force: true }))
+
+test('the counts of a batch never go back when the server that works on it is killed', postgresTest, async () => {
+  const postgres = await startPostgres()
+  after(() => postgres.stop())
+  const settings = {
+    TUNERY_DATABASE_URL: postgres.url,
+    TUNERY_STORAGE_URL: `file://${shared}`,
+    TUNERY_SECRET_KEY_FILE: path.join(shared, 'secret.key'),
+  }
+  const [one, two] = ['one', 'two'].map((name) => dataFolder(`attack-${name}`, settings)) as [DataFolder, DataFolder]
+  after(() => {
+    for (const each of [one, two]) each.remove()
+  })
+  const servers = [await one.start(), await two.start()] as const
+  const key = one.key()
+  const ask = (url: string) => client(url, key).api
+  const lines = Array.from({ length: 400 }, (_, index) => {
+    const body = { model: tiny, messages: [{ role: 'user', content: `${index}` }], max_tokens: 40, ...endless }
+    return JSON.stringify({ custom_id: `line-${index}`, method: 'POST', url: '/v1/chat/completions', body })
+  })
+  const form = new FormData()
+  form.append('purpose', 'batch')
+  form.append('file', new Blob([lines.join('\n')]), 'lines.jsonl')
+  const headers = { authorization: `Bearer ${key}` }
+  const file = await (await fetch(`${servers[0].url}/files`, { method: 'POST', headers, body: form })).json()
+  const { body: batch } = await ask(servers[0].url)('POST', '/batches', {
+    input_file_id: file.id,
+    endpoint: '/v1/chat/completions',
+    completion_window: '24h',
+  })
+  const db = await openDatabase('', postgres.url)
+  after(() => db.destroy())
+  const counts: number[] = []
+  const look = async () => {
+    const { completed } = await db
+      .selectFrom('batches')
+      .select('completed')
+      .where('id', '=', batch.id)
+      .executeTakeFirstOrThrow()
+    counts.push(completed)
+    return completed
+  }
+  await until('some lines to be counted', async () => (await look()) > 20)
+  const { worker } = await db
+    .selectFrom('queue_entries')
+    .select('worker')
+    .where('ref', '=', batch.id)
+    .executeTakeFirstOrThrow()
+  // The worker's name begins with its server's id.
+  const index = worker!.startsWith(`${readServerId(one.dataDir)}/`) ? 0 : 1
+  const left = servers[1 - index]!
+  await servers[index]!.end('SIGKILL')
+  const ended = await until('the batch to end', async () => {
+    await look()
+    const { body } = await ask(left.url)('GET', `/batches/${batch.id}`)
+    return body.status === 'completed' ? body : undefined
+  })
+  assert.deepEqual(
+    counts,
+    counts.toSorted((a, b) => a - b),
+  )
+  assert.deepEqual(ended.request_counts, { total: 400, completed: 400, failed: 0 })
+})
