@@ -83,7 +83,8 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     now: Date.now,
   })
   const notifications = await openNotifications(db, log, config.database_url)
-  const redis = config.redis_url === undefined ? undefined : await openRedis(config.redis_url, db, servers, log)
+  const redis =
+    config.redis_url === undefined ? undefined : await openRedis(config.redis_url, installation, servers, log)
   const stopping = new AbortController()
   const stopDeadline = new AbortController()
   const trainingSetup = createTrainingSetup({

@@ -17,6 +17,7 @@ import { requestsOf } from '../../server/limits/daily-quota.ts'
 import { createLimits, type Limits } from '../../server/limits/service.ts'
 import { createChanges } from '../../server/redis/changes.ts'
 import { connectRedis, script } from '../../server/redis/connection.ts'
+import { openRedis } from '../../server/redis/open.ts'
 import { createWindowCounters } from '../../server/redis/window-counter.ts'
 import { createSignInThrottle } from '../../server/sign-in/throttle.ts'
 import { makeCertificate, noOpenssl } from '../support/certificate.ts'
@@ -314,6 +315,15 @@ describe('limits that processes share', redisTest, () => {
     await one.processes[0]!.changes.announce('acc_x')
     assert.ok(performance.now() - began >= 500, 'every cache has ended before it is answered')
     await redis.start()
+  })
+
+  test('a prefix that is another installation’s is refused', async () => {
+    const servers = { id: 'srv_1', list: async () => [] }
+    const open = (id: string, prefix = '') => openRedis(redis.url + prefix, id, servers, log)
+    const opened = [await open('aaa', '?prefix=one'), await open('aaa', '?prefix=one')]
+    await assert.rejects(open('bbb', '?prefix=one'), /belongs to the installation aaa.*own \?prefix=/)
+    opened.push(await open('bbb', '?prefix=two'), await open('bbb'), await open('aaa'))
+    await Promise.all(opened.map((each) => each.close()))
   })
 
   test('a wrong password or database is an error of the setting; an absent Redis is waited for', async () => {
