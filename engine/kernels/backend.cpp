@@ -20,13 +20,14 @@ class buffer_traits : public ggml::cpu::extra_buffer_type {
     /** llama.cpp asks it of each weight, to choose its buffer. */
     bool supports_op(void *, const ggml_tensor * op) override {
         const ggml_backend_buffer *weights = op->src[0]->buffer, *x = op->src[1] ? op->src[1]->buffer : nullptr;
-        return weights && weights->buft == buffer_type() && is_eight_bit_product(op) &&
+        return weights && weights->buft == buffer_type() && (is_eight_bit_product(op) || is_bfloat16_product(op)) &&
                (!x || ggml_backend_buft_is_host(x->buft));
     }
 
     ggml::cpu::tensor_traits * get_tensor_traits(const ggml_tensor * op) override {
         if (op->op == ggml_op_mul_mat) {
-            if (op->src[0]->buffer && op->src[0]->buffer->buft == buffer_type()) return eight_bit_traits();
+            if (op->src[0]->buffer && op->src[0]->buffer->buft == buffer_type())
+                return op->src[0]->type == ggml_type_bf16 ? bfloat16_traits() : eight_bit_traits();
             return is_low_rank_product(op) ? low_rank_traits() : nullptr;
         }
         return is_attention(op) ? attention_traits() : nullptr;
@@ -34,7 +35,8 @@ class buffer_traits : public ggml::cpu::extra_buffer_type {
 };
 
 void set_tensor(ggml_backend_buffer *, ggml_tensor * tensor, const void * data, size_t, size_t) {
-    interleave(tensor, data);
+    if (tensor->type == ggml_type_bf16) pack_bfloat16(tensor, data);
+    else interleave(tensor, data);
 }
 
 ggml_backend_buffer * alloc_buffer(ggml_backend_buffer_type * type, size_t size) {

@@ -47,6 +47,11 @@ bool                       is_eight_bit_matrix(const ggml_tensor * weights);
 /** Brings weights of the file into that layout. */
 void interleave(ggml_tensor * tensor, const void * data);
 
+/** Products with bfloat16 weights, in a layout of their own too. */
+bool                       is_bfloat16_product(const ggml_tensor * op);
+ggml::cpu::tensor_traits * bfloat16_traits();
+void                       pack_bfloat16(ggml_tensor * tensor, const void * data);
+
 /** Products with a factor of an adapter. */
 bool                       is_low_rank_product(const ggml_tensor * op);
 ggml::cpu::tensor_traits * low_rank_traits();

@@ -19,8 +19,7 @@ const header = () => local('llama/mtmd/mtmd.h')
 const bundled = () => local('llama/mtmd/source/LICENSE')
 
 /** Kernels of our own: products and attention in bfloat16 (docs/decisions/031-vision-serving.md). */
-const kernels = 'scripts/setup/vision'
-const kernelFiles = ['bf16.h', 'bf16.cpp']
+const kernelFiles = ['scripts/setup/vision/bf16.h', 'scripts/setup/vision/bf16.cpp', 'engine/kernels/bfloat16.h']
 
 /**
  * Corrections of the source, so that pictures become what transformers makes of them: Qwen's are stretched to their size
@@ -83,12 +82,7 @@ export const vision = (options) =>
   step(
     'vision',
     "the engine's library for pictures, built from source (half a minute on 2 cores)",
-    [
-      pins.converters,
-      pins.engine[platform],
-      corrections,
-      kernelFiles.map((name) => fileHash(path.join(kernels, name))),
-    ],
+    [pins.converters, pins.engine[platform], corrections, kernelFiles.map(fileHash)],
     [file(), header(), bundled()],
     options,
     async () => {
@@ -119,7 +113,7 @@ async function build(folder, source) {
       throw new SetupError(`The source of llama.cpp has changed: ${name} has not once '${from.trim()}'.`)
     writeFileSync(path.join(mtmd, name), text.replace(from, to))
   }
-  for (const name of kernelFiles) cpSync(path.join(root, kernels, name), path.join(mtmd, name))
+  for (const name of kernelFiles) cpSync(path.join(root, name), path.join(mtmd, path.basename(name)))
   await compileVision({ source, objects: path.join(folder, 'objects'), libraries: [local('llama/lib')], run })
   rmSync(local('llama/mtmd'), { recursive: true, force: true })
   mkdirSync(local('llama/mtmd'), { recursive: true })

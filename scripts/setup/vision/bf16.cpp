@@ -12,6 +12,7 @@ ggml_tensor * bf16_attention(ggml_context *, const ggml_tensor *, ggml_tensor *,
 
 #else
 
+#include "bfloat16.h"
 #include "ggml-backend.h"
 
 #include <immintrin.h>
@@ -64,78 +65,12 @@ struct Range {
         : first((int) ((int64_t) all * worker / count)), end((int) ((int64_t) all * (worker + 1) / count)) {}
 };
 
-// A packed matrix [inputs, outputs] is a panel of each 16 outputs: for each 2 inputs, those of the first output, of the
-// second, and so on. That is what the instruction reads.
-constexpr int panel_outputs = 16;
-constexpr int block_rows = 12;
-// Rows that are rounded and multiplied together: they stay in the cache beside a panel.
-constexpr int chunk_rows = 20 * block_rows;
+using namespace bfloat16;
+
+void to_bf16(const float * from, int count, int padded, uint16_t * to) { round_row<Native>(from, count, padded, to); }
 
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512bf16")
-
-/** Rounds a row of `count` numbers to bfloat16, and fills up to `padded`, a multiple of 16, with zeros. */
-void to_bf16(const float * from, int count, int padded, uint16_t * to) {
-    for (int i = 0; i < padded; i += 16) {
-        const int left = std::max(0, std::min(16, count - i));
-        const __m512 values = _mm512_maskz_loadu_ps((__mmask16) ((1u << left) - 1), from + i);
-        const __m256bh rounded = _mm512_cvtneps_pbh(values);
-        memcpy(to + i, &rounded, sizeof(rounded));
-    }
-}
-
-/** Rows of numbers, or panels: the first, and the numbers from one to the next. */
-template <typename T> struct Rows {
-    T * first;
-    size_t stride;
-    T * at(int row) const { return first + row * stride; }
-};
-
-/** R rows of `a` times `pairs` pairs of inputs in P panels, into `c`. Unrolled, so that the sums are in registers. */
-template <int R, int P>
-void multiply(Rows<const uint16_t> a, Rows<const uint16_t> panels, int pairs, Rows<float> c) {
-    __m512 sums[R][P];
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r)
-#pragma GCC unroll 2
-        for (int p = 0; p < P; ++p) sums[r][p] = _mm512_setzero_ps();
-    for (int k = 0; k < pairs; ++k) {
-        __m512bh weights[P];
-#pragma GCC unroll 2
-        for (int p = 0; p < P; ++p) weights[p] = (__m512bh) _mm512_loadu_si512(panels.at(p) + k * 2 * panel_outputs);
-#pragma GCC unroll 16
-        for (int r = 0; r < R; ++r) {
-            int32_t pair;
-            memcpy(&pair, a.at(r) + 2 * k, sizeof(pair));
-            const __m512bh both = (__m512bh) _mm512_set1_epi32(pair);
-#pragma GCC unroll 2
-            for (int p = 0; p < P; ++p) sums[r][p] = _mm512_dpbf16_ps(sums[r][p], both, weights[p]);
-        }
-    }
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r)
-#pragma GCC unroll 2
-        for (int p = 0; p < P; ++p) _mm512_storeu_ps(c.at(r) + p * panel_outputs, sums[r][p]);
-}
-
-/** The same for up to R rows and 1 or 2 panels. */
-template <int R>
-void multiply_some(int rows, int count, Rows<const uint16_t> a, Rows<const uint16_t> panels, int pairs, Rows<float> c) {
-    if constexpr (R > 0) {
-        if (rows < R) return multiply_some<R - 1>(rows, count, a, panels, pairs, c);
-        if (count == 1) return multiply<R, 1>(a, panels, pairs, c);
-        multiply<R, 2>(a, panels, pairs, c);
-    }
-}
-
-/** `rows` rows of `a` times `count` panels, into `c`. Two panels at a time stay in the cache for all rows. */
-void product(int rows, int count, Rows<const uint16_t> a, Rows<const uint16_t> panels, int pairs, Rows<float> c) {
-    for (int panel = 0; panel < count; panel += 2)
-        for (int row = 0; row < rows; row += block_rows)
-            multiply_some<block_rows>(std::min(block_rows, rows - row), std::min(2, count - panel),
-                                      {a.at(row), a.stride}, {panels.at(panel), panels.stride}, pairs,
-                                      {c.at(row) + panel * panel_outputs, c.stride});
-}
 
 __m512 exponential(__m512 x) {
     x = _mm512_min_ps(_mm512_max_ps(x, _mm512_set1_ps(-100.0f)), _mm512_set1_ps(80.0f));
@@ -218,7 +153,7 @@ void pack(ggml_tensor * w) {
         }
         uint16_t * to = packed + (size_t) (output / panel_outputs) * inputs * panel_outputs;
         for (int input = 0; input < inputs; ++input)
-            to[input / 2 * 2 * panel_outputs + output % panel_outputs * 2 + input % 2] = rounded[input].bits;
+            to[place_of(input, output)] = rounded[input].bits;
     }
     memcpy(w->data, packed, count * 2);
     free(packed);
@@ -242,7 +177,7 @@ void compute_linear(ggml_tensor * out, int worker, int workers, void *) {
         const int count = std::min(chunk_rows, rows.end - first);
         for (int row = 0; row < count; ++row)
             to_bf16((const float *) ((const char *) x->data + (first + row) * x->nb[1]), inputs, inputs, a.at(row));
-        product(count, part.end - part.first, {a.first, a.stride}, panels_of_part, inputs / 2,
+        product<Native>(count, part.end - part.first, {a.first, a.stride}, panels_of_part, inputs / 2,
                 {(float *) out->data + first * outputs + part.first * panel_outputs, outputs});
     }
 }
@@ -271,8 +206,7 @@ void pack_keys_and_values(const ggml_tensor * k, const ggml_tensor * v, int head
             memcpy(panel + (i / 2 * panel_outputs + position % panel_outputs) * 2, row + i, 4);
         if (is_inside) to_bf16(row_of(v, head, position, batch), size, padded_size, row);
         for (int i = 0; i < padded_size; ++i)
-            values.at(i / panel_outputs)[position / 2 * 2 * panel_outputs + i % panel_outputs * 2 + position % 2] =
-                row[i];
+            values.at(i / panel_outputs)[place_of(position, i)] = row[i];
     }
 }
 
@@ -314,13 +248,13 @@ void compute_attention(ggml_tensor * out, int worker, int workers, void * scale_
             }
             for (int row = 0; row < rows; ++row)
                 to_bf16(row_of(q, head, first + row, batch), size, padded_size, queries.at(row));
-            product(rows, (to - from) / panel_outputs, {queries.first, queries.stride},
+            product<Native>(rows, (to - from) / panel_outputs, {queries.first, queries.stride},
                     {keys.at(from / panel_outputs), keys.stride}, padded_size / 2, scores);
             float sums[block_rows];
             for (int row = 0; row < rows; ++row)
                 sums[row] = exponentials(scores.at(row), mask ? mask_of(row) + from : nullptr,
                                          std::min(to, positions) - from, to - from, scale, weights.at(row));
-            product(rows, padded_size / panel_outputs, {weights.first, weights.stride},
+            product<Native>(rows, padded_size / panel_outputs, {weights.first, weights.stride},
                     {values.first + (size_t) from * panel_outputs, values.stride}, (to - from) / 2, result);
             for (int row = 0; row < rows; ++row) {
                 float * to = (float *) out->data + (((size_t) batch * positions + first + row) * heads + head) * size;

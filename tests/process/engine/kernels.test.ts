@@ -1,21 +1,40 @@
 // Our own kernels against those of the library, and against themselves in other batches.
 import assert from 'node:assert/strict'
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import path from 'node:path'
 import { after, before, test } from 'node:test'
 import { addKernels, largest } from '../../../engine/llama/kernels.ts'
 import { openLibrary } from '../../../engine/llama/library.ts'
+import { quantize } from '../../../engine/llama/quantize.ts'
 import { createTopK } from '../../../engine/sampling/sampler.ts'
+import { tiny, tinyModelsDir } from '../../support/tiny.ts'
 import { type Engine, modelName, modelPath, ownKernels, root, startEngine } from './engine-process.ts'
 
 const text =
   'A ferry crosses the bay every morning at six. On board are bakers, nurses and two carpenters, who share one ' +
   'newspaper and argue about the weather until the harbour of the other side comes into sight. '
 const skip = ownKernels ? false : 'our own kernels are not installed here, or not for this processor'
-const model = ['--model', `${modelName}=${modelPath}`]
-let own: Engine
+const eightBits = ['--model', `${modelName}=${modelPath}`]
+/** A model in bfloat16, whose weights stay so. */
+const folder = mkdtempSync(path.join(tmpdir(), 'tunery-kernels-'))
+after(() => rmSync(folder, { recursive: true }))
+const file = path.join(folder, 'model.gguf')
+const bfloat16 = ['--model', `${modelName}=${file}`, '--no-eight-bits']
+const kinds = [
+  ['in eight bits', eightBits],
+  ['in bfloat16', bfloat16],
+] as const
+const own = new Map<string, Engine>()
 before(async () => {
-  if (!skip) own = await startEngine(model)
+  if (skip) return
+  // Heads of a length that our attention has too.
+  const source = path.join(tinyModelsDir({ hidden_size: 256, intermediate_size: 512 }), tiny, 'model.gguf')
+  const options = { source, out: file, type: 'BF16', threads: 1, importance: undefined, onProgress() {} } as const
+  await quantize(openLibrary(`${root}/.local/llama/lib`), options)
+  for (const [kind, args] of kinds) own.set(kind, await startEngine(args))
 })
-after(() => own?.stop())
+after(() => Promise.all([...own.values()].map((engine) => engine.stop())))
 
 /** Log-probabilities of five tokens after a prompt; with `echo` of the prompt's tokens too. */
 async function logprobs(engine: Engine, prompt: string, echo: boolean, account = 'a'): Promise<number[]> {
@@ -24,34 +43,39 @@ async function logprobs(engine: Engine, prompt: string, echo: boolean, account =
   return (json.choices[0].logprobs.token_logprobs as (number | null)[]).filter((each) => each !== null)
 }
 
-test('answers are as probable as with the kernels of the library', { skip }, async () => {
-  const library = await startEngine([...model, '--no-kernels'])
-  try {
-    const [ours, theirs] = [await logprobs(own, text, true), await logprobs(library, text, true)]
-    const differences = ours.map((each, index) => Math.abs(each - theirs[index]!))
-    const mean = differences.reduce((sum, each) => sum + each, 0) / differences.length
-    // Each is 0.08 from sums in 32 bits: activations have eight bits in both (decision 010).
-    assert.ok(mean < 0.2, `${mean} nats on average: ${differences}`)
-    assert.ok(mean > 0, 'two engines with the same kernels')
-  } finally {
-    await library.stop()
-  }
-})
+for (const [kind, args] of kinds)
+  test(`answers of a model ${kind} are as probable as with the kernels of the library`, { skip }, async () => {
+    const library = await startEngine([...args, '--no-kernels'])
+    try {
+      const [ours, theirs] = [await logprobs(own.get(kind)!, text, true), await logprobs(library, text, true)]
+      const differences = ours.map((each, index) => Math.abs(each - theirs[index]!))
+      const mean = differences.reduce((sum, each) => sum + each, 0) / differences.length
+      // Each is 0.08 from sums in 32 bits: activations have eight bits in both (decision 010).
+      assert.ok(mean < 0.2, `${mean} nats on average: ${differences}`)
+      assert.ok(mean > 0, 'two engines with the same kernels')
+    } finally {
+      await library.stop()
+    }
+  })
 
 // Attention to more than 512 keys is computed in parts: as work of their own where there are few sequences. The short
 // prompts are few tokens alone and part of many beside others, for which there are other kernels.
-test('a prompt has the same probabilities to the last bit alone and beside others', { skip }, async () => {
-  const prompts = [
-    'A ferry crosses the bay',
-    ...[1, 12, 1, 2].map((times, index) => `${index}. ${text.repeat(times)}`),
-    'On board are bakers',
-  ]
-  const alone: number[][] = []
-  for (const prompt of prompts) alone.push(await logprobs(own, prompt, false))
-  // Accounts share no cache, so all of it is computed again.
-  const together = await Promise.all(prompts.map((prompt, index) => logprobs(own, prompt, false, `other ${index}`)))
-  assert.deepEqual(together, alone)
-})
+for (const [kind] of kinds)
+  test(`a prompt has the same probabilities to the last bit alone and beside others, ${kind}`, { skip }, async () => {
+    const engine = own.get(kind)!
+    const prompts = [
+      'A ferry crosses the bay',
+      ...[1, 12, 1, 2].map((times, index) => `${index}. ${text.repeat(times)}`),
+      'On board are bakers',
+    ]
+    const alone: number[][] = []
+    for (const prompt of prompts) alone.push(await logprobs(engine, prompt, false))
+    // Accounts share no cache, so all of it is computed again.
+    const together = await Promise.all(
+      prompts.map((prompt, index) => logprobs(engine, prompt, false, `other ${index}`)),
+    )
+    assert.deepEqual(together, alone)
+  })
 
 test('the largest logits are those that the search in TypeScript finds', { skip }, () => {
   addKernels(openLibrary(`${root}/.local/llama/lib`))
