@@ -34,10 +34,19 @@ function printable(text: z.ZodString, refused: string) {
   })
 }
 
+const lineBreaks = '\\u2028\\u2029'
+/** Something that is seen: no space, nothing of no width, no filler. */
+const visible = /[^\p{Default_Ignorable_Code_Point}\p{Z}\p{Cc}\u2800]/u
+/** A name of up to `length_max` characters, on one line, in the normal form, so that equal names are equal. */
+const nameOf = (length_max: number) =>
+  printable(z.string().trim().normalize('NFC').min(1).max(length_max), unsafe + lineBreaks).refine(
+    (name) => visible.test(name),
+    'has nothing that can be seen',
+  )
 /** A name, one line. */
-export const DisplayName = printable(z.string().trim().min(1).max(200), unsafe)
+export const DisplayName = nameOf(200)
 /** A name of a part, one line. */
-export const ShortName = printable(z.string().trim().min(1).max(64), unsafe)
+export const ShortName = nameOf(64)
 /** A description; may have line breaks and tabs. */
 export const Description = printable(z.string().max(2000), unsafeInText)
 
@@ -80,13 +89,16 @@ export const Labels = z.strictObject({
 export type Labels = z.infer<typeof Labels>
 
 /** Turns a file name into a valid `DisplayName`; empty if nothing is left of it. */
-export const asDisplayName = (text: string) =>
-  text
-    .replace(new RegExp(`[${unsafe}]`, 'gu'), '')
+export function asDisplayName(text: string): string {
+  const name = text
+    .replace(new RegExp(`[${unsafe}${lineBreaks}]`, 'gu'), '')
+    .normalize('NFC')
     .trim()
     .slice(0, 200)
     .replace(/[\ud800-\udbff]$/, '')
     .trim()
+  return visible.test(name) ? name : ''
+}
 
 export const ListQuery = z.strictObject({
   limit: digits(1, 100).default(20).describe('1 to 100. Default 20.'),

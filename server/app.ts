@@ -36,6 +36,8 @@ interface Needs {
   idempotency: Idempotency
   reserve: Reserve
   running: RunningRequests
+  /** The id of the installation. */
+  installation: string
   features: readonly Feature[]
   log: Logger
   version: string
@@ -101,6 +103,7 @@ export async function buildApp(
   app.decorate('reserve', services.reserve)
   app.decorate('limits', services.limits)
   app.decorate('running', services.running)
+  app.decorate('installation', services.installation)
   app.addContentTypeParser('application/json', { parseAs: 'buffer' }, parseJsonBody)
   handleErrors(app, (limit) => services.metrics.limitRejections.inc({ limit }))
   requireScopes(app)

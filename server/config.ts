@@ -422,6 +422,11 @@ const settings = {
     '100',
     'Most jobs of an account, and most exports, that may wait in the queue.',
   ),
+  max_keys: setting(
+    wholeNumber(1, 1_000_000),
+    '1000',
+    'Most API keys of an account that are neither revoked nor expired.',
+  ),
   max_webhooks: setting(wholeNumber(1, 1000), '20', 'Most webhooks of an account.'),
   url: optional(
     z.url({ protocol: /^https?$/ }),

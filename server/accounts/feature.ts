@@ -8,7 +8,14 @@ export function createAccountsFeature(
   context: Context,
   { plans, limits }: { plans: Plans; limits: Limits },
 ): Feature & { accounts: Accounts } {
-  const accounts = createAccounts({ ...context, plans, limits, defaultTier: context.config.default_tier })
+  const { config } = context
+  const accounts = createAccounts({
+    ...context,
+    plans,
+    limits,
+    defaultTier: config.default_tier,
+    keysMax: config.max_keys,
+  })
   context.running.define('key', accounts.currentCallers)
   return {
     accounts,

@@ -5,7 +5,7 @@ import type { ApiKey, createKey, NewApiKey } from '../../contract/keys.ts'
 import { type Role, roleScopes, type Scope, type ScopePreset, scopePresets } from '../../contract/scopes.ts'
 import { newId } from '../../lib/ids.ts'
 import { hashOf, newKey, prefixLength } from '../../lib/key-format.ts'
-import { isoTime } from '../../lib/utc-day.ts'
+import { day_ms, isoTime } from '../../lib/utc-day.ts'
 import type { Db, Trx } from '../db/open.ts'
 import { type Page, pageOf } from '../db/page.ts'
 import { type Actor, recordAuditEntry } from '../events/audit.ts'
@@ -25,8 +25,11 @@ export interface Keys {
   revoke(caller: Caller, id: string): Promise<{ id: string; deleted: true }>
 }
 
-/** `announce` is called after a committed change to what keys may do. */
-export function createKeys(db: Db, announce: Changes['announce'], now: () => number): Keys {
+/** A key for the operator that the API makes lasts no longer: the command line on the machine makes lasting ones. */
+const operatorKey_ms = 31 * day_ms
+
+/** `announce` is called after a committed change to what keys may do. `keysMax`: active keys of an account. */
+export function createKeys(db: Db, announce: Changes['announce'], keysMax: number, now: () => number): Keys {
   const toResponse = (row: store.KeyRow): ApiKey => {
     const { id, name, prefix, user_id } = row
     return {
@@ -84,6 +87,21 @@ export function createKeys(db: Db, announce: Changes['announce'], now: () => num
       )
   }
 
+  /** Throws invalid_request for a key that would outlast the one that makes it, or lets operate the service for long. */
+  function requireBoundedLife(caller: Caller, scopes: readonly Scope[], until: number | null): void {
+    const tooLong = (message: string) => new ApiError('invalid_request', message, { param: 'expires_at' })
+    const lasts = until ?? Number.POSITIVE_INFINITY
+    if (caller.kind === 'key' && lasts > (caller.expires_at ?? Number.POSITIVE_INFINITY))
+      throw tooLong(
+        `'expires_at': a key that expires makes only keys that expire no later. Give ${isoTime(caller.expires_at!)} or earlier.`,
+      )
+    if (scopes.includes('operator') && lasts > now() + operatorKey_ms)
+      throw tooLong(
+        `'expires_at': a key with the scope operator lasts ${operatorKey_ms / day_ms} days at most. On the machine of the ` +
+          'service, `./tunery keys create --scopes operator` makes a lasting one.',
+      )
+  }
+
   /** The caller's own key, or any key of the account for a caller that manages members. Throws key_not_found. */
   async function findVisible(trx: Db | Trx, caller: Caller, id: string): Promise<store.KeyRow> {
     const row = await store.key(trx, caller.account_id, id)
@@ -113,7 +131,14 @@ export function createKeys(db: Db, announce: Changes['announce'], now: () => num
         if (!member || (member.id !== caller.user_id && !managesMembers(caller)))
           throw new ApiError('member_not_found', `There is no member '${user_id}'.`)
         requireAuthorityOver(caller, member)
-        return insert(trx, caller, member, name, scopesFor(requested, caller, member.role), until)
+        const scopes = scopesFor(requested, caller, member.role)
+        requireBoundedLife(caller, scopes, until)
+        if ((await store.countKeys(trx, caller.account_id, now())) >= keysMax)
+          throw new ApiError(
+            'too_many',
+            `This account has ${keysMax} active keys, the most there may be. Revoke one first.`,
+          )
+        return insert(trx, caller, member, name, scopes, until)
       })
     },
 

@@ -27,7 +27,8 @@ export interface Operator {
   create(by: Actor, request: CreateAccountRequest): Promise<{ account: Account; owner: Member; key: string }>
   list(query: ListQuery): Promise<Page<Account>>
   get(id: string): Promise<Account>
-  change(by: Actor, id: string, request: z.output<typeof changeAccount.body>): Promise<Account>
+  /** `own`: the operator's account, which they cannot suspend. */
+  change(by: Actor, id: string, request: z.output<typeof changeAccount.body>, own?: string): Promise<Account>
 }
 
 interface Options {
@@ -114,8 +115,14 @@ export function createOperator({ db, plans, defaultTier, keys, announce, now }: 
 
     get: async (id) => toResponse(await find(id)),
 
-    async change(by, id, { name, tier, status }) {
+    async change(by, id, { name, tier, status }, own) {
       const before = await find(id)
+      if (status === 'suspended' && id === own)
+        throw new ApiError(
+          'in_use',
+          'This is your own account: suspended, you could not reinstate it. `./tunery accounts suspend` on the machine can.',
+          { param: 'status' },
+        )
       const suspended_at =
         status === undefined ? before.suspended_at : status === 'active' ? null : (before.suspended_at ?? now())
       const values = { name: name ?? before.name, tier: requireTier(tier ?? before.tier), suspended_at }

@@ -36,5 +36,7 @@ export function accountRoutes(app: FastifyInstance, accounts: Accounts): void {
   mount(app, createAccount, ({ caller, body }) => operator.create(asOperator(caller), body))
   mount(app, listAccounts, ({ query }) => operator.list(query))
   mount(app, getAccount, ({ params }) => operator.get(params.account_id))
-  mount(app, changeAccount, ({ caller, params, body }) => operator.change(asOperator(caller), params.account_id, body))
+  mount(app, changeAccount, ({ caller, params, body }) =>
+    operator.change(asOperator(caller), params.account_id, body, caller.account_id),
+  )
 }

@@ -60,6 +60,8 @@ interface Options {
   plans: Plans
   limits: Limits
   defaultTier: string
+  /** Active keys of an account. Default: no bound, as on the command line. */
+  keysMax?: number
   changes: Changes
   log: Logger
   now?: () => number
@@ -67,10 +69,19 @@ interface Options {
 
 const flush_ms = 15_000
 
-export function createAccounts({ db, plans, limits, defaultTier, changes, log, now = Date.now }: Options): Accounts {
+export function createAccounts({
+  db,
+  plans,
+  limits,
+  defaultTier,
+  keysMax,
+  changes,
+  log,
+  now = Date.now,
+}: Options): Accounts {
   const callers = createCallers(db, changes, log, now)
   const { announce } = changes
-  const keys = createKeys(db, announce, now)
+  const keys = createKeys(db, announce, keysMax ?? Number.POSITIVE_INFINITY, now)
   const members = createMembers(db, announce, now)
   const operator = createOperator({ db, plans, defaultTier, keys, announce, now })
 

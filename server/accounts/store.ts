@@ -62,6 +62,9 @@ export const userById = (db: Any, id: string) =>
 
 const keys = (db: Any, account_id: string) =>
   db.selectFrom('api_keys').selectAll().where('account_id', '=', account_id).where('revoked_at', 'is', null)
+/** Keys that are neither revoked nor expired. */
+export const countKeys = (db: Any, account_id: string, now: number) =>
+  countRows(keys(db, account_id).where((e) => e.or([e('expires_at', 'is', null), e('expires_at', '>', now)])))
 export const insertKey = (trx: Trx, key: NewRow<'api_keys'>) => trx.insertInto('api_keys').values(key).execute()
 export const updateKey = (trx: Trx, id: string, values: Partial<KeyRow>) =>
   trx.updateTable('api_keys').set(values).where('id', '=', id).execute()

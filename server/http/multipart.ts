@@ -30,7 +30,7 @@ export async function readMultipart<F, T>(
 ): Promise<T> {
   if (!request.isMultipart())
     throw new ApiError('not_multipart', `Send the file as multipart/form-data with a part named \`${partName}\`.`)
-  const textFields: Record<string, string> = {}
+  const textFields: Record<string, string> = Object.create(null)
   const parts = request.parts({ limits })
   const parsed = (soFar = false) => {
     const result = schema.safeParse(textFields)
@@ -78,7 +78,7 @@ export async function readMultipart<F, T>(
  */
 export async function digestMultipart(request: FastifyRequest): Promise<string> {
   if (!request.isMultipart()) return ''
-  const textFields: Record<string, string> = {}
+  const textFields: Record<string, string> = Object.create(null)
   let [filename, digest] = ['', '']
   const parts = request.parts({ limits })
   for (;;) {

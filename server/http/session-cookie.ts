@@ -6,20 +6,30 @@ import { ApiError } from '../../contract/errors.ts'
 /** Behind TLS: browsers take and send a cookie with this prefix by TLS alone, and from no subdomain. */
 const secureName = '__Host-tunery_session'
 
+declare module 'fastify' {
+  interface FastifyInstance {
+    /** Names the installation in the session's cookie. */
+    installation: string
+  }
+}
+
 /**
  * The name of the request's cookie. A browser sends a cookie to every port of a host, so that without TLS the name
- * carries the port. A proxy that is not trusted cannot say that there is TLS, but a cookie can.
+ * carries the installation: all of its servers have one, and another service on the host has another. A proxy that is not
+ * trusted cannot say that there is TLS, but a cookie can.
  */
-function nameIn({ protocol, socket, headers }: FastifyRequest): string {
+function nameIn({ protocol, headers, server }: FastifyRequest): string {
   const isSecure = protocol === 'https' || cookieIn(headers.cookie, secureName) !== undefined
-  return isSecure ? secureName : `tunery_session_${socket.localPort}`
+  return isSecure ? secureName : `tunery_session_${server.installation}`
 }
+/** The name until now, by the port: a session with it continues. */
+const earlierNameIn = ({ socket }: FastifyRequest) => `tunery_session_${socket.localPort}`
 
 /** The token of the request's session; undefined if it has none, or if a key signs it. */
 export function sessionTokenIn(request: FastifyRequest): string | undefined {
   const { cookie, authorization } = request.headers
   if (cookie === undefined || authorization !== undefined) return undefined
-  return cookieIn(cookie, nameIn(request))
+  return cookieIn(cookie, nameIn(request)) ?? cookieIn(cookie, earlierNameIn(request))
 }
 
 export function cookieIn(header: string | undefined, name: string): string | undefined {
@@ -51,6 +61,8 @@ export function setSessionCookie(
 
 export function clearSessionCookie(request: FastifyRequest, reply: FastifyReply): void {
   reply.header('set-cookie', cookie(nameIn(request), '', 0))
+  const earlier = earlierNameIn(request)
+  if (cookieIn(request.headers.cookie, earlier) !== undefined) reply.header('set-cookie', cookie(earlier, '', 0))
 }
 
 /** The token that requests of a session carry in `x-csrf-token`: only a page of this origin can read it. */

@@ -159,6 +159,7 @@ test('broken, hostile and mismatched adapters are refused and leave no files', f
     dora: /use_dora/,
     layer: /no linear layer model\.layers\.99/,
     other: /not one of a plain LoRA adapter/,
+    proto: /__proto__ is not one of a plain LoRA adapter/,
     nan: /not numbers/,
     huge: /computes no numbers/,
     cut: /cut off|not a whole/,

@@ -5,6 +5,7 @@ import Fastify from 'fastify'
 import { roleScopes, scopePresets, scopes } from '../../contract/scopes.ts'
 import { newKey } from '../../lib/key-format.ts'
 import { requireScopes } from '../../server/http/auth.ts'
+import { newBrowser } from '../support/browser.ts'
 import { type Answer, type Client, client, colourRows, until } from '../support/client.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
@@ -19,7 +20,7 @@ before(async () => {
 after(() => app.stop())
 
 const as = ({ body }: Answer) => client(app.url, body.key)
-const codeOf = ({ status, body }: Answer) => [status, body.error?.code]
+const codeOf = ({ status, body }: Pick<Answer, 'status' | 'body'>) => [status, body.error?.code]
 
 /** A member with a role, and a client with a key of that member. */
 async function member(role: string) {
@@ -28,6 +29,40 @@ async function member(role: string) {
   assert.equal(made.status, 201, JSON.stringify(made.body))
   return { id: body.id as string, key: made.body, ...as(made) }
 }
+
+test('a key makes only keys that end no later, the operator’s end soon, and an account has so many at once', async () => {
+  const at = (days: number) => new Date(Date.now() + days * 86_400_000).toISOString()
+  const make = (by: Pick<TestApp, 'api'>, body: object) => by.api('POST', '/keys', { name: 'k', ...body })
+  const expires_at = at(10)
+  const { key } = (await make(app, { expires_at })).body
+  const ending = client(app.url, key)
+  for (const later of [null, undefined, at(11)])
+    assert.deepEqual(codeOf(await make(ending, { expires_at: later })), [400, 'invalid_request'])
+  assert.equal((await make(ending, { expires_at: at(9) })).status, 201)
+  assert.equal((await make(ending, { expires_at })).status, 201)
+
+  const operator = newBrowser(app)
+  await operator.enter()
+  const ask = (expires_at: string | null) =>
+    operator.send('POST', '/keys', { name: 'k', scopes: ['operator', 'profile:read'], expires_at })
+  for (const later of [null, at(40)]) assert.deepEqual(codeOf(await ask(later)), [400, 'invalid_request'])
+  assert.equal((await ask(at(30))).status, 201)
+  // Who suspends their own account could not undo it.
+  const own = `/operator/accounts/${app.owner.account_id}`
+  assert.deepEqual(codeOf(await operator.send('PUT', own, { status: 'suspended' })), [400, 'in_use'])
+  assert.equal((await operator.send('PUT', own, { name: 'test' })).status, 200)
+
+  const few = await startApp({ TUNERY_MAX_KEYS: '2' })
+  try {
+    const { id } = (await make(few, {})).body
+    assert.deepEqual(codeOf(await make(few, {})), [400, 'too_many'])
+    await few.api('DELETE', `/keys/${id}`)
+    assert.equal((await make(few, {})).status, 201)
+    assert.equal((await make(few.other, {})).status, 201, 'another account has its own')
+  } finally {
+    await few.stop()
+  }
+})
 
 test('a key is shown once, works, can be renamed, shows its prefix and last use, and stops when revoked', async () => {
   const made = await app.api('POST', '/keys', { name: 'ci', scopes: 'inference' })

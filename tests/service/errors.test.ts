@@ -241,6 +241,13 @@ test('names with invisible characters are refused in JSON and forms; file names 
     ['POST', '/deployments', { model: 'mdl_x', name: 'a\u2066' }],
   ] as const)
     refused(await app.api(method, route, body), 400, 'invalid_request', /^'name'/)
+  // Nothing that can be seen: zero-width spaces, joiners, fillers, blanks of Braille.
+  for (const name of ['\u200b', '\u200d\ufe0f', '\u3164', '\u2800', ' \u00a0\u200b ', '\u2060', 'a\u2028b']) {
+    refused(await app.api('POST', '/keys', { name }), 400, 'invalid_request', /^'name'/)
+    refused(await app.api('POST', '/members', { name }), 400, 'invalid_request', /^'name'/)
+  }
+  const joined = await app.api('POST', '/keys', { name: ' Cafe\u0301 \u{1f468}\u200d\u{1f469}\u200d\u{1f467} ' })
+  assert.equal(joined.body.name, 'Caf\u00e9 \u{1f468}\u200d\u{1f469}\u200d\u{1f467}')
   // Not testable in forms: encoding a form replaces a lone surrogate.
   for (const fields of [{ name: 'a\u202eb' }, { description: 'a\u0007b' }] as Record<string, string>[])
     refused(await app.upload(colourRows(1), fields), 400, 'invalid_request', /U\+(202E|0007)/)

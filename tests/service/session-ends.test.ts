@@ -19,6 +19,25 @@ before(async () => {
 })
 after(() => app.stop())
 
+test('a session is known by every server of the installation, whatever its port; one of before by its old name', async () => {
+  const page = newBrowser(app)
+  await page.enter()
+  const [name, token] = page.cookie().split('=') as [string, string]
+  const port = new URL(app.address).port
+  assert.ok(!name.includes(port))
+  const look = async (cookie: string) => (await fetch(`${app.url}/session`, { headers: { cookie } })).status
+  assert.equal(await look(`${name}=${token}`), 200)
+  assert.equal(await look(`tunery_session_${port}=${token}`), 200)
+  // Another service on this host has another cookie, which does not count here and is not taken away.
+  assert.equal(await look(`tunery_session_other=x; ${name}=${token}`), 200)
+  assert.equal(await look(`tunery_session_other=${token}`), 401)
+  const ended = await page.send('DELETE', '/session')
+  assert.deepEqual(
+    ended.cookies.map((cookie) => cookie.split('=')[0]),
+    [name],
+  )
+})
+
 test('a stream of events under way ends with its session or key, before the next event', async () => {
   const dataset_id = (await app.upload(colourRows(8))).body.id
   const { id } = (await app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id })).body
@@ -93,9 +112,9 @@ test('with a public address of TLS the cookie is for TLS alone, though no proxy 
       `__Host-tunery_session=T; Max-Age=7776000; ${rest}; Secure`,
       `__Host-tunery_session=; Max-Age=0; ${rest}; Secure`,
     ])
-  const { port } = new URL(app.address)
+  const { installation } = app.services
   assert.deepEqual(await enter({ origin: app.address }), [
-    `tunery_session_${port}=T; Max-Age=7776000; ${rest}`,
-    `tunery_session_${port}=; Max-Age=0; ${rest}`,
+    `tunery_session_${installation}=T; Max-Age=7776000; ${rest}`,
+    `tunery_session_${installation}=; Max-Age=0; ${rest}`,
   ])
 })

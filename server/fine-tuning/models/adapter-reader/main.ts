@@ -113,7 +113,8 @@ async function readConfig(file: string): Promise<Record<string, unknown>> {
 function readTensors(file: string): Unpacked['tensors'] {
   const damaged = (why: string) => new Invalid(`${weightsFile} is not a whole safetensors file: ${why}.`)
   const { size, header } = headerOf(file, damaged)
-  const found: Unpacked['tensors'] = {}
+  // Without a prototype: a tensor may be called `__proto__`.
+  const found: Unpacked['tensors'] = Object.create(null)
   let end = 0
   const offsetOf = (tensor: unknown) => (tensor as { data_offsets?: number[] } | null)?.data_offsets?.[0] ?? 0
   const tensors = Object.entries(header.tensors).sort(([, a], [, b]) => offsetOf(a) - offsetOf(b))
@@ -122,8 +123,9 @@ function readTensors(file: string): Unpacked['tensors'] {
     const whole = (value: unknown) => Number.isSafeInteger(value) && (value as number) >= 0
     if (!Array.isArray(shape) || !shape.every(whole) || !Array.isArray(data_offsets) || !data_offsets.every(whole))
       throw damaged(`it says nothing of ${name}`)
-    if (!bytesOf[dtype]) throw new Invalid(`The tensor ${name} is ${dtype}; an adapter's are F32, F16 or BF16.`)
-    const bytes = shape.reduce((product, length) => product * length, bytesOf[dtype])
+    const size_bytes = Object.hasOwn(bytesOf, dtype) ? bytesOf[dtype] : undefined
+    if (!size_bytes) throw new Invalid(`The tensor ${name} is ${dtype}; an adapter's are F32, F16 or BF16.`)
+    const bytes = shape.reduce((product, length) => product * length, size_bytes)
     if (data_offsets[1] - data_offsets[0] !== bytes || header.header_bytes + data_offsets[1] > size)
       throw damaged(`${name} is cut off`)
     if (data_offsets[0] !== end) throw damaged(`${name} does not begin where the one before ends`)
