@@ -174,6 +174,7 @@ export const deleteWebhook = route({
 })
 export const rotateSecret = route({
   method: 'POST',
+  creates: true,
   path: '/webhooks/{webhook_id}/rotate',
   scope: 'webhooks:write',
   tag,

@@ -35,6 +35,45 @@ test('axe finds nothing serious on a form, dark, and on a phone', browserTest, a
   assert.deepEqual(await problemsOf(page), [])
 })
 
+test(
+  'a double click, Enter twice and a second form with the same content make one thing each',
+  browserTest,
+  async () => {
+    const { page } = await service.visit()
+    const tunery = new Tunery({ baseUrl: `${service.address}/v1`, apiKey: service.key, maxRetries: 0 })
+    const countOf = async (name: string) =>
+      (await tunery.keys.list({ limit: 100 })).items.filter((key) => key.name === name).length
+    for (const how of ['double click', 'enter'] as const) {
+      await page.goto('/settings/keys')
+      await settled(page)
+      await page.getByRole('button', { name: 'Create key' }).click()
+      const form = page.getByRole('dialog', { name: 'Create an API key' })
+      const name = form.getByLabel('Name')
+      await name.fill(how)
+      if (how === 'enter') {
+        await name.press('Enter')
+        await name.press('Enter').catch(() => {})
+      } else await form.getByRole('button', { name: 'Create key' }).dblclick()
+      await page.getByRole('dialog', { name: 'Your new API key' }).waitFor()
+      await settled(page)
+      assert.equal(await countOf(how), 1, how)
+    }
+    // Two scripts on the page at once, as two events in one turn of its loop.
+    await page.goto('/settings/keys')
+    await settled(page)
+    await page.getByRole('button', { name: 'Create key' }).click()
+    const form = page.getByRole('dialog', { name: 'Create an API key' })
+    await form.getByLabel('Name').fill('twice at once')
+    await form.getByRole('button', { name: 'Create key' }).evaluate((button: HTMLElement) => {
+      button.click()
+      button.click()
+    })
+    await page.getByRole('dialog', { name: 'Your new API key' }).waitFor()
+    await settled(page)
+    assert.equal(await countOf('twice at once'), 1)
+  },
+)
+
 test('a key is shown once and never again, may what was chosen, and is refused once revoked', browserTest, async () => {
   const { page, complaints } = await service.visit()
   await page.goto('/settings/keys')

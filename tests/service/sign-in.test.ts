@@ -26,7 +26,7 @@ test('a link signs in once, also when it is opened twice at once; then the sessi
   const [winner, loser] = answers[0]!.status === 200 ? [one, answers[1]!] : [two, answers[0]!]
   assert.deepEqual(codeOf(loser), [400, 'link_invalid'])
   const [cookie] = answers.find(({ status }) => status === 200)!.cookies
-  assert.match(cookie!, /^tunery_session_\d+=[\w-]{43}; Max-Age=\d+; Path=\/; HttpOnly; SameSite=Lax$/)
+  assert.match(cookie!, /^tunery_session_[0-9a-f]{12}=[\w-]{43}; Max-Age=\d+; Path=\/; HttpOnly; SameSite=Lax$/)
 
   const { profile, scopes, session } = (await winner.send('GET', '/session')).body
   assert.equal(profile.id, app.owner.user_id)

@@ -1,6 +1,7 @@
 // The client of this page. A session's cookie signs its requests; changes carry the session's CSRF token.
 import { Tunery } from '../../sdk/index.ts'
 import { reportLost, reportReached } from './connection.ts'
+import { withOneKey } from './once.ts'
 
 let csrf: string | undefined
 
@@ -30,5 +31,5 @@ export const tunery = new Tunery({
   csrfToken,
   maxRetries: 0,
   timeout_ms: 30_000,
-  fetch: watchedFetch,
+  fetch: withOneKey(watchedFetch),
 })

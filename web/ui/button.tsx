@@ -35,6 +35,14 @@ interface ButtonProps extends Omit<ComponentProps<'button'>, 'size'> {
   busy?: boolean
 }
 
+/** Passes a click on unless the button is busy, or it is the second of a double click: what it makes is made once. */
+const oneClick =
+  (busy: boolean | undefined, onClick: ComponentProps<'button'>['onClick']): ComponentProps<'button'>['onClick'] =>
+  (event) => {
+    if (busy || event.detail > 1) event.preventDefault()
+    else onClick?.(event)
+  }
+
 export function Button({ variant, size, icon, busy, children, className, onClick, ...rest }: ButtonProps) {
   return (
     <button
@@ -42,7 +50,7 @@ export function Button({ variant, size, icon, busy, children, className, onClick
       {...rest}
       aria-busy={busy || undefined}
       aria-disabled={busy || undefined}
-      onClick={busy ? (event) => event.preventDefault() : onClick}
+      onClick={oneClick(busy, onClick)}
       className={classes(buttonClass(variant, size), className)}
     >
       {busy ? <LoaderCircle aria-hidden className="animate-spin" /> : icon}

@@ -2,7 +2,7 @@
 import { Field as BaseField } from '@base-ui/react/field'
 import { NumberField as BaseNumber } from '@base-ui/react/number-field'
 import { Minus, Plus } from 'lucide-react'
-import type { ComponentProps, ReactNode } from 'react'
+import { type ComponentProps, type ReactNode, useRef } from 'react'
 import { classes } from '../lib/classes.ts'
 import { Button } from './button.tsx'
 
@@ -130,6 +130,9 @@ export function NumberInput({
   )
 }
 
+/** Enter pressed twice, as a double click: what the form makes is made once. */
+const twice_ms = 500
+
 /** A form that sends by Enter, once at a time. Its buttons stand in `footer`, or last in `children`. */
 export function Form({
   onSubmit,
@@ -140,6 +143,7 @@ export function Form({
   children: ReactNode
   className?: string
 }) {
+  const sent_at = useRef(Number.NEGATIVE_INFINITY)
   return (
     <form
       noValidate
@@ -147,6 +151,9 @@ export function Form({
       onSubmit={(event) => {
         event.preventDefault()
         event.stopPropagation()
+        const isBusy = event.currentTarget.querySelector('button[type=submit][aria-busy=true]') !== null
+        if (isBusy || event.timeStamp - sent_at.current < twice_ms) return
+        sent_at.current = event.timeStamp
         onSubmit()
       }}
     >

@@ -1,6 +1,6 @@
 import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query'
 import { Link2 } from 'lucide-react'
-import { useState } from 'react'
+import { useMemo, useState } from 'react'
 import { isTuneryError, type Share, type TunedModelDetails } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
 import { formatCount } from '../../lib/format.ts'
@@ -107,11 +107,16 @@ function CreateShare({
         .map(({ id, name }): Choice => ({ value: id, label: name }))
     },
   })
+  // Of one form one time: sent again it is the same request.
+  const expires_at = useMemo(
+    () => (days === null ? undefined : new Date(Date.now() + days * day_ms).toISOString()),
+    [days],
+  )
   const create = useMutation({
     mutationFn: () =>
       tunery.models.shares.create(model.id, {
         ...(evaluation && { evaluation }),
-        ...(days !== null && { expires_at: new Date(Date.now() + days * day_ms).toISOString() }),
+        ...(expires_at && { expires_at }),
         requests_per_day: requests ?? 50,
         max_tokens: tokens ?? 256,
       }),

@@ -116,14 +116,8 @@ function NewJob({ cloned }: { cloned?: Job }) {
   const known = dataset.data !== undefined && dataset.data.status !== 'unreadable'
   const estimate = useEstimate(complete && known && problems.size === 0 ? request : undefined)
 
-  // The same request is one job, however often it is sent; another one has another key.
-  const sent = useRef({ body: '', key: '' })
   const create = useMutation({
-    mutationFn: (body: CreateJobInput) => {
-      const text = JSON.stringify(body)
-      if (sent.current.body !== text) sent.current = { body: text, key: crypto.randomUUID() }
-      return tunery.jobs.create(body, { idempotencyKey: sent.current.key, maxRetries: 2 })
-    },
+    mutationFn: (body: CreateJobInput) => tunery.jobs.create(body, { maxRetries: 2 }),
     onSuccess: async (job) => {
       forgetDraft()
       client.setQueryData(['jobs', job.id], job)

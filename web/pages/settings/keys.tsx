@@ -1,6 +1,6 @@
 import { useMutation, useQueryClient } from '@tanstack/react-query'
 import { KeyRound, Plus } from 'lucide-react'
-import { useState } from 'react'
+import { useMemo, useState } from 'react'
 import { scopes as allScopes, type Scope } from '../../../contract/scopes.ts'
 import type { ApiKey } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
@@ -163,13 +163,17 @@ function CreateKey({
   const [preset, setPreset] = useState<Preset>('full')
   const [chosen, setChosen] = useState<ReadonlySet<string>>(new Set(['inference']))
   const [lifetime, setLifetime] = useState<(typeof lifetimes)[number]['value']>('never')
+  // Of one form one time: sent again it is the same request.
+  const expires_at = useMemo(() => {
+    const days = lifetimes.find(({ value }) => value === lifetime)!.days
+    return days === null || !open ? null : new Date(Date.now() + days * day_ms).toISOString()
+  }, [lifetime, open])
   const create = useMutation({
     mutationFn: () => {
-      const days = lifetimes.find(({ value }) => value === lifetime)!.days
       return tunery.keys.create({
         name,
         scopes: preset === 'own' ? ([...chosen] as Scope[]) : preset,
-        expires_at: days === null ? null : new Date(Date.now() + days * day_ms).toISOString(),
+        expires_at,
       })
     },
     onSuccess: ({ key }) => {
