@@ -246,10 +246,8 @@ export async function createServices(config: Config, log: Logger, database?: Db)
 
   const sweepOrphans = () => context.orphans.sweep(features.flatMap(({ owned = [] }) => owned))
 
-  const { id: installation } = await db.selectFrom('installation').select('id').executeTakeFirstOrThrow()
   return {
     ...context,
-    installation,
     accounts,
     signIn: withSignIn.signIn,
     sessions: withSignIn.sessions,
