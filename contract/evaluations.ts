@@ -101,7 +101,8 @@ export const Evaluation = z.object({
   eval: z.string().nullable().describe('The eval of OpenAI’s API that it is a run of.'),
   graders: z.array(z.looseObject({})),
   template: Template.nullable(),
-  sampling: Sampling,
+  // A list of a request is read by a transform, which an answer cannot be written by.
+  sampling: Sampling.extend({ tools: z.array(Tool).optional() }),
   rows: z.int().describe('How many rows are evaluated.'),
   done: z.int().describe('Answers that are scored, of both models.'),
   result: z

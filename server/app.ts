@@ -90,7 +90,7 @@ export async function buildApp(
   observeRequests(app, services.tracing, settings.request_log === 'all')
   app.addHook('onRequest', (request, reply, done) => {
     assumeJson(request)
-    lastRequest.route = `${request.method} ${request.routeOptions.url}`
+    lastRequest.route = `${request.method} ${request.routeOptions.url ?? '(no route)'}`
     if (!services.stopping.aborted || !request.routeOptions.config.route) return done()
     reply.header('connection', 'close')
     done(new ApiError('shutting_down', 'The service is stopping. Send the request once more in a moment.') as never)

@@ -3454,28 +3454,7 @@ export interface Evaluation {
      * The form of the answers, as in chat completions.
      */
     response_format?: ResponseFormat
-    /**
-     * Tools of the requests whose row has none of its own.
-     */
-    tools?: {
-      type: 'function'
-      function: {
-        name: string
-        description?: string | null
-        /**
-         * JSON schema of the arguments; enforced while they are written.
-         */
-        parameters?: {
-          [k: string]: unknown
-        } | null
-        /**
-         * Refuses a schema that cannot be enforced, instead of taking any JSON object.
-         */
-        strict?: boolean | null
-        [k: string]: unknown
-      }
-      [k: string]: unknown
-    }[]
+    tools?: Tool[]
   }
   /**
    * How many rows are evaluated.
@@ -3624,6 +3603,25 @@ export interface Evaluation {
   created_at: Time
   started_at: Time | null
   finished_at: Time | null
+}
+export interface Tool {
+  type: 'function'
+  function: {
+    name: string
+    description?: string | null
+    /**
+     * JSON schema of the arguments; enforced while they are written.
+     */
+    parameters?: {
+      [k: string]: unknown
+    } | null
+    /**
+     * Refuses a schema that cannot be enforced, instead of taking any JSON object.
+     */
+    strict?: boolean | null
+    [k: string]: unknown
+  }
+  [k: string]: unknown
 }
 export interface EvaluationRow {
   /**

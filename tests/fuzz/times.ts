@@ -42,7 +42,7 @@ export async function fuzzTimes(only = ''): Promise<{ made: number; failures: st
         const began = performance.now()
         const what = `${operation.method} ${address.slice(0, 80)} ${body?.slice(0, 120)}`
         try {
-          const response = await fetch(new URL(service.url).origin + address, {
+          const response = await fetch(service.url + address, {
             method: operation.method,
             headers: { authorization: `Bearer ${service.key}`, ...(body && { 'content-type': 'application/json' }) },
             body,

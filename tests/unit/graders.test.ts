@@ -1,7 +1,9 @@
 // Graders, their templates and formulas, and the statistics of a result.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { z } from 'zod'
 import type { ApiError } from '../../contract/errors.ts'
+import { Evaluation, samplingDefaults } from '../../contract/evaluations.ts'
 import type { Grader } from '../../contract/graders.ts'
 import { checkGraders } from '../../server/evaluations/check.ts'
 import { createCompileCheck } from '../../server/evaluations/graders/compile-check.ts'
@@ -31,6 +33,13 @@ test('templates read fields of the row and the answer, and nothing else', () => 
   for (const name of ['process.env', 'items.x', 'sample.', 'item..x', ''])
     assert.ok(templateProblem(`{{${name}}}`), name)
   assert.equal(templateProblem('{{item.x}} {{sample}}'), undefined)
+})
+
+test('an evaluation with tools can be written into an answer', () => {
+  const tools = [{ type: 'function', function: { name: 'weather', parameters: {} } }]
+  const sampling = { ...samplingDefaults, tools }
+  const written = z.encode(Evaluation.shape.sampling, sampling as never)
+  assert.equal(written.tools?.[0]?.function.name, 'weather')
 })
 
 test('formulas are arithmetic over the scores', () => {
@@ -101,6 +110,10 @@ test('each grader scores what it says', () => {
 test('templates and fences take time in proportion to their length, whatever they hold', { timeout: 10_000 }, () => {
   const long = 100_000
   const values = { item: { text: 'a' } }
+  // A text that is short enough to end where the time grows with its cube.
+  const before = process.threadCpuUsage().user
+  templateProblem(`{{${' '.repeat(1500)}`)
+  assert.ok(process.threadCpuUsage().user - before < 500_000)
   for (const piece of ['{{', ' ', '{{ ', '{{x', '}', '{', '{{ } ', '{{item.text}} ', '{{item.', '\n'])
     for (const template of [piece.repeat(long / piece.length), `{{${piece.repeat(long / piece.length)}`]) {
       templateProblem(template)
