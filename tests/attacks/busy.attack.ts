@@ -91,11 +91,12 @@ test('when they have ended, all threads are back by the third answer', { skip },
   assert.ok(median(times) < 1.5 * alone.all, `${times.map(Math.round)} ms; ${JSON.stringify(alone)} ms alone`)
 })
 
-test('a program at the lowest priority takes no thread away', { skip }, async () => {
+test('beside programs at the lowest priority, answers take hardly longer than those of one thread alone', {
+  skip,
+}, async () => {
   await startLoops(cores, "require('os').setPriority(19)")
   const times = await answers(engine, 8)
-  assert.equal(await engine.metric('step_threads'), cores)
-  assert.ok(median(times) < 2 * alone.all, `${times.map(Math.round)} ms; ${JSON.stringify(alone)} ms alone`)
+  assert.ok(median(times) < 1.5 * alone.one, `${times.map(Math.round)} ms; ${JSON.stringify(alone)} ms alone`)
 })
 
 test('an engine that is moved to one core while it runs computes with one thread', { skip }, async () => {
