@@ -23,6 +23,25 @@ export const Download = z.object({
 })
 export type Download = z.infer<typeof Download>
 
+export const EightBits = z
+  .object({
+    size_mb: z.number().describe('Of the file, on disk beside the original. In memory it takes about as much.'),
+    original_type: z.string().describe('The quantization of the original, such as BF16.'),
+    distance: z
+      .object({
+        tokens: z.int().describe('Tokens of fixed texts that both forms have read.'),
+        divergence: z
+          .number()
+          .describe('Mean Kullback-Leibler divergence of the probabilities of the next token, in nats.'),
+        logprob_difference: z
+          .number()
+          .describe('Mean absolute difference of the log-probability of the text’s next token, in nats.'),
+        same_top: z.number().describe('Share of the tokens after which both find the same token likeliest, 0 to 1.'),
+      })
+      .describe('How far its answers are from the original’s, as measured when it was made.'),
+  })
+  .describe('A form of the weights that is faster on this machine.')
+
 export const Model = z.object({
   id: z.string(),
   name: z.string(),
@@ -52,6 +71,14 @@ export const Model = z.object({
       .describe('Whether the weights are on this machine, so that the model can be called and trained.'),
     size_mb: z.number().nullable(),
     how_to_get: z.string().nullable().describe('How to get them, if they are not here.'),
+    keep_original: z
+      .boolean()
+      .describe(
+        'Whether answers come from the original alone: TUNERY_KEEP_ORIGINAL_WEIGHTS, or as the base was added.',
+      ),
+    eight_bits: EightBits.nullable().describe(
+      'The form that answers instead of the original. Null: the original does, or it is not made or measured yet.',
+    ),
   }),
   download: Download.nullable().describe(
     'The last download of the weights by this service; null where there was none.',

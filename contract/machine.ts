@@ -46,7 +46,7 @@ export const Machine = z.object({
       z.object({
         id: z.string(),
         base: z.string().nullable().describe('Of an adapter: its base.'),
-        bytes: Bytes.nullable().describe('Size of its file.'),
+        bytes: Bytes.nullable().describe('Size of its weights, in the form that answers.'),
       }),
     ),
     running: z.int().describe('Answers being computed.'),

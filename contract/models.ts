@@ -16,6 +16,13 @@ export const Comparison = z
     base_difference: z
       .number()
       .describe('By how much the two differ on the starting model, because of their precisions.'),
+    eight_bits: z
+      .boolean()
+      .optional()
+      .describe(
+        'Whether the engine answered with the eight-bit form of the base. The comparison is made anew at a deployment ' +
+          'when the base is served in another form.',
+      ),
   })
   .describe('How training changed the probabilities of fixed rows: the engine compared with the trainer.')
 export type Comparison = z.infer<typeof Comparison>

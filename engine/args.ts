@@ -25,7 +25,12 @@ export type Args = {
   /** Most memory for KV caches, in bytes; null: a share of the machine's. */
   cache_bytes: number | null
   speculation: boolean
+  /** Serve weights in eight bits where that is faster. */
   eight_bits: boolean
+  /** Answer with the weights that were loaded until they are unloaded. */
+  fixed_weights: boolean
+  /** Disk space that copies of weights leave free. */
+  min_free_bytes: number
   /** Compute with our own kernels where they are installed and run on this processor. */
   kernels: boolean
   /** Parse control tokens in callers' messages as control tokens instead of text. */
@@ -36,11 +41,12 @@ export const usage =
   'node engine/main.ts [--listen HOST:PORT | unix:/path.sock] [--model NAME=FILE.gguf]... ' +
   '[--projector FILE.gguf] [--adapter NAME=FILE.gguf]... [--adapter-projector NAME=FILE.gguf]... ' +
   '[--api-key-file FILE] [--grace-seconds N] [--threads N] [--lib DIR] [--parent-pipe] [--slots N] [--cache-mb N] ' +
-  '[--no-speculation] [--no-eight-bits] [--no-kernels] [--parse-control-tokens]'
+  '[--min-free-disk-mb N] [--no-speculation] [--no-eight-bits] [--fixed-weights] [--no-kernels] [--parse-control-tokens]'
 
 const listenDefault = '127.0.0.1:8000'
 const graceSecondsDefault = 10
 const slotsDefault = 32
+const minFreeDiskMbDefault = 1000
 
 /** Throws an Error for the user. */
 export function parseCommandLine(argv: string[]): Args {
@@ -61,6 +67,8 @@ export function parseCommandLine(argv: string[]): Args {
       'cache-mb': { type: 'string' },
       'no-speculation': { type: 'boolean', default: false },
       'no-eight-bits': { type: 'boolean', default: false },
+      'fixed-weights': { type: 'boolean', default: false },
+      'min-free-disk-mb': { type: 'string' },
       'no-kernels': { type: 'boolean', default: false },
       'parse-control-tokens': { type: 'boolean', default: false },
     },
@@ -97,6 +105,8 @@ export function parseCommandLine(argv: string[]): Args {
     cache_bytes: values['cache-mb'] === undefined ? null : 1e6 * positive('--cache-mb', values['cache-mb'], 1),
     speculation: !values['no-speculation'],
     eight_bits: !values['no-eight-bits'],
+    fixed_weights: values['fixed-weights'],
+    min_free_bytes: 1e6 * positive('--min-free-disk-mb', values['min-free-disk-mb'], minFreeDiskMbDefault),
     kernels: !values['no-kernels'],
     parse_control_tokens: values['parse-control-tokens'],
   }

@@ -27,12 +27,13 @@ import { createHttpServer, listen } from './http/server.ts'
 import type { LogIds } from './http/trace.ts'
 import { createComputeThreads } from './llama/compute-threads.ts'
 import { type Context, type ContextOptions, createContext, createContextAsync } from './llama/context.ts'
-import { loadFastestFormat } from './llama/eight-bit-weights.ts'
+import { loadFastestFormat, openCopy } from './llama/eight-bit-weights.ts'
 import { addKernels } from './llama/kernels.ts'
 import { openLibrary, returnFreedBlocks } from './llama/library.ts'
 import { loadModel } from './llama/model.ts'
 import { type Adapter, createAdapters, type ReadDrafts } from './models/adapters.ts'
 import { readDrafts } from './models/draft-file.ts'
+import { createEightBitsMaker } from './models/eight-bits.ts'
 import { createFileHashes } from './models/file-hashes.ts'
 import { createModels, type OpenedFile, type ServedModel } from './models/models.ts'
 import { createTokenizer } from './tokenizer/tokenizer.ts'
@@ -144,26 +145,36 @@ async function main(): Promise<void> {
   })
   const open = async (path: string): Promise<OpenedFile> => {
     const file = hashes.of(path)
-    return { model: await loadModel(library, path), file }
+    const model = await loadModel(library, path)
+    model.parse_control_tokens = args.parse_control_tokens
+    return { model, file }
   }
-  const load = async (path: string) => {
-    const opened = await (args.eight_bits
-      ? loadFastestFormat(library, path, args.threads, kernels === null, open)
-      : open(path))
-    opened.model.parse_control_tokens = args.parse_control_tokens
-    return opened
+  const processor = { threads: args.threads, has_own_kernels: kernels === null }
+  const load = async (path: string, keepOriginal: boolean) => {
+    if (keepOriginal || !args.eight_bits) return { ...(await open(path)), gains: false }
+    const { opened, gains } = await loadFastestFormat(library, path, processor, args.min_free_bytes, open)
+    return { ...opened, gains }
   }
+  const eightBits = createEightBitsMaker({
+    library_folder: args.lib,
+    min_free_bytes: args.min_free_bytes,
+    replaces: !args.fixed_weights,
+    models: () => models,
+    open: (path) => openCopy(path, open),
+    log,
+  })
   const tokenizer = createTokenizer(watchdog.recordProgress, watchdog.beginWork)
   const encoder = createEncoder(library.dir)
   const projectors = createProjectors(library, encoder, args.threads, limits.runner_bytes)
   const features = createFeatures(encoder, createPictureDecoder(), projectors.using, limits.runner_bytes / 4, {
     onPicture: (source, seconds) => metrics.picture(source, seconds),
   })
-  const models = createModels(library, load, projectors, adapters, draftsOf, nativeMutex, async (served) => {
+  const onFree = async (served: ServedModel) => {
     await embedder.release(served)
     await scheduler.release(served)
     if (served.projector && served.owns_projector) features.forget(served.projector)
-  })
+  }
+  const models = createModels(library, load, projectors, adapters, draftsOf, nativeMutex, onFree, eightBits.make)
   const countModels = () => {
     const adapters = models.list().filter((served) => served.base_name !== null).length
     return { bases: models.list().length - adapters, adapters }

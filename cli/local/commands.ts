@@ -1,4 +1,5 @@
 // The commands on the data folder of a checkout. What they run is loaded when it is needed, and is no part of the package.
+import { Option } from 'commander'
 import type { Check } from '../support/checks.ts'
 import { UsageError } from '../support/errors.ts'
 import { type Program, type Run, runs, wordsOf } from '../support/options.ts'
@@ -44,7 +45,13 @@ export function addLocalCommands(program: Program, models: Program, local: Local
       .command('add')
       .description('add a base model to the machine: from Hugging Face, or from a checkpoint folder (safetensors)')
       .argument('<id>', 'OWNER/NAME')
-      .option('--from <folder>', 'the checkpoint folder'),
+      .option('--from <folder>', 'the checkpoint folder')
+      .addOption(
+        new Option(
+          '--weights <form>',
+          'fastest: answers come from an eight-bit form where that is faster; original: from the weights as they are',
+        ).choices(['fastest', 'original']),
+      ),
     local,
     'addModel',
   )

@@ -1,6 +1,7 @@
 import { spawn } from 'node:child_process'
-import { existsSync, mkdirSync, renameSync, rmdirSync, rmSync } from 'node:fs'
+import { existsSync, mkdirSync, readFileSync, renameSync, rmdirSync, rmSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
+import { eightBitsFile, eightBitsRecord } from '../../lib/eight-bits.ts'
 import { root } from '../../lib/root.ts'
 import { readConfig } from '../../server/config.ts'
 import { UsageError } from '../support/errors.ts'
@@ -11,8 +12,11 @@ import { show } from '../support/output.ts'
 const explainedStatus = 3
 
 /** Adds a base model to the models folder, in the forms that the engine and the trainer read. */
-export async function addModel(id: string, options: GlobalOptions & { from?: string }): Promise<void> {
-  const { from, json } = options
+export async function addModel(
+  id: string,
+  options: GlobalOptions & { from?: string; weights?: 'fastest' | 'original' },
+): Promise<void> {
+  const { from, json, weights } = options
   if (!/^[\w.-]+\/[\w.-]+$/.test(id) || id.split('/').some((part) => /^\.+$/.test(part)))
     throw new UsageError(`A model's id is OWNER/NAME; '${id}' is not.`)
   if (from && !existsSync(path.join(from, 'config.json')))
@@ -23,8 +27,11 @@ export async function addModel(id: string, options: GlobalOptions & { from?: str
       'What converts models is not installed yet. Wait until the service has installed it (GET /v1/hub/setup), or run ' +
         '`npm run setup`. Then try again.',
     )
-  if (existsSync(path.join(folder, 'model.json')))
-    return show(options, { id, folder }, `${id} is already there, in ${folder}.`)
+  if (existsSync(path.join(folder, 'model.json'))) {
+    if (weights) setWeights(folder, weights)
+    const then = weights ? ` Its ${weights} weights answer from its next load on.` : ''
+    return show(options, { id, folder }, `${id} is already there, in ${folder}.${then}`)
+  }
   const temporary = `${folder}.new`
   mkdirSync(path.dirname(folder), { recursive: true })
   const source = from ? ['folder', '--source', path.resolve(from)] : ['hub', '--repo', id]
@@ -52,9 +59,24 @@ export async function addModel(id: string, options: GlobalOptions & { from?: str
     process.exitCode = 2
     return
   }
+  if (weights) setWeights(temporary, weights)
   rmSync(folder, { recursive: true, force: true })
   renameSync(temporary, folder)
   show(options, { id, folder }, `${id} is ready, in ${folder}.`)
+}
+
+/** Records which weights answer; the eight-bit form of a base that keeps its original is removed. */
+function setWeights(folder: string, weights: 'fastest' | 'original'): void {
+  const file = path.join(folder, 'model.json')
+  const described = JSON.parse(readFileSync(file, 'utf8'))
+  writeFileSync(
+    `${file}.new`,
+    `${JSON.stringify({ ...described, keep_original_weights: weights === 'original' }, null, 2)}\n`,
+  )
+  renameSync(`${file}.new`, file)
+  if (weights === 'fastest') return
+  const gguf = path.join(folder, described.gguf)
+  for (const made of [eightBitsFile(gguf), eightBitsRecord(gguf)]) rmSync(made, { force: true })
 }
 
 /** Removes the owner's folder unless it has other models. */

@@ -79,6 +79,19 @@ function weightsOf({ weights, download }: Model): string {
   return weights.size_mb === null ? '-' : `-, ${bytes(weights.size_mb * 1e6)}`
 }
 
+/** The form of the weights that answers; null where it is the original without a choice. */
+function answersWith({ weights: { available, keep_original, eight_bits } }: Model): string | null {
+  if (!available) return null
+  if (keep_original) return 'its original weights, as set'
+  if (!eight_bits) return null
+  const { size_mb, original_type, distance } = eight_bits
+  const share = `${(100 * distance.same_top).toFixed(1)} %`
+  return (
+    `an eight-bit form (${bytes(size_mb * 1e6)}, of ${original_type}): ${distance.divergence} nats from the original on ` +
+    `average, the same likeliest token in ${share} of ${distance.tokens}`
+  )
+}
+
 const ownTable = (models: TunedModel[]) =>
   table(models, [
     { head: 'id', value: ({ id }) => id },
@@ -99,6 +112,7 @@ async function showModel(id: string, options: GlobalOptions): Promise<void> {
         ['name', model.name],
         ['about', model.description],
         ['weights', model.weights.available ? weightsOf(model) : (model.weights.how_to_get ?? 'not here')],
+        ['answers with', answersWith(model)],
         ['context', `${model.context_length} tokens`],
         ['trains by', model.methods.join(', ') || 'not trainable here'],
         ['licence', model.license],

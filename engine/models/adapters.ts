@@ -30,6 +30,8 @@ export type Adapters = {
    * adapter, or for another base.
    */
   open(model: Model, path: string, drafts_path?: string): Adapter
+  /** The same adapter for another form of its base's weights; read when it is needed. */
+  reopen(adapter: Adapter, model: Model): Adapter
   /** Returns the adapter's weights, loading them again if evicted. Call `release` once for each `acquire`. */
   acquire(adapter: Adapter): Pointer
   release(adapter: Adapter): void
@@ -98,6 +100,7 @@ export function createAdapters(
       read(adapter)
       return adapter
     },
+    reopen: (adapter, model) => ({ ...adapter, model, drafts: null, pointer: null, ref_count: 0, used_at: ++clock }),
     acquire(adapter) {
       if (!resident.has(adapter)) read(adapter)
       adapter.ref_count++

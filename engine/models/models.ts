@@ -23,31 +23,40 @@ export type Models = {
    * model_not_found, in_use.
    */
   unload(name: string, kind: 'base' | 'adapter'): Promise<void>
+  /**
+   * Gives a base, and its adapters, another form of its weights: new requests get it, and the former one is freed when
+   * its last answer has ended. `open` reads it; null: there is none. Returns false, and changes nothing, if the base was
+   * unloaded meanwhile or nothing was read.
+   */
+  replace(former: ServedModel, open: () => Promise<OpenedFile | null>): Promise<boolean>
 }
 
 /** `projector`: the path of the file with which the model reads pictures, and the SHA-256 that it must have, in hex. */
 export type ProjectorFile = { projector?: string | undefined; projector_sha256?: string | undefined }
 /** `drafts`: the path of the model's draft file. One that cannot be used only leaves out its speed. */
 export type AdapterOptions = ProjectorFile & { drafts?: string | undefined }
-export type BaseOptions = AdapterOptions & { matryoshka?: boolean | undefined }
+/** `keep_original`: the weights are served as they are in the file. */
+export type BaseOptions = AdapterOptions & { matryoshka?: boolean | undefined; keep_original?: boolean | undefined }
 
 // How long an unload waits for running requests before it aborts them.
 const drainMsMax = 30_000
 const drainCheckMs = 20
 
 /**
- * `load` reads the file of a base; `projectors` reads its projector, and where they cannot be loaded at all the base
+ * `load` reads the file of a base, and tells whether its eight-bit form is the faster one: `onGain` is called with a base
+ * that has or should get it. `projectors` reads its projector, and where they cannot be loaded at all the base
  * reads text only. `nativeMutex` serializes loading and freeing of adapters with context creation. `onFree` must free
  * what uses the model (its batch runners) before the model's own memory is freed.
  */
 export function createModels(
   library: Library,
-  load: (path: string) => Promise<OpenedFile>,
+  load: (path: string, keepOriginal: boolean) => Promise<OpenedFile & { gains: boolean }>,
   projectors: Projectors,
   adapters: Adapters,
   readDrafts: ReadDrafts,
   nativeMutex: Mutex,
   onFree: (served: ServedModel) => Promise<void>,
+  onGain: (served: ServedModel) => void,
 ): Models {
   const served = new Map<string, ServedModel>()
   const draining = new Map<ServedModel, Promise<void>>()
@@ -118,7 +127,7 @@ export function createModels(
     model: Model,
     { projector, projector_sha256 }: ProjectorFile,
     evictable: boolean,
-  ): Promise<Pick<ServedModel, 'projector' | 'projector_path' | 'owns_projector'>> => {
+  ): Promise<Seeing> => {
     if (projector === undefined) return { projector: null, projector_path: null, owns_projector: false }
     const loaded = projectors.isInstalled()
       ? await projectors.load(model, projector, { sha256: projector_sha256, evictable }).catch((error) => {
@@ -131,17 +140,18 @@ export function createModels(
   return {
     get,
     list: () => [...served.values()],
-    loadBase: (name, path, { matryoshka = false, drafts, ...sight } = {}) =>
+    loadBase: (name, path, { matryoshka = false, keep_original = false, drafts, ...sight } = {}) =>
       serialize(async () => {
         if (isLoaded(name, path, null, sight.projector ?? null)) return
         await assertReadable(path, 'path')
         if (sight.projector !== undefined) await assertReadable(sight.projector, 'projector')
-        const opened = await load(path).catch((error) => {
+        const opened = await load(path, keep_original).catch((error) => {
           throw cannotLoad(`The model '${name}'`, error, 'path')
         })
         try {
           const seeing = await openProjector(name, opened.model, sight, false)
           add(name, path, { ...opened, ...seeing }, null, null, readDrafts(opened.model, drafts), matryoshka)
+          if (opened.gains) onGain(get(name))
         } catch (error) {
           freeModel(library, opened.model)
           throw error
@@ -171,6 +181,44 @@ export function createModels(
           await nativeMutex(() => adapters.close(adapter))
           throw error
         }
+      }),
+    replace: (former, open) =>
+      serialize(async () => {
+        if (served.get(former.name) !== former) return false
+        const opened = await open()
+        if (!opened) return false
+        const earlier = [...served.values()].filter(({ model }) => model === former.model)
+        const seeing = new Map<ServedModel, Seeing>()
+        try {
+          for (const each of earlier) {
+            const { name, projector, projector_path, owns_projector } = each
+            if (!owns_projector) continue
+            const file = { projector: projector_path ?? undefined, projector_sha256: projector?.sha256 }
+            seeing.set(each, await openProjector(name, opened.model, file, each !== former))
+          }
+        } catch (error) {
+          for (const { projector } of seeing.values()) if (projector) await projectors.unload(projector)
+          freeModel(library, opened.model)
+          throw error
+        }
+        const ofBase = seeing.get(former) ?? { projector: null, projector_path: null, owns_projector: false }
+        for (const each of earlier) {
+          const { name, path, adapter, base_name, drafts, matryoshka } = each
+          const sight = seeing.get(each) ?? { ...ofBase, owns_projector: false }
+          const next = adapter && adapters.reopen(adapter, opened.model)
+          add(name, path, { ...opened, ...sight }, next, base_name, adapter ? null : drafts, matryoshka)
+        }
+        // The former base is freed after its adapters. Nothing is aborted: answers may take as long as they do.
+        const freed = earlier
+          .filter((each) => each !== former)
+          .map((each) => waitUntilUnused(each, Number.POSITIVE_INFINITY).then(() => free(each)))
+        for (const [index, each] of earlier.filter((other) => other !== former).entries())
+          draining.set(each, freed[index]!)
+        draining.set(
+          former,
+          Promise.all([waitUntilUnused(former, Number.POSITIVE_INFINITY), ...freed]).then(() => free(former)),
+        )
+        return true
       }),
     unload: async (name, kind) => {
       const { freed } = await serialize(async () => {
@@ -209,9 +257,9 @@ async function assertReadable(path: string, param: string): Promise<void> {
   })
 }
 
-/** Resolves when no request uses the model. Aborts the last ones after `drainMsMax`. */
-async function waitUntilUnused(entry: ServedModel): Promise<void> {
-  const endAt = performance.now() + drainMsMax
+/** Resolves when no request uses the model. Aborts the last ones after `msMax`. */
+async function waitUntilUnused(entry: ServedModel, msMax = drainMsMax): Promise<void> {
+  const endAt = performance.now() + msMax
   while (entry.active_requests > 0) {
     if (performance.now() > endAt) entry.closing.abort()
     await sleep(drainCheckMs)
@@ -220,7 +268,8 @@ async function waitUntilUnused(entry: ServedModel): Promise<void> {
 
 /** A base in memory, and the file that it was read from. */
 export type OpenedFile = { model: Model; file: LoadedFile }
-type OpenedModel = OpenedFile & Pick<ServedModel, 'projector' | 'projector_path' | 'owns_projector'>
+type Seeing = Pick<ServedModel, 'projector' | 'projector_path' | 'owns_projector'>
+type OpenedModel = OpenedFile & Seeing
 
 /** What a request can name as its model: a base model, or an adapter on one. */
 export type ServedModel = {

@@ -52,7 +52,7 @@ class Engine:
     async def _start(self) -> None:
         files = [await self._fetch(index, file) for index, file in enumerate([self._base, *self._adapters])]
         socket = self._folder / "engine.sock"
-        arguments = ["--listen", f"unix:{socket}", "--threads", str(self._threads), "--parent-pipe"]
+        arguments = ["--listen", f"unix:{socket}", "--threads", str(self._threads), "--parent-pipe", "--fixed-weights"]
         arguments += ["--model", f"{self._base['name']}={files[0]}"]
         if self._projector:
             arguments += ["--projector", str(await self._fetch(len(files), self._projector))]

@@ -1325,7 +1325,7 @@ export interface Machine {
        */
       base: string | null
       /**
-       * Size of its file.
+       * Size of its weights, in the form that answers.
        */
       bytes: number | null
     }[]
@@ -1707,6 +1707,14 @@ export interface Model {
      * How to get them, if they are not here.
      */
     how_to_get: string | null
+    /**
+     * Whether answers come from the original alone: TUNERY_KEEP_ORIGINAL_WEIGHTS, or as the base was added.
+     */
+    keep_original: boolean
+    /**
+     * The form that answers instead of the original. Null: the original does, or it is not made or measured yet.
+     */
+    eight_bits: EightBits | null
   }
   /**
    * The last download of the weights by this service; null where there was none.
@@ -1718,6 +1726,40 @@ export interface Pricing {
   training_per_million_tokens: number
   input_per_million_tokens: number
   output_per_million_tokens: number
+}
+/**
+ * A form of the weights that is faster on this machine.
+ */
+export interface EightBits {
+  /**
+   * Of the file, on disk beside the original. In memory it takes about as much.
+   */
+  size_mb: number
+  /**
+   * The quantization of the original, such as BF16.
+   */
+  original_type: string
+  /**
+   * How far its answers are from the original’s, as measured when it was made.
+   */
+  distance: {
+    /**
+     * Tokens of fixed texts that both forms have read.
+     */
+    tokens: number
+    /**
+     * Mean Kullback-Leibler divergence of the probabilities of the next token, in nats.
+     */
+    divergence: number
+    /**
+     * Mean absolute difference of the log-probability of the text’s next token, in nats.
+     */
+    logprob_difference: number
+    /**
+     * Share of the tokens after which both find the same token likeliest, 0 to 1.
+     */
+    same_top: number
+  }
 }
 export interface Download {
   /**
@@ -2763,6 +2805,10 @@ export interface Comparison {
    * By how much the two differ on the starting model, because of their precisions.
    */
   base_difference: number
+  /**
+   * Whether the engine answered with the eight-bit form of the base. The comparison is made anew at a deployment when the base is served in another form.
+   */
+  eight_bits?: boolean
 }
 export interface TunedModelDetails {
   id: string

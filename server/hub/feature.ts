@@ -18,6 +18,7 @@ export function createHubFeature(
     policy,
     downloads: states,
     names,
+    keep_original: context.config.keep_original_weights,
     trainingSetup: context.trainingSetup,
   })
   const downloads = createDownloads({ ...context, hub, states, modelsDir, policy })

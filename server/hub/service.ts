@@ -4,6 +4,7 @@ import path from 'node:path'
 import { z } from 'zod'
 import { ApiError } from '../../contract/errors.ts'
 import type { Download, Model } from '../../contract/hub.ts'
+import { type EightBits, readEightBits } from '../../lib/eight-bits.ts'
 import type { Config } from '../config.ts'
 import type { TrainingSetup } from '../setup/index.ts'
 import { shapesOf } from '../storage/safetensors.ts'
@@ -30,6 +31,10 @@ export interface LocalBase {
   gguf: string
   /** Of a vision model; null of others. */
   projector: Projector | null
+  /** Whether it is served as it is in its file, by its own setting or that of all. */
+  keep_original: boolean
+  /** The form in which it is served instead of the original; null if there is none, or the original is kept. */
+  eight_bits: EightBits | null
   /** The checkpoint folder that the trainer loads; null if it is not here, so that the base can only be served. */
   hf: string | null
 }
@@ -70,6 +75,8 @@ export interface Hub {
   /** The files of a base on this machine. Throws model_not_found or model_not_available. */
   local(id: string): LocalBase
   localOrUndefined(id: string): LocalBase | undefined
+  /** Whether a base is served as it is in its file. True for everything else, such as tuned models. */
+  keepsOriginal(id: string): boolean
   /**
    * The files of a base to train. Throws as `local` does, invalid_request for an embedding model, and
    * training_not_ready while set-up still makes its checkpoint.
@@ -107,6 +114,8 @@ interface HubOptions {
   trainingSetup?: Pick<TrainingSetup, 'ready' | 'requireReady'>
   /** Names that stand for a base. */
   names?: ReadonlyMap<string, string>
+  /** Whether all bases are served as they are in their files. */
+  keep_original?: boolean
 }
 
 const ModelFile = z
@@ -122,6 +131,7 @@ const ModelFile = z
       .regex(/^[0-9a-f]{64}$/)
       .optional(),
     hf: z.string().nullable(),
+    keep_original_weights: z.boolean().default(false),
   })
   .refine(({ kind, projector, projector_sha256 }) => kind !== 'vision' || (projector && projector_sha256))
 
@@ -140,6 +150,7 @@ export function createHub(
     policy = 'off',
     downloads = new Map(),
     names = new Map(),
+    keep_original: keepAll = false,
     trainingSetup,
   }: HubOptions = {},
 ): Hub {
@@ -155,12 +166,15 @@ export function createHub(
       const hf = file.hf === null ? null : path.join(folder, file.hf)
       if (!existsSync(gguf)) return undefined
       const { kind, parameters, context_length, projector, projector_sha256 } = file
+      const keep_original = keepAll || file.keep_original_weights
       return {
         id,
         kind,
         parameters,
         context_length,
         gguf,
+        keep_original,
+        eight_bits: keep_original ? null : readEightBits(gguf),
         // Not whether it exists: a model whose projector is lost must say so, instead of reading text only.
         projector: kind === 'vision' ? { path: path.join(folder, projector!), sha256: projector_sha256! } : null,
         hf: hf !== null && existsSync(hf) ? hf : null,
@@ -206,6 +220,14 @@ export function createHub(
         available: base !== undefined,
         size_mb: base ? Math.round(statSync(base.gguf).size / 1e6) : (entry?.size_mb ?? null),
         how_to_get: base ? null : howToGet(id),
+        keep_original: base?.keep_original ?? keepAll,
+        eight_bits: base?.eight_bits
+          ? {
+              size_mb: Math.round(base.eight_bits.bytes / 1e6),
+              original_type: base.eight_bits.original_type,
+              distance: base.eight_bits.distance,
+            }
+          : null,
       },
       download: downloadOf(id, base !== undefined),
     }
@@ -260,6 +282,7 @@ export function createHub(
     featured: () => catalogue.featured.map((id) => hub.get(id)),
     has: (id) => entries.has(id) || local(id) !== undefined,
     localOrUndefined: local,
+    keepsOriginal: (id) => local(id)?.keep_original ?? true,
     downloadable,
     mapped: (name) => (hub.has(name) ? name : (names.get(name) ?? name)),
     mappedNames: () => [...names.keys()],

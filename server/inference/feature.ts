@@ -1,3 +1,4 @@
+import { isWide } from '../../lib/eight-bits.ts'
 import type { Context, Feature } from '../feature.ts'
 import type { TunedModels } from '../fine-tuning/index.ts'
 import type { Hub } from '../hub/index.ts'
@@ -9,7 +10,7 @@ import type { StoredCompletions } from '../stored-completions/index.ts'
 import type { Usage } from '../usage/index.ts'
 import { createEngineClient, type EngineClient } from './engine/client.ts'
 import { createEngineHealth } from './engine/health.ts'
-import { createEngineProcess } from './engine/process.ts'
+import { createEngineProcess, engineOptions } from './engine/process.ts'
 import { createScoring } from './fidelity/adapter-verification.ts'
 import { createAborts } from './gateway/aborts.ts'
 import { countFailures } from './gateway/failures.ts'
@@ -24,8 +25,7 @@ import { createInference, type Inference } from './service.ts'
 
 /** This machine's engine: its process, its client and its health. Starts nothing yet. */
 export function createEngine(context: Context) {
-  const { engine_options, parse_control_tokens } = context.config
-  const options = [...engine_options, ...(parse_control_tokens ? ['--parse-control-tokens'] : [])]
+  const options = engineOptions(context.config)
   const process = createEngineProcess({ ...context, options })
   const client = createEngineClient(process, context.log, context.artifacts)
   const health = createEngineHealth(process, client, context.log)
@@ -84,6 +84,11 @@ export function createInferenceFeature(
     models,
     pools,
     check: createMergedCheck(scoreRows),
+    // Sums in 16 bits would be slower than the adapter on eight.
+    mergeBase: ({ id, gguf }) => {
+      const eight_bits = hub.localOrUndefined(id)?.eight_bits
+      return eight_bits && isWide(eight_bits.original_type) ? eight_bits.file : gguf!
+    },
     memory_bytes: config.merged_memory_mb * 1e6,
     after_tokens: config.merge_after_tokens,
   })

@@ -1,7 +1,7 @@
 // Inference: the gateway, the engine, replicas, merged adapters and fidelity checks. What the rest of the service may import.
 export { askInBackground, backgroundOperations, TurnOver, yieldToOthers } from './background.ts'
 export { createEngineClient, type EngineClient, engineError, type FindDraftFile } from './engine/client.ts'
-export { createEngineProcess } from './engine/process.ts'
+export { createEngineProcess, engineOptions } from './engine/process.ts'
 export { createScoring } from './fidelity/adapter-verification.ts'
 export { createProbeCheck, type ProbeCheck } from './fidelity/probe-check.ts'
 export {

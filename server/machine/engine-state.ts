@@ -1,5 +1,4 @@
 // What this machine's engine says of itself: its models, its load, its memory.
-import { stat } from 'node:fs/promises'
 import { z } from 'zod'
 import type { Machine } from '../../contract/machine.ts'
 
@@ -13,7 +12,7 @@ export interface ReadableEngine {
 }
 
 const Models = z.object({
-  data: z.array(z.object({ id: z.string(), root: z.string(), parent: z.string().nullable() })),
+  data: z.array(z.object({ id: z.string(), parent: z.string().nullable(), bytes: z.number() })),
 })
 /** Time between two looks for a rate. */
 const look_ms = { least: 1000, most: 60_000 }
@@ -53,13 +52,7 @@ export function createEngineState(engine: ReadableEngine, now: () => number): ()
       pid: pid ?? null,
       memory_bytes: value('process_resident_memory_bytes') ?? null,
       context_bytes: value('kv_cache_bytes') ?? null,
-      models: await Promise.all(
-        models.map(async ({ id, root, parent }) => ({
-          id,
-          base: parent,
-          bytes: (await stat(root).catch(() => undefined))?.size ?? null,
-        })),
-      ),
+      models: models.map(({ id, parent, bytes }) => ({ id, base: parent, bytes })),
       running: value('sequences_running') ?? 0,
       waiting: value('sequences_waiting') ?? 0,
       tokens_per_second: pid === undefined || tokens === undefined ? null : rateOf(pid, tokens),

@@ -4,7 +4,7 @@ import { allowedCores, usableCores } from '../../lib/usable-cores.ts'
 import type { Deployments } from '../deployments/index.ts'
 import type { Context, Feature } from '../feature.ts'
 import type { TunedModels } from '../fine-tuning/index.ts'
-import { createReplicaVerification, type Inference, type OwnReplica } from '../inference/index.ts'
+import { createReplicaVerification, engineOptions, type Inference, type OwnReplica } from '../inference/index.ts'
 import type { Plans } from '../plans.ts'
 import type { Secrets } from '../storage/secrets.ts'
 import type { Controller } from './controller.ts'
@@ -54,7 +54,7 @@ export async function createScalingFeature(
       controller = createController({
         artifacts,
         dataDir,
-        engine_options: [...config.engine_options, ...(config.parse_control_tokens ? ['--parse-control-tokens'] : [])],
+        engine_options: engineOptions(config),
         waiting_max: config.max_waiting,
         inference,
         deployments,

@@ -3,6 +3,7 @@
 import { stat } from 'node:fs/promises'
 import type { Logger } from 'pino'
 import { ApiError } from '../../contract/errors.ts'
+import { eightBitsFile, hasEightBitsFile } from '../../lib/eight-bits.ts'
 import { newId } from '../../lib/ids.ts'
 import type { Deployments } from '../deployments/index.ts'
 import {
@@ -28,7 +29,7 @@ export interface ReconcilerOptions {
   artifacts: Pick<Artifacts, 'ensureLocal' | 'hold'>
   dataDir: string
   engine_options: readonly string[]
-  inference: Pick<Inference, 'target'>
+  inference: Pick<Inference, 'target' | 'keepsOriginal'>
   deployments: Pick<Deployments, 'byId'>
   places: Places
   verify: VerifyReplica
@@ -101,7 +102,7 @@ export function createReconciler(options: ReconcilerOptions, control: Control): 
     const current = await deployments.byId(deployment.id)
     if (!current) throw new ApiError('deployment_not_found', `There is no deployment '${deployment.name}'.`)
     const target = await inference.target(current.account_id, current.model)
-    return { target, bytes: await bytesOf(target, artifacts) }
+    return { target, bytes: await bytesOf(target, artifacts, inference.keepsOriginal) }
   }
 
   function start(entry: Entry, target: Target, place: Place): void {
@@ -116,6 +117,7 @@ export function createReconciler(options: ReconcilerOptions, control: Control): 
       engine_options,
       verify: options.verify,
       draftFile: options.draftFile,
+      keepsOriginal: inference.keepsOriginal,
       max_concurrent: () => 2 * entry.policy.target_requests,
       onChange: () => entry.set.dispatchWaiting(),
       now,
@@ -205,11 +207,17 @@ export function createReconciler(options: ReconcilerOptions, control: Control): 
 }
 
 /** Sizes of the files that a replica reads, in bytes; fetches those that are not on this machine. */
-export async function bytesOf({ base, adapter }: Target, artifacts: Pick<Artifacts, 'ensureLocal'>): Promise<number> {
+export async function bytesOf(
+  { base, adapter }: Target,
+  artifacts: Pick<Artifacts, 'ensureLocal'>,
+  keepsOriginal: (base_id: string) => boolean,
+): Promise<number> {
   for (const file of [base.gguf!, ...(adapter ? [adapter.gguf] : [])]) await artifacts.ensureLocal(file)
   const size = async (file: string) => (await stat(file).catch(() => undefined))?.size ?? 0
-  const copy = base.gguf!.replace(/\.gguf$/, '.eight-bits.gguf')
   const besides = [base.projector?.path, adapter?.gguf, adapter?.projector?.path].filter((file) => file !== undefined)
   const sizes = await Promise.all(besides.map(size))
-  return sizes.reduce((sum, bytes) => sum + bytes, Math.max(await size(base.gguf!), await size(copy)))
+  const weights = await size(
+    !keepsOriginal(base.id) && hasEightBitsFile(base.gguf!) ? eightBitsFile(base.gguf!) : base.gguf!,
+  )
+  return sizes.reduce((sum, bytes) => sum + bytes, weights)
 }

@@ -1,5 +1,9 @@
 import assert from 'node:assert/strict'
-import { test } from 'node:test'
+import { copyFileSync, cpSync, mkdtempSync, readFileSync, rmSync, statSync, utimesSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import path from 'node:path'
+import { after, test } from 'node:test'
+import { eightBitsFile, eightBitsRecord } from '../../lib/eight-bits.ts'
 import { createHub } from '../../server/hub/service.ts'
 import { tiny, tinyModelsDir } from '../support/tiny.ts'
 
@@ -30,4 +34,39 @@ test('a method that can never fit into memory is not listed', () => {
   assert.deepEqual(laptop.get('Qwen/Qwen2.5-7B-Instruct').methods, ['lora', 'qlora'])
   assert.deepEqual(laptop.get('Qwen/Qwen2.5-0.5B-Instruct').methods, ['lora', 'qlora', 'full'])
   assert.deepEqual(hub(8e9).get('Qwen/Qwen2.5-7B-Instruct').methods, ['qlora'])
+})
+
+test('a base’s card has the form that answers and its distance, unless the original is kept or has changed', () => {
+  const modelsDir = mkdtempSync(path.join(tmpdir(), 'tunery-hub-'))
+  after(() => rmSync(modelsDir, { recursive: true }))
+  cpSync(path.join(tinyModelsDir(), tiny), path.join(modelsDir, tiny), { recursive: true })
+  const file = path.join(modelsDir, tiny, 'model.gguf')
+  const weights = (keep_original = false) => createHub(modelsDir, () => free, { keep_original }).get(tiny).weights
+  assert.deepEqual([weights().keep_original, weights().eight_bits], [false, null])
+
+  copyFileSync(file, eightBitsFile(file))
+  const { mtime, mtimeMs } = statSync(file)
+  utimesSync(eightBitsFile(file), mtime, mtime)
+  assert.equal(weights().eight_bits, null, 'it is not measured yet')
+  const distance = { tokens: 326, divergence: 0.0002, logprob_difference: 0.0156, same_top: 0.94 }
+  const record = { original_type: 'BF16', original_mtime_ms: mtimeMs, distance }
+  writeFileSync(eightBitsRecord(file), JSON.stringify(record))
+  const size_mb = Math.round(statSync(file).size / 1e6)
+  assert.deepEqual(weights().eight_bits, { size_mb, original_type: 'BF16', distance })
+  assert.deepEqual([weights(true).keep_original, weights(true).eight_bits], [true, null])
+
+  const description = path.join(modelsDir, tiny, 'model.json')
+  const described = JSON.parse(readFileSync(description, 'utf8'))
+  writeFileSync(description, JSON.stringify({ ...described, keep_original_weights: true }))
+  assert.deepEqual([weights().keep_original, weights().eight_bits], [true, null])
+  assert.equal(createHub(modelsDir, () => free).keepsOriginal('mdl_tuned'), true)
+  writeFileSync(description, JSON.stringify(described))
+
+  for (const damaged of ['{', '{}', JSON.stringify({ ...record, distance: { ...distance, tokens: null } })]) {
+    writeFileSync(eightBitsRecord(file), damaged)
+    assert.equal(weights().eight_bits, null, damaged)
+  }
+  writeFileSync(eightBitsRecord(file), JSON.stringify(record))
+  utimesSync(file, 1, 1)
+  assert.equal(weights().eight_bits, null, 'the form of an earlier original')
 })

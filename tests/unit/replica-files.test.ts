@@ -1,7 +1,7 @@
 // What replicas of a deployment read: the projector counts for their memory, goes to our engine in a cluster, and vLLM is
 // not asked for models whose answers about pictures could not be compared with their training.
 import assert from 'node:assert/strict'
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdtempSync, rmSync, statSync, utimesSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { after, test } from 'node:test'
@@ -23,9 +23,11 @@ const target = {
   adapter: { id: 'mdl_1', gguf: file('adapter.gguf', 20) },
 }
 
+const keeps = () => true
+
 test('a replica’s expected memory has its base, projector and adapter', async () => {
-  assert.equal(await bytesOf(target, artifacts), 1320)
-  assert.equal(await bytesOf({ base: { ...target.base, projector: null } }, artifacts), 1000)
+  assert.equal(await bytesOf(target, artifacts, keeps), 1320)
+  assert.equal(await bytesOf({ base: { ...target.base, projector: null } }, artifacts, keeps), 1000)
 })
 
 test('in a cluster our engine gets the projector; vLLM does not serve what was trained on pictures', async () => {
@@ -37,4 +39,14 @@ test('in a cluster our engine gets the projector; vLLM does not serve what was t
     assert.match(error.message, /'mdl_1' was trained on a base that reads pictures.*instance type 'ray'/)
     return true
   })
+})
+
+test('a replica’s expected memory has the form of the base that is served', async () => {
+  const copy = file('model.eight-bits.gguf', 540)
+  const { mtime } = statSync(target.base.gguf)
+  utimesSync(copy, mtime, mtime)
+  assert.equal(await bytesOf(target, artifacts, () => false), 860)
+  assert.equal(await bytesOf(target, artifacts, keeps), 1320, 'the original is kept')
+  utimesSync(copy, 1, 1)
+  assert.equal(await bytesOf(target, artifacts, () => false), 1320, 'the form of another original')
 })

@@ -22,13 +22,14 @@ const LoadModel = z.looseObject({
   name: Name,
   path: Path,
   matryoshka: z.boolean().optional(),
+  keep_original: z.boolean().optional(),
   drafts: Path.optional(),
   ...projectorFile,
 })
 const UnloadModel = z.looseObject({ name: Name })
 const LeaveCores = z.looseObject({ share: z.number().min(0).max(0.9), for_ms: z.number().min(0).max(60_000) })
 
-/** Only the service sees file paths, and how many tokens there are to draft from. */
+/** Only the service sees file paths, sizes, and how many tokens there are to draft from. */
 export function listModels(models: Models, limits: MemoryLimits, response: ServerResponse, withFiles: boolean): void {
   const data = models.list().map((served) => ({
     id: served.name,
@@ -39,7 +40,11 @@ export function listModels(models: Models, limits: MemoryLimits, response: Serve
     root: withFiles ? served.path : served.name,
     parent: served.base_name,
     max_model_len: servedContextLength(served.model, limits),
-    ...(withFiles && { draft_tokens: served.drafts?.tokens.length ?? 0 }),
+    ...(withFiles && {
+      draft_tokens: served.drafts?.tokens.length ?? 0,
+      bytes: served.adapter ? served.adapter.bytes : served.model.weight_bytes,
+      eight_bits: served.model.is_eight_bit_copy,
+    }),
   }))
   sendJson(response, 200, { object: 'list', data })
 }

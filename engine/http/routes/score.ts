@@ -140,7 +140,7 @@ export async function scoreTokens(
           ends: vocab.isEndOfGeneration(tokens.at(-1)!),
         })
       }
-      sendJson(response, 200, { rows: scored, least_ms })
+      sendJson(response, 200, { rows: scored, least_ms, eight_bits: served.model.is_eight_bit_copy })
     } finally {
       context.free()
     }

@@ -167,6 +167,12 @@ export function createTunedModels(
     }
   }
 
+  /** Whether a comparison was made with the form in which the base of an adapter is served now. */
+  const isOfServedForm = (model: store.ModelRow, { eight_bits = false }: Comparison) => {
+    const base = model.kind === 'adapter' && !parentOf(model) ? hub.localOrUndefined(model.base_model_id) : undefined
+    return !base || eight_bits === (base.eight_bits !== null)
+  }
+
   async function compareNew(account_id: string, model: NewModel, from: ServedBase): Promise<Comparison | null> {
     try {
       return (await compare?.(servable(model), from, account_id)) ?? null
@@ -276,12 +282,17 @@ export function createTunedModels(
 
     async getComparison(account_id, id) {
       const model = await requireModel(account_id, id)
-      if (model.comparison_json) return JSON.parse(model.comparison_json)
+      const stored: Comparison | undefined = model.comparison_json ? JSON.parse(model.comparison_json) : undefined
+      if (stored && isOfServedForm(model, stored)) return stored
       const from = await findServedBase(model)
       await artifacts.ensureLocal(modelKey(id))
       // Models of early versions have no probe rows.
-      if (!from || !compare || !existsSync(servable(model).probe)) return undefined
-      const found = await compare(servable(model), from, account_id)
+      if (!from || !compare || !existsSync(servable(model).probe)) return stored
+      const found = await compare(servable(model), from, account_id).catch((error) => {
+        if (!stored) throw error
+        log.warn({ err: error, model: id }, 'a model could not be compared with the form of its base that is served')
+        return stored
+      })
       if (found) await store.saveComparison(db, id, JSON.stringify(found))
       return found
     },

@@ -47,6 +47,11 @@ export interface EngineClient {
   yieldCores(share: number, for_ms: number): Promise<void>
   /** Whether the running engine has unfinished requests or loads. */
   isBusy(): boolean
+  /**
+   * Registers which bases are served as they are in their files. By default all are: tuned and merged models have no
+   * other form.
+   */
+  setKeepsOriginal(keeps: (base_id: string) => boolean): void
   /** Registers where the draft file of a tuned model is found. Asked at each load, as the file may be gone by then. */
   setDraftFile(find: FindDraftFile): void
   /** Periodically unloads models without requests for `idle_ms`. Returns a function that stops it. */
@@ -87,6 +92,7 @@ export function createEngineClient(
 ): EngineClient {
   const modelsByInstance = new WeakMap<EngineInstance, Map<string, LoadedModel>>()
   let draftFile: FindDraftFile = async () => undefined
+  let keepsOriginal = (_: string) => true
   function modelsIn(instance: EngineInstance): Map<string, LoadedModel> {
     const existing = modelsByInstance.get(instance)
     if (existing) return existing
@@ -175,7 +181,7 @@ export function createEngineClient(
           instance,
           gguf,
           '/internal/load_model',
-          { name: base.id, path: gguf, ...fieldsOf(projector) },
+          { name: base.id, path: gguf, keep_original: keepsOriginal(base.id), ...fieldsOf(projector) },
           base.merged_from ?? base.id,
         ),
       )
@@ -315,6 +321,10 @@ export function createEngineClient(
     isBusy() {
       const instance = engine.current()
       return instance !== undefined && [...modelsIn(instance).values()].some(({ references }) => references > 0)
+    },
+
+    setKeepsOriginal(keeps) {
+      keepsOriginal = keeps
     },
 
     setDraftFile(find) {

@@ -9,11 +9,26 @@ import { ApiError } from '../../../contract/errors.ts'
 import { type Child, childEnv, spawnChild } from '../../../lib/child-process.ts'
 import { randomBase62 } from '../../../lib/ids.ts'
 import { root } from '../../../lib/root.ts'
+import type { Config } from '../../config.ts'
 import { type ConnectionPool, createConnectionPool } from '../replicas/http-client/connection-pool.ts'
 import { relayEngineLog } from './log.ts'
 
 const startTimeout_ms = 30_000
 const stopTimeout_ms = 15_000
+
+type EngineConfig = Pick<
+  Config,
+  'engine_options' | 'parse_control_tokens' | 'keep_original_weights' | 'min_free_disk_mb'
+>
+
+/** The engine's options by the settings, for this machine's engine and for replicas on it. */
+export const engineOptions = (config: EngineConfig): string[] => [
+  '--min-free-disk-mb',
+  String(Math.max(1, config.min_free_disk_mb)),
+  ...(config.keep_original_weights ? ['--no-eight-bits'] : []),
+  ...(config.parse_control_tokens ? ['--parse-control-tokens'] : []),
+  ...config.engine_options,
+]
 
 /** One run of the engine process. Its loaded models are lost when it ends. */
 export interface EngineInstance {

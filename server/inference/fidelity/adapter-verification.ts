@@ -59,7 +59,11 @@ export function compareModels(models: TunedModels, engine: EngineClient, scoreRo
     const rows = rowsToScore(probe)
     const weights = { id: tuned.id, gguf: tuned.gguf, projector: tuned.projector ?? null }
     const target = tuned.kind === 'model' ? { base: weights } : { base: origin.base, adapter: weights }
-    const comparison = compare(probe, await scoreRows(target, rows), await scoreRows(origin, rows))
+    const score = async () => [await scoreRows(target, rows), await scoreRows(origin, rows)] as const
+    let [after, before] = await score()
+    // The base got its eight-bit form in between.
+    if (tuned.kind === 'adapter' && after.eight_bits !== before.eight_bits) [after, before] = await score()
+    const comparison = compare(probe, after, before)
     // An adapter stays loaded for its first request; full weights are too large to keep for a model that may get none.
     if (tuned.kind === 'model') await engine.unload({ base: tuned }).catch(() => {})
     return comparison

@@ -34,6 +34,8 @@ const Scores = z.object({
   ),
   /** Duration of the fastest batch. */
   least_ms: z.number(),
+  /** Whether the base answered in its eight-bit form. */
+  eight_bits: z.boolean().optional(),
 })
 export type Scores = z.infer<typeof Scores>
 
@@ -92,7 +94,17 @@ export function compare(probe: Probe, tuned: Scores, origin: Scores): Comparison
               "not hold what was trained. Train it again; if that does not help, the service's log and " +
               'docs/decisions/006-engine-and-trainer.md say more.'
             : null
-  return { agrees: problem === null, problem, rows: probe.rows.length, tokens, change, difference, base_difference }
+  const { eight_bits = false } = tuned
+  return {
+    agrees: problem === null,
+    problem,
+    rows: probe.rows.length,
+    tokens,
+    change,
+    difference,
+    base_difference,
+    eight_bits,
+  }
 }
 
 /** Mean absolute difference between two scores of the same rows, in nats per token. */

@@ -72,6 +72,8 @@ interface Options {
   pools: Pools
   check: CheckMerged
   artifacts: Pick<Artifacts, 'hold'>
+  /** The file that an adapter of this base is merged with. */
+  mergeBase(base: Target['base']): string
   dataDir: string
   trainingSetup: TrainingSetup
   python: string
@@ -88,6 +90,7 @@ export function createMergedAdapters({
   pools,
   check,
   artifacts,
+  mergeBase,
   dataDir,
   trainingSetup,
   python,
@@ -105,7 +108,7 @@ export function createMergedAdapters({
 
   const mayMerge = (entry: AdapterState) =>
     trainingSetup.ready() && !entry.merged && !entry.draining && !entry.refused && performance.now() >= entry.retryAt
-  const baseFile = (entry: AdapterState) => entry.target.base.gguf!
+  const baseFile = (entry: AdapterState) => mergeBase(entry.target.base)
   const sizeOf = (entry: AdapterState) =>
     sizes.get(baseFile(entry)) ?? statSync(baseFile(entry), { throwIfNoEntry: false })?.size ?? Number.POSITIVE_INFINITY
 

@@ -56,6 +56,7 @@ interface Options {
   artifacts: Pick<Artifacts, 'hold'>
   dataDir: string
   engine_options: readonly string[]
+  keepsOriginal: (base_id: string) => boolean
   verify: VerifyReplica
   draftFile: FindDraftFile
   max_concurrent: () => number
@@ -85,7 +86,13 @@ export function startOwnReplica(options: Options): OwnReplica {
   const engine = createEngineProcess({
     dataDir,
     threads: placement.threads,
-    options: [...engine_options, '--cache-mb', String(Math.max(1, Math.floor(placement.cache_bytes / 1e6)))],
+    // Weights that were verified stay until the replica ends; the next one has a faster form that was made meanwhile.
+    options: [
+      ...engine_options,
+      '--fixed-weights',
+      '--cache-mb',
+      String(Math.max(1, Math.floor(placement.cache_bytes / 1e6))),
+    ],
     // A deployment has at most one replica at a place.
     name: `${deployment_id} ${placement.name}`,
     env: placement.env ?? {},
@@ -95,6 +102,7 @@ export function startOwnReplica(options: Options): OwnReplica {
   })
   const client = createEngineClient(engine, log, artifacts)
   client.setDraftFile(options.draftFile)
+  client.setKeepsOriginal(options.keepsOriginal)
   const inner = createLocalReplica(client, () => true)
   const stopWatching = createEngineHealth(engine, client, log).watch()
   const started_at = now()

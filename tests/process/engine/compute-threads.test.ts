@@ -62,7 +62,8 @@ const skipOwn = skip || (!ownKernels && 'our own kernels are not installed here,
 test('so do our own', { skip: skipOwn }, async () => {
   assert.equal(addKernels(library), null)
   const open = async (path: string) => ({ model: await loadModel(library, path) })
-  await sameNumbers((await loadFastestFormat(library, modelPath, all, true, open)).model)
+  const processor = { threads: all, has_own_kernels: true }
+  await sameNumbers((await loadFastestFormat(library, modelPath, processor, 1e6, open)).opened.model)
 })
 
 test('the times of the compute threads and of the cores are read', {

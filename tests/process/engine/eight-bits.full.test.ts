@@ -20,7 +20,9 @@ import { freeModel, loadModel } from '../../../engine/llama/model.ts'
 import { modelName, modelPath, root, startEngine } from './engine-process.ts'
 
 const library = openLibrary(join(root, '.local/llama/lib'))
-const skip = gainsFromEightBits(library, false)
+const processor = { threads: 2, has_own_kernels: false }
+const fourBits = { file_type: '3', is_embedding_model: false }
+const skip = gainsFromEightBits(library, processor, fourBits, 98e6)
   ? false
   : 'this processor multiplies 4-bit weights as fast as 8-bit ones'
 const folder = mkdtempSync(join(tmpdir(), 'tunery-eight-bits-'))
@@ -31,9 +33,9 @@ copyFileSync(modelPath, file)
 const eightBits = '7'
 const load = async (threads = 2) => {
   const open = async (path: string) => ({ model: await loadModel(library, path) })
-  const { model } = await loadFastestFormat(library, file, threads, false, open)
-  freeModel(library, model)
-  return model.file_type
+  const { opened } = await loadFastestFormat(library, file, { ...processor, threads }, 1e6, open)
+  freeModel(library, opened.model)
+  return opened.model.file_type
 }
 
 test('the copy is written once, again for a changed file, and no partial file remains', { skip }, async () => {

@@ -145,6 +145,7 @@ function Bases({ mayTrain }: { mayTrain: boolean }) {
                         </Badge>
                       )}
                     </span>
+                    <ServedForm weights={each.weights} />
                     {each.pictures?.notes.map((note) => (
                       <Note key={note} text={note} />
                     ))}
@@ -196,6 +197,22 @@ function Bases({ mayTrain }: { mayTrain: boolean }) {
         )}
       </Loaded>
     </Card>
+  )
+}
+
+/** In which form the weights answer, and how far that is from the original. */
+function ServedForm({ weights: { keep_original, eight_bits, available } }: Pick<Model, 'weights'>) {
+  if (available && keep_original) return <Note text="Answers with its original weights, as set." />
+  if (!eight_bits) return null
+  const { size_mb, original_type, distance } = eight_bits
+  return (
+    <Note
+      text={
+        `Answers in eight bits (${formatBytes(size_mb * 1e6)}, of ${original_type}): the same likeliest token in ` +
+        `${(100 * distance.same_top).toFixed(1)} % of ${distance.tokens}, ${distance.divergence} nats from the original ` +
+        'on average.'
+      }
+    />
   )
 }
 
