@@ -73,7 +73,7 @@ function withoutRepeats(reported: Reported, event: TrainerEvent): Fresh {
       return { event: { ...event, data: { ...data, progress: reported.progress } }, silent }
     }
     case 'sample': {
-      const name = `${step} ${data.prompt}`
+      const name = JSON.stringify([step, data.prompt])
       if (reported.samples.has(name)) return undefined
       reported.samples.add(name)
       return { event }
