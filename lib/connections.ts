@@ -213,7 +213,7 @@ export function networkOf(address: string): string {
   if (!isIPv6(address)) return address
   const [, mapped] = /^::ffff:(\d+\.\d+\.\d+\.\d+)$/i.exec(address) ?? []
   if (mapped !== undefined) return mapped
-  const [start = '', end] = address.replace(/%.*$/, '').split('::')
+  const [start = '', end] = address.split('%')[0]!.split('::')
   const groupsOf = (text: string) => (text === '' ? [] : text.split(':'))
   const [before, after] = [groupsOf(start), groupsOf(end ?? '')]
   // A dotted end stands for two groups.
