@@ -32,7 +32,7 @@ def main() -> None:
     make("dora", adapter(use_dora=True))
     make("layer", adapter(save({name.replace("layers.0", "layers.99"): tensor for name, tensor in tensors.items()})))
     make("other", adapter(save({"base_model.model.classifier.weight": tensors[first]})))
-    make("proto", adapter(save({**tensors, "__proto__": tensors[first]})))
+    make("proto", adapter(save({**tensors, "__proto__": tensors[first].clone()})))
     make("nan", adapter(save({name: tensor * float("nan") for name, tensor in tensors.items()})))
     make("huge", adapter(save({name: tensor * 0 + 1e30 for name, tensor in tensors.items()})))
     make("cut", adapter(weights[:-100]))
