@@ -49,6 +49,7 @@ export const errorCodes = {
   session_required: 403,
   insufficient_permissions: 403,
   account_suspended: 403,
+  storage_quota_exceeded: 403,
   not_found: 404,
   model_not_found: 404,
   dataset_not_found: 404,

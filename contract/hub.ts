@@ -98,6 +98,10 @@ export const Tier = z.object({
     .int()
     .nullable()
     .describe('Sum of `max_replicas` over the deployments of an account that scale. Null is unlimited.'),
+  max_storage_mb: z
+    .int()
+    .nullable()
+    .describe('Most MB that an account may store: datasets, files, uploads, models and exports. Null is unlimited.'),
   max_event_streams: z
     .int()
     .nullable()
@@ -118,6 +122,7 @@ export const tiers: Tier[] = [
     max_concurrent: 2,
     max_replicas: 2,
     max_event_streams: 20,
+    max_storage_mb: 10_000,
   },
   {
     id: 'pro',
@@ -127,6 +132,7 @@ export const tiers: Tier[] = [
     max_concurrent: 10,
     max_replicas: 8,
     max_event_streams: 200,
+    max_storage_mb: 100_000,
   },
   {
     id: 'enterprise',
@@ -136,6 +142,7 @@ export const tiers: Tier[] = [
     max_concurrent: 100,
     max_replicas: null,
     max_event_streams: null,
+    max_storage_mb: null,
   },
 ]
 

@@ -75,6 +75,21 @@ const ThresholdsOut = z.object({
   percents: z.array(z.int()),
 })
 
+export const StorageReport = z.object({
+  max_bytes: z.int().nullable().describe('By the tier of the account (`max_storage_mb`). Null is unlimited.'),
+  used_bytes: z.int(),
+  items: z.array(
+    z.object({
+      kind: z
+        .enum(['datasets', 'files', 'uploads', 'models', 'exports'])
+        .describe('`uploads`: those in parts that are pending, with the size that they announced.'),
+      count: z.int(),
+      bytes: z.int(),
+    }),
+  ),
+})
+export type StorageReport = z.infer<typeof StorageReport>
+
 const tag = 'Usage'
 export const getUsage = route({
   method: 'GET',
@@ -84,6 +99,14 @@ export const getUsage = route({
   summary: 'What the account used and what it cost, by day, model, key or kind',
   query: UsageQuery,
   responses: { 200: UsageReport },
+})
+export const getStorage = route({
+  method: 'GET',
+  path: '/usage/storage',
+  scope: 'usage:read',
+  tag,
+  summary: 'How much the account stores, and how much it may',
+  responses: { 200: StorageReport },
 })
 export const getThresholds = route({
   method: 'GET',

@@ -14,6 +14,7 @@ import type { TrainingSetup } from './setup/index.ts'
 import type { Reserve } from './storage/disk-space.ts'
 import type { Artifacts } from './storage/objects/index.ts'
 import type { Orphans, OwnedFolder } from './storage/orphans.ts'
+import type { StorageQuota } from './storage/quota.ts'
 import type { ServerMetrics } from './telemetry/metrics.ts'
 import type { Tracing } from './telemetry/tracing.ts'
 
@@ -44,6 +45,8 @@ export interface Context {
   /** What a crash has left in the data folder. */
   orphans: Orphans
   min_free_mb: number
+  /** What accounts may store. */
+  quota: StorageQuota
   /** Threads of the engine, and of each trainer. */
   threads: number
   /** Whether what only training needs is installed. Python and the converters may not be there before. */

@@ -31,6 +31,7 @@ const PlansFile = z.strictObject({
         // Files that were written before these were there do not have them.
         max_replicas: z.int().min(0).nullable().default(null),
         max_event_streams: bound.default(null),
+        max_storage_mb: bound.default(null),
       }).strict(),
     )
     .min(1)

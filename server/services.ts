@@ -43,6 +43,7 @@ import { storageAway } from './storage/durable-files.ts'
 import { admission, claimFolder, firstAccount } from './storage/installation.ts'
 import { createArtifacts, openObjectStore } from './storage/objects/index.ts'
 import { createOrphans } from './storage/orphans.ts'
+import { createStorageQuota } from './storage/quota.ts'
 import { openSecrets } from './storage/secrets.ts'
 import { createStoredCompletionsFeature } from './stored-completions/feature.ts'
 import { createServerMetrics } from './telemetry/metrics.ts'
@@ -118,6 +119,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
   })
   const changes = createChanges(notifications, redis)
   const running = createRunningRequests(changes, log)
+  const plans = readPlans(config)
   const context: Context = {
     config,
     db,
@@ -137,6 +139,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     artifacts,
     orphans: createOrphans({ db, dataDir, log, now: Date.now }),
     min_free_mb: config.min_free_disk_mb,
+    quota: createStorageQuota({ maxMbOf: (tier) => plans.tierOrTightest(tier).max_storage_mb, now: Date.now }),
     // More would wait for each other.
     threads: Math.min(config.threads, usableCores()),
     trainingSetup,
@@ -146,7 +149,6 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     stopDeadline: stopDeadline.signal,
     now: Date.now,
   }
-  const plans = readPlans(config)
   const limits = createLimits({
     ...context,
     plans,

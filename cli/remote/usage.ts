@@ -1,10 +1,10 @@
 // `usage`: what the account used, and what it cost.
-import type { UsageReport } from '../../sdk/index.ts'
+import type { StorageReport, UsageReport } from '../../sdk/index.ts'
 import { UsageError } from '../support/errors.ts'
 import { type GlobalOptions, type Program, runs } from '../support/options.ts'
 import { show } from '../support/output.ts'
 import { connect } from '../support/service.ts'
-import { bar, type Column, duration, number, price, table } from '../support/text.ts'
+import { bar, bytes, type Column, duration, number, price, table } from '../support/text.ts'
 
 const groups = ['day', 'model', 'key', 'kind'] as const
 
@@ -12,6 +12,7 @@ interface UsageOptions extends GlobalOptions {
   by: string
   from?: string
   to?: string
+  storage?: boolean
 }
 
 export function addUsageCommand(program: Program): void {
@@ -21,7 +22,8 @@ export function addUsageCommand(program: Program): void {
       .description('what the account used and what it cost')
       .option('--by <group>', `${groups.join(', ')}, or several with commas`, 'day')
       .option('--from <day>', 'first UTC day, YYYY-MM-DD; default: 29 days before the last')
-      .option('--to <day>', 'last UTC day; default: today'),
+      .option('--to <day>', 'last UTC day; default: today')
+      .option('--storage', 'instead: how much the account stores, and how much it may'),
     usage,
   )
 }
@@ -29,6 +31,10 @@ export function addUsageCommand(program: Program): void {
 type Item = UsageReport['items'][number]
 
 async function usage(options: UsageOptions): Promise<void> {
+  if (options.storage) {
+    const report = await connect(options).tunery.usage.storage()
+    return show(options, report, () => describeStorage(report))
+  }
   const by = options.by.split(',').map((each) => each.trim())
   const wrong = by.find((each) => !(groups as readonly string[]).includes(each))
   if (wrong !== undefined)
@@ -36,6 +42,16 @@ async function usage(options: UsageOptions): Promise<void> {
   const { from, to } = options
   const report = await connect(options).tunery.usage.get({ from, to, group_by: by.join(',') })
   show(options, report, () => describe(report, by))
+}
+
+function describeStorage({ items, used_bytes, max_bytes }: StorageReport): string {
+  const columns: Column<StorageReport['items'][number]>[] = [
+    { head: 'what', value: ({ kind }) => kind },
+    { head: 'count', value: ({ count }) => number(count), right: true },
+    { head: 'size', value: (item) => bytes(item.bytes), right: true },
+  ]
+  const most = max_bytes === null ? 'without a limit' : `of ${bytes(max_bytes)} that the tier allows`
+  return `${table(items, columns)}\n\n${bytes(used_bytes)} stored, ${most}.`
 }
 
 function describe({ items, total, from, to, currency }: UsageReport, by: string[]): string {

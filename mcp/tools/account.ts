@@ -69,15 +69,17 @@ const usage = defineTool({
       }),
     ),
     left_out: z.number().describe('Items that are not here, as there are too many: group by less.'),
+    storage: z.object({ used_bytes: z.number(), max_bytes: Limit }).describe('What the account stores now.'),
   }),
   annotations: { ...reads, idempotentHint: true },
   async run({ from, to, group_by }, { tunery, signal }) {
     const report = await tunery.usage.get({ from, to, group_by: group_by.join(',') }, { signal })
+    const { used_bytes, max_bytes } = await tunery.usage.storage({ signal })
     const items = report.items.slice(0, 100)
     const { requests, cost } = report.total
     return {
       summary: `${requests} requests for ${cost} ${report.currency} from ${report.from} to ${report.to}.`,
-      data: { ...report, items, left_out: report.items.length - items.length },
+      data: { ...report, items, left_out: report.items.length - items.length, storage: { used_bytes, max_bytes } },
     }
   },
 })

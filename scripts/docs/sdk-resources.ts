@@ -95,6 +95,7 @@ export const resources: Resources = {
   },
   usage: {
     get: usage.getUsage,
+    storage: usage.getStorage,
     timeline: timeline.getTimeline,
     thresholds: { get: usage.getThresholds, set: usage.setThresholds },
   },

@@ -123,6 +123,8 @@ export interface Operations {
   usage: {
     /** What the account used and what it cost, by day, model, key or kind. `GET /usage` */
     get: (query?: T.UsageQueryInput, options?: RequestOptions) => Promise<T.UsageReport>
+    /** How much the account stores, and how much it may. `GET /usage/storage` */
+    storage: (options?: RequestOptions) => Promise<T.StorageReport>
     /** Requests, errors, tokens and latency of one model name over time. `GET /usage/timeline` */
     timeline: (query: T.TimelineQuery, options?: RequestOptions) => Promise<T.Timeline>
     thresholds: {
@@ -533,6 +535,7 @@ export const operations = {
   },
   usage: {
     get: 'GET /usage query',
+    storage: 'GET /usage/storage',
     timeline: 'GET /usage/timeline query',
     thresholds: {
       get: 'GET /usage/thresholds',

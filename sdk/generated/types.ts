@@ -798,6 +798,10 @@ export interface Tier {
    */
   max_replicas: number | null
   /**
+   * Most MB that an account may store: datasets, files, uploads, models and exports. Null is unlimited.
+   */
+  max_storage_mb: number | null
+  /**
    * Streams of events of jobs and exports that an account may have open at once at a server. Null: a quarter of the connections of that server.
    */
   max_event_streams: number | null
@@ -1523,6 +1527,21 @@ export interface UsageReport {
      */
     cost: number
   }
+}
+export interface StorageReport {
+  /**
+   * By the tier of the account (`max_storage_mb`). Null is unlimited.
+   */
+  max_bytes: number | null
+  used_bytes: number
+  items: {
+    /**
+     * `uploads`: those in parts that are pending, with the size that they announced.
+     */
+    kind: 'datasets' | 'files' | 'uploads' | 'models' | 'exports'
+    count: number
+    bytes: number
+  }[]
 }
 export interface TimelineQuery {
   /**
@@ -4269,6 +4288,7 @@ export interface ErrorBody {
       | 'session_required'
       | 'insufficient_permissions'
       | 'account_suspended'
+      | 'storage_quota_exceeded'
       | 'not_found'
       | 'model_not_found'
       | 'dataset_not_found'

@@ -19,6 +19,7 @@ import { createAbortSignals } from '../queue/worker.ts'
 import { type StoredFile, storeStream } from '../storage/durable-files.ts'
 import { claimDisk } from '../storage/free-disk.ts'
 import type { Artifacts } from '../storage/objects/index.ts'
+import type { StorageQuota } from '../storage/quota.ts'
 import { createDatasetFiles, type DatasetFiles } from './as-files.ts'
 import { createLineCounter } from './counter.ts'
 import { formatOf, headBytes } from './format.ts'
@@ -136,6 +137,7 @@ interface Options {
   max_mb: number
   max_rows: number
   min_free_mb: number
+  quota: StorageQuota
   defaultBase: string
   /** Whether pictures of rows may be at addresses. */
   fetchesPictures: boolean
@@ -153,7 +155,7 @@ const rowsWait_ms = 60_000
 export function createDatasets(options: Options): Datasets {
   const { db, queue, notifications, hub, tokens, artifacts, dataDir, max_mb, max_rows, min_free_mb, defaultBase } =
     options
-  const { fetchesPictures, now = Date.now } = options
+  const { fetchesPictures, quota, now = Date.now } = options
   const usageChecks: NeededBy[] = []
   const derived: ForgetDerived[] = []
   const creationListeners: (() => void)[] = []
@@ -291,6 +293,7 @@ export function createDatasets(options: Options): Datasets {
         )
         await queue.enqueue(trx, queueKind, id, dataset.account_id)
         await also?.(trx, id)
+        await quota.require(trx, by.account_id, 0)
       })
       queue.wake()
       for (const listener of creationListeners) listener()
@@ -386,6 +389,7 @@ export function createDatasets(options: Options): Datasets {
     discard,
 
     async upload(by, { file, filename, announced_bytes, fields }) {
+      await quota.require(db, by.account_id, announced_bytes)
       const received = await receive(file, announced_bytes)
       const given = await fields().catch(async (error) => {
         await discard(received)

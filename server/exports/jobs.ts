@@ -114,6 +114,9 @@ async function makeAndComplete(
     onCheck(made.check)
     if (made.check.problem) throw new ExportFailure('export_disagrees', made.check.problem)
     const packed = await pack(work, row, made.check, progress.report, signal)
+    await work.quota.require(work.db, row.account_id, packed.file.size_bytes).catch((error) => {
+      throw error instanceof ApiError ? new ExportFailure(error.code, error.message) : error
+    })
     let pushed: PushResult | null = null
     if (row.push_to) pushed = await pushFiles(work, claim, row, made, progress.report, signal)
     await progress.flushed()

@@ -18,6 +18,7 @@ import type { Reserve } from '../storage/disk-space.ts'
 import { requireFreeDisk } from '../storage/free-disk.ts'
 import type { Artifacts } from '../storage/objects/index.ts'
 import type { Orphans } from '../storage/orphans.ts'
+import type { StorageQuota } from '../storage/quota.ts'
 import { resolveOptions } from './choice.ts'
 import * as store from './store.ts'
 import { exportDir, exportKey, filesOf, toResponse } from './store.ts'
@@ -71,6 +72,7 @@ interface Options {
   orphans: Orphans
   dataDir: string
   min_free_mb: number
+  quota: StorageQuota
   /** The backlog limit: queued exports per account. */
   max_waiting: number
   /** True if the operator has set a hub token for uploads. */
@@ -96,6 +98,7 @@ export function createExports(options: Options): Exports {
     orphans,
     dataDir,
     min_free_mb,
+    quota,
     max_waiting,
     canPush,
     keepalive_ms = 15_000,
@@ -184,6 +187,7 @@ export function createExports(options: Options): Exports {
         // In the transaction, so that the model cannot be deleted before the insert.
         await models.require(trx, account_id, model.id)
         await assertBacklogLimit(trx, 'exports', account_id, max_waiting)
+        await quota.require(trx, account_id, 1)
         await store.insert(trx, {
           ...exportOptions,
           id,

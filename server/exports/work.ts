@@ -6,6 +6,7 @@ import type { TunedModels } from '../fine-tuning/index.ts'
 import type { AcquireSlot } from '../queue/account-slots.ts'
 import { type Claim, createLeaseWrites, type Queue } from '../queue/queue.ts'
 import type { Artifacts } from '../storage/objects/index.ts'
+import type { StorageQuota } from '../storage/quota.ts'
 import type { Push } from './push.ts'
 import * as store from './store.ts'
 
@@ -20,6 +21,7 @@ export interface ExportWork {
   converters: string
   threads: number
   min_free_mb: number
+  quota: StorageQuota
   /** How long the files of a ready export are kept; 0 keeps them until it is deleted. */
   retention_days: number
   /** True if control tokens in prompts are parsed, by the engine and for the reference answers. */

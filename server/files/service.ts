@@ -15,6 +15,7 @@ import type { FormFile } from '../http/multipart.ts'
 import type { SendableFile } from '../http/send-file.ts'
 import { type StoredFile, storeStream, syncPath } from '../storage/durable-files.ts'
 import type { Artifacts } from '../storage/objects/index.ts'
+import type { StorageQuota } from '../storage/quota.ts'
 import * as store from './store.ts'
 import { fileKey, filePath, filesDir, toEntry } from './store.ts'
 
@@ -62,10 +63,11 @@ interface Options {
   datasets: Pick<Datasets, 'receive' | 'register' | 'discard' | 'asFiles' | 'delete'>
   artifacts: Artifacts
   dataDir: string
+  quota: StorageQuota
   now(): number
 }
 
-export function createFiles({ db, datasets, artifacts, dataDir, now }: Options): Files {
+export function createFiles({ db, datasets, artifacts, dataDir, quota, now }: Options): Files {
   const usageChecks: NeededBy[] = []
 
   const notFound = (id: string) => new ApiError('file_not_found', `There is no file '${id}'.`, { param: 'file_id' })
@@ -108,6 +110,7 @@ export function createFiles({ db, datasets, artifacts, dataDir, now }: Options):
           await store.insert(trx, row)
           await recordAuditEntry(trx, by, 'file.created', id, { filename, purpose, sha256: row.sha256 }, created_at)
           await also?.(trx, id)
+          await quota.require(trx, by.account_id, 0)
         })
       } catch (error) {
         if (!(await store.byId(db, id))) await artifacts.remove(fileKey(id))
@@ -135,6 +138,7 @@ export function createFiles({ db, datasets, artifacts, dataDir, now }: Options):
     onNeeded: (check) => void usageChecks.push(check),
 
     async upload(by, { file, filename, announced_bytes, fields }) {
+      await quota.require(db, by.account_id, announced_bytes).catch(namingFile)
       const received = await datasets.receive(file, announced_bytes).catch(namingFile)
       const given = await fields().catch(async (error) => {
         await datasets.discard(received)

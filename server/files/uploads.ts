@@ -23,6 +23,7 @@ import { storeStream } from '../storage/durable-files.ts'
 import { claimDisk, type DiskClaim, freeToClaim } from '../storage/free-disk.ts'
 import type { Artifacts } from '../storage/objects/index.ts'
 import type { Orphans } from '../storage/orphans.ts'
+import type { StorageQuota } from '../storage/quota.ts'
 import { expiryRefused, type Files } from './service.ts'
 import * as store from './store.ts'
 import { partKey, partPath } from './store.ts'
@@ -56,6 +57,7 @@ interface Options {
   dataDir: string
   max_mb: number
   min_free_mb: number
+  quota: StorageQuota
   now(): number
 }
 
@@ -67,7 +69,7 @@ const uploadsMax = 100
 const claim_ms = hour_ms / 6
 
 export function createUploads(options: Options): Uploads {
-  const { db, datasets, files, artifacts, orphans, dataDir, max_mb, min_free_mb, now } = options
+  const { db, datasets, files, artifacts, orphans, dataDir, max_mb, min_free_mb, quota, now } = options
   /** Uploads that a request is ending, so that a second one does not join the parts again. */
   const ending = new Set<string>()
 
@@ -193,6 +195,7 @@ export function createUploads(options: Options): Uploads {
           param: 'bytes',
         })
       if (purpose === 'fine-tune' && expires_after != null) throw expiryRefused()
+      await quota.require(db, by.account_id, bytes)
       const id = newId('upl')
       await keepSpace(by.account_id, id, bytes)
       const created_at = now()
@@ -213,6 +216,7 @@ export function createUploads(options: Options): Uploads {
         .execute(async (trx) => {
           await assertBacklogLimit(trx, 'uploads', by.account_id, uploadsMax)
           await store.insertUpload(trx, row)
+          await quota.require(trx, by.account_id, 0)
           await recordAuditEntry(trx, by, 'upload.created', id, { filename, purpose, bytes }, created_at)
         })
         .catch((error) => {

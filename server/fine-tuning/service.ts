@@ -26,6 +26,7 @@ import type { TrainingSetup } from '../setup/index.ts'
 import { requireFreeDisk } from '../storage/free-disk.ts'
 import type { Artifacts } from '../storage/objects/index.ts'
 import type { Orphans } from '../storage/orphans.ts'
+import type { StorageQuota } from '../storage/quota.ts'
 import { draftsFolder, draftsKey, removeExpiredRuns } from './artifacts.ts'
 import type { Estimator } from './estimate.ts'
 import { createJobHistory, type JobHistory } from './history.ts'
@@ -119,6 +120,7 @@ interface Options {
   dataDir: string
   threads: number
   min_free_mb: number
+  quota: StorageQuota
   max_waiting: number
   turns: Turns
   parse_control_tokens: boolean
@@ -143,6 +145,7 @@ export function createFineTuning(options: Options): FineTuning {
     dataDir,
     threads,
     min_free_mb,
+    quota,
     max_waiting,
     turns,
     keepalive_ms = 15_000,
@@ -261,6 +264,7 @@ export function createFineTuning(options: Options): FineTuning {
         const objective = resolved.method_options.objective.value
         await datasets.forTraining(trx, account_id, dataset_id, objective)
         await assertBacklogLimit(trx, 'jobs', account_id, max_waiting)
+        await quota.require(trx, account_id, 1)
         if (start.from_model) await requireModel(trx, account_id, model_id)
         if (validation_dataset_id) await datasets.forTraining(trx, account_id, validation_dataset_id, objective)
         await store.insertJob(trx, {

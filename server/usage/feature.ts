@@ -1,4 +1,6 @@
+import type { StorageReport } from '../../contract/usage.ts'
 import type { Context, Feature } from '../feature.ts'
+import type { Caller } from '../http/auth.ts'
 import type { Limits } from '../limits/index.ts'
 import type { Plans } from '../plans.ts'
 import { usageRoutes } from './routes.ts'
@@ -8,10 +10,23 @@ export function createUsageFeature(
   context: Context,
   { plans, limits }: { plans: Plans; limits: Limits },
 ): Feature & { usage: Usage } {
-  const usage = createUsage({ ...context, database_url: context.config.database_url, limits, currency: plans.currency })
+  const usage = createUsage({
+    ...context,
+    database_url: context.config.database_url,
+    limits,
+    currency: plans.currency,
+  })
+  async function storageOf({ account_id, tier }: Caller): Promise<StorageReport> {
+    const items = await context.quota.stored(context.db, account_id)
+    return {
+      max_bytes: context.quota.maxBytes(tier),
+      used_bytes: items.reduce((sum, { bytes }) => sum + bytes, 0),
+      items,
+    }
+  }
   return {
     usage,
-    mount: (app) => usageRoutes(app, usage),
+    mount: (app) => usageRoutes(app, usage, storageOf),
     async start() {
       await usage.start()
       // It goes on until the last answer has ended; see `close` of the services.

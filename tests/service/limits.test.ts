@@ -30,6 +30,7 @@ const tier = (
   max_concurrent,
   max_replicas: null,
   max_event_streams: null,
+  max_storage_mb: null,
 })
 writeFileSync(
   plansFile,

@@ -40,7 +40,7 @@ test("tiers and prices of the file are those of the API; the file's omissions ke
   const app = await startApp({ TUNERY_PLANS_FILE: file, TUNERY_DEFAULT_TIER: 'team', TUNERY_OUTPUT_PRICE: '2' })
   try {
     assert.deepEqual((await app.api('GET', '/hub/tiers')).body.tiers, [
-      { ...team, max_replicas: null, max_event_streams: null },
+      { ...team, max_replicas: null, max_event_streams: null, max_storage_mb: null },
     ])
     assert.equal((await app.api('GET', '/user/profile')).body.tier.id, 'team')
     const pricing = async (model: string) => (await app.api('GET', `/hub/models/${model}`)).body.pricing

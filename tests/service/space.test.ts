@@ -1,6 +1,6 @@
 // Space on the disk: uploads together never take more than is free, and nothing of those that are refused is left.
 import assert from 'node:assert/strict'
-import { existsSync, readdirSync } from 'node:fs'
+import { existsSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { statfs } from 'node:fs/promises'
 import os from 'node:os'
 import path from 'node:path'
@@ -10,6 +10,7 @@ import { claimDisk, freeToClaim } from '../../server/storage/free-disk.ts'
 import { colourRows, until } from '../support/client.ts'
 import { connect } from '../support/connection.ts'
 import { startApp, type TestApp } from '../support/service.ts'
+import { tiny } from '../support/tiny.ts'
 
 const free_mb = async () => {
   const { bavail, bsize } = await statfs(os.tmpdir())
@@ -102,5 +103,51 @@ test('a body that drips faster than a stall but never ends has its time; nothing
     await until('its part to be removed', () => partsOf(app) === 0)
   } finally {
     await app.stop()
+  }
+})
+
+test('what an account stores is bounded by its tier, counted over all kinds, and shown', async () => {
+  const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-plans-'))
+  const tier = { name: 'Small', requests_per_minute: null, requests_per_day: null, max_concurrent: null }
+  const plans = path.join(folder, 'plans.json')
+  writeFileSync(plans, JSON.stringify({ tiers: [{ ...tier, id: 'small', max_storage_mb: 1 }] }))
+  const app = await startApp({ TUNERY_PLANS_FILE: plans, TUNERY_DEFAULT_TIER: 'small' })
+  const row = `${colourRows(1)}\n`
+  const rows = (bytes: number) => row.repeat(Math.floor(bytes / row.length))
+  const refused = ({ status, body }: { status: number; body: { error?: { code: string } } }) =>
+    assert.deepEqual([status, body.error?.code], [403, 'storage_quota_exceeded'])
+  const announce = (bytes: number) =>
+    app.api('POST', '/uploads', { filename: 'f.jsonl', purpose: 'batch', bytes, mime_type: 'application/jsonl' })
+  try {
+    const first = await app.upload(rows(4e5))
+    assert.equal(first.status, 201)
+    // At once, on this server or several: the transaction that stores a file counts those before it.
+    const both = await Promise.all([app.upload(rows(4e5)), app.upload(rows(4e5))])
+    assert.deepEqual(both.map(({ status }) => status).sort(), [201, 403])
+    refused(both.find(({ status }) => status === 403)!)
+    refused(await announce(3e5))
+    const pending = await announce(1e5)
+    assert.equal(pending.status, 200)
+    refused(await announce(1.5e5))
+    refused(await app.upload(rows(3e5)))
+    assert.equal((await app.other.upload(rows(4e5))).status, 201, 'another account has its own')
+    const { body } = await app.api('GET', '/usage/storage')
+    const of = (kind: string) => body.items.find((each: { kind: string }) => each.kind === kind)
+    assert.deepEqual(
+      [body.max_bytes, of('datasets').count, of('uploads'), of('models').bytes, of('exports').count],
+      [1e6, 2, { kind: 'uploads', count: 1, bytes: 1e5 }, 0, 0],
+    )
+    assert.equal(body.used_bytes, of('datasets').bytes + 1e5)
+    assert.equal(readdirSync(path.join(app.dataDir, 'datasets')).length, 3, 'nothing of what was refused is left')
+    await app.api('POST', `/uploads/${pending.body.id}/cancel`)
+    await app.api('DELETE', `/datasets/${first.body.id}`)
+    assert.equal((await app.upload(rows(4e5))).status, 201)
+    // An account that stores too much, as after a change of its tier, begins nothing that makes more.
+    await app.db.updateTable('datasets').set({ size_bytes: 2e6 }).execute()
+    const dataset_id = (await app.api('GET', '/datasets/')).body.items[0].id
+    refused(await app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id }))
+  } finally {
+    await app.stop()
+    rmSync(folder, { recursive: true })
   }
 })

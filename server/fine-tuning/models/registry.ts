@@ -14,6 +14,7 @@ import { type AccountActor, recordAuditEntry } from '../../events/audit.ts'
 import type { FormFile } from '../../http/multipart.ts'
 import type { Projector } from '../../hub/index.ts'
 import type { Changes } from '../../redis/changes.ts'
+import type { StorageQuota } from '../../storage/quota.ts'
 import { draftsKey, modelDir, modelFiles, modelKey, ownProjector, probeFile } from '../artifacts.ts'
 import * as store from '../store.ts'
 import { createExportSource, type ExportSource } from './export-source.ts'
@@ -110,6 +111,7 @@ export type NewModel = Pick<
 
 export function createTunedModels(
   options: AdapterImporterOptions & {
+    quota: StorageQuota
     datasets: Pick<Datasets, 'get' | 'forTraining'>
     changes: Pick<Changes, 'announce'>
     now?: () => number
@@ -214,6 +216,7 @@ export function createTunedModels(
 
     async importAdapter(by, form) {
       const { account_id } = by
+      await options.quota.require(options.db, account_id, form.announced_bytes)
       const imported = await importer.importAdapter(account_id, form)
       const created_at = now()
       const { base_model_id, weights_model_id, weights_projector } = imported.startingModel
@@ -249,6 +252,7 @@ export function createTunedModels(
             comparison_json: comparison && JSON.stringify(comparison),
             size_bytes: imported.size_bytes,
           })
+          await options.quota.require(trx, account_id, 0)
           await recordAuditEntry(trx, by, 'model.brought', imported.id, { sha256: imported.gguf_sha256 }, created_at)
         })
       }

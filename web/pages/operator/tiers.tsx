@@ -1,6 +1,6 @@
 import { useQuery } from '@tanstack/react-query'
 import { tunery } from '../../lib/api.ts'
-import { formatCount } from '../../lib/format.ts'
+import { formatBytes, formatCount } from '../../lib/format.ts'
 import { Loaded } from '../../ui/feedback.tsx'
 import { Card } from '../../ui/layout.tsx'
 import { Table } from '../../ui/table.tsx'
@@ -42,6 +42,20 @@ export function Tiers() {
                 align: 'right',
                 from: 'sm',
                 cell: (each) => limit(each.max_replicas),
+              },
+              {
+                id: 'storage',
+                header: 'Storage',
+                align: 'right',
+                from: 'sm',
+                cell: (each) => (each.max_storage_mb === null ? 'any size' : formatBytes(each.max_storage_mb * 1e6)),
+              },
+              {
+                id: 'streams',
+                header: 'Event streams',
+                align: 'right',
+                from: 'sm',
+                cell: (each) => limit(each.max_event_streams),
               },
             ]}
           />

@@ -3,7 +3,7 @@ import { useState } from 'react'
 import type { UsageReport } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
 import { fieldError } from '../../lib/errors.ts'
-import { formatCompact, formatMoney } from '../../lib/format.ts'
+import { formatBytes, formatCompact, formatCount, formatMoney } from '../../lib/format.ts'
 import { refresh_ms } from '../../lib/query.ts'
 import { useMay } from '../../lib/session.ts'
 import { day_ms, utcDay } from '../../lib/utc-day.ts'
@@ -26,9 +26,46 @@ export function UsageSection() {
   return (
     <div className="grid gap-4">
       <Limits />
+      <Storage />
       <Usage />
       <Thresholds />
     </div>
+  )
+}
+
+const storedKinds = {
+  datasets: 'Datasets',
+  files: 'Files',
+  uploads: 'Uploads in parts',
+  models: 'Models',
+  exports: 'Exports',
+} as const
+
+function Storage() {
+  const query = useQuery({
+    queryKey: ['usage', 'storage'],
+    queryFn: ({ signal }) => tunery.usage.storage({ signal }),
+  })
+  return (
+    <Card title="Storage" description="What the account stores. Delete what you no longer need to make room.">
+      <Loaded query={query}>
+        {({ used_bytes, max_bytes, items }) => (
+          <div className="grid gap-4">
+            <LimitBar name="Stored" used={used_bytes} limit={max_bytes} format={formatBytes} />
+            <dl className="grid gap-x-4 gap-y-1 text-sm sm:grid-cols-3">
+              {items.map(({ kind, count, bytes }) => (
+                <div key={kind} className="flex justify-between gap-4">
+                  <dt className="text-muted">
+                    {storedKinds[kind]} ({formatCount(count)})
+                  </dt>
+                  <dd>{formatBytes(bytes)}</dd>
+                </div>
+              ))}
+            </dl>
+          </div>
+        )}
+      </Loaded>
+    </Card>
   )
 }
 
