@@ -55,9 +55,7 @@ class ByteOrderCompiler extends PostgresQueryCompiler {
 /** The open transaction: the connection that it runs on, and the function that ends its turn. */
 interface Transaction {
   client: pg.PoolClient
-  /** What a statement failed with. */
-  error?: unknown
-  end: (error?: unknown) => void
+  end: () => void
 }
 type Connection = SharedConnection<Transaction>
 
@@ -106,20 +104,23 @@ function createDriver(connectionString: string, listLimit_ms: number): Driver {
     each.on('remove', (client) => idle.delete(client))
   }
 
-  const ask = (client: pg.PoolClient, sql: string, parameters?: readonly unknown[]): Promise<pg.QueryResult> =>
-    watch.ask(client, () => client.query(sql, parameters && [...parameters]))
-
-  /** Asks on a connection of the pool, which keeps it unless it, or the server behind it, is of no more use. */
-  async function askOnce(from: pg.Pool, sql: string, parameters?: readonly unknown[]): Promise<pg.QueryResult> {
-    const client = await from.connect()
+  /** Connections whose server was away at their last statement. */
+  const lost = new WeakSet<pg.PoolClient>()
+  async function ask(client: pg.PoolClient, sql: string, parameters?: readonly unknown[]): Promise<pg.QueryResult> {
     try {
-      const result = await ask(client, sql, parameters)
-      client.release()
-      return result
+      return await watch.ask(client, () => client.query(sql, parameters && [...parameters]))
     } catch (error) {
-      client.release(isAway(error as Error))
+      if (isAway(error as Error)) lost.add(client)
       throw error
     }
+  }
+
+  /** Returns a connection to its pool, which ends one that is lost. */
+  const giveBack = (client: pg.PoolClient) => client.release(lost.has(client))
+
+  async function askOnce(from: pg.Pool, sql: string, parameters?: readonly unknown[]): Promise<pg.QueryResult> {
+    const client = await from.connect()
+    return await ask(client, sql, parameters).finally(() => giveBack(client))
   }
 
   const turns = createTurns()
@@ -149,21 +150,15 @@ function createDriver(connectionString: string, listLimit_ms: number): Driver {
       release()
       return explain(error as Error)
     }
-    const end = (error?: unknown) => {
-      client.release(error !== undefined && isAway(error as Error))
+    const end = () => {
+      giveBack(client)
       release()
     }
     return { client, end }
   }
 
   async function execute({ transaction }: Connection, { sql, parameters, query }: CompiledQuery) {
-    if (transaction)
-      return toResult(
-        await ask(transaction.client, sql, parameters).catch((error) => {
-          transaction.error = error
-          return explain(error)
-        }),
-      )
+    if (transaction) return toResult(await ask(transaction.client, sql, parameters).catch(explain))
     if (isList(query))
       return toResult(
         await askOnce(lists, sql, parameters).catch((error) => {
@@ -182,10 +177,10 @@ function createDriver(connectionString: string, listLimit_ms: number): Driver {
       committed = await commit(client)
     } catch (error) {
       await ask(client, 'rollback').catch(() => {})
-      end(error)
       return explain(error as Error)
+    } finally {
+      end()
     }
-    end()
     await committed.durable().catch(explain)
     return result
   }
@@ -200,10 +195,7 @@ function createDriver(connectionString: string, listLimit_ms: number): Driver {
     },
     async commitTransaction(connection: Connection) {
       const { client, end } = connection.transaction!
-      const { command, durable } = await commit(client).catch((error) => {
-        connection.transaction!.error = error
-        return explain(error)
-      })
+      const { command, durable } = await commit(client).catch(explain)
       connection.transaction = undefined
       end()
       await durable().catch(explain)
@@ -212,11 +204,11 @@ function createDriver(connectionString: string, listLimit_ms: number): Driver {
     async rollbackTransaction(connection: Connection) {
       // None is open if its commit has ended it.
       if (!connection.transaction) return
-      const { client, end, error } = connection.transaction
+      const { client, end } = connection.transaction
       connection.transaction = undefined
       // Fails only if the connection is lost, and the transaction with it. The caller should see the earlier error.
       await ask(client, 'rollback').catch(() => {})
-      end(error)
+      end()
     },
     async releaseConnection() {},
     async destroy() {
@@ -228,7 +220,7 @@ function createDriver(connectionString: string, listLimit_ms: number): Driver {
 }
 
 /**
- * Also of a server that has become a standby or is being recovered (25006, 55000): after a failover the address leads to
+ * Also the errors of a server that has become a standby or is being recovered (25006, 55000): after a failover the address leads to
  * another, and connections to the old one must not stay.
  */
 const awayCodes = /^(08|57P0|53300|25006|55000|E(CONN|PIPE|HOST|NET|AI_|TIMEDOUT))|^ENOTFOUND$/

@@ -46,6 +46,9 @@ export function watchSilence(settings: pg.ClientConfig, onSilent: () => void): S
   let timer: NodeJS.Timeout | undefined
   let checking = false
 
+  /** A connection that is being prepared has none yet. */
+  const idsOf = (some: Waiting[]) => some.map(({ client }) => backends.get(client)).filter((id) => id !== undefined)
+
   /** Asks on a new connection. Rejects if Postgres does not answer. */
   async function askAnew<R extends pg.QueryResultRow>(text: string, ids: number[]): Promise<R[]> {
     const client = new pg.Client({ ...settings, connectionTimeoutMillis: answer_ms, query_timeout: answer_ms })
@@ -68,20 +71,18 @@ export function watchSilence(settings: pg.ClientConfig, onSilent: () => void): S
   }
 
   async function check(): Promise<void> {
-    const late = () => [...waiting].filter(({ since }) => performance.now() - since > suspicious_ms)
-    const suspects = late()
+    const suspects = [...waiting].filter(({ since }) => performance.now() - since > suspicious_ms)
     if (suspects.length === 0) return
-    const idOf = ({ client }: Waiting) => backends.get(client)
-    const ids = suspects.map(idOf).filter((id) => id !== undefined)
-    const working = await workingOf(ids).catch(() => undefined)
+    const working = await workingOf(idsOf(suspects)).catch(() => undefined)
     await sleep(arrival_ms)
-    const silent = suspects.filter((each) => waiting.has(each) && !working?.has(idOf(each) ?? 0))
+    const isWorking = (one: Waiting) => idsOf([one]).some((id) => working?.has(id))
+    const silent = suspects.filter((one) => waiting.has(one) && !isWorking(one))
     if (silent.length === 0) return
     onSilent()
     for (const { client } of silent) destroy(client)
     // Their locks would stop every writer until Postgres notices.
-    const left = silent.map(idOf).filter((id) => id !== undefined)
-    if (working) await askAnew('select pg_terminate_backend(pid) from unnest($1::int[]) as pid', left).catch(() => {})
+    const end = 'select pg_terminate_backend(pid) from unnest($1::int[]) as pid'
+    if (working) await askAnew(end, idsOf(silent)).catch(() => {})
   }
 
   return {
