@@ -69,7 +69,8 @@ export function createFairQueue({
       const works = waiting.get(account) ?? []
       if (works.length >= waiting_max) return reject(tooMany())
       signal?.addEventListener('abort', onAbort, { once: true })
-      waiting.set(account, [...works, begin])
+      works.push(begin)
+      waiting.set(account, works)
       next()
     })
 }
