@@ -12,6 +12,7 @@ import { ReplicaFailure, type ReplicaRequest } from './replica.ts'
 import {
   createChoiceCounter,
   cutMessage,
+  type Fields,
   finishReason,
   firstBytes,
   isFields,
@@ -21,8 +22,6 @@ import {
 } from './upstream-choices.ts'
 import { errorInAnswer } from './upstream-error.ts'
 import { type Allowance, bytesPerToken, reportedCounts, usageBody, usedTokens } from './upstream-usage.ts'
-
-type Fields = Record<string, unknown>
 
 /** An answer that is none, for reasons of the server. */
 export const unreadable = (what: string) =>

@@ -3,7 +3,8 @@
 import { type FinishReason, finishReasons } from '../../../contract/sampling.ts'
 import { type Allowance, bytesOf, bytesPerToken, tokensIn } from './upstream-usage.ts'
 
-type Fields = Record<string, unknown>
+/** An object of an upstream's JSON, whose values are not known yet. */
+export type Fields = Record<string, unknown>
 
 /** The longest tokens of today's vocabularies are runs of spaces and dashes; an answer of such tokens alone is cut. */
 const tokenBytesMax = 32

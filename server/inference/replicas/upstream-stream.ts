@@ -10,6 +10,7 @@ import {
   type ChoiceCounter,
   createChoiceCounter,
   cutMessage,
+  type Fields,
   finishReason,
   firstBytes,
   isFields,
@@ -19,8 +20,6 @@ import {
 } from './upstream-choices.ts'
 import { streamError } from './upstream-error.ts'
 import { type Allowance, type ReportedCounts, reportedCounts, usageBody, usedTokens } from './upstream-usage.ts'
-
-type Fields = Record<string, unknown>
 
 /** Characters of one event. */
 const eventMax = 4 * 1024 * 1024
