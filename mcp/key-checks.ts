@@ -12,7 +12,7 @@ export interface KeyChecks {
 
 /** Wrong keys of a client's address at once; then one each `interval_ms`. */
 const addressBurst = 5
-/** Of all addresses: at most 24 in a minute, below the service's own limit of 30 for this server's address. */
+/** Wrong keys of all addresses together: at most 24 in a minute, below the service's own limit of 30 for this server's address. */
 const allBurst = 12
 const interval_ms = 5000
 /** How many intervals a key that was not seen before waits for its turn. */

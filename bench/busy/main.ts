@@ -33,9 +33,9 @@ if (chosen.some((part) => !parts.includes(part)) || !(rounds >= 1)) {
 }
 
 const output = 32
-/** Of the speed of one thread alone. */
+/** The share of one thread's speed alone. */
 const oneThreadMin = 0.8
-/** Of the duration of an answer alone, and the answer after the load's end from which on it holds. */
+/** How many times its duration alone an answer may take, and the answer after the load's end from which on it holds. */
 const recovered = { duration_max: 1.2, answer: 3 }
 const loads = [
   { name: 'alone', loops: 0 },

@@ -3,9 +3,9 @@ import { openSync, readFileSync, readSync } from 'node:fs'
 import { allowedCores } from '../../lib/usable-cores.ts'
 
 export type CoreTimes = {
-  /** Of the threads of a step with `count` together: on a core, and ready to run without one. */
+  /** How long a step's threads, `count` together, were on a core, and ready to run without one. */
   threads(count: number): { used_ms: number; waited_ms: number }
-  /** Of the cores that this process may use together: idle, and with programs of a lower priority than the normal one. */
+  /** How long the cores that this process may use were idle, or had programs of a lower priority than the normal one. */
   cores(): { idle_ms: number; nice_ms: number }
 }
 

@@ -11,7 +11,7 @@ import { freeModel, type Model } from './model.ts'
 import type { Pointer } from './structs.ts'
 
 const named = (names: readonly (keyof typeof fileTypes)[]) => new Set(names.map((name) => String(fileTypes[name])))
-/** Of twice the bytes or more. */
+/** Types with twice the bytes or more. */
 const wide = named(wideTypes)
 /** Without AMX the library has no kernel that multiplies these with several tokens. */
 const slowTypes = named(['Q4_1', 'Q5_1'])

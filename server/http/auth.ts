@@ -24,7 +24,7 @@ export interface Caller extends Actor {
   suspended: boolean
   /** The account's version at which this was read, for installations with Redis; see server/redis/changes.ts. */
   version?: string | undefined
-  /** Of a key: when it ends, in unix milliseconds. */
+  /** When a key ends, in unix milliseconds. */
   expires_at?: number | null
   /** Of a session: unix milliseconds. */
   session?: { created_at: number; expires_at: number }

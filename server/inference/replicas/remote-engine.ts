@@ -37,7 +37,7 @@ interface Options {
 }
 
 const idleConnection_ms = 4000
-/** Of a whole answer, and how long vLLM may be silent in the middle of a stream. */
+/** The time limit of a whole answer, and how long vLLM may be silent in the middle of a stream. */
 const answerMax_bytes = 64e6
 const silence_ms = 60_000
 /** As of an upstream, and the time in which the cluster may start a replica. */

@@ -18,7 +18,7 @@ const pictureTokens = 256
 const pictureTokensMax = 16_384
 /** Most tokens that a chat template adds by itself, such as a system message and how to call tools. */
 const templateTokensMax = 8192
-/** Of an answer whose length nobody limited. */
+/** The most tokens of an answer whose length nobody limited. */
 const unlimitedTokens = 131_072
 
 /** What a request may use. */

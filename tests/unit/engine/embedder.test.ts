@@ -7,7 +7,7 @@ import type { ServedModel } from '../../../engine/models/models.ts'
 
 test('a request of 2,048 texts delays the text of another account by one batch', async () => {
   const batches: number[][] = []
-  // Of the library's context, what the embedder calls: the texts of a batch, by their first token.
+  // What the embedder calls of the library's context: the texts of a batch, by their first token.
   let batch: number[] = []
   const context = {
     truncate() {},

@@ -107,7 +107,7 @@ function CreateShare({
         .map(({ id, name }): Choice => ({ value: id, label: name }))
     },
   })
-  // Of one form one time: sent again it is the same request.
+  // Set once for a form: sent again it is the same request.
   const expires_at = useMemo(
     () => (days === null ? undefined : new Date(Date.now() + days * day_ms).toISOString()),
     [days],

@@ -163,7 +163,7 @@ function CreateKey({
   const [preset, setPreset] = useState<Preset>('full')
   const [chosen, setChosen] = useState<ReadonlySet<string>>(new Set(['inference']))
   const [lifetime, setLifetime] = useState<(typeof lifetimes)[number]['value']>('never')
-  // Of one form one time: sent again it is the same request.
+  // Set once for a form: sent again it is the same request.
   const expires_at = useMemo(() => {
     const days = lifetimes.find(({ value }) => value === lifetime)!.days
     return days === null || !open ? null : new Date(Date.now() + days * day_ms).toISOString()
