@@ -7,7 +7,7 @@ import type { ServerMetrics } from './metrics.ts'
 const blocked_ms_min = 200
 /** Each beat wakes the process, beside the threads that decode. */
 const beat_ms = 100
-/** Lines of the log: a machine that is too busy is told once in a while. */
+/** Time between lines of the log that name no stack. The thread bounds those that do. */
 const log_ms = 5000
 /** Frames of a stack in the log. */
 const framesMax = 12
@@ -51,7 +51,7 @@ export function watchEventLoop({ metrics, log }: Options): void {
     const where = stack?.find(isOwn)?.file ?? (stack ? 'node' : 'unknown')
     metrics.loopBlockedSeconds.observe({ where, thread }, blocked_ms / 1000)
     unlogged++
-    if (beat_at - logged_at > log_ms) {
+    if (stack || beat_at - logged_at > log_ms) {
       log.warn(
         { blocked_ms, cpu_ms, thread, where, stack: stack?.slice(0, framesMax).map(frameText), route, times: unlogged },
         'the event loop was blocked',
