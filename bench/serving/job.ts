@@ -18,9 +18,9 @@ export interface Job {
 }
 export interface RequestTiming {
   index: number
-  /** Milliseconds since the measurement began; `first_ms`: the first piece of text. */
+  /** Milliseconds since the measurement began; `first_ms`: the first piece of text, null if none came. */
   sent_ms: number
-  first_ms: number
+  first_ms: number | null
   ended_ms: number
   /** Times of every later piece. */
   arrivals_ms: number[]
@@ -99,7 +99,22 @@ export function tokensPerSecond({ name, wall_ms, requests }: Timing, each?: numb
   return requests.reduce((sum, { tokens }) => sum + tokens, 0) / (wall_ms / 1000)
 }
 
-export const firstTokens = ({ requests }: Timing) => requests.map(({ sent_ms, first_ms }) => first_ms - sent_ms)
+/** Milliseconds to the first piece of text. Throws if a request brought none: use `durations` for such answers. */
+export const firstTokens = (timing: Timing) =>
+  timing.requests.map((request) => firstText_ms(timing, request) - request.sent_ms)
+
+/** Milliseconds of a further token, for each request with several. Throws if one of them brought no text. */
+export const furtherTokens = (timing: Timing) =>
+  timing.requests
+    .filter(({ tokens }) => tokens > 1)
+    .map((request) => (request.ended_ms - firstText_ms(timing, request)) / (request.tokens - 1))
+
+function firstText_ms({ name }: Timing, { index, first_ms }: RequestTiming): number {
+  if (first_ms === null)
+    throw new Error(`${name}: request ${index} brought no text, so the time of its first token is not known`)
+  return first_ms
+}
+
 export const durations = ({ requests }: Timing) => requests.map(({ sent_ms, ended_ms }) => ended_ms - sent_ms)
 
 /** The nearest-rank percentile; `share` from 0 to 1. */

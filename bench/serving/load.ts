@@ -43,7 +43,7 @@ function send(body: Buffer, index: number): Promise<RequestTiming> {
   const timing: RequestTiming = {
     index,
     sent_ms: sinceStart(),
-    first_ms: Number.NaN,
+    first_ms: null,
     ended_ms: Number.NaN,
     arrivals_ms: [],
     tail: '',

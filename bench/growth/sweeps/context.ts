@@ -1,5 +1,5 @@
 // Longer and longer prompts of one client: time to the first token, time of each token after it, memory of the engine.
-import { firstTokens, measure, median } from '../../serving/job.ts'
+import { firstTokens, furtherTokens, measure, median } from '../../serving/job.ts'
 import { text, user } from '../../serving/prompts.ts'
 import { noEndToken, sampling, startOurs } from '../../serving/servers.ts'
 import { engineOf, residentMb } from '../../support/memory.ts'
@@ -40,9 +40,8 @@ export const context: Sweep = {
         const further: number[] = []
         for (let turn = 0; turn < 2; turn++) {
           const timing = await ask(size, seed++)
-          const { first_ms, ended_ms } = timing.requests[0]!
           first.push(firstTokens(timing)[0]!)
-          further.push((ended_ms - first_ms) / (output - 1))
+          further.push(furtherTokens(timing)[0]!)
         }
         return {
           'first token': median(first),

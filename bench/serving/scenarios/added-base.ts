@@ -4,7 +4,7 @@ import { execFileSync } from 'node:child_process'
 import { existsSync, mkdirSync, rmSync } from 'node:fs'
 import path from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { firstTokens, measure, percentile, tokensPerSecond } from '../job.ts'
+import { durations, measure, median, tokensPerSecond } from '../job.ts'
 import { text, user } from '../prompts.ts'
 import { comparisonRow, interleave, type Row } from '../rounds.ts'
 import { noEndToken, type Ours, root, type Side, sampling, startLlamaServer, startOurs } from '../servers.ts'
@@ -50,16 +50,17 @@ async function compareOutput(rounds: number, report: (row: Row) => void, us: Sid
 }
 
 async function comparePrompts(rounds: number, report: (row: Row) => void, us: Side, form: string) {
+  // The whole time of one token: with random weights most tokens have no text.
   const prompts = (turn: number) => [
-    { ...user(text(promptTokens - 30, 9_000_000 + turn)), ...sampling, ...noEndToken, max_tokens: 2 },
+    { ...user(text(promptTokens - 30, 9_000_000 + turn)), ...sampling, ...noEndToken, max_tokens: 1 },
   ]
   const them = await startLlamaServer(1, 1024, { weights: file })
   try {
     await measure(them, 1, prompts(998))
     const found = await interleave(rounds, { ours: us, theirs: them }, async (side, turn) =>
-      percentile(firstTokens(await measure(side, 1, prompts(turn))), 0.5),
+      median(durations(await measure(side, 1, prompts(turn)))),
     )
-    const what = `first token of a prompt of ${promptTokens}, ${form}`
+    const what = `one token after a prompt of ${promptTokens}, ${form}`
     report(comparisonRow('added-base', what, 'ms', found, { most: 1 }, them.form))
   } finally {
     await them.stop()

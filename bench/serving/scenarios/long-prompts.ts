@@ -4,7 +4,7 @@ import { execFile } from 'node:child_process'
 import path from 'node:path'
 import { promisify } from 'node:util'
 import type { Measurement } from '../../steps/measure.ts'
-import { firstTokens, measure, percentile, type Timing } from '../job.ts'
+import { firstTokens, furtherTokens, measure, percentile } from '../job.ts'
 import { text, user } from '../prompts.ts'
 import { comparisonRow, interleave, type Row } from '../rounds.ts'
 import { gguf, noEndToken, root, sampling, startOurs, threads } from '../servers.ts'
@@ -35,7 +35,7 @@ export async function longPrompts(rounds: number, report: (row: Row) => void): P
       const running = measure(us, streams, many(short, 200), seconds)
       const disturbing = withLong ? measure(us, 1, many(long, 50), seconds) : null
       await disturbing
-      return percentile(perToken(await running), 0.95)
+      return percentile(furtherTokens(await running), 0.95)
     })
     const title = `time per token of ${streams} streams, beside long prompts and alone, p95`
     report(comparisonRow('long-prompts', title, 'ms', beside, { most: slowestStreams }))
@@ -43,11 +43,6 @@ export async function longPrompts(rounds: number, report: (row: Row) => void): P
     await us.stop()
   }
 }
-
-const perToken = ({ requests }: Timing) =>
-  requests
-    .filter(({ tokens }) => tokens > 1)
-    .map(({ first_ms, ended_ms, tokens }) => (ended_ms - first_ms) / (tokens - 1))
 
 /** Milliseconds of a prompt, with the kernels and weights that the engine uses here. */
 async function bareLoop(): Promise<number> {
