@@ -58,7 +58,8 @@ export function createChanges(notifications: Notifications, redis?: Redis): Chan
       try {
         await redis.run(announceScript, [versionKey(account_id)], [version, version_s])
       } catch {
-        await sleep(cacheTtl_ms)
+        // A timer may end up to a millisecond early.
+        await sleep(cacheTtl_ms + 1)
       }
     },
   }
