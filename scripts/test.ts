@@ -70,7 +70,6 @@ const fileSuite = (file: string): Suite => ({
 })
 const alone = [
   'tests/unit/engine/grammar-limits.test.ts',
-  'tests/process/core-share.test.ts',
   'tests/browser/dashboard.test.ts',
   'tests/process/demo.full.test.ts',
 ]
@@ -131,6 +130,7 @@ function inProcesses(files: string[], full: boolean): Suite[] {
 const filesTogether = 10
 /** Process tests of a few seconds that change nothing of their own process. */
 const smallProcesses = [
+  'core-share',
   'downloads',
   'inference',
   'machine',

@@ -1,7 +1,7 @@
 // CPU throttle: pauses the engine between steps so that other processes, such as a trainer at the lowest priority, get
 // a share of the CPU. All compute threads pause together: threads that share a core with another process would wait for
 // each other at every step.
-import { setTimeout as sleep } from 'node:timers/promises'
+import { setTimeout } from 'node:timers/promises'
 
 /** Long enough for another process to make progress, short enough for a stream to look smooth. */
 const pauseMs = { min: 50, max: 100 }
@@ -17,7 +17,11 @@ export type CpuThrottle = {
   pauseIfDue(): Promise<void> | undefined
 }
 
-export function createCpuThrottle(now: () => number = () => performance.now()): CpuThrottle {
+/** Both read the clock in milliseconds; a test has a clock of its own. */
+export function createCpuThrottle(
+  now: () => number = () => performance.now(),
+  sleep: (ms: number) => Promise<void> = setTimeout,
+): CpuThrottle {
   let share = 0
   let until_ms = 0
   let owed_ms = 0

@@ -42,6 +42,9 @@ interface Options {
   yieldCores(share: number, for_ms: number): Promise<void>
   log: Logger
   tick_ms?: number
+  now?: () => number
+  /** The folder of process statistics: a test writes its own. */
+  proc?: string
 }
 
 interface WatchedTrainer {
@@ -59,6 +62,8 @@ export function createCoreShare({
   yieldCores,
   log,
   tick_ms = default_tick_ms,
+  now = () => performance.now(),
+  proc = '/proc',
 }: Options): CoreShare {
   const trainers = new Set<WatchedTrainer>()
   let engine: { pid: number; last: ReturnType<typeof threadTimes> } | undefined
@@ -70,20 +75,20 @@ export function createCoreShare({
     const pid = enginePid()
     if (pid === undefined) return 0
     const before = engine?.pid === pid ? engine.last : undefined
-    engine = { pid, last: threadTimes(pid) }
+    engine = { pid, last: threadTimes(pid, proc) }
     return before ? cpuTimeBetween(before, engine.last).used_ms / (wall_ms * cores) : 0
   }
 
   function tick(): void {
-    const wall_ms = performance.now() - ticked_at
-    ticked_at = performance.now()
+    const wall_ms = now() - ticked_at
+    ticked_at = now()
     const engine_share = engineShare(wall_ms)
     let used_ms = 0
     let waited_ms = 0
     for (const each of trainers) {
-      const now = threadTimes(each.pid)
-      const cpu = cpuTimeBetween(each.last, now)
-      each.last = now
+      const times = threadTimes(each.pid, proc)
+      const cpu = cpuTimeBetween(each.last, times)
+      each.last = times
       used_ms += cpu.used_ms
       waited_ms += cpu.waited_ms
       updateSlowdown(each, cpu, engine_share >= min_serving_share ? 'serving' : 'other_work')
@@ -115,10 +120,10 @@ export function createCoreShare({
 
   return {
     watch(pid, onChange) {
-      const trainer: WatchedTrainer = { pid, onChange, last: threadTimes(pid), window: [], slowed: false }
+      const trainer: WatchedTrainer = { pid, onChange, last: threadTimes(pid, proc), window: [], slowed: false }
       trainers.add(trainer)
       if (!ticking) {
-        ticked_at = performance.now()
+        ticked_at = now()
         ticking = runPeriodically(tick_ms, async () => tick(), { delayed: true })
       }
       return () => {
@@ -140,13 +145,13 @@ export type ThreadTimes = Map<string, [used: number, waited: number]>
 export type CpuTime = { used_ms: number; waited_ms: number }
 
 /** Empty if the process has ended or the kernel has no schedstat. */
-export function threadTimes(pid: number): ThreadTimes {
+export function threadTimes(pid: number, proc = '/proc'): ThreadTimes {
   const times: ThreadTimes = new Map()
   const read = (process: number) => {
-    for (const thread of list(`/proc/${process}/task`)) {
-      const [used, waited] = text(`/proc/${process}/task/${thread}/schedstat`).split(' ').map(Number)
+    for (const thread of list(`${proc}/${process}/task`)) {
+      const [used, waited] = text(`${proc}/${process}/task/${thread}/schedstat`).split(' ').map(Number)
       if (waited !== undefined) times.set(thread, [used!, waited])
-      for (const child of text(`/proc/${process}/task/${thread}/children`).split(' ')) if (child) read(Number(child))
+      for (const child of text(`${proc}/${process}/task/${thread}/children`).split(' ')) if (child) read(Number(child))
     }
   }
   read(pid)
