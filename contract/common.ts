@@ -101,7 +101,9 @@ export function asDisplayName(text: string): string {
 }
 
 export const ListQuery = z.strictObject({
-  limit: digits(1, 100).default(20).describe('1 to 100. Default 20.'),
+  limit: digits(1, 100)
+    .default(20)
+    .describe('1 to 100. Default 20. A page of large items has fewer: about 8 MB at most.'),
   after: z.string().max(100).optional().describe('The id after which the page begins.'),
 })
 export type ListQuery = z.infer<typeof ListQuery>

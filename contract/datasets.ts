@@ -197,7 +197,7 @@ export const listDatasetRows = route({
   path: '/datasets/{dataset_id}/rows',
   scope: 'datasets:read',
   tag: 'Datasets',
-  summary: 'The rows of a dataset as conversations, in their order; a page of rows with pictures may have fewer',
+  summary: 'The rows of a dataset as conversations, in their order',
   params: IdParams,
   query: RowsQuery,
   responses: { 200: page(DatasetRow) },

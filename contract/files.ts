@@ -1,6 +1,6 @@
 // OpenAI's files: the datasets of the account under that API's names, and the files that are no datasets.
 import { z } from 'zod'
-import { digits } from './common.ts'
+import { digits, ListQuery } from './common.ts'
 import { route } from './route.ts'
 
 /** What a file may be uploaded for. Files for `fine-tune` are datasets. */
@@ -42,7 +42,7 @@ export type FileFields = z.infer<typeof FileFields>
 
 /** The query of a list in OpenAI's shape. */
 export const CursorQuery = z.looseObject({
-  limit: digits(1, 100).default(20).describe('1 to 100. Default 20.'),
+  limit: ListQuery.shape.limit,
   after: z.string().max(300).optional().describe('The id after which the page begins.'),
 })
 export type CursorQuery = z.infer<typeof CursorQuery>

@@ -167,7 +167,7 @@ export interface Operations {
     delete: (dataset_id: string, options?: RequestOptions) => Promise<T.Deleted>
     /** Check whether every row can be trained on, and list what is wrong. `POST /datasets/{dataset_id}/validate` */
     validate: (dataset_id: string, query?: T.DatasetsValidateQuery, options?: RequestOptions) => Promise<T.Validation>
-    /** The rows of a dataset as conversations, in their order; a page of rows with pictures may have fewer. `GET /datasets/{dataset_id}/rows` */
+    /** The rows of a dataset as conversations, in their order. `GET /datasets/{dataset_id}/rows` */
     rows: (dataset_id: string, query?: T.RowsQueryInput, options?: RequestOptions) => PagePromise<T.DatasetRow>
     /** The exact tokens of a row as the trainer will see them, and which of them are learned. `GET /datasets/{dataset_id}/preview` */
     preview: (dataset_id: string, query?: T.DatasetsPreviewQuery, options?: RequestOptions) => Promise<T.Preview>

@@ -1031,7 +1031,7 @@ export interface SessionState {
 }
 export interface ListQueryInput {
   /**
-   * 1 to 100. Default 20.
+   * 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most.
    */
   limit?: number
   /**
@@ -1848,7 +1848,7 @@ export interface Dataset {
 }
 export interface SortedQueryInput {
   /**
-   * 1 to 100. Default 20.
+   * 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most.
    */
   limit?: number
   /**
@@ -2019,7 +2019,7 @@ export interface Validation {
 }
 export interface RowsQueryInput {
   /**
-   * 1 to 100. Default 20.
+   * 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most.
    */
   limit?: number
   /**
@@ -2592,7 +2592,7 @@ export interface JobEstimate {
 }
 export interface JobQueryInput {
   /**
-   * 1 to 100. Default 20.
+   * 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most.
    */
   limit?: number
   /**
@@ -2649,7 +2649,7 @@ export interface JobEvent {
 }
 export interface JobsEvaluationsQuery {
   /**
-   * 1 to 100. Default 20.
+   * 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most.
    */
   limit?: number
   /**
@@ -3153,7 +3153,7 @@ export interface GateInput {
 }
 export interface DeploymentQueryInput {
   /**
-   * 1 to 100. Default 20.
+   * 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most.
    */
   limit?: number
   /**
@@ -3847,7 +3847,7 @@ export interface ExportCheck {
 }
 export interface ExportQueryInput {
   /**
-   * 1 to 100. Default 20.
+   * 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most.
    */
   limit?: number
   /**
@@ -4336,7 +4336,7 @@ export interface ErrorBody {
 }
 export interface StoredQueryInput {
   /**
-   * 1 to 100. Default 20.
+   * 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most.
    */
   limit?: number
   /**
@@ -4384,7 +4384,7 @@ export interface StoredCompletion {
 }
 export interface ChatCompletionsMessagesQuery {
   /**
-   * 1 to 100. Default 20.
+   * 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most.
    */
   limit?: number
   /**
@@ -4956,7 +4956,7 @@ export interface BatchError {
 }
 export interface CursorQueryInput {
   /**
-   * 1 to 100. Default 20.
+   * 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most.
    */
   limit?: number
   /**
@@ -5126,7 +5126,7 @@ export interface Eval {
 }
 export interface EvalQueryInput {
   /**
-   * 1 to 100. Default 20.
+   * 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most.
    */
   limit?: number
   /**
@@ -5208,7 +5208,7 @@ export interface Run {
 }
 export interface RunQueryInput {
   /**
-   * 1 to 100. Default 20.
+   * 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most.
    */
   limit?: number
   /**
@@ -5229,7 +5229,7 @@ export interface EvalsRunsDeleteResponse {
 }
 export interface OutputItemQueryInput {
   /**
-   * 1 to 100. Default 20.
+   * 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most.
    */
   limit?: number
   /**
@@ -5479,7 +5479,7 @@ export interface OpenaiJob {
 }
 export interface MetadataQueryInput {
   /**
-   * 1 to 100. Default 20.
+   * 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most.
    */
   limit?: number
   /**

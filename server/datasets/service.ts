@@ -9,7 +9,7 @@ import { newId } from '../../lib/ids.ts'
 import type { Notifications } from '../cluster/notifications.ts'
 import { assertNotNeeded, type NeededBy } from '../db/needed-by.ts'
 import type { Db, Trx } from '../db/open.ts'
-import { type Page, pageOf } from '../db/page.ts'
+import { type Page, pageBytes, pageOf } from '../db/page.ts'
 import { type AccountActor, recordAuditEntry } from '../events/audit.ts'
 import { createChangeNotifier } from '../events/event-streams.ts'
 import type { FormFile } from '../http/multipart.ts'
@@ -42,6 +42,12 @@ export interface Received extends StoredFile {
   /** Its first bytes, which tell the format. */
   head: Buffer
   counted: { rows: number; not_utf8_line?: number; may_have_addresses: boolean }
+}
+
+/** Rows by number, with their lines in the uploaded file. `count`: how many of those asked for fit a page. */
+export interface PageOfRows {
+  rows: Map<number, { line: number } & ShownRow>
+  count: number
 }
 
 export interface Datasets {
@@ -97,14 +103,9 @@ export interface Datasets {
     id: string,
   ): Promise<{ path: string; total: number; name: string; pictures: number }>
   /**
-   * Rows by number, from 1, with their lines in the uploaded file; undefined if the dataset's files are gone. Beyond
-   * `characters_max` of their JSON only the first is given.
+   * Rows by number, from 1: the first that fit a page, whatever their order. Undefined if the dataset's files are gone.
    */
-  rowsOf(
-    id: string,
-    rows: number[],
-    characters_max?: number,
-  ): Promise<Map<number, { line: number } & ShownRow> | undefined>
+  rowsOf(id: string, rows: number[]): Promise<PageOfRows | undefined>
   /** The datasets as OpenAI's files, and the uploaded file of each. */
   asFiles: DatasetFiles
   /** Registers what another feature does when a dataset is uploaded. */
@@ -146,8 +147,6 @@ interface Options {
 
 /** A form is at most this much larger than its file. */
 const formBytes = 1e6
-/** The most JSON of a page of rows; a longer row is a page of its own. */
-const pageCharacters = 16e6
 /** How long an upload waits for its file to be read, and how long a request that needs the rows waits. */
 const uploadWait_ms = 12_000
 const rowsWait_ms = 60_000
@@ -313,35 +312,39 @@ export function createDatasets(options: Options): Datasets {
     }
   }
 
-  async function rowsOf(
-    id: string,
-    rows: number[],
-    characters_max = Number.POSITIVE_INFINITY,
-  ): Promise<Map<number, { line: number } & ShownRow> | undefined> {
+  async function rowsOf(id: string, numbers: number[]): Promise<PageOfRows | undefined> {
+    const rows: PageOfRows['rows'] = new Map()
+    const indexes = new Map(numbers.map((number, index) => [number, index]))
+    const lengths = new Map<number, number>()
     let characters = 0
-    const wanted = new Set(rows)
-    const found = new Map<number, { line: number } & ShownRow>()
+    let count = numbers.length
     const converted = (await store.byId(db, id))?.format !== 'jsonl'
     try {
-      const first = rows.reduce((least, number) => Math.min(least, number), rows[0] ?? 1)
+      const first = numbers.reduce((least, number) => Math.min(least, number), numbers[0] ?? 1)
       for await (const { row: number, line, json } of rowReader.from(
         id,
         await artifacts.ensureLocal(rowsKey(id)),
         first,
       )) {
-        if (wanted.has(number)) {
-          characters += json.length
-          if (found.size > 0 && characters > characters_max) break
+        if ((indexes.get(number) ?? count) < count) {
           const row = JSON.parse(json)
-          found.set(number, { line: converted ? (row.source_line ?? line) : line, ...shownRow(row) })
+          rows.set(number, { line: converted ? (row.source_line ?? line) : line, ...shownRow(row) })
+          lengths.set(number, json.length)
+          characters += json.length
+          // The last go first: they begin the next page.
+          while (characters > pageBytes && count > 1) {
+            const last = numbers[--count]!
+            characters -= lengths.get(last) ?? 0
+            rows.delete(last)
+          }
         }
-        if (found.size === wanted.size) break
+        if (rows.size === count) break
       }
     } catch (error) {
       if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined
       throw error
     }
-    return found
+    return { rows, count }
   }
 
   /** The preview with the pictures themselves, which the trainer leaves out. */
@@ -354,7 +357,7 @@ export function createDatasets(options: Options): Datasets {
       typeof content === 'string' ? [] : content.filter((part): part is PictureTokens => part.type === 'image'),
     )
     if (known.length === 0) return { ...preview, pictures: [] }
-    const messages = (await rowsOf(id, [row]))?.get(row)?.messages ?? []
+    const messages = (await rowsOf(id, [row]))?.rows.get(row)?.messages ?? []
     const formats = picturesOf({ messages }).map(({ url }) => formatOfUrl(url))
     const pictures = known.map(({ width, height, tokens }, index) => ({
       width,
@@ -423,10 +426,10 @@ export function createDatasets(options: Options): Datasets {
         { length: Math.min(limit, Math.max(0, dataset.rows - after)) },
         (_, i) => after + i + 1,
       )
-      const found = numbers.length > 0 ? await rowsOf(id, numbers, pageCharacters) : undefined
+      const found = numbers.length > 0 ? await rowsOf(id, numbers) : undefined
       // The files of a dataset that was deleted meanwhile are gone.
       if (!found) await requireDataset(account_id, id)
-      const items = [...(found ?? [])].map(([row, shown]) => ({ row, ...shown }))
+      const items = [...(found?.rows ?? [])].map(([row, shown]) => ({ row, ...shown }))
       return { items, has_more: after + (items.length || numbers.length) < dataset.rows }
     },
 

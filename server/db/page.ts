@@ -31,6 +31,22 @@ export interface Page<T> {
   has_more: boolean
 }
 
+/**
+ * Bytes of rows that one page takes, about: as they are stored, and so about as they are sent. A page of rows that clients
+ * may make large ends there, with one row at least, and says that there are more.
+ */
+export const pageBytes = 8e6
+
+/** How many of the first rows a page takes. */
+export function countFitting(rows: readonly { bytes: number }[]): number {
+  let bytes = 0
+  const end = rows.findIndex((row, index) => {
+    bytes += row.bytes
+    return index > 0 && bytes > pageBytes
+  })
+  return end === -1 ? rows.length : end
+}
+
 /** The response of a list that was read with one item more than `limit`, which tells whether there are more. */
 export const pageOf = <T>(items: readonly T[], limit: number): Page<T> => ({
   items: items.slice(0, limit),
@@ -38,8 +54,11 @@ export const pageOf = <T>(items: readonly T[], limit: number): Page<T> => ({
 })
 
 /** The same in the shape of OpenAI's lists. */
-export function openaiPageOf<T extends { id: string }>(rows: readonly T[], limit: number) {
-  const { items, has_more } = pageOf(rows, limit)
+export const openaiPageOf = <T extends { id: string }>(rows: readonly T[], limit: number) =>
+  openaiPage(pageOf(rows, limit))
+
+/** A page in the shape of OpenAI's lists. */
+export function openaiPage<T extends { id: string }>({ items, has_more }: Page<T>) {
   return {
     object: 'list' as const,
     data: items,
@@ -136,6 +155,44 @@ export const timedPage = <T extends ListedTable, O>(
     after?.id,
   )
 }
+
+/**
+ * The same for rows that clients may make large: a page of at most `pageBytes`. Reads the sizes of their large `columns`
+ * first, then the rows that fit.
+ */
+export async function sizedPage<T extends ListedTable, O>(
+  query: SelectQueryBuilder<Schema, T, O>,
+  columns: readonly (keyof Schema[T] & string)[],
+  page: Parameters<typeof timedPage>[1],
+  after: Parameters<typeof timedPage>[2],
+): Promise<Page<O>> {
+  const { limit, order = 'desc', by = 'created_at' } = page
+  for (;;) {
+    const sizes = (await timedPage(
+      query.clearSelect().select([sql<string>`id`.as('id'), bytesOf(columns).as('bytes')]),
+      page,
+      after,
+    )) as { id: string; bytes: number }[]
+    const count = Math.min(limit, countFitting(sizes))
+    const ids = sizes.slice(0, count).map(({ id }) => id)
+    const has_more = sizes.length > count
+    if (ids.length === 0) return { items: [], has_more }
+    const items = await ordered(
+      query.where(sql<boolean>`id in (${sql.join(ids)})`),
+      { column: sql.ref(by), last: undefined, order },
+      undefined,
+    ).execute()
+    // All of them were deleted meanwhile.
+    if (items.length > 0) return { items, has_more }
+  }
+}
+
+/** Bytes of columns, together. */
+export const bytesOf = (columns: readonly string[]) =>
+  sql<number>`${sql.join(
+    columns.map((column) => sql`coalesce(octet_length(${sql.ref(column)}), 0)`),
+    sql` + `,
+  )}`
 
 function between<T extends ListedTable, O>(
   query: SelectQueryBuilder<Schema, T, O>,

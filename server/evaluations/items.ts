@@ -5,7 +5,7 @@ import type { CreateEvaluation } from '../../contract/evaluations.ts'
 import { contentText } from '../../contract/graders.ts'
 import { readNumberedJsonl } from '../../lib/jsonl.ts'
 import { promptOf, withoutPictures } from '../datasets/index.ts'
-import { fill, GraderError, valueAt } from './graders/template.ts'
+import { fill, GraderError, textMax, valueAt } from './graders/template.ts'
 
 /** Longest row, in characters, without the data of its pictures. */
 const rowMax = 1_000_000
@@ -80,8 +80,16 @@ export function requestOf(
 ): Request {
   const { messages, tools } = partsOf(pictured)
   const request = (made: unknown[]) => ({ messages: made, ...(tools !== undefined && { tools }) })
-  if (Array.isArray(template))
-    return request(template.map(({ role, content }) => ({ role, content: fill(contentText(content), { item }) })))
+  if (Array.isArray(template)) {
+    let left = textMax
+    return request(
+      template.map(({ role, content }) => {
+        const text = fill(contentText(content), { item }, left)
+        left -= text.length
+        return { role, content: text }
+      }),
+    )
+  }
   if (template) {
     const name = template.item_reference
     const found = valueAt(name.startsWith('item.') ? name : `item.${name}`, { item: { ...item, ...pictured } })

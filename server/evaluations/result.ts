@@ -6,8 +6,30 @@ import type { Figures, SideName } from './store.ts'
 
 export type Result = NonNullable<Evaluation['result']>
 
+/** What each grader gave to the answers of one side. */
+type SideSums = Map<string, { score: number; passed: number }>
+type GraderSums = Record<SideName, SideSums>
+
+/** Adds up what each grader says of each answer. */
+export async function sumGraders(
+  answers: AsyncIterable<{ side: SideName; graders_json: string }>,
+): Promise<GraderSums> {
+  const sides: GraderSums = { model: new Map(), baseline: new Map() }
+  for await (const { side, graders_json } of answers)
+    for (const [name, { score, passed }] of Object.entries(JSON.parse(graders_json) as Record<string, Score>)) {
+      const sums = sides[side].get(name) ?? { score: 0, passed: 0 }
+      sides[side].set(name, { score: sums.score + score, passed: sums.passed + (passed ? 1 : 0) })
+    }
+  return sides
+}
+
 /** Null while nothing is scored. */
-export function resultOf(figures: Figures[], model: string | null, baseline: string | null): Result | null {
+export function resultOf(
+  figures: Figures[],
+  sums: GraderSums,
+  model: string | null,
+  baseline: string | null,
+): Result | null {
   if (figures.length === 0) return null
   const of = (side: SideName) => figures.filter((each) => each.side === side)
   const compared = differences(figures)
@@ -15,8 +37,8 @@ export function resultOf(figures: Figures[], model: string | null, baseline: str
   const count = (matches: (difference: number) => boolean) =>
     compared.filter(({ difference }) => matches(difference)).length
   return {
-    model: sideOf(model, of('model')),
-    baseline: baseline === null ? null : sideOf(baseline, of('baseline')),
+    model: sideOf(model, of('model'), sums.model),
+    baseline: baseline === null ? null : sideOf(baseline, of('baseline'), sums.baseline),
     difference: interval && {
       ...interval,
       test,
@@ -36,13 +58,7 @@ export function differences(figures: Pick<Figures, 'row' | 'side' | 'score'>[]):
   })
 }
 
-function sideOf(model: string | null, figures: Figures[]): Side {
-  const byGrader = new Map<string, { score: number; passed: number }>()
-  for (const { graders_json } of figures)
-    for (const [name, { score, passed }] of Object.entries(JSON.parse(graders_json) as Record<string, Score>)) {
-      const sums = byGrader.get(name) ?? { score: 0, passed: 0 }
-      byGrader.set(name, { score: sums.score + score, passed: sums.passed + (passed ? 1 : 0) })
-    }
+function sideOf(model: string | null, figures: Figures[], byGrader: SideSums): Side {
   const latencies = figures.flatMap(({ latency_ms }) => latency_ms ?? []).sort((a, b) => a - b)
   const sum = (values: number[]) => values.reduce((total, value) => total + value, 0)
   const passed = sum(figures.map((each) => each.passed))
@@ -52,10 +68,10 @@ function sideOf(model: string | null, figures: Figures[]): Side {
     rows: figures.length,
     passed,
     pass_rate: figures.length === 0 ? null : passed / figures.length,
-    // Of a row without an answer no grader has a score: it counts as 0.
+    // A row without an answer scores 0.
     graders: Object.fromEntries([...byGrader].map(([name, { score }]) => [name, score / figures.length])),
     passed_by_grader: Object.fromEntries([...byGrader].map(([name, sums]) => [name, sums.passed])),
-    errors: figures.filter(({ error_json }) => error_json !== null).length,
+    errors: sum(figures.map(({ errors }) => errors)),
     latency_ms: latencies.length === 0 ? null : { p50: quantile(latencies, 0.5), p95: quantile(latencies, 0.95) },
     prompt_tokens: sum(figures.map(({ prompt_tokens }) => prompt_tokens)),
     cached_tokens: sum(figures.map(({ cached_tokens }) => cached_tokens)),

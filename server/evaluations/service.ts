@@ -5,10 +5,11 @@ import { evaluationRowsMax } from '../../contract/evaluations.ts'
 import type { Grader } from '../../contract/graders.ts'
 import { newId } from '../../lib/ids.ts'
 import { readJsonl } from '../../lib/jsonl.ts'
+import { createTtlCache } from '../../lib/ttl-cache.ts'
 import { isoTime } from '../../lib/utc-day.ts'
 import type { Datasets } from '../datasets/index.ts'
 import type { Db, Trx } from '../db/open.ts'
-import { type Page, pageOf } from '../db/page.ts'
+import type { Page } from '../db/page.ts'
 import { type AccountActor, recordAuditEntry } from '../events/audit.ts'
 import type { Files } from '../files/index.ts'
 import type { ResultEvaluations, TunedModels } from '../fine-tuning/index.ts'
@@ -17,11 +18,14 @@ import { assertBacklogLimit, type Queue } from '../queue/queue.ts'
 import { checkGraders, checkMessages, checkSchema, judgesOf } from './check.ts'
 import { createCompileCheck } from './graders/compile-check.ts'
 import { drawnRows, type Template } from './items.ts'
-import { differences, type Result, resultOf } from './result.ts'
+import { differences, type Result, resultOf, sumGraders } from './result.ts'
 import { firstPictured, type Reader, requireSight } from './sight.ts'
 import * as store from './store.ts'
 
 export const queueKind = 'evaluation'
+
+/** How long a result that is not final is kept. */
+const unfinished_ms = 600_000
 
 /** Writes of another feature in the transaction that ends an evaluation. */
 export type OnEnded = (trx: Trx, evaluation: store.EvaluationRow) => Promise<void>
@@ -110,15 +114,25 @@ export function createEvaluations(options: Options): Evaluations {
     return found
   }
 
-  const compute = async (from: Db | Trx, row: store.EvaluationRow) =>
-    resultOf(await store.figures(from, row.id), row.model || null, row.baseline)
+  async function compute(from: Db | Trx, row: store.EvaluationRow): Promise<Result | null> {
+    const sums = await sumGraders(store.graders(from, row.id))
+    return resultOf(await store.figures(from, row.id), sums, row.model || null, row.baseline)
+  }
+
+  /** Results of evaluations that have not ended, by how many answers are scored. */
+  const unfinished = createTtlCache<Result>(unfinished_ms)
 
   /** Of what is scored so far. */
   async function resultOfRow(row: store.EvaluationRow): Promise<Result | null> {
     if (row.result_json) return JSON.parse(row.result_json) as Result
+    if (row.done === 0) return null
+    if (store.isActive(row)) {
+      const result = unfinished.getOrLoad(row.id, async () => (await compute(db, row)) ?? undefined, `${row.done}`)
+      return (await result) ?? null
+    }
     const result = await compute(db, row)
-    // Of an evaluation that ended before a migration.
-    if (result && !store.isActive(row))
+    // It ended before a migration.
+    if (result)
       await db.transaction().execute((trx) => store.update(trx, row.id, { result_json: JSON.stringify(result) }))
     return result
   }
@@ -333,42 +347,45 @@ export function createEvaluations(options: Options): Evaluations {
 
     async list(account_id, query) {
       const after = query.after === undefined ? undefined : await requireEvaluation(db, account_id, query.after)
-      const found = await store.list(db, account_id, query, after)
-      return pageOf(await Promise.all(found.map(toResponse)), query.limit)
+      const { items, has_more } = await store.list(db, account_id, query, after)
+      // One by one: the result of one that has not ended is made of all its answers.
+      const evaluations: Evaluation[] = []
+      for (const row of items) evaluations.push(await toResponse(row))
+      return { items: evaluations, has_more }
     },
 
     get: async (account_id, id) => toResponse(await requireEvaluation(db, account_id, id)),
 
     async rows(account_id, id, { limit, after }) {
       const evaluation = await requireEvaluation(db, account_id, id)
-      const figures = await store.figures(db, id)
+      const scores = await store.scores(db, id)
       // What got worse first; without a baseline the lowest scores.
       const rank = new Map<number, number>(
         evaluation.baseline === null
-          ? figures.map(({ row, score }) => [row, score])
-          : differences(figures).map(({ row, difference }) => [row, difference]),
+          ? scores.map(({ row, score }) => [row, score])
+          : differences(scores).map(({ row, difference }) => [row, difference]),
       )
-      const rows = [...new Set(figures.map(({ row }) => row))].sort(
+      const rows = [...new Set(scores.map(({ row }) => row))].sort(
         (a, b) => (rank.get(a) ?? Number.POSITIVE_INFINITY) - (rank.get(b) ?? Number.POSITIVE_INFINITY) || a - b,
       )
       const from = after === undefined ? 0 : rows.indexOf(after) + 1
-      const shown = rows.slice(from, from + limit + 1)
-      const answers = await store.answersOf(db, id, shown)
-      const of = (row: number, side: store.SideName) =>
-        answers.find((answer) => answer.row === row && answer.side === side)
-      return pageOf(
-        shown.map((row): EvaluationRow => {
-          const [own, other] = [of(row, 'model'), of(row, 'baseline')]
+      const { items, has_more } = await store.answersOf(db, id, rows.slice(from), limit)
+      return {
+        items: items.flatMap((answers) => {
+          const of = (side: store.SideName) => answers.find((answer) => answer.side === side)
+          const [own, other] = [of('model'), of('baseline')]
+          // Deleted meanwhile.
+          if (!own && !other) return []
           return {
-            row,
+            row: answers[0]!.row,
             item: JSON.parse((own ?? other)!.item_json),
             model: own ? toAnswer(own) : null,
             baseline: other ? toAnswer(other) : null,
             difference: own && other ? own.score - other.score : null,
           }
         }),
-        limit,
-      )
+        has_more,
+      }
     },
 
     async cancel(by, id) {

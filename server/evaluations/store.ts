@@ -1,8 +1,9 @@
+import { sql } from 'kysely'
 import type { ListQuery } from '../../contract/common.ts'
 import type { CreateEvaluation } from '../../contract/evaluations.ts'
 import type { EvalQuery } from '../../contract/openai-evals.ts'
 import type { Db, Trx } from '../db/open.ts'
-import { timedPage } from '../db/page.ts'
+import { bytesOf, countFitting, type Page, sizedPage } from '../db/page.ts'
 import type { NewRow, Row } from '../db/schema.ts'
 
 export type EvaluationRow = Row<'evaluations'>
@@ -19,8 +20,23 @@ export const find = (db: Db | Trx, account_id: string, id: string) =>
 export const byId = (db: Db | Trx, id: string) =>
   db.selectFrom('evaluations').selectAll().where('id', '=', id).executeTakeFirst()
 
+const largeColumns = [
+  'description',
+  'metadata_json',
+  'graders_json',
+  'template_json',
+  'sampling_json',
+  'data_source_json',
+  'result_json',
+] as const
+
 export const list = (db: Db, account_id: string, { limit }: ListQuery, after: EvaluationRow | undefined) =>
-  timedPage(db.selectFrom('evaluations').selectAll().where('account_id', '=', account_id), { limit }, after)
+  sizedPage(
+    db.selectFrom('evaluations').selectAll().where('account_id', '=', account_id),
+    largeColumns,
+    { limit },
+    after,
+  )
 
 export const update = (trx: Trx, id: string, values: Partial<EvaluationRow>) =>
   trx.updateTable('evaluations').set(values).where('id', '=', id).execute()
@@ -76,7 +92,7 @@ export const addAnswers = (trx: Trx, answers: NewRow<'evaluation_answers'>[]) =>
 export const answered = (db: Db, id: string) =>
   db.selectFrom('evaluation_answers').select(['row', 'side']).where('evaluation_id', '=', id).execute()
 
-/** The figures of all answers. */
+/** The figures of all answers but those of each grader. */
 export const figures = (db: Db | Trx, id: string) =>
   db
     .selectFrom('evaluation_answers')
@@ -85,24 +101,61 @@ export const figures = (db: Db | Trx, id: string) =>
       'side',
       'score',
       'passed',
-      'graders_json',
       'latency_ms',
       'prompt_tokens',
       'cached_tokens',
       'completion_tokens',
-      'error_json',
+      sql<number>`case when error_json is null then 0 else 1 end`.as('errors'),
     ])
     .where('evaluation_id', '=', id)
     .execute()
 export type Figures = Awaited<ReturnType<typeof figures>>[number]
 
-export const answersOf = (db: Db, id: string, rows: number[]) =>
-  db
-    .selectFrom('evaluation_answers')
-    .selectAll()
-    .where('evaluation_id', '=', id)
-    .where('row', 'in', rows.length > 0 ? rows : [-1])
+/** Answers whose graders are read at once: at most some megabytes. */
+const gradersAtOnce = 250
+
+/** What each grader says of each answer. */
+export async function* graders(db: Db | Trx, id: string): AsyncGenerator<Pick<AnswerRow, 'side' | 'graders_json'>> {
+  for (let last = { row: -1, side: 'model' as SideName }; ; ) {
+    const answers = await db
+      .selectFrom('evaluation_answers')
+      .select(['row', 'side', 'graders_json'])
+      .where('evaluation_id', '=', id)
+      .where(sql<boolean>`(row, side) > (${last.row}, ${last.side})`)
+      .orderBy('row')
+      .orderBy('side')
+      .limit(gradersAtOnce)
+      .execute()
+    yield* answers
+    if (answers.length < gradersAtOnce) return
+    last = answers.at(-1)!
+  }
+}
+
+/** The score of each answer. */
+export const scores = (db: Db, id: string) =>
+  db.selectFrom('evaluation_answers').select(['row', 'side', 'score']).where('evaluation_id', '=', id).execute()
+
+const largeAnswerColumns = ['item_json', 'output', 'tool_calls_json', 'graders_json', 'error_json'] as const
+
+/** The answers of a page of rows: of at most `limit` of them, in their order. */
+export async function answersOf(db: Db, id: string, rows: number[], limit: number): Promise<Page<AnswerRow[]>> {
+  if (rows.length === 0) return { items: [], has_more: false }
+  const shown = rows.slice(0, limit)
+  const answers = db.selectFrom('evaluation_answers').where('evaluation_id', '=', id)
+  const sizes = await answers
+    .where('row', 'in', shown)
+    .groupBy('row')
+    .select(['row', sql<number>`sum(${bytesOf(largeAnswerColumns)})`.as('bytes')])
     .execute()
+  const bytes = new Map(sizes.map((size) => [size.row, size.bytes]))
+  const fitting = shown.slice(0, countFitting(shown.map((row) => ({ bytes: bytes.get(row) ?? 0 }))))
+  const found = await answers.selectAll().where('row', 'in', fitting).execute()
+  return {
+    items: fitting.map((row) => found.filter((answer) => answer.row === row)),
+    has_more: rows.length > fitting.length,
+  }
+}
 
 export const updateEval = (trx: Trx, id: string, values: Partial<EvalRow>) =>
   trx.updateTable('evals').set(values).where('id', '=', id).execute()
@@ -116,7 +169,12 @@ export function listEvals(
   after: EvalRow | undefined,
 ) {
   const query = db.selectFrom('evals').selectAll().where('account_id', '=', account_id)
-  return timedPage(query, { limit, order, by: order_by }, after)
+  return sizedPage(
+    query,
+    ['metadata_json', 'source_config_json', 'graders_json'],
+    { limit, order, by: order_by },
+    after,
+  )
 }
 
 /** Runs of an eval, with their status. */
@@ -131,24 +189,26 @@ export function listRuns(
   after: EvaluationRow | undefined,
 ) {
   const query = db.selectFrom('evaluations').selectAll().where('eval_id', '=', eval_id)
-  return timedPage(status === undefined ? query : query.where('status', '=', status), page, after)
+  return sizedPage(status === undefined ? query : query.where('status', '=', status), largeColumns, page, after)
 }
 
-/** Answers of the model in the order of their rows: up to `limit`, and one more if there are more. */
-export function listAnswers(
+/** Answers of the model in the order of their rows. */
+export async function listAnswers(
   db: Db,
   id: string,
   page: { limit: number; order: 'asc' | 'desc'; passed: boolean | undefined; after: number | undefined },
-) {
-  let query = db
-    .selectFrom('evaluation_answers')
-    .selectAll()
-    .where('evaluation_id', '=', id)
-    .where('side', '=', 'model')
+): Promise<Page<AnswerRow>> {
+  const answers = db.selectFrom('evaluation_answers').where('evaluation_id', '=', id).where('side', '=', 'model')
+  let query = answers
   if (page.passed !== undefined) query = query.where('passed', '=', page.passed ? 1 : 0)
   if (page.after !== undefined) query = query.where('row', page.order === 'asc' ? '>' : '<', page.after)
-  return query
+  const sizes = await query
+    .select(['row', bytesOf(largeAnswerColumns).as('bytes')])
     .orderBy('row', page.order)
     .limit(page.limit + 1)
     .execute()
+  const count = Math.min(page.limit, countFitting(sizes))
+  const rows = sizes.slice(0, count).map(({ row }) => row)
+  const items = count > 0 ? await answers.selectAll().where('row', 'in', rows).orderBy('row', page.order).execute() : []
+  return { items, has_more: sizes.length > count }
 }

@@ -33,21 +33,23 @@ export interface JobHistory {
 
 interface Options {
   db: Db
-  datasets: Pick<Datasets, 'get' | 'rowsOf' | 'listRows'>
+  datasets: Pick<Datasets, 'rowsOf' | 'listRows'>
   artifacts: Artifacts
   /** Throws job_not_found. */
   requireJob(account_id: string, id: string): Promise<store.JobRow>
 }
 
 export function createJobHistory({ db, datasets, artifacts, requireJob }: Options): JobHistory {
-  /** The rows of a page of at most `limit`. */
-  async function pageRows({ account_id, dataset_id }: store.JobRow, limit: number): Promise<number> {
-    const dataset = await datasets.get(account_id, dataset_id).catch((error) => {
-      // The rows of a deleted dataset are shown without their messages.
-      if (error instanceof ApiError && error.code === 'dataset_not_found') return undefined
-      throw error
-    })
-    return dataset?.pictures ? Math.min(limit, picturePageRows) : limit
+  /** Adds their messages to the rows of a page that fit it. The rows of a deleted dataset are shown without. */
+  async function withMessages<T extends { row: number }>(dataset_id: string, { items, has_more }: Page<T>) {
+    const numbers = items.map(({ row }) => row)
+    const { rows, count = items.length } = (items.length > 0 && (await datasets.rowsOf(dataset_id, numbers))) || {}
+    return {
+      items: items
+        .slice(0, count)
+        .map((item) => ({ ...item, ...(rows?.get(item.row) ?? { line: null, messages: null }) })),
+      has_more: has_more || count < items.length,
+    }
   }
 
   return {
@@ -108,17 +110,10 @@ export function createJobHistory({ db, datasets, artifacts, requireJob }: Option
         throw new ApiError('model_not_found', 'The result of this job was deleted, and the losses of its rows with it.')
       const found = await highestLossRows(
         path.join(await artifacts.ensureLocal(modelKey(job.model)), rowsFile),
-        await pageRows(job, limit),
+        limit,
         after,
       )
-      const rows = await datasets.rowsOf(
-        job.dataset_id,
-        found.items.map(({ row }) => row),
-      )
-      return {
-        items: found.items.map((item) => ({ ...item, ...(rows?.get(item.row) ?? { line: null, messages: null }) })),
-        has_more: found.has_more,
-      }
+      return withMessages(job.dataset_id, found)
     },
 
     async heldOut(account_id, id, { limit, after = 0 }) {
@@ -136,18 +131,11 @@ export function createJobHistory({ db, datasets, artifacts, requireJob }: Option
             : 'Which rows this job held out is not known: it ended before its training began, or an earlier version ' +
                 'of the service trained it.',
         )
-      const { items: numbers, has_more } = pageOf(
-        all.filter((row) => row > after),
-        await pageRows(job, limit),
-      )
-      const rows = numbers.length > 0 ? await datasets.rowsOf(job.dataset_id, numbers) : undefined
-      return { items: numbers.map((row) => ({ row, ...(rows?.get(row) ?? { line: null, messages: null }) })), has_more }
+      const rest = all.filter((row) => row > after).map((row) => ({ row }))
+      return withMessages(job.dataset_id, pageOf(rest, limit))
     },
   }
 }
-
-/** Rows of a page with pictures, each of which may have megabytes. */
-const picturePageRows = 5
 
 interface RowLoss {
   row: number

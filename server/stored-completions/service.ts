@@ -15,7 +15,7 @@ import type {
 import { day_ms, unixSeconds } from '../../lib/utc-day.ts'
 import type { Datasets } from '../datasets/index.ts'
 import type { Db } from '../db/open.ts'
-import { openaiPageOf } from '../db/page.ts'
+import { openaiPage, openaiPageOf } from '../db/page.ts'
 import { type AccountActor, recordAuditEntry } from '../events/audit.ts'
 import { metadataFilter } from '../http/metadata-filter.ts'
 import { requireFreeDisk } from '../storage/free-disk.ts'
@@ -104,10 +104,10 @@ export function createStoredCompletions(options: Options): StoredCompletions {
     const time = now()
     for (let after: store.StoredRow | undefined; ; ) {
       const page = { limit: pageSize, order: 'desc' } as const
-      const found = (await store.list(db, account_id, filter, page, after, time)).slice(0, pageSize)
-      yield* found
-      after = found.at(-1)
-      if (found.length < pageSize) return
+      const { items, has_more } = await store.list(db, account_id, filter, page, after, time)
+      yield* items
+      if (!has_more) return
+      after = items.at(-1)
     }
   }
 
@@ -164,8 +164,8 @@ export function createStoredCompletions(options: Options): StoredCompletions {
       const after = query.after === undefined ? undefined : await require(account_id, query.after, 'after')
       const { limit, order, model } = query
       const filter = { ...(model !== undefined && { model }), metadata: metadataFilter(query) }
-      const found = await store.list(db, account_id, filter, { limit, order }, after, now())
-      return openaiPageOf(found.map(toResponse), limit)
+      const { items, has_more } = await store.list(db, account_id, filter, { limit, order }, after, now())
+      return openaiPage({ items: items.map(toResponse), has_more })
     },
 
     get: async (account_id, id) => toResponse(await require(account_id, id)),

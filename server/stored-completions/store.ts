@@ -3,7 +3,7 @@ import type { StoredFilter } from '../../contract/stored-completions.ts'
 import { isPostgres } from '../db/dialect.ts'
 import { type MetadataFilter, metadataConditions } from '../db/metadata.ts'
 import type { Db, Trx } from '../db/open.ts'
-import { timedPage } from '../db/page.ts'
+import { sizedPage } from '../db/page.ts'
 import type { Row } from '../db/schema.ts'
 
 export type StoredRow = Row<'stored_completions'>
@@ -31,7 +31,7 @@ function filtered(
   return query
 }
 
-/** Those that match: up to `limit`, and one more if there are more. */
+/** A page of those that match. */
 export const list = (
   db: Db,
   account_id: string,
@@ -39,7 +39,7 @@ export const list = (
   page: { limit: number; order: 'asc' | 'desc' },
   after: StoredRow | undefined,
   now: number,
-) => timedPage(filtered(db, account_id, filter, now), page, after)
+) => sizedPage(filtered(db, account_id, filter, now), ['metadata_json', 'request_json', 'response_json'], page, after)
 
 export const setMetadata = (trx: Trx, account_id: string, id: string, metadata_json: string) =>
   trx

@@ -82,8 +82,8 @@ test('pages of rows have the pictures; errors and the audit log have no data of 
   const { id } = await uploaded(rows)
   const page = (await app.api('GET', `/datasets/${id}/rows?limit=1`)).body
   assert.deepEqual([page.items[0].messages[0].content[0], page.has_more], [picture, true])
-  // 16 MB are a page: four rows of 6 MB are several.
-  const large = row('?', 'a').replace(dataUrl(png), dataUrl(Buffer.concat([png, Buffer.alloc(4_500_000)])))
+  // 8 MB are a page: four rows of 3 MB are several.
+  const large = row('?', 'a').replace(dataUrl(png), dataUrl(Buffer.concat([png, Buffer.alloc(2_250_000)])))
   const heavy = await uploaded(large.repeat(4))
   const first = (await app.api('GET', `/datasets/${heavy.id}/rows`)).body
   assert.deepEqual([first.items.length, first.has_more], [2, true])

@@ -13,7 +13,7 @@ import { similarity } from '../../server/evaluations/graders/similarity.ts'
 import { fill, GraderError, templateProblem } from '../../server/evaluations/graders/template.ts'
 import { createGradingThread, GraderTooSlow } from '../../server/evaluations/graders/thread.ts'
 import { drawnRows } from '../../server/evaluations/items.ts'
-import { resultOf } from '../../server/evaluations/result.ts'
+import { resultOf, sumGraders } from '../../server/evaluations/result.ts'
 import { meanInterval, t975 } from '../../server/evaluations/statistics.ts'
 
 const item = { text: 'a', list: [{ name: 'b' }], object: { x: 1 }, empty: null }
@@ -182,7 +182,7 @@ test('new graders compile in a thread, and those that cannot be used are refused
   await refused([0, 1, 2, 3].map(large), /'graders': is longer than 300000 characters/)
 })
 
-test('the interval is that of Student’s t, and the difference is paired', () => {
+test('the interval is that of Student’s t, and the difference is paired', async () => {
   for (const [freedom, quantile] of [
     [1, 12.7062],
     [2, 4.3027],
@@ -203,15 +203,21 @@ test('the interval is that of Student’s t, and the difference is paired', () =
     side,
     score,
     passed: score,
-    graders_json: JSON.stringify({ same: { score, passed: score === 1 } }),
     latency_ms: 10 * row,
     prompt_tokens: 1,
     cached_tokens: 0,
     completion_tokens: 2,
-    error_json: null,
+    errors: 0,
   })
   const pairs = [1, 2, 3].flatMap((row) => [figure(row, 'model', 1), figure(row, 'baseline', row === 3 ? 1 : 0)])
-  const result = resultOf([...pairs, figure(4, 'model', 0)], 'a', 'b')!
+  const figures = [...pairs, figure(4, 'model', 0)]
+  const sums = await sumGraders(
+    (async function* () {
+      for (const { side, score } of figures)
+        yield { side, graders_json: JSON.stringify({ same: { score, passed: score === 1 } }) }
+    })(),
+  )
+  const result = resultOf(figures, sums, 'a', 'b')!
   assert.deepEqual([result.difference!.better, result.difference!.equal, result.difference!.worse], [2, 1, 0])
   near(result.difference!.mean, 2 / 3)
   near(result.model.pass_rate!, 3 / 4)

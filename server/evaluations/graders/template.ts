@@ -1,7 +1,7 @@
 // Templates of graders: `{{item.…}}` is a field of the row, `{{sample.…}}` a part of the answer. Nothing else is
 // evaluated.
 
-/** Longest text that a template may become, in characters. */
+/** Longest text that a template may become, in characters; the messages of a request together. */
 export const textMax = 1_000_000
 
 export interface Values {
@@ -45,18 +45,19 @@ export function templateProblem(template: string): string | undefined {
   return undefined
 }
 
-/** Fills a template. Throws GraderError for a field that is missing, or a text that is too long. */
-export function fill(template: string, values: Values): string {
+/** Fills a template. Throws GraderError for a field that is missing, or a text that is longer than `length_max`. */
+export function fill(template: string, values: Values, length_max = textMax): string {
   let length = template.length
   let filled = ''
   let end = 0
   for (const { name, from, to } of expressionsIn(template)) {
     const text = textOf(valueAt(name, values))
     length += text.length
-    if (length > textMax) throw new GraderError(`A template becomes longer than ${textMax} characters.`)
+    if (length > length_max) break
     filled += template.slice(end, from) + text
     end = to
   }
+  if (length > length_max) throw new GraderError(`A template becomes longer than ${textMax} characters.`)
   return filled + template.slice(end)
 }
 

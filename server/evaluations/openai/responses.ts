@@ -4,7 +4,7 @@ import type { Eval, OutputItem, Run, runStatuses, SourceConfig } from '../../../
 import { unixSeconds } from '../../../lib/utc-day.ts'
 import type { Score } from '../graders/local.ts'
 import { GraderError } from '../graders/template.ts'
-import { givenOf, requestOf } from '../items.ts'
+import { givenOf, requestOf, type Template } from '../items.ts'
 import type { Result } from '../result.ts'
 import type { AnswerRow, EvalRow, EvaluationRow } from '../store.ts'
 import { samplingOf, templateOf } from '../store.ts'
@@ -104,55 +104,66 @@ export function rowOf(run_id: string, id: string): number | undefined {
   return /^\d{1,15}$/.test(row) ? Number(row) : undefined
 }
 
-export function toOutputItem(run: EvaluationRow, answer: AnswerRow): OutputItem {
-  const item = JSON.parse(answer.item_json) as Record<string, unknown>
+/** Makes the output items of a run of its answers. */
+export function outputItems(run: EvaluationRow): (answer: AnswerRow) => OutputItem {
   const sampling = samplingOf(run)
-  const error = answer.error_json ? JSON.parse(answer.error_json) : null
-  const grades = JSON.parse(answer.graders_json) as Record<string, Score>
+  const template = templateOf(run)
   const types = new Map(
     (JSON.parse(run.graders_json) as { name: string; type: string }[]).map((each) => [each.name, each.type]),
   )
-  const tool_calls = answer.tool_calls_json ? JSON.parse(answer.tool_calls_json) : undefined
-  const { prompt_tokens, cached_tokens, completion_tokens } = answer
-  return {
-    id: `${itemPrefix}${run.id}-${answer.row}`,
-    object: 'eval.run.output_item',
-    created_at: unixSeconds(run.started_at ?? run.created_at),
-    eval_id: run.eval_id!,
-    run_id: run.id,
-    status: error ? 'error' : answer.passed === 1 ? 'pass' : 'fail',
-    datasource_item_id: answer.row,
-    datasource_item: givenOf(item),
-    results: Object.entries(grades).map(([name, { score, passed, ...more }]) => ({
-      name,
-      type: types.get(name) ?? 'unknown',
-      passed,
-      score,
-      sample: Object.keys(more).length > 0 ? more : null,
-    })),
-    sample: {
-      input: inputOf(run, answer.row, item),
-      output:
-        answer.output === null && tool_calls === undefined
-          ? []
-          : [{ role: 'assistant', content: answer.output, ...(tool_calls && { tool_calls }) }],
-      model: run.model,
-      finish_reason: answer.finish_reason ?? '',
-      temperature: sampling.temperature,
-      top_p: sampling.top_p ?? 1,
-      seed: sampling.seed,
-      max_completion_tokens: sampling.max_tokens,
-      usage: { prompt_tokens, cached_tokens, completion_tokens, total_tokens: prompt_tokens + completion_tokens },
-      error,
-    },
+  return (answer) => {
+    const item = JSON.parse(answer.item_json) as Record<string, unknown>
+    const error = answer.error_json ? JSON.parse(answer.error_json) : null
+    const grades = JSON.parse(answer.graders_json) as Record<string, Score>
+    const tool_calls = answer.tool_calls_json ? JSON.parse(answer.tool_calls_json) : undefined
+    const { prompt_tokens, cached_tokens, completion_tokens } = answer
+    return {
+      id: `${itemPrefix}${run.id}-${answer.row}`,
+      object: 'eval.run.output_item',
+      created_at: unixSeconds(run.started_at ?? run.created_at),
+      eval_id: run.eval_id!,
+      run_id: run.id,
+      status: error ? 'error' : answer.passed === 1 ? 'pass' : 'fail',
+      datasource_item_id: answer.row,
+      datasource_item: givenOf(item),
+      results: Object.entries(grades).map(([name, { score, passed, ...more }]) => ({
+        name,
+        type: types.get(name) ?? 'unknown',
+        passed,
+        score,
+        sample: Object.keys(more).length > 0 ? more : null,
+      })),
+      sample: {
+        input: run.model === '' ? [] : inputOf(answer.row, item, template),
+        output:
+          answer.output === null && tool_calls === undefined
+            ? []
+            : [{ role: 'assistant', content: answer.output, ...(tool_calls && { tool_calls }) }],
+        model: run.model,
+        finish_reason: answer.finish_reason ?? '',
+        temperature: sampling.temperature,
+        top_p: sampling.top_p ?? 1,
+        seed: sampling.seed,
+        max_completion_tokens: sampling.max_tokens,
+        usage: { prompt_tokens, cached_tokens, completion_tokens, total_tokens: prompt_tokens + completion_tokens },
+        error,
+      },
+    }
   }
 }
 
+/** Characters of the messages that the model was asked. */
+export const inputLength = ({ sample }: OutputItem): number =>
+  sample.input.reduce((sum, { content }) => sum + (content?.length ?? 0), 0)
+
 /** The messages that the model was asked. */
-function inputOf(run: EvaluationRow, row: number, item: Record<string, unknown>): OutputItem['sample']['input'] {
-  if (run.model === '') return []
+function inputOf(
+  row: number,
+  item: Record<string, unknown>,
+  template: Template | undefined,
+): OutputItem['sample']['input'] {
   try {
-    return requestOf({ row, item }, templateOf(run)).messages.flatMap((message) => {
+    return requestOf({ row, item }, template).messages.flatMap((message) => {
       const { content, ...rest } = (message ?? {}) as { role: string; content: unknown }
       // What a row has there was the model's to refuse.
       if (typeof rest.role !== 'string') return []

@@ -18,7 +18,7 @@ import type {
 import { newId } from '../../../lib/ids.ts'
 import { isoTime } from '../../../lib/utc-day.ts'
 import type { Db, Trx } from '../../db/open.ts'
-import { openaiPageOf } from '../../db/page.ts'
+import { openaiPage, pageBytes } from '../../db/page.ts'
 import { type AccountActor, recordAuditEntry } from '../../events/audit.ts'
 import type { Files } from '../../files/index.ts'
 import type { Caller } from '../../http/auth.ts'
@@ -29,11 +29,11 @@ import type { Evaluations, NewRun } from '../service.ts'
 import { showsPictures } from '../sight.ts'
 import * as store from '../store.ts'
 import { requestOf } from './request.ts'
-import { rowOf, statusOf, toEval, toOutputItem, toRun } from './responses.ts'
+import { inputLength, outputItems, rowOf, statusOf, toEval, toRun } from './responses.ts'
 
 type Actor = AccountActor & Pick<Caller, 'key_id' | 'scopes'>
 type NewRows = Exclude<DataSource['source'], { type: 'file_id' }>
-type List<T extends { id: string }> = ReturnType<typeof openaiPageOf<T>>
+type List<T extends { id: string }> = ReturnType<typeof openaiPage<T>>
 
 export interface OpenaiEvals {
   create(by: Actor, request: CreateEval): Promise<Eval>
@@ -180,7 +180,8 @@ export function createOpenaiEvals(options: Options): OpenaiEvals {
 
     async list(account_id, query) {
       const after = query.after === undefined ? undefined : await requireEval(db, account_id, query.after)
-      return openaiPageOf((await store.listEvals(db, account_id, query, after)).map(toEval), query.limit)
+      const { items, has_more } = await store.listEvals(db, account_id, query, after)
+      return openaiPage({ items: items.map(toEval), has_more })
     },
 
     get: async (account_id, id) => toEval(await requireEval(db, account_id, id)),
@@ -257,8 +258,10 @@ export function createOpenaiEvals(options: Options): OpenaiEvals {
       await requireEval(db, account_id, eval_id)
       const after = query.after === undefined ? undefined : await requireRun(account_id, eval_id, query.after)
       const wanted = status && statusOf(status)
-      const found = await store.listRuns(db, eval_id, wanted, query, after)
-      return openaiPageOf(await Promise.all(found.map(runOf)), query.limit)
+      const { items, has_more } = await store.listRuns(db, eval_id, wanted, query, after)
+      const runs: Run[] = []
+      for (const row of items) runs.push(await runOf(row))
+      return openaiPage({ items: runs, has_more })
     },
 
     run: async (account_id, eval_id, id) => runOf(await requireRun(account_id, eval_id, id)),
@@ -282,22 +285,29 @@ export function createOpenaiEvals(options: Options): OpenaiEvals {
         throw new ApiError('invalid_request', `There is no output item '${last}' of this run.`, { param: 'after' })
       const passed = status && status === 'pass'
       const answers = await store.listAnswers(db, run_id, { limit, order, passed, after })
-      return openaiPageOf(
-        answers.map((answer) => toOutputItem(run, answer)),
-        limit,
-      )
+      const toItem = outputItems(run)
+      const items: OutputItem[] = []
+      let inputs = 0
+      for (const answer of answers.items) {
+        const item = toItem(answer)
+        inputs += inputLength(item)
+        // A template may make a long text of a short row.
+        if (items.length > 0 && inputs > pageBytes) return openaiPage({ items, has_more: true })
+        items.push(item)
+      }
+      return openaiPage({ items, has_more: answers.has_more })
     },
 
     async outputItem(account_id, eval_id, run_id, id) {
       const run = await requireRun(account_id, eval_id, run_id)
       const row = rowOf(run_id, id)
-      const answers = row === undefined ? [] : await store.answersOf(db, run_id, [row])
+      const answers = row === undefined ? [] : (await store.answersOf(db, run_id, [row], 1)).items.flat()
       const answer = answers.find(({ side }) => side === 'model')
       if (!answer)
         throw new ApiError('evaluation_not_found', `There is no output item '${id}' of this run.`, {
           param: 'output_item_id',
         })
-      return toOutputItem(run, answer)
+      return outputItems(run)(answer)
     },
   }
 }
