@@ -15,7 +15,8 @@ export type GenerationRequest = {
   pictures: readonly PictureSpan[]
   /** At least 1. Prompt and output together fit the longest slots of the model. */
   max_tokens: number
-  stop: string[]
+  /** Sequences that end the text, wherever they are in it. */
+  stop: readonly string[]
   sampling: SamplingParams
   /** How many likeliest tokens to report at each position; null: no log-probabilities. */
   top_logprobs: number | null
@@ -36,8 +37,11 @@ export type GenerationEvents = {
   onStart(start: { cached_tokens: number; queue_ms: number }): void
   /** Its first token is sampled; the text may follow later. */
   onFirstToken?(): void
-  /** `logprobs`: one entry for each token of the text, if the request wants them. */
-  onText(text: string, logprobs: TokenLogprobs[]): void
+  /**
+   * `logprobs`: one entry for each token of the text, if the request wants them. Returns whether a stop sequence in the
+   * answer's content ends it here.
+   */
+  onText(text: string, logprobs: TokenLogprobs[]): boolean
   onEnd(end: GenerationEnd): void
   onError(error: ApiError): void
   /** Its caller has left. */
@@ -126,8 +130,7 @@ export function acceptToken(generation: Generation, vocab: Vocab, { token, token
   if (token_logprobs) generation.unsent_logprobs.push({ token_logprobs, start: generation.bytes_generated })
   generation.bytes_generated += bytes.length
   const { text, stopped } = generation.output.push(bytes)
-  sendText(generation, text)
-  if (stopped) return end(generation, 'stop')
+  if (sendText(generation, text) || stopped) return end(generation, 'stop')
   return generation.completion_tokens >= generation.request.max_tokens ? flushAndEnd(generation, 'length') : false
 }
 
@@ -146,11 +149,12 @@ export function abandonGeneration(generation: Generation): void {
   generation.events.onAbandoned?.()
 }
 
-function sendText(generation: Generation, text: string): void {
-  if (text === '') return
+/** Returns whether the answer ends here. */
+function sendText(generation: Generation, text: string): boolean {
+  if (text === '') return false
   generation.bytes_sent += Buffer.byteLength(text)
   const firstUnsent = generation.unsent_logprobs.findIndex(({ start }) => start >= generation.bytes_sent)
-  generation.events.onText(text, takeLogprobs(generation, firstUnsent < 0 ? undefined : firstUnsent))
+  return generation.events.onText(text, takeLogprobs(generation, firstUnsent < 0 ? undefined : firstUnsent))
 }
 
 /** Removes and returns the first `count` unsent log-probabilities, or all. */
@@ -160,10 +164,10 @@ function takeLogprobs({ unsent_logprobs }: Generation, count = unsent_logprobs.l
 
 /** Sends the text held back as a possible stop sequence, then ends. */
 function flushAndEnd(generation: Generation, finish_reason: FinishReason): true {
-  const rest = generation.output.finish()
+  const { text, stopped } = generation.output.finish()
   const logprobs = takeLogprobs(generation)
-  if (rest !== '' || logprobs.length > 0) generation.events.onText(rest, logprobs)
-  return end(generation, finish_reason)
+  const stopsHere = (text !== '' || logprobs.length > 0) && generation.events.onText(text, logprobs)
+  return end(generation, stopped || stopsHere ? 'stop' : finish_reason)
 }
 
 function end(generation: Generation, finish_reason: FinishReason): true {

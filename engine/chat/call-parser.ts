@@ -99,16 +99,19 @@ export function createCallParser(syntax: CallSyntax, names: readonly string[], c
       for (let more = step(); more !== null; more = step()) parts.push(...more)
       return parts
     },
-    finish() {
+    finish(cut) {
       const text = buffer
       buffer = ''
-      // Do not emit a truncated call as text.
-      const cutOff =
+      // The beginning of a call is no text.
+      const truncated =
         calls > 0 ||
         (syntax.exclusive ? open && text.trimStart().startsWith(syntax.trigger) : text.includes(syntax.trigger))
-      return cutOff ? [] : content(text)
+      if (truncated) return []
+      const partial = cut && !syntax.exclusive ? partialSuffixLength(text, syntax.trigger) : 0
+      return content(partial === 0 ? text : text.slice(0, trailingBlankStart(text, text.length - partial, isSpace)))
     },
     calledTools: () => calls > 0,
+    stopped: () => false,
   }
 }
 

@@ -2,6 +2,7 @@
 import type { ChatMessage, ChatRequest } from '../../contract/chat.ts'
 import { ApiError } from '../../contract/errors.ts'
 import type { GrammarSpec } from '../grammar/session.ts'
+import { stopSequences } from '../sampling/text-output.ts'
 import { type PromptText, stripMarkers } from '../tokenizer/tokenizer.ts'
 import { answerGrammar, type JsonFormat, type Thinking } from './answer-form.ts'
 import { asParts } from './content.ts'
@@ -21,6 +22,11 @@ export type Conversation = {
   grammar: GrammarSpec | null
   /** Markers of the template that this answer's parser reads. */
   control_texts: string[]
+  /**
+   * Sequences that end the text as it is generated. An answer with parts has none: its parser looks for them in the
+   * content, so that none ends a call or the thoughts before it.
+   */
+  stop: readonly string[]
   /** Creates a parser for one answer. */
   createParser(): ReplyParser
 }
@@ -53,12 +59,15 @@ export function prepareConversation(model: ChatModel, request: ChatRequest, can_
     thoughts: thinking === 'never' ? null : { startedInPrompt: thinking === 'started' },
     calls: plan && { syntax, names: plan.callable.map(({ name }) => name), calls_max: plan.calls_max },
   }
+  const hasParts = replyFormat.thoughts !== null || replyFormat.calls !== null
+  const stop = stopSequences(request.stop)
   return {
     prompt,
     pictures: { parts: picturesOf(request.messages), marker: template.sight.marker ?? [] },
     grammar: answerGrammar(json, plan, syntax, thinking),
-    control_texts: replyFormat.thoughts || plan ? template.control_texts : [],
-    createParser: () => createReplyParser(replyFormat),
+    control_texts: hasParts ? template.control_texts : [],
+    stop: hasParts ? [] : stop,
+    createParser: () => createReplyParser(replyFormat, hasParts ? stop : []),
   }
 }
 

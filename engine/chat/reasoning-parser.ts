@@ -67,16 +67,21 @@ export function createThoughtParser(startedInPrompt: boolean, answer: ReplyParse
       buffer += text
       return steps()
     },
-    finish() {
-      if (state === 'start') state = startedInPrompt ? 'first thought' : 'answer'
+    finish(cut) {
+      if (state === 'start') {
+        // What was held back may be the beginning of <think>.
+        if (cut) buffer = ''
+        state = startedInPrompt ? 'first thought' : 'answer'
+      }
       const parts = steps()
-      // A partial closing tag at the end of the answer is reasoning.
-      if (state === 'thoughts')
-        parts.push(...reasoning(buffer.slice(0, trailingBlankStart(buffer, buffer.length, isNewline))))
+      // An answer that ends with a part of the closing tag by itself thinks of that text.
+      const end = cut ? buffer.length - partialSuffixLength(buffer, closingTag) : buffer.length
+      if (state === 'thoughts') parts.push(...reasoning(buffer.slice(0, trailingBlankStart(buffer, end, isNewline))))
       buffer = ''
-      return [...parts, ...answer.finish()]
+      return [...parts, ...answer.finish(cut)]
     },
     calledTools: () => answer.calledTools(),
+    stopped: () => answer.stopped(),
   }
 }
 

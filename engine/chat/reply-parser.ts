@@ -1,5 +1,6 @@
 // Incremental parser of generated text: splits it into content, reasoning and tool calls, and emits each part as soon
 // as it is unambiguous.
+import { createStopFilter } from '../sampling/text-output.ts'
 import { createCallParser } from './call-parser.ts'
 import { createThoughtParser } from './reasoning-parser.ts'
 import type { CallSyntax } from './tool-formats.ts'
@@ -13,10 +14,15 @@ export type ReplyPart =
 export type ReplyParser = {
   /** Parses the next piece of text, of any length. Returns the parts that are now certain. */
   push(text: string): ReplyPart[]
-  /** Ends the answer and returns what was held back. */
-  finish(): ReplyPart[]
+  /**
+   * Ends the answer and returns what was held back. `cut`: it ends at the token limit, so that the beginning of a
+   * marker at its end is not text.
+   */
+  finish(cut: boolean): ReplyPart[]
   /** Whether a call has started. */
   calledTools(): boolean
+  /** Whether a stop sequence has ended the answer. */
+  stopped(): boolean
 }
 
 export type ReplyFormat = {
@@ -26,9 +32,43 @@ export type ReplyFormat = {
   calls: { syntax: CallSyntax; names: string[]; calls_max: number } | null
 }
 
-export function createReplyParser({ thoughts, calls }: ReplyFormat): ReplyParser {
+/** `stop`: sequences that end the answer where they are in its content. Calls and thoughts may contain them. */
+export function createReplyParser({ thoughts, calls }: ReplyFormat, stop: readonly string[] = []): ReplyParser {
   const answer = calls ? createCallParser(calls.syntax, calls.names, calls.calls_max) : plainParser
-  return thoughts ? createThoughtParser(thoughts.startedInPrompt, answer) : answer
+  const parser = thoughts ? createThoughtParser(thoughts.startedInPrompt, answer) : answer
+  return stop.length > 0 ? createStoppingParser(parser, stop) : parser
+}
+
+function createStoppingParser(parser: ReplyParser, stop: readonly string[]): ReplyParser {
+  const filter = createStopFilter(stop)
+  let stopped = false
+  let called = false
+  const content = (text: string): ReplyPart[] => (text === '' ? [] : [{ kind: 'content', text }])
+  const stopping = (parts: readonly ReplyPart[]): ReplyPart[] => {
+    const kept: ReplyPart[] = []
+    for (const part of parts) {
+      if (stopped) break
+      if (part.kind === 'content') {
+        const filtered = filter.push(part.text)
+        kept.push(...content(filtered.text))
+        stopped = filtered.stopped
+      } else {
+        called ||= part.kind === 'tool_call'
+        kept.push(...content(filter.finish()), part)
+      }
+    }
+    return kept
+  }
+  return {
+    push: (text) => (stopped ? [] : stopping(parser.push(text))),
+    finish(cut) {
+      if (stopped) return []
+      const parts = stopping(parser.finish(cut))
+      return stopped ? parts : [...parts, ...content(filter.finish())]
+    },
+    calledTools: () => called,
+    stopped: () => stopped,
+  }
 }
 
 /** Passes text through. Stateless, so one instance serves every answer. */
@@ -36,4 +76,5 @@ const plainParser: ReplyParser = {
   push: (text) => (text === '' ? [] : [{ kind: 'content', text }]),
   finish: () => [],
   calledTools: () => false,
+  stopped: () => false,
 }

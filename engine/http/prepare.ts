@@ -11,7 +11,7 @@ import type { PictureSpan } from '../vision/picture-tokens.ts'
 
 export type SamplingFields = Partial<Sampling & Pick<ChatRequest, 'max_completion_tokens'>>
 export type PreparedGeneration = {
-  request: Omit<GenerationRequest, 'grammar' | 'control_texts' | 'top_logprobs' | 'account' | 'background'>
+  request: Omit<GenerationRequest, 'stop' | 'grammar' | 'control_texts' | 'top_logprobs' | 'account' | 'background'>
   /** Index of the runner size to start in. */
   size_class: number
 }
@@ -30,9 +30,8 @@ export function prepareGeneration(
   const context_length = shapes.at(-1)!.tokens_per_slot
   const requested = fields.max_completion_tokens ?? fields.max_tokens ?? samplingDefaults.max_tokens
   const max_tokens = Math.min(requested, context_length - prompt.length)
-  const stop = fields.stop == null ? [] : typeof fields.stop === 'string' ? [fields.stop] : fields.stop
   return {
-    request: { prompt, pictures, max_tokens, stop, sampling: samplingOf(fields) },
+    request: { prompt, pictures, max_tokens, sampling: samplingOf(fields) },
     size_class: firstSizeClass(shapes, prompt.length, max_tokens),
   }
 }

@@ -2,48 +2,64 @@
 
 export type TextOutput = {
   /** Appends bytes. Returns the text that can be sent now, and whether a stop sequence has ended the output. */
-  push(bytes: Uint8Array): { text: string; stopped: boolean }
-  /** Returns the rest of the text at the end of generation. Incomplete characters become U+FFFD. */
-  finish(): string
+  push(bytes: Uint8Array): StopFiltered
+  /** Ends the output and returns the rest of the text. Incomplete characters become U+FFFD. */
+  finish(): StopFiltered
 }
+
+export type StopFiltered = { text: string; stopped: boolean }
 
 /** The text of one generation. It ends before the first `stop` sequence. */
 export function createTextOutput(stop: readonly string[]): TextOutput {
-  // ignoreBOM keeps a BOM in the text. Decoded text has no lone surrogates, so a stop sequence with one would never
-  // match; toWellFormed replaces them.
+  // ignoreBOM keeps a BOM in the text.
   const decoder = new TextDecoder('utf-8', { ignoreBOM: true })
-  const stops = stop.map((sequence) => createMatcher(sequence.toWellFormed()))
-  /** Decoded text that is not sent yet. */
-  let pending = ''
-
-  /** Takes what cannot be part of a stop sequence. `searched`: characters of `pending` searched before. */
-  const takeSafe = (searched: number): { text: string; stopped: boolean } => {
-    const found = Math.min(...stops.map((matcher) => matcher.search(pending, searched)))
-    const end =
-      found < Infinity ? found : pending.length - Math.max(0, ...stops.map((matcher) => matcher.partialLength()))
-    const text = pending.slice(0, end)
-    pending = found < Infinity ? '' : pending.slice(end)
-    return { text, stopped: found < Infinity }
-  }
-
+  const filter = createStopFilter(stop)
   return {
-    push(bytes) {
+    push: (bytes) => filter.push(decoder.decode(bytes, { stream: true })),
+    finish() {
+      const { text, stopped } = filter.push(decoder.decode())
+      return { text: stopped ? text : text + filter.finish(), stopped }
+    },
+  }
+}
+
+export type StopFilter = {
+  /** Appends text. Returns what can be sent now, and whether a stop sequence has ended the text. */
+  push(text: string): StopFiltered
+  /** Returns the text held back as a possible stop sequence. The filter is as new afterwards. */
+  finish(): string
+}
+
+/** Ends text before the first `stop` sequence, and holds back what may become one. */
+export function createStopFilter(stop: readonly string[]): StopFilter {
+  // Decoded text has no lone surrogates, so a stop sequence with one would never match; toWellFormed replaces them.
+  const matchers = stop.map((sequence) => createMatcher(sequence.toWellFormed()))
+  /** Text that is not sent yet. */
+  let pending = ''
+  return {
+    push(text) {
+      if (matchers.length === 0) return { text, stopped: false }
       const searched = pending.length
-      pending += decoder.decode(bytes, { stream: true })
-      if (stops.length > 0) return takeSafe(searched)
-      const text = pending
-      pending = ''
-      return { text, stopped: false }
+      pending += text
+      const stop_at = Math.min(...matchers.map((matcher) => matcher.search(pending, searched)))
+      const stopped = stop_at < Infinity
+      const end = stopped ? stop_at : pending.length - Math.max(...matchers.map((matcher) => matcher.partialLength()))
+      const sendable = pending.slice(0, end)
+      pending = stopped ? '' : pending.slice(end)
+      return { text: sendable, stopped }
     },
     finish() {
-      const searched = pending.length
-      pending += decoder.decode()
-      const { text } = takeSafe(searched)
-      const rest = text + pending
+      const rest = pending
       pending = ''
+      for (const matcher of matchers) matcher.reset()
       return rest
     },
   }
+}
+
+/** The stop sequences of a request as a list. */
+export function stopSequences(stop: string | readonly string[] | null | undefined): readonly string[] {
+  return stop == null ? [] : typeof stop === 'string' ? [stop] : stop
 }
 
 type StreamMatcher = {
@@ -51,6 +67,8 @@ type StreamMatcher = {
   search(text: string, from: number): number
   /** Length of the partial match at the end of the searched text. */
   partialLength(): number
+  /** Forgets the partial match. */
+  reset(): void
 }
 
 /** Finds a sequence in a stream of text with the Knuth-Morris-Pratt algorithm: each character is read once. */
@@ -75,5 +93,8 @@ function createMatcher(sequence: string): StreamMatcher {
       return Infinity
     },
     partialLength: () => matched,
+    reset() {
+      matched = 0
+    },
   }
 }

@@ -66,18 +66,20 @@ export function createChoices({
         if (index === 0) onStart(start)
       },
       onText(text, tokenLogprobs) {
-        if (finished) return
+        if (finished) return false
         if (logprobs && tokenLogprobs.length > 0) pendingLogprobs.push(...tokenLogprobs)
         if (text !== '') emit(parser.push(text))
+        return parser.stopped()
       },
       onEnd(end) {
         if (finished) return
-        emit(parser.finish())
+        emit(parser.finish(end.finish_reason === 'length'))
+        const finish_reason = parser.stopped() ? 'stop' : end.finish_reason
         completion_tokens += end.completion_tokens
         if (index % choices_per_prompt === 0) cached_tokens += end.cached_tokens
         sink.ended(
           index,
-          parser.calledTools() && end.finish_reason === 'stop' ? 'tool_calls' : end.finish_reason,
+          parser.calledTools() && finish_reason === 'stop' ? 'tool_calls' : finish_reason,
           takePendingLogprobs(),
         )
         if (--choicesLeft > 0) return

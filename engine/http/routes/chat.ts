@@ -31,7 +31,7 @@ export async function chatCompletions(
     requirePossibleLength(model, services.limits, body)
     requireLibrary(served, body)
     const conversation = prepareConversation(model, body, projector !== null)
-    const { grammar, control_texts, createParser } = conversation
+    const { grammar, control_texts, stop, createParser } = conversation
     const controls = controlsOf(model)
     const tokens = await tokenize(conversation.prompt, 'messages')
     const { prompt, spans } = projector
@@ -44,6 +44,7 @@ export async function chatCompletions(
       grammar: grammar && { spec: grammar, vocab: controls.grammar_vocab },
       control_texts: control_texts.length > 0 ? controls.texts : null,
       top_logprobs: body.logprobs ? (body.top_logprobs ?? 0) : null,
+      stop,
       createParser,
       createFormat: createChatFormat,
     }

@@ -5,6 +5,7 @@ import type { TextOrTokens } from '../../../contract/lists.ts'
 import { createReplyParser } from '../../chat/reply-parser.ts'
 import type { Model } from '../../llama/model.ts'
 import type { FimTokens, Vocab } from '../../llama/vocab.ts'
+import { stopSequences } from '../../sampling/text-output.ts'
 import { fimPrompt } from '../../tokenizer/tokenizer.ts'
 import { createCompletionFormat } from '../answer/completion-format.ts'
 import { header, readBody } from '../io.ts'
@@ -50,6 +51,7 @@ export async function completions(
       control_texts: null,
       top_logprobs: body.logprobs ?? null,
       // Text completions have no tool calls or reasoning: all text is content.
+      stop: stopSequences(body.stop),
       createParser: () => createReplyParser({ thoughts: null, calls: null }),
       createFormat: createCompletionFormat,
       echoOnly,

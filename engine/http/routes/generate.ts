@@ -55,6 +55,8 @@ export type GenerationInput = {
   control_texts: ReadonlyMap<number, Buffer> | null
   /** Number of top tokens per position; null for no log-probabilities. */
   top_logprobs: number | null
+  /** Sequences that end the text wherever they are in it. */
+  stop: readonly string[]
   createParser(): ReplyParser
   createFormat(options: AnswerFormatOptions, vocab: Vocab): AnswerFormat
   /** Echoed prompts, with their tokens' log-probabilities; prepended to every choice. */
@@ -178,6 +180,7 @@ export async function generate(
         request: {
           ...base,
           sampling,
+          stop: input.stop,
           account,
           background,
           top_logprobs: input.top_logprobs,

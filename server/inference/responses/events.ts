@@ -106,7 +106,8 @@ export function createResponseBuilder(response: Response): ResponseBuilder {
     closeText(status)
     for (const item of calls.values()) {
       emit('response.function_call_arguments.done', { ...placeOf(item), name: item.name, arguments: item.arguments })
-      finish(item, status)
+      // The tokens may have run out in a later call, or in the text around this one.
+      finish(item, status === 'incomplete' && isJson(item.arguments) ? 'completed' : status)
     }
   }
 
@@ -149,5 +150,14 @@ export function createResponseBuilder(response: Response): ResponseBuilder {
       response.error = error
       emit('response.failed', { response })
     },
+  }
+}
+
+function isJson(text: string): boolean {
+  try {
+    JSON.parse(text)
+    return true
+  } catch {
+    return false
   }
 }

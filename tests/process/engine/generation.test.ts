@@ -1,6 +1,9 @@
 // Answers of a real model through a real engine.
 import assert from 'node:assert/strict'
+import { readFileSync } from 'node:fs'
+import path from 'node:path'
 import { after, before, test } from 'node:test'
+import { root } from '../../../lib/root.ts'
 import { full } from '../../support/full.ts'
 import { chat, type Engine, modelName, ownKernels, readEvents, startEngine, textOf, until } from './engine-process.ts'
 
@@ -90,6 +93,82 @@ test('a stop sequence across tokens ends the answer before it, and no part of it
   )
   assert.equal(textOf(events), full.slice(0, full.indexOf(stop)))
   assert.equal(events.data.at(-1).choices[0].finish_reason, 'stop')
+})
+
+type Choice = { content: string; calls: { name: string; arguments: string }[]; finish_reason: string }
+
+/** The choices of an answer, whole or assembled from a stream. */
+async function choicesOf(body: object, stream: boolean): Promise<Choice[]> {
+  const entries: any[] = stream
+    ? (await readEvents(engine.stream('/v1/chat/completions', { ...body, stream: true }))).data.flatMap(
+        ({ choices }) => choices,
+      )
+    : (await ask(body)).choices
+  const choices: Choice[] = []
+  for (const { index, delta, message = delta, finish_reason } of entries) {
+    choices[index] ??= { content: '', calls: [], finish_reason: '' }
+    const choice = choices[index]!
+    choice.content += message.content ?? ''
+    for (const [position, call] of (message.tool_calls ?? []).entries()) {
+      const at = call.index ?? position
+      choice.calls[at] ??= { name: call.function.name, arguments: '' }
+      choice.calls[at].arguments += call.function.arguments
+    }
+    if (finish_reason) choice.finish_reason = finish_reason
+  }
+  return choices
+}
+
+const callCase = {
+  model: modelName,
+  ...JSON.parse(readFileSync(path.join(root, 'tests/fixtures/cases/stop-in-call.json'), 'utf8')),
+}
+
+test('a stop sequence ends no call, whole and streamed, for one choice and for several, with parallel calls', async () => {
+  const [parameters] = [callCase.tools[0].function.parameters]
+  const town = { ...parameters, properties: { town: { enum: ['Ulm', 'Bonn'] } }, additionalProperties: false }
+  const closed = { ...callCase, tools: [{ type: 'function', function: { name: 'is_raining', parameters: town } }] }
+  const bodies = [
+    closed,
+    { ...closed, stop: '\n' },
+    { ...closed, stop: ['"', 'town'], n: 2, seed: 1 },
+    { ...closed, stop: ['\n', '}'], parallel_tool_calls: true },
+    { ...closed, stop: '{', tool_choice: { type: 'function', function: { name: 'is_raining' } } },
+  ]
+  for (const body of bodies)
+    for (const stream of [false, true]) {
+      const choices = await choicesOf(body, stream)
+      assert.equal(choices.length, body.n ?? 1)
+      for (const { content, calls, finish_reason } of choices) {
+        assert.equal(content, '')
+        assert.ok(calls.length > 0)
+        // Parallel calls of a small model repeat until the tokens run out: the last one may be cut.
+        for (const call of finish_reason === 'length' ? calls.slice(0, -1) : calls)
+          assert.match(JSON.parse(call.arguments).town, /^(Ulm|Bonn)$/)
+        if (!body.parallel_tool_calls) assert.equal(finish_reason, 'tool_calls')
+      }
+    }
+})
+
+test('an answer that max_tokens cuts in a call has the arguments so far, and nothing of the markers around them', async () => {
+  const [whole] = await choicesOf({ ...callCase, stop: null }, false)
+  const lengths = Array.from({ length: 24 }, (_, index) => index + 1)
+  for (const stream of [false, true]) {
+    const cut = await Promise.all(
+      lengths.map((max_tokens) => choicesOf({ ...callCase, stop: null, max_tokens }, stream)),
+    )
+    for (const [{ content, calls, finish_reason }] of cut as [Choice][]) {
+      assert.equal(content, '')
+      if (finish_reason !== 'length') continue
+      assert.ok(calls.length <= 1)
+      for (const call of calls) {
+        assert.equal(call.name, 'is_raining')
+        assert.ok(whole!.calls[0]!.arguments.startsWith(call.arguments), call.arguments)
+      }
+    }
+    assert.equal(cut[0]![0]!.finish_reason, 'length')
+    assert.deepEqual(cut[0]![0]!.calls, [])
+  }
 })
 
 test('an end-of-turn token ends the answer with finish_reason stop and is not in the text', async () => {

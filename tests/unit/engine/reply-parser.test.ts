@@ -11,7 +11,7 @@ const parserOf = (name: TemplateName, fields: Record<string, unknown> = { tools:
   prepareConversation(modelOf(name), ask(fields)).createParser
 
 /** Assembles the parts as a client does. Asserts that each call is announced once, in order, with a unique id. */
-function assemble(parser: ReplyParser, pieces: readonly string[]): Reply {
+function assemble(parser: ReplyParser, pieces: readonly string[], cut = false): Reply {
   const reply: Reply = { content: '', reasoning: '', calls: [] }
   const ids = new Set<string>()
   const collect = (part: ReplyPart) => {
@@ -30,7 +30,7 @@ function assemble(parser: ReplyParser, pieces: readonly string[]): Reply {
     reply.calls.at(-1)!.arguments += part.arguments
   }
   for (const piece of pieces) parser.push(piece).forEach(collect)
-  parser.finish().forEach(collect)
+  parser.finish(cut).forEach(collect)
   assert.equal(parser.calledTools(), reply.calls.length > 0)
   return reply
 }
@@ -55,15 +55,15 @@ function cutAtRandom(text: string, random: (below: number) => number): string[] 
 }
 
 /** Parses the text whole, then split at each position, into single characters and at random. */
-function everyCut(createParser: () => ReplyParser, text: string): Reply {
-  const whole = assemble(createParser(), [text])
+function everyCut(createParser: () => ReplyParser, text: string, cut = false): Reply {
+  const whole = assemble(createParser(), [text], cut)
   const random = seededNumbers(7)
   const cuts = [
     [...Array(text.length + 1).keys()].map((at) => [text.slice(0, at), text.slice(at)]),
     [text.split('')],
   ].flat()
   for (let round = 0; round < 50; round++) cuts.push(cutAtRandom(text, random))
-  for (const pieces of cuts) assert.deepEqual(assemble(createParser(), pieces), whole, JSON.stringify(pieces))
+  for (const pieces of cuts) assert.deepEqual(assemble(createParser(), pieces, cut), whole, JSON.stringify(pieces))
   return whole
 }
 
@@ -75,7 +75,7 @@ test('a plain answer passes through piece by piece', () => {
   const parser = parserOf('qwen2.5', {})()
   for (const text of [' <tool_call>\n', '{"name"', '\n'])
     assert.deepEqual(parser.push(text), [{ kind: 'content', text }])
-  assert.deepEqual([parser.push(''), parser.finish(), parser.calledTools()], [[], [], false])
+  assert.deepEqual([parser.push(''), parser.finish(false), parser.calledTools()], [[], [], false])
 })
 
 for (const name of ['qwen2.5', 'smollm2', 'qwen3'] as const) {
@@ -154,7 +154,7 @@ test('calls are parsed after the reasoning, not inside it', () => {
 })
 
 test('a truncated answer keeps its text so far and shows no partial tag', () => {
-  const cut = (name: TemplateName, text: string) => everyCut(parserOf(name), text)
+  const cut = (name: TemplateName, text: string) => everyCut(parserOf(name), text, true)
   assert.deepEqual(cut('qwen2.5', 'Well.\n<tool_call>\n{"na'), says('Well.'))
   assert.deepEqual(cut('qwen2.5', hermes('get_weather', '{"place": "Pa').slice(0, -14)), {
     ...says(''),
@@ -162,6 +162,64 @@ test('a truncated answer keeps its text so far and shows no partial tag', () => 
   })
   assert.deepEqual(cut('mistral-nemo', '[TOOL_CALLS][{"name": "n'), says(''))
   assert.deepEqual(cut('llama-like', '{"name": "get_'), says(''))
+  for (const [name, marker] of [
+    ['qwen2.5', '<tool_call>'],
+    ['smollm2', '<tool_call>'],
+    ['mistral-nemo', '[TOOL_CALLS]'],
+  ] as const)
+    for (let length = 1; length <= marker.length; length++)
+      assert.deepEqual(cut(name, `Well.\n${marker.slice(0, length)}`), says('Well.'))
+  for (let length = 1; length < 8; length++) {
+    assert.deepEqual(cut('qwen3', '<think>'.slice(0, length)), says(''))
+    assert.deepEqual(cut('qwen3', `<think>Hm.\n${'</think>'.slice(0, length)}`), { ...says(''), reasoning: 'Hm.' })
+  }
+})
+
+test('stop sequences end the content, and neither a call nor the thoughts before it', () => {
+  const stopping = (name: TemplateName, stop: string | string[], text: string) =>
+    everyCut(parserOf(name, { tools: [weather, now], parallel_tool_calls: true, stop }), text)
+  const both = `${hermes(paris.name, paris.arguments)}\n${hermes('now', '{}')}`
+  const calls = [paris, { name: 'now', arguments: '{}' }]
+  for (const stop of ['}', '"', '\n', '{', '<', 'tool', '<tool_call>', 'Paris', [': ', 'arguments']]) {
+    assert.deepEqual(stopping('qwen2.5', stop, both), { ...says(''), calls })
+    assert.deepEqual(stopping('smollm2', stop, both), { ...says(''), calls })
+    assert.deepEqual(stopping('qwen3', stop, `<think>\n} " { <\nPar: is\n</think>\n\n${both}`), {
+      content: '',
+      reasoning: '} " { <\nPar: is',
+      calls,
+    })
+  }
+  assert.deepEqual(stopping('llama-like', '"', '{"name": "now", "parameters": {}}'), {
+    ...says(''),
+    calls: [{ name: 'now', arguments: '{}' }],
+  })
+  assert.deepEqual(stopping('mistral-nemo', ', ', '[TOOL_CALLS][{"name": "now", "arguments": {"a": 1, "b": 2}}]'), {
+    ...says(''),
+    calls: [{ name: 'now', arguments: '{"a": 1, "b": 2}' }],
+  })
+  assert.deepEqual(stopping('qwen2.5', 'END', `One EN${both}`), { ...says('One EN'), calls })
+  assert.deepEqual(stopping('qwen2.5', 'END', `One END two ${both}`), says('One '))
+  assert.deepEqual(stopping('qwen2.5', '\n', 'One\n'), says('One'))
+  assert.deepEqual(stopping('qwen3', 'wo', '<think>\nTwo.\n</think>\n\nOne, two, three'), {
+    ...says('One, t'),
+    reasoning: 'Two.',
+  })
+})
+
+test('a stop sequence is found at the token that ends it', () => {
+  const parser = parserOf('qwen2.5', { tools: [weather], stop: ['END', '\n\n'] })()
+  assert.deepEqual(parser.push('One E'), [{ kind: 'content', text: 'One ' }])
+  assert.deepEqual([parser.push('N'), parser.stopped()], [[], false])
+  assert.deepEqual([parser.push('D two'), parser.stopped()], [[], true])
+  assert.deepEqual([parser.push(' three'), parser.finish(false)], [[], []])
+})
+
+test('an answer without parts leaves its stop sequences to the text', () => {
+  const stopOf = (name: TemplateName, fields: Record<string, unknown>) =>
+    prepareConversation(modelOf(name), ask({ stop: 'x', ...fields })).stop
+  assert.deepEqual(stopOf('qwen2.5', {}), ['x'])
+  assert.deepEqual(stopOf('qwen2.5', { tools: [now] }), [])
+  assert.deepEqual(stopOf('qwen3', {}), [])
 })
 
 test('arguments stream as they are written', () => {

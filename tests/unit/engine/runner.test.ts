@@ -138,6 +138,7 @@ function submit(
       onStart: () => {},
       onText: (text) => {
         request.text += text
+        return false
       },
       onEnd: ({ finish_reason }) => {
         request.outcome = finish_reason

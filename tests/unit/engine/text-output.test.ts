@@ -11,8 +11,8 @@ function feed(stop: string[], pieces: (string | number[])[]): { texts: string[];
     texts.push(text)
     if (stopped) return { texts, stopped }
   }
-  texts.push(output.finish())
-  return { texts, stopped: false }
+  const { text, stopped } = output.finish()
+  return { texts: [...texts, text], stopped }
 }
 
 test('a character split over tokens is sent once it is complete', () => {
@@ -68,7 +68,7 @@ test('long stop sequences that nearly match at every token cost linear time', ()
   const began = performance.now()
   let length = 0
   for (let index = 0; index < 4_096; index++) length += output.push(token).text.length
-  assert.equal(length + output.finish().length, 4_096 * 64)
+  assert.equal(length + output.finish().text.length, 4_096 * 64)
   // A naive search takes hours.
   assert.ok(performance.now() - began < 10_000)
 })
