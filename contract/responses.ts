@@ -19,7 +19,11 @@ const InputPart = z.discriminatedUnion(
 )
 export type InputPart = z.infer<typeof InputPart>
 
-const itemTypes = { error: "must be 'message', 'function_call', 'function_call_output' or 'reasoning'" }
+const itemTypes = {
+  error:
+    "must be 'message', 'function_call', 'function_call_output', 'custom_tool_call', 'custom_tool_call_output' or " +
+    "'reasoning'",
+}
 const MessageItem = z.looseObject({
   type: z.literal('message', itemTypes).optional(),
   role: z.enum(['user', 'assistant', 'system', 'developer']),
@@ -29,7 +33,20 @@ const FunctionCallItem = z.looseObject({
   type: z.literal('function_call', itemTypes),
   call_id: z.string().min(1).max(128),
   name: z.string().min(1).max(64),
+  namespace: z.string().max(64).nullish(),
   arguments: Text,
+})
+const CustomCallItem = z.looseObject({
+  type: z.literal('custom_tool_call', itemTypes),
+  call_id: z.string().min(1).max(128),
+  name: z.string().min(1).max(64),
+  namespace: z.string().max(64).nullish(),
+  input: Text,
+})
+const CustomCallOutputItem = z.looseObject({
+  type: z.literal('custom_tool_call_output', itemTypes),
+  call_id: z.string().min(1).max(128),
+  output: z.union([Text, list(InputPart, { max: 2048 })]),
 })
 const FunctionCallOutputItem = z.looseObject({
   type: z.literal('function_call_output', itemTypes),
@@ -38,9 +55,10 @@ const FunctionCallOutputItem = z.looseObject({
 })
 const ReasoningItem = z.looseObject({ type: z.literal('reasoning', itemTypes) })
 
-export const InputItem = z.union([MessageItem, FunctionCallItem, FunctionCallOutputItem, ReasoningItem], {
-  error: 'must be a message, a function_call, a function_call_output or a reasoning item',
-})
+export const InputItem = z.union(
+  [MessageItem, FunctionCallItem, FunctionCallOutputItem, CustomCallItem, CustomCallOutputItem, ReasoningItem],
+  { error: 'must be a message, a call of a tool, the output of a call or a reasoning item' },
+)
 export type InputItem = z.infer<typeof InputItem>
 
 const JsonObject = z.record(z.string(), z.unknown())
@@ -53,7 +71,38 @@ export const FunctionTool = z.looseObject({
   parameters: JsonObject.nullish(),
   strict: z.boolean().nullish(),
 })
-const FunctionChoice = z.looseObject({ type: z.literal('function'), name: z.string().min(1).max(64) })
+export const CustomTool = z.looseObject({
+  type: z.literal('custom'),
+  name: z.string().min(1).max(64),
+  description: z.string().nullish(),
+  format: z
+    .discriminatedUnion('type', [
+      z.looseObject({ type: z.literal('text') }),
+      z.looseObject({
+        type: z.literal('grammar'),
+        syntax: z.enum(['lark', 'regex']),
+        definition: z.string().min(1),
+      }),
+    ])
+    .nullish()
+    .describe('A regex is enforced where it can be; a lark grammar is shown to the model.'),
+})
+const NamespaceTool = z.looseObject({
+  type: z.literal('namespace'),
+  name: z.string().min(1).max(64),
+  description: z.string().nullish(),
+  tools: list(z.union([FunctionTool, CustomTool]), { max: 128 }),
+})
+const HostedTool = z
+  .looseObject({ type: z.string().min(1).max(64) })
+  .refine(({ type }) => !['function', 'custom', 'namespace'].includes(type), {
+    path: ['name'],
+    error: 'must be a text of 1 to 64 characters, and what else the tool has must be of its type',
+  })
+  .describe('A tool that OpenAI runs, such as web_search: left out, and listed in ignored_tools of the response.')
+const ResponseTool = z.union([FunctionTool, CustomTool, NamespaceTool, HostedTool])
+export type ResponseTool = z.infer<typeof ResponseTool>
+const FunctionChoice = z.looseObject({ type: z.enum(['function', 'custom']), name: z.string().min(1).max(64) })
 export const TextFormat = z.discriminatedUnion('type', [
   z.looseObject({ type: z.literal('text') }),
   z.looseObject({ type: z.literal('json_object') }),
@@ -88,7 +137,7 @@ export const ResponseRequest = z.looseObject({
     .max(4096)
     .nullish()
     .describe('1 to 4096. Default 1024, or what the context leaves.'),
-  tools: list(FunctionTool, { max: 128 }).nullish(),
+  tools: list(ResponseTool, { max: 128 }).nullish(),
   tool_choice: z.union([z.enum(['none', 'auto', 'required']), FunctionChoice]).nullish(),
   parallel_tool_calls: z.boolean().nullish(),
   text: z.looseObject({ format: TextFormat.nullish(), verbosity: oneOf('medium') }).nullish(),
@@ -146,7 +195,17 @@ export const OutputItem = z.discriminatedUnion('type', [
     status,
     call_id: z.string(),
     name: z.string(),
+    namespace: z.string().optional(),
     arguments: z.string(),
+  }),
+  z.object({
+    type: z.literal('custom_tool_call'),
+    id: z.string(),
+    status,
+    call_id: z.string(),
+    name: z.string(),
+    namespace: z.string().optional(),
+    input: z.string(),
   }),
   z.object({
     type: z.literal('reasoning'),
@@ -180,6 +239,9 @@ export const Response = z.object({
   max_tool_calls: z.null(),
   tool_choice: z.union([z.enum(['none', 'auto', 'required']), z.looseObject({})]),
   tools: z.array(z.looseObject({})),
+  ignored_tools: z
+    .array(z.object({ type: z.string(), reason: z.string() }))
+    .describe('Tools of the request that the model was not shown, and why.'),
   text: z.looseObject({ format: z.looseObject({}) }),
   reasoning: z.object({ effort: z.null(), summary: z.null() }),
   truncation: z.literal('disabled'),

@@ -54,6 +54,7 @@ export type IdPrefix =
   | 'resp'
   | 'msg'
   | 'fc'
+  | 'ctc'
   | 'rs'
   | 'eval'
   | 'evaldef'

@@ -464,7 +464,17 @@ export type ResponsesOutputItem =
       status: 'in_progress' | 'completed' | 'incomplete'
       call_id: string
       name: string
+      namespace?: string
       arguments: string
+    }
+  | {
+      type: 'custom_tool_call'
+      id: string
+      status: 'in_progress' | 'completed' | 'incomplete'
+      call_id: string
+      name: string
+      namespace?: string
+      input: string
     }
   | {
       type: 'reasoning'
@@ -4608,11 +4618,49 @@ export interface ResponseRequest {
             type: 'function_call'
             call_id: string
             name: string
+            namespace?: string | null
             arguments: string
             [k: string]: unknown
           }
         | {
             type: 'function_call_output'
+            call_id: string
+            output:
+              | string
+              | (
+                  | {
+                      type: 'input_text'
+                      text: string
+                      [k: string]: unknown
+                    }
+                  | {
+                      type: 'output_text'
+                      text: string
+                      [k: string]: unknown
+                    }
+                  | {
+                      type: 'refusal'
+                      refusal: string
+                      [k: string]: unknown
+                    }
+                  | {
+                      type: 'input_image'
+                      image_url: string
+                      [k: string]: unknown
+                    }
+                )[]
+            [k: string]: unknown
+          }
+        | {
+            type: 'custom_tool_call'
+            call_id: string
+            name: string
+            namespace?: string | null
+            input: string
+            [k: string]: unknown
+          }
+        | {
+            type: 'custom_tool_call_output'
             call_id: string
             output:
               | string
@@ -4670,22 +4718,92 @@ export interface ResponseRequest {
    */
   max_output_tokens?: number | null
   tools?:
-    | {
-        type: 'function'
-        name: string
-        description?: string | null
-        parameters?: {
-          [k: string]: unknown
-        } | null
-        strict?: boolean | null
-        [k: string]: unknown
-      }[]
+    | (
+        | {
+            type: 'function'
+            name: string
+            description?: string | null
+            parameters?: {
+              [k: string]: unknown
+            } | null
+            strict?: boolean | null
+            [k: string]: unknown
+          }
+        | {
+            type: 'custom'
+            name: string
+            description?: string | null
+            /**
+             * A regex is enforced where it can be; a lark grammar is shown to the model.
+             */
+            format?:
+              | (
+                  | {
+                      type: 'text'
+                      [k: string]: unknown
+                    }
+                  | {
+                      type: 'grammar'
+                      syntax: 'lark' | 'regex'
+                      definition: string
+                      [k: string]: unknown
+                    }
+                )
+              | null
+            [k: string]: unknown
+          }
+        | {
+            type: 'namespace'
+            name: string
+            description?: string | null
+            tools: (
+              | {
+                  type: 'function'
+                  name: string
+                  description?: string | null
+                  parameters?: {
+                    [k: string]: unknown
+                  } | null
+                  strict?: boolean | null
+                  [k: string]: unknown
+                }
+              | {
+                  type: 'custom'
+                  name: string
+                  description?: string | null
+                  /**
+                   * A regex is enforced where it can be; a lark grammar is shown to the model.
+                   */
+                  format?:
+                    | (
+                        | {
+                            type: 'text'
+                            [k: string]: unknown
+                          }
+                        | {
+                            type: 'grammar'
+                            syntax: 'lark' | 'regex'
+                            definition: string
+                            [k: string]: unknown
+                          }
+                      )
+                    | null
+                  [k: string]: unknown
+                }
+            )[]
+            [k: string]: unknown
+          }
+        | {
+            type: string
+            [k: string]: unknown
+          }
+      )[]
     | null
   tool_choice?:
     | (
         | ('none' | 'auto' | 'required')
         | {
-            type: 'function'
+            type: 'function' | 'custom'
             name: string
             [k: string]: unknown
           }
@@ -4813,6 +4931,13 @@ export interface ResponseObject {
       }
   tools: {
     [k: string]: unknown
+  }[]
+  /**
+   * Tools of the request that the model was not shown, and why.
+   */
+  ignored_tools: {
+    type: string
+    reason: string
   }[]
   text: {
     format: {

@@ -1,7 +1,10 @@
 // OpenAI's Responses API, with OpenAI's own client: whole, streamed, with tools, structured, and turn by turn.
 import assert from 'node:assert/strict'
+import { readFileSync } from 'node:fs'
+import path from 'node:path'
 import { after, before, test } from 'node:test'
 import OpenAI from 'openai'
+import { root } from '../../lib/root.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
 
@@ -33,6 +36,7 @@ const weather = {
   },
   strict: true,
 }
+const digits = { type: 'grammar' as const, syntax: 'regex' as const, definition: '[0-9]{3}' }
 const colour = {
   type: 'json_schema' as const,
   name: 'colour',
@@ -161,6 +165,52 @@ test('tools are called, whole and streamed, and their results answered', async (
   assert.ok(answer.usage!.input_tokens > made.usage!.input_tokens)
 })
 
+test('functions are kept and custom tools work; hosted tools are left out, and the response says so', async () => {
+  const request = {
+    ...base,
+    ...JSON.parse(readFileSync(path.join(root, 'tests/fixtures/cases/responses-other-tools.json'), 'utf8')),
+  } as OpenAI.Responses.ResponseCreateParamsNonStreaming
+  const plain = (await openai.responses.create(request)) as OpenAI.Responses.Response & {
+    ignored_tools: { type: string; reason: string }[]
+  }
+  assert.deepEqual(
+    plain.tools.map((tool) => (tool as { name: string }).name),
+    ['shell', 'apply_patch'],
+  )
+  assert.deepEqual(
+    plain.ignored_tools.map(({ type }) => type),
+    ['web_search', 'namespace'],
+  )
+  assert.match(plain.ignored_tools[0]!.reason, /Run it in your program/)
+
+  const members = [weather, { type: 'custom' as const, name: 'note', format: digits }]
+  const tools = [...request.tools!, { type: 'namespace' as const, name: 'home', description: 'x', tools: members }]
+  const called = async (tool_choice: object) => {
+    const body = { ...request, tools, tool_choice, parallel_tool_calls: false, max_output_tokens: 64 } as typeof request
+    const whole = await openai.responses.create(body)
+    const stream = openai.responses.stream({ ...body, stream: true } as never)
+    let input = ''
+    for await (const event of stream) if (event.type === 'response.custom_tool_call_input.delta') input += event.delta
+    const item = (await stream.finalResponse()).output.at(-1)!
+    return { whole, item, input }
+  }
+  const { item: named } = await called({ type: 'function', name: 'weather', namespace: 'home' })
+  assert.ok(named.type === 'function_call')
+  assert.deepEqual([named.name, named.namespace], ['weather', 'home'])
+  const { whole, item, input } = await called({ type: 'custom', name: 'note', namespace: 'home' })
+  assert.ok(item.type === 'custom_tool_call')
+  assert.deepEqual([item.name, item.namespace, item.input], ['note', 'home', input])
+  assert.match(input, /^[0-9]{3}$/)
+  const call = whole.output.find((each) => each.type === 'custom_tool_call')!
+  const answer = await openai.responses.create({
+    ...request,
+    tools,
+    previous_response_id: whole.id,
+    input: [{ type: 'custom_tool_call_output', call_id: call.call_id, output: 'noted' }],
+  })
+  assert.ok(answer.usage!.input_tokens > whole.usage!.input_tokens)
+})
+
 test('what is stored is what the model reads, and what is left of a conversation can be read', async () => {
   const item = { type: 'message' as const, role: 'user' as const, content: 'hi', more: 'x'.repeat(1000) }
   const reasoning = { type: 'reasoning' as const, id: 'rs_1', summary: [], encrypted_content: 'x'.repeat(1000) }
@@ -202,7 +252,10 @@ test('a structured answer has the form of its schema', async () => {
 test('what is not offered is refused with the name of its field', async () => {
   const create = (more: object) => openai.responses.create({ ...base, input: 'hi', ...more } as never)
   const unsupported: [object, string, string][] = [
-    [{ tools: [{ type: 'web_search' }] }, 'invalid_request', 'tools.0.type'],
+    [{ tools: [{ type: 'web_search' }], tool_choice: 'required' }, 'invalid_request', 'tool_choice'],
+    [{ tools: [weather], tool_choice: { type: 'web_search' } }, 'invalid_request', 'tool_choice.type'],
+    [{ tools: [{ type: 'web_search' }, { ...weather, name: 'no spaces' }] }, 'invalid_request', 'tools.1.name'],
+    [{ tools: [{ type: 'custom' }] }, 'invalid_request', 'tools.0.name'],
     [{ background: true }, 'parameter_not_supported', 'background'],
     [{ conversation: 'conv_1' }, 'parameter_not_supported', 'conversation'],
     [{ prompt: { id: 'x' } }, 'parameter_not_supported', 'prompt'],

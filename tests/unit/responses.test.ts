@@ -8,6 +8,7 @@ import type { Response } from '../../contract/responses.ts'
 import { pipeToClient } from '../../server/inference/gateway/sse-response.ts'
 import { createResponseBuilder } from '../../server/inference/responses/events.ts'
 import { createResponseStream } from '../../server/inference/responses/stream.ts'
+import { responseTools } from '../../server/inference/responses/tools.ts'
 import { newResponse } from '../../server/inference/responses/translate.ts'
 
 const data = (value: object) => `data: ${JSON.stringify(value)}\n\n`
@@ -16,7 +17,8 @@ const chunk = (delta: object, finish_reason: string | null = null) => data({ cho
 /** The events that a stream of chat chunks becomes, and the responses that were stored. */
 async function streamed(...chunks: string[]) {
   const stored: Response[] = []
-  const builder = createResponseBuilder(newResponse({ model: 'm', input: 'x' }, 0))
+  const tools = responseTools([{ type: 'custom', name: 'patch' }])
+  const builder = createResponseBuilder(newResponse({ model: 'm', input: 'x' }, tools, 0), tools)
   const stream = createResponseStream(
     builder,
     async () => void stored.push(structuredClone(builder.response)),
@@ -47,6 +49,50 @@ test('a call whose name comes without arguments has none of these in front', asy
   const { response } = events.at(-1)
   assert.equal(response.status, 'completed')
   assert.deepEqual([response.output[0].name, response.output[0].arguments], ['weather', '{"city":"Oslo"}'])
+})
+
+test('a response cut in a call is incomplete, and so is that call alone', async () => {
+  const call = (index: number, part: object) => chunk({ tool_calls: [{ index, ...part }] })
+  const { events } = await streamed(
+    call(0, { id: 'call_1', function: { name: 'weather', arguments: '{"city": "Oslo"}' } }),
+    call(1, { id: 'call_2', function: { name: 'patch', arguments: '{"input": "a\\u00' } }),
+    chunk({}, 'length'),
+    'data: [DONE]\n\n',
+  )
+  const { type, response } = events.at(-1)
+  assert.equal(type, 'response.incomplete')
+  assert.deepEqual([response.status, response.incomplete_details], ['incomplete', { reason: 'max_output_tokens' }])
+  assert.deepEqual(
+    response.output.map(({ status, arguments: text, input }: Record<string, string>) => [status, text ?? input]),
+    [
+      ['completed', '{"city": "Oslo"}'],
+      ['incomplete', 'a'],
+    ],
+  )
+})
+
+test('the input of a custom tool is text, however its arguments are split', async () => {
+  const input = 'line "1"\n\\ \u00e9 🦊\t{}'
+  const escaped = JSON.stringify(input).replace('🦊', '\\ud83e\\udd8a').replace('é', '\\u00e9')
+  for (const text of [`{"input": ${escaped}}`, ` {\n"input":${escaped} }`, `{"other": 1, "input": ${escaped}}`])
+    for (const size of [1, 2, 3, 7, 1000]) {
+      const pieces = text.match(new RegExp(`[^]{1,${size}}`, 'g'))!
+      const { events } = await streamed(
+        chunk({ tool_calls: [{ index: 0, id: 'call_1', function: { name: 'patch', arguments: '' } }] }),
+        ...pieces.map((piece) => chunk({ tool_calls: [{ index: 0, function: { arguments: piece } }] })),
+        chunk({}, 'tool_calls'),
+        'data: [DONE]\n\n',
+      )
+      const deltas = events.filter(({ type }) => type === 'response.custom_tool_call_input.delta')
+      assert.equal(deltas.map(({ delta }) => delta).join(''), input)
+      assert.ok(deltas.every(({ delta }) => delta.isWellFormed()))
+      assert.equal(events.find(({ type }) => type === 'response.custom_tool_call_input.done').input, input)
+      const [item] = events.at(-1).response.output
+      assert.deepEqual(
+        { ...item, id: '' },
+        { type: 'custom_tool_call', id: '', status: 'completed', call_id: 'call_1', name: 'patch', input },
+      )
+    }
 })
 
 test('a stream that fails closes what it began, and is stored as it is', async () => {

@@ -5,9 +5,16 @@ import type { OutputItem, Response } from '../../../contract/responses.ts'
 import type { Usage } from '../../../contract/sampling.ts'
 import { newId } from '../../../lib/ids.ts'
 import { unixSeconds } from '../../../lib/utc-day.ts'
+import { createInputReader, type InputReader, type ResponseTools } from './tools.ts'
 
 type Item<T extends OutputItem['type']> = Extract<OutputItem, { type: T }>
 type Emit = (type: string, fields: object) => void
+/** A call that grows. `arguments`: as the model writes them. */
+interface Call {
+  item: Item<'function_call'> | Item<'custom_tool_call'>
+  arguments: string
+  reader: InputReader
+}
 
 export interface ResponseBuilder {
   response: Response
@@ -23,7 +30,7 @@ export interface ResponseBuilder {
   fail(error: { code: string; message: string }): void
 }
 
-export function createResponseBuilder(response: Response): ResponseBuilder {
+export function createResponseBuilder(response: Response, tools: Pick<ResponseTools, 'origin'>): ResponseBuilder {
   let events = ''
   let sequence_number = 0
   const write = (type: string, fields: object) =>
@@ -33,7 +40,7 @@ export function createResponseBuilder(response: Response): ResponseBuilder {
   }
   /** The text item, reasoning or message, that grows. Calls may grow side by side. */
   let open: Item<'message'> | Item<'reasoning'> | undefined
-  const calls = new Map<number, Item<'function_call'>>()
+  const calls = new Map<number, Call>()
   const indexOf = (item: OutputItem) => response.output.indexOf(item)
   const placeOf = (item: OutputItem) => ({ item_id: item.id, output_index: indexOf(item) })
 
@@ -84,30 +91,50 @@ export function createResponseBuilder(response: Response): ResponseBuilder {
 
   function addCall({ index, id, function: call }: NonNullable<ChatDelta['tool_calls']>[number]): void {
     closeText()
-    let item = calls.get(index)
-    if (!item) {
-      item = start({
-        type: 'function_call',
-        id: newId('fc'),
-        status: 'in_progress',
-        call_id: id ?? newId('fc'),
-        name: call?.name ?? '',
+    let written = calls.get(index)
+    if (!written) {
+      const { kind, ...names } = tools.origin(call?.name ?? '')
+      const common = { status: 'in_progress' as const, call_id: id ?? newId('fc'), ...names }
+      written = {
+        item: start(
+          kind === 'custom'
+            ? { type: 'custom_tool_call', id: newId('ctc'), ...common, input: '' }
+            : { type: 'function_call', id: newId('fc'), ...common, arguments: '' },
+        ),
         arguments: '',
-      })
-      calls.set(index, item)
+        reader: createInputReader(),
+      }
+      calls.set(index, written)
     }
     // Some servers send the name first, without arguments.
     if (!call?.arguments) return
-    item.arguments += call.arguments
-    emit('response.function_call_arguments.delta', { ...placeOf(item), delta: call.arguments })
+    written.arguments += call.arguments
+    addArguments(
+      written.item,
+      written.item.type === 'function_call' ? call.arguments : written.reader.push(call.arguments),
+    )
+  }
+
+  function addArguments(item: Call['item'], delta: string): void {
+    if (delta === '') return
+    if (item.type === 'function_call') {
+      item.arguments += delta
+      emit('response.function_call_arguments.delta', { ...placeOf(item), delta })
+    } else {
+      item.input += delta
+      emit('response.custom_tool_call_input.delta', { ...placeOf(item), delta })
+    }
   }
 
   function closeAll(status: 'completed' | 'incomplete'): void {
     closeText(status)
-    for (const item of calls.values()) {
-      emit('response.function_call_arguments.done', { ...placeOf(item), name: item.name, arguments: item.arguments })
+    for (const { item, arguments: written, reader } of calls.values()) {
+      if (item.type === 'custom_tool_call') addArguments(item, reader.finish())
+      if (item.type === 'function_call')
+        emit('response.function_call_arguments.done', { ...placeOf(item), name: item.name, arguments: item.arguments })
+      else emit('response.custom_tool_call_input.done', { ...placeOf(item), input: item.input })
       // The tokens may have run out in a later call, or in the text around this one.
-      finish(item, status === 'incomplete' && isJson(item.arguments) ? 'completed' : status)
+      finish(item, status === 'incomplete' && isJson(written) ? 'completed' : status)
     }
   }
 

@@ -17,6 +17,7 @@ import type { Inference } from '../service.ts'
 import { createResponseBuilder } from './events.ts'
 import type { Responses } from './service.ts'
 import { createResponseStream } from './stream.ts'
+import { responseTools } from './tools.ts'
 import { chatRequest, inputItems, newResponse, renamed } from './translate.ts'
 
 interface Needs {
@@ -35,8 +36,9 @@ export function responseRoutes(app: FastifyInstance, { inference, responses, abo
     const earlier = await responses.conversation(account_id, body.previous_response_id)
     if (body.store !== false) responses.requireStorable(input)
     const stream = body.stream === true
-    const chatBody = chatRequest(body, [...earlier, ...input])
-    const builder = createResponseBuilder(newResponse(body, now()))
+    const tools = responseTools(body.tools)
+    const chatBody = chatRequest(body, tools, [...earlier, ...input])
+    const builder = createResponseBuilder(newResponse(body, tools, now()), tools)
     const save = (response: Response) =>
       response.store ? responses.save(account_id, input, response) : Promise.resolve()
     const ask = () =>
@@ -46,7 +48,7 @@ export function responseRoutes(app: FastifyInstance, { inference, responses, abo
           { caller, request_id: request.id, body: chatBody, text: undefined, stream, span: request.span },
           signal,
         )
-        .catch((error) => aborts.asReason(signal)(renamed(error)))
+        .catch((error) => aborts.asReason(signal)(renamed(error, tools)))
 
     if (!stream) {
       const { response, meter } = await ask()

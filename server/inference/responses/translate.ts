@@ -8,6 +8,7 @@ import { newId } from '../../../lib/ids.ts'
 import { unixSeconds } from '../../../lib/utc-day.ts'
 import { validationError } from '../../http/validation.ts'
 import type { StoredItem } from './store.ts'
+import { chatName, customArguments, type ResponseTools } from './tools.ts'
 
 /** The items of a request that the model reads, with the fields that are kept of each, and a new id. */
 export function inputItems(input: ResponseRequest['input']): StoredItem[] {
@@ -26,15 +27,25 @@ export function inputItems(input: ResponseRequest['input']): StoredItem[] {
     })
 }
 
-const prefixes = { message: 'msg', function_call: 'fc', function_call_output: 'fc', reasoning: 'rs' } as const
+const prefixes = {
+  message: 'msg',
+  function_call: 'fc',
+  function_call_output: 'fc',
+  custom_tool_call: 'ctc',
+  custom_tool_call_output: 'ctc',
+  reasoning: 'rs',
+} as const
 
 /** Unknown fields are dropped: they would be stored and read again at every turn. */
 function keptFields(item: InputItem): InputItem {
   const { call_id } = item as { call_id: string }
   switch (item.type) {
     case 'function_call':
-      return { type: item.type, call_id, name: item.name, arguments: item.arguments } as InputItem
+      return { type: item.type, call_id, ...keptNames(item), arguments: item.arguments } as InputItem
+    case 'custom_tool_call':
+      return { type: item.type, call_id, ...keptNames(item), input: item.input } as InputItem
     case 'function_call_output':
+    case 'custom_tool_call_output':
       return { type: item.type, call_id, output: keptContent(item.output as string | InputPart[]) } as InputItem
     default: {
       const { role, content } = item as { role: 'user'; content: string | InputPart[] }
@@ -42,6 +53,9 @@ function keptFields(item: InputItem): InputItem {
     }
   }
 }
+
+const keptNames = ({ name, namespace }: { name?: unknown; namespace?: unknown }) =>
+  namespace == null ? { name } : { name, namespace }
 
 function keptContent(content: string | InputPart[]): string | InputPart[] {
   if (typeof content === 'string') return content
@@ -52,8 +66,12 @@ function keptContent(content: string | InputPart[]): string | InputPart[] {
 }
 
 /** The chat request of a conversation. Throws an ApiError that names the fields of the Responses API. */
-export function chatRequest(request: ResponseRequest, items: readonly (InputItem | OutputItem)[]): ChatRequest {
-  const { tools, tool_choice, text } = request
+export function chatRequest(
+  request: ResponseRequest,
+  tools: ResponseTools,
+  items: readonly (InputItem | OutputItem)[],
+): ChatRequest {
+  const { tool_choice, text } = request
   const format = text?.format
   const parsed = ChatRequest.safeParse({
     model: request.model,
@@ -68,27 +86,25 @@ export function chatRequest(request: ResponseRequest, items: readonly (InputItem
     max_completion_tokens: request.max_output_tokens,
     parallel_tool_calls: request.parallel_tool_calls,
     ...(thinksNot(request.reasoning?.effort) && { chat_template_kwargs: { enable_thinking: false } }),
-    ...(tools && tools.length > 0 && { tools: tools.map(chatTool) }),
+    ...(tools.chat.length > 0 && { tools: tools.chat }),
     tool_choice:
       typeof tool_choice === 'object' && tool_choice !== null
-        ? { type: 'function', function: { name: tool_choice.name } }
-        : (tools && tools.length > 0) || tool_choice === 'required'
+        ? { type: 'function', function: { name: chosenName(tool_choice) } }
+        : tools.chat.length > 0 || tool_choice === 'required'
           ? tool_choice
           : undefined,
     ...(format && { response_format: responseFormat(format) }),
     ...(request.stream && { stream: true, stream_options: { include_usage: true } }),
   })
-  if (!parsed.success) throw renamed(validationError(parsed.error.issues, 'request'))
+  if (!parsed.success) throw renamed(validationError(parsed.error.issues, 'request'), tools)
   return parsed.data
 }
 
 /** Whether this effort turns off the thoughts of a model that can answer without them. */
 export const thinksNot = (effort: string | null | undefined) => effort === 'none' || effort === 'minimal'
 
-type Tool = NonNullable<ResponseRequest['tools']>[number]
-
-/** A tool in the form of chat completions. */
-export const chatTool = ({ type, ...tool }: Tool) => ({ type, function: tool })
+const chosenName = ({ name, namespace }: { name: string; namespace?: unknown }) =>
+  chatName(name, typeof namespace === 'string' ? namespace : undefined)
 
 /** A format in the form of chat completions. */
 export function responseFormat(format: NonNullable<NonNullable<ResponseRequest['text']>['format']>) {
@@ -104,11 +120,14 @@ function messagesOf(items: readonly (InputItem | OutputItem)[]): object[] {
     switch (item.type) {
       case 'reasoning':
         break
-      case 'function_call': {
+      case 'function_call':
+      case 'custom_tool_call': {
+        const { name, namespace } = item as { name: string; namespace?: string | null }
+        const values = item.type === 'function_call' ? item.arguments : customArguments(item.input as string)
         const call = {
           id: item.call_id as string,
           type: 'function',
-          function: { name: item.name, arguments: item.arguments },
+          function: { name: chatName(name, namespace ?? undefined), arguments: values },
         }
         const last = messages.at(-1)
         if (last?.role === 'assistant') last.tool_calls = [...(last.tool_calls ?? []), call]
@@ -116,6 +135,7 @@ function messagesOf(items: readonly (InputItem | OutputItem)[]): object[] {
         break
       }
       case 'function_call_output':
+      case 'custom_tool_call_output':
         messages.push({
           role: 'tool',
           tool_call_id: item.call_id as string,
@@ -145,21 +165,27 @@ const names: [RegExp, string][] = [
   [/^messages.*/, 'input'],
   [/^max_(completion_)?tokens$/, 'max_output_tokens'],
   [/^response_format.*/, 'text.format'],
-  [/^tools\.(\d+)\.function\./, 'tools.$1.'],
   [/^tool_choice\.function\./, 'tool_choice.'],
 ]
 
 /** The error of a chat request with the fields of the Responses API. */
-export function renamed(error: unknown): unknown {
+export function renamed(error: unknown, tools: Pick<ResponseTools, 'params'>): unknown {
   if (!(error instanceof ApiError) || error.param === undefined) return error
   const name = names.find(([pattern]) => pattern.test(error.param!))
-  if (!name) return error
-  const param = error.param.replace(...name)
+  const inTool = /^tools\.(\d+)(?:\.function(?:\.(.*))?)?$/.exec(error.param)
+  if (!name && !inTool) return error
+  const param = inTool
+    ? [tools.params[Number(inTool[1])] ?? 'tools', inTool[2]].filter((part) => part !== undefined).join('.')
+    : error.param.replace(...name!)
   return error.with({ param, message: error.message.replaceAll(`'${error.param}'`, `'${param}'`) })
 }
 
 /** A response before its first token. */
-export function newResponse(request: ResponseRequest, created_at: number): Response {
+export function newResponse(
+  request: ResponseRequest,
+  { used, ignored }: Pick<ResponseTools, 'used' | 'ignored'>,
+  created_at: number,
+): Response {
   return {
     id: newId('resp'),
     object: 'response',
@@ -181,12 +207,8 @@ export function newResponse(request: ResponseRequest, created_at: number): Respo
     max_output_tokens: request.max_output_tokens ?? null,
     max_tool_calls: null,
     tool_choice: request.tool_choice ?? 'auto',
-    tools: (request.tools ?? []).map((tool) => ({
-      ...tool,
-      description: tool.description ?? null,
-      parameters: tool.parameters ?? null,
-      strict: tool.strict ?? false,
-    })),
+    tools: used,
+    ignored_tools: ignored,
     text: { ...request.text, format: request.text?.format ?? { type: 'text' } },
     reasoning: { effort: null, summary: null },
     truncation: 'disabled',

@@ -95,17 +95,20 @@ test('a stop sequence across tokens ends the answer before it, and no part of it
   assert.equal(events.data.at(-1).choices[0].finish_reason, 'stop')
 })
 
-type Choice = { content: string; calls: { name: string; arguments: string }[]; finish_reason: string }
+type Call = { name: string; arguments: string }
+type Choice = { content: string; calls: Call[]; finish_reason: string }
+type Message = { content?: string | null; tool_calls?: { index?: number; function: Call }[] }
+type Entry = { index: number; delta?: Message; message?: Message; finish_reason: string | null }
 
 /** The choices of an answer, whole or assembled from a stream. */
 async function choicesOf(body: object, stream: boolean): Promise<Choice[]> {
-  const entries: any[] = stream
+  const entries: Entry[] = stream
     ? (await readEvents(engine.stream('/v1/chat/completions', { ...body, stream: true }))).data.flatMap(
         ({ choices }) => choices,
       )
     : (await ask(body)).choices
   const choices: Choice[] = []
-  for (const { index, delta, message = delta, finish_reason } of entries) {
+  for (const { index, delta, message = delta ?? {}, finish_reason } of entries) {
     choices[index] ??= { content: '', calls: [], finish_reason: '' }
     const choice = choices[index]!
     choice.content += message.content ?? ''
@@ -125,14 +128,17 @@ const callCase = {
 }
 
 test('a stop sequence ends no call, whole and streamed, for one choice and for several, with parallel calls', async () => {
-  const [parameters] = [callCase.tools[0].function.parameters]
-  const town = { ...parameters, properties: { town: { enum: ['Ulm', 'Bonn'] } }, additionalProperties: false }
+  const town = {
+    ...callCase.tools[0].function.parameters,
+    properties: { town: { enum: ['Ulm', 'Bonn'] } },
+    additionalProperties: false,
+  }
   const closed = { ...callCase, tools: [{ type: 'function', function: { name: 'is_raining', parameters: town } }] }
   const bodies = [
     closed,
     { ...closed, stop: '\n' },
     { ...closed, stop: ['"', 'town'], n: 2, seed: 1 },
-    { ...closed, stop: ['\n', '}'], parallel_tool_calls: true },
+    { ...closed, stop: ['\n', '}'], parallel_tool_calls: true, max_tokens: 60 },
     { ...closed, stop: '{', tool_choice: { type: 'function', function: { name: 'is_raining' } } },
   ]
   for (const body of bodies)
