@@ -52,8 +52,11 @@ export interface PageOfRows {
 
 export interface Datasets {
   upload(by: AccountActor, upload: FormFile<UploadFields>): Promise<Dataset>
-  /** Stores the bytes of a file; `announced_bytes`: about as many come. Throws file_too_large, storage_full. */
-  receive(file: NodeJS.ReadableStream, announced_bytes: number): Promise<Received>
+  /**
+   * Stores the bytes of a file; `announced_bytes`: about as many come. `uploader`: the account that sends them, if they
+   * count towards what it stores from now on. Throws file_too_large, storage_full, storage_quota_exceeded.
+   */
+  receive(file: NodeJS.ReadableStream, announced_bytes: number, uploader?: string): Promise<Received>
   /** Makes a dataset of a received file. A failure leaves nothing behind. `also` writes in the same transaction. */
   register(
     by: AccountActor,
@@ -216,7 +219,7 @@ export function createDatasets(options: Options): Datasets {
       throw error
     })
 
-  async function receive(file: NodeJS.ReadableStream, announced_bytes: number): Promise<Received> {
+  async function receive(file: NodeJS.ReadableStream, announced_bytes: number, uploader?: string): Promise<Received> {
     const id = newId('ds')
     const target = path.join(filesOf(dataDir, id, 'jsonl').folder, `${id}.upload`)
     const counter = createLineCounter()
@@ -228,7 +231,8 @@ export function createDatasets(options: Options): Datasets {
         details: { max_mb },
       })
     if (announced_bytes > max_bytes + formBytes) throw tooLarge()
-    const claim = await claimDisk(dataDir, min_free_mb, Math.min(announced_bytes, max_bytes))
+    const account = uploader === undefined ? undefined : quota.uploader(db, uploader)
+    const claim = await claimDisk(dataDir, min_free_mb, Math.min(announced_bytes, max_bytes), account)
     try {
       const stored = await storeStream(
         file,
@@ -392,8 +396,7 @@ export function createDatasets(options: Options): Datasets {
     discard,
 
     async upload(by, { file, filename, announced_bytes, fields }) {
-      await quota.require(db, by.account_id, announced_bytes)
-      const received = await receive(file, announced_bytes)
+      const received = await receive(file, announced_bytes, by.account_id)
       const given = await fields().catch(async (error) => {
         await discard(received)
         throw error

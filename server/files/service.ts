@@ -138,8 +138,7 @@ export function createFiles({ db, datasets, artifacts, dataDir, quota, now }: Op
     onNeeded: (check) => void usageChecks.push(check),
 
     async upload(by, { file, filename, announced_bytes, fields }) {
-      await quota.require(db, by.account_id, announced_bytes).catch(namingFile)
-      const received = await datasets.receive(file, announced_bytes).catch(namingFile)
+      const received = await datasets.receive(file, announced_bytes, by.account_id).catch(namingFile)
       const given = await fields().catch(async (error) => {
         await datasets.discard(received)
         throw error

@@ -275,6 +275,7 @@ export function createUploads(options: Options): Uploads {
             })
           if ((await store.findUpload(trx, account_id, upload_id))?.status !== 'pending') throw notPending('ended')
           await store.insertPart(trx, { id, upload_id, size_bytes, created_at })
+          await quota.require(trx, account_id, 0)
         })
       } catch (error) {
         await artifacts.remove(partKey(upload_id, id))

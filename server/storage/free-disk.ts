@@ -16,8 +16,17 @@ export interface DiskClaim {
   release(): void
 }
 
+/** The account whose upload it is. */
+export interface Uploader {
+  id: string
+  /** Throws if its uploads under way, with this many bytes together, are more than it may store. */
+  admit(bytes: number): Promise<void>
+}
+
 /** Bytes that are claimed and not written yet, by device: of this process. */
 const claimed = new Map<number, number>()
+/** Bytes of uploads under way, claimed or written, by account: of this process. */
+const underWay = new Map<string, number>()
 /** More is claimed, and what is free is looked at again, in steps of this size: other programs write too. */
 const step_bytes = 8e6
 
@@ -45,6 +54,14 @@ const storageFull = (left_bytes: number, min_free_mb: number) => {
   )
 }
 
+/** Several uploads of an account together leave others as much room as they take; one may take all that is free. */
+const shareFull = (free_bytes: number, all: number) =>
+  new ApiError(
+    'storage_full',
+    `The uploads of this account that are under way take ${Math.ceil(all / 1e6)} MB; together they may take half of the ` +
+      `${Math.floor((free_bytes + all) / 1e6)} MB that are free. Send the files one after the other.`,
+  )
+
 /** Throws storage_full while less than `min_free_mb` is free on the disk of `folder`, or is claimed by uploads. */
 export async function requireFreeDisk(folder: string, min_free_mb: number): Promise<void> {
   const { bytes } = await claimable(folder, min_free_mb)
@@ -54,9 +71,19 @@ export async function requireFreeDisk(folder: string, min_free_mb: number): Prom
 /** Bytes that uploads may still claim on the disk of `folder`. */
 export const freeToClaim = async (folder: string, min_free_mb: number) => (await claimable(folder, min_free_mb)).bytes
 
-/** Keeps space on the disk of `folder` for `bytes` that are announced; 0 if nobody knows. Throws storage_full. */
-export async function claimDisk(folder: string, min_free_mb: number, bytes: number): Promise<DiskClaim> {
+/**
+ * Keeps space on the disk of `folder` for `bytes` that are announced; 0 if nobody knows. Throws storage_full, also if other
+ * uploads of the `uploader` leave it no more, and what its `admit` throws.
+ */
+export async function claimDisk(
+  folder: string,
+  min_free_mb: number,
+  bytes: number,
+  uploader?: Uploader,
+): Promise<DiskClaim> {
   let left = 0
+  /** Claimed and written. */
+  let total = 0
   let unchecked = 0
   let released = false
   let device = 0
@@ -64,11 +91,32 @@ export async function claimDisk(folder: string, min_free_mb: number, bytes: numb
     left += by
     claimed.set(device, (claimed.get(device) ?? 0) + by)
   }
+  /** Counts bytes of the uploader's that are under way. Returns those of all its uploads. */
+  function grow(by: number): number {
+    if (!uploader) return 0
+    total += by
+    const all = (underWay.get(uploader.id) ?? 0) + by
+    if (all > 0) underWay.set(uploader.id, all)
+    else underWay.delete(uploader.id)
+    return all
+  }
   async function claim(more: number): Promise<void> {
     const found = await claimable(folder, min_free_mb)
     if (found.bytes < more) throw storageFull(found.bytes, min_free_mb)
     device = found.device
-    if (!released) change(more)
+    if (released) return
+    const before = grow(0)
+    const isAlone = before === total
+    if (!isAlone && more > (found.bytes - before) / 2) throw shareFull(found.bytes, before)
+    change(more)
+    const all = grow(more)
+    await uploader?.admit(all).catch((error) => {
+      if (!released) {
+        change(-more)
+        grow(-more)
+      }
+      throw error
+    })
   }
   await claim(bytes)
   return {
@@ -86,10 +134,13 @@ export async function claimDisk(folder: string, min_free_mb: number, bytes: numb
       if (!released) change(bytes)
     },
     shrinkTo(bytes) {
-      change(Math.min(left, bytes) - left)
+      const by = Math.min(left, bytes) - left
+      change(by)
+      grow(by)
     },
     release() {
       change(-left)
+      grow(-total)
       released = true
     },
   }

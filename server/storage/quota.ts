@@ -3,6 +3,7 @@
 import { sql } from 'kysely'
 import { ApiError } from '../../contract/errors.ts'
 import type { Db, Trx } from '../db/open.ts'
+import type { Uploader } from './free-disk.ts'
 
 export type StoredKind = 'datasets' | 'files' | 'uploads' | 'models' | 'exports'
 export interface Stored {
@@ -12,7 +13,7 @@ export interface Stored {
 }
 
 export interface StorageQuota {
-  /** What an account stores; uploads in parts with the size that they announce. */
+  /** What an account stores; uploads in parts with the size that they announce, or that of their parts if that is more. */
   stored(db: Db | Trx, account_id: string): Promise<Stored[]>
   /** The most bytes of a tier; null: any number. */
   maxBytes(tier: string): number | null
@@ -21,6 +22,8 @@ export interface StorageQuota {
    * that has inserted what is new, nobody else can be let in at once.
    */
   require(db: Db | Trx, account_id: string, more: number): Promise<void>
+  /** The account as one that uploads: what is under way counts with what it stores. */
+  uploader(db: Db, account_id: string): Uploader
 }
 
 interface Options {
@@ -35,13 +38,17 @@ export function createStorageQuota({ maxMbOf, now }: Options): StorageQuota {
   }
 
   async function stored(db: Db | Trx, account_id: string): Promise<Stored[]> {
-    const sumOf = async (kind: StoredKind, pending = false): Promise<Stored> => {
-      const condition = pending ? sql`and status = 'pending' and expires_at > ${now()}` : sql``
+    const sumOf = async (kind: StoredKind): Promise<Stored> => {
       const { rows } = await sql<{ count: number; bytes: number | null }>`
         select count(*) as count, sum(size_bytes) as bytes from ${sql.table(kind)}
-        where account_id = ${account_id} ${condition}`.execute(db)
+        where account_id = ${account_id}`.execute(db)
       return { kind, count: Number(rows[0]!.count), bytes: Number(rows[0]!.bytes ?? 0) }
     }
+    const { rows: uploads } = await sql<{ announced: number; sent: number | null }>`
+      select size_bytes as announced,
+        (select sum(size_bytes) from upload_parts where upload_id = uploads.id) as sent
+      from uploads where account_id = ${account_id} and status = 'pending' and expires_at > ${now()}`.execute(db)
+    const uploaded = uploads.reduce((sum, { announced, sent }) => sum + Math.max(announced, Number(sent ?? 0)), 0)
     const exported = await db
       .selectFrom('exports')
       .select('files_json')
@@ -52,15 +59,16 @@ export function createStorageQuota({ maxMbOf, now }: Options): StorageQuota {
     return [
       await sumOf('datasets'),
       await sumOf('files'),
-      await sumOf('uploads', true),
+      { kind: 'uploads', count: uploads.length, bytes: uploaded },
       await sumOf('models'),
       { kind: 'exports', count: exported.length, bytes: sizes.reduce((sum, { size_bytes }) => sum + size_bytes, 0) },
     ]
   }
 
-  return {
+  const quota: StorageQuota = {
     stored,
     maxBytes,
+    uploader: (db, id) => ({ id, admit: (bytes) => quota.require(db, id, bytes) }),
     async require(db, account_id, more) {
       const account = await db.selectFrom('accounts').select('tier').where('id', '=', account_id).executeTakeFirst()
       const max_bytes = account ? maxBytes(account.tier) : null
@@ -75,4 +83,5 @@ export function createStorageQuota({ maxMbOf, now }: Options): StorageQuota {
       )
     },
   }
+  return quota
 }

@@ -1,67 +1,35 @@
 // The whole service on a really full disk: a small tmpfs in the server's own mount namespace.
 import assert from 'node:assert/strict'
-import { spawn, spawnSync } from 'node:child_process'
-import { once } from 'node:events'
-import { existsSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
-import os from 'node:os'
+import { spawnSync } from 'node:child_process'
+import { existsSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
 import { test } from 'node:test'
-import { root } from '../../lib/root.ts'
-import { client, colourRows, until } from '../support/client.ts'
-import { tiny, tinyModelsDir } from '../support/tiny.ts'
-
-const unshare = process.getuid?.() === 0 ? ['-m'] : ['-Urm']
-const possible = spawnSync('unshare', [...unshare, 'sh', '-c', 'mount -t tmpfs tmpfs /mnt']).status === 0
+import { colourRows, until } from '../support/client.ts'
+import { smallDiskTest, startOnSmallDisk as startServer } from '../support/small-disk.ts'
+import { tiny } from '../support/tiny.ts'
 
 /** Starts a server on its own small filesystem. */
 async function startOnSmallDisk(size_mb: number) {
-  const mount = mkdtempSync(path.join(os.tmpdir(), 'tunery-full-'))
-  const env = {
-    ...process.env,
-    TUNERY_DATA_DIR: mount,
-    TUNERY_MODELS_DIR: tinyModelsDir(),
-    TUNERY_PORT: '0',
-    TUNERY_LOG_LEVEL: 'silent',
-    TUNERY_MIN_FREE_DISK_MB: '0',
-    TUNERY_CHECKPOINT_SECONDS: '1',
-  }
-  const script = `mount -t tmpfs -o size=${size_mb}m tmpfs "$1" && exec "$2" server/main.ts`
-  const server = spawn('unshare', [...unshare, 'sh', '-c', script, 'sh', mount, process.execPath], {
-    cwd: root,
-    env,
-    stdio: ['ignore', 'ignore', 'inherit'],
-  })
-  // The server's data folder as this process sees it.
-  const data = `/proc/${server.pid}/root${mount}`
-  const file = path.join(data, 'server.json')
+  const started = await startServer(size_mb, { TUNERY_CHECKPOINT_SECONDS: '1' })
+  const { data } = started
   const filler = path.join(data, 'filler')
-  await until('the server to listen', () => existsSync(file))
   return {
-    ...client(
-      JSON.parse(readFileSync(file, 'utf8')).url,
-      readFileSync(path.join(data, 'first-key.txt'), 'utf8').trim(),
-    ),
+    ...started,
     trainers: () =>
-      spawnSync('pgrep', ['-P', String(server.pid), '-f', 'trainer.(cli.train|export)'], {
+      spawnSync('pgrep', ['-P', String(started.server.pid), '-f', 'trainer.(cli.train|export)'], {
         encoding: 'utf8',
       }).stdout.trim(),
     fill: () => assert.throws(() => writeFileSync(filler, Buffer.alloc(size_mb * 2e6)), /ENOSPC/),
     makeRoom: () => rmSync(filler),
-    blocksFree: () => Number(spawnSync('stat', ['-f', '-c', '%a', data], { encoding: 'utf8' }).stdout),
     untilReserved: () =>
       until(
         'the reserve for deletions to be filled',
         () => existsSync(path.join(data, 'reserve')) && statSync(path.join(data, 'reserve')).size === 8 << 20,
       ),
-    async stop() {
-      server.kill('SIGTERM')
-      if (server.exitCode === null) await once(server, 'exit')
-      rmSync(mount, { recursive: true, force: true })
-    },
   }
 }
 
-const skip = !possible && 'this machine does not allow mounting a filesystem'
+const { skip } = smallDiskTest
 
 test('on a full disk writes are refused, nothing is lost, deletions work; with space again writes work', {
   skip,

@@ -23,27 +23,25 @@ const partsOf = ({ dataDir }: TestApp) => {
 }
 
 /** An upload that announces so much and withholds its end. */
-function beginUpload(app: TestApp, megabytes: number) {
+function beginUpload(app: TestApp, megabytes: number, key = app.key) {
   const connection = connect(app.address)
   connection.socket.write(
-    `POST /v1/datasets/ HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ${app.key}\r\n` +
+    `POST /v1/datasets/ HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ${key}\r\n` +
       `Content-Type: multipart/form-data; boundary=b\r\nContent-Length: ${megabytes * 1e6}\r\n\r\n` +
       `--b\r\nContent-Disposition: form-data; name="file"; filename="f.jsonl"\r\n\r\n${colourRows(16)}\n`,
   )
   return connection
 }
 
-test('uploads that withhold their end never claim more than is free, together; what they kept is free again', async () => {
+test('uploads that withhold their end never claim more than is free, of an account half; what they kept is free again', async () => {
   const app = await startApp({ TUNERY_MIN_FREE_DISK_MB: String((await free_mb()) - 3000) })
   const opened: ReturnType<typeof connect>[] = []
   const parts = () => partsOf(app)
   try {
-    for (let each = 0; each < 6; each++) {
-      opened.push(beginUpload(app, 1000))
-    }
+    for (let each = 0; each < 6; each++) opened.push(beginUpload(app, 1000, each < 4 ? app.key : app.otherKey))
     await until('each to be stored or refused', () => parts() + opened.filter(({ text }) => text).length === 6)
     const refused = opened.filter(({ text }) => text)
-    assert.ok(refused.length >= 3, 'three fit at most')
+    assert.equal(refused.length, 4, 'an account takes half at most, so that the other finds room')
     for (const { text } of refused) assert.match(text, /^HTTP\/1\.1 503 .*"code":"storage_full"/s)
     await until('nothing of them to be left', () => parts() === 6 - refused.length)
     const announced = (bytes: number) =>
@@ -104,6 +102,27 @@ test('a body that drips faster than a stall but never ends has its time; nothing
   } finally {
     await app.stop()
   }
+})
+
+test('several uploads of an account together take half of what is free, one may take all, and all count as they come', async () => {
+  const min = (await free_mb()) - 3000
+  const admitted: number[] = []
+  const uploader = { id: 'acc_x', admit: async (bytes: number) => void admitted.push(bytes) }
+  const claim = (bytes: number) => claimDisk(os.tmpdir(), min, bytes, uploader)
+  const first = await claim(2e9)
+  await assert.rejects(claim(1e6), /uploads of this account/)
+  const other = await claimDisk(os.tmpdir(), min, 4e8, { ...uploader, id: 'acc_y' })
+  first.release()
+  const one = await claim(1e6)
+  await one.count(9e5)
+  const two = await claim(1e6)
+  assert.deepEqual(admitted.slice(-2), [1e6, 2e6], 'what has come counts too')
+  for (const each of [other, one, two]) each.release()
+  const refusing = { id: 'acc_x', admit: () => Promise.reject(new Error('too much')) }
+  const free = await freeToClaim(os.tmpdir(), min)
+  await assert.rejects(claimDisk(os.tmpdir(), min, 1e9, refusing), /too much/)
+  assert.ok(Math.abs((await freeToClaim(os.tmpdir(), min)) - free) < 5e8, 'it keeps nothing')
+  await (await claim(1e6)).release()
 })
 
 test('what an account stores is bounded by its tier, counted over all kinds, and shown', async () => {

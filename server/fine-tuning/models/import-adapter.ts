@@ -13,6 +13,7 @@ import type { TrainingSetup } from '../../setup/index.ts'
 import { storeStream } from '../../storage/durable-files.ts'
 import { claimDisk, type DiskClaim } from '../../storage/free-disk.ts'
 import type { Artifacts } from '../../storage/objects/index.ts'
+import type { StorageQuota } from '../../storage/quota.ts'
 import { shapesOf } from '../../storage/safetensors.ts'
 import { readUntrusted } from '../../storage/untrusted-files.ts'
 import { moveToModels, runDir, type StoredModel } from '../artifacts.ts'
@@ -34,6 +35,7 @@ export interface AdapterImporterOptions {
   threads: number
   min_free_mb: number
   max_mb: number
+  quota: StorageQuota
   log: Logger
 }
 
@@ -45,7 +47,7 @@ interface ImportedAdapter extends StoredModel {
 }
 
 export interface AdapterImporter {
-  /** Throws adapter_invalid, file_too_large, model_not_found, model_not_available, training_not_ready. Leaves no files after a failure. */
+  /** Throws adapter_invalid, file_too_large, storage_full, storage_quota_exceeded, model_not_found, model_not_available, training_not_ready. Leaves no files after a failure. */
   importAdapter(account_id: string, form: FormFile<AdapterFields>): Promise<ImportedAdapter>
 }
 
@@ -60,6 +62,7 @@ export function createAdapterImporter({
   threads,
   min_free_mb,
   max_mb,
+  quota,
   log,
 }: AdapterImporterOptions): AdapterImporter {
   // One at a time: each uses disk and loads a base into memory.
@@ -113,7 +116,9 @@ export function createAdapterImporter({
     async importAdapter(account_id, { file, announced_bytes, fields }) {
       trainingSetup.requireReady()
       const run_dir = runDir(dataDir, newId('imp'), 1)
-      let claim: DiskClaim = await claimDisk(dataDir, min_free_mb, Math.min(announced_bytes, max_mb * 1e6))
+      const uploader = quota.uploader(db, account_id)
+      const announced = Math.min(announced_bytes, max_mb * 1e6)
+      let claim: DiskClaim = await claimDisk(dataDir, min_free_mb, announced, uploader)
       try {
         const source = path.join(run_dir, 'upload.zip')
         let bytes = 0

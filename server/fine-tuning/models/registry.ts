@@ -216,7 +216,6 @@ export function createTunedModels(
 
     async importAdapter(by, form) {
       const { account_id } = by
-      await options.quota.require(options.db, account_id, form.announced_bytes)
       const imported = await importer.importAdapter(account_id, form)
       const created_at = now()
       const { base_model_id, weights_model_id, weights_projector } = imported.startingModel
