@@ -516,6 +516,8 @@ interface QueueEntries {
   claimed_at: Generated<number | null>
   /** Until then it goes before the entries of all others, should it come back. */
   turn_until: Generated<number>
+  /** Until then a running entry of another account gives way to it: no other need do so. */
+  promised_until: Generated<number>
   created_at: number
 }
 

@@ -8,7 +8,10 @@ import type { FineTuningWork } from './work.ts'
 const check_ms = 1000
 
 export interface TurnWatch {
-  /** Aborts when the turn is over, the run has trained long enough, and another account waits with nothing running. */
+  /**
+   * Aborts when the turn is over, the run has trained long enough, and it is the one to give way to another account that
+   * waits with nothing running.
+   */
   over: AbortSignal
   /** What the trainer reports. */
   event(event: TrainerEvent): void
@@ -29,7 +32,7 @@ export function watchTurn(
     if (trainedSince === undefined || over.signal.aborted || turn_seconds === 0) return
     if (now() < Math.max(claim.turn_until, trainedSince + turn_seconds * 500)) return
     try {
-      if (await queue.idleAccountWaits(claim)) over.abort()
+      if (await queue.giveWay(claim)) over.abort()
     } catch (error) {
       log.warn({ err: error, job: claim.ref }, 'the jobs of other accounts could not be looked up')
     }

@@ -8,12 +8,15 @@ import type { Notifications } from '../cluster/notifications.ts'
 import { isPostgres } from '../db/dialect.ts'
 import type { Db, Trx } from '../db/open.ts'
 import { countRows } from '../db/page.ts'
-import { idleAccountWaits, nextEntry, oldestEntry, type PendingEntry, servedAccounts } from './turns.ts'
+import { entryThatWaits, nextEntry, oldestEntry, type PendingEntry, servedAccounts } from './turns.ts'
 
 export const lease_ms = 20_000
 
 /** The turn of an account whose work has no time slice: how long an entry that comes back goes before all others. */
 const turn_ms = 600_000
+
+/** How long a place is promised: longer than work takes to stop, also in a cluster. */
+const promise_ms = 240_000
 
 export interface Claim {
   id: number
@@ -63,8 +66,11 @@ export interface Queue {
   counts(): Promise<{ kind: string; waiting: number; running: number; oldest_at: number | null }[]>
   /** Whether due work of the same kind waits: long work lets it go on after a time slice. */
   othersWait(claim: Pick<Claim, 'kind' | 'ref'>): Promise<boolean>
-  /** Whether another account has due work of the same kind, and none that runs. */
-  idleAccountWaits(claim: Pick<Claim, 'kind' | 'account_id'>): Promise<boolean>
+  /**
+   * Whether running work should give its place to another account, which has due work of the same kind and none that runs.
+   * True for one caller for each such account, on all servers; for another one if the place is not taken within minutes.
+   */
+  giveWay(claim: Pick<Claim, 'kind' | 'account_id'>): Promise<boolean>
   /** Renews the lease. Returns whether the claim still held it. */
   renewLease(claim: Claim): Promise<boolean>
   /** Throws LeaseLost unless the claim is current. Call it in the transaction of each write of the worker. */
@@ -209,7 +215,18 @@ export function createQueue({ db, server, notifications, now = Date.now }: Optio
       return found !== undefined
     },
 
-    idleAccountWaits: ({ kind, account_id }) => idleAccountWaits(db, kind, account_id, now()),
+    async giveWay({ kind, account_id }) {
+      const time = now()
+      const waiting = entryThatWaits(kind, account_id, time)
+      // Most of the time nobody waits: a look takes no turn to write.
+      if ((await waiting.execute(db)).rows.length === 0) return false
+      const { numUpdatedRows } = await db
+        .updateTable('queue_entries')
+        .set({ promised_until: time + promise_ms })
+        .where('id', '=', sql<number>`(${waiting})`)
+        .executeTakeFirstOrThrow()
+      return numUpdatedRows > 0n
+    },
 
     async renewLease(claim) {
       const result = await db

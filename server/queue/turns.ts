@@ -71,18 +71,24 @@ export const oldestEntry = (kind: string, time: number) => sql<number>`
   select id from queue_entries where kind = ${kind} and ${isDue(time)}
   order by run_at, id limit 1 for update skip locked`
 
-/** Whether an account other than this has due work, and none that runs. */
-export async function idleAccountWaits(db: Db, kind: string, account_id: string, time: number): Promise<boolean> {
-  const { rows } = await sql`
-    ${accounts(kind)}
-    select 1 from accounts
+/**
+ * Selects the entry that an account other than this should have a place for: the account has due work, none that runs, and
+ * nobody gives way to it yet.
+ */
+export const entryThatWaits = (kind: string, account_id: string, time: number) => sql<number>`
+  ${accounts(kind)}, candidates as (
+    select (select id from queue_entries
+        where kind = ${kind} and account_id = ${ofAccount} and ${isLive} and ${isDue(time)}
+        order by place, id limit 1) as id,
+      (${served(kind, ofAccount)}) as served_at
+    from accounts
     where accounts.account_id <> ${account_id}
-      and exists (select 1 from queue_entries
-        where kind = ${kind} and account_id = ${ofAccount} and status = 'waiting' and run_at <= ${time})
       and (${running(kind, ofAccount, time)}) = 0
-    limit 1`.execute(db)
-  return rows.length > 0
-}
+      and not exists (select 1 from queue_entries
+        where kind = ${kind} and account_id = ${ofAccount} and ${isLive} and ${isDue(time)} and promised_until > ${time})
+  )
+  select id from candidates where id is not null
+  order by coalesce(served_at, 0), id limit 1`
 
 /** The accounts with live entries of a kind. */
 export async function servedAccounts(db: Db, kind: string, time: number): Promise<Account[]> {

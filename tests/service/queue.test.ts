@@ -10,7 +10,14 @@ import { createNotifications } from '../../server/cluster/notifications.ts'
 import { isPostgres } from '../../server/db/dialect.ts'
 import { migrate } from '../../server/db/migrate.ts'
 import { type Db, openDatabase } from '../../server/db/open.ts'
-import { createLeaseWrites, createQueue, LeaseLost, lease_ms, type Queue } from '../../server/queue/queue.ts'
+import {
+  type Claim,
+  createLeaseWrites,
+  createQueue,
+  LeaseLost,
+  lease_ms,
+  type Queue,
+} from '../../server/queue/queue.ts'
 import { requeueAfter } from '../../server/queue/retry-policy.ts'
 import { nextEntry } from '../../server/queue/turns.ts'
 import { createAbortSignals, startWorker } from '../../server/queue/worker.ts'
@@ -218,7 +225,7 @@ test('eight jobs of twelve hours in all delay the job of another account by one 
         left.set('b', 60_000)
         await enqueue('b', 'paying')
       }
-      if (time >= claim.turn_until && (await queue.idleAccountWaits(claim))) break
+      if (time >= claim.turn_until && (await queue.giveWay(claim))) break
     }
     const done = left.get(claim.ref)! <= 0
     if (done) finished.push(claim.ref)
@@ -233,6 +240,44 @@ test('eight jobs of twelve hours in all delay the job of another account by one 
     [...'12345678'].map((name) => `a${name}`),
     'the others keep their order',
   )
+})
+
+test('of the work that runs on all servers one piece gives way for each account that waits', async () => {
+  const second = await openDatabase(dataDir, postgres?.url)
+  const elsewhere = createQueue({ db: second, server: 'server-2', notifications, now: () => time })
+  const queues = [queue, elsewhere, queue]
+  /** How many of three that run give way, if all look at once. */
+  const giveWay = async () =>
+    (await Promise.all(running.map((claim, index) => queues[index]!.giveWay(claim)))).filter(Boolean).length
+  const running: Claim[] = []
+  try {
+    for (const ref of ['a1', 'a2', 'a3', 'a4']) await enqueue(ref, 'a')
+    for (const each of queues) running.push((await each.claim('work', 'w'))!)
+    assert.equal(await giveWay(), 0, 'nobody waits')
+    for (const ref of ['b1', 'b2']) await enqueue(ref, 'b')
+    assert.equal(await giveWay(), 1)
+    assert.equal(await giveWay(), 0, 'the place is promised')
+    await enqueue('c1', 'c')
+    assert.equal(await giveWay(), 1)
+    assert.equal(await giveWay(), 0)
+    // Nor does another while the place is free and not yet taken, nor once it is.
+    await db.transaction().execute((trx) => queue.requeue(trx, running.shift()!, time, 'passed'))
+    assert.equal(await giveWay(), 0)
+    const b1 = (await queue.claim('work', 'w'))!
+    assert.equal(b1.ref, 'b1')
+    assert.equal(await giveWay(), 0)
+    // The one that was to give way to `c` died: another does.
+    const pass = async (ms: number, alive: Claim[]) => {
+      time += ms
+      for (const claim of alive) assert.ok(await queue.renewLease(claim))
+    }
+    await pass(300_000, [...running, b1])
+    assert.equal(await giveWay(), 1)
+    await pass(lease_ms + 1, running)
+    assert.equal(await giveWay(), 1, 'work of a dead server waits too')
+  } finally {
+    await second.destroy()
+  }
 })
 
 test('a claim reads an index of accounts and places, with 100,000 entries in the queue', async () => {
