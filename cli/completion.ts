@@ -78,6 +78,7 @@ const sources: Record<string, Source> = {
   '--judge': { list: callable },
   '--dataset': { list: datasets },
   '--gate': { list: async (tunery) => named((await tunery.evaluations.list(query)).items) },
+  '--held-out-by': { list: jobs },
   '--evaluation': { list: async (tunery) => named((await tunery.evaluations.list(query)).items) },
   '--profile': { values: () => Object.keys(readProfiles().profiles) },
   'logout name': { values: () => Object.keys(readProfiles().profiles) },

@@ -19,6 +19,7 @@ export const Dataset = z.object({
         'answers (`kto`). Empty until they are read.',
     ),
   rows: z.int(),
+  error_count: z.int().describe('How many of its rows cannot be trained on: jobs need 0. 0 until they are read.'),
   pictures: z
     .int()
     .describe('How many pictures its rows have. Only a base of the category `multimodal` learns from them.'),

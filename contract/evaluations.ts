@@ -53,6 +53,15 @@ export const CreateEvaluation = z.strictObject({
     'The messages of each request, with `{{item.…}}` for fields of the row, or the field that has them. ' +
       'Default: the messages of the row before its answer.',
   ),
+  held_out_by: z
+    .string()
+    .min(1)
+    .max(100)
+    .optional()
+    .describe(
+      'A job that was trained on this dataset: only the rows that it held out are evaluated, which its model has not ' +
+        'learned from.',
+    ),
   rows: z
     .int()
     .min(1)
@@ -103,7 +112,15 @@ export const Evaluation = z.object({
   template: Template.nullable(),
   // A list of a request is read by a transform, which an answer cannot be written by.
   sampling: Sampling.extend({ tools: z.array(Tool).optional() }),
+  held_out_by: z.string().nullable().describe('The job whose held-out rows these are.'),
   rows: z.int().describe('How many rows are evaluated.'),
+  trained_rows: z
+    .int()
+    .nullable()
+    .describe(
+      'How many of these rows the model was trained on, by its lineage: it has seen their answers, so its score on them ' +
+        'says little about new rows. Null if that is not known.',
+    ),
   done: z.int().describe('Answers that are scored, of both models.'),
   result: z
     .object({

@@ -1,5 +1,16 @@
 import { z } from 'zod'
-import { Description, DisplayName, digits, eventOf, Labels, Metadata, page, SortedQuery, Time } from './common.ts'
+import {
+  Deleted,
+  Description,
+  DisplayName,
+  digits,
+  eventOf,
+  Labels,
+  Metadata,
+  page,
+  SortedQuery,
+  Time,
+} from './common.ts'
 import { hyperparameters, inForce, method, resolvedShape } from './hyperparameters.ts'
 import { JobConfig } from './job-config.ts'
 import { route } from './route.ts'
@@ -284,6 +295,16 @@ export const resumeJob = route({
   params: IdParams,
   body: z.strictObject({}).nullish(),
   responses: { 200: Job },
+})
+
+export const deleteJob = route({
+  method: 'DELETE',
+  path: '/fine-tuning/jobs/{job_id}',
+  scope: 'tuning:write',
+  tag,
+  summary: 'Delete a job that has ended, with its events and curves; its models stay, with their origin',
+  params: IdParams,
+  responses: { 200: Deleted },
 })
 
 export const jobEvents = route({

@@ -18,6 +18,7 @@ interface EvalOptions extends GlobalOptions {
   dataset?: string
   graders?: string
   baseline?: string
+  heldOutBy?: string
   rows?: number
   name?: string
   wait?: boolean
@@ -36,6 +37,7 @@ export function addEvaluationCommands(program: Program): void {
       .option('--dataset <dataset>', 'the rows')
       .option('--graders <file>', 'JSON: a list of graders; docs/guides/evaluations.md')
       .option('--baseline <model>', 'a model that answers the same rows')
+      .option('--held-out-by <job>', 'only the rows that this job held out of the dataset')
       .option('--rows <count>', 'so many rows, always the same ones', wholeNumber('--rows', 1))
       .option('--name <name>', 'of the evaluation')
       .option('--wait', 'wait for its end and show the result'),
@@ -68,7 +70,7 @@ export function addEvaluationCommands(program: Program): void {
 }
 
 async function evaluate(model: string, options: EvalOptions): Promise<void> {
-  const { dataset, graders, baseline, rows, name } = options
+  const { dataset, graders, baseline, heldOutBy, rows, name } = options
   if (!dataset || !graders)
     throw new UsageError(`Give the rows and the graders: ${typed('eval MODEL --dataset DATASET --graders FILE.json')}`)
   const body: CreateEvaluationInput = {
@@ -76,11 +78,14 @@ async function evaluate(model: string, options: EvalOptions): Promise<void> {
     dataset,
     graders: readGraders(graders),
     ...(baseline !== undefined && { baseline }),
+    ...(heldOutBy !== undefined && { held_out_by: heldOutBy }),
     ...(rows !== undefined && { rows }),
     ...(name !== undefined && { name }),
   }
   const connection = connect(options)
   const created = await connection.tunery.evaluations.create(body)
+  const warning = trainedOn(created)
+  if (warning && !options.json) note(warning)
   if (!options.wait)
     return show(
       options,
@@ -93,6 +98,13 @@ async function evaluate(model: string, options: EvalOptions): Promise<void> {
     throw new CommandError(`${ended.id} is ${ended.status}${ended.error ? `: ${ended.error.message}` : '.'}`)
   if (!options.json) note(`'${typed(`eval show ${ended.id}`)}' shows the rows that got worse.`)
 }
+
+/** What makes a score worth little. */
+const trainedOn = ({ trained_rows, rows }: Evaluation): string | undefined =>
+  trained_rows
+    ? `Warning: the model was trained on ${number(trained_rows)} of these ${number(rows)} rows, so its score says little ` +
+      'about new ones. Evaluate on other rows, or on those that its job held out: --held-out-by JOB.'
+    : undefined
 
 function readGraders(file: string): GradersInput {
   let value: unknown
@@ -144,7 +156,8 @@ async function showOne(id: string, options: GlobalOptions & { rows: number }): P
 type Side = NonNullable<NonNullable<Evaluation['result']>['baseline']>
 const share = (value: number) => `${(100 * value).toFixed(1)} %`
 
-function describe({ id, name, status, error, rows, done, result, baseline }: Evaluation): string {
+function describe(evaluation: Evaluation): string {
+  const { id, name, status, error, rows, done, result, baseline } = evaluation
   const answers = rows * (baseline === null ? 1 : 2)
   const progress = status === 'running' ? `, ${number(done)} answers of ${number(answers)}` : ''
   const head = `${id}  ${clean(name)}  ${status}${progress}`
@@ -176,6 +189,8 @@ function describe({ id, name, status, error, rows, done, result, baseline }: Eva
   ]
   const lines = [head, table(sides, columns)]
   if (result.difference) lines.push(verdict(result.difference))
+  const warning = trainedOn(evaluation)
+  if (warning) lines.push(paint('yellow', warning))
   return lines.join('\n')
 }
 

@@ -17,6 +17,7 @@ import {
   time,
 } from '../support/text.ts'
 import { all, first, type ListOptions, listOptions, pageOf } from './lists.ts'
+import { confirmDeletion } from './models.ts'
 import { scoresOf, watchJob } from './watch.ts'
 
 export function addJobCommands(program: Program): void {
@@ -34,6 +35,13 @@ export function addJobCommands(program: Program): void {
   runs(one('pause', 'pause a job and save its progress'), change)
   runs(one('resume', 'resume a paused job exactly where it stopped'), change)
   runs(one('cancel', 'cancel a job for ever'), change)
+  runs(
+    one('delete', 'delete a job that has ended, with its log and curves; its model stays').option(
+      '-y, --yes',
+      'do not ask',
+    ),
+    deleteJob,
+  )
   runs(
     jobs
       .command('compare')
@@ -124,6 +132,12 @@ const evaluationsOf = async (tunery: Tunery, { id }: Job): Promise<JobEvaluation
 async function follow(id: string, options: GlobalOptions): Promise<void> {
   const connection = connect(options)
   await watchJob(connection, await connection.tunery.jobs.get(id), options)
+}
+
+async function deleteJob(id: string, options: GlobalOptions & { yes?: boolean }): Promise<void> {
+  const { tunery } = connect(options)
+  await confirmDeletion(id, options)
+  show(options, await tunery.jobs.delete(id), `Deleted ${id}.`)
 }
 
 async function change(id: string, options: GlobalOptions, action: string): Promise<void> {

@@ -26,6 +26,12 @@ const Evaluation = z.object({
   baseline: z.string().nullable(),
   dataset: z.string(),
   rows: z.number(),
+  trained_rows: z
+    .number()
+    .nullable()
+    .describe(
+      'How many of these rows the model was trained on: a score on rows that it has seen says little. Tell the user.',
+    ),
   done: z.number().describe('Answers that are scored, of both models.'),
   result: z
     .object({
@@ -72,7 +78,7 @@ const evaluate = defineTool({
   title: 'Evaluate a model',
   description:
     'Lets a model answer rows of a dataset and scores the answers, beside those of a baseline (give the base that it was trained ' +
-    'from). Use rows that it was not trained on. It costs: the user is asked first, with the estimate; where the client cannot ' +
+    'from). Use rows that it was not trained on, such as those that its job held out (`held_out_by`). It costs: the user is asked first, with the estimate; where the client cannot ' +
     'the first call returns it with a `confirmation`. Then get_evaluation.',
   scopes: ['tuning:write', 'datasets:read', 'inference'],
   input: z.strictObject({
@@ -92,6 +98,12 @@ const evaluate = defineTool({
           '{"type":"json_equal","name":"json"}; {"type":"score_model","name":"judge","model":…,' +
           '"input":[{"role":"user","content":…}],"range":[0,1]}.',
       ),
+    held_out_by: z
+      .string()
+      .min(1)
+      .max(100)
+      .optional()
+      .describe('A job (job_…) that was trained on this dataset: only the rows that it held out.'),
     rows: z.int().min(1).max(10_000).default(100).describe('How many rows, drawn at random but always the same ones.'),
     max_tokens: z.int().min(1).max(4096).default(256).describe('Length of an answer.'),
     temperature: z.number().min(0).max(2).default(0),
@@ -182,6 +194,9 @@ async function secondsOf(
   return Math.ceil((took_ms / 1000 / like.done) * rows * models.length)
 }
 
+const trainedOn = ({ trained_rows, rows }: ServiceEvaluation) =>
+  trained_rows ? ` The model was trained on ${trained_rows} of the ${rows} rows: its score on them says little.` : ''
+
 const isOver = ({ status }: ServiceEvaluation) => status !== 'queued' && status !== 'running'
 
 const Answer = z.object({ output: z.string().nullable(), score: z.number(), passed: z.boolean() })
@@ -226,7 +241,7 @@ const getEvaluation = defineTool({
     const score = result?.model.score ? ` Score ${result.model.score.mean.toFixed(3)}` : ''
     const against = result?.baseline?.score ? `, baseline ${result.baseline.score.mean.toFixed(3)}` : ''
     return {
-      summary: `${evaluation.id} is ${evaluation.status}.${score}${against}${score && '.'}`,
+      summary: `${evaluation.id} is ${evaluation.status}.${score}${against}${score && '.'}${trainedOn(evaluation)}`,
       data: { ended: isOver(evaluation), evaluation, rows: page.items },
     }
   },

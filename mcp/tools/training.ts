@@ -277,6 +277,22 @@ const cancelJob = defineTool({
   },
 })
 
+const deleteJob = defineTool({
+  name: 'delete_job',
+  title: 'Delete a job',
+  description:
+    'Deletes a job that has ended, with its log and curves. Its models stay and still tell what they came from. Ask the user ' +
+    'before.',
+  scopes: ['tuning:write'],
+  input: z.strictObject({ job_id }),
+  output: z.object({ id: z.string(), deleted: z.boolean() }),
+  annotations: destroys,
+  async run({ job_id }, { tunery, signal }) {
+    const data = await tunery.jobs.delete(job_id, { signal })
+    return { summary: `Deleted ${job_id}.`, data }
+  },
+})
+
 const pauseJob = defineTool({
   name: 'pause_job',
   title: 'Pause a job',
@@ -325,6 +341,7 @@ export const trainingTools = [
   watchJob,
   listJobs,
   cancelJob,
+  deleteJob,
   pauseJob,
   resumeJob,
 ]

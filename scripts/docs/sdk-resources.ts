@@ -126,6 +126,7 @@ export const resources: Resources = {
     get: tuning.getJob,
     update: tuning.changeJob,
     cancel: tuning.cancelJob,
+    delete: tuning.deleteJob,
     pause: tuning.pauseJob,
     resume: tuning.resumeJob,
     events: tuning.jobEvents,

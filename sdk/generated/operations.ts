@@ -187,6 +187,8 @@ export interface Operations {
     update: (job_id: string, body: T.Labels, options?: RequestOptions) => Promise<T.Job>
     /** Cancel a queued or running job. `POST /fine-tuning/jobs/{job_id}/cancel` */
     cancel: (job_id: string, options?: RequestOptions) => Promise<T.Job>
+    /** Delete a job that has ended, with its events and curves; its models stay, with their origin. `DELETE /fine-tuning/jobs/{job_id}` */
+    delete: (job_id: string, options?: RequestOptions) => Promise<T.Deleted>
     /** Pause a job and save its progress. `POST /fine-tuning/jobs/{job_id}/pause` */
     pause: (job_id: string, options?: RequestOptions) => Promise<T.Job>
     /** Resume a paused job exactly where it stopped. `POST /fine-tuning/jobs/{job_id}/resume` */
@@ -572,6 +574,7 @@ export const operations = {
     get: 'GET /fine-tuning/jobs/{job_id}',
     update: 'PATCH /fine-tuning/jobs/{job_id} body',
     cancel: 'POST /fine-tuning/jobs/{job_id}/cancel',
+    delete: 'DELETE /fine-tuning/jobs/{job_id}',
     pause: 'POST /fine-tuning/jobs/{job_id}/pause',
     resume: 'POST /fine-tuning/jobs/{job_id}/resume',
     events: 'GET /fine-tuning/jobs/{job_id}/events lines query',

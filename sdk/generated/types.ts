@@ -1846,6 +1846,10 @@ export interface Dataset {
   objectives: ('sft' | 'dpo' | 'kto')[]
   rows: number
   /**
+   * How many of its rows cannot be trained on: jobs need 0. 0 until they are read.
+   */
+  error_count: number
+  /**
    * How many pictures its rows have. Only a base of the category `multimodal` learns from them.
    */
   pictures: number
@@ -3371,6 +3375,10 @@ export interface CreateEvaluationInput {
         item_reference: ItemReference
       }
   /**
+   * A job that was trained on this dataset: only the rows that it held out are evaluated, which its model has not learned from.
+   */
+  held_out_by?: string
+  /**
    * How many rows, drawn at random but always the same ones. Default: all, up to 10000.
    */
   rows?: number
@@ -3532,9 +3540,17 @@ export interface Evaluation {
     tools?: Tool[]
   }
   /**
+   * The job whose held-out rows these are.
+   */
+  held_out_by: string | null
+  /**
    * How many rows are evaluated.
    */
   rows: number
+  /**
+   * How many of these rows the model was trained on, by its lineage: it has seen their answers, so its score on them says little about new rows. Null if that is not known.
+   */
+  trained_rows: number | null
   /**
    * Answers that are scored, of both models.
    */

@@ -61,6 +61,10 @@ export function objectivesOf({ status, check_json }: Pick<DatasetRow, 'status' |
 export const pictureCountOf = ({ status, check_json }: Pick<DatasetRow, 'status' | 'check_json'>): number =>
   status === 'ready' ? ((JSON.parse(check_json) as Check).pictures ?? 0) : 0
 
+/** How many rows cannot be trained on; 0 until they are read. */
+export const errorCountOf = ({ status, check_json }: Pick<DatasetRow, 'status' | 'check_json'>): number =>
+  status === 'ready' ? ((JSON.parse(check_json) as Check).error_count ?? 0) : 0
+
 /** The objective by which a dataset is counted and shown. */
 export const objectiveOf = (dataset: DatasetRow): Objective => objectivesOf(dataset)[0] ?? 'sft'
 
@@ -72,6 +76,7 @@ export const toResponse = (dataset: DatasetRow): Dataset => ({
   status: dataset.status,
   objectives: objectivesOf(dataset),
   rows: dataset.rows,
+  error_count: errorCountOf(dataset),
   pictures: pictureCountOf(dataset),
   size_mb: Number((dataset.size_bytes / 1e6).toPrecision(4)),
   sha256: dataset.sha256,

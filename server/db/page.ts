@@ -100,7 +100,8 @@ export async function sortedPage<T extends NamedTable>(
   const position: Position = { column, last, order }
   const filter = (rows: Rows, values: object) =>
     Object.entries(values).reduce(
-      (query, [key, value]) => query.where(sql<boolean>`${sql.ref(key)} = ${value}`),
+      (query, [key, value]) =>
+        query.where(value === null ? sql<boolean>`${sql.ref(key)} is null` : sql<boolean>`${sql.ref(key)} = ${value}`),
       between(rows, page),
     )
   const every = db.selectFrom(of).selectAll(of) as unknown as Rows

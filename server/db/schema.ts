@@ -249,9 +249,12 @@ interface Evaluations {
   graders_json: string
   template_json: string | null
   sampling_json: string
-  /** Rows of the dataset, and how many of them are evaluated. */
+  /** The rows to draw from, and how many of them are evaluated: of the dataset, or those that a job held out of it. */
   total_rows: number
   rows: number
+  held_out_by: Generated<string | null>
+  /** How many of them the model was trained on; null: not known. */
+  trained_rows: Generated<number | null>
   /** Answers that are scored. */
   done: number
   /** Of an evaluation that has ended. */
@@ -368,6 +371,8 @@ interface TuningJobs extends Labelled {
   created_at: number
   started_at: number | null
   finished_at: number | null
+  /** Deleted jobs keep their row: models tell what they came from. */
+  deleted_at: Generated<number | null>
 }
 
 export interface JobEvents {

@@ -45,6 +45,15 @@ export function drawnRows(total: number, count: number): Set<number> {
   return new Set(rows.subarray(0, count))
 }
 
+/** The rows of an evaluation: drawn from all of its dataset, or from those that a job held out of it. */
+export function rowsOf(
+  { total_rows, rows }: { total_rows: number; rows: number },
+  heldOut: readonly number[] | undefined,
+): Set<number> {
+  const drawn = drawnRows(total_rows, rows)
+  return heldOut ? new Set([...drawn].map((index) => heldOut[index - 1]!)) : drawn
+}
+
 /** Yields the rows of a file. Throws GraderError with the row for one that cannot be read. */
 export async function* readItems(file: string, wanted: ReadonlySet<number>): AsyncGenerator<EvaluationItem> {
   let row = 0

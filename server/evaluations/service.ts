@@ -12,12 +12,12 @@ import type { Db, Trx } from '../db/open.ts'
 import type { Page } from '../db/page.ts'
 import { type AccountActor, recordAuditEntry } from '../events/audit.ts'
 import type { Files } from '../files/index.ts'
-import type { ResultEvaluations, TunedModels } from '../fine-tuning/index.ts'
+import type { FineTuning, ResultEvaluations, TunedModels } from '../fine-tuning/index.ts'
 import type { Inference } from '../inference/index.ts'
 import { assertBacklogLimit, type Queue } from '../queue/queue.ts'
 import { checkGraders, checkMessages, checkSchema, judgesOf } from './check.ts'
 import { createCompileCheck } from './graders/compile-check.ts'
-import { drawnRows, type Template } from './items.ts'
+import { rowsOf, type Template } from './items.ts'
 import { differences, type Result, resultOf, sumGraders } from './result.ts'
 import { firstPictured, type Reader, requireSight } from './sight.ts'
 import * as store from './store.ts'
@@ -33,7 +33,7 @@ export type OnEnded = (trx: Trx, evaluation: store.EvaluationRow) => Promise<voi
 type Actor = AccountActor & { key_id: string | null }
 
 /** A run of an eval: its rows may bring their answers, and then no model is asked. */
-export interface NewRun extends Omit<CreateEvaluation, 'model' | 'baseline' | 'rows'> {
+export interface NewRun extends Omit<CreateEvaluation, 'model' | 'baseline' | 'rows' | 'held_out_by'> {
   model: string | null
   eval_id: string
   /** As it is shown in the shape of OpenAI's API. */
@@ -41,6 +41,8 @@ export interface NewRun extends Omit<CreateEvaluation, 'model' | 'baseline' | 'r
 }
 
 interface Source {
+  /** Of the file, where it is a dataset. */
+  sha256?: string
   total: number
   name: string
   /** The first of the wanted rows with which a model is shown pictures. */
@@ -90,15 +92,16 @@ interface Options {
   db: Db
   queue: Queue
   datasets: Pick<Datasets, 'ready' | 'asFiles' | 'onNeeded' | 'source'>
+  fineTuning: Pick<FineTuning, 'heldOutRows'>
   files: Pick<Files, 'pathOf' | 'onNeeded'>
-  models: Pick<TunedModels, 'onNeeded'>
+  models: Pick<TunedModels, 'onNeeded' | 'nameOf' | 'trainedRows'>
   inference: Pick<Inference, 'modelId' | 'readsPictures'>
   max_waiting: number
   now(): number
 }
 
 export function createEvaluations(options: Options): Evaluations {
-  const { db, queue, datasets, files, models, inference, max_waiting, now } = options
+  const { db, queue, datasets, files, fineTuning, models, inference, max_waiting, now } = options
   const endings: OnEnded[] = []
   const check = createCompileCheck()
 
@@ -153,7 +156,9 @@ export function createEvaluations(options: Options): Evaluations {
       graders: JSON.parse(row.graders_json),
       template: store.templateOf(row) ?? null,
       sampling: store.samplingOf(row),
+      held_out_by: row.held_out_by,
       rows: row.rows,
+      trained_rows: row.trained_rows,
       done: row.done,
       result,
       created_at: isoTime(row.created_at),
@@ -164,10 +169,12 @@ export function createEvaluations(options: Options): Evaluations {
 
   /** The rows of the source, and its name. */
   async function sourceOf(account_id: string, id: string): Promise<Source> {
-    if (await datasets.asFiles.find(account_id, id)) {
+    const dataset = await datasets.asFiles.find(account_id, id)
+    if (dataset) {
       await datasets.ready(account_id, id)
       const { path, total, name, pictures } = await datasets.source(db, account_id, id)
       return {
+        sha256: dataset.sha256,
         total,
         name,
         pictured: async (wanted, template) => (pictures > 0 ? firstPictured(path, wanted, template) : undefined),
@@ -195,11 +202,29 @@ export function createEvaluations(options: Options): Evaluations {
 
   /** Throws for models that cannot be asked with the rows of a known evaluation. Rows that are gone are not looked at. */
   async function requireSightOf(known: store.EvaluationRow, readers: Reader[]): Promise<void> {
-    const { account_id, dataset_id, total_rows, rows } = known
+    const { account_id, dataset_id } = known
     await requireSight(readers, async () => {
       const source = await sourceOf(account_id, dataset_id).catch(() => undefined)
-      return source?.pictured(drawnRows(total_rows, rows), store.templateOf(known))
+      return source?.pictured(rowsOf(known, await heldOutOf(known)), store.templateOf(known))
     })
+  }
+
+  /** The rows to draw from, where these are not all. The job may be deleted by now: its rows are known still. */
+  const heldOutOf = async ({ account_id, held_out_by }: Pick<store.EvaluationRow, 'account_id' | 'held_out_by'>) =>
+    held_out_by === null ? undefined : (await fineTuning.heldOutRows(account_id, held_out_by)).rows
+
+  /** The rows that a job held out of this dataset. Throws job_not_found, or invalid_request if there are none. */
+  async function requireHeldOut(account_id: string, job_id: string, dataset: string): Promise<number[]> {
+    const { dataset_id, rows } = await fineTuning.heldOutRows(account_id, job_id)
+    const refuse = (reason: string) =>
+      new ApiError('invalid_request', `'held_out_by': ${reason}`, { param: 'held_out_by' })
+    if (dataset_id !== dataset)
+      throw refuse(`${job_id} held rows out of ${dataset_id}, not of ${dataset}. Name that dataset.`)
+    if (rows.length === 0)
+      throw refuse(
+        `${job_id} held no rows out of its dataset. Leave the field out, name another job, or train with a validation_split.`,
+      )
+    return rows
   }
 
   async function enqueue(
@@ -244,6 +269,12 @@ export function createEvaluations(options: Options): Evaluations {
     for (const judge of judgesOf(graders)) await inference.modelId(account_id, judge)
   }
 
+  /** A model as people call it: by its name where the request has its id. */
+  async function labelOf(account_id: string, model: string | null, model_id: string): Promise<string> {
+    if (model === null) return 'answers'
+    return model === model_id ? ((await models.nameOf(db, account_id, model_id)) ?? model) : model
+  }
+
   async function insert(
     by: Actor,
     request: Omit<CreateEvaluation, 'model'> & { model: string | null },
@@ -256,7 +287,9 @@ export function createEvaluations(options: Options): Evaluations {
     const model_id = model === null ? '' : await inference.modelId(account_id, model)
     const baseline_id = baseline === undefined ? null : await inference.modelId(account_id, baseline)
     const from = source ?? (await sourceOf(account_id, dataset))
-    const { total, name } = from
+    const { held_out_by = null } = request
+    const heldOut = held_out_by === null ? undefined : await requireHeldOut(account_id, held_out_by, dataset)
+    const total = heldOut?.length ?? from.total
     const rows = Math.min(total, request.rows ?? total)
     if (rows > evaluationRowsMax)
       throw new ApiError(
@@ -270,11 +303,13 @@ export function createEvaluations(options: Options): Evaluations {
         param: 'dataset',
       })
     const readers = await readersOf(account_id, { model: model ?? undefined, baseline })
-    await requireSight(readers, () => from.pictured(drawnRows(total, rows), template))
+    const drawn = rowsOf({ total_rows: total, rows }, heldOut)
+    await requireSight(readers, () => from.pictured(drawn, template))
+    const { sha256 } = from
     const row: store.EvaluationRow = {
       ...fresh(by),
       account_id,
-      name: request.name ?? `${model ?? 'answers'}, ${name}`.slice(0, 200),
+      name: request.name ?? `${await labelOf(account_id, model, model_id)}, ${from.name}`.slice(0, 200),
       description,
       metadata_json: JSON.stringify(metadata),
       model: model ?? '',
@@ -287,6 +322,11 @@ export function createEvaluations(options: Options): Evaluations {
       sampling_json: JSON.stringify(sampling),
       total_rows: total,
       rows,
+      held_out_by,
+      trained_rows:
+        sha256 === undefined || model === null
+          ? null
+          : await models.trainedRows(db, account_id, model_id, { id: dataset, sha256 }, drawn),
       eval_id: of?.eval_id ?? null,
       data_source_json: of ? JSON.stringify(of.data_source) : null,
     }
@@ -318,17 +358,29 @@ export function createEvaluations(options: Options): Evaluations {
       const { account_id } = by
       const known = await requireEvaluation(trx, account_id, id)
       const { dataset_id } = known
-      const source =
-        (await datasets.asFiles.find(account_id, dataset_id)) ?? (await files.pathOf(account_id, dataset_id))
-      if (!source)
+      const dataset = await datasets.asFiles.find(account_id, dataset_id)
+      if (!dataset && !(await files.pathOf(account_id, dataset_id)))
         throw new ApiError('dataset_not_found', `The rows of the evaluation '${id}', '${dataset_id}', were deleted.`)
       if (known.model === '' && known.template_json === null)
         throw new ApiError(
           'invalid_request',
           `The rows of '${id}' bring their answers: no model can be asked. Name an evaluation that asked one.`,
         )
-      const name = `${model}, ${known.name}`.slice(0, 200)
-      const row = { ...known, ...fresh(by), name, model, model_id: model, baseline, baseline_id: baseline }
+      const name = `${(await models.nameOf(trx, account_id, model)) ?? model}, ${known.name}`.slice(0, 200)
+      const drawn = rowsOf(known, await heldOutOf(known))
+      const trained_rows = dataset
+        ? await models.trainedRows(trx, account_id, model, { id: dataset_id, sha256: dataset.sha256 }, drawn)
+        : null
+      const row = {
+        ...known,
+        ...fresh(by),
+        name,
+        model,
+        model_id: model,
+        baseline,
+        baseline_id: baseline,
+        trained_rows,
+      }
       await enqueue(trx, by, row, { model, baseline, like: id })
       return row.id
     },

@@ -10,6 +10,7 @@ import type { Datasets } from '../datasets/index.ts'
 import type { Db } from '../db/open.ts'
 import type { NewRow } from '../db/schema.ts'
 import type { Files } from '../files/index.ts'
+import type { FineTuning } from '../fine-tuning/index.ts'
 import { askInBackground, backgroundOperations, type Inference, TurnOver, yieldToOthers } from '../inference/index.ts'
 import type { Limits } from '../limits/index.ts'
 import { type Claim, LeaseLost, type Queue, withLease } from '../queue/queue.ts'
@@ -17,7 +18,7 @@ import type { Turn } from '../queue/worker.ts'
 import { type Graded, gradeAnswer } from './graders/grade.ts'
 import { GraderError } from './graders/template.ts'
 import { createGradingThread, type GradingThread } from './graders/thread.ts'
-import { drawnRows, type EvaluationItem, readItems, requestOf } from './items.ts'
+import { type EvaluationItem, readItems, requestOf, rowsOf } from './items.ts'
 import type { Evaluations } from './service.ts'
 import * as store from './store.ts'
 
@@ -26,6 +27,7 @@ export interface EvaluationWork {
   queue: Queue
   datasets: Pick<Datasets, 'asFiles' | 'source'>
   files: Pick<Files, 'pathOf'>
+  fineTuning: Pick<FineTuning, 'heldOutRows'>
   inference: Pick<Inference, 'answer' | 'isElsewhere' | 'isolation'>
   accounts: Pick<Accounts, 'tierForWork'>
   limits: Pick<Limits, 'countBatchRequest'>
@@ -133,7 +135,9 @@ async function answerRows(
   let answered = 0
   const file = await fileOf(work, evaluation)
   const known = new Set((await store.answered(work.db, evaluation.id)).map(({ row, side }) => `${row} ${side}`))
-  const drawn = drawnRows(evaluation.total_rows, evaluation.rows)
+  const { account_id, held_out_by } = evaluation
+  const heldOut = held_out_by === null ? undefined : await work.fineTuning.heldOutRows(account_id, held_out_by)
+  const drawn = rowsOf(evaluation, heldOut?.rows)
   if (known.size === 0) await checkRows(work, evaluation, thread, readItems(file, drawn), stopping)
   const items = readItems(file, drawn)
   const failure = new AbortController()

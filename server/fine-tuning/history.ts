@@ -29,6 +29,8 @@ export interface JobHistory {
   rows(account_id: string, id: string, query: NumberedPage): Promise<Page<z.input<typeof JobRow>>>
   /** The rows that it is evaluated on, in the order of its dataset or of its validation dataset. */
   heldOut(account_id: string, id: string, query: NumberedPage): Promise<Page<z.input<typeof HeldOutRow>>>
+  /** The numbers of the rows that a job held out of its dataset, and which dataset that is. Throws job_not_found. */
+  heldOutRows(account_id: string, id: string): Promise<{ dataset_id: string; rows: number[] }>
 }
 
 interface Options {
@@ -114,6 +116,13 @@ export function createJobHistory({ db, datasets, artifacts, requireJob }: Option
         after,
       )
       return withMessages(job.dataset_id, found)
+    },
+
+    async heldOutRows(account_id, id) {
+      // Also of a deleted job: evaluations on its rows can be repeated.
+      const job = await store.jobById(db, id)
+      const { dataset_id } = job?.account_id === account_id ? job : await requireJob(account_id, id)
+      return { dataset_id, rows: (await store.heldOut(db, id)) ?? [] }
     },
 
     async heldOut(account_id, id, { limit, after = 0 }) {

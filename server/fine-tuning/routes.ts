@@ -3,6 +3,7 @@ import {
   cancelJob,
   changeJob,
   createJob,
+  deleteJob,
   estimateJob,
   getJob,
   jobEvents,
@@ -44,6 +45,7 @@ export function fineTuningRoutes(
   mount(app, cancelJob, ({ caller, params }) => fineTuning.cancel(caller, params.job_id))
   mount(app, pauseJob, ({ caller, params }) => fineTuning.pause(caller, params.job_id))
   mount(app, resumeJob, ({ caller, params }) => fineTuning.resume(caller, params.job_id))
+  mount(app, deleteJob, ({ caller, params }) => fineTuning.delete(caller, params.job_id))
   mount(app, listEvaluations, ({ caller, params, query }) =>
     fineTuning.evaluations(caller.account_id, params.job_id, query),
   )

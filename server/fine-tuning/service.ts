@@ -27,7 +27,7 @@ import { requireFreeDisk } from '../storage/free-disk.ts'
 import type { Artifacts } from '../storage/objects/index.ts'
 import type { Orphans } from '../storage/orphans.ts'
 import type { StorageQuota } from '../storage/quota.ts'
-import { draftsFolder, draftsKey, removeExpiredRuns } from './artifacts.ts'
+import { draftsFolder, draftsKey, removeExpiredRuns, runsKey } from './artifacts.ts'
 import type { Estimator } from './estimate.ts'
 import { createJobHistory, type JobHistory } from './history.ts'
 import { type JobMeter, settleClock } from './metering.ts'
@@ -62,6 +62,8 @@ export interface FineTuning extends JobHistory {
   cancel(by: AccountActor, id: string): Promise<Job>
   pause(by: AccountActor, id: string): Promise<Job>
   resume(by: AccountActor, id: string): Promise<Job>
+  /** Deletes a job that has ended, but for what its models came from. Throws job_not_found, in_use. */
+  delete(by: AccountActor, id: string): Promise<{ id: string; deleted: true }>
   /**
    * The events after `seq`, then new ones as they come, until the job ends or the signal aborts; null is a keepalive.
    */
@@ -437,6 +439,20 @@ export function createFineTuning(options: Options): FineTuning {
         },
         () => queue.wake(),
       ),
+
+    async delete(by, id) {
+      await db.transaction().execute(async (trx) => {
+        const job = await requireJob(by.account_id, id, trx)
+        if (!ended.has(job.status))
+          throw new ApiError('in_use', `The job is ${statusOf(job)}. Cancel it, then delete it.`, {
+            details: { status: statusOf(job) },
+          })
+        await store.deleteJob(trx, id, now())
+        await recordAuditEntry(trx, by, 'job.deleted', id, { name: job.name }, now())
+      })
+      await artifacts.remove(runsKey(id))
+      return { id, deleted: true }
+    },
 
     ...createJobHistory({ db, datasets, artifacts, requireJob }),
 

@@ -17,14 +17,22 @@ export type ModelRow = Row<'models'>
 export const insertJob = (trx: Trx, job: NewRow<'tuning_jobs'>) => trx.insertInto('tuning_jobs').values(job).execute()
 
 export const findJob = (db: Db | Trx, account_id: string, id: string) =>
-  db.selectFrom('tuning_jobs').selectAll().where('account_id', '=', account_id).where('id', '=', id).executeTakeFirst()
+  db
+    .selectFrom('tuning_jobs')
+    .selectAll()
+    .where('account_id', '=', account_id)
+    .where('id', '=', id)
+    .where('deleted_at', 'is', null)
+    .executeTakeFirst()
 
+/** Also one that was deleted: its row tells what models came from. */
 export const jobById = (db: Db | Trx, id: string) =>
   db.selectFrom('tuning_jobs').selectAll().where('id', '=', id).executeTakeFirst()
 
 export function listJobs(db: Db, account_id: string, query: JobQuery, after: JobRow | undefined): Promise<JobRow[]> {
   const { status } = query
-  const list = (columns: Partial<JobRow>) => sortedPage(db, 'tuning_jobs', { account_id, ...columns }, query, after)
+  const list = (columns: Partial<JobRow>) =>
+    sortedPage(db, 'tuning_jobs', { account_id, deleted_at: null, ...columns }, query, after)
   if (status === undefined) return list({})
   // Paused jobs are stored as queued. A running job with `paused` set is still saving its progress.
   if (status === 'paused') return list({ status: 'queued', paused: 1 })
@@ -44,6 +52,7 @@ export const listJobsByMetadata = (
       .selectFrom('tuning_jobs')
       .selectAll()
       .where('account_id', '=', account_id)
+      .where('deleted_at', 'is', null)
       .where((and) => and.and(metadataConditions(db, metadata))),
     limit,
     after,
@@ -95,6 +104,13 @@ export const liveJobOfDataset = (trx: Trx, dataset_id: string) =>
 
 export const updateJob = (trx: Trx, id: string, values: Partial<JobRow>) =>
   trx.updateTable('tuning_jobs').set(values).where('id', '=', id).execute()
+
+/** Hides a job, and removes what it told while it ran. Which rows it held out stays: evaluations of its models ask. */
+export async function deleteJob(trx: Trx, id: string, deleted_at: number): Promise<void> {
+  await trx.deleteFrom('job_events').where('job_id', '=', id).execute()
+  await trx.deleteFrom('job_evaluations').where('job_id', '=', id).execute()
+  await updateJob(trx, id, { deleted_at })
+}
 
 export const jobEvents = createEventStream('job_events', 'job_id')
 export const appendEvents = jobEvents.append
@@ -192,7 +208,7 @@ export async function saveHeldOut(trx: Trx, row: Row<'job_held_out'>): Promise<v
 }
 
 /** The numbers of a job's held-out rows; undefined if its trainer has not reported them. */
-export async function heldOut(db: Db, job_id: string): Promise<number[] | undefined> {
+export async function heldOut(db: Db | Trx, job_id: string): Promise<number[] | undefined> {
   const found = await db.selectFrom('job_held_out').selectAll().where('job_id', '=', job_id).executeTakeFirst()
   return found && JSON.parse(found.rows_json)
 }

@@ -184,3 +184,30 @@ test('a server killed in the middle of an evaluation scores no answer twice', as
     await folder.remove()
   }
 })
+
+test('an evaluation says how many of its rows the model was trained on, and can be of those that were held out', async () => {
+  const model = await app.colourModel()
+  const { job_id, lineage } = (await app.api('GET', `/fine-tuning/models/${model}`)).body
+  const dataset = lineage.steps[0].dataset.id
+  const graders = [same]
+  const all = await evaluated({ model, dataset, graders })
+  assert.deepEqual([all.rows, all.trained_rows, all.held_out_by], [16, 16, null])
+  assert.match(all.name, /^(?!mdl_)/, 'it is named as people call the model')
+  assert.equal((await evaluated({ model: tiny, dataset, graders, rows: 2 })).trained_rows, 0)
+  const refused = await create({ model, dataset, graders, held_out_by: job_id })
+  assert.match(refused.body.error.message, /held no rows out of its dataset/)
+
+  await app.db.insertInto('job_held_out').values({ job_id, rows_json: '[3,7,12]' }).execute()
+  assert.equal((await evaluated({ model, dataset, graders })).trained_rows, 13)
+  const honest = await evaluated({ model, baseline: tiny, dataset, graders, held_out_by: job_id, rows: 50 })
+  assert.deepEqual([honest.rows, honest.trained_rows, honest.held_out_by], [3, 0, job_id])
+  const asked = (await app.api('GET', `/evaluations/${honest.id}/rows`)).body.items.map(
+    ({ row }: { row: number }) => row,
+  )
+  assert.deepEqual(
+    asked.sort((a: number, b: number) => a - b),
+    [3, 7, 12],
+  )
+  const elsewhere = await create({ model, dataset: await upload(), graders, held_out_by: job_id })
+  assert.match(elsewhere.body.error.message, /Name that dataset/)
+})

@@ -310,6 +310,7 @@ test('a read-only key sees its tools alone, and the service refuses the others',
     ['start_training', { model_id: tiny, dataset_id }],
     ['evaluate_model', { model: tiny, dataset: dataset_id }],
     ['cancel_job', { job_id: 'job_none' }],
+    ['delete_job', { job_id: 'job_none' }],
     ['deploy_model', { model: 'mdl_none', name: 'x' }],
     ['chat', { model: tiny, messages: [{ role: 'user', content: 'x' }] }],
   ] as const) {

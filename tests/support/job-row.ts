@@ -38,5 +38,6 @@ export const jobRow = (more: Partial<JobRow>): JobRow => ({
   created_at: 0,
   started_at: null,
   finished_at: null,
+  deleted_at: null,
   ...more,
 })

@@ -1,11 +1,11 @@
-// Lineage of a model: its base and each training on the way, with its datasets. Jobs are never deleted and store a
-// snapshot of their inputs, so the lineage survives the deletion of models and datasets in between.
+// Lineage of a model: its base and each training on the way, with its datasets. A job
+// stores a snapshot of its inputs and keeps its row, so the lineage survives the deletion of jobs, models and datasets.
 
 import type { ResolvedConfig } from '../../../contract/fine-tuning.ts'
 import type { Objective } from '../../../contract/hyperparameters.ts'
 import type { Lineage, LineageDataset, LineageStep } from '../../../contract/models.ts'
 import type { Datasets } from '../../datasets/index.ts'
-import type { Db } from '../../db/open.ts'
+import type { Db, Trx } from '../../db/open.ts'
 import * as store from '../store.ts'
 
 /** The tuned model that a job continues. */
@@ -64,7 +64,7 @@ export const parentOf = (job: Pick<store.JobRow, 'parent_json'>) =>
   job.parent_json ? (JSON.parse(job.parent_json) as Parent) : null
 
 /** The lineage of a model, first training or upload first. */
-export async function lineageOf(db: Db, model: store.ModelRow): Promise<Lineage> {
+export async function lineageOf(db: Db | Trx, model: store.ModelRow): Promise<Lineage> {
   const steps: LineageStep[] = []
   let ancestor: Parent | null = {
     model_id: model.id,

@@ -73,6 +73,8 @@ export interface TunedModels {
   all(account_id: string): Promise<ServableModel[]>
   get(account_id: string, id: string): Promise<TunedModelDetails>
   list(account_id: string, query: SortedQuery): Promise<Page<TunedModel>>
+  /** What people call it; undefined if there is no such tuned model. */
+  nameOf(from: Db | Trx, account_id: string, id: string): Promise<string | undefined>
   /** Changes its name, description or metadata. */
   label: ChangeLabels<TunedModel>
   /** Imports an adapter that was trained elsewhere. */
@@ -98,6 +100,17 @@ export interface TunedModels {
    * a model that is about to be registered.
    */
   draftFile(id: string): Promise<string | undefined>
+  /**
+   * How many of these rows of a dataset the model was trained on, by its lineage: those that no training on this file held
+   * out. `rows` count from 1. 0 for what is no tuned model.
+   */
+  trainedRows(
+    from: Db | Trx,
+    account_id: string,
+    id: string,
+    dataset: { id: string; sha256: string },
+    rows: ReadonlySet<number>,
+  ): Promise<number>
   /** Registers a check whether another feature needs a model. */
   onNeeded(check: NeededBy): void
   /** Registers a listener for deleted models. */
@@ -318,6 +331,19 @@ export function createTunedModels(
         log.warn({ err: error, model: id }, 'a draft file could not be fetched: the model answers without it')
         return undefined
       }
+    },
+    nameOf: async (from, account_id, id) => (await store.findModel(from, account_id, id))?.name,
+    async trainedRows(from, account_id, id, dataset, rows) {
+      const model = await store.findModel(from, account_id, id)
+      if (!model) return 0
+      const { steps } = await lineageOf(from, model)
+      const trainings = steps.filter(
+        (step) => step.dataset?.id === dataset.id || step.dataset?.sha256 === dataset.sha256,
+      )
+      const heldOut = await Promise.all(
+        trainings.map(async ({ job_id }) => new Set(job_id === null ? [] : await store.heldOut(from, job_id))),
+      )
+      return [...rows].filter((row) => heldOut.some((held) => !held.has(row))).length
     },
     require: async (trx, account_id, id) => void (await requireModel(account_id, id, trx)),
     exportSource: createExportSource(options),
