@@ -26,7 +26,7 @@ const triggerClass = classes(
 
 function ChoiceText({ choice }: { choice: Choice }) {
   return (
-    <span className="min-w-0 break-words">
+    <span className="min-w-0 wrap-anywhere">
       {choice.label}
       {choice.note && <span className="block text-sm text-muted">{choice.note}</span>}
     </span>

@@ -36,7 +36,7 @@ export function CodeBlock({
         tabIndex={0}
         className={classes(
           'focus-inset overflow-auto p-3 font-mono text-sm',
-          wrap && 'break-words whitespace-pre-wrap',
+          wrap && 'wrap-anywhere whitespace-pre-wrap',
         )}
         style={{ maxHeight }}
       >

@@ -110,7 +110,7 @@ export function Facts({
         fact ? (
           <div key={index} className="flex min-w-0 flex-wrap items-baseline gap-x-4">
             <dt className="w-36 shrink-0 text-muted">{fact[0]}</dt>
-            <dd className="min-w-0 flex-1 basis-40 break-words">{fact[1]}</dd>
+            <dd className="min-w-0 flex-1 basis-40 wrap-anywhere">{fact[1]}</dd>
           </div>
         ) : null,
       )}

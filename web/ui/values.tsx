@@ -61,7 +61,7 @@ export const Duration = ({ seconds }: { seconds: number | null | undefined }) =>
 )
 /** An id or another word of a machine: short to read, whole to copy. */
 export const Code = ({ children }: { children: string }) => (
-  <code className="rounded-sm bg-hover px-1 py-px font-mono text-[0.92em] break-all">{children}</code>
+  <code className="rounded-sm bg-hover px-1 py-px font-mono text-[0.92em] wrap-anywhere">{children}</code>
 )
 
 /** A message of the API, with what it writes between backticks as code. */

@@ -98,7 +98,7 @@ function LongText({ text }: { text: string }) {
   const long = text.length > folded_characters
   return (
     <>
-      <p className="break-words whitespace-pre-wrap">
+      <p className="wrap-anywhere whitespace-pre-wrap">
         {long && !open ? `${[...text.slice(0, folded_characters)].join('')}…` : text}
       </p>
       {long && (

@@ -63,7 +63,7 @@ function Shown({ dataset }: { dataset: Dataset }) {
     <Page
       title={
         <span className="inline-flex max-w-full flex-wrap items-center gap-x-3 gap-y-1">
-          <span className="min-w-0 break-words">{dataset.name}</span>
+          <span className="min-w-0 wrap-anywhere">{dataset.name}</span>
           <Status status={status} tone={tones[status]} />
         </span>
       }

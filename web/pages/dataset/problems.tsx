@@ -148,7 +148,7 @@ function IssueList({
               <span className="font-medium whitespace-nowrap">
                 {numbered} {formatCount(issue.line)}
               </span>
-              <span className="min-w-0 flex-1 basis-60 break-words">{issue.message}</span>
+              <span className="min-w-0 flex-1 basis-60 wrap-anywhere">{issue.message}</span>
               <Badge tone={tone}>{issue.code.replaceAll('_', ' ')}</Badge>
             </p>
             {hints[issue.code] && <p className="mt-0.5 text-sm text-muted">{hints[issue.code]}</p>}
@@ -183,7 +183,7 @@ function LineText({ text, name, labelled }: { text: string | undefined; name: st
     <pre
       // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keyboard
       tabIndex={0}
-      className="focus-inset mt-2 max-h-28 overflow-auto rounded-md bg-sunken px-2.5 py-1.5 font-mono text-xs break-words whitespace-pre-wrap ring-1 ring-line"
+      className="focus-inset mt-2 max-h-28 overflow-auto rounded-md bg-sunken px-2.5 py-1.5 font-mono text-xs wrap-anywhere whitespace-pre-wrap ring-1 ring-line"
     >
       {labelled && <span className="text-muted">{name}: </span>}
       {readable.length > shownCharacters ? `${readable.slice(0, shownCharacters)}…` : readable || '(empty)'}

@@ -152,7 +152,7 @@ function Sequence({
         aria-label={name}
         // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keyboard
         tabIndex={0}
-        className="max-h-[60dvh] overflow-y-auto rounded-lg bg-sunken p-3 font-mono text-sm leading-7 break-words whitespace-pre-wrap ring-1 ring-line"
+        className="max-h-[60dvh] overflow-y-auto rounded-lg bg-sunken p-3 font-mono text-sm leading-7 wrap-anywhere whitespace-pre-wrap ring-1 ring-line"
       >
         {runsOf(shown).map(({ trained, start, run }) => {
           const words = alike(run).map(({ token, count, index }) => (

@@ -6,6 +6,7 @@ import { usePages } from '../../lib/pages.ts'
 import { refresh_ms } from '../../lib/query.ts'
 import { Badge, EmptyState, Loaded } from '../../ui/feedback.tsx'
 import { Card } from '../../ui/layout.tsx'
+import { LongText } from '../../ui/long-text.tsx'
 import { Dialog } from '../../ui/popups.tsx'
 import { Table } from '../../ui/table.tsx'
 import { Segments } from '../../ui/toggles.tsx'
@@ -20,6 +21,9 @@ const fits: Record<Filter, (row: EvaluationRow) => boolean> = {
   failed: ({ model }) => model !== null && !model.passed,
 }
 
+/** More is out of sight in a line of the table. */
+const promptMax = 500
+
 /** The last thing that was asked, as text. */
 function promptOf(item: EvaluationRow['item']): string {
   const { messages, prompt, input } = item as {
@@ -28,7 +32,7 @@ function promptOf(item: EvaluationRow['item']): string {
     input?: unknown
   }
   const asked = messages?.findLast(({ role }) => role === 'user')?.content ?? prompt ?? input
-  return typeof asked === 'string' ? asked : JSON.stringify(asked ?? item)
+  return (typeof asked === 'string' ? asked : JSON.stringify(asked ?? item)).slice(0, promptMax)
 }
 
 /** The rows, those that got worse first. */
@@ -123,9 +127,7 @@ function RowDialog({ row, onClose }: { row: EvaluationRow; onClose: () => void }
             {messages.map(({ role, content }, index) => (
               <li key={index} className="rounded-md bg-hover px-3 py-2">
                 <p className="text-xs font-medium text-muted">{role}</p>
-                <p className="break-words whitespace-pre-wrap">
-                  {typeof content === 'string' ? content : JSON.stringify(content)}
-                </p>
+                <LongText text={typeof content === 'string' ? content : JSON.stringify(content)} />
               </li>
             ))}
           </ol>
@@ -139,9 +141,9 @@ function RowDialog({ row, onClose }: { row: EvaluationRow; onClose: () => void }
         {reference !== undefined && (
           <section aria-label="Answer of the row">
             <h3 className="mb-1 text-sm font-medium text-muted">The answer of the row</h3>
-            <p className="rounded-md p-3 break-words whitespace-pre-wrap ring-1 ring-line">
-              {typeof reference === 'string' ? reference : JSON.stringify(reference)}
-            </p>
+            <div className="rounded-md p-3 ring-1 ring-line">
+              <LongText text={typeof reference === 'string' ? reference : JSON.stringify(reference)} />
+            </div>
           </section>
         )}
       </div>
@@ -158,7 +160,7 @@ function AnswerView({ title, answer }: { title: string; answer: Answer | null })
       </h3>
       {answer ? (
         <>
-          <p className="break-words whitespace-pre-wrap">{answer.output ?? answer.error?.message ?? 'No answer.'}</p>
+          <LongText text={answer.output ?? answer.error?.message ?? 'No answer.'} />
           {answer.finish_reason === 'length' && <p className="mt-2 text-sm text-warn">Cut at the longest answer.</p>}
           <dl className="mt-3 grid gap-1 text-sm">
             {Object.entries(answer.graders).map(([name, grade]) => (

@@ -113,8 +113,8 @@ export default function Config({ job }: { job: Job }) {
 
 const Line = ({ label, children }: { label: string; children: React.ReactNode }) => (
   <div className="flex min-w-0 flex-wrap items-baseline gap-x-4">
-    <dt className="w-28 shrink-0 break-words text-muted">{label}</dt>
-    <dd className="min-w-0 flex-1 basis-40 break-words">{children}</dd>
+    <dt className="w-28 shrink-0 wrap-anywhere text-muted">{label}</dt>
+    <dd className="min-w-0 flex-1 basis-40 wrap-anywhere">{children}</dd>
   </div>
 )
 
@@ -139,7 +139,7 @@ function Settings({ label, settings }: { label: string; settings: readonly Setti
                 </Help>
               )}
             </th>
-            <td className="w-full py-1 pr-3 break-words">{valueText(value)}</td>
+            <td className="w-full py-1 pr-3 wrap-anywhere">{valueText(value)}</td>
             <td className="py-1 text-right">
               <Badge tone={sources[source].tone}>{sources[source].text}</Badge>
             </td>

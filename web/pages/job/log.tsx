@@ -42,7 +42,7 @@ const columns: readonly Column<JobEvent>[] = [
     id: 'message',
     header: 'Message',
     cell: ({ message, type, data }) => (
-      <div className="max-w-[56rem] break-words whitespace-pre-wrap">
+      <div className="max-w-[56rem] wrap-anywhere whitespace-pre-wrap">
         {type === 'error' || type === 'warning' ? <span className="sm:hidden">{type}: </span> : null}
         {message}
         {typeof data?.code === 'string' && <span className="text-muted"> ({data.code})</span>}

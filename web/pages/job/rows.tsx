@@ -8,6 +8,7 @@ import { Button, TextLink } from '../../ui/button.tsx'
 import { Disclosure, Help } from '../../ui/disclosure.tsx'
 import { Badge, EmptyState, Loaded } from '../../ui/feedback.tsx'
 import { Card } from '../../ui/layout.tsx'
+import { LongText } from '../../ui/long-text.tsx'
 
 /** The rows with the highest loss: where wrong examples are found. */
 export function StrangestRows({ job }: { job: Job }) {
@@ -68,6 +69,9 @@ export function StrangestRows({ job }: { job: Job }) {
   )
 }
 
+/** More is out of sight until the whole row is opened. */
+const shownMax = 2000
+
 const textOf = (content: unknown): string =>
   typeof content === 'string' ? content : content === null || content === undefined ? '' : JSON.stringify(content)
 
@@ -104,8 +108,10 @@ function Row({ row, dataset }: { row: JobRow; dataset: string }) {
         <p className="text-muted">The dataset was deleted: the row cannot be shown.</p>
       ) : (
         <>
-          {before.length > 0 && <p className="truncate text-muted">{before.at(-1)!.text}</p>}
-          <p className="line-clamp-3 break-words whitespace-pre-wrap">{answer.text || 'An empty answer.'}</p>
+          {before.length > 0 && <p className="truncate text-muted">{before.at(-1)!.text.slice(0, shownMax)}</p>}
+          <p className="line-clamp-3 wrap-anywhere whitespace-pre-wrap">
+            {answer.text.slice(0, shownMax) || 'An empty answer.'}
+          </p>
           <Disclosure summary={row.rejected ? 'Prompt and both answers' : 'Whole row'} quiet>
             <div className="grid gap-2">
               {before.map((message, index) => (
@@ -124,6 +130,8 @@ function Row({ row, dataset }: { row: JobRow; dataset: string }) {
 const Line = ({ message, label }: { message: Message; label?: 'chosen' | 'rejected' }) => (
   <div className="flex items-baseline gap-2">
     <Badge tone={label === 'chosen' ? 'good' : label === 'rejected' ? 'bad' : 'neutral'}>{label ?? message.role}</Badge>
-    <p className="min-w-0 flex-1 break-words whitespace-pre-wrap">{message.text}</p>
+    <div className="min-w-0 flex-1">
+      <LongText text={message.text} />
+    </div>
   </div>
 )

@@ -6,6 +6,7 @@ import { LinkButton } from '../../ui/button.tsx'
 import { Slider } from '../../ui/choices.tsx'
 import { Badge, EmptyState } from '../../ui/feedback.tsx'
 import { Card } from '../../ui/layout.tsx'
+import { LongText } from '../../ui/long-text.tsx'
 import type { Sample } from './run.ts'
 
 /** What the model answers to the sample prompts, from evaluation to evaluation, beside the base. */
@@ -42,7 +43,9 @@ export function Samples({ job, samples }: { job: Job; samples: readonly Sample[]
               {prompt.map(({ role, content }, place) => (
                 <div key={place} className="flex items-baseline gap-2">
                   <Badge>{role}</Badge>
-                  <p className="min-w-0 break-words whitespace-pre-wrap">{content}</p>
+                  <div className="min-w-0">
+                    <LongText text={content} />
+                  </div>
                 </div>
               ))}
               <div className="grid gap-2.5 md:grid-cols-2">
@@ -74,13 +77,13 @@ function Answer({ title, text, former, tuned }: { title: string; text?: string; 
       ) : text.trim() === '' ? (
         <p className="text-muted">An empty answer.</p>
       ) : (
-        <p
+        <div
           // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keyboard
           tabIndex={0}
-          className="focus-inset max-h-60 overflow-auto break-words whitespace-pre-wrap"
+          className="focus-inset max-h-60 overflow-auto"
         >
-          {text}
-        </p>
+          <LongText text={text} />
+        </div>
       )}
     </div>
   )

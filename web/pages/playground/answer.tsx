@@ -1,37 +1,45 @@
 import { ShieldCheck, TriangleAlert } from 'lucide-react'
 import { memo } from 'react'
+import { classes } from '../../lib/classes.ts'
 import { formatDuration, formatNumber, formatPercent } from '../../lib/format.ts'
 import { Badge, Notice } from '../../ui/feedback.tsx'
+import { anyText, LongText } from '../../ui/long-text.tsx'
 import { Popover } from '../../ui/popups.tsx'
 import { Code } from '../../ui/values.tsx'
-import type { Answer, Token } from './state.ts'
+import { type Answer, type Token, tokensMax } from './state.ts'
 
 /** One answer, with what it cost in time and the weights that gave it. */
 export function AnswerView({ answer, same }: { answer: Answer; same: boolean }) {
   const { status, text, reasoning, tool_calls, tokens, error, finish_reason } = answer
-  const whole = tokens && tokens.map((token) => token.text).join('') === text
+  const byToken =
+    status !== 'streaming' &&
+    tokens !== undefined &&
+    tokens.length <= tokensMax &&
+    tokens.map((token) => token.text).join('') === text
   return (
-    <div className="grid gap-2">
+    <div className="grid grid-cols-[minmax(0,1fr)] gap-2">
       {reasoning && (
         <details className="rounded-md bg-hover px-3 py-2 text-sm text-muted">
           <summary>Thoughts</summary>
-          <p className="mt-2 whitespace-pre-wrap">{reasoning}</p>
+          <div className="mt-2">
+            <LongText text={reasoning} />
+          </div>
         </details>
       )}
-      <div className="leading-relaxed break-words whitespace-pre-wrap" data-testid="answer">
-        {whole && status !== 'streaming' ? <Tokens tokens={tokens} /> : text}
+      <div className={classes('leading-relaxed', anyText)} data-testid="answer">
+        {byToken ? <Tokens tokens={tokens} /> : <LongText text={text} />}
         {status === 'streaming' && (
           <span aria-hidden className="ml-0.5 inline-block h-4 w-1.5 animate-pulse bg-accent" />
         )}
       </div>
       {tool_calls?.map((call, index) => (
         <div key={index} className="rounded-md bg-hover p-2 font-mono text-sm break-all">
-          {call.name}({call.arguments})
+          <LongText text={`${call.name}(${call.arguments})`} />
         </div>
       ))}
       {error && <Notice tone="bad">{error}</Notice>}
       {status === 'stopped' && <p className="text-sm text-muted">Stopped.</p>}
-      {finish_reason === 'length' && <Notice tone="warn">Cut at the longest answer. Raise it under Parameters.</Notice>}
+      {finish_reason === 'length' && <Notice tone="warn">Cut at Max tokens. Raise it under Parameters.</Notice>}
       <Figures answer={answer} />
       <Weights answer={answer} same={same} />
     </div>

@@ -1,8 +1,9 @@
 // One question to one model, streamed.
 import type { ChatChunk, ChatRequest } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
+import { inFrames } from '../../lib/frames.ts'
 import { type Content, contentOf } from '../../lib/pictures.ts'
-import type { Answer, Parameters, Token, Turn } from './state.ts'
+import { type Answer, type Parameters, type Token, type Turn, tokensMax } from './state.ts'
 
 export interface Message {
   role: 'system' | 'user' | 'assistant'
@@ -52,18 +53,12 @@ function parsed(text: string, what: string): unknown {
 /** Tells each change of the answer, and returns the last one. Never rejects: a failure is part of the answer. */
 export async function ask(request: ChatRequest, signal: AbortSignal, tell: (answer: Answer) => void): Promise<Answer> {
   const started = performance.now()
-  let answer: Answer = { status: 'streaming', text: '', model: request.model, tokens: [] }
+  let answer: Answer = { status: 'streaming', text: '', model: request.model }
   const change = (next: Partial<Answer>) => {
     answer = { ...answer, ...next }
   }
-  let shown = 0
-  // At most once a frame: a fast model writes more tokens than a screen shows.
-  const show = () => {
-    const now = performance.now()
-    if (now - shown < 33) return
-    shown = now
-    tell(answer)
-  }
+  const tokens: Token[] = []
+  const frames = inFrames(() => tell(answer))
   try {
     const stream = await tunery.chat.completions.create(
       {
@@ -79,20 +74,22 @@ export async function ask(request: ChatRequest, signal: AbortSignal, tell: (answ
     const weights = stream.headers.get('x-weights')
     if (weights) change({ weights })
     for await (const chunk of stream) {
-      change(partsOf(chunk, answer, started))
-      show()
+      change(partsOf(chunk, answer, tokens, started))
+      await frames.next()
     }
-    change({ status: 'done', total_ms: performance.now() - started })
+    change({ status: 'done', tokens, total_ms: performance.now() - started })
   } catch (error) {
     const total_ms = performance.now() - started
     if (signal.aborted) change({ status: 'stopped', total_ms })
     else change({ status: 'failed', error: (error as Error).message, total_ms })
   }
+  frames.stop()
   tell(answer)
   return answer
 }
 
-function partsOf(chunk: ChatChunk, answer: Answer, started: number): Partial<Answer> {
+/** `tokens`: those of the answer are added, as far as they are shown. */
+function partsOf(chunk: ChatChunk, answer: Answer, tokens: Token[], started: number): Partial<Answer> {
   const next: Partial<Answer> = {}
   if (chunk.usage) {
     next.prompt_tokens = chunk.usage.prompt_tokens
@@ -114,7 +111,7 @@ function partsOf(chunk: ChatChunk, answer: Answer, started: number): Partial<Ans
     next.first_ms = performance.now() - started
   if (delta.content) next.text = answer.text + delta.content
   if (delta.reasoning_content) next.reasoning = (answer.reasoning ?? '') + delta.reasoning_content
-  if (logprobs?.content?.length) next.tokens = [...(answer.tokens ?? []), ...logprobs.content.map(tokenOf)]
+  if (logprobs?.content && tokens.length <= tokensMax) tokens.push(...logprobs.content.map(tokenOf))
   if (delta.tool_calls) {
     const calls = [...(answer.tool_calls ?? [])]
     for (const { index, function: call } of delta.tool_calls) {

@@ -11,6 +11,7 @@ import { type Choice, Combobox } from '../../ui/choices.tsx'
 import { CodeTabs } from '../../ui/code.tsx'
 import { EmptyState, ErrorState, Notice } from '../../ui/feedback.tsx'
 import { Card, Page } from '../../ui/layout.tsx'
+import { LongText } from '../../ui/long-text.tsx'
 import { Thumbnails } from '../../ui/pictures.tsx'
 import { Dialog } from '../../ui/popups.tsx'
 import { Switch } from '../../ui/toggles.tsx'
@@ -256,7 +257,11 @@ function Playground({ account }: { account: string }) {
             </Card>
           )}
           {turns.map((turn) => (
-            <section key={turn.id} aria-label={`Question: ${turn.user.slice(0, 80)}`} className="grid gap-3">
+            <section
+              key={turn.id}
+              aria-label={`Question: ${turn.user.slice(0, 80)}`}
+              className="grid grid-cols-[minmax(0,1fr)] gap-3"
+            >
               <div className="group flex items-start justify-end gap-2">
                 <IconButton
                   size="sm"
@@ -265,14 +270,14 @@ function Playground({ account }: { account: string }) {
                   disabled={running > 0}
                   onClick={() => edit(turn)}
                 />
-                <div className="grid max-w-2xl gap-2 rounded-lg bg-accent-soft px-4 py-2">
+                <div className="grid max-w-2xl min-w-0 gap-2 rounded-lg bg-accent-soft px-4 py-2">
                   <Thumbnails urls={turn.pictures ?? []} name="of the question" />
                   {turn.lost && (
                     <p className="text-sm text-muted">
                       {plural(turn.lost, 'picture')} of this question went with the refresh of the page.
                     </p>
                   )}
-                  {turn.user && <p className="break-words whitespace-pre-wrap">{turn.user}</p>}
+                  {turn.user && <LongText text={turn.user} />}
                 </div>
               </div>
               <div className="grid gap-3" style={gridOf(columns.length)}>

@@ -49,7 +49,7 @@ export function ParametersPanel({ value, onChange }: { value: Parameters; onChan
           { min: 0, max: 2, step: 0.1 },
           'How freely the model chooses: 0 always takes the likeliest token, so that the same question has one answer.',
         )}
-        {number('max_tokens', 'Longest answer', { min: 1, max: 4096 }, 'In tokens. The answer is cut there.')}
+        {number('max_tokens', 'Max tokens', { min: 1, max: 4096 }, 'The answer is cut at this many tokens.')}
         <Disclosure summary="More parameters" quiet>
           <div className="grid gap-4 pt-3">
             {number(

@@ -207,11 +207,14 @@ function useSources(): Choice[] {
   ]
 }
 
+/** More is out of sight. */
+const clampedMax = 2000
+
 const Clamped = ({ text, tone }: { text: string; tone?: 'good' | 'bad' }) => (
   <span
-    title={text}
-    className={`line-clamp-3 max-w-80 break-words whitespace-pre-wrap ${tone === 'good' ? 'text-good' : tone === 'bad' ? 'text-bad' : ''}`}
+    title={text.slice(0, clampedMax)}
+    className={`line-clamp-3 max-w-80 wrap-anywhere whitespace-pre-wrap ${tone === 'good' ? 'text-good' : tone === 'bad' ? 'text-bad' : ''}`}
   >
-    {text}
+    {text.slice(0, clampedMax)}
   </span>
 )

@@ -42,12 +42,15 @@ export interface Token {
   top: { text: string; logprob: number }[]
 }
 
+/** Each token is a button: of more a page gets slow. */
+export const tokensMax = 2000
+
 export interface Answer {
   status: 'streaming' | 'done' | 'stopped' | 'failed'
   text: string
   reasoning?: string
   tool_calls?: { name: string; arguments: string }[]
-  /** Not kept over a refresh. */
+  /** Not kept over a refresh. Of a longer answer than is shown token by token only the beginning. */
   tokens?: Token[]
   /** The weights that answered, as the engine reports them. */
   weights?: string
@@ -137,7 +140,8 @@ function reduce(state: State, action: Action): State {
   }
 }
 
-/** A browser keeps about 5 MB for a site. */
+/** A browser keeps about 5 MB for a site; longer conversations are lost with a refresh. */
+const keptCharacters = 1_000_000
 const keptTurns = 40
 const keptVotes = 2000
 
@@ -186,6 +190,10 @@ function write(account: string, state: State): void {
     ...(pictures.length > 0 && { lost: pictures.length }),
     answers: Object.fromEntries(Object.entries(turn.answers).map(([id, answer]) => [id, plain(answer)])),
   }))
+  const characters = turns
+    .flatMap(({ answers }) => Object.values(answers))
+    .reduce((sum, { text }) => sum + text.length, 0)
+  if (characters > keptCharacters) turns.length = 0
   const votes = state.votes.slice(-keptVotes)
   const inText = votes.filter(({ prompt }) => prompt.every(({ content }) => typeof content === 'string'))
   for (const kept of [votes, inText])

@@ -4,11 +4,13 @@ import { useEffect, useRef, useState } from 'react'
 import type { ChatChunk, EventStream, SharedModel } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
 import { formatNumber, formatPercent, plural } from '../../lib/format.ts'
+import { inFrames } from '../../lib/frames.ts'
 import { Brand } from '../../ui/brand.tsx'
 import { Button } from '../../ui/button.tsx'
 import { EmptyState, Loaded, Notice } from '../../ui/feedback.tsx'
 import { Textarea } from '../../ui/field.tsx'
 import { Card, Page, Stat } from '../../ui/layout.tsx'
+import { LongText } from '../../ui/long-text.tsx'
 import { RelativeTime } from '../../ui/values.tsx'
 
 /** `/share#TOKEN`: a model as people without an account see it. The token stays behind the `#`: it reaches no log. */
@@ -34,7 +36,7 @@ export default function SharePage() {
           ) : (
             <Loaded query={query}>
               {(model) => (
-                <div className="grid gap-4">
+                <div className="grid grid-cols-[minmax(0,1fr)] gap-4">
                   {model.evaluation && <Result model={model} evaluation={model.evaluation} />}
                   <Chat token={token} model={model} />
                 </div>
@@ -113,6 +115,8 @@ function Chat({ token, model }: { token: string; model: SharedModel }) {
     setRunning(true)
     setMessages([...asked, { role: 'assistant', content: '' }])
     let answer = ''
+    const tell = () => setMessages([...asked, { role: 'assistant', content: answer }])
+    const frames = inFrames(tell)
     try {
       const stream = (await tunery.share.chat(
         { token, messages: asked, stream: true },
@@ -120,13 +124,15 @@ function Chat({ token, model }: { token: string; model: SharedModel }) {
       )) as EventStream<ChatChunk>
       for await (const chunk of stream) {
         answer += chunk.choices[0]?.delta.content ?? ''
-        setMessages([...asked, { role: 'assistant', content: answer }])
+        await frames.next()
       }
     } catch (failure) {
       if (!ended.signal.aborted) setError((failure as Error).message)
       if (!answer) setMessages(asked.slice(0, -1))
       if (!answer && !ended.signal.aborted) setText(content)
     } finally {
+      frames.stop()
+      if (answer) tell()
       setRunning(false)
       void client.invalidateQueries({ queryKey: ['share', token] })
     }
@@ -137,19 +143,19 @@ function Chat({ token, model }: { token: string; model: SharedModel }) {
       title="Try it"
       description={`${plural(model.requests_left, 'question')} left today, of all visitors together. Answers have ${model.max_tokens} tokens at most.`}
     >
-      <div className="grid gap-3">
-        <div aria-live="polite" className="grid gap-3">
+      <div className="grid grid-cols-[minmax(0,1fr)] gap-3">
+        <div aria-live="polite" className="grid grid-cols-[minmax(0,1fr)] gap-3">
           {messages.map((message, index) => (
-            <p
+            <div
               key={index}
               className={
                 message.role === 'user'
-                  ? 'ml-auto max-w-[85%] rounded-lg bg-accent-soft px-4 py-2 break-words whitespace-pre-wrap'
-                  : 'max-w-[85%] rounded-lg bg-hover px-4 py-2 break-words whitespace-pre-wrap'
+                  ? 'ml-auto max-w-[85%] rounded-lg bg-accent-soft px-4 py-2'
+                  : 'max-w-[85%] rounded-lg bg-hover px-4 py-2'
               }
             >
-              {message.content || '…'}
-            </p>
+              <LongText text={message.content || '…'} />
+            </div>
           ))}
         </div>
         {error && <Notice tone="bad">{error}</Notice>}
