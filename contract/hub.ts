@@ -79,6 +79,13 @@ export const Model = z.object({
     eight_bits: EightBits.nullable().describe(
       'The form that answers instead of the original. Null: the original does, or it is not made or measured yet.',
     ),
+    eight_bits_problem: z
+      .string()
+      .nullable()
+      .describe(
+        'Why the original answers though an eight-bit form would be faster here, and what to do. Null where nothing ' +
+          'hinders that form.',
+      ),
   }),
   download: Download.nullable().describe(
     'The last download of the weights by this service; null where there was none.',

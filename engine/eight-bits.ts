@@ -1,10 +1,9 @@
 // Command line: `node engine/eight-bits.ts FILE.gguf LIBRARY_FOLDER MIN_FREE_BYTES`: writes the eight-bit form of a model
 // beside its file, measures how far its answers are from the original's, and records that. With one thread, at the lowest
 // priority. Exits with 0 when both are there, with 3 and a reason on stderr where they cannot be, with 1 after a failure.
-import { rename, stat, writeFile } from 'node:fs/promises'
 import { setPriority } from 'node:os'
 import { dieWithParent } from '../lib/child-process.ts'
-import { type EightBitsDistance, eightBitsFile, eightBitsRecord } from '../lib/eight-bits.ts'
+import { type EightBitsDistance, eightBitsFile, writeEightBitsRecord } from '../lib/eight-bits.ts'
 import { createComputeThreads } from './llama/compute-threads.ts'
 import { createContext } from './llama/context.ts'
 import { DiskTooFull, writeEightBits } from './llama/eight-bit-weights.ts'
@@ -36,19 +35,11 @@ async function main([path, lib, minFree]: string[]): Promise<void> {
   // As low as merging, which answers leave minutes behind at the lowest: seconds, where nothing else runs.
   setPriority(10)
   const library = openLibrary(lib)
-  const { mtimeMs } = await stat(path)
   const original = await loadModel(library, path)
   await writeEightBits(library, path, original.file_type, 1, Number(minFree ?? 0))
   const copy = await loadModel(library, eightBitsFile(path))
   const name = Object.entries(fileTypes).find(([, number]) => String(number) === original.file_type)?.[0]
-  const record = {
-    original_type: name ?? 'unknown',
-    original_mtime_ms: mtimeMs,
-    distance: distanceOf(library, original, copy),
-  }
-  const part = `${eightBitsRecord(path)}.${process.pid}.part`
-  await writeFile(part, `${JSON.stringify(record, null, 2)}\n`)
-  await rename(part, eightBitsRecord(path))
+  writeEightBitsRecord(path, { original_type: name ?? 'unknown', distance: distanceOf(library, original, copy) })
 }
 
 /** Both forms read the same texts, with the library's kernels: these leave the weights in pages of their files. */

@@ -1,6 +1,6 @@
 // The engine's own eight-bit form of a base: a file beside the original, and what was measured of it. The engine writes
 // both (engine/eight-bits.ts); the service reads them.
-import { readFileSync, statSync } from 'node:fs'
+import { readFileSync, renameSync, statSync, writeFileSync } from 'node:fs'
 
 /** How far the answers of the eight-bit form are from those of the original, over the tokens of some texts. */
 export interface EightBitsDistance {
@@ -28,7 +28,7 @@ export const isWide = (type: string) => (wideTypes as readonly string[]).include
 
 const stem = (gguf: string) => gguf.replace(/\.gguf$/, '')
 export const eightBitsFile = (gguf: string) => `${stem(gguf)}.eight-bits.gguf`
-/** What was measured: JSON, written when the file is complete. */
+/** What was measured of it, or why it does not answer: JSON. */
 export const eightBitsRecord = (gguf: string) => `${stem(gguf)}.eight-bits.json`
 
 /** Whether the eight-bit file is that of the original as it is now: it has its time of change. */
@@ -45,15 +45,39 @@ export function readEightBits(gguf: string): EightBits | null {
   if (!hasEightBitsFile(gguf)) return null
   try {
     const file = eightBitsFile(gguf)
-    const record = JSON.parse(readFileSync(eightBitsRecord(gguf), 'utf8'))
-    const { original_type, distance, original_mtime_ms } = record
-    if (Math.abs(original_mtime_ms - statSync(gguf).mtimeMs) >= 1) return null
-    const { tokens, divergence, logprob_difference, same_top } = distance
+    const { original_type, distance } = readRecord(gguf)
+    const { tokens, divergence, logprob_difference, same_top } = distance!
     const numbers = [tokens, divergence, logprob_difference, same_top]
     if (typeof original_type !== 'string' || !numbers.every(Number.isFinite)) return null
-    return { file, bytes: statSync(file).size, original_type, distance }
+    return { file, bytes: statSync(file).size, original_type, distance: distance! }
   } catch {
     // Not measured yet, or a damaged record, which the engine writes again.
     return null
   }
+}
+
+/** Why the original answers though the eight-bit form would be faster, in a sentence; null where nothing hinders that form. */
+export function eightBitsProblem(gguf: string): string | null {
+  try {
+    const { problem } = readRecord(gguf)
+    return typeof problem === 'string' ? problem : null
+  } catch {
+    return null
+  }
+}
+
+type EightBitsRecord = Partial<Pick<EightBits, 'original_type' | 'distance'>> & { problem?: string }
+
+/** Throws if there is none of the original as it is now. */
+function readRecord(gguf: string): EightBitsRecord {
+  const { original_mtime_ms, ...record } = JSON.parse(readFileSync(eightBitsRecord(gguf), 'utf8'))
+  if (!(Math.abs(original_mtime_ms - statSync(gguf).mtimeMs) < 1)) throw new Error('the record is of an earlier file')
+  return record
+}
+
+/** Replaces the record by one of the original as it is now. */
+export function writeEightBitsRecord(gguf: string, record: EightBitsRecord): void {
+  const part = `${eightBitsRecord(gguf)}.${process.pid}.part`
+  writeFileSync(part, `${JSON.stringify({ original_mtime_ms: statSync(gguf).mtimeMs, ...record }, null, 2)}\n`)
+  renameSync(part, eightBitsRecord(gguf))
 }

@@ -80,9 +80,10 @@ function weightsOf({ weights, download }: Model): string {
 }
 
 /** The form of the weights that answers; null where it is the original without a choice. */
-function answersWith({ weights: { available, keep_original, eight_bits } }: Model): string | null {
+function answersWith({ weights: { available, keep_original, eight_bits, eight_bits_problem } }: Model): string | null {
   if (!available) return null
   if (keep_original) return 'its original weights, as set'
+  if (eight_bits_problem) return `its original weights. ${eight_bits_problem}`
   if (!eight_bits) return null
   const { size_mb, original_type, distance } = eight_bits
   const share = `${(100 * distance.same_top).toFixed(1)} %`

@@ -73,8 +73,8 @@ export async function loadFastestFormat<Opened extends { model: Model }>(
     freeModel(library, opened.model)
     return { opened: copy, gains }
   } catch {
-    // The folder is read-only or the disk is full: serve the file itself, only slower.
-    return { opened, gains: false }
+    // The folder is read-only or the disk is full: serve the file itself, only slower. Who makes copies says why.
+    return { opened, gains }
   }
 }
 
@@ -119,8 +119,8 @@ export async function writeEightBits(
     const needed = growth(type) * size + min_free_bytes
     if (bavail * bsize < needed)
       throw new DiskTooFull(
-        `its eight-bit form needs ${megabytes(needed)} MB of free disk space, with what stays free, and ` +
-          `${megabytes(bavail * bsize)} MB are`,
+        `Its eight-bit form needs ${megabytes(needed)} MB of free disk space, with what stays free, and ` +
+          `${megabytes(bavail * bsize)} MB are. Free more: it is made when the model is loaded next.`,
       )
     const part = `${copy}.${process.pid}-${++copies}.part`
     try {

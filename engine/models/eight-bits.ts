@@ -3,7 +3,7 @@
 // load.
 import path from 'node:path'
 import { childEnv, runToEnd } from '../../lib/child-process.ts'
-import { eightBitsFile, readEightBits } from '../../lib/eight-bits.ts'
+import { eightBitsFile, eightBitsProblem, readEightBits, writeEightBitsRecord } from '../../lib/eight-bits.ts'
 import type { Models, OpenedFile, ServedModel } from './models.ts'
 
 export type EightBitsMaker = {
@@ -29,6 +29,11 @@ const spareBytes = 256e6
 /** The status with which the process says that it cannot be, and why. */
 const impossibleStatus = 3
 
+/** Why there is no eight-bit form now, in a sentence for the operator. */
+class Impossible extends Error {}
+
+const megabytes = (bytes: number) => Math.round(bytes / 1e6)
+
 export function createEightBitsMaker({
   library_folder,
   min_free_bytes,
@@ -48,7 +53,9 @@ export function createEightBitsMaker({
       try {
         await makeOne(served)
       } catch (error) {
-        log.warn({ model: name, reason: (error as Error).message }, 'a model is served as it is in its file')
+        const reason = (error as Error).message
+        log.warn({ model: name, reason }, 'a model is served as it is in its file')
+        record(served.path, error instanceof Impossible ? reason : 'Its eight-bit form could not be made: see the log.')
       }
     }
     isWorking = false
@@ -63,26 +70,34 @@ export function createEightBitsMaker({
       const began = performance.now()
       const args = [program, file, library_folder, String(min_free_bytes)]
       const { status, killed_by, stderr } = await runToEnd(process.execPath, args, { env: childEnv() })
-      if (status !== 0)
-        throw new Error(
-          status === impossibleStatus ? stderr : `its eight-bit form ended with ${killed_by ?? status}: ${stderr}`,
-        )
+      if (status === impossibleStatus) throw new Impossible(stderr.trim())
+      if (status !== 0) throw new Error(`its eight-bit form ended with ${killed_by ?? status}: ${stderr}`)
       const seconds = Number(((performance.now() - began) / 1000).toFixed(1))
       log.info({ model: name, seconds, ...readEightBits(file)?.distance }, 'the eight-bit form of a model is there')
     }
+    if (served.model.is_eight_bit_copy) record(file, undefined)
     if (served.model.is_eight_bit_copy || !replaces) return
     const bytes = readEightBits(file)?.bytes ?? 0
     const [needed, available] = [bytes + spareBytes, available_bytes()]
-    if (needed > available) {
-      const mb = { needed_mb: Math.round(needed / 1e6), available_mb: Math.round(available / 1e6) }
-      log.warn(
-        { model: name, ...mb },
-        'a model gets its eight-bit form at its next load: memory is short for both forms',
+    if (needed > available)
+      throw new Impossible(
+        `Its eight-bit form answers from the next load: beside the original it needs ${megabytes(needed)} MB of memory, ` +
+          `and ${megabytes(available)} MB are free.`,
       )
-      return
+    if (!(await models().replace(served, () => open(file)))) return
+    record(file, undefined)
+    log.info({ model: name, file: eightBitsFile(file) }, 'a model is served in its eight-bit form from now on')
+  }
+
+  /** Records why the original answers, for those who look at the base; `undefined`: it does not. */
+  function record(file: string, problem: string | undefined): void {
+    if (problem === (eightBitsProblem(file) ?? undefined)) return
+    try {
+      const { original_type, distance } = readEightBits(file) ?? {}
+      writeEightBitsRecord(file, { original_type, distance, problem })
+    } catch (error) {
+      log.warn({ file, reason: (error as Error).message }, 'the record of an eight-bit form could not be written')
     }
-    if (await models().replace(served, () => open(file)))
-      log.info({ model: name, file: eightBitsFile(file) }, 'a model is served in its eight-bit form from now on')
   }
 
   return {

@@ -1744,6 +1744,10 @@ export interface Model {
      * The form that answers instead of the original. Null: the original does, or it is not made or measured yet.
      */
     eight_bits: EightBits | null
+    /**
+     * Why the original answers though an eight-bit form would be faster here, and what to do. Null where nothing hinders that form.
+     */
+    eight_bits_problem: string | null
   }
   /**
    * The last download of the weights by this service; null where there was none.

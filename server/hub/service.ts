@@ -4,7 +4,7 @@ import path from 'node:path'
 import { z } from 'zod'
 import { ApiError } from '../../contract/errors.ts'
 import type { Download, Model } from '../../contract/hub.ts'
-import { type EightBits, readEightBits } from '../../lib/eight-bits.ts'
+import { type EightBits, eightBitsProblem, readEightBits } from '../../lib/eight-bits.ts'
 import type { Config } from '../config.ts'
 import type { TrainingSetup } from '../setup/index.ts'
 import { shapesOf } from '../storage/safetensors.ts'
@@ -35,6 +35,8 @@ export interface LocalBase {
   keep_original: boolean
   /** The form in which it is served instead of the original; null if there is none, or the original is kept. */
   eight_bits: EightBits | null
+  /** Why the original answers though its eight-bit form would be faster; null where nothing hinders that form. */
+  eight_bits_problem: string | null
   /** The checkpoint folder that the trainer loads; null if it is not here, so that the base can only be served. */
   hf: string | null
 }
@@ -167,6 +169,7 @@ export function createHub(
       if (!existsSync(gguf)) return undefined
       const { kind, parameters, context_length, projector, projector_sha256 } = file
       const keep_original = keepAll || file.keep_original_weights
+      const eight_bits_problem = keep_original ? null : eightBitsProblem(gguf)
       return {
         id,
         kind,
@@ -174,7 +177,8 @@ export function createHub(
         context_length,
         gguf,
         keep_original,
-        eight_bits: keep_original ? null : readEightBits(gguf),
+        eight_bits: keep_original || eight_bits_problem !== null ? null : readEightBits(gguf),
+        eight_bits_problem,
         // Not whether it exists: a model whose projector is lost must say so, instead of reading text only.
         projector: kind === 'vision' ? { path: path.join(folder, projector!), sha256: projector_sha256! } : null,
         hf: hf !== null && existsSync(hf) ? hf : null,
@@ -228,6 +232,7 @@ export function createHub(
               distance: base.eight_bits.distance,
             }
           : null,
+        eight_bits_problem: base?.eight_bits_problem ?? null,
       },
       download: downloadOf(id, base !== undefined),
     }

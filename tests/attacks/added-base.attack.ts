@@ -6,7 +6,8 @@ import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node
 import os from 'node:os'
 import path from 'node:path'
 import { after, test } from 'node:test'
-import { readEightBits } from '../../lib/eight-bits.ts'
+import type { Model } from '../../contract/hub.ts'
+import { eightBitsFile, readEightBits } from '../../lib/eight-bits.ts'
 import { root } from '../../lib/root.ts'
 import { until } from '../support/client.ts'
 import { children, type DataFolder, dataFolder } from '../support/server.ts'
@@ -48,6 +49,10 @@ async function startEmpty(settings: Record<string, string> = {}) {
         stdio: 'pipe',
       }),
     weightsOf,
+    cardOf: async (id: string): Promise<Model['weights']> => {
+      const response = await fetch(`${server.url}/hub/models/${id}`, { headers: { authorization: `Bearer ${key}` } })
+      return ((await response.json()) as Model).weights
+    },
     isEightBits: async (id: string) => (await weightsOf(id)).includes('; eight_bits=1'),
     log: () => readFileSync(log, 'utf8'),
     engine: () => children(server.pid, 'engine/main.ts')[0],
@@ -73,7 +78,9 @@ test('a base added while requests run answers from its file at once, later from 
   isOver = true
   await Promise.all(clients)
   assert.ok(answers > 0)
-  assert.ok(readEightBits(service.file('test/second'))!.distance.same_top > 0.5)
+  const { distance } = readEightBits(service.file('test/second'))!
+  assert.ok(distance.same_top > 0.5)
+  assert.deepEqual((await service.cardOf('test/second')).eight_bits?.distance, distance)
   await service.stop()
 })
 
@@ -99,14 +106,18 @@ test('an engine killed while it writes the copy leaves nothing broken, and the c
   await service.stop()
 })
 
-test('with too little disk space a base stays on its original, and the log says how much is missing', async () => {
+test('with too little disk space a base stays on its original, and its card says how much is missing', async () => {
   const service = await startEmpty({ TUNERY_ENGINE_OPTIONS: '--min-free-disk-mb 100000000' })
   service.add('test/full')
   assert.equal(await service.isEightBits('test/full'), false)
   await until('the log to say it', () => /needs \d+ MB of free disk space/.test(service.log()))
   assert.match(service.log(), /a model is served as it is in its file/)
   assert.equal(await service.isEightBits('test/full'), false)
-  assert.deepEqual(readdirSync(path.dirname(service.file('test/full'))).sort(), ['hf', 'model.gguf', 'model.json'])
+  const { keep_original, eight_bits, eight_bits_problem } = await service.cardOf('test/full')
+  assert.deepEqual([keep_original, eight_bits], [false, null])
+  assert.match(eight_bits_problem!, /^Its eight-bit form needs \d+ MB of free disk space/)
+  assert.ok(!existsSync(eightBitsFile(service.file('test/full'))))
+  assert.deepEqual(partsBeside(service.file('test/full')), [])
   await service.stop()
 })
 
@@ -119,6 +130,8 @@ test('a base added with `--weights original` keeps it: no copy is begun', async 
   await service.weightsOf('test/copied')
   await until('the copy of the other base to answer', () => service.isEightBits('test/copied'))
   assert.equal(await service.isEightBits('test/kept'), false)
-  assert.ok(!existsSync(service.file('test/kept').replace('.gguf', '.eight-bits.gguf')))
+  assert.ok(!existsSync(eightBitsFile(service.file('test/kept'))))
+  const { keep_original, eight_bits, eight_bits_problem } = await service.cardOf('test/kept')
+  assert.deepEqual([keep_original, eight_bits, eight_bits_problem], [true, null, null])
   await service.stop()
 })

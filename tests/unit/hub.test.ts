@@ -3,7 +3,7 @@ import { copyFileSync, cpSync, mkdtempSync, readFileSync, rmSync, statSync, utim
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { after, test } from 'node:test'
-import { eightBitsFile, eightBitsRecord } from '../../lib/eight-bits.ts'
+import { eightBitsFile, eightBitsRecord, writeEightBitsRecord } from '../../lib/eight-bits.ts'
 import { createHub } from '../../server/hub/service.ts'
 import { tiny, tinyModelsDir } from '../support/tiny.ts'
 
@@ -55,6 +55,15 @@ test('a base’s card has the form that answers and its distance, unless the ori
   assert.deepEqual(weights().eight_bits, { size_mb, original_type: 'BF16', distance })
   assert.deepEqual([weights(true).keep_original, weights(true).eight_bits], [true, null])
 
+  const problem = 'Its eight-bit form answers from the next load.'
+  writeEightBitsRecord(file, { original_type: 'BF16', distance, problem })
+  assert.deepEqual([weights().eight_bits, weights().eight_bits_problem], [null, problem], 'the original answers')
+  assert.equal(weights(true).eight_bits_problem, null, 'nobody wants another form')
+  writeEightBitsRecord(file, { problem })
+  assert.deepEqual([weights().eight_bits, weights().eight_bits_problem], [null, problem], 'without a form')
+  writeFileSync(eightBitsRecord(file), JSON.stringify(record))
+  assert.equal(weights().eight_bits_problem, null)
+
   const description = path.join(modelsDir, tiny, 'model.json')
   const described = JSON.parse(readFileSync(description, 'utf8'))
   writeFileSync(description, JSON.stringify({ ...described, keep_original_weights: true }))
@@ -69,4 +78,6 @@ test('a base’s card has the form that answers and its distance, unless the ori
   writeFileSync(eightBitsRecord(file), JSON.stringify(record))
   utimesSync(file, 1, 1)
   assert.equal(weights().eight_bits, null, 'the form of an earlier original')
+  writeFileSync(eightBitsRecord(file), JSON.stringify({ ...record, problem }))
+  assert.equal(weights().eight_bits_problem, null, 'the problem of an earlier original')
 })

@@ -201,8 +201,9 @@ function Bases({ mayTrain }: { mayTrain: boolean }) {
 }
 
 /** In which form the weights answer, and how far that is from the original. */
-function ServedForm({ weights: { keep_original, eight_bits, available } }: Pick<Model, 'weights'>) {
+function ServedForm({ weights: { keep_original, eight_bits, eight_bits_problem, available } }: Pick<Model, 'weights'>) {
   if (available && keep_original) return <Note text="Answers with its original weights, as set." />
+  if (eight_bits_problem) return <Note text={`Answers with its original weights. ${eight_bits_problem}`} />
   if (!eight_bits) return null
   const { size_mb, original_type, distance } = eight_bits
   return (
