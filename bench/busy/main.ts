@@ -70,9 +70,12 @@ async function answers(clients: number): Promise<void> {
   await measure(us, clients, bodies(999, clients))
   const them = await startLlamaServer(clients, 1024, { weights: peerWeights().at(-1)! })
   const sides = { us, one, them }
-  const speeds = async (turn: number) => {
-    const speed = async (side: Side) =>
-      tokensPerSecond(await measure(side, clients, bodies(turn, Math.max(4, 2 * clients))), output)
+  const speeds = async (turn: number, loops: number) => {
+    const speed = async (side: Side) => {
+      // Beside loops an answer of llama-server takes up to half a minute.
+      const requests = side === them && loops > 0 ? clients : Math.max(4, 2 * clients)
+      return tokensPerSecond(await measure(side, clients, bodies(turn, requests)), output)
+    }
     const found = { us: [] as number[], one: [] as number[], them: [] as number[] }
     for (let round = 0; round < rounds; round++)
       for (const name of ['us', 'one', 'them', 'them', 'one', 'us'] as const) found[name].push(await speed(sides[name]))
@@ -82,7 +85,7 @@ async function answers(clients: number): Promise<void> {
     for (const side of [us, one, them]) await measure(side, clients, bodies(998, 2 * clients))
     let alone: Awaited<ReturnType<typeof speeds>> | undefined
     for (const [turn, { name, loops }] of loads.entries()) {
-      const found = await besideLoops(loops, () => speeds(turn))
+      const found = await besideLoops(loops, () => speeds(turn, loops))
       alone ??= found
       const compared = { ours: found.us, theirs: found.them }
       report(comparisonRow('busy', `${who}, ${name}`, 'tokens/s', compared, loops > 0 ? { least: 1 } : {}, them.form))
