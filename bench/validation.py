@@ -134,7 +134,7 @@ def structure_of(rows: Path) -> list[str]:
 
 def tokens_of(rows: Path) -> list[str]:
     # As server/datasets/tokens.ts does it.
-    request = {"hf": str(MODEL), "rows": str(rows), "max_length": 2048, "source_lines": False, "objective": "sft"}
+    request = {"hf": str(MODEL), "rows": str(rows), "max_length": 2048, "objective": "sft"}
     workers = min(4, len(os.sched_getaffinity(0)))
     return [sys.executable, "-m", "trainer.cli.count", json.dumps({**request, "workers": workers})]
 

@@ -6,6 +6,48 @@ import { route } from './route.ts'
 export const DatasetFormat = z.enum(['jsonl', 'csv', 'parquet', 'huggingface'])
 export type DatasetFormat = z.infer<typeof DatasetFormat>
 
+/** What columns of a file can be; `docs/guides/prepare-data.md` says how each is read. */
+const columnNames = [
+  'messages',
+  'tools',
+  'system',
+  'prompt',
+  'input',
+  'completion',
+  'chosen',
+  'rejected',
+  'label',
+] as const
+
+export const Columns = z
+  .partialRecord(z.enum([...columnNames, 'image', 'images']), z.string().min(1).max(200))
+  .refine((columns) => Object.keys(columns).length > 0, { error: 'must name a column' })
+export type Columns = z.infer<typeof Columns>
+
+/** A form's field with JSON. */
+const ColumnsField = z
+  .string()
+  .max(5000)
+  .transform((text, context): Columns => {
+    const result = Columns.safeParse(parsed(text))
+    if (result.success) return result.data
+    context.addIssue({
+      code: 'custom',
+      message:
+        `must be JSON like {"prompt":"Question","completion":"Answer"}: of ${[...columnNames, 'image', 'images'].join(', ')}, ` +
+        'the name of the column in the file',
+    })
+    return z.NEVER
+  })
+
+function parsed(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return undefined
+  }
+}
+
 export const Dataset = z.object({
   id: z.string(),
   name: z.string(),
@@ -25,6 +67,7 @@ export const Dataset = z.object({
     .describe('How many pictures its rows have. Only a base of the category `multimodal` learns from them.'),
   size_mb: z.number(),
   sha256: z.string().describe('Of the file as it was uploaded.'),
+  columns: Columns.nullable().describe('The names of the columns in the file, where the upload said them.'),
   created_at: Time,
 })
 export type Dataset = z.infer<typeof Dataset>
@@ -35,6 +78,10 @@ export const UploadFields = z.strictObject({
   description: Description.default(''),
   format: DatasetFormat.optional().describe(
     'Default: what the first bytes of the file are, else what its name ends in, else jsonl.',
+  ),
+  columns: ColumnsField.optional().describe(
+    'Of a file whose columns have other names: JSON that gives the name in the file of each column that is read, such as ' +
+      '`{"prompt":"Question","completion":"Answer"}`. The others are not read.',
   ),
   hf_token: z
     .string()

@@ -125,6 +125,7 @@ def main() -> None:
     os.environ.update(torch_settings(threads))
     import torch
 
+    from bench.training.rows import canonical_file
     from trainer.data.dataset import prepare
     from trainer.data.rows import read_rows
     from trainer.model import gpu
@@ -142,7 +143,8 @@ def main() -> None:
     tokenizer = load_tokenizer(spec)
 
     def rows_of(path: Path):
-        parsed = read_rows(path, sha256_of(path), args.objective)
+        file = canonical_file(path)
+        parsed = read_rows(file, sha256_of(file), args.objective)
         return prepare(parsed, tokenizer, args.max_length, SilentProtocol())
 
     data, heldout = rows_of(args.rows), args.heldout and rows_of(args.heldout)

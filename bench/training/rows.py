@@ -81,3 +81,20 @@ def rated(count: int, seed: int) -> list[dict]:
 def write(path: Path, rows: list[dict]) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
+
+
+def canonical_file(path: Path) -> Path:
+    """The rows of a file as the service writes them for its trainer."""
+    with path.open() as file:
+        rows = [canonical(json.loads(line)) for line in file]
+    return write(path.with_suffix(".canonical.jsonl"), rows)
+
+
+def canonical(row: dict) -> dict:
+    if "prompt" not in row:
+        return row
+    asked = [{"role": "user", "content": row["prompt"]}]
+    answers = {name: {"role": "assistant", "content": row[name]} for name in row if name not in ("prompt", "label")}
+    if "completion" in answers:
+        return {"messages": [*asked, answers["completion"]], "label": row["label"]}
+    return {"prompt": asked, **answers}

@@ -1831,6 +1831,10 @@ export interface UploadFieldsInput {
    */
   format?: DatasetFormat
   /**
+   * Of a file whose columns have other names: JSON that gives the name in the file of each column that is read, such as `{"prompt":"Question","completion":"Answer"}`. The others are not read.
+   */
+  columns?: string
+  /**
    * For a dataset of the Hugging Face Hub that is not public: your own token. It is used once and never stored.
    */
   hf_token?: string
@@ -1862,7 +1866,14 @@ export interface Dataset {
    * Of the file as it was uploaded.
    */
   sha256: string
+  /**
+   * The names of the columns in the file, where the upload said them.
+   */
+  columns: Columns | null
   created_at: Time
+}
+export interface Columns {
+  [k: string]: string
 }
 export interface SortedQueryInput {
   /**

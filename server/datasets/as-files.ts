@@ -34,7 +34,7 @@ export function createDatasetFiles(db: Db, dataDir: string): DatasetFiles {
     async find(account_id, id) {
       const dataset = await store.find(db, account_id, id)
       if (!dataset) return undefined
-      const { source } = store.filesOfDataset(dataDir, dataset)
+      const { source } = store.filesOf(dataDir, dataset)
       return { ...toEntry(dataset), path: source, sha256: dataset.sha256 }
     },
   }

@@ -1,13 +1,6 @@
 import { isUtf8 } from 'node:buffer'
 
-/** What a row with a picture at an address has: these texts, or it is written in escapes and not fetched. */
-const addressMarks = ['"image_url"', '"http']
-const markOverlap = 16
-
-/**
- * Counts the rows of a JSONL file and checks that it is UTF-8, during the upload. The rows are parsed later.
- * `may_have_addresses`: it may have pictures at addresses on the web.
- */
+/** Counts the rows of a JSONL file and checks that it is UTF-8, during the upload. The rows are parsed later. */
 export function createLineCounter() {
   let rows = 0
   let line = 1
@@ -15,15 +8,6 @@ export function createLineCounter() {
   let hasContent = false
   let tail: Buffer = Buffer.alloc(0)
   let not_utf8_line: number | undefined
-  const missingMarks = new Set(addressMarks)
-  let end: Buffer = Buffer.alloc(0)
-
-  function lookForMarks(chunk: Buffer): void {
-    if (missingMarks.size === 0) return
-    const border = Buffer.concat([end, chunk.subarray(0, markOverlap)])
-    for (const mark of missingMarks) if (chunk.includes(mark) || border.includes(mark)) missingMarks.delete(mark)
-    end = Buffer.from(chunk.length < markOverlap ? border.subarray(-markOverlap) : chunk.subarray(-markOverlap))
-  }
 
   function isBlank(piece: Buffer): boolean {
     for (const byte of piece)
@@ -54,7 +38,6 @@ export function createLineCounter() {
   return {
     add(chunk: Buffer): void {
       checkUtf8(chunk, line)
-      lookForMarks(chunk)
       let from = 0
       for (let at = chunk.indexOf(10); at !== -1; at = chunk.indexOf(10, from)) {
         if (hasContent || !isBlank(chunk.subarray(from, at))) rows++
@@ -64,11 +47,10 @@ export function createLineCounter() {
       }
       if (!hasContent && from < chunk.length) hasContent = !isBlank(chunk.subarray(from))
     },
-    end(): { rows: number; not_utf8_line?: number; may_have_addresses: boolean } {
+    end(): { rows: number; not_utf8_line?: number } {
       if (hasContent) rows++
       if (tail.length > 0) not_utf8_line ??= line
-      const may_have_addresses = missingMarks.size === 0
-      return { rows, may_have_addresses, ...(not_utf8_line !== undefined && { not_utf8_line }) }
+      return { rows, ...(not_utf8_line !== undefined && { not_utf8_line }) }
     },
   }
 }

@@ -3,7 +3,7 @@
 import { hash } from 'node:crypto'
 import { Worker } from 'node:worker_threads'
 import { createRowComparison } from './row-comparison.ts'
-import { type RowMessage, textOf } from './row-message.ts'
+import { type CanonicalMessage, textOf } from './row-message.ts'
 import { isPicture } from './row-pictures.ts'
 
 /** A batch of rows in one buffer, each followed by its prompt and its answer. `ends` has three end offsets per row. */
@@ -32,7 +32,7 @@ export interface DuplicateFinder {
    * `row` is its JSON, with hashes in the place of pictures. Prompts of rows with the same messages are compared; give
    * none for a row whose prompt has more than these.
    */
-  add(line: number, row: Uint8Array, messages: RowMessage[]): void
+  add(line: number, row: Uint8Array, messages: CanonicalMessage[]): void
   /** Backpressure: resolves when few batches are in flight. */
   ready(): Promise<void>
   /** Ends the thread. */
@@ -43,7 +43,7 @@ export interface DuplicateFinder {
  * What a message says, without the ids of its calls and with the hashes of its pictures. Never longer than the message's
  * JSON, with pictures as `withoutPictures` writes them.
  */
-function comparable(message: RowMessage): string {
+function comparable(message: CanonicalMessage): string {
   const calls = (message.tool_calls ?? []) as { function: { name: string; arguments: string } }[]
   const { content } = message
   const pictures = Array.isArray(content)

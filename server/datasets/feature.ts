@@ -23,7 +23,6 @@ export function createDatasetsFeature(
     max_mb,
     max_rows,
     defaultBase,
-    fetchesPictures: pictureFetcher.enabled,
   })
   const work = { ...context, ...datasets, max_rows, max_bytes: 4e6 * max_mb, huggingface_url, pictureFetcher }
   const startOne = (name: string, claims: ClaimOptions = {}) =>

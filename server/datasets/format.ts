@@ -1,5 +1,5 @@
 // Detects the format of an uploaded file from the `format` field, its first bytes, and its file name extension.
-import type { DatasetFormat } from '../../contract/datasets.ts'
+import type { Columns, DatasetFormat } from '../../contract/datasets.ts'
 import { ApiError } from '../../contract/errors.ts'
 import { rowMaker } from './reader/columns.ts'
 
@@ -22,7 +22,7 @@ const magic: [string, Detected][] = [
 ]
 
 /** The format of the first bytes if they are unambiguous; undefined for other text. */
-function detect(head: Buffer): Detected | undefined {
+function detect(head: Buffer, columns?: Columns): Detected | undefined {
   const start = head.toString('latin1', 0, 4)
   const binary = magic.find(([bytes]) => start.startsWith(bytes))?.[1]
   if (binary) return binary
@@ -32,11 +32,12 @@ function detect(head: Buffer): Detected | undefined {
     .trimStart()
   // A `huggingface` upload may be a JSON object that names a dataset of the hub.
   if (/^\{\s*["}]/.test(text)) return { like: 'JSON', formats: ['jsonl', 'huggingface'] }
-  const columns = text
+  const names = text
     .split(/\r?\n|\r/, 1)[0]!
     .split(',')
     .map((name) => name.trim().replace(/^"(.*)"$/, '$1'))
-  return rowMaker(columns) ? { like: 'CSV', formats: ['csv'] } : undefined
+  const isTable = columns ? Object.values(columns).every((name) => names.includes(name)) : rowMaker(names)
+  return isTable ? { like: 'CSV', formats: ['csv'] } : undefined
 }
 
 const byEnding: Record<string, DatasetFormat> = {
@@ -51,10 +52,15 @@ const byEnding: Record<string, DatasetFormat> = {
  * The given format, or the one detected from the first bytes and the file name. Throws file_not_readable if they
  * disagree.
  */
-export function formatOf(given: DatasetFormat | undefined, filename: string, head: Buffer): DatasetFormat {
+export function formatOf(
+  given: DatasetFormat | undefined,
+  filename: string,
+  head: Buffer,
+  columns?: Columns,
+): DatasetFormat {
   const ending = /\.(\w+)$/.exec(filename)?.[1]?.toLowerCase() ?? ''
   const named = Object.hasOwn(byEnding, ending) ? byEnding[ending] : undefined
-  const detected = detect(head)
+  const detected = detect(head, columns)
   // Magic bytes of a binary format override the file name.
   const found =
     given ??

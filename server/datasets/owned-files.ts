@@ -2,13 +2,13 @@ import path from 'node:path'
 import type { Db } from '../db/open.ts'
 import type { OwnedFile } from '../storage/durable-files.ts'
 import * as store from './store.ts'
-import { filesOfDataset } from './store.ts'
+import { keysOf } from './store.ts'
 
 /** The files of all datasets: each upload, and its canonical rows once they are prepared. */
 export async function datasetFiles(db: Db): Promise<OwnedFile[]> {
   return (await store.every(db)).flatMap((dataset) => {
     const { id, sha256, rows_sha256 } = dataset
-    const { source, rows } = filesOfDataset('', dataset)
+    const { source, rows } = keysOf(dataset)
     const owner = `the dataset ${id}`
     const file = (name: string, sha256: string) => ({
       path: path.normalize(name),
@@ -17,6 +17,6 @@ export async function datasetFiles(db: Db): Promise<OwnedFile[]> {
       owner,
       required: true,
     })
-    return rows_sha256 && rows !== source ? [file(source, sha256), file(rows, rows_sha256)] : [file(source, sha256)]
+    return rows ? [file(source, sha256), file(rows, rows_sha256!)] : [file(source, sha256)]
   })
 }

@@ -18,7 +18,7 @@ import { fetchFromHub, hubSourceOf } from './hugging-face.ts'
 import { Unreadable } from './reader/columns.ts'
 import type { ReadRequest, ReadResult } from './reader/main.ts'
 import * as store from './store.ts'
-import { filesOf, filesOfDataset, rowsKey, sourceKey } from './store.ts'
+import { columnsOf, filesOf, isEarlierForm, rowsKey } from './store.ts'
 
 export const queueKind = 'dataset'
 const rereadDelay = linearDelay(500, 30_000)
@@ -58,7 +58,7 @@ export async function prepareDataset(work: PrepareWork, claim: Claim, stopping: 
   } catch (error) {
     if (!deleted.aborted) throw error
     // These files may have been written after the deletion removed its files.
-    const { part, rows } = filesOf(work.dataDir, claim.ref, 'jsonl')
+    const { part, rows } = filesOf(work.dataDir, { id: claim.ref, format: 'jsonl', source_name: null })
     for (const file of [part, rows]) await rm(file, { force: true })
     await work.artifacts.remove(rowsKey(claim.ref))
     throw new LeaseLost(claim)
@@ -68,14 +68,16 @@ export async function prepareDataset(work: PrepareWork, claim: Claim, stopping: 
 async function prepare(work: PrepareWork, claim: Claim, signal: AbortSignal): Promise<void> {
   const dataset = await store.byId(work.db, claim.ref)
   if (await isForAnother(work, dataset)) return await work.queue.defer(claim, Date.now() + retry_ms, 'unused')
-  const files = dataset ? filesOfDataset(work.dataDir, dataset) : filesOf(work.dataDir, claim.ref, 'jsonl')
-  const result = dataset?.status === 'preparing' ? await read(work, claim, dataset, files, signal) : undefined
+  const isEarlier = dataset !== undefined && isEarlierForm(dataset)
+  const files = filesOf(work.dataDir, dataset ?? { id: claim.ref, format: 'jsonl', source_name: null })
+  const result =
+    dataset?.status === 'preparing' || isEarlier ? await read(work, claim, dataset!, files, signal) : undefined
   if (result && 'retry_in_ms' in result) {
     const run_at = Date.now() + result.retry_in_ms
     return await work.db.transaction().execute((trx) => work.queue.requeue(trx, claim, run_at))
   }
   const valid = result && 'check' in result ? result : undefined
-  if (valid?.sha256) {
+  if (valid) {
     await syncPath(files.part)
     await rename(files.part, files.rows)
     await work.artifacts.publish(rowsKey(claim.ref))
@@ -88,15 +90,17 @@ async function prepare(work: PrepareWork, claim: Claim, signal: AbortSignal): Pr
         status: 'ready',
         rows: check.rows,
         check_json: JSON.stringify(check),
-        ...(sha256 && { rows_sha256: sha256 }),
+        rows_sha256: sha256,
+        rows_form: 1,
+        ...(isEarlier && { earlier_rows_sha256: dataset.rows_sha256 }),
       })
+      if (isEarlier) await store.forgetTokens(trx, claim.ref)
     } else if (result) await store.update(trx, claim.ref, { status: 'unreadable', check_json: JSON.stringify(result) })
     await work.queue.finish(trx, claim, 'done')
   })
   if (!valid) await rm(files.part, { force: true })
-  // Its rows are the upload after all: no picture of it was at an address.
-  else if (dataset?.format === 'jsonl' && valid.sha256 === dataset.sha256)
-    await work.artifacts.remove(sourceKey(dataset))
+  else if (isEarlier && files.earlier !== files.source)
+    await work.artifacts.remove(path.relative(work.dataDir, files.earlier))
   work.notifyPrepared(claim.ref)
 }
 
@@ -123,19 +127,25 @@ async function read(
 ): Promise<ReadResult | { retry_in_ms: number }> {
   const { max_rows } = work
   const max_bytes = Math.min(work.max_bytes, expansionAllowance_bytes + maxExpansion * dataset.size_bytes)
-  await work.artifacts.ensureLocal(files.source)
-  const canonical = files.source === files.rows ? null : files.part
+  const isEarlier = isEarlierForm(dataset)
+  const local = await work.artifacts.ensureLocal(isEarlier ? files.earlier : files.source)
+  const request = {
+    format: dataset.format,
+    source: local,
+    columns: columnsOf(dataset),
+    canonical: files.part,
+    max_rows,
+    max_bytes,
+  }
   try {
-    const source = dataset.format === 'huggingface' ? await hubSourceOf(files.source, dataset.size_bytes) : undefined
-    if (!source)
-      return await readFetching(
-        work,
-        dataset.account_id,
-        files,
-        { format: dataset.format, source: files.source, canonical, max_rows, max_bytes },
-        dataset.size_bytes,
+    if (isEarlier)
+      return await readFileOf(
+        { ...request, format: 'jsonl', source_lines: dataset.format !== 'jsonl', max_bytes: work.max_bytes },
+        statSync(local).size,
         signal,
       )
+    const source = dataset.format === 'huggingface' ? await hubSourceOf(files.source, dataset.size_bytes) : undefined
+    if (!source) return await readFetching(work, dataset.account_id, files, request, dataset.size_bytes, signal)
     const hub = { url: work.huggingface_url, token: work.hubToken(dataset.id) }
     const parts = await fetchFromHub(hub, source, files.fetched, work.max_bytes, signal, (bytes) =>
       requireDiskSpace(work, bytes),
@@ -145,7 +155,7 @@ async function read(
       work,
       dataset.account_id,
       files,
-      { format: 'huggingface', source: files.source, parts, canonical, max_rows, max_bytes: work.max_bytes },
+      { ...request, parts, max_bytes: work.max_bytes },
       bytes,
       signal,
     )
@@ -178,11 +188,12 @@ async function readFetching(
   size_bytes: number,
   signal: AbortSignal,
 ): Promise<ReadResult> {
-  if (!work.pictureFetcher.enabled || request.canonical === null) return await readFileOf(request, size_bytes, signal)
+  if (!work.pictureFetcher.enabled) return await readFileOf(request, size_bytes, signal)
   await mkdir(files.pictures, { recursive: true })
   const list = path.join(files.pictures, 'addresses.json')
   const listed = await readFileOf({ ...request, pictures: { list } }, size_bytes, signal)
   if (!('addresses' in listed)) return listed
+  if (listed.addresses === 0) return await readFileOf(request, size_bytes, signal)
   const bytes = await fetchPictures(
     work.pictureFetcher,
     { account_id, addresses: JSON.parse(await readFile(list, 'utf8')), folder: files.pictures },

@@ -68,11 +68,13 @@ function notAPicture(at: string, error: unknown): Problem {
   throw error
 }
 
-/** The row as JSON with the hash of each picture in the place of its data. */
+/** A row as JSON with the hash of each picture in the place of its data, and without other binary values. */
 export const withoutPictures = (row: object): string =>
-  JSON.stringify(row, (key, value) =>
-    key === 'url' && typeof value === 'string' && dataUrlHead.test(value) ? hash('sha256', value) : value,
-  )
+  JSON.stringify(row, (key, value) => {
+    if (typeof value === 'bigint') return Number(value)
+    if (ArrayBuffer.isView(value)) return undefined
+    return key === 'url' && typeof value === 'string' && dataUrlHead.test(value) ? hash('sha256', value) : value
+  })
 
 /** Decodes the pictures of a dataset's rows, each distinct one once, in a child process of bounded time and memory. */
 export interface PictureCheck {

@@ -1,10 +1,11 @@
 import { isUtf8 } from 'node:buffer'
 import type { Objective } from '../../contract/hyperparameters.ts'
+import { canonicalLine, canonicalOf, picturesOf, recordProblem, type ValidRow } from './canonical.ts'
 import { createDuplicateFinder } from './duplicates.ts'
-import { isPair, isRated, pairProblem, pairWarnings, ratedProblem } from './preference-rows.ts'
+import { type ReadOptions, type UploadedRow, uploadedRow } from './reader/columns.ts'
 import { maxListed } from './row-comparison.ts'
-import { messagesProblem, type Problem, type RowMessage, textOf, toolsProblem } from './row-message.ts'
-import { createPictureCheck, isPicture, type PlacedPicture, withoutPictures } from './row-pictures.ts'
+import type { Problem } from './row-message.ts'
+import { createPictureCheck, type PictureCheck, withoutPictures } from './row-pictures.ts'
 
 /** The longest row of text, in bytes of its line. */
 export const maxLineBytes = 16 * 1024 * 1024
@@ -87,29 +88,30 @@ export function createCheck() {
     check,
     addInvalid,
     /**
-     * Adds a row without problems. False, and invalid, if it teaches something else than the rows before it. `bytes` are
-     * the row as it is compared with others; one with pictures (`found`) is compared by their hashes.
+     * Adds a row without problems, and returns its number among them. Undefined, and invalid, if it teaches something
+     * else than the rows before it. `bytes` are the row as it is compared with others; one with pictures is compared by
+     * their hashes.
      */
-    addValid(line: number, bytes: Buffer, row: object, found: PlacedPicture[]): boolean {
-      const own = objectivesOf(row)
-      const common = objectives?.filter((each) => own.includes(each)) ?? own
+    addValid(line: number, bytes: Buffer, valid: ValidRow): number | undefined {
+      const { row, warnings } = valid
+      const common = objectives?.filter((each) => valid.objectives.includes(each)) ?? valid.objectives
       if (common.length === 0) {
-        addInvalid(line, kindDiffers(own, objectives!))
-        return false
+        addInvalid(line, kindDiffers(valid.objectives, objectives!))
+        return undefined
       }
       objectives = common
       check.rows++
-      pictures += found.length
+      const count = picturesOf(row).length
+      pictures += count
       finder.add(
         line,
-        found.length > 0 ? Buffer.from(withoutPictures(row)) : bytes,
-        'tools' in row || !('messages' in row) ? [] : (row as Row).messages,
+        count > 0 ? Buffer.from(withoutPictures(row)) : bytes,
+        row.tools || row.prompt ? [] : (row.messages ?? []),
       )
-      for (const [code, message] of warningsOf(row as Row)) {
-        check.warning_count++
-        if (check.warnings.length < maxListed) check.warnings.push({ line, code, message })
-      }
-      return true
+      check.warning_count += warnings.length
+      for (const warning of warnings)
+        if (check.warnings.length < maxListed) check.warnings.push(describeProblem(line, warning).issue)
+      return check.rows - check.error_count
     },
     /** Backpressure of the duplicate finder: resolves when more rows may be added. */
     ready: finder.ready,
@@ -134,21 +136,64 @@ const kindDiffers = (own: Objective[], others: Objective[]): Problem => [
   `is ${kinds[own[0]!]}, and the rows before it are each ${kinds[others[0]!]}. A dataset has rows of one kind: divide it.`,
 ]
 
+/** Adds rows to a check, with their pictures decoded, and writes the valid ones in the canonical form. */
+export function createRowWriter(write: (line: string) => void = () => {}) {
+  const { check, addInvalid, addValid, ready, end } = createCheck()
+  const pictureCheck = createPictureCheck()
+
+  function writeValid(line: number, bytes: Buffer, valid: ValidRow, { fields }: UploadedRow): void {
+    const number = addValid(line, bytes, valid)
+    if (number !== undefined) write(canonicalLine(valid, fields, number, line))
+  }
+
+  return {
+    check,
+    pictureCheck: pictureCheck as PictureCheck,
+    addInvalid,
+    /** Resolves once the row's pictures are decoded; undefined for a row without any. */
+    add(line: number, bytes: Buffer, uploaded: UploadedRow): Promise<void> | undefined {
+      const valid = canonicalOf(uploaded)
+      if (Array.isArray(valid)) return void addInvalid(line, valid)
+      const pictures = picturesOf(valid.row)
+      if (pictures.length === 0) return void writeValid(line, bytes, valid, uploaded)
+      return pictureCheck.problemOf(pictures).then((damage) => {
+        if (damage) addInvalid(line, damage)
+        else writeValid(line, bytes, valid, uploaded)
+      })
+    },
+    ready,
+    async end(): Promise<Check> {
+      pictureCheck.close()
+      return await end()
+    },
+  }
+}
+
+interface CheckerOptions {
+  columns?: ReadOptions['columns']
+  /** Receives each valid row in the canonical form. */
+  write?: (line: string) => void
+  /** Replaces addresses of pictures in a row; undefined for a row without any. */
+  embed?: (row: object, pictures: PictureCheck) => Promise<Problem | undefined> | undefined
+  /** Rows that an earlier version wrote of another format have their line in `source_line`. */
+  source_lines?: boolean
+}
+
 /**
  * Streaming check of a JSONL file: feed chunks in order with `add`, one after the other, then get the result from `end`.
- * A byte order mark, CRLF and blank lines are allowed. `known` are problems found before, by line.
+ * A byte order mark, CRLF and blank lines are allowed.
  */
-export function createRowChecker(known: ReadonlyMap<number, Problem> = new Map()) {
-  const pictureCheck = createPictureCheck()
-  const { check, addInvalid: wrong, addValid: good, ready, end } = createCheck()
-  let line = 0
+export function createRowChecker({ columns, write, embed, source_lines }: CheckerOptions = {}) {
+  const writer = createRowWriter(write)
+  const { check, addInvalid: wrong } = writer
+  let physicalLine = 0
   let rest: Buffer[] = []
   let restBytes = 0
   let overlong = false
 
-  /** Resolves once the row's pictures are decoded; undefined for a row without any. */
+  /** Resolves once the row's pictures are here and decoded; undefined for a row without any. */
   function finishLine(piece: Buffer): Promise<void> | undefined {
-    line++
+    let line = ++physicalLine
     const bytes = restBytes === 0 ? piece : Buffer.concat([...rest, piece])
     const tooLong = overlong ? lineTooLong : lengthProblem(bytes)
     rest = []
@@ -163,20 +208,26 @@ export function createRowChecker(known: ReadonlyMap<number, Problem> = new Map()
     }
     if (line === 1 && text.startsWith('\uFEFF')) text = text.slice(1)
     if (text[0] !== '{' && /^[ \t\r]*$/.test(text)) return
-    let row: unknown
+    let record: Record<string, unknown>
     try {
-      row = JSON.parse(text)
+      record = JSON.parse(text)
     } catch (error) {
       return void wrong(line, ['invalid_json', `is not valid JSON: ${(error as Error).message.slice(0, 200)}`])
     }
-    const problem = known.get(line) ?? rowProblem(row)
+    const problem = recordProblem(record)
     if (problem) return void wrong(line, problem)
-    const pictures = picturesOf(row as object)
-    if (pictures.length === 0) return void good(line, bytes, row as object, pictures)
-    return pictureCheck.problemOf(pictures).then((damage) => {
-      if (damage) wrong(line, damage)
-      else good(line, bytes, row as object, pictures)
-    })
+    if (source_lines && typeof record.source_line === 'number') {
+      line = record.source_line
+      delete record.source_line
+    }
+    const embedded = embed?.(record, writer.pictureCheck)
+    if (!embedded) return addRecord(line, bytes, record)
+    return embedded.then((unfetched) => (unfetched ? void wrong(line, unfetched) : addRecord(line, bytes, record)))
+  }
+
+  function addRecord(line: number, bytes: Buffer, record: Record<string, unknown>): Promise<void> | undefined {
+    const uploaded = uploadedRow(record, { columns })
+    return Array.isArray(uploaded) ? void wrong(line, uploaded) : writer.add(line, bytes, uploaded)
   }
 
   return {
@@ -199,11 +250,10 @@ export function createRowChecker(known: ReadonlyMap<number, Problem> = new Map()
       restBytes += chunk.length - from
     },
     rows: () => check.rows,
-    ready,
+    ready: writer.ready,
     async end(): Promise<Check> {
       if (restBytes > 0 || overlong) await finishLine(Buffer.alloc(0))
-      pictureCheck.close()
-      return end()
+      return writer.end()
     },
   }
 }
@@ -221,16 +271,6 @@ export function lengthProblem(line: Buffer): Problem | undefined {
   return line.length > most ? lineTooLong : undefined
 }
 
-// Python's JSON parser, which the trainer uses, has a recursion limit.
-const maxDepth = 100
-
-function isDeep(value: object, levels: number): boolean {
-  if (levels === 0) return true
-  const parts: unknown[] = Array.isArray(value) ? value : Object.values(value)
-  for (const part of parts) if (typeof part === 'object' && part !== null && isDeep(part, levels - 1)) return true
-  return false
-}
-
 /** A problem of a row as an issue, and as the sentence of `errors`. */
 export function describeProblem(line: number, [code, message]: Problem): { issue: Issue; error: string } {
   const sentence = message.replace(/^: /, '')
@@ -240,102 +280,11 @@ export function describeProblem(line: number, [code, message]: Problem): { issue
   }
 }
 
-interface Row {
-  messages: RowMessage[]
-}
-
-const exampleRow = '{"messages":[{"role":"user","content":"…"},{"role":"assistant","content":"…"}]}'
-
-/** The first problem of a row, or undefined. */
-export function rowProblem(row: unknown): Problem | undefined {
-  if (typeof row !== 'object' || row === null || Array.isArray(row))
-    return ['not_an_object', `is not a JSON object. Each row must be like ${exampleRow}.`]
-  if (isDeep(row, maxDepth)) return ['too_deep', `is nested more than ${maxDepth} levels deep.`]
-  const found = objectivesOf(row)
-  if (found.length === 0) return ['messages_missing', `has no 'messages'. Each row must be like ${exampleRow}.`]
-  for (const objective of found) {
-    const problem = problems[objective](row)
-    if (problem) return problem
-  }
-  return undefined
-}
-
-const problems: Record<Objective, (row: object) => Problem | undefined> = {
-  sft: conversationProblem,
-  dpo: pairProblem,
-  kto: ratedProblem,
-}
-
-/** What a row can teach, by the fields that it has. */
-function objectivesOf(row: object): Objective[] {
-  const found: Objective[] = []
-  if ('messages' in row) found.push('sft')
-  if (isPair(row)) found.push('dpo')
-  if (isRated(row)) found.push('kto')
-  return found
-}
-
-/**
- * The pictures of a row without problems. Of a pair whose answers are whole conversations, those of the chosen one: the
- * rejected one has the same.
- */
-export function picturesOf(row: object): PlacedPicture[] {
-  const { messages, prompt, chosen, input } = row as Record<string, unknown>
-  const lists = {
-    messages,
-    ...((isPair(row) || isRated(row)) && { prompt, chosen, 'input.messages': Object(input).messages }),
-  }
-  const found: PlacedPicture[] = []
-  for (const [field, list] of Object.entries(lists)) {
-    if (!Array.isArray(list)) continue
-    for (const [index, message] of list.entries()) {
-      const { content } = Object(message)
-      if (!Array.isArray(content)) continue
-      for (const [number, part] of content.entries()) {
-        // In a field that the row's kind does not read, anything may be.
-        const url = isPicture(part) ? Object(part.image_url).url : undefined
-        if (typeof url === 'string') found.push({ at: `${field}[${index}].content[${number}]`, url })
-      }
-    }
-  }
-  return found
-}
-
-function conversationProblem(row: object): Problem | undefined {
-  const { messages, tools } = row as { messages?: unknown; tools?: unknown }
-  if ('functions' in row)
-    return ['functions_outdated', "has 'functions', the old form of tools. Write them as 'tools'."]
-  if (!Array.isArray(messages) || messages.length === 0)
-    return ['messages_empty', `: 'messages' must be a list with at least one message.`]
-  const problem = messagesProblem(messages, 'messages') ?? toolsProblem(tools)
+/** The first problem of a row of JSON lines, or undefined. */
+export function rowProblem(record: unknown): Problem | undefined {
+  const problem = recordProblem(record)
   if (problem) return problem
-  if ((messages.at(-1) as { role: string }).role !== 'assistant')
-    return [
-      'no_answer_at_end',
-      'does not end with a message of the assistant. Add the answer that the model should give, or ' +
-        'remove what comes after it.',
-    ]
-  if ((messages as Row['messages']).every(({ role, weight }) => role !== 'assistant' || weight === 0))
-    return [
-      'nothing_to_learn',
-      ': every message of the assistant has the weight 0, so the row teaches nothing. Remove it, or give ' +
-        'one the weight 1.',
-    ]
-  return undefined
+  const uploaded = uploadedRow(record as Record<string, unknown>)
+  const valid = Array.isArray(uploaded) ? uploaded : canonicalOf(uploaded)
+  return Array.isArray(valid) ? valid : undefined
 }
-
-/** Warnings about a valid row. */
-function warningsOf(row: Row): Problem[] {
-  return [...('messages' in row ? conversationWarnings(row) : []), ...(isPair(row) ? pairWarnings(row) : [])]
-}
-
-function conversationWarnings({ messages }: Row): Problem[] {
-  const found: Problem[] = []
-  if (messages.some((message) => message.role === 'user' && textOf(message).trim() === '' && !hasPicture(message)))
-    found.push(['question_empty', 'has a message of the user without text.'])
-  if (messages[0]!.role === 'assistant')
-    found.push(['no_question', 'begins with the assistant; most models expect a message of the user before it.'])
-  return found
-}
-
-const hasPicture = ({ content }: RowMessage) => Array.isArray(content) && content.some(isPicture)

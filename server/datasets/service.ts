@@ -21,16 +21,26 @@ import { claimDisk } from '../storage/free-disk.ts'
 import type { Artifacts } from '../storage/objects/index.ts'
 import type { StorageQuota } from '../storage/quota.ts'
 import { createDatasetFiles, type DatasetFiles } from './as-files.ts'
+import { type CanonicalRow, picturesOf, type ShownRow, shownRow } from './canonical.ts'
 import { createLineCounter } from './counter.ts'
 import { formatOf, headBytes } from './format.ts'
-import { type ShownRow, shownRow } from './preference-rows.ts'
 import { queueKind } from './prepare.ts'
 import type { ReadResult } from './reader/main.ts'
 import { formatOfUrl } from './row-pictures.ts'
 import { createRowReader } from './row-reader.ts'
-import { type Check, picturesOf } from './rows.ts'
+import type { Check } from './rows.ts'
 import * as store from './store.ts'
-import { filesOf, filesOfDataset, objectiveOf, objectivesOf, pictureCountOf, rowsKey, toResponse } from './store.ts'
+import {
+  filesOf,
+  isEarlierForm,
+  keysOf,
+  objectiveOf,
+  objectivesOf,
+  pictureCountOf,
+  rowsKey,
+  sourceKey,
+  toResponse,
+} from './store.ts'
 import { withTokens } from './token-report.ts'
 import type { PictureTokens, Preview as RowPreview, Tokens } from './tokens.ts'
 
@@ -41,7 +51,7 @@ export interface Received extends StoredFile {
   path: string
   /** Its first bytes, which tell the format. */
   head: Buffer
-  counted: { rows: number; not_utf8_line?: number; may_have_addresses: boolean }
+  counted: { rows: number; not_utf8_line?: number }
 }
 
 /** Rows by number, with their lines in the uploaded file. `count`: how many of those asked for fit a page. */
@@ -88,17 +98,13 @@ export interface Datasets {
   /**
    * Waits until the rows have been read. Throws dataset_not_found, dataset_invalid, or dataset_not_ready on timeout.
    */
-  ready(account_id: string, id: string): Promise<void>
+  ready(account_id: string, id: string, wait_ms?: number): Promise<void>
   /**
-   * The rows to train on; whoever opens the path makes it local first (`artifacts`). Throws dataset_not_found,
+   * The rows to train on, once they are `ready`; whoever opens the path makes it local first (`artifacts`). `known_as`:
+   * the hash by which checkpoints know them, where an earlier version wrote them. Throws dataset_not_found,
    * dataset_not_ready, or dataset_invalid if rows have errors or are not of the kind that the objective learns from.
    */
-  forTraining(
-    db: Db | Trx,
-    account_id: string,
-    id: string,
-    objective: Objective,
-  ): Promise<{ path: string; sha256: string; rows: number }>
+  forTraining(db: Db | Trx, account_id: string, id: string, objective: Objective): Promise<TrainingRows>
   /** The file with the rows of a dataset of any kind, how many these are, and its name. Throws what forTraining throws. */
   source(
     db: Db | Trx,
@@ -128,6 +134,13 @@ export interface Datasets {
   hubToken(id: string): string | undefined
 }
 
+export interface TrainingRows {
+  path: string
+  sha256: string
+  rows: number
+  known_as: string | null
+}
+
 export type ForgetDerived = (trx: Trx, account_id: string, dataset_id: string) => Promise<string[]>
 
 interface Options {
@@ -143,8 +156,6 @@ interface Options {
   min_free_mb: number
   quota: StorageQuota
   defaultBase: string
-  /** Whether pictures of rows may be at addresses. */
-  fetchesPictures: boolean
   now?: () => number
 }
 
@@ -157,7 +168,7 @@ const rowsWait_ms = 60_000
 export function createDatasets(options: Options): Datasets {
   const { db, queue, notifications, hub, tokens, artifacts, dataDir, max_mb, max_rows, min_free_mb, defaultBase } =
     options
-  const { fetchesPictures, quota, now = Date.now } = options
+  const { quota, now = Date.now } = options
   const usageChecks: NeededBy[] = []
   const derived: ForgetDerived[] = []
   const creationListeners: (() => void)[] = []
@@ -181,7 +192,9 @@ export function createDatasets(options: Options): Datasets {
       deadline.addEventListener('abort', () => changed.resolve(), { once: true })
       try {
         const dataset = await requireDataset(account_id, id)
-        if (dataset.status !== 'preparing' || deadline.aborted) return dataset
+        const isEarlier = isEarlierForm(dataset)
+        if ((dataset.status !== 'preparing' && !isEarlier) || deadline.aborted) return dataset
+        if (isEarlier) await requestConversion(dataset)
         await changed.promise
       } finally {
         removeListener()
@@ -189,8 +202,19 @@ export function createDatasets(options: Options): Datasets {
     }
   }
 
+  /** Lets a worker write the canonical rows of a dataset that an earlier version read. */
+  async function requestConversion({ id, account_id }: store.DatasetRow): Promise<void> {
+    const isNew = await db.transaction().execute(async (trx) => {
+      const now = await store.byId(trx, id)
+      if (!now || !isEarlierForm(now) || (await queue.isLive(trx, queueKind, id))) return false
+      await queue.enqueue(trx, queueKind, id, account_id)
+      return true
+    })
+    if (isNew) queue.wake()
+  }
+
   function readResult(dataset: store.DatasetRow): Check | Extract<ReadResult, { unreadable: unknown }> {
-    if (dataset.status === 'preparing')
+    if (dataset.status === 'preparing' || isEarlierForm(dataset))
       throw new ApiError(
         'dataset_not_ready',
         `The rows of '${dataset.id}' are still being read. Try again in a moment.`,
@@ -221,7 +245,7 @@ export function createDatasets(options: Options): Datasets {
 
   async function receive(file: NodeJS.ReadableStream, announced_bytes: number, uploader?: string): Promise<Received> {
     const id = newId('ds')
-    const target = path.join(filesOf(dataDir, id, 'jsonl').folder, `${id}.upload`)
+    const target = path.join(dataDir, 'datasets', `${id}.upload`)
     const counter = createLineCounter()
     const max_bytes = max_mb * 1e6
     let bytes = 0
@@ -255,17 +279,17 @@ export function createDatasets(options: Options): Datasets {
     by: AccountActor,
     received: Received,
     filename: string,
-    { name, description, format: given, hf_token }: UploadFields,
+    { name, description, format: given, columns, hf_token }: UploadFields,
     also?: (trx: Trx, id: string) => Promise<void>,
   ): Promise<Dataset> {
     const { id, size_bytes, sha256, counted } = received
     let published: string | undefined
     try {
-      const format = formatOf(given, filename, received.head)
+      const format = formatOf(given, filename, received.head, columns)
       refuseUnreadable(format, size_bytes, counted, max_rows)
-      const ownRows = format !== 'jsonl' || (fetchesPictures && counted.may_have_addresses)
-      await rename(received.path, filesOf(dataDir, id, format, ownRows).source)
-      const { source } = filesOf('', id, format, ownRows)
+      const stored = { id, format, source_name: null }
+      await rename(received.path, filesOf(dataDir, stored).source)
+      const source = sourceKey(stored)
       published = source
       await artifacts.publish(source)
       const dataset = {
@@ -277,7 +301,11 @@ export function createDatasets(options: Options): Datasets {
         rows: format === 'jsonl' ? counted.rows : 0,
         size_bytes,
         sha256,
-        rows_sha256: ownRows ? null : sha256,
+        rows_sha256: null,
+        rows_form: 1,
+        columns_json: columns ? JSON.stringify(columns) : null,
+        earlier_rows_sha256: null,
+        source_name: null,
         status: 'preparing' as const,
         check_json: '{}',
         hub_token_server: hf_token ? queue.server : null,
@@ -322,17 +350,14 @@ export function createDatasets(options: Options): Datasets {
     const lengths = new Map<number, number>()
     let characters = 0
     let count = numbers.length
-    const converted = (await store.byId(db, id))?.format !== 'jsonl'
+    const dataset = await store.byId(db, id)
+    if (dataset && isEarlierForm(dataset)) await waitUntilRead(dataset.account_id, id, rowsWait_ms)
     try {
       const first = numbers.reduce((least, number) => Math.min(least, number), numbers[0] ?? 1)
-      for await (const { row: number, line, json } of rowReader.from(
-        id,
-        await artifacts.ensureLocal(rowsKey(id)),
-        first,
-      )) {
+      for await (const { row: number, json } of rowReader.from(id, await artifacts.ensureLocal(rowsKey(id)), first)) {
         if ((indexes.get(number) ?? count) < count) {
-          const row = JSON.parse(json)
-          rows.set(number, { line: converted ? (row.source_line ?? line) : line, ...shownRow(row) })
+          const row: CanonicalRow = JSON.parse(json)
+          rows.set(number, { line: row.line ?? number, ...shownRow(row) })
           lengths.set(number, json.length)
           characters += json.length
           // The last go first: they begin the next page.
@@ -362,7 +387,9 @@ export function createDatasets(options: Options): Datasets {
     )
     if (known.length === 0) return { ...preview, pictures: [] }
     const messages = (await rowsOf(id, [row]))?.rows.get(row)?.messages ?? []
-    const formats = picturesOf({ messages }).map(({ url }) => formatOfUrl(url))
+    const formats = picturesOf({ messages: messages as CanonicalRow['messages'] & object }).map(({ url }) =>
+      formatOfUrl(url),
+    )
     const pictures = known.map(({ width, height, tokens }, index) => ({
       width,
       height,
@@ -459,9 +486,9 @@ export function createDatasets(options: Options): Datasets {
       reading.abort(id)
       reading.clear(id)
       notifier.notify(id)
-      const { source, rows } = filesOfDataset('', dataset)
-      await artifacts.remove(...new Set([source, rows, ...derivedKeys]))
-      await rm(filesOfDataset(dataDir, dataset).part, { force: true })
+      const { source, rows = rowsKey(id) } = keysOf(dataset)
+      await artifacts.remove(...new Set([source, rows, rowsKey(id), ...derivedKeys]))
+      await rm(filesOf(dataDir, dataset).part, { force: true })
       return { id, deleted: true }
     },
 
@@ -515,8 +542,8 @@ export function createDatasets(options: Options): Datasets {
       return { model_id: base.id, row: number, ...(await withPictures(id, number, found)) }
     },
 
-    async ready(account_id, id) {
-      requireRows(await waitUntilRead(account_id, id, rowsWait_ms))
+    async ready(account_id, id, wait_ms = rowsWait_ms) {
+      requireRows(await waitUntilRead(account_id, id, wait_ms))
     },
 
     rowsOf,
@@ -533,7 +560,12 @@ export function createDatasets(options: Options): Datasets {
       requireValidRows(dataset)
       const objectives = objectivesOf(dataset)
       if (!objectives.includes(objective)) throw wrongKind(id, objective, objectives)
-      return { path: filesOf(dataDir, id, dataset.format).rows, sha256: dataset.rows_sha256!, rows: dataset.rows }
+      return {
+        path: filesOf(dataDir, dataset).rows,
+        sha256: dataset.rows_sha256!,
+        rows: dataset.rows,
+        known_as: dataset.earlier_rows_sha256,
+      }
     },
   }
 }

@@ -1,6 +1,6 @@
 import path from 'node:path'
 import type { SortedQuery } from '../../contract/common.ts'
-import type { Dataset, DatasetFormat } from '../../contract/datasets.ts'
+import type { Columns, Dataset } from '../../contract/datasets.ts'
 import type { Objective } from '../../contract/hyperparameters.ts'
 import { isoTime } from '../../lib/utc-day.ts'
 import type { Db, Trx } from '../db/open.ts'
@@ -45,6 +45,9 @@ export const tokensOf = async (db: Db, dataset_id: string, base_model_id: string
       .executeTakeFirst()
   )?.found_json
 
+export const forgetTokens = (trx: Trx, dataset_id: string) =>
+  trx.deleteFrom('dataset_tokens').where('dataset_id', '=', dataset_id).execute()
+
 export const saveTokens = (db: Db, dataset_id: string, base_model_id: string, found_json: string) =>
   db
     .insertInto('dataset_tokens')
@@ -80,42 +83,51 @@ export const toResponse = (dataset: DatasetRow): Dataset => ({
   pictures: pictureCountOf(dataset),
   size_mb: Number((dataset.size_bytes / 1e6).toPrecision(4)),
   sha256: dataset.sha256,
+  columns: columnsOf(dataset) ?? null,
   created_at: isoTime(dataset.created_at),
 })
 
-/**
- * Whether the rows are another file than the upload: of all formats but JSON lines, and of these where pictures at
- * addresses were written into them.
- */
-export const hasOwnRows = ({ format, sha256, rows_sha256 }: Pick<DatasetRow, 'format' | 'sha256' | 'rows_sha256'>) =>
-  format !== 'jsonl' || rows_sha256 !== sha256
+/** The uploader's names of the columns. */
+export const columnsOf = ({ columns_json }: Pick<DatasetRow, 'columns_json'>): Columns | undefined =>
+  columns_json === null ? undefined : JSON.parse(columns_json)
 
-/** The paths of a stored dataset. */
-export const filesOfDataset = (
-  dataDir: string,
-  dataset: Pick<DatasetRow, 'id' | 'format' | 'sha256' | 'rows_sha256'>,
-) => filesOf(dataDir, dataset.id, dataset.format, hasOwnRows(dataset))
+/** The rows are as an earlier version wrote them, and become canonical when they are first used. */
+export const isEarlierForm = ({ status, rows_form }: Pick<DatasetRow, 'status' | 'rows_form'>) =>
+  status === 'ready' && rows_form === 0
 
-/** The artifact with the upload of a dataset. */
-export const sourceKey = (dataset: Parameters<typeof filesOfDataset>[1]) => filesOfDataset('', dataset).source
+type Stored = Pick<DatasetRow, 'id' | 'format' | 'source_name'>
 
 /** The artifact with the canonical rows of a dataset. */
-export const rowsKey = (id: string) => filesOf('', id, 'jsonl').rows
+export const rowsKey = (id: string) => path.join('datasets', `${id}.rows.jsonl`)
 
 /**
- * The paths of a dataset: `source` is the upload, `rows` the canonical JSONL (the same file for a jsonl upload without
- * rows of its own), `part` the rows while they are written, `fetched` the folder for downloads from the hub, `pictures`
- * that for pictures from addresses.
+ * The paths of a dataset: `source` is the upload, `rows` the canonical rows, `part` these while they are written,
+ * `earlier` the rows that an earlier version wrote (of JSON lines often the upload itself), `fetched` the folder for
+ * downloads from the hub, `pictures` that for pictures from addresses.
  */
-export function filesOf(dataDir: string, id: string, format: DatasetFormat, ownRows = format !== 'jsonl') {
+export function filesOf(dataDir: string, { id, format, source_name }: Stored) {
   const folder = path.join(dataDir, 'datasets')
-  const rows = path.join(folder, `${id}.jsonl`)
+  const rows = path.join(dataDir, rowsKey(id))
   return {
     folder,
-    source: ownRows ? path.join(folder, `${id}.${format === 'jsonl' ? 'uploaded.jsonl' : format}`) : rows,
+    source: path.join(folder, source_name ?? `${id}.${format}`),
     rows,
     part: `${rows}.part`,
+    earlier: path.join(folder, `${id}.jsonl`),
     fetched: path.join(folder, `${id}.fetched`),
     pictures: path.join(folder, `${id}.pictures`),
   }
+}
+
+/** The artifact with the upload of a dataset. */
+export const sourceKey = (dataset: Stored) => filesOf('', dataset).source
+
+/** The artifacts of a dataset: its upload, and its rows where they exist. */
+export function keysOf(dataset: Stored & Pick<DatasetRow, 'status' | 'rows_form' | 'rows_sha256'>): {
+  source: string
+  rows: string | undefined
+} {
+  const { source, rows, earlier } = filesOf('', dataset)
+  const own = isEarlierForm(dataset) ? earlier : rows
+  return { source, rows: dataset.rows_sha256 && own !== source ? own : undefined }
 }

@@ -57,12 +57,7 @@ async function count(
   if (cached) return cached
   const rows = await artifacts.ensureLocal(rowsKey(dataset.id))
   const objective = objectiveOf(dataset)
-  // Rows of a converted file have their original line number.
-  const found = await tokens.count(
-    requester,
-    { hf: base.hf, rows, max_length, objective, source_lines: dataset.format !== 'jsonl' },
-    findCached,
-  )
+  const found = await tokens.count(requester, { hf: base.hf, rows, max_length, objective }, findCached)
   await store.saveTokens(db, dataset.id, base.id, JSON.stringify(found))
   return found
 }

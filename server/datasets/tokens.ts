@@ -75,11 +75,7 @@ export class CountStopped extends Error {}
 export interface Tokens {
   parse_control_tokens: boolean
   /** Checks `known` (the cache) again before it starts to count. Throws CountStopped and training_not_ready. */
-  count(
-    asker: Requester,
-    request: BaseRequest & { source_lines: boolean },
-    known: () => Promise<TokenCount | undefined>,
-  ): Promise<TokenCount>
+  count(asker: Requester, request: BaseRequest, known: () => Promise<TokenCount | undefined>): Promise<TokenCount>
   /** Undefined if there is no such row. Throws training_not_ready. */
   preview(asker: Requester, request: BaseRequest & { row: number }): Promise<Preview | undefined>
 }

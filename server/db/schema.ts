@@ -129,8 +129,16 @@ interface Datasets {
   rows: number
   size_bytes: number
   sha256: string
-  /** SHA-256 of the canonical rows; null until these exist. */
+  /** SHA-256 of the rows; null until these exist. */
   rows_sha256: string | null
+  /** 0: an earlier version wrote the rows; 1: they are canonical. */
+  rows_form: Generated<number>
+  /** SHA-256 of the rows before they became canonical: checkpoints know them by it. */
+  earlier_rows_sha256: Generated<string | null>
+  /** The file of the upload, where it is not ID.FORMAT. */
+  source_name: Generated<string | null>
+  /** The uploader's names of the columns. */
+  columns_json: Generated<string | null>
   status: 'preparing' | 'ready' | 'unreadable'
   /** Result of checking its rows, or why the file cannot be read. */
   check_json: string

@@ -4,7 +4,7 @@ import { isDeepStrictEqual } from 'node:util'
 import type { CreateEvaluation } from '../../contract/evaluations.ts'
 import { contentText } from '../../contract/graders.ts'
 import { readNumberedJsonl } from '../../lib/jsonl.ts'
-import { promptOf, withoutPictures } from '../datasets/index.ts'
+import { type CanonicalRow, itemOfRow, promptOf, shownRow, withoutPictures } from '../datasets/index.ts'
 import { fill, GraderError, textMax, valueAt } from './graders/template.ts'
 
 /** Longest row, in characters, without the data of its pictures. */
@@ -54,15 +54,24 @@ export function rowsOf(
   return heldOut ? new Set([...drawn].map((index) => heldOut[index - 1]!)) : drawn
 }
 
+/** A file of rows. `canonical`: it is a dataset's; else it has the fields of each row as they were uploaded. */
+export interface RowFile {
+  path: string
+  canonical: boolean
+}
+
 /** Yields the rows of a file. Throws GraderError with the row for one that cannot be read. */
-export async function* readItems(file: string, wanted: ReadonlySet<number>): AsyncGenerator<EvaluationItem> {
+export async function* readItems(
+  { path, canonical }: RowFile,
+  wanted: ReadonlySet<number>,
+): AsyncGenerator<EvaluationItem> {
   let row = 0
-  for await (const { json } of readNumberedJsonl(file)) {
+  for await (const { json } of readNumberedJsonl(path)) {
     if (!wanted.has(++row)) continue
-    const { item: pictured, sample } = lineOf(row, json)
+    const { item, pictured, sample } = lineOf(row, json, canonical)
     // Graders, templates and stored answers read text.
-    const given = json.includes(pictureType) ? JSON.parse(withoutPictures(pictured)) : pictured
-    if (given !== pictured && JSON.stringify(given).length > rowMax) throw tooLong(row)
+    const given = json.includes(pictureType) ? JSON.parse(withoutPictures(item)) : item
+    if (given !== item && JSON.stringify(given).length > rowMax) throw tooLong(row)
     yield { row, item: { ...madeOf(given), ...given }, pictured, given, sample }
   }
 }
@@ -118,9 +127,13 @@ const tooLong = (row: number) => new GraderError(`Row ${row} is longer than ${ro
 const isFields = (value: unknown): value is Fields =>
   typeof value === 'object' && value !== null && !Array.isArray(value)
 
-/** The fields of a line; of OpenAI's files for `evals` those below `item`, beside those below `sample`. */
-export function lineOf(row: number, json: string): { item: Fields; sample: Fields } {
-  if (json.length > rowMax && !json.includes(pictureType)) throw tooLong(row)
+/**
+ * The fields of a line; of OpenAI's files for `evals` those below `item`, beside those below `sample`. `pictured`: the
+ * same as models are shown it, of a dataset's pair with its messages.
+ */
+export function lineOf(row: number, json: string, canonical: boolean): Record<'item' | 'pictured' | 'sample', Fields> {
+  // A canonical row may have its texts twice: as messages, and as they were uploaded.
+  if (json.length > (canonical ? 2 : 1) * rowMax && !json.includes(pictureType)) throw tooLong(row)
   let value: unknown
   try {
     value = JSON.parse(json)
@@ -128,8 +141,12 @@ export function lineOf(row: number, json: string): { item: Fields; sample: Field
     value = undefined
   }
   if (!isFields(value)) throw new GraderError(`Row ${row} is not a JSON object.`)
-  const { item, sample } = value
-  return isFields(item) ? { item, sample: isFields(sample) ? sample : {} } : { item: value, sample: {} }
+  const fields = canonical ? itemOfRow(value as CanonicalRow) : value
+  const { item, sample } = fields
+  if (isFields(item)) return { item, pictured: item, sample: isFields(sample) ? sample : {} }
+  const { prompt, tools } = value as CanonicalRow
+  const shown = canonical && prompt ? { ...shownRow(value as CanonicalRow), ...(tools && { tools }) } : undefined
+  return { item: fields, pictured: shown ? { ...fields, ...shown } : fields, sample: {} }
 }
 
 interface Parts {

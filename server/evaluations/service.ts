@@ -177,14 +177,16 @@ export function createEvaluations(options: Options): Evaluations {
         sha256: dataset.sha256,
         total,
         name,
-        pictured: async (wanted, template) => (pictures > 0 ? firstPictured(path, wanted, template) : undefined),
+        pictured: async (wanted, template) =>
+          pictures > 0 ? firstPictured({ path, canonical: true }, wanted, template) : undefined,
       }
     }
     const file = await files.pathOf(account_id, id)
     if (!file) throw new ApiError('dataset_not_found', `There is no dataset or file '${id}'.`, { param: 'dataset' })
     let total = 0
     for await (const _ of readJsonl(file.path)) total++
-    return { total, name: file.filename, pictured: (wanted, template) => firstPictured(file.path, wanted, template) }
+    const rows = { path: file.path, canonical: false }
+    return { total, name: file.filename, pictured: (wanted, template) => firstPictured(rows, wanted, template) }
   }
 
   const readersOf = (account_id: string, names: { model?: string | undefined; baseline?: string | undefined }) =>

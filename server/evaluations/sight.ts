@@ -2,7 +2,7 @@
 import { ApiError } from '../../contract/errors.ts'
 import { readNumberedJsonl } from '../../lib/jsonl.ts'
 import { isPicture } from '../datasets/index.ts'
-import { lineOf, pictureType, requestOf, type Template } from './items.ts'
+import { lineOf, pictureType, type RowFile, requestOf, type Template } from './items.ts'
 
 /** A model of an evaluation. `pictures`: whether it reads them; undefined if only its server knows. */
 export interface Reader {
@@ -12,10 +12,10 @@ export interface Reader {
 }
 
 /** Whether a model is shown pictures with this row. Templates of texts show none. */
-export function showsPictures(row: number, json: string, template: Template | undefined): boolean {
+export function showsPictures(row: number, json: string, template: Template | undefined, canonical = false): boolean {
   if (Array.isArray(template) || !json.includes(pictureType)) return false
   try {
-    const { messages } = requestOf({ row, item: lineOf(row, json).item }, template)
+    const { messages } = requestOf({ row, item: lineOf(row, json, canonical).pictured }, template)
     return messages.some((message) => {
       const { content } = Object(message)
       return Array.isArray(content) && content.some(isPicture)
@@ -28,14 +28,14 @@ export function showsPictures(row: number, json: string, template: Template | un
 
 /** The first row of those wanted with which a model is shown pictures. */
 export async function firstPictured(
-  file: string,
+  { path, canonical }: RowFile,
   wanted: ReadonlySet<number>,
   template: Template | undefined,
 ): Promise<number | undefined> {
   if (Array.isArray(template)) return undefined
   let row = 0
-  for await (const { json } of readNumberedJsonl(file))
-    if (wanted.has(++row) && showsPictures(row, json, template)) return row
+  for await (const { json } of readNumberedJsonl(path))
+    if (wanted.has(++row) && showsPictures(row, json, template, canonical)) return row
   return undefined
 }
 

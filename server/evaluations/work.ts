@@ -18,14 +18,14 @@ import type { Turn } from '../queue/worker.ts'
 import { type Graded, gradeAnswer } from './graders/grade.ts'
 import { GraderError } from './graders/template.ts'
 import { createGradingThread, type GradingThread } from './graders/thread.ts'
-import { type EvaluationItem, readItems, requestOf, rowsOf } from './items.ts'
+import { type EvaluationItem, type RowFile, readItems, requestOf, rowsOf } from './items.ts'
 import type { Evaluations } from './service.ts'
 import * as store from './store.ts'
 
 export interface EvaluationWork {
   db: Db
   queue: Queue
-  datasets: Pick<Datasets, 'asFiles' | 'source'>
+  datasets: Pick<Datasets, 'ready' | 'asFiles' | 'source'>
   files: Pick<Files, 'pathOf'>
   fineTuning: Pick<FineTuning, 'heldOutRows'>
   inference: Pick<Inference, 'answer' | 'isElsewhere' | 'isolation'>
@@ -225,12 +225,15 @@ async function itemSchemaOf(db: Db, { eval_id }: store.EvaluationRow): Promise<R
   return found && JSON.parse(found.source_config_json).item_schema
 }
 
-async function fileOf(work: EvaluationWork, { account_id, dataset_id }: store.EvaluationRow): Promise<string> {
-  if (await work.datasets.asFiles.find(account_id, dataset_id))
-    return (await work.datasets.source(work.db, account_id, dataset_id)).path
+/** The rows of an evaluation, and whether they are those of a dataset. */
+async function fileOf(work: EvaluationWork, { account_id, dataset_id }: store.EvaluationRow): Promise<RowFile> {
+  if (await work.datasets.asFiles.find(account_id, dataset_id)) {
+    await work.datasets.ready(account_id, dataset_id)
+    return { path: (await work.datasets.source(work.db, account_id, dataset_id)).path, canonical: true }
+  }
   const file = await work.files.pathOf(account_id, dataset_id)
   if (!file) throw new ApiError('dataset_not_found', `The rows of the evaluation, '${dataset_id}', are gone.`)
-  return file.path
+  return { path: file.path, canonical: false }
 }
 
 async function answerRow(

@@ -36,6 +36,9 @@ interface TrainingRun {
   threads: number
 }
 
+/** How long a job waits for its rows to be converted. */
+const conversion_ms = 15 * 60_000
+
 /** Everything that decides a training run: all resolved values, and the paths and hashes of its files. */
 async function trainingSpec(
   { db, hub, datasets, artifacts }: SpecSources,
@@ -43,8 +46,11 @@ async function trainingSpec(
 ) {
   const startingModel = await resolveStartingModel(db, hub, artifacts, account_id, model_id)
   const dataset = async (id: string) => {
-    const { path, sha256 } = await datasets.forTraining(db, account_id, id, config.method_options.objective.value)
-    return { path: await artifacts.ensureLocal(path), sha256 }
+    // Rows that an earlier version wrote are converted first.
+    await datasets.ready(account_id, id, conversion_ms)
+    const objective = config.method_options.objective.value
+    const { path, sha256, known_as } = await datasets.forTraining(db, account_id, id, objective)
+    return { path: await artifacts.ensureLocal(path), sha256, known_as }
   }
   const validation_id = config.evaluation_config.validation_dataset_id.value
   return {

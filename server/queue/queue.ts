@@ -88,6 +88,8 @@ export interface Queue {
   cancel(trx: Trx, kind: string, ref: string): Promise<Claim | undefined>
   /** Whether a worker has a lease that has not expired. */
   isLeased(trx: Trx, kind: string, ref: string): Promise<boolean>
+  /** Whether the ref has an entry that has not ended. */
+  isLive(trx: Trx, kind: string, ref: string): Promise<boolean>
   /** Makes a waiting entry the next one to be claimed. */
   hasten(trx: Trx, kind: string, ref: string): Promise<void>
   /** The id of this server, with which the names of its workers begin. */
@@ -303,6 +305,17 @@ export function createQueue({ db, server, notifications, now = Date.now }: Optio
         .where('lease_until', '>=', now())
         .executeTakeFirst()
       return found !== undefined
+    },
+
+    async isLive(trx, kind, ref) {
+      const entry = await trx
+        .selectFrom('queue_entries')
+        .select('id')
+        .where('kind', '=', kind)
+        .where('ref', '=', ref)
+        .where(sql<boolean>`status in ('waiting', 'leased')`)
+        .executeTakeFirst()
+      return entry !== undefined
     },
 
     async hasten(trx, kind, ref) {

@@ -2,7 +2,7 @@
 // guides, with the ids that the service gave in place of `ds_…` and the like.
 import assert from 'node:assert/strict'
 import { execFile, spawnSync } from 'node:child_process'
-import { chmodSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import { chmodSync, cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
@@ -62,6 +62,7 @@ before(async () => {
   symlinkSync('examples/ticket-triage.jsonl', path.join(reader, 'rows.jsonl'))
   const [csv] = codeBlocks('docs/guides/prepare-data.md').filter(({ language }) => language === 'csv')
   writeFileSync(path.join(reader, 'tickets.csv'), csv!.code)
+  cpSync(path.join(root, 'tests/fixtures/cases/own-columns.csv'), path.join(reader, 'questions.csv'))
 })
 after(() => {
   hooks?.stop()

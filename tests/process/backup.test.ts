@@ -278,14 +278,14 @@ test(
 test('check and backup name each missing or changed file; an incomplete backup is not made', full, async () => {
   const copy = path.join(folder, 'to-damage')
   assert.equal((await tunery(copy, 'restore', await newBackup())).status, 0)
-  const rows = path.join(copy, 'datasets', `${dataset}.jsonl`)
+  const rows = path.join(copy, 'datasets', `${dataset}.rows.jsonl`)
   const gguf = path.join(copy, 'models', model, 'adapter.gguf')
   flip(rows)
   renameSync(gguf, `${gguf}.away`)
   const found = await tunery(copy, 'check', '--json')
   assert.equal(found.status, 1)
   assert.deepEqual(JSON.parse(found.output).problems.sort(), [
-    `datasets/${dataset}.jsonl of the dataset ${dataset} has changed since it was stored: its SHA-256 is different.`,
+    `datasets/${dataset}.rows.jsonl of the dataset ${dataset} has changed since it was stored: its SHA-256 is different.`,
     `models/${model}/adapter.gguf of the model ${model} is missing.`,
   ])
   const target = path.join(folder, 'not-made')
@@ -295,7 +295,7 @@ test('check and backup name each missing or changed file; an incomplete backup i
   )
   renameSync(`${gguf}.away`, gguf)
   const changed = await tunery(copy, 'backup', target)
-  assert.match(changed.output, new RegExp(`datasets/${dataset}.jsonl .* SHA-256 is different`))
+  assert.match(changed.output, new RegExp(`datasets/${dataset}.rows.jsonl .* SHA-256 is different`))
   assert.notEqual(changed.status, 0)
   assert.ok(!existsSync(target))
   flip(rows)

@@ -103,9 +103,9 @@ test('a third machine serves, trains from, evaluates, exports and hands out all 
   })
 
   // A damaged object is an error that says so; a lost one too.
-  const file = path.join(machine.dataDir, 'datasets', `${dataset}.jsonl`)
+  const file = path.join(machine.dataDir, 'datasets', `${dataset}.rows.jsonl`)
   rmSync(file)
-  const [object] = objects(`datasets/${dataset}.jsonl`)
+  const [object] = objects(`datasets/${dataset}.rows.jsonl`)
   const original = readFileSync(path.join(shared, object!))
   writeFileSync(path.join(shared, object!), 'other bytes')
   const damaged = await api.api('GET', `/datasets/${dataset}/rows`)

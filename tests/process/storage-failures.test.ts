@@ -71,7 +71,8 @@ const trainers = () =>
   spawnSync('pgrep', ['-P', String(process.pid), '-f', 'trainer.cli.train'], { encoding: 'utf8' }).stdout.trim()
 
 test('while another process locks the database, writes get 503, reads and chat work; it recovers', async () => {
-  await app.upload(colourRows(8))
+  const { id } = (await app.upload(colourRows(8))).body
+  await app.api('GET', `/datasets/${id}/rows`)
   const files = datasetFiles()
   assert.equal((await makeKey('before')).status, 201)
   const other = await lockDatabase()
@@ -107,6 +108,7 @@ test('a job whose database is locked for a while completes and counts no crash',
 })
 
 test('a full database refuses writes, keeps its data, and accepts writes when it can grow again', async () => {
+  for (const { id } of (await app.api('GET', '/datasets/')).body.items) await app.api('GET', `/datasets/${id}/rows`)
   const pages = (await sql<{ page_count: number }>`pragma page_count`.execute(db)).rows[0]!.page_count
   await sql`pragma max_page_count = ${sql.lit(pages)}`.execute(db)
   const files = datasetFiles()

@@ -71,7 +71,11 @@ test('200 MB are hashed and counted with less than 100 MB of additional memory',
 })
 
 test('an aborted upload leaves no file and no row', async () => {
-  const count = async () => (await client(url, key).api('GET', '/datasets/')).body.items.length
+  const api = client(url, key).api
+  const count = async () => (await api('GET', '/datasets/')).body.items.length
+  await until('the rows of the other uploads to be read', async () =>
+    (await api('GET', '/datasets/')).body.items.every(({ status }: { status: string }) => status === 'ready'),
+  )
   const before = [await count(), readdirSync(path.join(dataDir, 'datasets')).length]
   const request = post().on('error', () => {})
   request.write(block)

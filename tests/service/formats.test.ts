@@ -19,12 +19,13 @@ before(async () => {
 after(() => app.stop())
 
 const fixture = (name: string) => new Uint8Array(readFileSync(path.join(root, 'tests/fixtures', name)))
+const readCase = (name: string) => readFileSync(path.join(root, 'tests/fixtures/cases', name), 'utf8')
 /** The canonical rows of an uploaded file, which the trainer reads. */
-async function conversations(content: string | Uint8Array<ArrayBuffer>, format: string) {
-  const { status, body } = await app.upload(content, { format })
+async function conversations(content: string | Uint8Array<ArrayBuffer>, format: string, columns?: object) {
+  const { status, body } = await app.upload(content, { format, ...(columns && { columns: JSON.stringify(columns) }) })
   assert.equal(status, 201, JSON.stringify(body))
   assert.equal(body.status, 'ready')
-  const lines = readFileSync(path.join(app.dataDir, 'datasets', `${body.id}.jsonl`), 'utf8')
+  const lines = readFileSync(path.join(app.dataDir, 'datasets', `${body.id}.rows.jsonl`), 'utf8')
     .trim()
     .split('\n')
   assert.equal(body.rows, lines.length)
@@ -49,6 +50,13 @@ test('csv: each column layout, with a byte order mark, CRLF, quotes and line bre
     [system('Be short.'), user('Hi'), assistant('Hello.')],
     [user('a, "b"\r\nc'), assistant('d')],
   ])
+  assert.deepEqual(
+    await conversations(readCase('own-columns.csv'), 'csv', { prompt: 'Frage', completion: 'Antwort' }),
+    [
+      [user('Wann offen?'), assistant('Von neun bis fünf.')],
+      [user('Sonntags?'), assistant('Nein.')],
+    ],
+  )
   assert.deepEqual(await conversations('instruction,input,output\nAdd.,1 and 2,3\nSay hi.,,Hi.', 'csv'), [
     [user('Add.\n\n1 and 2'), assistant('3')],
     [user('Say hi.'), assistant('Hi.')],
@@ -115,7 +123,9 @@ test('without a format field, the format comes from the first bytes, else from t
 })
 
 test('if the format field or the name contradicts the first bytes, the error names the real format', async () => {
-  const before = readdirSync(path.join(app.dataDir, 'datasets')).length
+  const uploads = () =>
+    readdirSync(path.join(app.dataDir, 'datasets')).filter((name) => !name.includes('.rows.')).length
+  const before = uploads()
   const csv = 'id,prompt,completion\n1,sky?,blue\n'
   const gzip = new Uint8Array([0x1f, 0x8b, 8, 0, 1, 2, 3])
   const wrong: [string | Uint8Array<ArrayBuffer>, string, string | undefined, RegExp][] = [
@@ -146,7 +156,38 @@ test('if the format field or the name contradicts the first bytes, the error nam
     assert.deepEqual([status, body.error?.code], [400, 'file_not_readable'], `${filename} ${format}`)
     assert.match(body.error.message, pattern)
   }
-  assert.equal(readdirSync(path.join(app.dataDir, 'datasets')).length, before)
+  assert.equal(uploads(), before)
+})
+
+test('a table whose columns cannot be told is refused at once, with the names that are meant', async () => {
+  const refused: [string, object | undefined, string, RegExp][] = [
+    [readCase('two-prompt-columns.csv'), undefined, 'file_not_readable', /^The file has two columns named 'prompt'\./],
+    [
+      readCase('own-columns.csv'),
+      undefined,
+      'file_not_readable',
+      /it names 'id', 'Frage', 'Antwort'\. If its columns have other names, say which with 'columns' at the upload\./,
+    ],
+    [
+      readCase('own-columns.csv'),
+      { prompt: 'Frage', completion: 'Antwrot' },
+      'file_not_readable',
+      /^'columns' names 'Antwrot', which the file does not have\. It has 'id', 'Frage', 'Antwort'\.$/,
+    ],
+    [readCase('own-columns.csv'), { prompt: 'Frage' }, 'file_not_readable', /^'columns' must name a column 'messages'/],
+    ['prompt,completion\na,b\n', { question: 'prompt' }, 'invalid_request', /columns.*JSON like/],
+  ]
+  for (const [content, columns, code, message] of refused) {
+    const { status, body } = await app.upload(content, {
+      format: 'csv',
+      ...(columns && { columns: JSON.stringify(columns) }),
+    })
+    assert.deepEqual([status, body.error?.code], [400, code], JSON.stringify(body))
+    assert.match(body.error.message, message)
+  }
+  const columns = '{"prompt":"Frage","completion":"Antwort"}'
+  const kept = await app.upload(readCase('own-columns.csv'), { columns }, 'questions')
+  assert.deepEqual(kept.body.columns, { prompt: 'Frage', completion: 'Antwort' })
 })
 
 test('files that do not match their format are refused and not kept', full, async () => {

@@ -94,7 +94,7 @@ async function fetched(source: object, fields: Record<string, string> = {}) {
   const { status, body } = await ask(source, fields)
   assert.equal(status, 201, JSON.stringify(body))
   assert.equal(body.status, 'ready')
-  const lines = readFileSync(path.join(app.dataDir, 'datasets', `${body.id}.jsonl`), 'utf8')
+  const lines = readFileSync(path.join(app.dataDir, 'datasets', `${body.id}.rows.jsonl`), 'utf8')
   return lines
     .trim()
     .split('\n')

@@ -114,6 +114,8 @@ test('a folder of an earlier version takes the id of its database, and none with
 
 test('files without a row are set aside after a day, with a line in the log, and removed a week later', async () => {
   const { dataDir, db } = app
+  // Its rows are written when they have been read.
+  assert.equal((await app.api('GET', `/datasets/${dataset}/rows`)).status, 200)
   const lines: { msg: string; orphans?: number; from?: string; to?: string }[] = []
   const logged = pino({ base: null }, { write: (line: string) => void lines.push(JSON.parse(line)) })
   const day_ms = 86_400_000
@@ -133,11 +135,12 @@ test('files without a row are set aside after a day, with a line in the log, and
   writeFileSync(path.join(dataDir, 'models/mdl_moving/adapter.gguf'), 'new')
   for (const name of ['ds_lost.jsonl', 'ds_new.upload']) writeFileSync(path.join(dataDir, 'datasets', name), name)
   utimesSync(path.join(dataDir, 'datasets/ds_lost.jsonl'), old, old)
-  utimesSync(path.join(dataDir, 'datasets', `${dataset}.jsonl`), old, old)
+  const kept = [`${dataset}.jsonl`, `${dataset}.rows.jsonl`]
+  for (const name of kept) utimesSync(path.join(dataDir, 'datasets', name), old, old)
   await app.services.sweep()
   const today = new Date().toISOString().slice(0, 10)
   const aside = path.join(dataDir, 'orphans', today)
-  assert.deepEqual(readdirSync(path.join(dataDir, 'datasets')).sort(), [`${dataset}.jsonl`, 'ds_new.upload'].sort())
+  assert.deepEqual(readdirSync(path.join(dataDir, 'datasets')).sort(), [...kept, 'ds_new.upload'].sort())
   assert.deepEqual(readdirSync(path.join(dataDir, 'models')), ['mdl_moving'])
   assert.deepEqual(readdirSync(path.join(aside, 'datasets')), ['ds_lost.jsonl'])
   assert.equal(readFileSync(path.join(aside, 'models/mdl_lost/adapter/weights'), 'utf8'), 'weights')

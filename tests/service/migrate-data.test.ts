@@ -86,7 +86,10 @@ before(async () => {
       // Texts that rows parse.
       if (table.name === 'datasets')
         for (const row of rows)
-          Object.assign(row, { format: 'jsonl', sha256: sha256(`${row.id}`), rows_sha256: sha256(`${row.id}`) })
+          Object.assign(row, {
+            ...{ format: 'jsonl', status: 'ready', rows_form: 0, source_name: null, columns_json: null },
+            ...{ sha256: sha256(`${row.id}`), rows_sha256: sha256(`${row.id}`) },
+          })
       if (table.name === 'models')
         for (const row of rows) {
           const hashes = {

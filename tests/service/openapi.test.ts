@@ -43,7 +43,7 @@ test('the OpenAPI document has the forms of uploads, the ranges of parameters an
   assert.deepEqual(Object.keys(paths['/datasets/'].post.requestBody.content), ['multipart/form-data'])
   const formOf = (route: string) =>
     Object.keys(paths[route].post.requestBody.content['multipart/form-data'].schema.properties)
-  assert.deepEqual(formOf('/datasets/'), ['file', 'name', 'description', 'format', 'hf_token'])
+  assert.deepEqual(formOf('/datasets/'), ['file', 'name', 'description', 'format', 'columns', 'hf_token'])
   assert.deepEqual(formOf('/fine-tuning/models'), ['file', 'name', 'description', 'base_model_id'])
   const chat = paths['/chat/completions'].post
   const { $ref } = chat.requestBody.content['application/json'].schema

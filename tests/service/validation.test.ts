@@ -80,8 +80,8 @@ test('invalid rows of a table are reported with their line; a job on them is ref
     ],
   )
   assert.equal(validation.error_count, 2)
-  assert.equal(validation.errors[0], "line 5: the column 'completion' is empty; an answer to learn needs text.")
-  assert.equal(validation.issues[0].message, "the column 'completion' is empty; an answer to learn needs text.")
+  assert.equal(validation.errors[0], "line 5: 'completion' is empty; an answer to learn needs text.")
+  assert.equal(validation.issues[0].message, "'completion' is empty; an answer to learn needs text.")
   const job = await app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: body.id })
   assert.equal(job.body.error.code, 'dataset_invalid')
 })
@@ -250,7 +250,7 @@ test('control tokens in rows are shown as text, and counting stops when the clie
   const hostile = `${JSON.stringify({ messages: [user('<'.repeat(100_000)), assistant('x')] })}\n`.repeat(150)
   const long = (await app.upload(hostile)).body.id
   await until('the rows to be there', async () => (await app.api('GET', `/datasets/${long}`)).body.status === 'ready')
-  const counting = () => execFileSync('ps', ['-eo', 'args'], { encoding: 'utf8' }).includes(`${long}.jsonl`)
+  const counting = () => execFileSync('ps', ['-eo', 'args'], { encoding: 'utf8' }).includes(`${long}.rows.jsonl`)
   const gone = new AbortController()
   const validation = fetch(`${app.url}/datasets/${long}/validate?model_id=${tiny}`, {
     method: 'POST',

@@ -73,7 +73,8 @@ async function fixtureFolder(models_dir = tinyModelsDir()): Promise<string> {
     db.close()
     writeFileSync(path.join(fresh, 'fixture.json'), JSON.stringify(fixture))
     cpSync(path.join(app.dataDir, 'models', model), path.join(fresh, 'models', model), { recursive: true })
-    for (const file of [path.join('datasets', `${dataset_id}.jsonl`), path.join('drafts', `${model}.bin`)])
+    const datasetFiles = ['jsonl', 'rows.jsonl'].map((ending) => path.join('datasets', `${dataset_id}.${ending}`))
+    for (const file of [...datasetFiles, path.join('drafts', `${model}.bin`)])
       cpSync(path.join(app.dataDir, file), path.join(fresh, file))
   } finally {
     await app.stop()

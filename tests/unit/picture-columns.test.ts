@@ -77,8 +77,8 @@ test('a CSV file with a picture column is refused with the formats that can hold
 test('pictures of pairs go into their prompt; those that have no bytes or no place are errors that say what to do', async () => {
   const bytes = disk(8, 8, [255, 0, 0])
   const made = async (record: Record<string, unknown>) => {
-    const row = rowMaker(Object.keys(record))!(record)
-    return Array.isArray(row) ? row : embedPictures(row, pictures)
+    const uploaded = rowMaker(Object.keys(record))!(record)
+    return Array.isArray(uploaded) ? uploaded : embedPictures(uploaded.row, pictures)
   }
   const picture = { type: 'image_url', image_url: { url: dataUrl(bytes) } }
   const asked = [{ role: 'user', content: [picture, { type: 'text', text: 'What?' }] }]

@@ -1,6 +1,11 @@
 // Rows in the forms of OpenAI's fine-tuning API: what is taken, and what is wrong with the rest.
 import assert from 'node:assert/strict'
+import { readFileSync } from 'node:fs'
+import path from 'node:path'
 import { test } from 'node:test'
+import type { Columns } from '../../contract/datasets.ts'
+import { root } from '../../lib/root.ts'
+import { type CanonicalRow, canonicalOf } from '../../server/datasets/canonical.ts'
 import { rowMaker } from '../../server/datasets/reader/columns.ts'
 import { createRowChecker, rowProblem } from '../../server/datasets/rows.ts'
 
@@ -83,9 +88,10 @@ test('rows of preferences are checked in each of their forms', () => {
     [{ chosen: 'Hello.', rejected: 'What?' }, 'prompt_missing', /prompt/],
     [{ prompt: 'hi', chosen: [{ role: 'user', content: 'x' }], rejected: 'x' }, 'answer_invalid', /chosen/],
     [{ chosen: [...prompt, ...chosen], rejected: [...chosen, ...rejected] }, 'prompts_differ', /prompt/],
-    [{ prompt: 'hi', chosen: ' ', rejected: 'What?' }, 'answer_empty', /chosen\[0\]/],
+    [{ prompt: 'hi', chosen: ' ', rejected: 'What?' }, 'answer_empty', /'chosen' is empty/],
     [{ prompt: 'hi', completion: 'x', label: 'good' }, 'label_invalid', /true.*false/],
-    [{ prompt: 'hi', completion: 'x' }, 'messages_missing', /messages/],
+    [{ prompt: 'hi' }, 'messages_missing', /messages/],
+    [{ prompt, input: 'more', completion: 'x' }, 'prompt_invalid', /'input'/],
   ]
   for (const [row, code, message] of bad) {
     const problem = rowProblem(row)
@@ -113,34 +119,192 @@ test('a dataset has rows of one kind; rows that fit two are of the kind that all
   )
 })
 
+/** A table's record in the canonical form, or its problem. */
+const ofTable = (record: Record<string, unknown>) => {
+  const uploaded = rowMaker(Object.keys(record))!(record)
+  const valid = Array.isArray(uploaded) ? uploaded : canonicalOf(uploaded)
+  return Array.isArray(valid) ? valid : valid.row
+}
+const user = (content: string) => ({ role: 'user', content })
+const assistant = (content: string) => ({ role: 'assistant', content })
+
 test('tables may have preferences as texts or messages, and labels as numbers', () => {
-  const make = rowMaker(['prompt', 'chosen', 'rejected'])!
-  const answer = [{ role: 'assistant', content: 'a' }]
-  assert.deepEqual(make({ prompt: 'hi', chosen: JSON.stringify(answer), rejected: 'b' }), {
-    prompt: 'hi',
-    chosen: answer,
-    rejected: 'b',
+  assert.deepEqual(ofTable({ prompt: 'hi', chosen: JSON.stringify([assistant('a')]), rejected: 'b' }), {
+    prompt: [user('hi')],
+    chosen: assistant('a'),
+    rejected: assistant('b'),
   })
-  const rated = rowMaker(['prompt', 'completion', 'label'])!
   for (const [label, expected] of [
     ['TRUE', true],
     [0n, false],
     ['1', true],
-    ['no', 'no'],
   ])
-    assert.deepEqual(rated({ prompt: 'hi', completion: 'x', label }), {
-      prompt: 'hi',
-      completion: 'x',
+    assert.deepEqual(ofTable({ prompt: 'hi', completion: 'x', label }), {
+      messages: [user('hi'), assistant('x')],
       label: expected,
     })
+  assert.equal((ofTable({ prompt: 'hi', completion: 'x', label: 'no' }) as string[])[0], 'label_invalid')
 })
 
 test('tables may have tools in a column, as JSON or as values without their nulls', () => {
-  const make = rowMaker(['messages', 'tools'])!
   const messages = [{ role: 'assistant', content: 'x', tool_calls: null }]
-  const read = { messages: [{ role: 'assistant', content: 'x' }], tools: [tool] }
-  assert.deepEqual(make({ messages, tools: JSON.stringify([tool]) }), read)
-  assert.deepEqual(make({ messages, tools: [{ ...tool, extra: null }] }), read)
-  assert.deepEqual(make({ messages, tools: null }), { messages: read.messages })
-  assert.equal((make({ messages, tools: '{' }) as string[])[0], 'invalid_json')
+  const read = { messages: [assistant('x')], tools: [tool] }
+  assert.deepEqual(ofTable({ messages, tools: JSON.stringify([tool]) }), read)
+  assert.deepEqual(ofTable({ messages, tools: [{ ...tool, extra: null }] }), read)
+  assert.deepEqual(ofTable({ messages, tools: null }), { messages: read.messages })
+  assert.equal((ofTable({ messages, tools: '{' }) as string[])[0], 'invalid_json')
+})
+
+/** The check of rows as JSON lines, and the canonical rows that it writes. */
+async function read(lines: string, columns?: Columns) {
+  const rows: CanonicalRow[] = []
+  const checker = createRowChecker({ columns, write: (line) => rows.push(JSON.parse(line)) })
+  await checker.add(Buffer.from(lines))
+  return { check: await checker.end(), rows }
+}
+const fixture = (name: string) => readFileSync(path.join(root, 'tests/fixtures/cases', name), 'utf8')
+
+test('null is the same as absent, in every field of a row', async () => {
+  const { check, rows } = await read(fixture('nulls.jsonl'))
+  assert.deepEqual([check.errors, check.warnings], [[], []])
+  const { fields: _, ...row } = rows[0]!
+  assert.deepEqual(row, {
+    messages: [
+      { role: 'user', content: 'When?' },
+      { role: 'assistant', content: 'At five.', weight: 0 },
+      { role: 'user', content: 'Sure?' },
+      { role: 'assistant', content: 'Yes.' },
+    ],
+  })
+  // The schema of a tool's arguments is the uploader's own: null is a value there.
+  const parameters = { type: 'object', properties: { unit: { enum: ['km', null] } } }
+  const named = { type: 'function', function: { name: 'f', description: null, parameters, strict: null } }
+  const noisy = { messages: [user('a'), assistant('b')], tools: [named], chosen: null, label: null, prompt: null }
+  assert.deepEqual((await read(JSON.stringify(noisy))).rows[0], {
+    messages: noisy.messages,
+    tools: [{ type: 'function', function: { name: 'f', parameters } }],
+    fields: { chosen: null, label: null, prompt: null },
+  })
+})
+
+test('reports name the line of the uploaded file, and unknown fields of a row mean nothing', async () => {
+  const { check, rows } = await read(`\n${fixture('own-source-line.jsonl')}`)
+  assert.deepEqual([check.errors, check.warnings], [[], []])
+  assert.deepEqual(
+    rows.map(({ line, fields }) => [line, fields]),
+    [
+      [2, undefined],
+      [3, { source_line: 9000 }],
+    ],
+  )
+  const own = { line: 7, fields: { messages: 'x' }, weight: 0, messages: [user('a'), assistant('b')] }
+  const [row] = (await read(JSON.stringify(own))).rows
+  assert.deepEqual(row, { messages: own.messages, fields: { line: 7, fields: { messages: 'x' }, weight: 0 } })
+})
+
+test('each unknown field of a message is a warning with its line, and train: false is obeyed', async () => {
+  const { check, rows } = await read(fixture('unknown-fields.jsonl'))
+  assert.deepEqual(check.warnings, [
+    {
+      line: 1,
+      code: 'field_unknown',
+      message: "messages[3] has the field 'wieght', which nothing reads. Is 'weight' meant?",
+    },
+  ])
+  assert.deepEqual(
+    rows[0]!.messages!.map(({ weight }) => weight),
+    [undefined, 0, undefined, undefined],
+  )
+  const quiet = { role: 'assistant', content: 'x', refusal: null, annotations: [], name: 'bot', reasoning: 'Hm.' }
+  assert.deepEqual((await read(JSON.stringify({ messages: [user('a'), quiet] }))).check.warnings, [])
+  const asked = { role: 'user', content: 'a', reasoning: 'Mine.' }
+  assert.equal((await read(JSON.stringify({ messages: [asked, quiet] }))).check.warnings[0]!.code, 'field_unknown')
+  const both = { ...quiet, weight: 1, train: false }
+  assert.equal((await read(JSON.stringify({ messages: [user('a'), both] }))).check.issues[0]!.code, 'weight_invalid')
+})
+
+test('thoughts have one name in the canonical form', async () => {
+  const { rows } = await read(fixture('thoughts.jsonl'))
+  assert.equal(rows[0]!.messages![1]!.reasoning_content, 'Twelve and thirty are forty-two.')
+  assert.equal(rows[1]!.messages![1]!.content, '<think>\nOnly 1 and 7 divide it.\n</think>\n\nYes.')
+  for (const name of ['reasoning', 'thinking'])
+    assert.deepEqual((await read(JSON.stringify({ messages: [user('a'), { ...assistant('b'), [name]: 'c' }] }))).rows, [
+      { messages: [user('a'), { ...assistant('b'), reasoning_content: 'c' }] },
+    ])
+})
+
+test('a prompt with its answer is a conversation under the usual names, with and without system and input', async () => {
+  for (const [prompt, completion] of [
+    ['prompt', 'completion'],
+    ['instruction', 'output'],
+    ['question', 'answer'],
+  ] as const) {
+    const { check, rows } = await read(
+      [
+        { [prompt]: 'Add.', [completion]: '3', input: '1 and 2', system: 'Be short.' },
+        { [prompt]: 'Hi', [completion]: 'Hello.', input: '', system: null },
+        { [prompt]: 'Hi', [completion]: ' ' },
+        { [prompt]: 7, [completion]: true },
+      ]
+        .map((row) => JSON.stringify(row))
+        .join('\n'),
+    )
+    assert.deepEqual(
+      rows.map(({ messages }) => messages),
+      [
+        [{ role: 'system', content: 'Be short.' }, user('Add.\n\n1 and 2'), assistant('3')],
+        [user('Hi'), assistant('Hello.')],
+        [user('7'), assistant('true')],
+      ],
+    )
+    assert.deepEqual(check.errors, [`line 3: '${completion}' is empty; an answer to learn needs text.`])
+  }
+  const { check, rows } = await read(fixture('prompt-completion.jsonl'))
+  assert.deepEqual([check.errors, check.objectives, rows.length], [[], ['sft'], 2])
+  const talk = { prompt: [user('a'), assistant('b'), user('c')], completion: [assistant('d')] }
+  assert.deepEqual((await read(JSON.stringify(talk))).rows[0]!.messages, [
+    user('a'),
+    { ...assistant('b'), weight: 0 },
+    user('c'),
+    assistant('d'),
+  ])
+})
+
+test('a pair may have an input, and its prompt any of the usual names', async () => {
+  const { check, rows } = await read(fixture('pair-with-input.jsonl'))
+  assert.deepEqual([check.errors, check.objectives, rows.length], [[], ['dpo'], 4])
+  assert.deepEqual(rows[1]!.prompt, [user('Question 1 about the kiosk?')])
+  const named = { system: 'Be short.', question: 'a', input: 'b', chosen: 'c', rejected: 'd' }
+  assert.deepEqual((await read(JSON.stringify(named))).rows[0]!.prompt, [
+    { role: 'system', content: 'Be short.' },
+    user('a\n\nb'),
+  ])
+})
+
+test('columns of other names are read as the uploader says, and the rest is not', async () => {
+  const columns = { prompt: 'Frage', completion: 'Antwort' }
+  const record = { Frage: 'Wann?', Antwort: 'Um fünf.', prompt: 'x', system: 'y', label: true }
+  const { check, rows } = await read(JSON.stringify(record), columns)
+  assert.deepEqual(check.errors, [])
+  assert.deepEqual(rows, [{ messages: [user('Wann?'), assistant('Um fünf.')], fields: record }])
+  const empty = await read(JSON.stringify({ Frage: 'Wann?', Antwort: '' }), columns)
+  assert.deepEqual(empty.check.errors, ["line 1: 'Antwort' is empty; an answer to learn needs text."])
+})
+
+test('halves of characters are errors wherever the trainer would read them', async () => {
+  const half = '\ud800'
+  const calling = (text: string, id = 'c') => ({
+    role: 'assistant',
+    content: '',
+    tool_calls: [{ id, type: 'function', function: { name: 'f', arguments: text } }],
+  })
+  for (const messages of [
+    [user(half), assistant('b')],
+    [user('a'), { ...assistant('b'), reasoning_content: half }],
+    [user('a'), calling(JSON.stringify({ a: half }))],
+    [user('a'), calling('{}', half)],
+  ])
+    assert.equal((await read(JSON.stringify({ messages }))).check.error_count, 1, JSON.stringify(messages))
+  const offered = { type: 'function', function: { name: 'f', parameters: { [half]: 1 } } }
+  assert.ok(rowProblem({ messages: [user('a'), assistant('b')], tools: [offered] }))
 })

@@ -1,10 +1,9 @@
 """Counts a dataset's tokens for a base: `python -m trainer.cli.count REQUEST`, where REQUEST is JSON. Prints one JSON
 object.
 
-{"hf", "rows", "max_length", "objective", "source_lines", "parse_control_tokens"}: counts every valid row of the file
-`rows` as the trainer sees it, and lists rows without learned tokens. With "row": the tokens of that row, and which of
-them the loss counts. `source_lines`: whether rows name their line in the original file. `workers`: so many processes
-may count a large file.
+{"hf", "rows", "max_length", "objective", "parse_control_tokens"}: counts every row of the canonical file `rows` as the
+trainer sees it, and lists rows without learned tokens. With "row": the tokens of that row, and which of them the loss
+counts. `workers`: so many processes may count a large file.
 """
 
 import importlib.util
@@ -138,11 +137,9 @@ def cut_row(conversations: list, tokenizer, max_length: int, row: int, preferenc
     return cut_front(sequences, max_length) if preferences else cut_end(sequences, max_length)
 
 
-def count(
-    tokenizer, path: Path, max_length: int, source_lines: bool = False, objective: str = "sft", block: Block = WHOLE
-) -> Count:
+def count(tokenizer, path: Path, max_length: int, objective: str = "sft", block: Block = WHOLE) -> Count:
     found = Count(tokenizer, max_length, objective != "sft")
-    for batch in batches_of(rows_of(path, source_lines, objective, block)):
+    for batch in batches_of(rows_of(path, objective, block)):
         found.add(batch)
     return found
 
@@ -151,10 +148,10 @@ def preview(tokenizer, path: Path, row: int, max_length: int, objective: str = "
     from trainer.data.dataset import conversations_of, tokenize_rows
     from trainer.data.rows import parse_row
 
-    line, text = next(((line, text) for number, line, _, text in lines_of(path) if number == row), (0, None))
-    if text is None:
+    line = next((line for number, _, line in lines_of(path) if number == row), None)
+    if line is None:
         return {"missing": True}
-    conversations, preferences = conversations_of(parse_row(text, line, objective)), objective != "sft"
+    conversations, preferences = conversations_of(parse_row(line, row, objective)), objective != "sft"
     tokenized = tokenize_rows(conversations, tokenizer, None if preferences else max_length, [row] * len(conversations))
     whole = [sequence for *_, found in tokenized for sequence in found]
     over = max(0, max(len(sequence.ids) for sequence in whole) - max_length) if preferences else 0
@@ -220,7 +217,7 @@ def main() -> None:
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
         tokenizer = load_tokenizer(request)
         for block in blocks_from(request["blocks"]):
-            counted = count(tokenizer, path, max_length, request["source_lines"], objective, block)
+            counted = count(tokenizer, path, max_length, objective, block)
             found = {"bars": counted.bars, "numbers": counted.numbers, "listed": counted.listed}
             print(json.dumps(found), flush=True)
         return
@@ -231,7 +228,7 @@ def main() -> None:
             for part in count_blocks(request, blocks_of(path), workers):
                 totals.add_totals(**part)
         else:
-            totals = count(load_tokenizer(request), path, max_length, request["source_lines"], objective)
+            totals = count(load_tokenizer(request), path, max_length, objective)
         found = {**totals.summary(max_length), "parse_control_tokens": request.get("parse_control_tokens", False)}
     print(json.dumps(found))
 

@@ -37,17 +37,6 @@ def pictures_of(messages: list[dict]) -> list[Picture]:
     ]
 
 
-def joined(parts: list[dict]) -> list[dict]:
-    """The parts with neighbouring texts as one."""
-    found: list[dict] = []
-    for part in parts:
-        if found and part["type"] == found[-1]["type"] == "text":
-            found[-1] = {"type": "text", "text": found[-1]["text"] + part["text"]}
-        else:
-            found.append(part)
-    return found
-
-
 def for_template(content: Content, parts_only: bool) -> Content:
     """The content as chat templates read it. `parts_only`: the template reads no plain texts."""
     if isinstance(content, str):

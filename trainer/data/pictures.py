@@ -89,12 +89,12 @@ def decode(file: bytes):
         raise PictureError(f"it is damaged ({problem})") from problem
 
 
-def take_out(row: object, place: tuple[Path, int] | None) -> None:
-    """Replaces the `image_url` parts of a row by parts of the type `image` with a Picture. `place`: the row's file and
-    the offset of its line. Raises PictureError.
+def take_out(row: dict | list[dict], place: tuple[Path, int] | None) -> None:
+    """Replaces the `image_url` parts of a canonical row, or of messages, by parts of the type `image` with a Picture.
+    `place`: the row's file and the offset of its line. Raises PictureError.
     """
     for index, part in enumerate(_parts_in(row)):
-        file = file_of((part.get("image_url") or {}).get("url") if isinstance(part.get("image_url"), dict) else None)
+        file = file_of(part["image_url"]["url"])
         width, height = size_of(file)
         where = Place(*place, index) if place else None
         part.clear()
@@ -119,19 +119,14 @@ def url_of(picture: Picture) -> str:
     return url
 
 
-def files_in(row: object) -> list[bytes]:
+def files_in(row: list[dict]) -> list[bytes]:
     """The files of a row's pictures, in their order. Raises PictureError."""
     return [file_of(part["image_url"]["url"]) for part in _parts_in(row)]
 
 
-def _parts_in(value: object) -> Iterator[dict]:
-    """Every part with a picture in the contents of a row's messages, in the order of its text."""
-    if isinstance(value, list):
-        for each in value:
-            yield from _parts_in(each)
-    elif isinstance(value, dict):
-        for name, each in value.items():
-            if name == "content" and isinstance(each, list):
-                yield from (part for part in each if isinstance(part, dict) and part.get("type") == "image_url")
-            else:
-                yield from _parts_in(each)
+def _parts_in(row: dict | list[dict]) -> Iterator[dict]:
+    """Every part with a picture in the messages of a row, or in a list of messages, in their order."""
+    messages = row if isinstance(row, list) else [*row.get("messages", []), *row.get("prompt", [])]
+    for message in messages:
+        if isinstance(message["content"], list):
+            yield from (part for part in message["content"] if part["type"] == "image_url")

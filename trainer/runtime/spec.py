@@ -27,8 +27,15 @@ class Start:
 
 @dataclass(frozen=True)
 class Dataset:
+    """`sha256`: of the file. `known_as`: the hash by which checkpoints know the rows, if these had another form."""
+
     path: str
     sha256: str
+    known_as: str | None = None
+
+    @property
+    def identity(self) -> str:
+        return self.known_as or self.sha256
 
 
 @dataclass(frozen=True)
@@ -104,7 +111,7 @@ class Spec(ModelSpec):
         evaluation = self.evaluation
         deciding = [
             self.base.id,
-            self.dataset.sha256,
+            self.dataset.identity,
             self.method,
             self.lora and asdict(self.lora),
             asdict(self.training),
@@ -114,7 +121,7 @@ class Spec(ModelSpec):
         deciding += [] if self.parse_control_tokens else ["text is text"]
         deciding += [
             evaluation.split,
-            evaluation.dataset and evaluation.dataset.sha256,
+            evaluation.dataset and evaluation.dataset.identity,
             evaluation.every_steps,
             evaluation.patience,
         ]

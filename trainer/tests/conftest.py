@@ -84,6 +84,19 @@ def tokenizer():
     return AutoTokenizer.from_pretrained(TOKENIZER)
 
 
+def pair_row(prompt: str | list[dict], chosen: str, rejected: str) -> dict:
+    """A canonical row with two answers to a prompt."""
+    asked = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    answers = ({"role": "assistant", "content": answer} for answer in (chosen, rejected))
+    return {"prompt": asked, **dict(zip(("chosen", "rejected"), answers, strict=True))}
+
+
+def rated_row(prompt: str | list[dict], answer: str, label: bool) -> dict:
+    """A canonical row with a rated answer."""
+    asked = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    return {"messages": [*asked, {"role": "assistant", "content": answer}], "label": label}
+
+
 def conversations() -> list[list[dict]]:
     """Rows of several lengths and numbers of turns."""
     made = []

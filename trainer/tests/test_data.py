@@ -64,15 +64,14 @@ def call(city: str, id: str = "call_1") -> dict:
 def with_calls(*calls: dict, **last) -> dict:
     results = [{"role": "tool", "tool_call_id": each["id"], "content": "12 degrees"} for each in calls]
     asked = [
-        {"role": "developer", "content": [{"type": "text", "text": "Be "}, {"type": "text", "text": "short."}]},
+        {"role": "developer", "content": "Be short."},
         {"role": "user", "content": "Weather?"},
     ]
     return {
         "tools": [TOOL],
-        "parallel_tool_calls": True,
         "messages": [
             *asked,
-            {"role": "assistant", "content": None, "tool_calls": list(calls)},
+            {"role": "assistant", "content": "", "tool_calls": list(calls)},
             *results,
             {"role": "assistant", "content": "Mild.", **last},
         ],
@@ -162,18 +161,11 @@ GOOD = '{"messages":[{"role":"user","content":"a"},{"role":"assistant","content"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (GOOD + "{oops\n", "Line 2 is not JSON."),
-        (GOOD + "[]\n", "Line 2 has no messages."),
-        (
-            GOOD * 2 + '{"messages":[{"role":"robot","content":"a"}]}\n',
-            "Line 3 has a message whose role is none of system, developer, user, assistant, tool.",
-        ),
-        (GOOD + '{"messages":[{"role":"user","content":7}]}\n', "Line 2 has a message whose content is not text."),
-        (
-            GOOD + '{"messages":[{"role":"user","content":"a"}]}\n',
-            "Line 2 does not end with an assistant's message, so its end teaches nothing.",
-        ),
-        ("\n", "The dataset has no rows."),
+        (GOOD + "{oops\n", "Row 2 is not in the form that the service writes for the objective 'sft'"),
+        (GOOD + "[]\n", "Row 2 is not in the form that the service writes"),
+        (GOOD + '{"prompt":"a","completion":"b"}\n', "Row 2 is not in the form that the service writes"),
+        (GOOD * 2 + '{"messages":[{"content":"a"}]}\n', "Row 3 is not in the form that the service writes"),
+        ("", "The dataset has no rows."),
     ],
 )
 def test_a_bad_dataset_is_refused_with_the_row(job, text, message):

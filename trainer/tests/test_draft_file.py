@@ -8,7 +8,7 @@ import pytest
 from trainer.data.dataset import Row, Sequence, prepare
 from trainer.data.rows import Conversation
 from trainer.run.draft_file import SEPARATOR, answers, distinct, joined, sample, suffix_array, write_drafts
-from trainer.tests.conftest import Recorder
+from trainer.tests.conftest import Recorder, pair_row, rated_row
 from trainer.tests.test_data import TALK
 from trainer.tests.test_preferences import parsed
 
@@ -59,15 +59,12 @@ def test_suffixes_have_the_order_of_a_plain_sort(symbols):
 
 def test_only_answers_that_are_preferred_are_drafted_from(tokenizer, tmp_path):
     question = [{"role": "user", "content": "One?"}]
-    pair = parsed({"prompt": question, "chosen": "Good.", "rejected": "Bad."})
+    pair = parsed(pair_row(question, "Good.", "Bad."))
     rows = prepare([pair], tokenizer, 2048, Recorder()).rows
     _, tokens, _ = read(write_drafts(rows, "dpo", 10**6, tmp_path / "drafts.bin"))
     assert texts(tokens, tokenizer) == ["Good.<|im_end|>"]
 
-    rated = [
-        parsed({"prompt": question, "completion": answer, "label": label}, "kto")
-        for answer, label in (("Good.", True), ("Bad.", False))
-    ]
+    rated = [parsed(rated_row(question, answer, label), "kto") for answer, label in (("Good.", True), ("Bad.", False))]
     assert all(isinstance(row, Conversation) for row in rated)
     rows = prepare(rated, tokenizer, 2048, Recorder()).rows
     _, tokens, _ = read(write_drafts(rows, "kto", 10**6, tmp_path / "drafts.bin"))

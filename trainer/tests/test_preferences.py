@@ -13,7 +13,7 @@ from trainer.model import fast_lora
 from trainer.model.load import lora_config, trainable
 from trainer.runtime.errors import JobError
 from trainer.runtime.spec import read_spec
-from trainer.tests.conftest import DEVICE, Recorder
+from trainer.tests.conftest import DEVICE, Recorder, pair_row, rated_row
 from trainer.tests.test_packing import shake
 
 QUESTIONS = [
@@ -23,12 +23,9 @@ QUESTIONS = [
     ("Is water wet?", "Yes.", "No, never."),
     ("Two and two?", "Four.", "Five of them."),
 ]
-PAIRS = [
-    {"prompt": prompt, "chosen": chosen, "rejected": rejected}
-    for prompt, chosen, rejected in [(f"{question} ({n})", *rest) for n in range(3) for question, *rest in QUESTIONS]
-]
+PAIRS = [pair_row(f"{question} ({n})", *rest) for n in range(3) for question, *rest in QUESTIONS]
 RATED = [
-    {"prompt": pair["prompt"], "completion": pair[name], "label": name == "chosen"}
+    rated_row(pair["prompt"], pair[name]["content"], name == "chosen")
     for index, pair in enumerate(PAIRS)
     for name in [("chosen", "rejected")[index % 2]]
 ]
@@ -233,56 +230,37 @@ def parsed(row: dict, objective: str = "dpo"):
     return parse_row(json.dumps(row).encode(), 7, objective)
 
 
-def test_rows_of_pairs_are_read_in_each_form():
-    prompt, chosen, rejected = QUESTIONS[0]
-    asked = [{"role": "user", "content": prompt}]
-    good, bad = ({"role": "assistant", "content": answer} for answer in (chosen, rejected))
-    expected = [[*asked, good], [*asked, bad]]
-    for row in (
-        {"prompt": prompt, "chosen": chosen, "rejected": rejected},
-        {"prompt": asked, "chosen": [good], "rejected": [bad]},
-        {"chosen": [*asked, good], "rejected": [*asked, bad]},
-        {"prompt": prompt, "chosen": [*asked, good], "rejected": [*asked, bad]},
-        {"input": {"messages": asked}, "preferred_output": [good], "non_preferred_output": [bad]},
-    ):
-        pair = parsed(row)
-        assert isinstance(pair, Pair) and pair == expected and pair.line == 7
-    system = parsed({"system": "Be short.", "prompt": prompt, "chosen": chosen, "rejected": rejected})
-    assert system[0][0] == {"role": "system", "content": "Be short."}
-    talk = parsed({"prompt": [*asked, good, *asked], "chosen": chosen, "rejected": rejected})
-    assert [message.get("weight") for message in talk[0]] == [None, 0, None, None], "earlier answers are not learned"
-
-
-def test_rated_rows_are_read_in_each_form():
-    prompt, chosen, _ = QUESTIONS[0]
-    messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": chosen}]
-    for row in (
-        {"prompt": prompt, "completion": chosen, "label": False},
-        {"prompt": messages[:1], "completion": messages[1:], "label": False},
-        {"messages": messages, "label": False},
-    ):
-        rated = parsed(row, "kto")
-        assert rated == messages and rated.label is False
+def test_only_the_answers_of_pairs_and_rated_rows_are_learned():
+    talk = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
+    pair = parsed({**pair_row(talk, "d", "e"), "line": 9})
+    assert isinstance(pair, Pair) and pair.line == 9
+    assert [[message["content"] for message in answer] for answer in pair] == [
+        ["a", "b", "c", "d"],
+        ["a", "b", "c", "e"],
+    ]
+    rated = parsed(rated_row(talk, "d", False), "kto")
+    assert rated.label is False and rated.line == 7
+    for conversation in (*pair, rated):
+        assert [message.get("weight") for message in conversation] == [None, 0, None, None]
 
 
 @pytest.mark.parametrize(
-    ("row", "objective", "says"),
+    ("row", "objective"),
     [
-        ({"prompt": "a", "chosen": "b"}, "dpo", "not one message"),
-        ({"chosen": "b", "rejected": "c"}, "dpo", "no prompt"),
-        ({"prompt": "a", "completion": "b", "label": "yes"}, "kto", "no label"),
-        ({"messages": [{"role": "user", "content": "a"}], "label": True}, "kto", "no prompt"),
-        ({"prompt": "a", "chosen": "b", "rejected": "c"}, "sft", "no messages"),
+        ({"prompt": "a", "chosen": "b", "rejected": "c"}, "dpo"),
+        (rated_row("a", "b", True), "dpo"),
+        ({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}, "kto"),
+        (pair_row("a", "b", "c"), "sft"),
     ],
 )
-def test_rows_of_another_kind_are_refused_with_their_line(row, objective, says):
-    with pytest.raises(JobError, match=f"Line 7 .*{says}"):
+def test_rows_of_another_kind_or_form_are_refused(row, objective):
+    with pytest.raises(JobError, match=f"Row 7 is not in the form .* '{objective}'"):
         parsed(row, objective)
 
 
 def test_a_long_prompt_loses_its_front_and_a_long_answer_its_row(tokenizer):
     recorder = Recorder()
-    rows = [parsed({"prompt": "word " * 100, "chosen": "Yes.", "rejected": "No, not at all."}), parsed(PAIRS[0])]
+    rows = [parsed(pair_row("word " * 100, "Yes.", "No, not at all.")), parsed(PAIRS[0])]
     whole = prepare(rows, tokenizer, 2048, recorder)
     cut = prepare(rows, tokenizer, 80, recorder)
     assert (whole.truncated_rows, cut.truncated_rows, cut.dropped_rows) == (0, 1, 0)
@@ -290,7 +268,7 @@ def test_a_long_prompt_loses_its_front_and_a_long_answer_its_row(tokenizer):
         removed = len(before.ids) - len(after.ids)
         assert after.ids.tolist() == before.ids[removed:].tolist() and after.targets == before.targets
     assert max(len(sequence.ids) for sequence in cut.rows[0].sequences) == 80
-    long = parsed({"prompt": "Go on.", "chosen": "word " * 100, "rejected": "No."})
+    long = parsed(pair_row("Go on.", "word " * 100, "No."))
     left = prepare([long, rows[1]], tokenizer, 80, recorder)
     assert (len(left.rows), left.dropped_rows) == (1, 1)
     assert "left out" in recorder.events[-1][1]

@@ -85,7 +85,7 @@ def test_the_trainer_ends_with_its_server(job):
 def test_counting_ends_with_its_server(tiny, tmp_path):
     rows = tmp_path / "rows"
     os.mkfifo(rows)
-    request = {"hf": str(tiny), "rows": str(rows), "max_length": 64, "source_lines": False, "objective": "sft"}
+    request = {"hf": str(tiny), "rows": str(rows), "max_length": 64, "objective": "sft"}
     command = [sys.executable, "-m", "trainer.cli.count", json.dumps(request)]
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE)
     # It waits for rows once it has opened the pipe, which can be opened here from then on.
@@ -104,7 +104,7 @@ def test_workers_count_a_large_file_alike_and_end_with_a_killed_server(tiny, tmp
     rows = tmp_path / "rows.jsonl"
     row = {"messages": [{"role": "user", "content": "some words " * 200}, {"role": "assistant", "content": "Yes."}]}
     rows.write_text((json.dumps(row) + "\n") * 8000)
-    request = {"hf": str(tiny), "rows": str(rows), "max_length": 300, "source_lines": False, "objective": "sft"}
+    request = {"hf": str(tiny), "rows": str(rows), "max_length": 300, "objective": "sft"}
 
     def command(workers: int) -> list[str]:
         return [sys.executable, "-m", "trainer.cli.count", json.dumps({**request, "workers": workers})]

@@ -1,6 +1,16 @@
 import { RecordBatchReader, StructRow, Vector } from 'apache-arrow'
 import yauzl from 'yauzl'
-import { columnsNeeded, errorDetail, type ReadRow, rowMaker, Unreadable } from './columns.ts'
+import type { Columns } from '../../../contract/datasets.ts'
+import {
+  columnsNeeded,
+  errorDetail,
+  listed,
+  mapHint,
+  missingColumns,
+  type ReadRow,
+  rowMaker,
+  Unreadable,
+} from './columns.ts'
 
 const maxEntries = 10_000
 /** Zip compression methods: stored and deflate. */
@@ -10,7 +20,7 @@ const readableMethods = [0, 8]
  * Reads a zip of a folder written by `datasets.Dataset.save_to_disk` (Arrow streams). With several splits, `train` is
  * read. Nothing is unpacked to disk, so path traversal is impossible.
  */
-export async function* readArrowZip(path: string, max_bytes: number): AsyncGenerator<ReadRow> {
+export async function* readArrowZip(path: string, max_bytes: number, columns?: Columns): AsyncGenerator<ReadRow> {
   const zip = await yauzl
     .openPromise(path, { autoClose: false, validateEntrySizes: true, strictFileNames: true })
     .catch((error) => {
@@ -27,11 +37,16 @@ export async function* readArrowZip(path: string, max_bytes: number): AsyncGener
     for (const entry of chosen) {
       const stream = await zip.openReadStreamPromise(entry)
       for await (const record of records(stream, max_bytes)) {
-        const makeRow = rowMaker(Object.keys(record))
+        const names = Object.keys(record)
+        const missing = missingColumns(columns, names)
+        if (missing) throw new Unreadable('file_not_readable', missing)
+        const makeRow = rowMaker(names, columns)
         if (!makeRow)
           throw new Unreadable(
             'file_not_readable',
-            `The dataset must have ${columnsNeeded}; it has ${Object.keys(record).slice(0, 20).join(', ')}.`,
+            columns
+              ? `'columns' must name ${columnsNeeded}.`
+              : `The dataset must have ${columnsNeeded}; it has ${listed(names)}. ${mapHint}`,
           )
         yield { line: ++line, row: makeRow(record) }
       }

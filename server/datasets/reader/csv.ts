@@ -1,11 +1,21 @@
 import { createReadStream } from 'node:fs'
 import { CsvError, parse } from 'csv-parse'
+import type { Columns } from '../../../contract/datasets.ts'
 import { maxLineBytes } from '../rows.ts'
-import { columnsNeeded, type ReadRow, rowMaker, Unreadable } from './columns.ts'
+import {
+  columnsNeeded,
+  listed,
+  mapHint,
+  missingColumns,
+  type ReadRow,
+  repeatedColumn,
+  rowMaker,
+  Unreadable,
+} from './columns.ts'
 import { pictureColumns } from './picture-columns.ts'
 
 /** Reads a CSV file (RFC 4180) with a header. A byte order mark and CRLF are allowed. */
-export async function* readCsv(file: string): AsyncGenerator<ReadRow> {
+export async function* readCsv(file: string, columns?: Columns): AsyncGenerator<ReadRow> {
   const parser = parse({
     bom: true,
     info: true,
@@ -38,18 +48,23 @@ export async function* readCsv(file: string): AsyncGenerator<ReadRow> {
             'file_not_utf8',
             'The file has NUL bytes in its first line: it is UTF-16, or no text. Save it as UTF-8 and upload it again.',
           )
-        const pictures = header.find((name) => pictureColumns.includes(name))
+        const wrong = repeatedColumn(header) ?? missingColumns(columns, header)
+        if (wrong) throw new Unreadable('file_not_readable', wrong)
+        const pictures = pictureColumns.find((name) => (columns ? name in columns : header!.includes(name)))
         if (pictures)
           throw new Unreadable(
             'file_not_readable',
             `The CSV file has a column '${pictures}', and CSV cannot hold pictures. Upload rows with pictures as JSON ` +
               'lines, parquet, or a zip of a saved dataset folder; or leave the column out, to train on the text alone.',
           )
-        makeRow = rowMaker(header)
+        makeRow = rowMaker(header, columns)
         if (!makeRow)
           throw new Unreadable(
             'file_not_readable',
-            `The CSV file's first line must name ${columnsNeeded}; it names ${list(header)}.${separatorHint(header)}`,
+            columns
+              ? `'columns' must name ${columnsNeeded}.`
+              : `The CSV file's first line must name ${columnsNeeded}; it names ${listed(header)}. ` +
+                  (separatorHint(header) || mapHint),
           )
       } else if (record.length !== header.length)
         yield {
@@ -84,12 +99,4 @@ export async function* readCsv(file: string): AsyncGenerator<ReadRow> {
 const hasNul = (field: string) => field.includes('\0')
 
 const separatorHint = ([first, ...others]: string[]) =>
-  others.length === 0 && /[;\t]/.test(first!)
-    ? ' Write it with commas between the columns, not semicolons or tabs.'
-    : ''
-
-const list = (names: string[]) =>
-  names
-    .slice(0, 20)
-    .map((name) => `'${name.slice(0, 40)}'`)
-    .join(', ')
+  others.length === 0 && /[;\t]/.test(first!) ? 'Write it with commas between the columns, not semicolons or tabs.' : ''

@@ -1,8 +1,9 @@
+import type { Columns } from '../../../contract/datasets.ts'
 import { readJsonl } from '../../../lib/jsonl.ts'
-import { columnsNeeded, type ReadRow, rowMaker, Unreadable } from './columns.ts'
+import { columnsNeeded, listed, mapHint, missingColumns, type ReadRow, rowMaker, Unreadable } from './columns.ts'
 
 /** Reads a JSONL file whose objects have the columns of a table. */
-export async function* readJsonLines(file: string): AsyncGenerator<ReadRow> {
+export async function* readJsonLines(file: string, columns?: Columns): AsyncGenerator<ReadRow> {
   let line = 0
   for await (const json of readJsonl(file)) {
     line++
@@ -11,12 +12,15 @@ export async function* readJsonLines(file: string): AsyncGenerator<ReadRow> {
       yield { line, problem: ['invalid_json', 'is not a JSON object.'] }
       continue
     }
-    const makeRow = rowMaker(Object.keys(record))
+    const names = Object.keys(record)
+    const missing = line === 1 ? missingColumns(columns, names) : undefined
+    if (missing) throw new Unreadable('file_not_readable', missing)
+    const makeRow = rowMaker(names, columns)
     if (makeRow) yield { line, row: makeRow(record) }
     else if (line === 1)
       throw new Unreadable(
         'file_not_readable',
-        `The file's rows must have ${columnsNeeded}; the first has ${Object.keys(record).slice(0, 20).join(', ')}.`,
+        `The file's rows must have ${columnsNeeded}; the first has ${listed(names)}. ${mapHint}`,
       )
     else yield { line, problem: ['columns_wrong', `must have ${columnsNeeded}.`] }
   }

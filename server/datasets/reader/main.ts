@@ -5,18 +5,11 @@ import { once } from 'node:events'
 import { createReadStream, createWriteStream } from 'node:fs'
 import { writeFile } from 'node:fs/promises'
 import { finished } from 'node:stream/promises'
+import type { Columns, DatasetFormat } from '../../../contract/datasets.ts'
 import { dieWithParent } from '../../../lib/child-process.ts'
+import { recordProblem } from '../canonical.ts'
 import type { Problem } from '../row-message.ts'
-import { createPictureCheck } from '../row-pictures.ts'
-import {
-  type Check,
-  createCheck,
-  createRowChecker,
-  lengthProblem,
-  maxPictureLineBytes,
-  picturesOf,
-  rowProblem,
-} from '../rows.ts'
+import { type Check, createRowChecker, createRowWriter, lengthProblem, maxPictureLineBytes } from '../rows.ts'
 import { errorDetail, type ReadRow, Unreadable } from './columns.ts'
 import { addressesOf, boundedLines, embedFetched, openFetched, rowWithAddresses } from './fetched-pictures.ts'
 import { embedPictures, hasPlacedPictures } from './picture-columns.ts'
@@ -33,35 +26,36 @@ export interface TablePart {
 export const addressesMax = 10_000
 
 /**
- * `canonical` is the path to write rows to; null for a file that is canonical already. `pictures`, where those at
- * addresses are fetched: the path to write a JSON list of them to, or the folder of what was fetched.
+ * `canonical` is the path to write the valid rows to. `pictures`, where those at addresses are fetched: the path to write
+ * a JSON list of them to, or the folder of what was fetched.
  */
 export interface ReadRequest {
-  format: 'jsonl' | 'csv' | 'parquet' | 'huggingface'
+  format: DatasetFormat
   source: string
   /** If given, read in this order instead of `source`. */
   parts?: TablePart[]
-  canonical: string | null
+  /** The uploader's names of the columns. */
+  columns?: Columns | undefined
+  /** Rows that an earlier version wrote of another format: each has its line. */
+  source_lines?: boolean
+  canonical: string
   max_rows: number
   max_bytes: number
   pictures?: { list: string } | { fetched: string }
 }
 
 export type ReadResult =
-  | { check: Check; sha256: string | null }
+  | { check: Check; sha256: string }
   /** How many pictures are at addresses; nothing else was checked. */
   | { addresses: number }
   | { unreadable: { code: Unreadable['code']; message: string } }
 
 async function read(request: ReadRequest): Promise<ReadResult> {
   try {
-    if (request.format === 'jsonl') {
-      if (request.canonical === null) return { check: await checkLines(request), sha256: null }
-      return request.pictures && 'list' in request.pictures
-        ? await listAddresses(request, request.pictures.list)
-        : await embedLines(request, request.canonical)
-    }
-    return await convert(request, readRows(request), request.canonical!)
+    if (request.format !== 'jsonl') return await convertTable(request, readRows(request))
+    return request.pictures && 'list' in request.pictures
+      ? await listAddresses(request, request.pictures.list)
+      : await convertLines(request)
   } catch (error) {
     if (error instanceof Unreadable) return { unreadable: { code: error.code, message: error.message } }
     throw error
@@ -82,23 +76,25 @@ async function* readRows(request: ReadRequest): AsyncGenerator<ReadRow> {
 }
 
 // Import only the reader that is needed: loading all libraries takes longer than reading most files.
-async function* openReader({ format, source, parts, max_rows, max_bytes }: ReadRequest): AsyncGenerator<ReadRow> {
-  if (parts) yield* readParts(parts, max_rows, max_bytes)
-  else if (format === 'huggingface') yield* (await import('./arrow-zip.ts')).readArrowZip(source, max_bytes)
-  else yield* readTable({ source, format }, max_rows, max_bytes)
+async function* openReader(request: ReadRequest): AsyncGenerator<ReadRow> {
+  const { format, source, parts, max_bytes, columns } = request
+  if (parts) yield* readParts(parts, request)
+  else if (format === 'huggingface') yield* (await import('./arrow-zip.ts')).readArrowZip(source, max_bytes, columns)
+  else yield* readTable({ source, format }, request)
 }
 
-async function* readTable({ source, format }: TablePart, max_rows: number, max_bytes: number): AsyncGenerator<ReadRow> {
-  if (format === 'csv') yield* (await import('./csv.ts')).readCsv(source)
-  else if (format === 'parquet') yield* (await import('./parquet.ts')).readParquet(source, max_rows, max_bytes)
-  else yield* (await import('./jsonl.ts')).readJsonLines(source)
+async function* readTable({ source, format }: TablePart, request: ReadRequest): AsyncGenerator<ReadRow> {
+  const { max_rows, max_bytes, columns } = request
+  if (format === 'csv') yield* (await import('./csv.ts')).readCsv(source, columns)
+  else if (format === 'parquet') yield* (await import('./parquet.ts')).readParquet(source, max_rows, max_bytes, columns)
+  else yield* (await import('./jsonl.ts')).readJsonLines(source, columns)
 }
 
-async function* readParts(parts: TablePart[], max_rows: number, max_bytes: number): AsyncGenerator<ReadRow> {
+async function* readParts(parts: TablePart[], request: ReadRequest): AsyncGenerator<ReadRow> {
   let before = 0
   for (const part of parts) {
     let last = 0
-    for await (const each of readTable(part, max_rows, max_bytes)) {
+    for await (const each of readTable(part, request)) {
       last = each.line
       yield { ...each, line: before + each.line }
     }
@@ -145,100 +141,92 @@ async function listAddresses({ source }: ReadRequest, list: string): Promise<Rea
   return await addresses.end()
 }
 
-/** Writes the lines with their fetched pictures, each in its place, and checks them. */
-async function embedLines(request: ReadRequest, canonical: string): Promise<ReadResult> {
-  const { source, pictures, max_rows, max_bytes } = request
-  const fetched = pictures && 'fetched' in pictures ? await openFetched(pictures.fetched) : undefined
-  const pictureCheck = createPictureCheck()
+/** The file of canonical rows while it is written. */
+function createCanonicalFile({ canonical, max_bytes }: ReadRequest) {
   const out = createWriteStream(canonical, { mode: 0o600, highWaterMark: 1 << 20 })
   const sha256 = createHash('sha256')
-  const problems = new Map<number, Problem>()
-  let number = 0
   let bytes = 0
-  for await (const line of boundedLines(source, maxPictureLineBytes)) {
-    number++
-    const row = fetched && rowWithAddresses(line)
-    const problem = row && (await embedFetched(row, fetched!, pictureCheck))
-    if (problem) problems.set(number, problem)
-    const written = row && !problem ? Buffer.from(`${JSON.stringify(row)}\n`) : line
-    bytes += written.length
-    if (bytes > max_bytes) throw tooManyBytes(max_bytes)
-    sha256.update(written)
-    if (!out.write(written)) await once(out, 'drain')
+  return {
+    write(line: string) {
+      const written = Buffer.from(line)
+      bytes += written.length
+      if (bytes > max_bytes) throw tooManyBytes(max_bytes)
+      sha256.update(written)
+      out.write(written)
+    },
+    async ready() {
+      if (out.writableNeedDrain) await once(out, 'drain')
+    },
+    abandon: () => out.destroy(),
+    async end(): Promise<string> {
+      out.end()
+      await finished(out)
+      return sha256.digest('hex')
+    },
   }
-  pictureCheck.close()
-  out.end()
-  await finished(out)
-  return { check: await checkLines({ source: canonical, max_rows }, problems), sha256: sha256.digest('hex') }
 }
 
-async function checkLines(
-  { source, max_rows }: Pick<ReadRequest, 'source' | 'max_rows'>,
-  known?: ReadonlyMap<number, Problem>,
-): Promise<Check> {
-  const checker = createRowChecker(known)
+async function convertLines(request: ReadRequest): Promise<ReadResult> {
+  const { source, columns, source_lines = false, pictures, max_rows } = request
+  const fetched = pictures && 'fetched' in pictures ? await openFetched(pictures.fetched) : undefined
+  const file = createCanonicalFile(request)
+  const checker = createRowChecker({
+    columns,
+    source_lines,
+    write: file.write,
+    ...(fetched && {
+      embed: (row, check) => (addressesOf(row).length > 0 ? embedFetched(row, fetched, check) : undefined),
+    }),
+  })
   for await (const chunk of createReadStream(source, { highWaterMark: 1 << 20 })) {
     await checker.add(chunk as Buffer)
     await checker.ready()
+    await file.ready()
     if (checker.rows() > max_rows) throw tooManyRows(max_rows)
   }
-  return checker.end()
+  return { check: await checker.end(), sha256: await file.end() }
 }
 
-async function convert(
-  { max_rows, max_bytes, pictures: remote }: ReadRequest,
-  rows: AsyncGenerator<ReadRow>,
-  canonical: string,
-): Promise<ReadResult> {
-  const { check, addInvalid: wrong, addValid: good, ready, end } = createCheck()
-  const pictureCheck = createPictureCheck()
+async function convertTable(request: ReadRequest, rows: AsyncGenerator<ReadRow>): Promise<ReadResult> {
+  const { max_rows, pictures: remote } = request
+  const file = createCanonicalFile(request)
+  const writer = createRowWriter(file.write)
+  const { check, pictureCheck, addInvalid } = writer
   const addresses = remote && 'list' in remote ? createAddressList(remote.list) : undefined
   const fetched = remote && 'fetched' in remote ? await openFetched(remote.fetched) : undefined
-  const out = createWriteStream(canonical, { mode: 0o600, highWaterMark: 1 << 20 })
-  const sha256 = createHash('sha256')
-  let bytes = 0
   for await (const each of rows) {
     const placed = 'problem' in each ? each.problem : each.row
-    const made =
-      Array.isArray(placed) || !hasPlacedPictures(placed) ? placed : await embedPictures(placed, pictureCheck)
-    if (addresses && !Array.isArray(made)) {
-      addresses.add(addressesOf(made))
+    if (Array.isArray(placed)) {
+      addInvalid(each.line, placed)
+      continue
+    }
+    const embedded = hasPlacedPictures(placed.row) ? await embedPictures(placed.row, pictureCheck) : placed.row
+    if (addresses && !Array.isArray(embedded)) {
+      addresses.add(addressesOf(embedded))
       // The next reading checks the rows.
       if (addresses.count() > 0) continue
     }
-    const unfetched = fetched && !Array.isArray(made) ? await embedFetched(made, fetched, pictureCheck) : undefined
-    const problem = unfetched ?? (Array.isArray(made) ? made : rowProblem(made))
-    if (problem) {
-      wrong(each.line, problem)
-      continue
+    const problem = Array.isArray(embedded)
+      ? embedded
+      : ((fetched && (await embedFetched(embedded, fetched, pictureCheck))) ?? recordProblem(embedded))
+    if (problem) addInvalid(each.line, problem as Problem)
+    else {
+      const bytes = Buffer.from(JSON.stringify(embedded))
+      const tooLong = lengthProblem(bytes)
+      if (tooLong) addInvalid(each.line, tooLong)
+      else await writer.add(each.line, bytes, { ...placed, row: embedded as Record<string, unknown> })
     }
-    const row = made as Record<string, unknown>
-    const pictures = picturesOf(row)
-    const json = Buffer.from(JSON.stringify(row))
-    const further = lengthProblem(json) ?? (pictures.length > 0 ? await pictureCheck.problemOf(pictures) : undefined)
-    if (further) wrong(each.line, further)
-    else if (good(each.line, json, row, pictures)) {
-      // `source_line` is the line in the uploaded file, for later messages about this row.
-      const line = Buffer.from(`${JSON.stringify({ ...row, source_line: each.line })}\n`)
-      bytes += line.length
-      if (bytes > max_bytes) throw tooManyBytes(max_bytes)
-      sha256.update(line)
-      if (!out.write(line)) {
-        await once(out, 'drain')
-        await ready()
-      }
-    }
+    await file.ready()
+    await writer.ready()
     if (check.rows > max_rows) throw tooManyRows(max_rows)
   }
-  pictureCheck.close()
   if (addresses && addresses.count() > 0) {
-    out.destroy()
+    pictureCheck.close()
+    file.abandon()
     return await addresses.end()
   }
   if (check.rows === 0) throw new Unreadable('file_empty', 'The file has no rows.')
-  out.end()
-  await finished(out)
-  return { check: await end(), sha256: sha256.digest('hex') }
+  return { check: await writer.end(), sha256: await file.end() }
 }
 
 dieWithParent()

@@ -1,7 +1,19 @@
 import { open } from 'node:fs/promises'
 import { type FileMetaData, parquetMetadataAsync, parquetReadObjects, parquetSchema } from 'hyparquet'
 import { compressors } from 'hyparquet-compressors'
-import { columnsNeeded, errorDetail, knownColumns, type ReadRow, rowMaker, Unreadable } from './columns.ts'
+import type { Columns } from '../../../contract/datasets.ts'
+import {
+  columnsNeeded,
+  errorDetail,
+  knownColumns,
+  listed,
+  mapHint,
+  missingColumns,
+  type ReadRow,
+  repeatedColumn,
+  rowMaker,
+  Unreadable,
+} from './columns.ts'
 import { pictureColumns } from './picture-columns.ts'
 
 /** The most uncompressed bytes of a row group, which is read whole. */
@@ -10,19 +22,29 @@ const maxGroupBytes = 512_000_000
 const maxPictureGroupBytes = 150_000_000
 
 /** Reads a parquet file, one row group at a time. Checks the claims of its footer against the limits first. */
-export async function* readParquet(path: string, max_rows: number, max_bytes: number): AsyncGenerator<ReadRow> {
+export async function* readParquet(
+  path: string,
+  max_rows: number,
+  max_bytes: number,
+  mapped?: Columns,
+): AsyncGenerator<ReadRow> {
   const file = await openAsBuffer(path)
   try {
     const metadata = await readFooter(file)
     const columns = parquetSchema(metadata).children.map((child) => child.element.name)
-    const makeRow = rowMaker(columns)
+    const wrong = repeatedColumn(columns) ?? missingColumns(mapped, columns)
+    if (wrong) throw new Unreadable('file_not_readable', wrong)
+    const makeRow = rowMaker(columns, mapped)
     if (!makeRow)
       throw new Unreadable(
         'file_not_readable',
-        `The parquet file must have ${columnsNeeded}; it has ${columns.slice(0, 20).join(', ')}.`,
+        mapped
+          ? `'columns' must name ${columnsNeeded}.`
+          : `The parquet file must have ${columnsNeeded}; it has ${listed(columns)}. ${mapHint}`,
       )
-    const wanted = columns.filter((name) => knownColumns.includes(name))
-    const hasPictures = wanted.some((name) => pictureColumns.includes(name))
+    const wanted = mapped ? Object.values(mapped) : columns.filter((name) => knownColumns.includes(name))
+    const pictured = pictureColumns.map((name) => (mapped ? mapped[name as 'image'] : name))
+    const hasPictures = wanted.some((name) => pictured.includes(name))
     requireWithinLimits(metadata, max_rows, max_bytes, hasPictures ? maxPictureGroupBytes : maxGroupBytes)
     let line = 0
     for (const group of metadata.row_groups) {
@@ -41,7 +63,8 @@ export async function* readParquet(path: string, max_rows: number, max_bytes: nu
       })
       if (objects.length !== rows)
         throw new Unreadable('file_not_readable', 'The parquet file is damaged: it has fewer rows than it says.')
-      for (const object of objects) yield { line: ++line, row: makeRow(hasPictures ? withTexts(object) : object) }
+      for (const object of objects)
+        yield { line: ++line, row: makeRow(hasPictures ? withTexts(object, pictured) : object) }
     }
   } finally {
     await file.close()
@@ -49,9 +72,9 @@ export async function* readParquet(path: string, max_rows: number, max_bytes: nu
 }
 
 /** The record with text for bytes, except in the columns of pictures. */
-const withTexts = (record: Record<string, unknown>) =>
+const withTexts = (record: Record<string, unknown>, pictured: (string | undefined)[]) =>
   Object.fromEntries(
-    Object.entries(record).map(([name, value]) => [name, pictureColumns.includes(name) ? value : toText(value)]),
+    Object.entries(record).map(([name, value]) => [name, pictured.includes(name) ? value : toText(value)]),
   )
 
 function toText(value: unknown): unknown {

@@ -53,7 +53,7 @@ export interface ExportSource {
 interface Options {
   db: Db
   hub: Hub
-  datasets: Pick<Datasets, 'get' | 'forTraining'>
+  datasets: Pick<Datasets, 'get' | 'ready' | 'forTraining'>
   artifacts: Artifacts
 }
 
@@ -104,7 +104,10 @@ export function createExportSource({ db, hub, datasets, artifacts }: Options) {
       job.resolved_config_json,
     )
     const objective = method_options.objective.value
-    const files = await datasets.forTraining(db, account_id, job.dataset_id, objective).catch(() => undefined)
+    const files = await datasets
+      .ready(account_id, job.dataset_id)
+      .then(() => datasets.forTraining(db, account_id, job.dataset_id, objective))
+      .catch(() => undefined)
     const settings = {
       method: method.value,
       ...(objective !== 'sft' && { preferences: plainValues(method_options) }),

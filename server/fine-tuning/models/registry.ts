@@ -125,7 +125,7 @@ export type NewModel = Pick<
 export function createTunedModels(
   options: AdapterImporterOptions & {
     quota: StorageQuota
-    datasets: Pick<Datasets, 'get' | 'forTraining'>
+    datasets: Pick<Datasets, 'get' | 'ready' | 'forTraining'>
     changes: Pick<Changes, 'announce'>
     now?: () => number
   },
