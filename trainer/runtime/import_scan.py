@@ -12,6 +12,8 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
+from trainer.runtime.lean_imports import works_alone
+
 MODULE = "transformers.utils.import_utils"
 
 
@@ -35,6 +37,9 @@ class _Finder:
             def execute_and_replace(module: ModuleType) -> None:
                 execute(module)
                 _replace_scan(module)
+                if works_alone():
+                    # A second for a class that no tensor of a single process has.
+                    module.is_torch_distributed_available = lambda: False
 
             spec.loader.exec_module = execute_and_replace
         return spec

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from trainer.runtime.import_scan import cache_import_scan
+from trainer.runtime.lean_imports import leave_out_compiler, leave_out_distributed_tensors
 
 
 def torch_settings(threads: int) -> dict[str, str]:
@@ -53,9 +54,11 @@ def importing() -> Iterator[None]:
     not look through them, neither while they are made, which takes a fifth of the time, nor later.
     """
     cache_import_scan()
+    leave_out_compiler()
     gc.disable()
     try:
         yield
     finally:
+        leave_out_distributed_tensors()
         gc.freeze()
         gc.enable()
