@@ -25,6 +25,8 @@ interface Suite {
   args: string[]
   /** Uses every core, or measures: runs alone. */
   exclusive?: boolean
+  /** Has limits of time and one busy thread: runs beside another such suite, before those of several processes. */
+  quick?: boolean
   /** Prints no summary of tests: its exit status says everything. */
   check?: boolean
   /** Runs on Postgres. */
@@ -68,21 +70,22 @@ const fileSuite = (file: string): Suite => ({
   args: [...nodeArgs, file],
   exclusive: alone.includes(file),
 })
-const alone = [
-  'tests/unit/engine/grammar-limits.test.ts',
-  'tests/browser/dashboard.test.ts',
-  'tests/process/demo.full.test.ts',
-]
+/** Its limits of time allow for no other test in its process. */
+const grammarLimits = 'tests/unit/engine/grammar-limits.test.ts'
+const alone = ['tests/browser/dashboard.test.ts', 'tests/process/demo.full.test.ts']
 
 function suitesOf(full: boolean): Suite[] {
   const find = (pattern: string) => globSync(pattern, { cwd: root }).filter((file) => full || !isFull(file))
-  const unit: Suite = {
-    name: 'tests/unit',
-    command: process.execPath,
-    args: [...nodeArgs, '--test', '--test-concurrency=2', ...find('tests/unit/**/*.test.ts').filter(shared).sort()],
-    // Two files at once already; beside a browser the time that a grammar's masks may take is over too soon.
-    exclusive: true,
-  }
+  const unit = find('tests/unit/**/*.test.ts').sort()
+  const unitSuites = full
+    ? unit.map(fileSuite)
+    : [
+        fileSuite(grammarLimits),
+        ...together(
+          unit.filter((file) => file !== grammarLimits),
+          unitFilesTogether,
+        ),
+      ]
   const trainer: Suite = {
     name: 'trainer/tests',
     command: path.join(python, 'pytest'),
@@ -99,7 +102,7 @@ function suitesOf(full: boolean): Suite[] {
   const exclusive = alone.filter((file) => full || !isFull(file))
   return [
     trainer,
-    unit,
+    ...unitSuites.map((suite) => ({ ...suite, quick: true })),
     ...exclusive.map(fileSuite),
     ...inProcesses(files.filter(shared), full),
     ...inProcesses(onPostgres, full).map((suite) => ({ ...suite, name: `${suite.name} on Postgres`, postgres: true })),
@@ -115,19 +118,27 @@ function inProcesses(files: string[], full: boolean): Suite[] {
     !full && (file.startsWith('tests/service/') ? !large.includes(nameOf(file)) : smallProcesses.includes(nameOf(file)))
   const groups = ['service', 'process'].flatMap((tier) => {
     const small = files.filter((file) => file.startsWith(`tests/${tier}/`) && isSmall(file)).sort()
-    const count = Math.ceil(small.length / filesTogether)
-    return Array.from({ length: count }, (_, group) => small.filter((_, index) => index % count === group))
+    return together(small, filesTogether)
   })
-  return [
-    ...files.filter((file) => !isSmall(file)).map(fileSuite),
-    ...groups.map((group) => ({
-      name: `${path.dirname(group[0]!)}/{${group.map(nameOf).join(',')}}`,
+  return [...files.filter((file) => !isSmall(file)).map(fileSuite), ...groups]
+}
+
+/** Suites of at most `size` files, each in one process. */
+function together(files: string[], size: number): Suite[] {
+  const count = Math.ceil(files.length / size)
+  return Array.from({ length: count }, (_, group) => {
+    const chosen = files.filter((_, index) => index % count === group)
+    const folder = path.dirname(chosen[0]!)
+    const names = chosen.map((file) => path.relative(folder, file).replace('.test.ts', ''))
+    return {
+      name: `${folder}/{${names.join(',')}}`,
       command: process.execPath,
-      args: ['tests/support/together.ts', ...group],
-    })),
-  ]
+      args: ['tests/support/together.ts', ...chosen],
+    }
+  })
 }
 const filesTogether = 10
+const unitFilesTogether = 20
 /** Process tests of a few seconds that change nothing of their own process. */
 const smallProcesses = [
   'core-share',
@@ -320,22 +331,26 @@ async function worker(suites: Suite[]): Promise<void> {
     if (failed > 0) failures.push({ name: suite.name, text })
   }
 }
+const longestFirst = (suites: Suite[]) => suites.sort((a, b) => (times[b.name] ?? 60) - (times[a.name] ?? 60))
 await worker(all.filter(({ exclusive }) => exclusive))
-const sideBySide = all
-  .filter(({ exclusive }) => !exclusive)
-  .sort((a, b) => (times[b.name] ?? 60) - (times[a.name] ?? 60))
+const quick = longestFirst(all.filter(({ quick }) => quick))
+const sideBySide = longestFirst(all.filter(({ exclusive, quick }) => !exclusive && !quick))
 const waits = ({ name }: Suite) => mostlyWaiting.includes(nameOf(name.replace(/ on Postgres$/, '')))
 const busy = sideBySide.filter((suite) => !waits(suite))
 // Two, as the smallest machine has two cores: with more, tests would wait for each other's processes.
-await Promise.all([worker(busy), worker(busy), worker(sideBySide.filter(waits))])
+const waiting = worker(sideBySide.filter(waits))
+await Promise.all([worker(quick), worker(quick)])
+await Promise.all([worker(busy), worker(busy), waiting])
 await postgres?.stop()
 mkdirSync(path.dirname(timesFile), { recursive: true })
 writeFileSync(timesFile, JSON.stringify(times))
-const longest = all.sort((a, b) => times[b.name]! - times[a.name]!).slice(0, 10)
-if (longest.length === 10)
-  console.log(`\nlongest: ${longest.map(({ name }) => `${name} ${times[name]!.toFixed(1)} s`).join(', ')}`)
 for (const { name, text } of failures) console.error(`\nfailed: ${name}\n${text.trimEnd()}`)
 if (failures.length > 0) console.error(`\nfailed: ${failures.map(({ name }) => name).join(', ')}`)
+const slowest = all.sort((a, b) => times[b.name]! - times[a.name]!).slice(0, 10)
+if (slowest.length === 10)
+  console.log(
+    `\nslowest:\n${slowest.map(({ name }) => `${times[name]!.toFixed(1).padStart(7)} s  ${name.slice(0, 100)}`).join('\n')}`,
+  )
 console.log(`\n${total.skipped} skipped, ${seconds(started).toFixed(1)} s`)
 console.log(`${total.passed} passed, ${total.failed} failed`)
 process.exit(failures.length > 0 ? 1 : 0)
