@@ -10,7 +10,7 @@ import { root } from '../../lib/root.ts'
 import { colourRows, until } from '../support/client.ts'
 import { full } from '../support/full.ts'
 import { startApp, type TestApp } from '../support/service.ts'
-import { tiny } from '../support/tiny.ts'
+import { tiny, tinyModelsDir } from '../support/tiny.ts'
 
 let app: TestApp
 let dataset: string
@@ -113,6 +113,44 @@ test('an imported adapter is served and deleted like one of a job', async () => 
   assert.equal((await answerOf(id)).error.code, 'model_not_found')
 })
 
+test(
+  'adapters that are not plain answer as PEFT computes them: converted where that is exact, else merged',
+  full,
+  async () => {
+    execFileSync(
+      path.join(root, '.local/python/bin/python'),
+      ['-m', 'tests.support.foreign_adapters', path.join(tinyModelsDir(), tiny, 'hf'), zips],
+      { cwd: root },
+    )
+    const expected = {
+      empty: 'adapter',
+      'peft-pissa': 'adapter',
+      'peft-corda': 'adapter',
+      'peft-rslora': 'adapter',
+      'peft-dora': 'model',
+    }
+    for (const [kind, becomes] of Object.entries(expected)) {
+      const { status, body } = await importZip(kind, { base_model_id: tiny })
+      assert.equal(status, 201, `${kind}: ${JSON.stringify(body)}`)
+      assert.equal(body.kind, becomes, kind)
+      assert.equal(body.comparison.agrees, true, `${kind}: ${JSON.stringify(body.comparison)}`)
+      assert.ok(body.comparison.change > 0.02, `${kind}: ${JSON.stringify(body.comparison)}`)
+      assert.equal((await deploy(body.id, `import-${kind}`)).body.status, 'ready')
+      assert.equal(typeof (await answerOf(`import-${kind}`)), 'string')
+      await app.api('DELETE', `/deployments/import-${kind}`)
+      if (becomes === 'model') {
+        const db = new Database(path.join(app.dataDir, 'tunery.db'))
+        db.prepare('update models set comparison_json = null where id = ?').run(body.id)
+        db.close()
+        assert.equal((await deploy(body.id, 'again')).body.status, 'ready')
+        assert.equal((await model(body.id)).comparison.agrees, true, 'compared with the base that it was merged into')
+        await app.api('DELETE', '/deployments/again')
+      }
+      assert.equal((await app.api('DELETE', `/fine-tuning/models/${body.id}`)).status, 200)
+    }
+  },
+)
+
 test('a model that continued an imported adapter works after its deletion, and keeps its lineage', full, async () => {
   const { id } = (await importZip('good', { name: 'mine' })).body
   const own = (await app.upload(colourRows(8), { name: 'own' })).body
@@ -156,7 +194,9 @@ test('broken, hostile and mismatched adapters are refused and leave no files', f
   const expected: Record<string, RegExp> = {
     pickle: /may run code/,
     rank: /must be \[/,
-    dora: /use_dora/,
+    dora: /lacks|do not fit/,
+    alora: /'alora_invocation_tokens' can be neither kept/,
+    corda: /path_initial_model_for_weight_conversion/,
     layer: /no linear layer model\.layers\.99/,
     other: /not one of a plain LoRA adapter/,
     proto: /__proto__ is not one of a plain LoRA adapter/,

@@ -1,16 +1,18 @@
 """Imports an adapter that was trained elsewhere: `python -m trainer.cli.import_adapter RUN_FOLDER`.
 
-Trains nothing; converts the adapter and writes its effect on fixed rows. `spec.json`: ImportSpec of
-trainer/runtime/spec.py.
+Trains nothing. Converts the adapter, or the model that it becomes with its base, and writes its effect on fixed rows
+as PEFT computes it. `spec.json`: ImportSpec of trainer/runtime/spec.py.
 """
 
+import gc
+from dataclasses import replace
 from pathlib import Path
 
 from trainer.cli.train import run_job
 from trainer.runtime.errors import JobError
 from trainer.runtime.process import importing
 from trainer.runtime.protocol import Protocol
-from trainer.runtime.spec import ImportSpec, read_import_spec
+from trainer.runtime.spec import Base, ImportSpec, Start, read_import_spec
 
 
 def import_adapter(spec: ImportSpec, folder: Path, protocol: Protocol) -> bool:
@@ -20,35 +22,80 @@ def import_adapter(spec: ImportSpec, folder: Path, protocol: Protocol) -> bool:
 
         from trainer.data.questions import general_examples
         from trainer.model import gpu
-        from trainer.model.load import (
-            device_and_dtype,
-            load_base,
-            load_tokenizer,
-            trainable,
-            with_adapter,
-            zero_adapter,
-        )
-        from trainer.run import memory, probe
-        from trainer.run.artifact import save
+        from trainer.model.load import device_and_dtype, load_tokenizer
+        from trainer.run import foreign_adapter, memory, probe
 
     torch.set_num_threads(spec.threads)
     device, dtype = device_and_dtype()
     gpu.select_device(device)
     tokenizer = load_tokenizer(spec)
     config = AutoConfig.from_pretrained(spec.base.path, local_files_only=True, trust_remote_code=False)
+    plain = foreign_adapter.is_plain(Path(spec.start.path), spec.linear_modules)
+    if not plain:
+        # The result is compared with PEFT's reading.
+        dtype = torch.float32
     predicted = memory.predicted_bytes(memory.shape_of(config), spec, dtype.itemsize, 512, 512, device)
     memory.require_fits(predicted, memory.available_bytes(device))
+    examples = general_examples(tokenizer, config.get_text_config().max_position_embeddings)
+    out = folder / "out"
+    artifact, tuned, origin = (import_plain if plain else import_reading)(spec, tokenizer, examples, device, dtype, out)
+    path = probe.write(out / "probe.json", examples, tuned, origin)
+    protocol.emit("result", "Adapter imported", **artifact.as_data(), step=0, validation_loss=None, probe=str(path))
+    return True
+
+
+def import_plain(spec: ImportSpec, tokenizer, examples, device, dtype, out: Path):
+    """Writes a plain adapter. Returns the artifact, and the log-probabilities with the adapter and without it."""
+    from trainer.model.load import load_base, trainable, with_adapter, zero_adapter
+    from trainer.run import probe
+    from trainer.run.artifact import save
+
     model = with_adapter(load_base(spec, device, dtype), spec)
     if not all(bool(parameter.isfinite().all()) for parameter in trainable(model).values()):
         raise JobError("adapter_invalid", "The adapter has weights that are not numbers (NaN or infinite).")
-    examples = general_examples(tokenizer, config.get_text_config().max_position_embeddings)
-    out = folder / "out"
     artifact = save(model, tokenizer, spec, out)
     tuned = probe.log_probabilities(model, examples, device)
     zero_adapter(model)
-    path = probe.write(out / "probe.json", examples, tuned, probe.log_probabilities(model, examples, device))
-    protocol.emit("result", "Adapter imported", **artifact.as_data(), step=0, validation_loss=None, probe=str(path))
-    return True
+    return artifact, tuned, probe.log_probabilities(model, examples, device)
+
+
+def import_reading(spec: ImportSpec, tokenizer, examples, device, dtype, out: Path):
+    """Writes an adapter that is not plain as what PEFT reads in it: a plain one where that is exact, else the whole
+    model. Returns the artifact, and the log-probabilities of PEFT's reading and of the base.
+    """
+    from trainer.model.load import load_base
+    from trainer.run import foreign_adapter, probe
+    from trainer.run.artifact import save
+
+    given = Path(spec.start.path)
+    base = load_base(spec, device, dtype)
+    origin = probe.log_probabilities(base, examples, device)
+    reading = foreign_adapter.read(base, given)
+    if foreign_adapter.is_random(given) and not foreign_adapter.is_repeatable(
+        reading, foreign_adapter.read(load_base(spec, device, dtype), given, seed=1)
+    ):
+        raise JobError(
+            "adapter_invalid", f"The adapter's beginning depends on random numbers. {foreign_adapter.CONVERT}"
+        )
+    tuned = probe.log_probabilities(reading.model, examples, device)
+    pairs = reading.pairs(spec.linear_modules)
+    if pairs is None:
+        whole = replace(spec, method="full")
+        model = foreign_adapter.merge(reading)
+        artifact = save(model, tokenizer, whole, out)
+        del model, reading, base
+        gc.collect()
+        saved = load_base(replace(whole, base=Base(spec.base.id, str(artifact.folder))), device, dtype)
+        foreign_adapter.require_equal(tuned, probe.log_probabilities(saved, examples, device))
+        return artifact, tuned, origin
+    del reading, base
+    gc.collect()
+    plain = out.parent / "plain"
+    lora, sha256 = foreign_adapter.write_plain(pairs, foreign_adapter.read_config(given), plain)
+    start = Start(str(plain), sha256)
+    artifact, computed, _ = import_plain(replace(spec, lora=lora, start=start), tokenizer, examples, device, dtype, out)
+    foreign_adapter.require_equal(tuned, computed)
+    return artifact, tuned, origin
 
 
 if __name__ == "__main__":

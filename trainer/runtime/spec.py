@@ -84,12 +84,15 @@ class ModelSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class ImportSpec(ModelSpec):
-    """An adapter that was trained elsewhere: its weights are `start`, its shape is `lora`."""
+    """An adapter that was trained elsewhere: its weights are `start`, its shape is `lora`. `linear_modules`: names of
+    the base's linear layers that a plain adapter may change.
+    """
 
     job_id: str = "adopted"
     method: str = "lora"
     lora: Lora
     start: Start
+    linear_modules: list[str]
 
 
 @dataclass(frozen=True, kw_only=True)

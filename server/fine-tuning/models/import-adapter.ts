@@ -22,7 +22,8 @@ import { checkAdapter } from './adapter-reader/check.ts'
 import type { UnpackRequest, UnpackResult } from './adapter-reader/main.ts'
 import { adapterSpec, resolveStartingModel, type StartingModel } from './starting-model.ts'
 
-const timeout_ms = 300_000
+/** Half an hour: to read what PiSSA or OLoRA took out of a base, PEFT decomposes each of its matrices. */
+const timeout_ms = 1_800_000
 
 export interface AdapterImporterOptions {
   db: Db
@@ -40,6 +41,8 @@ export interface AdapterImporterOptions {
 }
 
 interface ImportedAdapter extends StoredModel {
+  /** `model`: what it adds to its base could be kept in whole weights alone. */
+  kind: Artifact['kind']
   name: string | undefined
   description: string | undefined
   startingModel: StartingModel
@@ -147,11 +150,12 @@ export function createAdapterImporter({
         })
         claim.release()
         const startingModel = await baseOf(account_id, base_model_id, unpacked.config.base_model_name_or_path)
+        const linear_modules = hub.linearModules(startingModel.base)
         const shape = checkAdapter(
           unpacked,
           startingModel.base_model_id,
           shapesOf(startingModel.base.hf),
-          hub.linearModules(startingModel.base),
+          linear_modules,
         )
         const spec = {
           base: { id: startingModel.base_model_id, path: startingModel.base.hf },
@@ -160,12 +164,18 @@ export function createAdapterImporter({
             adapter: { model_id: '', folder, gguf: '', projector: null, ...shape },
           }),
           lora: shape,
+          linear_modules,
           threads,
           converters,
         }
         const artifact = await inTurn(account_id, () => convert(run_dir, spec))
         return {
-          ...(await moveToModels(dataDir, artifact)),
+          ...(await moveToModels(
+            dataDir,
+            artifact,
+            artifact.kind === 'model' ? startingModel.weights_projector : null,
+          )),
+          kind: artifact.kind,
           name,
           description,
           startingModel,

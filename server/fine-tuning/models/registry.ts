@@ -172,10 +172,12 @@ export function createTunedModels(
   /** Undefined if it was deleted. */
   async function findServedBase(model: store.ModelRow): Promise<ServedBase | undefined> {
     if (model.kind === 'adapter') return { base: parentOf(model) ?? hub.local(model.base_model_id) }
-    const job = model.job_id && (await store.jobById(db, model.job_id))
-    if (!job) return undefined
+    const job = model.job_id ? await store.jobById(db, model.job_id) : undefined
+    // An imported adapter that was merged into its base has no job.
+    const origin = model.job_id ? job?.model_id : (model.parent_model_id ?? model.base_model_id)
+    if (origin === undefined) return undefined
     try {
-      return servedBaseOf(await resolveStartingModel(db, hub, artifacts, model.account_id, job.model_id))
+      return servedBaseOf(await resolveStartingModel(db, hub, artifacts, model.account_id, origin))
     } catch (error) {
       if (error instanceof ApiError && error.code !== 'training_not_ready') return undefined
       throw error
@@ -232,13 +234,14 @@ export function createTunedModels(
       const imported = await importer.importAdapter(account_id, form)
       const created_at = now()
       const { base_model_id, weights_model_id, weights_projector } = imported.startingModel
+      const isAdapter = imported.kind === 'adapter'
       const model = {
         id: imported.id,
-        kind: 'adapter' as const,
+        kind: imported.kind,
         base_model_id,
-        weights_model_id,
+        weights_model_id: isAdapter ? weights_model_id : null,
         projector_sha256: imported.projector_sha256,
-        weights_projector_sha256: weights_projector?.sha256 ?? null,
+        weights_projector_sha256: (isAdapter && weights_projector?.sha256) || null,
         created_at,
       }
       const comparison = await compareNew(account_id, model, servedBaseOf(imported.startingModel))
@@ -254,7 +257,8 @@ export function createTunedModels(
             name: imported.name ?? form.filename,
             description: imported.description ?? '',
             metadata_json: '{}',
-            parent_model_id: null,
+            // What the whole weights were made from, which they do not need.
+            parent_model_id: isAdapter ? null : weights_model_id,
             job_id: null,
             method: 'lora',
             step: null,

@@ -3,6 +3,7 @@ import { z } from 'zod'
 import { ApiError } from '../../../../contract/errors.ts'
 import type { Unpacked } from './main.ts'
 
+/** As far as it is plain: the trainer reads what else is in the adapter. */
 export interface AdapterShape {
   r: number
   alpha: number
@@ -21,7 +22,16 @@ const invalid = (message: string, details?: Record<string, unknown>) =>
 const describeIssues = ({ issues }: z.ZodError) =>
   issues.map(({ path, message }) => `${path.join('.')}: ${message}`).join('; ')
 
-/** Throws adapter_invalid unless this is a LoRA adapter that can be served and continued on weights of these shapes. */
+/** Options by which an adapter has tensors besides pairs of factors for linear layers. */
+const widening = ['use_dora', 'modules_to_save', 'trainable_token_indices', 'lora_bias', 'target_parameters']
+
+const isSet = (value: unknown) =>
+  typeof value === 'object' && value !== null ? Object.keys(value).length > 0 : Boolean(value)
+
+/**
+ * Throws adapter_invalid unless this is a LoRA adapter whose factors fit linear layers of these shapes. An adapter that
+ * says so may have further tensors.
+ */
 export function checkAdapter(
   { config, tensors }: Unpacked,
   base_model_id: string,
@@ -32,46 +42,36 @@ export function checkAdapter(
   if (!parsed.success)
     throw invalid(`adapter_config.json is not that of a LoRA adapter: ${describeIssues(parsed.error)}.`)
   const { r, lora_alpha } = parsed.data
-  if (!Number.isInteger(lora_alpha))
-    throw invalid(`adapter_config.json: lora_alpha is ${lora_alpha}; it must be a whole number here.`)
-  for (const name of [
-    'use_dora',
-    'use_rslora',
-    'use_qalora',
-    'lora_bias',
-    'alora_invocation_tokens',
-    'modules_to_save',
-    'trainable_token_indices',
-  ])
-    if (config[name])
-      throw invalid(
-        `adapter_config.json: '${name}' is not supported; only plain LoRA adapters are taken` +
-          `${name === 'modules_to_save' ? ', without modules that were trained whole, such as a projector' : ''}.`,
-      )
-  for (const name of ['rank_pattern', 'alpha_pattern'])
-    if (config[name] && Object.keys(config[name] as object).length > 0)
-      throw invalid(`adapter_config.json: '${name}' is not supported; all layers must share one rank and alpha.`)
+  const hasPattern = isSet(config.rank_pattern)
+  const hasMore =
+    widening.some((name) => isSet(config[name])) ||
+    (isSet(config.bias) && config.bias !== 'none') ||
+    Object.keys(tensors).some((name) => name.includes('.lora_embedding_'))
   const modules = new Set<string>()
   for (const [name, { shape }] of Object.entries(tensors)) {
     const [, layer, part] = /^base_model\.model\.(.+)\.lora_(A|B)(?:\.default)?\.weight$/.exec(name) ?? []
+    if (!layer && hasMore && name.startsWith('base_model.model.')) continue
     if (!layer) throw invalid(`The tensor ${name.slice(0, 200)} is not one of a plain LoRA adapter.`)
     const module = layer.split('.').at(-1)!
     const base = shapes.get(`${layer}.weight`)
+    // A head that was adapted is merged; it has no weights of its own where it is tied.
+    if (module === 'lm_head') continue
     if (base?.length !== 2 || !linear_modules.includes(module))
       throw invalid(
         `${base_model_id} has no linear layer ${layer}. Its layers have ${linear_modules.join(', ')}. ` +
           'Is this adapter of another base? Name it as base_model_id.',
       )
     const [outputs, inputs] = base
-    const expected = part === 'A' ? [r, inputs] : [outputs, r]
+    const rank = hasPattern ? shape[part === 'A' ? 0 : 1] : r
+    const expected = part === 'A' ? [rank, inputs] : [outputs, rank]
     if (shape.join() !== expected.join())
       throw invalid(
         `The tensor ${name} is [${shape.join(', ')}]; ` +
-          `on ${base_model_id} with rank ${r} it must be [${expected.join(', ')}].`,
+          `on ${base_model_id} with rank ${rank} it must be [${expected.join(', ')}].`,
       )
     if (!tensors[name.replace(/lora_[AB]/, `lora_${part === 'A' ? 'B' : 'A'}`)])
       throw invalid(`The tensor ${name} has no counterpart.`)
     modules.add(module)
   }
-  return { r, alpha: lora_alpha, target_modules: [...modules].sort() }
+  return { r, alpha: Math.max(1, Math.round(lora_alpha)), target_modules: [...modules].sort() }
 }

@@ -1,7 +1,7 @@
 // Unpacks an adapter from an untrusted zip, in a separate process with limits: `node main.ts REQUEST`. Writes its two
-// files into a folder, and prints their configuration and tensor shapes, or why they are invalid, as JSON.
-import { createWriteStream, statSync } from 'node:fs'
-import { mkdir, readFile } from 'node:fs/promises'
+// files into a folder, and the weights before its training if it has them, and prints their configuration and tensor shapes, or why they are invalid, as JSON.
+import { createWriteStream, existsSync, statSync } from 'node:fs'
+import { mkdir, readFile, rm } from 'node:fs/promises'
 import path from 'node:path'
 import { Transform } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
@@ -22,6 +22,8 @@ export type UnpackResult = Unpacked | { invalid: string }
 
 const configFile = 'adapter_config.json'
 const weightsFile = 'adapter_model.safetensors'
+/** The adapter before its training, in a folder beside its own files. */
+const initialFolder = 'initial'
 const maxEntries = 1000
 const maxConfigBytes = 1e6
 const maxHeaderBytes = 10e6
@@ -36,16 +38,40 @@ async function unpack({ source, out, max_bytes }: UnpackRequest): Promise<Unpack
       throw new Invalid(`The file is no zip archive, or it is damaged: ${error.message}`)
     })
   try {
-    const entries = await entriesOf(zip)
+    const all = await entriesOf(zip)
+    const others = all.filter((entry) => !isInitial(entry))
+    const entries = others.some(({ fileName }) => path.posix.basename(fileName) === configFile) ? others : all
     const config = oneNamed(entries, configFile)
     const weights = oneNamed(entries, weightsFile)
-    await mkdir(out, { recursive: true })
+    const initial =
+      entries === all
+        ? undefined
+        : all.find((entry) => isInitial(entry) && path.posix.basename(entry.fileName) === weightsFile)
+    await mkdir(path.join(out, initialFolder), { recursive: true })
     await extract(zip, config, path.join(out, configFile), maxConfigBytes)
     await extract(zip, weights, path.join(out, weightsFile), max_bytes)
+    if (initial) await extract(zip, initial, path.join(out, initialFolder, weightsFile), max_bytes)
+    else await rm(path.join(out, initialFolder), { recursive: true })
   } finally {
     zip.close()
   }
-  return { config: await readConfig(path.join(out, configFile)), tensors: readTensors(path.join(out, weightsFile)) }
+  const tensors = readTensors(path.join(out, weightsFile))
+  requireAlike(tensors, path.join(out, initialFolder, weightsFile))
+  return { config: await readConfig(path.join(out, configFile)), tensors }
+}
+
+const isInitial = ({ fileName }: yauzl.Entry) => path.posix.basename(path.posix.dirname(fileName)) === initialFolder
+
+/** Throws Invalid if the adapter before its training, where there is one, has other tensors. */
+function requireAlike(tensors: Unpacked['tensors'], initial: string): void {
+  if (!existsSync(initial)) return
+  const shapesOf = (each: Unpacked['tensors']) =>
+    Object.entries(each)
+      .map(([name, { shape }]) => `${name} ${shape}`)
+      .sort()
+      .join()
+  if (shapesOf(readTensors(initial)) !== shapesOf(tensors))
+    throw new Invalid(`The adapter in '${initialFolder}' has other tensors than the adapter itself.`)
 }
 
 async function entriesOf(zip: yauzl.ZipFile): Promise<yauzl.Entry[]> {

@@ -1,0 +1,192 @@
+"""Adapters of other programs: what they become computes what PEFT computes with their folder and the base."""
+
+import json
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import AutoModelForCausalLM
+
+from trainer.run import foreign_adapter
+from trainer.runtime.errors import JobError
+from trainer.tests.make_tiny import make_tiny
+
+LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+IDS = torch.arange(40)[None] % 37
+
+
+@pytest.fixture(scope="module", params=["Llama", "Qwen2"])
+def base(request, tmp_path_factory):
+    return make_tiny(tmp_path_factory.mktemp(request.param), family=request.param, vocab_size=512)
+
+
+def load(folder) -> torch.nn.Module:
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+
+
+def logits(model) -> torch.Tensor:
+    with torch.no_grad():
+        return model.eval()(input_ids=IDS).logits[0]
+
+
+def train(base, folder, tie: bool | None = None, initial: bool = False, **config):
+    """Writes an adapter after some steps. Returns the logits of the model that was trained."""
+    torch.manual_seed(3)
+    settings = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "up_proj"], "task_type": "CAUSAL_LM", **config}
+    model = get_peft_model(load(base), LoraConfig(**settings))
+    if initial:
+        model.peft_config["default"].init_lora_weights = True
+        model.save_pretrained(folder / foreign_adapter.INITIAL)
+    optimizer = torch.optim.Adam([each for each in model.parameters() if each.requires_grad], lr=0.02)
+    for _ in range(6):
+        model(input_ids=IDS, labels=IDS).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    model.save_pretrained(folder)
+    return logits(model)
+
+
+def change(folder, **fields) -> None:
+    file = folder / foreign_adapter.CONFIG
+    file.write_text(json.dumps({**json.loads(file.read_text()), **fields}))
+
+
+def imported(base, folder) -> tuple[str, torch.Tensor]:
+    """Whether the adapter became a plain one or a whole model, and its logits as PEFT and transformers compute them."""
+    reading = foreign_adapter.read(load(base), folder)
+    pairs = reading.pairs(LINEAR)
+    if pairs is None:
+        foreign_adapter.merge(reading).save_pretrained(folder / "merged")
+        return "merged", logits(load(folder / "merged"))
+    lora, _ = foreign_adapter.write_plain(pairs, foreign_adapter.read_config(folder), folder / "plain")
+    assert foreign_adapter.is_plain(folder / "plain", LINEAR)
+    model = PeftModel.from_pretrained(load(base), folder / "plain")
+    assert lora.r == model.peft_config["default"].r
+    return f"plain {lora.r}", logits(model)
+
+
+KINDS = {
+    "rslora": ({"use_rslora": True}, "plain 4"),
+    "patterns": ({"rank_pattern": {"up_proj": 6}, "alpha_pattern": {"layers.0.self_attn.q_proj": 3}}, "plain 6"),
+    "rslora with patterns": ({"use_rslora": True, "rank_pattern": {"q_proj": 2}, "lora_alpha": 2.5}, "plain 4"),
+    "some layers": ({"layers_to_transform": [1], "use_rslora": True}, "plain 4"),
+    "a pattern of modules": ({"target_modules": r".*\.1\..*(q|v)_proj", "use_rslora": True}, "plain 4"),
+    "pissa": ({"init_lora_weights": "pissa"}, "plain 8"),
+    "pissa with rslora": ({"init_lora_weights": "pissa", "use_rslora": True}, "plain 8"),
+    "olora": ({"init_lora_weights": "olora", "target_modules": "all-linear"}, "plain 8"),
+    "pissa of a large rank": ({"init_lora_weights": "pissa", "r": 48}, "plain 96"),
+    "mica": ({"init_lora_weights": "mica", "use_rslora": True}, "plain 4"),
+    "dora": ({"use_dora": True}, "merged"),
+    "a head": ({"modules_to_save": ["lm_head"]}, "merged"),
+    "norms": ({"modules_to_save": ["input_layernorm"]}, "merged"),
+    "tokens": ({"trainable_token_indices": [1, 5, 30]}, "merged"),
+    "embeddings": ({"target_modules": ["q_proj", "embed_tokens"]}, "merged"),
+    "the head": ({"target_modules": ["q_proj", "lm_head"]}, "merged"),
+    "dora of pissa": ({"use_dora": True, "init_lora_weights": "pissa"}, "merged"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_adapter_becomes_what_peft_reads(base, tmp_path, kind):
+    config, expected = KINDS[kind]
+    trained = train(base, tmp_path, **config)
+    assert not foreign_adapter.is_plain(tmp_path, LINEAR)
+    read = logits(PeftModel.from_pretrained(load(base), tmp_path))
+    torch.testing.assert_close(read, trained, atol=2e-4, rtol=1e-4)
+    assert (read - logits(load(base))).abs().max() > 0.1
+    became, result = imported(base, tmp_path)
+    assert became == expected
+    torch.testing.assert_close(result, read, atol=2e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("start", [True, "gaussian", "eva", "orthogonal"])
+def test_an_adapter_whose_beginning_leaves_its_base_alone_is_plain(base, tmp_path, start):
+    train(base, tmp_path, init_lora_weights=start if start != "eva" else True)
+    change(tmp_path, init_lora_weights=start)
+    assert foreign_adapter.is_plain(tmp_path, LINEAR)
+
+
+def test_empty_values_and_nulls_are_no_options(base, tmp_path):
+    train(base, tmp_path)
+    change(
+        tmp_path,
+        modules_to_save=[],
+        trainable_token_indices={},
+        use_dora=None,
+        rank_pattern=None,
+        alpha_pattern={},
+        layer_replication=[],
+        target_parameters=None,
+        bias="none",
+        a_later_option=None,
+        another_number=16,
+    )
+    assert foreign_adapter.is_plain(tmp_path, LINEAR)
+
+
+@pytest.mark.parametrize("start", ["corda", "lora_ga", "loftq", "pissa"])
+def test_an_initial_adapter_is_taken_out_exactly(base, tmp_path, start):
+    # PiSSA stands for all of them: what was taken out of the base is in the initial adapter.
+    trained = train(base, tmp_path, init_lora_weights="pissa", initial=True)
+    change(tmp_path, init_lora_weights=start)
+    assert not foreign_adapter.is_plain(tmp_path, LINEAR)
+    became, result = imported(base, tmp_path)
+    assert became == "plain 8"
+    torch.testing.assert_close(result, trained, atol=2e-4, rtol=1e-4)
+
+
+REFUSED = {
+    "corda": ({"init_lora_weights": "corda"}, "path_initial_model_for_weight_conversion"),
+    "lora_ga": ({"init_lora_weights": "lora_ga"}, "path_initial_model_for_weight_conversion"),
+    "loftq": ({"init_lora_weights": "loftq"}, "path_initial_model_for_weight_conversion"),
+    "a new beginning": ({"init_lora_weights": "quilora"}, "'quilora' is not known"),
+    "invocation tokens": ({"alora_invocation_tokens": [1]}, "'alora_invocation_tokens'"),
+    "a new flag": ({"use_newlora": True}, "'use_newlora'"),
+    "new settings": ({"new_config": {"a": 1}}, "'new_config'"),
+    "layers": ({"layer_replication": [[0, 1]]}, "'layer_replication'"),
+    "code": ({"megatron_config": {"a": 1}, "megatron_core": "antigravity"}, "'megatron_config'"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_cannot_be_told_is_refused_with_the_reason(base, tmp_path, kind):
+    fields, reason = REFUSED[kind]
+    train(base, tmp_path)
+    change(tmp_path, **fields)
+    with pytest.raises(JobError, match=reason):
+        foreign_adapter.is_plain(tmp_path, LINEAR)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"modules_to_save": ["lm_head"]}, "do not fit"),
+        ({"r": 5, "use_rslora": True}, "do not fit"),
+        ({"target_modules": ["q_proj"], "use_rslora": True}, "does not name"),
+        ({"target_modules": ["none_such"], "use_rslora": True}, "cannot read"),
+    ],
+)
+def test_a_configuration_of_other_weights_is_refused(base, tmp_path, fields, reason):
+    train(base, tmp_path)
+    change(tmp_path, **fields)
+    with pytest.raises(JobError, match=reason):
+        foreign_adapter.read(load(base), tmp_path)
+
+
+def test_a_beginning_with_random_numbers_is_told_from_one_that_repeats(base, tmp_path):
+    for start, repeats in (("pissa_niter_2", False), ("pissa", True)):
+        folder = tmp_path / start
+        train(base, folder, init_lora_weights=start)
+        assert foreign_adapter.is_random(folder) is not repeats
+        readings = [foreign_adapter.read(load(base), folder, seed) for seed in (0, 1)]
+        assert foreign_adapter.is_repeatable(*readings) is repeats
+
+
+def test_balanced_factors_keep_the_product_and_nothing_that_cancels():
+    torch.manual_seed(0)
+    a, b = 100 * torch.randn(6, 40), 100 * torch.randn(30, 6)
+    a[3:], b[:, 3:] = a[:3] + 0.001, -b[:, :3]
+    new_a, new_b = foreign_adapter.balanced(a, b)
+    assert (new_a.shape, new_b.shape) == (a.shape, b.shape)
+    torch.testing.assert_close(new_b @ new_a, (b.double() @ a.double()).float(), atol=1e-3, rtol=1e-4)
+    assert max(new_a.abs().max(), new_b.abs().max()) < 10
