@@ -4,6 +4,7 @@ import { Deleted, Description, DisplayName, ListQuery, Metadata, page, RowsQuery
 import { Graders, TemplateMessage } from './graders.ts'
 import { list } from './lists.ts'
 import { route } from './route.ts'
+import { Seed } from './sampling.ts'
 
 /** Rows of one evaluation, at most. */
 export const evaluationRowsMax = 10_000
@@ -29,7 +30,7 @@ const Template = z.union([
 const Sampling = z.strictObject({
   temperature: z.number().min(0).max(2).default(0).describe('Temperature of the answers.'),
   max_tokens: z.int().min(1).max(4096).default(512).describe('Length of an answer, in tokens.'),
-  seed: z.int().default(42).describe('Seed of the answers.'),
+  seed: Seed.default(42).describe('Seed of the answers.'),
   top_p: z.number().gt(0).max(1).optional(),
   chat_template_kwargs: ChatTemplateKwargs.optional(),
   response_format: ResponseFormat.optional().describe('The form of the answers, as in chat completions.'),

@@ -1,6 +1,7 @@
 // Graders: how an answer of an evaluation is scored, in the JSON of OpenAI's API, and some more.
 import { z } from 'zod'
 import { JsonObject, ShortName } from './common.ts'
+import { Seed } from './sampling.ts'
 
 /** Text with `{{item.…}}` (fields of the row) and `{{sample.…}}` (the answer). */
 const Template = z.string().max(100_000)
@@ -46,7 +47,7 @@ const judge = {
 const JudgeSampling = z.strictObject({
   temperature: z.number().min(0).max(2).nullish().describe('Default 0.'),
   top_p: z.number().gt(0).max(1).nullish(),
-  seed: z.int().nullish(),
+  seed: Seed.nullish(),
   max_completions_tokens: z.int().min(1).max(4096).nullish().describe('Default 64, and not less.'),
   reasoning_effort: z.string().nullish().describe('Without effect: a judge answers in a form.'),
 })

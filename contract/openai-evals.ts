@@ -8,6 +8,7 @@ import { Graders, TemplateMessage } from './graders.ts'
 import { list } from './lists.ts'
 import { FunctionTool, TextFormat } from './responses.ts'
 import { route } from './route.ts'
+import { Seed } from './sampling.ts'
 
 /** Rows that one request may bring. Longer lists come as a file. */
 export const inlineRowsMax = 1000
@@ -79,7 +80,7 @@ const common = {
   temperature,
   max_completion_tokens,
   top_p: z.number().gt(0).max(1).nullish(),
-  seed: z.int().nullish(),
+  seed: Seed.nullish(),
   reasoning_effort: z.enum(['none', 'minimal', 'low', 'medium', 'high', 'xhigh', 'max']).nullish(),
 }
 const target = { model: z.string().min(1).max(256).nullish(), input_messages: InputMessages.nullish() }
@@ -197,7 +198,7 @@ export const OutputItem = z.object({
     finish_reason: z.string(),
     temperature: z.number(),
     top_p: z.number(),
-    seed: z.int(),
+    seed: Seed,
     max_completion_tokens: z.int(),
     usage: z.object({
       prompt_tokens: z.int(),

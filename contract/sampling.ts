@@ -4,6 +4,26 @@ import { z } from 'zod'
 const Stop = z.union([z.string().min(1), z.array(z.string().min(1)).max(4)])
 const TokenId = z.string().regex(/^\d{1,7}$/, 'must be the number of a token')
 
+/** Digits of a number that JavaScript cannot hold, as `parseJson` of lib/json.ts reads them. */
+interface Digits {
+  readonly rawJSON: string
+}
+const isDigits = (value: unknown): value is Digits =>
+  (JSON as { isRawJSON?(value: unknown): boolean }).isRawJSON?.(value) === true
+
+function isSeed(value: unknown): value is number | Digits {
+  if (!isDigits(value)) return Number.isSafeInteger(value)
+  const seed = BigInt(value.rawJSON)
+  return seed === BigInt.asIntN(64, seed)
+}
+
+/** A whole number of 64 bits. One beyond 2^53 keeps its digits. */
+export const Seed = z
+  .unknown()
+  .refine(isSeed, { error: 'must be a whole number of 64 bits, from -2^63 to 2^63 - 1' })
+  .meta({ type: 'integer', format: 'int64' }) as unknown as z.ZodType<number | Digits>
+export type Seed = z.infer<typeof Seed>
+
 /** Sampling parameters, with the ranges of the specification. Null means unset, as OpenAI's clients send it. */
 export const Sampling = z.object({
   temperature: z.number().min(0).max(2).nullish().describe('0 to 2; 0 always takes the likeliest token. Default 0.7.'),
@@ -17,7 +37,7 @@ export const Sampling = z.object({
     .describe('Tokens less likely than this share of the likeliest are excluded. Default 0.'),
   max_tokens: z.int().min(1).max(4096).nullish().describe('1 to 4096. Default 1024, or what the context leaves.'),
   stop: Stop.nullish().describe('One sequence or up to four; generation ends before the first that appears.'),
-  seed: z.int().nullish().describe('The same seed, prompt and settings give the same answer on the same machine.'),
+  seed: Seed.nullish().describe('The same seed, prompt and settings give the same answer on the same machine.'),
   n: z.int().min(1).max(8).nullish().describe('How many answers. Default 1.'),
   presence_penalty: z
     .number()

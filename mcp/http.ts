@@ -47,10 +47,12 @@ export async function serveHttp(settings: HttpSettings): Promise<HttpServer> {
   const keyChecks = createKeyChecks(settings.wrongKey_ms)
   const isProxy = addressesIn(settings.trustedProxies ?? [])
 
-  function checkSource({ headers }: IncomingMessage): void {
+  function checkHeaders({ headers }: IncomingMessage): void {
     // A page of a browser could reach this machine under a name of its own (DNS rebinding), or from its own origin.
     if (!allowedHosts.has(hostnameOf(`http://${headers.host}`) ?? ''))
       throw new Refusal(403, 'This Host is not served here.')
+    if (!['', 'identity'].includes(headers['content-encoding'] ?? ''))
+      throw new Refusal(415, 'Bodies are read without Content-Encoding here.')
     const { origin } = headers
     if (origin !== undefined && !allowedHosts.has(hostnameOf(origin) ?? ''))
       throw new Refusal(403, 'Pages of this Origin may not use this server.')
@@ -103,7 +105,7 @@ export async function serveHttp(settings: HttpSettings): Promise<HttpServer> {
   }
 
   async function handle(request: IncomingMessage, response: ServerResponse): Promise<void> {
-    checkSource(request)
+    checkHeaders(request)
     if (new URL(request.url ?? '/', 'http://mcp').pathname !== '/mcp') throw new Refusal(404, 'The server is at /mcp.')
     if (connections.refusal(request, () => clientOf(request)) !== undefined)
       throw new Refusal(503, 'Too many connections. Try again later.', { 'retry-after': '5' })

@@ -8,6 +8,7 @@ import { newId } from '../lib/ids.ts'
 import type { Accounts } from './accounts/index.ts'
 import type { Feature } from './feature.ts'
 import { requireAuth, requireScopes } from './http/auth.ts'
+import { decodeBodies } from './http/content-encoding.ts'
 import { clientError, frameworkError, handleErrors, refuse } from './http/errors.ts'
 import { mountHealth } from './http/health.ts'
 import type { Idempotency } from './http/idempotency.ts'
@@ -104,6 +105,7 @@ export async function buildApp(
   app.decorate('limits', services.limits)
   app.decorate('running', services.running)
   app.decorate('installation', services.installation)
+  decodeBodies(app)
   app.addContentTypeParser('application/json', { parseAs: 'buffer' }, parseJsonBody)
   handleErrors(app, (limit) => services.metrics.limitRejections.inc({ limit }))
   requireScopes(app)

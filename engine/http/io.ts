@@ -1,8 +1,10 @@
 // Request bodies and JSON responses on plain node:http.
 import type { IncomingMessage, ServerResponse } from 'node:http'
+import { createGunzip } from 'node:zlib'
 import type { z } from 'zod'
 import { ApiError, errorBody } from '../../contract/errors.ts'
 import { hasTooManyParts, tooManyParts } from '../../lib/http/json-limits.ts'
+import { parseJson } from '../../lib/json.ts'
 
 export const bodyBytesMax = 8 * 1024 * 1024
 const issuesMax = 10
@@ -18,7 +20,7 @@ export async function readBody<T>(
 ): Promise<T> {
   const bytes = await readBytes(request, bytes_max)
   if (hasTooManyParts(bytes)) throw new ApiError('invalid_request', tooManyParts)
-  const body = parseJson(bytes)
+  const body = parseBody(bytes)
   const result = schema.safeParse(body)
   if (result.success) return result.data
   const issues = result.error.issues
@@ -37,7 +39,7 @@ async function readBytes(request: IncomingMessage, bytes_max: number): Promise<B
   if (Number(request.headers['content-length']) > bytes_max) throw tooLarge
   const chunks: Buffer[] = []
   let length = 0
-  for await (const chunk of request as AsyncIterable<Buffer>) {
+  for await (const chunk of decoded(request)) {
     length += chunk.length
     if (length > bytes_max) throw tooLarge
     chunks.push(chunk)
@@ -45,9 +47,29 @@ async function readBytes(request: IncomingMessage, bytes_max: number): Promise<B
   return Buffer.concat(chunks)
 }
 
-function parseJson(bytes: Buffer): unknown {
+/** The bytes of the body without its Content-Encoding. Throws ApiError unsupported_media_type or invalid_request. */
+async function* decoded(request: IncomingMessage): AsyncGenerator<Buffer> {
+  const encoding = request.headers['content-encoding']?.trim().toLowerCase() ?? ''
+  if (encoding === '' || encoding === 'identity') return yield* request as AsyncIterable<Buffer>
+  if (encoding !== 'gzip')
+    throw new ApiError(
+      'unsupported_media_type',
+      `Content-Encoding '${encoding.slice(0, 40)}' is not read here. Send the body with gzip, or as it is.`,
+    )
+  const gunzip = createGunzip()
   try {
-    return JSON.parse(new TextDecoder('utf-8', { fatal: true }).decode(bytes))
+    yield* request.pipe(gunzip) as AsyncIterable<Buffer>
+  } catch (error) {
+    throw new ApiError('invalid_request', `The body cannot be decoded with gzip: ${(error as Error).message}.`)
+  } finally {
+    request.unpipe(gunzip)
+    gunzip.destroy()
+  }
+}
+
+function parseBody(bytes: Buffer): unknown {
+  try {
+    return parseJson(new TextDecoder('utf-8', { fatal: true }).decode(bytes))
   } catch (error) {
     throw new ApiError('invalid_json', `The body is not JSON in UTF-8: ${(error as Error).message}`)
   }

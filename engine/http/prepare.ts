@@ -26,6 +26,7 @@ export function prepareGeneration(
   pictures: readonly PictureSpan[] = [],
 ): PreparedGeneration {
   requirePromptFits(model, limits, prompt, param)
+  requireBiasOfTokens(model, fields.logit_bias)
   const shapes = runnerShapes(model, limits)
   const context_length = shapes.at(-1)!.tokens_per_slot
   const requested = fields.max_completion_tokens ?? fields.max_tokens ?? samplingDefaults.max_tokens
@@ -34,6 +35,17 @@ export function prepareGeneration(
     request: { prompt, pictures, max_tokens, sampling: samplingOf(fields) },
     size_class: firstSizeClass(shapes, prompt.length, max_tokens),
   }
+}
+
+/** Throws ApiError invalid_request if `logit_bias` names a token that the model does not have. */
+function requireBiasOfTokens(model: Model, logit_bias: SamplingFields['logit_bias']): void {
+  const unknown = Object.keys(logit_bias ?? {}).find((token) => Number(token) >= model.vocab.size)
+  if (unknown === undefined) return
+  throw new ApiError(
+    'invalid_request',
+    `logit_bias names the token ${unknown}, but this model has ${model.vocab.size}, from 0 on. Leave it out.`,
+    { param: 'logit_bias' },
+  )
 }
 
 /**
@@ -94,7 +106,7 @@ function samplingOf(fields: SamplingFields): SamplingParams {
     top_p: fields.top_p ?? samplingDefaults.top_p,
     top_k: fields.top_k ?? samplingDefaults.top_k,
     min_p: fields.min_p ?? 0,
-    seed: fields.seed ?? null,
+    seed: fields.seed == null ? null : BigInt(typeof fields.seed === 'number' ? fields.seed : fields.seed.rawJSON),
     presence_penalty: fields.presence_penalty ?? 0,
     frequency_penalty: fields.frequency_penalty ?? 0,
     repetition_penalty: fields.repetition_penalty ?? 1,

@@ -8,7 +8,8 @@ export type SamplingParams = {
   top_k: number
   top_p: number
   min_p: number
-  seed: number | null
+  /** 64 bits. */
+  seed: bigint | null
   presence_penalty: number
   frequency_penalty: number
   repetition_penalty: number
@@ -146,11 +147,11 @@ export function createTopK(size: number, native = largest): TopK {
 
 // Seeded pseudorandom numbers: sfc32 by Chris Doty-Humphrey (PractRand), public domain.
 
-/** Numbers in [0, 1). Any integer is a seed; null gives a different sequence each time. */
-export function createRandom(seed: number | null): () => number {
-  const start = seed ?? randomInt(2 ** 47)
-  let a = start >>> 0
-  let b = Math.floor(start / 2 ** 32) >>> 0
+/** Numbers in [0, 1). Any integer of 64 bits is a seed; null gives a different sequence each time. */
+export function createRandom(seed: bigint | null): () => number {
+  const start = BigInt.asUintN(64, seed ?? BigInt(randomInt(2 ** 47)))
+  let a = Number(start & 0xffff_ffffn)
+  let b = Number(start >> 32n)
   let c = 0x9e3779b9
   let counter = 1
   const next = () => {

@@ -65,7 +65,7 @@ export type GraderInput =
          */
         temperature?: number | null
         top_p?: number | null
-        seed?: number | null
+        seed?: Seed | null
         /**
          * Default 64, and not less.
          */
@@ -158,6 +158,7 @@ export type GraderInput =
       calculate_output: string
       pass_threshold?: number
     }
+export type Seed = number
 export type SimpleGraderInput =
   | {
       type: 'string_check'
@@ -214,7 +215,7 @@ export type SimpleGraderInput =
          */
         temperature?: number | null
         top_p?: number | null
-        seed?: number | null
+        seed?: Seed | null
         /**
          * Default 64, and not less.
          */
@@ -602,7 +603,7 @@ export type DataSource =
          */
         max_completion_tokens?: number | null
         top_p?: number | null
-        seed?: number | null
+        seed?: Seed | null
         reasoning_effort?: ('none' | 'minimal' | 'low' | 'medium' | 'high' | 'xhigh' | 'max') | null
         response_format?: ResponseFormat | null
         tools?:
@@ -698,7 +699,7 @@ export type DataSource =
          */
         max_completion_tokens?: number | null
         top_p?: number | null
-        seed?: number | null
+        seed?: Seed | null
         reasoning_effort?: ('none' | 'minimal' | 'low' | 'medium' | 'high' | 'xhigh' | 'max') | null
         text?: {
           format?: TextFormat | null
@@ -3412,7 +3413,7 @@ export interface CreateEvaluationInput {
     /**
      * Seed of the answers.
      */
-    seed?: number
+    seed?: Seed
     top_p?: number
     chat_template_kwargs?: ChatTemplateKwargs
     /**
@@ -3545,7 +3546,7 @@ export interface Evaluation {
     /**
      * Seed of the answers.
      */
-    seed: number
+    seed: Seed
     top_p?: number
     chat_template_kwargs?: ChatTemplateKwargs
     /**
@@ -4156,7 +4157,7 @@ export interface ChatRequest {
   /**
    * The same seed, prompt and settings give the same answer on the same machine.
    */
-  seed?: number | null
+  seed?: Seed | null
   /**
    * How many answers. Default 1.
    */
@@ -4506,7 +4507,7 @@ export interface CompletionRequest {
   /**
    * The same seed, prompt and settings give the same answer on the same machine.
    */
-  seed?: number | null
+  seed?: Seed | null
   /**
    * How many answers. Default 1.
    */
@@ -5437,7 +5438,7 @@ export interface OutputItem {
     finish_reason: string
     temperature: number
     top_p: number
-    seed: number
+    seed: Seed
     max_completion_tokens: number
     usage: {
       prompt_tokens: number

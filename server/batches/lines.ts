@@ -2,6 +2,7 @@
 import { type BatchEndpoint, type BatchError, batchRequestsMax } from '../../contract/batches.ts'
 import { pictureBodyBytes } from '../../contract/route.ts'
 import { hasTooManyParts, jsonPartsMax } from '../../lib/http/json-limits.ts'
+import { parseJson } from '../../lib/json.ts'
 import { LineTooLong, readNumberedJsonl } from '../../lib/jsonl.ts'
 
 /** Longest line, in characters: about as much as the body of a live request. */
@@ -19,7 +20,7 @@ export interface BatchLine {
 /** Yields each request of a checked file. */
 export async function* readLines(file: string): AsyncGenerator<BatchLine> {
   for await (const { line, json } of readNumberedJsonl(file, lineCharsMax)) {
-    const { custom_id, body } = JSON.parse(json) as BatchLine
+    const { custom_id, body } = parseJson(json) as BatchLine
     yield { line, custom_id, body }
   }
 }
@@ -95,8 +96,10 @@ function problemOf(
 
 function parseObject(json: string): Record<string, unknown> | undefined {
   try {
-    const value = JSON.parse(json)
-    return typeof value === 'object' && value !== null && !Array.isArray(value) ? value : undefined
+    const value = parseJson(json)
+    return typeof value === 'object' && value !== null && !Array.isArray(value)
+      ? (value as Record<string, unknown>)
+      : undefined
   } catch {
     return undefined
   }

@@ -4,6 +4,7 @@ import type { CreateEvaluation, Evaluation, EvaluationRow } from '../../contract
 import { evaluationRowsMax } from '../../contract/evaluations.ts'
 import type { Grader } from '../../contract/graders.ts'
 import { newId } from '../../lib/ids.ts'
+import { parseJson } from '../../lib/json.ts'
 import { readJsonl } from '../../lib/jsonl.ts'
 import { createTtlCache } from '../../lib/ttl-cache.ts'
 import { isoTime } from '../../lib/utc-day.ts'
@@ -153,7 +154,7 @@ export function createEvaluations(options: Options): Evaluations {
       baseline: row.baseline,
       dataset: row.dataset_id,
       eval: row.eval_id,
-      graders: JSON.parse(row.graders_json),
+      graders: parseJson(row.graders_json) as CreateEvaluation['graders'],
       template: store.templateOf(row) ?? null,
       sampling: store.samplingOf(row),
       held_out_by: row.held_out_by,

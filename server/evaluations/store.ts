@@ -2,6 +2,7 @@ import { sql } from 'kysely'
 import type { ListQuery } from '../../contract/common.ts'
 import type { CreateEvaluation } from '../../contract/evaluations.ts'
 import type { EvalQuery } from '../../contract/openai-evals.ts'
+import { parseJson } from '../../lib/json.ts'
 import type { Db, Trx } from '../db/open.ts'
 import { bytesOf, countFitting, type Page, sizedPage } from '../db/page.ts'
 import type { NewRow, Row } from '../db/schema.ts'
@@ -50,7 +51,7 @@ export const templateOf = ({ template_json }: Pick<EvaluationRow, 'template_json
   template_json ? JSON.parse(template_json) : undefined
 
 export const samplingOf = ({ sampling_json }: Pick<EvaluationRow, 'sampling_json'>): CreateEvaluation['sampling'] =>
-  JSON.parse(sampling_json)
+  parseJson(sampling_json) as CreateEvaluation['sampling']
 
 export const insertEval = (trx: Trx, row: EvalRow) => trx.insertInto('evals').values(row).execute()
 

@@ -3,6 +3,8 @@
 import type { Logger } from 'pino'
 import type { ChatResponse } from '../../contract/chat.ts'
 import { ApiError } from '../../contract/errors.ts'
+import type { CreateEvaluation } from '../../contract/evaluations.ts'
+import { parseJson } from '../../lib/json.ts'
 import { runPeriodically } from '../../lib/periodic.ts'
 import { endOfDay } from '../../lib/utc-day.ts'
 import type { Accounts } from '../accounts/index.ts'
@@ -270,7 +272,7 @@ async function answerRow(
     return judged.answer.choices[0]!.message.content ?? ''
   }
   const grade = async (sample: Sample): Promise<NewRow<'evaluation_answers'>> => {
-    const graders = JSON.parse(evaluation.graders_json)
+    const graders = parseJson(evaluation.graders_json) as CreateEvaluation['graders']
     const graded: Graded = await gradeAnswer(graders, { item, sample: sample.values }, { thread, ask: judge })
     return {
       ...common,

@@ -1,6 +1,7 @@
 import type { FastifyRequest } from 'fastify'
 import { ApiError } from '../../contract/errors.ts'
 import { hasTooManyParts, tooManyParts } from '../../lib/http/json-limits.ts'
+import { parseJson } from '../../lib/json.ts'
 
 // Fatal: otherwise replacement characters would be stored or trained on as if the client had sent them.
 const utf8 = new TextDecoder('utf-8', { fatal: true })
@@ -34,7 +35,7 @@ export function parseJsonBody(
     if (hasTooManyParts(bytesOf(body))) throw new ApiError('invalid_request', tooManyParts)
     const text = typeof body === 'string' ? body : utf8.decode(body)
     if (forbiddenKey.test(text)) throw new ApiError('invalid_request', "The key '__proto__' is not allowed in a body.")
-    if (text !== '') value = JSON.parse(text)
+    if (text !== '') value = parseJson(text)
     request.bodyText = text
   } catch (error) {
     done(

@@ -12,6 +12,7 @@ import type {
   StoredMessage,
   StoredQuery,
 } from '../../contract/stored-completions.ts'
+import { parseJson } from '../../lib/json.ts'
 import { day_ms, unixSeconds } from '../../lib/utc-day.ts'
 import type { Datasets } from '../datasets/index.ts'
 import type { Db } from '../db/open.ts'
@@ -299,7 +300,7 @@ function answerOf(sent: unknown): ChatResponse {
   })
 }
 
-const requestOf = (row: store.StoredRow) => JSON.parse(row.request_json) as ChatRequest
+const requestOf = (row: store.StoredRow) => parseJson(row.request_json) as ChatRequest
 const responseOf = (row: store.StoredRow) => JSON.parse(row.response_json) as ChatResponse
 
 function toResponse(row: store.StoredRow): StoredCompletion {

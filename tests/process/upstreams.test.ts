@@ -165,9 +165,9 @@ test('a stream that breaks or reports an error ends with an error event that the
     ],
   ]
   for (const [name, ending] of endings) {
-    handle = (route, body, response, request) => {
+    handle = (route, body, response, request, text) => {
       response.writeHead(200, { 'content-type': 'text/event-stream' })
-      return ending(route, body, response, request)
+      return ending(route, body, response, request, text)
     }
     const request = { model: 'far/plain', messages: [{ role: 'user' as const, content: 'x' }], stream: true as const }
     let text = ''

@@ -362,6 +362,7 @@ test('over HTTP nothing is served without a right key, to another Host or Origin
     ['a host that is none', { authorization, host: '127.0.0.1@evil.example' }, 403],
     ['a foreign origin', { authorization, origin: 'https://evil.example' }, 403],
     ['an origin that is hidden', { authorization, origin: 'null' }, 403],
+    ['a compressed body', { authorization, 'content-encoding': 'gzip' }, 415],
     ['an unknown session', { authorization, 'mcp-session-id': 'none' }, 404],
   ] as [string, Record<string, string>, number][]) {
     const answer = await raw(headers)

@@ -48,6 +48,8 @@ export type Handler = (
   body: any,
   response: http.ServerResponse,
   request: http.IncomingMessage,
+  /** The body as it was sent. */
+  text: string,
 ) => void | Promise<void>
 
 /** Starts a fake upstream: answers health probes itself and passes other requests to `handle`. */
@@ -57,7 +59,7 @@ export async function startFakeUpstream(handle: Handler) {
     for await (const piece of request) text += piece
     if (request.method === 'GET')
       return void response.writeHead(200, { 'content-type': 'application/json' }).end('{"object":"list","data":[]}')
-    await handle(request.url!, JSON.parse(text), response, request)
+    await handle(request.url!, JSON.parse(text), response, request, text)
   })
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
   return {

@@ -172,7 +172,7 @@ export async function generate(
     const submissions = events.map((each, index) => {
       const { request: base, size_class } = prepared[Math.floor(index / perPrompt)]!
       // Offset the seed, so that choices of one prompt differ.
-      const seed = base.sampling.seed === null ? null : base.sampling.seed + (index % perPrompt)
+      const seed = base.sampling.seed === null ? null : base.sampling.seed + BigInt(index % perPrompt)
       const sampling = { ...base.sampling, seed }
       return {
         events: observeGeneration(each, metrics, index < tracedChoices ? spanOf(request) : undefined),

@@ -1,6 +1,7 @@
 // Evals, runs and output items in the shapes of OpenAI's API.
 import type { Evaluation } from '../../../contract/evaluations.ts'
 import type { Eval, OutputItem, Run, runStatuses, SourceConfig } from '../../../contract/openai-evals.ts'
+import { parseJson } from '../../../lib/json.ts'
 import { unixSeconds } from '../../../lib/utc-day.ts'
 import type { Score } from '../graders/local.ts'
 import { GraderError } from '../graders/template.ts'
@@ -50,7 +51,7 @@ export function toEval(row: EvalRow): Eval {
     name: row.name,
     created_at: unixSeconds(row.created_at),
     data_source_config: { ...shown, schema: schemaOf(config) },
-    testing_criteria: JSON.parse(row.graders_json),
+    testing_criteria: parseJson(row.graders_json) as never,
     metadata: JSON.parse(row.metadata_json),
   }
 }

@@ -16,6 +16,7 @@ import type {
   UpdateEval,
 } from '../../../contract/openai-evals.ts'
 import { newId } from '../../../lib/ids.ts'
+import { parseJson } from '../../../lib/json.ts'
 import { isoTime } from '../../../lib/utc-day.ts'
 import type { Db, Trx } from '../../db/open.ts'
 import { openaiPage, pageBytes } from '../../db/page.ts'
@@ -226,7 +227,7 @@ export function createOpenaiEvals(options: Options): OpenaiEvals {
         model,
         template,
         sampling,
-        graders: JSON.parse(found.graders_json),
+        graders: parseJson(found.graders_json) as never,
         name: name ?? `${model ?? 'answers'}, ${found.name}`.slice(0, 200),
         description: '',
         metadata: metadata ?? {},

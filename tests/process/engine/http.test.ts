@@ -4,6 +4,7 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { after, before, type TestContext, test } from 'node:test'
+import { brotliCompressSync, gzipSync } from 'node:zlib'
 import { ChatChunk, ChatResponse } from '../../../contract/chat.ts'
 import { ModelList } from '../../../contract/inference.ts'
 import { endless, tiny, tinyModelsDir } from '../../support/tiny.ts'
@@ -188,6 +189,31 @@ test('an unknown model is a 404 in OpenAI’s error shape', async () => {
     ['model_not_found', 'not_found_error', 'model'],
   )
   assert.match(json.error.message, /nobody\/nothing/)
+})
+
+test('a body with gzip is decoded within the limit, and other encodings are refused', async () => {
+  const body = Buffer.from(JSON.stringify(hello()))
+  const send = (bytes: Buffer, encoding: string) =>
+    engine.ask('POST', '/v1/chat/completions', bytes, { 'content-encoding': encoding })
+  assert.equal((await send(gzipSync(body), 'gzip')).status, 200)
+  assert.equal((await send(body, 'identity')).status, 200)
+  for (const [bytes, encoding, status, code] of [
+    [brotliCompressSync(body), 'br', 415, 'unsupported_media_type'],
+    [body, 'gzip', 400, 'invalid_request'],
+    [gzipSync(body).subarray(0, 30), 'gzip', 400, 'invalid_request'],
+    [gzipSync(Buffer.alloc(2 ** 26)), 'gzip', 413, 'body_too_large'],
+  ] as const) {
+    const answer = await send(bytes, encoding)
+    assert.deepEqual([answer.status, answer.json.error.code], [status, code])
+  }
+})
+
+test('a bias of a token that the model does not have is a 400', async () => {
+  const last = 49_151
+  assert.equal((await engine.ask('POST', '/v1/chat/completions', hello({ logit_bias: { [last]: 1 } }))).status, 200)
+  const { status, json } = await engine.ask('POST', '/v1/chat/completions', hello({ logit_bias: { [last + 1]: 1 } }))
+  assert.deepEqual([status, json.error.code, json.error.param], [400, 'invalid_request', 'logit_bias'])
+  assert.match(json.error.message, /has 49152/)
 })
 
 for (const [field, fields] of Object.entries({

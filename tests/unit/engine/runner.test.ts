@@ -118,7 +118,7 @@ type Request = { generation: Generation; text: string; outcome: string }
 function submit(
   runner: Runner,
   prompt: string | number[],
-  { max_tokens = 3, account = '', seed = null as number | null, background = false, pictures = noPictures } = {},
+  { max_tokens = 3, account = '', seed = null as bigint | null, background = false, pictures = noPictures } = {},
 ): Request {
   const request = { text: '', outcome: 'open' } as Request
   request.generation = createGeneration(
@@ -301,7 +301,7 @@ test('the batch is in ascending order of sequences, as the library requires', ()
 test('a request with a seed computes its whole prompt each time', () => {
   const { runner, calls } = makeRunner()
   for (let round = 0; round < 2; round++) {
-    submit(runner, 's'.repeat(100), { seed: 1 })
+    submit(runner, 's'.repeat(100), { seed: 1n })
     runToEnd(runner)
   }
   assert.equal(calls.flatMap(({ computed }) => computed).filter(({ token }) => token === 's'.charCodeAt(0)).length, 200)

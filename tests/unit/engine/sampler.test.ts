@@ -5,7 +5,7 @@ import { createLogprobReader, logSumExp } from '../../../engine/sampling/logprob
 import { createSampler, createTopK, type SamplingParams } from '../../../engine/sampling/sampler.ts'
 import { plainSampling } from './plain-sampling.ts'
 
-const sampled: SamplingParams = { ...plainSampling, temperature: 1, top_k: 100, top_p: 1, seed: 1 }
+const sampled: SamplingParams = { ...plainSampling, temperature: 1, top_k: 100, top_p: 1, seed: 1n }
 const logits = (...values: number[]) => Float32Array.from(values)
 
 /** Share of each token among 20,000 samples. */
@@ -45,15 +45,16 @@ test('top_k, top_p and min_p exclude the tokens they should, and never the likel
 })
 
 test('the same seed gives the same tokens, another seed others, and no seed different ones each time', () => {
-  const run = (seed: number | null) => {
+  const run = (seed: bigint | null) => {
     const sampler = createSampler({ ...sampled, seed }, [])
     return Array.from({ length: 50 }, () => sampler.sample(logits(0, 0, 0, 0, 0, 0, 0, 0), null)).join('')
   }
-  assert.equal(run(7), run(7))
-  assert.notEqual(run(7), run(8))
-  assert.notEqual(run(0), run(2 ** 40))
+  assert.equal(run(7n), run(7n))
+  assert.notEqual(run(7n), run(8n))
+  assert.notEqual(run(0n), run(2n ** 40n))
   assert.notEqual(run(null), run(null))
-  assert.equal(run(-3), run(-3))
+  assert.equal(run(-3n), run(-3n))
+  for (const seed of [2n ** 53n, 2n ** 62n, -(2n ** 63n)]) assert.notEqual(run(seed), run(seed + 1n))
 })
 
 test('temperature 0 takes the likeliest, the first of equals', () => {

@@ -1,0 +1,25 @@
+// JSON whose seeds keep their digits.
+
+/** A whole number that a JavaScript number cannot hold. `JSON.stringify` writes its digits. */
+export interface ExactInteger {
+  readonly rawJSON: string
+}
+
+interface SourceText {
+  parse(text: string, reviver: (key: string, value: unknown, context: { source?: string }) => unknown): unknown
+  rawJSON(digits: string): ExactInteger
+}
+const withSource = JSON as unknown as SourceText
+
+/** A field `seed` of 16 digits or more. Everything else is parsed as usual, which is several times faster. */
+const largeSeed = /"seed"\s*:\s*-?[1-9][0-9]{15}/
+
+/** Like `JSON.parse`, but a `seed` beyond 2^53 is an ExactInteger. */
+export function parseJson(text: string): unknown {
+  if (!largeSeed.test(text)) return JSON.parse(text)
+  return withSource.parse(text, (key, value, { source }) =>
+    key === 'seed' && typeof value === 'number' && !Number.isSafeInteger(value) && /^-?[0-9]+$/.test(source ?? '')
+      ? withSource.rawJSON(source!)
+      : value,
+  )
+}
