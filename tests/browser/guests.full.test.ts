@@ -11,7 +11,10 @@ let provider: Awaited<ReturnType<typeof startOpenidProvider>>
 let tunery: Tunery
 before(async () => {
   if (browserTest.skip) return
-  provider = await startOpenidProvider({ ada: { email: 'ada@example.com', email_verified: true } })
+  provider = await startOpenidProvider({
+    ada: { email: 'ada@example.com', email_verified: true },
+    eve: { email: 'eve@example.com', email_verified: true },
+  })
   service = await startBrowserService('guests', {
     TUNERY_SHARE_LINKS: 'on',
     TUNERY_OIDC_ISSUER: provider.issuer,
@@ -81,3 +84,45 @@ test('a member connects their provider, and signs in with it from then on', brow
     'ada@example.com',
   )
 })
+
+test(
+  'whose email was entered in several accounts chooses one; the connection is listed and removed',
+  browserTest,
+  async () => {
+    const other = new Tunery({
+      baseUrl: `${service.address}/v1`,
+      apiKey: service.folder.tunery('accounts', 'create', '--name', 'Trap').key!,
+    })
+    const email = 'eve@example.com'
+    await other.members.add({ name: 'Not Eve', email })
+    const mine = await tunery.members.add({ name: 'Eve', email, role: 'viewer' })
+    provider.signInAs('eve')
+    const { page, complaints } = await service.visit({ signedIn: false })
+    await page.goto('/sign-in')
+    await page.getByRole('link', { name: /^Sign in with / }).click()
+    await page.getByRole('heading', { level: 1, name: 'Choose an account' }).waitFor()
+    await page.getByRole('button', { name: 'Trap, as Not Eve (member)' }).waitFor()
+    assert.deepEqual(await problemsOf(page), [])
+    await page.getByRole('button', { name: /, as Eve \(viewer\)$/ }).click()
+    await page.waitForURL((url) => url.pathname !== '/choose-account')
+    await settled(page)
+    const profile = () => page.evaluate(() => fetch('/v1/session').then((answer) => answer.json()))
+    assert.equal((await profile()).profile.id, mine.id)
+    assert.deepEqual(complaints, [])
+
+    const owner = await service.visit()
+    await owner.page.goto('/settings/members')
+    await settled(owner.page)
+    await owner.page.getByRole('button', { name: /sign-in of Eve/i }).click()
+    const dialog = owner.page.getByRole('dialog')
+    await dialog.getByRole('cell', { name: email }).waitFor()
+    await dialog.getByRole('button', { name: `Remove the connection of ${email}` }).click()
+    await owner.page.getByRole('button', { name: 'Remove connection' }).click()
+    await dialog.getByText('Not connected').waitFor()
+    // Nothing of hers is left but the choice.
+    assert.equal((await profile()).error.code, 'session_ended')
+    await page.goto('/sign-in')
+    await page.getByRole('link', { name: /^Sign in with / }).click()
+    await page.getByRole('heading', { level: 1, name: 'Choose an account' }).waitFor()
+  },
+)

@@ -1,9 +1,11 @@
 // The links of the first start and of the command line sign in once, and what people sign in with is nowhere to be read.
 import assert from 'node:assert/strict'
+import { spawnSync } from 'node:child_process'
 import { readdirSync, readFileSync, rmSync, statSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { after, test } from 'node:test'
+import { root } from '../../lib/root.ts'
 import { codeOf, newBrowser } from '../support/browser.ts'
 import { until } from '../support/client.ts'
 import { full } from '../support/full.ts'
@@ -81,6 +83,30 @@ test('the first start leaves a link for its user alone, later ones none, and ./t
     for (const canary of canaries) assert.ok(!content.includes(canary), `${place} has ${canary}`)
   }
   assert.ok(readFileSync(log, 'utf8').includes('The link to sign in to the dashboard is in'))
+})
+
+test('of members of several accounts with one email, who makes the link says which: asked on a terminal, else told how', async () => {
+  const email = 'both@example.com'
+  const made = ['One', 'Two'].map((name) => {
+    const created: unknown = folder.tunery('accounts', 'create', '--name', name, '--email', email)
+    return created as { account: { id: string }; owner: { id: string } }
+  })
+  const [one, two] = made as [(typeof made)[0], (typeof made)[0]]
+  const { status, stderr } = spawnSync('./tunery', ['sign-in-link', '--email', email], {
+    cwd: root,
+    env: folder.env,
+    encoding: 'utf8',
+  })
+  assert.equal(status, 2)
+  for (const { account } of made) assert.match(stderr, new RegExp(`${account.id}  (One|Two), as (One|Two) \\(owner\\)`))
+  assert.match(stderr, /--account ID/)
+  const chosen = folder.tunery('sign-in-link', '--email', email, '--account', two.account.id)
+  assert.equal(chosen.user_id, two.owner.id)
+  const terminal = openTerminal(folder.env, './tunery', 'sign-in-link', '--email', email, '--json')
+  await until('the question', () => /Which account\?/.test(terminal.shown()))
+  terminal.type(one.account.id)
+  assert.equal(await terminal.ended, 0)
+  assert.match(terminal.shown(), new RegExp(`"user_id":"${one.owner.id}"`))
 })
 
 test('on a terminal the first start shows the link, and the second does not', full, async () => {

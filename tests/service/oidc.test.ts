@@ -1,7 +1,9 @@
 // Signing in by an OpenID provider: a real one, and a browser that follows its redirects.
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
+import { up as addRights } from '../../server/db/migrations/0054-rights.ts'
 import { codeOf, newBrowser } from '../support/browser.ts'
+import { client } from '../support/client.ts'
 import { accountChoices, createBrowser as createBrowserAt, startOpenidProvider } from '../support/openid-provider.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 
@@ -16,6 +18,8 @@ const people = {
   stranger: { email: 'stranger@example.com', email_verified: true },
   again: { email: 'again@example.com', email_verified: true },
   cut: { email: 'cut@example.com', email_verified: true },
+  old: { email: 'old@example.com', email_verified: true },
+  unproven: { email: 'unproven@example.com', email_verified: true },
   silent: {},
 }
 
@@ -172,6 +176,23 @@ test('a connection to the provider is listed and can be removed: its sessions en
   const ended = await fetch(`${app.url}/session`, { headers: { cookie: cookieOf(browser)! } })
   assert.equal(ended.status, 401)
   assert.deepEqual(await signIn('cut'), { end: '/choose-account', profile: undefined })
+  // Accepted anew it is the same connection; the member removes it too, and stays in the session that they do it in.
+  const back = createBrowser()
+  assert.equal((await signIn('cut', { browser: back, accept: id })).profile?.id, id)
+  assert.equal((await app.api('GET', path)).body.items[0].id, identity.id)
+  const other = createBrowser()
+  assert.equal((await signIn('cut', { browser: other })).profile?.id, id)
+  const cookie = cookieOf(back)!
+  const { csrf_token } = (await (await fetch(`${app.url}/session`, { headers: { cookie } })).json()) as {
+    csrf_token: string
+  }
+  const headers = { cookie, 'x-csrf-token': csrf_token }
+  const removed = await fetch(`${app.url}/user/identities/${identity.id}`, { method: 'DELETE', headers })
+  assert.equal(removed.status, 200)
+  const statusOf = async (browser: Browser) =>
+    (await fetch(`${app.url}/session`, { headers: { cookie: cookieOf(browser)! } })).status
+  assert.deepEqual([await statusOf(back), await statusOf(other)], [200, 401])
+  assert.deepEqual((await app.api('GET', path)).body.items, [])
   // An admin who changes the email too keeps them out.
   await app.api('PUT', `/members/${id}`, { email: 'other@example.com' })
   assert.deepEqual(await signIn('cut'), { end: '/sign-in?error=oidc_no_account', profile: undefined })
@@ -184,4 +205,39 @@ test('who was removed and invited again signs in as the new member', async () =>
   assert.equal((await signIn('again')).end, '/sign-in?error=oidc_no_account')
   const second = await addMember('again@example.com')
   assert.equal((await signIn('again', { accept: second })).profile?.id, second)
+})
+
+test('who signed in by a provider before emails were accepted need not choose; invitations end with the key that made them', async () => {
+  const { db } = app
+  const [old, unproven] = [await addMember('old@example.com'), await addMember('unproven@example.com', app.other)]
+  assert.equal((await signIn('old', { accept: old })).profile?.id, old)
+  const { id: key_id, key } = (await app.api('POST', '/keys', { name: 'inviting' })).body
+  const invite = (by: Pick<TestApp, 'api'>) => by.api('POST', '/invitations', { name: 'Invited' })
+  const byKey = (await invite(client(app.url, key))).body
+  const page = newBrowser(app)
+  await page.enter()
+  const bySession = (await page.send('POST', '/invitations', { name: 'Invited' })).body
+  // As it was: nobody knew when an email was proven, nor which key had invited. The provider has renamed the person.
+  await db.deleteFrom('oidc_identities').where('user_id', '=', old).execute()
+  await db.schema.dropIndex('oidc_identities_user').execute()
+  for (const [table, column] of [
+    ['users', 'email_accepted_at'],
+    ['oidc_identities', 'email'],
+    ['sign_in_tokens', 'key_id'],
+  ] as const)
+    await db.schema.alterTable(table).dropColumn(column).execute()
+  await db.transaction().execute((trx) => addRights(trx as never))
+
+  assert.equal((await signIn('old')).profile?.id, old, 'the audit log knows that the provider has proven it')
+  assert.equal((await signIn('unproven')).end, '/choose-account', unproven)
+  const accepted = await db.selectFrom('users').select('id').where('email_accepted_at', 'is not', null).execute()
+  assert.ok(accepted.some(({ id }) => id === old) && !accepted.some(({ id }) => id === unproven))
+  const tokens = await db.selectFrom('sign_in_tokens').select(['id', 'key_id']).execute()
+  const keyOf = (id: string) => tokens.find((each) => each.id === id)!.key_id
+  assert.deepEqual([keyOf(byKey.id), keyOf(bySession.id)], [key_id, null])
+  await app.api('DELETE', `/keys/${key_id}`)
+  const look = ({ link }: { link: string }) =>
+    newBrowser(app).send('POST', '/sign-in/invitation/look', { token: new URL(link).hash.slice(1) })
+  assert.deepEqual(codeOf(await look(byKey)), [400, 'link_invalid'])
+  assert.equal((await look(bySession)).status, 200)
 })

@@ -10,6 +10,7 @@ import { after, before, test } from 'node:test'
 import { ApiError } from '../../contract/errors.ts'
 import { newBrowser } from '../support/browser.ts'
 import { client, colourRows, until } from '../support/client.ts'
+import { children } from '../support/server.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { type FakeUpstream, startFakeUpstream } from '../support/upstream.ts'
 
@@ -167,25 +168,54 @@ test('a stream of events ends with its key though nothing happens in it', { time
   await app.api('POST', `/fine-tuning/jobs/${job}/cancel`)
 })
 
-test('an answer by a shared link is watched until the link is withdrawn', { timeout: 30_000 }, async () => {
+test('an answer by a shared link ends with the link, whole and streamed', { timeout: 60_000 }, async () => {
   const model = await app.colourModel()
-  const watched = async (end: (id: string) => Promise<unknown>) => {
-    const { body } = await app.api('POST', `/fine-tuning/models/${model}/shares`, {})
-    const controller = new AbortController()
-    const aborted = once(controller.signal, 'abort')
-    app.services.running.watch<true>(
-      'share',
-      body.id,
-      (current) => (current ? undefined : endedLink),
-      (error) => controller.abort(error),
-    )
-    await end(body.id)
-    const from = Date.now()
-    await aborted
-    assert.ok(Date.now() - from < limit_ms)
+  const shares = `/fine-tuning/models/${model}/shares`
+  const ask = (link: string, stream: boolean) =>
+    fetch(`${app.url}/share/chat`, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify({ token: link.split('#')[1], messages, stream }),
+    })
+  const share = async () => (await app.api('POST', shares, {})).body as { id: string; link: string }
+  assert.equal((await ask((await share()).link, false)).status, 200)
+  const [engine] = children(process.pid, 'engine/main.ts')
+  for (const stream of [true, false]) {
+    const { id, link } = await share()
+    // An engine that stands still: the answer is under way and does not end by itself.
+    process.kill(engine!, 'SIGSTOP')
+    try {
+      const ended = ask(link, stream).then(async (response) => ({ text: await response.text(), at: Date.now() }))
+      await until('the question to be counted', async () => {
+        const { items } = (await app.api('GET', shares)).body
+        return items.find((each: { id: string }) => each.id === id).requests_today === 1
+      })
+      await app.api('DELETE', `${shares}/${id}`)
+      const from = Date.now()
+      const { text, at } = await ended
+      assert.match(text, /"code":"link_invalid"/)
+      assert.ok(at - from < limit_ms, `it took ${at - from} ms`)
+    } finally {
+      process.kill(engine!, 'SIGCONT')
+    }
   }
-  await watched((id) => app.api('DELETE', `/fine-tuning/models/${model}/shares/${id}`))
-  await watched((id) => app.db.updateTable('shares').set({ expires_at: 1 }).where('id', '=', id).execute())
+})
+
+test('an answer by a shared link is watched until the link has expired', { timeout: 30_000 }, async () => {
+  const model = await app.colourModel()
+  const { body } = await app.api('POST', `/fine-tuning/models/${model}/shares`, {})
+  const controller = new AbortController()
+  const aborted = once(controller.signal, 'abort')
+  app.services.running.watch<true>(
+    'share',
+    body.id,
+    (current) => (current ? undefined : endedLink),
+    (error) => controller.abort(error),
+  )
+  await app.db.updateTable('shares').set({ expires_at: 1 }).where('id', '=', body.id).execute()
+  const from = Date.now()
+  await aborted
+  assert.ok(Date.now() - from < limit_ms)
 })
 const endedLink = new ApiError('link_invalid', 'ended')
 
