@@ -1,10 +1,11 @@
 """Sends a job's loss curve to the operator's tracker: `track.py KIND TARGET PROJECT RUN OPTIONS < LINES`.
 
 KIND: tensorboard (TARGET is a folder), mlflow (a tracking URI) or wandb (a server's address, or empty for wandb.ai).
-PROJECT groups runs. RUN is the job's id; a job that resumes after a crash continues the same run. OPTIONS is a JSON
-object that may have the `name` and `tags` of a run in wandb; the other trackers ignore it. Each line is a JSON
-object: {"params": {…}} once, then {"step": N, "metrics": {…}}. Runs in its own environment with only that
-tracker, so it imports nothing else of the trainer.
+PROJECT groups runs. RUN is the job's id; a job that resumes after a crash continues the same run: steps that it trains
+again and that the tracker has are not sent again. OPTIONS is a JSON object that may have the `name` and `tags` of a run
+in wandb; the other trackers ignore it. Each line is a JSON object: {"params": {…}} once, then
+{"step": N, "metrics": {…}}. Runs in its own environment with only that tracker, so it imports nothing else of the
+trainer.
 """
 
 import json
@@ -16,18 +17,28 @@ class TensorBoard:
     def __init__(self, target: str, project: str, run: str, _options: dict) -> None:
         from tensorboard.summary import Writer
 
-        self.writer = Writer(str(Path(target) / project / run))
+        folder = Path(target) / project / run
+        self.last_steps = read_last_steps(folder) if folder.is_dir() else {}
+        self.writer = Writer(str(folder))
 
     def params(self, values: dict) -> None:
         pass
 
     def metrics(self, step: int, values: dict[str, float]) -> None:
-        for name, value in values.items():
+        for name, value in without_old(values, step, self.last_steps).items():
             self.writer.add_scalar(name, value, step)
         self.writer.flush()
 
     def end(self) -> None:
         self.writer.close()
+
+
+def read_last_steps(folder: Path) -> dict[str, int]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = EventAccumulator(str(folder), size_guidance={"tensors": 1})
+    found.Reload()
+    return {name: found.Tensors(name)[-1].step for name in found.Tags()["tensors"]}
 
 
 class MlFlow:
@@ -41,13 +52,18 @@ class MlFlow:
             [experiment.experiment_id], f"tags.tunery_job = '{run}'", max_results=1, output_format="list"
         )
         run_id = found[0].info.run_id if found else None
+        history = mlflow.MlflowClient().get_metric_history
+        names = found[0].data.metrics if found else []
+        self.last_steps = {name: max(point.step for point in history(run_id, name)) for name in names}
         mlflow.start_run(run_id=run_id, run_name=run, tags={"tunery_job": run}, log_system_metrics=False)
 
     def params(self, values: dict) -> None:
         self.mlflow.log_params(values)
 
     def metrics(self, step: int, values: dict[str, float]) -> None:
-        self.mlflow.log_metrics(values, step=step)
+        fresh = without_old(values, step, self.last_steps)
+        if fresh:
+            self.mlflow.log_metrics(fresh, step=step)
 
     def end(self) -> None:
         self.mlflow.end_run()
@@ -68,15 +84,22 @@ class WeightsAndBiases:
             resume="allow",
             settings=settings,
         )
+        self.last_step = self.run.step - 1 if self.run.resumed else -1
 
     def params(self, values: dict) -> None:
         self.run.config.update(values, allow_val_change=True)
 
     def metrics(self, step: int, values: dict[str, float]) -> None:
-        self.run.log(values, step=step)
+        if step > self.last_step:
+            self.run.log(values, step=step)
 
     def end(self) -> None:
         self.run.finish()
+
+
+def without_old(values: dict[str, float], step: int, last_steps: dict[str, int]) -> dict[str, float]:
+    """The values that the tracker did not have of this step or a later one when the run was continued."""
+    return {name: value for name, value in values.items() if step > last_steps.get(name, -1)}
 
 
 KINDS = {"tensorboard": TensorBoard, "mlflow": MlFlow, "wandb": WeightsAndBiases}
