@@ -94,11 +94,26 @@ export const revokeKeysOf = (trx: Trx, user_id: string, revoked_at: number) =>
     .where('revoked_at', 'is', null)
     .execute()
 
-/** Removes the sessions of a member and all ways to begin another. */
+/**
+ * Removes the sessions of a member and all ways to begin another. Who they are at a provider stays, which does not sign in
+ * a removed member: by another email they would seem to be somebody new.
+ */
 export async function removeSignInOf(trx: Trx, user_id: string): Promise<void> {
-  for (const table of ['sessions', 'sign_in_tokens', 'passwords', 'passkeys', 'oidc_identities'] as const)
+  for (const table of ['sessions', 'sign_in_tokens', 'passwords', 'passkeys'] as const)
     await trx.deleteFrom(table).where('user_id', '=', user_id).execute()
 }
+
+/** Whether a key is neither revoked nor expired. */
+export const isGoodKey = async (trx: Trx, id: string, now: number) =>
+  (await trx
+    .selectFrom('api_keys')
+    .select('id')
+    .where('id', '=', id)
+    .where('revoked_at', 'is', null)
+    .where((e) => e.or([e('expires_at', 'is', null), e('expires_at', '>', now)]))
+    .executeTakeFirst()) !== undefined
+export const isSession = async (trx: Trx, id: string) =>
+  (await trx.selectFrom('sessions').select('id').where('id', '=', id).executeTakeFirst()) !== undefined
 
 const usableKeys = (db: Db) =>
   db

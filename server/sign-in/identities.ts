@@ -62,10 +62,12 @@ export function createIdentities({ db, members, sign_up, sign_up_role, changes, 
   }
 
   /** The account whose new member the person may become: the operator's, unless they were a member and were removed. */
-  async function accountToJoin(trx: Db | Trx, email: string): Promise<string | undefined> {
-    if (!sign_up.includes(email.split('@')[1]!)) return undefined
+  async function accountToJoin(trx: Db | Trx, { issuer, subject, email }: Person): Promise<string | undefined> {
+    if (email === undefined || !sign_up.includes(email.split('@')[1]!)) return undefined
     const operator = await store.operatorUser(trx)
     if (!operator || (await store.wasRemoved(trx, operator.account_id, email))) return undefined
+    // Who has another email at the provider by now is the same person. Who is connected there signs in before.
+    if ((await store.accountOfIdentity(trx, issuer, subject)) === operator.account_id) return undefined
     return operator.account_id
   }
 
@@ -96,7 +98,7 @@ export function createIdentities({ db, members, sign_up, sign_up_role, changes, 
       offers.push({ user_id, name, role, account: { name: await store.accountName(trx, account_id) } })
     }
     for (const { id, name, role, account_id } of [...proven, ...entered]) await offer(id, name, role, account_id)
-    const account_id = await accountToJoin(trx, email)
+    const account_id = await accountToJoin(trx, person)
     const isMember = all.some(
       (user) => user.account_id === account_id && (user.email_accepted_at !== null || user.operator === 1),
     )
@@ -119,7 +121,7 @@ export function createIdentities({ db, members, sign_up, sign_up_role, changes, 
         if (!first && all.length > 0) throw new OidcError('oidc_sign_in_first')
         if (first?.user_id !== null || offers.length > 1) return { offers }
         const { email } = person
-        return { user: await join(trx, (await accountToJoin(trx, email!))!, person, email!) }
+        return { user: await join(trx, (await accountToJoin(trx, person))!, person, email!) }
       }),
 
     offers: async (person) => (await offersFor(db, person)).offers,
@@ -129,7 +131,7 @@ export function createIdentities({ db, members, sign_up, sign_up_role, changes, 
         const { offers } = await offersFor(trx, person)
         if (!offers.some((offer) => offer.user_id === user_id)) return undefined
         if (user_id !== null) return bind(trx, (await store.user(trx, user_id))!, person)
-        return join(trx, (await accountToJoin(trx, person.email!))!, person, person.email!)
+        return join(trx, (await accountToJoin(trx, person))!, person, person.email!)
       }),
 
     async list(account_id, user_id) {

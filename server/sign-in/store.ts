@@ -67,9 +67,14 @@ export const removeOldSessions = (db: Db, used_before: number, created_before: n
     .execute()
 /** Whether anybody has a session, or a way to begin one besides a link. */
 export async function anySignIn(db: Any): Promise<boolean> {
-  for (const table of ['sessions', 'passwords', 'passkeys', 'oidc_identities'] as const)
+  for (const table of ['sessions', 'passwords', 'passkeys'] as const)
     if (await db.selectFrom(table).select('user_id').limit(1).executeTakeFirst()) return true
-  return false
+  const connected = db
+    .selectFrom('oidc_identities')
+    .innerJoin('users', 'users.id', 'oidc_identities.user_id')
+    .select('users.id')
+    .where('users.removed_at', 'is', null)
+  return (await connected.limit(1).executeTakeFirst()) !== undefined
 }
 
 export const user = (db: Any, id: string) =>
@@ -206,6 +211,17 @@ export const identity = (db: Any, issuer: string, subject: string) =>
     .where('issuer', '=', issuer)
     .where('subject', '=', subject)
     .executeTakeFirst()
+/** The account of the member, also of one who was removed, whom a person is connected to. */
+export const accountOfIdentity = async (db: Any, issuer: string, subject: string) =>
+  (
+    await db
+      .selectFrom('oidc_identities')
+      .innerJoin('users', 'users.id', 'oidc_identities.user_id')
+      .select('users.account_id')
+      .where('issuer', '=', issuer)
+      .where('subject', '=', subject)
+      .executeTakeFirst()
+  )?.account_id
 export const bindIdentity = (trx: Trx, row: NewRow<'oidc_identities'>) =>
   trx
     .insertInto('oidc_identities')

@@ -14,6 +14,7 @@ const people = {
   zoe: { email: 'zoe@corp.example.evil.test', email_verified: true },
   kim: { email: 'kim@corp.example', email_verified: true, name: 'Kim Lee' },
   eve: { email: 'eve@corp.example', email_verified: false },
+  ann: { email: 'ann@corp.example', email_verified: true },
 }
 let app: TestApp
 let provider: Awaited<ReturnType<typeof startOpenidProvider>>
@@ -66,6 +67,16 @@ test('people of the domains that may sign up become members of the operator’s 
   const invited = await app.api('POST', '/invitations', { name: 'Sam', email: 'sam@corp.example', role: 'viewer' })
   assert.equal(invited.status, 201)
   assert.equal((await signIn('sam', invited.body.member.id)).profile?.role, 'viewer')
+})
+
+test('who was removed does not come in again by another email of theirs, unless they are invited', async () => {
+  const { profile } = await signIn('ann')
+  await app.api('DELETE', `/members/${profile!.id}`)
+  people.ann.email = 'ann.other@corp.example'
+  assert.deepEqual(await signIn('ann'), noAccount)
+  const { body } = await app.api('POST', '/members', { name: 'Ann', email: 'ann.other@corp.example' })
+  assert.equal((await signIn('ann', body.id)).profile?.id, body.id)
+  assert.equal((await signIn('ann')).profile?.id, body.id)
 })
 
 test('who enters an address keeps its owner from no account, and loses it once the owner has proven it', async () => {

@@ -20,6 +20,8 @@ const people = {
   cut: { email: 'cut@example.com', email_verified: true },
   old: { email: 'old@example.com', email_verified: true },
   unproven: { email: 'unproven@example.com', email_verified: true },
+  moved: { email: 'moved@example.com', email_verified: true },
+  target: { email: 'target@example.com', email_verified: true },
   silent: {},
 }
 
@@ -211,6 +213,10 @@ test('who signed in by a provider before emails were accepted need not choose; i
   const { db } = app
   const [old, unproven] = [await addMember('old@example.com'), await addMember('unproven@example.com', app.other)]
   assert.equal((await signIn('old', { accept: old })).profile?.id, old)
+  // Bound with one email, and given that of somebody else since: it is not proven.
+  const moved = await addMember('moved@example.com', app.other)
+  assert.equal((await signIn('moved', { accept: moved })).profile?.id, moved)
+  await app.other.api('PUT', `/members/${moved}`, { email: 'target@example.com' })
   const { id: key_id, key } = (await app.api('POST', '/keys', { name: 'inviting' })).body
   const invite = (by: Pick<TestApp, 'api'>) => by.api('POST', '/invitations', { name: 'Invited' })
   const byKey = (await invite(client(app.url, key))).body
@@ -230,6 +236,7 @@ test('who signed in by a provider before emails were accepted need not choose; i
 
   assert.equal((await signIn('old')).profile?.id, old, 'the audit log knows that the provider has proven it')
   assert.equal((await signIn('unproven')).end, '/choose-account', unproven)
+  assert.equal((await signIn('target')).end, '/choose-account', moved)
   const accepted = await db.selectFrom('users').select('id').where('email_accepted_at', 'is not', null).execute()
   assert.ok(accepted.some(({ id }) => id === old) && !accepted.some(({ id }) => id === unproven))
   const tokens = await db.selectFrom('sign_in_tokens').select(['id', 'key_id']).execute()
