@@ -4,6 +4,7 @@ import { ApiError } from '../../contract/errors.ts'
 import { type Role, roleScopes, type Scope } from '../../contract/scopes.ts'
 import type { Db, Trx } from '../db/open.ts'
 import type { AccountActor } from '../events/audit.ts'
+import { endedCredential } from '../http/auth.ts'
 import * as store from './store.ts'
 
 /**
@@ -23,10 +24,21 @@ export async function missingRights(
 }
 
 /**
- * Throws insufficient_permissions unless the actor may do all that a member of `role` may: before they make somebody one,
- * or change the email with which one signs in.
+ * Throws unless the key or session of the caller is still good, in the transaction that makes another one or a member: a
+ * server may remember a caller for half a second after another server has ended them.
  */
-export async function requireRights(trx: Trx, by: AccountActor, role: Role): Promise<void> {
+export async function requireStillGood(trx: Trx, by: AccountActor, now: number): Promise<void> {
+  if ((by.kind !== 'key' && by.kind !== 'session') || by.key_id === null) return
+  const good = by.kind === 'key' ? await store.isGoodKey(trx, by.key_id, now) : await store.isSession(trx, by.key_id)
+  if (!good) throw endedCredential({ kind: by.kind })
+}
+
+/**
+ * Throws insufficient_permissions unless the actor may do all that a member of `role` may: before they make somebody one,
+ * or change the email with which one signs in. Throws invalid_api_key or session_ended if they have ended.
+ */
+export async function requireRights(trx: Trx, by: AccountActor, role: Role, now: number): Promise<void> {
+  await requireStillGood(trx, by, now)
   const missing = await missingRights(trx, by, role)
   if (missing === undefined) return
   if (missing === 'owner') throw ownersOnly()

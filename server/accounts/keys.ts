@@ -11,6 +11,7 @@ import { type Page, pageOf } from '../db/page.ts'
 import { type Actor, recordAuditEntry } from '../events/audit.ts'
 import type { Caller } from '../http/auth.ts'
 import type { Changes } from '../redis/changes.ts'
+import { requireStillGood } from './authority.ts'
 import * as store from './store.ts'
 
 type CreateKeyRequest = z.output<typeof createKey.body>
@@ -127,6 +128,7 @@ export function createKeys(db: Db, announce: Changes['announce'], keysMax: numbe
           param: 'expires_at',
         })
       return db.transaction().execute(async (trx) => {
+        await requireStillGood(trx, caller, now())
         const member = await store.member(trx, caller.account_id, user_id)
         if (!member || (member.id !== caller.user_id && !managesMembers(caller)))
           throw new ApiError('member_not_found', `There is no member '${user_id}'.`)

@@ -88,7 +88,7 @@ export function createMembers(db: Db, announce: Changes['announce'], now: () => 
   }
 
   async function addWithin(trx: Trx, by: AccountActor, request: z.output<typeof addMember.body>): Promise<Member> {
-    await requireRights(trx, by, request.role)
+    await requireRights(trx, by, request.role, now())
     const { account_id } = by
     const email = request.email?.toLowerCase() ?? null
     const row = {
@@ -139,10 +139,10 @@ export function createMembers(db: Db, announce: Changes['announce'], now: () => 
         const changesEmail = values.email !== before.email
         if (changesEmail || changesRole) {
           requireOwnIfOperator(caller, before)
-          await requireRights(trx, caller, values.role)
+          await requireRights(trx, caller, values.role, now())
         }
         // Who has the email signs in with what the member may do, and that until now.
-        if (changesEmail) await requireRights(trx, caller, before.role)
+        if (changesEmail) await requireRights(trx, caller, before.role, now())
         await requireFreeEmail(trx, caller.account_id, values.email, id)
         await store.updateUser(trx, id, values)
         const from = { name: before.name, email: before.email, role: before.role }

@@ -14,6 +14,7 @@ import {
 } from '../../contract/sharing.ts'
 import { newId } from '../../lib/ids.ts'
 import { endOfDay, isoTime, startOfDay } from '../../lib/utc-day.ts'
+import { requireStillGood } from '../accounts/index.ts'
 import type { Db } from '../db/open.ts'
 import { type Page, pageOf } from '../db/page.ts'
 import type { Evaluations } from '../evaluations/index.ts'
@@ -127,6 +128,7 @@ export function createSharing({ db, models, evaluations, enabled, announce, now 
         created_at: time,
       }
       await db.transaction().execute(async (trx) => {
+        await requireStillGood(trx, by, time)
         if ((await store.countLive(trx, account_id)) >= shares_max)
           throw new ApiError('too_many', `This account has ${shares_max} shared links. Withdraw one first.`)
         await store.insert(trx, share)

@@ -112,6 +112,29 @@ test('a key revoked by another process is refused within a second; an expired ke
   ])
 })
 
+test('who has just lost their key or session makes no key, member or shared link, though a server still knows them', async () => {
+  const { accounts, sessions } = { accounts: app.services.accounts, sessions: newBrowser(app) }
+  const { id, key } = (await app.api('POST', '/keys', { name: 'soon revoked' })).body
+  const byKey = (await accounts.findKey(key))!
+  const revoked = await app.api('DELETE', `/keys/${id}`)
+  assert.equal(revoked.status, 200)
+  const { session } = await sessions.enter()
+  const bySession = { ...byKey, kind: 'session' as const, key_id: session.id }
+  await sessions.send('DELETE', `/sessions/${session.id}`)
+  for (const [caller, code] of [
+    [byKey, 'invalid_api_key'],
+    [bySession, 'session_ended'],
+  ] as const) {
+    const refused = { code }
+    const { keys, members } = accounts
+    await assert.rejects(keys.create(caller, { name: 'k', scopes: 'full', expires_at: null }), refused)
+    await assert.rejects(members.add(caller, { name: 'm', role: 'viewer', email: null }), refused)
+    await assert.rejects(app.services.signIn.invite(caller, { name: 'm', role: 'viewer', email: null }), refused)
+    const raise = members.change(caller, app.owner.user_id, { email: 'x@example.com' })
+    await assert.rejects(raise, refused)
+  }
+})
+
 test('malformed, unknown and missing keys are refused alike', async () => {
   const typo = app.key.slice(0, -1) + (app.key.endsWith('0') ? '1' : '0')
   for (const key of [typo, newKey(), 'tny_short', `${app.key}x`, '"', ''])
