@@ -21,11 +21,12 @@ export const list = (db: Db, account_id: string, model_id: string, { limit }: Li
 export const revoke = (trx: Trx, id: string, revoked_at: number) =>
   trx.updateTable('shares').set({ revoked_at }).where('id', '=', id).execute()
 
-/** The ids of those of these links that work at `now`. */
+/** The ids of those of these links that work at `now` and whose models are still there. */
 export const liveIds = (db: Db, ids: string[], now: number) =>
   db
     .selectFrom('shares')
     .innerJoin('accounts', 'accounts.id', 'shares.account_id')
+    .innerJoin('models', 'models.id', 'shares.model_id')
     .select('shares.id')
     .where('shares.id', 'in', ids)
     .where('shares.revoked_at', 'is', null)

@@ -168,7 +168,7 @@ test('a stream of events ends with its key though nothing happens in it', { time
   await app.api('POST', `/fine-tuning/jobs/${job}/cancel`)
 })
 
-test('an answer by a shared link ends with the link, whole and streamed', { timeout: 60_000 }, async () => {
+test('an answer by a shared link ends with the link, whole and streamed', { timeout: 180_000 }, async () => {
   const model = await app.colourModel()
   const shares = `/fine-tuning/models/${model}/shares`
   const ask = (link: string, stream: boolean) =>
@@ -201,21 +201,39 @@ test('an answer by a shared link ends with the link, whole and streamed', { time
   }
 })
 
-test('an answer by a shared link is watched until the link has expired', { timeout: 30_000 }, async () => {
-  const model = await app.colourModel()
-  const { body } = await app.api('POST', `/fine-tuning/models/${model}/shares`, {})
-  const controller = new AbortController()
-  const aborted = once(controller.signal, 'abort')
-  app.services.running.watch<true>(
-    'share',
-    body.id,
-    (current) => (current ? undefined : endedLink),
-    (error) => controller.abort(error),
-  )
-  await app.db.updateTable('shares').set({ expires_at: 1 }).where('id', '=', body.id).execute()
-  const from = Date.now()
-  await aborted
-  assert.ok(Date.now() - from < limit_ms)
+test('an answer by a shared link is watched until the link has expired, and until its model is deleted', {
+  timeout: 180_000,
+}, async () => {
+  const watched = async (end: (id: string, model: string) => Promise<unknown>) => {
+    const model = await app.colourModel()
+    const { body } = await app.api('POST', `/fine-tuning/models/${model}/shares`, {})
+    const controller = new AbortController()
+    const aborted = once(controller.signal, 'abort')
+    app.services.running.watch<true>(
+      'share',
+      body.id,
+      (current) => (current ? undefined : endedLink),
+      (error) => controller.abort(error),
+    )
+    await end(body.id, model)
+    const from = Date.now()
+    await aborted
+    assert.ok(Date.now() - from < limit_ms)
+  }
+  await watched((id) => app.db.updateTable('shares').set({ expires_at: 1 }).where('id', '=', id).execute())
+  await watched((_, model) => app.api('DELETE', `/fine-tuning/models/${model}`))
+})
+
+test('an estimate ends with its key, and so does its trainer', { timeout: 60_000 }, async () => {
+  const dataset_id = (await app.upload(colourRows(8))).body.id
+  const { id, key } = await newKey()
+  const estimate = client(app.url, key).api('POST', '/fine-tuning/jobs/estimate', { model_id: 'test/tiny', dataset_id })
+  const trainers = () => children(process.pid, 'trainer.cli')
+  await until('its trainer', () => trainers().length > 0)
+  await app.api('DELETE', `/keys/${id}`)
+  const { status, body } = await estimate
+  assert.deepEqual([status, body.error.code], [401, 'invalid_api_key'])
+  await until('its trainer to end', () => trainers().length === 0)
 })
 const endedLink = new ApiError('link_invalid', 'ended')
 
