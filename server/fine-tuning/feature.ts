@@ -110,6 +110,7 @@ export async function createFineTuningFeature(
     trainer_processes,
     prepared,
     acquireSlot: accounts.acquireSlotForWork,
+    isSuspended: async (id) => (await accounts.tierForWork(id)) === undefined,
   }
   const ray = config.ray_address
     ? (await import('./ray/index.ts')).createRayTraining(work, config, needs.secrets)

@@ -38,7 +38,7 @@ import {
   type TrainerExit,
 } from './trainer.ts'
 import { recordSlowdown, recordTrainerEvent } from './trainer-events.ts'
-import { watchTurn } from './turns.ts'
+import { type TurnOver, watchTurn } from './turns.ts'
 import type { Cluster, FineTuningWork, StopRequest } from './work.ts'
 
 /**
@@ -193,7 +193,7 @@ async function runHere(
   if (result && exit.status === 0) return ends('completed', complete(work, claim, job, result))
   if (stopping.aborted) return ends('interrupted', requeueOnShutdown(work, claim, job, exit))
   if (stopRequested.aborted) return ends('paused', pause(work, claim, job))
-  if (turnOver.aborted && !end.failure) return ends('passed', passTurn(work, claim, job))
+  if (turnOver.aborted && !end.failure) return ends('passed', passTurn(work, claim, job, turnOver.reason as TurnOver))
   return endAsTrainerDid(work, claim, job, end, observer)
 }
 
@@ -243,7 +243,8 @@ async function runInCluster(
   await cluster.endRun(job.id)
   const paused = stopRequested.aborted || (await store.jobById(work.db, job.id))?.paused === 1
   if (paused) return ends('paused', pause(work, claim, job))
-  if (passed && !end.failure) return ends('passed', passTurn(work, claim, job))
+  if (passed && !end.failure)
+    return ends('passed', passTurn(work, claim, job, turnOver.aborted ? (turnOver.reason as TurnOver) : 'passed'))
   if (ended.how === 'lost') return ends('died', retryAfterLoss(work, claim, job, ended.message))
   return endAsTrainerDid(work, claim, job, { ...end, exit: ended.exit }, observer)
 }

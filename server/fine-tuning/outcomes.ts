@@ -31,6 +31,7 @@ import { openaiRequestOf } from './openai/request.ts'
 import { stepMetrics } from './openai/step-metrics.ts'
 import * as store from './store.ts'
 import { type Artifact, type Result, stoppedStatus, type TrainerExit } from './trainer.ts'
+import type { TurnOver } from './turns.ts'
 import type { FineTuningWork } from './work.ts'
 
 const retries = createRetryPolicy({
@@ -299,12 +300,21 @@ export async function requeueOnShutdown(
   await requeue(work, claim, job, [statusEvent('queued', message)], 0)
 }
 
-/** Requeues a job because its account's turn is over and another account waits. */
-export async function passTurn(work: FineTuningWork, claim: Claim, job: store.JobRow): Promise<void> {
+/** Requeues a job because its account's turn is over and another account waits, or its account is suspended. */
+export async function passTurn(
+  work: FineTuningWork,
+  claim: Claim,
+  job: store.JobRow,
+  why: TurnOver = 'passed',
+): Promise<void> {
   const [last] = await store.checkpoints(work.db, job.id, 1)
   const resumes = last ? `; it resumes after step ${last.step}` : ''
-  const message = `The job gave its turn to another account's job${resumes}.`
-  const data = { code: 'turn_passed', ...(last && { step: last.step }) }
+  const [code, what] = {
+    passed: ['turn_passed', "The job gave its turn to another account's job"] as const,
+    suspended: ['account_suspended', 'The account is suspended, so the job waits'] as const,
+  }[why]
+  const message = `${what}${resumes}.`
+  const data = { code, ...(last && { step: last.step }) }
   await requeue(work, claim, job, [statusEvent('queued', message, data)], 0, {}, 'passed')
 }
 

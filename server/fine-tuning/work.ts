@@ -56,6 +56,7 @@ export interface FineTuningWork {
   meter: JobMeter
   observe: ObserveAttempt
   acquireSlot: AcquireSlot
+  isSuspended(account_id: string): Promise<boolean>
   cluster?: Cluster | undefined
   /** Evaluates the results of jobs that name an evaluation. */
   resultEvaluations(): ResultEvaluations

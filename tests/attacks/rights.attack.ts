@@ -112,6 +112,7 @@ describe('one server, and sign-in by a provider', () => {
       TUNERY_SHARE_LINKS: 'on',
       TUNERY_DEFAULT_TIER: 'enterprise',
       TUNERY_MAX_KEYS: '200',
+      TUNERY_CHECKPOINT_SECONDS: '1',
       TUNERY_TRUSTED_PROXIES: '127.0.0.1',
       TUNERY_OIDC_ISSUER: provider.issuer,
       TUNERY_OIDC_CLIENT_ID: provider.client_id,
@@ -426,6 +427,27 @@ describe('one server, and sign-in by a provider', () => {
         process.kill(engine!, 'SIGCONT')
       }
     }
+  })
+
+  test('a training of a suspended account stops at a checkpoint, and resumes once the account is back', async () => {
+    const account = newAccount(folder, 'trains')
+    const trains = client(server.url, account.key)
+    const dataset_id = (await trains.upload(colourRows(800))).body.id
+    const training_config = { epochs: 50, batch_size: 1 }
+    const { body: job } = await trains.api('POST', '/fine-tuning/jobs', {
+      model_id: tiny,
+      dataset_id,
+      config: { training_config },
+    })
+    await trains.untilEvent(job.id, ({ type }) => type === 'checkpoint')
+    assert.equal(children(server.pid, 'trainer.cli.train').length, 1)
+    folder.tunery('accounts', 'suspend', account.id)
+    await until('its trainer to end', () => children(server.pid, 'trainer.cli.train').length === 0)
+    folder.tunery('accounts', 'reinstate', account.id)
+    const stopped = await trains.untilEvent(job.id, ({ data }) => data?.code === 'account_suspended')
+    assert.match(stopped.message, /^The account is suspended, so the job waits; it resumes after step \d+\.$/)
+    await trains.untilEvent(job.id, ({ data }) => data?.resumed_from_step === stopped.data!.step)
+    await trains.api('POST', `/fine-tuning/jobs/${job.id}/cancel`)
   })
 
   test('a key that expires makes none that lasts, an account has so many, an operator makes no lasting key of theirs', async () => {
