@@ -78,8 +78,16 @@ const noLearnedTokens = (
   }${pictures ? ' No picture is cut either: a row whose pictures do not all fit is left out. Smaller ones may fit.' : ''}`,
 ]
 
+const lostThoughts = (base: LocalBase): Problem => [
+  'thoughts_not_taught',
+  `has thoughts (reasoning_content), and the chat template of ${base.id} has no place for them: the answer is taught ` +
+    'without them. Choose a base that thinks, or write them into the answer.',
+]
+
 function report(structure: Validation, base: LocalBase, found: TokenCount, dataset: store.DatasetRow): Validation {
-  const { tokens, rows, cut, no_learned, refused, parse_control_tokens: _, ...figures } = found
+  const { tokens, rows, cut, no_learned, refused, parse_control_tokens: _, ...others } = found
+  const { lost_thoughts, lost_thoughts_rows, ...figures } = others
+  const withoutThoughts = lost_thoughts.map(({ line }) => describeProblem(line, lostThoughts(base)).issue)
   const withoutLearnedTokens = no_learned.map((row) =>
     describeProblem(
       row.line,
@@ -104,8 +112,10 @@ function report(structure: Validation, base: LocalBase, found: TokenCount, datas
     warnings: sortedIssues([
       ...(structure.warnings ?? []),
       ...(nothingLearned ? [] : withoutLearnedTokens.map(({ issue }) => issue)),
+      ...withoutThoughts,
     ]),
-    warning_count: (structure.warning_count ?? 0) + (nothingLearned ? 0 : found.no_learned_rows),
+    warning_count:
+      (structure.warning_count ?? 0) + (nothingLearned ? 0 : found.no_learned_rows) + lost_thoughts_rows,
     ...(rows > 0 && {
       avg_tokens_per_sample: Math.round((tokens / rows) * 10) / 10,
       tokens: { model_id: base.id, total: tokens, counted_rows: rows, ...figures, cut },

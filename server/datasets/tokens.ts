@@ -36,6 +36,9 @@ export const TokenCount = z.object({
   cut: z.array(RowLength.extend({ cut_tokens: z.int() })),
   no_learned_rows: z.int(),
   no_learned: z.array(RowLength),
+  /** Rows with thoughts for which the chat template has no place. */
+  lost_thoughts_rows: z.int(),
+  lost_thoughts: z.array(RowPosition),
   refused_rows: z.int(),
   refused: z.array(RowPosition.extend({ message: z.string() })),
   parse_control_tokens: z.boolean(),

@@ -223,8 +223,13 @@ export function createStoredCompletions(options: Options): StoredCompletions {
         let count = 0
         for await (const { messages, tools, answer } of conversations(by.account_id, filter, limit)) {
           count++
-          const { content, tool_calls } = answer.message
-          const reply = { role: 'assistant', content, ...(tool_calls && { tool_calls }) }
+          const { content, tool_calls, reasoning_content } = answer.message
+          const reply = {
+            role: 'assistant',
+            content,
+            ...(reasoning_content && { reasoning_content }),
+            ...(tool_calls && { tool_calls }),
+          }
           yield `${JSON.stringify({ messages: [...messages, reply], ...(tools && { tools }) })}\n`
         }
         if (count === 0)

@@ -96,6 +96,16 @@ test('they are filtered, changed, and become a dataset and a run of an eval; wha
   const updated = (await app.api('POST', `/chat/completions/${id}`, { metadata: { kind: 'learn', team: 'c' } })).body
   assert.deepEqual(updated.metadata, { kind: 'learn', team: 'c' })
 
+  // The last answer that was not cut is one of a model that thinks.
+  const last = await app.db.selectFrom('stored_completions').selectAll().where('id', '=', found[1].id).executeTakeFirst()
+  const response = JSON.parse(last!.response_json)
+  response.choices[0].message.reasoning_content = 'Hm.'
+  await app.db
+    .updateTable('stored_completions')
+    .set({ response_json: JSON.stringify(response) })
+    .where('id', '=', found[1].id)
+    .execute()
+
   const filter = { metadata: { kind: 'learn', team: 'a' } }
   const made = await app.api('POST', '/datasets/from-completions', { filter, name: 'Learned' })
   assert.deepEqual([made.status, made.body.name, made.body.rows], [201, 'Learned', 2], JSON.stringify(made.body))
@@ -108,10 +118,10 @@ test('they are filtered, changed, and become a dataset and a run of an eval; wha
     .split('\n')
     .map((line) => JSON.parse(line))
   assert.deepEqual(
-    rows.map(({ messages }) => [messages[0].content, messages[1].role]),
+    rows.map(({ messages }) => [messages[0].content, messages[1].role, messages[1].reasoning_content]),
     [
-      ['question 3', 'assistant'],
-      ['question 2', 'assistant'],
+      ['question 3', 'assistant', 'Hm.'],
+      ['question 2', 'assistant', undefined],
     ],
   )
 

@@ -1,7 +1,10 @@
 // Validation: every invalid row is reported with its line and a remedy; lengths, cuts and learned tokens are shown.
 import assert from 'node:assert/strict'
 import { execFileSync } from 'node:child_process'
+import { readFileSync } from 'node:fs'
+import path from 'node:path'
 import { after, before, test } from 'node:test'
+import { root } from '../../lib/root.ts'
 import { colourRows, until } from '../support/client.ts'
 import { full } from '../support/full.ts'
 import { startApp, type TestApp } from '../support/service.ts'
@@ -131,6 +134,17 @@ test('validation reports duplicates, weights, lengths and cuts; the preview show
   const nothing = JSON.stringify({ messages: [user('a'), { ...assistant('b'), weight: 0 }] })
   const unlearned = (await app.upload(nothing)).body.id
   assert.equal((await app.api('POST', `/datasets/${unlearned}/validate`)).body.issues[0].code, 'nothing_to_learn')
+})
+
+test('thoughts that the chat template has no place for are a warning of their line', async () => {
+  const rows = readFileSync(path.join(root, 'tests/fixtures/cases/thoughts.jsonl'), 'utf8')
+  const { id } = (await app.upload(rows)).body
+  const { body } = await app.api('POST', `/datasets/${id}/validate?model_id=${tiny}`)
+  assert.deepEqual(
+    [body.valid, body.warning_count, body.warnings.map(({ line, code }: { line: number; code: string }) => [line, code])],
+    [true, 1, [[1, 'thoughts_not_taught']]],
+  )
+  assert.match(body.warnings[0].message, /^has thoughts .* has no place for them/)
 })
 
 test('an issue is a plain sentence, and an error the same after its line, also for rows that a base refuses', async () => {

@@ -36,8 +36,8 @@ class Totals:
     def __init__(self) -> None:
         self.bars = [0] * (len(BARS) + 1)
         self.numbers = {"rows": 0, "tokens": 0, "longest": 0, "bounded_rows": 0, "cut_rows": 0, "cut_tokens": 0}
-        self.numbers |= {"no_learned_rows": 0, "refused_rows": 0}
-        self.listed: dict[str, list[dict]] = {"cut": [], "no_learned": [], "refused": []}
+        self.numbers |= {f"{kind}_rows": 0 for kind in ("no_learned", "lost_thoughts", "refused")}
+        self.listed: dict[str, list[dict]] = {kind: [] for kind in ("cut", "no_learned", "lost_thoughts", "refused")}
 
     def add_totals(self, bars: list[int], numbers: dict[str, int], listed: dict[str, list[dict]]) -> None:
         """Adds those of the rows that follow."""
@@ -62,12 +62,13 @@ class Count(Totals):
 
     def add(self, batch: list) -> None:
         from trainer.data.control_text import control_text
-        from trainer.data.loss_mask import rendering
+        from trainer.data.loss_mask import counted_renderings
 
+        bound = None if self.preferences else self.max_length
         rendered = []
         for row, conversations in batch:
             try:
-                texts = [rendering(each, self.tokenizer) for each in conversations]
+                texts = [text for each in conversations for text in counted_renderings(each, self.tokenizer, bound)]
                 extra = [self._extra_tokens(text) for text in texts]
                 rendered.append((row, conversations, texts, extra))
             except JobError as problem:
@@ -87,8 +88,8 @@ class Count(Totals):
                 self._refuse(*batch[0], problem)
             return
         remaining = iter(counted)
-        for row, conversations, _, extra in rendered:
-            lengths = [next(remaining) for _ in conversations]
+        for row, conversations, row_texts, extra in rendered:
+            lengths = [next(remaining) for _ in row_texts]
             self._add_row(
                 row,
                 conversations,
@@ -100,8 +101,12 @@ class Count(Totals):
         return self.tokenizer.sight.extra_tokens(text.pictures) if text.pictures else 0
 
     def _add_row(self, row: int, conversations: list, counted: list[tuple[int, bool]]) -> None:
+        from trainer.data.thoughts import are_lost
+
         length, exact = max(length for length, _ in counted), all(exact for _, exact in counted)
         numbers, over = self.numbers, length - self.max_length
+        if any(are_lost(each, self.tokenizer) for each in conversations):
+            self._list("lost_thoughts", {"row": row, "line": conversations[0].line})
         numbers["rows"] += 1
         numbers["tokens"] += sum(length for length, _ in counted)
         numbers["longest"] = max(numbers["longest"], length)

@@ -102,9 +102,7 @@ class ControlText:
         def plain(count: int, open_turn: bool) -> str:
             return render(messages[:count], open_turn)
 
-        if not self._tokens or not any(
-            self._may_spell(text) for message in messages for text in texts_in(message["content"])
-        ):
+        if not self._tokens or not any(self._may_spell(text) for message in messages for text in _texts_of(message)):
             yield View(messages, plain)
             return
         mark = self._mark_for(messages)
@@ -263,7 +261,7 @@ class ControlText:
     def _mark_for(self, messages: list[dict]) -> str:
         for mark in MARKS:
             if mark not in self._template and not any(
-                mark in text for message in messages for text in texts_in(message["content"])
+                mark in text for message in messages for text in _texts_of(message)
             ):
                 return mark
         raise JobError("dataset_invalid", "The row has all of the noncharacters U+FDD0 to U+FDEF. Remove them.")
@@ -278,13 +276,26 @@ class ControlText:
             found = firsts.sub(lambda match: match[0] if match[1] else match[0] + mark, text)
             return mark + found if self._may_complete(text) else found
 
-        return {**message, "content": with_texts(message["content"], marked)}
+        return _with_texts(message, marked)
 
     def _narrowly_marked(self, message: dict, mark: str) -> dict:
         """Marks only whole control texts, so that the template sees the rest unchanged."""
         texts = self._texts_or_exempt if message["role"] == "assistant" else self._texts_only
-        content = with_texts(
-            message["content"],
+        return _with_texts(
+            message,
             lambda text: texts.sub(lambda match: match[0] if match[1] else match[0][0] + mark + match[0][1:], text),
         )
-        return {**message, "content": content}
+
+
+def _texts_of(message: dict) -> list[str]:
+    """The texts of a message that users write: its content and its thoughts."""
+    thoughts = message.get("reasoning_content")
+    return [*texts_in(message["content"]), *([thoughts] if thoughts else [])]
+
+
+def _with_texts(message: dict, change: Callable[[str], str]) -> dict:
+    """The message with each of these texts changed."""
+    changed = {**message, "content": with_texts(message["content"], change)}
+    if "reasoning_content" in message:
+        changed["reasoning_content"] = change(message["reasoning_content"])
+    return changed

@@ -310,10 +310,12 @@ def _example(messages: list[dict], sequence: Sequence) -> list[Example]:
     """The example of a conversation. None if it starts with its answer, which serving has no prompt for, or if the
     answer comes late.
     """
-    # The checks of results ask without tools.
+    # The checks of results ask without tools and earlier thoughts.
     if uses_tools(messages, getattr(messages, "tools", None)):
         return []
     prompt = messages[: next(index for index, message in enumerate(messages) if learned(message))]
+    if any("reasoning_content" in message for message in prompt):
+        return []
     # Pictures of later turns are not in the prompt.
     if later := sequence.pictures[len(pictures_of(prompt)) :]:
         sequence = sequence.part(0, later[0][0])

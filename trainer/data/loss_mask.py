@@ -2,9 +2,13 @@
 answer.
 """
 
+import math
+
 from trainer.data.content import Content, for_template, pictures_of
 from trainer.data.control_text import REFUSAL, REFUSAL_OF_TOOLS, Rendering, View, ViewDiffers, control_text
 from trainer.data.sight import Sight
+from trainer.data.thoughts import BEGUN, place_of, thoughts_and_answer
+from trainer.data.thoughts import FIELDS as THOUGHT_FIELDS
 from trainer.data.tools import adapted, texts_of, uses_tools
 from trainer.runtime.errors import JobError
 
@@ -26,8 +30,10 @@ def render(messages: list[dict], tokenizer, open_turn: bool = False, tools: list
     if not messages:
         return ""
     fields = [{name: message[name] for name in TEMPLATE_FIELDS if name in message} for message in messages]
-    for each in fields:
+    for each, message in zip(fields, messages, strict=True):
         each["content"] = _as_read(each["content"], tokenizer)
+        if "reasoning_content" in message and (place := place_of(tokenizer)) in THOUGHT_FIELDS:
+            each[place] = message["reasoning_content"]
     given = {"tools": tools} if tools else {}
     try:
         return tokenizer.apply_chat_template(fields, tokenize=False, add_generation_prompt=open_turn, **given)
@@ -80,6 +86,30 @@ def prompt_ids(tokenizer, messages: list[dict]) -> list[int]:
     shown = [{**each, "content": _as_read(each["content"], tokenizer)} for each in messages]
     encoded = tokenizer.apply_chat_template(shown, add_generation_prompt=True, tokenize=True, return_dict=True)
     return [int(token) for token in encoded["input_ids"]]
+
+
+def counted_renderings(messages: list[dict], tokenizer, max_tokens: int | None = None) -> list[Rendering]:
+    """The texts of `training_renderings`, without the spans where these are not needed to tell them: for counting."""
+    turns = sum(map(learned, messages))
+    if learned(messages[-1]) and turns <= _turns_as_a_whole(tokenizer):
+        return [rendering(messages, tokenizer)]
+    return training_renderings(messages, tokenizer, max_tokens)
+
+
+def _turns_as_a_whole(tokenizer) -> float:
+    """How many answers of a conversation the template renders as one text to train on: none, one, or any number."""
+    if not hasattr(tokenizer, "_turns_whole"):
+        tokenizer._turns_whole = 0
+        probe = [{"role": role, "content": f"{role} speaks."} for role in ("user", "assistant") * 2]
+        for turns, found in ((1, 1), (2, math.inf)):
+            try:
+                texts = training_renderings(probe[: 2 * turns], tokenizer)
+                if [each.text for each in texts] != [rendering(probe[: 2 * turns], tokenizer).text]:
+                    break
+            except JobError:
+                break
+            tokenizer._turns_whole = found
+    return tokenizer._turns_whole
 
 
 def training_renderings(messages: list[dict], tokenizer, max_tokens: int | None = None) -> list[Rendering]:
@@ -166,13 +196,16 @@ def _turn_rendering(view: View, index: int, tokenizer) -> Rendering:
     text = view.render(index + 1, False)
     if not text.startswith(before):
         # The serving prompt is not a prefix of the rendered turn: append the answer to that prompt instead.
-        content = view.messages[index]["content"].strip()
+        thoughts, content = thoughts_and_answer(view.messages[index])
+        begun = place_of(tokenizer) == BEGUN
+        if not begun:
+            content = view.messages[index]["content"].strip()
         at = text.rfind(content)
         if not content or at < 0:
             raise JobError(
                 "dataset_invalid", "The model's chat template does not show an assistant's message as it was written."
             )
-        text = before + text[at:]
+        text = before + (f"{thoughts}\n</think>\n\n" if begun else "") + text[at:]
     spans = [(len(before), _end_of_turn(text, len(before), tokenizer))]
     return _rendering(text, spans, view, index + 1, tokenizer)
 

@@ -211,7 +211,7 @@ def test_an_ambiguous_row_is_refused_with_its_line(tokenizer, job, tokenizer_wit
 
     deleting = tokenizer_with(TRIM.replace("| trim", "| replace('<b>', '')"))
     rows = [talk("fine"), talk("<<b>|im_start|>")]
-    text = "\n\n".join(json.dumps({"messages": row}) for row in rows) + "\n"
+    text = "".join(json.dumps({"messages": row, "line": line}) + "\n" for line, row in zip((1, 3), rows, strict=True))
     spec = read_spec(job(text=text))
     read = read_rows(Path(spec.dataset.path), spec.dataset.sha256)
     with pytest.raises(JobError, match=r"^Line 3: The model's chat template rewrites text") as raised:

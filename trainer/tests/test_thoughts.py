@@ -1,0 +1,105 @@
+"""Thoughts are learned where the chat template has a place for them, and rows with them are named where it has none."""
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+
+from trainer.cli.count import count, preview
+from trainer.data.dataset import prepare
+from trainer.data.rows import parse_row
+from trainer.data.thoughts import BEGUN, place_of
+from trainer.runtime.errors import JobError
+from trainer.tests.conftest import Recorder
+from trainer.tests.test_data import learned
+
+TEMPLATES = Path(__file__).parents[2] / "tests/fixtures/templates"
+THINKING_FIELD = """{% for message in messages %}<{{ message.role }}>{% if message.thinking %}[{{ message.thinking }}] \
+{% endif %}{{ message.content }}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"""
+USER = {"role": "user", "content": "What is 12 and 30?"}
+THINKING = {"role": "assistant", "content": "42", "reasoning_content": "They are forty-two."}
+
+
+@pytest.fixture
+def with_template(tokenizer):
+    def make(template: str):
+        changed = copy.deepcopy(tokenizer)
+        changed.chat_template = template if "{" in template else (TEMPLATES / f"{template}.jinja").read_text()
+        return changed
+
+    return make
+
+
+def sequences_of(messages: list[dict], tokenizer):
+    row = parse_row(json.dumps({"messages": messages}).encode(), 1)
+    return [learned(sequence, tokenizer) for sequence in prepare([row], tokenizer, 2048, Recorder()).rows[0].sequences]
+
+
+def test_the_place_of_thoughts_is_found_in_templates(with_template):
+    places = {
+        "qwen3": "reasoning_content",
+        THINKING_FIELD: "thinking",
+        "begun-thoughts": BEGUN,
+        "qwen2.5": None,
+        "smollm2": None,
+        "mistral-nemo": None,
+        "no-system": None,
+        "llama-like": None,
+    }
+    for template, place in places.items():
+        assert place_of(with_template(template)) == place, template
+
+
+def test_thoughts_are_learned_in_their_place_as_the_model_is_asked(with_template):
+    qwen = with_template("qwen3")
+    expected = "<think>\nThey are forty-two.\n</think>\n\n42<|im_end|>"
+    assert sequences_of([USER, THINKING], qwen) == [[expected]]
+    inline = {"role": "assistant", "content": "<think>\nThey are forty-two.\n</think>\n\n42"}
+    assert sequences_of([USER, inline], qwen) == [[expected]]
+    # Of each turn, as a later one leaves earlier thoughts out.
+    assert sequences_of([USER, THINKING, USER, THINKING], qwen) == [[expected], [expected]]
+    assert sequences_of([USER, THINKING], with_template(THINKING_FIELD)) == [["[They are forty-two.] 42<|im_end|>"]]
+
+
+def test_a_prompt_that_begins_the_thoughts_is_followed_by_them(with_template):
+    begun = with_template("begun-thoughts")
+    for answer in (THINKING, {"role": "assistant", "content": "<think>\nThey are forty-two.\n</think>\n\n42"}):
+        (((text,),)) = sequences_of([USER, answer], begun)
+        assert text == "They are forty-two.\n</think>\n\n42"
+    assert sequences_of([USER, {"role": "assistant", "content": "42"}], begun) == [["\n</think>\n\n42"]]
+
+
+def test_thoughts_spell_no_control_token(with_template):
+    qwen = with_template("qwen3")
+    evil = {**THINKING, "reasoning_content": "It ends.<|im_end|> No."}
+    row = parse_row(json.dumps({"messages": [USER, evil]}).encode(), 1)
+    (sequence,) = prepare([row], qwen, 2048, Recorder()).rows[0].sequences
+    end = qwen.convert_tokens_to_ids("<|im_end|>")
+    # Of the user's turn and of the answer's: the one in the thought is text.
+    assert sequence.ids.tolist().count(end) == 2
+    assert "It ends.<|im_end|> No." in qwen.decode(sequence.ids)
+
+
+@pytest.mark.parametrize("template", ["smollm2", "qwen3", "begun-thoughts", THINKING_FIELD])
+def test_count_preview_and_training_have_the_same_tokens_of_thoughts(with_template, tmp_path, template):
+    tokenizer, file = with_template(template), tmp_path / "rows.jsonl"
+    plain = {"role": "assistant", "content": "A number."}
+    rows = [[USER, THINKING], [USER, plain, USER, THINKING], [USER, THINKING, USER, {**plain, "weight": 0}]]
+    file.write_text("".join(json.dumps({"messages": row}) + "\n" for row in rows))
+    counted = count(tokenizer, file, 2048).summary(2048)
+    lost = [each["row"] for each in counted["lost_thoughts"]]
+    assert lost == ([1, 2, 3] if template == "smollm2" else [])
+    parsed = [parse_row(line, number) for number, line in enumerate(file.read_bytes().splitlines(), start=1)]
+    prepared = prepare(parsed, tokenizer, 2048, Recorder())
+    assert counted["tokens"] == prepared.tokens
+    for number, row in enumerate(prepared.rows, start=1):
+        shown = preview(tokenizer, file, number, 2048)["sequences"]
+        assert [[token["id"] for token in each["tokens"]] for each in shown] == [s.ids.tolist() for s in row.sequences]
+
+
+def test_a_template_that_hides_answers_refuses_them(with_template):
+    hiding = with_template("{% for message in messages %}x{% endfor %}{% if add_generation_prompt %}y{% endif %}")
+    with pytest.raises(JobError, match="does not show"):
+        sequences_of([USER, THINKING], hiding)
