@@ -114,8 +114,7 @@ function report(structure: Validation, base: LocalBase, found: TokenCount, datas
       ...(nothingLearned ? [] : withoutLearnedTokens.map(({ issue }) => issue)),
       ...withoutThoughts,
     ]),
-    warning_count:
-      (structure.warning_count ?? 0) + (nothingLearned ? 0 : found.no_learned_rows) + lost_thoughts_rows,
+    warning_count: (structure.warning_count ?? 0) + (nothingLearned ? 0 : found.no_learned_rows) + lost_thoughts_rows,
     ...(rows > 0 && {
       avg_tokens_per_sample: Math.round((tokens / rows) * 10) / 10,
       tokens: { model_id: base.id, total: tokens, counted_rows: rows, ...figures, cut },

@@ -221,6 +221,14 @@ export function createFineTuning(options: Options): FineTuning {
       await datasets.ready(account_id, id)
       requirePictureReader(hub.get(base_model_id), await datasets.get(account_id, id))
     }
+    const { rows } = await datasets.get(account_id, dataset_id)
+    if (evaluation_config.validation_split.value && rows < 2)
+      throw new ApiError(
+        'invalid_request',
+        `'config.evaluation_config.validation_split': '${dataset_id}' has one row, and a split needs at least two. Add ` +
+          'rows, or leave the split out.',
+        { details: { field: 'config.evaluation_config.validation_split' } },
+      )
   }
 
   datasets.onNeeded(async (trx, _account_id, dataset_id) => {

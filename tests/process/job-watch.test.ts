@@ -148,6 +148,13 @@ test('evaluation settings that contradict each other or name a missing dataset a
   await refused({ validation_split: 0.6 }, /validation_split/)
   await refused({ validation_dataset_id: 'ds_none' }, /no dataset/, 404)
   await refused({ sample_prompts: [''] }, /sample_prompts/)
+  const { id: single } = (await app.upload(colourRows(1))).body
+  const split = { model_id: tiny, dataset_id: single, config: { evaluation_config: { validation_split: 0.1 } } }
+  for (const path of ['/fine-tuning/jobs', '/fine-tuning/jobs/estimate']) {
+    const { status, body } = await app.api('POST', path, split)
+    assert.deepEqual([status, body.error?.code], [400, 'invalid_request'], JSON.stringify(body))
+    assert.match(body.error.message, /has one row, and a split needs at least two/)
+  }
   const paused = (await create({ evaluation_config: { validation_split: 0.5 } })).body.id
   const early = await app.api('GET', `/fine-tuning/jobs/${paused}/held-out`)
   assert.ok(early.status === 404 || early.body.items.length > 0, JSON.stringify(early.body))

@@ -97,7 +97,11 @@ test('they are filtered, changed, and become a dataset and a run of an eval; wha
   assert.deepEqual(updated.metadata, { kind: 'learn', team: 'c' })
 
   // The last answer that was not cut is one of a model that thinks.
-  const last = await app.db.selectFrom('stored_completions').selectAll().where('id', '=', found[1].id).executeTakeFirst()
+  const last = await app.db
+    .selectFrom('stored_completions')
+    .selectAll()
+    .where('id', '=', found[1].id)
+    .executeTakeFirst()
   const response = JSON.parse(last!.response_json)
   response.choices[0].message.reasoning_content = 'Hm.'
   await app.db

@@ -141,7 +141,11 @@ test('thoughts that the chat template has no place for are a warning of their li
   const { id } = (await app.upload(rows)).body
   const { body } = await app.api('POST', `/datasets/${id}/validate?model_id=${tiny}`)
   assert.deepEqual(
-    [body.valid, body.warning_count, body.warnings.map(({ line, code }: { line: number; code: string }) => [line, code])],
+    [
+      body.valid,
+      body.warning_count,
+      body.warnings.map(({ line, code }: { line: number; code: string }) => [line, code]),
+    ],
     [true, 1, [[1, 'thoughts_not_taught']]],
   )
   assert.match(body.warnings[0].message, /^has thoughts .* has no place for them/)

@@ -124,6 +124,8 @@ def _answer_to(prompt: list[dict], answer: dict, row: dict, line: int) -> Conver
 
 
 def _of_messages(messages: list[dict], row: dict, line: int) -> Conversation:
+    if not messages:
+        raise ValueError("no messages")
     # An id may be used again: a result belongs to the last call before it.
     names, fields = {}, []
     for message in messages:
