@@ -1,7 +1,8 @@
 // Answers and training on a machine that another program keeps busy: alone, beside one loop, beside a loop per core, and
 // after. Beside llama-server on the same weights with as many threads, and TRL.
-// `npm run bench -- busy [--only 1,8,training] [--rounds N]`: 1 and 8 are clients.
-import { type ChildProcess, spawn } from 'node:child_process'
+// `npm run bench -- busy [--only steps,1,8,training] [--rounds N]`: `steps` is what choosing the threads of each step costs
+// alone; 1 and 8 are clients.
+import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import path from 'node:path'
 import { parseArgs } from 'node:util'
@@ -18,10 +19,11 @@ import {
   startOurs,
   threads,
 } from '../serving/servers.ts'
+import type { Measurement } from '../steps/measure.ts'
 import { endWithThisProcess } from '../support/child.ts'
 import { describeMachine } from '../support/machine.ts'
 
-const parts = ['1', '8', 'training']
+const parts = ['steps', '1', '8', 'training']
 const { values } = parseArgs({
   options: { only: { type: 'string', default: parts.join(',') }, rounds: { type: 'string', default: '2' } },
 })
@@ -33,6 +35,8 @@ if (chosen.some((part) => !parts.includes(part)) || !(rounds >= 1)) {
 }
 
 const output = 32
+/** Times that a step may take alone with chosen threads, of that with all. */
+const chosenMax = 1.02
 /** The share of one thread's speed alone. */
 const oneThreadMin = 0.8
 /** How many times its duration alone an answer may take, and the answer after the load's end from which on it holds. */
@@ -51,9 +55,28 @@ const report = (row: Row) => {
 for (const signal of ['SIGTERM', 'SIGINT'] as const) process.on(signal, () => process.exit(1))
 console.log(JSON.stringify(describeMachine()))
 for (const part of chosen)
-  if (part === 'training') await training()
+  if (part === 'steps') stepsAlone()
+  else if (part === 'training') await training()
   else await answers(Number(part))
 process.exit(holds ? 0 : 1)
+
+/** The same step with chosen threads and with fixed ones, in turn, each in a process of its own. */
+function stepsAlone(): void {
+  const step_names = ['sequences 1', 'sequences 8', 'prompt 256']
+  const steps_ms = (chosen: boolean): Record<string, number> => {
+    const weights = peerWeights().at(-1)!
+    const what: Measurement = { model: weights, adapter: null, kernels: 'own', threads, chosen, steps: step_names }
+    const args = [path.join(root, 'bench/steps/measure.ts'), JSON.stringify(what)]
+    return JSON.parse(execFileSync(process.execPath, args, { encoding: 'utf8', stdio: ['ignore', 'pipe', 'inherit'] }))
+  }
+  const runs = { ours: [] as Record<string, number>[], theirs: [] as Record<string, number>[] }
+  for (let round = 0; round < 2 * rounds; round++)
+    for (const side of ['ours', 'theirs', 'theirs', 'ours'] as const) runs[side].push(steps_ms(side === 'ours'))
+  for (const name of step_names) {
+    const times = { ours: runs.ours.map((run) => run[name]!), theirs: runs.theirs.map((run) => run[name]!) }
+    report(comparisonRow('busy', `${name}, alone, over fixed threads`, 'ms', times, { most: chosenMax }))
+  }
+}
 
 async function answers(clients: number): Promise<void> {
   const us = await startOurs()

@@ -1,6 +1,8 @@
 // Measures steps of one context in this process: `node measure.ts JSON`, with the fields of `Measurement`. Prints JSON:
 // milliseconds of each step, by its name. The library's kernels or ours: a process cannot change them.
 import path from 'node:path'
+import { readCoreTimes } from '../../engine/batching/core-times.ts'
+import { createStepThreads } from '../../engine/batching/step-threads.ts'
 import { createComputeThreads } from '../../engine/llama/compute-threads.ts'
 import { type Context, createContext } from '../../engine/llama/context.ts'
 import { addKernels } from '../../engine/llama/kernels.ts'
@@ -12,17 +14,20 @@ export type Measurement = {
   adapter: string | null
   kernels: 'library' | 'own'
   threads: number
+  /** Whether the threads of each step are chosen, as the engine does; if not, all compute. */
+  chosen?: boolean
   steps: string[]
 }
 
 /** Tokens that a sequence has before the step. */
 const contextTokens = 100
-const { model: file, adapter, kernels, threads, steps }: Measurement = JSON.parse(process.argv[2]!)
+const { model: file, adapter, kernels, threads, chosen = false, steps }: Measurement = JSON.parse(process.argv[2]!)
 const library = openLibrary(path.resolve(import.meta.dirname, '../../.local/llama/lib'))
 const missing = kernels === 'own' ? addKernels(library) : null
 if (missing) throw new Error(`The engine's own kernels cannot be measured: ${missing}.`)
 const model = await loadModel(library, file)
 const computeThreads = createComputeThreads(library, threads)
+if (chosen) computeThreads.choose(createStepThreads(threads, readCoreTimes(computeThreads.ids, threads)!))
 const attached = adapter === null ? null : loadAdapter(library, model, adapter)
 
 const result: Record<string, number> = {}
