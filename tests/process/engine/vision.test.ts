@@ -3,7 +3,16 @@
 import assert from 'node:assert/strict'
 import { execFileSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
-import { copyFileSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync } from 'node:fs'
+import {
+  copyFileSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  symlinkSync,
+  truncateSync,
+} from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
@@ -276,6 +285,43 @@ last *= -1`
       )
       assert.equal((await engine.ask('POST', '/v1/unload_lora_adapter', { lora_name: 'sighted' })).status, 200)
       await answered(content, { model: 'tuned' })
+    })
+
+    test('a base that changes to its eight-bit form keeps its projector, and its adapters theirs', full, async () => {
+      const file = join(folder, 'large.gguf')
+      copyFileSync(model, file)
+      // A copy is made of files from 32 MB on: bytes after the tensors count.
+      truncateSync(file, 33e6)
+      const own = join(folder, 'mmproj.gguf')
+      const load = (path: string, body: object) => engine.ask('POST', path, body)
+      assert.equal((await load('/internal/load_model', { name: 'large', path: file, projector })).status, 200)
+      const content = [image(red), text('What?')]
+      const long = engine.stream(
+        '/v1/chat/completions',
+        request(content, { model: 'large', stream: true, max_tokens: 500, ignore_eos: true }),
+      )
+      assert.ok(!String((await long.headers).headers['x-weights']).includes('eight_bits'))
+      const lora = { lora_name: 'sighted', lora_path: join(folder, 'adapter.gguf'), base_model_name: 'large' }
+      assert.equal((await load('/v1/load_lora_adapter', { ...lora, projector: own })).status, 200)
+      const before = await answered(content, { model: 'large' })
+
+      const weights = async (name: string) => String((await chat(content, { model: name })).headers['x-weights'])
+      await until(
+        async () => (await weights('large')).includes('; eight_bits=1'),
+        'the eight-bit form answers',
+        120_000,
+      )
+      const shown = (path: string) =>
+        `projector=sha256:${createHash('sha256').update(readFileSync(path)).digest('hex').slice(0, 16)}`
+      assert.ok((await weights('large')).includes(shown(projector)))
+      const tuned = await weights('sighted')
+      assert.ok(tuned.includes(shown(own)) && tuned.includes('; eight_bits=1'), tuned)
+      assert.equal((await answered(content, { model: 'large' })).usage.prompt_tokens, before.usage.prompt_tokens)
+      const events = await readEvents(long)
+      assert.ok(events.done && textOf(events).length > 0, 'the answer that had begun was cut off')
+      assert.equal((await engine.ask('POST', '/v1/unload_lora_adapter', { lora_name: 'sighted' })).status, 200)
+      assert.equal((await engine.ask('POST', '/internal/unload_model', { name: 'large' })).status, 200)
+      await answered(content)
     })
 
     test('a picture that cannot be shown is refused, with what to do', async () => {
