@@ -10,8 +10,11 @@ const judged_ms = 25
  * program it is over 0.5, beside trainings at the lowest priority and the service itself below 0.1.
  */
 const waitedMax = 0.3
-/** Free cores are counted over at least this long: the kernel counts idle time in ticks of up to 10 ms. */
-const counted_ms = 100
+/**
+ * Free cores are counted over at least this long: the kernel tells idle time in ticks of 10 ms, so that a free core has 0.8 of
+ * it at least. All threads are back before the second answer after the load.
+ */
+const counted_ms = 50
 /** How many numbers of threads there are at most: each has threads of its own, which sleep while others compute. */
 const sizesMax = 16
 /** A thread more needs this much of a core. */

@@ -83,13 +83,13 @@ test('beside one loop a step has a thread less within 40 ms, beside a loop per c
   assert.deepEqual(new Set(eight.run(5000)), new Set([1]))
 })
 
-test('all threads are back within 250 ms after the load ends, also if no step has run meanwhile', () => {
+test('all threads are back within 120 ms after the load ends, also if no step has run meanwhile', () => {
   for (const cores of [2, 8]) {
     const { run, rest, beside } = machine(cores)
     beside({ loops: cores })
     run(60_000)
     beside({})
-    run(250)
+    run(120)
     assert.deepEqual(new Set(run(2000)), new Set([cores]))
     beside({ loops: cores })
     run(1000)
