@@ -12,7 +12,7 @@ import { askInBackground, backgroundOperations, type Inference, TurnOver, yieldT
 import type { Limits } from '../limits/index.ts'
 import { type Claim, LeaseLost, type Queue, type TurnEnd, withLease } from '../queue/queue.ts'
 import type { Turn } from '../queue/worker.ts'
-import { requireFreeDisk } from '../storage/free-disk.ts'
+import { writeWhileFree } from '../storage/free-disk.ts'
 import type { Artifacts } from '../storage/objects/index.ts'
 import { type BatchLine, checkLines, readLines } from './lines.ts'
 import { openResults, type Result, type Results, type Tokens } from './results.ts'
@@ -137,7 +137,17 @@ async function continueBatch(work: BatchWork, claim: Claim, row: store.BatchRow,
   if (tier === undefined && !ended)
     return await requeue(work, claim, Math.min(row.expires_at, work.now() + suspended_ms))
   if (!ended) await yieldToOthers(work, row.account_id, row.model)
-  await requireFreeDisk(work.dataDir, work.min_free_mb)
+  const writing = { folder: work.dataDir, min_free_mb: work.min_free_mb, signal: stopping }
+  await writeWhileFree(writing, (signal) => answerAndPublish(work, claim, row, tier, signal))
+}
+
+async function answerAndPublish(
+  work: BatchWork,
+  claim: Claim,
+  row: store.BatchRow,
+  tier: string | undefined,
+  stopping: AbortSignal,
+): Promise<void> {
   const input = await inputOf(work, row)
   if (!input) return await fail(work, claim, [inputMissing(row)])
   // Another machine may have answered some of it.

@@ -4,13 +4,14 @@ import { statSync } from 'node:fs'
 import { mkdir, readFile, rename, rm } from 'node:fs/promises'
 import path from 'node:path'
 import type { Logger } from 'pino'
+import { ApiError } from '../../contract/errors.ts'
 import type { Servers } from '../cluster/servers.ts'
 import type { Db } from '../db/open.ts'
 import type { PictureFetcher } from '../outbound/pictures.ts'
 import { type Claim, LeaseLost, type Queue } from '../queue/queue.ts'
 import { createRetryPolicy, linearDelay } from '../queue/retry-policy.ts'
 import { storageError, syncPath } from '../storage/durable-files.ts'
-import { requireFreeDisk } from '../storage/free-disk.ts'
+import { requireFreeDisk, writeWhileFree } from '../storage/free-disk.ts'
 import type { Artifacts } from '../storage/objects/index.ts'
 import { readUntrusted } from '../storage/untrusted-files.ts'
 import { fetchPictures } from './fetch-pictures.ts'
@@ -123,7 +124,7 @@ async function read(
   claim: Claim,
   dataset: store.DatasetRow,
   files: ReturnType<typeof filesOf>,
-  signal: AbortSignal,
+  ended: AbortSignal,
 ): Promise<ReadResult | { retry_in_ms: number }> {
   const { max_rows } = work
   const max_bytes = Math.min(work.max_bytes, expansionAllowance_bytes + maxExpansion * dataset.size_bytes)
@@ -137,7 +138,7 @@ async function read(
     max_rows,
     max_bytes,
   }
-  try {
+  const convert = async (signal: AbortSignal): Promise<ReadResult> => {
     if (isEarlier)
       return await readFileOf(
         { ...request, format: 'jsonl', source_lines: dataset.format !== 'jsonl', max_bytes: work.max_bytes },
@@ -159,13 +160,22 @@ async function read(
       bytes,
       signal,
     )
+  }
+  try {
+    const writing = { folder: work.dataDir, min_free_mb: work.min_free_mb, signal: ended }
+    return await writeWhileFree(writing, convert)
   } catch (error) {
     if (error instanceof Unreadable) return { unreadable: { code: error.code, message: error.message } }
     // The service is stopping or lost the lease: the next attempt reads the file again.
-    if (signal.aborted) throw new LeaseLost(claim)
+    if (ended.aborted) throw new LeaseLost(claim)
     work.log.error({ err: error, dataset: dataset.id }, 'reading a dataset failed')
+    // Others need the space of what is written so far.
+    await rm(files.part, { force: true })
     // Retry on a full disk. The child process can only report it in its message.
-    const full = storageError(error) || /\b(ENOSPC|EDQUOT)\b/.test((error as Error).message)
+    const full =
+      (error instanceof ApiError && error.code === 'storage_full') ||
+      storageError(error) ||
+      /\b(ENOSPC|EDQUOT)\b/.test((error as Error).message)
     const { retry, delay_ms } = retries.after(full ? 'disk_full' : 'crash', claim.attempt - 1)
     if (retry) return { retry_in_ms: delay_ms }
     return {

@@ -7,7 +7,7 @@ import type { ExportSource } from '../fine-tuning/index.ts'
 import { acquireSlotOrDefer } from '../queue/account-slots.ts'
 import { type Claim, LeaseLost, withLease } from '../queue/queue.ts'
 import { storageAway, storageError } from '../storage/durable-files.ts'
-import { requireFreeDisk } from '../storage/free-disk.ts'
+import { writeWhileFree } from '../storage/free-disk.ts'
 import { bytesNeeded } from './choice.ts'
 import { make, pack, stagesOf } from './make.ts'
 import {
@@ -106,14 +106,17 @@ async function makeAndComplete(
 ): Promise<void> {
   // An attempt that was killed just before it committed has left its files.
   await removeDir(exportDir(work.dataDir, row.id))
-  await requireFreeDisk(work.dataDir, work.min_free_mb + bytesNeeded({ ...row, merge: row.merge === 1 }, model) / 1e6)
   const progress = createProgress(work, claim, stagesOf(row))
+  const needed_bytes = bytesNeeded({ ...row, merge: row.merge === 1 }, model)
+  const writing = { folder: work.dataDir, min_free_mb: work.min_free_mb, needed_bytes }
   const signal = AbortSignal.any([ended, progress.failed])
   try {
-    const made = await make(work, row, model, progress.report, signal)
-    onCheck(made.check)
-    if (made.check.problem) throw new ExportFailure('export_disagrees', made.check.problem)
-    const packed = await pack(work, row, made.check, progress.report, signal)
+    const { packed, ...made } = await writeWhileFree({ ...writing, signal }, async (signal) => {
+      const made = await make(work, row, model, progress.report, signal)
+      onCheck(made.check)
+      if (made.check.problem) throw new ExportFailure('export_disagrees', made.check.problem)
+      return { ...made, packed: await pack(work, row, made.check, progress.report, signal) }
+    })
     await work.quota.require(work.db, row.account_id, packed.file.size_bytes).catch((error) => {
       throw error instanceof ApiError ? new ExportFailure(error.code, error.message) : error
     })

@@ -9,7 +9,7 @@ import { type Claim, LeaseLost } from '../queue/queue.ts'
 import { constantDelay, createRetryPolicy, exponentialDelay } from '../queue/retry-policy.ts'
 import type { TrainingSetup } from '../setup/index.ts'
 import { storageError, syncPath } from '../storage/durable-files.ts'
-import { requireFreeDisk } from '../storage/free-disk.ts'
+import { writeWhileFree } from '../storage/free-disk.ts'
 import { bytesIn, DownloadFailed, fetchFile, HashMismatch, listCheckpoint } from './checkpoint.ts'
 import { type Downloads, downloadFolder } from './downloads.ts'
 import type { Hub } from './service.ts'
@@ -72,7 +72,7 @@ async function fetchAndConvert(
   claim: Claim,
   before: DownloadRow | undefined,
   progress: { bytes: number },
-  signal: AbortSignal,
+  ended: AbortSignal,
 ): Promise<void> {
   const { downloads, modelsDir, min_free_mb } = work
   const id = claim.ref
@@ -80,33 +80,35 @@ async function fetchAndConvert(
   const hf = path.join(folder, 'hf')
   const source = { url: work.url, token: work.token, model_id: id }
   await mkdir(hf, { recursive: true })
-  const { revision, files } = await listCheckpoint(source, before?.revision ?? 'main', signal)
+  const { revision, files } = await listCheckpoint(source, before?.revision ?? 'main', ended)
   const total_bytes = files.reduce((sum, { size }) => sum + size, 0)
   progress.bytes = await bytesIn(hf, files)
   // The rest of the download, plus about the whole size for the GGUF file.
-  await requireFreeDisk(modelsDir, min_free_mb + Math.ceil((2 * total_bytes - progress.bytes) / 1e6))
-  await downloads.save(claim, { status: 'downloading', revision, total_bytes, bytes: progress.bytes })
-  let written = progress.bytes
-  // By a timer, not by arriving data: a stalled connection must not hide the progress so far.
-  const progressTask = runPeriodically(progress_ms, async () => {
-    if (progress.bytes === written) return
-    written = progress.bytes
-    await downloads
-      .save(claim, { bytes: written })
-      .catch((error: Error) => work.log.warn({ err: error, model: id }, 'the progress of a download was not saved'))
+  const writing = { folder: modelsDir, min_free_mb, needed_bytes: 2 * total_bytes - progress.bytes, signal: ended }
+  await writeWhileFree(writing, async (signal) => {
+    await downloads.save(claim, { status: 'downloading', revision, total_bytes, bytes: progress.bytes })
+    let written = progress.bytes
+    // By a timer, not by arriving data: a stalled connection must not hide the progress so far.
+    const progressTask = runPeriodically(progress_ms, async () => {
+      if (progress.bytes === written) return
+      written = progress.bytes
+      await downloads
+        .save(claim, { bytes: written })
+        .catch((error: Error) => work.log.warn({ err: error, model: id }, 'the progress of a download was not saved'))
+    })
+    try {
+      for (const file of files)
+        await fetchFile(source, revision, file, hf, signal, (bytes) => {
+          progress.bytes += bytes
+        })
+    } finally {
+      await progressTask.close()
+    }
+    await downloads.save(claim, { status: 'converting', bytes: progress.bytes, failures: 0, error_json: null })
+    await work.trainingSetup.whenReady(signal)
+    signal.throwIfAborted()
+    await convertCheckpoint(work.python, work.converters, id, folder, signal)
   })
-  try {
-    for (const file of files)
-      await fetchFile(source, revision, file, hf, signal, (bytes) => {
-        progress.bytes += bytes
-      })
-  } finally {
-    await progressTask.close()
-  }
-  await downloads.save(claim, { status: 'converting', bytes: progress.bytes, failures: 0, error_json: null })
-  await work.trainingSetup.whenReady(signal)
-  signal.throwIfAborted()
-  await convertCheckpoint(work.python, work.converters, id, folder, signal)
   await syncPath(path.join(folder, 'model.gguf'))
   await syncPath(path.join(folder, 'model.json'))
   const target = path.join(modelsDir, id)
@@ -128,10 +130,14 @@ async function afterFailure(
   const retries = retryPolicy(retry_ms)
   const id = claim.ref
   const errorJson = (code: string, message: string) => JSON.stringify({ code, message })
-  const fail = (code: string, message: string) =>
-    downloads.save(claim, { status: 'failed', bytes, error_json: errorJson(code, message) }, 'dead')
+  const fail = (code: string, message: string, kept_bytes = bytes) =>
+    downloads.save(claim, { status: 'failed', bytes: kept_bytes, error_json: errorJson(code, message) }, 'dead')
   const full = storageError(error) ?? (error instanceof ApiError ? error : undefined)
-  if (full?.code === 'storage_full') return await fail(full.code, full.message)
+  if (full?.code === 'storage_full') {
+    // The others need the space.
+    await rm(downloadFolder(modelsDir, id), { recursive: true, force: true })
+    return await fail(full.code, full.message, 0)
+  }
   if (error instanceof DownloadFailed) {
     // A later attempt takes another revision or version of this service, so these files are useless.
     if (error.code !== 'access_denied') await rm(downloadFolder(modelsDir, id), { recursive: true, force: true })

@@ -2,6 +2,7 @@
 // they tell whether all of them fit.
 import { stat, statfs } from 'node:fs/promises'
 import { ApiError } from '../../contract/errors.ts'
+import { runPeriodically } from '../../lib/periodic.ts'
 
 /** Space on a disk that is kept for a file while it comes. */
 export interface DiskClaim {
@@ -66,6 +67,44 @@ const shareFull = (free_bytes: number, all: number) =>
 export async function requireFreeDisk(folder: string, min_free_mb: number): Promise<void> {
   const { bytes } = await claimable(folder, min_free_mb)
   if (bytes < 0) throw storageFull(bytes, min_free_mb)
+}
+
+/** How often the disk is looked at while something is written. Within it a fast disk takes some 200 MB. */
+const watch_ms = 200
+
+interface Writing {
+  /** What is written to. */
+  folder: string
+  min_free_mb: number
+  /** What the work will need, about: it does not begin without. */
+  needed_bytes?: number
+  signal: AbortSignal
+}
+
+/**
+ * Runs work that writes files, in this process or in children. Once less than `min_free_mb` is free, or is claimed by
+ * uploads, the work's signal aborts, and this rejects with storage_full; who called removes what was written.
+ */
+export async function writeWhileFree<T>(
+  { folder, min_free_mb, needed_bytes = 0, signal }: Writing,
+  work: (signal: AbortSignal) => Promise<T>,
+): Promise<T> {
+  await requireFreeDisk(folder, min_free_mb + Math.ceil(needed_bytes / 1e6))
+  const full = new AbortController()
+  const watch = runPeriodically(watch_ms, () =>
+    requireFreeDisk(folder, min_free_mb).catch((error) => {
+      // A disk that cannot be asked is no full one: writing to it fails by itself.
+      if (error instanceof ApiError) full.abort(error)
+    }),
+  )
+  try {
+    return await work(AbortSignal.any([signal, full.signal]))
+  } catch (error) {
+    if (!signal.aborted) full.signal.throwIfAborted()
+    throw error
+  } finally {
+    await watch.close()
+  }
 }
 
 /** Bytes that uploads may still claim on the disk of `folder`. */

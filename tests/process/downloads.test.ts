@@ -6,6 +6,7 @@ import path from 'node:path'
 import { after, before, test } from 'node:test'
 import { fetchFile, HashMismatch, listCheckpoint } from '../../server/hub/checkpoint.ts'
 import { type Client, client, colourRows, until } from '../support/client.ts'
+import { claimAll } from '../support/disk.ts'
 import { full } from '../support/full.ts'
 import { modelHub, revision, weights } from '../support/model-hub.ts'
 import { dataFolder } from '../support/server.ts'
@@ -193,6 +194,15 @@ test('a download that would not fit on the disk is refused before anything is fe
   const { status, body } = await start(full)
   await full.stop()
   assert.deepEqual([status, body.error.code, hub.tokens.length], [503, 'storage_full', 0])
+})
+
+test('a download ends where other files take the space meanwhile, and leaves nothing that keeps the disk full', async () => {
+  await startStalledDownload()
+  const claim = await claimAll(models)
+  const { status, error } = await untilDownloadEnded()
+  claim.release()
+  assert.deepEqual([status, error.code], ['failed', 'storage_full'])
+  assert.ok(!existsSync(downloaded()))
 })
 
 test(

@@ -11,6 +11,7 @@ import Database from 'better-sqlite3'
 import type { Export } from '../../contract/exports.ts'
 import type { JobEvent } from '../../contract/fine-tuning.ts'
 import { until } from '../support/client.ts'
+import { claimAll } from '../support/disk.ts'
 import { full } from '../support/full.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
@@ -301,4 +302,16 @@ test('a ready export outlives its model; after its retention its files are remov
   assert.deepEqual(inExports(), [])
   assert.ok(!existsSync(path.join(app.dataDir, 'exports', made.id)))
   assert.deepEqual((await app.api('GET', `/exports/${made.id}/download`)).body.error.details, { status: 'expired' })
+})
+
+test('an export waits, with nothing of it left, where other files take the space while it is made', async () => {
+  const { id } = (await app.api('POST', '/exports', { model, format: 'gguf', quantization: 'q8_0' })).body
+  const partial = () => inExports().some((name) => name.startsWith(id))
+  await until('it to be written', partial)
+  const claim = await claimAll(app.dataDir)
+  const waiting = async () => (await app.api('GET', `/exports/${id}`)).body.status === 'queued'
+  await until('it to wait', waiting)
+  assert.ok(!partial())
+  claim.release()
+  await app.api('DELETE', `/exports/${id}`)
 })

@@ -1,16 +1,19 @@
 // Space on the disk: uploads together never take more than is free, and nothing of those that are refused is left.
 import assert from 'node:assert/strict'
-import { existsSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
-import { statfs } from 'node:fs/promises'
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
+import { appendFile, statfs } from 'node:fs/promises'
 import os from 'node:os'
 import path from 'node:path'
 import { test } from 'node:test'
+import { ApiError } from '../../contract/errors.ts'
 import { clientTimeouts } from '../../lib/http/client-timeouts.ts'
-import { claimDisk, freeToClaim } from '../../server/storage/free-disk.ts'
+import { claimDisk, freeToClaim, writeWhileFree } from '../../server/storage/free-disk.ts'
 import { colourRows, until } from '../support/client.ts'
 import { connect } from '../support/connection.ts'
+import { claimAll } from '../support/disk.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
+import { startFakeUpstream } from '../support/upstream.ts'
 
 const free_mb = async () => {
   const { bavail, bsize } = await statfs(os.tmpdir())
@@ -90,6 +93,72 @@ test('what comes is no longer claimed, more is claimed as it comes, and what is 
   }
 })
 
+test('who writes is ended when the disk falls below what is kept free, and does not begin on a full one', async () => {
+  const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-space-'))
+  const file = path.join(folder, 'growing')
+  const writing = { folder, min_free_mb: (await free_mb()) - 300, signal: new AbortController().signal }
+  const isFull = (error: unknown) => error instanceof ApiError && error.code === 'storage_full'
+  const piece = Buffer.alloc(8e6)
+  try {
+    const ended = writeWhileFree(writing, async (signal) => {
+      for (let pieces = 0; !signal.aborted && pieces < 500; pieces++) await appendFile(file, piece)
+      signal.throwIfAborted()
+    })
+    await assert.rejects(ended, isFull)
+    const beginning = writeWhileFree(writing, () => assert.fail('it must not begin'))
+    await assert.rejects(beginning, isFull)
+  } finally {
+    rmSync(folder, { recursive: true })
+  }
+})
+
+test('a table that is converted, and a batch that is answered, wait for space as soon as there is too little', async () => {
+  let asked = 0
+  const upstream = await startFakeUpstream((_path, _body, response) => {
+    asked++
+    response.once('close', () => asked--)
+  })
+  const app = await startApp({
+    TUNERY_UPSTREAMS: JSON.stringify([{ kind: 'openai', model: 'far/slow', url: upstream.url }]),
+  })
+  const full = () => claimAll(app.dataDir)
+  try {
+    const row = `"${'question '.repeat(20)}","answer"\n`
+    const table = app.upload(`prompt,completion\n${row.repeat(100_000)}`, { format: 'csv' }, 'rows.csv')
+    const folder = path.join(app.dataDir, 'datasets')
+    const part = () => existsSync(folder) && readdirSync(folder).some((name) => name.endsWith('.part'))
+    const isRead = () => app.db.selectFrom('datasets').select('status').executeTakeFirst()
+    await until('its rows to be written', async () => (await isRead())?.status === 'preparing' && part())
+    let claim = await full()
+    const entries = (kind: string) => app.db.selectFrom('queue_entries').selectAll().where('kind', '=', kind).execute()
+    await until('it to wait', async () => !part() && (await isRead())?.status === 'preparing')
+    claim.release()
+    const { body } = await table
+    const dataset = await until('its rows', async () => {
+      const { body: dataset } = await app.api('GET', `/datasets/${body.id}`)
+      return dataset.status === 'ready' && dataset
+    })
+    assert.equal(dataset.rows, 100_000)
+
+    const form = new FormData()
+    form.set('purpose', 'batch')
+    const line = { custom_id: 'a', method: 'POST', url: '/v1/chat/completions' }
+    const request = { model: 'far/slow', messages: [{ role: 'user', content: 'hi' }] }
+    form.set('file', new Blob([JSON.stringify({ ...line, body: request })]), 'requests.jsonl')
+    const file = (await app.api('POST', '/files', form)).body.id
+    const created = { input_file_id: file, endpoint: '/v1/chat/completions', completion_window: '24h' }
+    assert.equal((await app.api('POST', '/batches', created)).status, 200)
+    await until('it to be asked', () => asked === 1)
+    claim = await full()
+    await until('it to be left', () => asked === 0)
+    await until('the batch to wait', async () => (await entries('batch')).every((entry) => entry.run_at > Date.now()))
+    claim.release()
+  } finally {
+    await app.stop()
+    upstream.stop()
+  }
+})
+
 test('a body that drips faster than a stall but never ends has its time; nothing of it is left', async () => {
   const app = await startApp({}, { times: { ...clientTimeouts, body_ms: 4000, body_total_ms: 300 } })
   try {
@@ -104,6 +173,7 @@ test('a body that drips faster than a stall but never ends has its time; nothing
   }
 })
 
+<<<<<<< HEAD
 test('several uploads of an account together take half of what is free, one may take all, and all count as they come', async () => {
   const min = (await free_mb()) - 3000
   const admitted: number[] = []
@@ -123,6 +193,36 @@ test('several uploads of an account together take half of what is free, one may 
   await assert.rejects(claimDisk(os.tmpdir(), min, 1e9, refusing), /too much/)
   assert.ok(Math.abs((await freeToClaim(os.tmpdir(), min)) - free) < 5e8, 'it keeps nothing')
   await (await claim(1e6)).release()
+=======
+const onPostgres = { skip: process.env.TEST_DATABASE_URL ? false : 'runs on Postgres: set TEST_DATABASE_URL' }
+
+test('uploads at once on two servers store no more than the tier allows', onPostgres, async () => {
+  const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-shared-'))
+  const plans = path.join(folder, 'plans.json')
+  const tier = { name: 'Small', requests_per_minute: null, requests_per_day: null, max_concurrent: null }
+  writeFileSync(plans, JSON.stringify({ tiers: [{ ...tier, id: 'small', max_storage_mb: 1 }] }))
+  const storage = path.join(folder, 'storage')
+  mkdirSync(storage)
+  const settings = { TUNERY_PLANS_FILE: plans, TUNERY_DEFAULT_TIER: 'small' }
+  const first = await startApp({ ...settings, TUNERY_STORAGE_URL: `file://${storage}` })
+  const second = await startApp(settings, { join: first })
+  try {
+    const rows = `${colourRows(1)}\n`
+    const lines = rows.repeat(Math.floor(4e5 / rows.length))
+    const uploads = await Promise.all([first, second, first, second, first, second].map((app) => app.upload(lines)))
+    assert.deepEqual(uploads.map(({ status }) => status).sort(), [201, 201, 403, 403, 403, 403])
+    const { body } = await second.api('GET', '/usage/storage')
+    assert.equal(body.used_bytes, 2 * lines.length)
+    const stored = readdirSync(path.join(storage, 'objects'), { recursive: true }).filter((name) =>
+      String(name).includes('ds_'),
+    )
+    assert.equal(stored.length, 2, 'nothing is left of those that are refused')
+  } finally {
+    await second.stop()
+    await first.stop()
+    rmSync(folder, { recursive: true })
+  }
+>>>>>>> a6a93fc6 (storage: look at the disk while files are written)
 })
 
 test('what an account stores is bounded by its tier, counted over all kinds, and shown', async () => {

@@ -23,7 +23,7 @@ import { openaiPage, pageBytes } from '../../db/page.ts'
 import { type AccountActor, recordAuditEntry } from '../../events/audit.ts'
 import type { Files } from '../../files/index.ts'
 import type { Caller } from '../../http/auth.ts'
-import { requireFreeDisk } from '../../storage/free-disk.ts'
+import { writeWhileFree } from '../../storage/free-disk.ts'
 import type { StoredCompletions } from '../../stored-completions/index.ts'
 import { checkMessages } from '../check.ts'
 import type { Evaluations, NewRun } from '../service.ts'
@@ -127,11 +127,11 @@ export function createOpenaiEvals(options: Options): OpenaiEvals {
 
   /** Writes the rows of a run into a file that is not the account's yet. */
   async function writeRows(account_id: string, source: NewRows, config: SourceConfig, template: NewRun['template']) {
-    await requireFreeDisk(dataDir, min_free_mb)
     let [total, bytes] = [0, 0]
     let pictured: number | undefined
-    async function* counted() {
+    async function* counted(signal: AbortSignal) {
       for await (const line of linesOf(account_id, source, config)) {
+        signal.throwIfAborted()
         total++
         bytes += line.length
         if (bytes > rowsBytesMax)
@@ -146,7 +146,8 @@ export function createOpenaiEvals(options: Options): OpenaiEvals {
         yield line
       }
     }
-    const file = await files.write(Readable.from(counted()))
+    const writing = { folder: dataDir, min_free_mb, signal: new AbortController().signal }
+    const file = await writeWhileFree(writing, (signal) => files.write(Readable.from(counted(signal))))
     return { file, total, pictured }
   }
 

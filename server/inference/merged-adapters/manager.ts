@@ -8,7 +8,7 @@ import { runToEnd } from '../../../lib/child-process.ts'
 import { runPeriodically } from '../../../lib/periodic.ts'
 import type { ServableModel, TunedModels } from '../../fine-tuning/index.ts'
 import type { TrainingSetup } from '../../setup/index.ts'
-import { requireFreeDisk } from '../../storage/free-disk.ts'
+import { writeWhileFree } from '../../storage/free-disk.ts'
 import type { Artifacts, Hold } from '../../storage/objects/index.ts'
 import type { UsageRecord } from '../../usage/index.ts'
 import type { PoolResponse } from '../replicas/pool.ts'
@@ -150,9 +150,10 @@ export function createMergedAdapters({
       if (!tuned) return void adapters.delete(id)
       hold = await artifacts.hold([tuned.gguf, baseFile(entry)])
       if (!existsSync(tuned.probe)) throw new MergeRejected('it has no probe rows to check the merged adapter with')
-      await requireFreeDisk(dataDir, min_free_mb + Math.ceil(sizeOf(entry) / 1e6))
       const names: [string, string] = [target.base.id, id]
-      await mergeFiles(python, baseFile(entry), tuned.gguf, file, names, signal)
+      await writeWhileFree({ folder: dataDir, min_free_mb, needed_bytes: sizeOf(entry), signal }, (signal) =>
+        mergeFiles(python, baseFile(entry), tuned.gguf, file, names, signal),
+      )
       const bytes = (await stat(file)).size
       if (bytes > memory_bytes)
         throw new MergeRejected(`the merged file has ${megabytes(bytes)} MB, more than TUNERY_MERGED_MEMORY_MB allows`)
