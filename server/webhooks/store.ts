@@ -62,8 +62,8 @@ const maxPerWebhook = 2
 /**
  * Leases due deliveries until `lease_until`, one per webhook at most. `failing` selects the webhooks whose last attempt
  * failed, or the others. Skips webhooks at their concurrency limit, slowed or disabled webhooks (except for test
- * events), and suspended accounts. Deliveries with the fewest attempts come first: they show soonest whether a slowed
- * webhook has recovered.
+ * events), and suspended accounts. The account with the fewest attempts under way is next. Of an account, deliveries with
+ * the fewest attempts come first: they show soonest whether a slowed webhook has recovered.
  */
 export function claim(
   db: Db,
@@ -79,6 +79,10 @@ export function claim(
     and (type = 'webhook.test' or ${ready}) order by attempts, next_attempt_at limit 1)`
   const inFlight = sql<number>`(select count(*) from webhook_deliveries
     where webhook_id = webhook.id and lease_until > ${now})`
+  const ofAccount = sql<number>`(select count(*) from webhook_deliveries where lease_until > ${now}
+    and webhook_id in (select id from webhooks where account_id = webhook.account_id))`
+  const rank = sql<number>`row_number() over (partition by webhook.account_id
+    order by delivery.attempts, delivery.next_attempt_at)`
   return (
     db
       .updateTable('webhook_deliveries')
@@ -97,6 +101,7 @@ export function claim(
           .where(
             sql<boolean>`${inFlight} < case when webhook.failures >= ${slowedFrom} then 1 else ${maxPerWebhook} end`,
           )
+          .orderBy(sql`${ofAccount} + ${rank}`)
           .orderBy('delivery.attempts')
           .orderBy('delivery.next_attempt_at')
           .limit(limit),

@@ -191,6 +191,23 @@ test('hanging receivers do not delay other webhooks', async () => {
   await until('it to be settled', async () => (await it.deliveries(id))[0]!.status === 'delivered')
 })
 
+test('an account with many deliveries holds up those of another by one at most', async () => {
+  await it.pause()
+  for (let count = 0; count < 6; count++) await it.register(at(`/many-${count}`))
+  await it.happen('of the one')
+  it.passTo(it.clock.time + minute)
+  const other = await it.addAccount('acc_other')
+  for (let count = 0; count < 2; count++) await it.register(at(`/few-${count}`), other)
+  await it.happen('of the other', other)
+  const next = async (limit: number) => {
+    const claimed = await claim(it.db, it.clock.time, it.clock.time + lease_ms, { failing: false, limit })
+    return claimed.map((delivery) => delivery.account_id).sort()
+  }
+  assert.deepEqual(await next(3), [other, account_id, account_id].sort())
+  assert.deepEqual(await next(1), [other], 'two of the first are under way')
+  assert.deepEqual(await next(9), Array(4).fill(account_id))
+})
+
 test('an attempt whose process died is repeated with the same id when its lease expires, and not before', async () => {
   await it.pause()
   const id = await it.register(at('/crash'))

@@ -23,10 +23,12 @@ export async function startWebhooks({ allow = '127.0.0.0/8', ...options }: Optio
   const dataDir = mkdtempSync(path.join(os.tmpdir(), 'tunery-webhooks-'))
   const db = await openDatabase(dataDir)
   const clock = { time: Date.now() }
-  await db
-    .insertInto('accounts')
-    .values({ id: account_id, name: 'test', tier: 'free', suspended_at: null, created_at: clock.time })
-    .execute()
+  async function addAccount(id: string): Promise<string> {
+    const account = { id, name: id, tier: 'free', suspended_at: null, created_at: clock.time }
+    await db.insertInto('accounts').values(account).execute()
+    return id
+  }
+  await addAccount(account_id)
   /** Another process on the same database. */
   const another = (key = 'secret.key', lines?: string[]) =>
     createWebhooks({
@@ -47,10 +49,12 @@ export async function startWebhooks({ allow = '127.0.0.0/8', ...options }: Optio
     clock,
     webhooks,
     another,
-    register: async (url: string) => (await webhooks.create(by, { url, events: ['model.deployed'] })).id,
-    /** Records an event that every webhook subscribes to. */
-    async happen(name: string): Promise<void> {
-      await db.transaction().execute((trx) => recordEvent(trx, account_id, 'model.deployed', { name }, clock.time))
+    addAccount,
+    register: async (url: string, account = account_id) =>
+      (await webhooks.create({ ...by, account_id: account }, { url, events: ['model.deployed'] })).id,
+    /** Records an event that every webhook of the account subscribes to. */
+    async happen(name: string, account = account_id): Promise<void> {
+      await db.transaction().execute((trx) => recordEvent(trx, account, 'model.deployed', { name }, clock.time))
       webhooks.wake()
     },
     passTo(time: number): void {
