@@ -305,13 +305,14 @@ test('a ready export outlives its model; after its retention its files are remov
 })
 
 test('an export waits, with nothing of it left, where other files take the space while it is made', async () => {
-  const { id } = (await app.api('POST', '/exports', { model, format: 'gguf', quantization: 'q8_0' })).body
-  const partial = () => inExports().some((name) => name.startsWith(id))
+  const fresh = await app.colourModel()
+  const { id } = (await app.api('POST', '/exports', { model: fresh, format: 'gguf', quantization: 'q8_0' })).body
+  const partial = () => existsSync(path.join(app.dataDir, 'exports', `${id}.part`))
   await until('it to be written', partial)
   const claim = await claimAll(app.dataDir)
   const waiting = async () => (await app.api('GET', `/exports/${id}`)).body.status === 'queued'
   await until('it to wait', waiting)
-  assert.ok(!partial())
+  await until('its files to be removed', () => !partial())
   claim.release()
   await app.api('DELETE', `/exports/${id}`)
 })
