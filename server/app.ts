@@ -109,7 +109,7 @@ export async function buildApp(
   app.addContentTypeParser('application/json', { parseAs: 'buffer' }, parseJsonBody)
   handleErrors(app, (limit) => services.metrics.limitRejections.inc({ limit }))
   requireScopes(app)
-  await describeApi(app, services.version)
+  describeApi(app, services.version)
   mountHealth(app, services.ready, services.warnings, services.metrics)
   requireAuth(
     app,

@@ -16,6 +16,19 @@ after(() => app.stop())
 // biome-ignore lint/suspicious/noExplicitAny: a test reads whatever shape it asserts on
 const description = async (): Promise<any> => (await fetch(`${app.url}/openapi.json`)).json()
 
+test('the OpenAPI document is made without blocking the requests of others', async () => {
+  const cpu_ms = () => process.threadCpuUsage().user / 1000
+  let [last, longest] = [cpu_ms(), 0]
+  const beats = setInterval(() => {
+    const now = cpu_ms()
+    longest = Math.max(longest, now - last)
+    last = now
+  }, 1)
+  assert.equal((await fetch(`${app.url}/openapi.json`)).status, 200)
+  clearInterval(beats)
+  assert.ok(Math.max(longest, cpu_ms() - last) < 150, `${longest} ms of work in one piece`)
+})
+
 test('every route of the contract is mounted, is in the OpenAPI document, and requires a known scope', async () => {
   const document = await description()
   assert.equal(document.openapi, '3.0.3')
