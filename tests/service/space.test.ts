@@ -173,7 +173,6 @@ test('a body that drips faster than a stall but never ends has its time; nothing
   }
 })
 
-<<<<<<< HEAD
 test('several uploads of an account together take half of what is free, one may take all, and all count as they come', async () => {
   const min = (await free_mb()) - 3000
   const admitted: number[] = []
@@ -193,7 +192,8 @@ test('several uploads of an account together take half of what is free, one may 
   await assert.rejects(claimDisk(os.tmpdir(), min, 1e9, refusing), /too much/)
   assert.ok(Math.abs((await freeToClaim(os.tmpdir(), min)) - free) < 5e8, 'it keeps nothing')
   await (await claim(1e6)).release()
-=======
+})
+
 const onPostgres = { skip: process.env.TEST_DATABASE_URL ? false : 'runs on Postgres: set TEST_DATABASE_URL' }
 
 test('uploads at once on two servers store no more than the tier allows', onPostgres, async () => {
@@ -222,7 +222,6 @@ test('uploads at once on two servers store no more than the tier allows', onPost
     await first.stop()
     rmSync(folder, { recursive: true })
   }
->>>>>>> a6a93fc6 (storage: look at the disk while files are written)
 })
 
 test('what an account stores is bounded by its tier, counted over all kinds, and shown', async () => {
