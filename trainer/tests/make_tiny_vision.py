@@ -16,7 +16,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from trainer.tests.make_tiny import TEXT, TOKENIZER
+from trainer.tests.make_tiny import TEXT, VOCABULARY, write_tokenizer
 
 # As in HuggingFaceTB/SmolVLM-256M-Instruct, Qwen/Qwen2.5-VL-3B-Instruct, Qwen/Qwen3-VL-2B-Instruct and
 # google/gemma-3-4b-it.
@@ -62,9 +62,10 @@ GEMMA_TEMPLATE = (
 )
 
 
-def make_tiny_vision(family: str, folder: Path, seed: int = 0, **sizes: dict) -> Path:
+def make_tiny_vision(family: str, folder: Path, seed: int = 0, vocabulary: int = VOCABULARY, **sizes: dict) -> Path:
     """Writes the checkpoint into `folder` and returns it. The same seed gives the same weights. `sizes`: other settings
-    of the parts `text`, `vision` and `processor`.
+    of the parts `text`, `vision` and `processor`. With a smaller `vocabulary` its tokenizer has these tokens of the
+    default one alone: all is faster, but llama.cpp's converter refuses it.
 
     Raises KeyError for an unknown family.
     """
@@ -79,6 +80,7 @@ def make_tiny_vision(family: str, folder: Path, seed: int = 0, **sizes: dict) ->
         "gemma3": _gemma3,
     }[family]
     folder.mkdir(parents=True, exist_ok=True)
+    write_tokenizer(folder, vocabulary)
     torch.manual_seed(seed)
     model, template, processor = make(folder, **sizes)
     for name, parameter in model.named_parameters():
@@ -116,7 +118,7 @@ def _as_published(file: Path) -> None:
 def _tokenizer(folder: Path, tokens: list[str], eos: str | None = None, **named: str):
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(TOKENIZER, **({"extra_special_tokens": named} if named else {}))
+    tokenizer = AutoTokenizer.from_pretrained(folder, **({"extra_special_tokens": named} if named else {}))
     tokenizer.add_special_tokens({"additional_special_tokens": tokens, **({"eos_token": eos} if eos else {})})
     tokenizer.save_pretrained(folder)
     return tokenizer

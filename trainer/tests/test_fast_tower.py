@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.mark.parametrize("family", ["smolvlm", "qwen2_5_vl"])
 def test_vectors_are_as_near_to_those_of_float32(family, tmp_path):
-    folder = make_tiny_vision(family, tmp_path, **(SIZES if family == "smolvlm" else {}))
+    folder = make_tiny_vision(family, tmp_path, vocabulary=2048, **(SIZES if family == "smolvlm" else {}))
     config, tokenizer = AutoConfig.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     sight = sight_of(config, folder, tokenizer)
     processor = image_processor(sight, folder)
