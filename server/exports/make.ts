@@ -73,6 +73,8 @@ export async function make(
   // Start clean after a killed attempt. Only the reference answers, stored with the model, are reused.
   await removeDir(folder)
   await mkdir(folder, { recursive: true, mode: 0o700 })
+  // First: without the projector the minutes of the export would be in vain.
+  const projector = row.format === 'gguf' ? model.projector && (await copyProjector(model, folder)) : null
   const run = { run_dir: folder, signal }
   const result = await runReporting(
     reportProgress,
@@ -92,7 +94,7 @@ export async function make(
   }
   const out = isQuantized(row) ? await quantize(work, row, result.out, reportProgress, signal) : result.out
   reportProgress('check', 0)
-  const beside = model.projector && (await copyProjector(model, folder, path.basename(out)))
+  const beside = projector && (await renameBeside(projector, out))
   const { parse_control_tokens, threads, log } = work
   const isWhole = row.merge === 1
   const { gguf } = model.base
@@ -115,12 +117,12 @@ export async function make(
 }
 
 /**
- * Copies the projector, the model's own or that of its base, beside a GGUF file with this name. Rejects with
- * ExportFailure if it is missing, or another than in training.
+ * Copies the projector, the model's own or that of its base. Rejects with ExportFailure if it is missing, or another
+ * than in training.
  */
-async function copyProjector(model: ExportSource, folder: string, name: string): Promise<Projector> {
+async function copyProjector(model: ExportSource, folder: string): Promise<Projector> {
   const { path: source, sha256 } = model.projector!
-  const target = path.join(folder, `mmproj-${name.replace(/-[A-Z][A-Z0-9_]*\.gguf$/, '')}.gguf`)
+  const target = path.join(folder, 'mmproj.gguf')
   const problem = await copyFile(source, target).then(
     async () => ((await hashFile(target)) === sha256 ? undefined : 'is another one than in training'),
     (error: NodeJS.ErrnoException) => {
@@ -138,6 +140,14 @@ async function copyProjector(model: ExportSource, folder: string, name: string):
             'folder of that base from the models folder and add it again, or restore its mmproj.gguf from a backup.',
     )
   return { path: target, sha256 }
+}
+
+/** Renames a projector to stand beside a GGUF file. */
+async function renameBeside(projector: Projector, file: string): Promise<Projector> {
+  const name = path.basename(file).replace(/-[A-Z][A-Z0-9_]*\.gguf$/, '')
+  const beside = path.join(path.dirname(projector.path), `mmproj-${name}.gguf`)
+  await rename(projector.path, beside)
+  return { ...projector, path: beside }
 }
 
 const Packed = z.object({ out: z.string(), files: z.array(ExportFile).min(1) })
