@@ -77,8 +77,9 @@ def test_the_trainer_ends_with_its_server(job):
     lines_until(process, "status", phase="training")
     process.stdin.close()
     began = time.monotonic()
-    assert process.wait(10) == 74
-    assert time.monotonic() - began < 2
+    assert process.wait(60) == 74
+    # Two seconds, and longer where more programs want to run than there are cores.
+    assert time.monotonic() - began < 2 * max(1, os.getloadavg()[0] / os.cpu_count())
 
 
 @pytest.mark.full
