@@ -13,22 +13,24 @@ import { ConfigError, describeConfig, readConfig } from '../../server/config.ts'
 const tunery = path.join(root, 'tunery')
 
 test('every setting that scripts rely on is accepted, and each has a default', () => {
-  const environment = {
-    TUNERY_PORT: '1',
-    TUNERY_HOST: '0.0.0.0',
-    TUNERY_DATA_DIR: '/x',
-    TUNERY_DATABASE_URL: 'postgres://x',
-    TUNERY_REDIS_URL: 'redis://x',
-    TUNERY_STORAGE_URL: 's3://tunery',
-    TUNERY_RAY_ADDRESS: 'http://x',
-    TUNERY_DEFAULT_TIER: 'free',
-    TUNERY_WEBHOOK_ALLOW: '127.0.0.0/8:80,[::1]/128:80',
-    TUNERY_SECRET_KEY_FILE: '/x/key',
-  }
-  assert.equal(readConfig(environment).port, 1)
-  assert.equal(readConfig({}).port, 8000)
-  assert.equal(readConfig({}).host, '127.0.0.1')
-  assert.equal(readConfig({}).default_tier, 'enterprise')
+  const settings = {
+    port: ['1', 1, 8000],
+    host: ['0.0.0.0', '0.0.0.0', '127.0.0.1'],
+    data_dir: ['/x', '/x', path.join(root, 'data')],
+    database_url: ['postgres://x', 'postgres://x', undefined],
+    redis_url: ['redis://x', 'redis://x', undefined],
+    storage_url: ['s3://tunery', 's3://tunery', undefined],
+    ray_address: ['http://x', 'http://x', undefined],
+    default_tier: ['free', 'free', 'enterprise'],
+    webhook_allow: ['127.0.0.0/8:80,[::1]/128:80', '127.0.0.0/8:80,[::1]/128:80', undefined],
+    secret_key_file: ['/x/key', '/x/key', undefined],
+  } as const
+  const environment = Object.fromEntries(
+    Object.entries(settings).map(([name, [text]]) => [`TUNERY_${name.toUpperCase()}`, text]),
+  )
+  const [set, unset] = [readConfig(environment), readConfig({})]
+  for (const [name, [, value, standard]] of Object.entries(settings))
+    assert.deepEqual([set[name as keyof typeof set], unset[name as keyof typeof set]], [value, standard], name)
   assert.equal(readConfig({}).parse_control_tokens, false)
   assert.equal(readConfig({ TUNERY_PARSE_CONTROL_TOKENS: 'true' }).parse_control_tokens, true)
   assert.throws(() => readConfig({ TUNERY_PARSE_CONTROL_TOKENS: '1' }), /must be true or false/)

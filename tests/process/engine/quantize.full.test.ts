@@ -8,7 +8,7 @@ import path from 'node:path'
 import { after, test } from 'node:test'
 import { readImportanceMatrix } from '../../../engine/llama/importance.ts'
 import { tiny, tinyModelsDir } from '../../support/tiny.ts'
-import { root } from './engine-process.ts'
+import { modelPath, root } from './engine-process.ts'
 
 const program = path.join(root, 'engine/quantize.ts')
 const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-quantize-'))
@@ -64,6 +64,15 @@ print(json.dumps([float(apart[:, :int(sys.argv[4])].mean()), float(apart[:, int(
   )
 const source = path.join(folder, 'source.gguf')
 
+/** Writes a checkpoint as a GGUF file in float32. */
+function convert(hf: string, file: string): void {
+  execFileSync(
+    path.join(root, '.local/python/bin/python'),
+    [path.join(root, '.local/llama/source/convert_hf_to_gguf.py'), hf, '--outfile', file, '--outtype', 'f32'],
+    { stdio: 'ignore', env: { ...process.env, PYTHONPATH: path.join(root, '.local/llama/source/gguf-py') } },
+  )
+}
+
 async function quantized(name: string, importance: string[]): Promise<string> {
   const out = path.join(folder, name)
   const child = spawn(process.execPath, [program, source, out, 'Q4_0', '1', ...importance], {
@@ -74,12 +83,7 @@ async function quantized(name: string, importance: string[]): Promise<string> {
 }
 
 test('weights of important inputs are rounded less, only in the matrices that the importance file names', async () => {
-  const hf = path.join(tinyModelsDir(), tiny, 'hf')
-  execFileSync(
-    path.join(root, '.local/python/bin/python'),
-    [path.join(root, '.local/llama/source/convert_hf_to_gguf.py'), hf, '--outfile', source, '--outtype', 'f32'],
-    { stdio: 'ignore', env: { ...process.env, PYTHONPATH: path.join(root, '.local/llama/source/gguf-py') } },
-  )
+  convert(path.join(tinyModelsDir(), tiny, 'hf'), source)
   const name = 'blk.0.ffn_down.weight'
   const importance = path.join(folder, 'importance.safetensors')
   // Only the first 16 of the 32 columns in the first block are important.
@@ -93,15 +97,21 @@ test('weights of important inputs are rounded less, only in the matrices that th
   assert.deepEqual(errors(weighted, 'blk.1.ffn_down.weight', 16), errors(plain, 'blk.1.ffn_down.weight', 16))
 })
 
-test('it exits with its parent, in the middle of its work', async () => {
-  const child = spawn(process.execPath, [program, source, path.join(folder, 'left.gguf'), 'IQ4_NL', '1'], {
+test('it ends with its parent, in the middle of its work', async () => {
+  // Minutes of work for one thread: the default model, in float32.
+  const large = path.join(folder, 'large.gguf')
+  convert(path.join(path.dirname(modelPath), 'hf'), large)
+  const child = spawn(process.execPath, [program, large, path.join(folder, 'left.gguf'), 'IQ4_NL', '1'], {
     stdio: ['pipe', 'pipe', 'inherit'],
   })
-  const [line] = await once(child.stdout, 'data')
-  assert.match(String(line), /progress/)
+  let output = ''
+  child.stdout.on('data', (text) => (output += text))
+  await once(child.stdout, 'data')
   const ended = once(child, 'exit')
   child.stdin.end()
-  await ended
+  assert.deepEqual(await ended, [null, 'SIGKILL'])
+  assert.match(output, /progress/)
+  assert.doesNotMatch(output, /result/)
 })
 
 test('a file without float32 vectors is rejected', () => {
