@@ -31,7 +31,7 @@ export function wordsOf(command: Command): string {
 
 function explain(words: string, message: string, code: string | undefined): string {
   const [first, suggestion] = message.split('\n') as [string, string?]
-  const similar = suggestion?.replace(/^\((.*)\)$/, ' $1')?.replace(/Did you mean (.*)\?/, "Did you mean '$1'?") ?? ''
+  const similar = suggestion?.replace(/^\(Did you mean (.*)\?\)$/, " Did you mean '$1'?") ?? ''
   const help = `'${typed(`${words ? `${words} ` : ''}--help`)}'`
   const quoted = /'([^']*)'/.exec(first)?.[1] ?? ''
   if (code === 'commander.unknownCommand')

@@ -110,6 +110,8 @@ export const kubernetes = (options) =>
 
 export const clientsNode = (options) => npmFolder('clients-node', "clients for Node: Vercel's AI SDK", 'ai', options)
 export const portkey = (options) => npmFolder('portkey', "Portkey's gateway", '@portkey-ai/gateway', options)
+export const recheck = (options) =>
+  npmFolder('recheck', 'recheck, which searches slow regular expressions', 'recheck', options)
 export const onnxNode = (options) =>
   npmFolder('onnx-node', 'ONNX Runtime and Transformers.js for Node (450 MB)', '@huggingface/transformers', options)
 
@@ -134,6 +136,7 @@ const all = {
   'clients-python': clientsPython,
   'clients-node': clientsNode,
   'onnx-node': onnxNode,
+  recheck,
   portkey,
   schemathesis,
   s3,

@@ -11,11 +11,15 @@ import type { TablePart } from './reader/main.ts'
 
 const maxSourceBytes = 65_536
 const Name = z.string().min(1).max(200)
+const staysInside = (name: string) => !name.includes('..')
 const Source = z.strictObject({
-  repo_id: z.string().regex(/^(?!.*\.\.)[\w.-]{1,96}(\/[\w.-]{1,96})?$/, 'must be owner/name'),
+  repo_id: z
+    .string()
+    .regex(/^[\w.-]{1,96}(\/[\w.-]{1,96})?$/, 'must be owner/name')
+    .refine(staysInside, 'must be owner/name'),
   split: Name.default('train'),
   config: Name.optional(),
-  revision: Name.regex(/^(?!.*\.\.)/, 'must be a branch, tag or commit').optional(),
+  revision: Name.refine(staysInside, 'must be a branch, tag or commit').optional(),
 })
 export type HubSource = z.infer<typeof Source>
 

@@ -86,7 +86,7 @@ export function createTrainingSetup({ checkout, log, announce, now, ...options }
   }
 
   /** The title without its remarks on size and time. */
-  const brief = ({ title }: Step) => title.replace(/ \([^)]*\)$/, '')
+  const brief = ({ title }: Step) => (title.endsWith(')') ? title.slice(0, title.lastIndexOf(' (')) : title)
   const place = (step: Step) => `${steps.indexOf(step) + 1} of ${steps.length}`
   const changed = () => void changes.emit('change')
   const seconds = ({ started_at, ended_at }: Step) =>

@@ -2,47 +2,11 @@
 // anew at each character. `scslre` finds both, as `eslint-plugin-regexp` does with it. What clients write as a pattern
 // runs in RE2, or in a thread that can be ended.
 import assert from 'node:assert/strict'
-import { globSync, readFileSync } from 'node:fs'
-import path from 'node:path'
 import { test } from 'node:test'
 import { analyse } from 'scslre'
-import { parseSync } from 'vite'
-import { root } from '../../lib/root.ts'
+import { collectExpressions, type Expression } from '../support/regular-expressions.ts'
 
-const rooms = '{server,lib,engine,contract,cli,mcp,sdk,web,pictures,telemetry}'
-
-interface Expression {
-  source: string
-  flags: string
-  /** The first file that has it. */
-  file: string
-}
-
-/** The expressions of the sources, each once, and where a text becomes one. */
-function collect() {
-  const expressions = new Map<string, Expression>()
-  const made: string[] = []
-  for (const file of globSync(`${rooms}/**/*.{ts,tsx}`, { cwd: root })) {
-    const code = readFileSync(path.join(root, file), 'utf8')
-    if (!code.includes('/') && !code.includes('RegExp')) continue
-    const visit = (node: unknown): void => {
-      if (typeof node !== 'object' || node === null) return
-      const { type, regex, callee } = node as {
-        type?: string
-        regex?: { pattern: string; flags: string }
-        callee?: { name?: string }
-      }
-      if (regex)
-        expressions.set(`/${regex.pattern}/${regex.flags}`, { source: regex.pattern, flags: regex.flags, file })
-      if ((type === 'NewExpression' || type === 'CallExpression') && callee?.name === 'RegExp') made.push(file)
-      Object.values(node).forEach(visit)
-    }
-    visit(parseSync(file, code).program)
-  }
-  return { expressions, made }
-}
-
-const sources = collect()
+const sources = collectExpressions()
 
 const problemsOf = ({ source, flags }: Pick<Expression, 'source' | 'flags'>) =>
   analyse({ source, flags }).reports.map(({ type }) => type)

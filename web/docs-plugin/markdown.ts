@@ -129,8 +129,7 @@ export function renderMarkdown(source: string, resolve: Resolve): Rendered {
     return `<a class="anchor" href="#${meta.id}" aria-label="${name}">#</a></${tag}>\n`
   }
 
-  // Notes to those who edit the file.
-  const tokens = markdown.parse(source.replace(/^<!--[\s\S]*?-->\n/gm, ''), {})
+  const tokens = markdown.parse(withoutNotes(source), {})
   const slug = createSlugs()
   const headings: Heading[] = []
   const sections: Section[] = []
@@ -155,5 +154,18 @@ export function renderMarkdown(source: string, resolve: Resolve): Rendered {
     html: markdown.renderer.render(tokens, markdown.options, {}),
     headings: others,
     sections: sections.map((each) => ({ ...each, text: each.text.replace(/\s+/g, ' ').trim() })),
+  }
+}
+
+/** A page without its comments, each on lines of its own: notes to those who edit the file. */
+function withoutNotes(source: string): string {
+  const text = `\n${source}`
+  let [kept, end] = ['', 0]
+  for (;;) {
+    const from = text.indexOf('\n<!--', end)
+    const to = text.indexOf('-->\n', from)
+    if (from === -1 || to === -1) return (kept + text.slice(end)).slice(1)
+    kept += text.slice(end, from)
+    end = to + '-->'.length
   }
 }

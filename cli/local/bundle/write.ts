@@ -208,9 +208,10 @@ async function copyTexts(part: string, name: string, { gpu, chart, vision }: Tex
 
 /** The Dockerfile without the stage that compiles the library for pictures. */
 function withoutVision(dockerfile: string): string {
-  const stage = /# The library for pictures,[\s\S]*?\n\n/
-  if (!stage.test(dockerfile)) throw new Error('deploy/Dockerfile.model has no stage for pictures')
-  return dockerfile.replace(stage, '').replace('--from=vision ', '--from=packages ')
+  const from = dockerfile.indexOf('# The library for pictures,')
+  const to = dockerfile.indexOf('\n\n', from) + 2
+  if (from === -1 || to === 1) throw new Error('deploy/Dockerfile.model has no stage for pictures')
+  return (dockerfile.slice(0, from) + dockerfile.slice(to)).replace('--from=vision ', '--from=packages ')
 }
 
 /** The name of a model as that of an image. */
