@@ -59,8 +59,7 @@ export const nextEntry = (db: Db, kind: string, time: number, idleOnly = false) 
     from accounts where accounts.account_id is not null
   )
   select entry.id from candidates join queue_entries as entry on entry.id = candidates.id
-  where ((entry.status = 'waiting' and entry.run_at <= ${time})
-    or (entry.status = 'leased' and entry.lease_until < ${time}))
+  where ${isDue(time)}
     ${idleOnly ? sql`and candidates.running = 0` : sql``}
   order by case when entry.turn_until > ${time} then 0 else 1 end,
     candidates.running, coalesce(candidates.served_at, 0), entry.run_at, entry.id
