@@ -1,4 +1,4 @@
-// Thin products of LoRA's matrices: what they add to a layer's outputs, and their gradients.
+// The gradients of LoRA's matrices: thin products in float32.
 #include "products.h"
 #include "scratch.h"
 
@@ -31,47 +31,6 @@ void pack_block(const bf16 * from, int64_t stride, int64_t depth, int64_t padded
 
 #pragma GCC visibility push(default)
 extern "C" {
-
-/**
- * out += scale low up^T: low [tokens, rank] and out [tokens, outputs] bfloat16 of rows with strides, up [outputs, rank]
- * bfloat16.
- */
-void tunery_add_product(const bf16 * low, int64_t low_stride, const bf16 * up, float scale, bf16 * out,
-                        int64_t out_stride, int64_t tokens, int64_t outputs, int64_t rank) {
-    const Multiply multiply = has_amx() ? multiply_amx : multiply_avx512;
-    const int64_t depth = round_up(rank), columns = round_up(outputs);
-    shared_scratch.reset(2 * columns * depth * sizeof(bf16) + 128);
-    bf16 * padded = shared_scratch.take<bf16>(columns * depth);
-    bf16 * packed = shared_scratch.take<bf16>(columns * depth);
-    memset(padded, 0, columns * depth * sizeof(bf16));
-    for (int64_t row = 0; row < outputs; ++row) memcpy(padded + row * depth, up + row * rank, rank * sizeof(bf16));
-    pack_transposed(padded, depth, depth, columns, packed);
-#pragma omp parallel
-    {
-        const Tiles tiles;
-        scratch.reset(side * depth * sizeof(bf16) + side * side * sizeof(float) + 128);
-        bf16 * rows = scratch.take<bf16>(side * depth);
-        float * sums = scratch.take<float>(side * side);
-#pragma omp for
-        for (int64_t token = 0; token < tokens; token += side) {
-            const int64_t held = std::min(side, tokens - token);
-            memset(rows, 0, side * depth * sizeof(bf16));
-            for (int64_t row = 0; row < held; ++row)
-                memcpy(rows + row * depth, low + (token + row) * low_stride, rank * sizeof(bf16));
-            for (int64_t column = 0; column < outputs; column += side) {
-                multiply({rows, depth, packed + column * depth, depth * panel_columns, sums, side, side, side, depth,
-                          false});
-                for (int64_t row = 0; row < held; ++row)
-                    for (int64_t i = 0; i < std::min(side, outputs - column); i += 16) {
-                        const __mmask16 lanes = first(outputs - column - i);
-                        bf16 * to = out + (token + row) * out_stride + column + i;
-                        const __m512 added = _mm512_loadu_ps(sums + row * side + i);
-                        store(to, _mm512_fmadd_ps(added, _mm512_set1_ps(scale), load(to, lanes)), lanes);
-                    }
-            }
-        }
-    }
-}
 
 /**
  * out = scale left^T right: left [tokens, rows] and right [tokens, columns] bfloat16 of rows with strides, out [rows,

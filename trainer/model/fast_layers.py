@@ -67,13 +67,13 @@ class BeforeAttention(torch.autograd.Function):
         out = torch.empty_like(states, memory_format=torch.contiguous_format)
         rotate(states[:, : layer.rotated], cos, sin, out[:, : layer.rotated])
         out[:, layer.rotated :] = states[:, layer.rotated :]
-        ctx.save_for_backward(x, normed, inverse, cos, sin, *saved)
+        ctx.save_for_backward(x, inverse, cos, sin, *saved)
         ctx.layer, ctx.layout = layer, layout
         return scatter(out, layout)
 
     @staticmethod
     def backward(ctx, gradient):
-        (x, normed, inverse, cos, sin, *saved), layer = ctx.saved_tensors, ctx.layer
+        (x, inverse, cos, sin, *saved), layer = ctx.saved_tensors, ctx.layer
         joint = layer.qkv.gradient(len(x))
         states = joint[:, : layer.qkv.width].unflatten(1, (-1, layer.head_size))
         token_gradient = scatter_backward(gradient, ctx.layout)
@@ -84,7 +84,7 @@ class BeforeAttention(torch.autograd.Function):
             rotate(token_gradient[:, : layer.rotated], cos, sin, unrotated, undo=True)
             states[:, : layer.rotated] = unrotated
         states[:, layer.rotated :] = token_gradient[:, layer.rotated :]
-        parameters = layer.qkv.backward(joint, normed, saved)
+        parameters = layer.qkv.backward(joint, saved)
         x_gradient = (
             layer.input_norm.backward(layer.qkv.input_gradient(joint), x, inverse) if ctx.needs_input_grad[0] else None
         )
@@ -106,22 +106,20 @@ class AfterAttention(torch.autograd.Function):
         gate, up = layer.gate_up.outputs_of(gate_up)
         product = silu(gate).mul_(up)
         down_output, down_saved = layer.down.forward(product)
-        ctx.save_for_backward(
-            attended, middle, normed, inverse, gate_up, product, *out_saved, *gate_up_saved, *down_saved
-        )
+        ctx.save_for_backward(middle, inverse, gate_up, *out_saved, *gate_up_saved, *down_saved)
         ctx.layer, ctx.layout, ctx.counts = layer, layout, (len(out_saved), len(gate_up_saved))
         return middle + down_output[:, : layer.down.width]
 
     @staticmethod
     def backward(ctx, gradient):
-        (attended, middle, normed, inverse, gate_up, product, *saved), layer = ctx.saved_tensors, ctx.layer
+        (middle, inverse, gate_up, *saved), layer = ctx.saved_tensors, ctx.layer
         first, second = ctx.counts
         out_saved, gate_up_saved, down_saved = saved[:first], saved[first : first + second], saved[first + second :]
         tokens = len(middle)
 
         down_output = layer.down.gradient(tokens)
         down_output[:, : layer.down.width] = gradient
-        down_gradients = layer.down.backward(down_output, product, down_saved)
+        down_gradients = layer.down.backward(down_output, down_saved)
         product_gradient = layer.down.input_gradient(down_output)
 
         gate, up = layer.gate_up.outputs_of(gate_up)
@@ -129,14 +127,14 @@ class AfterAttention(torch.autograd.Function):
         gate_gradient, up_gradient = layer.gate_up.outputs_of(joint)
         torch.mul(product_gradient, silu(gate), out=up_gradient)
         torch.ops.aten.silu_backward.grad_input(product_gradient.mul_(up), gate, grad_input=gate_gradient)
-        gate_up_gradients = layer.gate_up.backward(joint, normed, gate_up_saved)
+        gate_up_gradients = layer.gate_up.backward(joint, gate_up_saved)
         middle_gradient = layer.post_attention_norm.backward(layer.gate_up.input_gradient(joint), middle, inverse).add_(
             gradient
         )
 
         mixed = layer.out.gradient(tokens)
         mixed[:, : layer.out.width] = middle_gradient
-        out_gradients = layer.out.backward(mixed, attended, out_saved)
+        out_gradients = layer.out.backward(mixed, out_saved)
         attended_gradient = (
             layer.out.input_gradient(mixed).unflatten(1, (-1, layer.head_size)).to(layer.attention_dtype)
         )

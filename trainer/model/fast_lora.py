@@ -3,6 +3,7 @@
 Layers with the same input (q, k and v; gate and up) become one product, and their A matrices are more rows of it.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -35,12 +36,24 @@ def zero_adapters_skipped(model: torch.nn.Module) -> Iterator[None]:
 
 
 class LinearGroup:
-    """Linear layers with the same input, adapted or not, in one matrix [outputs of all + ranks of all, inputs]: every
-    W, then every A.
+    """Linear layers with the same input, adapted or not.
 
     y = x W^T + b + scale (x A^T) B^T for each layer.
     Shapes: x [tokens, inputs], W [outputs, inputs], A [rank, inputs], B [outputs, rank].
-    The frozen weights, and A if its precision is the base's, become views of the matrix, so nothing is stored twice.
+
+    One matrix [outputs of all + ranks of all, inputs + ranks of all] has every W with its B on the right, and every A
+    below:
+
+        W_1  B_1  0
+        W_2  0    B_2
+        A_1  0    0
+        A_2  0    0
+
+    So one product of [x, scale x A^T] with the upper rows adds what an adapter contributes to what its layer does
+    before anything is rounded. Rounded first, a bfloat16 result would swallow an addition below half a unit of its
+    eight bits: always, so that a small adapter would have no effect in a forward pass (docs/decisions/006).
+
+    The frozen weights become views of the matrix, so nothing is stored twice; A and B are copied into it for each pass.
     With a quantized base the matrix is built for each pass instead.
     """
 
@@ -56,49 +69,51 @@ class LinearGroup:
         self.ranks = [down.shape[0] for down in self.downs]
         self.outputs, self.inputs = [base.out_features for base in bases], bases[0].in_features
         self.width, self.height = sum(self.outputs), sum(self.outputs) + sum(self.ranks)
-        # On a GPU the number of operations decides: one for the scales of all layers, and B in the base's precision is
-        # kept. Set by `copies_of` if something else refreshes all copies at the start of a pass.
+        # On a GPU the number of operations decides: one for the gradients of A of all layers, in float32 at once.
         self.few_operations = gpu_kernels.available(self.device, self.dtype) and len(set(self.scales)) == 1
-        self.up_copies = [torch.empty_like(up, dtype=self.dtype) for up in self.ups] if self.few_operations else []
+        # Set by `copies_of` if something else refreshes all copies at the start of a pass.
         self.is_refreshed = False
         self.matrix, self.copies = None, []
         if not self.quantized:
-            self.matrix = torch.cat(
-                [matrix.detach().to(self.dtype) for matrix in [*(base.weight for base in bases), *self.downs]]
-            )
-            parts = self._parts(self.matrix)
-            for part, base in zip(parts, bases, strict=False):
+            self.matrix = self._empty_matrix()
+            weights, downs, ups = self._parts(self.matrix)
+            for part, base in zip(weights, bases, strict=True):
+                part.copy_(base.weight.detach())
                 base.weight.data = part
-            # Views follow the optimizer's steps; copies in a narrower precision are refreshed for each pass.
-            for part, down in zip(parts[len(bases) :], self.downs, strict=True):
-                if down.dtype == part.dtype:
-                    down.data = part
-                else:
-                    self.copies.append((part, down))
+            self.copies = [*zip(downs, self.downs, strict=True), *zip(ups, self.ups, strict=True)]
         self.bias = None
         if any(base.bias is not None for base in bases):
-            self.bias = torch.zeros(self.height, dtype=self.dtype, device=self.device)
-            for part, base in zip(self._parts(self.bias), bases, strict=False):
+            self.bias = torch.zeros(self.width, dtype=self.dtype, device=self.device)
+            for part, base in zip(self.bias.split(self.outputs), bases, strict=True):
                 if base.bias is not None:
                     part.copy_(base.bias.detach())
 
-    def _parts(self, joint: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Views of the rows of each W, then of each A."""
-        return joint.split([*self.outputs, *self.ranks])
+    def _empty_matrix(self) -> torch.Tensor:
+        matrix = torch.empty(self.height, self.inputs + sum(self.ranks), dtype=self.dtype, device=self.device)
+        matrix[:, self.inputs :] = 0
+        return matrix
+
+    def _parts(self, matrix: torch.Tensor) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
+        """Views of each W, each A and each B."""
+        rows = matrix.split([*self.outputs, *self.ranks])
+        columns = [part[:, self.inputs :].split(self.ranks, dim=1) for part in rows]
+        ups = [columns[index][place] for place, index in enumerate(self.adapted)]
+        inputs = [part[:, : self.inputs] for part in rows]
+        return inputs[: len(self.outputs)], inputs[len(self.outputs) :], ups
 
     def weights(self) -> torch.Tensor:
         """The matrix with current values."""
         if self.matrix is None:
-            joint = torch.empty(self.height, self.inputs, dtype=self.dtype, device=self.device)
-            parts = self._parts(joint)
-            for part, weight in zip(parts, self.quantized, strict=False):
+            matrix = self._empty_matrix()
+            weights, downs, ups = self._parts(matrix)
+            for part, weight in zip(weights, self.quantized, strict=True):
                 part.copy_(quantized.dequantize(weight))
-            for part, down in zip(parts[len(self.quantized) :], self.downs, strict=True):
-                part.copy_(down.detach())
-            return joint
+            for part, parameter in zip([*downs, *ups], self.parameters, strict=True):
+                part.copy_(parameter.detach())
+            return matrix
         if not self.is_refreshed:
-            for part, down in self.copies:
-                part.copy_(down.detach())
+            for part, parameter in self.copies:
+                part.copy_(parameter.detach())
         return self.matrix
 
     @property
@@ -110,76 +125,66 @@ class LinearGroup:
         return list(joint[:, : self.width].split(self.outputs, dim=1))
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """Returns `joint`, whose first columns are the outputs, and what `backward` needs: x A^T of all layers, then
-        each B.
+        """Returns the outputs of all layers [tokens, width], and what `backward` needs: nothing without an adapter,
+        else one tensor [tokens, inputs + ranks] of x and scale x A^T.
         """
-        if _zero and self.matrix is not None:
-            bias = None if self.bias is None else self.bias[: self.width]
-            return torch.nn.functional.linear(x, self.matrix[: self.width], bias), []
-        joint = torch.nn.functional.linear(x, self.weights(), self.bias)
         if not self.adapted:
-            return joint, []
-        if self.few_operations:
-            return joint, self._add_adapters(joint)
-        low = joint[:, self.width :].contiguous()
-        ups = [up.detach().to(x.dtype) for up in self.ups]
-        outputs, has_kernels = self.outputs_of(joint), kernels.available(x.device, x.dtype)
-        for index, part, up, scale in zip(self.adapted, low.split(self.ranks, dim=1), ups, self.scales, strict=True):
-            if has_kernels:
-                kernels.add_product(outputs[index], part, up, scale)
-            else:
-                outputs[index].addmm_(part, up.T, alpha=scale)
-        return joint, [low, *ups]
+            return torch.nn.functional.linear(x, self.weights(), self.bias), []
+        if _zero and self.matrix is not None:
+            return torch.nn.functional.linear(x, self.matrix[: self.width, : self.inputs], self.bias), []
+        matrix = self.weights()
+        extended = x.new_empty(len(x), self.inputs + sum(self.ranks))
+        extended[:, : self.inputs] = x
+        low = extended[:, self.inputs :]
+        torch.mm(x, matrix[self.width :, : self.inputs].T, out=low)
+        for part, scale in self._scaled(low):
+            part.mul_(scale)
+        return torch.nn.functional.linear(extended, matrix[: self.width], self.bias), [extended]
 
-    def _add_adapters(self, joint: torch.Tensor) -> list[torch.Tensor]:
-        """Adds to the outputs, and returns what `backward` needs: scale x A^T."""
-        if not self.is_refreshed:
-            torch._foreach_copy_(self.up_copies, [up.detach() for up in self.ups])
-        low, outputs = joint[:, self.width :] * self.scales[0], self.outputs_of(joint)
-        for index, part, up in zip(self.adapted, low.split(self.ranks, dim=1), self.up_copies, strict=True):
-            outputs[index].addmm_(part, up.T)
-        return [low]
+    def _scaled(self, low: torch.Tensor) -> list[tuple[torch.Tensor, float]]:
+        """The columns of adapters with their scales; all columns at once where adapters have one scale."""
+        if len(set(self.scales)) == 1:
+            return [(low, self.scales[0])]
+        return list(zip(low.split(self.ranks, dim=1), self.scales, strict=True))
 
     def gradient(self, tokens: int) -> torch.Tensor:
-        """An empty gradient of `joint`. The caller writes the outputs' columns, `backward` the others."""
+        """An empty gradient [tokens, height]: the caller writes the outputs' columns, `backward` the others, which are
+        x A^T's.
+        """
         return torch.empty(tokens, self.height, dtype=self.dtype, device=self.device)
 
-    def backward(self, gradient: torch.Tensor, x: torch.Tensor, saved: list[torch.Tensor]) -> list[torch.Tensor]:
+    def backward(self, gradient: torch.Tensor, saved: list[torch.Tensor]) -> list[torch.Tensor]:
         """The gradients of `parameters`. Call `input_gradient` afterwards for the gradient of x."""
         if not self.adapted:
             return []
-        if self.few_operations:
-            return self._gradients_of_adapters(gradient, x, *saved)
-        low, *ups = saved
-        lows = gradient[:, self.width :]
-        outputs = self.outputs_of(gradient)
-        up_gradients, has_kernels = [], kernels.available(gradient.device, gradient.dtype)
-        for index, saved_low, low_gradient, up, scale in zip(
-            self.adapted, low.split(self.ranks, dim=1), lows.split(self.ranks, dim=1), ups, self.scales, strict=True
-        ):
-            torch.addmm(low_gradient, outputs[index], up, beta=0, alpha=scale, out=low_gradient)
-            if has_kernels:
-                up_gradients.append(kernels.outer(saved_low, outputs[index], scale, transposed=True))
-            else:
-                up_gradients.append(torch.mm(outputs[index].T, saved_low).to(self.ups[0].dtype).mul_(scale))
-        if has_kernels:
-            return [*kernels.outer(lows, x).split(self.ranks), *up_gradients]
-        return [*torch.mm(lows.T, x).to(self.downs[0].dtype).split(self.ranks), *up_gradients]
-
-    def _gradients_of_adapters(self, gradient: torch.Tensor, x: torch.Tensor, low: torch.Tensor) -> list[torch.Tensor]:
+        (extended,) = saved
+        x, low = extended[:, : self.inputs], extended[:, self.inputs :]
         lows, outputs = gradient[:, self.width :], self.outputs_of(gradient)
         parts = zip(
-            self.adapted, low.split(self.ranks, dim=1), lows.split(self.ranks, dim=1), self.up_copies, strict=True
+            *(self.adapted, low.split(self.ranks, dim=1), lows.split(self.ranks, dim=1), self._ups(), self.scales),
+            strict=True,
         )
         up_gradients = []
-        for index, saved_low, low_gradient, up in parts:
-            torch.addmm(low_gradient, outputs[index], up, beta=0, alpha=self.scales[0], out=low_gradient)
-            up_gradients.append(torch.mm(outputs[index].T, saved_low, out_dtype=torch.float32))
-        down_gradients = torch.mm(lows.T, x, out_dtype=torch.float32)
-        return [*down_gradients.split(self.ranks), *up_gradients]
+        for index, low_part, low_gradient, up, scale in parts:
+            torch.addmm(low_gradient, outputs[index], up, beta=0, alpha=scale, out=low_gradient)
+            up_gradients.append(self._transposed_product(outputs[index], low_part, up=True))
+        return [*self._transposed_product(lows, x).split(self.ranks), *up_gradients]
+
+    def _ups(self) -> list[torch.Tensor]:
+        """Each B in the base's precision."""
+        return [up.detach().to(self.dtype) for up in self.ups] if self.matrix is None else self._parts(self.matrix)[2]
+
+    def _transposed_product(self, left: torch.Tensor, right: torch.Tensor, up: bool = False) -> torch.Tensor:
+        """left^T right in float32: the gradients of A, or of one B."""
+        if self.few_operations:
+            return torch.mm(left.T, right, out_dtype=torch.float32)
+        if kernels.available(left.device, left.dtype):
+            # The kernel wants the narrow side on the left.
+            return kernels.outer(right, left, transposed=True) if up else kernels.outer(left, right)
+        return torch.mm(left.T, right).to(self.downs[0].dtype)
 
     def input_gradient(self, gradient: torch.Tensor) -> torch.Tensor:
-        return gradient @ (self.weights() if self.matrix is None else self.matrix)
+        return gradient @ (self.weights() if self.matrix is None else self.matrix)[:, : self.inputs]
 
 
 def copies_of(groups: list[LinearGroup]) -> Callable[[], None]:
@@ -190,7 +195,7 @@ def copies_of(groups: list[LinearGroup]) -> Callable[[], None]:
     for group in groups:
         if group.few_operations and group.matrix is not None:
             group.is_refreshed = True
-            pairs += [*group.copies, *zip(group.up_copies, group.ups, strict=True)]
+            pairs += group.copies
     if not pairs:
         return lambda: None
     targets, sources = zip(*pairs, strict=True)
@@ -204,17 +209,17 @@ class Adapted(torch.autograd.Function):
     def forward(ctx, x, group: LinearGroup, *_parameters):
         flat = x.reshape(-1, x.shape[-1])
         joint, saved = group.forward(flat)
-        ctx.save_for_backward(flat, *saved)
+        ctx.save_for_backward(*saved)
         ctx.group, ctx.shape = group, x.shape
         return tuple(y.view(*x.shape[:-1], -1) for y in group.outputs_of(joint))
 
     @staticmethod
     def backward(ctx, *gradients):
-        (flat, *saved), group = ctx.saved_tensors, ctx.group
-        joint = group.gradient(len(flat))
+        group = ctx.group
+        joint = group.gradient(math.prod(ctx.shape[:-1]))
         for y, gradient in zip(group.outputs_of(joint), gradients, strict=True):
             y.copy_(gradient.reshape(y.shape))
-        parameters = group.backward(joint, flat, saved)
+        parameters = group.backward(joint, list(ctx.saved_tensors))
         x_gradient = group.input_gradient(joint).view(ctx.shape) if ctx.needs_input_grad[0] else None
         return x_gradient, None, *parameters
 

@@ -33,7 +33,7 @@ class FusedLayer(torch.autograd.Function):
         down_output, down_saved = layer.down.forward(product)
         parts = [attention_saved, qkv_saved, out_saved, gate_up_saved, down_saved]
         ctx.save_for_backward(
-            *(x, normed, inverse, states, attended, middle, post_normed, post_inverse, gate_up, product),
+            *(x, inverse, states, attended, middle, post_inverse, gate_up),
             *(cos, sin, *(saved for part in parts for saved in part)),
         )
         ctx.layer, ctx.layout, ctx.counts = layer, layout, [len(part) for part in parts]
@@ -41,11 +41,8 @@ class FusedLayer(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        layer, (x, normed, inverse, states, attended, middle, post_normed, post_inverse, *rest) = (
-            ctx.layer,
-            ctx.saved_tensors,
-        )
-        gate_up, product, cos, sin, *saved = rest
+        layer, (x, inverse, states, attended, middle, post_inverse, *rest) = ctx.layer, ctx.saved_tensors
+        gate_up, cos, sin, *saved = rest
         kernels, attention, parts = layer.kernels, layer.kernel_attention, iter(saved)
         attention_saved, qkv_saved, out_saved, gate_up_saved, down_saved = (
             [next(parts) for _ in range(n)] for n in ctx.counts
@@ -54,20 +51,20 @@ class FusedLayer(torch.autograd.Function):
 
         down_output = layer.down.gradient(tokens)
         kernels.round_into(gradient, down_output)
-        down_gradients = layer.down.backward(down_output, product, down_saved)
+        down_gradients = layer.down.backward(down_output, down_saved)
         joint = layer.gate_up.gradient(tokens)
         kernels.gated_backward(layer.down.input_gradient(down_output), gate_up, joint)
-        gate_up_gradients = layer.gate_up.backward(joint, post_normed, gate_up_saved)
+        gate_up_gradients = layer.gate_up.backward(joint, gate_up_saved)
         mixed = layer.out.gradient(tokens)
         weight, normed_gradient = layer.post_attention_norm.weight, layer.gate_up.input_gradient(joint)
         gradient = kernels.add_norm_backward(normed_gradient, gradient, middle, weight, post_inverse, mixed)
 
-        out_gradients = layer.out.backward(mixed, attended, out_saved)
+        out_gradients = layer.out.backward(mixed, out_saved)
         joint = layer.qkv.gradient(tokens)
         out_gradient = layer.out.input_gradient(mixed)
         attention.backward(out_gradient, states, attended, attention_saved, ctx.layout, joint)
         kernels.rotate(joint, cos, sin, layer.rotated, undo=True)
-        qkv_gradients = layer.qkv.backward(joint, normed, qkv_saved)
+        qkv_gradients = layer.qkv.backward(joint, qkv_saved)
         x_gradient = None
         if ctx.needs_input_grad[0]:
             weight, normed_gradient = layer.input_norm.weight, layer.qkv.input_gradient(joint)

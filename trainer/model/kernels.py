@@ -22,7 +22,6 @@ _ARGUMENTS = {
     "gated": [_pointer, _int, _pointer, _int, _int],
     "gated_backward": [_pointer, _pointer, _int, _pointer, _int, _int, _int],
     "cross_entropy": [_pointer, _pointer, _pointer, _int, _int, ctypes.c_int32],
-    "add_product": [_pointer, _int, _pointer, _float, _pointer, *[_int] * 4],
     "outer": [_pointer, _int, _pointer, _int, _float, _pointer, *[_int] * 5],
     "attention": [_pointer, *[_int] * 4, _float, _pointer, _int, _pointer, _pointer, _int],
     "attention_backward": [
@@ -132,12 +131,6 @@ def cross_entropy(logits: torch.Tensor, targets: torch.Tensor, losses: torch.Ten
     vocabulary] become their gradients.
     """
     _library().tunery_cross_entropy(_at(logits), _at(targets), _at(losses), *logits.shape, gradient)
-
-
-def add_product(out: torch.Tensor, low: torch.Tensor, up: torch.Tensor, scale: float) -> None:
-    """out += scale low up^T: out [tokens, outputs], low [tokens, rank], up [outputs, rank]."""
-    rows = _at(low), low.stride(0), _at(up), scale, _at(out), out.stride(0)
-    _library().tunery_add_product(*rows, len(low), *up.shape)
 
 
 def outer(left: torch.Tensor, right: torch.Tensor, scale: float = 1.0, transposed: bool = False) -> torch.Tensor:

@@ -125,15 +125,6 @@ def test_gradients_of_adapters(tokens, rows, columns):
     torch.testing.assert_close(kernels.outer(left, right, 0.5, transposed=True), exact.T, atol=1e-3, rtol=1e-4)
 
 
-@pytest.mark.parametrize(("tokens", "outputs", "rank"), [(70, 100, 16), (1, 5, 1), (33, 64, 40)])
-def test_what_an_adapter_adds(tokens, outputs, rank):
-    out, low, up = numbers(tokens, outputs + 3), numbers(tokens, rank + 5)[:, :rank], numbers(outputs, rank)
-    before = out.clone()
-    kernels.add_product(out[:, :outputs], low, up, 0.7)
-    assert_near(out[:, :outputs], before[:, :outputs].float() + 0.7 * low.float() @ up.float().T)
-    assert torch.equal(out[:, outputs:], before[:, outputs:])
-
-
 def test_rotation_and_back():
     x, before = numbers(40, 3 * 16 + 5), None
     angles = torch.rand(40, 8) * 6
