@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 
 from trainer.data.sight import is_vision, sight_of
-from trainer.model import attention, fast_layers, fast_lora, gpu, projector, quantized, vision
+from trainer.model import attention, fast_layers, fast_lora, gpu, projector, quantized, served, vision
 from trainer.runtime.errors import JobError
 from trainer.runtime.files import sha256_of
 from trainer.runtime.spec import Lora, ModelSpec, Spec
@@ -64,7 +64,9 @@ def load_model(spec: Spec, device: torch.device, dtype: torch.dtype) -> torch.nn
     base = load_base(spec, device, dtype)
     torch.manual_seed(spec.training.seed)
     if spec.method == "full":
-        return autocast(with_start_merged(base, spec).train(), device, dtype)
+        model = with_start_merged(base, spec).train()
+        model.served = served.Served(spec, model, device, dtype)
+        return autocast(model, device, dtype)
     return with_adapter(base, spec)
 
 
@@ -109,6 +111,8 @@ def with_adapter(base: torch.nn.Module, spec: ModelSpec) -> torch.nn.Module:
         vision.restrict(config, base)
     if spec.projector:
         config.modules_to_save = [projector.path_of(base)]
+    embeddings = base.get_input_embeddings().weight
+    as_served = served.Served(spec, base, embeddings.device, embeddings.dtype)
     model = get_peft_model(base, config)
     if spec.start and (unknown := set_peft_model_state_dict(model, adapter_weights(spec)).unexpected_keys):
         raise JobError("internal", f"The adapter to start from has weights that this job does not: {unknown[0]}.")
@@ -118,6 +122,7 @@ def with_adapter(base: torch.nn.Module, spec: ModelSpec) -> torch.nn.Module:
         if parameter.requires_grad:
             parameter.data = parameter.data.float()
     quantized.keep_differentiable(model)
+    model.served = as_served
     if not fast_layers.install(model):
         fast_lora.install(model)
     return model.train()

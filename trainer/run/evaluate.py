@@ -10,6 +10,7 @@ from trainer.data.layout import layout_of
 from trainer.data.loss_mask import token_ids
 from trainer.data.packing import Limits, Pack, pack, split
 from trainer.model.fast_head import HeadLoss
+from trainer.model.served import as_served
 from trainer.model.vision import inputs_of
 
 
@@ -37,6 +38,11 @@ def losses(model, packed: Pack) -> torch.Tensor:
     return HeadLoss.apply(hidden.index_select(0, packed.chosen), weight, packed.next_ids)
 
 
+def limits_of_scoring(limits: Limits) -> Limits:
+    """Limits of a pass in which the logits of all learned tokens exist at once."""
+    return replace(limits, targets=min(limits.targets, Limits.targets))
+
+
 @torch.no_grad()
 def score(model, data: Prepared, limits: Limits, device: torch.device) -> tuple[float, float, float]:
     """The mean loss of a learned token, the share of sequences in which every learned token is the model's top choice,
@@ -46,8 +52,7 @@ def score(model, data: Prepared, limits: Limits, device: torch.device) -> tuple[
     model.eval()
     sequences = [sequence for row in data.rows for sequence in row.sequences]
     loss, exact, correct = 0.0, 0, 0
-    # Here the logits of all learned tokens of a pass exist at once.
-    for group in split(sequences, replace(limits, targets=min(limits.targets, Limits.targets))):
+    for group in split(sequences, limits_of_scoring(limits)):
         packed = pack(group, device)
         logits, next_ids = forward(model, packed), packed.next_ids
         loss += float(cross_entropy(logits, next_ids, reduction="sum"))
@@ -63,33 +68,77 @@ def score(model, data: Prepared, limits: Limits, device: torch.device) -> tuple[
 def generate_answers(
     model, tokenizer, prompts: list[list[dict]], max_tokens: int, max_length: int, device: torch.device
 ) -> list[str]:
-    """Greedy answers, one token at a time for all prompts together. Uses no KV cache: answers are short and few."""
+    """Greedy answers of the model as it will be served, to all prompts together. Uses no KV cache: answers are short
+    and few.
+
+    Where training computes with less, its model drafts whole answers, and one pass of the served model finds the first
+    token of each that it would not have chosen, which it replaces. Then the rest is drafted anew.
+    """
     was_training = model.training
     model.eval()
     sequences = [token_ids(messages, tokenizer, open_turn=True)[-max_length + max_tokens :] for messages in prompts]
-    prompt_lengths = [len(ids) for ids in sequences]
+    starts = [len(ids) for ids in sequences]
+    confirmed = list(starts)
     ends = _end_tokens(model, tokenizer)
-    active = list(range(len(prompts)))
-    for _ in range(max_tokens):
-        if not active:
-            break
-        lengths = [len(sequences[index]) for index in active]
-        last = torch.tensor(lengths).cumsum(0) - 1
-        logits = model(
-            input_ids=torch.tensor([[token for index in active for token in sequences[index]]], device=device),
-            position_ids=torch.cat([torch.arange(length) for length in lengths])[None].to(device),
-            layout=layout_of([0], lengths, device),
-            logits_to_keep=last.to(device),
-            use_cache=False,
-        ).logits[0]
-        for index, token in zip(active, logits.argmax(-1).tolist(), strict=True):
-            sequences[index].append(token)
-        active = [index for index in active if sequences[index][-1] not in ends]
+
+    def unfinished() -> list[int]:
+        return [
+            index
+            for index, ids in enumerate(sequences)
+            if confirmed[index] - starts[index] < max_tokens
+            and not (confirmed[index] > starts[index] and ids[confirmed[index] - 1] in ends)
+        ]
+
+    while active := unfinished():
+        _extend(model, sequences, active, [starts[index] + max_tokens for index in active], ends, device)
+        with as_served(model):
+            likeliest = _likeliest(model, sequences, active, [confirmed[index] for index in active], device)
+        for index, tokens in zip(active, likeliest, strict=True):
+            drafted = sequences[index][confirmed[index] :]
+            agreed = next((at for at, pair in enumerate(zip(drafted, tokens, strict=True)) if pair[0] != pair[1]), None)
+            if agreed is not None:
+                sequences[index] = [*sequences[index][: confirmed[index] + agreed], tokens[agreed]]
+            confirmed[index] = len(sequences[index])
     model.train(was_training)
     return [
-        tokenizer.decode(ids[start:], skip_special_tokens=True)
-        for ids, start in zip(sequences, prompt_lengths, strict=True)
+        tokenizer.decode(ids[start:], skip_special_tokens=True) for ids, start in zip(sequences, starts, strict=True)
     ]
+
+
+def _extend(model, sequences: list[list[int]], active: list[int], longest: list[int], ends: set[int], device) -> None:
+    """Appends likeliest tokens to the sequences, to an end token or their longest length."""
+    bounds = dict(zip(active, longest, strict=True))
+    while active:
+        tokens = _likeliest(model, sequences, active, [len(sequences[index]) for index in active], device)
+        for index, (token,) in zip(active, tokens, strict=True):
+            sequences[index].append(token)
+        active = [
+            index for index in active if sequences[index][-1] not in ends and len(sequences[index]) < bounds[index]
+        ]
+
+
+def _likeliest(model, sequences: list[list[int]], active: list[int], starts: list[int], device) -> list[list[int]]:
+    """For each active sequence, the likeliest token in each place from its start to its end; in the next place if the
+    sequence ends before its start.
+    """
+    rows, ids, positions, chosen, offset = [sequences[index] for index in active], [], [], [], 0
+    counts = []
+    for row, start in zip(rows, starts, strict=True):
+        end = max(start + 1, len(row))
+        # A position's logits are of the next place.
+        chosen += range(offset + start - 1, offset + end - 1)
+        counts.append(end - start)
+        ids += row
+        positions += range(len(row))
+        offset += len(row)
+    logits = model(
+        input_ids=torch.tensor([ids], device=device),
+        position_ids=torch.tensor([positions], device=device),
+        layout=layout_of([0], [len(row) for row in rows], device),
+        logits_to_keep=torch.tensor(chosen, device=device),
+        use_cache=False,
+    ).logits[0]
+    return [part.tolist() for part in logits.argmax(-1).split(counts)]
 
 
 def _end_tokens(model, tokenizer) -> set[int]:

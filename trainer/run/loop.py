@@ -12,8 +12,9 @@ from trainer.data.packing import Limits, split
 from trainer.model.attention import packable
 from trainer.model.cuda_graphs import CudaGraphs, worth_capturing
 from trainer.model.load import trainable
+from trainer.model.served import as_served
 from trainer.model.vision import Features
-from trainer.run import checkpoint, memory
+from trainer.run import checkpoint, evaluate, memory
 from trainer.run.checkpoint import State
 from trainer.run.objective import objective_of
 from trainer.run.progress import Estimate
@@ -225,14 +226,23 @@ class Loop:
         return True
 
     def reference_of(self, rows: list[Row]) -> None:
-        """Computes the references of rows that have none."""
+        """Computes the references of rows that have none: of held-out rows as their scores are computed, of others as
+        their losses are.
+        """
+        held_out = {id(row) for row in self.validation.rows.rows} if self.validation.rows else set()
+        self._reference_of([row for row in rows if id(row) not in held_out], nullcontext())
+        self._reference_of([row for row in rows if id(row) in held_out], as_served(self.model))
+
+    def _reference_of(self, rows: list[Row], precision: AbstractContextManager) -> None:
         missing = self.objective.missing(rows)
         if not missing:
             return
+        limits = evaluate.limits_of_scoring(self.limits)
         own = self.distributed.shard([row.tokens for row in missing])
-        for group in split([missing[index] for index in own], self.limits):
-            with self._interruptible():
-                self.objective.compute_reference(self.model, group, self.limits)
+        with precision:
+            for group in split([missing[index] for index in own], limits):
+                with self._interruptible():
+                    self.objective.compute_reference(self.model, group, limits)
         self.objective.gather_references(missing, own, self.distributed)
 
     def _evaluate(self) -> bool:

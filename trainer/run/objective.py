@@ -11,6 +11,7 @@ from torch.nn.functional import logsigmoid
 from trainer.data.dataset import Prepared, Row, Sequence
 from trainer.data.packing import Limits, Pack, pack, split
 from trainer.model.fast_lora import zero_adapters_skipped
+from trainer.model.served import as_served
 from trainer.run import evaluate
 from trainer.run.schedule import order_of
 from trainer.runtime.distributed import Distributed
@@ -88,7 +89,8 @@ class Objective:
         return []
 
     def score(self, model, data: Prepared, limits: Limits, batch_size: int) -> Scores:
-        loss, exact, accuracy = evaluate.score(model, data, limits, self.device)
+        with as_served(model):
+            loss, exact, accuracy = evaluate.score(model, data, limits, self.device)
         text = f"validation loss {loss:.4f}, {exact:.0%} of the held-out rows exact"
         return Scores(loss, text, {"validation_exact": exact, "validation_accuracy": accuracy})
 
@@ -157,10 +159,12 @@ class Preferences(Objective):
         was_training = model.training
         model.eval()
         table: list[list[float]] = []
-        for batch in in_batches(data.rows, batch_size):
-            self.begin(model, batch, limits, Distributed.alone())
-            for group in split(batch, limits):
-                table += self.losses(group, self.token_losses(model, group, limits)).tolist()
+        limits = evaluate.limits_of_scoring(limits)
+        with as_served(model):
+            for batch in in_batches(data.rows, batch_size):
+                self.begin(model, batch, limits, Distributed.alone())
+                for group in split(batch, limits):
+                    table += self.losses(group, self.token_losses(model, group, limits)).tolist()
         model.train(was_training)
         loss = sum(line[0] for line in table) / len(table)
         figures = {f"validation_{name}": value for name, value in self.summary([line[1:] for line in table]).items()}

@@ -19,6 +19,7 @@ from trainer.data.dataset import Example, Sequence, shown_of
 from trainer.data.packing import Limits, pack, split
 from trainer.data.pictures import url_of
 from trainer.model.attention import packable
+from trainer.model.served import as_served
 from trainer.run.evaluate import forward
 from trainer.runtime.errors import JobError
 
@@ -45,18 +46,19 @@ def is_sendable(example: Example) -> bool:
 
 @torch.no_grad()
 def log_probabilities(model, examples: list[Example], device: torch.device) -> list[list[float]]:
-    """The natural log-probability of each learned token, row by row. Raises JobError("adapter_invalid") if one is not
-    finite.
+    """The natural log-probability of each learned token under the model as it will be served, row by row. Raises
+    JobError("adapter_invalid") if one is not finite.
     """
     was_training = model.training
     model.eval()
     limits = PASS if packable(model.config.get_text_config()) else replace(PASS, documents=1)
     row_log_probabilities = []
-    for group in split([shortened(example) for example in examples], limits):
-        packed = pack(group, device)
-        losses = cross_entropy(forward(model, packed), packed.next_ids, reduction="none")
-        for row in losses.split([sequence.targets for sequence in group]):
-            row_log_probabilities.append([round(-value, 5) for value in row.tolist()])
+    with as_served(model):
+        for group in split([shortened(example) for example in examples], limits):
+            packed = pack(group, device)
+            losses = cross_entropy(forward(model, packed), packed.next_ids, reduction="none")
+            for row in losses.split([sequence.targets for sequence in group]):
+                row_log_probabilities.append([round(-value, 5) for value in row.tolist()])
     model.train(was_training)
     if not all(math.isfinite(value) for row in row_log_probabilities for value in row):
         raise JobError("adapter_invalid", "The model computes no numbers (NaN or infinite): its weights are too large.")
