@@ -15,6 +15,7 @@ from trainer.model.served import as_served
 from trainer.run import evaluate
 from trainer.run.schedule import order_of
 from trainer.runtime.distributed import Distributed
+from trainer.runtime.errors import JobError
 from trainer.runtime.spec import Options, Spec
 
 
@@ -217,7 +218,7 @@ class Kto(Preferences):
     """Kahneman-Tversky optimization (Ethayarajh et al., 2024, arXiv 2402.01306).
 
     How far the model has moved is estimated in each batch from answers that belong to other prompts: each row's prompt
-    with the answer of the row before it. So that the reference of these is computed once, too, the rows of a batch stay
+    with the answer of a row before it. So that the reference of these is computed once, too, the rows of a batch stay
     together in all epochs.
     """
 
@@ -226,6 +227,7 @@ class Kto(Preferences):
     def __init__(self, spec: Spec, rows: list[Row], device: torch.device) -> None:
         super().__init__(spec, rows, device)
         self.max_length = spec.training.max_length
+        self.learned: list[Row] = []
         # Each row with another row's answer, by the row's position; filled as batches are made.
         self.mismatched: dict[int, Row] = {}
         self.moved = torch.zeros(())
@@ -236,18 +238,27 @@ class Kto(Preferences):
         return batches if epoch == 0 else [batches[index] for index in order_of(epoch, len(batches), seed)]
 
     def set_batches(self, batches: list[list[Row]]) -> None:
-        """Gives each row of the batches the answer of the row before it."""
+        """Gives each row of the batches another answer: of the nearest row before it in its batch that has one, else of
+        the nearest in all batches, else of the rows that are learned. Raises JobError("dataset_invalid") if no row has
+        another answer: nothing would be learned.
+        """
         rows = [row for batch in batches for row in batch]
+        self.learned = self.learned or rows
+        others = dict(zip(map(id, rows), _nearest_other(rows), strict=True))
         for batch in batches:
-            for index, row in enumerate(batch):
-                # A batch of one row has none before it.
-                other = batch[index - 1] if len(batch) > 1 else rows[0]
+            for row, other in zip(batch, _nearest_other(batch), strict=True):
+                other = other or others[id(row)] or next((each for each in self.learned if _differ(each, row)), None)
+                if other is None:
+                    raise JobError(
+                        "dataset_invalid",
+                        "All rows have the same answer. KTO compares each answer with answers to other prompts, so it "
+                        "would learn nothing: add rows with other answers.",
+                    )
                 self.mismatched[self.index[id(row)]] = Row(row.number, [self._with_answer(row, other)], row.label)
 
     def _with_answer(self, row: Row, other: Row) -> Sequence:
         prompt, answer = row.sequences[0], other.sequences[0]
-        start, begin = int(np.argmax(prompt.trained)), int(np.argmax(answer.trained))
-        joined = prompt.part(0, start).followed_by(answer.part(begin))
+        joined = prompt.part(0, _answer_start(prompt)).followed_by(answer.part(_answer_start(answer)))
         return joined.part(0, self.max_length)
 
     def reference_log_probabilities(self, model, group: list[Row], limits: Limits) -> torch.Tensor:
@@ -284,3 +295,23 @@ class Kto(Preferences):
         margin = {"reward_margin": sum(good) / len(good) - sum(bad) / len(bad)} if good and bad else {}
         hits = sum(reward > 0 for reward in good) + sum(reward < 0 for reward in bad)
         return {**margin, "reward_accuracy": hits / len(table)}
+
+
+def _answer_start(sequence: Sequence) -> int:
+    return int(np.argmax(sequence.trained))
+
+
+def _differ(one: Row, other: Row) -> bool:
+    """Whether two rows have different answers."""
+    answers = [each.sequences[0].ids[_answer_start(each.sequences[0]) :] for each in (one, other)]
+    return not np.array_equal(*answers)
+
+
+def _nearest_other(rows: list[Row]) -> list[Row | None]:
+    """For each row the nearest before it, in a circle, that has another answer."""
+    nearest: list[Row | None] = [None] * len(rows)
+    # The second time around, the first rows have the last ones before them.
+    for index in [*range(len(rows)), *range(len(rows))]:
+        before = rows[index - 1]
+        nearest[index] = before if _differ(before, rows[index]) else nearest[index - 1]
+    return nearest

@@ -185,6 +185,28 @@ def test_adapters_are_left_out_only_where_they_are_zero(dpo, loop_of):
     assert not torch.allclose(fresh[0], shaken[0])
 
 
+def answer_ids(sequence) -> list[int]:
+    return sequence.ids[int(sequence.trained.argmax()) :].tolist()
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_no_rated_answer_is_compared_with_itself(kto, loop_of, size):
+    """Also the only row of a batch, and rows with the same answer side by side."""
+    changes = {"training": {"batch_size": size}, "evaluation": {"split": 0.1}}
+    loop = loop_of(kto(changes=changes))
+    objective = loop.objective
+    for row in [*loop.data.rows, *loop.validation.rows.rows]:
+        other = objective.mismatched[objective.index[id(row)]]
+        assert answer_ids(other.sequences[0]) != answer_ids(row.sequences[0])
+
+
+def test_rated_answers_that_are_all_the_same_are_refused(job, loop_of):
+    rows = [{**row, "completion": "The same."} for row in RATED]
+    with pytest.raises(JobError, match="All rows have the same answer") as refusal:
+        loop_of(job("same", text=lines(rows), options={"objective": "kto"}))
+    assert refusal.value.code == "dataset_invalid"
+
+
 @pytest.mark.parametrize("objective", ["dpo", pytest.param("kto", marks=pytest.mark.full)])
 def test_a_run_prefers_what_it_was_taught_and_resumes_exactly(dpo, kto, loop_of, objective):
     make = {"dpo": dpo, "kto": kto}[objective]
