@@ -163,7 +163,7 @@ def _view_renderings(view: View, tokenizer, max_characters: int | None) -> list[
     for index, message in enumerate(messages):
         if not learned(message):
             continue
-        before = view.render(index, True)
+        before = _before(view, index)
         after = view.render(index + 1, False)
         if not (whole.startswith(before) and whole.startswith(after) and after.startswith(before)):
             return _turn_renderings(view, tokenizer, max_characters)
@@ -171,6 +171,23 @@ def _view_renderings(view: View, tokenizer, max_characters: int | None) -> list[
         if _is_beyond(view, before, max_characters):
             break
     return [_rendering(whole, spans, view, len(messages), tokenizer)]
+
+
+def _before(view: View, index: int) -> str:
+    """The text before an assistant's message: what comes before it, and the opening of its turn.
+
+    Templates need not take an empty conversation, and some write a system text of their own before the first message:
+    the opening of the first turn is found in the text with the message.
+    """
+    if index > 0:
+        return view.render(index, True)
+    after, opened = view.render(1, False), view.render(1, True)
+    opening = opened[len(after) :] if opened.startswith(after) else ""
+    # Some open a turn with more than they write into one that has ended, such as the mark where thoughts begin.
+    for length in range(len(opening), len(opening) // 2, -1):
+        if (at := after.find(opening[:length])) >= 0:
+            return after[:at] + opening
+    return ""
 
 
 def _turn_renderings(view: View, tokenizer, max_characters: int | None) -> list[Rendering]:
@@ -192,7 +209,7 @@ def learned(message: dict) -> bool:
 
 
 def _turn_rendering(view: View, index: int, tokenizer) -> Rendering:
-    before = view.render(index, True)
+    before = _before(view, index)
     text = view.render(index + 1, False)
     if not text.startswith(before):
         # The serving prompt is not a prefix of the rendered turn: append the answer to that prompt instead.

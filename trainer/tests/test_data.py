@@ -14,6 +14,7 @@ from trainer.runtime.errors import JobError
 from trainer.runtime.spec import read_spec
 from trainer.tests.conftest import Recorder
 
+TEMPLATES = Path(__file__).parents[2] / "tests/fixtures/templates"
 TALK = [
     {"role": "user", "content": "One?"},
     {"role": "assistant", "content": "First answer."},
@@ -38,6 +39,11 @@ def only_sequence(messages, tokenizer, max_length=2048):
     return sequence
 
 
+def test_a_row_that_begins_with_an_answer_has_its_tokens_alone(tokenizer):
+    row = [{"role": "assistant", "content": "Hello there."}, *TALK]
+    assert learned(only_sequence(row, tokenizer), tokenizer)[0] == "Hello there.<|im_end|>"
+
+
 def test_every_answer_and_its_end_token_are_learned_and_nothing_else(tokenizer):
     sequence = only_sequence(TALK, tokenizer)
     assert learned(sequence, tokenizer) == ["First answer.<|im_end|>", "Second, 2 €.<|im_end|>"]
@@ -45,8 +51,23 @@ def test_every_answer_and_its_end_token_are_learned_and_nothing_else(tokenizer):
     assert sequence.ids.tolist() == tokenizer(whole, add_special_tokens=False)["input_ids"]
 
 
+@pytest.mark.parametrize("name", sorted(path.name for path in TEMPLATES.glob("*.jinja")))
+def test_a_row_that_begins_with_an_answer_teaches_the_answer_alone(tokenizer, name):
+    """Not the template's own system text, nor the opening of the turn."""
+    changed = copy.deepcopy(tokenizer)
+    changed.chat_template = (TEMPLATES / name).read_text()
+    try:
+        (row,) = prepare([[{"role": "assistant", "content": "Hello there."}, *TALK]], changed, 2048, Recorder()).rows
+    except JobError as refusal:
+        assert "does not take a row" in str(refusal)
+        return
+    first = learned(row.sequences[0], changed)[0]
+    # What ends a turn depends on the template.
+    assert first.lstrip().startswith("Hello there.") and "One?" not in first
+
+
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
-QWEN = Path(__file__).parents[2] / "tests/fixtures/templates/qwen2.5.jinja"
+QWEN = TEMPLATES / "qwen2.5.jinja"
 
 
 @pytest.fixture
