@@ -201,7 +201,7 @@ def test_no_rated_answer_is_compared_with_itself(kto, loop_of, size):
 
 
 def test_rated_answers_that_are_all_the_same_are_refused(job, loop_of):
-    rows = [{**row, "completion": "The same."} for row in RATED]
+    rows = [rated_row(pair["prompt"], "The same.", index % 2 == 0) for index, pair in enumerate(PAIRS)]
     with pytest.raises(JobError, match="All rows have the same answer") as refusal:
         loop_of(job("same", text=lines(rows), options={"objective": "kto"}))
     assert refusal.value.code == "dataset_invalid"
