@@ -6,27 +6,33 @@ import path from 'node:path'
 import { after, test } from 'node:test'
 import { readServerId } from '../../server/cluster/servers.ts'
 import { openDatabase } from '../../server/db/open.ts'
-import { client, until } from '../support/client.ts'
+import { type Client, client, colourRows, until } from '../support/client.ts'
 import { postgresTest, startPostgres } from '../support/postgres.ts'
 import { type DataFolder, dataFolder } from '../support/server.ts'
 import { endless, tiny } from '../support/tiny.ts'
 
-const shared = mkdtempSync(path.join(os.tmpdir(), 'tunery-attack-shared-'))
-after(() => rmSync(shared, { recursive: true, force: true }))
-
-test('the counts of a batch never go back when the server that works on it is killed', postgresTest, async () => {
+/** Two servers on one Postgres and one storage, of a test. */
+async function startBoth(more: Record<string, string> = {}) {
+  const shared = mkdtempSync(path.join(os.tmpdir(), 'tunery-attack-shared-'))
   const postgres = await startPostgres()
-  after(() => postgres.stop())
   const settings = {
     TUNERY_DATABASE_URL: postgres.url,
     TUNERY_STORAGE_URL: `file://${shared}`,
     TUNERY_SECRET_KEY_FILE: path.join(shared, 'secret.key'),
+    ...more,
   }
-  const [one, two] = ['one', 'two'].map((name) => dataFolder(`attack-${name}`, settings)) as [DataFolder, DataFolder]
-  after(() => {
-    for (const each of [one, two]) each.remove()
+  const folders = ['one', 'two'].map((name) => dataFolder(`attack-${name}`, settings)) as [DataFolder, DataFolder]
+  after(async () => {
+    for (const each of folders) each.remove()
+    await postgres.stop()
+    rmSync(shared, { recursive: true, force: true })
   })
-  const servers = [await one.start(), await two.start()] as const
+  return { postgres, folders, servers: [await folders[0].start(), await folders[1].start()] as const }
+}
+
+test('the counts of a batch never go back when the server that works on it is killed', postgresTest, async () => {
+  const { postgres, folders, servers } = await startBoth()
+  const [one] = folders
   const key = one.key()
   const ask = (url: string) => client(url, key).api
   const lines = Array.from({ length: 400 }, (_, index) => {
@@ -76,3 +82,39 @@ test('the counts of a batch never go back when the server that works on it is ki
   )
   assert.deepEqual(ended.request_counts, { total: 400, completed: 400, failed: 0 })
 })
+
+test(
+  'of two trainings of an account, one on each server, one gives way to the training of another account',
+  postgresTest,
+  async () => {
+    const { folders, servers } = await startBoth({
+      TUNERY_TRAINING_TURN_SECONDS: '4',
+      TUNERY_CHECKPOINT_SECONDS: '1',
+      TUNERY_DEFAULT_TIER: 'enterprise',
+    })
+    const [busy, other] = [folders[0].key(), folders[0].tunery('accounts', 'create', '--name', 'other').key!].map(
+      (key, index) => client(servers[index]!.url, key),
+    ) as [Client, Client]
+    const train = async (by: Client, rows: number, epochs: number) => {
+      const dataset_id = (await by.upload(colourRows(rows))).body.id
+      const config = { training_config: { epochs, batch_size: 1 } }
+      const { status, body } = await by.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id, config })
+      assert.equal(status, 201, JSON.stringify(body))
+      return body.id as string
+    }
+    const long = [await train(busy, 800, 50), await train(busy, 800, 50)]
+    await Promise.all(long.map((id) => busy.untilEvent(id, ({ type }) => type === 'metrics')))
+    // Both have had their turn.
+    const mine = await train(other, 8, 1)
+    assert.equal((await other.untilEnded(mine)).status, 'completed')
+    for (const id of long) await busy.api('POST', `/fine-tuning/jobs/${id}/cancel`)
+    const passed = await Promise.all(
+      long.map(async (id) => {
+        let count = 0
+        for await (const { data } of busy.events(id)) if (data?.code === 'turn_passed') count++
+        return count
+      }),
+    )
+    assert.deepEqual(passed.toSorted(), [0, 1])
+  },
+)
