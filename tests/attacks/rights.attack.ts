@@ -7,8 +7,11 @@ import type http from 'node:http'
 import os from 'node:os'
 import path from 'node:path'
 import { after, before, describe, test } from 'node:test'
+import { Client as McpClient } from '@modelcontextprotocol/sdk/client/index.js'
+import { StreamableHTTPClientTransport } from '@modelcontextprotocol/sdk/client/streamableHttp.js'
 import { type Role, roleScopes, roles, type Scope, scopes } from '../../contract/scopes.ts'
 import { root } from '../../lib/root.ts'
+import { serveHttp } from '../../mcp/index.ts'
 import { withOneKey } from '../../web/lib/once.ts'
 import { codeOf, newBrowser } from '../support/browser.ts'
 import { type Answer, type Client, client, colourRows, until } from '../support/client.ts'
@@ -426,6 +429,35 @@ describe('one server, and sign-in by a provider', () => {
       } finally {
         process.kill(engine!, 'SIGCONT')
       }
+    }
+  })
+
+  test('a session of `mcp --http` whose key was revoked reads and does nothing more', async () => {
+    const mcp = await serveHttp({ url: server.url, version: '1', port: 0, log: () => {} })
+    try {
+      const { body } = await owner.api('POST', '/keys', { name: 'assistant' })
+      const headers = signed(body.key)
+      const assistant = new McpClient({ name: 'attack', version: '1' })
+      await assistant.connect(
+        new StreamableHTTPClientTransport(new URL(mcp.url), { requestInit: { headers } }) as never,
+      )
+      const { tools } = await assistant.listTools()
+      const { resources } = await assistant.listResources()
+      const reading = tools.filter(
+        ({ annotations, inputSchema }) => annotations?.readOnlyHint && !inputSchema.required?.length,
+      )
+      assert.ok(reading.length > 3)
+      const call = async (name: string) => (await assistant.callTool({ name, arguments: {} })).isError === true
+      assert.equal(await call(reading[0]!.name), false)
+      await owner.api('DELETE', `/keys/${body.id}`)
+      for (const { name } of reading) assert.equal(await call(name), true, name)
+      for (const { uri } of resources) {
+        const { contents } = await assistant.readResource({ uri }).catch(() => ({ contents: [] }))
+        assert.ok(!/(ds|job|mdl|acc|usr)_[0-9A-Za-z]{20}/.test(JSON.stringify(contents)), uri)
+      }
+      await assistant.close()
+    } finally {
+      await mcp.close()
     }
   })
 
