@@ -1,10 +1,10 @@
 import { TuneryError } from './errors.ts'
 import type { Operations } from './generated/operations.ts'
-import type { Dataset, Evaluation, Export, ExportEvent, Job, JobEvent, UploadFieldsInput } from './generated/types.ts'
+import type { Dataset, Evaluation, Export, ExportEvent, Job, JobEvent } from './generated/types.ts'
 import { type ClientOptions, createSend, pause } from './http.ts'
 import { createOperations, streamRetries } from './resources.ts'
 import type { FileInput, RequestOptions } from './types.ts'
-import { type UploadOptions, uploadDataset } from './upload.ts'
+import { type DatasetFields, type UploadOptions, uploadDataset } from './upload.ts'
 import { verifyWebhook } from './webhooks.ts'
 
 export interface FollowOptions extends RequestOptions {
@@ -15,7 +15,7 @@ export interface FollowOptions extends RequestOptions {
 interface Additions {
   datasets: {
     /** Uploads a file of examples; a large one in parts, with progress, and resumable. `POST /datasets/` */
-    upload(file: FileInput, fields?: UploadFieldsInput, options?: UploadOptions): Promise<Dataset>
+    upload(file: FileInput, fields?: DatasetFields, options?: UploadOptions): Promise<Dataset>
   }
   jobs: {
     /** The events of a job until it has ended, through lost connections and restarts; returns the ended job. */

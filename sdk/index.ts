@@ -13,5 +13,11 @@ export type {
   RequestOptions,
   ResponseEvent,
 } from './types.ts'
-export { isUploadGone, type UploadOptions, type UploadProgress, type UploadState } from './upload.ts'
+export {
+  type DatasetFields,
+  isUploadGone,
+  type UploadOptions,
+  type UploadProgress,
+  type UploadState,
+} from './upload.ts'
 export { type VerifyOptions, verifyWebhook, type WebhookEvent, WebhookVerificationError } from './webhooks.ts'

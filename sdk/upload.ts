@@ -1,7 +1,7 @@
 // Uploads of datasets in parts, so that progress can be shown and a broken upload goes on where it stopped.
 import { TuneryError } from './errors.ts'
 import type { Operations } from './generated/operations.ts'
-import type { Dataset, UploadFieldsInput } from './generated/types.ts'
+import type { Columns, Dataset, UploadFieldsInput } from './generated/types.ts'
 import type { FileInput, RequestOptions } from './types.ts'
 
 /** What is needed to go on with an upload; plain JSON. */
@@ -26,6 +26,9 @@ export interface UploadOptions extends RequestOptions {
   partBytes?: number
 }
 
+/** The fields of an upload. `columns`: of each column that is read, its name in the file. */
+export type DatasetFields = Omit<UploadFieldsInput, 'columns'> & { columns?: Columns }
+
 const defaultPartBytes = 8 * 1024 * 1024
 const partBytesMax = 64 * 1024 * 1024
 
@@ -33,16 +36,18 @@ const partBytesMax = 64 * 1024 * 1024
 export async function uploadDataset(
   api: Operations,
   file: FileInput,
-  fields: UploadFieldsInput = {},
+  fields: DatasetFields = {},
   { onProgress, resume, partBytes = defaultPartBytes, ...options }: UploadOptions = {},
 ): Promise<Dataset> {
   const blob = file instanceof Blob ? file : new Blob([file])
   const total_bytes = blob.size
   const part_bytes = resume?.part_bytes ?? Math.min(partBytes, partBytesMax)
-  // Parts carry no format and no token of a hub: such files are sent at once.
-  if (!resume && (total_bytes <= part_bytes || fields.format || fields.hf_token)) {
+  // Parts carry no format, no columns and no token of a hub: such files are sent at once.
+  if (!resume && (total_bytes <= part_bytes || fields.format || fields.columns || fields.hf_token)) {
     onProgress?.({ sent_bytes: 0, total_bytes, state: undefined })
-    const dataset = await api.datasets.upload(file, fields, options)
+    const { columns, ...others } = fields
+    const form = { ...others, ...(columns && { columns: JSON.stringify(columns) }) }
+    const dataset = await api.datasets.upload(file, form, options)
     onProgress?.({ sent_bytes: total_bytes, total_bytes, state: undefined })
     return dataset
   }

@@ -2,7 +2,7 @@
 import { existsSync, openAsBlob, statSync } from 'node:fs'
 import path from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { Dataset, DatasetFormat, Preview, Tunery, Validation } from '../../sdk/index.ts'
+import type { Columns, Dataset, DatasetFormat, Preview, Tunery, Validation } from '../../sdk/index.ts'
 import { CommandError, UsageError } from '../support/errors.ts'
 import { typed } from '../support/invocation.ts'
 import { type GlobalOptions, type Program, runs, wholeNumber } from '../support/options.ts'
@@ -24,7 +24,12 @@ export function addDatasetCommands(program: Program): void {
       .argument('<file>', 'the file')
       .option('--name <name>', 'default: the name of the file')
       .option('--description <text>', 'what you want to remember of it')
-      .option('--format <format>', 'jsonl, csv, parquet or huggingface; default: what the file is'),
+      .option('--format <format>', 'jsonl, csv, parquet or huggingface; default: what the file is')
+      .option(
+        '--column <name=column>',
+        'of a file whose columns have other names: prompt=Question; repeat it for each column that is read',
+        columnOption,
+      ),
     upload,
   )
   runs(
@@ -67,6 +72,14 @@ interface UploadOptions extends GlobalOptions {
   name?: string
   description?: string
   format?: string
+  column?: Columns
+}
+
+/** Adds `name=column` to the columns that were given before it. The service says which names there are. */
+function columnOption(given: string, before: Columns = {}): Columns {
+  const [, name, column] = /^([^=]+)=(.+)$/s.exec(given) ?? []
+  if (!name || !column) throw new UsageError(`--column must be like prompt=Question, not '${given}'.`)
+  return { ...before, [name]: column }
 }
 
 async function upload(file: string, options: UploadOptions): Promise<void> {
@@ -84,7 +97,7 @@ async function upload(file: string, options: UploadOptions): Promise<void> {
 export async function uploadFile(
   tunery: Tunery,
   file: string,
-  { name, description, format }: UploadOptions,
+  { name, description, format, column }: UploadOptions,
   signal?: AbortSignal,
 ): Promise<Dataset> {
   const stats = existsSync(file) ? statSync(file) : undefined
@@ -92,7 +105,7 @@ export async function uploadFile(
   if (!stats.isFile())
     throw new UsageError(`${path.resolve(file)} is not a file. A saved dataset folder is uploaded as a zip.`)
   const content = new File([await openAsBlob(file)], path.basename(file))
-  const fields = { name, description, format: format as DatasetFormat | undefined }
+  const fields = { name, description, format: format as DatasetFormat | undefined, columns: column }
   const progress = createBar(process.stderr, (share) => bar(share, 28, process.stderr))
   try {
     const uploaded = await tunery.datasets.upload(content, fields, {

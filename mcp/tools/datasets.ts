@@ -7,6 +7,18 @@ import { creates, defineTool, reads } from './tool.ts'
 const inlineCharacters = 500_000
 /** Findings of a validation, at most. */
 const findingsMax = 30
+/** What columns of a file can be. */
+const columnNames = [
+  'messages',
+  'tools',
+  'system',
+  'prompt',
+  'input',
+  'completion',
+  'chosen',
+  'rejected',
+  'label',
+] as const
 /** Pieces of a row's preview, at most. */
 const piecesMax = 200
 
@@ -45,10 +57,17 @@ const upload = defineTool({
     path: z.string().min(1).max(4096).optional().describe('A .jsonl, .json, .csv, .parquet or .zip file instead.'),
     format: z.enum(['jsonl', 'csv']).optional().describe('Of `content`. Default: what it looks like.'),
     description: z.string().max(2000).optional(),
+    columns: z
+      .partialRecord(z.enum(columnNames), z.string().min(1).max(200))
+      .optional()
+      .describe(
+        'Of a file whose columns have other names: of each column that is read, its name in the file, such as ' +
+          '{"prompt":"Question","completion":"Answer"}.',
+      ),
   }),
   output: z.object({ dataset: Dataset }),
   annotations: creates,
-  async run({ name, content, path, format, description }, { tunery, signal, progress, readFile }) {
+  async run({ name, content, path, format, description, columns }, { tunery, signal, progress, readFile }) {
     if ((content === undefined) === (path === undefined))
       throw new ToolError('invalid_request', 'Give either `content` or `path`.')
     let file: string | File
@@ -61,7 +80,7 @@ const upload = defineTool({
       )
     const dataset = await tunery.datasets.upload(
       file,
-      { name, description, format },
+      { name, description, format, columns },
       {
         signal,
         onProgress: ({ sent_bytes, total_bytes }) =>

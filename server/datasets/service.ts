@@ -334,7 +334,8 @@ export function createDatasets(options: Options): Datasets {
       const { unreadable } = JSON.parse(read.check_json) as Extract<ReadResult, { unreadable: unknown }>
       await store.remove(db, id)
       await artifacts.remove(source)
-      throw new ApiError(unreadable.code, unreadable.message)
+      const { code, message, columns: names } = unreadable
+      throw new ApiError(code, message, names && { details: { columns: names.slice(0, 200) } })
     } catch (error) {
       if (!(await store.byId(db, id))) {
         await discard(received)

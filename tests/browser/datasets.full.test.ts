@@ -52,6 +52,48 @@ async function assertFit(page: Page, what: string): Promise<void> {
   assert.equal(await page.evaluate(() => 'owned' in window), false, `${what}: a text has run`)
 }
 
+test('a table with columns of its own names is mapped in a dialog, and so are JSON lines', browserTest, async () => {
+  const { page, complaints } = await service.visit({ size: phone })
+  await page.goto('/datasets')
+  await heading(page, 'Datasets')
+  const map = async (chosen: [string, string][]) => {
+    const dialog = page.getByRole('dialog', { name: 'Map columns' })
+    await dialog.getByRole('button', { name: 'Upload with these columns' }).click()
+    await dialog.getByText('Choose a column.').first().waitFor()
+    for (const [label, column] of chosen) {
+      await dialog.getByLabel(label, { exact: true }).click()
+      await page.getByRole('option', { name: column }).click()
+    }
+    await assertFit(page, 'the dialog of columns')
+    await dialog.getByRole('button', { name: 'Upload with these columns' }).click()
+  }
+  const answers: [string, string][] = [
+    ['Prompt', 'Frage'],
+    ['Answer', 'Antwort'],
+  ]
+  const chooser = page.locator('input[type=file]').first()
+  await chooser.setInputFiles(path.join(root, 'tests/fixtures/cases/own-columns.csv'))
+  await page.getByRole('button', { name: 'Map columns' }).click()
+  await map(answers)
+  await heading(page, 'own-columns.csv')
+  await page.goto('/datasets')
+  await page.getByRole('button', { name: 'Paste' }).click()
+  await page.getByLabel('Rows').fill('{"Frage":"Wann offen?","Antwort":"Von neun bis fünf."}')
+  await page.getByRole('button', { name: 'Add the rows' }).click()
+  await map(answers)
+  await heading(page, 'Pasted rows')
+  for (const dataset of (await tunery.datasets.list()).items) {
+    assert.deepEqual(dataset.columns, { prompt: 'Frage', completion: 'Antwort' })
+    assert.equal((await tunery.datasets.validate(dataset.id)).valid, true)
+    await tunery.datasets.delete(dataset.id)
+  }
+  // The table was refused before its columns were told.
+  assert.deepEqual(
+    complaints.filter((complaint) => !complaint.includes('status of 400')),
+    [],
+  )
+})
+
 test('wrong rows are corrected where they are shown, and train, with every text a text', browserTest, async () => {
   const { page, complaints } = await service.visit({ size: phone })
   await page.goto('/datasets')

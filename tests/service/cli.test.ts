@@ -148,6 +148,11 @@ test('a file is uploaded, checked by line, shown as tokens, and deleted', full, 
   const refused = await run(['train', bad, '--model', tiny])
   assert.equal(refused.status, 1)
   assert.match(refused.stderr, /line 3[\s\S]*No training was started/i)
+  const named = inFolder('named.csv', 'Frage,Antwort\nWann?,Um neun.\n')
+  const options = ['--column', 'prompt=Frage', '--column', 'completion=Antwort']
+  const mapped = await json('datasets', 'upload', named, ...options)
+  assert.deepEqual([mapped.rows, mapped.columns], [1, { prompt: 'Frage', completion: 'Antwort' }])
+  assert.equal((await run(['datasets', 'upload', named, '--column', 'Frage'])).status, 2)
   const { id: good } = await json('datasets', 'upload', inFolder('good.jsonl', colourRows(2)))
   assert.match(
     (await run(['datasets', 'preview', good, '--model', tiny])).stdout,

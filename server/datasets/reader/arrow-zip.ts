@@ -3,9 +3,9 @@ import yauzl from 'yauzl'
 import type { Columns } from '../../../contract/datasets.ts'
 import {
   columnsNeeded,
+  columnsUnknown,
   errorDetail,
   listed,
-  mapHint,
   missingColumns,
   type ReadRow,
   rowMaker,
@@ -39,15 +39,10 @@ export async function* readArrowZip(path: string, max_bytes: number, columns?: C
       for await (const record of records(stream, max_bytes)) {
         const names = Object.keys(record)
         const missing = missingColumns(columns, names)
-        if (missing) throw new Unreadable('file_not_readable', missing)
+        if (missing) throw new Unreadable('file_not_readable', missing, names)
         const makeRow = rowMaker(names, columns)
         if (!makeRow)
-          throw new Unreadable(
-            'file_not_readable',
-            columns
-              ? `'columns' must name ${columnsNeeded}.`
-              : `The dataset must have ${columnsNeeded}; it has ${listed(names)}. ${mapHint}`,
-          )
+          throw columnsUnknown(columns, names, `The dataset must have ${columnsNeeded}; it has ${listed(names)}.`)
         yield { line: ++line, row: makeRow(record) }
       }
     }

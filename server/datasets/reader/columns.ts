@@ -66,6 +66,14 @@ export function rowMaker(names: string[], columns?: Columns): ToRow | undefined 
   }
 }
 
+/** The error for a table without columns of known names, or of those that the uploader named. */
+export const columnsUnknown = (columns: Columns | undefined, names: string[], sentence: string): Unreadable =>
+  new Unreadable(
+    'file_not_readable',
+    columns ? `'columns' must name ${columnsNeeded}.` : `${sentence} ${mapHint}`,
+    names,
+  )
+
 export const columnsNeeded =
   "a column 'messages', or 'prompt' and 'completion' (and 'system'), or 'instruction' and 'output' (and 'input'), " +
   "or 'question' and 'answer', or 'prompt', 'chosen' and 'rejected', or 'prompt', 'completion' and 'label'"
@@ -221,8 +229,11 @@ export function errorDetail(error: unknown): string {
 /** The file does not match its format or exceeds a limit. The whole file is rejected. */
 export class Unreadable extends Error {
   readonly code: 'file_not_readable' | 'file_too_large' | 'file_not_utf8' | 'file_empty'
-  constructor(code: Unreadable['code'], message: string) {
+  /** The columns of a file whose columns could not be told. */
+  readonly columns: string[] | undefined
+  constructor(code: Unreadable['code'], message: string, columns?: string[]) {
     super(message)
     this.code = code
+    this.columns = columns
   }
 }

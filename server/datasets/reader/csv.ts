@@ -4,8 +4,8 @@ import type { Columns } from '../../../contract/datasets.ts'
 import { maxLineBytes } from '../rows.ts'
 import {
   columnsNeeded,
+  columnsUnknown,
   listed,
-  mapHint,
   missingColumns,
   type ReadRow,
   repeatedColumn,
@@ -49,7 +49,7 @@ export async function* readCsv(file: string, columns?: Columns): AsyncGenerator<
             'The file has NUL bytes in its first line: it is UTF-16, or no text. Save it as UTF-8 and upload it again.',
           )
         const wrong = repeatedColumn(header) ?? missingColumns(columns, header)
-        if (wrong) throw new Unreadable('file_not_readable', wrong)
+        if (wrong) throw new Unreadable('file_not_readable', wrong, header)
         const pictures = pictureColumns.find((name) => (columns ? name in columns : header!.includes(name)))
         if (pictures)
           throw new Unreadable(
@@ -59,12 +59,10 @@ export async function* readCsv(file: string, columns?: Columns): AsyncGenerator<
           )
         makeRow = rowMaker(header, columns)
         if (!makeRow)
-          throw new Unreadable(
-            'file_not_readable',
-            columns
-              ? `'columns' must name ${columnsNeeded}.`
-              : `The CSV file's first line must name ${columnsNeeded}; it names ${listed(header)}. ` +
-                  (separatorHint(header) || mapHint),
+          throw columnsUnknown(
+            columns,
+            header,
+            `The CSV file's first line must name ${columnsNeeded}; it names ${listed(header)}.${separatorHint(header)}`,
           )
       } else if (record.length !== header.length)
         yield {

@@ -1,6 +1,6 @@
 import type { Columns } from '../../../contract/datasets.ts'
 import { readJsonl } from '../../../lib/jsonl.ts'
-import { columnsNeeded, listed, mapHint, missingColumns, type ReadRow, rowMaker, Unreadable } from './columns.ts'
+import { columnsNeeded, columnsUnknown, listed, missingColumns, type ReadRow, rowMaker, Unreadable } from './columns.ts'
 
 /** Reads a JSONL file whose objects have the columns of a table. */
 export async function* readJsonLines(file: string, columns?: Columns): AsyncGenerator<ReadRow> {
@@ -14,13 +14,14 @@ export async function* readJsonLines(file: string, columns?: Columns): AsyncGene
     }
     const names = Object.keys(record)
     const missing = line === 1 ? missingColumns(columns, names) : undefined
-    if (missing) throw new Unreadable('file_not_readable', missing)
+    if (missing) throw new Unreadable('file_not_readable', missing, names)
     const makeRow = rowMaker(names, columns)
     if (makeRow) yield { line, row: makeRow(record) }
     else if (line === 1)
-      throw new Unreadable(
-        'file_not_readable',
-        `The file's rows must have ${columnsNeeded}; the first has ${listed(names)}. ${mapHint}`,
+      throw columnsUnknown(
+        columns,
+        names,
+        `The file's rows must have ${columnsNeeded}; the first has ${listed(names)}.`,
       )
     else yield { line, problem: ['columns_wrong', `must have ${columnsNeeded}.`] }
   }

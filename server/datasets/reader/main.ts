@@ -48,7 +48,7 @@ export type ReadResult =
   | { check: Check; sha256: string }
   /** How many pictures are at addresses; nothing else was checked. */
   | { addresses: number }
-  | { unreadable: { code: Unreadable['code']; message: string } }
+  | { unreadable: { code: Unreadable['code']; message: string; columns?: string[] } }
 
 async function read(request: ReadRequest): Promise<ReadResult> {
   try {
@@ -57,7 +57,10 @@ async function read(request: ReadRequest): Promise<ReadResult> {
       ? await listAddresses(request, request.pictures.list)
       : await convertLines(request)
   } catch (error) {
-    if (error instanceof Unreadable) return { unreadable: { code: error.code, message: error.message } }
+    if (error instanceof Unreadable)
+      return {
+        unreadable: { code: error.code, message: error.message, ...(error.columns && { columns: error.columns }) },
+      }
     throw error
   }
 }

@@ -4,10 +4,10 @@ import { compressors } from 'hyparquet-compressors'
 import type { Columns } from '../../../contract/datasets.ts'
 import {
   columnsNeeded,
+  columnsUnknown,
   errorDetail,
   knownColumns,
   listed,
-  mapHint,
   missingColumns,
   type ReadRow,
   repeatedColumn,
@@ -33,15 +33,10 @@ export async function* readParquet(
     const metadata = await readFooter(file)
     const columns = parquetSchema(metadata).children.map((child) => child.element.name)
     const wrong = repeatedColumn(columns) ?? missingColumns(mapped, columns)
-    if (wrong) throw new Unreadable('file_not_readable', wrong)
+    if (wrong) throw new Unreadable('file_not_readable', wrong, columns)
     const makeRow = rowMaker(columns, mapped)
     if (!makeRow)
-      throw new Unreadable(
-        'file_not_readable',
-        mapped
-          ? `'columns' must name ${columnsNeeded}.`
-          : `The parquet file must have ${columnsNeeded}; it has ${listed(columns)}. ${mapHint}`,
-      )
+      throw columnsUnknown(mapped, columns, `The parquet file must have ${columnsNeeded}; it has ${listed(columns)}.`)
     const wanted = mapped ? Object.values(mapped) : columns.filter((name) => knownColumns.includes(name))
     const pictured = pictureColumns.map((name) => (mapped ? mapped[name as 'image'] : name))
     const hasPictures = wanted.some((name) => pictured.includes(name))

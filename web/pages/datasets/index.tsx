@@ -1,7 +1,7 @@
 import { useNavigate, useSearch } from '@tanstack/react-router'
 import { Database, Search } from 'lucide-react'
 import { useEffect, useRef, useState } from 'react'
-import type { Dataset } from '../../../sdk/index.ts'
+import type { Dataset, DatasetFields } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
 import { usePages } from '../../lib/pages.ts'
 import { refresh_ms } from '../../lib/query.ts'
@@ -12,6 +12,7 @@ import { Input } from '../../ui/field.tsx'
 import { Card, Page } from '../../ui/layout.tsx'
 import { type Column, Table } from '../../ui/table.tsx'
 import { Bytes, Count, RelativeTime } from '../../ui/values.tsx'
+import { ColumnsDialog, unknownColumns } from './columns-dialog.tsx'
 import { UploadCard } from './upload-card.tsx'
 import { startUpload, useUploads } from './uploads.ts'
 import { UploadsList } from './uploads-list.tsx'
@@ -40,6 +41,15 @@ export default function DatasetsPage() {
   const account = useSession().profile.account.id
   const uploads = useUploads(account)
   const started = useRef<string>(undefined)
+  const [unmapped, setUnmapped] = useState<{ file: File; fields: DatasetFields; columns: string[] }>()
+  const start = (file: File, fields: DatasetFields) => {
+    started.current = startUpload(account, file, fields)
+  }
+  const send = async (file: File, fields: DatasetFields = {}) => {
+    const columns = fields.format ? undefined : await unknownColumns(file)
+    if (columns) setUnmapped({ file, fields, columns })
+    else start(file, fields)
+  }
 
   // The only upload that was begun here leads to its check, once it is there.
   const arrived = uploads.find(({ id, dataset }) => id === started.current && dataset)?.dataset
@@ -53,11 +63,18 @@ export default function DatasetsPage() {
     <Page title="Datasets" description="Examples that models learn from: what is asked, and the answer that you want.">
       <div className="grid gap-5">
         {may ? (
-          <UploadCard
-            send={(file, fields) => {
-              started.current = startUpload(account, file, fields)
-            }}
-          />
+          <>
+            <UploadCard send={send} />
+            {unmapped && (
+              <ColumnsDialog
+                name={unmapped.fields.name ?? unmapped.file.name}
+                columns={unmapped.columns}
+                open
+                onOpenChange={() => setUnmapped(undefined)}
+                onMapped={(columns) => start(unmapped.file, { ...unmapped.fields, columns })}
+              />
+            )}
+          </>
         ) : (
           <Notice title="You can look, and not add">
             Your role lacks the scope datasets:write. An owner of the account can give it to you under Settings,

@@ -1,6 +1,6 @@
 // Ways to bring examples: a file, pasted rows, a dataset of the Hugging Face Hub.
 import { type ReactNode, useState } from 'react'
-import type { UploadFieldsInput } from '../../../sdk/index.ts'
+import type { DatasetFields } from '../../../sdk/index.ts'
 import { Button } from '../../ui/button.tsx'
 import { CodeBlock } from '../../ui/code.tsx'
 import { Disclosure, FileDrop } from '../../ui/disclosure.tsx'
@@ -15,7 +15,7 @@ const ways = [
   { value: 'hub', label: 'Hugging Face Hub' },
 ] as const
 
-export type Send = (file: File, fields?: UploadFieldsInput) => void
+export type Send = (file: File, fields?: DatasetFields) => void
 
 export function UploadCard({ send }: { send: Send }) {
   const [way, setWay] = useState<Way>('file')

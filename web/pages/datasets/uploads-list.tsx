@@ -1,10 +1,11 @@
-import { CircleAlert, CircleCheck, FileUp, RotateCw, X } from 'lucide-react'
-import { useRef } from 'react'
+import { CircleAlert, CircleCheck, Columns3, FileUp, RotateCw, X } from 'lucide-react'
+import { useRef, useState } from 'react'
 import { formatBytes, formatPercent } from '../../lib/format.ts'
 import { Button, IconButton, LinkButton } from '../../ui/button.tsx'
 import { Progress } from '../../ui/feedback.tsx'
 import { Card } from '../../ui/layout.tsx'
-import { continueUpload, dropUpload, hasFile, startUpload, type Upload } from './uploads.ts'
+import { ColumnsDialog } from './columns-dialog.tsx'
+import { columnsOf, continueUpload, dropUpload, hasFile, mapColumns, startUpload, type Upload } from './uploads.ts'
 
 /** Uploads that are under way, have stopped, or have just ended. */
 export function UploadsList({ uploads }: { uploads: readonly Upload[] }) {
@@ -37,6 +38,8 @@ function UploadItem({ upload }: { upload: Upload }) {
     failed: error?.message,
     interrupted: `Stopped at ${formatPercent(share)}. Choose the same file to go on, within an hour.`,
   }[status]
+  const columns = status === 'failed' && hasFile(id) ? columnsOf(upload) : undefined
+  const [mapping, setMapping] = useState(false)
   const active = status === 'sending' || status === 'reading'
   return (
     <li className="flex flex-wrap items-center gap-x-3 gap-y-2 py-3">
@@ -61,7 +64,21 @@ function UploadItem({ upload }: { upload: Upload }) {
         )}
       </div>
       <div className="flex items-center gap-2">
-        {status === 'failed' && hasFile(id) && (
+        {columns && (
+          <>
+            <Button size="sm" icon={<Columns3 aria-hidden />} onClick={() => setMapping(true)}>
+              Map columns
+            </Button>
+            <ColumnsDialog
+              name={name}
+              columns={columns}
+              open={mapping}
+              onOpenChange={setMapping}
+              onMapped={(chosen) => mapColumns(id, chosen)}
+            />
+          </>
+        )}
+        {status === 'failed' && hasFile(id) && !columns && (
           <Button size="sm" icon={<RotateCw aria-hidden />} onClick={() => continueUpload(id)}>
             {state ? 'Continue' : 'Try again'}
           </Button>

@@ -1,7 +1,14 @@
 // Uploads under way. They go on while other pages are shown; what a large one has sent is remembered, so that it goes on
 // after a lost connection or a refresh, when the same file is chosen again.
 import { useMemo, useSyncExternalStore } from 'react'
-import { type Dataset, isUploadGone, type UploadFieldsInput, type UploadState } from '../../../sdk/index.ts'
+import {
+  type Columns,
+  type Dataset,
+  type DatasetFields,
+  isUploadGone,
+  TuneryError,
+  type UploadState,
+} from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
 import { queryClient } from '../../lib/query.ts'
 
@@ -15,7 +22,7 @@ export interface Upload {
   name: string
   size_bytes: number
   modified: number
-  fields: UploadFieldsInput
+  fields: DatasetFields
   status: UploadStatus
   sent_bytes: number
   state?: UploadState
@@ -77,8 +84,22 @@ export function useUploads(account: string): readonly Upload[] {
 const isSame = (upload: Upload, file: File) =>
   upload.name === file.name && upload.size_bytes === file.size && upload.modified === file.lastModified
 
+/** The columns of a file that was refused because none has a name that is known. */
+export const columnsOf = ({ error }: Upload): string[] | undefined => {
+  const columns = error instanceof TuneryError ? error.details?.columns : undefined
+  return Array.isArray(columns) ? columns.map(String) : undefined
+}
+
+/** Sends a file once more, with what its columns are. */
+export function mapColumns(id: string, columns: Columns): void {
+  const upload = uploads.find((each) => each.id === id)
+  if (!upload) return
+  update(id, { fields: { ...upload.fields, columns }, state: undefined, sent_bytes: 0 })
+  void send(id)
+}
+
 /** Sends a file; goes on where it stopped if it was partly sent before. Returns the upload's id. */
-export function startUpload(account: string, file: File, fields: UploadFieldsInput = {}): string {
+export function startUpload(account: string, file: File, fields: DatasetFields = {}): string {
   const earlier = uploads.find(
     (upload) => upload.account === account && isSame(upload, file) && upload.status !== 'done',
   )
