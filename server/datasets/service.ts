@@ -41,7 +41,7 @@ import {
   sourceKey,
   toResponse,
 } from './store.ts'
-import { withTokens } from './token-report.ts'
+import { requireLearnable, withTokens } from './token-report.ts'
 import type { PictureTokens, Preview as RowPreview, Tokens } from './tokens.ts'
 
 /** An uploaded file that nothing names yet: `register` makes a dataset of it, or its receiver moves it elsewhere. */
@@ -99,6 +99,17 @@ export interface Datasets {
    * Waits until the rows have been read. Throws dataset_not_found, dataset_invalid, or dataset_not_ready on timeout.
    */
   ready(account_id: string, id: string, wait_ms?: number): Promise<void>
+  /**
+   * Throws dataset_invalid if the check of the rows knows that a base cannot learn from them. A base whose weights are
+   * not here is not asked. `max_length`: the length that the job asks for, if it does.
+   */
+  requireLearnable(
+    account_id: string,
+    id: string,
+    base_model_id: string,
+    max_length: number | undefined,
+    signal?: AbortSignal,
+  ): Promise<void>
   /**
    * The rows to train on, once they are `ready`; whoever opens the path makes it local first (`artifacts`). `known_as`:
    * the hash by which checkpoints know them, where an earlier version wrote them. Throws dataset_not_found,
@@ -519,6 +530,17 @@ export function createDatasets(options: Options): Datasets {
       return orNotFound(
         dataset,
         withTokens({ db, artifacts, tokens }, structure, dataset, base, max_length, { account_id, signal }),
+      )
+    },
+
+    async requireLearnable(account_id, id, base_model_id, max_length, signal) {
+      const base = hub.localOrUndefined(base_model_id)
+      if (!base?.hf) return
+      const dataset = await requireDataset(account_id, id)
+      const trainable = { ...base, hf: base.hf }
+      await orNotFound(
+        dataset,
+        requireLearnable({ db, artifacts, tokens }, dataset, trainable, max_length, { account_id, signal }),
       )
     },
 

@@ -1,8 +1,9 @@
 // The token part of a validation: token counts for a base, and the rows that the base cannot learn from.
+import { createReadStream } from 'node:fs'
 import type { Validation } from '../../contract/datasets.ts'
 import { ApiError } from '../../contract/errors.ts'
 import type { Db } from '../db/open.ts'
-import { type LocalBase, requireRowTokens } from '../hub/index.ts'
+import { type LocalBase, requireRowTokens, type TrainableBase, writesTools } from '../hub/index.ts'
 import type { Artifacts } from '../storage/objects/index.ts'
 import { maxListed } from './row-comparison.ts'
 import type { Problem } from './row-message.ts'
@@ -33,10 +34,81 @@ export async function withTokens(
     const found = await count(dependencies, dataset, base, max_length, requester)
     return found.rows + found.refused_rows === 0 ? structure : report(structure, base, found, dataset)
   } catch (error) {
-    const unknown = error instanceof CountStopped || (error instanceof ApiError && error.code === 'training_not_ready')
-    if (unknown) return { ...structure, tokens_unknown: error.message }
+    if (isUnknown(error)) return { ...structure, tokens_unknown: error.message }
     throw error
   }
+}
+
+/** Below so many tokens the template's own text may leave no room for an answer. */
+const shortRow = 64
+/** The part of a file of rows that is searched for tools: the trainer finds later ones. */
+const searched_bytes = 64e6
+
+/**
+ * Throws dataset_invalid if the check of a dataset's rows says that a training would refuse them, or learn nothing of
+ * any: with what it has counted, and where that is likely (very short rows, tools with a base whose template writes
+ * none), by counting now. `requestedLength`: the length that the job asks for, if it does.
+ */
+export async function requireLearnable(
+  dependencies: Dependencies,
+  dataset: store.DatasetRow,
+  base: TrainableBase,
+  requestedLength: number | undefined,
+  requester: Requester,
+): Promise<void> {
+  const max_length = requireRowTokens(base, requestedLength, 'max_length')
+  const suspect =
+    max_length <= shortRow ||
+    (!writesTools(base.hf) && (await namesTools(await dependencies.artifacts.ensureLocal(rowsKey(dataset.id)))))
+  const found = suspect
+    ? await count(dependencies, dataset, base, max_length, requester).catch((error) => {
+        // The trainer refuses what cannot be counted now.
+        if (isUnknown(error)) return undefined
+        throw error
+      })
+    : await cachedCount(dependencies, dataset, base, max_length)
+  if (!found || found.rows + found.refused_rows === 0) return
+  const { refused, no_learned } = found
+  if (refused[0])
+    throw new ApiError(
+      'dataset_invalid',
+      `${base.id} cannot learn rows of '${dataset.id}' (${found.refused_rows} of ${found.rows + found.refused_rows}). Line ${refused[0].line}: ` +
+        refused[0].message,
+      { details: { line: refused[0].line, rows: found.refused_rows } },
+    )
+  if (found.no_learned_rows === found.rows && no_learned[0])
+    throw new ApiError(
+      'dataset_invalid',
+      `${base.id} would learn nothing: no row of '${dataset.id}' has an answer within max_length, which is ` +
+        `${max_length} tokens. Raise max_length, or shorten what comes before the answers.`,
+      { details: { field: 'config.training_config.max_length', max_length } },
+    )
+}
+
+/** Whether rows in the canonical form have tools, or calls of tools. In the text of a message the marks are escaped. */
+async function namesTools(file: string): Promise<boolean> {
+  let end = ''
+  for await (const chunk of createReadStream(file, { encoding: 'latin1', end: searched_bytes })) {
+    const text = end + chunk
+    if (/"(tools|tool_calls)":/.test(text)) return true
+    end = text.slice(-16)
+  }
+  return false
+}
+
+const isUnknown = (error: unknown): error is Error =>
+  error instanceof CountStopped || (error instanceof ApiError && error.code === 'training_not_ready')
+
+async function cachedCount(
+  { db, tokens }: Pick<Dependencies, 'db' | 'tokens'>,
+  dataset: store.DatasetRow,
+  base: LocalBase,
+  max_length: number,
+): Promise<TokenCount | undefined> {
+  const found = TokenCount.safeParse(JSON.parse((await store.tokensOf(db, dataset.id, base.id)) ?? 'null')).data
+  return found?.max_length === max_length && found.parse_control_tokens === tokens.parse_control_tokens
+    ? found
+    : undefined
 }
 
 /** Counts are cached per base, and redone for another `max_length` or another setting of `parse_control_tokens`. */
@@ -47,12 +119,7 @@ async function count(
   max_length: number,
   requester: Requester,
 ): Promise<TokenCount> {
-  const findCached = async () => {
-    const found = TokenCount.safeParse(JSON.parse((await store.tokensOf(db, dataset.id, base.id)) ?? 'null')).data
-    return found?.max_length === max_length && found.parse_control_tokens === tokens.parse_control_tokens
-      ? found
-      : undefined
-  }
+  const findCached = () => cachedCount({ db, tokens }, dataset, base, max_length)
   const cached = await findCached()
   if (cached) return cached
   const rows = await artifacts.ensureLocal(rowsKey(dataset.id))

@@ -214,12 +214,16 @@ export function createFineTuning(options: Options): FineTuning {
     account_id: string,
     dataset_id: string,
     base_model_id: string,
-    { evaluation_config }: ResolvedConfig,
+    { evaluation_config, training_config }: ResolvedConfig,
+    signal?: AbortSignal,
   ): Promise<void> {
+    const { value, source } = training_config.max_length
     for (const id of [dataset_id, evaluation_config.validation_dataset_id.value]) {
       if (!id) continue
       await datasets.ready(account_id, id)
       requirePictureReader(hub.get(base_model_id), await datasets.get(account_id, id))
+      const max_length = source === 'request' ? value : undefined
+      await datasets.requireLearnable(account_id, id, base_model_id, max_length, signal)
     }
     const { rows } = await datasets.get(account_id, dataset_id)
     if (evaluation_config.validation_split.value && rows < 2)
@@ -330,7 +334,7 @@ export function createFineTuning(options: Options): FineTuning {
     async estimate(account_id, { model_id, dataset_id, config }, signal) {
       const startingModel = await resolveStartingModel(db, hub, artifacts, account_id, model_id)
       const resolved = resolveLocalConfig({ hub, parse_control_tokens }, config, startingModel)
-      await requireDatasets(account_id, dataset_id, startingModel.base_model_id, resolved)
+      await requireDatasets(account_id, dataset_id, startingModel.base_model_id, resolved, signal)
       const found = await estimator.estimate(
         { account_id, signal },
         await trialSpec(

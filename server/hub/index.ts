@@ -9,4 +9,4 @@ export {
   requireRowTokens,
   type TrainableBase,
 } from './service.ts'
-export { tokenizerIdentity } from './tokenizer-identity.ts'
+export { tokenizerIdentity, writesTools } from './tokenizer-identity.ts'

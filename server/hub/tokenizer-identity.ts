@@ -12,15 +12,28 @@ export interface TokenizerIdentity {
 
 const sha256 = (content: string | Buffer) => createHash('sha256').update(content).digest('hex')
 
-/** Undefined if the folder has no chat template, which the trainer then reports. */
-export function tokenizerIdentity(hf: string): TokenizerIdentity | undefined {
+/** The chat template of a base in its folder, and the settings of its tokenizer. */
+function templateOf(hf: string): { config: Record<string, unknown>; template: unknown } {
   const file = (name: string) => path.join(hf, name)
   const config = existsSync(file('tokenizer_config.json'))
     ? JSON.parse(readFileSync(file('tokenizer_config.json'), 'utf8'))
     : {}
   const template = existsSync(file('chat_template.jinja'))
     ? readFileSync(file('chat_template.jinja'), 'utf8').replace(/\r\n?/g, '\n')
-    : (config.chat_template as unknown)
+    : config.chat_template
+  return { config, template }
+}
+
+/** Whether the chat template of a base writes tools; as trainer/data/tools.py decides it. True if there is none. */
+export function writesTools(hf: string): boolean {
+  const { template } = templateOf(hf)
+  return typeof template !== 'string' || /\btools\b/.test(template)
+}
+
+/** Undefined if the folder has no chat template, which the trainer then reports. */
+export function tokenizerIdentity(hf: string): TokenizerIdentity | undefined {
+  const file = (name: string) => path.join(hf, name)
+  const { config, template } = templateOf(hf)
   if (typeof template !== 'string') return undefined
   const eos = config.eos_token as string | { content: string } | null | undefined
   return {

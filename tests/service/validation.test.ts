@@ -301,3 +301,23 @@ test('NUL bytes and a line of a gigabyte are invalid rows, found while other req
   assert.equal((await validated).body.issues[0].code, 'line_too_long')
   assert.ok(slowest.ms < 500, `another request waited ${slowest.ms} ms`)
 })
+
+test('a job whose rows the base cannot learn is refused at its creation, with a sentence', async () => {
+  const create = async (rows: string, training_config: object = {}) => {
+    const dataset_id = (await app.upload(rows)).body.id
+    return app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id, config: { training_config } })
+  }
+  const short = await create(colourRows(3), { max_length: 8 })
+  assert.deepEqual([short.status, short.body.error.code], [400, 'dataset_invalid'], JSON.stringify(short.body))
+  assert.match(short.body.error.message, /would learn nothing: no row of 'ds_\w+' has an answer within max_length/)
+
+  const tool = { type: 'function', function: { name: 'weather', parameters: { type: 'object', properties: {} } } }
+  const tools = JSON.stringify({ messages: [user('Rain?'), assistant('Yes.')], tools: [tool] })
+  const called = await create(`${colourRows(1).trim()}\n${tools}`)
+  assert.deepEqual([called.status, called.body.error.code], [400, 'dataset_invalid'], JSON.stringify(called.body))
+  assert.match(called.body.error.message, /Line 2: The row has tools, but the chat template of this base writes none/)
+
+  // Words about tools are no tools.
+  const words = JSON.stringify({ messages: [user('What is "tools": [] in JSON?'), assistant('A list.')] })
+  assert.equal((await create(words)).status, 201)
+})
