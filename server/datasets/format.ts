@@ -31,7 +31,7 @@ function detect(head: Buffer, columns?: Columns): Detected | undefined {
     .replace(/^\uFEFF/, '')
     .trimStart()
   // A `huggingface` upload may be a JSON object that names a dataset of the hub.
-  if (/^\{\s*["}]/.test(text)) return { like: 'JSON', formats: ['jsonl', 'huggingface'] }
+  if (/^(\[\s*)?\{\s*["}]/.test(text)) return { like: 'JSON', formats: ['jsonl', 'huggingface'] }
   const names = text
     .split(/\r?\n|\r/, 1)[0]!
     .split(',')
@@ -39,6 +39,9 @@ function detect(head: Buffer, columns?: Columns): Detected | undefined {
   const isTable = columns ? Object.values(columns).every((name) => names.includes(name)) : rowMaker(names)
   return isTable ? { like: 'CSV', formats: ['csv'] } : undefined
 }
+
+/** Whether the text is a JSON list of rows, and not one row a line. */
+export const isList = (head: Buffer): boolean => /^\uFEFF?[ \t\r\n]*\[/.test(head.toString('utf8', 0, 4096))
 
 const byEnding: Record<string, DatasetFormat> = {
   jsonl: 'jsonl',

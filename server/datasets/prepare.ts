@@ -1,7 +1,7 @@
 // Background work of datasets: reads an uploaded file in a child process, checks its rows, and writes the canonical
 // JSONL that the trainer reads.
 import { statSync } from 'node:fs'
-import { mkdir, readFile, rename, rm } from 'node:fs/promises'
+import { mkdir, open, readFile, rename, rm } from 'node:fs/promises'
 import path from 'node:path'
 import type { Logger } from 'pino'
 import { ApiError } from '../../contract/errors.ts'
@@ -15,6 +15,7 @@ import { requireFreeDisk, writeWhileFree } from '../storage/free-disk.ts'
 import type { Artifacts } from '../storage/objects/index.ts'
 import { readUntrusted } from '../storage/untrusted-files.ts'
 import { fetchPictures } from './fetch-pictures.ts'
+import { isList } from './format.ts'
 import { fetchFromHub, hubSourceOf } from './hugging-face.ts'
 import { Unreadable } from './reader/columns.ts'
 import type { ReadRequest, ReadResult } from './reader/main.ts'
@@ -119,6 +120,16 @@ async function requireDiskSpace({ dataDir, min_free_mb }: PrepareWork, bytes: nu
   })
 }
 
+async function headOf(file: string): Promise<Buffer> {
+  const handle = await open(file)
+  try {
+    const { buffer, bytesRead } = await handle.read({ buffer: Buffer.alloc(4096) })
+    return buffer.subarray(0, bytesRead)
+  } finally {
+    await handle.close()
+  }
+}
+
 async function read(
   work: PrepareWork,
   claim: Claim,
@@ -133,6 +144,7 @@ async function read(
   const request = {
     format: dataset.format,
     source: local,
+    list: dataset.format === 'jsonl' && !isEarlier && isList(await headOf(local)),
     columns: columnsOf(dataset),
     canonical: files.part,
     max_rows,

@@ -175,6 +175,8 @@ interface CheckerOptions {
   write?: (line: string) => void
   /** Replaces addresses of pictures in a row; undefined for a row without any. */
   embed?: (row: object, pictures: PictureCheck) => Promise<Problem | undefined> | undefined
+  /** The line in the file of a line that is read, where these differ. */
+  lineOf?: ((line: number) => number) | undefined
   /** Rows that an earlier version wrote of another format have their line in `source_line`. */
   source_lines?: boolean
 }
@@ -183,7 +185,7 @@ interface CheckerOptions {
  * Streaming check of a JSONL file: feed chunks in order with `add`, one after the other, then get the result from `end`.
  * A byte order mark, CRLF and blank lines are allowed.
  */
-export function createRowChecker({ columns, write, embed, source_lines }: CheckerOptions = {}) {
+export function createRowChecker({ columns, write, embed, lineOf, source_lines }: CheckerOptions = {}) {
   const writer = createRowWriter(write)
   const { check, addInvalid: wrong } = writer
   let physicalLine = 0
@@ -193,7 +195,8 @@ export function createRowChecker({ columns, write, embed, source_lines }: Checke
 
   /** Resolves once the row's pictures are here and decoded; undefined for a row without any. */
   function finishLine(piece: Buffer): Promise<void> | undefined {
-    let line = ++physicalLine
+    physicalLine++
+    let line = lineOf ? lineOf(physicalLine) : physicalLine
     const bytes = restBytes === 0 ? piece : Buffer.concat([...rest, piece])
     const tooLong = overlong ? lineTooLong : lengthProblem(bytes)
     rest = []

@@ -23,7 +23,7 @@ import type { StorageQuota } from '../storage/quota.ts'
 import { createDatasetFiles, type DatasetFiles } from './as-files.ts'
 import { type CanonicalRow, picturesOf, type ShownRow, shownRow } from './canonical.ts'
 import { createLineCounter } from './counter.ts'
-import { formatOf, headBytes } from './format.ts'
+import { formatOf, headBytes, isList } from './format.ts'
 import { queueKind } from './prepare.ts'
 import type { ReadResult } from './reader/main.ts'
 import { formatOfUrl } from './row-pictures.ts'
@@ -297,7 +297,9 @@ export function createDatasets(options: Options): Datasets {
     let published: string | undefined
     try {
       const format = formatOf(given, filename, received.head, columns)
-      refuseUnreadable(format, size_bytes, counted, max_rows)
+      // How many rows a list has is known when it is read.
+      const hasLines = format === 'jsonl' && !isList(received.head)
+      refuseUnreadable(format, size_bytes, hasLines ? counted : { ...counted, rows: 1 }, max_rows)
       const stored = { id, format, source_name: null }
       await rename(received.path, filesOf(dataDir, stored).source)
       const source = sourceKey(stored)
@@ -309,7 +311,7 @@ export function createDatasets(options: Options): Datasets {
         name: name ?? filename,
         description,
         format,
-        rows: format === 'jsonl' ? counted.rows : 0,
+        rows: hasLines ? counted.rows : 0,
         size_bytes,
         sha256,
         rows_sha256: null,
@@ -339,7 +341,7 @@ export function createDatasets(options: Options): Datasets {
       })
       queue.wake()
       for (const listener of creationListeners) listener()
-      if (format === 'jsonl') return toResponse(dataset)
+      if (hasLines) return toResponse(dataset)
       const read = await waitUntilRead(by.account_id, id, uploadWait_ms)
       if (read.status !== 'unreadable') return toResponse(read)
       const { unreadable } = JSON.parse(read.check_json) as Extract<ReadResult, { unreadable: unknown }>

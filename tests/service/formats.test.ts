@@ -64,6 +64,48 @@ test('csv: each column layout, with a byte order mark, CRLF, quotes and line bre
   ])
 })
 
+test('a JSON list is read as its rows, each at its line, however it is written', async () => {
+  const rows = [
+    { messages: [user('a, [b] {"c": "\\"}'), assistant('Grüße 😀')] },
+    { messages: [user('c'), assistant('d')] },
+    { prompt: 'e', completion: 'f' },
+  ]
+  const written: [string, number[]][] = [
+    [JSON.stringify(rows), [1, 1, 1]],
+    [`\uFEFF\n${JSON.stringify(rows, null, 2)}\r\n`, [3, 15, 27]],
+    [`[${rows.map((row) => JSON.stringify(row)).join('\n,\n')}]`, [1, 3, 5]],
+  ]
+  for (const [content, lines] of written) {
+    assert.deepEqual(await conversations(content, 'jsonl'), [
+      rows[0]!.messages,
+      rows[1]!.messages,
+      [user('e'), assistant('f')],
+    ])
+    const { id, format, rows: count } = (await app.upload(content, {}, 'rows.json')).body
+    assert.deepEqual([format, count], ['jsonl', 3])
+    const { items } = (await app.api('GET', `/datasets/${id}/rows`)).body
+    assert.deepEqual(
+      items.map(({ line }: { line: number }) => line),
+      lines,
+    )
+  }
+  const broken = (await app.upload('[{"messages": []},\n 7,\n {"a": }\n]', {}, 'rows.json')).body
+  const { errors } = (await app.api('POST', `/datasets/${broken.id}/validate`)).body
+  assert.deepEqual(
+    errors.map((error: string) => error.slice(0, 22)),
+    ["line 1: 'messages' must", 'line 2 is not a JSON o', 'line 3 is not valid JS'].map((each) => each.slice(0, 22)),
+  )
+  for (const [content, says] of [
+    [JSON.stringify(rows).slice(0, -1), /has no end/],
+    [`${JSON.stringify(rows)} x`, /text behind the end/],
+    ['[]', /no rows/],
+  ] as const) {
+    const { status, body } = await app.upload(content, {}, 'rows.json')
+    assert.deepEqual([status, body.error?.code], [400, 'file_not_readable'], JSON.stringify(body))
+    assert.match(body.error.message, says)
+  }
+})
+
 test('the guide’s CSV is read as it says', async () => {
   const csv = /```csv\n(.*?)```/s.exec(readFileSync(path.join(root, 'docs/guides/prepare-data.md'), 'utf8'))![1]!
   const rows = await conversations(csv, 'csv')

@@ -8,6 +8,7 @@ import { root } from '../../lib/root.ts'
 import { createLineCounter } from '../../server/datasets/counter.ts'
 import { readFileOf } from '../../server/datasets/prepare.ts'
 import { errorDetail } from '../../server/datasets/reader/columns.ts'
+import { createListSplitter } from '../../server/datasets/reader/json-list.ts'
 
 const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-damaged-'))
 after(() => rmSync(folder, { recursive: true }))
@@ -79,5 +80,19 @@ test('lines are counted and bad UTF-8 is found for any split into chunks', () =>
     const other = createLineCounter()
     for (let at = 0; at < bad.length; at += size) other.add(bad.subarray(at, at + size))
     assert.deepEqual(other.end(), { rows: 3, not_utf8_line: 3 }, `in pieces of ${size}`)
+  }
+})
+
+test('a JSON list is split into the same lines for any split into chunks', () => {
+  const content = Buffer.from('\uFEFF[ {"a": "],\\"é\n"},\n\n[1, {"b": [2]}] ,"x, y",7\n]\n')
+  const expected = '{"a": "],\\"é\n"}\n[1, {"b": [2]}] \n"x, y"\n7 \n'
+  for (const size of [1, 2, 3, 5, 64]) {
+    const splitter = createListSplitter()
+    let lines = ''
+    for (let at = 0; at < content.length; at += size)
+      lines += splitter.add(Buffer.from(content.subarray(at, at + size))).toString('latin1')
+    assert.equal(Buffer.from(lines, 'latin1').toString(), expected, `in pieces of ${size}`)
+    assert.deepEqual([1, 2, 3, 4].map(splitter.lineOf), [1, 4, 4, 4])
+    assert.equal(splitter.problem(), undefined)
   }
 })

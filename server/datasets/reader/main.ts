@@ -12,6 +12,7 @@ import type { Problem } from '../row-message.ts'
 import { type Check, createRowChecker, createRowWriter, lengthProblem, maxPictureLineBytes } from '../rows.ts'
 import { errorDetail, type ReadRow, Unreadable } from './columns.ts'
 import { addressesOf, boundedLines, embedFetched, openFetched, rowWithAddresses } from './fetched-pictures.ts'
+import { createListSplitter } from './json-list.ts'
 import { embedPictures, hasPlacedPictures } from './picture-columns.ts'
 
 const outOfMemory = /Array buffer allocation failed|Invalid array length/
@@ -34,6 +35,8 @@ export interface ReadRequest {
   source: string
   /** If given, read in this order instead of `source`. */
   parts?: TablePart[]
+  /** Of JSON lines: they are a JSON list. */
+  list?: boolean
   /** The uploader's names of the columns. */
   columns?: Columns | undefined
   /** Rows that an earlier version wrote of another format: each has its line. */
@@ -135,9 +138,19 @@ function createAddressList(list: string) {
   }
 }
 
-async function listAddresses({ source }: ReadRequest, list: string): Promise<ReadResult> {
+async function* linesOf({ source, list }: ReadRequest): AsyncGenerator<Buffer> {
+  if (!list) return yield* boundedLines(source, maxPictureLineBytes)
+  const splitter = createListSplitter()
+  for await (const chunk of createReadStream(source, { highWaterMark: 1 << 20 })) {
+    const lines = splitter.add(chunk as Buffer)
+    for (let from = 0, at = lines.indexOf(10); at !== -1; from = at + 1, at = lines.indexOf(10, from))
+      yield lines.subarray(from, at)
+  }
+}
+
+async function listAddresses(request: ReadRequest, list: string): Promise<ReadResult> {
   const addresses = createAddressList(list)
-  for await (const line of boundedLines(source, maxPictureLineBytes)) {
+  for await (const line of linesOf(request)) {
     const row = rowWithAddresses(line)
     if (row) addresses.add(addressesOf(row))
   }
@@ -173,8 +186,10 @@ async function convertLines(request: ReadRequest): Promise<ReadResult> {
   const { source, columns, source_lines = false, pictures, max_rows } = request
   const fetched = pictures && 'fetched' in pictures ? await openFetched(pictures.fetched) : undefined
   const file = createCanonicalFile(request)
+  const list = request.list ? createListSplitter() : undefined
   const checker = createRowChecker({
     columns,
+    lineOf: list?.lineOf,
     source_lines,
     write: file.write,
     ...(fetched && {
@@ -182,11 +197,13 @@ async function convertLines(request: ReadRequest): Promise<ReadResult> {
     }),
   })
   for await (const chunk of createReadStream(source, { highWaterMark: 1 << 20 })) {
-    await checker.add(chunk as Buffer)
+    await checker.add(list ? list.add(chunk as Buffer) : (chunk as Buffer))
     await checker.ready()
     await file.ready()
     if (checker.rows() > max_rows) throw tooManyRows(max_rows)
   }
+  const problem = list?.problem() ?? (checker.rows() === 0 ? 'The list has no rows.' : undefined)
+  if (list && problem) throw new Unreadable('file_not_readable', problem)
   return { check: await checker.end(), sha256: await file.end() }
 }
 
