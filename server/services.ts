@@ -163,7 +163,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
   const withSignIn = createSignInFeature(context, { accounts, secrets })
   const withUsage = createUsageFeature(context, { plans, limits })
   const { usage } = withUsage
-  const withHub = createHubFeature(context, { plans })
+  const withHub = await createHubFeature(context, { plans })
   const { hub, downloads } = withHub
   const rules = createAddressRules(readAllowed(config.webhook_allow))
   const pictureFetcher = createPictureFetcher({

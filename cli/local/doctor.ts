@@ -6,6 +6,7 @@ import net from 'node:net'
 import os from 'node:os'
 import path from 'node:path'
 import { promisify } from 'node:util'
+import { readNvidiaGpus } from '../../lib/nvidia-gpus.ts'
 import { root } from '../../lib/root.ts'
 import { usableCores } from '../../lib/usable-cores.ts'
 import { type Config, readConfig } from '../../server/config.ts'
@@ -106,14 +107,12 @@ async function checkPython(): Promise<Check[]> {
 const nvidiaDevices = () => readdirSync('/dev').filter((name) => /^nvidia\d+$/.test(name)).length
 
 async function checkGpu(): Promise<Check> {
-  if (nvidiaDevices() === 0) return ok('GPU', 'none: models run and train on the processor')
-  try {
-    const query = ['--query-gpu=name,memory.total,memory.free', '--format=csv,noheader']
-    const { stdout } = await run('nvidia-smi', query, { timeout: network_ms })
-    return ok('GPU', stdout.trim().split('\n').join('; '))
-  } catch {
-    return warning('GPU', 'there is one, but nvidia-smi does not answer', 'Install or update its driver.')
-  }
+  const gpus = await readNvidiaGpus()
+  if (!gpus) return warning('GPU', 'there is one, but nvidia-smi does not answer', 'Install or update its driver.')
+  if (gpus.length === 0) return ok('GPU', 'none: models run and train on the processor')
+  const size = (figure: number | null) => (figure === null ? 'unknown' : bytes(figure))
+  const texts = gpus.map((gpu) => `${gpu.name}, ${size(gpu.total_bytes)}, ${size(gpu.free_bytes)} free`)
+  return ok('GPU', texts.join('; '))
 }
 
 function checkProcessor({ threads }: Config): Check {

@@ -4,17 +4,19 @@ import type { Plans } from '../plans.ts'
 import { startWorker } from '../queue/worker.ts'
 import { createDownloads, type Downloads, queueKind } from './downloads.ts'
 import { workOnDownload } from './jobs.ts'
+import { trainingMemoryBytes } from './methods.ts'
 import { hubRoutes } from './routes.ts'
 import { createHub, type Hub } from './service.ts'
 
-export function createHubFeature(
+export async function createHubFeature(
   context: Context,
   { plans }: { plans: Plans },
-): Feature & { hub: Hub; downloads: Downloads } {
+): Promise<Feature & { hub: Hub; downloads: Downloads }> {
   const { models_dir: modelsDir, model_downloads: policy, huggingface_url, huggingface_token } = context.config
   const states = new Map<string, Download>()
   const names = context.config.model_names
   const hub = createHub(modelsDir, plans.pricing, {
+    memory_bytes: await trainingMemoryBytes(),
     policy,
     downloads: states,
     names,

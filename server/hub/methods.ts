@@ -1,10 +1,10 @@
 // What a base allows on this machine: the fine-tuning methods, by its parameter count, and whether it is shown pictures.
 
-import { execFileSync } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import path from 'node:path'
 import type { Method } from '../../contract/common.ts'
 import type { Model } from '../../contract/hub.ts'
+import { readNvidiaGpus } from '../../lib/nvidia-gpus.ts'
 import { root } from '../../lib/root.ts'
 import { usableMemory } from '../../lib/usable-memory.ts'
 
@@ -54,24 +54,8 @@ export function sightOf(family: string | undefined): Model['pictures'] {
   return { served, notes }
 }
 
-/** Memory for training in bytes: of the smallest GPU if there are any, else of the machine or its control group. */
-export function trainingMemoryBytes(): number {
-  return gpuBytes() ?? usableMemory()
-}
-
-/** Undefined without an NVIDIA GPU, or if its driver does not answer. */
-function gpuBytes(): number | undefined {
-  if (!existsSync('/dev/nvidia0')) return undefined
-  try {
-    const args = ['--query-gpu=memory.total', '--format=csv,noheader,nounits']
-    const sizes = execFileSync('nvidia-smi', args, {
-      encoding: 'utf8',
-      timeout: 10_000,
-      stdio: ['ignore', 'pipe', 'ignore'],
-    })
-    const found = sizes.trim().split('\n').map(Number)
-    return found.every((mebibytes) => mebibytes > 0) ? Math.min(...found) * 2 ** 20 : undefined
-  } catch {
-    return undefined
-  }
+/** Memory for training in bytes: of the smallest GPU if there are any that report it, else of the machine or its control group. */
+export async function trainingMemoryBytes(readGpus = readNvidiaGpus): Promise<number> {
+  const sizes = ((await readGpus()) ?? []).map(({ total_bytes }) => total_bytes)
+  return sizes.length > 0 && sizes.every((bytes) => bytes !== null) ? Math.min(...sizes) : usableMemory()
 }

@@ -1,8 +1,9 @@
 // Places for replicas: sets of cores, GPUs, and memory.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { parseGpu } from '../../lib/nvidia-gpus.ts'
 import { parseRanges } from '../../lib/usable-cores.ts'
-import { classOf, type Gpu, parse } from '../../server/scaling/gpus.ts'
+import { classOf, type Gpu, gpuOf } from '../../server/scaling/gpus.ts'
 import { createPlaces, type Place, ranges } from '../../server/scaling/places.ts'
 
 const GB = 1e9
@@ -99,9 +100,9 @@ test('a deployment has one replica a GPU; others share it as memory allows, the 
 
 test('classes of GPUs have names that can be written', () => {
   assert.equal(classOf({ name: 'NVIDIA H100 80GB HBM3' }), h100)
-  const line = '0, GPU-8a, NVIDIA GeForce RTX 4090, 20000, 24564, [N/A]'
-  assert.equal(classOf(parse(line)), 'nvidia-geforce-rtx-4090')
-  assert.deepEqual([parse(line).free_bytes, parse(line).utilization], [20000 * 2 ** 20, null])
+  const placed = gpuOf(parseGpu('0, GPU-8a, NVIDIA GeForce RTX 4090, 24564, 4564, 20000, [N/A]'))
+  assert.equal(classOf(placed), 'nvidia-geforce-rtx-4090')
+  assert.deepEqual([placed.free_bytes, placed.utilization], [20000 * 2 ** 20, null])
 })
 
 test('lists of cores are read and written as the kernel does', () => {
