@@ -227,9 +227,10 @@ const onCores = (cores: readonly number[] | undefined, [command, args]: [string,
   cores ? ['taskset', ['-c', cores.join(','), command, ...args]] : [command, args]
 
 /** Resident memory of a process; 0 if it has ended. */
-export function processMemoryMb(pid: number | undefined): number {
+export function processMemoryMb(pid: number | undefined, proc = '/proc'): number {
   try {
-    return (Number(readFileSync(`/proc/${pid}/statm`, 'utf8').split(' ')[1]) * 4096) / 1e6
+    // In kB, whatever the size of a page is: /proc/PID/statm counts pages, of 4 to 64 KiB.
+    return (1024 * Number(/^VmRSS:\s+(\d+) kB$/m.exec(readFileSync(`${proc}/${pid}/status`, 'utf8'))?.[1] ?? 0)) / 1e6
   } catch {
     return 0
   }

@@ -1,6 +1,7 @@
 """Predicts a run's memory from its sizes, before anything large is loaded."""
 
 import ctypes
+import resource
 from dataclasses import dataclass
 
 import torch
@@ -182,14 +183,12 @@ def peak_bytes(device: torch.device) -> int:
     """Peak bytes of this process so far: reserved GPU memory, or resident memory."""
     if device.type == "cuda":
         return torch.cuda.max_memory_reserved(device)
-    import resource
-
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def resident_bytes() -> int:
     with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * 4096
+        return int(file.read().split()[1]) * resource.getpagesize()
 
 
 # Of glibc's malloc.h.
