@@ -21,7 +21,8 @@ export async function addModel(
     throw new UsageError(`A model's id is OWNER/NAME; '${id}' is not.`)
   if (from && !existsSync(path.join(from, 'config.json')))
     throw new UsageError(`${from} is not a checkpoint folder: it has no config.json.`)
-  const folder = path.join(readConfig(process.env).models_dir, id)
+  const { models_dir } = readConfig(process.env)
+  const folder = path.join(models_dir, id)
   if (existsSync(path.join(root, '.local/setup-pending.json')))
     throw new UsageError(
       'What converts models is not installed yet. Wait until the service has installed it (GET /v1/hub/setup), or run ' +
@@ -32,8 +33,14 @@ export async function addModel(
     const then = weights ? ` Its ${weights} weights answer from its next load on.` : ''
     return show(options, { id, folder }, `${id} is already there, in ${folder}.${then}`)
   }
-  const temporary = `${folder}.new`
+  // Beside the models, and in no place where one is looked for: it has a model.json before it is complete.
+  const temporary = path.join(models_dir, '.adding', id)
   mkdirSync(path.dirname(folder), { recursive: true })
+  mkdirSync(path.dirname(temporary), { recursive: true })
+  const removeFolders = () => {
+    for (const empty of [temporary, path.dirname(temporary)]) removeEmpty(path.dirname(empty))
+    removeEmpty(path.dirname(folder))
+  }
   const source = from ? ['folder', '--source', path.resolve(from)] : ['hub', '--repo', id]
   const args = [
     '-m',
@@ -54,7 +61,7 @@ export async function addModel(
   const status = await new Promise((resolve, reject) => child.on('exit', resolve).on('error', reject))
   if (status !== 0) {
     rmSync(temporary, { recursive: true, force: true })
-    removeEmpty(path.dirname(folder))
+    removeFolders()
     if (status !== explainedStatus) throw new UsageError(`${id} could not be added; see above.`)
     process.exitCode = 2
     return
@@ -62,6 +69,7 @@ export async function addModel(
   if (weights) setWeights(temporary, weights)
   rmSync(folder, { recursive: true, force: true })
   renameSync(temporary, folder)
+  removeFolders()
   show(options, { id, folder }, `${id} is ready, in ${folder}.`)
 }
 

@@ -5,11 +5,12 @@ import { z } from 'zod'
 import { ApiError } from '../../contract/errors.ts'
 import type { Download, Model } from '../../contract/hub.ts'
 import { type EightBits, eightBitsProblem, readEightBits } from '../../lib/eight-bits.ts'
+import { usableMemory } from '../../lib/usable-memory.ts'
 import type { Config } from '../config.ts'
 import type { TrainingSetup } from '../setup/index.ts'
 import { shapesOf } from '../storage/safetensors.ts'
 import catalogue from './catalogue.json' with { type: 'json' }
-import { canTrain, methodsFor, projectorProblem, sightOf, trainingMemoryBytes } from './methods.ts'
+import { canTrain, methodsFor, projectorProblem, sightOf } from './methods.ts'
 
 /** The file with which the engine shows pictures to a language model. */
 export interface Projector {
@@ -148,7 +149,7 @@ export function createHub(
   modelsDir: string,
   pricing: (id: string) => Model['pricing'],
   {
-    memory_bytes = trainingMemoryBytes(),
+    memory_bytes = usableMemory(),
     policy = 'off',
     downloads = new Map(),
     names = new Map(),
@@ -160,7 +161,7 @@ export function createHub(
 
   function local(id: string): LocalBase | undefined {
     // The id becomes a path: reject anything that is not a valid hub id.
-    if (!/^[\w.-]+(\/[\w.-]+)?$/.test(id) || id.split('/').some((part) => /^\.+$/.test(part))) return undefined
+    if (!/^[\w.-]+(\/[\w.-]+)?$/.test(id) || id.split('/').some((part) => part.startsWith('.'))) return undefined
     const folder = path.join(modelsDir, id)
     try {
       const file = ModelFile.parse(JSON.parse(readFileSync(path.join(folder, 'model.json'), 'utf8')))
@@ -193,7 +194,8 @@ export function createHub(
     if (!existsSync(modelsDir)) return []
     const folders = (dir: string) =>
       readdirSync(dir, { withFileTypes: true })
-        .filter((entry) => entry.isDirectory())
+        // Names of models begin with no dot; folders in which one is being made do.
+        .filter((entry) => entry.isDirectory() && !entry.name.startsWith('.'))
         .map((entry) => entry.name)
     return folders(modelsDir).flatMap((owner) => folders(path.join(modelsDir, owner)).map((name) => `${owner}/${name}`))
   }

@@ -29,6 +29,19 @@ test('the hub lists the methods of a model before its weights are here, and whet
   )
 })
 
+test('a model that is being added is none', () => {
+  const modelsDir = mkdtempSync(path.join(tmpdir(), 'tunery-adding-'))
+  after(() => rmSync(modelsDir, { recursive: true }))
+  for (const id of [tiny, '.adding/tiny', '.adding/test/new'])
+    cpSync(path.join(tinyModelsDir(), tiny), path.join(modelsDir, id), { recursive: true })
+  const models = createHub(modelsDir, () => free)
+  assert.deepEqual(
+    models.list().flatMap(({ id, weights }) => (weights.available ? [id] : [])),
+    [tiny],
+  )
+  assert.equal(models.has('.adding/tiny'), false)
+})
+
 test('a method that can never fit into memory is not listed', () => {
   const laptop = hub(16e9)
   assert.deepEqual(laptop.get('Qwen/Qwen2.5-7B-Instruct').methods, ['lora', 'qlora'])
