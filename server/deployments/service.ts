@@ -6,6 +6,7 @@ import { newId } from '../../lib/ids.ts'
 import { isoTime } from '../../lib/utc-day.ts'
 import type { Db, Trx } from '../db/open.ts'
 import { type Page, pageOf } from '../db/page.ts'
+import { isUniqueViolation } from '../db/unique-violation.ts'
 import { type Evaluations, isActive } from '../evaluations/index.ts'
 import { type AccountActor, recordAuditEntry, serviceActor } from '../events/audit.ts'
 import { recordEvent } from '../events/outbox.ts'
@@ -43,8 +44,11 @@ export interface Deployments {
   require(account_id: string, name: string): Promise<Pick<store.DeploymentRow, 'id' | 'name' | 'account_id' | 'model'>>
   /** The same by its id, whoever owns it. */
   byId(id: string): Promise<Pick<store.DeploymentRow, 'id' | 'name' | 'account_id' | 'model'> | undefined>
-  /** Registers a listener for deleted deployments; called in the transaction that deletes. */
-  onDeleted(listener: (trx: Trx, deployment_id: string) => Promise<void>): void
+  /**
+   * Registers a listener for deleted deployments. It is called in the transaction that deletes, and resolves with what
+   * to do once that is committed.
+   */
+  onDeleted(listener: (trx: Trx, deployment_id: string) => Promise<() => void>): void
   /** Finishes deployments that were starting when the service was killed. */
   recover(): Promise<void>
 }
@@ -67,7 +71,7 @@ export function createDeployments({
   usage,
   now,
 }: DeploymentsNeeds & { db: Db; queue: Queue; now: () => number }): Deployments {
-  const deletionListeners: ((trx: Trx, deployment_id: string) => Promise<void>)[] = []
+  const deletionListeners: ((trx: Trx, deployment_id: string) => Promise<() => void>)[] = []
   inference.setAliases({
     find: (account_id, name) => store.find(db, account_id, name),
     list: (account_id) => store.listAll(db, account_id),
@@ -300,7 +304,7 @@ export function createDeployments({
         })
         await inference.aliasesChanged(account_id)
       } catch (error) {
-        if (/UNIQUE|duplicate key/i.test((error as Error).message)) throw nameTaken()
+        if (isUniqueViolation(error)) throw nameTaken()
         throw error
       }
       if (needsWeights) await downloads.publishRequest(model)
@@ -419,12 +423,15 @@ export function createDeployments({
     async delete(by, name) {
       const deployment = await requireDeployment(by.account_id, name)
       const { id, model } = deployment
-      await db.transaction().execute(async (trx) => {
+      const effects = await db.transaction().execute(async (trx) => {
         const removed = await store.remove(trx, id)
-        for (const listener of deletionListeners) await listener(trx, id)
+        const effects: (() => void)[] = []
+        for (const listener of deletionListeners) effects.push(await listener(trx, id))
         if (removed.numDeletedRows > 0n)
           await recordAuditEntry(trx, by, 'deployment.deleted', id, { name, model }, now())
+        return effects
       })
+      for (const effect of effects) effect()
       await inference.aliasesChanged(by.account_id)
       const pending = pendingOf(deployment)
       if (pending) await evaluations.cancel(by, pending.evaluation).catch(unlessRefused)

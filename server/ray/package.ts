@@ -3,6 +3,7 @@ import { createHash } from 'node:crypto'
 import { globSync, readFileSync } from 'node:fs'
 import path from 'node:path'
 import { buffer } from 'node:stream/consumers'
+import { lazy } from '../../lib/lazy.ts'
 import type { RayClient } from './client.ts'
 
 export interface CodePackage {
@@ -41,10 +42,9 @@ export async function packFolders(folders: PackedFolder[]): Promise<CodePackage>
 
 /** Returns a function that brings the code into the cluster, if it is not there, and returns its URI. */
 export function createPackageUpload(ray: RayClient, pack: () => Promise<CodePackage>): () => Promise<string> {
-  let packed: Promise<CodePackage> | undefined
+  const packed = lazy(pack)
   return async () => {
-    packed ??= pack()
-    const { name, content } = await packed
+    const { name, content } = await packed()
     // Ray removes packages that nothing uses.
     if (!(await ray.hasPackage(name))) await ray.uploadPackage(name, content)
     return `gcs://${name}`

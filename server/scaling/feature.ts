@@ -1,5 +1,6 @@
 import { existsSync } from 'node:fs'
 import path from 'node:path'
+import { lazy } from '../../lib/lazy.ts'
 import { allowedCores, usableCores } from '../../lib/usable-cores.ts'
 import type { Deployments } from '../deployments/index.ts'
 import type { Context, Feature } from '../feature.ts'
@@ -28,49 +29,42 @@ export async function createScalingFeature(
   { deployments, inference, models, plans, engine, secrets }: Needs,
 ): Promise<Feature & { close(): Promise<void> }> {
   const { config, db, servers, notifications, metrics, artifacts, dataDir, log, now } = context
-  let places: Promise<Places> | undefined
-  let loading: Promise<Controller> | undefined
   let controller: Controller | undefined
 
   const readGpus = async () => (config.gpu === 'none' ? [] : (await import('./gpus.ts')).readGpus())
 
-  function loadPlaces(): Promise<Places> {
-    places ??= import('./places.ts').then(({ createPlaces }) =>
-      createPlaces({
-        // Within a quota, as many of the cores as it pays for.
-        cores: allowedCores().slice(0, usableCores()),
-        cores_per_replica: config.replica_cores,
-        gpus: readGpus,
-        pins: (process.env.PATH ?? '').split(path.delimiter).some((folder) => existsSync(path.join(folder, 'taskset'))),
-      }),
-    )
-    return places
-  }
+  const loadPlaces = lazy(async (): Promise<Places> => {
+    const { createPlaces } = await import('./places.ts')
+    return createPlaces({
+      // Within a quota, as many of the cores as it pays for.
+      cores: allowedCores().slice(0, usableCores()),
+      cores_per_replica: config.replica_cores,
+      gpus: readGpus,
+      pins: (process.env.PATH ?? '').split(path.delimiter).some((folder) => existsSync(path.join(folder, 'taskset'))),
+    })
+  })
 
-  function loadController(): Promise<Controller> {
-    loading ??= (async () => {
-      const { createController } = await import('./controller.ts')
-      log.info({ server: servers.id }, 'deployments scale in this process')
-      controller = createController({
-        artifacts,
-        dataDir,
-        engine_options: engineOptions(config),
-        waiting_max: config.max_waiting,
-        inference,
-        deployments,
-        places: await loadPlaces(),
-        gpus: readGpus,
-        verify: createReplicaVerification(models),
-        draftFile: models.draftFile,
-        yieldsToo: engine.yieldsToo,
-        record: recordDecision(db, servers.id),
-        now,
-        log,
-      })
-      return controller
-    })()
-    return loading
-  }
+  const loadController = lazy(async (): Promise<Controller> => {
+    const { createController } = await import('./controller.ts')
+    log.info({ server: servers.id }, 'deployments scale in this process')
+    controller = createController({
+      artifacts,
+      dataDir,
+      engine_options: engineOptions(config),
+      waiting_max: config.max_waiting,
+      inference,
+      deployments,
+      places: await loadPlaces(),
+      gpus: readGpus,
+      verify: createReplicaVerification(models),
+      draftFile: models.draftFile,
+      yieldsToo: engine.yieldsToo,
+      record: recordDecision(db, servers.id),
+      now,
+      log,
+    })
+    return controller
+  })
 
   const ray = config.ray_address
     ? await (await import('./ray/index.ts')).createRayScaling(context, {
@@ -88,8 +82,10 @@ export async function createScalingFeature(
   )
   deployments.onDeleted(async (trx, deployment_id) => {
     await store.remove(trx, deployment_id)
-    controller?.remove(deployment_id)
-    ray?.serving.remove(deployment_id)
+    return () => {
+      controller?.remove(deployment_id)
+      ray?.serving.remove(deployment_id)
+    }
   })
   const scaling = createScaling({
     db,

@@ -1,6 +1,7 @@
 // Sign-in with an OpenID Connect provider: code flow with PKCE, state and nonce.
 import * as client from 'openid-client'
 import { Email } from '../../contract/members.ts'
+import { lazy } from '../../lib/lazy.ts'
 import type { Secrets } from '../storage/secrets.ts'
 
 export interface OidcSettings {
@@ -72,7 +73,6 @@ interface Kept {
 }
 
 export function createOidc(settings: OidcSettings, { secrets, now }: Needs): Oidc {
-  let discovered: Promise<client.Configuration> | undefined
   const isLocal = /^http:\/\/(localhost|127\.0\.0\.1|\[::1\])(:|\/|$)/.test(settings.issuer)
   const [basic, post] = [client.ClientSecretBasic, client.ClientSecretPost].map((make) => make(settings.client_secret))
   const authenticateClient: client.ClientAuth = (server, ...rest) => {
@@ -81,21 +81,22 @@ export function createOidc(settings: OidcSettings, { secrets, now }: Needs): Oid
     return (methods.includes('client_secret_basic') ? basic! : post!)(server, ...rest)
   }
   /** Discovered at the first sign-in: the provider may be away when the service starts. */
-  const configuration = () => {
-    discovered ??= client
-      .discovery(new URL(settings.issuer), settings.client_id, settings.client_secret, authenticateClient, {
-        ...(isLocal && { execute: [client.allowInsecureRequests] }),
-        timeout: 10,
-      })
-      .catch((error: Error) => {
-        discovered = undefined
-        throw new OidcError(
-          'oidc_unavailable',
-          `${settings.issuer} could not be asked how to sign in: ${reason(error)}`,
-        )
-      })
-    return discovered
-  }
+  const configuration = lazy(async () => {
+    try {
+      return await client.discovery(
+        new URL(settings.issuer),
+        settings.client_id,
+        settings.client_secret,
+        authenticateClient,
+        { ...(isLocal && { execute: [client.allowInsecureRequests] }), timeout: 10 },
+      )
+    } catch (error) {
+      throw new OidcError(
+        'oidc_unavailable',
+        `${settings.issuer} could not be asked how to sign in: ${reason(error as Error)}`,
+      )
+    }
+  })
 
   return {
     name: settings.name,

@@ -12,6 +12,7 @@ import { Kysely, sql } from 'kysely'
 import { type Db, openThreadedDatabase, type Trx } from '../../server/db/open.ts'
 import { ThreadedSqliteDialect } from '../../server/db/sqlite/dialect.ts'
 import { allowed } from '../support/allowed-time.ts'
+import { isUniqueViolation } from '../../server/db/unique-violation.ts'
 import { until } from '../support/client.ts'
 import { withDatabase } from '../support/database.ts'
 
@@ -32,6 +33,20 @@ const add = (from: Db | Trx, name: string) =>
 const names = async (from: Db | Trx = db) =>
   (await from.selectFrom('accounts').select('name').orderBy('id').execute()).map(({ name }) => name)
 const codeOf = (code: string) => (error: Error & { code?: string }) => error.code === code
+
+test('a row with a key that exists is told by its code from other failures', async () => {
+  await add(db, 'one')
+  const failure = (work: Promise<unknown>) =>
+    work.then(
+      () => assert.fail('it was written'),
+      (error) => error,
+    )
+  const fails = db.transaction().execute((trx) => add(trx, 'one'))
+  assert.equal(isUniqueViolation(await failure(fails)), true)
+  assert.equal(isUniqueViolation(await failure(sql`insert into accounts (id) values ('two')`.execute(db))), false)
+  assert.equal(isUniqueViolation(new Error('UNIQUE constraint failed')), false)
+  assert.equal(isUniqueViolation(Object.assign(new Error('other words'), { code: '23505' })), true)
+})
 
 test('a write that waits for another process’s lock blocks neither the event loop nor reads', async () => {
   assert.deepEqual(await names(), [], 'the threads have started')

@@ -40,6 +40,23 @@ test('a deployment does not scale until it is told to; the body is that of the s
   assert.deepEqual(body.decisions, [])
 })
 
+test('replicas are removed once the deletion of their deployment is committed', async () => {
+  assert.equal((await app.api('POST', '/deployments', { name: 'kept', model: tiny })).status, 201)
+  const { deployments } = app.services
+  let removed = 0
+  let fails = true
+  deployments.onDeleted(async () => () => void removed++)
+  deployments.onDeleted(async () => {
+    if (fails) throw new Error('the disk is full')
+    return () => {}
+  })
+  assert.equal((await app.api('DELETE', '/deployments/kept')).status, 500)
+  assert.deepEqual([removed, (await app.api('GET', '/deployments/kept')).status], [0, 200])
+  fails = false
+  assert.equal((await app.api('DELETE', '/deployments/kept')).status, 200)
+  assert.equal(removed, 1)
+})
+
 test('what is left out has defaults, and the served model is accepted for the name', async () => {
   const set = await put({ model: tiny, scaling: { min_replicas: 0, max_replicas: 2 } })
   assert.deepEqual(set.body.scaling, {
