@@ -133,6 +133,13 @@ export class ApiError extends Error {
   }
 }
 
+/** For `catch`: undefined for an ApiError with one of these codes. Throws any other error. */
+export const undefinedIf =
+  (...codes: ErrorCode[]) =>
+  (error: unknown): undefined => {
+    if (!(error instanceof ApiError && codes.includes(error.code))) throw error
+  }
+
 /** The `type` that OpenAI's clients expect with a status. */
 export function openaiErrorType(status: number): string {
   if (status === 401) return 'authentication_error'

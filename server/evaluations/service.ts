@@ -1,5 +1,5 @@
 import type { ListQuery } from '../../contract/common.ts'
-import { ApiError } from '../../contract/errors.ts'
+import { ApiError, undefinedIf } from '../../contract/errors.ts'
 import type { CreateEvaluation, Evaluation, EvaluationRow } from '../../contract/evaluations.ts'
 import { evaluationRowsMax } from '../../contract/evaluations.ts'
 import type { Grader } from '../../contract/graders.ts'
@@ -207,7 +207,7 @@ export function createEvaluations(options: Options): Evaluations {
   async function requireSightOf(known: store.EvaluationRow, readers: Reader[]): Promise<void> {
     const { account_id, dataset_id } = known
     await requireSight(readers, async () => {
-      const source = await sourceOf(account_id, dataset_id).catch(() => undefined)
+      const source = await sourceOf(account_id, dataset_id).catch(undefinedIf('dataset_not_found'))
       return source?.pictured(rowsOf(known, await heldOutOf(known)), store.templateOf(known))
     })
   }

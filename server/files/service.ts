@@ -2,7 +2,7 @@
 import { mkdir, rename } from 'node:fs/promises'
 import path from 'node:path'
 import { Readable } from 'node:stream'
-import { ApiError } from '../../contract/errors.ts'
+import { ApiError, undefinedIf } from '../../contract/errors.ts'
 import type { File, FileFields, FileQuery } from '../../contract/files.ts'
 import { newId } from '../../lib/ids.ts'
 import type { Datasets, FileEntry, Received } from '../datasets/index.ts'
@@ -125,7 +125,7 @@ export function createFiles({ db, datasets, artifacts, dataDir, quota, now }: Op
 
   /** Where a page begins: after a file, which may have been deleted since. */
   async function cursorOf(account_id: string, id: string): Promise<{ created_at: number; id: string }> {
-    const entry = await requireEntry(account_id, id).catch(() => undefined)
+    const entry = await requireEntry(account_id, id).catch(undefinedIf('file_not_found'))
     const created_at =
       entry?.created_at ?? (await creationTime(db, account_id, ['file.created', 'dataset.created'], id))
     if (created_at === undefined)

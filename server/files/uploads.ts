@@ -3,7 +3,7 @@ import { createHash } from 'node:crypto'
 import { createReadStream } from 'node:fs'
 import { Readable } from 'node:stream'
 import { asDisplayName } from '../../contract/common.ts'
-import { ApiError } from '../../contract/errors.ts'
+import { ApiError, undefinedIf } from '../../contract/errors.ts'
 import {
   type CreateUpload,
   type File,
@@ -127,6 +127,10 @@ export function createUploads(options: Options): Uploads {
     claims.set(id, { account_id, claim, timer })
   }
 
+  /** Null if it was deleted. */
+  const fileOf = async (account_id: string, id: string) =>
+    (await files.get(account_id, id).catch(undefinedIf('file_not_found'))) ?? null
+
   async function toResponse(upload: store.UploadRow): Promise<Upload> {
     return {
       id: upload.id,
@@ -137,7 +141,7 @@ export function createUploads(options: Options): Uploads {
       filename: upload.filename,
       purpose: upload.purpose,
       status: upload.status,
-      file: upload.file_id === null ? null : await files.get(upload.account_id, upload.file_id).catch(() => null),
+      file: upload.file_id === null ? null : await fileOf(upload.account_id, upload.file_id),
     }
   }
 

@@ -1,5 +1,6 @@
 // The input of an export: the files of a model and how it was made.
 import path from 'node:path'
+import { undefinedIf } from '../../../contract/errors.ts'
 import { isoTime } from '../../../lib/utc-day.ts'
 import type { Datasets } from '../../datasets/index.ts'
 import type { Db } from '../../db/open.ts'
@@ -99,7 +100,7 @@ export function createExportSource({ db, hub, datasets, artifacts }: Options) {
     const job = job_id === null ? undefined : await store.jobById(db, job_id)
     if (!job) return { rows: null, card: { ...provenance, dataset: null, settings: null, results: null } }
     // The dataset may be gone.
-    const dataset = await datasets.get(account_id, job.dataset_id).catch(() => undefined)
+    const dataset = await datasets.get(account_id, job.dataset_id).catch(undefinedIf('dataset_not_found'))
     const { method, method_options, lora_config, training_config, projector } = readResolvedConfig(
       job.resolved_config_json,
     )
@@ -107,7 +108,7 @@ export function createExportSource({ db, hub, datasets, artifacts }: Options) {
     const files = await datasets
       .ready(account_id, job.dataset_id)
       .then(() => datasets.forTraining(db, account_id, job.dataset_id, objective))
-      .catch(() => undefined)
+      .catch(undefinedIf('dataset_not_found', 'dataset_not_ready', 'dataset_invalid'))
     const settings = {
       method: method.value,
       ...(objective !== 'sft' && { preferences: plainValues(method_options) }),

@@ -1,5 +1,6 @@
 // Deployments on Ray Serve, put together from the settings.
 import type { FastifyInstance } from 'fastify'
+import { undefinedIf } from '../../../contract/errors.ts'
 import type { Deployments } from '../../deployments/index.ts'
 import type { Context } from '../../feature.ts'
 import type { TunedModels } from '../../fine-tuning/index.ts'
@@ -81,7 +82,8 @@ export async function createRayScaling(context: Context, needs: Needs): Promise<
         probe: createProbeCheck(models, artifacts),
         async targetOf(deployment_id, model) {
           const deployment = await deployments.byId(deployment_id)
-          return deployment && (await inference.target(deployment.account_id, model).catch(() => undefined))
+          const isGone = undefinedIf('model_not_found', 'model_not_available', 'model_not_callable')
+          return deployment && (await inference.target(deployment.account_id, model).catch(isGone))
         },
       })
     },
