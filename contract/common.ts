@@ -3,6 +3,9 @@ import { z } from 'zod'
 /** Times are ISO 8601 strings, except in OpenAI-compatible responses, which use unix seconds. */
 export const Time = z.iso.datetime()
 
+/** What a base model is for. */
+export const ModelCategory = z.enum(['language', 'code', 'multimodal', 'embedding'])
+
 /** A whole number in a query, digits only: `Number` would also accept '' as 0 and `0x10` as 16. */
 export const digits = (minimum: number, maximum = Number.MAX_SAFE_INTEGER) =>
   z

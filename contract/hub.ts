@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { Method } from './common.ts'
+import { Method, ModelCategory } from './common.ts'
 import { ErrorText } from './errors.ts'
 import { route } from './route.ts'
 
@@ -46,7 +46,7 @@ export const Model = z.object({
   id: z.string(),
   name: z.string(),
   description: z.string(),
-  category: z.enum(['language', 'code', 'multimodal', 'embedding']),
+  category: ModelCategory,
   pictures: z
     .object({
       served: z.boolean().describe('Whether the engine of this installation can show pictures to it.'),

@@ -1,5 +1,6 @@
 // Models that the `model` field of inference accepts.
 import { z } from 'zod'
+import { ModelCategory } from './common.ts'
 import { route } from './route.ts'
 
 export const ModelCard = z.object({
@@ -7,6 +8,9 @@ export const ModelCard = z.object({
   object: z.literal('model'),
   created: z.int(),
   owned_by: z.string(),
+  category: ModelCategory.nullable().describe(
+    'Of its base. An `embedding` model makes embeddings and does not chat. Null: an upstream serves it, and nothing else is known.',
+  ),
   status: z
     .enum(['loaded', 'loading', 'not_loaded'])
     .describe('Whether a request would wait for the model to be loaded first.'),

@@ -158,15 +158,18 @@ export function createInference({
         return 'not_loaded' as const
       }
     }
+    const catalogue = hub.list()
+    const categories = new Map(catalogue.map(({ id, category }) => [id, category]))
     const card = (id: string, model: string, created_at: number, owned_by: string, status = statusOf(model)) => ({
       id,
       object: 'model' as const,
       created: unixSeconds(created_at),
       owned_by,
+      category: categories.get(targets.get(model)?.base_model_id ?? model) ?? null,
       status,
     })
     const ownerOf = (base: string) => base.split('/')[0]!
-    const local = hub.list().filter((model) => model.weights.available)
+    const local = catalogue.filter((model) => model.weights.available)
     const bases = new Set([...local.map(({ id }) => id), ...pools.upstreamModels()])
     const deployed = (await resolver.aliases()?.list(account_id)) ?? []
     return [

@@ -49,6 +49,19 @@ test('a model is found by its id, with the slash plain or escaped; unknown ids a
   assert.equal(none.body.error.code, 'model_not_found')
 })
 
+test('a card says what a model is for, whatever it is called', async () => {
+  await app.api('POST', '/deployments', { name: 'embed-minilm', model: tiny })
+  const { data } = (await app.api('GET', '/models')).body as { data: ModelCard[] }
+  const categoryOf = (name: string) => data.find(({ id }) => id === name)!.category
+  assert.deepEqual([categoryOf(tiny), categoryOf('embed-minilm')], ['language', 'language'])
+  const { models } = (await app.api('GET', '/hub/')).body as { models: { id: string; category: string }[] }
+  for (const { id, category } of data) {
+    const base = models.find((model) => model.id === id)
+    if (base) assert.equal(category, base.category)
+  }
+  await app.api('DELETE', '/deployments/embed-minilm')
+})
+
 test('a batch is answered in order; an invalid request gets its own error and does not affect the others', async () => {
   const { status, body } = await app.api('POST', '/chat/completions/batch', {
     model: tiny,

@@ -36,6 +36,7 @@ export function listModels(models: Models, limits: MemoryLimits, response: Serve
     object: 'model',
     created: served.created,
     owned_by: 'tunery',
+    category: served.kind === 'embedding' ? 'embedding' : served.projector ? 'multimodal' : 'language',
     status: 'loaded',
     root: withFiles ? served.path : served.name,
     parent: served.base_name,

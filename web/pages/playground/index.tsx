@@ -57,7 +57,7 @@ function useModels() {
         deployments?.items.map(({ name, model }) => [name, `deployment of ${names.get(model) ?? model}`]),
       )
       return callable.data
-        .filter(({ id }) => !/embed|minilm/i.test(id))
+        .filter(({ category }) => category !== 'embedding')
         .map(
           ({ id }): Choice => ({
             value: id,
