@@ -66,6 +66,12 @@ function clean(value: unknown): unknown {
   if (typeof value !== 'object' || value === null) return value
   const ignored = ['$schema', '$id', 'id', 'pattern', 'minimum', 'maximum', 'minLength', 'maxLength', 'format']
   const { oneOf, minItems: _, maxItems: __, ...rest } = value as Json
+  // The generator reads tuples as JSON Schema wrote them before 2020.
+  if (Array.isArray(rest.prefixItems)) {
+    const items = rest.prefixItems.map(clean)
+    const { prefixItems: _prefixItems, items: others = false, ...described } = rest
+    return { ...described, items, minItems: items.length, maxItems: items.length, additionalItems: clean(others) }
+  }
   // The generator would make a second type of a reference that has a description beside it.
   if (rest.$ref && Object.keys(rest).length > 1)
     return { allOf: [{ $ref: rest.$ref }], ...(rest.description ? { description: rest.description } : {}) }

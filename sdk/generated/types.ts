@@ -4,6 +4,7 @@ export type Time = string
 export type DisplayName = string
 export type Email = string | null
 export type ShortName = string
+export type ModelCategory = 'language' | 'code' | 'multimodal' | 'embedding'
 export type Method = 'lora' | 'qlora' | 'full'
 export type Description = string
 export type DatasetFormat = 'jsonl' | 'csv' | 'parquet' | 'huggingface'
@@ -50,8 +51,11 @@ export type GraderInput =
       input: TemplateMessage[]
       /**
        * The lowest and the highest score.
+       *
+       * @minItems 2
+       * @maxItems 2
        */
-      range?: never[]
+      range?: [number, number]
       /**
        * Default: the middle of the range.
        */
@@ -200,8 +204,11 @@ export type SimpleGraderInput =
       input: TemplateMessage[]
       /**
        * The lowest and the highest score.
+       *
+       * @minItems 2
+       * @maxItems 2
        */
-      range?: never[]
+      range?: [number, number]
       /**
        * Default: the middle of the range.
        */
@@ -1704,7 +1711,7 @@ export interface Model {
   id: string
   name: string
   description: string
-  category: 'language' | 'code' | 'multimodal' | 'embedding'
+  category: ModelCategory
   /**
    * For models that read pictures; null for all others.
    */
@@ -3004,6 +3011,10 @@ export interface ModelCard {
   object: 'model'
   created: number
   owned_by: string
+  /**
+   * Of its base. An `embedding` model makes embeddings and does not chat. Null: an upstream serves it, and nothing else is known.
+   */
+  category: ModelCategory | null
   /**
    * Whether a request would wait for the model to be loaded first.
    */

@@ -11,7 +11,14 @@ import { after, before, test } from 'node:test'
 import { gzipSync } from 'node:zlib'
 import { root } from '../../lib/root.ts'
 import { operationsOf } from '../../scripts/docs/sdk.ts'
-import { isTuneryError, Tunery, TuneryConnectionError, TuneryError, type UploadState } from '../../sdk/index.ts'
+import {
+  type CreateEvaluationInput,
+  isTuneryError,
+  Tunery,
+  TuneryConnectionError,
+  TuneryError,
+  type UploadState,
+} from '../../sdk/index.ts'
 import { colourRows, until } from '../support/client.ts'
 import { full } from '../support/full.ts'
 import { startReceiver } from '../support/receiver.ts'
@@ -69,6 +76,23 @@ async function startProxy(target: number) {
     },
   }
 }
+
+test('a grader has the range of its scores, as the types of a tuple say', async () => {
+  const body: CreateEvaluationInput = {
+    model: tiny,
+    dataset: 'ds_none',
+    graders: [
+      {
+        type: 'score_model',
+        name: 'judge',
+        model: tiny,
+        input: [{ role: 'user', content: 'Score it.' }],
+        range: [0, 10],
+      },
+    ],
+  }
+  await assert.rejects(tunery.evaluations.create(body), { code: 'dataset_not_found' })
+})
 
 test('every operation of the contract is a method of the client', async () => {
   const methods = operationsOf().map(({ route }) => `${route.method} ${route.path}`)

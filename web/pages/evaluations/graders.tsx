@@ -1,9 +1,14 @@
 import { Plus, Trash2 } from 'lucide-react'
 import { similarityMetrics } from '../../../contract/graders.ts'
+import type { GraderInput } from '../../../sdk/index.ts'
 import { Button, IconButton } from '../../ui/button.tsx'
 import { type Choice, Select } from '../../ui/choices.tsx'
 import { Disclosure } from '../../ui/disclosure.tsx'
 import { Field, Input, NumberInput, Textarea } from '../../ui/field.tsx'
+
+type Of<T extends GraderInput['type']> = Extract<GraderInput, { type: T }>
+type Operation = Of<'string_check'>['operation']
+type Metric = Of<'text_similarity'>['evaluation_metric']
 
 /** A grader while it is written; texts that are JSON are read when it is sent. */
 export interface Draft {
@@ -11,8 +16,8 @@ export interface Draft {
   name: string
   input: string
   reference: string
-  operation: string
-  metric: string
+  operation: Operation
+  metric: Metric
   threshold: number | null
   pattern: string
   schema: string
@@ -64,18 +69,18 @@ const words = (text: string) =>
     .map((word) => word.trim())
     .filter(Boolean)
 
-function parsed(text: string, what: string): object {
+function parsed<T extends object>(text: string, what: string): T {
   try {
-    return JSON.parse(text) as object
+    return JSON.parse(text) as T
   } catch (error) {
     throw new Error(`${what}: this is not JSON. ${(error as Error).message}`)
   }
 }
 
 /** The grader as the API takes it. Throws an Error that names what cannot be read. */
-export function graderOf(draft: Draft): object {
+export function graderOf(draft: Draft): GraderInput {
   const { type, name, input, reference, threshold } = draft
-  const judge = { name, model: draft.model, input: [{ role: 'user', content: draft.instruction }] }
+  const judge = { name, model: draft.model, input: [{ role: 'user' as const, content: draft.instruction }] }
   switch (type) {
     case 'string_check':
       return { type, name, input, reference, operation: draft.operation }
@@ -92,6 +97,7 @@ export function graderOf(draft: Draft): object {
     case 'score_model':
       return { type, ...judge, range: [0, 1], ...(threshold !== null && { pass_threshold: threshold }) }
     default:
+      // The API checks what was typed.
       return parsed(draft.json, 'The grader')
   }
 }
@@ -197,7 +203,11 @@ function Fields({
       return (
         <>
           <Field label="The answer">
-            <Select value={draft.operation} onChange={(operation) => set({ operation })} choices={operations} />
+            <Select
+              value={draft.operation}
+              onChange={(operation) => set({ operation: operation as Operation })}
+              choices={operations}
+            />
           </Field>
           {templates}
         </>
@@ -209,7 +219,7 @@ function Fields({
             <Field label="Measure">
               <Select
                 value={draft.metric}
-                onChange={(metric) => set({ metric })}
+                onChange={(metric) => set({ metric: metric as Metric })}
                 choices={similarityMetrics.map((value) => ({ value, label: value }))}
               />
             </Field>

@@ -1,7 +1,6 @@
 import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query'
 import { useNavigate } from '@tanstack/react-router'
 import { useState } from 'react'
-import type { CreateEvaluationInput } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
 import { fieldError } from '../../lib/errors.ts'
 import { plural } from '../../lib/format.ts'
@@ -37,15 +36,16 @@ export function NewEvaluation({ of, beside, onClose }: NewEvaluationProps) {
   const create = useMutation({
     mutationFn: async () => {
       const body = {
-        model,
-        dataset,
+        // The API names the field that is empty.
+        model: model ?? '',
+        dataset: dataset ?? '',
         graders: drafts.map(graderOf),
         ...(baseline && { baseline }),
         ...(rows !== null && { rows }),
         ...(name.trim() && { name }),
         sampling: { temperature: temperature ?? 0, max_tokens: maxTokens ?? 512 },
       }
-      return await tunery.evaluations.create(body as unknown as CreateEvaluationInput)
+      return await tunery.evaluations.create(body)
     },
     onSuccess: async ({ id }) => {
       await client.invalidateQueries({ queryKey: ['evaluations'] })
@@ -141,7 +141,9 @@ function useChoices() {
       ])
       const names = new Map(tuned.items.map(({ id, name }) => [id, name]))
       return {
-        models: callable.data.map(({ id }): Choice => ({ value: id, label: names.get(id) ?? id, note: id })),
+        models: callable.data
+          .filter(({ category }) => category !== 'embedding')
+          .map(({ id }): Choice => ({ value: id, label: names.get(id) ?? id, note: id })),
         datasets: datasets.items.map(({ id, name, rows }) => ({
           value: id,
           label: name,
