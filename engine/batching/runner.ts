@@ -74,7 +74,30 @@ const maskWaitAloneMs = 5
 // Moving a sequence to another slot costs about two steps, so one that ends soon stays.
 const moveTokensMin = 16
 
-const foregroundFirst = (a: Generation, b: Generation) => Number(a.request.background) - Number(b.request.background)
+/**
+ * Waiting generations in the order in which they get slots: live ones first, then those of the account with the fewest
+ * sequences, counting those before it here. Otherwise, and within an account, first come.
+ */
+export function admissionOrder<T extends { request: Pick<Generation['request'], 'account' | 'background'> }>(
+  waiting: readonly T[],
+  running: readonly T[],
+): T[] {
+  if (waiting.length < 2) return [...waiting]
+  const sequences = new Map<string, number>()
+  const next = ({ request }: T) => {
+    const count = sequences.get(request.account) ?? 0
+    sequences.set(request.account, count + 1)
+    return count
+  }
+  for (const generation of running) next(generation)
+  const isLive = ({ request }: T) => !request.background
+  const ranked = [...waiting.filter(isLive), ...waiting.filter((generation) => !isLive(generation))].map(
+    (generation) => ({ generation, rank: next(generation), background: generation.request.background }),
+  )
+  return ranked
+    .sort((a, b) => Number(a.background) - Number(b.background) || a.rank - b.rank)
+    .map(({ generation }) => generation)
+}
 
 export function createRunner(options: RunnerOptions): Runner {
   const { vocab } = options
@@ -105,7 +128,8 @@ export function createRunner(options: RunnerOptions): Runner {
 
   const admit = () => {
     const stillWaiting: Generation[] = []
-    for (const generation of [...runner.waiting].sort(foregroundFirst)) {
+    const held = running.map(({ generation }) => generation)
+    for (const generation of admissionOrder(runner.waiting, held)) {
       if (isPaused(generation)) {
         stillWaiting.push(generation)
         continue
