@@ -1,6 +1,6 @@
 // Graders, their templates and formulas, and the statistics of a result.
 import assert from 'node:assert/strict'
-import { test } from 'node:test'
+import { mock, test } from 'node:test'
 import { z } from 'zod'
 import type { ApiError } from '../../contract/errors.ts'
 import { Evaluation, samplingDefaults } from '../../contract/evaluations.ts'
@@ -8,13 +8,14 @@ import type { Grader } from '../../contract/graders.ts'
 import { checkGraders } from '../../server/evaluations/check.ts'
 import { createCompileCheck } from '../../server/evaluations/graders/compile-check.ts'
 import { compileFormula, FormulaError } from '../../server/evaluations/graders/formula.ts'
-import { gradeLocally, type LocalGrader } from '../../server/evaluations/graders/local.ts'
+import { compile, gradeLocally, type LocalGrader } from '../../server/evaluations/graders/local.ts'
 import { similarity } from '../../server/evaluations/graders/similarity.ts'
 import { fill, GraderError, templateProblem } from '../../server/evaluations/graders/template.ts'
 import { createGradingThread, GraderTooSlow } from '../../server/evaluations/graders/thread.ts'
 import { drawnRows } from '../../server/evaluations/items.ts'
 import { resultOf, sumGraders } from '../../server/evaluations/result.ts'
 import { meanInterval, t975 } from '../../server/evaluations/statistics.ts'
+import { full } from '../support/full.ts'
 
 const item = { text: 'a', list: [{ name: 'b' }], object: { x: 1 }, empty: null }
 const near = (found: number, expected: number, within = 1e-3) =>
@@ -140,6 +141,14 @@ test('patterns of clients are of RE2: no text takes more than linear time', { ti
   assert.equal(score('^caf\\u00e9 (?<n>\\d+)/$', 'café 12/'), 1)
   for (const pattern of ['(?=a)b', '(a)\\1', '(?<!a)b', '(a{1000}){1000}', '['])
     assert.throws(() => score(pattern), /is no pattern of RE2/, pattern)
+})
+
+test('a schema that is too large to compile is refused, and writes nothing to the log', full, () => {
+  const properties = Object.fromEntries(Array.from({ length: 3000 }, (_, index) => [`p${index}`, { minLength: 1 }]))
+  const error = mock.method(console, 'error', () => {})
+  assert.throws(() => compile({ schema: { properties } }), /The schema cannot be used/)
+  error.mock.restore()
+  assert.equal(error.mock.callCount(), 0)
 })
 
 test('a grader that takes too long costs its thread, and the next one has another', async () => {

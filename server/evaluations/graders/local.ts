@@ -116,7 +116,9 @@ function matcher({ pattern, ignore_case }: { pattern: string; ignore_case: boole
 function validator(schema: Record<string, unknown>): (value: unknown) => boolean {
   return remembered(validators, JSON.stringify(schema), () => {
     try {
-      return new Ajv({ strict: false, validateFormats: false }).compile(schema) as (value: unknown) => boolean
+      return new Ajv({ strict: false, validateFormats: false, logger: false }).compile(schema) as (
+        value: unknown,
+      ) => boolean
     } catch (error) {
       throw new GraderError(`The schema cannot be used: ${(error as Error).message}`)
     }
