@@ -176,7 +176,7 @@ const large = [
   'webhooks',
 ]
 /**
- * Service tests of SQLite, of what the database has no part in, and of accounts and sessions, whose statements are plain:
+ * Service tests of SQLite, of what the database has no part in, and of accounts, scopes and sessions, whose statements are plain:
  * `npm test` runs them on SQLite alone, `npm run test:full` on both.
  */
 const onSqliteAlone = [
@@ -204,6 +204,7 @@ const onSqliteAlone = [
   'passkeys',
   'picture-rows',
   'plans',
+  'scopes',
   'sdk',
   'session-ends',
   'session-work',
@@ -211,6 +212,7 @@ const onSqliteAlone = [
   'sign-in-guards',
   'sign-in-limits',
   'slow-clients',
+  'upstream-faults',
   'upstream-guards',
   'validation',
   'web',
