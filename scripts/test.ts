@@ -176,8 +176,8 @@ const large = [
   'webhooks',
 ]
 /**
- * Service tests of SQLite, of what the database has no part in, and of accounts, scopes and sessions, whose statements are plain:
- * `npm test` runs them on SQLite alone, `npm run test:full` on both.
+ * Service tests of SQLite, of what the database has no part in, and of accounts, scopes and sessions, whose statements
+ * are plain: `npm test` runs them on SQLite alone, `npm run test:full` on both.
  */
 const onSqliteAlone = [
   'accounts',
