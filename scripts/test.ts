@@ -72,7 +72,7 @@ const fileSuite = (file: string): Suite => ({
 })
 /** Its limits of time allow for no other test in its process. */
 const grammarLimits = 'tests/unit/engine/grammar-limits.test.ts'
-const alone = ['tests/browser/dashboard.test.ts', 'tests/process/demo.full.test.ts']
+const alone = ['tests/process/demo.full.test.ts']
 
 function suitesOf(full: boolean): Suite[] {
   const find = (pattern: string) => globSync(pattern, { cwd: root }).filter((file) => full || !isFull(file))
