@@ -76,8 +76,10 @@ test('lists by name and status of 100,000 jobs do not block the event loop, and 
 })
 
 test('a list that passes its deadline is stopped and says what to do; the next list works', async () => {
+  // A short list meets it, also on a busy machine.
+  const deadline_ms = 100 * Math.ceil(allowed(300) / 100)
   const hasty: Db = new Kysely<Schema>({
-    dialect: new ThreadedSqliteDialect({ file: databaseFile(dataDir), timeout_ms: 2000 }, 300),
+    dialect: new ThreadedSqliteDialect({ file: databaseFile(dataDir), timeout_ms: 2000 }, deadline_ms),
   })
   try {
     await list({}, hasty)
@@ -89,9 +91,10 @@ test('a list that passes its deadline is stopped and says what to do; the next l
       .where(sql<boolean>`a.progress + b.progress < 0`)
       .orderBy('a.created_at')
       .execute()
-    await assert.rejects(endless, { code: 'overloaded', status: 503, message: /longer than 0.3 s. Narrow it/ })
+    const message = new RegExp(`longer than ${deadline_ms / 1000} s. Narrow it`)
+    await assert.rejects(endless, { code: 'overloaded', status: 503, message })
     assert.equal((await list({ status: 'failed' }, hasty)).length, 5)
-    assert.ok(performance.now() - started < allowed(1500))
+    assert.ok(performance.now() - started < deadline_ms + allowed(1200))
   } finally {
     await hasty.destroy()
   }
