@@ -9,14 +9,14 @@ import torch
 from trainer.data.dataset import Prepared
 from trainer.data.packing import Limits, padded_size, split
 from trainer.data.sight import Sight, is_vision
-from trainer.model import projector
+from trainer.model import kernels, projector
 from trainer.model.fast_head import CHUNK_TOKENS
 from trainer.model.fast_layers import FAMILY
 from trainer.runtime.errors import JobError
 from trainer.runtime.spec import ModelSpec, Spec
 
-# Python with torch, transformers and peft imported.
-PROGRAM_BYTES = 600e6
+# Python with torch, transformers and peft imported, and what loading a base leaves resident of its file.
+PROGRAM_BYTES = 780e6
 # cuBLAS's workspaces, and the memory of loaded kernels.
 GPU_BYTES = 600e6
 # The decoder layers of vision bases, by the model type of their language model.
@@ -135,11 +135,17 @@ def predicted_bytes(
         else:
             # transformers' layers save more; the factor is measured.
             saved *= 4 / 3
+    elif head_in_chunks(shape, spec) and kernels.available(device, torch.bfloat16) and dtype_bytes == 2:
+        # The residual stream twice in float32; all else in bfloat16: q, k, v and attention's result, the gated pair,
+        # and the inputs of the four products.
+        saved = 16 * shape.hidden_size + 2 * shape.qkv_size + 6 * shape.mlp_size
+        transient = 8 * shape.hidden_size * 4 + 6 * shape.mlp_size * dtype_bytes
     else:
-        saved = (4 * shape.hidden_size + 2 * shape.qkv_size) * 4 + (
+        # torch's attention keeps q, k and v in float32, and once more in rows of its own order.
+        saved = (4 * shape.hidden_size + 3 * shape.qkv_size) * 4 + (
             3 * shape.mlp_size + 2 * shape.hidden_size
         ) * dtype_bytes
-        transient = 0
+        transient = 8 * shape.hidden_size * 4 + 6 * shape.mlp_size * dtype_bytes
     # One layer at a time also needs transient memory in its backward pass.
     activations = tokens * (shape.layers * saved + transient)
     if spec.projector:

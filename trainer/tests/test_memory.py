@@ -8,6 +8,7 @@ from trainer.run.prepare import prepare_run
 from trainer.runtime.errors import JobError
 from trainer.runtime.spec import read_spec
 from trainer.tests.conftest import Recorder
+from trainer.tests.make_tiny import TOKENIZER
 
 
 def test_a_run_that_cannot_fit_is_refused_before_the_base_is_loaded(job, monkeypatch):
@@ -31,3 +32,13 @@ def test_longer_rows_and_full_training_need_more_memory(job, device):
         )
 
     assert predicted(100) < predicted(1000) < predicted(8000) < predicted(8001, method="full", lora=None)
+
+
+@pytest.mark.parametrize(("tokens", "targets", "peak"), [(208, 44, 1749e6), (528, 204, 2269e6)])
+def test_small_runs_need_what_is_predicted(job, tokens, targets, peak):
+    """Peaks of SmolLM2-135M in float32, r 16, without kernels; docs/methods.md has them."""
+    from transformers import AutoConfig
+
+    spec = read_spec(job(lora={"r": 16}))
+    shape = memory.shape_of(AutoConfig.from_pretrained(TOKENIZER))
+    assert memory.predicted_bytes(shape, spec, 4, tokens, targets, torch.device("cpu")) == pytest.approx(peak, rel=0.05)
