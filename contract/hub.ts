@@ -64,6 +64,9 @@ export const Model = z.object({
       'The fine-tuning methods that this machine has the memory for, once the weights are here: ' +
         'see `weights.available`. Empty: it cannot be trained.',
     ),
+  recommended: z
+    .boolean()
+    .describe('The base to begin with: the one that comes with the service or, where that is not here, the smallest.'),
   pricing: Pricing,
   weights: z.object({
     available: z

@@ -1733,6 +1733,10 @@ export interface Model {
    * The fine-tuning methods that this machine has the memory for, once the weights are here: see `weights.available`. Empty: it cannot be trained.
    */
   methods: Method[]
+  /**
+   * The base to begin with: the one that comes with the service or, where that is not here, the smallest.
+   */
+  recommended: boolean
   pricing: Pricing
   weights: {
     /**

@@ -1,5 +1,5 @@
 import type { Context, Feature } from '../feature.ts'
-import type { Hub } from '../hub/index.ts'
+import { defaultBase, type Hub } from '../hub/index.ts'
 import type { PictureFetcher } from '../outbound/pictures.ts'
 import type { ClaimOptions } from '../queue/queue.ts'
 import { startWorker } from '../queue/worker.ts'
@@ -7,8 +7,6 @@ import { prepareDataset, queueKind } from './prepare.ts'
 import { datasetRoutes } from './routes.ts'
 import { createDatasets, type Datasets } from './service.ts'
 import { createTokens } from './tokens.ts'
-
-const defaultBase = 'HuggingFaceTB/SmolLM2-135M-Instruct'
 
 export function createDatasetsFeature(
   context: Context,

@@ -173,7 +173,7 @@ export async function complete(work: FineTuningWork, claim: Claim, job: store.Jo
       await store.appendEvents(
         trx,
         job.id,
-        [statusEvent('completed', `The job is done; its result is the model ${model.id}.`, statusData)],
+        [statusEvent('completed', `The job completed. Its model is ${model.id}.`, statusData)],
         time,
       )
       await recordEvent(

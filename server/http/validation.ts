@@ -24,7 +24,7 @@ export function validationError(issues: readonly z.core.$ZodIssue[], where: stri
     field: field || where,
     issues: issues.slice(0, 10).map((each) => ({
       field: deepest(each).path.map(String).join('.'),
-      message: deepest(each).message.slice(0, maxMessageLength),
+      message: inWords(deepest(each)),
     })),
   }
   if (issue.code === 'unrecognized_keys') {
@@ -47,7 +47,7 @@ export function validationError(issues: readonly z.core.$ZodIssue[], where: stri
   }
   if (issue.code === 'custom' && issue.params?.unsupported)
     return new ApiError('parameter_not_supported', `'${field}' ${issue.message}.`, { details, param: field })
-  return new ApiError('invalid_request', `${field ? `'${field}'` : `The ${where}`}: ${issue.message}.`, {
+  return new ApiError('invalid_request', `${field ? `'${field}'` : `The ${where}`}: ${inWords(issue)}.`, {
     details,
     param: field || undefined,
   })
@@ -63,4 +63,59 @@ function deepest(issue: z.core.$ZodIssue): z.core.$ZodIssue {
       Number(a[0]!.code === 'invalid_type') - Number(b[0]!.code === 'invalid_type'),
   )[0]?.[0]
   return best ? deepest({ ...best, path: [...issue.path, ...best.path] }) : issue
+}
+
+const types: Record<string, string> = {
+  string: 'a text',
+  number: 'a number',
+  int: 'a whole number',
+  boolean: 'true or false',
+  array: 'a list',
+  object: 'an object',
+  record: 'an object',
+}
+const formats: Record<string, string> = {
+  email: 'an email address',
+  url: 'a URL',
+  datetime: 'a time, such as 2026-01-31T12:00:00Z',
+  date: 'a date, such as 2026-01-31',
+  uuid: 'a UUID',
+}
+/** Values that a message lists. */
+const maxListed = 20
+
+/** What is wrong, as a person would say it. A schema's own words stay; zod's speak of types and operators. */
+function inWords(issue: z.core.$ZodIssue): string {
+  return (wordsOf(issue) ?? issue.message).slice(0, maxMessageLength)
+}
+
+function wordsOf(issue: z.core.$ZodIssue): string | undefined {
+  if (!/^(Too (big|small)|Invalid)\b/.test(issue.message)) return undefined
+  switch (issue.code) {
+    case 'too_big':
+      return boundWords(issue.origin, issue.maximum, issue.inclusive !== false, 'at most', 'less than')
+    case 'too_small':
+      if (issue.minimum === 1 && (issue.origin === 'string' || issue.origin === 'array')) return 'must not be empty'
+      return boundWords(issue.origin, issue.minimum, issue.inclusive !== false, 'at least', 'more than')
+    case 'invalid_type':
+      return /received undefined$/.test(issue.message)
+        ? 'is missing'
+        : `must be ${types[issue.expected] ?? `of the type ${issue.expected}`}`
+    case 'invalid_format':
+      return formats[issue.format] && `must be ${formats[issue.format]}`
+    case 'invalid_value': {
+      const listed = issue.values.slice(0, maxListed).map(String)
+      const more = issue.values.length > maxListed ? ` or ${issue.values.length - maxListed} others` : ''
+      return `must be ${listed.length > 1 ? 'one of ' : ''}${listed.join(', ')}${more}`
+    }
+    default:
+      return undefined
+  }
+}
+
+function boundWords(origin: string, bound: number | bigint, inclusive: boolean, to: string, beyond: string): string {
+  const amount = `${inclusive ? to : beyond} ${bound}`
+  if (origin === 'string') return `must have ${amount} characters`
+  if (origin === 'array' || origin === 'set') return `must have ${amount} entries`
+  return `must be ${amount}`
 }

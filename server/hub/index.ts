@@ -2,6 +2,7 @@
 export type { Downloads } from './downloads.ts'
 export { servesPictures } from './methods.ts'
 export {
+  defaultBase,
   type Hub,
   type LocalBase,
   maxRowTokens,

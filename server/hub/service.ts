@@ -141,6 +141,9 @@ const ModelFile = z
 const categories = { text: 'language', vision: 'multimodal', embedding: 'embedding' } as const
 const kinds = { language: 'text', code: 'text', multimodal: 'vision', embedding: 'embedding' } as const
 
+/** The base that comes with the service. */
+export const defaultBase = 'HuggingFaceTB/SmolLM2-135M-Instruct'
+
 /** Bases that set-up installs with what training needs. */
 const installedForTraining = ['sentence-transformers/all-MiniLM-L6-v2']
 
@@ -202,7 +205,17 @@ export function createHub(
 
   const familyOfModel = (id: string, base = local(id)) => (base?.hf ? familyOf(base.hf) : entries.get(id)?.family)
 
-  function describe(id: string): Model | undefined {
+  /** The base that comes with the service or, where it is not here, the smallest that can be trained. */
+  function recommendedId(): string | undefined {
+    if (local(defaultBase)) return defaultBase
+    const others = localIds().flatMap((id) => local(id) ?? [])
+    const trainable = others.filter(
+      ({ kind, parameters }) => kind === 'text' && methodsFor(parameters, memory_bytes).length > 0,
+    )
+    return trainable.sort((a, b) => a.parameters - b.parameters || (a.id < b.id ? -1 : 1))[0]?.id
+  }
+
+  function describe(id: string, recommended = recommendedId()): Model | undefined {
     const entry = entries.get(id)
     const base = local(id)
     if (!entry && !base) return undefined
@@ -221,6 +234,7 @@ export function createHub(
       license: entry?.license ?? 'unknown',
       huggingface_id: entry ? id : null,
       methods: trainable ? methodsFor(parameters, memory_bytes) : [],
+      recommended: id === recommended,
       pricing: pricing(id),
       weights: {
         available: base !== undefined,
@@ -285,7 +299,11 @@ export function createHub(
   }
 
   const hub: Hub = {
-    list: () => [...new Set([...entries.keys(), ...localIds()])].map(describe).filter((model) => model !== undefined),
+    list() {
+      const recommended = recommendedId()
+      const ids = new Set([...entries.keys(), ...localIds()])
+      return [...ids].map((id) => describe(id, recommended)).filter((model) => model !== undefined)
+    },
     featured: () => catalogue.featured.map((id) => hub.get(id)),
     has: (id) => entries.has(id) || local(id) !== undefined,
     localOrUndefined: local,

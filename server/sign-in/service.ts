@@ -309,6 +309,8 @@ export function createSignIn({ db, accounts, sessions, throttle, changes, now }:
         const row = await store.invitation(trx, caller.account_id, id)
         if (!row || !(await store.takeToken(trx, id)))
           throw new ApiError('invitation_not_found', `There is no invitation '${id}'.`)
+        // Who was not let in is no member: their email is free again.
+        if (row.user_id) await store.removeUnjoined(trx, [row.user_id], now())
         await recordAuditEntry(trx, caller, 'invitation.withdrawn', id, { user_id: row.user_id }, now())
       })
       return { id, deleted: true }

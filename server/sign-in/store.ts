@@ -166,8 +166,25 @@ export const takeToken = async (trx: Any, id: string) =>
   (await deleted(trx.deleteFrom('sign_in_tokens').where('id', '=', id))) > 0
 export const removeTokensOf = (trx: Trx, user_id: string) =>
   trx.deleteFrom('sign_in_tokens').where('user_id', '=', user_id).execute()
-export const removeOldTokens = (db: Db, now: number) =>
-  db.deleteFrom('sign_in_tokens').where('expires_at', '<=', now).execute()
+/** Removes these members unless they have a way in, or had one: they were invited and never came. Returns how many. */
+export async function removeUnjoined(db: Any, ids: readonly string[], removed_at: number): Promise<number> {
+  if (ids.length === 0) return 0
+  let query = db.updateTable('users').set({ removed_at }).where('id', 'in', ids).where('removed_at', 'is', null)
+  for (const table of ['sessions', 'passwords', 'passkeys', 'oidc_identities', 'api_keys'] as const)
+    query = query.where(({ not, exists, selectFrom }) =>
+      not(exists(selectFrom(table).select('user_id').whereRef(`${table}.user_id`, '=', 'users.id'))),
+    )
+  return Number((await query.executeTakeFirst()).numUpdatedRows)
+}
+/** Removes tokens that have expired, and the members whose invitation that ends. */
+export async function removeOldTokens(db: Db, now: number): Promise<void> {
+  const old = await db.selectFrom('sign_in_tokens').selectAll().where('expires_at', '<=', now).execute()
+  const invited = old.flatMap(({ kind, user_id }) => (kind === 'invitation' && user_id ? [user_id] : []))
+  await db.transaction().execute(async (trx) => {
+    await trx.deleteFrom('sign_in_tokens').where('expires_at', '<=', now).execute()
+    await removeUnjoined(trx, invited, now)
+  })
+}
 export const invitation = (db: Any, account_id: string, id: string) =>
   db
     .selectFrom('sign_in_tokens')

@@ -95,10 +95,7 @@ test('a program for that API trains, watches, calls and deletes a model', async 
   assert.match(steps.at(-1)!, /^24,\d+\.\d{5},,\d+\.\d{5},[01]\.\d{5}$/)
 
   const events = (await openai.fineTuning.jobs.listEvents(job.id, { limit: 100 })).data
-  assert.equal(
-    events[0]!.message,
-    `The job is done; its result is the model ${done.fine_tuned_model!.split(':').at(-1)}.`,
-  )
+  assert.equal(events[0]!.message, `The job completed. Its model is ${done.fine_tuned_model!.split(':').at(-1)}.`)
   const ids: string[] = []
   for await (const event of openai.fineTuning.jobs.listEvents(job.id, { limit: 3 })) ids.push(event.id)
   assert.deepEqual(

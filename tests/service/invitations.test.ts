@@ -4,6 +4,7 @@ import http from 'node:http'
 import { after, before, test } from 'node:test'
 import { roleScopes, type Scope } from '../../contract/scopes.ts'
 import { SeveralMembers } from '../../server/sign-in/index.ts'
+import { removeOldTokens } from '../../server/sign-in/store.ts'
 import { codeOf, newBrowser } from '../support/browser.ts'
 import { client } from '../support/client.ts'
 import { startApp, type TestApp } from '../support/service.ts'
@@ -149,4 +150,25 @@ test('a host that is no address is an error of the request', async () => {
     )
     assert.equal(status, 400, `'${host}'`)
   }
+})
+
+test('an invitation that is withdrawn or has expired leaves no member behind, and its email can be invited again', async () => {
+  const email = 'again@example.com'
+  const inviteAgain = () => app.api('POST', '/invitations', { name: 'Again', email, role: 'member' })
+  const isMember = async (id: string) =>
+    (await app.api('GET', '/members?limit=100')).body.items.some((member: { id: string }) => member.id === id)
+  const first = (await inviteAgain()).body
+  assert.equal((await inviteAgain()).status, 400, 'the email is taken while the invitation is open')
+  assert.equal((await app.api('DELETE', `/invitations/${first.id}`)).status, 200)
+  assert.equal(await isMember(first.member.id), false)
+
+  const second = (await inviteAgain()).body
+  await removeOldTokens(app.db, Date.parse(second.expires_at) + 1)
+  assert.equal(await isMember(second.member.id), false)
+
+  // One who got a key meanwhile stays.
+  const third = (await inviteAgain()).body
+  await app.api('POST', '/keys', { name: 'k', user_id: third.member.id })
+  await app.api('DELETE', `/invitations/${third.id}`)
+  assert.equal(await isMember(third.member.id), true)
 })
