@@ -9,6 +9,7 @@ import { readAll } from '../support/prompt.ts'
 import { type Connection, connect } from '../support/service.ts'
 import { clean, columnsOf, isTerminal, paint } from '../support/text.ts'
 import { createColumns } from './columns.ts'
+import { callableOf } from './named.ts'
 
 interface ChatOptions extends GlobalOptions {
   system?: string
@@ -62,7 +63,9 @@ export function addChatCommand(program: Program): void {
 
 async function chat(model: string, other: string | undefined, options: ChatOptions): Promise<void> {
   const connection = connect(options)
-  const models = other === undefined ? [model] : [model, other]
+  const models = await Promise.all(
+    (other === undefined ? [model] : [model, other]).map((each) => callableOf(connection.tunery, each)),
+  )
   const { messages, question } = begin(options)
   const sides: Side[] = models.map((each) => ({ model: each, messages: [...messages] }))
   if (!process.stdin.isTTY || options.json) {

@@ -11,6 +11,7 @@ import { connect } from '../support/service.ts'
 import { bar, bytes, clean, number, paint, percent, time } from '../support/text.ts'
 import { first, type ListOptions, listOptions, pageOf } from './lists.ts'
 import { confirmDeletion } from './models.ts'
+import { idOf } from './named.ts'
 
 /** Between two looks at a dataset whose rows are being read. */
 const poll_ms = 300
@@ -136,8 +137,9 @@ interface ValidateOptions extends GlobalOptions {
   maxLength?: number
 }
 
-async function validate(id: string, options: ValidateOptions): Promise<void> {
+async function validate(dataset: string, options: ValidateOptions): Promise<void> {
   const { tunery } = connect(options)
+  const id = await idOf(tunery, 'dataset', dataset)
   await untilRead(tunery, await tunery.datasets.get(id)).catch((error) => {
     if (!(error instanceof UsageError)) throw error
   })
@@ -193,9 +195,11 @@ interface PreviewOptions extends ValidateOptions {
   row?: number
 }
 
-async function preview(id: string, options: PreviewOptions): Promise<void> {
+async function preview(dataset: string, options: PreviewOptions): Promise<void> {
   const { model, maxLength, row } = options
-  const shown = await connect(options).tunery.datasets.preview(id, { model_id: model, max_length: maxLength, row })
+  const { tunery } = connect(options)
+  const id = await idOf(tunery, 'dataset', dataset)
+  const shown = await tunery.datasets.preview(id, { model_id: model, max_length: maxLength, row })
   show(options, shown, () => describePreview(shown))
 }
 
@@ -266,12 +270,13 @@ async function list(options: GlobalOptions & ListOptions): Promise<void> {
       { head: 'status', value: ({ status }) => status },
       { head: 'uploaded', value: ({ created_at }) => time(created_at) },
     ],
-    { empty: `There are no datasets. '${typed('datasets upload FILE')}' uploads one.`, more },
+    { empty: `No datasets yet. Upload one: ${typed('datasets upload FILE')}`, more },
   )
 }
 
-async function remove(id: string, options: GlobalOptions & { yes?: boolean }): Promise<void> {
+async function remove(dataset: string, options: GlobalOptions & { yes?: boolean }): Promise<void> {
   const { tunery } = connect(options)
+  const id = await idOf(tunery, 'dataset', dataset)
   await confirmDeletion(id, options)
-  show(options, await tunery.datasets.delete(id), `${id} is deleted.`)
+  show(options, await tunery.datasets.delete(id), `Deleted ${id}.`)
 }

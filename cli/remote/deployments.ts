@@ -9,6 +9,7 @@ import { type Connection, connect } from '../support/service.ts'
 import { clean, fields, time } from '../support/text.ts'
 import { first, type ListOptions, listOptions, pageOf } from './lists.ts'
 import { confirmDeletion } from './models.ts'
+import { idOf } from './named.ts'
 import { addScalingCommands } from './scaling.ts'
 
 /** Between two looks at a deployment that is starting. */
@@ -65,12 +66,13 @@ export function addDeploymentCommands(program: Program): void {
   )
 }
 
-async function deploy(model: string, name: string, options: DeployOptions): Promise<void> {
+async function deploy(given: string, name: string, options: DeployOptions): Promise<void> {
   const { gate, minScore, notWorse } = options
   if (gate === undefined && (minScore !== undefined || notWorse))
     throw new UsageError('--min-score and --not-worse belong to a gate: add --gate EVALUATION.')
   const connection = connect(options)
   const { tunery } = connection
+  const model = given.includes('/') ? given : await idOf(tunery, 'model', given)
   const current = await tunery.deployments.get(name).catch((error) => {
     if (isTuneryError(error, 'deployment_not_found')) return undefined
     throw error

@@ -10,6 +10,7 @@ import { createBar, note, show, showList } from '../support/output.ts'
 import { type Connection, connect } from '../support/service.ts'
 import { bar, clean, cut, number, oneLine, paint, table, time } from '../support/text.ts'
 import { first, type ListOptions, listOptions, pageOf } from './lists.ts'
+import { callableOf, idOf } from './named.ts'
 
 /** Between two looks at a running evaluation. */
 const poll_ms = 1000
@@ -65,14 +66,19 @@ export function addEvaluationCommands(program: Program): void {
   runs(
     group.command('delete').description('delete an evaluation that has ended').argument('<evaluation>', 'its id'),
     async (id: string, options: GlobalOptions) =>
-      show(options, await connect(options).tunery.evaluations.delete(id), `${id} is deleted.`),
+      show(options, await connect(options).tunery.evaluations.delete(id), `Deleted ${id}.`),
   )
 }
 
-async function evaluate(model: string, options: EvalOptions): Promise<void> {
-  const { dataset, graders, baseline, heldOutBy, rows, name } = options
-  if (!dataset || !graders)
+async function evaluate(given: string, options: EvalOptions): Promise<void> {
+  const { graders, rows, name } = options
+  if (!options.dataset || !graders)
     throw new UsageError(`Give the rows and the graders: ${typed('eval MODEL --dataset DATASET --graders FILE.json')}`)
+  const connection = connect(options)
+  const { tunery } = connection
+  const [model, dataset] = [await callableOf(tunery, given), await idOf(tunery, 'dataset', options.dataset)]
+  const baseline = options.baseline && (await callableOf(tunery, options.baseline))
+  const heldOutBy = options.heldOutBy && (await idOf(tunery, 'job', options.heldOutBy))
   const body: CreateEvaluationInput = {
     model,
     dataset,
@@ -82,7 +88,6 @@ async function evaluate(model: string, options: EvalOptions): Promise<void> {
     ...(rows !== undefined && { rows }),
     ...(name !== undefined && { name }),
   }
-  const connection = connect(options)
   const created = await connection.tunery.evaluations.create(body)
   const warning = trainedOn(created)
   if (warning && !options.json) note(warning)
@@ -143,11 +148,13 @@ async function wait({ tunery }: Connection, created: Evaluation): Promise<Evalua
 
 async function showOne(id: string, options: GlobalOptions & { rows: number }): Promise<void> {
   const { tunery } = connect(options)
-  const evaluation = await tunery.evaluations.get(id)
+  const evaluation = await tunery.evaluations.get(await idOf(tunery, 'evaluation', id))
   const { items } =
     options.rows === 0
       ? { items: [] }
-      : await first(tunery.evaluations.rows(id, { limit: Math.min(100, options.rows) }), { limit: options.rows })
+      : await first(tunery.evaluations.rows(evaluation.id, { limit: Math.min(100, options.rows) }), {
+          limit: options.rows,
+        })
   show(options, { ...evaluation, items }, () =>
     [describe(evaluation), ...items.map((row) => describeRow(row))].join('\n'),
   )
@@ -263,6 +270,6 @@ async function list(options: GlobalOptions & ListOptions): Promise<void> {
       },
       { head: 'created', value: ({ created_at }) => time(created_at) },
     ],
-    { empty: `There are no evaluations. '${typed('eval MODEL --dataset DATASET --graders FILE')}' starts one.`, more },
+    { empty: `No evaluations yet. Start one: ${typed('eval MODEL --dataset DATASET --graders FILE')}`, more },
   )
 }

@@ -10,6 +10,7 @@ import { type Connection, connect, type Service } from '../support/service.ts'
 import { bar as drawBar } from '../support/text.ts'
 import { downloadFile } from './download.ts'
 import { explained } from './explained.ts'
+import { callableOf } from './named.ts'
 
 export interface ExportOptions extends GlobalOptions {
   format?: string
@@ -62,7 +63,9 @@ async function makeAndDownload(modelOrExport: string, options: ExportOptions) {
       `Give the format: ${typed('export MODEL --format gguf|huggingface|onnx [--quantization Q4_K_M] [-o FILE]')}`,
     )
   const bar = createBar(process.stderr, (share) => drawBar(share, 28, process.stderr))
-  const created = isResume ? await tunery.exports.get(modelOrExport) : await create(service, modelOrExport, options)
+  const created = isResume
+    ? await tunery.exports.get(modelOrExport)
+    : await create(service, await callableOf(tunery, modelOrExport), options)
   if (!isResume)
     bar.say(
       `${created.id} is queued. If this command is interrupted, '${typed(`export ${created.id} -o FILE`)}' resumes it.`,

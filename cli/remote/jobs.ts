@@ -18,6 +18,7 @@ import {
 } from '../support/text.ts'
 import { all, first, type ListOptions, listOptions, pageOf } from './lists.ts'
 import { confirmDeletion } from './models.ts'
+import { idOf } from './named.ts'
 import { scoresOf, watchJob } from './watch.ts'
 
 export function addJobCommands(program: Program): void {
@@ -29,12 +30,12 @@ export function addJobCommands(program: Program): void {
     list,
   )
   const one = (name: string, description: string) =>
-    jobs.command(name).description(description).argument('<job>', 'id of the job')
-  runs(one('show', 'what a job is, how far, and what came of it'), showOne)
-  runs(one('follow', 'watch a job to its end; Ctrl-C leaves it running. Exit status 1 if it has no result'), follow)
+    jobs.command(name).description(description).argument('<job>', 'id or unique name of the job')
+  runs(one('show', 'show a job: status, progress, result'), showOne)
+  runs(one('follow', 'follow a job until it ends; Ctrl-C leaves it running. Exit status 1 if it has no result'), follow)
   runs(one('pause', 'pause a job and save its progress'), change)
   runs(one('resume', 'resume a paused job exactly where it stopped'), change)
-  runs(one('cancel', 'cancel a job for ever'), change)
+  runs(one('cancel', 'cancel a job; it cannot be resumed'), change)
   runs(
     one('delete', 'delete a job that has ended, with its log and curves; its model stays').option(
       '-y, --yes',
@@ -45,8 +46,8 @@ export function addJobCommands(program: Program): void {
   runs(
     jobs
       .command('compare')
-      .description('settings that differ, losses, times and scores of several jobs')
-      .argument('<job...>', 'ids of the jobs'),
+      .description('compare settings, losses, times and scores of several jobs')
+      .argument('<job...>', 'ids or unique names of the jobs'),
     compare,
   )
 }
@@ -66,7 +67,7 @@ async function list(options: GlobalOptions & ListOptions & { status?: Job['statu
       { head: 'loss', value: ({ metrics }) => lossOf(metrics), right: true },
       { head: 'created', value: ({ created_at }) => time(created_at) },
     ],
-    { empty: `There are no jobs. '${typed('train FILE --model BASE')}' starts one.`, more },
+    { empty: `No jobs yet. Start one: ${typed('train FILE')}`, more },
   )
 }
 
@@ -87,7 +88,7 @@ const lossOf = ({ validation_loss, train_loss, loss }: Job['metrics']) => {
 
 async function showOne(id: string, options: GlobalOptions): Promise<void> {
   const { tunery } = connect(options)
-  const job = await tunery.jobs.get(id)
+  const job = await tunery.jobs.get(await idOf(tunery, 'job', id))
   const evaluations = await evaluationsOf(tunery, job)
   show(options, { ...job, evaluations }, () => describeJob(job, evaluations))
 }
@@ -131,21 +132,25 @@ const evaluationsOf = async (tunery: Tunery, { id }: Job): Promise<JobEvaluation
 
 async function follow(id: string, options: GlobalOptions): Promise<void> {
   const connection = connect(options)
-  await watchJob(connection, await connection.tunery.jobs.get(id), options)
+  const { tunery } = connection
+  await watchJob(connection, await tunery.jobs.get(await idOf(tunery, 'job', id)), options)
 }
 
-async function deleteJob(id: string, options: GlobalOptions & { yes?: boolean }): Promise<void> {
+async function deleteJob(job: string, options: GlobalOptions & { yes?: boolean }): Promise<void> {
   const { tunery } = connect(options)
+  const id = await idOf(tunery, 'job', job)
   await confirmDeletion(id, options)
   show(options, await tunery.jobs.delete(id), `Deleted ${id}.`)
 }
 
-async function change(id: string, options: GlobalOptions, action: string): Promise<void> {
-  const { jobs } = connect(options).tunery
+async function change(job: string, options: GlobalOptions, action: string): Promise<void> {
+  const { tunery } = connect(options)
+  const { jobs } = tunery
+  const id = await idOf(tunery, 'job', job)
   const changed = await { pause: jobs.pause, resume: jobs.resume, cancel: jobs.cancel }[
     action as 'pause' | 'resume' | 'cancel'
   ](id)
-  const next = changed.paused ? ` '${typed(`jobs resume ${id}`)}' goes on with it.` : ''
+  const next = changed.paused ? ` '${typed(`jobs resume ${id}`)}' continues it.` : ''
   show(
     options,
     changed,
@@ -157,7 +162,7 @@ async function compare(ids: string[], options: GlobalOptions): Promise<void> {
   const { tunery } = connect(options)
   const jobs = await Promise.all(
     [...new Set(ids)].map(async (id) => {
-      const job = await tunery.jobs.get(id)
+      const job = await tunery.jobs.get(await idOf(tunery, 'job', id))
       return { ...job, evaluations: await evaluationsOf(tunery, job) }
     }),
   )

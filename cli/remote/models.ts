@@ -8,6 +8,7 @@ import { confirm, createBar, show } from '../support/output.ts'
 import { connect } from '../support/service.ts'
 import { bar, bytes, fields, paint, table, time } from '../support/text.ts'
 import { first, type ListOptions, listOptions, pageOf } from './lists.ts'
+import { idOf } from './named.ts'
 
 /** Between two looks at a download. */
 const poll_ms = 2000
@@ -120,7 +121,7 @@ async function showModel(id: string, options: GlobalOptions): Promise<void> {
       ]),
     )
   }
-  const model = await tunery.models.get(id)
+  const model = await tunery.models.get(await idOf(tunery, 'model', id))
   show(options, model, () =>
     fields([
       ['id', model.id],
@@ -163,10 +164,11 @@ async function downloadModel(id: string, options: GlobalOptions & { detach?: boo
   )
 }
 
-async function deleteModel(id: string, options: GlobalOptions & { yes?: boolean }): Promise<void> {
+async function deleteModel(model: string, options: GlobalOptions & { yes?: boolean }): Promise<void> {
   const { tunery } = connect(options)
+  const id = await idOf(tunery, 'model', model)
   await confirmDeletion(id, options)
-  show(options, await tunery.models.delete(id), `${id} is deleted.`)
+  show(options, await tunery.models.delete(id), `Deleted ${id}.`)
 }
 
 /** Asks before something is deleted. Throws a UsageError without --yes where nobody can answer. */

@@ -8,6 +8,7 @@ import { confirm, note, show } from '../support/output.ts'
 import { type Connection, connect } from '../support/service.ts'
 import { clean, duration, number, price } from '../support/text.ts'
 import { describeValidation, untilRead, uploadFile } from './datasets.ts'
+import { idOf } from './named.ts'
 import { leftRunning, watchJob } from './watch.ts'
 
 interface TrainOptions extends GlobalOptions {
@@ -19,6 +20,8 @@ interface TrainOptions extends GlobalOptions {
   batchSize?: number
   config?: string
   evaluation?: string
+  /** A share; false: none. */
+  holdOut: number | boolean
   estimate: boolean
   detach?: boolean
   yes?: boolean
@@ -29,11 +32,11 @@ export function addTrainCommand(program: Program): void {
     program
       .command('train')
       .description(
-        'upload a file if it is one, check the rows, tell what the training takes, start it and follow it; Ctrl-C leaves ' +
-          'it running',
+        'train a model: upload a file, check its rows, estimate time and memory, start the job and follow it; Ctrl-C ' +
+          'leaves it running',
       )
-      .argument('<dataset>', 'a file of examples, or the id of a dataset')
-      .option('--model <base>', 'a base model, or an own model to go on from')
+      .argument('<dataset>', 'a file of examples, or the id or unique name of a dataset')
+      .option('--model <model>', 'a base model, or one of your models to continue from; default: the recommended base')
       .option('--name <name>', 'of the job and of the model that it makes')
       .option('--method <method>', 'lora, qlora or full')
       .option('--epochs <count>', 'passes over the rows', wholeNumber('--epochs', 1))
@@ -41,16 +44,22 @@ export function addTrainCommand(program: Program): void {
       .option('--batch-size <rows>', 'rows per step', wholeNumber('--batch-size', 1))
       .option('--config <file>', 'JSON of everything else; docs/reference/job-config.md has the fields of config')
       .option('--evaluation <id>', 'an evaluation whose rows and graders score the result')
-      .option('--no-estimate', 'start without measuring what it takes')
-      .option('--detach', 'start and do not follow')
+      .option(
+        '--hold-out <share>',
+        'share of the rows to validate on and not train on',
+        decimal('--hold-out'),
+        heldOutShare,
+      )
+      .option('--no-hold-out', 'train on all rows')
+      .option('--no-estimate', 'start without an estimate')
+      .option('--detach', 'start without following the job')
       .option('-y, --yes', 'do not ask'),
     train,
   )
 }
 
 async function train(datasetOrFile: string, options: TrainOptions): Promise<void> {
-  if (!options.model) throw new UsageError(`Give the model to start from: ${typed('train FILE --model BASE')}`)
-  const config = readConfig(options)
+  const given = readConfig(options)
   const connection = connect(options)
   const { tunery } = connection
   const abort = new AbortController()
@@ -60,12 +69,13 @@ async function train(datasetOrFile: string, options: TrainOptions): Promise<void
   process.on('SIGINT', interrupt)
   try {
     // Before a large file is uploaded for a model that is not there.
-    await (options.model.includes('/') ? tunery.hub.get(options.model) : tunery.models.get(options.model))
+    const model = await startingModel(tunery, options.model)
     const dataset = await findDataset(connection, datasetOrFile, abort.signal)
     if (dataset.uploaded) uploaded = dataset.id
-    await check(connection, dataset.id, options, abort.signal)
+    await check(connection, dataset.id, model, abort.signal)
+    const config = withHeldOut(given, options.holdOut, dataset.rows)
     const body: CreateJobInput = {
-      model_id: options.model,
+      model_id: model,
       dataset_id: dataset.id,
       ...(config && { config }),
       ...(options.name !== undefined && { name: options.name }),
@@ -84,10 +94,34 @@ async function train(datasetOrFile: string, options: TrainOptions): Promise<void
   } catch (error) {
     const isLeft = started || !(abort.signal.aborted || error instanceof Interrupted)
     if (isLeft) throw error
-    throw new Interrupted(`No training was started.${uploaded ? ` The file is uploaded as ${uploaded}.` : ''}`)
+    throw new Interrupted(`No job was started.${uploaded ? ` The file was uploaded as ${uploaded}.` : ''}`)
   } finally {
     process.off('SIGINT', interrupt)
   }
+}
+
+/** The model to start from: a name stands for its id, and nothing for the recommended base. */
+async function startingModel(tunery: Connection['tunery'], given: string | undefined): Promise<string> {
+  if (given?.includes('/')) return (await tunery.hub.get(given)).id
+  if (given !== undefined) return (await tunery.models.get(await idOf(tunery, 'model', given))).id
+  const base = (await tunery.hub.list()).models.find(({ recommended }) => recommended)
+  if (!base)
+    throw new UsageError(
+      `No base model is here yet. '${typed('models list')}' lists those to download; then ${typed('train FILE --model BASE')}`,
+    )
+  note(`Starting from ${base.id}, the recommended base. Choose another with --model.`)
+  return base.id
+}
+
+/** The share of rows that is held out unless the command says otherwise, and the fewest rows of which that is one. */
+const heldOutShare = 0.1
+const heldOutRows_min = 10
+
+/** The config with rows held out, where the dataset has enough and the config names no other validation. */
+function withHeldOut(config: JobConfig | undefined, share: number | boolean, rows: number): JobConfig | undefined {
+  const { validation_split, validation_dataset_id } = config?.evaluation_config ?? {}
+  if (typeof share !== 'number' || rows < heldOutRows_min || validation_split || validation_dataset_id) return config
+  return { ...config, evaluation_config: { ...config?.evaluation_config, validation_split: share } }
 }
 
 /** What --config names, with the single options over it. */
@@ -124,21 +158,22 @@ async function findDataset(
   { tunery }: Connection,
   given: string,
   signal: AbortSignal,
-): Promise<{ id: string; uploaded: boolean }> {
+): Promise<{ id: string; rows: number; uploaded: boolean }> {
   if (existsSync(given)) {
     const { id, rows } = await uploadFile(tunery, given, {}, signal)
-    note(`${given} is uploaded as ${id}: ${number(rows)} rows.`)
-    return { id, uploaded: true }
+    note(`Uploaded ${given} as ${id}: ${number(rows)} rows.`)
+    return { id, rows, uploaded: true }
   }
-  if (!given.startsWith('ds_'))
-    throw new UsageError(`There is no file ${given}, and it is not the id of a dataset (ds_…).`)
-  return { id: (await untilRead(tunery, await tunery.datasets.get(given, { signal }), signal)).id, uploaded: false }
+  const known = await idOf(tunery, 'dataset', given)
+  if (!known.startsWith('ds_')) throw new UsageError(`There is no file and no dataset '${given}'.`)
+  const { id, rows } = await untilRead(tunery, await tunery.datasets.get(known, { signal }), signal)
+  return { id, rows, uploaded: false }
 }
 
 /** Throws a CommandError if rows cannot be trained on. */
-async function check({ tunery }: Connection, id: string, options: TrainOptions, signal: AbortSignal): Promise<void> {
+async function check({ tunery }: Connection, id: string, model: string, signal: AbortSignal): Promise<void> {
   // Tokens are counted with a base; an own model has that of its own base.
-  const base = options.model!.includes('/') ? options.model : undefined
+  const base = model.includes('/') ? model : undefined
   const found = await tunery.datasets
     .validate(id, base === undefined ? {} : { model_id: base }, { signal })
     .catch((error) => {
@@ -151,28 +186,27 @@ async function check({ tunery }: Connection, id: string, options: TrainOptions, 
     note(describeValidation(found, process.stderr, found.valid ? 3 : 20))
   if (!found.valid)
     throw new CommandError(
-      `No training was started. Mend these rows in the file and run the command again; ${id} can be deleted.`,
+      `No job was started. Fix these rows in the file and run the command again; you can delete ${id}.`,
     )
 }
 
 async function estimate(connection: Connection, body: CreateJobInput, options: TrainOptions, signal: AbortSignal) {
-  note('Some steps are tried, to tell what the training takes.')
+  note('Estimating: running a few steps…')
   let found: JobEstimate
   try {
     found = await connection.tunery.jobs.estimate(body, { signal, maxRetries: 0 })
   } catch (error) {
     // Weights or the training environment are still to come: the job waits for them.
     if (!isTuneryError(error, 'training_not_ready', 'model_not_available', 'overloaded')) throw error
-    return note(`It cannot be estimated now: ${clean(error.message)}`)
+    return note(`No estimate yet: ${clean(error.message)}`)
   }
   note(describeEstimate(found))
   if (!found.fits)
     throw new CommandError(
-      'No training was started: it needs more memory than is free. Method qlora, a smaller batch_size or a smaller ' +
-        'max_length need less.',
+      'No job was started: not enough free memory. Try --method qlora, a smaller batch_size or a smaller max_length.',
     )
   if (options.yes || options.json || !process.stdin.isTTY) return
-  if (!(await confirm('Start it?'))) throw new CommandError('No training was started.')
+  if (!(await confirm('Start the job?'))) throw new CommandError('No job was started.')
 }
 
 function describeEstimate({
@@ -186,7 +220,7 @@ function describeEstimate({
   const gigabytes = (mb: number) => `${(mb / 1000).toFixed(1)} GB`
   return [
     seconds !== null && `about ${duration(seconds)}`,
-    `${gigabytes(peak_memory_mb)} of memory (${gigabytes(available_memory_mb)} are free)`,
+    `${gigabytes(peak_memory_mb)} of memory (${gigabytes(available_memory_mb)} free)`,
     steps !== null && `${number(steps)} steps`,
     tokens !== null && `${number(tokens)} tokens`,
     cost && cost.amount > 0 && price(cost.amount, cost.currency),

@@ -86,7 +86,7 @@ export async function watchJob(connection: Connection, job: Job, options: Global
 /** Ends the command while the job goes on. */
 export const leftRunning = (id: string): Interrupted =>
   new Interrupted(
-    `${id} goes on without you. Come back with '${typed(`jobs follow ${id}`)}', or end it with ` +
+    `${id} keeps running. Follow it again with '${typed(`jobs follow ${id}`)}', or cancel it with ` +
       `'${typed(`jobs cancel ${id}`)}'.`,
   )
 
@@ -151,7 +151,7 @@ function linesOf(id: string, state: State): string[] {
     paint('bold', head),
     progress + cut(share + numbers.join('  '), Math.max(1, columns - barWidth)),
     ...curvesOf(state),
-    paint('dim', cut('Ctrl-C leaves it running.', columns)),
+    paint('dim', cut('Ctrl-C: stop following (the job keeps running)', columns)),
   ]
 }
 
@@ -192,7 +192,10 @@ async function finish({ tunery }: Connection, job: Job, options: GlobalOptions):
   else if (job.status === 'completed') {
     const { metrics } = job
     console.log(
-      paint('green', `${job.id} is done${metrics.train_seconds ? ` after ${duration(metrics.train_seconds)}` : ''}.`),
+      paint(
+        'green',
+        `${clean(job.name)} completed${metrics.train_seconds ? ` in ${duration(metrics.train_seconds)}` : ''}.`,
+      ),
     )
     const scores = scoresOf(job)
     if (scores.length > 0) console.log(`  ${scores.join('  ')}`)

@@ -62,7 +62,7 @@ test('train shows a bar and curves; Ctrl-C leaves the job running and says how t
   await shows(terminal, /train loss +[▁▂▃▄▅▆▇█]+ \d/)
   terminal.press('C-c')
   assert.equal(await terminal.ended, 130)
-  const id = /(job_\w+) goes on without you\. Come back with '\.\/tunery jobs follow \1'/.exec(terminal.shown())?.[1]
+  const id = /(job_\w+) keeps running\. Follow it again with '\.\/tunery jobs follow \1'/.exec(terminal.shown())?.[1]
   assert.ok(id, terminal.shown())
   assert.equal((await app.job(id)).status, 'running')
 

@@ -147,7 +147,7 @@ test('a file is uploaded, checked by line, shown as tokens, and deleted', full, 
   assert.match(checked.stdout, /1 problems in 3 rows:\n {2}line 3/i)
   const refused = await run(['train', bad, '--model', tiny])
   assert.equal(refused.status, 1)
-  assert.match(refused.stderr, /line 3[\s\S]*No training was started/i)
+  assert.match(refused.stderr, /line 3[\s\S]*No job was started/i)
   const named = inFolder('named.csv', 'Frage,Antwort\nWann?,Um neun.\n')
   const options = ['--column', 'prompt=Frage', '--column', 'completion=Antwort']
   const mapped = await json('datasets', 'upload', named, ...options)
@@ -297,3 +297,36 @@ test(
     assert.match(local.stderr, /needs a checkout of Tunery/)
   },
 )
+
+test('a name is enough where an id is asked for; of several with one name the ids are listed', async () => {
+  const named = (id: string, name: string) => app.api('PATCH', `/fine-tuning/models/${id}`, { name })
+  const [first, second] = [await app.colourModel(), await app.colourModel()]
+  await named(first, 'parts')
+  assert.equal((await json('models', 'show', 'parts')).id, first)
+  assert.equal((await json('deploy', 'parts', 'parts-live')).model, first)
+  await named(second, 'parts')
+  const refused = await run(['models', 'show', 'parts'])
+  assert.equal(refused.status, 2)
+  for (const id of [first, second]) assert.ok(refused.stderr.includes(id), refused.stderr)
+  // A deployment goes before a model of its name, and what nothing is called is the service's to refuse.
+  await named(first, 'parts-live')
+  assert.match((await run(['chat', 'parts-live', '--json'], { input: 'code of red?' })).stdout, /"model":"parts-live"/)
+  assert.match((await run(['jobs', 'show', 'nothing'])).stderr, /There is no job 'nothing'/)
+})
+
+test('train without a model begins with the recommended base, and holds a tenth of the rows out', async () => {
+  const file = inFolder('twenty.jsonl', colourRows(20))
+  const started = (...words: string[]) => json('train', file, '--no-estimate', '--detach', ...words)
+  const splitOf = ({ config }: { config: { evaluation_config?: { validation_split?: number } } }) =>
+    config.evaluation_config?.validation_split
+  const job = await started()
+  assert.equal(job.model_id, tiny)
+  assert.equal(splitOf(job), 0.1)
+  const all = await started('--no-hold-out')
+  assert.equal(splitOf(all), undefined)
+  const few = await json('train', inFolder('nine.jsonl', colourRows(9)), '--no-estimate', '--detach')
+  assert.equal(splitOf(few), undefined, 'a tenth of nine rows is none')
+  for (const { id } of [job, all, few]) await json('jobs', 'cancel', id)
+  await app.untilEnded(job.id)
+  assert.deepEqual(await json('jobs', 'delete', job.id, '--yes'), { id: job.id, deleted: true })
+})
