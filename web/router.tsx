@@ -178,8 +178,11 @@ const model = createRoute({
 const exports = createRoute({
   getParentRoute: () => shell,
   path: '/exports',
-  // `model`: opens a new export of it.
-  validateSearch: (search): { model?: string } => ({ model: text(search.model) }),
+  // `model`: opens a new export of it. `open`: shows this one.
+  validateSearch: (search): { model?: string; open?: string } => ({
+    model: text(search.model),
+    open: text(search.open),
+  }),
   component: lazyRouteComponent(() => import('./pages/exports/index.tsx')),
 })
 const settings = createRoute({

@@ -124,17 +124,17 @@ test('nor on what opens above them', browserTest, async (t) => {
     ['/settings/keys', 'Create key'],
     ['/settings/webhooks', 'Add webhook'],
     ['/settings/webhooks', 'https://example.com/hooks/tunery'],
-    ['/settings/members', 'Invite'],
+    ['/settings/members', 'Invite member'],
     ['/settings/audit', 'key.created'],
-    ['/models', 'Import an adapter'],
-    ['/deployments', 'Deploy a model'],
+    ['/models', 'Import adapter'],
+    ['/deployments', 'Deploy model'],
     ['/deployments/tickets', 'Switch model'],
     ['/evaluations', 'New evaluation'],
     ['/exports', 'Export a model'],
     ['/operator', 'Create account'],
     [`/jobs/${furniture.job.id}`, 'Deploy'],
-    [`/jobs/${furniture.job.id}`, 'Edit'],
-    ['/playground', 'Copy as code'],
+    [`/models/${furniture.job.model}`, 'Deploy'],
+    ['/playground', 'View code'],
   ]
   const { page, complaints } = await service.visit({ size: phone, reducedMotion: true })
   const found: string[] = []

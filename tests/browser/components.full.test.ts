@@ -134,7 +134,7 @@ test('a chart tells its values to those who cannot see it, by arrow keys and as 
     .getByRole('status')
     .filter({ hasText: /^Step 2: Train loss/ })
     .waitFor({ state: 'attached' })
-  await page.getByText('As a table').first().click()
+  await page.getByText('Show as table').first().click()
   const values = page.getByRole('table', { name: 'Loss' })
   await values.waitFor()
   assert.ok((await values.getByRole('row').count()) > 40)

@@ -111,9 +111,9 @@ test('wrong rows are corrected where they are shown, and train, with every text 
 
   // Its page opens, and leads to what is wrong, line by line.
   await heading(page, `tickets ${hostile}`)
-  await page.getByText('2 rows of 10 cannot be trained on').waitFor()
+  await page.getByText('2 of 10 rows invalid').waitFor()
   await assertFit(page, 'overview')
-  await page.getByRole('link', { name: 'See what is wrong, and mend it' }).click()
+  await page.getByRole('link', { name: 'Show and fix problems' }).click()
   await page.getByText(/does not end with a message of the assistant/).waitFor()
   await page.getByText(/is not valid JSON/).waitFor()
   await assertFit(page, 'problems')
@@ -126,8 +126,8 @@ test('wrong rows are corrected where they are shown, and train, with every text 
   await page.getByRole('button', { name: 'Upload the corrected rows' }).click()
 
   await heading(page, `tickets ${hostile} (corrected)`)
-  await page.getByText('Every row can be trained on').waitFor()
-  await page.getByText('No row is cut').waitFor()
+  await page.getByText('All rows are valid').waitFor()
+  await page.getByText('No rows are truncated').waitFor()
   await tab(page, 'Rows')
   await page.getByRole('article', { name: 'Row 1', exact: true }).getByText('assistant').waitFor()
   await page.getByLabel('Row to go to').fill('8')
@@ -144,11 +144,11 @@ test('wrong rows are corrected where they are shown, and train, with every text 
   await page.getByText('Nothing of this row is learned').waitFor()
   await page.getByLabel('Cut rows at').fill('')
 
-  await page.getByRole('link', { name: 'Train on it' }).click()
+  await page.getByRole('link', { name: 'Train' }).click()
   await heading(page, 'New job')
   await page.getByText(/^about .* s$/).waitFor({ timeout: slow_ms })
   await assertFit(page, 'new job')
-  await page.getByRole('button', { name: 'Start the job' }).click()
+  await page.getByRole('button', { name: 'Start job' }).click()
   await page.waitForURL(/\/jobs\/job_/)
   const job = await tunery.jobs.get(/job_\w+/.exec(page.url())![0])
   assert.equal(job.model_id, tiny)
@@ -187,7 +187,7 @@ test(
       lost = false
       parts = 10
       await page.getByLabel('The file large.jsonl').setInputFiles(file)
-      await page.getByRole('link', { name: 'Check it' }).waitFor()
+      await page.getByRole('link', { name: 'View' }).waitFor()
       assert.equal(parts, 12, 'the first part is not sent again')
       const { items } = await tunery.datasets.list({ name: 'large' })
       assert.deepEqual(
@@ -212,7 +212,7 @@ test(
     await until('its rows', async () => (await tunery.datasets.get(dataset.id)).status === 'ready')
     const { page, complaints } = await service.visit()
     await page.goto(`/jobs/new?dataset=${dataset.id}`)
-    await page.getByText('DPO: learns which of two answers is better.').waitFor()
+    await page.getByText('Learns which of two answers is better.').waitFor()
     for (const group of ['Training', 'Adapter', 'While it trains', 'Preferences'])
       await page.locator('summary', { hasText: group }).click()
     // The last of those that were opened.
@@ -232,13 +232,13 @@ test(
     // A wrong value is told before anything is asked, and the job is not started.
     await page.getByLabel(/^Epochs/).fill('99')
     await page.getByText('Must be from 1 to 50.').waitFor()
-    await page.getByRole('button', { name: 'Start the job' }).click()
-    await page.getByText('1 setting under Advanced is out of range.').waitFor()
+    await page.getByRole('button', { name: 'Start job' }).click()
+    await page.getByText('Fix 1 setting under Advanced.').waitFor()
     assert.equal((await tunery.jobs.list({ name: 'pairs' })).items.length, 0)
     await page.getByLabel(/^Epochs/).fill('3')
     await page.getByLabel(/^Learning rate/).fill('0.00025')
     await page.getByLabel(/^Beta/).fill('0.2')
-    await page.locator('summary', { hasText: 'The same by code' }).click()
+    await page.locator('summary', { hasText: 'View as code' }).click()
     const shown: CreateJobInput = JSON.parse(await page.locator('pre', { hasText: '"model_id"' }).innerText())
     assert.deepEqual(shown, {
       model_id: tiny,
@@ -252,7 +252,7 @@ test(
     const { id } = await tunery.jobs.create(shown)
     await tunery.jobs.cancel(id)
     await page.goto(`/jobs/new?clone=${id}`)
-    await page.getByText('4 settings differ').or(page.getByText('3 settings differ')).waitFor()
+    await page.getByText('4 settings changed').or(page.getByText('3 settings changed')).waitFor()
     assert.equal(await page.getByLabel(/^Epochs/).inputValue(), '3')
     assert.equal(await page.getByLabel(/^Learning rate/).inputValue(), '0.00025')
     assert.equal(await page.getByLabel(/^Beta/).inputValue(), '0.2')
@@ -262,7 +262,7 @@ test(
     await tunery.jobs.pause(waiting.id)
     await page.goto(`/datasets/${dataset.id}`)
     const deletion = async () => {
-      await page.getByRole('button', { name: 'More on this dataset' }).click()
+      await page.getByRole('button', { name: 'More actions' }).click()
       await page.getByRole('menuitem', { name: 'Delete' }).click()
       await page.getByRole('button', { name: 'Delete dataset' }).click()
     }

@@ -126,7 +126,7 @@ async function shoot(page: Page, address: string, name: string, width: number): 
 /** The playground shows its answers. */
 async function ask(page: Page): Promise<void> {
   await page.getByLabel('System prompt').fill(instruction)
-  await page.getByPlaceholder('Ask every model').fill(question)
+  await page.getByPlaceholder('Ask a question').fill(question)
   await page.getByRole('button', { name: 'Send' }).click()
   await page.getByRole('button', { name: 'Stop' }).first().waitFor({ state: 'detached' })
 }

@@ -130,7 +130,7 @@ test('a job is watched to its end through cut connections and a refresh, and los
   const all = [...told].sort((one, other) => one - other)
   const every = Math.ceil(all.length / 50)
   const group = page.locator('figure').first()
-  await group.getByText('As a table').click()
+  await group.getByText('Show as table').click()
   const shown = (await group.getByRole('rowheader').allInnerTexts()).map(Number)
   assert.deepEqual(
     shown,
@@ -157,7 +157,7 @@ test(
     await page.reload()
     await page.getByText('Before training').first().waitFor()
 
-    await tab(page, 'Strangest rows')
+    await tab(page, 'Highest-loss rows')
     await page.getByText('Whole row').first().click()
     await page
       .getByText(/^code of \w+\?$/)
@@ -167,17 +167,18 @@ test(
     await tab(page, 'Log')
     await page
       .getByRole('table', { name: 'Log' })
-      .getByText(/The job is done/)
+      .getByText(/The job completed/)
       .waitFor()
 
     await tab(page, 'Settings')
     const setting = (name: string) => page.getByRole('row').filter({ has: page.getByRole('rowheader', { name }) })
-    assert.match(await setting('epochs').innerText(), /10\s+you set it/)
+    assert.match(await setting('epochs').innerText(), /10\s+set in the request/)
     assert.match(await setting('dropout').innerText(), /0\s+default/)
 
-    await page.getByRole('button', { name: 'Edit' }).click()
+    await page.getByRole('button', { name: 'More actions' }).click()
+    await page.getByRole('menuitem', { name: /^Edit/ }).click()
     await page.getByRole('textbox', { name: 'Name' }).fill(`renamed ${hostile}`)
-    await page.getByRole('button', { name: 'Add a pair' }).click()
+    await page.getByRole('button', { name: 'Add metadata' }).click()
     await page.getByLabel('Key 1').fill('ticket')
     await page.getByLabel('Value 1').fill(hostile)
     await page.getByRole('button', { name: 'Save' }).click()
@@ -203,12 +204,12 @@ test(
     const job = await tunery.jobs.wait(watched.id)
     const heldOut = (await tunery.jobs.heldOut(watched.id)).items
     await page.goto(`/jobs/${watched.id}`)
-    await page.getByRole('link', { name: 'Chat beside its base' }).click()
+    await page.getByRole('link', { name: 'Compare with base' }).click()
     await heading(page, 'Playground')
-    await page.getByRole('textbox', { name: 'Longest answer' }).fill('8')
-    await page.getByRole('button', { name: 'Ask', exact: true }).click()
+    await page.getByRole('textbox', { name: 'Max tokens' }).fill('8')
+    await page.getByRole('button', { name: 'Run', exact: true }).click()
     const answers = page.getByRole('table', { name: 'Answers by row' })
-    await answers.getByRole('columnheader', { name: job.model! }).waitFor()
+    await answers.getByRole('columnheader', { name: job.name }).waitFor()
     await page.getByRole('progressbar', { name: 'Rows answered' }).waitFor({ state: 'detached' })
     // The header and each row.
     assert.equal(await answers.getByRole('row').count(), 1 + heldOut.length)
@@ -249,15 +250,15 @@ test(
       await page.getByRole('menuitem', { name: action }).click()
     }
     await row('waits')
-      .getByText(/^next in line/)
+      .getByText(/^next in queue/)
       .waitFor()
     await act('waits', 'Pause')
     await row('waits').getByText('paused', { exact: true }).waitFor()
     await act('waits', 'Resume')
     await row('waits').getByText('queued', { exact: true }).waitFor()
     await act('waits', 'Cancel')
-    await page.getByRole('alertdialog').getByText('ends without a result').waitFor()
-    await page.getByRole('button', { name: 'Yes, cancel the job' }).click()
+    await page.getByRole('alertdialog').getByText('ends without a model').waitFor()
+    await page.getByRole('button', { name: 'Cancel job' }).click()
     await row('waits').getByText('cancelled', { exact: true }).waitFor()
     assert.equal((await tunery.jobs.get(waiting.id)).status, 'cancelled')
 
@@ -284,7 +285,7 @@ test(
     await page.getByRole('button', { name: 'Resume' }).click()
     await page.getByText('live', { exact: true }).waitFor()
     await page.getByRole('button', { name: 'Cancel job' }).click()
-    await page.getByRole('button', { name: 'Yes, cancel the job' }).click()
+    await page.getByRole('button', { name: 'Cancel job' }).click()
     await page.getByText('cancelled', { exact: true }).waitFor()
     assert.equal((await tunery.jobs.get(long.id)).status, 'cancelled')
 
@@ -298,7 +299,7 @@ test(
     await row('waits').waitFor()
     assert.equal(await page.getByRole('searchbox').inputValue(), 'wai')
     await page.getByRole('searchbox').fill('nothing has this name')
-    await page.getByRole('button', { name: 'Show all jobs' }).click()
+    await page.getByRole('button', { name: 'Clear filters' }).click()
     await row('renamed').waitFor()
     for (const size of [phone, desktop]) {
       await page.setViewportSize(size)

@@ -48,5 +48,5 @@ test('a running job is live, says when it is not, and goes on by itself', browse
   assert.ok((await entry.getByRole('img', { name: 'Loss of colours, long' }).count()) === 1)
   await tunery.jobs.cancel(job.id)
   await entry.waitFor({ state: 'detached' })
-  await page.getByRole('table', { name: 'Finished lately' }).getByText('cancelled').waitFor()
+  await page.getByRole('table', { name: 'Recent jobs' }).getByText('cancelled').waitFor()
 })

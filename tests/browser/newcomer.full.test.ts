@@ -78,7 +78,7 @@ async function enter(): Promise<void> {
   await page.getByLabel('Name').fill('Nora Newcomer')
   await page.getByLabel('Email').fill('nora@example.com')
   await page.getByLabel('Password', { exact: true }).fill('a sentence of some length')
-  await page.getByRole('button', { name: 'Set the password' }).click()
+  await page.getByRole('button', { name: 'Set password' }).click()
   await heading('Home')
   await page.getByRole('heading', { name: '1. Upload examples' }).waitFor()
   // The page asked who is signed in before anybody was.
@@ -93,7 +93,7 @@ async function makeKey(): Promise<void> {
   await page.getByRole('dialog').getByLabel('Name').fill('my first program')
   await page.getByRole('dialog').getByRole('button', { name: 'Create key' }).click()
   key = await page.getByTestId('secret').innerText()
-  await page.getByRole('button', { name: 'I have stored it' }).click()
+  await page.getByRole('button', { name: 'Done' }).click()
   await page.getByRole('cell', { name: 'my first program', exact: true }).waitFor()
   const { data } = await new Tunery({ baseUrl: `${network.address}/v1`, apiKey: key }).models.callable.list()
   assert.ok(data.length > 0)
@@ -108,7 +108,7 @@ async function uploadAndCorrect(): Promise<void> {
   await page.locator('input[type=file]').setInputFiles({ name: 'colours.jsonl', mimeType: 'text/plain', buffer })
   await heading(/^colours/)
   await page.getByText('invalid', { exact: true }).waitFor()
-  assert.equal(await page.getByRole('link', { name: 'Train on it' }).count(), 0, 'nothing to train on yet')
+  assert.equal(await page.getByRole('link', { name: 'Train' }).count(), 0, 'nothing to train on yet')
   await page.getByRole('tab', { name: /^Problems/ }).click()
   const line = page.getByRole('textbox', { name: `Line ${wrongLine}` })
   assert.equal(await line.inputValue(), broken[wrongLine - 1])
@@ -121,7 +121,7 @@ async function uploadAndCorrect(): Promise<void> {
 
 /** A job is watched to its end, through a lost network and a refresh. */
 async function train(): Promise<void> {
-  await page.getByRole('link', { name: 'Train on it' }).click()
+  await page.getByRole('link', { name: 'Train' }).click()
   await heading('New job')
   await page
     .locator('summary')
@@ -134,7 +134,7 @@ async function train(): Promise<void> {
   ] as const)
     await page.getByRole('textbox', { name: label }).fill(value)
   await page.getByRole('textbox', { name: /^Name/ }).fill('colours, by Nora')
-  await page.getByRole('button', { name: 'Start the job' }).click()
+  await page.getByRole('button', { name: 'Start job' }).click()
   await heading('colours, by Nora')
   const address = page.url()
   const live = page.getByRole('main').getByText('live', { exact: true })
@@ -158,9 +158,9 @@ async function train(): Promise<void> {
   await live.waitFor()
   assert.equal(page.url(), address)
   assert.ok((await step()) > 0)
-  await page.getByRole('heading', { name: 'Result' }).waitFor({ timeout: long_ms })
+  await page.getByRole('heading', { name: 'Trained model' }).waitFor({ timeout: long_ms })
   // The curve goes from the first step on, though the page was loaded in between.
-  const curve = page.getByRole('img', { name: /^Loss\. Training loss: from / })
+  const curve = page.getByRole('img', { name: /^Loss\. Training loss \(smoothed\): from / })
   await curve.waitFor()
   await curve.focus()
   await page.keyboard.press('Home')
@@ -169,17 +169,20 @@ async function train(): Promise<void> {
 
 /** The base and the model answer side by side, each with weights of its own. */
 async function compare(): Promise<void> {
-  await page.getByRole('link', { name: 'Chat beside its base' }).click()
+  await page.getByRole('link', { name: 'Compare with base' }).click()
   await heading('Playground')
   const temperature = page.getByRole('textbox', { name: 'Temperature' })
   await temperature.fill('0')
-  await page.getByRole('textbox', { name: 'Longest answer' }).fill('12')
+  await page.getByRole('textbox', { name: 'Max tokens' }).fill('12')
   await page.getByLabel('Your question').fill('code of red?')
   await page.getByRole('button', { name: 'Send' }).click()
   const answers = ['A', 'B'].map((letter) => page.getByRole('article', { name: `Answer of model ${letter}` }))
   const weights: string[] = []
   for (const answer of answers) {
-    weights.push(await answer.getByText('Answered by').innerText())
+    await answer.getByRole('button', { name: 'Details' }).click()
+    weights.push(await page.getByRole('dialog').innerText())
+    await page.keyboard.press('Escape')
+    await page.getByRole('dialog').waitFor({ state: 'detached' })
     // What they say is no test of the dashboard: weights at random learn little, and may end at once.
     await answer.getByText(/^\d+ in, \d+ out$/).waitFor()
   }
@@ -195,7 +198,7 @@ async function evaluate(): Promise<void> {
   await choose('Dataset', /\(corrected\)/)
   await page.getByRole('textbox', { name: /^Rows/ }).fill('8')
   await page.getByText('Name and sampling').click()
-  await page.getByRole('textbox', { name: /^Longest answer/ }).fill('12')
+  await page.getByRole('textbox', { name: /^Max tokens/ }).fill('12')
   await page.getByRole('button', { name: 'Evaluate' }).click()
   await page.getByText(/^(The model|Too few rows)/).waitFor({ timeout: long_ms })
   await page

@@ -87,8 +87,8 @@ test('pictures go with a question, and are asked about', { skip }, async () => {
     .waitFor()
   await look(page, 'answer')
 
-  await page.getByRole('button', { name: 'Copy as code' }).click()
-  await page.getByText('Pictures are cut here').waitFor()
+  await page.getByRole('button', { name: 'View code' }).click()
+  await page.getByText('Pictures are shortened here').waitFor()
   assert.ok((await page.getByRole('dialog').innerText()).length < 5000)
   await page.keyboard.press('Escape')
   // Ten for a conversation: two are asked already.
@@ -103,7 +103,7 @@ test('pictures go with a question, and are asked about', { skip }, async () => {
   await page.waitForTimeout(500)
   // An address that names models begins anew.
   await page.goto('/playground')
-  await page.getByText('2 pictures of this question went with the refresh').waitFor()
+  await page.getByText('2 pictures not kept after reloading').waitFor()
   assert.deepEqual(complaints, [])
   await page.context().close()
 })
@@ -131,7 +131,7 @@ test('rows are asked with their pictures, which are shown', { skip }, async () =
   })
   await page.goto(`${address}&rows=${dataset.id}`)
   await settled(page)
-  await page.getByRole('button', { name: 'Ask', exact: true }).click()
+  await page.getByRole('button', { name: 'Run', exact: true }).click()
   const rows = page.getByRole('table', { name: 'Answers by row' })
   await rows.getByAltText('1 of the row').nth(1).waitFor()
   await page.getByText(/\d of 2 as in the dataset/).waitFor()

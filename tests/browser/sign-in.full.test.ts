@@ -55,7 +55,7 @@ test('the first link signs in once, leaves the address, and leads to a password'
   await page.getByLabel('Email').focus()
   await page.getByText('It has 5 of 10 characters').waitFor()
   await page.getByLabel('Password', { exact: true }).fill(password)
-  await page.getByRole('button', { name: 'Set the password' }).click()
+  await page.getByRole('button', { name: 'Set password' }).click()
   await heading(page, 'Home')
   await page.getByRole('button', { name: /Ada Lovelace/ }).waitFor()
 
@@ -136,7 +136,7 @@ test('an invited member joins with a passkey, signs in with it, and sees what a 
   await page.getByRole('button', { name: 'Join' }).click()
   await heading(page, 'Welcome to Tunery')
   await page.getByLabel('Email').fill('grace@example.com')
-  await page.getByRole('button', { name: 'Make a passkey on this device' }).click()
+  await page.getByRole('button', { name: 'Create a passkey' }).click()
   await heading(page, 'Home')
   // A viewer: nothing to start, and no operator.
   assert.equal(await page.getByRole('link', { name: 'New job' }).count(), 0)

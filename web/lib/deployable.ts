@@ -15,9 +15,9 @@ export const useDeployable = () =>
         ...tuned.items.map(({ id, name, base_model_id }) => ({
           value: id,
           label: name,
-          note: `${id}, on ${base_model_id}`,
+          note: base_model_id,
         })),
-        ...bases.map(({ id }) => ({ value: id, label: id, note: 'base model' })),
+        ...bases.map(({ id }) => ({ value: id, label: id, note: 'Base model' })),
       ]
     },
   })

@@ -4,8 +4,12 @@ import { TuneryError } from '../../sdk/index.ts'
 export function fieldError(error: unknown, field: string): string | undefined {
   if (!(error instanceof TuneryError)) return undefined
   const named = error.param ?? error.details?.field
-  return named === field ? error.message : undefined
+  return named === field ? besideField(error.message) : undefined
 }
+
+/** A message of the API beside the field that it is about: `'name': must not be empty.` as `Must not be empty.` */
+const besideField = (message: string) =>
+  message.replace(/^'[\w.]+': /, '').replace(/^\p{Ll}/u, (letter) => letter.toUpperCase())
 
 /** What an error says that belongs to none of these fields: it stands by the form's button. */
 export function formError(error: unknown, fields: readonly string[]): string | undefined {

@@ -25,18 +25,33 @@ export function useJobAction() {
   })
 }
 
+/** `mutateAsync(id)`: deletes a job that has ended; its models stay. */
+export function useDeleteJob() {
+  const client = useQueryClient()
+  return useMutation({
+    mutationFn: (id: string) => tunery.jobs.delete(id),
+    onSuccess: (_, id) => {
+      client.removeQueries({ queryKey: ['jobs', id] })
+      return client.invalidateQueries({ queryKey: ['jobs', 'list'] })
+    },
+  })
+}
+
+/** The loss that lists and the page of a job show: of the latest step, or of the step whose weights are the result. */
+export const lossOf = ({ metrics }: Pick<Job, 'metrics'>): number | undefined => metrics.loss ?? metrics.train_loss
+
 const until = (time: string) => formatDuration(Math.max(1, (new Date(time).getTime() - Date.now()) / 1000))
 
-/** `3 min 05 s left`, `2. in line, starts in about 4 min 10 s`; empty once the job is over or paused. */
+/** `3 min 05 s left`, `#2 in queue, starts in about 4 min 10 s`; empty once the job is over or paused. */
 export function whenText(job: Job): string {
-  if (job.paused) return job.status === 'running' ? 'saving its progress' : ''
+  if (job.paused) return job.status === 'running' ? 'saving progress' : ''
   if (job.status === 'queued') {
     const { queue_position: place, estimated_start: start } = job
     const words = [
-      place === null ? '' : place === 1 ? 'next in line' : `${place}. in line`,
+      place === null ? '' : place === 1 ? 'next in queue' : `#${place} in queue`,
       start ? `starts in about ${until(start)}` : '',
     ]
-    return words.filter(Boolean).join(', ') || 'waits for its turn'
+    return words.filter(Boolean).join(', ') || 'waiting in queue'
   }
   if (job.status !== 'running') return ''
   return job.estimated_completion ? `${until(job.estimated_completion)} left` : 'starting'

@@ -54,7 +54,7 @@ export function AccountMenu() {
           <p className="truncate font-medium">{name}</p>
           {email && <p className="truncate text-sm text-muted">{email}</p>}
           <p className="truncate text-sm text-muted">
-            {role} of {account.name}
+            {account.name} · {role}
           </p>
         </>
       }

@@ -41,7 +41,7 @@ export function Bars({
           {shown ? (
             format(shown.value)
           ) : (
-            <span className="text-muted">at most {format(Math.max(0, ...bars.map(({ value }) => value)))}</span>
+            <span className="text-muted">max {format(Math.max(0, ...bars.map(({ value }) => value)))}</span>
           )}
         </span>
       </div>

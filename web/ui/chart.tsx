@@ -127,7 +127,15 @@ export function Chart({
           y: log ? { distr: 3, range: (_plot, min, max) => (min > 0 ? [min / 1.02, max * 1.02] : [1, 10]) } : {},
         },
         axes: [
-          { ...axis, label: xLabel, labelSize: 18, size: 28, gap: 4 },
+          {
+            ...axis,
+            label: xLabel,
+            labelSize: 18,
+            size: 28,
+            gap: 4,
+            // Steps are whole.
+            ...(xLabel === 'Step' && { incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 50_000] }),
+          },
           {
             ...axis,
             ...(yLabel && { label: yLabel, labelSize: 18 }),
@@ -264,7 +272,7 @@ export function Chart({
         </span>
         {zoomed && (
           <Button size="sm" variant="quiet" icon={<RotateCcw aria-hidden />} onClick={reset}>
-            Whole range
+            Reset zoom
           </Button>
         )}
       </div>
@@ -283,7 +291,7 @@ export function Chart({
         style={{ minHeight: height }}
       />
       <p id={id} className="sr-only">
-        Arrow keys read the values, Escape shows the whole range.
+        Arrow keys read the values, Escape resets the zoom.
       </p>
       <span role="status" className="sr-only">
         {at === undefined
@@ -294,7 +302,7 @@ export function Chart({
               .join(', ')}`}
       </span>
       <figcaption>
-        <Disclosure summary="As a table" quiet>
+        <Disclosure summary="Show as table" quiet>
           <DataTable title={title} series={series} data={data} xLabel={xLabel} formatX={formatX} formatY={formatY} />
         </Disclosure>
       </figcaption>
@@ -378,9 +386,23 @@ function DataTable({
   formatX,
   formatY,
 }: Required<Pick<ChartProps, 'title' | 'series' | 'xLabel' | 'formatX' | 'formatY'>> & { data: uPlot.AlignedData }) {
+  // The measured values: of a smoothed curve those behind it, under its name.
+  const shown = series
+    .map((each, index) => ({ ...each, index }))
+    .filter(({ faint }) => !faint)
+    .map((each) => {
+      const raw = series.findIndex(({ faint, color }) => faint && color === each.color && !each.points)
+      return raw === -1 ? each : { ...each, index: raw, name: each.name.replace(/ \(smoothed\)$/, '') }
+    })
   const every = Math.ceil(data[0].length / tableRows)
-  const rows = [...data[0].keys()].filter((index) => index % every === 0 || index === data[0].length - 1)
-  const shown = series.map((each, index) => ({ ...each, index })).filter(({ faint }) => !faint)
+  // What is measured seldom, such as at evaluations, is never left out.
+  const seldom = shown.filter(({ x }) => x.length <= tableRows && x.length < data[0].length)
+  const rows = [...data[0].keys()].filter(
+    (index) =>
+      index % every === 0 ||
+      index === data[0].length - 1 ||
+      seldom.some((each) => data[each.index + 1]?.[index] !== null && data[each.index + 1]?.[index] !== undefined),
+  )
   return (
     <div className="max-h-72 overflow-auto rounded-md ring-1 ring-line">
       <table aria-label={title} className="w-full text-right text-sm">

@@ -23,7 +23,7 @@ export function Badge({ tone = 'neutral', children }: { tone?: Tone; children: R
   return (
     <span
       className={classes(
-        'inline-flex items-center gap-1 rounded-sm px-1.5 py-px text-xs font-medium whitespace-nowrap',
+        'inline-flex items-center gap-1 rounded-sm px-1.5 py-px align-middle text-xs font-medium whitespace-nowrap',
         tones[tone],
       )}
     >
@@ -68,7 +68,7 @@ export function Status({ status, tone = statusTones[status] ?? 'neutral' }: { st
   return (
     <span
       className={classes(
-        'inline-flex items-center gap-1.5 rounded-full px-2 py-px text-xs font-medium whitespace-nowrap',
+        'inline-flex items-center gap-1.5 rounded-full px-2 py-px align-middle text-xs font-medium whitespace-nowrap',
         tones[tone],
       )}
     >

@@ -1,9 +1,18 @@
 // A control with its label, help and error, and the text controls.
 import { Field as BaseField } from '@base-ui/react/field'
-import { NumberField as BaseNumber } from '@base-ui/react/number-field'
 import { Minus, Plus } from 'lucide-react'
-import { type ComponentProps, type ReactNode, useRef } from 'react'
+import {
+  type ComponentProps,
+  createContext,
+  type ReactNode,
+  useContext,
+  useEffect,
+  useId,
+  useRef,
+  useState,
+} from 'react'
 import { classes } from '../lib/classes.ts'
+import { formatNumber } from '../lib/format.ts'
 import { Button } from './button.tsx'
 
 export const controlClass = classes(
@@ -13,14 +22,19 @@ export const controlClass = classes(
 )
 const heightClass = 'h-8.5 px-2.5 any-pointer-coarse:h-10'
 
+/** By which a control tells its field what is wrong with the text in it. */
+const ProblemContext = createContext<((problem: string | undefined) => void) | undefined>(undefined)
+
 /**
  * Around one control of this folder. The label, the help and the error are tied to it. `error` is what the API or the
- * page found wrong; a field of a request has its error in `TuneryError.param` or `details.field`.
+ * page found wrong; a field of a request has its error in `TuneryError.param` or `details.field`. It goes when the field
+ * is edited, unless it is `live`: judged anew at each change.
  */
 export function Field({
   label,
   help,
   error,
+  live,
   optional,
   hideLabel,
   children,
@@ -29,22 +43,35 @@ export function Field({
   label: ReactNode
   help?: ReactNode
   error?: ReactNode
+  live?: boolean
   /** Says so: fields are required unless they say otherwise. */
   optional?: boolean
   hideLabel?: boolean
   children: ReactNode
   className?: string
 }) {
+  const [problem, setProblem] = useState<string>()
+  /** The error that was there when the field was edited. */
+  const [edited, setEdited] = useState<ReactNode>()
+  useEffect(() => {
+    if (!error) setEdited(undefined)
+  }, [error])
+  const shown = problem ?? (error && (live || error !== edited) ? error : undefined)
   return (
-    <BaseField.Root invalid={Boolean(error)} className={classes('grid gap-1.5', className)}>
+    <BaseField.Root
+      invalid={Boolean(shown)}
+      className={classes('grid gap-1.5', className)}
+      onChange={() => setEdited(error)}
+      onClick={() => setEdited(error)}
+    >
       <BaseField.Label className={hideLabel ? 'sr-only' : 'font-medium'}>
         {label}
         {optional && <span className="ml-1.5 text-sm font-normal text-muted">optional</span>}
       </BaseField.Label>
-      {children}
-      {error && (
+      <ProblemContext value={setProblem}>{children}</ProblemContext>
+      {shown && (
         <BaseField.Error match className="text-sm text-bad">
-          {error}
+          {shown}
         </BaseField.Error>
       )}
       {help && <BaseField.Description className="text-sm text-muted">{help}</BaseField.Description>}
@@ -79,14 +106,48 @@ export function Textarea({
   )
 }
 
-/** A number with steps. `null` while it is empty. */
+/** What a text could become while it is typed: a sign, or a point, or an exponent that is not whole yet. */
+const unfinished = /^[-+]?\d*[.,]?\d*(e[-+]?)?$/i
+
+/** The number of a text; NaN if it is none. `0,5` and `0.5` are the same, and so are `1,000,000` and `1000000`. */
+export function numberIn(text: string): number {
+  const plain = text.trim().replaceAll(/[\s\u00a0\u202f_']/g, '')
+  const ungrouped = /^[-+]?\d{1,3}(,\d{3})+(\.\d+)?$/.test(plain) ? plain.replaceAll(',', '') : plain.replace(',', '.')
+  return /^[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$/i.test(ungrouped) ? Number(ungrouped) : Number.NaN
+}
+
+interface Bounds {
+  min?: number | undefined
+  max?: number | undefined
+  decimals?: boolean | undefined
+}
+
+/** What is wrong with a typed number. It is told, and never changed to another in silence. */
+export function numberProblem(text: string, { min, max, decimals }: Bounds): string | undefined {
+  if (text.trim() === '') return undefined
+  const number = numberIn(text)
+  if (Number.isNaN(number)) return unfinished.test(text.trim()) ? 'Not a complete number.' : 'Not a number.'
+  if (!decimals && !Number.isInteger(number)) return 'Must be a whole number.'
+  if (min !== undefined && max !== undefined && (number < min || number > max))
+    return `Must be from ${inWords(min)} to ${inWords(max)}.`
+  if (min !== undefined && number < min) return `Must be at least ${inWords(min)}.`
+  return max !== undefined && number > max ? `Must be at most ${inWords(max)}.` : undefined
+}
+const inWords = (value: number) => formatNumber(value, 10)
+
+const written = (value: number | null) => (value === null || Number.isNaN(value) ? '' : String(value))
+
+/**
+ * A number with steps. `null` while it is empty or none. Whole numbers, unless `step` is a fraction or `decimals` is set.
+ * A form with a wrong number is not sent; see `firstProblem`.
+ */
 export function NumberInput({
   value,
   onChange,
   min,
   max,
-  step,
-  format,
+  step = 1,
+  decimals = !Number.isInteger(step),
   placeholder,
   disabled,
   ...rest
@@ -95,40 +156,89 @@ export function NumberInput({
   onChange: (value: number | null) => void
   min?: number
   max?: number
-  step?: number | 'any'
-  format?: Intl.NumberFormatOptions
+  step?: number
+  decimals?: boolean
   placeholder?: string
   disabled?: boolean
   'aria-label'?: string
 }) {
+  const [text, setText] = useState(() => written(value))
+  const [known, setKnown] = useState(value)
+  const read = (from: string) => {
+    const number = numberIn(from)
+    return Number.isNaN(number) ? null : number
+  }
+  // Another value from outside stands in place of what was typed.
+  if (value !== known) {
+    setKnown(value)
+    if (value !== read(text)) setText(written(value))
+  }
+  const problem = numberProblem(text, { min, max, decimals })
+  const tell = useContext(ProblemContext)
+  useEffect(() => {
+    tell?.(problem)
+    return () => tell?.(undefined)
+  }, [tell, problem])
+  const change = (next: string) => {
+    setText(next)
+    const number = read(next)
+    setKnown(number)
+    onChange(number)
+  }
+  const stepBy = (steps: number) => {
+    const from = read(text) ?? (steps > 0 ? (min ?? 0) - step : (max ?? 0) + step)
+    const to = Math.min(max ?? Number.POSITIVE_INFINITY, Math.max(min ?? Number.NEGATIVE_INFINITY, from + steps * step))
+    change(written(Number(to.toPrecision(12))))
+  }
   const stepClass =
-    'grid w-8 place-items-center text-muted hover:bg-hover hover:text-ink data-disabled:opacity-40 [&_svg]:size-3.5 any-pointer-coarse:w-10'
+    'grid w-8 shrink-0 place-items-center text-muted hover:bg-hover hover:text-ink disabled:opacity-40 [&_svg]:size-3.5 any-pointer-coarse:w-10'
+  const number = read(text)
   return (
-    <BaseNumber.Root
-      value={value}
-      onValueChange={onChange}
-      min={min}
-      max={max}
-      step={step}
-      format={format}
-      disabled={disabled}
-    >
-      <BaseNumber.Group className={classes(controlClass, 'flex h-8.5 overflow-hidden any-pointer-coarse:h-10')}>
-        <BaseNumber.Input
-          {...rest}
-          placeholder={placeholder}
-          className="focus-inset w-full min-w-0 flex-1 rounded-l-md bg-transparent px-2.5"
-        />
-        <BaseNumber.Decrement aria-label="Decrease" className={stepClass}>
-          <Minus aria-hidden />
-        </BaseNumber.Decrement>
-        <BaseNumber.Increment aria-label="Increase" className={classes(stepClass, 'rounded-r-md')}>
-          <Plus aria-hidden />
-        </BaseNumber.Increment>
-      </BaseNumber.Group>
-    </BaseNumber.Root>
+    <div className={classes(controlClass, 'flex h-8.5 overflow-hidden any-pointer-coarse:h-10', problem && 'ring-bad')}>
+      <BaseField.Control
+        {...rest}
+        render={<input inputMode={decimals ? 'decimal' : 'numeric'} autoComplete="off" />}
+        value={text}
+        placeholder={placeholder}
+        disabled={disabled}
+        aria-invalid={problem ? true : undefined}
+        data-problem={problem}
+        onChange={(event) => change(event.target.value)}
+        onKeyDown={(event) => {
+          const steps = { ArrowUp: 1, ArrowDown: -1 }[event.key]
+          if (steps === undefined) return
+          event.preventDefault()
+          stepBy(steps)
+        }}
+        className="focus-inset w-full min-w-0 flex-1 rounded-l-md bg-transparent px-2.5"
+      />
+      <button
+        type="button"
+        tabIndex={-1}
+        aria-label="Decrease"
+        className={stepClass}
+        disabled={disabled || (number !== null && min !== undefined && number <= min)}
+        onClick={() => stepBy(-1)}
+      >
+        <Minus aria-hidden />
+      </button>
+      <button
+        type="button"
+        tabIndex={-1}
+        aria-label="Increase"
+        className={classes(stepClass, 'rounded-r-md')}
+        disabled={disabled || (number !== null && max !== undefined && number >= max)}
+        onClick={() => stepBy(1)}
+      >
+        <Plus aria-hidden />
+      </button>
+    </div>
   )
 }
+
+/** The first control whose text is wrong; nothing that depends on it may be sent. */
+export const firstProblem = (within: ParentNode = document): HTMLElement | null =>
+  within.querySelector<HTMLElement>('[data-problem]')
 
 /** Enter pressed twice, as a double click: what the form makes is made once. */
 const twice_ms = 500
@@ -153,6 +263,8 @@ export function Form({
         event.stopPropagation()
         const isBusy = event.currentTarget.querySelector('button[type=submit][aria-busy=true]') !== null
         if (isBusy || event.timeStamp - sent_at.current < twice_ms) return
+        const wrong = firstProblem(event.currentTarget)
+        if (wrong) return wrong.focus()
         sent_at.current = event.timeStamp
         onSubmit()
       }}
@@ -166,21 +278,53 @@ export function Form({
 export function FormButtons({
   onCancel,
   busy,
-  disabled,
+  missing,
   children,
 }: {
   onCancel: () => void
   busy: boolean
-  disabled?: boolean
+  /** Why it cannot be sent yet: `Choose a model.` */
+  missing?: string | false | undefined
   /** What sending does. */
   children: ReactNode
 }) {
   return (
-    <div className="flex justify-end gap-2">
+    <div className="flex flex-wrap items-center justify-end gap-2">
       <Button onClick={onCancel}>Cancel</Button>
-      <Button type="submit" variant="primary" busy={busy} disabled={disabled}>
+      <SubmitButton busy={busy} missing={missing}>
+        {children}
+      </SubmitButton>
+    </div>
+  )
+}
+
+/** Sends the form, or says what it lacks. */
+export function SubmitButton({
+  busy,
+  missing,
+  children,
+}: {
+  busy: boolean
+  missing?: string | false | undefined
+  children: ReactNode
+}) {
+  const id = useId()
+  return (
+    <>
+      {missing && (
+        <span id={id} className="order-first mr-auto text-sm text-muted">
+          {missing}
+        </span>
+      )}
+      <Button
+        type="submit"
+        variant="primary"
+        busy={busy}
+        disabled={Boolean(missing)}
+        aria-describedby={missing ? id : undefined}
+      >
         {children}
       </Button>
-    </div>
+    </>
   )
 }

@@ -5,10 +5,11 @@ import { type ReactNode, useEffect } from 'react'
 import { classes } from '../lib/classes.ts'
 import { TextLink } from './button.tsx'
 
-/** One page: sets the document's title, has the only `h1`. `width="full"` for tables and side-by-side views. */
+/** One page: sets the document's title, has the only `h1`. In the shell all are `wide`: titles stay where they are. */
 export function Page({
   title,
   name,
+  status,
   description,
   actions,
   back,
@@ -16,6 +17,8 @@ export function Page({
   children,
 }: {
   title: ReactNode
+  /** Beside the title. */
+  status?: ReactNode
   /** For the browser's tab, where `title` is not a text. */
   name?: string
   description?: ReactNode
@@ -30,7 +33,7 @@ export function Page({
   useEffect(() => {
     document.title = text ? `${text} · Tunery` : 'Tunery'
   }, [text])
-  const widths = { narrow: 'max-w-3xl', wide: 'max-w-6xl', full: 'max-w-none' }
+  const widths = { narrow: 'max-w-3xl', wide: 'max-w-7xl', full: 'max-w-none' }
   return (
     <div className={classes('mx-auto w-full px-4 py-5 sm:px-6 sm:py-6', widths[width])}>
       <header className="mb-5 flex flex-wrap items-start gap-x-4 gap-y-3">
@@ -43,7 +46,10 @@ export function Page({
               <ChevronRight aria-hidden className="size-3.5" />
             </nav>
           )}
-          <h1 className="text-2xl font-semibold tracking-tight">{title}</h1>
+          <div className="flex min-h-8.5 flex-wrap items-center gap-x-3 gap-y-1">
+            <h1 className="min-w-0 text-2xl font-semibold tracking-tight wrap-anywhere">{title}</h1>
+            {status}
+          </div>
           {description && <div className="mt-1 max-w-3xl text-muted">{description}</div>}
         </div>
         {actions && <div className="flex flex-wrap items-center gap-2">{actions}</div>}

@@ -21,10 +21,7 @@ export function LimitBar({
         <span className="text-muted">{name}</span>
         <span>
           {format ? format(used) : <Count value={used} />}
-          <span className="text-muted">
-            {' '}
-            {limit === null ? 'without a limit' : `of ${(format ?? formatCount)(limit)}`}
-          </span>
+          <span className="text-muted"> {limit === null ? '(no limit)' : `of ${(format ?? formatCount)(limit)}`}</span>
         </span>
       </div>
       {limit !== null && (

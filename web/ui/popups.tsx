@@ -204,6 +204,7 @@ export function ConfirmDialog({
   title,
   children,
   action,
+  keep = 'Cancel',
   danger = true,
   onConfirm,
 }: {
@@ -215,6 +216,8 @@ export function ConfirmDialog({
   children: ReactNode
   /** The word on the button, such as `Delete dataset`. */
   action: string
+  /** The word on the button that changes nothing; where `action` is to cancel something, another than `Cancel`. */
+  keep?: string
   danger?: boolean
   onConfirm: () => unknown
 }) {
@@ -259,7 +262,7 @@ export function ConfirmDialog({
             )}
           </div>
           <div className="flex flex-wrap justify-end gap-2 border-t border-line px-5 py-3">
-            <BaseAlert.Close render={<Button>Cancel</Button>} />
+            <BaseAlert.Close render={<Button>{keep}</Button>} />
             <Button variant={danger ? 'danger' : 'primary'} busy={busy} onClick={confirm}>
               {action}
             </Button>

@@ -23,12 +23,12 @@ export function SecretDialog({
       title={title}
       footer={
         <Button variant="primary" onClick={onClose}>
-          I have stored it
+          Done
         </Button>
       }
     >
       <div className="grid gap-3">
-        <Notice tone="warn">It is shown this once. The service keeps only what it needs to check it.</Notice>
+        <Notice tone="warn">Copy it now. It won't be shown again.</Notice>
         <div className="flex items-center gap-2 rounded-md bg-hover p-3">
           <code className="min-w-0 flex-1 font-mono text-sm break-all" data-testid="secret">
             {secret}

@@ -270,7 +270,7 @@ export function Table<T extends object>(props: TableProps<T>) {
 
 const headClass =
   'sticky top-0 z-10 h-9 border-b border-line bg-surface px-3 text-sm font-medium whitespace-nowrap text-muted first:pl-4 last:pr-4'
-const cellClass = 'relative border-b border-line px-3 py-2.5 align-top first:pl-4 last:pr-4 group-last:border-b-0'
+const cellClass = 'relative border-b border-line px-3 py-2.5 align-middle first:pl-4 last:pr-4 group-last:border-b-0'
 
 function Cell<T>({
   column,

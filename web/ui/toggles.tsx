@@ -27,7 +27,7 @@ export function Checkbox({
   hideLabel?: boolean
 }) {
   return (
-    <label className="inline-flex items-start gap-2.5">
+    <label className="inline-flex items-start gap-2.5 align-middle">
       <BaseCheckbox.Root
         checked={checked}
         onCheckedChange={onChange}

@@ -35,8 +35,8 @@ export default function DatasetPage() {
     <Page title="Dataset" back={back}>
       <Card>
         {isTuneryError(query.error, 'dataset_not_found') ? (
-          <EmptyState title="There is no such dataset" action={<LinkButton to="/datasets">All datasets</LinkButton>}>
-            It was deleted, or is another account's.
+          <EmptyState title="Dataset not found" action={<LinkButton to="/datasets">All datasets</LinkButton>}>
+            It may have been deleted.
           </EmptyState>
         ) : query.isError ? (
           <ErrorState error={query.error} retry={() => void query.refetch()} />
@@ -61,13 +61,8 @@ function Shown({ dataset }: { dataset: Dataset }) {
   const status = dataset.status === 'ready' && valid !== undefined ? (valid ? 'valid' : 'invalid') : dataset.status
   return (
     <Page
-      title={
-        <span className="inline-flex max-w-full flex-wrap items-center gap-x-3 gap-y-1">
-          <span className="min-w-0 wrap-anywhere">{dataset.name}</span>
-          <Status status={status} tone={tones[status]} />
-        </span>
-      }
-      name={dataset.name}
+      title={dataset.name}
+      status={<Status status={status} tone={tones[status]} />}
       back={back}
       actions={
         <>
@@ -79,7 +74,7 @@ function Shown({ dataset }: { dataset: Dataset }) {
               variant="primary"
               icon={<SlidersHorizontal aria-hidden />}
             >
-              Train on it
+              Train
             </LinkButton>
           )}
         </>
@@ -88,12 +83,12 @@ function Shown({ dataset }: { dataset: Dataset }) {
       {dataset.status === 'preparing' ? (
         <Card>
           <div role="status" className="mx-auto grid max-w-md gap-3 py-10 text-center">
-            <p className="font-semibold">The rows are being read</p>
-            <Progress label="Reading the rows" value={null} />
+            <p className="font-semibold">Reading rows</p>
+            <Progress label="Reading rows" value={null} />
             <p className="text-muted">
               {dataset.format === 'huggingface'
-                ? 'They are fetched from the Hub first. You can leave this page.'
-                : 'A large file takes some seconds. You can leave this page.'}
+                ? 'Downloading from the Hub first. You can leave this page.'
+                : 'Large files take a few seconds. You can leave this page.'}
             </p>
           </div>
         </Card>
@@ -127,7 +122,7 @@ function Parts({
   const onRow = useCallback((next: number) => go({ row: next }), [go])
   const { data } = validation
   const checking = data ? undefined : (
-    <Card title={validation.isError ? 'The rows could not be checked' : undefined}>
+    <Card title={validation.isError ? 'Could not check the rows' : undefined}>
       {validation.isError ? (
         <div className="grid grid-cols-1 gap-4">
           <CutControls cut={cut} onChange={onCut} />
@@ -136,7 +131,7 @@ function Parts({
       ) : (
         <div className="grid gap-3 py-2">
           <p role="status" className="text-muted">
-            Checking every row, and counting its tokens…
+            Checking rows and counting tokens…
           </p>
           <SkeletonLines lines={5} />
         </div>
@@ -203,14 +198,23 @@ function Actions({ dataset }: { dataset: Dataset }) {
   return (
     <>
       <Menu
-        trigger={<IconButton label="More on this dataset" variant="secondary" icon={<Ellipsis aria-hidden />} />}
+        trigger={<IconButton label="More actions" variant="secondary" icon={<Ellipsis aria-hidden />} />}
         entries={[
-          { label: 'Download the file', icon: <Download aria-hidden />, href: contentOf(dataset) },
+          { label: 'Download file', icon: <Download aria-hidden />, href: contentOf(dataset) },
           ...(may
             ? [
-                { label: 'Name and description', icon: <Pencil aria-hidden />, onClick: () => setDialog('rename') },
+                {
+                  label: 'Edit name and description',
+                  icon: <Pencil aria-hidden />,
+                  onClick: () => setDialog('rename'),
+                },
                 null,
-                { label: 'Delete', icon: <Trash2 aria-hidden />, danger: true, onClick: () => setDialog('delete') },
+                {
+                  label: 'Delete dataset',
+                  icon: <Trash2 aria-hidden />,
+                  danger: true,
+                  onClick: () => setDialog('delete'),
+                },
               ]
             : []),
         ]}
@@ -226,13 +230,12 @@ function Actions({ dataset }: { dataset: Dataset }) {
           await navigate({ to: '/datasets' })
           client.removeQueries({ queryKey: ['datasets', dataset.id] })
           await client.invalidateQueries({ queryKey: ['datasets', 'list'] })
-          toast.good('Deleted', dataset.name)
+          toast.good('Dataset deleted', dataset.name)
         }}
       >
         <p>
-          Its rows and its file are removed for good. Models that were trained on it stay, and still tell its name and
-          fingerprint. A job or an evaluation that waits or runs needs it: then nothing is deleted, and you are told
-          which.
+          Its rows and file are deleted permanently. Models trained on it stay. It can't be deleted while a queued or
+          running job or evaluation needs it.
         </p>
       </ConfirmDialog>
     </>
@@ -256,7 +259,7 @@ function Rename({ dataset, onClose }: { dataset: Dataset; onClose: () => void })
     <Dialog
       open
       onOpenChange={(open) => !open && onClose()}
-      title="Name and description"
+      title="Edit dataset"
       footer={
         <>
           <Button onClick={onClose}>Cancel</Button>

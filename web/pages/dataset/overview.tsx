@@ -1,7 +1,10 @@
+import { useQuery } from '@tanstack/react-query'
 import { CircleCheck, TriangleAlert } from 'lucide-react'
 import type { Dataset, Validation } from '../../../sdk/index.ts'
+import { tunery } from '../../lib/api.ts'
 import { classes } from '../../lib/classes.ts'
 import { formatCount, formatPercent, formatTime, plural } from '../../lib/format.ts'
+import { useMay } from '../../lib/session.ts'
 import { Histogram } from '../../ui/bars.tsx'
 import { Button, CopyButton, TextLink } from '../../ui/button.tsx'
 import { Help } from '../../ui/disclosure.tsx'
@@ -13,9 +16,9 @@ import { CutControls } from './cut-controls.tsx'
 import type { Cut } from './data.ts'
 
 const kinds = {
-  sft: 'Conversations: the model learns the answers',
-  dpo: 'Pairs of answers: the model learns which is better',
-  kto: 'Rated answers: the model learns from good and bad ones',
+  sft: 'Conversations',
+  dpo: 'Preference pairs',
+  kto: 'Rated answers',
 }
 
 interface OverviewProps {
@@ -51,10 +54,10 @@ function Verdict({ validation, id }: { validation: Validation; id: string }) {
         <Icon aria-hidden className={classes('size-5', valid ? 'text-good' : 'text-bad')} />
         <p className="min-w-0 flex-1 basis-60 text-lg font-semibold">
           {valid
-            ? 'Every row can be trained on'
+            ? 'All rows are valid'
             : total_samples === 0
-              ? 'The file could not be read'
-              : `${plural(error_count, 'row')} of ${formatCount(total_samples)} cannot be trained on`}
+              ? 'Could not read the file'
+              : `${formatCount(error_count)} of ${plural(total_samples, 'row')} invalid`}
         </p>
         {(error_count > 0 || warning_count > 0) && (
           <TextLink
@@ -62,7 +65,7 @@ function Verdict({ validation, id }: { validation: Validation; id: string }) {
             params={{ datasetId: id }}
             search={(old) => ({ ...old, tab: 'problems' })}
           >
-            {valid ? 'Look at the warnings' : 'See what is wrong, and mend it'}
+            {valid ? 'Show warnings' : 'Show and fix problems'}
           </TextLink>
         )}
       </div>
@@ -74,9 +77,7 @@ function Verdict({ validation, id }: { validation: Validation; id: string }) {
           label={
             <span className="inline-flex items-center gap-1">
               Duplicates
-              <Help word="Duplicates">
-                Rows that repeat an earlier one word for word. They count double in training, which is seldom meant.
-              </Help>
+              <Help word="Duplicates">Rows that repeat an earlier row exactly. They count double in training.</Help>
             </span>
           }
           value={<Count value={duplicates} />}
@@ -86,16 +87,17 @@ function Verdict({ validation, id }: { validation: Validation; id: string }) {
             <span className="inline-flex items-center gap-1">
               Conflicts
               <Help word="Conflicts">
-                Rows that ask what an earlier row asks and answer otherwise. The model learns something between the two.
+                Rows with the same prompt as an earlier row but a different answer. The model learns something in
+                between.
               </Help>
             </span>
           }
           value={<Count value={conflicts} />}
         />
         <Stat
-          label="Tokens a row"
+          label="Tokens per row"
           value={<Count value={validation.avg_tokens_per_sample} />}
-          note={tokens && `${formatCount(tokens.longest)} the longest`}
+          note={tokens && `longest: ${formatCount(tokens.longest)}`}
         />
       </dl>
     </Card>
@@ -105,16 +107,13 @@ function Verdict({ validation, id }: { validation: Validation; id: string }) {
 function Lengths({ dataset, validation, cut, onCut, counting, error }: OverviewProps) {
   const { tokens, tokens_unknown } = validation
   return (
-    <Card
-      title="Length of the rows"
-      description="In tokens of the model, with what its chat template adds. What is beyond the cut is not read."
-    >
+    <Card title="Row lengths" description="In tokens, including the chat template. Longer rows are truncated.">
       <CutControls cut={cut} inForce={tokens} onChange={onCut} />
       <p role="status" className="mt-3 min-h-5 text-sm text-muted">
-        {counting ? 'Counting tokens… Below is the last count.' : ''}
+        {counting ? 'Counting tokens…' : ''}
       </p>
       {error ? (
-        <Notice tone="bad" title="These could not be counted">
+        <Notice tone="bad" title="Could not count tokens">
           {error.message}
         </Notice>
       ) : tokens ? (
@@ -122,11 +121,9 @@ function Lengths({ dataset, validation, cut, onCut, counting, error }: OverviewP
           <Lengthwise dataset={dataset} tokens={tokens} />
         </div>
       ) : (
-        <EmptyState compact title="The tokens are not known">
+        <EmptyState compact title="Token counts not available">
           {tokens_unknown ??
-            (validation.valid
-              ? 'Choose a model whose weights are on this machine.'
-              : 'They are counted once a row can be trained on.')}
+            (validation.valid ? 'Choose a downloaded model.' : 'Tokens are counted once rows are valid.')}
         </EmptyState>
       )}
     </Card>
@@ -159,7 +156,7 @@ const cutColumns = (id: string): Column<Tokens['cut'][number]>[] => [
   },
   {
     id: 'cut',
-    header: 'Left out',
+    header: 'Dropped',
     align: 'right',
     value: (each) => each.cut_tokens,
     cell: (each) => `${each.at_least ? '≥ ' : ''}${formatCount(each.cut_tokens)}`,
@@ -196,42 +193,42 @@ function Lengthwise({ dataset, tokens }: { dataset: Dataset; tokens: Tokens }) {
         {cut_rows > 0 && (
           <p className="mt-1 flex items-center gap-1.5 text-sm text-muted">
             <span aria-hidden className="size-2.5 rounded-sm bg-series-2" />
-            longer than {formatCount(max_length)} tokens: cut
+            longer than {formatCount(max_length)} tokens: truncated
           </p>
         )}
       </div>
       {cut_rows === 0 ? (
         <p>
-          No row is cut at {formatCount(max_length)} tokens. Together they have {formatCount(total)}.
+          No rows are truncated at {formatCount(max_length)} tokens. Total: {formatCount(total)} tokens.
         </p>
       ) : (
         <p>
           <strong>
             {plural(cut_rows, 'row')} of {formatCount(counted_rows)} ({formatPercent(cut_rows / counted_rows, 1)})
           </strong>{' '}
-          {cut_rows === 1 ? 'is' : 'are'} cut at {formatCount(max_length)} tokens, and{' '}
+          {cut_rows === 1 ? 'is' : 'are'} truncated at {formatCount(max_length)} tokens:{' '}
           {tokens.bounded_rows > 0 && 'at least '}
-          {plural(cut_tokens, 'token')} of {formatCount(total)} are left out.{' '}
+          {plural(cut_tokens, 'token')} of {formatCount(total)} are dropped.{' '}
           {dataset.objectives[0] === 'sft'
             ? 'Conversations lose their end, which is where the answer is.'
             : 'Preferences lose the beginning of their prompt.'}
         </p>
       )}
       {no_learned_rows > 0 && (
-        <Notice tone="warn" title={`${plural(no_learned_rows, 'row')} would teach nothing`}>
-          Nothing of their answers is left within {formatCount(max_length)} tokens. A job leaves them out. Cut at more
-          tokens, or shorten what comes before the answer.
+        <Notice tone="warn" title={`${plural(no_learned_rows, 'row')} would be left without an answer`}>
+          Their answers start beyond {formatCount(max_length)} tokens, so jobs skip them. Increase the limit or shorten
+          the prompts.
         </Notice>
       )}
       {refused_rows > 0 && (
-        <Notice tone="bad" title={`${plural(refused_rows, 'row')} cannot be written for this model`}>
-          Its chat template refuses them. The problems list says why, line by line.
+        <Notice tone="bad" title={`${plural(refused_rows, 'row')} not supported by this model`}>
+          Its chat template rejects them. See Problems for details.
         </Notice>
       )}
       {tokens.cut.length > 0 && (
         <div className="-mx-4 -mb-4 border-t border-line">
           <Table
-            label="Rows that are cut"
+            label="Truncated rows"
             columns={cutColumns(dataset.id)}
             rows={tokens.cut}
             rowId={(each) => String(each.row)}
@@ -243,12 +240,25 @@ function Lengthwise({ dataset, tokens }: { dataset: Dataset; tokens: Tokens }) {
   )
 }
 
+const shownJobs = 8
+
+/** The jobs that were trained on a dataset, among the newest hundred. */
+function useJobsOn(id: string) {
+  const { data } = useQuery({
+    queryKey: ['jobs', 'list', { limit: 100 }],
+    queryFn: ({ signal }) => tunery.jobs.list({ limit: 100 }, { signal }),
+    enabled: useMay('tuning:read'),
+  })
+  return data?.items.filter(({ dataset_id }) => dataset_id === id) ?? []
+}
+
 function About({ dataset }: { dataset: Dataset }) {
+  const jobs = useJobsOn(dataset.id)
   return (
     <Card title="About">
       <Facts
         facts={[
-          ['Rows are', dataset.objectives.map((each) => kinds[each]).join('; ') || 'not known yet'],
+          ['Type', dataset.objectives.map((each) => kinds[each]).join('; ') || 'Not known yet'],
           dataset.description !== '' && [
             'Description',
             <span key="description" className="whitespace-pre-wrap">
@@ -263,10 +273,25 @@ function About({ dataset }: { dataset: Dataset }) {
           ['Size', <Bytes key="size" value={dataset.size_mb * 1e6} />],
           ['Added', formatTime(dataset.created_at)],
           [
+            'Used by',
+            jobs.length > 0 ? (
+              <span key="jobs" className="flex flex-wrap gap-x-3">
+                {jobs.slice(0, shownJobs).map(({ id, name }) => (
+                  <TextLink key={id} to="/jobs/$jobId" params={{ jobId: id }}>
+                    {name}
+                  </TextLink>
+                ))}
+                {jobs.length > shownJobs && <span className="text-muted">+{jobs.length - shownJobs} more</span>}
+              </span>
+            ) : (
+              'No jobs'
+            ),
+          ],
+          [
             'Id',
             <span key="id" className="inline-flex max-w-full items-center gap-1">
               <Code>{dataset.id}</Code>
-              <CopyButton text={dataset.id} label="Copy the id" />
+              <CopyButton text={dataset.id} label="Copy ID" />
             </span>,
           ],
           [
@@ -294,14 +319,14 @@ export function MendFirst({ validation, onMend }: { validation: Validation; onMe
     <Card>
       <EmptyState
         icon={<TriangleAlert />}
-        title={`${plural(validation.error_count ?? 0, 'row')} must be mended first`}
+        title={`${plural(validation.error_count ?? 0, 'row')} to fix first`}
         action={
           <Button variant="primary" onClick={onMend}>
-            See what is wrong
+            Show problems
           </Button>
         }
       >
-        Rows are shown as the model reads them once all of them can be read.
+        Rows and tokens are shown once all rows are valid.
       </EmptyState>
     </Card>
   )

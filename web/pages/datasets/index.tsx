@@ -17,14 +17,19 @@ import { UploadCard } from './upload-card.tsx'
 import { startUpload, useUploads } from './uploads.ts'
 import { UploadsList } from './uploads-list.tsx'
 
-const kinds = { sft: 'Conversations', dpo: 'Pairs of answers', kto: 'Rated answers' }
+const kinds = { sft: 'Conversations', dpo: 'Preference pairs', kto: 'Rated answers' }
 
 const columns: Column<Dataset>[] = [
   { id: 'name', header: 'Name', cell: (row) => row.name, grow: true },
-  { id: 'status', header: 'Status', cell: (row) => <Status status={row.status} tone={tones[row.status]} /> },
+  {
+    id: 'status',
+    header: 'Status',
+    cell: (row) =>
+      row.error_count > 0 ? <Status status="invalid" /> : <Status status={row.status} tone={tones[row.status]} />,
+  },
   {
     id: 'kind',
-    header: 'Rows are',
+    header: 'Type',
     cell: (row) => row.objectives.map((each) => kinds[each]).join(', ') || '–',
     from: 'lg',
   },
@@ -60,7 +65,7 @@ export default function DatasetsPage() {
   }, [arrived, uploads, navigate])
 
   return (
-    <Page title="Datasets" description="Examples that models learn from: what is asked, and the answer that you want.">
+    <Page title="Datasets" description="Examples to train on: prompts and the answers you want.">
       <div className="grid gap-5">
         {may ? (
           <>
@@ -76,10 +81,7 @@ export default function DatasetsPage() {
             )}
           </>
         ) : (
-          <Notice title="You can look, and not add">
-            Your role lacks the scope datasets:write. An owner of the account can give it to you under Settings,
-            Members.
-          </Notice>
+          <Notice title="Read-only access">Ask an owner of the account for a role that can add datasets.</Notice>
         )}
         <UploadsList uploads={uploads} />
         {mayRead ? (
@@ -150,14 +152,14 @@ function List({ mayAdd }: { mayAdd: boolean }) {
             q ? (
               <EmptyState
                 icon={<Search />}
-                title={`No name has “${q}” in it`}
-                action={<Button onClick={() => setText('')}>Show all</Button>}
+                title={`No datasets match “${q}”`}
+                action={<Button onClick={() => setText('')}>Clear search</Button>}
               />
             ) : (
               <EmptyState icon={<Database />} title="No datasets yet">
                 {mayAdd
-                  ? 'Drop a file above. Some dozens of good examples are enough to see a difference.'
-                  : 'Datasets that others of your account add are shown here.'}
+                  ? 'Upload a file above. A few dozen good examples are enough to see a difference.'
+                  : 'Datasets added by others in your account appear here.'}
               </EmptyState>
             )
           }

@@ -1,5 +1,8 @@
+import { useQuery } from '@tanstack/react-query'
 import { CircleAlert, CircleCheck, Columns3, FileUp, RotateCw, X } from 'lucide-react'
 import { useRef, useState } from 'react'
+import type { Dataset } from '../../../sdk/index.ts'
+import { tunery } from '../../lib/api.ts'
 import { formatBytes, formatPercent } from '../../lib/format.ts'
 import { Button, IconButton, LinkButton } from '../../ui/button.tsx'
 import { Progress } from '../../ui/feedback.tsx'
@@ -21,22 +24,33 @@ export function UploadsList({ uploads }: { uploads: readonly Upload[] }) {
   )
 }
 
+/** A dataset of the same file that was there before. */
+function useTwin(dataset: Dataset | undefined): Dataset | undefined {
+  const { data } = useQuery({
+    queryKey: ['datasets', 'list', { limit: 100 }],
+    queryFn: ({ signal }) => tunery.datasets.list({ limit: 100 }, { signal }),
+    enabled: dataset !== undefined,
+  })
+  return data?.items.find(({ id, sha256 }) => sha256 === dataset?.sha256 && id !== dataset.id)
+}
+
 function UploadItem({ upload }: { upload: Upload }) {
   const { id, status, sent_bytes, size_bytes, state, error, dataset } = upload
   const name = upload.fields.name ?? upload.name
   const share = size_bytes > 0 ? sent_bytes / size_bytes : 0
   const input = useRef<HTMLInputElement>(null)
   const isHub = upload.fields.format === 'huggingface'
+  const twin = useTwin(dataset)
   const text = {
     sending: state
       ? `${formatBytes(sent_bytes)} of ${formatBytes(size_bytes)}, ${formatPercent(share)}`
       : isHub
-        ? 'Fetching from the Hub. This takes as long as its files need.'
-        : `Sending ${formatBytes(size_bytes)}`,
-    reading: 'All there. Reading the rows.',
-    done: 'Uploaded and read.',
+        ? 'Downloading from the Hub'
+        : `Uploading ${formatBytes(size_bytes)}`,
+    reading: 'Reading rows',
+    done: twin ? `Uploaded. The same file is already there as “${twin.name}”.` : 'Uploaded',
     failed: error?.message,
-    interrupted: `Stopped at ${formatPercent(share)}. Choose the same file to go on, within an hour.`,
+    interrupted: `Stopped at ${formatPercent(share)}. Choose the same file within an hour to resume.`,
   }[status]
   const columns = status === 'failed' && hasFile(id) ? columnsOf(upload) : undefined
   const [mapping, setMapping] = useState(false)
@@ -97,13 +111,13 @@ function UploadItem({ upload }: { upload: Upload }) {
               }}
             />
             <Button size="sm" onClick={() => input.current?.click()}>
-              Choose the file
+              Choose file
             </Button>
           </>
         )}
         {status === 'done' && dataset && (
           <LinkButton size="sm" to="/datasets/$datasetId" params={{ datasetId: dataset.id }}>
-            Check it
+            View
           </LinkButton>
         )}
         <IconButton

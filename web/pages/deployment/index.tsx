@@ -1,19 +1,21 @@
 import { useQuery, useQueryClient } from '@tanstack/react-query'
 import { useNavigate, useParams } from '@tanstack/react-router'
-import { Undo2 } from 'lucide-react'
+import { Ellipsis, Trash2, Undo2 } from 'lucide-react'
 import { useState } from 'react'
 import type { Deployment } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
+import { useModelNames } from '../../lib/names.ts'
 import { refresh_ms } from '../../lib/query.ts'
 import { useMay } from '../../lib/session.ts'
-import { Button, LinkButton, TextLink } from '../../ui/button.tsx'
+import { ModelName } from '../../parts/names.tsx'
+import { Button, IconButton, LinkButton, TextLink } from '../../ui/button.tsx'
 import { CodeTabs } from '../../ui/code.tsx'
 import { EmptyState, Loaded, Notice, Status } from '../../ui/feedback.tsx'
 import { Card, Facts, Page } from '../../ui/layout.tsx'
-import { ConfirmDialog } from '../../ui/popups.tsx'
+import { ConfirmDialog, Menu } from '../../ui/popups.tsx'
 import { Table } from '../../ui/table.tsx'
 import { toast } from '../../ui/toast.tsx'
-import { Code, RelativeTime } from '../../ui/values.tsx'
+import { RelativeTime } from '../../ui/values.tsx'
 import { ScalingCard } from './scaling.tsx'
 import { SwitchModel } from './switch.tsx'
 import { Traffic } from './traffic.tsx'
@@ -38,11 +40,11 @@ export default function DeploymentPage() {
         {(deployment) => (
           <div className="grid gap-4">
             <Notices deployment={deployment} />
-            <Traffic name={deployment.name} />
             <div className="grid items-start gap-4 lg:grid-cols-2">
-              <Serves deployment={deployment} />
               <Calls name={deployment.name} />
+              <Serves deployment={deployment} />
             </div>
+            <Traffic name={deployment.name} />
             <ScalingCard name={deployment.name} />
             <History name={deployment.name} />
           </div>
@@ -57,6 +59,8 @@ function Actions({ deployment }: { deployment: Deployment }) {
   const navigate = useNavigate()
   const client = useQueryClient()
   const [switching, setSwitching] = useState(false)
+  const [deleting, setDeleting] = useState(false)
+  const nameOf = useModelNames()
   const refresh = () => client.invalidateQueries({ queryKey: ['deployments'] })
   return (
     <>
@@ -65,22 +69,35 @@ function Actions({ deployment }: { deployment: Deployment }) {
       </LinkButton>
       {mayWrite && (
         <>
+          <Menu
+            trigger={<IconButton label="More actions" variant="secondary" icon={<Ellipsis aria-hidden />} />}
+            entries={[
+              {
+                label: 'Delete deployment',
+                icon: <Trash2 aria-hidden />,
+                danger: true,
+                onClick: () => setDeleting(true),
+              },
+            ]}
+          />
           <ConfirmDialog
-            trigger={<Button>Delete</Button>}
-            title={`Stop serving ${deployment.name}?`}
+            open={deleting}
+            onOpenChange={setDeleting}
+            title={`Delete ${deployment.name}?`}
             action="Delete deployment"
             onConfirm={async () => {
               await tunery.deployments.delete(deployment.name)
-              await refresh()
               await navigate({ to: '/deployments' })
+              client.removeQueries({ queryKey: ['deployments', deployment.name] })
+              await client.invalidateQueries({ queryKey: ['deployments', 'list'] })
             }}
           >
-            Programs that call it get an error at once. The model stays.
+            Requests to it fail immediately. The model stays.
           </ConfirmDialog>
           {deployment.former_model && (
             <ConfirmDialog
               trigger={<Button icon={<Undo2 aria-hidden />}>Roll back</Button>}
-              title="Roll back?"
+              title={`Roll back ${deployment.name}?`}
               action="Roll back"
               danger={false}
               onConfirm={async () => {
@@ -89,7 +106,7 @@ function Actions({ deployment }: { deployment: Deployment }) {
                 toast.good('Rolled back')
               }}
             >
-              The next request is answered by <Code>{deployment.former_model}</Code>. A pending gate ends.
+              {nameOf(deployment.former_model)} answers from the next request on. A pending switch is cancelled.
             </ConfirmDialog>
           )}
           <Button variant="primary" onClick={() => setSwitching(true)}>
@@ -106,24 +123,24 @@ function Notices({ deployment: { error, pending, status } }: { deployment: Deplo
   return (
     <>
       {error && (
-        <Notice tone="bad" title="It cannot be served">
+        <Notice tone="bad" title="Deployment failed">
           {error.message}
         </Notice>
       )}
-      {status === 'starting' && !error && <Notice tone="accent">The model is being loaded and checked.</Notice>}
+      {status === 'starting' && !error && <Notice tone="accent">Loading and checking the model.</Notice>}
       {pending && (
         <Notice
           tone="accent"
-          title="A gate is pending"
+          title="Switch pending"
           action={
             <TextLink to="/evaluations/$evaluationId" params={{ evaluationId: pending.evaluation }}>
-              See the evaluation
+              View evaluation
             </TextLink>
           }
         >
-          <Code>{pending.model}</Code> serves next if its evaluation passes
-          {pending.gate.min_score !== undefined && `: a score of ${pending.gate.min_score} or more`}
-          {pending.gate.not_worse_than_current && ', not worse than the current model by more than chance'}.
+          <ModelName id={pending.model} /> takes over if its evaluation passes
+          {pending.gate.min_score !== undefined && ` with a score of at least ${pending.gate.min_score}`}
+          {pending.gate.not_worse_than_current && ', not significantly worse than the current model'}.
         </Notice>
       )}
     </>
@@ -132,26 +149,16 @@ function Notices({ deployment: { error, pending, status } }: { deployment: Deplo
 
 function Serves({ deployment }: { deployment: Deployment }) {
   const { model, base_model_id, former_model, replicas, created_at, updated_at } = deployment
-  const isTuned = model.startsWith('mdl_')
   return (
-    <Card title="What serves it">
+    <Card title="Serving">
       <Facts
         facts={[
-          [
-            'Model',
-            isTuned ? (
-              <TextLink key="model" to="/models/$modelId" params={{ modelId: model }}>
-                {model}
-              </TextLink>
-            ) : (
-              <Code key="model">{model}</Code>
-            ),
-          ],
-          ['Base', <Code key="base">{base_model_id}</Code>],
-          ['Before', former_model ? <Code key="former">{former_model}</Code> : 'nothing'],
+          ['Model', <ModelName key="model" id={model} />],
+          ['Base', base_model_id],
+          ['Previous model', former_model ? <ModelName key="former" id={former_model} /> : 'None'],
           ['Replicas', replicas],
           ['Created', <RelativeTime key="created" time={created_at} />],
-          ['Changed', <RelativeTime key="changed" time={updated_at} />],
+          ['Updated', <RelativeTime key="changed" time={updated_at} />],
         ]}
       />
     </Card>
@@ -161,7 +168,15 @@ function Serves({ deployment }: { deployment: Deployment }) {
 function Calls({ name }: { name: string }) {
   const { origin } = location
   return (
-    <Card title="Call it" description="With any client of OpenAI's API.">
+    <Card
+      title="Call it"
+      description="Works with any OpenAI client."
+      actions={
+        <TextLink to="/settings/$section" params={{ section: 'keys' }}>
+          API keys
+        </TextLink>
+      }
+    >
       <CodeTabs
         label="Language"
         samples={[
@@ -202,8 +217,8 @@ answer = client.chat.completions.create(
 const actions = {
   created: 'created',
   switched: 'switched',
-  gate_passed: 'passed its gate, switched',
-  gate_refused: 'refused by its gate',
+  gate_passed: 'evaluation passed, switched',
+  gate_refused: 'evaluation failed, not switched',
   rolled_back: 'rolled back',
 }
 
@@ -221,11 +236,11 @@ function History({ name }: { name: string }) {
             label="History"
             rows={items}
             rowId={({ id }) => id}
-            empty={<EmptyState compact title="Nothing has changed yet" />}
+            empty={<EmptyState compact title="No changes yet" />}
             columns={[
-              { id: 'action', header: 'What', cell: (each) => actions[each.action] },
-              { id: 'model', header: 'Model', grow: true, cell: (each) => <Code>{each.model}</Code> },
-              { id: 'reason', header: 'Why', from: 'md', cell: (each) => each.reason ?? '–' },
+              { id: 'action', header: 'Change', cell: (each) => actions[each.action] },
+              { id: 'model', header: 'Model', grow: true, cell: (each) => <ModelName id={each.model} /> },
+              { id: 'reason', header: 'Reason', from: 'md', cell: (each) => each.reason ?? '–' },
               {
                 id: 'evaluation',
                 header: 'Evaluation',
@@ -233,7 +248,7 @@ function History({ name }: { name: string }) {
                 cell: (each) =>
                   each.evaluation ? (
                     <TextLink to="/evaluations/$evaluationId" params={{ evaluationId: each.evaluation }}>
-                      see it
+                      View
                     </TextLink>
                   ) : (
                     '–'

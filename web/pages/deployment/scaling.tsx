@@ -9,7 +9,7 @@ import { useMay } from '../../lib/session.ts'
 import { Button } from '../../ui/button.tsx'
 import { Chart } from '../../ui/chart.tsx'
 import { Select } from '../../ui/choices.tsx'
-import { EmptyState, FormError, Loaded, Notice, Status } from '../../ui/feedback.tsx'
+import { FormError, Loaded, Notice, Status } from '../../ui/feedback.tsx'
 import { Field, Form, FormButtons, Input, NumberInput } from '../../ui/field.tsx'
 import { Card, Stat } from '../../ui/layout.tsx'
 import { ConfirmDialog, Dialog } from '../../ui/popups.tsx'
@@ -43,10 +43,10 @@ export function ScalingCard({ name }: { name: string }) {
             await refresh()
           }}
         >
-          The engine of the machine serves it again. Its replicas end their requests first.
+          The shared engine serves it again. Replicas finish their requests first.
         </ConfirmDialog>
       )}
-      <Button onClick={() => setEditing(true)}>{query.data.scaling ? 'Change' : 'Scale it'}</Button>
+      <Button onClick={() => setEditing(true)}>{query.data.scaling ? 'Edit scaling' : 'Add replicas'}</Button>
     </div>
   )
   return (
@@ -57,10 +57,9 @@ export function ScalingCard({ name }: { name: string }) {
             {state.scaling ? (
               <Replicas state={state} />
             ) : (
-              <EmptyState compact title="It does not scale">
-                The engine of the machine serves it with everything else. With dedicated replicas it gets as many as its
-                load takes, and none while nobody asks if you like.
-              </EmptyState>
+              <p className="text-muted">
+                Runs on the shared engine. Dedicated replicas scale with its load, down to zero if you like.
+              </p>
             )}
             {editing && <ScalingDialog state={state} onClose={() => setEditing(false)} refresh={refresh} />}
           </>
@@ -75,7 +74,7 @@ function Replicas({ state }: { state: Scaling }) {
   return (
     <div className="grid gap-6">
       {error && (
-        <Notice tone="bad" title="A replica does not start">
+        <Notice tone="bad" title="A replica failed to start">
           <Message text={error} />
         </Notice>
       )}
@@ -84,12 +83,12 @@ function Replicas({ state }: { state: Scaling }) {
         <Stat
           label="Ready"
           value={formatCount(replicas.ready)}
-          note={`${replicas.desired} wanted, ${scaling!.min_replicas} to ${scaling!.max_replicas} on ${state.instance_type}`}
+          note={`${replicas.desired} requested, ${scaling!.min_replicas} to ${scaling!.max_replicas} on ${state.instance_type}`}
         />
         <Stat
           label="In progress"
           value={formatCount(in_flight)}
-          note={`${scaling!.target_requests_per_replica} a replica`}
+          note={`target ${scaling!.target_requests_per_replica} per replica`}
         />
         <Stat label="Waiting" value={formatCount(waiting)} />
         {scaling!.target_gpu_utilization !== null && (
@@ -126,12 +125,12 @@ function Replicas({ state }: { state: Scaling }) {
             series={[{ name: 'Replicas', ...stepsOf(state), color: 1 }]}
           />
           <Table
-            label="Decisions"
+            label="Scaling history"
             rows={decisions.slice(0, 20)}
             rowId={({ at, to }) => `${at} ${to}`}
             columns={[
               { id: 'change', header: 'Replicas', cell: (each) => `${each.from} to ${each.to}` },
-              { id: 'reason', header: 'Why', grow: true, cell: (each) => each.reason },
+              { id: 'reason', header: 'Reason', grow: true, cell: (each) => each.reason },
               { id: 'when', header: 'When', align: 'right', cell: (each) => <RelativeTime time={each.at} /> },
             ]}
           />
@@ -186,7 +185,7 @@ function ScalingDialog({
       }),
     onSuccess: async () => {
       await refresh()
-      toast.good('It scales')
+      toast.good('Scaling updated')
       onClose()
     },
   })
@@ -205,43 +204,43 @@ function ScalingDialog({
       open
       onOpenChange={(open) => !open && onClose()}
       title={`Scale ${state.model}`}
-      description="It gets dedicated engine processes, as many as its load takes."
+      description="Dedicated engine processes that scale with the load."
     >
       <Form onSubmit={() => change.mutate()}>
         <div className="grid items-start gap-4 sm:grid-cols-2">
           <Field
-            label="Replicas at least"
-            help="0: the first request waits for a start."
+            label="Min replicas"
+            help="With 0, the first request waits for a start."
             error={errorOf('min_replicas')}
           >
             <NumberInput value={min} onChange={setMin} min={0} max={64} step={1} />
           </Field>
-          <Field label="Replicas at most" error={errorOf('max_replicas')}>
+          <Field label="Max replicas" error={errorOf('max_replicas')}>
             <NumberInput value={max} onChange={setMax} min={1} max={64} step={1} />
           </Field>
           <Field
-            label="Requests a replica"
-            help="In progress or waiting, at a time."
+            label="Requests per replica"
+            help="In progress or waiting at a time."
             error={errorOf('target_requests_per_replica')}
           >
             <NumberInput value={requests} onChange={setRequests} min={1} max={256} step={1} />
           </Field>
           <Field
-            label="Utilization, percent"
+            label="Target utilization (%)"
             optional
-            help="Of its GPU or cores. The larger demand wins."
+            help="Of its GPU or cores. The higher demand wins."
             error={errorOf('target_gpu_utilization')}
           >
             <NumberInput value={utilization} onChange={setUtilization} min={1} max={100} step={5} />
           </Field>
-          <Field label="Scale-up cooldown" help="Such as 30s, 5m or 1h." error={errorOf('scale_up_cooldown')}>
+          <Field label="Scale-up cooldown" help="For example 30s, 5m or 1h." error={errorOf('scale_up_cooldown')}>
             <Input value={up} onChange={({ target }) => setUp(target.value)} />
           </Field>
           <Field label="Scale-down cooldown" error={errorOf('scale_down_cooldown')}>
             <Input value={down} onChange={({ target }) => setDown(target.value)} />
           </Field>
         </div>
-        <Field label="Runs on" error={fieldError(change.error, 'instance_type')}>
+        <Field label="Instance type" error={fieldError(change.error, 'instance_type')}>
           <Select
             value={type}
             onChange={setType}
@@ -253,8 +252,12 @@ function ScalingDialog({
           />
         </Field>
         <FormError error={change.error} fields={fields} />
-        <FormButtons onCancel={onClose} busy={change.isPending} disabled={max === null || requests === null}>
-          Scale
+        <FormButtons
+          onCancel={onClose}
+          busy={change.isPending}
+          missing={max === null ? 'Enter the max replicas.' : requests === null && 'Enter the requests per replica.'}
+        >
+          Save
         </FormButtons>
       </Form>
     </Dialog>

@@ -49,7 +49,7 @@ export function SwitchModel({
       }),
     onSuccess: async ({ pending }) => {
       await refresh()
-      toast.good(pending ? 'The gate is under way' : 'Switched')
+      toast.good(pending ? 'Evaluation started' : 'Model switched')
       onClose()
     },
   })
@@ -59,7 +59,7 @@ export function SwitchModel({
       open
       onOpenChange={(open) => !open && onClose()}
       title={`Switch ${deployment.name}`}
-      description="Requests under way finish on the old model. Rolling back takes one click."
+      description="Requests in progress finish on the current model. You can roll back with one click."
     >
       <Form onSubmit={() => change.mutate()}>
         <Field label="Model" error={fieldError(change.error, 'model')}>
@@ -71,8 +71,8 @@ export function SwitchModel({
           />
         </Field>
         <Switch
-          label="Only if a gate passes"
-          help="The new model first answers the rows of an evaluation, beside the current one."
+          label="Only if it passes an evaluation"
+          help="The new model first answers the rows of an evaluation, next to the current one."
           checked={gated}
           onChange={setGated}
         />
@@ -80,7 +80,7 @@ export function SwitchModel({
           <>
             <Field
               label="Evaluation"
-              help="Its rows and graders are used."
+              help="Same rows, same graders."
               error={fieldError(change.error, 'gate.evaluation')}
             >
               <Combobox
@@ -88,23 +88,27 @@ export function SwitchModel({
                 onChange={setEvaluation}
                 choices={evaluations.data ?? []}
                 placeholder="Choose an evaluation"
-                empty="Make an evaluation first"
+                empty="No evaluations yet"
               />
             </Field>
-            <Field label="Least score" optional>
+            <Field label="Minimum score" optional>
               <NumberInput value={minScore} onChange={setMinScore} min={0} max={1} step={0.05} />
             </Field>
             <Checkbox
               label="Not worse than the current model"
-              help="Refuses a model that is worse by more than chance."
+              help="Rejects a model that is significantly worse."
               checked={notWorse}
               onChange={setNotWorse}
             />
           </>
         )}
         <FormError error={change.error} fields={fields} />
-        <FormButtons onCancel={onClose} busy={change.isPending} disabled={!model || (gated && !evaluation)}>
-          {gated ? 'Start the gate' : 'Switch now'}
+        <FormButtons
+          onCancel={onClose}
+          busy={change.isPending}
+          missing={!model ? 'Choose a model.' : gated && !evaluation && 'Choose an evaluation.'}
+        >
+          {gated ? 'Start evaluation' : 'Switch'}
         </FormButtons>
       </Form>
     </Dialog>

@@ -7,7 +7,7 @@ import { refresh_ms } from '../../lib/query.ts'
 import { Bars } from '../../ui/bars.tsx'
 import { Chart } from '../../ui/chart.tsx'
 import { Help } from '../../ui/disclosure.tsx'
-import { EmptyState, Loaded } from '../../ui/feedback.tsx'
+import { Loaded } from '../../ui/feedback.tsx'
 import { Card, Stat } from '../../ui/layout.tsx'
 import { Segments } from '../../ui/toggles.tsx'
 import { Count } from '../../ui/values.tsx'
@@ -42,20 +42,16 @@ export function Traffic({ name }: { name: string }) {
 
 const seconds = (ms: number) => formatDuration(ms / 1000)
 const errorNames: Record<keyof Timeline['total']['errors'], string> = {
-  client_left: 'left by the client',
-  broken: 'broken off',
+  client_left: 'cancelled by client',
+  broken: 'interrupted',
   failed: 'failed',
-  refused: 'refused, busy',
-  invalid: 'not valid',
+  refused: 'rejected (busy)',
+  invalid: 'invalid',
 }
 
 function Figures({ timeline: { total, buckets } }: { timeline: Timeline }) {
   if (total.requests === 0)
-    return (
-      <EmptyState compact title="No requests in this time">
-        Call the name, and they show here within a minute.
-      </EmptyState>
-    )
+    return <p className="text-muted">No requests in this period. New ones show up within a minute.</p>
   const { errors } = total
   const failures = errors.broken + errors.failed + errors.refused + errors.invalid
   const told = Object.entries(errors).filter(([, count]) => count > 0) as [keyof typeof errors, number][]
@@ -70,12 +66,12 @@ function Figures({ timeline: { total, buckets } }: { timeline: Timeline }) {
           note={told.map(([kind, count]) => `${formatCount(count)} ${errorNames[kind]}`).join(', ') || undefined}
         />
         <Stat
-          label="Time to the first token"
+          label="Time to first token"
           value={total.first_token_ms ? seconds(total.first_token_ms.p50) : '–'}
           note={total.first_token_ms ? `p95 ${seconds(total.first_token_ms.p95)}` : undefined}
         />
         <Stat
-          label="Whole answer"
+          label="Total time"
           value={total.latency_ms ? seconds(total.latency_ms.p50) : '–'}
           note={total.latency_ms ? `p95 ${seconds(total.latency_ms.p95)}` : undefined}
         />

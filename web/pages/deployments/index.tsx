@@ -9,6 +9,7 @@ import { fieldError } from '../../lib/errors.ts'
 import { usePages } from '../../lib/pages.ts'
 import { refresh_ms } from '../../lib/query.ts'
 import { useMay } from '../../lib/session.ts'
+import { ModelText } from '../../parts/names.tsx'
 import { Button } from '../../ui/button.tsx'
 import { Combobox } from '../../ui/choices.tsx'
 import { Badge, EmptyState, FormError, Loaded, Status } from '../../ui/feedback.tsx'
@@ -16,7 +17,7 @@ import { Field, Form, FormButtons, Input } from '../../ui/field.tsx'
 import { Card, Page } from '../../ui/layout.tsx'
 import { Dialog } from '../../ui/popups.tsx'
 import { type Column, Table } from '../../ui/table.tsx'
-import { Code, RelativeTime } from '../../ui/values.tsx'
+import { RelativeTime } from '../../ui/values.tsx'
 
 const columns: readonly Column<Deployment>[] = [
   { id: 'name', header: 'Name', grow: true, cell: (each) => each.name },
@@ -26,15 +27,15 @@ const columns: readonly Column<Deployment>[] = [
     cell: (each) => (
       <span className="flex gap-1.5">
         <Status status={each.status} />
-        {each.pending && <Badge tone="accent">gate pending</Badge>}
+        {each.pending && <Badge tone="accent">switch pending</Badge>}
       </span>
     ),
   },
-  { id: 'model', header: 'Serves', from: 'md', cell: (each) => <Code>{each.model}</Code> },
+  { id: 'model', header: 'Model', from: 'md', cell: (each) => <ModelText id={each.model} /> },
   { id: 'base', header: 'Base', from: 'lg', cell: (each) => each.base_model_id },
   {
     id: 'changed',
-    header: 'Changed',
+    header: 'Updated',
     align: 'right',
     from: 'sm',
     cell: (each) => <RelativeTime time={each.updated_at} />,
@@ -51,13 +52,13 @@ export default function DeploymentsPage() {
   )
   const create = mayWrite && (
     <Button variant="primary" icon={<Plus aria-hidden />} onClick={() => setCreating(true)}>
-      Deploy a model
+      Deploy model
     </Button>
   )
   return (
     <Page
       title="Deployments"
-      description="A name that programs call, and the model that answers. The model can change without a change of the program."
+      description="Stable names that your code calls. Switch the model behind them at any time."
       actions={create}
     >
       <Card flush>
@@ -71,8 +72,8 @@ export default function DeploymentsPage() {
               link={({ name }) => ({ to: '/deployments/$name', params: { name } })}
               more={more}
               empty={
-                <EmptyState icon={<Rocket aria-hidden />} title="No model has a name yet" action={create}>
-                  Give a tuned model a name, and any program for OpenAI's API can call it.
+                <EmptyState icon={<Rocket aria-hidden />} title="No deployments yet" action={create}>
+                  Deploy a model to call it from any OpenAI client.
                 </EmptyState>
               }
             />
@@ -98,20 +99,24 @@ function CreateDeployment({ onClose }: { onClose: () => void }) {
     },
   })
   return (
-    <Dialog open onOpenChange={(open) => !open && onClose()} title="Deploy a model">
+    <Dialog open onOpenChange={(open) => !open && onClose()} title="Deploy model">
       <Form onSubmit={() => create.mutate()}>
         <Field label="Model" error={fieldError(create.error, 'model')}>
           <Combobox value={model} onChange={setModel} choices={choices.data ?? []} placeholder="Choose a model" />
         </Field>
         <Field
           label="Name"
-          help="What programs send as model: a-z, 0-9, dot, underscore and hyphen."
+          help="Your code sends it as the model. Lowercase letters, digits, dots, underscores and hyphens."
           error={fieldError(create.error, 'name')}
         >
           <Input value={name} onChange={(event) => setName(event.target.value.toLowerCase())} maxLength={64} />
         </Field>
         <FormError error={create.error} fields={['model', 'name']} />
-        <FormButtons onCancel={onClose} busy={create.isPending} disabled={!model || !name}>
+        <FormButtons
+          onCancel={onClose}
+          busy={create.isPending}
+          missing={!model ? 'Choose a model.' : !name && 'Enter a name.'}
+        >
           Deploy
         </FormButtons>
       </Form>

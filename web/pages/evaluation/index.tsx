@@ -3,9 +3,11 @@ import { useNavigate, useParams } from '@tanstack/react-router'
 import type { Evaluation } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
 import { formatCount, formatDuration, formatNumber, formatPercent, plural } from '../../lib/format.ts'
+import { useModelNames } from '../../lib/names.ts'
 import { refresh_ms } from '../../lib/query.ts'
 import { useMay } from '../../lib/session.ts'
-import { Button, LinkButton, TextLink } from '../../ui/button.tsx'
+import { DatasetName, ModelName } from '../../parts/names.tsx'
+import { Button, LinkButton } from '../../ui/button.tsx'
 import { CodeBlock } from '../../ui/code.tsx'
 import { Disclosure, Help } from '../../ui/disclosure.tsx'
 import { Loaded, Notice, Progress, Status } from '../../ui/feedback.tsx'
@@ -29,8 +31,8 @@ export default function EvaluationPage() {
   return (
     <Page
       title={query.data?.name ?? 'Evaluation'}
+      status={query.data && <Status status={query.data.status} />}
       back={{ to: '/evaluations', label: 'Evaluations' }}
-      description={query.data && <Status status={query.data.status} />}
       actions={query.data && <Actions evaluation={query.data} />}
     >
       <Loaded query={query}>{(evaluation) => <Found evaluation={evaluation} />}</Loaded>
@@ -45,7 +47,7 @@ function Actions({ evaluation }: { evaluation: Evaluation }) {
   const cancel = useMutation({
     mutationFn: () => tunery.evaluations.cancel(evaluation.id),
     onSuccess: (changed) => client.setQueryData(['evaluations', evaluation.id], changed),
-    onError: toastError('The evaluation was not cancelled'),
+    onError: toastError('Could not cancel the evaluation'),
   })
   if (!mayWrite) return null
   const models = [evaluation.baseline, evaluation.model].filter((each) => each !== null)
@@ -53,25 +55,26 @@ function Actions({ evaluation }: { evaluation: Evaluation }) {
     <>
       {models.length > 0 && (
         <LinkButton to="/playground" search={{ models: models.join(',') }}>
-          Open in the playground
+          Open in playground
         </LinkButton>
       )}
       {isOver(evaluation) ? (
         <ConfirmDialog
           trigger={<Button>Delete</Button>}
-          title="Delete the evaluation?"
+          title="Delete this evaluation?"
           action="Delete evaluation"
           onConfirm={async () => {
             await tunery.evaluations.delete(evaluation.id)
-            await client.invalidateQueries({ queryKey: ['evaluations', 'list'] })
             await navigate({ to: '/evaluations' })
+            client.removeQueries({ queryKey: ['evaluations', evaluation.id] })
+            await client.invalidateQueries({ queryKey: ['evaluations', 'list'] })
           }}
         >
-          Its answers and scores are deleted with it.
+          Its answers and scores are deleted.
         </ConfirmDialog>
       ) : (
         <Button busy={cancel.isPending} onClick={() => cancel.mutate()}>
-          Cancel
+          Cancel evaluation
         </Button>
       )}
     </>
@@ -84,17 +87,35 @@ function Found({ evaluation }: { evaluation: Evaluation }) {
   return (
     <div className="grid gap-4">
       {error && (
-        <Notice tone="bad" title="The evaluation failed">
+        <Notice tone="bad" title="Evaluation failed">
           {error.message}
         </Notice>
       )}
       {!isOver(evaluation) && (
-        <Card title="Under way" description="Answers are made after all live requests. What is scored so far is below.">
-          <Progress
-            value={total > 0 ? done / total : null}
-            label={`${formatCount(done)} of ${plural(total, 'answer')}`}
-          />
+        <Card title="In progress" description="Runs in the background, after live requests. Results so far are below.">
+          <div className="grid gap-1.5">
+            <Progress
+              value={total > 0 ? done / total : null}
+              label={`${formatCount(done)} of ${plural(total, 'answer')}`}
+            />
+            <p className="text-sm text-muted">
+              {formatCount(done)} of {plural(total, 'answer')}
+            </p>
+          </div>
         </Card>
+      )}
+      {evaluation.trained_rows !== null && evaluation.trained_rows > 0 && (
+        <Notice
+          tone="warn"
+          title={
+            evaluation.trained_rows === rows
+              ? 'The model was trained on these rows'
+              : `The model was trained on ${formatCount(evaluation.trained_rows)} of these ${plural(rows, 'row')}`
+          }
+        >
+          It has seen their answers, so this score says little about new questions. Evaluate on held-out rows or on
+          another dataset.
+        </Notice>
       )}
       {result && <Result evaluation={evaluation} result={result} />}
       <div className="grid items-start gap-4 lg:grid-cols-[minmax(0,1fr)_20rem]">
@@ -108,14 +129,15 @@ function Found({ evaluation }: { evaluation: Evaluation }) {
 function Result({ evaluation, result }: { evaluation: Evaluation; result: NonNullable<Evaluation['result']> }) {
   const { model, baseline, difference } = result
   const sides = [model, ...(baseline ? [baseline] : [])]
+  const nameOf = useModelNames()
   return (
     <Card
       title={
         <>
           Result{' '}
           <Help word="the interval">
-            With few rows a score is partly chance. In 95 of 100 such evaluations the true score lies within the
-            interval. Where that of the difference includes 0, neither model is better by more than chance.
+            With few rows, a score is partly chance. The true score lies within the 95% interval in 95 of 100
+            evaluations. If the interval of the difference includes 0, the difference may be chance.
           </Help>
         </>
       }
@@ -135,7 +157,7 @@ function Result({ evaluation, result }: { evaluation: Evaluation; result: NonNul
         <Interval
           entries={[
             ...sides.map((side, index) => ({
-              label: side.model ?? (index === 0 ? 'The answers of the rows' : 'Baseline'),
+              label: side.model ? nameOf(side.model) : index === 0 ? 'Answers in the dataset' : 'Baseline',
               interval: side.score,
             })),
           ]}
@@ -146,19 +168,25 @@ function Result({ evaluation, result }: { evaluation: Evaluation; result: NonNul
             rows={sides.map((side, index) => ({ ...side, side: index === 0 ? 'Model' : 'Baseline' }))}
             rowId={({ side }) => side}
             columns={[
-              { id: 'side', header: 'Side', cell: (each) => each.side },
-              { id: 'model', header: 'Model', grow: true, from: 'sm', cell: (each) => each.model ?? '–' },
+              { id: 'side', header: '', cell: (each) => each.side },
+              {
+                id: 'model',
+                header: 'Model',
+                grow: true,
+                from: 'sm',
+                cell: (each) => (each.model ? <ModelName id={each.model} /> : '–'),
+              },
               { id: 'score', header: 'Score', align: 'right', cell: (each) => formatNumber(each.score?.mean) },
               { id: 'pass', header: 'Pass', align: 'right', cell: (each) => formatPercent(each.pass_rate, 1) },
               { id: 'errors', header: 'Errors', align: 'right', from: 'sm', cell: (each) => each.errors },
               {
                 id: 'latency',
-                header: 'Time p50, p95',
+                header: 'Latency p50 / p95',
                 align: 'right',
                 from: 'md',
                 cell: ({ latency_ms }) =>
                   latency_ms
-                    ? `${formatDuration(latency_ms.p50 / 1000)}, ${formatDuration(latency_ms.p95 / 1000)}`
+                    ? `${formatDuration(latency_ms.p50 / 1000)} / ${formatDuration(latency_ms.p95 / 1000)}`
                     : '–',
               },
               ...evaluation.graders.map((grader) => {
@@ -182,39 +210,42 @@ function Result({ evaluation, result }: { evaluation: Evaluation; result: NonNul
 /** What the difference means, in words. */
 function sentence({ mean, low, high }: NonNullable<NonNullable<Evaluation['result']>['difference']>): string {
   const by = `by ${formatNumber(Math.abs(mean))}`
-  if (low === null || high === null) return 'Too few rows to say which is better.'
-  const between = `(between ${formatNumber(low)} and ${formatNumber(high)})`
+  if (low === null || high === null) return 'Too few rows to tell which is better.'
+  const between = `(95% interval ${formatNumber(low)} to ${formatNumber(high)})`
   if (low > 0) return `The model is better than the baseline ${by} ${between}.`
   if (high < 0) return `The model is worse than the baseline ${by} ${between}.`
   if (mean === 0) return `The model and the baseline score the same ${between}.`
-  return `The model scores ${mean > 0 ? 'higher' : 'lower'} ${by}, which may be chance ${between}.`
+  return `The model scores ${mean > 0 ? 'higher' : 'lower'} ${by}, but that may be chance ${between}.`
 }
 
 function Settings({ evaluation }: { evaluation: Evaluation }) {
-  const { id, model, baseline, dataset, rows, sampling, graders, template, created_at, started_at, finished_at } =
-    evaluation
+  const {
+    id,
+    model,
+    baseline,
+    dataset,
+    rows,
+    held_out_by,
+    sampling,
+    graders,
+    template,
+    created_at,
+    started_at,
+    finished_at,
+  } = evaluation
   const seconds = started_at && finished_at ? (Date.parse(finished_at) - Date.parse(started_at)) / 1000 : null
   return (
-    <Card title="What was asked">
+    <Card title="Settings">
       <div className="grid gap-4">
         <Facts
           facts={[
-            ['Id', <Code key="id">{id}</Code>],
-            ['Model', model ? <Code key="model">{model}</Code> : 'none'],
-            baseline !== null && ['Baseline', <Code key="baseline">{baseline}</Code>],
-            [
-              'Dataset',
-              dataset.startsWith('ds_') ? (
-                <TextLink key="dataset" to="/datasets/$datasetId" params={{ datasetId: dataset }}>
-                  {dataset}
-                </TextLink>
-              ) : (
-                <Code key="dataset">{dataset}</Code>
-              ),
-            ],
-            ['Rows', formatCount(rows)],
+            ['ID', <Code key="id">{id}</Code>],
+            ['Model', model ? <ModelName key="model" id={model} /> : 'None'],
+            baseline !== null && ['Baseline', <ModelName key="baseline" id={baseline} />],
+            ['Dataset', <DatasetName key="dataset" id={dataset} />],
+            ['Rows', `${formatCount(rows)}${held_out_by ? ', held out' : ''}`],
             ['Temperature', formatNumber(sampling.temperature)],
-            ['Longest answer', plural(sampling.max_tokens ?? 0, 'token')],
+            ['Max tokens', formatCount(sampling.max_tokens)],
             ['Created', <RelativeTime key="created" time={created_at} />],
             seconds !== null && ['Took', formatDuration(seconds)],
           ]}
@@ -227,9 +258,7 @@ function Settings({ evaluation }: { evaluation: Evaluation }) {
             <CodeBlock title="Template" code={JSON.stringify(template, null, 2)} wrap />
           </Disclosure>
         )}
-        <p className="text-sm text-muted">
-          As a gate: a switch of a deployment that names this evaluation goes through only if the new model passes it.
-        </p>
+        <p className="text-sm text-muted">You can require this evaluation when you switch the model of a deployment.</p>
       </div>
     </Card>
   )

@@ -1,4 +1,5 @@
-import { useState } from 'react'
+import { useQueryClient } from '@tanstack/react-query'
+import { useEffect, useState } from 'react'
 import type { Evaluation, EvaluationRow } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
 import { formatNumber } from '../../lib/format.ts'
@@ -45,12 +46,18 @@ export function Rows({ evaluation }: { evaluation: Evaluation }) {
     (options) => tunery.evaluations.rows(evaluation.id, { limit: 50 }, options),
     { ...(running && { refresh_ms: 2 * refresh_ms }) },
   )
+  const client = useQueryClient()
+  const { done } = evaluation
+  // The rows are asked again with each answer that the page hears of.
+  useEffect(() => {
+    if (done > 0) void client.invalidateQueries({ queryKey: ['evaluations', evaluation.id, 'rows'] })
+  }, [client, done, evaluation.id])
   const found = (rows ?? []).filter(fits[filter])
   const compared = evaluation.baseline !== null
   return (
     <Card
       title="Rows"
-      description={compared ? 'What got worse first.' : 'The lowest scores first.'}
+      description={compared ? 'Regressions first' : 'Lowest scores first'}
       actions={
         <Segments
           label="Rows"
@@ -64,7 +71,7 @@ export function Rows({ evaluation }: { evaluation: Evaluation }) {
                   { value: 'better', label: 'Better' },
                 ] as const)
               : []),
-            { value: 'failed', label: 'Not passed' },
+            { value: 'failed', label: 'Failed' },
           ]}
         />
       }
@@ -80,16 +87,30 @@ export function Rows({ evaluation }: { evaluation: Evaluation }) {
             onOpen={setShown}
             rowTone={({ difference }) => (difference !== null && difference < 0 ? 'bad' : undefined)}
             maxHeight="70vh"
-            empty={<EmptyState compact title={running ? 'No row is scored yet' : 'No rows here'} />}
+            empty={<EmptyState compact title={running ? 'No rows scored yet' : 'No matching rows'} />}
             columns={[
               { id: 'row', header: 'Row', align: 'right', cell: ({ row }) => row },
-              { id: 'prompt', header: 'Asked', grow: true, cell: ({ item }) => promptOf(item) },
-              { id: 'model', header: 'Model', align: 'right', cell: ({ model }) => formatNumber(model?.score) },
+              { id: 'prompt', header: 'Prompt', grow: true, cell: ({ item }) => promptOf(item) },
+              {
+                id: 'answer',
+                header: 'Answer',
+                from: 'lg',
+                cell: ({ model }) => <Short text={model?.output ?? model?.error?.message ?? ''} />,
+              },
+              { id: 'model', header: 'Score', align: 'right', cell: ({ model }) => formatNumber(model?.score) },
               ...(compared
                 ? [
                     {
+                      id: 'other',
+                      header: 'Baseline answer',
+                      from: 'lg' as const,
+                      cell: ({ baseline }: EvaluationRow) => (
+                        <Short text={baseline?.output ?? baseline?.error?.message ?? ''} />
+                      ),
+                    },
+                    {
                       id: 'baseline',
-                      header: 'Baseline',
+                      header: 'Baseline score',
                       align: 'right' as const,
                       cell: ({ baseline }: EvaluationRow) => formatNumber(baseline?.score),
                     },
@@ -104,6 +125,11 @@ export function Rows({ evaluation }: { evaluation: Evaluation }) {
   )
 }
 
+/** An answer in a cell of the table. */
+const Short = ({ text }: { text: string }) => (
+  <span className="block max-w-56 truncate">{text.slice(0, promptMax)}</span>
+)
+
 function RowDialog({ row, onClose }: { row: EvaluationRow; onClose: () => void }) {
   const { item, model, baseline, difference } = row
   const { messages, reference } = item as { messages?: { role: string; content: unknown }[]; reference?: unknown }
@@ -117,8 +143,8 @@ function RowDialog({ row, onClose }: { row: EvaluationRow; onClose: () => void }
         difference === null
           ? undefined
           : difference === 0
-            ? 'Scored the same.'
-            : `${difference > 0 ? 'Better' : 'Worse'} by ${formatNumber(Math.abs(difference))}.`
+            ? 'Same score'
+            : `${difference > 0 ? 'Better' : 'Worse'} by ${formatNumber(Math.abs(difference))}`
       }
     >
       <div className="grid gap-4">
@@ -139,8 +165,8 @@ function RowDialog({ row, onClose }: { row: EvaluationRow; onClose: () => void }
           {baseline && <AnswerView title="Baseline" answer={baseline} />}
         </div>
         {reference !== undefined && (
-          <section aria-label="Answer of the row">
-            <h3 className="mb-1 text-sm font-medium text-muted">The answer of the row</h3>
+          <section aria-label="Expected answer">
+            <h3 className="mb-1 text-sm font-medium text-muted">Expected answer</h3>
             <div className="rounded-md p-3 ring-1 ring-line">
               <LongText text={typeof reference === 'string' ? reference : JSON.stringify(reference)} />
             </div>
@@ -160,8 +186,8 @@ function AnswerView({ title, answer }: { title: string; answer: Answer | null })
       </h3>
       {answer ? (
         <>
-          <LongText text={answer.output ?? answer.error?.message ?? 'No answer.'} />
-          {answer.finish_reason === 'length' && <p className="mt-2 text-sm text-warn">Cut at the longest answer.</p>}
+          <LongText text={answer.output ?? answer.error?.message ?? 'No answer'} />
+          {answer.finish_reason === 'length' && <p className="mt-2 text-sm text-warn">Cut at max tokens.</p>}
           <dl className="mt-3 grid gap-1 text-sm">
             {Object.entries(answer.graders).map(([name, grade]) => (
               <div key={name} className="flex justify-between gap-2">

@@ -30,23 +30,23 @@ export interface Draft {
 }
 
 const kinds: Choice[] = [
-  { value: 'string_check', label: 'Text is equal or contained', note: 'For answers with one right text' },
-  { value: 'text_similarity', label: 'Text is similar', note: 'For free text; 1 is word for word' },
+  { value: 'string_check', label: 'Exact or contains', note: 'For answers with one correct text' },
+  { value: 'text_similarity', label: 'Text similarity', note: 'For free text; 1 is identical' },
   {
     value: 'json_equal',
-    label: 'JSON has the same fields',
-    note: 'For extraction; the score is the share that is right',
+    label: 'JSON fields match',
+    note: 'For extraction; the score is the share of matching fields',
   },
-  { value: 'json_schema', label: 'JSON fits a schema' },
+  { value: 'json_schema', label: 'JSON matches a schema' },
   { value: 'regex', label: 'Text matches a pattern' },
-  { value: 'label_model', label: 'A model judges: a label', note: 'For answers that only a reader can judge' },
-  { value: 'score_model', label: 'A model judges: a number' },
-  { value: 'json', label: 'As JSON', note: 'Every other grader: contains, tool_call, multi' },
+  { value: 'label_model', label: 'Model judge: label', note: 'For answers that need a reader' },
+  { value: 'score_model', label: 'Model judge: score' },
+  { value: 'json', label: 'Custom JSON', note: 'All other graders: contains, tool_call, multi' },
 ]
 
 export const newDraft = (): Draft => ({
   type: 'string_check',
-  name: 'right',
+  name: 'exact match',
   input: '{{sample.output_text}}',
   reference: '{{item.reference}}',
   operation: 'eq',
@@ -57,9 +57,9 @@ export const newDraft = (): Draft => ({
   fields: '',
   model: '',
   instruction:
-    'Is the answer right?\n\nQuestion: {{item.messages}}\nExpected: {{item.reference}}\nAnswer: {{sample.output_text}}',
-  labels: 'right, wrong',
-  passing: 'right',
+    'Is the answer correct?\n\nQuestion: {{item.messages}}\nExpected: {{item.reference}}\nAnswer: {{sample.output_text}}',
+  labels: 'correct, incorrect',
+  passing: 'correct',
   json: '{"type":"contains","name":"contains"}',
 })
 
@@ -117,7 +117,7 @@ export function GradersForm({
     <fieldset className="grid gap-3">
       <legend className="mb-1 font-medium">Graders</legend>
       <p className="text-sm text-muted">
-        With several, the score of a row is their mean, and it passes if it passes each.
+        With several graders, a row's score is their mean, and it passes if every grader passes.
       </p>
       {drafts.map((draft, index) => (
         <div key={index} className="grid gap-3 rounded-md p-3 ring-1 ring-line">
@@ -148,7 +148,7 @@ export function GradersForm({
           icon={<Plus aria-hidden />}
           onClick={() => onChange([...drafts, { ...newDraft(), name: `grader ${drafts.length + 1}` }])}
         >
-          Add a grader
+          Add grader
         </Button>
       </div>
     </fieldset>
@@ -156,10 +156,10 @@ export function GradersForm({
 }
 
 const operations: Choice[] = [
-  { value: 'eq', label: 'is equal to' },
-  { value: 'ne', label: 'is not equal to' },
+  { value: 'eq', label: 'equals' },
+  { value: 'ne', label: 'does not equal' },
   { value: 'like', label: 'contains' },
-  { value: 'ilike', label: 'contains, in any case of letters' },
+  { value: 'ilike', label: 'contains (ignore case)' },
 ]
 
 function Fields({
@@ -186,15 +186,15 @@ function Fields({
     </Field>
   )
   const threshold = (
-    <Field label="Passes from" help="A score from 0 to 1.">
+    <Field label="Pass threshold" help="Score from 0 to 1.">
       <NumberInput value={draft.threshold} onChange={(next) => set({ threshold: next })} min={0} max={1} step={0.05} />
     </Field>
   )
   const templates = (
-    <Disclosure summary="What is compared" quiet>
+    <Disclosure summary="Compared texts" quiet>
       <div className="grid gap-3 pt-2">
-        {text('input', 'What is graded', '{{sample.output_text}} is the answer.')}
-        {text('reference', 'What it is compared with', '{{item.reference}} is the answer of the row.')}
+        {text('input', 'Graded text', '{{sample.output_text}} is the model’s answer.')}
+        {text('reference', 'Reference', '{{item.reference}} is the answer in the dataset.')}
       </div>
     </Disclosure>
   )
@@ -202,7 +202,10 @@ function Fields({
     case 'string_check':
       return (
         <>
-          <Field label="The answer">
+          <Field
+            label="Answer"
+            help={draft.reference === '{{item.reference}}' ? 'the answer in the dataset' : draft.reference}
+          >
             <Select
               value={draft.operation}
               onChange={(operation) => set({ operation: operation as Operation })}
@@ -231,37 +234,37 @@ function Fields({
     case 'json_equal':
       return (
         <>
-          {text('fields', 'Fields', 'Such as product, address.city. Empty: all of the reference.')}
+          {text('fields', 'Fields', 'For example product, address.city. Leave empty to compare all fields.')}
           {templates}
         </>
       )
     case 'json_schema':
       return area('schema', 'JSON Schema')
     case 'regex':
-      return text('pattern', 'Pattern', 'Of RE2: without back-references and look-around.')
+      return text('pattern', 'Pattern', 'RE2 syntax, without back-references and look-around.')
     case 'label_model':
     case 'score_model':
       return (
         <>
-          <Field label="Judge" help="A model of this service.">
+          <Field label="Judge" help="Any model of this service.">
             <Select value={draft.model || null} onChange={(model) => set({ model })} choices={models} />
           </Field>
           {area(
             'instruction',
-            'What the judge reads',
-            'Fields of the row are {{item.…}}, the answer {{sample.output_text}}.',
+            'Judge prompt',
+            '{{item.…}} are fields of the row, {{sample.output_text}} is the answer.',
           )}
           {draft.type === 'score_model' ? (
             threshold
           ) : (
             <div className="grid gap-3 sm:grid-cols-2">
               {text('labels', 'Labels')}
-              {text('passing', 'Labels that pass')}
+              {text('passing', 'Passing labels')}
             </div>
           )}
         </>
       )
     default:
-      return area('json', 'Grader', "As OpenAI's API and the guide on evaluations describe it.")
+      return area('json', 'Grader', 'See the guide on evaluations for all graders.')
   }
 }

@@ -27,7 +27,7 @@ const columns: readonly Column<Evaluation>[] = [
   },
   {
     id: 'difference',
-    header: 'Against the baseline',
+    header: 'vs. baseline',
     align: 'right',
     from: 'sm',
     cell: ({ result }) => (result?.difference ? <Verdict difference={result.difference} /> : '–'),
@@ -66,7 +66,7 @@ export default function EvaluationsPage() {
   return (
     <Page
       title="Evaluations"
-      description="Models answer the rows of a dataset, and graders score the answers, beside those of a baseline."
+      description="Score models on the rows of a dataset, and compare them with a baseline."
       actions={create}
     >
       <Card flush>
@@ -81,8 +81,7 @@ export default function EvaluationsPage() {
               more={more}
               empty={
                 <EmptyState icon={<FlaskConical aria-hidden />} title="No evaluations yet" action={create}>
-                  An evaluation answers the question whether the tuned model is better than its base, by more than
-                  chance.
+                  Find out whether your model is really better than its base.
                 </EmptyState>
               }
             />

@@ -3,6 +3,7 @@ import { Download } from 'lucide-react'
 import type { Export } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
 import { formatBytes, formatNumber, formatPercent } from '../../lib/format.ts'
+import { useModelNames } from '../../lib/names.ts'
 import { refresh_ms } from '../../lib/query.ts'
 import { Button, buttonClass, CopyButton, ExternalLink } from '../../ui/button.tsx'
 import { CodeTabs } from '../../ui/code.tsx'
@@ -10,17 +11,19 @@ import { Help } from '../../ui/disclosure.tsx'
 import { Notice, Progress, Status } from '../../ui/feedback.tsx'
 import { Facts } from '../../ui/layout.tsx'
 import { ConfirmDialog, Dialog } from '../../ui/popups.tsx'
-import { Code, RelativeTime } from '../../ui/values.tsx'
+import { RelativeTime } from '../../ui/values.tsx'
 
 const stages: Record<NonNullable<Export['stage']>, string> = {
-  reference: "asking the trainer's model",
-  merge: 'merging the adapter with its base',
-  convert: 'converting',
-  quantize: 'quantizing',
-  check: 'comparing the answers of the file with those of the trainer',
-  pack: 'packing',
-  push: 'pushing to the repository',
+  reference: 'Computing reference answers',
+  merge: 'Merging the adapter',
+  convert: 'Converting',
+  quantize: 'Quantizing',
+  check: 'Checking the exported model',
+  pack: 'Packaging',
+  push: 'Pushing to the repository',
 }
+
+const formats: Record<string, string> = { gguf: 'GGUF', huggingface: 'Hugging Face', onnx: 'ONNX' }
 
 /** One export: how far it is, its check, and its files. */
 export function ExportDetails({
@@ -43,27 +46,29 @@ export function ExportDetails({
   })
   const { status, stage, progress, files, check, error, push, expires_at, format, quantization, model } = query.data
   const ready = status === 'ready'
+  const nameOf = useModelNames()
   return (
     <Dialog
       open
       onOpenChange={(open) => !open && onClose()}
-      title={[format, quantization].filter(Boolean).join(' ')}
-      description={<Code>{model}</Code>}
+      title={nameOf(model)}
+      description={`${formats[format] ?? format}${quantization ? `, ${quantization}` : ''}`}
       width="lg"
       footer={
         <>
           {mayWrite && (
             <ConfirmDialog
-              trigger={<Button>Delete</Button>}
-              title={making ? 'Cancel the export?' : 'Delete the export?'}
+              trigger={<Button>{making ? 'Cancel export' : 'Delete'}</Button>}
+              title={making ? 'Cancel this export?' : 'Delete this export?'}
               action={making ? 'Cancel export' : 'Delete export'}
+              keep={making ? 'Keep exporting' : undefined}
               onConfirm={async () => {
                 await tunery.exports.delete(made.id)
                 onClose()
                 await client.invalidateQueries({ queryKey: ['exports'] })
               }}
             >
-              Its files are removed. The model stays.
+              {making ? 'Nothing is exported.' : 'Its files are deleted.'} The model stays.
             </ConfirmDialog>
           )}
           {ready && (
@@ -84,27 +89,34 @@ export function ExportDetails({
           </Notice>
         )}
         {making && (
-          <Progress
-            value={status === 'running' ? progress : null}
-            label={stage ? stages[stage] : 'waiting for its turn'}
-          />
+          <div className="grid gap-1.5">
+            <Progress
+              value={status === 'running' ? progress : null}
+              label={stage ? stages[stage] : 'Waiting in queue'}
+            />
+            <p className="flex justify-between gap-4 text-sm text-muted">
+              <span>{stage ? stages[stage] : 'Waiting in queue'}</span>
+              {status === 'running' && <span>{formatPercent(progress)}</span>}
+            </p>
+          </div>
         )}
         {check && (
           <section aria-label="Check" className="grid gap-2">
             <h3 className="font-semibold">
-              {check.agrees ? 'It answers as the trained model does' : 'It does not answer as the trained model does'}{' '}
+              {check.agrees ? 'Matches the trained model' : 'Does not match the trained model'}{' '}
               <Help word="this check">
-                The finished file answers held-out prompts in its own runtime. Its tokens and their probabilities are
-                compared with those of the trainer. A file beyond the bounds of its precision is not given out.
+                The exported file answers held-out prompts in its own runtime, and its tokens and probabilities are
+                compared with those of the trainer. A file that differs by more than its precision allows is not
+                released.
               </Help>
             </h3>
             {check.problem && <Notice tone="bad">{check.problem}</Notice>}
             <Facts
               columns={2}
               facts={[
-                ['Same answers', formatPercent(check.identical, 1)],
-                ['Same tokens', formatPercent(check.matching_tokens, 1)],
-                ['Difference', `${formatNumber(check.log_probability_difference)} nats a token`],
+                ['Identical answers', formatPercent(check.identical, 1)],
+                ['Matching tokens', formatPercent(check.matching_tokens, 1)],
+                ['Difference', `${formatNumber(check.log_probability_difference)} nats per token`],
                 ['Prompts', check.prompts],
                 ['Runtime', check.runtime],
               ]}
@@ -123,7 +135,7 @@ export function ExportDetails({
                   </p>
                   <p className="mt-1 flex items-center gap-1 text-xs text-muted">
                     <span className="min-w-0 truncate font-mono">sha256 {sha256}</span>
-                    <CopyButton text={sha256} label="Copy the hash" />
+                    <CopyButton text={sha256} label="Copy SHA-256" />
                   </p>
                 </li>
               ))}
@@ -133,13 +145,13 @@ export function ExportDetails({
         {push && (
           <Notice tone={push.error ? 'bad' : 'good'} title={`Repository ${push.repository}`}>
             {push.error ??
-              (push.url ? <ExternalLink href={push.url}>{push.url}</ExternalLink> : 'It is pushed when it is ready.')}
+              (push.url ? <ExternalLink href={push.url}>{push.url}</ExternalLink> : 'Pushed when the export is ready.')}
           </Notice>
         )}
         {ready && <CodeTabs label="Program" samples={samplesOf(query.data)} />}
         {expires_at && (
           <p className="text-sm text-muted">
-            The files are removed <RelativeTime time={expires_at} />.
+            Files are deleted <RelativeTime time={expires_at} />.
           </p>
         )}
       </div>
@@ -163,8 +175,8 @@ function samplesOf({ id, format, files, merge }: Export): { name: string; code: 
       { name: 'llama.cpp', code: `llama-server -m ${file} --jinja` },
       { name: 'Ollama', code: `echo 'FROM ./${file}' > Modelfile\nollama create tuned -f Modelfile\nollama run tuned` },
       {
-        name: 'By itself',
-        code: `./tunery bundle ${file} -o served   # a folder that serves it, with or without Docker`,
+        name: 'Bundle',
+        code: `./tunery bundle ${file} -o served   # a self-contained server`,
       },
     ]
   if (format === 'onnx')

@@ -4,29 +4,35 @@ import { PackageOpen, Plus } from 'lucide-react'
 import { useState } from 'react'
 import type { Export } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
+import { formatPercent } from '../../lib/format.ts'
 import { usePages } from '../../lib/pages.ts'
 import { refresh_ms } from '../../lib/query.ts'
 import { useMay } from '../../lib/session.ts'
+import { ModelText } from '../../parts/names.tsx'
 import { Button, ExternalLink } from '../../ui/button.tsx'
 import { EmptyState, Loaded, Progress, Status } from '../../ui/feedback.tsx'
 import { Card, Page } from '../../ui/layout.tsx'
 import { type Column, Table } from '../../ui/table.tsx'
-import { Bytes, Code, RelativeTime } from '../../ui/values.tsx'
+import { Bytes, RelativeTime } from '../../ui/values.tsx'
 import { ExportDetails } from './details.tsx'
 import { NewExport } from './new.tsx'
 
 const isMaking = ({ status }: Export) => status === 'queued' || status === 'running'
 
 const columns: readonly Column<Export>[] = [
-  { id: 'model', header: 'Model', grow: true, cell: (each) => <Code>{each.model}</Code> },
+  { id: 'model', header: 'Model', grow: true, cell: (each) => <ModelText id={each.model} /> },
   { id: 'format', header: 'Format', cell: (each) => [each.format, each.quantization].filter(Boolean).join(' ') },
   {
     id: 'status',
     header: 'Status',
     cell: (each) =>
       each.status === 'running' ? (
-        <span className="block w-28">
+        <span className="grid w-32 gap-1 text-xs text-muted">
           <Progress value={each.progress} label={each.stage ?? 'running'} />
+          <span className="flex justify-between gap-2">
+            <span>{each.stage ?? 'running'}</span>
+            <span>{formatPercent(each.progress)}</span>
+          </span>
         </span>
       ) : (
         <Status status={each.status} />
@@ -45,14 +51,14 @@ const columns: readonly Column<Export>[] = [
 export default function ExportsPage() {
   const mayWrite = useMay('exports:write')
   const client = useQueryClient()
-  const { model } = useSearch({ from: '/shell/exports' })
+  const { model, open: shown } = useSearch({ from: '/shell/exports' })
   const navigate = useNavigate()
   const [creating, setCreating] = useState(model !== undefined)
   const close = () => {
     setCreating(false)
     return navigate({ to: '/exports', replace: true })
   }
-  const [openId, setOpenId] = useState<string>()
+  const [openId, setOpenId] = useState<string | undefined>(shown)
   const { query, rows, more } = usePages(
     ['exports', 'list', {}],
     (options) => tunery.exports.list({ limit: 50 }, options),
@@ -71,8 +77,8 @@ export default function ExportsPage() {
       title="Exports"
       description={
         <>
-          Files of a model to take away. Each is checked against the training before you can download it.{' '}
-          <ExternalLink href="/docs/exports">About the formats</ExternalLink>
+          Download your models. Every export is checked against the trained model first.{' '}
+          <ExternalLink href="/docs/exports">Formats</ExternalLink>
         </>
       }
       actions={create}
@@ -89,7 +95,7 @@ export default function ExportsPage() {
               more={more}
               empty={
                 <EmptyState icon={<PackageOpen aria-hidden />} title="No exports yet" action={create}>
-                  The weights are yours: as a folder for transformers and vLLM, as GGUF, or as ONNX.
+                  Download your weights for transformers and vLLM, as GGUF, or as ONNX.
                 </EmptyState>
               }
             />

@@ -12,26 +12,26 @@ import { Checkbox } from '../../ui/toggles.tsx'
 
 type Format = 'gguf' | 'huggingface' | 'onnx'
 const formats: Choice<Format>[] = [
-  { value: 'gguf', label: 'GGUF', note: 'One file for Ollama, llama.cpp, LM Studio' },
-  { value: 'huggingface', label: 'Hugging Face folder', note: 'For transformers, vLLM, and training it further' },
-  { value: 'onnx', label: 'ONNX', note: 'For ONNX Runtime, in browsers, Node and on devices' },
+  { value: 'gguf', label: 'GGUF', note: 'A single file for Ollama, llama.cpp and LM Studio' },
+  { value: 'huggingface', label: 'Hugging Face folder', note: 'For transformers, vLLM and further training' },
+  { value: 'onnx', label: 'ONNX', note: 'For ONNX Runtime in browsers, Node and on devices' },
 ]
 const ggufTypes: Choice[] = [
-  { value: 'Q8_0', label: 'Q8_0', note: 'About half of F16; as good as unquantized' },
-  { value: 'Q6_K', label: 'Q6_K', note: 'Smaller, hardly a loss' },
-  { value: 'Q5_K_M', label: 'Q5_K_M', note: 'Smaller still' },
-  { value: 'Q4_K_M', label: 'Q4_K_M', note: 'A quarter of F16; the usual choice' },
-  { value: 'IQ4_XS', label: 'IQ4_XS', note: 'The smallest at four bits' },
-  { value: 'Q3_K_M', label: 'Q3_K_M', note: 'Answers suffer' },
+  { value: 'Q8_0', label: 'Q8_0', note: 'Half the size of F16, no visible loss' },
+  { value: 'Q6_K', label: 'Q6_K', note: 'Smaller, hardly any loss' },
+  { value: 'Q5_K_M', label: 'Q5_K_M', note: 'Smaller still, little loss' },
+  { value: 'Q4_K_M', label: 'Q4_K_M', note: 'A quarter of F16, recommended' },
+  { value: 'IQ4_XS', label: 'IQ4_XS', note: 'The smallest 4-bit type' },
+  { value: 'Q3_K_M', label: 'Q3_K_M', note: 'Quality suffers' },
   { value: 'F16', label: 'F16', note: 'Unquantized' },
-  { value: 'BF16', label: 'BF16', note: 'Unquantized, as it was trained' },
-  { value: 'F32', label: 'F32', note: 'Unquantized, twice as large' },
+  { value: 'BF16', label: 'BF16', note: 'Unquantized, as trained' },
+  { value: 'F32', label: 'F32', note: 'Unquantized, twice the size' },
 ]
 const onnxTypes: Choice[] = [
   { value: 'fp32', label: 'fp32' },
   { value: 'fp16', label: 'fp16' },
   { value: 'int8', label: 'int8', note: 'A quarter of fp32' },
-  { value: 'int4', label: 'int4', note: 'An eighth' },
+  { value: 'int4', label: 'int4', note: 'An eighth of fp32' },
 ]
 const fields = ['model', 'format', 'quantization', 'push_to']
 
@@ -43,7 +43,7 @@ interface NewExportProps {
 }
 
 export function NewExport({ of, onClose, onCreated }: NewExportProps) {
-  const [model, setModel] = useState<string | null>(of ?? null)
+  const [chosenModel, setModel] = useState<string | null>(of ?? null)
   const [format, setFormat] = useState<Format>('gguf')
   const [gguf, setGguf] = useState('Q4_K_M')
   const [onnx, setOnnx] = useState('fp32')
@@ -53,6 +53,9 @@ export function NewExport({ of, onClose, onCreated }: NewExportProps) {
     queryKey: ['models', 'exportable'],
     queryFn: ({ signal }) => tunery.models.list({ limit: 100 }, { signal }),
   })
+  // The only model there is.
+  const only = models.data?.items.length === 1 ? models.data.items[0]!.id : null
+  const model = chosenModel ?? only
   const chosen = models.data?.items.find(({ id }) => id === model)
   const alone = adapterOnly && chosen?.kind === 'adapter' && format !== 'onnx'
   const create = useMutation({
@@ -92,7 +95,7 @@ export function NewExport({ of, onClose, onCreated }: NewExportProps) {
         {format === 'gguf' && !alone && (
           <Field
             label="Quantization"
-            help="Fewer bits a weight: smaller and faster, and at some point worse. The check tells by how much."
+            help="Fewer bits per weight: smaller and faster, eventually worse. The check measures by how much."
             error={fieldError(create.error, 'quantization')}
           >
             <Select value={gguf} onChange={setGguf} choices={ggufTypes} />
@@ -105,8 +108,8 @@ export function NewExport({ of, onClose, onCreated }: NewExportProps) {
         )}
         {chosen?.kind === 'adapter' && format !== 'onnx' && (
           <Checkbox
-            label="The adapter alone"
-            help="A small file that needs its base beside it."
+            label="Adapter only"
+            help="A small file that needs the base model."
             checked={adapterOnly}
             onChange={setAdapterOnly}
           />
@@ -115,7 +118,7 @@ export function NewExport({ of, onClose, onCreated }: NewExportProps) {
           <Field
             label="Repository"
             optional
-            help="OWNER/NAME on the Hugging Face Hub. The service must have a token."
+            help="owner/name on the Hugging Face Hub. The service needs a token (TUNERY_HF_TOKEN)."
             error={fieldError(create.error, 'push_to')}
             className="pt-2"
           >
@@ -123,7 +126,7 @@ export function NewExport({ of, onClose, onCreated }: NewExportProps) {
           </Field>
         </Disclosure>
         <FormError error={create.error} fields={fields} />
-        <FormButtons onCancel={onClose} busy={create.isPending} disabled={!model}>
+        <FormButtons onCancel={onClose} busy={create.isPending} missing={!model && 'Choose a model.'}>
           Export
         </FormButtons>
       </Form>

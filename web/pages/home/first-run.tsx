@@ -6,44 +6,54 @@ import example from '../../../examples/ticket-triage.jsonl?url'
 import type { Deployment, Job } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
 import { classes } from '../../lib/classes.ts'
+import { hasCompared } from '../../lib/compared.ts'
 import { isOver } from '../../lib/events.ts'
-import { useMay } from '../../lib/session.ts'
+import { useMay, useSession } from '../../lib/session.ts'
 import { Button, LinkButton } from '../../ui/button.tsx'
 import { Notice } from '../../ui/feedback.tsx'
 import { Card } from '../../ui/layout.tsx'
 
-/** The way from examples to a model that answers; gone once a name is served. */
+/** The way from examples to a model that answers; gone once a model is deployed. */
 export function FirstRun({ jobs, deployments }: { jobs?: Job[]; deployments?: Deployment[] }) {
   const mayUpload = useMay('datasets:write')
   const datasets = useQuery({
     queryKey: ['datasets', 'list', { limit: 1 }],
     queryFn: ({ signal }) => tunery.datasets.list({ limit: 1 }, { signal }),
   })
+  const account = useSession().profile.account.id
+  const evaluations = useQuery({
+    queryKey: ['evaluations', 'list', { limit: 1 }],
+    queryFn: ({ signal }) => tunery.evaluations.list({ limit: 1 }, { signal }),
+    enabled: useMay('tuning:read'),
+  })
   if (!jobs || !deployments || !datasets.data || !mayUpload || deployments.length > 0) return null
   const dataset = datasets.data.items[0]
+  const compared = hasCompared(account) || (evaluations.data?.items.length ?? 0) > 0
   const running = jobs.find((job) => !isOver(job))
   const completed = jobs.find(({ model }) => model)
   const steps: Step[] = [
     {
       icon: <Database aria-hidden />,
       title: 'Upload examples',
-      text: 'A file of messages and the answers that you want. The bundled example triages support tickets.',
+      text: 'Prompts with the answers you want. The sample dataset triages support tickets.',
       done: Boolean(dataset),
       action: (
         <>
           <ExampleButton />
-          <LinkButton to="/datasets">Your own file</LinkButton>
+          <LinkButton to="/datasets">Upload a file</LinkButton>
         </>
       ),
     },
     {
       icon: <SlidersHorizontal aria-hidden />,
       title: 'Train',
-      text: running ? 'A job is at work: watch its loss below.' : 'A small model on two cores takes some minutes.',
+      text: running
+        ? 'Your job is running. Follow its progress below.'
+        : 'A small model takes a few minutes on two cores.',
       done: Boolean(completed),
       action: running ? (
         <LinkButton to="/jobs/$jobId" params={{ jobId: running.id }} variant="primary">
-          Watch the job
+          View job
         </LinkButton>
       ) : (
         <LinkButton to="/jobs/new" search={{ dataset: dataset?.id }} variant="primary">
@@ -54,8 +64,8 @@ export function FirstRun({ jobs, deployments }: { jobs?: Job[]; deployments?: De
     {
       icon: <MessagesSquare aria-hidden />,
       title: 'Compare',
-      text: 'Ask the base and your model the same, side by side.',
-      done: false,
+      text: 'Ask the base and your model the same question, side by side.',
+      done: compared,
       action: completed && (
         <LinkButton to="/playground" search={{ models: `${completed.model_id},${completed.model}` }} variant="primary">
           Compare
@@ -64,8 +74,8 @@ export function FirstRun({ jobs, deployments }: { jobs?: Job[]; deployments?: De
     },
     {
       icon: <Rocket aria-hidden />,
-      title: 'Call it',
-      text: 'Give it a name, and call that from any OpenAI client.',
+      title: 'Deploy',
+      text: 'Give your model a name and call it from any OpenAI client.',
       done: false,
       action: completed && (
         <LinkButton to="/models/$modelId" params={{ modelId: completed.model! }}>
@@ -76,7 +86,7 @@ export function FirstRun({ jobs, deployments }: { jobs?: Job[]; deployments?: De
   ]
   const next = steps.findIndex(({ done }) => !done)
   return (
-    <Card title="From examples to a model that answers" description="Four steps; each leads to the next.">
+    <Card title="Get started" description="Train and deploy your first model in four steps.">
       <ol className="grid gap-3 sm:grid-cols-2 xl:grid-cols-4">
         {steps.map((step, index) => (
           <StepCard
@@ -129,14 +139,14 @@ function StepCard({ step, number, isNext, open }: { step: Step; number: number; 
   )
 }
 
-/** Uploads the bundled example and goes on to a job on it. */
+/** Uploads the bundled example and continues to a job on it. */
 function ExampleButton() {
   const client = useQueryClient()
   const navigate = useNavigate()
   const upload = useMutation({
     mutationFn: async () => {
       const response = await fetch(example)
-      if (!response.ok) throw new Error('The example is not part of this build. Run `npm run setup` and try again.')
+      if (!response.ok) throw new Error('The sample data is not part of this build. Run `npm run setup` and try again.')
       return tunery.datasets.upload(new File([await response.blob()], 'ticket-triage.jsonl'), { name: 'ticket-triage' })
     },
     onSuccess: async (dataset) => {
@@ -147,7 +157,7 @@ function ExampleButton() {
   return (
     <>
       <Button variant="primary" busy={upload.isPending} onClick={() => upload.mutate()}>
-        Use the example
+        Use sample data
       </Button>
       {upload.isError && <Notice tone="bad">{upload.error.message}</Notice>}
     </>

@@ -17,14 +17,14 @@ const mostStreams = 2
 
 export function RunningJobs({ query }: { query: Jobs }) {
   return (
-    <Card title="Running and waiting">
+    <Card title="Active jobs">
       <Loaded query={query}>
         {({ items }) => {
           const active = items.filter((job) => !isOver(job)).toReversed()
           if (active.length === 0)
             return (
-              <EmptyState compact title="Nothing runs">
-                Jobs appear here while they wait and train, with their loss as it falls.
+              <EmptyState compact title="No jobs running">
+                Queued and running jobs appear here with live progress.
               </EmptyState>
             )
           const live = active.filter(({ status }) => status === 'running').slice(0, mostStreams)
@@ -64,7 +64,7 @@ function ActiveJob({ listed, live }: { listed: Job; live: boolean }) {
         </TextLink>
         <Status status={current.status} />
         <Badge>{current.resolved_config.method.value}</Badge>
-        {live && <LiveMark state={state} />}
+        {live && !current.paused && <LiveMark state={state} />}
         <span className="ml-auto text-sm text-muted">{whenText(current)}</span>
       </div>
       {current.status !== 'queued' && (
@@ -86,7 +86,7 @@ function ActiveJob({ listed, live }: { listed: Job; live: boolean }) {
         {metrics.tokens_per_second !== undefined && <span>{formatNumber(metrics.tokens_per_second)} tokens/s</span>}
         {current.slowed_by && (
           <span className="text-warn">
-            {current.slowed_by === 'serving' ? 'slowed by answers of this service' : 'slowed by other programs'}
+            {current.slowed_by === 'serving' ? 'slowed by model requests' : 'slowed by other programs'}
           </span>
         )}
       </p>

@@ -4,19 +4,20 @@ import { useMemo } from 'react'
 import type { Deployment, Job, Page } from '../../../sdk/index.ts'
 import { isOver } from '../../lib/events.ts'
 import { formatNumber } from '../../lib/format.ts'
+import { ModelText } from '../../parts/names.tsx'
 import { LinkButton, TextLink } from '../../ui/button.tsx'
 import { Badge, EmptyState, Loaded, Status } from '../../ui/feedback.tsx'
 import { Card } from '../../ui/layout.tsx'
 import { Table } from '../../ui/table.tsx'
-import { Code, RelativeTime } from '../../ui/values.tsx'
+import { RelativeTime } from '../../ui/values.tsx'
 
 const servedColumns = [
   { id: 'name', header: 'Name', cell: (each: Deployment) => each.name, grow: true },
   { id: 'status', header: 'Status', cell: (each: Deployment) => <Status status={each.status} /> },
-  { id: 'model', header: 'Model', cell: (each: Deployment) => <Code>{each.model}</Code>, from: 'md' },
+  { id: 'model', header: 'Model', cell: (each: Deployment) => <ModelText id={each.model} />, from: 'md' },
   {
     id: 'changed',
-    header: 'Changed',
+    header: 'Updated',
     align: 'right',
     cell: (each: Deployment) => <RelativeTime time={each.updated_at} />,
     from: 'sm',
@@ -26,16 +27,20 @@ const servedColumns = [
 /** The names that clients call. */
 function Served({ query }: { query: UseQueryResult<Page<Deployment>> }) {
   const empty = (
-    <EmptyState compact title="No model has a name yet" action={<LinkButton to="/deployments">Deployments</LinkButton>}>
-      A deployment is a name that your program calls. What it stands for can change without a change of the program.
+    <EmptyState compact title="No deployments yet" action={<LinkButton to="/deployments">Deploy a model</LinkButton>}>
+      A deployment is a stable name that your code calls. You can switch its model at any time.
     </EmptyState>
   )
   return (
-    <Card title="Served" actions={query.data?.has_more && <TextLink to="/deployments">All deployments</TextLink>} flush>
+    <Card
+      title="Deployments"
+      actions={query.data?.has_more && <TextLink to="/deployments">All deployments</TextLink>}
+      flush
+    >
       <Loaded query={query} skeleton={<div className="h-40" />}>
         {({ items }) => (
           <Table
-            label="Served"
+            label="Deployments"
             columns={servedColumns}
             rows={items}
             rowId={({ id }) => id}
@@ -61,7 +66,7 @@ const recentColumns = [
   },
   {
     id: 'ended',
-    header: 'Ended',
+    header: 'Finished',
     align: 'right',
     cell: (job: Job) => <RelativeTime time={job.finished_at} />,
     from: 'sm',
@@ -72,9 +77,9 @@ function RecentJobs({ query }: { query: UseQueryResult<Page<Job>> }) {
   const over = useMemo(() => query.data?.items.filter(isOver).slice(0, 5) ?? [], [query.data])
   if (over.length === 0) return null
   return (
-    <Card title="Finished lately" actions={<TextLink to="/jobs">All jobs</TextLink>} flush>
+    <Card title="Recent jobs" actions={<TextLink to="/jobs">All jobs</TextLink>} flush>
       <Table
-        label="Finished lately"
+        label="Recent jobs"
         columns={recentColumns}
         rows={over}
         rowId={({ id }) => id}

@@ -28,7 +28,7 @@ export function SetupProgress() {
     return (
       <Notice
         tone="bad"
-        title={`Training cannot start yet: ${failed.title} failed`}
+        title={`Training is not available: ${failed.title} failed`}
         action={
           mayRetry && (
             <Button size="sm" busy={retry.isPending} onClick={() => retry.mutate()}>
@@ -37,14 +37,14 @@ export function SetupProgress() {
           )
         }
       >
-        {failed.message} Answers are not affected; jobs wait.
+        {failed.message} Models still answer; jobs wait.
       </Notice>
     )
   return (
-    <Notice tone="accent" title="Installing what training needs">
+    <Notice tone="accent" title="Setting up training">
       <p>
-        Models answer already. A job that you start now waits and begins by itself.
-        {current && ` Now: ${current.title}${current.seconds ? `, ${formatDuration(current.seconds)}` : ''}.`}
+        Models already answer. Jobs you start now wait until setup is done.
+        {current && ` Current step: ${current.title}${current.seconds ? `, ${formatDuration(current.seconds)}` : ''}.`}
       </p>
       {current?.message && <p className="truncate font-mono text-xs">{current.message}</p>}
       <Progress className="mt-2" label="Installing" value={steps.length === 0 ? null : done / steps.length} />

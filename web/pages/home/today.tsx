@@ -23,14 +23,22 @@ export function Today() {
     refetchInterval: 2 * refresh_ms,
   })
   return (
-    <Card title="Today" description="Days are UTC" actions={<TextLink to="/settings">Limits and usage</TextLink>}>
+    <Card
+      title="Today"
+      description="UTC"
+      actions={
+        <TextLink to="/settings/$section" params={{ section: 'usage' }}>
+          Usage
+        </TextLink>
+      }
+    >
       <div className="grid gap-5">
         <Loaded query={profile}>
           {({ usage, limits }) => (
             <div className="grid gap-3">
-              <LimitBar name="Requests today" used={usage.day.used} limit={limits.requests_per_day} />
-              <LimitBar name="Requests this minute" used={usage.minute.used} limit={limits.requests_per_minute} />
-              <LimitBar name="At once, jobs included" used={usage.concurrent} limit={limits.max_concurrent} />
+              <LimitBar name="API calls today" used={usage.day.used} limit={limits.requests_per_day} />
+              <LimitBar name="API calls this minute" used={usage.minute.used} limit={limits.requests_per_minute} />
+              <LimitBar name="Running now, jobs included" used={usage.concurrent} limit={limits.max_concurrent} />
             </div>
           )}
         </Loaded>
@@ -63,16 +71,20 @@ function Usage() {
             </dl>
             <div className="border-t border-line pt-4">
               {report.total.requests === 0 ? (
-                <p className="text-sm text-muted">No requests and no jobs in {days} days.</p>
+                <p className="text-sm text-muted">No model requests or jobs in {days} days.</p>
               ) : report.total.cost > 0 ? (
                 <Bars
-                  title={`Cost of ${days} days`}
+                  title={`Cost, last ${days} days`}
                   height={72}
                   format={(value) => formatMoney(value, report.currency)}
                   bars={byDay(report, 'cost')}
                 />
               ) : (
-                <Bars title={`Requests and jobs of ${days} days`} height={72} bars={byDay(report, 'requests')} />
+                <Bars
+                  title={`Model requests and jobs, last ${days} days`}
+                  height={72}
+                  bars={byDay(report, 'requests')}
+                />
               )}
             </div>
           </>

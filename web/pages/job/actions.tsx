@@ -1,15 +1,17 @@
 import { useMutation, useQueryClient } from '@tanstack/react-query'
-import { Ban, CirclePause, CirclePlay, Copy, Pencil, Plus, X } from 'lucide-react'
+import { useNavigate } from '@tanstack/react-router'
+import { Ban, CirclePause, CirclePlay, Copy, Ellipsis, Pencil, Plus, Trash2, X } from 'lucide-react'
 import { useState } from 'react'
 import type { Job } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
 import { fieldError, formError } from '../../lib/errors.ts'
-import { actionsOf, useJobAction } from '../../lib/jobs.ts'
+import { isOver } from '../../lib/events.ts'
+import { actionsOf, useDeleteJob, useJobAction } from '../../lib/jobs.ts'
 import { useMay } from '../../lib/session.ts'
 import { Button, IconButton, LinkButton } from '../../ui/button.tsx'
 import { Notice } from '../../ui/feedback.tsx'
 import { Field, Form, FormButtons, Input, Textarea } from '../../ui/field.tsx'
-import { ConfirmDialog, Dialog } from '../../ui/popups.tsx'
+import { ConfirmDialog, Dialog, Menu } from '../../ui/popups.tsx'
 import { toast, toastError } from '../../ui/toast.tsx'
 import { Message } from '../../ui/values.tsx'
 
@@ -17,15 +19,40 @@ import { Message } from '../../ui/values.tsx'
 export function Actions({ job }: { job: Job }) {
   const mayTrain = useMay('tuning:write')
   const [editing, setEditing] = useState(false)
+  const [deleting, setDeleting] = useState(false)
   const act = useJobAction()
-  if (!mayTrain) return <p className="text-sm text-muted">Your role may look at jobs, not change them.</p>
+  const remove = useDeleteJob()
+  const navigate = useNavigate()
+  if (!mayTrain) return <p className="text-sm text-muted">Your role can view jobs, but not change them.</p>
   const actions = actionsOf(job)
   const doing = act.isPending ? act.variables.action : undefined
   return (
     <>
-      <Button icon={<Pencil aria-hidden />} onClick={() => setEditing(true)}>
-        Edit
-      </Button>
+      <Menu
+        trigger={<IconButton label="More actions" variant="secondary" icon={<Ellipsis aria-hidden />} />}
+        entries={[
+          { label: 'Edit name and notes', icon: <Pencil aria-hidden />, onClick: () => setEditing(true) },
+          ...(isOver(job)
+            ? [
+                null,
+                { label: 'Delete job', icon: <Trash2 aria-hidden />, danger: true, onClick: () => setDeleting(true) },
+              ]
+            : []),
+        ]}
+      />
+      <ConfirmDialog
+        open={deleting}
+        onOpenChange={setDeleting}
+        title={`Delete ${job.name}?`}
+        action="Delete job"
+        onConfirm={async () => {
+          await remove.mutateAsync(job.id)
+          await navigate({ to: '/jobs' })
+          toast.good('Job deleted', job.name)
+        }}
+      >
+        Its curves, samples and log are deleted. {job.model && 'The model it trained stays, with its origin.'}
+      </ConfirmDialog>
       <LinkButton to="/jobs/new" search={{ clone: job.id }} icon={<Copy aria-hidden />}>
         Clone
       </LinkButton>
@@ -33,17 +60,21 @@ export function Actions({ job }: { job: Job }) {
         <ConfirmDialog
           trigger={<Button icon={<Ban aria-hidden />}>Cancel job</Button>}
           title={`Cancel ${job.name}?`}
-          action="Yes, cancel the job"
+          action="Cancel job"
+          keep="Keep training"
           onConfirm={() => act.mutateAsync({ id: job.id, action: 'cancel' })}
         >
-          It ends without a result and cannot be resumed. Its curves and its log stay. To go on later, pause it instead.
+          The job ends without a model and can't be resumed. Its curves and log stay. To continue later, pause it
+          instead.
         </ConfirmDialog>
       )}
       {actions.includes('pause') && (
         <Button
           icon={<CirclePause aria-hidden />}
           busy={doing === 'pause'}
-          onClick={() => act.mutate({ id: job.id, action: 'pause' }, { onError: toastError('The job was not paused') })}
+          onClick={() =>
+            act.mutate({ id: job.id, action: 'pause' }, { onError: toastError('Could not pause the job') })
+          }
         >
           Pause
         </Button>
@@ -54,7 +85,7 @@ export function Actions({ job }: { job: Job }) {
           icon={<CirclePlay aria-hidden />}
           busy={doing === 'resume'}
           onClick={() =>
-            act.mutate({ id: job.id, action: 'resume' }, { onError: toastError('The job was not resumed') })
+            act.mutate({ id: job.id, action: 'resume' }, { onError: toastError('Could not resume the job') })
           }
         >
           Resume
@@ -91,24 +122,19 @@ function Edit({ job, onClose }: { job: Job; onClose: () => void }) {
     <Dialog
       open
       onOpenChange={(open) => !open && onClose()}
-      title="Name, notes and metadata"
-      description="Of the job. The model that it makes keeps its own."
+      title="Edit job"
+      description="The trained model keeps its own name and notes."
     >
       <Form onSubmit={() => save.mutate()}>
         <Field label="Name" error={fieldError(save.error, 'name')}>
           <Input value={name} onChange={(event) => setName(event.target.value)} maxLength={200} />
         </Field>
-        <Field
-          label="Notes"
-          optional
-          help="What you want to remember of it."
-          error={fieldError(save.error, 'description')}
-        >
+        <Field label="Notes" optional error={fieldError(save.error, 'description')}>
           <Textarea value={description} onChange={(event) => setDescription(event.target.value)} maxLength={2000} />
         </Field>
         <fieldset className="grid gap-2">
           <legend className="mb-1.5 font-medium">
-            Metadata <span className="ml-1 text-sm font-normal text-muted">pairs of your own, such as a ticket</span>
+            Metadata <span className="ml-1 text-sm font-normal text-muted">key-value pairs for your own use</span>
           </legend>
           {pairs.map((pair, index) => (
             <div key={index} className="flex items-center gap-2">
@@ -140,7 +166,7 @@ function Edit({ job, onClose }: { job: Job; onClose: () => void }) {
                 icon={<Plus aria-hidden />}
                 onClick={() => setPairs([...pairs, { key: '', value: '' }])}
               >
-                Add a pair
+                Add metadata
               </Button>
             </div>
           )}
@@ -150,7 +176,7 @@ function Edit({ job, onClose }: { job: Job; onClose: () => void }) {
             <Message text={rest} />
           </Notice>
         )}
-        <FormButtons onCancel={onClose} busy={save.isPending} disabled={!name.trim()}>
+        <FormButtons onCancel={onClose} busy={save.isPending} missing={!name.trim() && 'Enter a name.'}>
           Save
         </FormButtons>
       </Form>

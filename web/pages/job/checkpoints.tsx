@@ -6,13 +6,14 @@ import { isOver } from '../../lib/events.ts'
 import { formatCount, formatNumber, plural } from '../../lib/format.ts'
 import { usePages } from '../../lib/pages.ts'
 import { useMay } from '../../lib/session.ts'
-import { Button, LinkButton, TextLink } from '../../ui/button.tsx'
+import { DeployDialog } from '../../parts/deploy.tsx'
+import { ModelName } from '../../parts/names.tsx'
+import { Button, LinkButton } from '../../ui/button.tsx'
 import { Help } from '../../ui/disclosure.tsx'
 import { Badge, EmptyState, Loaded } from '../../ui/feedback.tsx'
 import { Card } from '../../ui/layout.tsx'
 import { type Column, Table } from '../../ui/table.tsx'
 import { RelativeTime } from '../../ui/values.tsx'
-import { DeployDialog } from './deploy.tsx'
 
 /** `written`: how many the stream has told of; each new one asks the list again. */
 export function Checkpoints({ job, written }: { job: Job; written: number }) {
@@ -48,11 +49,9 @@ export function Checkpoints({ job, written }: { job: Job; written: number }) {
       grow: true,
       cell: ({ model }) =>
         model ? (
-          <TextLink to="/models/$modelId" params={{ modelId: model }} className="font-mono text-sm">
-            {model}
-          </TextLink>
+          <ModelName id={model} />
         ) : (
-          <span className="text-muted">{isOver(job) ? 'was for resuming' : 'for resuming'}</span>
+          <span className="text-muted">{isOver(job) ? 'Not kept' : 'For resuming'}</span>
         ),
     },
     {
@@ -74,13 +73,17 @@ export function Checkpoints({ job, written }: { job: Job; written: number }) {
                 size="sm"
                 to="/playground"
                 search={{ models: `${job.model_id},${model}` }}
-                aria-label={`Chat with the state of step ${step}`}
+                aria-label={`Chat with the checkpoint of step ${step}`}
               >
                 Chat
               </LinkButton>
             )}
             {mayDeploy && (
-              <Button size="sm" onClick={() => setDeploying(model)} aria-label={`Deploy the state of step ${step}`}>
+              <Button
+                size="sm"
+                onClick={() => setDeploying(model)}
+                aria-label={`Deploy the checkpoint of step ${step}`}
+              >
                 Deploy
               </Button>
             )}
@@ -94,13 +97,15 @@ export function Checkpoints({ job, written }: { job: Job; written: number }) {
         <>
           Checkpoints{' '}
           <Help word="a checkpoint">
-            The state of a training at a step. An interrupted job resumes from the last one. Those that are kept become
-            models of their own: useful where an earlier state answers better than the last.
+            The state of a job at a step. An interrupted job resumes from the last one. Kept checkpoints become models
+            of their own, useful when an earlier one answers better than the last.
           </Help>
         </>
       }
       description={
-        keep > 0 ? `The ${plural(keep, 'newest evaluated state')} become models once the job is done.` : undefined
+        keep > 0
+          ? `The ${plural(keep, 'newest evaluated checkpoint')} become models when the job completes.`
+          : undefined
       }
       flush
     >
@@ -113,10 +118,10 @@ export function Checkpoints({ job, written }: { job: Job; written: number }) {
             rowId={({ step }) => String(step)}
             more={more}
             empty={
-              <EmptyState icon={<Save aria-hidden />} title="No checkpoint yet">
+              <EmptyState icon={<Save aria-hidden />} title="No checkpoints yet">
                 {isOver(job)
-                  ? 'The job ended before its first one.'
-                  : 'One is written every few minutes, when the job is paused, and at its end.'}
+                  ? 'The job ended before its first checkpoint.'
+                  : 'Checkpoints are saved every few minutes, when the job pauses, and at its end.'}
               </EmptyState>
             }
           />

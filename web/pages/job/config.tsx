@@ -1,7 +1,8 @@
 import { type GroupName, hyperparameters, method } from '../../../contract/hyperparameters.ts'
 import type { Job } from '../../../sdk/index.ts'
 import { formatCount, formatNumber } from '../../lib/format.ts'
-import { CopyButton, ExternalLink, LinkButton, TextLink } from '../../ui/button.tsx'
+import { DatasetName, ModelName } from '../../parts/names.tsx'
+import { CopyButton, ExternalLink, LinkButton } from '../../ui/button.tsx'
 import { Help } from '../../ui/disclosure.tsx'
 import { Badge, type Tone } from '../../ui/feedback.tsx'
 import { Card } from '../../ui/layout.tsx'
@@ -16,7 +17,7 @@ interface Setting {
 }
 
 const sources: Record<Source, { text: string; tone: Tone }> = {
-  request: { text: 'you set it', tone: 'accent' },
+  request: { text: 'set in the request', tone: 'accent' },
   default: { text: 'default', tone: 'neutral' },
   base_size: { text: 'default for this size', tone: 'neutral' },
   model: { text: 'from the starting model', tone: 'neutral' },
@@ -25,7 +26,7 @@ const sources: Record<Source, { text: string; tone: Tone }> = {
 const groups: readonly { name: GroupName; title: string }[] = [
   { name: 'training_config', title: 'Training' },
   { name: 'lora_config', title: 'Adapter' },
-  { name: 'method_options', title: 'What is learned' },
+  { name: 'method_options', title: 'Objective' },
   { name: 'evaluation_config', title: 'Evaluation' },
 ]
 
@@ -47,28 +48,26 @@ export default function Config({ job }: { job: Job }) {
   return (
     <div className="grid grid-cols-[minmax(0,1fr)] gap-4">
       <Card
-        title="Settings in force"
-        description="What was set, and what stands where nothing was."
+        title="Settings"
+        description="Every value this job runs with, and where it comes from."
         actions={
           <>
-            <CopyButton text={request} label="Copy as a request of the API" />
+            <CopyButton text={request} label="Copy as API request" />
             <LinkButton size="sm" to="/jobs/new" search={{ clone: job.id }}>
-              Clone with these
+              Clone job
             </LinkButton>
           </>
         }
       >
         <dl className="grid gap-x-8 gap-y-1.5 sm:grid-cols-2">
           <Line label="Starts from">
-            <Code>{job.model_id}</Code>
+            <ModelName id={job.model_id} />
           </Line>
           <Line label="Dataset">
-            <TextLink to="/datasets/$datasetId" params={{ datasetId: job.dataset_id }}>
-              {job.dataset_id}
-            </TextLink>
+            <DatasetName id={job.dataset_id} />
           </Line>
-          <Line label="Job">
-            <Code>{job.id}</Code> <CopyButton text={job.id} label="Copy the id" />
+          <Line label="Job ID">
+            <Code>{job.id}</Code> <CopyButton text={job.id} label="Copy ID" />
           </Line>
           {Object.entries(job.metadata).map(([key, value]) => (
             <Line key={key} label={key}>
@@ -105,7 +104,7 @@ export default function Config({ job }: { job: Job }) {
         })}
       </div>
       <p className="text-sm text-muted">
-        Ranges and reasons: <ExternalLink href="/docs/reference/job-config">every field of a job</ExternalLink>.
+        <ExternalLink href="/docs/reference/job-config">Reference of all settings</ExternalLink>
       </p>
     </div>
   )
@@ -151,10 +150,10 @@ function Settings({ label, settings }: { label: string; settings: readonly Setti
 }
 
 function valueText(value: unknown): string {
-  if (value === null) return 'none'
+  if (value === null) return 'None'
   if (typeof value === 'number') return Number.isInteger(value) ? formatCount(value) : formatNumber(value, 6)
   if (typeof value === 'string') return value
   if (!Array.isArray(value)) return JSON.stringify(value)
-  if (value.length === 0) return 'none'
-  return value.every((each) => typeof each === 'string') ? value.join(', ') : `${value.length} of them`
+  if (value.length === 0) return 'None'
+  return value.every((each) => typeof each === 'string') ? value.join(', ') : `${value.length} entries`
 }

@@ -66,7 +66,7 @@ export default function Curves({
   const others = useCompared(ids)
   const drawn = useDrawn(job, run, others)
   if (run.loss.length === 0 && others.length === 0) return <NoCurves job={job} state={state} />
-  const x = view.x === 'step' ? 'Step' : 'Seconds of training'
+  const x = view.x === 'step' ? 'Step' : 'Training time'
   const shared = {
     xLabel: x,
     formatX: view.x === 'step' ? undefined : formatDuration,
@@ -77,7 +77,7 @@ export default function Curves({
       <Card>
         <div className="grid gap-4 pt-1.5">
           <div className="flex flex-wrap items-end gap-x-5 gap-y-3">
-            <Choice label="Along">
+            <Choice label="X axis">
               <Segments
                 label="Horizontal axis"
                 value={view.x}
@@ -88,7 +88,7 @@ export default function Curves({
                 ]}
               />
             </Choice>
-            <Choice label="Scale">
+            <Choice label="Y axis">
               <Segments
                 label="Vertical axis"
                 value={view.scale}
@@ -117,8 +117,8 @@ export default function Curves({
           )}
           <LossChart drawn={drawn} view={view} shared={shared} />
           <p className="text-sm text-muted">
-            Drag to look closer. The pale line is each step’s loss, the strong one its average over time. Validation is
-            measured on rows that were held out, at each evaluation.
+            Drag to zoom. The pale line is the loss of each step, the strong line its moving average. Validation loss is
+            measured on held-out rows at each evaluation.
           </p>
         </div>
       </Card>
@@ -193,7 +193,7 @@ function LossChart({ drawn, view, shared }: { drawn: readonly Drawn[]; view: Vie
   const series = useMemo(
     () =>
       drawn.flatMap(({ name, run, color }): Series[] => {
-        const training = several ? name : 'Training loss'
+        const training = several ? name : view.smoothing > 0 ? 'Training loss (smoothed)' : 'Training loss'
         const validation = several ? `${name}, validation` : 'Validation loss'
         const { validation_loss } = run.figures
         return [
@@ -252,7 +252,7 @@ const formatShare = (value: number) => (value < 0 || value > 1 ? '' : formatPerc
 const figures: readonly Figure[] = [
   {
     title: 'Reward margin',
-    help: 'How much more the model prefers your good answers to the bad ones than it did before. It should rise.',
+    help: 'How much more the model prefers the chosen answers over the rejected ones than before training. It should rise.',
     lines: [
       { name: 'reward_margin', label: 'Training' },
       { name: 'validation_reward_margin', label: 'Validation', points: true },
@@ -261,7 +261,7 @@ const figures: readonly Figure[] = [
   },
   {
     title: 'Reward accuracy',
-    help: 'Share of your preferences on whose side the model is.',
+    help: 'Share of preferences where the model favors the chosen answer.',
     lines: [
       { name: 'reward_accuracy', label: 'Training' },
       { name: 'validation_reward_accuracy', label: 'Validation', points: true },
@@ -271,27 +271,27 @@ const figures: readonly Figure[] = [
   },
   {
     title: 'Learning rate',
-    help: 'How far each step moves the weights. It rises at first, and falls to 0 at the end.',
+    help: 'How far each step moves the weights. It warms up first, then decays to 0.',
     lines: [{ name: 'learning_rate', label: 'Learning rate' }],
   },
   {
     title: 'Gradient norm',
-    help: 'How strongly a step’s rows pull at the weights, before the pull is clipped at 1. Spikes point to unusual rows or to a learning rate that is too high.',
+    help: 'Size of the weight update before clipping at 1. Spikes point to unusual rows or a learning rate that is too high.',
     lines: [{ name: 'grad_norm', label: 'Gradient norm' }],
     noisy: true,
   },
   {
-    title: 'Tokens a second',
-    help: 'The speed of the training. It falls while other programs or answers use the processor.',
-    lines: [{ name: 'tokens_per_second', label: 'Tokens a second' }],
+    title: 'Tokens per second',
+    help: 'Training speed. It drops while other programs or requests use the processor.',
+    lines: [{ name: 'tokens_per_second', label: 'Tokens per second' }],
     format: (value) => formatNumber(value, 3),
   },
   {
-    title: 'Held-out rows',
-    help: 'Share of the learned tokens that were the model’s first choice, and of the rows of which every one was.',
+    title: 'Held-out accuracy',
+    help: 'Share of tokens that were the model’s first choice, and of rows where every token was.',
     lines: [
-      { name: 'validation_accuracy', label: 'Tokens right', points: true },
-      { name: 'validation_exact', label: 'Rows exact', points: true },
+      { name: 'validation_accuracy', label: 'Tokens', points: true },
+      { name: 'validation_exact', label: 'Rows', points: true },
     ],
     format: formatShare,
   },
@@ -343,13 +343,10 @@ function NoCurves({ job, state }: { job: Job; state: StreamState }) {
     return <Skeleton className="h-96 w-full" />
   return (
     <Card>
-      <EmptyState
-        icon={<ChartLine aria-hidden />}
-        title={isOver(job) ? 'It ended before its first step' : 'No step yet'}
-      >
+      <EmptyState icon={<ChartLine aria-hidden />} title={isOver(job) ? 'Ended before the first step' : 'No steps yet'}>
         {isOver(job)
-          ? 'The log says why. Clone the job to try again.'
-          : 'The loss appears here with the first step of the training, and moves on while you watch.'}
+          ? 'See the log for the reason, then clone the job to try again.'
+          : 'Curves appear with the first step and update live.'}
       </EmptyState>
     </Card>
   )

@@ -12,7 +12,7 @@ import { Actions } from './actions.tsx'
 import { Checkpoints } from './checkpoints.tsx'
 import { isLogged, Log } from './log.tsx'
 import { Result } from './result.tsx'
-import { StrangestRows } from './rows.tsx'
+import { HighestLossRows } from './rows.tsx'
 import { type Run, RunReader } from './run.ts'
 import { Samples } from './samples.tsx'
 import { StatusCard } from './status.tsx'
@@ -41,7 +41,6 @@ export default function JobPage() {
       back={{ to: '/jobs', label: 'Jobs' }}
       description={job?.description && <span className="whitespace-pre-line">{job.description}</span>}
       actions={job && <Actions job={job} />}
-      width="full"
     >
       {mayRead ? (
         <Loaded query={query} skeleton={<JobSkeleton />}>
@@ -49,8 +48,8 @@ export default function JobPage() {
         </Loaded>
       ) : (
         <Card>
-          <EmptyState icon={<FlaskConical aria-hidden />} title="Your role may not see jobs">
-            An admin or owner of this account can give you a role with the scope tuning:read.
+          <EmptyState icon={<FlaskConical aria-hidden />} title="No access to jobs">
+            Ask an admin or owner of this account for a role that can view jobs.
           </EmptyState>
         </Card>
       )}
@@ -109,7 +108,7 @@ function Parts({ job, stream, run }: { job: Job; stream: EventsState; run: Run }
       ),
     },
     { value: 'samples', label: 'Sample answers', panel: <Samples job={job} samples={run.samples} /> },
-    { value: 'rows', label: 'Strangest rows', panel: <StrangestRows job={job} /> },
+    { value: 'rows', label: 'Highest-loss rows', panel: <HighestLossRows job={job} /> },
     { value: 'checkpoints', label: 'Checkpoints', panel: <Checkpoints job={job} written={run.checkpoints} /> },
     { value: 'log', label: 'Log', count: countLogged(stream.events), panel: <Log events={stream.events} /> },
     {

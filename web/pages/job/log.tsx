@@ -57,9 +57,9 @@ export function Log({ events }: { events: readonly JobEvent[] }) {
   return (
     <Card
       title="Log"
-      description="Newest first."
+      description="Newest first"
       actions={
-        <Switch checked={all} onChange={setAll} label={<span className="text-sm">Also every step and sample</span>} />
+        <Switch checked={all} onChange={setAll} label={<span className="text-sm">Include steps and samples</span>} />
       }
       flush
     >
@@ -70,7 +70,7 @@ export function Log({ events }: { events: readonly JobEvent[] }) {
         rowId={({ seq }) => String(seq)}
         rowTone={({ type }) => (type === 'error' ? 'bad' : type === 'warning' ? 'warn' : undefined)}
         maxHeight="min(70vh, 48rem)"
-        empty={<EmptyState icon={<ScrollText aria-hidden />} title="No event yet" />}
+        empty={<EmptyState icon={<ScrollText aria-hidden />} title="No events yet" />}
       />
     </Card>
   )

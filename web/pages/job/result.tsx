@@ -7,11 +7,11 @@ import { formatNumber, formatPercent } from '../../lib/format.ts'
 import { hasValidation } from '../../lib/jobs.ts'
 import { refresh_ms } from '../../lib/query.ts'
 import { useMay } from '../../lib/session.ts'
+import { DeployDialog } from '../../parts/deploy.tsx'
 import { Button, LinkButton, TextLink } from '../../ui/button.tsx'
 import { Help } from '../../ui/disclosure.tsx'
 import { Badge, Skeleton } from '../../ui/feedback.tsx'
 import { Card, Facts } from '../../ui/layout.tsx'
-import { DeployDialog } from './deploy.tsx'
 
 /** What the job made, how good it is, and what to do with it. */
 export function Result({ job }: { job: Job }) {
@@ -31,7 +31,7 @@ export function Result({ job }: { job: Job }) {
   const earlier = step !== undefined && steps_trained !== undefined && steps_trained > step
   return (
     <Card
-      title="Result"
+      title="Trained model"
       actions={
         !found.isError && (
           <>
@@ -52,7 +52,7 @@ export function Result({ job }: { job: Job }) {
                 variant="primary"
                 icon={<MessageCircle aria-hidden />}
               >
-                Chat beside its base
+                Compare with base
               </LinkButton>
             )}
           </>
@@ -74,30 +74,30 @@ export function Result({ job }: { job: Job }) {
               </TextLink>
             ),
           ],
-          ['Served as', <ServedAs key="served" model={model} />],
+          ['Deployments', <ServedAs key="served" model={model} />],
           [
-            'State',
+            'Checkpoint',
             earlier ? (
               <span key="state">
-                of step {step}, the best of {steps_trained} trained{' '}
-                <Help word="the best state">
-                  Its validation loss was the lowest. Later steps made the model worse on rows that it had not seen.
+                Step {step} (best of {steps_trained}){' '}
+                <Help word="the best checkpoint">
+                  It had the lowest validation loss. Later steps made the model worse on rows it had not seen.
                 </Help>
               </span>
             ) : (
-              `of step ${step ?? '–'}, the last`
+              `Step ${step ?? '–'} (last)`
             ),
           ],
           metrics.validation_exact !== undefined && [
             'Held-out rows',
-            `${formatPercent(metrics.validation_exact)} answered exactly` +
+            `${formatPercent(metrics.validation_exact)} exact` +
               (metrics.validation_accuracy === undefined
                 ? ''
-                : `, ${formatPercent(metrics.validation_accuracy)} of their tokens right`),
+                : `, ${formatPercent(metrics.validation_accuracy)} of tokens right`),
           ],
           metrics.validation_reward_accuracy !== undefined && [
             'Preferences',
-            `${formatPercent(metrics.validation_reward_accuracy)} of the held-out ones kept`,
+            `${formatPercent(metrics.validation_reward_accuracy)} of held-out preferences right`,
           ],
           ['Evaluation', <Scores key="evaluation" job={job} />],
         ]}
@@ -114,7 +114,7 @@ function ServedAs({ model }: { model: string }) {
   })
   if (isPending) return <Skeleton className="h-4 w-24" />
   const names = (data?.items ?? []).filter((each) => each.model === model)
-  if (names.length === 0) return <span className="text-muted">no name yet; its id can be called</span>
+  if (names.length === 0) return <span className="text-muted">Not deployed yet</span>
   return (
     <span className="flex flex-wrap gap-x-3">
       {names.map(({ name }) => (
@@ -140,13 +140,13 @@ function Scores({ job: { evaluation, result_evaluation: id, model, model_id } }:
   if (id === null)
     return evaluation === null ? (
       <span className="text-muted">
-        none was asked for;{' '}
+        Not evaluated yet.{' '}
         <TextLink to="/evaluations" search={{ model: model ?? undefined, baseline: model_id }}>
-          make one
+          Evaluate
         </TextLink>
       </span>
     ) : (
-      <span className="text-muted">begins soon</span>
+      <span className="text-muted">Starting…</span>
     )
   if (isError) return <span className="text-muted">{error.message}</span>
   if (!data) return <Skeleton className="h-4 w-40" />
@@ -159,7 +159,7 @@ function Scores({ job: { evaluation, result_evaluation: id, model, model_id } }:
       <TextLink to="/evaluations/$evaluationId" params={{ evaluationId: id }}>
         {score === undefined ? `${data.name}: ${data.status}` : `score ${formatNumber(score)}`}
       </TextLink>
-      {base !== undefined && <span className="text-muted">before training {formatNumber(base)}</span>}
+      {base !== undefined && <span className="text-muted">base {formatNumber(base)}</span>}
       {difference && difference.low !== null && difference.high !== null && (
         <Badge tone={difference.low > 0 ? 'good' : difference.high < 0 ? 'bad' : 'neutral'}>
           {difference.low > 0 ? 'better' : difference.high < 0 ? 'worse' : 'no clear difference'}

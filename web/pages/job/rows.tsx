@@ -11,7 +11,7 @@ import { Card } from '../../ui/layout.tsx'
 import { LongText } from '../../ui/long-text.tsx'
 
 /** The rows with the highest loss: where wrong examples are found. */
-export function StrangestRows({ job }: { job: Job }) {
+export function HighestLossRows({ job }: { job: Job }) {
   const done = job.status === 'completed'
   const { query, rows, more } = usePages(
     ['jobs', job.id, 'rows'],
@@ -21,10 +21,13 @@ export function StrangestRows({ job }: { job: Job }) {
   if (!done)
     return (
       <Card>
-        <EmptyState icon={<Rows3 aria-hidden />} title={isOver(job) ? 'No list without a result' : 'Known at the end'}>
+        <EmptyState
+          icon={<Rows3 aria-hidden />}
+          title={isOver(job) ? 'Only for completed jobs' : 'Available when the job completes'}
+        >
           {isOver(job)
-            ? 'The strangest rows are listed for jobs that were completed.'
-            : 'When the job is done, the rows that it found strangest are listed here: where to look for wrong examples.'}
+            ? 'This job ended before its rows were scored.'
+            : 'The rows with the highest loss are the first place to look for wrong examples.'}
         </EmptyState>
       </Card>
     )
@@ -32,20 +35,20 @@ export function StrangestRows({ job }: { job: Job }) {
     <Card
       title={
         <>
-          Strangest rows{' '}
-          <Help word="a strange row">
-            A row whose answer the model still finds unlikely after training on it: wrong, contradicting others, or just
-            rare. A few wrong rows cost more than a few missing ones.
+          Highest-loss rows{' '}
+          <Help word="a high-loss row">
+            The model still finds its answer unlikely after training on it: it may be wrong, contradict other rows, or
+            be rare. A few wrong rows cost more than a few missing ones.
           </Help>
         </>
       }
-      description="Highest loss first. Look whether they are right."
+      description="Check whether these answers are right."
     >
       <Loaded query={query}>
         {() =>
           !rows || rows.length === 0 ? (
-            <EmptyState compact title="No rows were recorded">
-              This result was made without training on rows of its own.
+            <EmptyState compact title="No rows recorded">
+              This model was not trained on rows of its own.
             </EmptyState>
           ) : (
             <>
@@ -99,18 +102,18 @@ function Row({ row, dataset }: { row: JobRow; dataset: string }) {
           {row.line !== null && row.line !== row.row && `, line ${formatCount(row.line)}`}
         </TextLink>
         <span>
-          loss <span className="font-medium text-ink">{formatNumber(row.loss, 4)}</span>, at first{' '}
+          loss <span className="font-medium text-ink">{formatNumber(row.loss, 4)}</span>, before training{' '}
           {formatNumber(row.first_loss, 4)}
         </span>
-        <span>{row.tokens === 1 ? '1 learned token' : `${formatCount(row.tokens)} learned tokens`}</span>
+        <span>{row.tokens === 1 ? '1 trained token' : `${formatCount(row.tokens)} trained tokens`}</span>
       </div>
       {answer === undefined ? (
-        <p className="text-muted">The dataset was deleted: the row cannot be shown.</p>
+        <p className="text-muted">The dataset was deleted, so the row can't be shown.</p>
       ) : (
         <>
           {before.length > 0 && <p className="truncate text-muted">{before.at(-1)!.text.slice(0, shownMax)}</p>}
           <p className="line-clamp-3 wrap-anywhere whitespace-pre-wrap">
-            {answer.text.slice(0, shownMax) || 'An empty answer.'}
+            {answer.text.slice(0, shownMax) || 'Empty answer'}
           </p>
           <Disclosure summary={row.rejected ? 'Prompt and both answers' : 'Whole row'} quiet>
             <div className="grid gap-2">

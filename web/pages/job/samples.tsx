@@ -19,10 +19,7 @@ export function Samples({ job, samples }: { job: Job; samples: readonly Sample[]
   const index = found === -1 ? steps.length - 1 : found
   const step = steps[index]!
   return (
-    <Card
-      title="Sample answers"
-      description="Answers of the model in training at each evaluation, beside those of the model that it started from."
-    >
+    <Card title="Sample answers" description="How answers change during training, next to those of the base.">
       <div className="grid gap-4 pt-1">
         {steps.length > 1 && (
           <div className="max-w-xl">
@@ -33,7 +30,7 @@ export function Samples({ job, samples }: { job: Job; samples: readonly Sample[]
               min={0}
               max={steps.length - 1}
               step={1}
-              format={(at) => `${steps[at]}${at === steps.length - 1 ? ', the latest' : ''}`}
+              format={(at) => `${steps[at]}${at === steps.length - 1 ? ' (latest)' : ''}`}
             />
           </div>
         )}
@@ -70,12 +67,12 @@ function Answer({ title, text, former, tuned }: { title: string; text?: string; 
     <div className={`min-w-0 rounded-md p-2.5 ${tuned ? 'bg-accent-soft' : 'bg-sunken'}`}>
       <h3 className="mb-1 flex items-center gap-2 text-sm font-medium text-muted">
         {title}
-        {tuned && text !== undefined && text === former && <span className="font-normal">the same</span>}
+        {tuned && text !== undefined && text === former && <span className="font-normal">unchanged</span>}
       </h3>
       {text === undefined ? (
         <p className="text-muted">No answer yet.</p>
       ) : text.trim() === '' ? (
-        <p className="text-muted">An empty answer.</p>
+        <p className="text-muted">Empty answer</p>
       ) : (
         <div
           // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keyboard
@@ -95,13 +92,7 @@ function NoSamples({ job }: { job: Job }) {
     <Card>
       <EmptyState
         icon={<MessagesSquare aria-hidden />}
-        title={
-          prompts === 0
-            ? 'This job has no sample prompts'
-            : isOver(job)
-              ? 'No sample was answered'
-              : 'No evaluation yet'
-        }
+        title={prompts === 0 ? 'No sample prompts' : isOver(job) ? 'No samples' : 'No samples yet'}
         action={
           prompts === 0 && (
             <LinkButton to="/jobs/new" search={{ clone: job.id }}>
@@ -111,10 +102,10 @@ function NoSamples({ job }: { job: Job }) {
         }
       >
         {prompts === 0
-          ? 'Give a job some prompts, and you read how its answers change while it trains, beside those of its base.'
+          ? 'Add sample prompts to a job to see how its answers change during training.'
           : isOver(job)
             ? 'The job ended before its first evaluation.'
-            : 'The answers appear with the first evaluation.'}
+            : 'Samples appear with the first evaluation.'}
       </EmptyState>
     </Card>
   )

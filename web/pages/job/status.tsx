@@ -2,7 +2,7 @@ import { type ReactNode, useEffect, useRef, useState } from 'react'
 import type { Job } from '../../../sdk/index.ts'
 import { type EventsState, isOver } from '../../lib/events.ts'
 import { formatCount, formatDuration, formatNumber, formatPercent, formatRelative } from '../../lib/format.ts'
-import { hasValidation, secondsOf, whenText } from '../../lib/jobs.ts'
+import { hasValidation, lossOf, secondsOf, whenText } from '../../lib/jobs.ts'
 import { ExternalLink } from '../../ui/button.tsx'
 import { Help } from '../../ui/disclosure.tsx'
 import { Badge, Notice, Progress, Status } from '../../ui/feedback.tsx'
@@ -11,12 +11,12 @@ import { Code, Message, RelativeTime } from '../../ui/values.tsx'
 import type { Run } from './run.ts'
 
 const phases: Record<string, string> = {
-  preparing: 'preparing the data',
-  loading: 'loading the model',
-  pictures: 'looking at the pictures',
-  reference: 'scoring the answers as they are',
+  preparing: 'preparing data',
+  loading: 'loading model',
+  pictures: 'processing images',
+  reference: 'scoring reference answers',
   training: 'training',
-  converting: 'converting the result',
+  converting: 'saving model',
 }
 
 /** What the job does now, what it waits for, how far it is, and when it ends. */
@@ -33,7 +33,7 @@ export function StatusCard({ job, run, stream }: { job: Job; run: Run; stream: E
           {run.attempt !== undefined && run.attempt > 1 && !isOver(job) && (
             <span className="text-sm text-muted">attempt {run.attempt}</span>
           )}
-          <StreamMark stream={stream} />
+          {!job.paused && <StreamMark stream={stream} />}
           <span className="ml-auto text-sm text-muted">
             {job.finished_at ? (
               <>
@@ -63,8 +63,8 @@ export function StatusCard({ job, run, stream }: { job: Job; run: Run; stream: E
         )}
         <Waiting job={job} run={run} />
         {stream.state === 'failed' && (
-          <Notice tone="bad" title="Its events cannot be shown">
-            {stream.error?.message} Load the page again to retry.
+          <Notice tone="bad" title="Live updates are not available">
+            {stream.error?.message} Reload the page to retry.
           </Notice>
         )}
         {job.error && (
@@ -72,21 +72,21 @@ export function StatusCard({ job, run, stream }: { job: Job; run: Run; stream: E
             tone="bad"
             title={
               <>
-                The job failed: <Code>{job.error.code}</Code>
+                Job failed: <Code>{job.error.code}</Code>
               </>
             }
           >
-            <Message text={job.error.message} /> <ExternalLink href="/docs/errors">What each code means</ExternalLink>
+            <Message text={job.error.message} /> <ExternalLink href="/docs/errors">Error codes</ExternalLink>
           </Notice>
         )}
         {job.slowed_by && (
           <Notice
             tone="warn"
-            title={job.slowed_by === 'serving' ? 'Slowed by answers of this service' : 'Slowed by other programs'}
+            title={job.slowed_by === 'serving' ? 'Slowed by model requests' : 'Slowed by other programs'}
           >
             {job.slowed_by === 'serving'
-              ? 'Models that answer share the processor with this training. It speeds up when they have less to do.'
-              : 'Other programs of this machine take processor time from this training.'}
+              ? 'Requests to your models share the processor with this job. It speeds up when traffic drops.'
+              : 'Other programs on this machine are using processor time that this job needs.'}
           </Notice>
         )}
         {job.started_at && (!isOver(job) || job.metrics.step !== undefined) && <Figures job={job} run={run} />}
@@ -105,32 +105,32 @@ function Waiting({ job, run }: { job: Job; run: Run }) {
           <Progress value={run.fetching.share} label={run.fetching.what} className="min-w-0 flex-1" />
           <span>{run.fetching.share === null ? '' : formatPercent(run.fetching.share)}</span>
         </div>
-        The job begins by itself when it is done.
+        The job starts automatically afterwards.
       </Notice>
     )
   if (job.waits_for && job.status === 'queued')
     return (
-      <Notice title="The job waits">
+      <Notice title="Waiting to start">
         <Message text={job.waits_for} />
       </Notice>
     )
   if (job.status === 'queued' && !job.paused)
     return (
-      <Notice title={job.queue_position === 1 ? 'The job is the next in line' : 'The job waits for its turn'}>
+      <Notice title={job.queue_position === 1 ? 'Next in queue' : 'Waiting in queue'}>
         {job.queue_position !== null && job.queue_position > 1
-          ? `${formatCount(job.queue_position - 1)} before it. `
-          : 'It begins when a running job ends, pauses or has had its turn. '}
+          ? `${formatCount(job.queue_position - 1)} ahead of it. `
+          : 'It starts when the running job ends or pauses. '}
         {job.estimated_start
-          ? `It starts about ${clock(job.estimated_start)} (${formatRelative(job.estimated_start)}), judging by similar jobs.`
-          : 'There is no estimate of the start: no similar job has ended yet.'}
+          ? `Estimated start: ${clock(job.estimated_start)} (${formatRelative(job.estimated_start)}).`
+          : 'No estimate yet: no similar job has finished.'}
       </Notice>
     )
   if (job.paused)
     return (
-      <Notice tone="warn" title={job.status === 'running' ? 'Its progress is being saved' : 'The job is paused'}>
+      <Notice tone="warn" title={job.status === 'running' ? 'Saving progress' : 'Paused'}>
         {job.status === 'running'
-          ? 'It then waits until you resume it.'
-          : 'Others pass it. Resume it, and it goes on exactly where it stopped.'}
+          ? 'The job then waits until you resume it.'
+          : 'Other jobs can run meanwhile. Resume to continue exactly where it stopped.'}
       </Notice>
     )
   return null
@@ -142,7 +142,6 @@ function Figures({ job, run }: { job: Job; run: Run }) {
   const epochs = job.resolved_config.training_config.epochs.value
   const preferences = job.resolved_config.method_options.objective.value !== 'sft'
   const validation = metrics.validation_loss ?? (training ? run.figures.validation_loss.at(-1)?.value : undefined)
-  const loss = metrics.train_loss ?? metrics.loss
   return (
     <dl className="grid grid-cols-2 gap-x-6 gap-y-3 pt-1 sm:grid-cols-3 lg:grid-cols-6">
       {isOver(job) ? (
@@ -163,27 +162,32 @@ function Figures({ job, run }: { job: Job; run: Run }) {
       <Stat
         label={
           <Label text="Training loss" word="the loss">
-            How far the model is from the answers of your rows: the mean over learned tokens of −log of their
-            probability. 0 would be certain and right.
+            How far the model is from your answers: the average negative log-probability of their tokens. Lower is
+            better.
           </Label>
         }
-        value={formatNumber(loss, 4)}
+        value={formatNumber(lossOf(job), 4)}
+        note={
+          job.status === 'completed' && metrics.step !== undefined
+            ? `at step ${formatCount(metrics.step)}`
+            : 'latest step'
+        }
       />
       <Stat
         label={
           <Label text="Validation loss" word="validation loss">
-            The same on rows that were held out: the model never learns from them. If it rises while the training loss
-            falls, the model learns your rows by heart.
+            Loss on held-out rows, which the model never trains on. If it rises while training loss falls, the model is
+            memorizing your rows.
           </Label>
         }
         value={formatNumber(validation, 4)}
         note={
           validation === undefined
             ? hasValidation(job)
-              ? 'not evaluated yet'
+              ? 'not measured yet'
               : 'no rows held out'
             : preferences && metrics.validation_reward_accuracy !== undefined
-              ? `${formatPercent(metrics.validation_reward_accuracy)} of preferences kept`
+              ? `${formatPercent(metrics.validation_reward_accuracy)} of preferences right`
               : metrics.validation_accuracy !== undefined
                 ? `${formatPercent(metrics.validation_accuracy)} of tokens right`
                 : undefined
@@ -191,8 +195,8 @@ function Figures({ job, run }: { job: Job; run: Run }) {
       />
       <Stat
         label={
-          <Label text="Tokens a second" word="a token">
-            A piece of a word. Models read and write tokens; training goes through all of yours once an epoch.
+          <Label text="Tokens per second" word="a token">
+            A piece of a word. Models read and write tokens; training goes through all of yours once per epoch.
           </Label>
         }
         value={formatCount(metrics.tokens_per_second)}
@@ -215,7 +219,7 @@ const trainedNote = ({ metrics: { train_seconds } }: Job) =>
 
 function timeLeft(job: Job): string {
   if (job.paused) return '–'
-  if (job.status === 'queued') return 'not begun'
+  if (job.status === 'queued') return 'not started'
   return whenText(job).replace(/ left$/, '') || '–'
 }
 

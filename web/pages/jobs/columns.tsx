@@ -1,10 +1,10 @@
 import { useNavigate } from '@tanstack/react-router'
-import { Ban, CirclePause, CirclePlay, Copy, Ellipsis } from 'lucide-react'
+import { Ban, CirclePause, CirclePlay, Copy, Ellipsis, Trash2 } from 'lucide-react'
 import { useState } from 'react'
 import type { Job } from '../../../sdk/index.ts'
 import { isOver } from '../../lib/events.ts'
 import { formatDuration, formatNumber } from '../../lib/format.ts'
-import { actionsOf, secondsOf, useJobAction, whenText } from '../../lib/jobs.ts'
+import { actionsOf, lossOf, secondsOf, useDeleteJob, useJobAction, whenText } from '../../lib/jobs.ts'
 import { Sparkline } from '../../ui/bars.tsx'
 import { IconButton } from '../../ui/button.tsx'
 import { Badge, Progress, Status } from '../../ui/feedback.tsx'
@@ -57,7 +57,7 @@ export function columnsOf({
       header: 'Loss',
       align: 'right',
       from: 'sm',
-      value: ({ metrics }) => metrics.train_loss ?? metrics.loss,
+      value: lossOf,
       cell: (job) => {
         const values = losses.get(job.id)
         return (
@@ -65,7 +65,7 @@ export function columnsOf({
             {values && values.length > 1 && (
               <Sparkline values={values} label={`Loss of ${job.name}`} className="h-5 w-16 max-[1399px]:hidden" />
             )}
-            {formatNumber(job.metrics.train_loss ?? job.metrics.loss, 4)}
+            {formatNumber(lossOf(job), 4)}
           </span>
         )
       },
@@ -122,7 +122,7 @@ function ProgressCell({ job }: { job: Job }) {
   if (job.status === 'queued')
     return (
       <span className="block max-w-48 text-sm whitespace-normal text-muted">
-        {job.waits_for ? 'waits for what it needs' : whenText(job)}
+        {job.waits_for ? 'waiting for setup' : whenText(job)}
       </span>
     )
   if (job.status === 'failed')
@@ -144,19 +144,21 @@ const words = {
   pause: {
     label: 'Pause',
     icon: <CirclePause aria-hidden />,
-    done: 'The job pauses',
-    failed: 'The job was not paused',
+    done: 'Pausing job',
+    failed: 'Could not pause the job',
   },
   resume: {
     label: 'Resume',
     icon: <CirclePlay aria-hidden />,
-    done: 'The job goes on',
-    failed: 'The job was not resumed',
+    done: 'Job resumed',
+    failed: 'Could not resume the job',
   },
 }
 
 function RowMenu({ job }: { job: Job }) {
   const [cancelling, setCancelling] = useState(false)
+  const [deleting, setDeleting] = useState(false)
+  const remove = useDeleteJob()
   const navigate = useNavigate()
   const act = useJobAction()
   const entries = actionsOf(job).map((action): MenuEntry => {
@@ -184,16 +186,32 @@ function RowMenu({ job }: { job: Job }) {
             icon: <Copy aria-hidden />,
             onClick: () => void navigate({ to: '/jobs/new', search: { clone: job.id } }),
           },
+          ...(isOver(job)
+            ? [null, { label: 'Delete…', icon: <Trash2 aria-hidden />, danger: true, onClick: () => setDeleting(true) }]
+            : []),
         ]}
       />
       <ConfirmDialog
         open={cancelling}
         onOpenChange={setCancelling}
         title={`Cancel ${job.name}?`}
-        action="Yes, cancel the job"
+        action="Cancel job"
+        keep="Keep training"
         onConfirm={() => act.mutateAsync({ id: job.id, action: 'cancel' })}
       >
-        It ends without a result and cannot be resumed. Its curves and its log stay. To go on later, pause it instead.
+        The job ends without a model and can't be resumed. Its curves and log stay. To continue later, pause it instead.
+      </ConfirmDialog>
+      <ConfirmDialog
+        open={deleting}
+        onOpenChange={setDeleting}
+        title={`Delete ${job.name}?`}
+        action="Delete job"
+        onConfirm={async () => {
+          await remove.mutateAsync(job.id)
+          toast.good('Job deleted', job.name)
+        }}
+      >
+        Its curves, samples and log are deleted. {job.model && 'The model it trained stays, with its origin.'}
       </ConfirmDialog>
     </>
   )

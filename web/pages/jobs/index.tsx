@@ -81,7 +81,6 @@ export default function JobsPage() {
         </>
       }
       actions={newJob}
-      width="full"
     >
       {mayRead ? (
         <Card flush>
@@ -92,7 +91,7 @@ export default function JobsPage() {
               className="max-sm:flex-1 sm:w-40"
               value={status ?? 'all'}
               onChange={(next) => change({ status: next === 'all' ? undefined : next })}
-              choices={[{ value: 'all', label: 'Every status' }, ...statuses.map((value) => ({ value, label: value }))]}
+              choices={[{ value: 'all', label: 'All statuses' }, ...statuses.map((value) => ({ value, label: value }))]}
             />
             <Select<Sort>
               aria-label="Order"
@@ -132,7 +131,7 @@ export default function JobsPage() {
         </Card>
       ) : (
         <Card>
-          <EmptyState icon={<FlaskConical aria-hidden />} title="Your role may not see jobs">
+          <EmptyState icon={<FlaskConical aria-hidden />} title="No access to jobs">
             An admin or owner of this account can give you a role with the scope tuning:read.
           </EmptyState>
         </Card>
@@ -159,8 +158,8 @@ function NameFilter({ value, onChange }: { value: string; onChange: (value: stri
       />
       <Input
         type="search"
-        aria-label="Part of the name"
-        placeholder="Part of the name"
+        aria-label="Search by name"
+        placeholder="Search by name"
         className="pl-8!"
         value={typed}
         maxLength={200}
@@ -172,7 +171,7 @@ function NameFilter({ value, onChange }: { value: string; onChange: (value: stri
 
 function Compare({ chosen, onClear }: { chosen: readonly Job[]; onClear: () => void }) {
   if (chosen.length === 0)
-    return <p className="ml-auto text-sm text-muted max-md:hidden">Choose two or more to see their curves together.</p>
+    return <p className="ml-auto text-sm text-muted max-md:hidden">Select jobs to compare their curves.</p>
   const [first, ...others] = chosen.slice(0, comparedMax)
   return (
     <div role="status" className="ml-auto flex flex-wrap items-center gap-2">
@@ -192,14 +191,14 @@ function Compare({ chosen, onClear }: { chosen: readonly Job[]; onClear: () => v
         params={{ jobId: first!.id }}
         search={{ with: others.length > 0 ? others.map(({ id }) => id).join(',') : undefined }}
       >
-        {others.length === 0 ? 'See its curves' : `Compare ${plural(others.length + 1, 'job')}`}
+        {others.length === 0 ? 'View curves' : `Compare ${plural(others.length + 1, 'job')}`}
       </LinkButton>
     </div>
   )
 }
 
 const First = ({ action }: { action: React.ReactNode }) => (
-  <EmptyState icon={<FlaskConical aria-hidden />} title="No job yet" action={action}>
+  <EmptyState icon={<FlaskConical aria-hidden />} title="No jobs yet" action={action}>
     A job trains a model on one of your datasets. You watch its loss while it runs, and chat with the result when it is
     done.
   </EmptyState>
@@ -208,8 +207,8 @@ const First = ({ action }: { action: React.ReactNode }) => (
 const NothingFits = ({ onClear }: { onClear: () => void }) => (
   <EmptyState
     icon={<Search aria-hidden />}
-    title="No job fits these filters"
-    action={<Button onClick={onClear}>Show all jobs</Button>}
+    title="No jobs match these filters"
+    action={<Button onClick={onClear}>Clear filters</Button>}
   />
 )
 

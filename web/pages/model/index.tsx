@@ -1,17 +1,19 @@
 import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query'
 import { useNavigate, useParams } from '@tanstack/react-router'
+import { Ellipsis, Pencil, Rocket, Trash2 } from 'lucide-react'
 import { useState } from 'react'
-import type { LineageStep, TunedModelDetails } from '../../../sdk/index.ts'
+import type { Deployment, LineageStep, TunedModelDetails } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
 import { fieldError } from '../../lib/errors.ts'
 import { formatBytes, formatNumber } from '../../lib/format.ts'
 import { useMay } from '../../lib/session.ts'
-import { Button, LinkButton, TextLink } from '../../ui/button.tsx'
+import { DeployDialog } from '../../parts/deploy.tsx'
+import { Button, IconButton, LinkButton, TextLink } from '../../ui/button.tsx'
 import { Help } from '../../ui/disclosure.tsx'
 import { Badge, EmptyState, FormError, Loaded, Notice, Status } from '../../ui/feedback.tsx'
-import { Field, Form, Input, Textarea } from '../../ui/field.tsx'
+import { Field, Form, FormButtons, Input, Textarea } from '../../ui/field.tsx'
 import { Card, Facts, Page } from '../../ui/layout.tsx'
-import { ConfirmDialog, Dialog } from '../../ui/popups.tsx'
+import { ConfirmDialog, Dialog, Menu } from '../../ui/popups.tsx'
 import { Table } from '../../ui/table.tsx'
 import { toast } from '../../ui/toast.tsx'
 import { Code, RelativeTime } from '../../ui/values.tsx'
@@ -51,26 +53,51 @@ function Actions({ model }: { model: TunedModelDetails }) {
   const mayTrain = useMay('tuning:write')
   const navigate = useNavigate()
   const client = useQueryClient()
-  const [editing, setEditing] = useState(false)
+  const mayDeploy = useMay('deployments:write')
+  const [dialog, setDialog] = useState<'edit' | 'delete' | 'deploy'>()
+  const close = () => setDialog(undefined)
+  const deployments = useDeploymentsOf(model.id)
   return (
     <>
       {mayTrain && (
         <>
-          <ConfirmDialog
-            trigger={<Button>Delete</Button>}
-            title={`Delete ${model.name}?`}
-            action="Delete model"
-            onConfirm={async () => {
-              await tunery.models.delete(model.id)
-              await client.invalidateQueries({ queryKey: ['models'] })
-              await navigate({ to: '/models' })
-            }}
-          >
-            Its weights are deleted. Exports of it stay until they expire. A model that something needs is refused.
-          </ConfirmDialog>
-          <Button onClick={() => setEditing(true)}>Rename</Button>
+          <Menu
+            trigger={<IconButton label="More actions" variant="secondary" icon={<Ellipsis aria-hidden />} />}
+            entries={[
+              { label: 'Edit name and notes', icon: <Pencil aria-hidden />, onClick: () => setDialog('edit') },
+              null,
+              { label: 'Delete model', icon: <Trash2 aria-hidden />, danger: true, onClick: () => setDialog('delete') },
+            ]}
+          />
+          {deployments.length > 0 ? (
+            <Dialog
+              open={dialog === 'delete'}
+              onOpenChange={(open) => !open && close()}
+              title={`${model.name} is deployed`}
+              description="Switch these deployments to another model or delete them, then delete this model."
+              width="sm"
+            >
+              <DeploymentLinks deployments={deployments} />
+            </Dialog>
+          ) : (
+            <ConfirmDialog
+              open={dialog === 'delete'}
+              onOpenChange={(open) => !open && close()}
+              title={`Delete ${model.name}?`}
+              action="Delete model"
+              onConfirm={async () => {
+                await tunery.models.delete(model.id)
+                await navigate({ to: '/models' })
+                client.removeQueries({ queryKey: ['models', model.id] })
+                await client.invalidateQueries({ queryKey: ['models', 'list'] })
+                toast.good('Model deleted', model.name)
+              }}
+            >
+              Its weights are deleted. Finished exports stay until they expire.
+            </ConfirmDialog>
+          )}
           <LinkButton to="/jobs/new" search={{ model: model.id }}>
-            Train it further
+            Continue training
           </LinkButton>
         </>
       )}
@@ -80,13 +107,37 @@ function Actions({ model }: { model: TunedModelDetails }) {
       <LinkButton to="/evaluations" search={{ model: model.id, baseline: model.base_model_id }}>
         Evaluate
       </LinkButton>
-      <LinkButton to="/playground" search={{ models: `${model.base_model_id},${model.id}` }} variant="primary">
-        Compare with its base
+      <LinkButton to="/playground" search={{ models: `${model.base_model_id},${model.id}` }}>
+        Compare with base
       </LinkButton>
-      {editing && <Rename model={model} onClose={() => setEditing(false)} />}
+      {mayDeploy && (
+        <Button variant="primary" icon={<Rocket aria-hidden />} onClick={() => setDialog('deploy')}>
+          Deploy
+        </Button>
+      )}
+      {dialog === 'edit' && <Rename model={model} onClose={close} />}
+      {dialog === 'deploy' && <DeployDialog model={model.id} suggestion={model.name} onClose={close} />}
     </>
   )
 }
+
+function useDeploymentsOf(model_id: string): Deployment[] {
+  const { data } = useQuery({
+    queryKey: ['deployments', 'list', { limit: 100 }],
+    queryFn: ({ signal }) => tunery.deployments.list({ limit: 100 }, { signal }),
+  })
+  return data?.items.filter(({ model }) => model === model_id) ?? []
+}
+
+const DeploymentLinks = ({ deployments }: { deployments: readonly Deployment[] }) => (
+  <span className="flex flex-wrap gap-x-3">
+    {deployments.map(({ name }) => (
+      <TextLink key={name} to="/deployments/$name" params={{ name }}>
+        {name}
+      </TextLink>
+    ))}
+  </span>
+)
 
 function Rename({ model, onClose }: { model: TunedModelDetails; onClose: () => void }) {
   const [name, setName] = useState(model.name)
@@ -111,11 +162,9 @@ function Rename({ model, onClose }: { model: TunedModelDetails; onClose: () => v
           <Textarea value={description} onChange={(event) => setDescription(event.target.value)} maxLength={2000} />
         </Field>
         <FormError error={save.error} fields={fields} />
-        <div className="flex justify-end">
-          <Button type="submit" variant="primary" busy={save.isPending} disabled={!name.trim()}>
-            Save
-          </Button>
-        </div>
+        <FormButtons onCancel={onClose} busy={save.isPending} missing={!name.trim() && 'Enter a name.'}>
+          Save
+        </FormButtons>
       </Form>
     </Dialog>
   )
@@ -127,8 +176,8 @@ function About({ model }: { model: TunedModelDetails }) {
     <Card title="Model">
       <Facts
         facts={[
-          ['Id', <Code key="id">{id}</Code>],
-          ['Kind', kind === 'adapter' ? 'an adapter on its base' : 'whole weights'],
+          ['ID', <Code key="id">{id}</Code>],
+          ['Kind', kind === 'adapter' ? 'Adapter' : 'Full weights'],
           ['Base', <Code key="base">{base_model_id}</Code>],
           ['Method', <Badge key="method">{method}</Badge>],
           ['Size', formatBytes(size_mb * 1e6)],
@@ -136,10 +185,10 @@ function About({ model }: { model: TunedModelDetails }) {
             'Job',
             job_id ? (
               <TextLink key="job" to="/jobs/$jobId" params={{ jobId: job_id }}>
-                {job_id}
+                View job
               </TextLink>
             ) : (
-              'imported'
+              'Imported'
             ),
           ],
           ['Created', <RelativeTime key="created" time={created_at} />],
@@ -156,10 +205,10 @@ function Check({ model: { comparison } }: { model: TunedModelDetails }) {
     <Card
       title={
         <>
-          Served as trained{' '}
+          Serving check{' '}
           <Help word="this check">
-            Training changes how likely each token is. The service compares that change as the trainer computed it with
-            what the engine serves, on fixed rows. A model that disagrees cannot be deployed.
+            Training changes how likely each token is. This check compares that change in the trainer with what the
+            engine serves, on fixed rows. A model that fails can't be deployed.
           </Help>
         </>
       }
@@ -167,55 +216,61 @@ function Check({ model: { comparison } }: { model: TunedModelDetails }) {
       {comparison ? (
         <div className="grid gap-3">
           <div>
-            <Status status={comparison.agrees ? 'agrees' : 'disagrees'} tone={comparison.agrees ? 'good' : 'bad'} />
+            <Status status={comparison.agrees ? 'passed' : 'failed'} />
           </div>
           {comparison.problem && <Notice tone="bad">{comparison.problem}</Notice>}
           <Facts
             facts={[
               ['Rows', comparison.rows],
               ['Tokens', comparison.tokens],
-              ['Change by training', `${formatNumber(comparison.change)} nats a token`],
-              ['Engine is off by', `${formatNumber(comparison.difference)} nats a token`],
+              ['Effect of training', `${formatNumber(comparison.change)} nats per token`],
+              ['Engine vs. trainer', `${formatNumber(comparison.difference)} nats per token`],
             ]}
           />
         </div>
       ) : (
         <EmptyState compact title="Not checked yet">
-          It is checked when it is first deployed.
+          The check runs when the model is first deployed.
         </EmptyState>
       )}
     </Card>
   )
 }
 
+/** As it was called then; its page has its name of today. */
+const LineageModel = ({ step: { model_id, name } }: { step: LineageStep }) => (
+  <TextLink to="/models/$modelId" params={{ modelId: model_id }}>
+    {name ?? model_id}
+  </TextLink>
+)
+
 function History({ model: { lineage } }: { model: TunedModelDetails }) {
   return (
-    <Card
-      title="What it came from"
-      description={
-        <>
-          Begun with <Code>{lineage.base_model_id}</Code>
-        </>
-      }
-      flush
-    >
+    <Card title="Lineage" description={`Trained from ${lineage.base_model_id}`} flush>
       <Table
-        label="What it came from"
+        label="Lineage"
         rows={lineage.steps}
         rowId={({ model_id }: LineageStep) => model_id}
         columns={[
-          { id: 'name', header: 'Result', grow: true, cell: (each) => each.name ?? each.model_id },
-          { id: 'method', header: 'Method', cell: (each) => (each.method ? <Badge>{each.method}</Badge> : 'imported') },
-          { id: 'objective', header: 'Learned', from: 'md', cell: (each) => each.objective ?? '–' },
+          { id: 'name', header: 'Model', grow: true, cell: (each) => <LineageModel step={each} /> },
+          { id: 'method', header: 'Method', cell: (each) => (each.method ? <Badge>{each.method}</Badge> : 'Imported') },
+          { id: 'objective', header: 'Objective', from: 'md', cell: (each) => each.objective ?? '–' },
           {
             id: 'dataset',
             header: 'Dataset',
             from: 'sm',
-            cell: (each) => each.dataset?.name ?? each.dataset?.id ?? '–',
+            cell: ({ dataset }) =>
+              dataset ? (
+                <TextLink to="/datasets/$datasetId" params={{ datasetId: dataset.id }}>
+                  {dataset.name ?? dataset.id}
+                </TextLink>
+              ) : (
+                '–'
+              ),
           },
           {
             id: 'hash',
-            header: 'Weights',
+            header: 'Fingerprint',
             from: 'lg',
             cell: (each) => (each.sha256 ? <Code>{each.sha256.slice(0, 12)}</Code> : '–'),
           },
@@ -226,7 +281,7 @@ function History({ model: { lineage } }: { model: TunedModelDetails }) {
             cell: (each) =>
               each.job_id ? (
                 <TextLink to="/jobs/$jobId" params={{ jobId: each.job_id }}>
-                  see it
+                  View job
                 </TextLink>
               ) : (
                 '–'
@@ -238,40 +293,49 @@ function History({ model: { lineage } }: { model: TunedModelDetails }) {
   )
 }
 
-/** The names and exports that use it. */
+/** The deployments, evaluations and exports of it. */
 function Uses({ model }: { model: TunedModelDetails }) {
-  const deployments = useQuery({
-    queryKey: ['deployments', 'list', { limit: 100 }],
-    queryFn: ({ signal }) => tunery.deployments.list({ limit: 100 }, { signal }),
-  })
+  const deployments = useDeploymentsOf(model.id)
   const exports = useQuery({
     queryKey: ['exports', 'list', { model: model.id }],
     queryFn: ({ signal }) => tunery.exports.list({ model: model.id, limit: 20 }, { signal }),
   })
-  const own = deployments.data?.items.filter((each) => each.model === model.id) ?? []
+  const evaluations = useQuery({
+    queryKey: ['evaluations', 'list', { limit: 100 }],
+    queryFn: ({ signal }) => tunery.evaluations.list({ limit: 100 }, { signal }),
+  })
+  const judged = evaluations.data?.items.filter((each) => each.model === model.id || each.baseline === model.id) ?? []
   return (
     <Card title="Used by">
       <Facts
         facts={[
           [
             'Deployments',
-            own.length > 0
-              ? own.map(({ name }) => (
-                  <TextLink key={name} to="/deployments/$name" params={{ name }} className="mr-3">
+            deployments.length > 0 ? <DeploymentLinks key="deployments" deployments={deployments} /> : 'None',
+          ],
+          [
+            'Evaluations',
+            judged.length > 0 ? (
+              <span key="evaluations" className="flex flex-wrap gap-x-3">
+                {judged.map(({ id, name }) => (
+                  <TextLink key={id} to="/evaluations/$evaluationId" params={{ evaluationId: id }}>
                     {name}
                   </TextLink>
-                ))
-              : 'none',
+                ))}
+              </span>
+            ) : (
+              'None'
+            ),
           ],
           [
             'Exports',
             exports.data?.items.length
               ? exports.data.items.map(({ id, format, quantization }) => (
-                  <TextLink key={id} to="/exports" className="mr-3">
+                  <TextLink key={id} to="/exports" search={{ open: id }} className="mr-3">
                     {[format, quantization].filter(Boolean).join(' ')}
                   </TextLink>
                 ))
-              : 'none',
+              : 'None',
           ],
         ]}
       />

@@ -30,12 +30,12 @@ export function Shares({ model }: { model: TunedModelDetails }) {
   const refresh = () => client.invalidateQueries({ queryKey: ['models', model.id, 'shares'] })
   return (
     <Card
-      title="Shared by link"
-      description="Who has a link sees the name, an evaluation and a bounded chat, and nothing else of the account."
+      title="Share links"
+      description="Anyone with a link sees the model's name, one evaluation and a limited chat, and nothing else of your account."
       actions={
         mayWrite && (
           <Button icon={<Link2 aria-hidden />} onClick={() => setCreating(true)}>
-            Make a link
+            Create link
           </Button>
         )
       }
@@ -45,12 +45,12 @@ export function Shares({ model }: { model: TunedModelDetails }) {
         label="Links"
         rows={query.data.items}
         rowId={({ id }: Share) => id}
-        empty={<EmptyState compact title="Not shared" />}
+        empty={<EmptyState compact title="No share links" />}
         columns={[
-          { id: 'made', header: 'Made', grow: true, cell: (each) => <RelativeTime time={each.created_at} /> },
+          { id: 'made', header: 'Created', grow: true, cell: (each) => <RelativeTime time={each.created_at} /> },
           {
             id: 'today',
-            header: 'Asked today',
+            header: 'Questions today',
             align: 'right',
             cell: (each) => `${formatCount(each.requests_today)} of ${formatCount(each.requests_per_day)}`,
           },
@@ -64,17 +64,17 @@ export function Shares({ model }: { model: TunedModelDetails }) {
                 <ConfirmDialog
                   trigger={
                     <Button size="sm" variant="quiet">
-                      Withdraw
+                      Revoke
                     </Button>
                   }
-                  title="Withdraw the link?"
-                  action="Withdraw link"
+                  title="Revoke this link?"
+                  action="Revoke link"
                   onConfirm={async () => {
                     await tunery.models.shares.delete(model.id, each.id)
                     await refresh()
                   }}
                 >
-                  Who opens it sees nothing any more.
+                  It stops working immediately.
                 </ConfirmDialog>
               ),
           },
@@ -124,37 +124,37 @@ function CreateShare({
   })
   if (create.data)
     return (
-      <SecretDialog secret={create.data.link} title="The link" onClose={onClose}>
-        Who has it may see the model's page and ask the model, within its bounds.
+      <SecretDialog secret={create.data.link} title="Share link" onClose={onClose}>
+        Anyone with this link can see the model's page and chat with the model within its limits.
       </SecretDialog>
     )
   return (
-    <Dialog open onOpenChange={(open) => !open && onClose()} title="Share the model by a link">
+    <Dialog open onOpenChange={(open) => !open && onClose()} title="Create share link">
       <Form onSubmit={() => create.mutate()}>
-        <Field label="Evaluation" optional help="Its result is shown.">
+        <Field label="Evaluation" optional help="Its result is shown on the page.">
           <Combobox
             value={evaluation}
             onChange={setEvaluation}
             choices={evaluations.data ?? []}
             placeholder="None"
-            empty="There is none of this model yet"
+            empty="No completed evaluations of this model"
             clearable
           />
         </Field>
         <div className="grid items-start gap-4 sm:grid-cols-3">
-          <Field label="Questions a day" help="Of all visitors.">
+          <Field label="Questions per day" help="All visitors together.">
             <NumberInput value={requests} onChange={setRequests} min={1} max={10_000} />
           </Field>
-          <Field label="Longest answer" help="In tokens.">
+          <Field label="Max tokens" help="Per answer.">
             <NumberInput value={tokens} onChange={setTokens} min={1} max={2048} />
           </Field>
-          <Field label="Days" help="Empty: it does not expire.">
+          <Field label="Expires after (days)" help="Leave empty for no expiry.">
             <NumberInput value={days} onChange={setDays} min={1} max={3650} />
           </Field>
         </div>
         {create.isError && <Notice tone="bad">{create.error.message}</Notice>}
         <FormButtons onCancel={onClose} busy={create.isPending}>
-          Make the link
+          Create link
         </FormButtons>
       </Form>
     </Dialog>

@@ -28,10 +28,10 @@ export default function ModelsPage() {
         mayTrain && (
           <>
             <Button icon={<Upload aria-hidden />} onClick={() => setImporting(true)}>
-              Import an adapter
+              Import adapter
             </Button>
             <LinkButton to="/jobs/new" variant="primary">
-              Train a model
+              New job
             </LinkButton>
           </>
         )
@@ -52,14 +52,9 @@ const tunedColumns: readonly Column<TunedModel>[] = [
   { id: 'base', header: 'Base', from: 'md', cell: (each) => each.base_model_id },
   {
     id: 'check',
-    header: 'Checked',
+    header: 'Serving check',
     from: 'sm',
-    cell: ({ comparison }) =>
-      comparison ? (
-        <Status status={comparison.agrees ? 'agrees' : 'disagrees'} tone={comparison.agrees ? 'good' : 'bad'} />
-      ) : (
-        '–'
-      ),
+    cell: ({ comparison }) => (comparison ? <Status status={comparison.agrees ? 'passed' : 'failed'} /> : '–'),
   },
   { id: 'size', header: 'Size', align: 'right', from: 'lg', cell: (each) => formatBytes(each.size_mb * 1e6) },
   {
@@ -89,8 +84,8 @@ function Tuned() {
             link={({ id }) => ({ to: '/models/$modelId', params: { modelId: id } })}
             more={more}
             empty={
-              <EmptyState compact icon={<Boxes aria-hidden />} title="No models of your own yet">
-                A job makes one of a base model and your examples.
+              <EmptyState compact icon={<Boxes aria-hidden />} title="No models yet">
+                Train a base model on your examples to create one.
               </EmptyState>
             }
           />
@@ -114,20 +109,38 @@ function Bases({ mayTrain }: { mayTrain: boolean }) {
   const start = useMutation({
     mutationFn: (id: string) => tunery.hub.startDownload(id),
     onSuccess: refresh,
-    onError: toastError('The download was not started'),
+    onError: toastError('Could not start the download'),
   })
   const cancel = useMutation({
     mutationFn: (id: string) => tunery.hub.cancelDownload(id),
     onSuccess: refresh,
-    onError: toastError('The download was not cancelled'),
+    onError: toastError('Could not cancel the download'),
   })
+  const [text, setText] = useState('')
+  const isFound = ({ id, name, description }: Model) =>
+    `${id} ${name} ${description}`.toLowerCase().includes(text.trim().toLowerCase())
   return (
-    <Card title="Base models" description="Open models that training begins with." flush>
+    <Card
+      title="Base models"
+      description="Open models to train and to call."
+      actions={
+        <Input
+          type="search"
+          aria-label="Search base models"
+          placeholder="Search base models"
+          className="w-56"
+          value={text}
+          onChange={(event) => setText(event.target.value)}
+        />
+      }
+      flush
+    >
       <Loaded query={query}>
         {({ models }) => (
           <Table
             label="Base models"
-            rows={models.toSorted((a, b) => Number(b.weights.available) - Number(a.weights.available))}
+            empty={<EmptyState compact title={`No base model matches “${text}”`} />}
+            rows={models.filter(isFound).toSorted((a, b) => Number(b.weights.available) - Number(a.weights.available))}
             rowId={({ id }) => id}
             columns={[
               {
@@ -139,9 +152,13 @@ function Bases({ mayTrain }: { mayTrain: boolean }) {
                   <>
                     <span title={each.description} className="flex flex-wrap items-center gap-1 whitespace-normal">
                       {each.id} {each.category !== 'language' && <Badge>{each.category}</Badge>}
+                      {each.recommended && <Badge tone="accent">recommended</Badge>}
+                      {each.weights.available && each.methods.length === 0 && (
+                        <Badge tone="warn">too large to train here</Badge>
+                      )}
                       {each.pictures && (
                         <Badge tone={each.pictures.served ? 'good' : 'warn'}>
-                          {each.pictures.served ? 'sees pictures' : 'text only here'}
+                          {each.pictures.served ? 'reads images' : 'text only'}
                         </Badge>
                       )}
                     </span>
@@ -170,7 +187,7 @@ function Bases({ mayTrain }: { mayTrain: boolean }) {
               { id: 'license', header: 'Licence', from: 'lg', cell: (each) => each.license },
               {
                 id: 'methods',
-                header: 'Trains with',
+                header: 'Methods',
                 from: 'md',
                 cell: ({ methods }) => (
                   <span className="flex gap-1">
@@ -202,16 +219,15 @@ function Bases({ mayTrain }: { mayTrain: boolean }) {
 
 /** In which form the weights answer, and how far that is from the original. */
 function ServedForm({ weights: { keep_original, eight_bits, eight_bits_problem, available } }: Pick<Model, 'weights'>) {
-  if (available && keep_original) return <Note text="Answers with its original weights, as set." />
-  if (eight_bits_problem) return <Note text={`Answers with its original weights. ${eight_bits_problem}`} />
+  if (available && keep_original) return <Note text="Served with its original weights." />
+  if (eight_bits_problem) return <Note text={`Served with its original weights. ${eight_bits_problem}`} />
   if (!eight_bits) return null
   const { size_mb, original_type, distance } = eight_bits
   return (
     <Note
       text={
-        `Answers in eight bits (${formatBytes(size_mb * 1e6)}, of ${original_type}): the same likeliest token in ` +
-        `${(100 * distance.same_top).toFixed(1)} % of ${distance.tokens}, ${distance.divergence} nats from the original ` +
-        'on average.'
+        `Served in 8-bit (${formatBytes(size_mb * 1e6)}, from ${original_type}): same top token for ` +
+        `${(100 * distance.same_top).toFixed(1)}% of ${distance.tokens} tokens, ${distance.divergence} nats apart on average.`
       }
     />
   )
@@ -238,7 +254,7 @@ function Weights({
   onCancel: () => void
 }) {
   const { weights, download } = model
-  if (weights.available) return <Status status="here" tone="good" />
+  if (weights.available) return <Status status="downloaded" tone="good" />
   if (download && isMoving(model))
     return (
       <span className="flex items-center justify-end gap-2">
@@ -249,7 +265,7 @@ function Weights({
         />
         {mayTrain && (
           <Button size="sm" variant="quiet" onClick={onCancel}>
-            Cancel
+            Cancel download
           </Button>
         )}
       </span>
@@ -259,7 +275,7 @@ function Weights({
       {download?.error && <Badge tone="bad">failed</Badge>}
       <span title={download?.error?.message ?? weights.how_to_get ?? undefined}>
         <Button size="sm" icon={<Download aria-hidden />} busy={busy} disabled={!mayTrain} onClick={onStart}>
-          {weights.size_mb ? formatBytes(weights.size_mb * 1e6) : 'Get'}
+          {weights.size_mb ? `Download ${formatBytes(weights.size_mb * 1e6)}` : 'Download'}
         </Button>
       </span>
     </span>
@@ -274,7 +290,7 @@ function ImportAdapter({ onClose }: { onClose: () => void }) {
     mutationFn: () => tunery.models.import(file!, name.trim() ? { name } : {}),
     onSuccess: async (made) => {
       await client.invalidateQueries({ queryKey: ['models'] })
-      toast.good(`${made.name} is imported`)
+      toast.good('Adapter imported', made.name)
       onClose()
     },
   })
@@ -282,12 +298,12 @@ function ImportAdapter({ onClose }: { onClose: () => void }) {
     <Dialog
       open
       onOpenChange={(open) => !open && onClose()}
-      title="Import an adapter"
-      description="A zip of a PEFT folder: adapter_config.json and adapter_model.safetensors."
+      title="Import adapter"
+      description="Upload a zip of a PEFT folder with adapter_config.json and adapter_model.safetensors."
     >
       <Form onSubmit={() => bring.mutate()}>
         <FileDrop
-          title={file ? file.name : 'Drop the zip here, or choose it'}
+          title={file ? file.name : 'Drop a zip file here'}
           accept=".zip"
           onFile={setFile}
           busy={bring.isPending}
@@ -296,7 +312,7 @@ function ImportAdapter({ onClose }: { onClose: () => void }) {
           <Input value={name} onChange={(event) => setName(event.target.value)} maxLength={200} />
         </Field>
         <FormError error={bring.error} fields={['name']} />
-        <FormButtons onCancel={onClose} busy={bring.isPending} disabled={!file}>
+        <FormButtons onCancel={onClose} busy={bring.isPending} missing={!file && 'Choose a file.'}>
           Import
         </FormButtons>
       </Form>

@@ -1,18 +1,19 @@
 import type { Dataset, JobEstimate } from '../../../sdk/index.ts'
+import { datasetChoice } from '../../lib/datasets.ts'
 import { Combobox } from '../../ui/choices.tsx'
 import { Disclosure } from '../../ui/disclosure.tsx'
 import { changedIn, type Draft, entriesFor } from './draft.ts'
-import { type GroupName, groupNames, type Objective } from './fields.ts'
+import { type GroupName, groupNames, type HyperparameterInfo, type Objective } from './fields.ts'
 import { Setting } from './setting.tsx'
 
 const titles: Record<GroupName, { title: string; text: string }> = {
-  training_config: { title: 'Training', text: 'How long, how fast and how much of each row.' },
-  lora_config: { title: 'Adapter', text: 'The small matrices that LoRA trains beside the base, which stays as it is.' },
+  training_config: { title: 'Training', text: 'Epochs, learning rate and row length.' },
+  lora_config: { title: 'Adapter', text: 'The small matrices that LoRA trains. The base stays unchanged.' },
   evaluation_config: {
-    title: 'While it trains',
-    text: 'Rows that are held out and not learned, an earlier end, sample answers beside those of the base.',
+    title: 'Evaluation',
+    text: 'Held-out rows, early stopping and sample answers during training.',
   },
-  method_options: { title: 'Preferences', text: 'How strongly better answers are preferred.' },
+  method_options: { title: 'Preferences', text: 'How strongly chosen answers are preferred.' },
 }
 const order: readonly GroupName[] = ['training_config', 'lora_config', 'evaluation_config', 'method_options']
 
@@ -24,6 +25,8 @@ interface AdvancedProps {
   /** What is wrong, by the path in the request. */
   errorOf: (path: string) => string | undefined
   estimate?: JobEstimate
+  /** Of the base. */
+  context_length?: number | undefined
 }
 
 export function Advanced(props: AdvancedProps) {
@@ -43,7 +46,7 @@ export function Advanced(props: AdvancedProps) {
                 <span className="inline-flex flex-wrap items-baseline gap-x-2">
                   {titles[group].title}
                   <span className="text-sm font-normal text-muted">
-                    {changed > 0 ? `${changed} of ${entries.length} changed` : `${entries.length} defaults`}
+                    {changed > 0 ? `${changed} of ${entries.length} changed` : `${entries.length} settings`}
                   </span>
                 </span>
               }
@@ -57,7 +60,14 @@ export function Advanced(props: AdvancedProps) {
   )
 }
 
-function Group({ draft, objective, change, datasets, errorOf, estimate, group }: AdvancedProps & { group: GroupName }) {
+/** Of a base with a shorter context, rows cannot be longer than that. */
+const boundedInfo = (info: HyperparameterInfo, context_length: number | undefined): HyperparameterInfo =>
+  info.name === 'max_length' && context_length !== undefined
+    ? { ...info, maximum: Math.min(info.maximum ?? context_length, context_length) }
+    : info
+
+function Group(props: AdvancedProps & { group: GroupName }) {
+  const { draft, objective, change, datasets, errorOf, estimate, group, context_length } = props
   const values = draft.values[group]
   const resolved = estimate?.resolved_config[group] as Record<string, { value: unknown }> | null | undefined
   const set = (name: string, value: unknown) =>
@@ -69,7 +79,7 @@ function Group({ draft, objective, change, datasets, errorOf, estimate, group }:
         {entriesFor(group, draft.method, objective).map((info) => (
           <div key={info.name} className={info.type === 'list' ? 'sm:col-span-2' : undefined}>
             <Setting
-              info={info}
+              info={boundedInfo(info, context_length)}
               value={values[info.name]}
               onChange={(value) => set(info.name, value)}
               error={errorOf(`config.${group}.${info.name}`)}
@@ -81,8 +91,8 @@ function Group({ draft, objective, change, datasets, errorOf, estimate, group }:
                     onChange={(value) => set(info.name, value ?? undefined)}
                     clearable
                     placeholder="None"
-                    empty="No dataset has that in its name"
-                    choices={datasets.map(({ id, name, rows }) => ({ value: id, label: name, note: `${rows} rows` }))}
+                    empty="No matching datasets"
+                    choices={datasets.map((dataset) => datasetChoice(dataset, datasets))}
                   />
                 )
               }

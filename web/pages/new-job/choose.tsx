@@ -1,6 +1,8 @@
 // Model, data and method: what every job needs.
+import type { ReactNode } from 'react'
 import type { Dataset, Evaluation, Model, TunedModel } from '../../../sdk/index.ts'
 import { classes } from '../../lib/classes.ts'
+import { datasetChoice } from '../../lib/datasets.ts'
 import { formatBytes, formatCount, formatNumber, plural } from '../../lib/format.ts'
 import { TextLink } from '../../ui/button.tsx'
 import { type Choice, Combobox, Select } from '../../ui/choices.tsx'
@@ -10,7 +12,6 @@ import { Card } from '../../ui/layout.tsx'
 import type { Method } from './draft.ts'
 import type { Objective } from './fields.ts'
 import { method as methodInfo } from './generated/hyperparameters.ts'
-import { rich } from './setting.tsx'
 
 export function ModelCard({
   value,
@@ -28,17 +29,17 @@ export function ModelCard({
   const base = bases.find(({ id }) => id === value)
   const earlier = tuned.find(({ id }) => id === value)
   const choices: Choice[] = [
-    ...bases.map(({ id, name, params_billions, methods, weights, context_length }) => ({
+    ...bases.map(({ id, name, params_billions, methods, weights, context_length, recommended }) => ({
       value: id,
       label: name,
       note:
         methods.length === 0
-          ? 'Cannot be trained on this machine'
+          ? 'Needs more memory than this machine has'
           : [
-              `${formatNumber(params_billions)} B parameters`,
-              `${formatCount(context_length)} tokens of context`,
-              !weights.available &&
-                `downloaded first${weights.size_mb ? `, ${formatBytes(weights.size_mb * 1e6)}` : ''}`,
+              recommended && 'Recommended',
+              `${formatNumber(params_billions)}B parameters`,
+              `${formatCount(context_length)} tokens context`,
+              !weights.available && `${weights.size_mb ? `${formatBytes(weights.size_mb * 1e6)} ` : ''}download`,
             ]
               .filter(Boolean)
               .join(' · '),
@@ -47,14 +48,14 @@ export function ModelCard({
     ...tuned.map(({ id, name, base_model_id }) => ({
       value: id,
       label: name,
-      note: `Your model, on ${base_model_id}: training goes on from it`,
+      note: `Your model, based on ${base_model_id}`,
     })),
   ]
   return (
-    <Card title="1. Model" description="A base, or a model of yours to go on from.">
+    <Card title="1. Model" description="Start from a base model or continue from one of yours.">
       <div className="grid gap-3">
-        <Field label="Model to start from" hideLabel error={error}>
-          <Combobox value={value} onChange={onChange} choices={choices} placeholder="Find a model…" />
+        <Field label="Starting model" hideLabel error={error}>
+          <Combobox value={value} onChange={onChange} choices={choices} placeholder="Choose a model" />
         </Field>
         {base && (
           <p className="text-muted">
@@ -62,16 +63,16 @@ export function ModelCard({
           </p>
         )}
         {base && !base.weights.available && (
-          <Notice title="Its weights are not here yet">
-            {base.weights.how_to_get ?? 'The job downloads them first, and waits for them.'}
+          <Notice title="Not downloaded yet">
+            {base.weights.how_to_get ?? 'The job downloads the weights first.'}
           </Notice>
         )}
         {earlier && (
           <p className="text-muted">
             Trained on {earlier.base_model_id} by {earlier.method}
-            {earlier.description && `: ${earlier.description}`}. An adapter keeps its rank, alpha and layers.{' '}
+            {earlier.description && `: ${earlier.description}`}. The adapter keeps its rank, alpha and layers.{' '}
             <TextLink to="/models/$modelId" params={{ modelId: earlier.id }}>
-              Look at it
+              View model
             </TextLink>
           </p>
         )}
@@ -82,7 +83,7 @@ export function ModelCard({
 
 const kinds: Record<Objective, string> = {
   sft: 'conversations',
-  dpo: 'pairs of answers',
+  dpo: 'preference pairs',
   kto: 'rated answers',
 }
 
@@ -93,6 +94,7 @@ export function DataCard({
   hasMore,
   dataset,
   error,
+  children,
 }: {
   value: string | null
   onChange: (value: string | null) => void
@@ -100,12 +102,13 @@ export function DataCard({
   hasMore: boolean
   dataset?: Dataset
   error?: string
+  children?: ReactNode
 }) {
   return (
     <Card
       title="2. Data"
-      description="The examples that it learns from."
-      actions={<TextLink to="/datasets">Add a dataset</TextLink>}
+      description="The examples the model learns from."
+      actions={<TextLink to="/datasets">Add dataset</TextLink>}
     >
       <div className="grid gap-3">
         <Field
@@ -113,37 +116,34 @@ export function DataCard({
           hideLabel
           error={error}
           help={
-            hasMore ? 'The newest hundred are listed. Open another under Datasets and choose “Train on it”.' : undefined
+            hasMore ? 'Shows the newest 100. To use an older one, open it under Datasets and choose Train.' : undefined
           }
         >
           <Combobox
             value={value}
             onChange={onChange}
-            placeholder="Find a dataset…"
-            empty={datasets.length === 0 ? 'No dataset yet: add one first' : 'No name has that in it'}
-            choices={datasets.map(({ id, name, rows, objectives, status }) => ({
-              value: id,
-              label: name,
-              note:
-                status === 'ready'
-                  ? `${plural(rows, 'row')} · ${objectives.map((each) => kinds[each]).join(', ')}`
-                  : status === 'preparing'
-                    ? 'Its rows are being read'
-                    : 'Cannot be read',
-              disabled: status === 'unreadable',
-            }))}
+            placeholder="Choose a dataset"
+            empty={datasets.length === 0 ? 'No datasets yet' : 'No matching datasets'}
+            choices={datasets.map((each) =>
+              datasetChoice(
+                each,
+                datasets,
+                each.objectives.map((objective) => kinds[objective]),
+              ),
+            )}
           />
         </Field>
         {dataset && (
           <p className="text-muted">
             {dataset.status === 'preparing'
-              ? 'Its rows are being read; this page goes on by itself. '
+              ? 'Reading rows… '
               : `${plural(dataset.rows, 'row')}: ${dataset.objectives.map((each) => kinds[each]).join(', ')}. `}
             <TextLink to="/datasets/$datasetId" params={{ datasetId: dataset.id }}>
-              Check the rows
+              View rows
             </TextLink>
           </p>
         )}
+        {children}
       </div>
     </Card>
   )
@@ -152,21 +152,21 @@ export function DataCard({
 const methods: Record<Method, { title: string; text: string }> = {
   lora: {
     title: 'LoRA',
-    text: 'Trains small matrices beside the base. Nearly always right: little memory, and many results share one base when served.',
+    text: 'Trains a small adapter. The right choice for most jobs: little memory, and many adapters share one base.',
   },
   qlora: {
     title: 'QLoRA',
-    text: 'The same on a base in 4 bits. For bases that do not fit into memory otherwise; each step is slower.',
+    text: 'LoRA on a 4-bit base. For models that would not fit in memory; slower per step.',
   },
   full: {
     title: 'Full',
-    text: 'Trains every weight. Much memory, for many rows far from what the base knows; the result is a model of its own.',
+    text: 'Trains all weights. Needs much memory; for large datasets far from what the base knows.',
   },
 }
 const objectiveTexts: Record<Objective, { title: string; text: string }> = {
-  sft: { title: 'Answers', text: 'SFT: learns to answer as the examples do.' },
-  dpo: { title: 'Better answers', text: 'DPO: learns which of two answers is better.' },
-  kto: { title: 'Rated answers', text: 'KTO: learns from answers rated as good or bad.' },
+  sft: { title: 'Answers (SFT)', text: 'Learns to answer like the examples.' },
+  dpo: { title: 'Preferences (DPO)', text: 'Learns which of two answers is better.' },
+  kto: { title: 'Ratings (KTO)', text: 'Learns from answers rated good or bad.' },
 }
 
 export function MethodCard({
@@ -189,7 +189,7 @@ export function MethodCard({
   error?: string
 }) {
   return (
-    <Card title="3. Method" description={rich(methodInfo.description)}>
+    <Card title="3. Method">
       <div className="grid gap-4">
         <Tiles
           legend="Method"
@@ -200,13 +200,13 @@ export function MethodCard({
             value: each,
             ...methods[each],
             mark: each === methodInfo.default ? 'default' : undefined,
-            disabled: allowed && !allowed.includes(each) ? 'Too little memory here' : undefined,
+            disabled: allowed && !allowed.includes(each) ? 'Not enough memory' : undefined,
           }))}
         />
         {error && <p className="text-sm text-bad">{error}</p>}
         {objectives.length > 1 ? (
           <Tiles
-            legend="What is learned"
+            legend="Objective"
             name="objective"
             value={objective}
             onChange={onObjective}
@@ -215,7 +215,7 @@ export function MethodCard({
         ) : (
           objective !== 'sft' && (
             <p className="text-muted">
-              <Badge tone="accent">{objective}</Badge> {objectiveTexts[objective].text} The rows of this dataset are{' '}
+              <Badge tone="accent">{objective}</Badge> {objectiveTexts[objective].text} This dataset has{' '}
               {kinds[objective]}.
             </p>
           )
@@ -270,7 +270,7 @@ function Tiles<T extends string>({
                 checked={value === tile.value}
                 disabled={Boolean(tile.disabled)}
                 onChange={() => onChange(tile.value)}
-                className="size-4 outline-none"
+                className="size-4 outline-none [color-scheme:inherit] accent-accent"
               />
               {tile.title}
               {tile.mark && <Badge>{tile.mark}</Badge>}
@@ -303,17 +303,17 @@ export function EvaluationField({
 }) {
   return (
     <Field
-      label="Evaluation at the end"
+      label="Evaluate when done"
       optional
       error={error}
       help={
         evaluations.length === 0 ? (
           <>
-            Answers the same rows as an earlier evaluation, beside the model that training starts from. There is none
-            yet: <TextLink to="/evaluations">make one</TextLink> first.
+            Runs one of your evaluations on the trained model. You have none yet: create one under{' '}
+            <TextLink to="/evaluations">Evaluations</TextLink>, also on a base model.
           </>
         ) : (
-          'The result answers the same rows as this evaluation, beside the model that training starts from; the same graders score it.'
+          'Runs this evaluation on the trained model and its starting model.'
         )
       }
     >
@@ -323,7 +323,7 @@ export function EvaluationField({
         onChange={(next) => onChange(next === noEvaluation ? null : next)}
         choices={[
           { value: noEvaluation, label: 'None' },
-          ...evaluations.map(({ id, name, model }) => ({ value: id, label: name, note: model ?? undefined })),
+          ...evaluations.map(({ id, name }) => ({ value: id, label: name })),
           ...(value && !evaluations.some(({ id }) => id === value) ? [{ value, label: value }] : []),
         ]}
       />

@@ -14,6 +14,8 @@ export interface Draft {
   objective?: Objective
   /** Settings that differ from the default, by group and name. */
   values: Record<GroupName, Record<string, unknown>>
+  /** Holds rows out for validation, where the dataset has enough and nothing else is set. */
+  hold_out: boolean
   evaluation: string | null
   name: string
   description: string
@@ -25,6 +27,7 @@ export const emptyDraft = (): Draft => ({
   dataset_id: null,
   method: 'lora',
   values: { method_options: {}, lora_config: {}, training_config: {}, evaluation_config: {} },
+  hold_out: true,
   evaluation: null,
   name: '',
   description: '',
@@ -47,6 +50,8 @@ export function draftOf(job: Job): Draft {
       training_config: { ...config.training_config },
       evaluation_config: { ...config.evaluation_config },
     },
+    // A clone trains as its job did.
+    hold_out: false,
     evaluation: job.evaluation,
     description: job.description,
     metadata: Object.entries(job.metadata),
@@ -56,19 +61,22 @@ export function draftOf(job: Job): Draft {
 const key = 'tunery.new-job'
 
 /**
- * The draft of this tab. `from` is what the address begins it with: another address begins another draft, so that
- * settings of yesterday's do not come along unseen.
+ * The draft of this tab: it survives leaving the page. `from` is what the address begins it with: one that chooses
+ * something else begins another draft, and one that chooses nothing continues the last one. The third value says whether
+ * a draft was continued.
  */
 export function useDraft(from: string, first: () => Draft) {
-  const [draft, setDraft] = useState<Draft>(() => {
+  const [begun] = useState<{ draft: Draft; continued: boolean }>(() => {
     try {
       const kept = JSON.parse(sessionStorage.getItem(key) ?? 'null')
-      if (kept?.from === from) return { ...emptyDraft(), ...kept.draft }
+      if (kept?.from === from || (kept && from === '{}'))
+        return { draft: { ...emptyDraft(), ...kept.draft }, continued: true }
     } catch {
       // Begin anew.
     }
-    return first()
+    return { draft: first(), continued: false }
   })
+  const [draft, setDraft] = useState(begun.draft)
   const change = useCallback(
     (changes: Partial<Draft>) =>
       setDraft((old) => {
@@ -82,7 +90,7 @@ export function useDraft(from: string, first: () => Draft) {
       }),
     [from],
   )
-  return [draft, change] as const
+  return [draft, change, begun.continued] as const
 }
 
 export const forgetDraft = () => sessionStorage.removeItem(key)
@@ -113,8 +121,19 @@ export function problemsOf(draft: Draft, objective: Objective): Map<string, stri
   return found
 }
 
-/** The request, with what differs from the defaults alone. */
-export function requestOf(draft: Draft, objective: Objective): CreateJobInput {
+/** The share of rows that is held out unless something else is set, and the rows of which that is one. */
+export const heldOutShare = 0.1
+const heldOutRows_min = 10
+
+/** Whether rows are held out by default: some are left to train on, and nothing else is validated on. */
+export const canHoldOut = ({ values: { evaluation_config } }: Draft, rows: number | undefined): boolean =>
+  rows !== undefined &&
+  rows >= heldOutRows_min &&
+  !isSet(evaluation_config.validation_split) &&
+  !isSet(evaluation_config.validation_dataset_id)
+
+/** The request, with what differs from the defaults alone. `rows`: of the dataset, where they are known. */
+export function requestOf(draft: Draft, objective: Objective, rows?: number): CreateJobInput {
   const config: Record<string, unknown> = { method: draft.method }
   for (const group of groupNames) {
     const values = Object.fromEntries(
@@ -124,6 +143,8 @@ export function requestOf(draft: Draft, objective: Objective): CreateJobInput {
       }),
     )
     if (group === 'method_options' && objective !== 'sft') values.objective = objective
+    if (group === 'evaluation_config' && draft.hold_out && canHoldOut(draft, rows))
+      values.validation_split = heldOutShare
     if (Object.keys(values).length > 0) config[group] = values
   }
   const metadata = Object.fromEntries(draft.metadata.filter(([name]) => name.trim() !== ''))

@@ -65,20 +65,20 @@ export function EstimateCard({
 }) {
   const error = measuring && !isPassing(query.error) ? null : query.error
   return (
-    <Card title="What it takes" description="A few steps are tried on this machine.">
+    <Card title="Estimate" description="Measured by running a few steps on this machine.">
       <div className="grid grid-cols-1 gap-4">
         <p role="status" className="flex min-h-5 items-center gap-2 text-sm text-muted">
           {!ready ? (
-            'Choose a model and data first.'
+            'Choose a dataset to see time, cost and memory.'
           ) : measuring ? (
             <>
               <LoaderCircle aria-hidden className="size-4 animate-spin" />
-              Measuring…{query.data && ' Below is the last one.'}
+              Measuring…{query.data && ' Showing the last estimate.'}
             </>
           ) : query.data && isOld ? (
-            'Measured with other settings.'
+            'For the previous settings.'
           ) : query.data && !error ? (
-            'With nothing else on the machine.'
+            'On an otherwise idle machine. Small jobs often finish sooner.'
           ) : (
             ''
           )}
@@ -98,15 +98,16 @@ export function EstimateCard({
 function EstimateError({ error, datasetId, retry }: { error: Error; datasetId: string | null; retry: () => void }) {
   if (isPassing(error))
     return (
-      <Notice tone="accent" title="Not measured yet">
-        {error.message} This page tries again by itself.
+      <Notice tone="accent" title="No estimate yet">
+        {error.message} Retrying automatically.
       </Notice>
     )
-  if (isTuneryError(error, 'dataset_invalid') && datasetId) return <InvalidRows error={error} datasetId={datasetId} />
+  // The page says it by the dataset.
+  if (isTuneryError(error, 'dataset_invalid') && datasetId) return null
   return (
     <Notice
       tone="warn"
-      title="It could not be measured"
+      title="Could not estimate"
       action={
         <Button size="sm" onClick={retry}>
           Try again
@@ -118,14 +119,13 @@ function EstimateError({ error, datasetId, retry }: { error: Error; datasetId: s
   )
 }
 
-/** The rows must be mended first: where. */
-export function InvalidRows({ error, datasetId }: { error: TuneryError; datasetId: string }) {
-  const count = error.details?.error_count
+/** Rows must be fixed first: where. */
+export function InvalidRows({ count, datasetId }: { count: number | undefined; datasetId: string }) {
   return (
-    <Notice tone="bad" title="These rows cannot be trained on">
-      {typeof count === 'number' ? `${plural(count, 'row')} of the dataset must be mended first.` : error.message}{' '}
+    <Notice tone="bad" title="This dataset has invalid rows">
+      {count === undefined ? '' : `Fix ${plural(count, 'row')} before training.`}{' '}
       <TextLink to="/datasets/$datasetId" params={{ datasetId }} search={{ tab: 'problems' }}>
-        See what is wrong
+        Show problems
       </TextLink>
     </Notice>
   )
@@ -139,42 +139,44 @@ function Figures({ estimate, datasetId }: { estimate: JobEstimate; datasetId: st
   return (
     <div className="grid grid-cols-1 gap-4">
       <dl className="grid grid-cols-2 gap-4">
-        <Stat label="Time" value={seconds === null ? none : `about ${formatDuration(seconds)}`} />
+        <Stat label="Time" value={seconds === null ? none : `~${formatDuration(seconds)}`} />
         <Stat label="Cost" value={price ? formatMoney(price.amount, price.currency) : none} />
       </dl>
       <div className="grid gap-1">
         <div className="flex justify-between gap-4">
-          <span className="text-muted">Memory at its peak</span>
+          <span className="text-muted">Peak memory</span>
           <span>
             {formatBytes(peak_memory_mb * 1e6)}
             <span className="text-muted"> of {formatBytes(available_memory_mb * 1e6)}</span>
           </span>
         </div>
         <Progress
-          label="Memory at its peak, of what is free"
+          label="Peak memory of free memory"
           value={share}
           tone={!fits ? 'bad' : share > 0.85 ? 'warn' : 'accent'}
         />
       </div>
       {!fits && (
-        <Notice tone="bad" title="It does not fit into the memory that is free now">
-          Use a smaller batch size or a shorter max length, the method qlora, or a smaller model.
+        <Notice tone="bad" title="Not enough free memory">
+          Try a smaller batch size or max length, QLoRA, or a smaller model.
         </Notice>
       )}
       <dl className="grid gap-1">
         <Figure name="Rows" value={formatCount(rows)} />
         <Figure name="Steps" value={formatCount(steps)} />
-        <Figure name="Tokens, all epochs" value={formatCount(tokens)} />
+        <Figure name="Tokens (all epochs)" value={formatCount(tokens)} />
         <Figure
           name="Speed"
           value={tokens_per_second === null ? none : `${formatNumber(tokens_per_second)} tokens/s`}
         />
       </dl>
       {cut_rows !== null && cut_rows > 0 && datasetId && (
-        <Notice tone="warn" title={`${plural(cut_rows, 'row')} will be cut at ${formatCount(max_length)} tokens`}>
-          {no_learned_rows ? `${plural(no_learned_rows, 'row')} of them would teach nothing and are left out. ` : ''}
+        <Notice tone="warn" title={`${plural(cut_rows, 'row')} will be truncated at ${formatCount(max_length)} tokens`}>
+          {no_learned_rows
+            ? `${plural(no_learned_rows, 'row')} of them would be left without an answer and are skipped. `
+            : ''}
           <TextLink to="/datasets/$datasetId" params={{ datasetId }} search={{ length: max_length }}>
-            See which
+            Show rows
           </TextLink>
         </Notice>
       )}

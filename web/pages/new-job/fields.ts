@@ -28,11 +28,12 @@ export type Objective = 'sft' | 'dpo' | 'kto'
 
 /** `learning_rate` as `Learning rate`. */
 export function labelOf(name: string): string {
+  if (name === 'r') return 'Rank'
   const words = name
     .replaceAll('_', ' ')
     .replace(/\bid\b/, '')
     .trim()
-  return words.length === 1 ? words : words[0]!.toUpperCase() + words.slice(1)
+  return words[0]!.toUpperCase() + words.slice(1)
 }
 
 /** A setting's number, whole ones in full. */

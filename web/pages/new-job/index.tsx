@@ -2,21 +2,33 @@ import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query'
 import { useNavigate, useSearch } from '@tanstack/react-router'
 import { Play, Plus, RotateCcw, X } from 'lucide-react'
 import { type ReactNode, useMemo, useRef, useState } from 'react'
-import { type CreateJobInput, isTuneryError, type Job } from '../../../sdk/index.ts'
+import type { CreateJobInput, Job } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
+import { unusable } from '../../lib/datasets.ts'
 import { fieldError } from '../../lib/errors.ts'
-import { plural } from '../../lib/format.ts'
+import { formatPercent, plural } from '../../lib/format.ts'
 import { refresh_ms } from '../../lib/query.ts'
 import { useMay } from '../../lib/session.ts'
 import { Button, IconButton, LinkButton } from '../../ui/button.tsx'
 import { CodeTabs } from '../../ui/code.tsx'
 import { Disclosure } from '../../ui/disclosure.tsx'
 import { EmptyState, ErrorState, Notice, SkeletonLines } from '../../ui/feedback.tsx'
-import { Field, Form, Input, Textarea } from '../../ui/field.tsx'
+import { Field, Form, firstProblem, Input, Textarea } from '../../ui/field.tsx'
 import { Card, Page } from '../../ui/layout.tsx'
+import { Checkbox } from '../../ui/toggles.tsx'
 import { Advanced, changedCount } from './advanced.tsx'
 import { DataCard, EvaluationField, MethodCard, ModelCard } from './choose.tsx'
-import { type Draft, draftOf, emptyDraft, forgetDraft, problemsOf, requestOf, useDraft } from './draft.ts'
+import {
+  canHoldOut,
+  type Draft,
+  draftOf,
+  emptyDraft,
+  forgetDraft,
+  heldOutShare,
+  problemsOf,
+  requestOf,
+  useDraft,
+} from './draft.ts'
 import { EstimateCard, InvalidRows, useEstimate } from './estimate.tsx'
 import type { Objective } from './fields.ts'
 import { samplesOf } from './samples.ts'
@@ -30,8 +42,8 @@ export default function NewJobPage() {
     return (
       <Page title="New job" back={back}>
         <Card>
-          <EmptyState title="Training is not for your role" action={<LinkButton to="/jobs">All jobs</LinkButton>}>
-            It needs the scope tuning:write. An owner of the account can give it to you under Settings, Members.
+          <EmptyState title="No permission to train" action={<LinkButton to="/jobs">All jobs</LinkButton>}>
+            Ask an owner of the account for a role that can start jobs.
           </EmptyState>
         </Card>
       </Page>
@@ -96,14 +108,15 @@ function NewJob({ cloned }: { cloned?: Job }) {
     ...(search.dataset && { dataset_id: search.dataset }),
     ...(search.model && { model_id: search.model }),
   })
-  const [draft, change] = useDraft(JSON.stringify(search), first)
+  const [draft, change, continued] = useDraft(JSON.stringify(search), first)
   /** Makes the fields anew, also those that keep a text of their own. */
   const [round, setRound] = useState(0)
   const { bases, tuned, datasets, evaluations, dataset } = useChoices(draft)
 
-  // One base that is here is the plain choice.
+  // The recommended base, or one that is here.
   const trainable = bases.data?.models.filter(({ methods }) => methods.length > 0) ?? []
-  const model_id = draft.model_id ?? trainable.find(({ weights }) => weights.available)?.id ?? null
+  const available = trainable.filter(({ weights }) => weights.available)
+  const model_id = draft.model_id ?? (available.find(({ recommended }) => recommended) ?? available[0])?.id ?? null
   const objectives = dataset.data?.objectives ?? []
   const objective = readyFirst(draft, objectives)
   const whole = { ...draft, model_id }
@@ -112,8 +125,10 @@ function NewJob({ cloned }: { cloned?: Job }) {
 
   const problems = useMemo(() => problemsOf(draft, objective), [draft, objective])
   const complete = model_id !== null && draft.dataset_id !== null
-  const request = requestOf(whole, objective)
-  const known = dataset.data !== undefined && dataset.data.status !== 'unreadable'
+  const rows = dataset.data?.status === 'ready' ? dataset.data.rows : undefined
+  const request = requestOf(whole, objective, rows)
+  const problem = dataset.data && unusable(dataset.data)
+  const known = dataset.data !== undefined && !problem
   const estimate = useEstimate(complete && known && problems.size === 0 ? request : undefined)
 
   const create = useMutation({
@@ -128,6 +143,8 @@ function NewJob({ cloned }: { cloned?: Job }) {
   const [tried, setTried] = useState(false)
   const start = () => {
     setTried(true)
+    const wrong = firstProblem()
+    if (wrong) return wrong.focus()
     if (complete && problems.size === 0) create.mutate(request)
   }
   /** What the page, the last try or the measuring found wrong at a field. */
@@ -143,8 +160,8 @@ function NewJob({ cloned }: { cloned?: Job }) {
       back={back}
       description={
         cloned
-          ? `With the settings of “${cloned.name}”.`
-          : 'Model, data, method: the rest has defaults that were measured.'
+          ? `Settings copied from “${cloned.name}”.`
+          : 'Choose a model and data. Everything else has good defaults.'
       }
       actions={
         <Button
@@ -161,6 +178,11 @@ function NewJob({ cloned }: { cloned?: Job }) {
         </Button>
       }
     >
+      {continued && round === 0 && (
+        <div className="mb-4">
+          <Notice tone="accent">Continuing your unfinished draft. Start over to discard it.</Notice>
+        </div>
+      )}
       <div className="grid items-start gap-5 lg:grid-cols-[minmax(0,1fr)_21rem]">
         <div key={round} className="grid min-w-0 gap-5">
           {bases.isError ? (
@@ -192,7 +214,19 @@ function NewJob({ cloned }: { cloned?: Job }) {
                 (dataset.isError ? dataset.error.message : undefined) ??
                 (tried && !draft.dataset_id ? 'Choose a dataset.' : undefined)
               }
-            />
+            >
+              {problem && dataset.data && (
+                <InvalidRows count={dataset.data.error_count || undefined} datasetId={dataset.data.id} />
+              )}
+              {canHoldOut(draft, rows) && !problem && (
+                <Checkbox
+                  label={`Hold out ${formatPercent(heldOutShare)} for validation`}
+                  help={`Measures the model on ${plural(Math.max(1, Math.round(rows! * heldOutShare)), 'row')} it does not train on.`}
+                  checked={draft.hold_out}
+                  onChange={(hold_out) => change({ hold_out })}
+                />
+              )}
+            </DataCard>
           )}
           <MethodCard
             value={draft.method}
@@ -206,9 +240,7 @@ function NewJob({ cloned }: { cloned?: Job }) {
           <Card
             title="Advanced"
             description={
-              changed > 0
-                ? `${plural(changed, 'setting')} ${changed === 1 ? 'differs' : 'differ'} from the default.`
-                : 'Everything has a default. Each setting says what it does.'
+              changed > 0 ? `${plural(changed, 'setting')} changed.` : 'Optional. The defaults work for most jobs.'
             }
           >
             <Advanced
@@ -216,11 +248,14 @@ function NewJob({ cloned }: { cloned?: Job }) {
               objective={objective}
               change={change}
               datasets={withOne(datasets.data?.items ?? [], dataset.data)}
+              context_length={
+                bases.data?.models.find(({ id }) => id === (earlier?.base_model_id ?? model_id))?.context_length
+              }
               errorOf={errorOf}
               estimate={estimate.isOld ? undefined : estimate.query.data}
             />
           </Card>
-          <Card title="Afterwards, and a name">
+          <Card title="Name and evaluation">
             <Names
               draft={draft}
               change={change}
@@ -237,7 +272,7 @@ function NewJob({ cloned }: { cloned?: Job }) {
           </Card>
           <Card>
             <div className="pt-1.5">
-              <Disclosure summary="The same by code">
+              <Disclosure summary="View as code">
                 <CodeTabs label="Language" samples={samplesOf(request)} />
               </Disclosure>
             </div>
@@ -246,23 +281,20 @@ function NewJob({ cloned }: { cloned?: Job }) {
         <div className="min-w-0 lg:sticky lg:top-5">
           <EstimateCard estimate={estimate} datasetId={draft.dataset_id} ready={complete}>
             <Form onSubmit={start}>
-              {problems.size > 0 && (
-                <Notice tone="bad">
-                  {plural(problems.size, 'setting')} under Advanced {problems.size === 1 ? 'is' : 'are'} out of range.
-                </Notice>
-              )}
-              {tried && !complete && <Notice tone="bad">Choose a model and data first.</Notice>}
-              {isTuneryError(create.error, 'dataset_invalid') && draft.dataset_id ? (
-                !isTuneryError(estimate.query.error, 'dataset_invalid') && (
-                  <InvalidRows error={create.error} datasetId={draft.dataset_id} />
-                )
-              ) : create.isError ? (
-                <Notice tone="bad" title="The job was not started">
+              {problems.size > 0 && <Notice tone="bad">Fix {plural(problems.size, 'setting')} under Advanced.</Notice>}
+              {create.isError ? (
+                <Notice tone="bad" title="Could not start the job">
                   {create.error.message}
                 </Notice>
               ) : null}
-              <Button variant="primary" type="submit" busy={create.isPending} icon={<Play aria-hidden />}>
-                Start the job
+              <Button
+                variant="primary"
+                type="submit"
+                busy={create.isPending}
+                disabled={problem !== undefined}
+                icon={<Play aria-hidden />}
+              >
+                Start job
               </Button>
             </Form>
           </EstimateCard>
@@ -299,11 +331,11 @@ function Names({
           label="Name"
           optional
           error={errorOf('name')}
-          help="Of the job and of its model. Default: made of the names of dataset and base."
+          help="For the job and its model. Default: dataset and base name."
         >
           <Input value={draft.name} maxLength={200} onChange={({ target }) => change({ name: target.value })} />
         </Field>
-        <Field label="Notes" optional error={errorOf('description')} help="What you want to remember of it.">
+        <Field label="Notes" optional error={errorOf('description')}>
           <Textarea
             rows={1}
             value={draft.description}
@@ -312,7 +344,7 @@ function Names({
           />
         </Field>
       </div>
-      <Disclosure quiet summary="Metadata for your programs" open={metadata.length > 0}>
+      <Disclosure quiet summary="Metadata" open={metadata.length > 0}>
         <div className="grid gap-2">
           {metadata.map(([name, value], index) => (
             <div key={index} className="flex gap-2">
@@ -345,7 +377,7 @@ function Names({
                 icon={<Plus aria-hidden />}
                 onClick={() => change({ metadata: [...metadata, ['', '']] })}
               >
-                Add a pair
+                Add metadata
               </Button>
             </div>
           )}

@@ -1,6 +1,6 @@
 // One hyperparameter as a field: its default, its range, and a sentence on what it does, all from the contract.
 import { Plus, X } from 'lucide-react'
-import { Fragment, type ReactNode, useState } from 'react'
+import { Fragment, type ReactNode, useRef, useState } from 'react'
 import { Button, IconButton } from '../../ui/button.tsx'
 import { Select } from '../../ui/choices.tsx'
 import { Field, Input, NumberInput, Textarea } from '../../ui/field.tsx'
@@ -54,7 +54,7 @@ export function Setting({ info, value, onChange, error, inForce, control }: Sett
   if (info.type === 'list' && info.name !== 'target_modules')
     return <Prompts info={info} label={label} help={help} value={value} onChange={onChange} error={error} />
   return (
-    <Field label={label} help={help} error={error}>
+    <Field label={label} help={help} error={error} live>
       {control || <Control info={info} value={value} onChange={onChange} inForce={inForce} />}
     </Field>
   )
@@ -77,7 +77,10 @@ const ofDefault = ' '
 
 function Control({ info, value, onChange, inForce }: Omit<SettingProps, 'error' | 'control'>) {
   const words = defaultOf(info)
-  const placeholder = shown(inForce) ?? (words.length > placeholder_characters ? 'Default' : words)
+  // While it is measured anew, what was in force stays.
+  const last = useRef<string>(undefined)
+  last.current = shown(inForce) ?? last.current
+  const placeholder = last.current ?? (words.length > placeholder_characters ? 'Default' : words)
   switch (info.type) {
     case 'integer':
     case 'number':
@@ -86,8 +89,7 @@ function Control({ info, value, onChange, inForce }: Omit<SettingProps, 'error' 
           value={(value as number | undefined) ?? null}
           onChange={(next) => onChange(next ?? undefined)}
           step={stepOf(info)}
-          // Neither bound is given: a number beyond it is told, not changed to another.
-          format={{ maximumFractionDigits: 10 }}
+          decimals={info.type === 'number'}
           placeholder={placeholder}
         />
       )
@@ -176,7 +178,7 @@ function Prompts({
       {prompts.length < (info.most ?? Number.POSITIVE_INFINITY) && (
         <div>
           <Button size="sm" icon={<Plus aria-hidden />} onClick={() => set([...prompts, ''])}>
-            Add a prompt
+            Add prompt
           </Button>
         </div>
       )}

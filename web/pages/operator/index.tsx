@@ -209,7 +209,7 @@ function CreateAccount({
           <Select value={tier} onChange={setTier} choices={tiers} placeholder="Default" />
         </Field>
         <FormError error={create.error} fields={fields} />
-        <FormButtons onCancel={onClose} busy={create.isPending} disabled={!name.trim()}>
+        <FormButtons onCancel={onClose} busy={create.isPending} missing={!name.trim() && 'Enter a name.'}>
           Create account
         </FormButtons>
       </Form>

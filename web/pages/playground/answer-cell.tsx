@@ -9,6 +9,7 @@ export function AnswerCell({
   column,
   columns,
   letter,
+  nameOf,
   blind,
   onVote,
   onStop,
@@ -18,6 +19,7 @@ export function AnswerCell({
   column: Column
   columns: readonly Column[]
   letter: string
+  nameOf: (model: string) => string
   blind: boolean
   onVote: () => void
   onStop: () => void
@@ -37,13 +39,13 @@ export function AnswerCell({
     <article aria-label={`Answer of model ${letter}`} className="min-w-0 rounded-lg bg-surface p-4 ring-1 ring-line">
       <header className="mb-2 flex items-center justify-between gap-2">
         <h2 className="min-w-0 truncate text-sm font-medium text-muted">
-          {blind ? `Model ${letter}` : (answer?.model ?? column.model)}
+          {blind ? `Model ${letter}` : nameOf(answer?.model ?? column.model)}
         </h2>
         <div className="flex shrink-0 gap-1">
           {answer?.status === 'streaming' ? (
             <IconButton size="sm" label="Stop this answer" icon={<Square aria-hidden />} onClick={onStop} />
           ) : (
-            answer && <IconButton size="sm" label="Answer again" icon={<RotateCcw aria-hidden />} onClick={onRetry} />
+            answer && <IconButton size="sm" label="Regenerate" icon={<RotateCcw aria-hidden />} onClick={onRetry} />
           )}
           {canVote && (
             <Button
@@ -54,7 +56,7 @@ export function AnswerCell({
               disabled={turn.better !== undefined && turn.better !== column.id}
               onClick={onVote}
             >
-              Better
+              Better answer
             </Button>
           )}
         </div>
@@ -62,7 +64,7 @@ export function AnswerCell({
       {answer ? (
         <AnswerView answer={blind ? { ...answer, weights: undefined } : answer} same={same} />
       ) : (
-        <p className="text-sm text-muted">Was not asked.</p>
+        <p className="text-sm text-muted">Not asked</p>
       )}
     </article>
   )

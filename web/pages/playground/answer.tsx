@@ -1,4 +1,4 @@
-import { ShieldCheck, TriangleAlert } from 'lucide-react'
+import { TriangleAlert } from 'lucide-react'
 import { memo } from 'react'
 import { classes } from '../../lib/classes.ts'
 import { formatDuration, formatNumber, formatPercent } from '../../lib/format.ts'
@@ -20,7 +20,7 @@ export function AnswerView({ answer, same }: { answer: Answer; same: boolean }) 
     <div className="grid grid-cols-[minmax(0,1fr)] gap-2">
       {reasoning && (
         <details className="rounded-md bg-hover px-3 py-2 text-sm text-muted">
-          <summary>Thoughts</summary>
+          <summary>Reasoning</summary>
           <div className="mt-2">
             <LongText text={reasoning} />
           </div>
@@ -38,10 +38,13 @@ export function AnswerView({ answer, same }: { answer: Answer; same: boolean }) 
         </div>
       ))}
       {error && <Notice tone="bad">{error}</Notice>}
-      {status === 'stopped' && <p className="text-sm text-muted">Stopped.</p>}
-      {finish_reason === 'length' && <Notice tone="warn">Cut at Max tokens. Raise it under Parameters.</Notice>}
-      <Figures answer={answer} />
-      <Weights answer={answer} same={same} />
+      {status === 'stopped' && <p className="text-sm text-muted">Stopped</p>}
+      {finish_reason === 'length' && <Notice tone="warn">Cut off at max tokens. Increase it under Parameters.</Notice>}
+      <div className="flex flex-wrap items-center gap-x-4 gap-y-1">
+        <Figures answer={answer} />
+        <Weights answer={answer} same={same} />
+      </div>
+      {byToken && <Legend />}
     </div>
   )
 }
@@ -55,7 +58,7 @@ function Figures({ answer }: { answer: Answer }) {
     ['first token', formatDuration(first_ms / 1000)],
     ...(rate ? [['speed', `${formatNumber(rate)} tokens/s`]] : []),
     ...(completion_tokens === undefined ? [] : [['tokens', `${prompt_tokens} in, ${completion_tokens} out`]]),
-    ['in all', formatDuration(total_ms / 1000)],
+    ['total', formatDuration(total_ms / 1000)],
   ] as const
   return (
     <dl className="flex flex-wrap gap-x-4 gap-y-1 text-xs text-muted">
@@ -73,20 +76,34 @@ function Figures({ answer }: { answer: Answer }) {
 function Weights({ answer, same }: { answer: Answer; same: boolean }) {
   if (!answer.weights) return null
   return (
-    <p className="flex flex-wrap items-center gap-1.5 text-xs text-muted">
-      {same ? (
+    <span className="flex flex-wrap items-center gap-1.5 text-xs text-muted">
+      {same && (
         <Badge tone="warn">
-          <TriangleAlert aria-hidden className="size-3" /> the same weights as another column
+          <TriangleAlert aria-hidden className="size-3" /> same weights as another column
         </Badge>
-      ) : (
-        <ShieldCheck aria-hidden className="size-3.5 text-good" />
       )}
-      <span>
-        Answered by <Code>{answer.weights}</Code>
-      </span>
-    </p>
+      <Popover
+        title="Fingerprint"
+        trigger={
+          <button type="button" className="rounded-sm underline decoration-dotted underline-offset-2 hover:text-ink">
+            Details
+          </button>
+        }
+      >
+        <p className="mb-2 text-sm text-muted">The weights that gave this answer, as the engine reports them.</p>
+        <Code>{answer.weights}</Code>
+      </Popover>
+    </span>
   )
 }
+
+/** What the shades of the tokens mean. */
+const Legend = () => (
+  <p className="text-xs text-muted">
+    Token probability: <span className={`rounded-sm px-1 ${shadeOf(0.5)}`}>below 70%</span>{' '}
+    <span className={`rounded-sm px-1 ${shadeOf(0)}`}>below 30%</span>
+  </p>
+)
 
 const shadeOf = (probability: number) =>
   probability > 0.7

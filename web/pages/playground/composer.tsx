@@ -77,7 +77,7 @@ export function Composer(props: ComposerProps) {
           />
           <Textarea
             aria-label="Your question"
-            placeholder="Ask every model…"
+            placeholder="Ask a question…"
             rows={1}
             maxRows={10}
             value={text}

@@ -1,15 +1,17 @@
 import { useQuery } from '@tanstack/react-query'
 import { useSearch } from '@tanstack/react-router'
-import { Code2, Plus, RotateCcw, Trash2 } from 'lucide-react'
+import { Code2, Pencil, Plus, SquarePen, Trash2 } from 'lucide-react'
 import { useEffect, useRef, useState } from 'react'
 import { tunery } from '../../lib/api.ts'
+import { noteComparison } from '../../lib/compared.ts'
 import { plural } from '../../lib/format.ts'
 import { contentOf, withFiles } from '../../lib/pictures.ts'
 import { useMay, useSession } from '../../lib/session.ts'
-import { Button, IconButton } from '../../ui/button.tsx'
+import { Button, IconButton, TextLink } from '../../ui/button.tsx'
 import { type Choice, Combobox } from '../../ui/choices.tsx'
 import { CodeTabs } from '../../ui/code.tsx'
 import { EmptyState, ErrorState, Notice } from '../../ui/feedback.tsx'
+import { firstProblem } from '../../ui/field.tsx'
 import { Card, Page } from '../../ui/layout.tsx'
 import { LongText } from '../../ui/long-text.tsx'
 import { Thumbnails } from '../../ui/pictures.tsx'
@@ -22,6 +24,7 @@ import { Composer } from './composer.tsx'
 import { ParametersPanel } from './parameters.tsx'
 import { RowsPanel } from './rows.tsx'
 import { type Column, newId, type Turn, usePlayground, type Vote } from './state.ts'
+import { useTrainingRows } from './training-rows.ts'
 import { Votes } from './votes.tsx'
 
 const columnsMax = 4
@@ -33,8 +36,8 @@ export default function PlaygroundPage() {
     return (
       <Page title="Playground">
         <Card>
-          <EmptyState title="Not for your role">
-            A {profile.role} of this account may not call models. An admin or owner can give you the role member.
+          <EmptyState title="No access">
+            Your role ({profile.role}) can't call models. Ask an admin or owner of the account.
           </EmptyState>
         </Card>
       </Page>
@@ -52,17 +55,18 @@ function useModels() {
         tunery.models.list({ limit: 100 }, { signal }).catch(() => undefined),
         tunery.deployments.list({ limit: 100 }, { signal }).catch(() => undefined),
       ])
-      const names = new Map(tuned?.items.map(({ id, name, base_model_id }) => [id, `${name}, on ${base_model_id}`]))
+      const tunedNames = new Map(tuned?.items.map(({ id, name }) => [id, name]))
+      const bases = new Map(tuned?.items.map(({ id, base_model_id }) => [id, base_model_id]))
       const served = new Map(
-        deployments?.items.map(({ name, model }) => [name, `deployment of ${names.get(model) ?? model}`]),
+        deployments?.items.map(({ name, model }) => [name, `Deployment of ${tunedNames.get(model) ?? model}`]),
       )
       return callable.data
         .filter(({ category }) => category !== 'embedding')
         .map(
           ({ id }): Choice => ({
             value: id,
-            label: names.get(id) ?? id,
-            note: served.get(id) ?? (names.has(id) ? id : 'base model'),
+            label: tunedNames.get(id) ?? id,
+            note: served.get(id) ?? (bases.has(id) ? `Based on ${bases.get(id)}` : 'Base model'),
           }),
         )
     },
@@ -89,6 +93,9 @@ function Playground({ account }: { account: string }) {
     },
     [],
   )
+
+  const trained = useTrainingRows(columns.map(({ model }) => model).findLast((model) => model.startsWith('mdl_')))
+  const { examples } = trained
 
   // The first time: the first model of the list.
   const first = models.data?.[0]?.value
@@ -122,13 +129,16 @@ function Playground({ account }: { account: string }) {
     } catch (error) {
       return setProblem((error as Error).message)
     }
-    if (asked.length === 0) return setProblem('Choose a model first.')
+    if (asked.length === 0) return setProblem('Choose a model.')
+    const wrong = firstProblem()
+    if (wrong) return wrong.focus()
     setProblem(undefined)
     setText('')
     setPictures([])
     const turn: Turn = { id: newId(), user, ...(pictures.length > 0 && { pictures }), answers: {} }
     dispatch({ type: 'ask', turn })
     for (const column of asked) void answer(turn, turns, column)
+    if (asked.length > 1) noteComparison(account)
     requestAnimationFrame(() => end.current?.scrollIntoView({ block: 'end' }))
   }
 
@@ -187,21 +197,20 @@ function Playground({ account }: { account: string }) {
   return (
     <Page
       title="Playground"
-      width="full"
       actions={
         <>
           <Button icon={<Code2 aria-hidden />} onClick={() => setShownCode(true)}>
-            Copy as code
+            View code
           </Button>
           <Button
-            icon={<Trash2 aria-hidden />}
+            icon={<SquarePen aria-hidden />}
             disabled={turns.length === 0}
             onClick={() => dispatch({ type: 'clear' })}
           >
             New conversation
           </Button>
           <Button icon={<Plus aria-hidden />} disabled={columns.length >= columnsMax} onClick={add}>
-            Add a model
+            Add model
           </Button>
         </>
       }
@@ -251,8 +260,16 @@ function Playground({ account }: { account: string }) {
           </Card>
           {turns.length === 0 && (
             <Card>
-              <EmptyState title="Ask something">
-                The same question goes to every model. Answers come side by side, with the weights that gave them.
+              <EmptyState
+                title="Ask a question"
+                action={examples.map((example) => (
+                  <Button key={example} size="sm" onClick={() => setText(example)}>
+                    <span className="max-w-72 truncate">{example}</span>
+                  </Button>
+                ))}
+              >
+                Every model gets the same question, and answers appear side by side.
+                {examples.length > 0 && ' Try a prompt from the training data:'}
               </EmptyState>
             </Card>
           )}
@@ -265,8 +282,8 @@ function Playground({ account }: { account: string }) {
               <div className="group flex items-start justify-end gap-2">
                 <IconButton
                   size="sm"
-                  label="Edit this question, and forget what follows"
-                  icon={<RotateCcw aria-hidden />}
+                  label="Edit and resend"
+                  icon={<Pencil aria-hidden />}
                   disabled={running > 0}
                   onClick={() => edit(turn)}
                 />
@@ -274,7 +291,7 @@ function Playground({ account }: { account: string }) {
                   <Thumbnails urls={turn.pictures ?? []} name="of the question" />
                   {turn.lost && (
                     <p className="text-sm text-muted">
-                      {plural(turn.lost, 'picture')} of this question went with the refresh of the page.
+                      {plural(turn.lost, 'picture')} not kept after reloading the page.
                     </p>
                   )}
                   {turn.user && <LongText text={turn.user} />}
@@ -288,6 +305,7 @@ function Playground({ account }: { account: string }) {
                     column={column}
                     columns={columns}
                     letter={letter(index)}
+                    nameOf={(id) => models.data?.find(({ value }) => value === id)?.label ?? id}
                     blind={blind && !turn.better}
                     onVote={() => vote(turn, column)}
                     onStop={() => stops.current.get(`${turn.id} ${column.id}`)?.abort()}
@@ -315,33 +333,39 @@ function Playground({ account }: { account: string }) {
           <RowsPanel columns={columns} parameters={parameters} of={search.rows} />
         </div>
         <div className="grid gap-4">
-          <ParametersPanel value={parameters} onChange={(next) => dispatch({ type: 'parameters', parameters: next })} />
+          <ParametersPanel
+            value={parameters}
+            onChange={(next) => dispatch({ type: 'parameters', parameters: next })}
+            trainedWith={trained.system}
+          />
           {columns.length > 1 && (
             <Card>
-              <Switch
-                label="Blind"
-                help="Hides which model is which until you have voted."
-                checked={blind}
-                onChange={setBlind}
-              />
+              <Switch label="Blind" help="Hides model names until you vote." checked={blind} onChange={setBlind} />
             </Card>
           )}
           <Votes votes={votes} onClear={() => dispatch({ type: 'votes', votes: [] })} />
         </div>
       </div>
-      <Dialog open={shownCode} onOpenChange={setShownCode} title="Copy as code" width="lg">
+      <Dialog open={shownCode} onOpenChange={setShownCode} title="View code" width="lg">
         {shownCode &&
           (request() ? (
             <>
               {hasPictures(request()!) && (
                 <p className="mb-3 text-sm text-muted">
-                  Pictures are cut here. A program puts the whole file in base64 behind the comma.
+                  Pictures are shortened here. Your code sends the whole file as base64.
                 </p>
               )}
               <CodeTabs label="Language" samples={samplesOf(request()!)} />
+              <p className="mt-3 text-sm text-muted">
+                Set TUNERY_KEY to one of your{' '}
+                <TextLink to="/settings/$section" params={{ section: 'keys' }}>
+                  API keys
+                </TextLink>
+                .
+              </p>
             </>
           ) : (
-            <Notice tone="bad">Tools or schema are not JSON yet.</Notice>
+            <Notice tone="bad">Tools or schema are not valid JSON.</Notice>
           ))}
       </Dialog>
     </Page>

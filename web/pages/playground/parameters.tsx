@@ -1,10 +1,20 @@
+import { Button } from '../../ui/button.tsx'
 import { Disclosure, Help } from '../../ui/disclosure.tsx'
 import { Field, NumberInput, Textarea } from '../../ui/field.tsx'
 import { Card } from '../../ui/layout.tsx'
 import type { Parameters } from './state.ts'
 
 /** What all columns are asked with. */
-export function ParametersPanel({ value, onChange }: { value: Parameters; onChange: (value: Parameters) => void }) {
+export function ParametersPanel({
+  value,
+  onChange,
+  trainedWith,
+}: {
+  value: Parameters
+  onChange: (value: Parameters) => void
+  /** The system prompt that the model was trained with; empty: none. */
+  trainedWith: string
+}) {
   const set = (change: Partial<Parameters>) => onChange({ ...value, ...change })
   const number = (
     name: 'temperature' | 'top_p' | 'max_tokens' | 'seed' | 'presence_penalty' | 'frequency_penalty',
@@ -22,7 +32,7 @@ export function ParametersPanel({ value, onChange }: { value: Parameters; onChan
       <NumberInput
         value={value[name]}
         onChange={(next) => set({ [name]: next })}
-        placeholder="default"
+        placeholder="Default"
         {...bounds}
         aria-label={label}
       />
@@ -34,7 +44,7 @@ export function ParametersPanel({ value, onChange }: { value: Parameters; onChan
       JSON.parse(text)
       return undefined
     } catch {
-      return 'This is not JSON yet.'
+      return 'Not valid JSON.'
     }
   }
   return (
@@ -43,48 +53,45 @@ export function ParametersPanel({ value, onChange }: { value: Parameters; onChan
         <Field label="System prompt" optional>
           <Textarea value={value.system} onChange={(event) => set({ system: event.target.value })} rows={3} />
         </Field>
+        {trainedWith && value.system !== trainedWith && (
+          <div className="-mt-2">
+            <Button size="sm" variant="quiet" className="-ml-2.5" onClick={() => set({ system: trainedWith })}>
+              Use the training prompt
+            </Button>
+          </div>
+        )}
         {number(
           'temperature',
           'Temperature',
           { min: 0, max: 2, step: 0.1 },
-          'How freely the model chooses: 0 always takes the likeliest token, so that the same question has one answer.',
+          'Randomness. 0 always picks the most likely token, so the same question gets the same answer.',
         )}
-        {number('max_tokens', 'Max tokens', { min: 1, max: 4096 }, 'The answer is cut at this many tokens.')}
+        {number('max_tokens', 'Max tokens', { min: 1, max: 4096 }, 'Maximum length of the answer.')}
         <Disclosure summary="More parameters" quiet>
           <div className="grid gap-4 pt-3">
             {number(
               'top_p',
               'Top p',
               { min: 0.01, max: 1, step: 0.05 },
-              'Only the likeliest tokens that together have this probability may be chosen.',
+              'Only the most likely tokens whose probabilities add up to this are considered.',
             )}
-            {number(
-              'seed',
-              'Seed',
-              { min: 0, max: 2 ** 31 },
-              'The same seed, question and parameters give the same answer.',
-            )}
+            {number('seed', 'Seed', { min: 0, max: 2 ** 31 }, 'The same seed and parameters give the same answer.')}
             {number(
               'presence_penalty',
               'Presence penalty',
               { min: -2, max: 2, step: 0.1 },
-              'Makes tokens that are there already less likely.',
+              'Makes tokens that already appeared less likely.',
             )}
             {number(
               'frequency_penalty',
               'Frequency penalty',
               { min: -2, max: 2, step: 0.1 },
-              'The same, more with each time that a token was used.',
+              'The same, increasing with each use of a token.',
             )}
-            <Field label="Stop at" optional help="One text a line. The answer ends before it.">
+            <Field label="Stop sequences" optional help="One per line. The answer ends before it.">
               <Textarea value={value.stop} onChange={(event) => set({ stop: event.target.value })} rows={2} mono />
             </Field>
-            <Field
-              label="Answer's JSON schema"
-              optional
-              help="The answer is held to it while it is written."
-              error={jsonError(value.schema)}
-            >
+            <Field label="JSON schema" optional help="The answer must match it." error={jsonError(value.schema)} live>
               <Textarea
                 value={value.schema}
                 onChange={(event) => set({ schema: event.target.value })}
@@ -96,8 +103,9 @@ export function ParametersPanel({ value, onChange }: { value: Parameters; onChan
             <Field
               label="Tools"
               optional
-              help="A list as OpenAI's API takes it. Calls are shown, nothing is run."
+              help="In OpenAI format. Calls are shown, not run."
               error={jsonError(value.tools)}
+              live
             >
               <Textarea
                 value={value.tools}

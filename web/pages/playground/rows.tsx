@@ -1,8 +1,9 @@
 import { useQuery } from '@tanstack/react-query'
 import { useRef, useState } from 'react'
 import { tunery } from '../../lib/api.ts'
-import { plural } from '../../lib/format.ts'
+import { datasetChoice } from '../../lib/datasets.ts'
 import { hasValidation } from '../../lib/jobs.ts'
+import { useModelNames } from '../../lib/names.ts'
 import { type Content, picturesOf, textOf } from '../../lib/pictures.ts'
 import { Button } from '../../ui/button.tsx'
 import { type Choice, Combobox } from '../../ui/choices.tsx'
@@ -40,10 +41,11 @@ export function RowsPanel({ columns, parameters, of }: RowsPanelProps) {
   const [problem, setProblem] = useState<string>()
   const stop = useRef<AbortController>(undefined)
   const choices = useSources()
+  const nameOf = useModelNames()
 
   async function run(): Promise<void> {
     const models = columns.filter(({ model }) => model)
-    if (!source || models.length === 0) return setProblem('Choose rows and a model.')
+    if (!source || models.length === 0) return setProblem('Choose a dataset and a model.')
     const ended = new AbortController()
     stop.current = ended
     setProblem(undefined)
@@ -55,7 +57,8 @@ export function RowsPanel({ columns, parameters, of }: RowsPanelProps) {
       const found = await (isJob(source)
         ? tunery.jobs.heldOut(source, page, options)
         : tunery.datasets.rows(source, page, options))
-      if (found.items.length === 0) setProblem(isJob(source) ? 'The job held no rows out.' : 'The dataset has no rows.')
+      if (found.items.length === 0)
+        setProblem(isJob(source) ? 'This job held out no rows.' : 'This dataset has no rows.')
       const made = found.items.map(({ row, messages }): Row => {
         const all = (messages ?? []) as { role: string; content: unknown }[]
         const last = all.at(-1)
@@ -98,23 +101,23 @@ export function RowsPanel({ columns, parameters, of }: RowsPanelProps) {
   }
   return (
     <Card>
-      <Disclosure summary="Ask held-out rows, or rows of a dataset" open={of !== undefined}>
+      <Disclosure summary="Run on dataset rows" open={of !== undefined}>
         <div className="grid gap-4 pt-4">
           <p className="text-sm text-muted">
-            Each row's prompt goes to every model above. For scores by graders, with an interval, make an evaluation.
+            Sends each row's prompt to every model above. For scored results, create an evaluation.
           </p>
           <div className="grid items-end gap-3 sm:grid-cols-[minmax(0,1fr)_9rem_auto]">
-            <Field label="Rows" help="Rows that a job held out were not learned from: they show what the model can.">
-              <Combobox value={source} onChange={setSource} choices={choices} placeholder="Choose rows" />
+            <Field label="Dataset" help="Held-out rows show how the model handles prompts it was not trained on.">
+              <Combobox value={source} onChange={setSource} choices={choices} placeholder="Choose a dataset" />
             </Field>
-            <Field label="First rows">
+            <Field label="Rows">
               <NumberInput value={count} onChange={setCount} min={1} max={100} />
             </Field>
             {running ? (
               <Button onClick={() => stop.current?.abort()}>Stop</Button>
             ) : (
               <Button variant="primary" disabled={!source} onClick={() => void run()}>
-                Ask
+                Run
               </Button>
             )}
           </div>
@@ -129,7 +132,7 @@ export function RowsPanel({ columns, parameters, of }: RowsPanelProps) {
                   return (
                     <li key={id}>
                       <Badge tone={right === judged.length ? 'good' : 'neutral'}>
-                        {model}: {right} of {judged.length} as in the dataset
+                        {nameOf(model)}: {right} of {judged.length} match
                       </Badge>
                     </li>
                   )
@@ -159,10 +162,10 @@ export function RowsPanel({ columns, parameters, of }: RowsPanelProps) {
                         </div>
                       ),
                     },
-                    { id: 'expected', header: 'In the dataset', cell: ({ expected }) => <Clamped text={expected} /> },
+                    { id: 'expected', header: 'Expected', cell: ({ expected }) => <Clamped text={expected} /> },
                     ...asked.map(({ id, model }) => ({
                       id,
-                      header: model,
+                      header: nameOf(model),
                       cell: (row: Row) => (
                         <Clamped
                           text={row.answers[id]?.error ?? row.answers[id]?.text ?? '…'}
@@ -196,14 +199,9 @@ function useSources(): Choice[] {
   return [
     ...(jobs.data?.items ?? []).filter(hasValidation).map(({ id, name }) => ({
       value: id,
-      label: `Held out by ${name}`,
-      note: id,
+      label: `Held-out rows of ${name}`,
     })),
-    ...(datasets.data?.items ?? []).map(({ id, name, rows }) => ({
-      value: id,
-      label: name,
-      note: plural(rows, 'row'),
-    })),
+    ...(datasets.data?.items ?? []).map((dataset) => datasetChoice(dataset, datasets.data!.items)),
   ]
 }
 

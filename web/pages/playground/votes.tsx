@@ -2,11 +2,12 @@ import { useMutation, useQueryClient } from '@tanstack/react-query'
 import { useState } from 'react'
 import { tunery } from '../../lib/api.ts'
 import { plural } from '../../lib/format.ts'
+import { useModelNames } from '../../lib/names.ts'
 import { useMay } from '../../lib/session.ts'
 import { utcDay } from '../../lib/utc-day.ts'
 import { Button, TextLink } from '../../ui/button.tsx'
 import { Notice } from '../../ui/feedback.tsx'
-import { Field, Form, Input } from '../../ui/field.tsx'
+import { Field, Form, Input, SubmitButton } from '../../ui/field.tsx'
 import { Card } from '../../ui/layout.tsx'
 import { ConfirmDialog, Dialog } from '../../ui/popups.tsx'
 import type { Vote } from './state.ts'
@@ -23,30 +24,31 @@ const rowOf = ({ prompt, chosen, rejected }: Vote) =>
 export function Votes({ votes, onClear }: { votes: readonly Vote[]; onClear: () => void }) {
   const [making, setMaking] = useState(false)
   const mayUpload = useMay('datasets:write')
+  const nameOf = useModelNames()
   if (votes.length === 0) return null
   const wins = new Map<string, number>()
   for (const { models } of votes) wins.set(models.chosen, (wins.get(models.chosen) ?? 0) + 1)
   return (
-    <Card title={plural(votes.length, 'vote')} description="Kept in this browser until you make a dataset of them.">
+    <Card title={plural(votes.length, 'vote')} description="Kept in this browser until you save them as a dataset.">
       <ul className="mb-3 grid gap-1 text-sm">
         {[...wins].map(([model, count]) => (
           <li key={model} className="flex justify-between gap-2">
-            <span className="min-w-0 truncate">{model}</span>
-            <span>better {plural(count, 'time')}</span>
+            <span className="min-w-0 truncate">{nameOf(model)}</span>
+            <span>{plural(count, 'win')}</span>
           </li>
         ))}
       </ul>
       <div className="flex flex-wrap gap-2">
         <Button size="sm" variant="primary" disabled={!mayUpload} onClick={() => setMaking(true)}>
-          Make a preference dataset
+          Save as dataset
         </Button>
         <ConfirmDialog
-          trigger={<Button size="sm">Forget</Button>}
-          title="Forget all votes?"
-          action="Forget votes"
+          trigger={<Button size="sm">Discard</Button>}
+          title="Discard all votes?"
+          action="Discard votes"
           onConfirm={onClear}
         >
-          Votes that no dataset was made of are lost.
+          Votes that are not saved as a dataset are lost.
         </ConfirmDialog>
       </div>
       {making && <MakeDataset votes={votes} onClose={() => setMaking(false)} onMade={onClear} />}
@@ -69,11 +71,11 @@ function MakeDataset({ votes, onClose, onMade }: { votes: readonly Vote[]; onClo
         onClose()
         if (make.isSuccess) onMade()
       }}
-      title="Make a preference dataset"
-      description={`${plural(votes.length, 'row')}: a prompt, the better answer and the other one. A job with the objective DPO learns from them.`}
+      title="Save votes as a dataset"
+      description={`${plural(votes.length, 'preference pair')} to train on with DPO.`}
     >
       {make.isSuccess ? (
-        <Notice tone="good" title="The dataset is there">
+        <Notice tone="good" title="Dataset saved">
           <TextLink to="/datasets/$datasetId" params={{ datasetId: make.data.id }}>
             {make.data.name}
           </TextLink>
@@ -85,9 +87,9 @@ function MakeDataset({ votes, onClose, onMade }: { votes: readonly Vote[]; onClo
           </Field>
           {make.isError && <Notice tone="bad">{make.error.message}</Notice>}
           <div className="flex justify-end">
-            <Button type="submit" variant="primary" busy={make.isPending} disabled={!name.trim()}>
-              Make dataset
-            </Button>
+            <SubmitButton busy={make.isPending} missing={!name.trim() && 'Enter a name.'}>
+              Save dataset
+            </SubmitButton>
           </div>
         </Form>
       )}

@@ -2,7 +2,9 @@ import { useMemo, useState } from 'react'
 import type { AuditEntry } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
 import { formatTime } from '../../lib/format.ts'
+import { useDatasetNames, useKeyNames, useModelNames } from '../../lib/names.ts'
 import { usePages } from '../../lib/pages.ts'
+import { TextLink } from '../../ui/button.tsx'
 import { CodeBlock } from '../../ui/code.tsx'
 import { EmptyState, Loaded } from '../../ui/feedback.tsx'
 import { Input } from '../../ui/field.tsx'
@@ -14,7 +16,36 @@ import { Code, RelativeTime } from '../../ui/values.tsx'
 const byWhom = ({ kind, user_id }: AuditEntry['by'], names: Map<string, string>) =>
   user_id
     ? (names.get(user_id) ?? user_id)
-    : ({ operator: 'the operator', command_line: 'the command line' }[kind as string] ?? 'the service')
+    : ({ operator: 'Operator', command_line: 'Command line' }[kind as string] ?? 'Service')
+
+/** The pages of things, by what their ids begin with. */
+function Target({ id, name }: { id: string; name: string }) {
+  if (id.startsWith('job_'))
+    return (
+      <TextLink to="/jobs/$jobId" params={{ jobId: id }}>
+        {name}
+      </TextLink>
+    )
+  if (id.startsWith('mdl_'))
+    return (
+      <TextLink to="/models/$modelId" params={{ modelId: id }}>
+        {name}
+      </TextLink>
+    )
+  if (id.startsWith('ds_'))
+    return (
+      <TextLink to="/datasets/$datasetId" params={{ datasetId: id }}>
+        {name}
+      </TextLink>
+    )
+  if (id.startsWith('eval_'))
+    return (
+      <TextLink to="/evaluations/$evaluationId" params={{ evaluationId: id }}>
+        {name}
+      </TextLink>
+    )
+  return name
+}
 
 /** What was changed in the account, and by whom. */
 export function Audit() {
@@ -26,6 +57,10 @@ export function Audit() {
     more,
   } = usePages(['audit', 'list'], (options) => tunery.audit.list({ limit: 100 }, options))
   const people = usePages(['members', 'list'], (options) => tunery.members.list({ limit: 50 }, options))
+  const modelName = useModelNames()
+  const datasetName = useDatasetNames()
+  const keyName = useKeyNames()
+  const nameOf = (id: string) => names.get(id) ?? keyName(datasetName(modelName(id)))
   const names = useMemo(() => new Map(people.rows?.map(({ id, name }) => [id, name])), [people.rows])
   const text = filter.trim().toLowerCase()
   const found = rows.filter(
@@ -35,11 +70,11 @@ export function Audit() {
   return (
     <Card
       title="Audit log"
-      description="Newest first."
+      description="Newest first"
       actions={
         <Input
           aria-label="Filter the loaded entries"
-          placeholder="Filter by action, target or person"
+          placeholder="Filter by action, object or member"
           value={filter}
           onChange={(event) => setFilter(event.target.value)}
           className="w-64"
@@ -56,10 +91,10 @@ export function Audit() {
             more={more}
             onOpen={setShown}
             maxHeight="70vh"
-            empty={<EmptyState compact title={text ? 'Nothing fits the filter' : 'Nothing yet'} />}
+            empty={<EmptyState compact title={text ? 'No matching entries' : 'No entries yet'} />}
             columns={[
-              { id: 'action', header: 'What', cell: (each) => each.action },
-              { id: 'target', header: 'Of', grow: true, cell: (each) => <Code>{each.target}</Code>, from: 'sm' },
+              { id: 'action', header: 'Action', cell: (each) => each.action },
+              { id: 'target', header: 'Object', grow: true, cell: (each) => nameOf(each.target), from: 'sm' },
               { id: 'by', header: 'By', cell: (each) => byWhom(each.by, names), from: 'md' },
               { id: 'when', header: 'When', align: 'right', cell: (each) => <RelativeTime time={each.created_at} /> },
             ]}
@@ -73,8 +108,9 @@ export function Audit() {
               facts={[
                 ['When', formatTime(shown.created_at)],
                 ['By', byWhom(shown.by, names)],
-                ['With', shown.by.key_id ? <Code key="key">{shown.by.key_id}</Code> : '–'],
-                ['Of', <Code key="of">{shown.target}</Code>],
+                ['API key', shown.by.key_id ? keyName(shown.by.key_id) : '–'],
+                ['Object', <Target key="object" id={shown.target} name={nameOf(shown.target)} />],
+                ['ID', <Code key="id">{shown.target}</Code>],
               ]}
             />
             <CodeBlock title="Details" code={JSON.stringify(shown.details, null, 2)} wrap />

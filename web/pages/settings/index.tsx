@@ -13,11 +13,11 @@ import { UsageSection } from './usage.tsx'
 import { Webhooks } from './webhooks.tsx'
 
 const sections: { value: string; label: string; scope?: Scope; panel: ReactNode }[] = [
-  { value: 'profile', label: 'You', panel: <Profile /> },
+  { value: 'profile', label: 'Profile', panel: <Profile /> },
   { value: 'keys', label: 'API keys', scope: 'keys:read', panel: <Keys /> },
   { value: 'members', label: 'Members', scope: 'members:read', panel: <Members /> },
   { value: 'webhooks', label: 'Webhooks', scope: 'webhooks:read', panel: <Webhooks /> },
-  { value: 'usage', label: 'Limits and usage', scope: 'usage:read', panel: <UsageSection /> },
+  { value: 'usage', label: 'Usage', scope: 'usage:read', panel: <UsageSection /> },
   { value: 'audit', label: 'Audit log', scope: 'audit:read', panel: <Audit /> },
   { value: 'sessions', label: 'Sessions', panel: <Sessions /> },
 ]
@@ -30,9 +30,8 @@ export default function SettingsPage() {
     ...each,
     panel:
       each.scope && !scopes.includes(each.scope) ? (
-        <EmptyState title="Not for your role">
-          A {profile.role} of this account may not see {each.label.toLowerCase()}. An admin or owner can give you
-          another role.
+        <EmptyState title="No access">
+          Your role ({profile.role}) can't view this. Ask an admin or owner of the account.
         </EmptyState>
       ) : (
         each.panel

@@ -1,5 +1,5 @@
 import { useMutation, useQueryClient } from '@tanstack/react-query'
-import { KeyRound, Plus } from 'lucide-react'
+import { Ellipsis, KeyRound, Plus } from 'lucide-react'
 import { useMemo, useState } from 'react'
 import { scopes as allScopes, type Scope } from '../../../contract/scopes.ts'
 import type { ApiKey } from '../../../sdk/index.ts'
@@ -8,7 +8,7 @@ import { fieldError } from '../../lib/errors.ts'
 import { usePages } from '../../lib/pages.ts'
 import { useMay, useSession } from '../../lib/session.ts'
 import { day_ms } from '../../lib/utc-day.ts'
-import { Button } from '../../ui/button.tsx'
+import { Button, IconButton } from '../../ui/button.tsx'
 import { Select } from '../../ui/choices.tsx'
 import { Badge, EmptyState, FormError, Loaded, Status } from '../../ui/feedback.tsx'
 import { Field, Form, FormButtons, Input } from '../../ui/field.tsx'
@@ -33,7 +33,7 @@ export function Keys() {
   const columns: Column<ApiKey>[] = [
     { id: 'name', header: 'Name', grow: true, cell: (key) => key.name },
     { id: 'prefix', header: 'Key', cell: (key) => <Code>{`${key.prefix}…`}</Code> },
-    { id: 'may', header: 'May', cell: (key) => <Scopes scopes={key.scopes} />, from: 'md' },
+    { id: 'may', header: 'Permissions', cell: (key) => <Scopes scopes={key.scopes} />, from: 'md' },
     { id: 'used', header: 'Last used', cell: (key) => <RelativeTime time={key.last_used_at} />, from: 'sm' },
     {
       id: 'expires',
@@ -49,11 +49,7 @@ export function Keys() {
       cell: (key) =>
         mayWrite && (
           <Menu
-            trigger={
-              <Button size="sm" variant="quiet" aria-label={`Actions for ${key.name}`}>
-                …
-              </Button>
-            }
+            trigger={<IconButton size="sm" label={`Actions for ${key.name}`} icon={<Ellipsis aria-hidden />} />}
             entries={[
               { label: 'Rename', onClick: () => setRenamed(key) },
               { label: 'Revoke', danger: true, onClick: () => setRevoked(key) },
@@ -65,7 +61,7 @@ export function Keys() {
   return (
     <Card
       title="API keys"
-      description={manages ? 'Of all members of the account.' : 'Your keys.'}
+      description={manages ? 'All members' : 'Your keys'}
       actions={
         mayWrite && (
           <Button variant="primary" icon={<Plus aria-hidden />} onClick={() => setCreating(true)}>
@@ -84,8 +80,8 @@ export function Keys() {
             rowId={({ id }) => id}
             more={more}
             empty={
-              <EmptyState compact icon={<KeyRound aria-hidden />} title="No keys yet">
-                A program sends its key in the header <Code>Authorization</Code>.
+              <EmptyState compact icon={<KeyRound aria-hidden />} title="No API keys yet">
+                Your code sends its key in the <Code>Authorization</Code> header.
               </EmptyState>
             }
           />
@@ -101,7 +97,7 @@ export function Keys() {
         }}
       />
       <SecretDialog secret={secret} title="Your new API key" onClose={() => setSecret(undefined)}>
-        Programs for OpenAI's API take it as their API key, with the address <Code>{`${location.origin}/v1`}</Code>.
+        Use it as the API key of any OpenAI client, with the base URL <Code>{`${location.origin}/v1`}</Code>.
       </SecretDialog>
       {renamed && <RenameKey key={renamed.id} named={renamed} onClose={() => setRenamed(undefined)} />}
       <ConfirmDialog
@@ -112,10 +108,10 @@ export function Keys() {
         onConfirm={async () => {
           await tunery.keys.revoke(revoked!.id)
           await client.invalidateQueries({ queryKey: ['keys'] })
-          toast.good('The key is revoked')
+          toast.good('API key revoked')
         }}
       >
-        Programs that use it are refused within a second. It cannot be brought back.
+        Requests with it fail immediately. This can't be undone.
       </ConfirmDialog>
     </Card>
   )
@@ -123,22 +119,22 @@ export function Keys() {
 
 function Scopes({ scopes }: { scopes: readonly string[] }) {
   const full = allScopes.filter((scope) => scope !== 'operator')
-  if (full.every((scope) => scopes.includes(scope))) return <Badge tone="accent">everything</Badge>
+  if (full.every((scope) => scopes.includes(scope))) return <Badge tone="accent">full access</Badge>
   return (
     <span className="flex flex-wrap gap-1">
       {scopes.slice(0, 3).map((scope) => (
         <Badge key={scope}>{scope}</Badge>
       ))}
-      {scopes.length > 3 && <Badge>and {scopes.length - 3} more</Badge>}
+      {scopes.length > 3 && <Badge>+{scopes.length - 3}</Badge>}
     </span>
   )
 }
 
 const presets = [
-  { value: 'full', label: 'Everything that you may', note: 'Train, deploy, export, call, manage' },
-  { value: 'inference', label: 'Call models only', note: 'For applications: it can read and change nothing else' },
+  { value: 'full', label: 'Full access', note: 'Everything your role can do' },
+  { value: 'inference', label: 'Call models only', note: 'For applications' },
   { value: 'read_only', label: 'Read only', note: 'For monitoring and reports' },
-  { value: 'own', label: 'Choose each scope', note: 'The least that a program needs' },
+  { value: 'own', label: 'Custom', note: 'Choose individual scopes' },
 ] as const
 type Preset = (typeof presets)[number]['value']
 
@@ -188,16 +184,12 @@ function CreateKey({
     setChosen(next)
   }
   return (
-    <Dialog open={open} onOpenChange={(next) => !next && onClose()} title="Create an API key">
+    <Dialog open={open} onOpenChange={(next) => !next && onClose()} title="Create API key">
       <Form onSubmit={() => create.mutate()}>
-        <Field
-          label="Name"
-          help="What it is for, such as the program that uses it."
-          error={fieldError(create.error, 'name')}
-        >
+        <Field label="Name" help="For example, the app that uses it." error={fieldError(create.error, 'name')}>
           <Input value={name} onChange={(event) => setName(event.target.value)} maxLength={200} />
         </Field>
-        <Field label="It may" help="Never more than your role allows at the moment of a request.">
+        <Field label="Permissions" help="Always limited by your role.">
           <Select value={preset} onChange={setPreset} choices={presets} />
         </Field>
         {preset === 'own' && (
@@ -210,14 +202,16 @@ function CreateKey({
               ))}
           </fieldset>
         )}
-        <Field label="It expires">
+        <Field label="Expires">
           <Select value={lifetime} onChange={setLifetime} choices={lifetimes} />
         </Field>
         <FormError error={create.error} fields={['name']} />
         <FormButtons
           onCancel={onClose}
           busy={create.isPending}
-          disabled={!name.trim() || (preset === 'own' && chosen.size === 0)}
+          missing={
+            !name.trim() ? 'Enter a name.' : preset === 'own' && chosen.size === 0 && 'Choose at least one scope.'
+          }
         >
           Create key
         </FormButtons>
@@ -235,10 +229,10 @@ function RenameKey({ named, onClose }: { named: ApiKey; onClose: () => void }) {
       void client.invalidateQueries({ queryKey: ['keys'] })
       onClose()
     },
-    onError: toastError('The key was not renamed'),
+    onError: toastError('Could not rename the API key'),
   })
   return (
-    <Dialog open onOpenChange={(open) => !open && onClose()} title="Rename the key" width="sm">
+    <Dialog open onOpenChange={(open) => !open && onClose()} title="Rename API key" width="sm">
       <Form onSubmit={() => rename.mutate()}>
         <Field label="Name" error={fieldError(rename.error, 'name')}>
           <Input value={name} onChange={(event) => setName(event.target.value)} maxLength={200} />

@@ -23,11 +23,11 @@ const roles: Choice<Role>[] = [
   {
     value: 'viewer',
     label: 'Viewer',
-    note: 'Sees everything but webhooks and the audit log; changes and calls nothing',
+    note: 'Read-only access, without webhooks and the audit log',
   },
-  { value: 'member', label: 'Member', note: 'Uploads, trains, deploys, exports and calls models' },
-  { value: 'admin', label: 'Admin', note: 'Also members, webhooks, thresholds, and the keys of others' },
-  { value: 'owner', label: 'Owner', note: 'Also other owners' },
+  { value: 'member', label: 'Member', note: 'Upload, train, deploy, export and call models' },
+  { value: 'admin', label: 'Admin', note: 'Also manage members, webhooks, alerts and all API keys' },
+  { value: 'owner', label: 'Owner', note: 'Also manage other owners' },
 ]
 
 /** The people of the account. */
@@ -53,17 +53,20 @@ export function Members() {
     onSuccess: refresh,
     onError: toastError('The role was not changed'),
   })
+  const invitations = useInvitations()
+  // Who is invited is no member yet: they are listed below.
+  const joined = rows.filter(({ id }) => !invitations.data?.items.some(({ member }) => member.id === id))
   const isOwner = profile.role === 'owner'
   const mayChange = ({ role }: Member) => mayWrite && (isOwner || role !== 'owner')
   return (
     <div className="grid gap-4">
       <Card
         title="Members"
-        description="A role bounds what a person, and every key of theirs, may do."
+        description="A role limits what a person and their API keys can do."
         actions={
           mayWrite && (
             <Button variant="primary" icon={<UserPlus aria-hidden />} onClick={() => setInviting(true)}>
-              Invite
+              Invite member
             </Button>
           )
         }
@@ -73,7 +76,7 @@ export function Members() {
           {() => (
             <Table
               label="Members"
-              rows={rows}
+              rows={joined}
               rowId={({ id }) => id}
               more={more}
               columns={[
@@ -106,7 +109,7 @@ export function Members() {
                 },
                 {
                   id: 'since',
-                  header: 'Since',
+                  header: 'Added',
                   cell: (member) => <RelativeTime time={member.created_at} />,
                   from: 'md',
                 },
@@ -153,8 +156,8 @@ export function Members() {
           refresh()
         }}
       />
-      <SecretDialog secret={link} title="The invitation" onClose={() => setLink(undefined)}>
-        Send it to the new member yourself. It works once, within 7 days.
+      <SecretDialog secret={link} title="Invite link" onClose={() => setLink(undefined)}>
+        Send it to the new member. It works once and expires in 7 days.
       </SecretDialog>
       <MemberIdentities member={connections} onClose={() => setConnections(undefined)} />
       <ConfirmDialog
@@ -168,17 +171,20 @@ export function Members() {
           toast.good('The member is removed')
         }}
       >
-        Their sessions end and their keys are revoked within a second. What they made stays the account's.
+        Their sessions end and their API keys are revoked at once. What they created stays in the account.
       </ConfirmDialog>
     </div>
   )
 }
 
-function Invitations({ mayWrite, refresh }: { mayWrite: boolean; refresh: () => void }) {
-  const query = useQuery({
+const useInvitations = () =>
+  useQuery({
     queryKey: ['invitations'],
     queryFn: ({ signal }) => tunery.invitations.list({ limit: 100 }, { signal }),
   })
+
+function Invitations({ mayWrite, refresh }: { mayWrite: boolean; refresh: () => void }) {
+  const query = useInvitations()
   const withdraw = useMutation({
     mutationFn: (id: string) => tunery.invitations.withdraw(id),
     onSuccess: refresh,
@@ -186,9 +192,9 @@ function Invitations({ mayWrite, refresh }: { mayWrite: boolean; refresh: () => 
   })
   if (!query.data || query.data.items.length === 0) return null
   return (
-    <Card title="Open invitations" flush>
+    <Card title="Pending invitations" flush>
       <Table
-        label="Open invitations"
+        label="Pending invitations"
         rows={query.data.items}
         rowId={({ id }: Invitation) => id}
         columns={[
@@ -240,22 +246,22 @@ function Invite({
     <Dialog
       open={open}
       onOpenChange={(next) => !next && onClose()}
-      title="Invite a member"
-      description="You get a link to send. With it they sign in and choose a password."
+      title="Invite member"
+      description="You get a link to send them. They sign in with it and choose a password."
     >
       <Form onSubmit={() => invite.mutate()}>
         <Field label="Name" error={fieldError(invite.error, 'name')}>
           <Input value={name} onChange={(event) => setName(event.target.value)} maxLength={200} />
         </Field>
-        <Field label="Email" optional help="With it they sign in later." error={fieldError(invite.error, 'email')}>
+        <Field label="Email" optional help="They sign in with it." error={fieldError(invite.error, 'email')}>
           <Input type="email" value={email} onChange={(event) => setEmail(event.target.value)} />
         </Field>
         <Field label="Role" error={fieldError(invite.error, 'role')}>
           <Select value={role} onChange={setRole} choices={roles.filter(({ value }) => isOwner || value !== 'owner')} />
         </Field>
         <FormError error={invite.error} fields={fields} />
-        <FormButtons onCancel={onClose} busy={invite.isPending} disabled={!name.trim()}>
-          Make the link
+        <FormButtons onCancel={onClose} busy={invite.isPending} missing={!name.trim() && 'Enter a name.'}>
+          Create invite link
         </FormButtons>
       </Form>
     </Dialog>

@@ -26,7 +26,7 @@ export function Profile() {
         <Facts
           facts={[
             ['Account', profile.account.name],
-            ['Id', <Code key="id">{profile.account.id}</Code>],
+            ['ID', <Code key="id">{profile.account.id}</Code>],
             ['Your role', profile.role],
             ['Tier', profile.tier.name],
           ]}
@@ -52,7 +52,7 @@ function Person() {
   })
   const changed = name !== profile.name || email !== (profile.email ?? '')
   return (
-    <Card title="You">
+    <Card title="Profile">
       <Form onSubmit={() => save.mutate()}>
         <Field label="Name" error={fieldError(save.error, 'name')}>
           <Input value={name} onChange={(event) => setName(event.target.value)} maxLength={200} autoComplete="name" />
@@ -81,18 +81,18 @@ function Password() {
       setCurrent('')
       setPassword('')
       await refreshSession()
-      toast.good('The password is set', 'Your other sessions have ended.')
+      toast.good('Password updated', 'Your other sessions were signed out.')
     },
   })
   const fields = ['password', 'current_password']
   return (
-    <Card title="Password" description={has_password ? undefined : 'You have none yet.'}>
+    <Card title="Password" description={has_password ? undefined : 'Not set'}>
       <Form onSubmit={() => save.mutate()}>
         <input type="hidden" name="username" autoComplete="username" value={profile.email ?? ''} />
         {has_password && (
           <Field
             label="Current password"
-            help="Not needed within 10 minutes after a sign-in with a link."
+            help="Not needed within 10 minutes of signing in with a link."
             error={fieldError(save.error, 'current_password')}
           >
             <Input
@@ -105,7 +105,7 @@ function Password() {
         )}
         <Field
           label="New password"
-          help={`${passwordLength.min} characters or more.`}
+          help={`At least ${passwordLength.min} characters.`}
           error={fieldError(save.error, 'password')}
         >
           <Input
@@ -125,7 +125,15 @@ function Password() {
           >
             {has_password ? 'Change password' : 'Set password'}
           </Button>
-          {!profile.email && <p className="mt-2 text-sm text-muted">Save an email first: you sign in with it.</p>}
+          {!profile.email ? (
+            <p className="mt-2 text-sm text-muted">Save an email address first. You sign in with it.</p>
+          ) : (
+            password.length < passwordLength.min && (
+              <p className="mt-2 text-sm text-muted">
+                Enter a new password of at least {passwordLength.min} characters.
+              </p>
+            )
+          )}
         </div>
       </Form>
     </Card>
@@ -148,7 +156,7 @@ function Provider() {
   return (
     <Card
       title={`Sign in with ${name ?? 'a provider'}`}
-      description="Connects who you are there with you here, if the emails are the same."
+      description="Connect your account there. The email addresses must match."
       actions={
         name && (
           // No page of the dashboard: the service sends the browser to the provider.
@@ -181,7 +189,7 @@ function Passkeys() {
   return (
     <Card
       title="Passkeys"
-      description="Sign in with this device's lock instead of a password."
+      description="Sign in with your device's fingerprint, face or PIN."
       actions={
         <Button
           icon={<KeyRound aria-hidden />}
@@ -189,7 +197,7 @@ function Passkeys() {
           disabled={!passkeysWork()}
           onClick={() => add.mutate()}
         >
-          Add a passkey
+          Add passkey
         </Button>
       }
       flush
@@ -207,7 +215,7 @@ function Passkeys() {
             rowId={({ id }) => id}
             empty={
               <EmptyState compact title="No passkeys">
-                {passkeysWork() ? undefined : 'They need https, or localhost.'}
+                {passkeysWork() ? undefined : 'Passkeys need HTTPS or localhost.'}
               </EmptyState>
             }
             columns={[
@@ -237,7 +245,7 @@ function Passkeys() {
                       await refreshSession()
                     }}
                   >
-                    It no longer signs you in. Remove it from the device too.
+                    You can no longer sign in with it. Remove it from your device too.
                   </ConfirmDialog>
                 ),
               },

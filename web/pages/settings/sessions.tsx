@@ -32,24 +32,24 @@ export function Sessions() {
   const end = useMutation({
     mutationFn: (id: string) => tunery.sessions.end(id),
     onSuccess: refresh,
-    onError: toastError('The session was not ended'),
+    onError: toastError('Could not sign out the session'),
   })
   return (
     <Card
       title="Sessions"
-      description="Where you are signed in. A session ends 30 days after its last use."
+      description="Sessions end 30 days after their last use."
       actions={
         <ConfirmDialog
-          trigger={<Button disabled={rows.length < 2}>End all others</Button>}
-          title="End all other sessions?"
-          action="End all others"
+          trigger={<Button disabled={rows.length < 2}>Sign out all others</Button>}
+          title="Sign out all other sessions?"
+          action="Sign out all others"
           onConfirm={async () => {
             const { ended } = await tunery.sessions.endOthers()
             await refresh()
             toast.good(`${plural(ended, 'session')} ended`)
           }}
         >
-          Everywhere but here you have to sign in again. API keys stay.
+          You stay signed in here. API keys keep working.
         </ConfirmDialog>
       }
       flush
@@ -69,12 +69,12 @@ export function Sessions() {
                 cell: (each) => (
                   <span title={each.user_agent}>
                     {browserName(each.user_agent) ?? (each.user_agent || 'Unknown')}{' '}
-                    {each.current && <Badge tone="good">this one</Badge>}
+                    {each.current && <Badge tone="good">current</Badge>}
                   </span>
                 ),
               },
               { id: 'address', header: 'Address', from: 'sm', cell: (each) => <Code>{each.address}</Code> },
-              { id: 'by', header: 'Signed in by', from: 'md', cell: (each) => begunBy[each.begun_by] },
+              { id: 'by', header: 'Method', from: 'md', cell: (each) => begunBy[each.begun_by] },
               { id: 'used', header: 'Last used', cell: (each) => <RelativeTime time={each.last_used_at} /> },
               {
                 id: 'actions',
@@ -83,7 +83,7 @@ export function Sessions() {
                 cell: (each) =>
                   !each.current && (
                     <Button size="sm" variant="quiet" busy={end.isPending} onClick={() => end.mutate(each.id)}>
-                      End
+                      Sign out
                     </Button>
                   ),
               },

@@ -4,6 +4,7 @@ import type { UsageReport } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
 import { fieldError } from '../../lib/errors.ts'
 import { formatBytes, formatCompact, formatCount, formatMoney } from '../../lib/format.ts'
+import { useKeyNames, useModelNames } from '../../lib/names.ts'
 import { refresh_ms } from '../../lib/query.ts'
 import { useMay } from '../../lib/session.ts'
 import { day_ms, utcDay } from '../../lib/utc-day.ts'
@@ -36,7 +37,7 @@ export function UsageSection() {
 const storedKinds = {
   datasets: 'Datasets',
   files: 'Files',
-  uploads: 'Uploads in parts',
+  uploads: 'Unfinished uploads',
   models: 'Models',
   exports: 'Exports',
 } as const
@@ -47,11 +48,11 @@ function Storage() {
     queryFn: ({ signal }) => tunery.usage.storage({ signal }),
   })
   return (
-    <Card title="Storage" description="What the account stores. Delete what you no longer need to make room.">
+    <Card title="Storage" description="Delete what you no longer need to free space.">
       <Loaded query={query}>
         {({ used_bytes, max_bytes, items }) => (
           <div className="grid gap-4">
-            <LimitBar name="Stored" used={used_bytes} limit={max_bytes} format={formatBytes} />
+            <LimitBar name="Used" used={used_bytes} limit={max_bytes} format={formatBytes} />
             <dl className="grid gap-x-4 gap-y-1 text-sm sm:grid-cols-3">
               {items.map(({ kind, count, bytes }) => (
                 <div key={kind} className="flex justify-between gap-4">
@@ -78,16 +79,16 @@ function Limits() {
   return (
     <Card
       title="Limits"
-      description="Of the account, by its tier. Days are UTC. Reading in the dashboard does not count."
+      description="Limits of your account's tier, per UTC day. Every API call counts, and every change made in the dashboard; viewing pages does not."
     >
       <Loaded query={query}>
         {({ tier, limits, usage }) => (
           <div className="grid gap-4 sm:grid-cols-3">
             {(
               [
-                ['Requests this minute', usage.minute.used, limits.requests_per_minute],
-                ['Requests today', usage.day.used, limits.requests_per_day],
-                ['At once, jobs included', usage.concurrent, limits.max_concurrent],
+                ['API calls this minute', usage.minute.used, limits.requests_per_minute],
+                ['API calls today', usage.day.used, limits.requests_per_day],
+                ['Running now, jobs included', usage.concurrent, limits.max_concurrent],
               ] as const
             ).map(([name, used, limit]) => (
               <LimitBar key={name} name={name} used={used} limit={limit} />
@@ -115,6 +116,8 @@ function Usage() {
   const [span, setSpan] = useState<(typeof spans)[number]['value']>('30')
   const [group, setGroup] = useState<(typeof groups)[number]['value']>('model')
   const [measure, setMeasure] = useState<Measure>('requests')
+  const modelName = useModelNames()
+  const keyName = useKeyNames()
   const from = utcDay(Date.now() - (Number(span) - 1) * day_ms)
   const get = (group_by: string) => ({
     queryKey: ['usage', { from, group_by }],
@@ -147,9 +150,9 @@ function Usage() {
           return (
             <div className="grid gap-5">
               <dl className="grid grid-cols-2 gap-4 sm:grid-cols-4">
-                <Stat label="Requests and jobs" value={<Count value={report.total.requests} />} />
+                <Stat label="Model requests and jobs" value={<Count value={report.total.requests} />} />
                 <Stat
-                  label="Tokens in and out"
+                  label="Input and output tokens"
                   value={<Count compact value={report.total.prompt_tokens + report.total.completion_tokens} />}
                 />
                 <Stat label="Trained tokens" value={<Count compact value={report.total.trained_tokens} />} />
@@ -175,13 +178,14 @@ function Usage() {
               rows={report.items}
               rowId={(item) => [item.model, item.model_id, item.key_id, item.kind].join()}
               sort={{ id: 'requests', desc: true }}
-              empty={<EmptyState compact title="Nothing was used in this time" />}
+              empty={<EmptyState compact title="No usage in this period" />}
               columns={[
                 {
                   id: 'name',
                   header: groups.find(({ value }) => value === group)!.header,
                   grow: true,
-                  cell: (item) => item.model ?? item.key_id ?? item.kind ?? '–',
+                  cell: (item) =>
+                    item.model ? modelName(item.model) : item.key_id ? keyName(item.key_id) : (item.kind ?? '–'),
                   value: (item) => item.model ?? item.key_id ?? item.kind,
                 },
                 {
@@ -193,7 +197,7 @@ function Usage() {
                 },
                 {
                   id: 'in',
-                  header: 'In',
+                  header: 'Input',
                   align: 'right',
                   from: 'sm',
                   cell: (item) => <Count compact value={item.prompt_tokens} />,
@@ -201,7 +205,7 @@ function Usage() {
                 },
                 {
                   id: 'out',
-                  header: 'Out',
+                  header: 'Output',
                   align: 'right',
                   from: 'sm',
                   cell: (item) => <Count compact value={item.completion_tokens} />,
@@ -243,8 +247,8 @@ function Thresholds() {
   })
   return (
     <Card
-      title="Thresholds"
-      description="At 80 and 100 percent of each, the account gets a usage.threshold event, which webhooks receive. Nothing is refused."
+      title="Usage alerts"
+      description="At 80% and 100% of each amount, a usage.threshold event is sent to your webhooks. Requests are not blocked."
     >
       <Loaded query={query}>{(found) => <ThresholdsForm key={JSON.stringify(found)} found={found} />}</Loaded>
     </Card>
@@ -263,9 +267,9 @@ function ThresholdsForm({ found }: { found: Awaited<ReturnType<typeof tunery.usa
     },
   })
   const fields = [
-    { name: 'requests_per_day', label: 'Requests a day', help: 'Empty: the limit of the tier, where it has one.' },
-    { name: 'tokens_per_month', label: 'Tokens a month', help: 'In, out and trained.' },
-    { name: 'cost_per_month', label: 'Cost a month', help: 'In the currency of the prices.' },
+    { name: 'requests_per_day', label: 'API calls per day', help: 'Leave empty to use the limit of your tier.' },
+    { name: 'tokens_per_month', label: 'Tokens per month', help: 'Input, output and trained tokens.' },
+    { name: 'cost_per_month', label: 'Cost per month', help: 'In the currency of your prices.' },
   ] as const
   return (
     <Form onSubmit={() => save.mutate()}>
@@ -276,6 +280,7 @@ function ThresholdsForm({ found }: { found: Awaited<ReturnType<typeof tunery.usa
               value={values[name]}
               onChange={(value) => setValues({ ...values, [name]: value })}
               min={0}
+              decimals={name === 'cost_per_month'}
               disabled={!mayWrite}
             />
           </Field>
@@ -285,7 +290,7 @@ function ThresholdsForm({ found }: { found: Awaited<ReturnType<typeof tunery.usa
       {mayWrite && (
         <div>
           <Button type="submit" variant="primary" busy={save.isPending}>
-            Save thresholds
+            Save alerts
           </Button>
         </div>
       )}

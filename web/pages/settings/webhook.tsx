@@ -9,10 +9,12 @@ import { refresh_ms } from '../../lib/query.ts'
 import { Button } from '../../ui/button.tsx'
 import { CodeBlock } from '../../ui/code.tsx'
 import { EmptyState, Loaded, Notice, Status, type Tone } from '../../ui/feedback.tsx'
+import { Facts } from '../../ui/layout.tsx'
 import { ConfirmDialog, Dialog } from '../../ui/popups.tsx'
 import { Table } from '../../ui/table.tsx'
 import { toast, toastError } from '../../ui/toast.tsx'
 import { Code, RelativeTime } from '../../ui/values.tsx'
+import { EditWebhook } from './webhook-form.tsx'
 
 const tones: Record<Delivery['status'], Tone> = {
   pending: 'neutral',
@@ -35,7 +37,8 @@ export function WebhookDetails({
   onSecret: (secret: string | undefined) => void
   refresh: () => Promise<unknown>
 }) {
-  const { id, url, status, disabled_reason, failing_since } = webhook
+  const { id, url, events, status, disabled_reason, failing_since } = webhook
+  const [editing, setEditing] = useState(false)
   const [openId, setOpenId] = useState<string>()
   const deliveries = usePages(
     ['webhooks', id, 'deliveries'],
@@ -45,17 +48,17 @@ export function WebhookDetails({
   const test = useMutation({
     mutationFn: () => tunery.webhooks.test(id),
     onSuccess: () => deliveries.query.refetch(),
-    onError: toastError('The test was not sent'),
+    onError: toastError('Could not send the test event'),
   })
   const change = useMutation({
     mutationFn: (disabled: boolean) => tunery.webhooks.update(id, { disabled }),
     onSuccess: refresh,
-    onError: toastError('The webhook was not changed'),
+    onError: toastError('Could not update the webhook'),
   })
   const reasons = {
-    requested: 'Somebody disabled it.',
-    gone: 'The address answered 410: it does not want events any more.',
-    failing: 'Nothing was accepted for about three days.',
+    requested: 'A member disabled it.',
+    gone: 'The endpoint answered 410 Gone, so no more events are sent.',
+    failing: 'Every delivery failed for about three days.',
   }
   return (
     <Dialog
@@ -77,12 +80,12 @@ export function WebhookDetails({
                 await refresh()
               }}
             >
-              Its deliveries are deleted with it, those that wait too.
+              Its delivery log is deleted too, and pending events are not sent.
             </ConfirmDialog>
             <ConfirmDialog
-              trigger={<Button>New secret</Button>}
-              title="Give it a new secret?"
-              action="Make a new secret"
+              trigger={<Button>Rotate secret</Button>}
+              title="Rotate the signing secret?"
+              action="Rotate secret"
               danger={false}
               onConfirm={async () => {
                 const { secret } = await tunery.webhooks.rotateSecret(id, {})
@@ -90,13 +93,14 @@ export function WebhookDetails({
                 onSecret(secret)
               }}
             >
-              For 24 hours events are signed with both, so that your server can be changed without a loss.
+              Events are signed with both secrets for 24 hours, so you can switch without losing any.
             </ConfirmDialog>
+            <Button onClick={() => setEditing(true)}>Edit</Button>
             <Button busy={change.isPending} onClick={() => change.mutate(status === 'active')}>
               {status === 'active' ? 'Disable' : 'Enable'}
             </Button>
             <Button variant="primary" icon={<Send aria-hidden />} busy={test.isPending} onClick={() => test.mutate()}>
-              Send a test
+              Send test event
             </Button>
           </>
         )
@@ -109,10 +113,21 @@ export function WebhookDetails({
           </Notice>
         )}
         {failing_since && !disabled_reason && (
-          <Notice tone="warn" title="Failing">
-            Every try has failed since {formatTime(failing_since)}. Tries get rarer; enable it again to send what waits.
+          <Notice
+            tone="warn"
+            title="Failing"
+            action={
+              mayWrite && (
+                <Button size="sm" busy={change.isPending} onClick={() => change.mutate(false)}>
+                  Retry now
+                </Button>
+              )
+            }
+          >
+            Every attempt has failed since {formatTime(failing_since)}, so attempts are further and further apart.
           </Notice>
         )}
+        <Facts facts={[['Events', events.join(', ')]]} />
         <div className="-mx-5">
           <Loaded query={deliveries.query}>
             {() => (
@@ -123,8 +138,8 @@ export function WebhookDetails({
                 more={deliveries.more}
                 onOpen={(each) => setOpenId(each.id === openId ? undefined : each.id)}
                 empty={
-                  <EmptyState compact title="Nothing was sent yet">
-                    Send a test to see whether it arrives.
+                  <EmptyState compact title="No deliveries yet">
+                    Send a test event to check your endpoint.
                   </EmptyState>
                 }
                 columns={[
@@ -136,7 +151,7 @@ export function WebhookDetails({
                   },
                   {
                     id: 'answer',
-                    header: 'Answer',
+                    header: 'Response',
                     from: 'sm',
                     cell: (each) =>
                       each.last_attempt?.response_status ?? each.last_attempt?.error?.code.replaceAll('_', ' ') ?? '–',
@@ -152,6 +167,7 @@ export function WebhookDetails({
             )}
           </Loaded>
         </div>
+        {editing && <EditWebhook webhook={webhook} onClose={() => setEditing(false)} refresh={refresh} />}
         {openId && (
           <DeliveryView key={openId} webhookId={id} deliveryId={openId} mayWrite={mayWrite} onSentAgain={setOpenId} />
         )}
@@ -182,10 +198,10 @@ function DeliveryView({
     mutationFn: () => tunery.webhooks.deliveries.redeliver(webhookId, deliveryId),
     onSuccess: async ({ id }) => {
       await client.invalidateQueries({ queryKey: ['webhooks', webhookId, 'deliveries'] })
-      toast.good('The event is sent again')
+      toast.good('Event resent')
       onSentAgain(id)
     },
-    onError: toastError('The event was not sent again'),
+    onError: toastError('Could not resend the event'),
   })
   return (
     <section aria-label="Delivery" className="grid gap-3 rounded-md p-4 ring-1 ring-line">
@@ -194,7 +210,7 @@ function DeliveryView({
           <>
             <div className="flex flex-wrap items-center justify-between gap-2">
               <h3 className="font-semibold">
-                {delivery.type}, {plural(delivery.attempt_count, 'try', 'tries')}
+                {delivery.type}, {plural(delivery.attempt_count, 'attempt')}
               </h3>
               {mayWrite && (
                 <Button
@@ -213,7 +229,7 @@ function DeliveryView({
             ))}
             {delivery.next_attempt_at && (
               <p className="text-sm text-muted">
-                Next try <RelativeTime time={delivery.next_attempt_at} />
+                Next attempt <RelativeTime time={delivery.next_attempt_at} />
               </p>
             )}
           </>
@@ -228,10 +244,12 @@ function Attempt({ attempt }: { attempt: DeliveryAttempt }) {
   return (
     <div className="text-sm">
       <p>
-        <span className="font-medium">Try {number}</span>, {formatTime(started_at)}, {duration_ms} ms:{' '}
+        <span className="font-medium">Attempt {number}</span>, {formatTime(started_at)}, {duration_ms} ms:{' '}
         {error ? <span className="text-bad">{error.message}</span> : `answered ${response_status}`}
       </p>
-      {response_body && <CodeBlock title={`Answer to try ${number}`} code={response_body} wrap maxHeight="8rem" />}
+      {response_body && (
+        <CodeBlock title={`Response to attempt ${number}`} code={response_body} wrap maxHeight="8rem" />
+      )}
     </div>
   )
 }

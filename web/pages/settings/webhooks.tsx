@@ -1,22 +1,18 @@
-import { useMutation, useQueryClient } from '@tanstack/react-query'
+import { useQueryClient } from '@tanstack/react-query'
 import { Plus, Webhook as WebhookIcon } from 'lucide-react'
 import { useState } from 'react'
-import { webhookEventTypes } from '../../../contract/webhooks.ts'
 import type { Webhook } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
-import { fieldError } from '../../lib/errors.ts'
 import { usePages } from '../../lib/pages.ts'
 import { useMay } from '../../lib/session.ts'
 import { Button, ExternalLink } from '../../ui/button.tsx'
-import { EmptyState, FormError, Loaded, Status } from '../../ui/feedback.tsx'
-import { Field, Form, FormButtons, Input } from '../../ui/field.tsx'
+import { EmptyState, Loaded, Status } from '../../ui/feedback.tsx'
 import { Card } from '../../ui/layout.tsx'
-import { Dialog } from '../../ui/popups.tsx'
 import { SecretDialog } from '../../ui/secret-dialog.tsx'
 import { Table } from '../../ui/table.tsx'
-import { Checkbox } from '../../ui/toggles.tsx'
 import { RelativeTime } from '../../ui/values.tsx'
 import { WebhookDetails } from './webhook.tsx'
+import { CreateWebhook } from './webhook-form.tsx'
 
 /** Addresses that hear of events. */
 export function Webhooks() {
@@ -37,8 +33,8 @@ export function Webhooks() {
       title="Webhooks"
       description={
         <>
-          Events of the account are posted to these addresses, signed.{' '}
-          <ExternalLink href="/docs/guides/receive-webhooks">How to receive them</ExternalLink>
+          Signed events are sent to these endpoints.{' '}
+          <ExternalLink href="/docs/guides/receive-webhooks">How to receive webhooks</ExternalLink>
         </>
       }
       actions={
@@ -60,11 +56,11 @@ export function Webhooks() {
             onOpen={({ id }) => setOpenId(id)}
             empty={
               <EmptyState compact icon={<WebhookIcon aria-hidden />} title="No webhooks yet">
-                Your server can hear when a training ends, a model is deployed, or a usage threshold is reached.
+                Get notified when a job ends, a model is deployed, or a usage alert fires.
               </EmptyState>
             }
             columns={[
-              { id: 'url', header: 'Address', grow: true, cell: (each) => each.url },
+              { id: 'url', header: 'Endpoint', grow: true, cell: (each) => each.url },
               { id: 'events', header: 'Events', from: 'md', align: 'right', cell: (each) => each.events.length },
               {
                 id: 'status',
@@ -90,8 +86,8 @@ export function Webhooks() {
           void refresh()
         }}
       />
-      <SecretDialog secret={secret} title="The webhook's secret" onClose={() => setSecret(undefined)}>
-        Your server checks the signature of each event with it.
+      <SecretDialog secret={secret} title="Signing secret" onClose={() => setSecret(undefined)}>
+        Use it to verify the signature of each event.
       </SecretDialog>
       {open && (
         <WebhookDetails
@@ -103,65 +99,5 @@ export function Webhooks() {
         />
       )}
     </Card>
-  )
-}
-
-function CreateWebhook({
-  open,
-  onClose,
-  onCreated,
-}: {
-  open: boolean
-  onClose: () => void
-  onCreated: (secret: string | undefined) => void
-}) {
-  const [url, setUrl] = useState('')
-  const [events, setEvents] = useState<ReadonlySet<string>>(
-    new Set(['training.completed', 'training.failed', 'usage.threshold']),
-  )
-  const create = useMutation({
-    mutationFn: () =>
-      tunery.webhooks.create({
-        url: url.trim(),
-        events: webhookEventTypes.filter((type) => events.has(type)) as [(typeof webhookEventTypes)[number]],
-      }),
-    onSuccess: ({ secret }) => {
-      setUrl('')
-      onCreated(secret)
-    },
-  })
-  const toggle = (type: string, on: boolean) => {
-    const next = new Set(events)
-    if (on) next.add(type)
-    else next.delete(type)
-    setEvents(next)
-  }
-  return (
-    <Dialog open={open} onOpenChange={(next) => !next && onClose()} title="Add a webhook">
-      <Form onSubmit={() => create.mutate()}>
-        <Field
-          label="Address"
-          help="http or https. Addresses of private networks are refused, unless the operator allows them."
-          error={fieldError(create.error, 'url')}
-        >
-          <Input
-            type="url"
-            placeholder="https://example.com/hooks/tunery"
-            value={url}
-            onChange={(event) => setUrl(event.target.value)}
-          />
-        </Field>
-        <fieldset className="grid gap-2 sm:grid-cols-2">
-          <legend className="mb-2 font-medium">Events</legend>
-          {webhookEventTypes.map((type) => (
-            <Checkbox key={type} label={type} checked={events.has(type)} onChange={(on) => toggle(type, on)} />
-          ))}
-        </fieldset>
-        <FormError error={create.error} fields={['url']} />
-        <FormButtons onCancel={onClose} busy={create.isPending} disabled={!url.trim() || events.size === 0}>
-          Add webhook
-        </FormButtons>
-      </Form>
-    </Dialog>
   )
 }

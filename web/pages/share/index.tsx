@@ -28,10 +28,10 @@ export default function SharePage() {
         <Brand />
       </header>
       <main>
-        <Page title={query.data?.name ?? 'A shared model'} width="narrow" description={query.data?.description}>
+        <Page title={query.data?.name ?? 'Shared model'} width="narrow" description={query.data?.description}>
           {token === '' ? (
             <Card>
-              <EmptyState title="The link is not whole">Open it as it was sent, with the part behind #.</EmptyState>
+              <EmptyState title="Incomplete link">Open the whole link, including the part after #.</EmptyState>
             </Card>
           ) : (
             <Loaded query={query}>
@@ -64,7 +64,7 @@ function Result({ model, evaluation }: { model: SharedModel; evaluation: NonNull
   const { name, rows, score, pass_rate, baseline_score, difference, finished_at } = evaluation
   return (
     <Card
-      title="How good it is"
+      title="Evaluation"
       description={
         <>
           {name}, {plural(rows, 'row')}, <RelativeTime time={finished_at} />. Trained from {model.base_model_id}.
@@ -73,10 +73,10 @@ function Result({ model, evaluation }: { model: SharedModel; evaluation: NonNull
     >
       <dl className="grid grid-cols-2 gap-4 sm:grid-cols-3">
         <Stat label="Score" value={formatNumber(score)} />
-        <Stat label="Rows that pass" value={formatPercent(pass_rate)} />
+        <Stat label="Passed rows" value={formatPercent(pass_rate)} />
         {baseline_score !== null && (
           <Stat
-            label="Compared with"
+            label="Baseline"
             value={formatNumber(baseline_score)}
             note={
               difference?.low != null
@@ -141,7 +141,7 @@ function Chat({ token, model }: { token: string; model: SharedModel }) {
   return (
     <Card
       title="Try it"
-      description={`${plural(model.requests_left, 'question')} left today, of all visitors together. Answers have ${model.max_tokens} tokens at most.`}
+      description={`${plural(model.requests_left, 'question')} left today for all visitors. Answers are limited to ${model.max_tokens} tokens.`}
     >
       <div className="grid grid-cols-[minmax(0,1fr)] gap-3">
         <div aria-live="polite" className="grid grid-cols-[minmax(0,1fr)] gap-3">
@@ -191,7 +191,7 @@ function Chat({ token, model }: { token: string; model: SharedModel }) {
         </div>
         {model.requests_left === 0 && (
           <p className="text-sm text-muted">
-            No more questions today. It can be asked again <RelativeTime time={model.resets_at} />.
+            No questions left today. Available again <RelativeTime time={model.resets_at} />.
           </p>
         )}
       </div>

@@ -73,8 +73,8 @@ function Ways({ ways, next, enter }: { ways: SignInWays; next?: string; enter: (
   if (ways.first)
     return (
       <Notice tone="accent" title="Nobody has signed in yet">
-        The terminal that started Tunery printed a link. Without a terminal it is in <Code>data/sign-in-link.txt</Code>.
-        On the service's machine, <Code>./tunery sign-in-link</Code> makes another.
+        Open the link that Tunery printed when it started. It is also in <Code>sign-in-link.txt</Code> in the service's
+        data folder. <Code>./tunery sign-in-link</Code> on that machine creates a new one.
       </Notice>
     )
   if (!ways.password && !ways.passkey && !ways.oidc)

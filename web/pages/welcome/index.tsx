@@ -22,8 +22,8 @@ export default function WelcomePage() {
   return (
     <Centered
       title="Welcome to Tunery"
-      description="The link that brought you here works once. Choose how you sign in from now on."
-      footer={<TextLink to="/">Later: I know how to make another link</TextLink>}
+      description="Your sign-in link works once. Set up how you sign in from now on."
+      footer={<TextLink to="/">Skip for now</TextLink>}
     >
       {session.data ? (
         <Ways session={session.data} />
@@ -67,7 +67,7 @@ function Ways({ session }: { session: Session }) {
       <Field label="Name" error={fieldError(error, 'name')}>
         <Input name="name" autoComplete="name" value={name} onChange={(event) => setName(event.target.value)} />
       </Field>
-      <Field label="Email" help="You sign in with it. Nothing is sent to it." error={fieldError(error, 'email')}>
+      <Field label="Email" help="You sign in with it. We never send email." error={fieldError(error, 'email')}>
         <Input
           type="email"
           name="email"
@@ -89,8 +89,13 @@ function Ways({ session }: { session: Session }) {
         busy={byPassword.isPending}
         disabled={!email || password.length < leastPassword}
       >
-        Set the password
+        Set password
       </Button>
+      {(!email || password.length < leastPassword) && (
+        <p className="text-sm text-muted">
+          {email ? `Enter a password of at least ${leastPassword} characters.` : 'Enter your email and a password.'}
+        </p>
+      )}
       <Or />
       <Button
         icon={<KeyRound aria-hidden />}
@@ -98,9 +103,9 @@ function Ways({ session }: { session: Session }) {
         disabled={!passkeysWork()}
         onClick={() => byPasskey.mutate()}
       >
-        Make a passkey on this device
+        Create a passkey
       </Button>
-      {!passkeysWork() && <p className="text-sm text-muted">Passkeys need https, or localhost.</p>}
+      {!passkeysWork() && <p className="text-sm text-muted">Passkeys need HTTPS or localhost.</p>}
     </Form>
   )
 }

@@ -1,14 +1,15 @@
 import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query'
 import { useNavigate } from '@tanstack/react-router'
 import { useState } from 'react'
-import { tunery } from '../../lib/api.ts'
-import { fieldError, formError } from '../../lib/errors.ts'
-import { Select } from '../../ui/choices.tsx'
-import { Notice } from '../../ui/feedback.tsx'
-import { Field, Form, FormButtons, Input } from '../../ui/field.tsx'
-import { Dialog } from '../../ui/popups.tsx'
-import { toast } from '../../ui/toast.tsx'
-import { Message } from '../../ui/values.tsx'
+import { tunery } from '../lib/api.ts'
+import { fieldError, formError } from '../lib/errors.ts'
+import { useModelNames } from '../lib/names.ts'
+import { Select } from '../ui/choices.tsx'
+import { Notice } from '../ui/feedback.tsx'
+import { Field, Form, FormButtons, Input } from '../ui/field.tsx'
+import { Dialog } from '../ui/popups.tsx'
+import { toast } from '../ui/toast.tsx'
+import { Message } from '../ui/values.tsx'
 
 const newName = ' new'
 
@@ -34,6 +35,7 @@ export function DeployDialog({
   const [name, setName] = useState(() => asDeploymentName(suggestion))
   const navigate = useNavigate()
   const client = useQueryClient()
+  const nameOf = useModelNames()
   const deployments = useQuery({
     queryKey: ['deployments', 'list', { limit: 100 }],
     queryFn: ({ signal }) => tunery.deployments.list({ limit: 100 }, { signal }),
@@ -44,7 +46,7 @@ export function DeployDialog({
       target === newName ? tunery.deployments.create({ model, name }) : tunery.deployments.switch(target, { model }),
     onSuccess: async (made) => {
       await client.invalidateQueries({ queryKey: ['deployments'] })
-      toast.good(`${made.name} serves the model`)
+      toast.good(`${made.name} is deployed`)
       onClose()
       await navigate({ to: '/deployments/$name', params: { name: made.name } })
     },
@@ -53,21 +55,27 @@ export function DeployDialog({
     <Dialog
       open
       onOpenChange={(open) => !open && onClose()}
-      title="Deploy the model"
-      description="Programs call it by a name, with the protocol of OpenAI."
+      title="Deploy model"
+      description="Any OpenAI client can call it by this name."
     >
       <Form onSubmit={() => deploy.mutate()}>
         {others.length > 0 && (
           <Field
-            label="Under"
-            help={target === newName ? undefined : 'Requests under way finish on the old model. You can roll back.'}
+            label="Deployment"
+            help={
+              target === newName ? undefined : 'Requests in progress finish on the current model. You can roll back.'
+            }
           >
             <Select
               value={target}
               onChange={setTarget}
               choices={[
-                { value: newName, label: 'A new name' },
-                ...others.map((each) => ({ value: each.name, label: each.name, note: `serves ${each.model} now` })),
+                { value: newName, label: 'New deployment' },
+                ...others.map((each) => ({
+                  value: each.name,
+                  label: each.name,
+                  note: `serves ${nameOf(each.model)} now`,
+                })),
               ]}
             />
           </Field>
@@ -75,7 +83,7 @@ export function DeployDialog({
         {target === newName && (
           <Field
             label="Name"
-            help="What programs send as model: a-z, 0-9, dot, underscore and hyphen."
+            help="Your code sends it as the model. Lowercase letters, digits, dots, underscores and hyphens."
             error={fieldError(deploy.error, 'name')}
           >
             <Input value={name} onChange={(event) => setName(event.target.value.toLowerCase())} maxLength={64} />
@@ -86,7 +94,11 @@ export function DeployDialog({
             <Message text={formError(deploy.error, target === newName ? ['name'] : [])!} />
           </Notice>
         )}
-        <FormButtons onCancel={onClose} busy={deploy.isPending} disabled={target === newName && !name.trim()}>
+        <FormButtons
+          onCancel={onClose}
+          busy={deploy.isPending}
+          missing={target === newName && !name.trim() && 'Enter a name.'}
+        >
           {target === newName ? 'Deploy' : 'Switch'}
         </FormButtons>
       </Form>
