@@ -61,9 +61,18 @@ const docs = createRoute({
   path: '/docs',
   component: lazyRouteComponent(() => import('./pages/docs/index.tsx')),
 })
-const apiReference = createRoute({
+/** Begins with the overview. Links to an operation, `/docs#createJob`, are of the API reference. */
+const docsIndex = createRoute({
   getParentRoute: () => docs,
   path: '/',
+  beforeLoad: ({ location: { hash } }) => {
+    if (hash) throw redirect({ to: '/docs/api', hash, replace: true })
+    throw redirect({ to: '/docs/$', params: { _splat: 'overview' }, replace: true })
+  },
+})
+const apiReference = createRoute({
+  getParentRoute: () => docs,
+  path: 'api',
   component: lazyRouteComponent(() => import('./pages/api-reference/index.tsx')),
 })
 const docsPage = createRoute({
@@ -212,7 +221,7 @@ const routeTree = root.addChildren([
   chooseAccount,
   welcome,
   share,
-  docs.addChildren([apiReference, docsPage]),
+  docs.addChildren([docsIndex, apiReference, docsPage]),
   shell.addChildren([
     home,
     datasets,

@@ -139,7 +139,7 @@ async function wait({ tunery }: Connection, created: Evaluation): Promise<Evalua
     }
   } catch (error) {
     if (!stop.signal.aborted) throw error
-    throw new Interrupted(`${created.id} goes on without you. '${typed(`eval show ${created.id}`)}' has its result.`)
+    throw new Interrupted(`${created.id} keeps running. '${typed(`eval show ${created.id}`)}' shows its result.`)
   } finally {
     progress.end()
     process.off('SIGINT', interrupt)

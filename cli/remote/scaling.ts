@@ -88,7 +88,8 @@ async function scale(name: string, options: ScaleOptions): Promise<void> {
 
 function describe(state: Scaling): string {
   const { model, scaling, instance_type, instance_types, replicas, waiting, in_flight, reason, limit, error } = state
-  if (!scaling) return `${model} does not scale. '${typed(`deployments scale ${model} --max 2`)}' lets it.`
+  if (!scaling)
+    return `${model} runs on the shared engine. Add replicas with '${typed(`deployments scale ${model} --max 2`)}'.`
   const { min_replicas, max_replicas, target_requests_per_replica, target_gpu_utilization } = scaling
   return fields([
     ['name', model],

@@ -165,7 +165,7 @@ async function findDataset(
     return { id, rows, uploaded: true }
   }
   const known = await idOf(tunery, 'dataset', given)
-  if (!known.startsWith('ds_')) throw new UsageError(`There is no file and no dataset '${given}'.`)
+  if (!known.startsWith('ds_')) throw new UsageError(`There is no file ${given}, and no dataset of that name.`)
   const { id, rows } = await untilRead(tunery, await tunery.datasets.get(known, { signal }), signal)
   return { id, rows, uploaded: false }
 }

@@ -70,7 +70,7 @@ async function furnishMore() {
     '/playground',
     ...['profile', 'keys', 'members', 'webhooks', 'usage', 'audit', 'sessions'].map((each) => `/settings/${each}`),
     ...['accounts', 'tiers', 'machine'].map((tab) => `/operator?tab=${tab}`),
-    '/docs',
+    '/docs/api',
     '/docs/overview',
     '/nowhere/at/all',
     '/datasets/ds_nothing',

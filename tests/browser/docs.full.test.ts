@@ -52,12 +52,12 @@ test('code can be copied', browserTest, async () => {
 
 test('the reference runs a request with the session, and asks before one that deletes', browserTest, async () => {
   const { page, complaints } = await service.visit()
-  await page.goto('/docs#listDatasets')
+  await page.goto('/docs/api#listDatasets')
   const entry = page.locator('#listDatasets')
   await entry.getByRole('button', { name: 'Run', exact: true }).click()
   await entry.getByText(/^200/).last().waitFor()
   await entry.getByText('"has_more": false').waitFor()
-  await page.goto('/docs#deleteDataset')
+  await page.goto('/docs/api#deleteDataset')
   const deletes = page.locator('#deleteDataset')
   await deletes.getByRole('textbox', { name: 'dataset_id' }).fill('ds_nothing')
   assert.match(await deletes.locator('pre').first().innerText(), /-X DELETE/)
@@ -75,7 +75,7 @@ test('the reference runs a request with the session, and asks before one that de
 
 test('a pasted key runs requests without a session, and is kept nowhere', browserTest, async () => {
   const { page } = await service.visit({ signedIn: false })
-  await page.goto('/docs#getProfile')
+  await page.goto('/docs/api#getProfile')
   const entry = page.locator('#getProfile')
   await entry.getByText('Sign in, or set a key').waitFor()
   assert.ok(await entry.getByRole('button', { name: 'Run', exact: true }).isDisabled())
@@ -92,7 +92,7 @@ test('a pasted key runs requests without a session, and is kept nowhere', browse
 
 test('a stream of events is shown as it comes', browserTest, async () => {
   const { page } = await service.visit()
-  await page.goto('/docs#chatCompletions')
+  await page.goto('/docs/api#chatCompletions')
   const entry = page.locator('#chatCompletions')
   const body = { model: 'test/tiny', stream: true, max_tokens: 8, messages: [{ role: 'user', content: 'Hi' }] }
   await entry.getByRole('textbox', { name: 'Body' }).fill(JSON.stringify(body))
@@ -103,7 +103,7 @@ test('a stream of events is shown as it comes', browserTest, async () => {
 
 test('an operation unfolds its body to the last field, and its named parts have a page', browserTest, async () => {
   const { page } = await service.visit({ signedIn: false })
-  await page.goto('/docs#createJob')
+  await page.goto('/docs/api#createJob')
   const entry = page.locator('#createJob')
   await entry.getByText('Fields of config', { exact: true }).click()
   await entry.getByText('Fields of training_config', { exact: true }).click()
@@ -121,7 +121,12 @@ test('axe finds nothing serious, dark and on a phone; no page is wider than its 
     { scheme: 'light', size: phone },
   ] as const) {
     const { page, complaints } = await service.visit({ ...options, signedIn: false, reducedMotion: true })
-    for (const path of ['/docs/overview', '/docs/guides/receive-webhooks', '/docs/performance', '/docs#createJob']) {
+    for (const path of [
+      '/docs/overview',
+      '/docs/guides/receive-webhooks',
+      '/docs/performance',
+      '/docs/api#createJob',
+    ]) {
       await page.goto(path)
       await settled(page)
       if (path.includes('#')) await page.getByRole('heading', { name: 'Run it' }).waitFor()
@@ -144,7 +149,7 @@ test('axe finds nothing serious, dark and on a phone; no page is wider than its 
 
 test('the reference stays small: what is folded is not in the page', browserTest, async () => {
   const { page } = await service.visit({ signedIn: false })
-  await page.goto('/docs')
+  await page.goto('/docs/api')
   await page.getByRole('heading', { name: 'Webhooks', exact: true }).waitFor()
   const elements = await page.evaluate(() => document.querySelectorAll('*').length)
   assert.ok(elements < 3000, `${elements} elements`)

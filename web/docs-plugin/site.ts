@@ -15,7 +15,7 @@ const elsewhere: Record<string, string> = {
 /** Groups the pages, in the order in which the site shows them. */
 const overview = 'docs/README.md'
 /** The API reference is a separate page, made in the browser. */
-const reference = '/docs'
+const reference = '/docs/api'
 
 export interface DocPage extends Rendered {
   /** Below `/docs/`, such as `guides/start`. */

@@ -12,7 +12,14 @@ export interface Found {
 
 /** Guides answer most questions; how it was built, and when, answers few. */
 const weightOf = (id: string) =>
-  id.startsWith('guides/') ? 1.5 : /^(decisions\/|changelog|architecture|glossary|contributing)/.test(id) ? 0.5 : 1
+  // Who types the name of a setting wants its definition.
+  id.startsWith('reference/job-config')
+    ? 3
+    : id.startsWith('guides/')
+      ? 1.5
+      : /^(decisions\/|changelog|architecture|glossary|contributing)/.test(id)
+        ? 0.5
+        : 1
 
 export const searchOptions = {
   fields: ['title', 'heading', 'text'],

@@ -105,7 +105,7 @@ function Navigation({ onNavigate }: { onNavigate?: () => void }) {
           </Link>
         </li>
         <li>
-          <Link to="/docs" onClick={onNavigate} className={entryClass}>
+          <Link to="/docs/api" onClick={onNavigate} className={entryClass}>
             <Braces aria-hidden className="size-4.5 shrink-0" />
             API reference
           </Link>

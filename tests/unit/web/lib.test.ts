@@ -91,7 +91,7 @@ test('an error of the API stands at the field that it names, and by the button o
   assert.equal(fieldError(named, 'name'), 'Is taken')
   assert.equal(fieldError(named, 'email'), undefined)
   assert.equal(formError(named, ['name', 'email']), undefined)
-  assert.equal(formError(named, ['email']), 'Is taken')
+  assert.equal(formError(named, ['email']), 'is taken')
   assert.equal(formError(new Error('lost'), ['name']), 'lost')
   assert.equal(formError(null, ['name']), undefined)
 })

@@ -132,7 +132,7 @@ function Type({ description, schema }: { description: Description; schema: Schem
     <span className="text-muted">
       {!name && 'array of '}
       <Link
-        to="/docs"
+        to="/docs/api"
         hash={`${schemaAnchor}${linked}`}
         className="rounded-sm text-accent-ink underline decoration-accent-ink/40 underline-offset-2 hover:decoration-accent-ink"
       >
@@ -149,7 +149,7 @@ export function SchemaPage({ description, name }: { description: Description; na
   return (
     <section className="max-w-4xl">
       <p className="mb-3 text-sm">
-        <Link to="/docs" className="text-accent-ink underline decoration-accent-ink/40 underline-offset-2">
+        <Link to="/docs/api" className="text-accent-ink underline decoration-accent-ink/40 underline-offset-2">
           All operations
         </Link>
       </p>

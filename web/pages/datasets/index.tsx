@@ -87,7 +87,7 @@ export default function DatasetsPage() {
         {mayRead ? (
           <List mayAdd={may} />
         ) : (
-          <Notice title="The list is not for your role">It needs the scope datasets:read.</Notice>
+          <Notice title="No access">Ask an owner of the account for a role that can view datasets.</Notice>
         )}
       </div>
     </Page>

@@ -17,7 +17,7 @@ export function Navigation({ onNavigate }: { onNavigate?: () => void }) {
       <ul className="grid gap-0.5">
         <li>
           <Link
-            to="/docs"
+            to="/docs/api"
             activeOptions={{ exact: true }}
             activeProps={activeProps}
             onClick={onNavigate}

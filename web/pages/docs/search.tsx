@@ -86,7 +86,7 @@ function SearchBox({ close }: { close: () => void }) {
       .slice(0, called.length > 0 ? most - 4 : most)
       .concat(
         called.slice(0, 5).map(({ id, method, path, summary }) => ({
-          href: `/docs#${id}`,
+          href: `/docs/api#${id}`,
           title: summary,
           place: path,
           method,

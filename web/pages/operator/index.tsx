@@ -73,7 +73,7 @@ function Accounts() {
     mutationFn: ({ id, ...body }: { id: string; tier?: string; status?: Account['status'] }) =>
       tunery.operator.accounts.update(id, body),
     onSuccess: refresh,
-    onError: toastError('The account was not changed'),
+    onError: toastError('Could not change the account'),
   })
   const choices = tiers.data?.tiers.map(({ id, name }) => ({ value: id, label: name })) ?? []
   return (

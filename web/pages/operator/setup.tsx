@@ -19,7 +19,7 @@ export function SetUp() {
   const retry = useMutation({
     mutationFn: () => tunery.hub.setup.retry(),
     onSuccess: (next) => client.setQueryData(['hub', 'setup'], next),
-    onError: toastError('The set-up was not started'),
+    onError: toastError('Could not start the setup'),
   })
   return (
     <Card title="Set-up of training" flush>

@@ -51,7 +51,7 @@ export function Members() {
   const change = useMutation({
     mutationFn: ({ id, role }: { id: string; role: Role }) => tunery.members.update(id, { role }),
     onSuccess: refresh,
-    onError: toastError('The role was not changed'),
+    onError: toastError('Could not change the role'),
   })
   const invitations = useInvitations()
   // Who is invited is no member yet: they are listed below.
