@@ -183,6 +183,8 @@ test('held-out rows of a job, and those with the highest loss: in their order, e
       ],
     })
   const dataset = (await app.upload(countTo(9).map(row).join('\n'))).body.id
+  // It waits until the upload was read.
+  assert.equal((await app.api('GET', `/datasets/${dataset}/rows?limit=1`)).status, 200)
   const of = { account_id, dataset_id: dataset, created_at: 1 }
   const resolved_config_json = JSON.stringify({ evaluation_config: { validation_split: { value: 0.5 } } })
   const job = jobRow({ ...of, id: 'job_large', model: 'mdl_large', status: 'completed', resolved_config_json })
