@@ -6,7 +6,7 @@ result (validation, answers to prompts, the probe) must not depend on that.
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -146,5 +146,6 @@ class Served:
 
 
 def as_served(model: torch.nn.Module):
-    """Meanwhile a model of `load_model` computes as it will be served."""
-    return model.served.computing(model)
+    """Meanwhile a model of `load_model` computes as it will be served. Any other computes as it is."""
+    served = getattr(model, "served", None)
+    return served.computing(model) if served else nullcontext()

@@ -7,8 +7,12 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM
 
+from trainer.cli.import_adapter import import_adapter
 from trainer.run import foreign_adapter
 from trainer.runtime.errors import JobError
+from trainer.runtime.files import sha256_of
+from trainer.runtime.spec import read_import_spec
+from trainer.tests.conftest import CONVERTERS, Recorder
 from trainer.tests.make_tiny import make_tiny
 
 LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -180,6 +184,29 @@ def test_a_beginning_with_random_numbers_is_told_from_one_that_repeats(base, tmp
         assert foreign_adapter.is_random(folder) is not repeats
         readings = [foreign_adapter.read(load(base), folder, seed) for seed in (0, 1)]
         assert foreign_adapter.is_repeatable(*readings) is repeats
+
+
+@pytest.mark.parametrize(
+    ("kind", "config"), [("adapter", {"init_lora_weights": "olora"}), ("model", {"use_dora": True})]
+)
+def test_an_import_scores_pefts_reading(convertible, tmp_path, kind, config):
+    given = tmp_path / "given"
+    train(convertible, given, **config)
+    spec = {
+        "base": {"id": "test/tiny", "path": str(convertible)},
+        "start": {"path": str(given), "sha256": sha256_of(given / foreign_adapter.WEIGHTS)},
+        "lora": {"r": 4, "alpha": 8, "target_modules": ["q_proj", "up_proj"]},
+        "linear_modules": LINEAR,
+        "threads": 1,
+        "converters": str(CONVERTERS),
+    }
+    (tmp_path / "spec.json").write_text(json.dumps(spec))
+    protocol = Recorder()
+    assert import_adapter(read_import_spec(tmp_path), tmp_path, protocol)
+    (result,) = protocol.of("result")
+    assert result["kind"] == kind
+    rows = json.loads((tmp_path / "out" / "probe.json").read_text())["rows"]
+    assert any(abs(a - b) > 0.01 for row in rows for a, b in zip(row["tuned"], row["origin"], strict=True))
 
 
 def test_balanced_factors_keep_the_product_and_nothing_that_cancels():
