@@ -91,6 +91,11 @@ test('files of another account do not exist for this one', async () => {
 })
 
 test('bad uploads are refused in that API’s shape and leave nothing behind', async () => {
+  // Rows of earlier files that are still read would come between.
+  await until('all files to be read', async () => {
+    const { data } = await openai.files.list()
+    return data.every(({ status }) => status !== 'uploaded')
+  })
   const [files, datasets] = [onDisk('files'), onDisk('datasets')]
   await refused(upload(rows, 'assistants'), 400, 'invalid_request', 'purpose')
   await refused(upload('', 'user_data'), 400, 'file_empty', 'file')
