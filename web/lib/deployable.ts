@@ -21,3 +21,11 @@ export const useDeployable = () =>
       ]
     },
   })
+
+/** A name that programs can send, made of another. */
+export const asDeploymentName = (text: string) =>
+  text
+    .toLowerCase()
+    .replace(/[^a-z0-9._-]+/g, '-')
+    .replace(/^[-._]+|(?<![-._])[-._]+$/g, '')
+    .slice(0, 40)

@@ -2,6 +2,7 @@ import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query'
 import { useNavigate } from '@tanstack/react-router'
 import { useState } from 'react'
 import { tunery } from '../lib/api.ts'
+import { asDeploymentName } from '../lib/deployable.ts'
 import { fieldError, formError } from '../lib/errors.ts'
 import { useModelNames } from '../lib/names.ts'
 import { Select } from '../ui/choices.tsx'
@@ -12,14 +13,6 @@ import { toast } from '../ui/toast.tsx'
 import { Message } from '../ui/values.tsx'
 
 const newName = ' new'
-
-/** A name that programs can send, made of another. */
-const asDeploymentName = (text: string) =>
-  text
-    .toLowerCase()
-    .replace(/[^a-z0-9._-]+/g, '-')
-    .replace(/^[-._]+|(?<![-._])[-._]+$/g, '')
-    .slice(0, 40)
 
 /** Gives a model a name, or lets a name that is there serve it. */
 export function DeployDialog({

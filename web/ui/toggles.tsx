@@ -34,7 +34,8 @@ export function Checkbox({
         indeterminate={indeterminate}
         disabled={disabled}
         className={classes(
-          'mt-0.75 grid size-4 shrink-0 place-items-center rounded-sm bg-surface text-on-accent ring-1 ring-edge ring-inset',
+          'grid size-4 shrink-0 place-items-center rounded-sm bg-surface text-on-accent ring-1 ring-edge ring-inset',
+          !hideLabel && 'mt-0.75',
           'data-checked:bg-accent data-checked:ring-accent data-indeterminate:bg-accent data-indeterminate:ring-accent',
           'data-disabled:opacity-50 any-pointer-coarse:size-5',
         )}

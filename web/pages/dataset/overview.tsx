@@ -186,10 +186,17 @@ function binsOf({ histogram, longest, max_length, cut_rows }: Tokens) {
 function Lengthwise({ dataset, tokens }: { dataset: Dataset; tokens: Tokens }) {
   const { max_length, cut_rows, cut_tokens, counted_rows, total, no_learned_rows, refused_rows } = tokens
   const bins = binsOf(tokens)
+  const filled = bins.filter(({ count }) => count > 0)
   return (
     <div className="grid gap-4">
       <div>
-        <Histogram title="Rows by length" unit="tokens" bins={bins} cut={max_length + 1} />
+        {filled.length === 1 ? (
+          <p className="text-muted">
+            All rows have {formatCount(filled[0]!.from)} to {formatCount(filled[0]!.to)} tokens.
+          </p>
+        ) : (
+          <Histogram title="Rows by length" unit="tokens" bins={bins} cut={max_length + 1} />
+        )}
         {cut_rows > 0 && (
           <p className="mt-1 flex items-center gap-1.5 text-sm text-muted">
             <span aria-hidden className="size-2.5 rounded-sm bg-series-2" />

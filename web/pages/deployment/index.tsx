@@ -33,7 +33,7 @@ export default function DeploymentPage() {
     <Page
       title={name}
       back={{ to: '/deployments', label: 'Deployments' }}
-      description={query.data && <Status status={query.data.status} />}
+      status={query.data && <Status status={query.data.status} />}
       actions={query.data && <Actions deployment={query.data} />}
     >
       <Loaded query={query}>

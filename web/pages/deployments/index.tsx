@@ -4,7 +4,7 @@ import { Plus, Rocket } from 'lucide-react'
 import { useState } from 'react'
 import type { Deployment } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
-import { useDeployable } from '../../lib/deployable.ts'
+import { asDeploymentName, useDeployable } from '../../lib/deployable.ts'
 import { fieldError } from '../../lib/errors.ts'
 import { usePages } from '../../lib/pages.ts'
 import { refresh_ms } from '../../lib/query.ts'
@@ -87,10 +87,13 @@ export default function DeploymentsPage() {
 
 function CreateDeployment({ onClose }: { onClose: () => void }) {
   const [model, setModel] = useState<string | null>(null)
-  const [name, setName] = useState('')
+  const choices = useDeployable()
+  const [typed, setName] = useState<string>()
+  // Until a name is typed: that of the model.
+  const label = choices.data?.find(({ value }) => value === model)?.label ?? ''
+  const name = typed ?? asDeploymentName(label.split('/').at(-1)!)
   const navigate = useNavigate()
   const client = useQueryClient()
-  const choices = useDeployable()
   const create = useMutation({
     mutationFn: () => tunery.deployments.create({ model: model!, name }),
     onSuccess: async (made) => {

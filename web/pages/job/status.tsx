@@ -167,11 +167,7 @@ function Figures({ job, run }: { job: Job; run: Run }) {
           </Label>
         }
         value={formatNumber(lossOf(job), 4)}
-        note={
-          job.status === 'completed' && metrics.step !== undefined
-            ? `at step ${formatCount(metrics.step)}`
-            : 'latest step'
-        }
+        note={lossNote(job)}
       />
       <Stat
         label={
@@ -204,6 +200,16 @@ function Figures({ job, run }: { job: Job; run: Run }) {
       />
     </dl>
   )
+}
+
+/** A lower loss is memory rather than skill, where nothing is held out to tell. */
+const memorized_max = 0.01
+
+function lossNote(job: Job): string {
+  const loss = lossOf(job)
+  if (!hasValidation(job) && loss !== undefined && loss < memorized_max) return 'very low: likely memorized'
+  const { step } = job.metrics
+  return job.status === 'completed' && step !== undefined ? `at step ${formatCount(step)}` : 'latest step'
 }
 
 /** All of one height, with or without a word of help. */

@@ -76,7 +76,7 @@ export default function JobsPage() {
       title="Jobs"
       description={
         <>
-          Every training of this account: what runs, what waits, and what came of the others.
+          All training jobs of this account.
           {mayRead && !mayTrain && ' Your role may look at them, not start or change them.'}
         </>
       }

@@ -184,7 +184,7 @@ function Bases({ mayTrain }: { mayTrain: boolean }) {
                 from: 'lg',
                 cell: (each) => formatCompact(each.context_length),
               },
-              { id: 'license', header: 'Licence', from: 'lg', cell: (each) => each.license },
+              { id: 'license', header: 'License', from: 'lg', cell: (each) => each.license },
               {
                 id: 'methods',
                 header: 'Methods',

@@ -193,6 +193,7 @@ export function MethodCard({
       <div className="grid gap-4">
         <Tiles
           legend="Method"
+          hideLegend
           name="method"
           value={value}
           onChange={onChange}
@@ -237,12 +238,15 @@ interface Tile<T> {
 /** One of a few, each with a sentence. */
 function Tiles<T extends string>({
   legend,
+  hideLegend,
   name,
   value,
   onChange,
   tiles,
 }: {
   legend: string
+  /** Where the title of the card says it. */
+  hideLegend?: boolean
   name: string
   value: T
   onChange: (value: T) => void
@@ -250,7 +254,7 @@ function Tiles<T extends string>({
 }) {
   return (
     <fieldset>
-      <legend className="mb-1.5 font-medium">{legend}</legend>
+      <legend className={hideLegend ? 'sr-only' : 'mb-1.5 font-medium'}>{legend}</legend>
       <div className="grid gap-3 sm:grid-cols-3">
         {tiles.map((tile) => (
           <label

@@ -2,7 +2,7 @@
 import { useCallback, useState } from 'react'
 import type { CreateJobInput, Job } from '../../../sdk/index.ts'
 import { type GroupName, groupNames, isFor, type Objective, problemOf } from './fields.ts'
-import { groups } from './generated/hyperparameters.ts'
+import { groups, method as methodInfo } from './generated/hyperparameters.ts'
 
 export type Method = 'lora' | 'qlora' | 'full'
 
@@ -134,7 +134,7 @@ export const canHoldOut = ({ values: { evaluation_config } }: Draft, rows: numbe
 
 /** The request, with what differs from the defaults alone. `rows`: of the dataset, where they are known. */
 export function requestOf(draft: Draft, objective: Objective, rows?: number): CreateJobInput {
-  const config: Record<string, unknown> = { method: draft.method }
+  const config: Record<string, unknown> = draft.method === methodInfo.default ? {} : { method: draft.method }
   for (const group of groupNames) {
     const values = Object.fromEntries(
       entriesFor(group, draft.method, objective).flatMap(({ name }) => {
