@@ -107,13 +107,13 @@ export function Textarea({
 }
 
 /** What a text could become while it is typed: a sign, or a point, or an exponent that is not whole yet. */
-const unfinished = /^[-+]?\d*[.,]?\d*(e[-+]?)?$/i
+const unfinished = /^[-+]?\d*(?:[.,]\d*)?(e[-+]?)?$/i
 
 /** The number of a text; NaN if it is none. `0,5` and `0.5` are the same, and so are `1,000,000` and `1000000`. */
 export function numberIn(text: string): number {
   const plain = text.trim().replaceAll(/[\s\u00a0\u202f_']/g, '')
   const ungrouped = /^[-+]?\d{1,3}(,\d{3})+(\.\d+)?$/.test(plain) ? plain.replaceAll(',', '') : plain.replace(',', '.')
-  return /^[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$/i.test(ungrouped) ? Number(ungrouped) : Number.NaN
+  return /^[-+]?(\d+(?:\.\d*)?|\.\d+)(e[-+]?\d+)?$/i.test(ungrouped) ? Number(ungrouped) : Number.NaN
 }
 
 interface Bounds {
