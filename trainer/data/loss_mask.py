@@ -90,7 +90,7 @@ def prompt_ids(tokenizer, messages: list[dict]) -> list[int]:
 
 def counted_renderings(messages: list[dict], tokenizer, max_tokens: int | None = None) -> list[Rendering]:
     """The texts of `training_renderings`, without the spans where these are not needed to tell them: for counting."""
-    turns = sum(map(learned, messages))
+    turns = sum(message["role"] == "assistant" for message in messages)
     if learned(messages[-1]) and turns <= _turns_as_a_whole(tokenizer):
         return [rendering(messages, tokenizer)]
     return training_renderings(messages, tokenizer, max_tokens)
