@@ -52,13 +52,13 @@ test('a webhook is added, tested, looked at and redelivered; what arrives is sig
   complaints.length = 0
   await form.getByLabel('Endpoint URL').fill(receiver.url)
   await form.getByRole('button', { name: 'Add webhook' }).click()
-  const secret = await secretOf(page, "The webhook's secret")
+  const secret = await secretOf(page, 'Signing secret')
   await page.getByRole('button', { name: 'Done' }).click()
 
   await page.getByRole('table', { name: 'Webhooks' }).getByRole('button', { name: receiver.url }).click()
   const dialog = page.getByRole('dialog', { name: 'Webhook' })
   await dialog.getByText('No deliveries yet').waitFor()
-  await dialog.getByRole('button', { name: 'Send a test' }).click()
+  await dialog.getByRole('button', { name: 'Send test event' }).click()
   const delivery = dialog.getByRole('table', { name: 'Deliveries' }).getByRole('row', { name: /delivered/ })
   await delivery.first().waitFor()
   await delivery.first().getByRole('button').click()
@@ -177,7 +177,7 @@ test(
       await page.goto(`/${address}`)
       await page
         .getByRole('main')
-        .getByText(/^There is no /)
+        .getByText(/^(There is no |Dataset not found)/)
         .first()
         .waitFor()
     }
@@ -196,8 +196,8 @@ test(
     const table = page.getByRole('table', { name: 'Sessions' })
     const rows = table.getByRole('row').filter({ hasText: 'Chrome on Linux' })
     assert.equal(await rows.count(), 4)
-    assert.equal(await rows.filter({ hasText: 'this one' }).getByRole('button', { name: 'End' }).count(), 0)
-    await rows.getByRole('button', { name: 'End' }).first().click()
+    assert.equal(await rows.filter({ hasText: 'current' }).getByRole('button', { name: 'Sign out' }).count(), 0)
+    await rows.getByRole('button', { name: 'Sign out' }).first().click()
     await page.waitForFunction(() => document.querySelectorAll('tbody tr').length === 3)
     const signedIn = async () => {
       const cookies = await Promise.all(
@@ -213,6 +213,6 @@ test(
     await third.page.goto('/jobs')
     await heading(third.page, 'Sign in')
     await page.reload()
-    await rows.filter({ hasText: 'this one' }).waitFor()
+    await rows.filter({ hasText: 'current' }).waitFor()
   },
 )

@@ -27,7 +27,7 @@ const servedColumns = [
 /** The names that clients call. */
 function Served({ query }: { query: UseQueryResult<Page<Deployment>> }) {
   const empty = (
-    <EmptyState compact title="No deployments yet" action={<LinkButton to="/deployments">Deploy a model</LinkButton>}>
+    <EmptyState compact title="No deployments yet" action={<LinkButton to="/deployments">View deployments</LinkButton>}>
       A deployment is a stable name that your code calls. You can switch its model at any time.
     </EmptyState>
   )
