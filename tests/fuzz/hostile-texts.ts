@@ -66,6 +66,9 @@ export function operationsOf(document: Schema): Operation[] {
 
 const depthMax = 7
 
+/** Fields that shorten answers, where a body has one: the time of a request is not to be that of its answer. */
+const lengthFields = ['max_tokens', 'max_output_tokens']
+
 export function createMaker(document: Schema, known: Record<string, unknown>) {
   const resolve = (schema: Schema): Schema => {
     let found = schema
@@ -96,10 +99,10 @@ export function createMaker(document: Schema, known: Record<string, unknown>) {
         return depth > depthMax
           ? {}
           : Object.fromEntries(
-              (schema.required ?? []).map((each: string) => [
-                each,
-                plain(schema.properties?.[each] ?? {}, each, depth + 1),
-              ]),
+              [
+                ...(schema.required ?? []),
+                ...lengthFields.filter((field) => depth === 0 && schema.properties?.[field]),
+              ].map((each: string) => [each, plain(schema.properties?.[each] ?? {}, each, depth + 1)]),
             )
       case 'array':
         return Array.from({ length: Math.max(1, schema.minItems ?? 0) }, () => plain(schema.items ?? {}, '', depth + 1))
