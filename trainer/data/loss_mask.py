@@ -100,16 +100,23 @@ def _turns_as_a_whole(tokenizer) -> float:
     """How many answers of a conversation the template renders as one text to train on: none, one, or any number."""
     if not hasattr(tokenizer, "_turns_whole"):
         tokenizer._turns_whole = 0
+        system = {"role": "system", "content": "Be a probe."}
         probe = [{"role": role, "content": f"{role} speaks."} for role in ("user", "assistant") * 2]
         for turns, found in ((1, 1), (2, math.inf)):
-            try:
-                texts = training_renderings(probe[: 2 * turns], tokenizer)
-                if [each.text for each in texts] != [rendering(probe[: 2 * turns], tokenizer).text]:
-                    break
-            except JobError:
+            talk = probe[: 2 * turns]
+            # Templates that take no system message refuse the rows that have one.
+            if not _is_whole(talk, tokenizer, False) or not _is_whole([system, *talk], tokenizer, True):
                 break
             tokenizer._turns_whole = found
     return tokenizer._turns_whole
+
+
+def _is_whole(messages: list[dict], tokenizer, if_refused: bool) -> bool:
+    try:
+        texts = training_renderings(messages, tokenizer)
+        return [each.text for each in texts] == [rendering(messages, tokenizer).text]
+    except JobError:
+        return if_refused
 
 
 def training_renderings(messages: list[dict], tokenizer, max_tokens: int | None = None) -> list[Rendering]:

@@ -62,8 +62,8 @@ def test_a_row_that_begins_with_an_answer_teaches_the_answer_alone(tokenizer, na
         assert "does not take a row" in str(refusal)
         return
     first = learned(row.sequences[0], changed)[0]
-    # What ends a turn depends on the template.
-    assert first.lstrip().startswith("Hello there.") and "One?" not in first
+    # What ends a turn depends on the template, and thoughts that the prompt begins have an end.
+    assert first.lstrip().removeprefix("</think>").lstrip().startswith("Hello there.") and "One?" not in first
 
 
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
