@@ -151,7 +151,8 @@ function Bases({ mayTrain }: { mayTrain: boolean }) {
                 cell: (each) => (
                   <>
                     <span title={each.description} className="flex flex-wrap items-center gap-1 whitespace-normal">
-                      {each.id} {each.category !== 'language' && <Badge>{each.category}</Badge>}
+                      <span className="min-w-0 wrap-anywhere">{each.id}</span>
+                      {each.category !== 'language' && <Badge>{each.category}</Badge>}
                       {each.recommended && <Badge tone="accent">recommended</Badge>}
                       {each.weights.available && each.methods.length === 0 && (
                         <Badge tone="warn">too large to train here</Badge>
