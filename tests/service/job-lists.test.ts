@@ -400,6 +400,7 @@ test('migration 0012 adds names, parents, recipes and evaluations to an older da
     evaluation_id,
     result_evaluation_id,
     traceparent,
+    deleted_at,
     ...row
   } = job(0, { ...of, resolved_config_json, status: 'completed', paused: 0 })
   await insert('tuning_jobs', { ...row, id: 'job_1', model_id: 'org/base', model: 'mdl_1' })
