@@ -38,6 +38,7 @@ IMPORT = {
     "base": SPEC["base"],
     "start": SPEC["start"],
     "lora": {"r": 4, "alpha": 8, "target_modules": ["q_proj"]},
+    "linear_modules": ["q_proj", "v_proj"],
     "threads": 1,
     "converters": "",
 }
@@ -76,6 +77,6 @@ def test_an_import_needs_the_adapter_and_its_shape_and_takes_no_training(written
     assert (spec.method, spec.lora.r, spec.lora.dropout, spec.start.sha256) == ("lora", 4, 0, "cd")
     with pytest.raises(JobError, match="training"):
         read_import_spec(written({**IMPORT, "training": SPEC["training"]}))
-    for name in ("base", "start", "lora"):
+    for name in ("base", "start", "lora", "linear_modules"):
         with pytest.raises(JobError, match=name):
             read_import_spec(written({key: value for key, value in IMPORT.items() if key != name}))
