@@ -4,6 +4,7 @@ import os
 
 os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", GOMP_SPINCOUNT="2000")
 
+import copy
 import gc
 import hashlib
 import json
@@ -82,6 +83,15 @@ def tokenizer():
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(TOKENIZER)
+
+
+def with_chat_template(tokenizer, template: str):
+    """A copy of the tokenizer with another chat template, without what the trainer cached of the first one on it."""
+    changed = copy.deepcopy(tokenizer)
+    changed.chat_template = template
+    for name in ("_control_text", "_turns_whole", "_thoughts_place"):
+        changed.__dict__.pop(name, None)
+    return changed
 
 
 def pair_row(prompt: str | list[dict], chosen: str, rejected: str) -> dict:

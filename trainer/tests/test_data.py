@@ -1,6 +1,5 @@
 """Which tokens are learned, and which datasets are refused."""
 
-import copy
 import json
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from trainer.data.loss_mask import training_renderings
 from trainer.data.rows import parse_row, read_rows
 from trainer.runtime.errors import JobError
 from trainer.runtime.spec import read_spec
-from trainer.tests.conftest import Recorder
+from trainer.tests.conftest import Recorder, with_chat_template
 
 TEMPLATES = Path(__file__).parents[2] / "tests/fixtures/templates"
 TALK = [
@@ -54,8 +53,7 @@ def test_every_answer_and_its_end_token_are_learned_and_nothing_else(tokenizer):
 @pytest.mark.parametrize("name", sorted(path.name for path in TEMPLATES.glob("*.jinja")))
 def test_a_row_that_begins_with_an_answer_teaches_the_answer_alone(tokenizer, name):
     """Not the template's own system text, nor the opening of the turn."""
-    changed = copy.deepcopy(tokenizer)
-    changed.chat_template = (TEMPLATES / name).read_text()
+    changed = with_chat_template(tokenizer, (TEMPLATES / name).read_text())
     try:
         (row,) = prepare([[{"role": "assistant", "content": "Hello there."}, *TALK]], changed, 2048, Recorder()).rows
     except JobError as refusal:
@@ -73,9 +71,7 @@ QWEN = TEMPLATES / "qwen2.5.jinja"
 @pytest.fixture
 def with_tools(tokenizer):
     """The tokenizer with a chat template that writes tools."""
-    changed = copy.deepcopy(tokenizer)
-    changed.chat_template = QWEN.read_text()
-    return changed
+    return with_chat_template(tokenizer, QWEN.read_text())
 
 
 def call(city: str, id: str = "call_1") -> dict:

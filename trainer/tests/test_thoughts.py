@@ -1,6 +1,5 @@
 """Thoughts are learned where the chat template has a place for them, and rows with them are named where it has none."""
 
-import copy
 import json
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from trainer.data.dataset import prepare
 from trainer.data.rows import parse_row
 from trainer.data.thoughts import BEGUN, place_of
 from trainer.runtime.errors import JobError
-from trainer.tests.conftest import Recorder
+from trainer.tests.conftest import Recorder, with_chat_template
 from trainer.tests.test_data import learned
 
 TEMPLATES = Path(__file__).parents[2] / "tests/fixtures/templates"
@@ -25,9 +24,8 @@ THINKING = {"role": "assistant", "content": "42", "reasoning_content": "They are
 @pytest.fixture
 def with_template(tokenizer):
     def make(template: str):
-        changed = copy.deepcopy(tokenizer)
-        changed.chat_template = template if "{" in template else (TEMPLATES / f"{template}.jinja").read_text()
-        return changed
+        text = template if "{" in template else (TEMPLATES / f"{template}.jinja").read_text()
+        return with_chat_template(tokenizer, text)
 
     return make
 
