@@ -90,7 +90,7 @@ async function upload(file: string, options: UploadOptions): Promise<void> {
     options,
     dataset,
     `${dataset.id}  ${number(dataset.rows)} rows  ${clean(dataset.name)}\n` +
-      `Next: ${typed(`datasets validate ${dataset.id}`)}, or ${typed(`train ${dataset.id} --model BASE`)}`,
+      `Next: ${typed(`datasets validate ${dataset.id}`)}, or ${typed(`train ${dataset.id}`)}`,
   )
 }
 

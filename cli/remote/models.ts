@@ -67,7 +67,7 @@ async function listModels(options: GlobalOptions & ListOptions & { available?: b
       ]),
       '',
       paint('bold', 'Your models'),
-      own.length === 0 ? `None yet: ${typed('train FILE --model BASE')} makes one.` : ownTable(own),
+      own.length === 0 ? `None yet: ${typed('train FILE')} makes one.` : ownTable(own),
       ...(more ? [more] : []),
     ].join('\n'),
   )
