@@ -17,10 +17,12 @@ const columnNames = [
   'chosen',
   'rejected',
   'label',
+  'image',
+  'images',
 ] as const
 
 export const Columns = z
-  .partialRecord(z.enum([...columnNames, 'image', 'images']), z.string().min(1).max(200))
+  .partialRecord(z.enum(columnNames), z.string().min(1).max(200))
   .refine((columns) => Object.keys(columns).length > 0, { error: 'must name a column' })
 export type Columns = z.infer<typeof Columns>
 
@@ -34,7 +36,7 @@ const ColumnsField = z
     context.addIssue({
       code: 'custom',
       message:
-        `must be JSON like {"prompt":"Question","completion":"Answer"}: of ${[...columnNames, 'image', 'images'].join(', ')}, ` +
+        `must be JSON like {"prompt":"Question","completion":"Answer"}: of ${columnNames.join(', ')}, ` +
         'the name of the column in the file',
     })
     return z.NEVER
@@ -80,8 +82,8 @@ export const UploadFields = z.strictObject({
     'Default: what the first bytes of the file are, else what its name ends in, else jsonl.',
   ),
   columns: ColumnsField.optional().describe(
-    'Of a file whose columns have other names: JSON that gives the name in the file of each column that is read, such as ' +
-      '`{"prompt":"Question","completion":"Answer"}`. The others are not read.',
+    'JSON that maps each column to read to its name in the file, such as `{"prompt":"Question","completion":"Answer"}`. ' +
+      'For files whose columns have other names; columns that it leaves out are not read.',
   ),
   hf_token: z
     .string()

@@ -1,5 +1,6 @@
 // Datasets: upload, check, look at.
 import { z } from 'zod'
+import type { Columns } from '../../sdk/index.ts'
 import { ToolError } from '../results.ts'
 import { creates, defineTool, reads } from './tool.ts'
 
@@ -7,7 +8,7 @@ import { creates, defineTool, reads } from './tool.ts'
 const inlineCharacters = 500_000
 /** Findings of a validation, at most. */
 const findingsMax = 30
-/** What columns of a file can be. */
+/** What columns of a file can be; pictures do not come through assistants. */
 const columnNames = [
   'messages',
   'tools',
@@ -18,7 +19,7 @@ const columnNames = [
   'chosen',
   'rejected',
   'label',
-] as const
+] as const satisfies (keyof Columns)[]
 /** Pieces of a row's preview, at most. */
 const piecesMax = 200
 
@@ -61,7 +62,7 @@ const upload = defineTool({
       .partialRecord(z.enum(columnNames), z.string().min(1).max(200))
       .optional()
       .describe(
-        'Of a file whose columns have other names: of each column that is read, its name in the file, such as ' +
+        'For a file whose columns have other names: the name in the file for each column to read, such as ' +
           '{"prompt":"Question","completion":"Answer"}.',
       ),
   }),
