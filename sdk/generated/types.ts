@@ -1843,7 +1843,7 @@ export interface UploadFieldsInput {
    */
   format?: DatasetFormat
   /**
-   * Of a file whose columns have other names: JSON that gives the name in the file of each column that is read, such as `{"prompt":"Question","completion":"Answer"}`. The others are not read.
+   * JSON that maps each column to read to its name in the file, such as `{"prompt":"Question","completion":"Answer"}`. For files whose columns have other names; columns that it leaves out are not read.
    */
   columns?: string
   /**
@@ -3016,7 +3016,7 @@ export interface ModelCard {
   created: number
   owned_by: string
   /**
-   * Of its base. An `embedding` model makes embeddings and does not chat. Null: an upstream serves it, and nothing else is known.
+   * The category of its base. An `embedding` model makes embeddings and does not chat. Null: an upstream serves it, and nothing else is known.
    */
   category: ModelCategory | null
   /**

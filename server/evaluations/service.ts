@@ -42,7 +42,7 @@ export interface NewRun extends Omit<CreateEvaluation, 'model' | 'baseline' | 'r
 }
 
 interface Source {
-  /** Of the file, where it is a dataset. */
+  /** Hash of the file, where it is a dataset. */
   sha256?: string
   total: number
   name: string

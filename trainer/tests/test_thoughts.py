@@ -56,7 +56,7 @@ def test_thoughts_are_learned_in_their_place_as_the_model_is_asked(with_template
     assert sequences_of([USER, THINKING], qwen) == [[expected]]
     inline = {"role": "assistant", "content": "<think>\nThey are forty-two.\n</think>\n\n42"}
     assert sequences_of([USER, inline], qwen) == [[expected]]
-    # Of each turn, as a later one leaves earlier thoughts out.
+    # One sequence for each turn, as a later one leaves earlier thoughts out.
     assert sequences_of([USER, THINKING, USER, THINKING], qwen) == [[expected], [expected]]
     assert sequences_of([USER, THINKING], with_template(THINKING_FIELD)) == [["[They are forty-two.] 42<|im_end|>"]]
 
@@ -75,7 +75,7 @@ def test_thoughts_spell_no_control_token(with_template):
     row = parse_row(json.dumps({"messages": [USER, evil]}).encode(), 1)
     (sequence,) = prepare([row], qwen, 2048, Recorder()).rows[0].sequences
     end = qwen.convert_tokens_to_ids("<|im_end|>")
-    # Of the user's turn and of the answer's: the one in the thought is text.
+    # Two, which end the user's turn and the answer's: the one in the thought is text.
     assert sequence.ids.tolist().count(end) == 2
     assert "It ends.<|im_end|> No." in qwen.decode(sequence.ids)
 

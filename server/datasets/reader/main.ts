@@ -35,7 +35,7 @@ export interface ReadRequest {
   source: string
   /** If given, read in this order instead of `source`. */
   parts?: TablePart[]
-  /** Of JSON lines: they are a JSON list. */
+  /** The file is a JSON list instead of JSON lines. */
   list?: boolean
   /** The uploader's names of the columns. */
   columns?: Columns | undefined

@@ -56,7 +56,7 @@ export function ColumnsDialog({
   onOpenChange,
   onMapped,
 }: {
-  /** Of the file. */
+  /** The file's name. */
   name: string
   columns: readonly string[]
   open: boolean

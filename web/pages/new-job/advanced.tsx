@@ -25,7 +25,7 @@ interface AdvancedProps {
   /** What is wrong, by the path in the request. */
   errorOf: (path: string) => string | undefined
   estimate?: JobEstimate
-  /** Of the base. */
+  /** The base's. */
   context_length?: number | undefined
 }
 
@@ -60,7 +60,7 @@ export function Advanced(props: AdvancedProps) {
   )
 }
 
-/** Of a base with a shorter context, rows cannot be longer than that. */
+/** Rows cannot be longer than the context of the base. */
 const boundedInfo = (info: HyperparameterInfo, context_length: number | undefined): HyperparameterInfo =>
   info.name === 'max_length' && context_length !== undefined
     ? { ...info, maximum: Math.min(info.maximum ?? context_length, context_length) }
