@@ -26,7 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 MODEL = ROOT / ".local/models/HuggingFaceTB/SmolLM2-135M-Instruct/hf"
 NODE = str(ROOT / "scripts/node")
-# The flags of server/storage/untrusted-files.ts.
+# The flags of server/platform/storage/untrusted-files.ts.
 FLAGS = ("--max-old-space-size=512", "--max-semi-space-size=32")
 LOOP = """
 import json, sys
@@ -129,11 +129,11 @@ def tokenizer_alone(rows: Path) -> float:
 
 def structure_of(rows: Path) -> list[str]:
     request = {"format": "jsonl", "source": str(rows), "canonical": None, "max_rows": 10**8, "max_bytes": 10**10}
-    return [NODE, *FLAGS, "server/datasets/reader/main.ts", json.dumps(request)]
+    return [NODE, *FLAGS, "server/features/datasets/reader/main.ts", json.dumps(request)]
 
 
 def tokens_of(rows: Path) -> list[str]:
-    # As server/datasets/tokens.ts does it.
+    # As server/features/datasets/tokens.ts does it.
     request = {"hf": str(MODEL), "rows": str(rows), "max_length": 2048, "objective": "sft"}
     workers = min(4, len(os.sched_getaffinity(0)))
     return [sys.executable, "-m", "trainer.cli.count", json.dumps({**request, "workers": workers})]

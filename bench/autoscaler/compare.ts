@@ -1,5 +1,5 @@
 // All rules on all traces.
-import type { ScalingPolicy } from '../../server/scaling/autoscaler.ts'
+import type { ScalingPolicy } from '../../server/features/scaling/autoscaler.ts'
 import { keda, rayServe, tunery } from './rules.ts'
 import { type Outcome, simulate, type Trace } from './simulate.ts'
 

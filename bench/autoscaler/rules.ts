@@ -5,7 +5,7 @@ import {
   type Observation,
   type ScalingDecision,
   type ScalingPolicy,
-} from '../../server/scaling/autoscaler.ts'
+} from '../../server/features/scaling/autoscaler.ts'
 import type { Rule } from './simulate.ts'
 
 export function tunery(policy: ScalingPolicy, start_s: number): Rule {

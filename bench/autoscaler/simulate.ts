@@ -1,5 +1,5 @@
 // A deployment under load on a virtual clock: requests arrive, wait for a replica, share it, and a rule scales.
-import { addObservation, type Observation, type ScalingPolicy } from '../../server/scaling/autoscaler.ts'
+import { addObservation, type Observation, type ScalingPolicy } from '../../server/features/scaling/autoscaler.ts'
 
 /** The load of a trace: requests and how long each takes on a replica that is not crowded. */
 export interface Trace {

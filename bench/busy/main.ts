@@ -65,7 +65,7 @@ function stepsAlone(): void {
   const step_names = ['sequences 1', 'sequences 8', 'prompt 256']
   const steps_ms = (chosen: boolean): Record<string, number> => {
     const weights = peerWeights().at(-1)!
-    const what: Measurement = { model: weights, adapter: null, kernels: 'own', threads, chosen, steps: step_names }
+    const what: Measurement = { model: weights, adapter: null, kernels: 'served', threads, chosen, steps: step_names }
     const args = [path.join(root, 'bench/steps/measure.ts'), JSON.stringify(what)]
     return JSON.parse(execFileSync(process.execPath, args, { encoding: 'utf8', stdio: ['ignore', 'pipe', 'inherit'] }))
   }

@@ -2,8 +2,8 @@
 // SQLite and on Postgres. Ends with 1 if a list takes 50 ms or more, other than one that reads every name.
 import { parseArgs } from 'node:util'
 import { sql } from 'kysely'
-import { isPostgres } from '../../server/db/dialect.ts'
-import { type Db, openDatabase } from '../../server/db/open.ts'
+import { isPostgres } from '../../server/platform/db/dialect.ts'
+import { type Db, openDatabase } from '../../server/platform/db/open.ts'
 import { postgresTest, startPostgres } from '../../tests/support/postgres.ts'
 import { startService } from '../support/service.ts'
 

@@ -12,7 +12,8 @@ import { loadAdapter, loadModel } from '../../engine/llama/model.ts'
 export type Measurement = {
   model: string
   adapter: string | null
-  kernels: 'library' | 'own'
+  /** `served`: ours where the processor has what they need, as the engine does. */
+  kernels: 'library' | 'own' | 'served'
   threads: number
   /** Whether the threads of each step are chosen, as the engine does; if not, all compute. */
   chosen?: boolean
@@ -23,8 +24,8 @@ export type Measurement = {
 const contextTokens = 100
 const { model: file, adapter, kernels, threads, chosen = false, steps }: Measurement = JSON.parse(process.argv[2]!)
 const library = openLibrary(path.resolve(import.meta.dirname, '../../.local/llama/lib'))
-const missing = kernels === 'own' ? addKernels(library) : null
-if (missing) throw new Error(`The engine's own kernels cannot be measured: ${missing}.`)
+const missing = kernels === 'library' ? null : addKernels(library)
+if (missing && kernels === 'own') throw new Error(`The engine's own kernels cannot be measured: ${missing}.`)
 const model = await loadModel(library, file)
 const computeThreads = createComputeThreads(library, threads)
 if (chosen) computeThreads.choose(createStepThreads(threads, readCoreTimes(computeThreads.ids, threads)!))

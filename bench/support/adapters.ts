@@ -70,7 +70,7 @@ async function cached(
   make: (api: Api) => Promise<void>,
 ): Promise<Adapters> {
   const hash = createHash('sha256')
-  for (const file of [...sources, path.join(root, 'server/db/schema.ts')]) hash.update(readFileSync(file))
+  for (const file of [...sources, path.join(root, 'server/platform/db/schema.ts')]) hash.update(readFileSync(file))
   const folder = path.join(root, '.local/bench', `${name}-${hash.digest('hex').slice(0, 12)}`)
   mkdirSync(path.dirname(folder), { recursive: true })
   const idsOf = (dataDir: string) => {

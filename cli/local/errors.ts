@@ -1,11 +1,11 @@
 // Failures of work on the data folder that the user can fix.
 import { ApiError } from '../../contract/errors.ts'
 import { ConfigError } from '../../server/config.ts'
-import { NewerDatabase } from '../../server/db/migrate.ts'
-import { BackupError } from '../../server/storage/backup/manifest.ts'
-import { storageError } from '../../server/storage/durable-files.ts'
-import { WrongInstallation } from '../../server/storage/installation.ts'
-import { MigrateError } from '../../server/storage/migrate/error.ts'
+import { BackupError } from '../../server/maintenance/backup/manifest.ts'
+import { MigrateError } from '../../server/maintenance/migrate/error.ts'
+import { NewerDatabase } from '../../server/platform/db/migrate.ts'
+import { storageError } from '../../server/platform/storage/durable-files.ts'
+import { WrongInstallation } from '../../server/platform/storage/installation.ts'
 import { UsageError } from '../support/errors.ts'
 
 /** The error as a UsageError, if its message says what to do. */

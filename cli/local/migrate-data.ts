@@ -1,7 +1,7 @@
 import { parseStorageUrl } from '../../lib/storage-url.ts'
 import pkg from '../../package.json' with { type: 'json' }
 import { readConfig } from '../../server/config.ts'
-import { moveInstallation } from '../../server/storage/migrate/migrate.ts'
+import { moveInstallation } from '../../server/maintenance/migrate/migrate.ts'
 import { UsageError } from '../support/errors.ts'
 import type { GlobalOptions } from '../support/options.ts'
 import { show } from '../support/output.ts'

@@ -8,7 +8,7 @@ import {
   dashboardAddress,
   SeveralMembers,
   type SignIn,
-} from '../../server/sign-in/index.ts'
+} from '../../server/features/sign-in/index.ts'
 import { UsageError } from '../support/errors.ts'
 import type { GlobalOptions } from '../support/options.ts'
 import { ask } from '../support/prompt.ts'

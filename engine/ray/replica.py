@@ -188,7 +188,7 @@ class Engine:
 
 
 def build(args: dict):
-    """The application of the arguments that `engineApplication` (server/ray/engine-application.ts) writes."""
+    """The application of the arguments that `engineApplication` (server/platform/ray/engine-application.ts) writes."""
     names = (
         "base",
         "adapters",

@@ -130,7 +130,7 @@ def described(config: dict, source: Path | None = None) -> LLMConfig:
 
 
 def build(args: dict):
-    """The application of the arguments that `vllmApplication` (server/ray/vllm-application.ts) writes."""
+    """The application of the arguments that `vllmApplication` (server/platform/ray/vllm-application.ts) writes."""
 
     token_sha256 = args["token_sha256"]
 

@@ -4,7 +4,7 @@ import { z } from 'zod'
 import { ChatChunk } from '../../contract/chat.ts'
 import { CompletionResponse } from '../../contract/completions.ts'
 import type { Route } from '../../contract/route.ts'
-import { bodyOf, contractNames } from '../../server/http/schema-names.ts'
+import { bodyOf, contractNames } from '../../server/platform/http/schema-names.ts'
 import { type Resources, resources } from './sdk-resources.ts'
 
 type Json = Record<string, unknown>

@@ -55,7 +55,7 @@ export async function step(name, title, key, results, { force, plan }, make) {
 
 /**
  * Remembers the steps that training still needs, for the server, which runs them behind its own start
- * (server/setup/service.ts). Without any there is no file.
+ * (server/platform/setup/service.ts). Without any there is no file.
  */
 export function writePending(steps) {
   const file = local('setup-pending.json')

@@ -8,7 +8,7 @@ import type {} from '@fastify/swagger'
 import Fastify from 'fastify'
 import { build } from 'vite'
 import { root } from '../../lib/root.ts'
-import { webRoutes } from '../../server/web/routes.ts'
+import { webRoutes } from '../../server/features/web/routes.ts'
 import { type BrowserOnly, browserTest, phone, problemsOf, settled, startBrowser } from './support.ts'
 
 const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-gallery-'))

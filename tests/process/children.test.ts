@@ -123,13 +123,16 @@ test('a killed server leaves no reader of an untrusted file behind, even one who
   // Reading it never ends: nobody writes.
   execFileSync('mkfifo', [source])
   const request = JSON.stringify({ format: 'jsonl', source, canonical: null, max_rows: 1, max_bytes: 1, out: folder })
-  const readers = ['server/datasets/reader/main.ts', 'server/fine-tuning/models/adapter-reader/main.ts']
+  const readers = [
+    'server/features/datasets/reader/main.ts',
+    'server/features/fine-tuning/models/adapter-reader/main.ts',
+  ]
   const busy = path.join(folder, 'busy.mjs')
   const library = path.join(root, 'lib/child-process.ts')
   writeFileSync(busy, `import { dieWithParent } from '${library}'\ndieWithParent()\nfor (;;);`)
   try {
     for (const script of [...readers, busy]) {
-      const code = `import('${root}/server/storage/untrusted-files.ts').then((module) =>
+      const code = `import('${root}/server/platform/storage/untrusted-files.ts').then((module) =>
         module.readUntrusted('${path.relative(root, path.resolve(root, script))}', ${request}, 1e9))`
       const server = spawn(process.execPath, ['-e', code], { cwd: root, stdio: 'ignore' })
       const [reader] = await until('the reader', () => {

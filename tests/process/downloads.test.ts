@@ -4,7 +4,7 @@ import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, w
 import os from 'node:os'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
-import { fetchFile, HashMismatch, listCheckpoint } from '../../server/hub/checkpoint.ts'
+import { fetchFile, HashMismatch, listCheckpoint } from '../../server/features/hub/checkpoint.ts'
 import { type Client, client, colourRows, until } from '../support/client.ts'
 import { claimAll } from '../support/disk.ts'
 import { full } from '../support/full.ts'

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import type { Evaluation } from '../../contract/evaluations.ts'
-import { openDatabase } from '../../server/db/open.ts'
+import { openDatabase } from '../../server/platform/db/open.ts'
 import { client, until } from '../support/client.ts'
 import { evaluationEnded, same, uploadItems } from '../support/evaluations.ts'
 import { dataFolder } from '../support/server.ts'

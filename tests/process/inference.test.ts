@@ -149,7 +149,7 @@ test('a body with several model keys is served by the model that was authorized'
 })
 
 test('a key that another process revokes stops working within a second', async () => {
-  const { openDatabase } = await import('../../server/db/open.ts')
+  const { openDatabase } = await import('../../server/platform/db/open.ts')
   const { key, id } = await app.services.accounts.createKey('short-lived', 'full', app.owner.user_id)
   const ask = async () => (await fetch(`${app.url}/models`, { headers: { authorization: `Bearer ${key}` } })).status
   assert.equal(await ask(), 200)

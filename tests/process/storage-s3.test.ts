@@ -8,8 +8,8 @@ import os from 'node:os'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
 import { GetObjectCommand, ListMultipartUploadsCommand, PutObjectCommand, UploadPartCommand } from '@aws-sdk/client-s3'
-import { storageError } from '../../server/storage/durable-files.ts'
-import { type ObjectStore, openObjectStore } from '../../server/storage/objects/index.ts'
+import { storageError } from '../../server/platform/storage/durable-files.ts'
+import { type ObjectStore, openObjectStore } from '../../server/platform/storage/objects/index.ts'
 import { collect, testObjectStore } from '../support/object-store.ts'
 import { s3Credentials, s3Test, startS3 } from '../support/s3.ts'
 
@@ -29,7 +29,7 @@ after(async () => {
   rmSync(root, { recursive: true, force: true })
 })
 
-const { createS3Store } = await import('../../server/storage/objects/s3-driver.ts')
+const { createS3Store } = await import('../../server/platform/storage/objects/s3-driver.ts')
 let opened = 0
 testObjectStore('S3', {
   ...s3Test,

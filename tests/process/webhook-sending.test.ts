@@ -9,8 +9,8 @@ import os from 'node:os'
 import path from 'node:path'
 import { after, test } from 'node:test'
 import { promisify } from 'node:util'
-import { createAddressRules, readAllowed, resolve } from '../../server/outbound/addresses.ts'
-import { createSend, type Outcome } from '../../server/webhooks/send.ts'
+import { createSend, type Outcome } from '../../server/features/webhooks/send.ts'
+import { createAddressRules, readAllowed, resolve } from '../../server/platform/outbound/addresses.ts'
 import { allowed } from '../support/allowed-time.ts'
 import { makeCertificate, noOpenssl } from '../support/certificate.ts'
 import { startCanary, startReceiver } from '../support/receiver.ts'
@@ -173,8 +173,8 @@ test('a certificate must be trusted and match the host; proxy environment variab
   async function ask(host: string, trusted: boolean): Promise<string> {
     const module = (name: string) => JSON.stringify(new URL(`../../server/${name}.ts`, import.meta.url).href)
     const script = `
-      const { createSend } = await import(${module('webhooks/send')})
-      const { createAddressRules, readAllowed } = await import(${module('outbound/addresses')})
+      const { createSend } = await import(${module('features/webhooks/send')})
+      const { createAddressRules, readAllowed } = await import(${module('platform/outbound/addresses')})
       const rules = createAddressRules(readAllowed('127.0.0.0/8'))
       const send = createSend({ rules, resolve: async () => ['127.0.0.1'], timeout_ms: 10_000 })
       const { response_status, error } = await send('https://${host}:${port}/', {}, '{}', new AbortController().signal)

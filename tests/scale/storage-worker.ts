@@ -1,7 +1,7 @@
 // Publishes or fetches one artifact, in a new process: node storage-worker.ts publish|fetch URL DATA_DIR KEY.
 // Prints its peak memory (MB) before and after.
 import pino from 'pino'
-import { createArtifacts, openObjectStore } from '../../server/storage/objects/index.ts'
+import { createArtifacts, openObjectStore } from '../../server/platform/storage/objects/index.ts'
 
 const [what, url, dataDir, key] = process.argv.slice(2)
 const artifacts = createArtifacts({

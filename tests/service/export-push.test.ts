@@ -8,7 +8,7 @@ import os from 'node:os'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { createPush } from '../../server/exports/push.ts'
+import { createPush } from '../../server/features/exports/push.ts'
 import { type UploadHub, uploadHub } from '../support/upload-hub.ts'
 
 const token = 'hf_of_the_operator'

@@ -17,11 +17,16 @@ import os from 'node:os'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
 import pino from 'pino'
-import { databaseFile, openDatabase } from '../../server/db/open.ts'
-import { ownedFiles } from '../../server/storage/backup/files.ts'
-import { admission, claimFolder, installationFile, readInstallation } from '../../server/storage/installation.ts'
-import { createOrphans } from '../../server/storage/orphans.ts'
-import { openSecrets } from '../../server/storage/secrets.ts'
+import { ownedFiles } from '../../server/maintenance/backup/files.ts'
+import { databaseFile, openDatabase } from '../../server/platform/db/open.ts'
+import {
+  admission,
+  claimFolder,
+  installationFile,
+  readInstallation,
+} from '../../server/platform/storage/installation.ts'
+import { createOrphans } from '../../server/platform/storage/orphans.ts'
+import { openSecrets } from '../../server/platform/storage/secrets.ts'
 import { colourRows } from '../support/client.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 

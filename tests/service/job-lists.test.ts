@@ -12,16 +12,16 @@ import { DeploymentQuery } from '../../contract/deployments.ts'
 import { ExportQuery } from '../../contract/exports.ts'
 import { CreateJob, JobQuery } from '../../contract/fine-tuning.ts'
 import { root } from '../../lib/root.ts'
-import { up as addNameSearch } from '../../server/db/migrations/0041-name-search.ts'
-import { scannedRows } from '../../server/db/name-search.ts'
-import { type Db, openDatabase, openUnmigrated } from '../../server/db/open.ts'
-import * as deployments from '../../server/deployments/store.ts'
-import * as exports from '../../server/exports/store.ts'
-import { nameOfJob, nameOfStep } from '../../server/fine-tuning/models/labels.ts'
-import { lineageOf, parentOf, recipeOf } from '../../server/fine-tuning/models/lineage.ts'
-import { estimateQueue, playTurns } from '../../server/fine-tuning/queue-estimate.ts'
-import * as store from '../../server/fine-tuning/store.ts'
-import { metricsAfter } from '../../server/fine-tuning/trainer-events.ts'
+import * as deployments from '../../server/features/deployments/store.ts'
+import * as exports from '../../server/features/exports/store.ts'
+import { nameOfJob, nameOfStep } from '../../server/features/fine-tuning/models/labels.ts'
+import { lineageOf, parentOf, recipeOf } from '../../server/features/fine-tuning/models/lineage.ts'
+import { estimateQueue, playTurns } from '../../server/features/fine-tuning/queue-estimate.ts'
+import * as store from '../../server/features/fine-tuning/store.ts'
+import { metricsAfter } from '../../server/features/fine-tuning/trainer-events.ts'
+import { up as addNameSearch } from '../../server/platform/db/migrations/0041-name-search.ts'
+import { scannedRows } from '../../server/platform/db/name-search.ts'
+import { type Db, openDatabase, openUnmigrated } from '../../server/platform/db/open.ts'
 import { allowed } from '../support/allowed-time.ts'
 import { full } from '../support/full.ts'
 import { jobRow } from '../support/job-row.ts'
@@ -365,7 +365,7 @@ test('metadata accepts up to 16 pairs of plain text', () => {
 
 test('migration 0012 adds names, parents, recipes and evaluations to an older database', async () => {
   const old = new Kysely<unknown>({ dialect: new SqliteDialect({ database: new SQLite(':memory:') }) })
-  const folder = path.join(root, 'server/db/migrations')
+  const folder = path.join(root, 'server/platform/db/migrations')
   const steps = readdirSync(folder)
     .filter((file) => file < '0013')
     .sort()

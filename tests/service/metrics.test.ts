@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { sql } from 'kysely'
-import { isPostgres } from '../../server/db/dialect.ts'
+import { isPostgres } from '../../server/platform/db/dialect.ts'
 import { allowed } from '../support/allowed-time.ts'
 import { postgresTest, startPostgres } from '../support/postgres.ts'
 import { startApp, type TestApp } from '../support/service.ts'

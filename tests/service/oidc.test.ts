@@ -1,7 +1,7 @@
 // Signing in by an OpenID provider: a real one, and a browser that follows its redirects.
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
-import { up as addRights } from '../../server/db/migrations/0054-rights.ts'
+import { up as addRights } from '../../server/platform/db/migrations/0054-rights.ts'
 import { codeOf, newBrowser } from '../support/browser.ts'
 import { client } from '../support/client.ts'
 import { accountChoices, createBrowser as createBrowserAt, startOpenidProvider } from '../support/openid-provider.ts'

@@ -6,10 +6,10 @@ import path from 'node:path'
 import { after, before, test as testOf } from 'node:test'
 import { sql } from 'kysely'
 import pino from 'pino'
-import { createNotifications } from '../../server/cluster/notifications.ts'
-import { isPostgres } from '../../server/db/dialect.ts'
-import { migrate } from '../../server/db/migrate.ts'
-import { type Db, openDatabase } from '../../server/db/open.ts'
+import { createNotifications } from '../../server/platform/cluster/notifications.ts'
+import { isPostgres } from '../../server/platform/db/dialect.ts'
+import { migrate } from '../../server/platform/db/migrate.ts'
+import { type Db, openDatabase } from '../../server/platform/db/open.ts'
 import {
   type Claim,
   createLeaseWrites,
@@ -17,10 +17,10 @@ import {
   LeaseLost,
   lease_ms,
   type Queue,
-} from '../../server/queue/queue.ts'
-import { requeueAfter } from '../../server/queue/retry-policy.ts'
-import { nextEntry } from '../../server/queue/turns.ts'
-import { createAbortSignals, startWorker } from '../../server/queue/worker.ts'
+} from '../../server/platform/queue/queue.ts'
+import { requeueAfter } from '../../server/platform/queue/retry-policy.ts'
+import { nextEntry } from '../../server/platform/queue/turns.ts'
+import { createAbortSignals, startWorker } from '../../server/platform/queue/worker.ts'
 import { newPostgresDatabase } from '../support/postgres.ts'
 
 let dataDir: string

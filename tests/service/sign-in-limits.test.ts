@@ -2,8 +2,8 @@
 import assert from 'node:assert/strict'
 import http from 'node:http'
 import { after, before, test } from 'node:test'
-import { sessionReadsPerMinute } from '../../server/limits/service.ts'
-import { hashesMax, hashPassword, verifyPassword } from '../../server/sign-in/passwords.ts'
+import { hashesMax, hashPassword, verifyPassword } from '../../server/features/sign-in/passwords.ts'
+import { sessionReadsPerMinute } from '../../server/platform/limits/service.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 
 let app: TestApp

@@ -98,7 +98,7 @@ test('a password is set, signs in, ends other sessions, and is neither guessable
 })
 
 test('guessing a password blocks who guesses, for longer each time, and nobody else', async () => {
-  const { createSignInThrottle } = await import('../../server/sign-in/index.ts')
+  const { createSignInThrottle } = await import('../../server/features/sign-in/index.ts')
   let time = 0
   const throttle = createSignInThrottle(() => time)
   const email = 'a@example.com'

@@ -7,7 +7,7 @@ import { after, before, test } from 'node:test'
 import { brotliDecompressSync, gunzipSync } from 'node:zlib'
 import Fastify from 'fastify'
 import { root } from '../../lib/root.ts'
-import { webRoutes } from '../../server/web/routes.ts'
+import { webRoutes } from '../../server/features/web/routes.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 
 let app: TestApp

@@ -1,5 +1,5 @@
 // Checks that exactly what was acknowledged is there.
-import { openDatabase } from '../../server/db/open.ts'
+import { openDatabase } from '../../server/platform/db/open.ts'
 import type { Client } from '../support/client.ts'
 import type { Ledger } from './ledger.ts'
 

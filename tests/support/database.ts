@@ -3,12 +3,12 @@ import { createHash } from 'node:crypto'
 import { copyFileSync, existsSync, globSync, mkdirSync, mkdtempSync, readFileSync, renameSync, rmSync } from 'node:fs'
 import path from 'node:path'
 import { root } from '../../lib/root.ts'
-import { databaseFile, openDatabase } from '../../server/db/open.ts'
+import { databaseFile, openDatabase } from '../../server/platform/db/open.ts'
 
 /** Cached for later runs by a hash of the sources that make it. */
 async function templateFile(): Promise<string> {
   const hash = createHash('sha256')
-  for (const file of globSync('server/db/**/*.ts', { cwd: root }).sort())
+  for (const file of globSync('server/platform/db/**/*.ts', { cwd: root }).sort())
     hash.update(readFileSync(path.join(root, file)))
   const folder = path.join(root, '.local/test-models', `database-${hash.digest('hex').slice(0, 12)}`)
   if (existsSync(folder)) return databaseFile(folder)

@@ -1,4 +1,4 @@
-import { claimDisk, type DiskClaim, freeToClaim } from '../../server/storage/free-disk.ts'
+import { claimDisk, type DiskClaim, freeToClaim } from '../../server/platform/storage/free-disk.ts'
 
 /** Claims what is free on the disk of a folder, as uploads in this process do that announce much. */
 export const claimAll = async (folder: string): Promise<DiskClaim> =>

@@ -5,9 +5,9 @@ import path from 'node:path'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import pino from 'pino'
-import { createArtifacts } from '../../server/storage/objects/artifacts.ts'
-import type { ObjectStore } from '../../server/storage/objects/index.ts'
-import { sweep } from '../../server/storage/objects/sweep.ts'
+import { createArtifacts } from '../../server/platform/storage/objects/artifacts.ts'
+import type { ObjectStore } from '../../server/platform/storage/objects/index.ts'
+import { sweep } from '../../server/platform/storage/objects/sweep.ts'
 
 const allOddNames = ['a b+c', 'ä漢字🙂', 'q\'uote"&<x>', 'percent%2Fslash', '#hash?query', 'new\nline', '..dots..']
 

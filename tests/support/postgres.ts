@@ -7,7 +7,7 @@ import os from 'node:os'
 import path from 'node:path'
 import pg from 'pg'
 import { freePort } from '../../bench/support/free-port.ts'
-import { openDatabase } from '../../server/db/open.ts'
+import { openDatabase } from '../../server/platform/db/open.ts'
 import { until } from './client.ts'
 
 /**

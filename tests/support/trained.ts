@@ -16,8 +16,8 @@ import path from 'node:path'
 import Database from 'better-sqlite3'
 import { newId } from '../../lib/ids.ts'
 import { root } from '../../lib/root.ts'
-import { type Db, openDatabase, openThreadedDatabase } from '../../server/db/open.ts'
-import { hashTree } from '../../server/storage/durable-files.ts'
+import { type Db, openDatabase, openThreadedDatabase } from '../../server/platform/db/open.ts'
+import { hashTree } from '../../server/platform/storage/durable-files.ts'
 import { startApp } from './service.ts'
 import { tinyModelsDir } from './tiny.ts'
 
@@ -33,8 +33,8 @@ interface Fixture {
 
 const sources = [
   'trainer/*/*.py',
-  'server/fine-tuning/**/*.ts',
-  'server/db/**/*.ts',
+  'server/features/fine-tuning/**/*.ts',
+  'server/platform/db/**/*.ts',
   'contract/{hyperparameters,job-config}.ts',
   'tests/support/{client,tiny,trained}.ts',
 ]

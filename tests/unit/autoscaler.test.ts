@@ -5,7 +5,7 @@ import { compare, policy, type Row } from '../../bench/autoscaler/compare.ts'
 import { tunery } from '../../bench/autoscaler/rules.ts'
 import { simulate } from '../../bench/autoscaler/simulate.ts'
 import { recordedTraces, syntheticTraces } from '../../bench/autoscaler/traces.ts'
-import { addObservation, autoscale, type Observation } from '../../server/scaling/autoscaler.ts'
+import { addObservation, autoscale, type Observation } from '../../server/features/scaling/autoscaler.ts'
 
 const base: Observation = {
   at: 0,

@@ -4,7 +4,7 @@ import { appendFileSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { after, test } from 'node:test'
-import { openResults } from '../../server/batches/results.ts'
+import { openResults } from '../../server/features/batches/results.ts'
 
 const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-results-'))
 after(() => rmSync(folder, { recursive: true }))

@@ -5,10 +5,10 @@ import os from 'node:os'
 import path from 'node:path'
 import { after, test } from 'node:test'
 import { root } from '../../lib/root.ts'
-import { createLineCounter } from '../../server/datasets/counter.ts'
-import { readFileOf } from '../../server/datasets/prepare.ts'
-import { errorDetail } from '../../server/datasets/reader/columns.ts'
-import { createListSplitter } from '../../server/datasets/reader/json-list.ts'
+import { createLineCounter } from '../../server/features/datasets/counter.ts'
+import { readFileOf } from '../../server/features/datasets/prepare.ts'
+import { errorDetail } from '../../server/features/datasets/reader/columns.ts'
+import { createListSplitter } from '../../server/features/datasets/reader/json-list.ts'
 
 const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-damaged-'))
 after(() => rmSync(folder, { recursive: true }))

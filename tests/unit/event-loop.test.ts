@@ -2,8 +2,8 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import pino from 'pino'
-import { lastRequest, watchEventLoop } from '../../server/telemetry/event-loop.ts'
-import { createServerMetrics } from '../../server/telemetry/metrics.ts'
+import { lastRequest, watchEventLoop } from '../../server/platform/telemetry/event-loop.ts'
+import { createServerMetrics } from '../../server/platform/telemetry/metrics.ts'
 import { until } from '../support/client.ts'
 
 function holdTheLoop(ms: number): void {

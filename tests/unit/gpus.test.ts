@@ -6,8 +6,8 @@ import path from 'node:path'
 import { after, test } from 'node:test'
 import { readNvidiaGpus } from '../../lib/nvidia-gpus.ts'
 import { usableMemory } from '../../lib/usable-memory.ts'
-import { trainingMemoryBytes } from '../../server/hub/methods.ts'
-import { createGpus } from '../../server/machine/gpus.ts'
+import { trainingMemoryBytes } from '../../server/features/hub/methods.ts'
+import { createGpus } from '../../server/features/machine/gpus.ts'
 
 const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-gpus-'))
 after(() => rmSync(folder, { recursive: true }))

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { after, test } from 'node:test'
 import { eightBitsFile, eightBitsRecord, writeEightBitsRecord } from '../../lib/eight-bits.ts'
-import { createHub } from '../../server/hub/service.ts'
+import { createHub } from '../../server/features/hub/service.ts'
 import { tiny, tinyModelsDir } from '../support/tiny.ts'
 
 const free = {

@@ -1,8 +1,8 @@
 // Requests in the background whose engine ended: who is asked again with whom, and who is to blame.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { createIsolation } from '../../server/inference/isolation.ts'
-import { ReplicaFailure } from '../../server/inference/replicas/replica.ts'
+import { createIsolation } from '../../server/features/inference/isolation.ts'
+import { ReplicaFailure } from '../../server/features/inference/replicas/replica.ts'
 
 /**
  * An engine that ends when it is asked a killer: all requests in it are lost. Requests are asked again until they are

@@ -8,7 +8,7 @@ import { parse } from 'yaml'
 import { root } from '../../lib/root.ts'
 import { dashboardFile, dashboardText, processMetrics } from '../../scripts/docs/dashboard.ts'
 import { allMetrics } from '../../scripts/docs/metrics.ts'
-import { createServerMetrics } from '../../server/telemetry/metrics.ts'
+import { createServerMetrics } from '../../server/platform/telemetry/metrics.ts'
 
 const read = (file: string) => readFileSync(path.join(root, file), 'utf8')
 

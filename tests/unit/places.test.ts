@@ -3,8 +3,8 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { parseGpu } from '../../lib/nvidia-gpus.ts'
 import { parseRanges } from '../../lib/usable-cores.ts'
-import { classOf, type Gpu, gpuOf } from '../../server/scaling/gpus.ts'
-import { createPlaces, type Place, ranges } from '../../server/scaling/places.ts'
+import { classOf, type Gpu, gpuOf } from '../../server/features/scaling/gpus.ts'
+import { createPlaces, type Place, ranges } from '../../server/features/scaling/places.ts'
 
 const GB = 1e9
 const gpu = (index: number, free_bytes = 80 * GB): Gpu => ({

@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { withoutTraceback } from '../../server/ray/applications.ts'
-import { autoscalingConfig } from '../../server/ray/autoscaling-config.ts'
-import { vllmApplication } from '../../server/ray/vllm-application.ts'
+import { withoutTraceback } from '../../server/platform/ray/applications.ts'
+import { autoscalingConfig } from '../../server/platform/ray/autoscaling-config.ts'
+import { vllmApplication } from '../../server/platform/ray/vllm-application.ts'
 
 const policy = {
   min_replicas: 0,

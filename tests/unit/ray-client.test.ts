@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { createServer, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { test } from 'node:test'
-import { createRayClient, RayAway, type RayClient, RayRefused } from '../../server/ray/client.ts'
+import { createRayClient, RayAway, type RayClient, RayRefused } from '../../server/platform/ray/client.ts'
 import { full } from '../support/full.ts'
 
 const token = 'the-token-of-a-cluster'

@@ -36,10 +36,10 @@ const ofTexts: Record<string, string> = {
   'engine/grammar/patterns.ts': 'only parsed, to learn whether it is one',
   'engine/llama/library.ts': 'of the name of a library',
   'pictures/data-urls.ts': 'of constants',
-  'server/datasets/hugging-face.ts': 'of an escaped word, searched in the names of files',
-  'server/http/errors.ts': 'of constants',
-  'server/hub/checkpoint.ts': 'of constants',
-  'server/machine/engine-state.ts': 'of constants',
+  'server/features/datasets/hugging-face.ts': 'of an escaped word, searched in the names of files',
+  'server/platform/http/errors.ts': 'of constants',
+  'server/features/hub/checkpoint.ts': 'of constants',
+  'server/features/machine/engine-state.ts': 'of constants',
   'web/pages/docs/search.tsx': 'of escaped words, in the browser of the one who typed them',
 }
 

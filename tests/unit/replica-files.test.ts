@@ -6,9 +6,9 @@ import os from 'node:os'
 import path from 'node:path'
 import { after, test } from 'node:test'
 import { ApiError } from '../../contract/errors.ts'
-import { servesPictures } from '../../server/hub/index.ts'
-import { createTargetFiles } from '../../server/scaling/ray/target-files.ts'
-import { bytesOf } from '../../server/scaling/reconciler.ts'
+import { servesPictures } from '../../server/features/hub/index.ts'
+import { createTargetFiles } from '../../server/features/scaling/ray/target-files.ts'
+import { bytesOf } from '../../server/features/scaling/reconciler.ts'
 
 const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-replica-'))
 after(() => rmSync(folder, { recursive: true }))

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import pino from 'pino'
-import { createRequestLog } from '../../server/http/request-log.ts'
+import { createRequestLog } from '../../server/platform/http/request-log.ts'
 
 test('each line has the id of its request, at the level of its route; a request without lines makes no logger', (t) => {
   const lines: { level: number; request_id: string; trace_id?: string; msg: string }[] = []

@@ -5,11 +5,11 @@ import { Readable, Writable } from 'node:stream'
 import { test } from 'node:test'
 import pino from 'pino'
 import type { Response } from '../../contract/responses.ts'
-import { pipeToClient } from '../../server/inference/gateway/sse-response.ts'
-import { createResponseBuilder } from '../../server/inference/responses/events.ts'
-import { createResponseStream } from '../../server/inference/responses/stream.ts'
-import { responseTools } from '../../server/inference/responses/tools.ts'
-import { newResponse } from '../../server/inference/responses/translate.ts'
+import { pipeToClient } from '../../server/features/inference/gateway/sse-response.ts'
+import { createResponseBuilder } from '../../server/features/inference/responses/events.ts'
+import { createResponseStream } from '../../server/features/inference/responses/stream.ts'
+import { responseTools } from '../../server/features/inference/responses/tools.ts'
+import { newResponse } from '../../server/features/inference/responses/translate.ts'
 
 const data = (value: object) => `data: ${JSON.stringify(value)}\n\n`
 const chunk = (delta: object, finish_reason: string | null = null) => data({ choices: [{ delta, finish_reason }] })

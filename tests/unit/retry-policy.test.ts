@@ -7,7 +7,7 @@ import {
   diskFullRule,
   exponentialDelay,
   linearDelay,
-} from '../../server/queue/retry-policy.ts'
+} from '../../server/platform/queue/retry-policy.ts'
 
 const retries = createRetryPolicy({
   crash: { max: 3, delay_ms: linearDelay(1000) },

@@ -7,8 +7,8 @@ import path from 'node:path'
 import { test } from 'node:test'
 import sharp from 'sharp'
 import { dataUrlOf } from '../../pictures/data-urls.ts'
-import { createRowChecker } from '../../server/datasets/rows.ts'
-import { readItems, requestOf } from '../../server/evaluations/items.ts'
+import { createRowChecker } from '../../server/features/datasets/rows.ts'
+import { readItems, requestOf } from '../../server/features/evaluations/items.ts'
 import { dataUrl, disk } from '../support/pictures.ts'
 
 const png = disk(40, 30, [255, 0, 0])

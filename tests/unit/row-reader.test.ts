@@ -4,7 +4,7 @@ import { closeSync, mkdtempSync, openSync, rmSync, writeFileSync, writeSync } fr
 import os from 'node:os'
 import path from 'node:path'
 import { after, test } from 'node:test'
-import { createRowReader } from '../../server/datasets/row-reader.ts'
+import { createRowReader } from '../../server/features/datasets/row-reader.ts'
 
 const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-rows-'))
 after(() => rmSync(folder, { recursive: true }))

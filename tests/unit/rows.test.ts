@@ -5,9 +5,9 @@ import path from 'node:path'
 import { test } from 'node:test'
 import type { Columns } from '../../contract/datasets.ts'
 import { root } from '../../lib/root.ts'
-import { type CanonicalRow, canonicalOf } from '../../server/datasets/canonical.ts'
-import { rowMaker } from '../../server/datasets/reader/columns.ts'
-import { createRowChecker, rowProblem } from '../../server/datasets/rows.ts'
+import { type CanonicalRow, canonicalOf } from '../../server/features/datasets/canonical.ts'
+import { rowMaker } from '../../server/features/datasets/reader/columns.ts'
+import { createRowChecker, rowProblem } from '../../server/features/datasets/rows.ts'
 
 const call = {
   id: 'call_1',

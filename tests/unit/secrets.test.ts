@@ -3,7 +3,7 @@ import { mkdtempSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { after, test } from 'node:test'
-import { createSecrets } from '../../server/storage/secrets.ts'
+import { createSecrets } from '../../server/platform/storage/secrets.ts'
 
 const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-secrets-'))
 after(() => rmSync(folder, { recursive: true }))

@@ -1,7 +1,7 @@
 // The SSE parser: how it reads events of our engine.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { createSseParser } from '../../server/inference/gateway/sse-parser.ts'
+import { createSseParser } from '../../server/features/inference/gateway/sse-parser.ts'
 
 const event = (content: string) => `data: {"choices":[{"index":0,"delta":{"content":"${content}"}}]}\n\n`
 const feed = (parser: ReturnType<typeof createSseParser>, text: string) =>

@@ -3,8 +3,8 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { after, test } from 'node:test'
-import { createTargetFiles } from '../../server/scaling/ray/target-files.ts'
-import { hashTree } from '../../server/storage/durable-files.ts'
+import { createTargetFiles } from '../../server/features/scaling/ray/target-files.ts'
+import { hashTree } from '../../server/platform/storage/durable-files.ts'
 
 const scratch = mkdtempSync(path.join(os.tmpdir(), 'tunery-target-'))
 after(() => rmSync(scratch, { recursive: true }))

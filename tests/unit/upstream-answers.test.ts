@@ -3,12 +3,12 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { ChatChunk, ChatResponse } from '../../contract/chat.ts'
 import { ApiError } from '../../contract/errors.ts'
-import { firstByteLimit_ms, Silence, startTimeLimit } from '../../server/inference/replicas/time-limits.ts'
-import { wholeAnswer } from '../../server/inference/replicas/upstream-answer.ts'
-import { upstreamError } from '../../server/inference/replicas/upstream-error.ts'
-import { createEventReader } from '../../server/inference/replicas/upstream-stream.ts'
-import { allowanceOf } from '../../server/inference/replicas/upstream-usage.ts'
-import { createWaitingList } from '../../server/inference/replicas/waiting-list.ts'
+import { firstByteLimit_ms, Silence, startTimeLimit } from '../../server/features/inference/replicas/time-limits.ts'
+import { wholeAnswer } from '../../server/features/inference/replicas/upstream-answer.ts'
+import { upstreamError } from '../../server/features/inference/replicas/upstream-error.ts'
+import { createEventReader } from '../../server/features/inference/replicas/upstream-stream.ts'
+import { allowanceOf } from '../../server/features/inference/replicas/upstream-usage.ts'
+import { createWaitingList } from '../../server/features/inference/replicas/waiting-list.ts'
 
 type Body = Record<string, unknown>
 const messages = [{ role: 'user', content: 'Say something.' }]

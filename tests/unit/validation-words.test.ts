@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { z } from 'zod'
-import { validationError } from '../../server/http/validation.ts'
+import { validationError } from '../../server/platform/http/validation.ts'
 
 const schema = z.strictObject({
   name: z.string().min(1).max(200),

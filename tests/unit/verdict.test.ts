@@ -1,7 +1,7 @@
 // When an exported file agrees with the trainer, and when it does not.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { type Answers, compareAnswers } from '../../server/exports/verdict.ts'
+import { type Answers, compareAnswers } from '../../server/features/exports/verdict.ts'
 
 const row = (
   answer_tokens: number[],

@@ -1,7 +1,7 @@
 // Windows that count requests in this process.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { createFixedWindows } from '../../server/redis/window-counter.ts'
+import { createFixedWindows } from '../../server/platform/redis/window-counter.ts'
 
 test('a window opens with the first count of its key and ends after its time, however often it is counted', () => {
   let now = 1000

@@ -1,7 +1,7 @@
 """The rows of a dataset's file: conversations, pairs of answers to one prompt, and rated answers.
 
-The file is in the canonical form, which the service's check writes of every format (server/datasets/canonical.ts): what
-is valid is decided there, and read here.
+The file is in the canonical form, which the service's check writes of every format
+(server/features/datasets/canonical.ts): what is valid is decided there, and read here.
 """
 
 import hashlib

@@ -3,10 +3,10 @@
 
 import { sql } from 'kysely'
 import pino from 'pino'
-import { openNotifications } from '../../../server/cluster/notifications.ts'
-import { openDatabase } from '../../../server/db/open.ts'
-import { createQueue, withLease } from '../../../server/queue/queue.ts'
-import { startWorker } from '../../../server/queue/worker.ts'
+import { openNotifications } from '../../../server/platform/cluster/notifications.ts'
+import { openDatabase } from '../../../server/platform/db/open.ts'
+import { createQueue, withLease } from '../../../server/platform/queue/queue.ts'
+import { startWorker } from '../../../server/platform/queue/worker.ts'
 
 const [database_url, server, workers] = process.argv.slice(2) as [string, string, string]
 const log = pino({ level: 'silent' })

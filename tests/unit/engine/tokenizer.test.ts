@@ -61,7 +61,7 @@ function libraryTokens(model: Model, text: string, special: boolean): number[] {
 }
 
 const texts = () => {
-  const files = globSync(['docs/*.md', 'engine/*.ts', 'trainer/run/loop.py', 'server/hub/catalogue.json'], {
+  const files = globSync(['docs/*.md', 'engine/*.ts', 'trainer/run/loop.py', 'server/features/hub/catalogue.json'], {
     cwd: root,
   })
   const repository = files.map((file) => readFileSync(join(root, file), 'utf8'))

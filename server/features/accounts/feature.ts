@@ -1,0 +1,25 @@
+import type { Limits } from '../../platform/limits/index.ts'
+import type { Plans } from '../../platform/plans.ts'
+import type { Context, Feature } from '../feature.ts'
+import { accountRoutes } from './routes.ts'
+import { type Accounts, createAccounts } from './service.ts'
+
+export function createAccountsFeature(
+  context: Context,
+  { plans, limits }: { plans: Plans; limits: Limits },
+): Feature & { accounts: Accounts } {
+  const { config } = context
+  const accounts = createAccounts({
+    ...context,
+    plans,
+    limits,
+    defaultTier: config.default_tier,
+    keysMax: config.max_keys,
+  })
+  context.running.define('key', accounts.currentCallers)
+  return {
+    accounts,
+    mount: (app) => accountRoutes(app, accounts),
+    start: async () => [accounts.start(), limits.start()],
+  }
+}

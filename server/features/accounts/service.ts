@@ -1,0 +1,206 @@
+import type { Logger } from 'pino'
+import type { z } from 'zod'
+import type { Profile } from '../../../contract/accounts.ts'
+import type { AuditEntry } from '../../../contract/audit.ts'
+import type { ListQuery } from '../../../contract/common.ts'
+import { ApiError } from '../../../contract/errors.ts'
+import type { NewApiKey } from '../../../contract/keys.ts'
+import type { ScopePreset } from '../../../contract/scopes.ts'
+import { runPeriodically } from '../../../lib/periodic.ts'
+import { isoTime } from '../../../lib/utc-day.ts'
+import { ConfigError } from '../../config.ts'
+import type { Db } from '../../platform/db/open.ts'
+import { type Page, pageOf } from '../../platform/db/page.ts'
+import { commandLineActor } from '../../platform/events/audit.ts'
+import type { Caller } from '../../platform/http/auth.ts'
+import type { Limits } from '../../platform/limits/index.ts'
+import type { Plans } from '../../platform/plans.ts'
+import type { Changes } from '../../platform/redis/changes.ts'
+import { type Callers, createCallers } from './callers.ts'
+import { createKeys, type Keys } from './keys.ts'
+import { createMembers, type Members } from './members.ts'
+import { createOperator, type Operator } from './operator.ts'
+import * as store from './store.ts'
+
+export interface Accounts {
+  keys: Keys
+  members: Members
+  operator: Operator
+  /**
+   * Creates the owner's account and user if there is no account yet. Throws a ConfigError if an account has a tier that
+   * no longer exists.
+   */
+  ensureOwner(): Promise<void>
+  /** Creates the owner's first key; undefined if any key was ever created. */
+  createFirstKey(): Promise<NewApiKey | undefined>
+  createAccount(name: string): Promise<{ account_id: string; user_id: string }>
+  /** Creates a key from the command line for a member, by default the installation's owner. */
+  createKey(name: string, preset: ScopePreset, user_id?: string): Promise<NewApiKey>
+  /** The caller of a key. See Callers.find. */
+  findKey: Callers['find']
+  findCallerAgain: Callers['findAgain']
+  currentCallers: Callers['current']
+  /**
+   * Acquires a concurrency slot of the account for background work and returns its release function. Undefined if no
+   * slot is free or the account is suspended.
+   */
+  acquireSlotForWork(account_id: string): Promise<(() => void) | undefined>
+  /** The tier of an account; undefined while it is suspended. */
+  tierForWork(account_id: string): Promise<string | undefined>
+  profile(caller: Caller): Promise<z.input<typeof Profile>>
+  audit(caller: Caller, query: ListQuery): Promise<Page<AuditEntry>>
+  /** Writes the last-used times of keys. */
+  flush(): Promise<void>
+  /** Flushes periodically. `close()` flushes once more. */
+  start(): { close(): Promise<void> }
+}
+
+interface Options {
+  db: Db
+  plans: Plans
+  limits: Limits
+  defaultTier: string
+  /** Active keys of an account. Default: no bound, as on the command line. */
+  keysMax?: number
+  changes: Changes
+  log: Logger
+  now?: () => number
+}
+
+const flush_ms = 15_000
+
+export function createAccounts({
+  db,
+  plans,
+  limits,
+  defaultTier,
+  keysMax,
+  changes,
+  log,
+  now = Date.now,
+}: Options): Accounts {
+  const callers = createCallers(db, changes, log, now)
+  const { announce } = changes
+  const keys = createKeys(db, announce, keysMax ?? Number.POSITIVE_INFINITY, now)
+  const members = createMembers(db, announce, now)
+  const operator = createOperator({ db, plans, defaultTier, keys, announce, now })
+
+  async function createAccount(name: string) {
+    const { account, owner } = await db
+      .transaction()
+      .execute((trx) => operator.insertAccount(trx, commandLineActor, { name, owner: { name, email: null } }))
+    return { account_id: account.id, user_id: owner.id }
+  }
+
+  return {
+    keys,
+    members,
+    operator,
+    findKey: callers.find,
+    findCallerAgain: callers.findAgain,
+    currentCallers: callers.current,
+    flush: callers.flush,
+
+    createAccount,
+
+    async ensureOwner() {
+      const unknownTier = (await store.tiersInUse(db)).find((id) => !plans.tier(id))
+      if (unknownTier)
+        throw new ConfigError(
+          `Some accounts have the tier '${unknownTier}', which no longer exists. Put it back into TUNERY_PLANS_FILE.`,
+        )
+      if (!plans.tier(defaultTier))
+        throw new ConfigError(`TUNERY_DEFAULT_TIER is '${defaultTier}', but there is no such tier.`)
+      if (await store.anyAccount(db)) return
+      // Who installs the service operates it.
+      const { user_id } = await createAccount('Owner')
+      await db.transaction().execute((trx) => store.updateUser(trx, user_id, { operator: 1 }))
+    },
+
+    async createFirstKey() {
+      return (await store.anyKey(db)) ? undefined : this.createKey('first key', 'full')
+    },
+
+    async createKey(name, preset, user_id) {
+      return db.transaction().execute(async (trx) => {
+        const member = user_id ? await store.userById(trx, user_id) : await store.firstOwner(trx)
+        if (!member) throw new Error('there is no account yet: start the service once with `npm start`')
+        return keys.issue(trx, commandLineActor, member, { name, scopes: preset })
+      })
+    },
+
+    async acquireSlotForWork(account_id) {
+      const { tier, suspended_at } = (await store.account(db, account_id))!
+      return suspended_at === null ? limits.acquireSlot({ account_id, tier }) : undefined
+    },
+
+    async tierForWork(account_id) {
+      const { tier, suspended_at } = (await store.account(db, account_id))!
+      return suspended_at === null ? tier : undefined
+    },
+
+    async profile(caller) {
+      const { minute, day, concurrent } = await limits.state(caller)
+      const window = ({ used, resets_at }: typeof minute) => ({ used, resets_at: isoTime(resets_at) })
+      const { account_id, user_id, key_id, scopes } = caller
+      const [user, account, key] = [
+        await store.userById(db, user_id),
+        await store.account(db, account_id),
+        await store.keyEver(db, account_id, key_id),
+      ]
+      return {
+        id: user!.id,
+        name: user!.name,
+        email: user!.email,
+        role: user!.role,
+        account: { id: account!.id, name: account!.name },
+        tier: plans.tierOrTightest(account!.tier),
+        limits: { requests_per_minute: minute.limit, requests_per_day: day.limit, max_concurrent: concurrent.limit },
+        usage: { minute: window(minute), day: window(day), concurrent: concurrent.used },
+        key: key
+          ? {
+              id: key.id,
+              name: key.name,
+              prefix: key.prefix,
+              scopes: [...scopes],
+              created_at: isoTime(key.created_at),
+            }
+          : null,
+        session: caller.session
+          ? {
+              id: key_id,
+              created_at: isoTime(caller.session.created_at),
+              expires_at: isoTime(caller.session.expires_at),
+            }
+          : null,
+      }
+    },
+
+    async audit({ account_id }, { limit, after }) {
+      const last = after ? await store.auditEntry(db, account_id, after) : undefined
+      if (after && !last) throw new ApiError('not_found', `There is no entry '${after}' to continue after.`)
+      const rows = await store.listAudit(db, account_id, limit, last)
+      return pageOf(
+        rows.map(({ id, created_at, action, target, details_json, kind, user_id, key_id }) => ({
+          id,
+          created_at: isoTime(created_at),
+          action,
+          target,
+          details: JSON.parse(details_json),
+          by: kind === 'operator' ? { kind, user_id: null, key_id: null } : { kind, user_id, key_id },
+        })),
+        limit,
+      )
+    },
+
+    start() {
+      const flushing = runPeriodically(flush_ms, callers.flush)
+      return {
+        async close() {
+          await flushing.close()
+          await callers.flush()
+        },
+      }
+    },
+  }
+}

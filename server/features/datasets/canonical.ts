@@ -1,0 +1,291 @@
+// The canonical form of rows: what the check writes of a valid row of any format, and all that the trainer reads
+// (trainer/data/rows.py, docs/decisions/042-canonical-rows.md).
+import type { Objective } from '../../../contract/hyperparameters.ts'
+import type { UploadedRow } from './reader/columns.ts'
+import { type CanonicalMessage, messageWarnings, type Problem, readMessages, readTools, textOf } from './row-message.ts'
+import { isPicture, type PlacedPicture, withoutPictures } from './row-pictures.ts'
+
+type Fields = Record<string, unknown>
+
+/**
+ * `messages`: a conversation, or a rated answer with its `label`. `prompt`, `chosen`, `rejected`: a pair. A row may have
+ * both. `line`: its line in the uploaded file, where that is not its number among the rows. `fields`: what the upload
+ * says beside messages and tools, for evaluations, with hashes in the place of pictures.
+ */
+export interface CanonicalRow {
+  line?: number
+  messages?: CanonicalMessage[]
+  tools?: unknown[]
+  label?: boolean
+  prompt?: CanonicalMessage[]
+  chosen?: CanonicalMessage
+  rejected?: CanonicalMessage
+  fields?: Fields
+}
+
+/** A valid row, what it can teach, and warnings about it. */
+export interface ValidRow {
+  row: CanonicalRow
+  objectives: Objective[]
+  warnings: Problem[]
+}
+
+export const isPair = (row: object) => ['chosen', 'rejected', 'preferred_output'].some((field) => field in row)
+
+/** What a row can teach, by the fields that it has. */
+function objectivesOf(row: Fields): Objective[] {
+  const found: Objective[] = []
+  const isAnswered = 'prompt' in row && 'completion' in row
+  const isRated = 'label' in row && ('messages' in row ? typeof row.label === 'boolean' : 'completion' in row)
+  if ('messages' in row || (isAnswered && !isRated && !isPair(row))) found.push('sft')
+  if (isPair(row)) found.push('dpo')
+  if (isRated) found.push('kto')
+  return found
+}
+
+const exampleRow = '{"messages":[{"role":"user","content":"…"},{"role":"assistant","content":"…"}]}'
+
+// Python's JSON parser, which the trainer uses, has a recursion limit.
+const maxDepth = 100
+
+/** The problem of a value that is no row at all. */
+export function recordProblem(record: unknown): Problem | undefined {
+  if (typeof record !== 'object' || record === null || Array.isArray(record))
+    return ['not_an_object', `is not a JSON object. Each row must be like ${exampleRow}.`]
+  return isDeep(record, maxDepth) ? ['too_deep', `is nested more than ${maxDepth} levels deep.`] : undefined
+}
+
+function isDeep(value: object, levels: number): boolean {
+  if (levels === 0) return true
+  const parts: unknown[] = Array.isArray(value) ? value : Object.values(value)
+  for (const part of parts) if (typeof part === 'object' && part !== null && isDeep(part, levels - 1)) return true
+  return false
+}
+
+/** A row in the canonical form, or its first problem. */
+export function canonicalOf(uploaded: UploadedRow): ValidRow | Problem {
+  const { row, names } = uploaded
+  const objectives = objectivesOf(row)
+  if (objectives.length === 0)
+    return [
+      'messages_missing',
+      `has no 'messages', and no 'prompt' with a 'completion'. Each row must be like ${exampleRow}.`,
+    ]
+  const canonical: CanonicalRow = {}
+  const warnings: Problem[] = []
+  const name = (field: string) => names[field] ?? field
+  for (const objective of objectives) {
+    const part = readers[objective](row, name, warnings, canonical)
+    if (Array.isArray(part)) return part
+    Object.assign(canonical, part)
+  }
+  return { row: canonical, objectives, warnings }
+}
+
+type Reader = (
+  row: Fields,
+  name: (field: string) => string,
+  warnings: Problem[],
+  soFar: CanonicalRow,
+) => CanonicalRow | Problem
+
+const readers: Record<Objective, Reader> = { sft: conversationOf, dpo: pairOf, kto: ratedOf }
+
+function conversationOf(row: Fields, name: (field: string) => string, warnings: Problem[]): CanonicalRow | Problem {
+  if ('functions' in row)
+    return ['functions_outdated', "has 'functions', the old form of tools. Write them as 'tools'."]
+  if (!('messages' in row)) return answeredOf(row, name, warnings)
+  const { messages } = row
+  if (!Array.isArray(messages) || messages.length === 0)
+    return ['messages_empty', `: '${name('messages')}' must be a list with at least one message.`]
+  const read = readMessages(messages, name('messages'))
+  if (isProblem(read)) return read
+  const tools = readTools(row.tools)
+  if (isProblem(tools)) return tools
+  if (read.at(-1)!.role !== 'assistant')
+    return [
+      'no_answer_at_end',
+      'does not end with a message of the assistant. Add the answer that the model should give, or ' +
+        'remove what comes after it.',
+    ]
+  if (read.every(({ role, weight }) => role !== 'assistant' || weight === 0))
+    return [
+      'nothing_to_learn',
+      ': every message of the assistant has the weight 0, so the row teaches nothing. Remove it, or give ' +
+        'one the weight 1.',
+    ]
+  warnings.push(...messageWarnings(messages, name('messages')), ...conversationWarnings(read))
+  return { messages: read, ...tools }
+}
+
+/** A prompt and its completion: the prompt is context, the completion is learned. */
+function answeredOf(row: Fields, name: (field: string) => string, warnings: Problem[]): CanonicalRow | Problem {
+  const answered = withAnswers(row, name, ['completion'], warnings)
+  if (isProblem(answered)) return answered
+  const { prompt, answers, tools } = answered
+  const messages = [...prompt.map(asContext), ...answers]
+  warnings.push(...conversationWarnings(messages))
+  return { messages, ...tools }
+}
+
+const asContext = (message: CanonicalMessage): CanonicalMessage =>
+  message.role === 'assistant' ? { ...message, weight: 0 } : message
+
+function ratedOf(
+  row: Fields,
+  name: (field: string) => string,
+  warnings: Problem[],
+  soFar: CanonicalRow,
+): CanonicalRow | Problem {
+  const { label } = row
+  if (typeof label !== 'boolean')
+    return ['label_invalid', `: '${name('label')}' must be true (a good answer) or false (a bad one).`]
+  if (soFar.messages) return soFar.messages.length > 1 ? { label } : promptMissing(name('messages'))
+  const answered = answeredOf(row, name, warnings)
+  return Array.isArray(answered) ? answered : { ...answered, label }
+}
+
+const promptMissing = (field: string): Problem => [
+  'prompt_missing',
+  `: '${field}' must be the prompt: a text, or a list with at least one message.`,
+]
+
+/** `input`, `preferred_output` and `non_preferred_output`; or `prompt`, `chosen` and `rejected`. */
+function pairOf(row: Fields, name: (field: string) => string, warnings: Problem[]): CanonicalRow | Problem {
+  const read = 'preferred_output' in row ? openaiPair(row, warnings) : ownPair(row, name, warnings)
+  if (isProblem(read)) return read
+  const { prompt, answers, tools } = read
+  const [chosen, rejected] = answers as [CanonicalMessage, CanonicalMessage]
+  const said = ({ content, reasoning_content, tool_calls }: CanonicalMessage) =>
+    JSON.stringify([textOf({ content }), reasoning_content, tool_calls])
+  if (said(chosen) === said(rejected))
+    warnings.push(['answers_equal', 'has the same answer as chosen and as rejected, which teaches nothing.'])
+  return { prompt, chosen, rejected, ...tools }
+}
+
+function openaiPair(row: Fields, warnings: Problem[]): Answered | Problem {
+  const { messages, tools } = Object(row.input) as Fields
+  const fields = ['preferred_output', 'non_preferred_output']
+  return withAnswers({ ...row, prompt: messages, tools, system: undefined }, inputName, fields, warnings)
+}
+const inputName = (field: string) => (field === 'prompt' ? 'input.messages' : field)
+
+function ownPair(row: Fields, name: (field: string) => string, warnings: Problem[]): Answered | Problem {
+  const { chosen, rejected } = row
+  if (!Array.isArray(chosen) || !Array.isArray(rejected) || chosen.length < 2 || rejected.length < 2)
+    return withAnswers(row, name, ['chosen', 'rejected'], warnings)
+  // Both answers are whole conversations: what they have before their last message is the prompt.
+  const prompt = readMessages(chosen.slice(0, -1), name('chosen'))
+  if (isProblem(prompt)) return prompt
+  const other = readMessages(rejected.slice(0, -1), name('rejected'))
+  if (isProblem(other)) return other
+  if (JSON.stringify(prompt) !== JSON.stringify(other))
+    return [
+      'prompts_differ',
+      `: '${name('chosen')}' and '${name('rejected')}' must be the same conversation up to their last message. Write ` +
+        "that part as 'prompt'.",
+    ]
+  const answers = { chosen: chosen.slice(-1), rejected: rejected.slice(-1) }
+  const promptName = (field: string) => (field === 'prompt' ? name('chosen') : name(field))
+  const whole = { ...row, ...answers, prompt: chosen.slice(0, -1), system: undefined }
+  return withAnswers(whole, promptName, ['chosen', 'rejected'], warnings)
+}
+
+interface Answered {
+  prompt: CanonicalMessage[]
+  answers: CanonicalMessage[]
+  tools: Pick<CanonicalRow, 'tools'>
+}
+
+/** A prompt and one or two answers to it, each a text or messages. */
+function withAnswers(
+  row: Fields,
+  name: (field: string) => string,
+  fields: string[],
+  warnings: Problem[],
+): Answered | Problem {
+  const asked = promptOf(row)
+  if (!Array.isArray(asked) || asked.length === 0) return promptMissing(name('prompt'))
+  const prompt = readMessages(asked, name('prompt'))
+  if (isProblem(prompt)) return prompt
+  const tools = readTools(row.tools)
+  if (isProblem(tools)) return tools
+  warnings.push(...messageWarnings(asked, name('prompt')))
+  const answers: CanonicalMessage[] = []
+  for (const field of fields) {
+    const answer = messagesOf(row[field], 'assistant')
+    if (!Array.isArray(answer) || answer.length !== 1 || answer[0]?.role !== 'assistant')
+      return [
+        'answer_invalid',
+        `: '${name(field)}' must be one answer of the assistant: a text, or a list of one message.`,
+      ]
+    if (typeof row[field] === 'string' && row[field].trim() === '')
+      return ['answer_empty', `: '${name(field)}' is empty; an answer to learn needs text.`]
+    const read = readMessages(answer, name(field))
+    if (isProblem(read)) return read
+    warnings.push(...messageWarnings(answer, name(field)))
+    const { weight: _, ...learned } = read[0]!
+    answers.push(learned)
+  }
+  return { prompt, answers, tools }
+}
+
+/** A text is the one message of a role. */
+const messagesOf = (value: unknown, role: string) => (typeof value === 'string' ? [{ role, content: value }] : value)
+
+/** A prompt as messages, with the system message that the row has beside it. */
+export function promptOf({ prompt, system }: Fields): unknown {
+  const messages = messagesOf(prompt, 'user')
+  const isEmpty = system === undefined || system === null || (typeof system === 'string' && system.trim() === '')
+  return !isEmpty && Array.isArray(messages) ? [{ role: 'system', content: system }, ...messages] : messages
+}
+
+const isProblem = (read: unknown): read is Problem => Array.isArray(read) && typeof read[0] === 'string'
+
+function conversationWarnings(messages: CanonicalMessage[]): Problem[] {
+  const found: Problem[] = []
+  if (messages.some((message) => message.role === 'user' && textOf(message).trim() === '' && !hasPicture(message)))
+    found.push(['question_empty', 'has a message of the user without text.'])
+  if (messages[0]!.role === 'assistant')
+    found.push(['no_question', 'begins with the assistant; most models expect a message of the user before it.'])
+  return found
+}
+
+const hasPicture = ({ content }: CanonicalMessage) => Array.isArray(content) && content.some(isPicture)
+
+/** The pictures of a valid row, with their places for messages. Both answers of a pair have those of its prompt. */
+export function picturesOf({ messages, prompt }: Pick<CanonicalRow, 'messages' | 'prompt'>): PlacedPicture[] {
+  const found: PlacedPicture[] = []
+  for (const [field, list] of Object.entries({ messages, prompt })) {
+    for (const [index, { content }] of (list ?? []).entries()) {
+      if (!Array.isArray(content)) continue
+      for (const [number, part] of content.entries())
+        if (isPicture(part)) found.push({ at: `${field}[${index}].content[${number}]`, url: part.image_url.url })
+    }
+  }
+  return found
+}
+
+/** The line of a canonical file, with its line feed. `number`: of the row in that file. */
+export function canonicalLine({ row }: ValidRow, fields: Fields, number: number, line: number): string {
+  const json = JSON.stringify(line === number ? row : { line, ...row })
+  if (Object.keys(fields).length === 0) return `${json}\n`
+  return `${json.slice(0, -1)},"fields":${withoutPictures(fields)}}\n`
+}
+
+/** The messages of a row; of a pair, with the chosen answer, and the rejected one beside them. */
+export interface ShownRow {
+  messages: unknown[]
+  rejected?: unknown
+}
+
+/** A row of a canonical file as it is shown to people. */
+export const shownRow = ({ messages, prompt, chosen, rejected }: CanonicalRow): ShownRow =>
+  prompt ? { messages: [...prompt, chosen], rejected } : { messages: messages! }
+
+/** A row of a canonical file as evaluations read it: the fields of the upload, with the messages and tools. */
+export const itemOfRow = ({ fields, messages, tools }: CanonicalRow): Fields => ({
+  ...fields,
+  ...(messages && { messages }),
+  ...(tools && messages && { tools }),
+})

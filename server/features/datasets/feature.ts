@@ -1,0 +1,41 @@
+import type { PictureFetcher } from '../../platform/outbound/pictures.ts'
+import type { ClaimOptions } from '../../platform/queue/queue.ts'
+import { startWorker } from '../../platform/queue/worker.ts'
+import type { Context, Feature } from '../feature.ts'
+import { defaultBase, type Hub } from '../hub/index.ts'
+import { prepareDataset, queueKind } from './prepare.ts'
+import { datasetRoutes } from './routes.ts'
+import { createDatasets, type Datasets } from './service.ts'
+import { createTokens } from './tokens.ts'
+
+export function createDatasetsFeature(
+  context: Context,
+  { hub, pictureFetcher }: { hub: Hub; pictureFetcher: PictureFetcher },
+): Feature & { datasets: Datasets } {
+  const { max_dataset_mb: max_mb, max_dataset_rows: max_rows, huggingface_url } = context.config
+  const tokens = createTokens({ ...context, parse_control_tokens: context.config.parse_control_tokens })
+  const datasets = createDatasets({
+    ...context,
+    hub,
+    tokens,
+    max_mb,
+    max_rows,
+    defaultBase,
+  })
+  const work = { ...context, ...datasets, max_rows, max_bytes: 4e6 * max_mb, huggingface_url, pictureFetcher }
+  const startOne = (name: string, claims: ClaimOptions = {}) =>
+    startWorker({
+      ...context,
+      kind: queueKind,
+      name,
+      claims,
+      handle: (claim, signal) => prepareDataset(work, claim, signal),
+    })
+  return {
+    datasets,
+    mount: (app) => datasetRoutes(app, datasets, context.stopping),
+    owned: [{ folder: 'datasets', table: 'datasets' }],
+    // Two workers, so that a slow download does not delay the next file, and one that two of an account do not take too.
+    start: async () => [startOne('a'), startOne('b'), startOne('c', { idle_accounts_only: true })],
+  }
+}

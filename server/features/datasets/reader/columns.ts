@@ -1,0 +1,239 @@
+// The fields of a row in every format, under the names that the check reads: nulls are absent, cells of tables are
+// values, and a prompt with its answer is `prompt` and `completion` whatever its columns are called.
+import type { Columns } from '../../../../contract/datasets.ts'
+import { isPair } from '../canonical.ts'
+import { type Problem, withoutNullFields } from '../row-message.ts'
+import { pictureColumns, placePictures } from './picture-columns.ts'
+
+/** The columns of the supported layouts; a table's others are ignored. */
+export const knownColumns = [
+  'messages',
+  'tools',
+  'system',
+  'prompt',
+  'completion',
+  'instruction',
+  'input',
+  'output',
+  'question',
+  'answer',
+  'chosen',
+  'rejected',
+  'label',
+  ...pictureColumns,
+]
+
+type Fields = Record<string, unknown>
+
+/**
+ * A row as it was uploaded, under the names that the check reads. `names`: what the file calls them, where it differs.
+ * `fields`: what else the file says of the row.
+ */
+export interface UploadedRow {
+  row: Fields
+  names: Record<string, string>
+  fields: Fields
+}
+
+/** How a file is read: `cells` for tables, whose values may be JSON in text; `columns`, the uploader's names. */
+export interface ReadOptions {
+  cells?: boolean
+  columns?: Columns | undefined
+}
+
+export type ToRow = (record: Fields) => UploadedRow | Problem
+
+const pairedColumns = [
+  ['prompt', 'completion'],
+  ['instruction', 'output'],
+  ['question', 'answer'],
+] as const
+
+/**
+ * The conversion of a table's rows; undefined for an unsupported layout. Pictures are placed in its messages, and not yet
+ * embedded (`embedPictures`).
+ */
+export function rowMaker(names: string[], columns?: Columns): ToRow | undefined {
+  const has = (name: string) => (columns ? name in columns : names.includes(name))
+  const supported =
+    (has('chosen') && has('rejected')) || has('messages') || pairedColumns.some((pair) => pair.every(has))
+  if (!supported) return undefined
+  return (record) => {
+    const uploaded = uploadedRow(record, { cells: true, columns })
+    if (Array.isArray(uploaded) || !pictureColumns.some((name) => name in renamed(record, columns))) return uploaded
+    const row = placePictures(uploaded.row, renamed(record, columns))
+    return Array.isArray(row) ? row : { ...uploaded, row }
+  }
+}
+
+/** The error for a table without columns of known names, or of those that the uploader named. */
+export const columnsUnknown = (columns: Columns | undefined, names: string[], sentence: string): Unreadable =>
+  new Unreadable(
+    'file_not_readable',
+    columns ? `'columns' must name ${columnsNeeded}.` : `${sentence} ${mapHint}`,
+    names,
+  )
+
+export const columnsNeeded =
+  "a column 'messages', or 'prompt' and 'completion' (and 'system'), or 'instruction' and 'output' (and 'input'), " +
+  "or 'question' and 'answer', or 'prompt', 'chosen' and 'rejected', or 'prompt', 'completion' and 'label'"
+
+/** What to do about a file whose columns have other names. */
+export const mapHint = "If its columns have other names, say which with 'columns' at the upload."
+
+/** The columns that the uploader named and the file does not have, as a sentence. */
+export function missingColumns(columns: Columns | undefined, names: string[]): string | undefined {
+  const missing = Object.values(columns ?? {}).filter((name) => !names.includes(name))
+  if (missing.length === 0) return undefined
+  return `'columns' names ${listed(missing)}, which the file does not have. It has ${listed(names)}.`
+}
+
+/** The first name that two columns have, as a sentence. */
+export function repeatedColumn(names: string[]): string | undefined {
+  const repeated = names.find((name, index) => name !== '' && names.indexOf(name) !== index)
+  return repeated === undefined
+    ? undefined
+    : `The file has two columns named '${repeated.slice(0, 40)}'. Rename one of them, or leave it out.`
+}
+
+export const listed = (names: string[]) =>
+  names
+    .slice(0, 20)
+    .map((name) => `'${name.slice(0, 40)}'`)
+    .join(', ')
+
+/** The record under the names that are read; with `columns` these alone. */
+const renamed = (record: Fields, columns: Columns | undefined): Fields =>
+  columns ? Object.fromEntries(Object.entries(columns).map(([name, column]) => [name, record[column]])) : record
+
+/** Reads a record of any format. Its messages are looked at later (canonical.ts). */
+export function uploadedRow(record: Fields, options: ReadOptions = {}): UploadedRow | Problem {
+  const { cells, columns } = options
+  const given = renamed(record, columns)
+  const row = cells ? valuesOf(given) : withoutNullFields(given)
+  if (Array.isArray(row)) return row as Problem
+  const fields = otherFields(record, row, options)
+  const names: Record<string, string> = { ...columns }
+  const problem = 'messages' in row || 'preferred_output' in row ? undefined : nameAlike(row, given, names)
+  return problem ?? { row, names, fields }
+}
+
+/** The fields beside messages and tools, as the file names them; of a table those that are read. */
+function otherFields(record: Fields, row: Fields, { cells, columns }: ReadOptions): Fields {
+  const fields: Fields = {}
+  const readable = columns ? Object.entries(columns) : knownColumns.map((name) => [name, name] as const)
+  const ownName = new Map(readable.map(([name, column]) => [column, name]))
+  for (const [column, value] of Object.entries(record)) {
+    const name = ownName.get(column)
+    if (name !== undefined && ['messages', 'tools'].includes(name) && name in row) continue
+    if (!cells) fields[column] = value
+    else if (name !== undefined && name in row) fields[column] = row[name]
+  }
+  return fields
+}
+
+/** Moves the prompt and the answer to `prompt` and `completion`, with the text of `input` behind the prompt. */
+function nameAlike(row: Fields, given: Fields, names: Record<string, string>): Problem | undefined {
+  const paired = (has: (name: string) => boolean) => pairedColumns.find((pair) => pair.every(has))
+  const named = isPair(row)
+    ? [pairedColumns.map(([prompt]) => prompt).find((name) => name in row)]
+    : (paired((name) => name in row) ?? paired((name) => name in given))
+  for (const [index, name] of (named ?? []).entries()) {
+    const own = index === 0 ? 'prompt' : 'completion'
+    if (name === undefined || name === own) continue
+    if (name in row) row[own] = row[name]
+    delete row[name]
+    names[own] = names[name] ?? name
+  }
+  if (named && named.length === 2 && !('completion' in row)) row.completion = ''
+  for (const name of ['prompt', 'completion', 'chosen', 'rejected', 'system'])
+    if (isText(row[name])) row[name] = String(row[name])
+  if (!isText(row.input)) return undefined
+  const input = String(row.input)
+  delete row.input
+  if (input.trim() === '' || !('prompt' in row)) return undefined
+  if (typeof row.prompt !== 'string')
+    return ['prompt_invalid', ": 'input' is a text beside a prompt of messages. Write it into one of these."]
+  row.prompt = `${row.prompt}\n\n${input}`
+  return undefined
+}
+
+const isText = (value: unknown) => ['string', 'number', 'bigint', 'boolean'].includes(typeof value)
+
+/** The cells of a table's row as values; empty and null ones are absent. */
+function valuesOf(record: Fields): Fields | Problem {
+  const row: Fields = {}
+  for (const [name, cell] of Object.entries(record)) {
+    if (!knownColumns.includes(name) || pictureColumns.includes(name) || cell == null) continue
+    if (name === 'messages' || name === 'tools') {
+      const value = parsed(cell)
+      if (value instanceof SyntaxError)
+        return ['invalid_json', `: the column '${name}' is not valid JSON: ${value.message.slice(0, 200)}`]
+      if (value !== undefined) row[name] = value
+    } else if (name === 'label') row[name] = toBoolean(cell)
+    else if (typeof cell === 'bigint') row[name] = String(cell)
+    else if (!['system', 'input'].includes(name) || cell !== '') row[name] = textOrMessages(cell)
+  }
+  return row
+}
+
+/** A cell with a JSON list of objects is messages; any other text is a text. */
+function textOrMessages(value: unknown): unknown {
+  if (typeof value !== 'string') return withoutNulls(value)
+  if (!value.startsWith('[{')) return value
+  const read = parsed(value)
+  return Array.isArray(read) ? read : value
+}
+
+/** Tables have true and false as values, as text, or as 1 and 0. Others are left, to be reported. */
+function toBoolean(value: unknown): unknown {
+  const name = String(value).toLowerCase()
+  if (['true', '1'].includes(name)) return true
+  return ['false', '0'].includes(name) ? false : toNumber(value)
+}
+
+function parsed(value: unknown): unknown {
+  if (value === '') return undefined
+  if (typeof value !== 'string') return withoutNulls(value)
+  try {
+    return JSON.parse(value) ?? undefined
+  } catch (error) {
+    return error
+  }
+}
+
+// In a list of structs each one has all fields; missing ones are null.
+function withoutNulls(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(withoutNulls)
+  if (typeof value !== 'object' || value === null || ArrayBuffer.isView(value)) return toNumber(value)
+  return Object.fromEntries(
+    Object.entries(value).flatMap(([name, part]) =>
+      part === null || part === undefined ? [] : [[name, withoutNulls(part)]],
+    ),
+  )
+}
+
+// Table readers return integers as bigint.
+const toNumber = (value: unknown) => (typeof value === 'bigint' ? Number(value) : value)
+
+/** A row of a file with its line, or the problem with it. `bytes`: as it is compared with others, if not by its JSON. */
+export type ReadRow = { line: number; row: ReturnType<ToRow>; bytes?: Buffer } | { line: number; problem: Problem }
+
+/** The message of a library error, to end a sentence with. Empty for errors of its code, such as a TypeError. */
+export function errorDetail(error: unknown): string {
+  const internal =
+    !(error instanceof Error) || error.name !== 'Error' || /\b(undefined|null|not a function)\b/.test(error.message)
+  return internal ? '' : `: ${error.message.slice(0, 200).replace(/\.$/, '')}`
+}
+
+/** The file does not match its format or exceeds a limit. The whole file is rejected. */
+export class Unreadable extends Error {
+  readonly code: 'file_not_readable' | 'file_too_large' | 'file_not_utf8' | 'file_empty'
+  /** The columns of a file whose columns could not be told. */
+  readonly columns: string[] | undefined
+  constructor(code: Unreadable['code'], message: string, columns?: string[]) {
+    super(message)
+    this.code = code
+    this.columns = columns
+  }
+}

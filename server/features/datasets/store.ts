@@ -1,0 +1,133 @@
+import path from 'node:path'
+import type { SortedQuery } from '../../../contract/common.ts'
+import type { Columns, Dataset } from '../../../contract/datasets.ts'
+import type { Objective } from '../../../contract/hyperparameters.ts'
+import { isoTime } from '../../../lib/utc-day.ts'
+import type { Db, Trx } from '../../platform/db/open.ts'
+import { sortedPage } from '../../platform/db/page.ts'
+import type { NewRow, Row } from '../../platform/db/schema.ts'
+import type { Check } from './rows.ts'
+
+export type DatasetRow = Row<'datasets'>
+
+export const insert = (db: Db | Trx, dataset: NewRow<'datasets'>) => db.insertInto('datasets').values(dataset).execute()
+
+export const find = (db: Db | Trx, account_id: string, id: string) =>
+  db.selectFrom('datasets').selectAll().where('account_id', '=', account_id).where('id', '=', id).executeTakeFirst()
+
+export const list = (
+  db: Db,
+  account_id: string,
+  query: SortedQuery,
+  after: DatasetRow | undefined,
+): Promise<DatasetRow[]> => sortedPage(db, 'datasets', { account_id }, query, after)
+
+export const every = (db: Db) => db.selectFrom('datasets').selectAll().execute()
+
+export const byId = (db: Db | Trx, id: string) =>
+  db.selectFrom('datasets').selectAll().where('id', '=', id).executeTakeFirst()
+
+export const update = (trx: Trx, id: string, values: Partial<DatasetRow>) =>
+  trx.updateTable('datasets').set(values).where('id', '=', id).execute()
+
+export async function remove(trx: Db | Trx, id: string): Promise<void> {
+  await trx.deleteFrom('dataset_tokens').where('dataset_id', '=', id).execute()
+  await trx.deleteFrom('datasets').where('id', '=', id).execute()
+}
+
+export const tokensOf = async (db: Db, dataset_id: string, base_model_id: string): Promise<string | undefined> =>
+  (
+    await db
+      .selectFrom('dataset_tokens')
+      .select('found_json')
+      .where('dataset_id', '=', dataset_id)
+      .where('base_model_id', '=', base_model_id)
+      .executeTakeFirst()
+  )?.found_json
+
+export const forgetTokens = (trx: Trx, dataset_id: string) =>
+  trx.deleteFrom('dataset_tokens').where('dataset_id', '=', dataset_id).execute()
+
+export const saveTokens = (db: Db, dataset_id: string, base_model_id: string, found_json: string) =>
+  db
+    .insertInto('dataset_tokens')
+    .values({ dataset_id, base_model_id, found_json })
+    .onConflict((conflict) => conflict.columns(['dataset_id', 'base_model_id']).doUpdateSet({ found_json }))
+    .execute()
+
+/** What the rows of a dataset can teach; none until they are read. Checks of earlier versions are of conversations. */
+export function objectivesOf({ status, check_json }: Pick<DatasetRow, 'status' | 'check_json'>): Objective[] {
+  return status === 'ready' ? ((JSON.parse(check_json) as Check).objectives ?? ['sft']) : []
+}
+
+/** How many pictures the rows have; 0 until they are read. */
+export const pictureCountOf = ({ status, check_json }: Pick<DatasetRow, 'status' | 'check_json'>): number =>
+  status === 'ready' ? ((JSON.parse(check_json) as Check).pictures ?? 0) : 0
+
+/** How many rows cannot be trained on; 0 until they are read. */
+export const errorCountOf = ({ status, check_json }: Pick<DatasetRow, 'status' | 'check_json'>): number =>
+  status === 'ready' ? ((JSON.parse(check_json) as Check).error_count ?? 0) : 0
+
+/** The objective by which a dataset is counted and shown. */
+export const objectiveOf = (dataset: DatasetRow): Objective => objectivesOf(dataset)[0] ?? 'sft'
+
+export const toResponse = (dataset: DatasetRow): Dataset => ({
+  id: dataset.id,
+  name: dataset.name,
+  description: dataset.description,
+  format: dataset.format,
+  status: dataset.status,
+  objectives: objectivesOf(dataset),
+  rows: dataset.rows,
+  error_count: errorCountOf(dataset),
+  pictures: pictureCountOf(dataset),
+  size_mb: Number((dataset.size_bytes / 1e6).toPrecision(4)),
+  sha256: dataset.sha256,
+  columns: columnsOf(dataset) ?? null,
+  created_at: isoTime(dataset.created_at),
+})
+
+/** The uploader's names of the columns. */
+export const columnsOf = ({ columns_json }: Pick<DatasetRow, 'columns_json'>): Columns | undefined =>
+  columns_json === null ? undefined : JSON.parse(columns_json)
+
+/** The rows are as an earlier version wrote them, and become canonical when they are first used. */
+export const isEarlierForm = ({ status, rows_form }: Pick<DatasetRow, 'status' | 'rows_form'>) =>
+  status === 'ready' && rows_form === 0
+
+type Stored = Pick<DatasetRow, 'id' | 'format' | 'source_name'>
+
+/** The artifact with the canonical rows of a dataset. */
+export const rowsKey = (id: string) => path.join('datasets', `${id}.rows.jsonl`)
+
+/**
+ * The paths of a dataset: `source` is the upload, `rows` the canonical rows, `part` these while they are written,
+ * `earlier` the rows that an earlier version wrote (of JSON lines often the upload itself), `fetched` the folder for
+ * downloads from the hub, `pictures` that for pictures from addresses.
+ */
+export function filesOf(dataDir: string, { id, format, source_name }: Stored) {
+  const folder = path.join(dataDir, 'datasets')
+  const rows = path.join(dataDir, rowsKey(id))
+  return {
+    folder,
+    source: path.join(folder, source_name ?? `${id}.${format}`),
+    rows,
+    part: `${rows}.part`,
+    earlier: path.join(folder, `${id}.jsonl`),
+    fetched: path.join(folder, `${id}.fetched`),
+    pictures: path.join(folder, `${id}.pictures`),
+  }
+}
+
+/** The artifact with the upload of a dataset. */
+export const sourceKey = (dataset: Stored) => filesOf('', dataset).source
+
+/** The artifacts of a dataset: its upload, and its rows where they exist. */
+export function keysOf(dataset: Stored & Pick<DatasetRow, 'status' | 'rows_form' | 'rows_sha256'>): {
+  source: string
+  rows: string | undefined
+} {
+  const { source, rows, earlier } = filesOf('', dataset)
+  const own = isEarlierForm(dataset) ? earlier : rows
+  return { source, rows: dataset.rows_sha256 && own !== source ? own : undefined }
+}

@@ -1,0 +1,460 @@
+import type { ListQuery } from '../../../contract/common.ts'
+import type { Deployment, DeploymentChange, DeploymentQuery, Gate } from '../../../contract/deployments.ts'
+import { ApiError } from '../../../contract/errors.ts'
+import type { PeriodQuery, Timeline } from '../../../contract/timeline.ts'
+import { newId } from '../../../lib/ids.ts'
+import { isoTime } from '../../../lib/utc-day.ts'
+import type { Db, Trx } from '../../platform/db/open.ts'
+import { type Page, pageOf } from '../../platform/db/page.ts'
+import { isUniqueViolation } from '../../platform/db/unique-violation.ts'
+import { type AccountActor, recordAuditEntry, serviceActor } from '../../platform/events/audit.ts'
+import { recordEvent } from '../../platform/events/outbox.ts'
+import type { Claim, Queue } from '../../platform/queue/queue.ts'
+import { type Evaluations, isActive } from '../evaluations/index.ts'
+import type { TunedModels } from '../fine-tuning/index.ts'
+import type { Downloads } from '../hub/index.ts'
+import type { Inference } from '../inference/index.ts'
+import type { Usage } from '../usage/index.ts'
+import { decide, type Pending } from './gate.ts'
+import * as store from './store.ts'
+
+type KeyActor = AccountActor & { key_id: string | null }
+
+/** The queue entries of deployments whose model has passed its gate. */
+export const queueKind = 'deployment'
+
+export interface Deployments {
+  create(by: AccountActor, request: { model: string; name: string }): Promise<Deployment>
+  /**
+   * Points a deployment at another model, which is loaded first, so that requests are served without a gap. With a gate
+   * an evaluation decides; the deployment is `pending` until then.
+   */
+  switch(by: KeyActor, name: string, request: { model: string; gate?: Gate | undefined }): Promise<Deployment>
+  /** Returns to the model that was served before. */
+  rollback(by: AccountActor, name: string): Promise<Deployment>
+  history(account_id: string, name: string, query: ListQuery): Promise<Page<DeploymentChange>>
+  /** Lets a model serve that has passed its gate. */
+  finishGate(claim: Claim): Promise<void>
+  list(account_id: string, query: DeploymentQuery): Promise<Page<Deployment>>
+  get(account_id: string, name: string): Promise<Deployment>
+  /** Figures of the requests for its name, over time. */
+  metrics(account_id: string, name: string, period: PeriodQuery): Promise<Timeline>
+  delete(by: AccountActor, name: string): Promise<{ id: string; deleted: true }>
+  /** The deployment with this name. Throws deployment_not_found. */
+  require(account_id: string, name: string): Promise<Pick<store.DeploymentRow, 'id' | 'name' | 'account_id' | 'model'>>
+  /** The same by its id, whoever owns it. */
+  byId(id: string): Promise<Pick<store.DeploymentRow, 'id' | 'name' | 'account_id' | 'model'> | undefined>
+  /**
+   * Registers a listener for deleted deployments. It is called in the transaction that deletes, and resolves with what
+   * to do once that is committed.
+   */
+  onDeleted(listener: (trx: Trx, deployment_id: string) => Promise<() => void>): void
+  /** Finishes deployments that were starting when the service was killed. */
+  recover(): Promise<void>
+}
+
+export interface DeploymentsNeeds {
+  models: TunedModels
+  inference: Inference
+  downloads: Downloads
+  evaluations: Evaluations
+  usage: Usage
+}
+
+export function createDeployments({
+  db,
+  queue,
+  models,
+  inference,
+  downloads,
+  evaluations,
+  usage,
+  now,
+}: DeploymentsNeeds & { db: Db; queue: Queue; now: () => number }): Deployments {
+  const deletionListeners: ((trx: Trx, deployment_id: string) => Promise<() => void>)[] = []
+  inference.setAliases({
+    find: (account_id, name) => store.find(db, account_id, name),
+    list: (account_id) => store.listAll(db, account_id),
+  })
+
+  models.onNeeded(async (trx, account_id, model_id) => {
+    const deployment = await store.findServing(trx, account_id, model_id)
+    return deployment && `the deployment ${deployment.name}`
+  })
+
+  evaluations.onEnded(async (trx, evaluation) => {
+    const deployment = await store.findPending(trx, evaluation.account_id, evaluation.id)
+    if (!deployment) return
+    const { gate, model } = pendingOf(deployment)!
+    const { passes, reason } = decide(gate, evaluation)
+    if (passes) return await queue.enqueue(trx, queueKind, deployment.id, deployment.account_id)
+    await store.update(trx, deployment.id, { pending_json: null, updated_at: now() })
+    await record(trx, deployment, 'gate_refused', model, { evaluation_id: evaluation.id, reason })
+  })
+
+  /** Adds a change to the history of a deployment. */
+  const record = (
+    trx: Trx,
+    { id, account_id, model: former_model }: Pick<store.DeploymentRow, 'id' | 'account_id' | 'model'>,
+    action: store.ChangeRow['action'],
+    model: string,
+    more: { evaluation_id?: string; reason?: string } = {},
+  ) =>
+    store.insertChange(trx, {
+      id: newId('chg'),
+      account_id,
+      deployment_id: id,
+      action,
+      model,
+      former_model: action === 'created' ? null : former_model,
+      evaluation_id: more.evaluation_id ?? null,
+      reason: more.reason ?? null,
+      created_at: now(),
+    })
+
+  /** Checks again in the transaction: the model may have been deleted while it was compared and loaded. */
+  async function requireModelExists(trx: Trx, account_id: string, model: string): Promise<void> {
+    if (!inference.isBase(model)) await models.require(trx, account_id, model)
+  }
+
+  /** Those that are ready, of a deployment with dedicated replicas. */
+  const replicasOf = (id: string) =>
+    inference
+      .replicaSet(id)
+      ?.replicas()
+      .filter((each) => each.state() === 'ready').length ?? 1
+
+  async function requireDeployment(account_id: string, name: string) {
+    const found = await store.find(db, account_id, name)
+    if (!found) throw new ApiError('deployment_not_found', `There is no deployment '${name}'.`)
+    return found
+  }
+
+  async function toResponse(deployment: store.DeploymentRow): Promise<Deployment> {
+    return {
+      id: deployment.id,
+      name: deployment.name,
+      model: deployment.model,
+      base_model_id: await inference.baseId(deployment.account_id, deployment.model),
+      status: deployment.status,
+      error: deployment.error_json ? JSON.parse(deployment.error_json) : null,
+      former_model: deployment.former_model,
+      pending: pendingOf(deployment) ?? null,
+      replicas: replicasOf(deployment.id),
+      created_at: isoTime(deployment.created_at),
+      updated_at: isoTime(deployment.updated_at),
+    }
+  }
+
+  /** Whether the model is a base whose weights must and can be downloaded first. Throws if it cannot be served. */
+  async function needsDownload(by: AccountActor, model: string): Promise<boolean> {
+    try {
+      await inference.target(by.account_id, model)
+      return false
+    } catch (error) {
+      if (
+        error instanceof ApiError &&
+        error.code === 'model_not_available' &&
+        inference.isBase(model) &&
+        (await downloads.needsDownload(by, model))
+      )
+        return true
+      throw error
+    }
+  }
+
+  downloads.onChange(async (trx, model, { status, error }) => {
+    if (!['completed', 'failed', 'cancelled'].includes(status)) return () => {}
+    const waiting = (await store.listStarting(trx)).filter((deployment) => deployment.model === model)
+    if (status !== 'completed') {
+      const why = error?.message ?? 'it was cancelled.'
+      const error_json = JSON.stringify({
+        code: 'download_failed',
+        message: `The download of the weights of ${model} failed: ${why}`,
+      })
+      for (const { id } of waiting) await store.update(trx, id, { status: 'failed', error_json, updated_at: now() })
+      return () => {}
+    }
+    return () => {
+      // If the database fails here, `recover` finishes the deployment at the next start.
+      for (const deployment of waiting) loadAndRecord(deployment).catch(() => {})
+    }
+  })
+
+  const deployedEvent = (deployment: { id: string; name: string; model: string }) => ({
+    deployment_id: deployment.id,
+    name: deployment.name,
+    model_id: deployment.model,
+  })
+
+  /** Loads a deployment's model ahead of its first request and records the outcome. */
+  async function loadAndRecord(deployment: store.DeploymentRow): Promise<void> {
+    const { id, account_id, model } = deployment
+    const failure = await inference
+      .target(account_id, model)
+      .then((target) => inference.load(target))
+      .then(
+        () => undefined,
+        (error: unknown) => (error instanceof ApiError ? error : new ApiError('engine_failed', String(error))),
+      )
+    await db.transaction().execute(async (trx) => {
+      const error_json = failure ? JSON.stringify({ code: failure.code, message: failure.message }) : null
+      const updated = await store.update(trx, id, {
+        status: failure ? 'failed' : 'ready',
+        error_json,
+        updated_at: now(),
+      })
+      if (!failure && updated.numUpdatedRows > 0n)
+        await recordEvent(trx, account_id, 'model.deployed', deployedEvent(deployment), now())
+    })
+  }
+
+  /** Throws deployment_not_found if it was deleted. */
+  async function requireCurrent(trx: Trx, { id, name }: store.DeploymentRow): Promise<store.DeploymentRow> {
+    const found = await store.byAnyId(trx, id)
+    if (!found) throw new ApiError('deployment_not_found', `The deployment '${name}' was deleted in the meantime.`)
+    return found
+  }
+
+  /**
+   * Loads the model first, so that requests are served without a gap. `also` writes in the transaction that switches.
+   * Resolves with the gate that a roll-back ended.
+   */
+  async function switchTo(
+    by: AccountActor,
+    deployment: store.DeploymentRow,
+    model: string,
+    action: 'switched' | 'gate_passed' | 'rolled_back',
+    more: { evaluation_id?: string; reason?: string } = {},
+    also: (trx: Trx) => Promise<void> = async () => {},
+  ): Promise<Pending | undefined> {
+    const { account_id } = by
+    const { name } = deployment
+    const target = await inference.target(account_id, model)
+    await inference.requireVerified(account_id, model)
+    await inference.load(target, deployment.id)
+    const waited = await db.transaction().execute(async (trx) => {
+      await requireModelExists(trx, account_id, model)
+      // Loading took a while: it may have changed.
+      const current = await requireCurrent(trx, deployment)
+      const pending = pendingOf(current)
+      if (action === 'switched' && pending) throw gatePending(name, pending)
+      if (action === 'gate_passed' && pending?.evaluation !== more.evaluation_id) throw new GateVoid()
+      if (action === 'rolled_back' && pending) {
+        await record(trx, current, 'gate_refused', pending.model, {
+          evaluation_id: pending.evaluation,
+          reason: 'The name was rolled back before the gate had decided.',
+        })
+        // It may have passed already and wait to switch.
+        await queue.cancel(trx, queueKind, deployment.id)
+      }
+      await store.update(trx, deployment.id, {
+        model,
+        former_model: current.model === model ? current.former_model : current.model,
+        status: 'ready',
+        error_json: null,
+        pending_json: null,
+        updated_at: now(),
+      })
+      await recordEvent(trx, account_id, 'model.deployed', deployedEvent({ ...deployment, model }), now())
+      await record(trx, current, action, model, more)
+      const change = { name, from: current.model, to: model }
+      await recordAuditEntry(trx, by, 'deployment.switched', deployment.id, change, now())
+      await also(trx)
+      return pending
+    })
+    await inference.aliasesChanged(account_id)
+    return waited
+  }
+
+  return {
+    async create(by, { model, name }) {
+      const { account_id } = by
+      const nameTaken = () =>
+        new ApiError(
+          'name_taken',
+          `The name '${name}' is taken. Choose another, or PUT /v1/deployments/${name} to let it serve another model.`,
+          {
+            details: { name },
+          },
+        )
+      if (inference.isBase(name)) throw nameTaken()
+      const needsWeights = await needsDownload(by, model)
+      await inference.requireVerified(account_id, model)
+      const time = now()
+      const deployment = {
+        id: newId('dep'),
+        account_id,
+        name,
+        model,
+        status: 'starting' as const,
+        error_json: null,
+        former_model: null,
+        pending_json: null,
+        created_at: time,
+        updated_at: time,
+      }
+      try {
+        await db.transaction().execute(async (trx) => {
+          await requireModelExists(trx, account_id, model)
+          await store.insert(trx, deployment)
+          await record(trx, deployment, 'created', model)
+          await recordAuditEntry(trx, by, 'deployment.created', deployment.id, { name, model }, time)
+          if (needsWeights) await downloads.request(trx, by, model)
+        })
+        await inference.aliasesChanged(account_id)
+      } catch (error) {
+        if (isUniqueViolation(error)) throw nameTaken()
+        throw error
+      }
+      if (needsWeights) await downloads.publishRequest(model)
+      else await loadAndRecord(deployment)
+      return toResponse(await requireDeployment(account_id, name))
+    },
+
+    async switch(by, name, { model, gate }) {
+      const { account_id } = by
+      const deployment = await requireDeployment(account_id, name)
+      const pending = pendingOf(deployment)
+      if (pending) throw gatePending(name, pending)
+      if (!gate) {
+        await switchTo(by, deployment, model, 'switched')
+        return toResponse(await requireDeployment(account_id, name))
+      }
+      await inference.target(account_id, model)
+      await inference.requireVerified(account_id, model)
+      await evaluations.requireSight(account_id, gate.evaluation, { model, baseline: deployment.model })
+      await db.transaction().execute(async (trx) => {
+        const current = await requireCurrent(trx, deployment)
+        const earlier = pendingOf(current)
+        if (earlier) throw gatePending(name, earlier)
+        const evaluation = await evaluations.repeat(trx, by, gate.evaluation, { model, baseline: current.model })
+        const pending_json = JSON.stringify({ model, evaluation, gate } satisfies Pending)
+        await store.update(trx, deployment.id, { pending_json, updated_at: now() })
+        await recordAuditEntry(trx, by, 'deployment.gated', deployment.id, { name, model, evaluation }, now())
+      })
+      evaluations.wake()
+      return toResponse(await requireDeployment(account_id, name))
+    },
+
+    async rollback(by, name) {
+      const deployment = await requireDeployment(by.account_id, name)
+      if (deployment.former_model === null)
+        throw new ApiError('invalid_request', `'${name}' served no other model before, so it cannot be rolled back.`)
+      const pending = await switchTo(by, deployment, deployment.former_model, 'rolled_back')
+      // Nobody waits for its result any more.
+      if (pending) await evaluations.cancel(by, pending.evaluation).catch(unlessRefused)
+      return toResponse(await requireDeployment(by.account_id, name))
+    },
+
+    async history(account_id, name, query) {
+      const { id } = await requireDeployment(account_id, name)
+      const after = query.after === undefined ? undefined : await store.findChange(db, id, query.after)
+      if (query.after !== undefined && !after)
+        throw new ApiError('invalid_request', `'after': there is no change '${query.after}'.`, { param: 'after' })
+      const rows = await store.listChanges(db, id, query.limit, after)
+      return pageOf(
+        rows.map(({ id, action, model, former_model, evaluation_id, reason, created_at }) => ({
+          id,
+          action,
+          model,
+          former_model,
+          evaluation: evaluation_id,
+          reason,
+          created_at: isoTime(created_at),
+        })),
+        query.limit,
+      )
+    },
+
+    async finishGate(claim) {
+      const deployment = await store.byAnyId(db, claim.ref)
+      const pending = deployment && pendingOf(deployment)
+      if (!pending) return await db.transaction().execute((trx) => queue.finish(trx, claim, 'done'))
+      const { account_id } = deployment
+      const decided = await evaluations.result(account_id, pending.evaluation).catch(unlessRefused)
+      if (decided && isActive(decided)) return await db.transaction().execute((trx) => queue.finish(trx, claim, 'done'))
+      const { passes, reason } = decided
+        ? decide(pending.gate, decided)
+        : { passes: false, reason: 'The evaluation was deleted.' }
+      const by = { ...serviceActor, account_id }
+      const more = { evaluation_id: pending.evaluation, reason }
+      try {
+        if (!passes) throw new GateVoid()
+        await switchTo(by, deployment, pending.model, 'gate_passed', more, (trx) => queue.finish(trx, claim, 'done'))
+      } catch (error) {
+        if (!(error instanceof GateVoid) && (!(error instanceof ApiError) || error.status >= 500)) throw error
+        await db.transaction().execute(async (trx) => {
+          const current = await store.byAnyId(trx, deployment.id)
+          if (current && pendingOf(current)?.evaluation === pending.evaluation) {
+            await store.update(trx, deployment.id, { pending_json: null, updated_at: now() })
+            const refused = passes ? { ...more, reason: `${reason} But it cannot be served: ${error.message}` } : more
+            await record(trx, current, 'gate_refused', pending.model, refused)
+          }
+          await queue.finish(trx, claim, 'done')
+        })
+      }
+    },
+
+    async list(account_id, query) {
+      const { limit, after } = query
+      const last = after ? await store.byId(db, account_id, after) : undefined
+      if (after && !last)
+        throw new ApiError('deployment_not_found', `There is no deployment '${after}' to continue after.`)
+      const rows = await store.list(db, account_id, query, last)
+      return pageOf(await Promise.all(rows.map(toResponse)), limit)
+    },
+
+    async recover() {
+      for (const deployment of await store.listStarting(db))
+        if (!downloads.isLive(deployment.model)) await loadAndRecord(deployment)
+    },
+
+    require: requireDeployment,
+    byId: (id) => store.byAnyId(db, id),
+    onDeleted: (listener) => void deletionListeners.push(listener),
+    get: async (account_id, name) => toResponse(await requireDeployment(account_id, name)),
+
+    async metrics(account_id, name, period) {
+      await requireDeployment(account_id, name)
+      return usage.timeline(account_id, name, period)
+    },
+
+    async delete(by, name) {
+      const deployment = await requireDeployment(by.account_id, name)
+      const { id, model } = deployment
+      const effects = await db.transaction().execute(async (trx) => {
+        const removed = await store.remove(trx, id)
+        const effects: (() => void)[] = []
+        for (const listener of deletionListeners) effects.push(await listener(trx, id))
+        if (removed.numDeletedRows > 0n)
+          await recordAuditEntry(trx, by, 'deployment.deleted', id, { name, model }, now())
+        return effects
+      })
+      for (const effect of effects) effect()
+      await inference.aliasesChanged(by.account_id)
+      const pending = pendingOf(deployment)
+      if (pending) await evaluations.cancel(by, pending.evaluation).catch(unlessRefused)
+      return { id, deleted: true }
+    },
+  }
+}
+
+/** A gate that does not switch: it was refused, or its name rolled back or deleted in the meantime. */
+class GateVoid extends Error {}
+
+const gatePending = (name: string, { evaluation }: Pending) =>
+  new ApiError(
+    'gate_pending',
+    `'${name}' waits for the evaluation ${evaluation}. Wait for it, or cancel it: ` +
+      `POST /v1/evaluations/${evaluation}/cancel.`,
+    { details: { evaluation } },
+  )
+
+/** Undefined for an evaluation that is gone, or has ended in the meantime. */
+function unlessRefused(error: unknown): undefined {
+  if (!(error instanceof ApiError)) throw error
+}
+
+const pendingOf = ({ pending_json }: Pick<store.DeploymentRow, 'pending_json'>): Pending | undefined =>
+  pending_json === null ? undefined : (JSON.parse(pending_json) as Pending)

@@ -1,0 +1,83 @@
+import type { DeploymentQuery } from '../../../contract/deployments.ts'
+import type { Db, Trx } from '../../platform/db/open.ts'
+import { newestFirst, sortedPage } from '../../platform/db/page.ts'
+import type { NewRow, Row } from '../../platform/db/schema.ts'
+
+export type DeploymentRow = Row<'deployments'>
+export type ChangeRow = Row<'deployment_history'>
+
+export const insert = (trx: Trx, deployment: NewRow<'deployments'>) =>
+  trx.insertInto('deployments').values(deployment).execute()
+
+export const find = (db: Db | Trx, account_id: string, name: string) =>
+  db
+    .selectFrom('deployments')
+    .selectAll()
+    .where('account_id', '=', account_id)
+    .where('name', '=', name)
+    .executeTakeFirst()
+
+export const update = (trx: Trx, id: string, values: Partial<DeploymentRow>) =>
+  trx.updateTable('deployments').set(values).where('id', '=', id).executeTakeFirst()
+
+export const remove = (trx: Trx, id: string) => trx.deleteFrom('deployments').where('id', '=', id).executeTakeFirst()
+
+export const listAll = (db: Db, account_id: string) =>
+  db.selectFrom('deployments').selectAll().where('account_id', '=', account_id).orderBy('created_at', 'desc').execute()
+
+export function list(
+  db: Db,
+  account_id: string,
+  query: DeploymentQuery,
+  after: DeploymentRow | undefined,
+): Promise<DeploymentRow[]> {
+  const { status } = query
+  return sortedPage(db, 'deployments', status === undefined ? { account_id } : { account_id, status }, query, after)
+}
+
+export const byId = (db: Db, account_id: string, id: string) =>
+  db.selectFrom('deployments').selectAll().where('account_id', '=', account_id).where('id', '=', id).executeTakeFirst()
+
+export const findServing = (trx: Trx, account_id: string, model: string) =>
+  trx
+    .selectFrom('deployments')
+    .select('name')
+    .where('account_id', '=', account_id)
+    .where('model', '=', model)
+    .limit(1)
+    .executeTakeFirst()
+
+/** The deployment that waits for an evaluation. */
+export async function findPending(
+  trx: Trx,
+  account_id: string,
+  evaluation_id: string,
+): Promise<DeploymentRow | undefined> {
+  const waiting = await trx
+    .selectFrom('deployments')
+    .selectAll()
+    .where('account_id', '=', account_id)
+    .where('pending_json', 'is not', null)
+    .execute()
+  return waiting.find(({ pending_json }) => JSON.parse(pending_json!).evaluation === evaluation_id)
+}
+
+export const byAnyId = (db: Db | Trx, id: string) =>
+  db.selectFrom('deployments').selectAll().where('id', '=', id).executeTakeFirst()
+
+export const insertChange = (trx: Trx, change: NewRow<'deployment_history'>) =>
+  trx.insertInto('deployment_history').values(change).execute()
+
+export const findChange = (db: Db, deployment_id: string, id: string) =>
+  db
+    .selectFrom('deployment_history')
+    .selectAll()
+    .where('deployment_id', '=', deployment_id)
+    .where('id', '=', id)
+    .executeTakeFirst()
+
+export const listChanges = (db: Db, deployment_id: string, limit: number, after: ChangeRow | undefined) =>
+  newestFirst(db.selectFrom('deployment_history').selectAll().where('deployment_id', '=', deployment_id), limit, after)
+
+export const listStarting = (db: Db | Trx) =>
+  db.selectFrom('deployments').selectAll().where('status', '=', 'starting').execute()

@@ -1,0 +1,127 @@
+// Refuses graders that could never score: before an evaluation begins, not at its first row.
+import { ApiError } from '../../../contract/errors.ts'
+import type { CreateEvaluation } from '../../../contract/evaluations.ts'
+import { contentText, type Grader, type SimpleGrader } from '../../../contract/graders.ts'
+import type { CompileCheck } from './graders/compile-check.ts'
+import { compileFormula } from './graders/formula.ts'
+import type { Compilable } from './graders/local.ts'
+import { templateProblem } from './graders/template.ts'
+
+/** Longest schema, in characters of JSON. */
+const schemaMax = 100_000
+/** Graders of one evaluation, the parts of `multi` included. */
+const gradersMax = 50
+/** Longest graders of one evaluation together, in characters of JSON: they are read for each answer. */
+const gradersCharactersMax = 300_000
+
+/** A pattern or a schema of the request, and its field. */
+interface ToCompile {
+  field: string
+  compilable: Compilable
+}
+
+/** Throws invalid_request with the field of the first problem. `field` is where the template is. */
+export function checkMessages(template: CreateEvaluation['template'], field = 'template'): void {
+  if (!Array.isArray(template)) return
+  for (const [index, { content }] of template.entries())
+    checkTemplate(`${field}.${index}.content`, contentText(content))
+}
+
+/**
+ * Throws invalid_request with the field of the first problem. `field` is where the graders are. Patterns and schemas
+ * compile in a thread.
+ */
+export async function checkGraders(
+  check: CompileCheck,
+  account_id: string,
+  graders: readonly Grader[],
+  field = 'graders',
+): Promise<void> {
+  const count = graders.reduce((sum, each) => sum + (each.type === 'multi' ? Object.keys(each.graders).length : 1), 0)
+  if (count > gradersMax)
+    throw refused(field, `has ${count} graders with the parts of multi, and may have ${gradersMax}`)
+  if (JSON.stringify(graders).length > gradersCharactersMax)
+    throw refused(field, `is longer than ${gradersCharactersMax} characters of JSON`)
+  const toCompile: ToCompile[] = []
+  for (const [index, grader] of graders.entries()) {
+    const at = `${field}.${index}`
+    if (grader.type !== 'multi') {
+      checkSimple(at, grader, toCompile)
+      continue
+    }
+    for (const [name, part] of Object.entries(grader.graders)) checkSimple(`${at}.graders.${name}`, part, toCompile)
+    attempt(`${at}.calculate_output`, () => compileFormula(grader.calculate_output, Object.keys(grader.graders)))
+  }
+  await checkCompiled(check, account_id, toCompile)
+}
+
+function checkSimple(at: string, grader: SimpleGrader, toCompile: ToCompile[]): void {
+  if (grader.type === 'label_model' || grader.type === 'score_model')
+    for (const [index, { content }] of grader.input.entries())
+      checkTemplate(`${at}.input.${index}.content`, contentText(content))
+  else if ('input' in grader) checkTemplate(`${at}.input`, grader.input)
+  if ('reference' in grader) checkTemplate(`${at}.reference`, grader.reference)
+  switch (grader.type) {
+    case 'regex':
+      toCompile.push({ field: `${at}.pattern`, compilable: grader })
+      break
+    case 'json_schema':
+      toCompile.push(schemaToCompile(grader.schema, `${at}.schema`))
+      break
+    case 'label_model': {
+      const unknown = grader.passing_labels.find((label) => !grader.labels.includes(label))
+      if (unknown !== undefined) throw refused(`${at}.passing_labels`, `has '${unknown}', which is none of the labels`)
+      break
+    }
+    case 'score_model':
+      if (grader.range[0] >= grader.range[1]) throw refused(`${at}.range`, 'must begin with the lower score')
+      break
+  }
+}
+
+/** Throws invalid_request for a JSON Schema that cannot be used. */
+export async function checkSchema(
+  check: CompileCheck,
+  account_id: string,
+  schema: Record<string, unknown>,
+  field: string,
+): Promise<void> {
+  await checkCompiled(check, account_id, [schemaToCompile(schema, field)])
+}
+
+function schemaToCompile(schema: Record<string, unknown>, field: string): ToCompile {
+  const text = JSON.stringify(schema)
+  if (text.length > schemaMax) throw refused(field, `is longer than ${schemaMax} characters`)
+  if (text.includes('"$async"')) throw refused(field, 'may not have $async')
+  return { field, compilable: { schema } }
+}
+
+async function checkCompiled(check: CompileCheck, account_id: string, toCompile: readonly ToCompile[]): Promise<void> {
+  const problem = await check(account_id, toCompile)
+  if (problem) throw refused(problem.field, problem.message.slice(0, 300))
+}
+
+function checkTemplate(field: string, template: string): void {
+  const problem = templateProblem(template)
+  if (problem) throw refused(field, problem)
+}
+
+function attempt(field: string, work: () => unknown): void {
+  try {
+    work()
+  } catch (error) {
+    throw refused(field, (error as Error).message.slice(0, 300))
+  }
+}
+
+const refused = (field: string, why: string) =>
+  new ApiError('invalid_request', `'${field}': ${why.replace(/\.$/, '')}.`, { details: { field }, param: field })
+
+/** The models that judge answers. */
+export const judgesOf = (graders: readonly Grader[]): string[] => [
+  ...new Set(
+    graders
+      .flatMap((grader): SimpleGrader[] => (grader.type === 'multi' ? Object.values(grader.graders) : [grader]))
+      .flatMap((grader) => (grader.type === 'label_model' || grader.type === 'score_model' ? [grader.model] : [])),
+  ),
+]

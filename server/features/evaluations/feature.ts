@@ -1,0 +1,45 @@
+import type { Limits } from '../../platform/limits/index.ts'
+import { startWorker } from '../../platform/queue/worker.ts'
+import type { Accounts } from '../accounts/index.ts'
+import type { Datasets } from '../datasets/index.ts'
+import type { Context, Feature } from '../feature.ts'
+import type { Files } from '../files/index.ts'
+import type { FineTuning, TunedModels } from '../fine-tuning/index.ts'
+import type { Inference } from '../inference/index.ts'
+import type { StoredCompletions } from '../stored-completions/index.ts'
+import { openaiEvalRoutes } from './openai/routes.ts'
+import { createOpenaiEvals } from './openai/service.ts'
+import { evaluationRoutes } from './routes.ts'
+import { createEvaluations, type Evaluations, queueKind } from './service.ts'
+import { workOnEvaluation } from './work.ts'
+
+interface Needs {
+  accounts: Accounts
+  limits: Limits
+  datasets: Datasets
+  files: Files
+  fineTuning: FineTuning
+  models: TunedModels
+  inference: Inference
+  storedCompletions: StoredCompletions
+}
+
+export function createEvaluationsFeature(context: Context, needs: Needs): Feature & { evaluations: Evaluations } {
+  const evaluations = createEvaluations({ ...context, ...needs, max_waiting: context.config.max_waiting_jobs })
+  needs.fineTuning.setEvaluations(evaluations)
+  const work = { ...context, ...needs, evaluations }
+  return {
+    evaluations,
+    mount(app) {
+      evaluationRoutes(app, evaluations)
+      openaiEvalRoutes(app, createOpenaiEvals({ ...context, ...needs, evaluations }))
+    },
+    start: async () => [
+      startWorker({
+        ...context,
+        kind: queueKind,
+        handle: (claim, signal, turn) => workOnEvaluation({ ...work, turn }, claim, signal),
+      }),
+    ],
+  }
+}

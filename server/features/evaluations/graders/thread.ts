@@ -1,0 +1,79 @@
+// Runs local graders on a worker thread: `grading-thread.ts` at the other end. A grader that takes too long costs the
+// thread, not the service.
+import { once } from 'node:events'
+import { Worker } from 'node:worker_threads'
+import { createMutex } from '../../../../lib/mutex.ts'
+import type { GradingRequest } from './grading-thread.ts'
+import type { Compilable, LocalGrader, Score } from './local.ts'
+import { GraderError, type Values } from './template.ts'
+
+/** Longest time of one grader for one answer, and of one compilation. */
+const limit_ms = 2000
+const memory_mb = 256
+
+export class GraderTooSlow extends GraderError {}
+
+export interface GradingThread {
+  /** Throws GraderError, or GraderTooSlow. */
+  grade(grader: LocalGrader, values: Values): Promise<Score>
+  /** Throws GraderError for a pattern or a schema that cannot be used, or GraderTooSlow after `max_ms`. */
+  compile(compilable: Compilable, max_ms: number): Promise<void>
+  close(): Promise<void>
+}
+
+type Reply = { score: unknown } | { error: string; expected: boolean }
+
+export function createGradingThread(): GradingThread {
+  let worker: Worker | undefined
+  const serialize = createMutex()
+
+  /** Its start does not count for the limit of the first request: on a busy machine it takes seconds. */
+  async function start(): Promise<Worker> {
+    const thread = new Worker(new URL('./grading-thread.ts', import.meta.url), {
+      resourceLimits: { maxOldGenerationSizeMb: memory_mb },
+    })
+    // The first message says that it listens. Rejects if it cannot be started.
+    await once(thread, 'message')
+    worker = thread
+    // Also between two answers: an error that nobody listens to ends the process.
+    thread.on('error', () => {
+      if (worker === thread) worker = undefined
+    })
+    // A request has a timer, which keeps this process.
+    thread.unref()
+    return thread
+  }
+
+  async function run(request: GradingRequest, max_ms = limit_ms): Promise<unknown> {
+    const thread = worker ?? (await start())
+    const reply = Promise.withResolvers<Reply>()
+    const timer = setTimeout(() => reply.reject(new GraderTooSlow(`takes longer than ${limit_ms / 1000} s`)), max_ms)
+    const onError = (error: Error) =>
+      reply.reject(new GraderTooSlow(`takes too much memory or fails: ${error.message}`))
+    thread.once('message', reply.resolve).once('error', onError)
+    try {
+      thread.postMessage(request)
+      const found = await reply.promise
+      if ('score' in found) return found.score
+      throw new GraderError(found.expected ? found.error : `It cannot grade this: ${found.error}`)
+    } catch (error) {
+      if (error instanceof GraderTooSlow) {
+        worker = undefined
+        void thread.terminate()
+      }
+      throw error
+    } finally {
+      clearTimeout(timer)
+      thread.off('message', reply.resolve).off('error', onError)
+    }
+  }
+
+  return {
+    grade: (grader, values) => serialize(() => run({ grader, values })) as Promise<Score>,
+    compile: (compilable, max_ms) => serialize(() => run({ compilable }, max_ms)) as Promise<void>,
+    async close() {
+      await serialize(async () => void (await worker?.terminate()))
+      worker = undefined
+    },
+  }
+}

@@ -1,0 +1,484 @@
+import type { ListQuery } from '../../../contract/common.ts'
+import { ApiError, undefinedIf } from '../../../contract/errors.ts'
+import type { CreateEvaluation, Evaluation, EvaluationRow } from '../../../contract/evaluations.ts'
+import { evaluationRowsMax } from '../../../contract/evaluations.ts'
+import type { Grader } from '../../../contract/graders.ts'
+import { newId } from '../../../lib/ids.ts'
+import { parseJson } from '../../../lib/json.ts'
+import { readJsonl } from '../../../lib/jsonl.ts'
+import { createTtlCache } from '../../../lib/ttl-cache.ts'
+import { isoTime } from '../../../lib/utc-day.ts'
+import type { Db, Trx } from '../../platform/db/open.ts'
+import type { Page } from '../../platform/db/page.ts'
+import { type AccountActor, recordAuditEntry } from '../../platform/events/audit.ts'
+import { assertBacklogLimit, type Queue } from '../../platform/queue/queue.ts'
+import type { Datasets } from '../datasets/index.ts'
+import type { Files } from '../files/index.ts'
+import type { FineTuning, ResultEvaluations, TunedModels } from '../fine-tuning/index.ts'
+import type { Inference } from '../inference/index.ts'
+import { checkGraders, checkMessages, checkSchema, judgesOf } from './check.ts'
+import { createCompileCheck } from './graders/compile-check.ts'
+import { rowsOf, type Template } from './items.ts'
+import { differences, type Result, resultOf, sumGraders } from './result.ts'
+import { firstPictured, type Reader, requireSight } from './sight.ts'
+import * as store from './store.ts'
+
+export const queueKind = 'evaluation'
+
+/** How long a result that is not final is kept. */
+const unfinished_ms = 600_000
+
+/** Writes of another feature in the transaction that ends an evaluation. */
+export type OnEnded = (trx: Trx, evaluation: store.EvaluationRow) => Promise<void>
+
+type Actor = AccountActor & { key_id: string | null }
+
+/** A run of an eval: its rows may bring their answers, and then no model is asked. */
+export interface NewRun extends Omit<CreateEvaluation, 'model' | 'baseline' | 'rows' | 'held_out_by'> {
+  model: string | null
+  eval_id: string
+  /** As it is shown in the shape of OpenAI's API. */
+  data_source: object
+}
+
+interface Source {
+  /** Hash of the file, where it is a dataset. */
+  sha256?: string
+  total: number
+  name: string
+  /** The first of the wanted rows with which a model is shown pictures. */
+  pictured(wanted: ReadonlySet<number>, template: Template | undefined): Promise<number | undefined>
+}
+
+export interface Evaluations extends ResultEvaluations {
+  create(by: Actor, request: CreateEvaluation): Promise<Evaluation>
+  /** `source` tells what a file that is not stored yet will have; `before` stores it, in the same transaction. */
+  createRun(
+    by: Actor,
+    run: NewRun,
+    source: Source | undefined,
+    before: (trx: Trx) => Promise<unknown>,
+  ): Promise<store.EvaluationRow>
+  /** Throws model_not_found, or invalid_request for graders that could never score. `field` is where they are. */
+  checkGraders(account_id: string, graders: readonly Grader[], field: string): Promise<void>
+  /** Throws invalid_request for a JSON Schema that cannot be used. */
+  checkSchema(account_id: string, schema: Record<string, unknown>, field: string): Promise<void>
+  /** Throws invalid_request if these models, asked with the rows of an evaluation, could not read their pictures. */
+  requireSight(account_id: string, id: string, models: { model: string; baseline: string }): Promise<void>
+  list(account_id: string, query: ListQuery): Promise<Page<Evaluation>>
+  get(account_id: string, id: string): Promise<Evaluation>
+  rows(
+    account_id: string,
+    id: string,
+    query: { limit: number; after?: number | undefined },
+  ): Promise<Page<EvaluationRow>>
+  cancel(by: AccountActor, id: string): Promise<Evaluation>
+  delete(by: AccountActor, id: string): Promise<{ id: string; deleted: true }>
+  /** Of what is scored so far; null while nothing is. */
+  resultOf(evaluation: store.EvaluationRow): Promise<Result | null>
+  /** An evaluation with its result so far. Throws evaluation_not_found. */
+  result(account_id: string, id: string): Promise<store.EvaluationRow>
+  /** Registers what another feature writes when an evaluation ends. */
+  onEnded(also: OnEnded): void
+  /** Ends an evaluation with the result of what is scored, and writes what others registered. */
+  end(
+    trx: Trx,
+    evaluation: store.EvaluationRow,
+    status: 'completed' | 'failed' | 'cancelled',
+    error?: { code: string; message: string },
+  ): Promise<void>
+}
+
+interface Options {
+  db: Db
+  queue: Queue
+  datasets: Pick<Datasets, 'ready' | 'asFiles' | 'onNeeded' | 'source'>
+  fineTuning: Pick<FineTuning, 'heldOutRows'>
+  files: Pick<Files, 'pathOf' | 'onNeeded'>
+  models: Pick<TunedModels, 'onNeeded' | 'nameOf' | 'trainedRows'>
+  inference: Pick<Inference, 'modelId' | 'readsPictures'>
+  max_waiting: number
+  now(): number
+}
+
+export function createEvaluations(options: Options): Evaluations {
+  const { db, queue, datasets, files, fineTuning, models, inference, max_waiting, now } = options
+  const endings: OnEnded[] = []
+  const check = createCompileCheck()
+
+  const neededBy = (found: { id: string } | undefined) => found && `the evaluation ${found.id}`
+  datasets.onNeeded(async (trx, _account, id) => neededBy(await store.activeOfSource(trx, id)))
+  files.onNeeded(async (trx, _account, id) => neededBy(await store.activeOfSource(trx, id)))
+  models.onNeeded(async (trx, _account, id) => neededBy(await store.activeOfModel(trx, id)))
+
+  async function requireEvaluation(from: Db | Trx, account_id: string, id: string): Promise<store.EvaluationRow> {
+    const found = await store.find(from, account_id, id)
+    if (!found)
+      throw new ApiError('evaluation_not_found', `There is no evaluation '${id}'.`, { param: 'evaluation_id' })
+    return found
+  }
+
+  async function compute(from: Db | Trx, row: store.EvaluationRow): Promise<Result | null> {
+    const sums = await sumGraders(store.graders(from, row.id))
+    return resultOf(await store.figures(from, row.id), sums, row.model || null, row.baseline)
+  }
+
+  /** Results of evaluations that have not ended, by how many answers are scored. */
+  const unfinished = createTtlCache<Result>(unfinished_ms)
+
+  /** Of what is scored so far. */
+  async function resultOfRow(row: store.EvaluationRow): Promise<Result | null> {
+    if (row.result_json) return JSON.parse(row.result_json) as Result
+    if (row.done === 0) return null
+    if (store.isActive(row)) {
+      const result = unfinished.getOrLoad(row.id, async () => (await compute(db, row)) ?? undefined, `${row.done}`)
+      return (await result) ?? null
+    }
+    const result = await compute(db, row)
+    // It ended before a migration.
+    if (result)
+      await db.transaction().execute((trx) => store.update(trx, row.id, { result_json: JSON.stringify(result) }))
+    return result
+  }
+
+  async function toResponse(row: store.EvaluationRow): Promise<Evaluation> {
+    const result = await resultOfRow(row)
+    return {
+      id: row.id,
+      name: row.name,
+      description: row.description,
+      metadata: JSON.parse(row.metadata_json),
+      status: row.status,
+      error: row.error_json ? JSON.parse(row.error_json) : null,
+      model: row.model || null,
+      baseline: row.baseline,
+      dataset: row.dataset_id,
+      eval: row.eval_id,
+      graders: parseJson(row.graders_json) as CreateEvaluation['graders'],
+      template: store.templateOf(row) ?? null,
+      sampling: store.samplingOf(row),
+      held_out_by: row.held_out_by,
+      rows: row.rows,
+      trained_rows: row.trained_rows,
+      done: row.done,
+      result,
+      created_at: isoTime(row.created_at),
+      started_at: isoTime(row.started_at),
+      finished_at: isoTime(row.finished_at),
+    }
+  }
+
+  /** The rows of the source, and its name. */
+  async function sourceOf(account_id: string, id: string): Promise<Source> {
+    const dataset = await datasets.asFiles.find(account_id, id)
+    if (dataset) {
+      await datasets.ready(account_id, id)
+      const { path, total, name, pictures } = await datasets.source(db, account_id, id)
+      return {
+        sha256: dataset.sha256,
+        total,
+        name,
+        pictured: async (wanted, template) =>
+          pictures > 0 ? firstPictured({ path, canonical: true }, wanted, template) : undefined,
+      }
+    }
+    const file = await files.pathOf(account_id, id)
+    if (!file) throw new ApiError('dataset_not_found', `There is no dataset or file '${id}'.`, { param: 'dataset' })
+    let total = 0
+    for await (const _ of readJsonl(file.path)) total++
+    const rows = { path: file.path, canonical: false }
+    return { total, name: file.filename, pictured: (wanted, template) => firstPictured(rows, wanted, template) }
+  }
+
+  const readersOf = (account_id: string, names: { model?: string | undefined; baseline?: string | undefined }) =>
+    Promise.all(
+      (['model', 'baseline'] as const).flatMap((field) => {
+        const name = names[field]
+        const reader = async (name: string): Promise<Reader> => ({
+          name,
+          field,
+          pictures: await inference.readsPictures(account_id, name),
+        })
+        return name === undefined ? [] : [reader(name)]
+      }),
+    )
+
+  /** Throws for models that cannot be asked with the rows of a known evaluation. Rows that are gone are not looked at. */
+  async function requireSightOf(known: store.EvaluationRow, readers: Reader[]): Promise<void> {
+    const { account_id, dataset_id } = known
+    await requireSight(readers, async () => {
+      const source = await sourceOf(account_id, dataset_id).catch(undefinedIf('dataset_not_found'))
+      return source?.pictured(rowsOf(known, await heldOutOf(known)), store.templateOf(known))
+    })
+  }
+
+  /** The rows to draw from, where these are not all. The job may be deleted by now: its rows are known still. */
+  const heldOutOf = async ({ account_id, held_out_by }: Pick<store.EvaluationRow, 'account_id' | 'held_out_by'>) =>
+    held_out_by === null ? undefined : (await fineTuning.heldOutRows(account_id, held_out_by)).rows
+
+  /** The rows that a job held out of this dataset. Throws job_not_found, or invalid_request if there are none. */
+  async function requireHeldOut(account_id: string, job_id: string, dataset: string): Promise<number[]> {
+    const { dataset_id, rows } = await fineTuning.heldOutRows(account_id, job_id)
+    const refuse = (reason: string) =>
+      new ApiError('invalid_request', `'held_out_by': ${reason}`, { param: 'held_out_by' })
+    if (dataset_id !== dataset)
+      throw refuse(`${job_id} held rows out of ${dataset_id}, not of ${dataset}. Name that dataset.`)
+    if (rows.length === 0)
+      throw refuse(
+        `${job_id} held no rows out of its dataset. Leave the field out, name another job, or train with a validation_split.`,
+      )
+    return rows
+  }
+
+  async function enqueue(
+    trx: Trx,
+    by: AccountActor,
+    row: store.EvaluationRow,
+    details: Record<string, unknown>,
+  ): Promise<void> {
+    await assertBacklogLimit(trx, 'evaluations', row.account_id, max_waiting)
+    await store.insert(trx, row)
+    await queue.enqueue(trx, queueKind, row.id, row.account_id)
+    await recordAuditEntry(trx, by, 'evaluation.created', row.id, details, row.created_at)
+  }
+
+  /** What is the same of every evaluation that has not begun. */
+  const fresh = (by: { key_id: string | null }) => ({
+    id: newId('eval'),
+    key_id: by.key_id ?? '',
+    status: 'queued' as const,
+    error_json: null,
+    done: 0,
+    result_json: null,
+    created_at: now(),
+    started_at: null,
+    finished_at: null,
+  })
+
+  async function end(...[trx, evaluation, status, error]: Parameters<Evaluations['end']>): Promise<void> {
+    const result = await compute(trx, evaluation)
+    const ended = {
+      status,
+      finished_at: now(),
+      error_json: error ? JSON.stringify(error) : null,
+      result_json: result && JSON.stringify(result),
+    }
+    await store.update(trx, evaluation.id, ended)
+    for (const also of endings) await also(trx, { ...evaluation, ...ended })
+  }
+
+  async function checkAll(account_id: string, graders: readonly Grader[], field: string): Promise<void> {
+    await checkGraders(check, account_id, graders, field)
+    for (const judge of judgesOf(graders)) await inference.modelId(account_id, judge)
+  }
+
+  /** A model as people call it: by its name where the request has its id. */
+  async function labelOf(account_id: string, model: string | null, model_id: string): Promise<string> {
+    if (model === null) return 'answers'
+    return model === model_id ? ((await models.nameOf(db, account_id, model_id)) ?? model) : model
+  }
+
+  async function insert(
+    by: Actor,
+    request: Omit<CreateEvaluation, 'model'> & { model: string | null },
+    of: Pick<NewRun, 'eval_id' | 'data_source'> | undefined,
+    source?: Source,
+    before: (trx: Trx) => Promise<unknown> = async () => {},
+  ): Promise<store.EvaluationRow> {
+    const { account_id } = by
+    const { model, baseline, dataset, graders, template, sampling, description, metadata } = request
+    const model_id = model === null ? '' : await inference.modelId(account_id, model)
+    const baseline_id = baseline === undefined ? null : await inference.modelId(account_id, baseline)
+    const from = source ?? (await sourceOf(account_id, dataset))
+    const { held_out_by = null } = request
+    const heldOut = held_out_by === null ? undefined : await requireHeldOut(account_id, held_out_by, dataset)
+    const total = heldOut?.length ?? from.total
+    const rows = Math.min(total, request.rows ?? total)
+    if (rows > evaluationRowsMax)
+      throw new ApiError(
+        'invalid_request',
+        `'dataset': it has ${total} rows, and an evaluation has at most ${evaluationRowsMax}. ` +
+          (of ? 'Divide them into several files, with a run of each.' : "Give 'rows' to draw some."),
+        { param: 'rows', details: { max: evaluationRowsMax } },
+      )
+    if (rows === 0)
+      throw new ApiError('dataset_invalid', of ? 'The run has no rows.' : 'The dataset has no rows.', {
+        param: 'dataset',
+      })
+    const readers = await readersOf(account_id, { model: model ?? undefined, baseline })
+    const drawn = rowsOf({ total_rows: total, rows }, heldOut)
+    await requireSight(readers, () => from.pictured(drawn, template))
+    const { sha256 } = from
+    const row: store.EvaluationRow = {
+      ...fresh(by),
+      account_id,
+      name: request.name ?? `${await labelOf(account_id, model, model_id)}, ${from.name}`.slice(0, 200),
+      description,
+      metadata_json: JSON.stringify(metadata),
+      model: model ?? '',
+      model_id,
+      baseline: baseline ?? null,
+      baseline_id,
+      dataset_id: dataset,
+      graders_json: JSON.stringify(graders),
+      template_json: template ? JSON.stringify(template) : null,
+      sampling_json: JSON.stringify(sampling),
+      total_rows: total,
+      rows,
+      held_out_by,
+      trained_rows:
+        sha256 === undefined || model === null
+          ? null
+          : await models.trainedRows(db, account_id, model_id, { id: dataset, sha256 }, drawn),
+      eval_id: of?.eval_id ?? null,
+      data_source_json: of ? JSON.stringify(of.data_source) : null,
+    }
+    await db.transaction().execute(async (trx) => {
+      await before(trx)
+      await enqueue(trx, by, row, { model, baseline, dataset })
+    })
+    queue.wake()
+    return row
+  }
+
+  return {
+    onEnded: (also) => void endings.push(also),
+    end,
+
+    checkGraders: checkAll,
+    checkSchema: (account_id, schema, field) => checkSchema(check, account_id, schema, field),
+    resultOf: resultOfRow,
+
+    async create(by, request) {
+      checkMessages(request.template)
+      await checkAll(by.account_id, request.graders, 'graders')
+      return toResponse(await insert(by, request, undefined))
+    },
+
+    createRun: (by, run, source, before) => insert(by, run, run, source, before),
+
+    async repeat(trx, by, id, { model, baseline }) {
+      const { account_id } = by
+      const known = await requireEvaluation(trx, account_id, id)
+      const { dataset_id } = known
+      const dataset = await datasets.asFiles.find(account_id, dataset_id)
+      if (!dataset && !(await files.pathOf(account_id, dataset_id)))
+        throw new ApiError('dataset_not_found', `The rows of the evaluation '${id}', '${dataset_id}', were deleted.`)
+      if (known.model === '' && known.template_json === null)
+        throw new ApiError(
+          'invalid_request',
+          `The rows of '${id}' bring their answers: no model can be asked. Name an evaluation that asked one.`,
+        )
+      const name = `${(await models.nameOf(trx, account_id, model)) ?? model}, ${known.name}`.slice(0, 200)
+      const drawn = rowsOf(known, await heldOutOf(known))
+      const trained_rows = dataset
+        ? await models.trainedRows(trx, account_id, model, { id: dataset_id, sha256: dataset.sha256 }, drawn)
+        : null
+      const row = {
+        ...known,
+        ...fresh(by),
+        name,
+        model,
+        model_id: model,
+        baseline,
+        baseline_id: baseline,
+        trained_rows,
+      }
+      await enqueue(trx, by, row, { model, baseline, like: id })
+      return row.id
+    },
+    wake: () => queue.wake(),
+    async require(account_id, id, base) {
+      const known = await requireEvaluation(db, account_id, id)
+      if (base) await requireSightOf(known, [{ name: base.id, pictures: base.pictures, field: 'model' }])
+    },
+    async requireSight(account_id, id, models) {
+      await requireSightOf(await requireEvaluation(db, account_id, id), await readersOf(account_id, models))
+    },
+    async result(account_id, id) {
+      const row = await requireEvaluation(db, account_id, id)
+      return { ...row, result_json: JSON.stringify(await resultOfRow(row)) }
+    },
+
+    async list(account_id, query) {
+      const after = query.after === undefined ? undefined : await requireEvaluation(db, account_id, query.after)
+      const { items, has_more } = await store.list(db, account_id, query, after)
+      // One by one: the result of one that has not ended is made of all its answers.
+      const evaluations: Evaluation[] = []
+      for (const row of items) evaluations.push(await toResponse(row))
+      return { items: evaluations, has_more }
+    },
+
+    get: async (account_id, id) => toResponse(await requireEvaluation(db, account_id, id)),
+
+    async rows(account_id, id, { limit, after }) {
+      const evaluation = await requireEvaluation(db, account_id, id)
+      const scores = await store.scores(db, id)
+      // What got worse first; without a baseline the lowest scores.
+      const rank = new Map<number, number>(
+        evaluation.baseline === null
+          ? scores.map(({ row, score }) => [row, score])
+          : differences(scores).map(({ row, difference }) => [row, difference]),
+      )
+      const rows = [...new Set(scores.map(({ row }) => row))].sort(
+        (a, b) => (rank.get(a) ?? Number.POSITIVE_INFINITY) - (rank.get(b) ?? Number.POSITIVE_INFINITY) || a - b,
+      )
+      const from = after === undefined ? 0 : rows.indexOf(after) + 1
+      const { items, has_more } = await store.answersOf(db, id, rows.slice(from), limit)
+      return {
+        items: items.flatMap((answers) => {
+          const of = (side: store.SideName) => answers.find((answer) => answer.side === side)
+          const [own, other] = [of('model'), of('baseline')]
+          // Deleted meanwhile.
+          if (!own && !other) return []
+          return {
+            row: answers[0]!.row,
+            item: JSON.parse((own ?? other)!.item_json),
+            model: own ? toAnswer(own) : null,
+            baseline: other ? toAnswer(other) : null,
+            difference: own && other ? own.score - other.score : null,
+          }
+        }),
+        has_more,
+      }
+    },
+
+    async cancel(by, id) {
+      await db.transaction().execute(async (trx) => {
+        const evaluation = await requireEvaluation(trx, by.account_id, id)
+        if (evaluation.status === 'cancelled') return
+        if (!store.isActive(evaluation))
+          throw new ApiError('evaluation_not_cancellable', `The evaluation is ${evaluation.status} already.`, {
+            details: { status: evaluation.status },
+          })
+        await queue.cancel(trx, queueKind, id)
+        await end(trx, evaluation, 'cancelled')
+        await recordAuditEntry(trx, by, 'evaluation.cancelled', id, {}, now())
+      })
+      queue.wake()
+      return toResponse(await requireEvaluation(db, by.account_id, id))
+    },
+
+    async delete(by, id) {
+      await db.transaction().execute(async (trx) => {
+        const evaluation = await requireEvaluation(trx, by.account_id, id)
+        if (store.isActive(evaluation))
+          throw new ApiError('in_use', `The evaluation is ${evaluation.status}. Cancel it, then delete it.`)
+        await store.remove(trx, id)
+        await recordAuditEntry(trx, by, 'evaluation.deleted', id, { name: evaluation.name }, now())
+      })
+      return { id, deleted: true }
+    },
+  }
+}
+
+const toAnswer = (row: store.AnswerRow) => ({
+  output: row.output,
+  ...(row.tool_calls_json && { tool_calls: JSON.parse(row.tool_calls_json) }),
+  score: row.score,
+  passed: row.passed === 1,
+  graders: JSON.parse(row.graders_json),
+  error: row.error_json ? JSON.parse(row.error_json) : null,
+  finish_reason: row.finish_reason,
+  latency_ms: row.latency_ms,
+})

@@ -1,0 +1,349 @@
+// Background work of evaluations: the models answer the rows after all live requests, and graders score the answers.
+// What is scored is in the database: after a kill an evaluation goes on behind it.
+import type { Logger } from 'pino'
+import type { ChatResponse } from '../../../contract/chat.ts'
+import { ApiError } from '../../../contract/errors.ts'
+import type { CreateEvaluation } from '../../../contract/evaluations.ts'
+import { parseJson } from '../../../lib/json.ts'
+import { runPeriodically } from '../../../lib/periodic.ts'
+import { endOfDay } from '../../../lib/utc-day.ts'
+import type { Db } from '../../platform/db/open.ts'
+import type { NewRow } from '../../platform/db/schema.ts'
+import type { Limits } from '../../platform/limits/index.ts'
+import { type Claim, LeaseLost, type Queue, withLease } from '../../platform/queue/queue.ts'
+import type { Turn } from '../../platform/queue/worker.ts'
+import type { Accounts } from '../accounts/index.ts'
+import type { Datasets } from '../datasets/index.ts'
+import type { Files } from '../files/index.ts'
+import type { FineTuning } from '../fine-tuning/index.ts'
+import { askInBackground, backgroundOperations, type Inference, TurnOver, yieldToOthers } from '../inference/index.ts'
+import { type Graded, gradeAnswer } from './graders/grade.ts'
+import { GraderError } from './graders/template.ts'
+import { createGradingThread, type GradingThread } from './graders/thread.ts'
+import { type EvaluationItem, type RowFile, readItems, requestOf, rowsOf } from './items.ts'
+import type { Evaluations } from './service.ts'
+import * as store from './store.ts'
+
+export interface EvaluationWork {
+  db: Db
+  queue: Queue
+  datasets: Pick<Datasets, 'ready' | 'asFiles' | 'source'>
+  files: Pick<Files, 'pathOf'>
+  fineTuning: Pick<FineTuning, 'heldOutRows'>
+  inference: Pick<Inference, 'answer' | 'isElsewhere' | 'isolation'>
+  accounts: Pick<Accounts, 'tierForWork'>
+  limits: Pick<Limits, 'countBatchRequest'>
+  evaluations: Pick<Evaluations, 'end'>
+  turn: Turn
+  log: Logger
+  now(): number
+}
+
+/** Rows that are answered at once. */
+const concurrency = 8
+/** After how many scored answers they are written. */
+const flushAnswers = 16
+const retry_ms = 30_000
+/** Failures of the work as a whole, kills included, before the evaluation fails. */
+const attemptsMax = 20
+/** Time slice: how long an evaluation goes on while others wait. */
+const slice_ms = 30_000
+/** Until one is tried again that has to wait for others of its account on upstreams. */
+const turn_ms = 15_000
+/** How long one whose slice is over may still wait for answers in flight. */
+const grace_ms = 10_000
+/** The same before its first answer: a slow one must not be asked again at each turn. */
+const first_ms = 600_000
+/** Between looks at who waits: an answer may take minutes. */
+const look_ms = 1000
+
+/** The work is put off until then. */
+class Later extends Error {
+  readonly run_at: number
+  constructor(run_at: number) {
+    super('later')
+    this.run_at = run_at
+  }
+}
+
+export async function workOnEvaluation(work: EvaluationWork, claim: Claim, stopping: AbortSignal): Promise<void> {
+  const { db, queue } = work
+  const thread = createGradingThread()
+  try {
+    const evaluation = await store.byId(db, claim.ref)
+    if (!evaluation || !store.isActive(evaluation))
+      return await withLease(work, claim, (trx) => queue.finish(trx, claim, 'done'))
+    // What ends the process at each try never gets to the catch below.
+    if (claim.attempt > attemptsMax) return await end(work, claim, 'failed', reasonOf(undefined))
+    for (const model of [evaluation.model_id, evaluation.baseline_id])
+      await yieldToOthers(work, evaluation.account_id, model)
+    await withLease(work, claim, (trx) =>
+      store.update(trx, claim.ref, { status: 'running', started_at: evaluation.started_at ?? work.now() }),
+    )
+    if (await answerRows(work, claim, evaluation, thread, stopping)) await end(work, claim, 'completed')
+    else await work.queue.defer(claim, work.now(), 'behind')
+  } catch (error) {
+    if (error instanceof LeaseLost) throw error
+    if (stopping.aborted) await work.queue.defer(claim, work.now())
+    else if (error instanceof Later) await work.queue.defer(claim, error.run_at)
+    else if (error instanceof TurnOver) await work.queue.defer(claim, work.now() + turn_ms, 'unused')
+    else if (error instanceof GraderError || isRefusal(error) || claim.attempt >= attemptsMax)
+      await end(work, claim, 'failed', reasonOf(error))
+    else {
+      work.log.error({ err: error, evaluation: claim.ref }, 'the work on an evaluation failed')
+      await withLease(work, claim, (trx) => work.queue.requeue(trx, claim, work.now() + retry_ms))
+    }
+  } finally {
+    await thread.close()
+  }
+}
+
+/** What repeating would not mend. */
+const isRefusal = (error: unknown) => error instanceof ApiError && error.status < 500 && error.status !== 429
+
+const textOf = ({ code, message }: ApiError) => ({ code, message })
+
+const reasonOf = (error: unknown) =>
+  error instanceof ApiError
+    ? textOf(error)
+    : error instanceof GraderError
+      ? { code: 'evaluation_invalid', message: error.message }
+      : { code: 'internal_error', message: 'Something failed inside the service. Its log has the cause.' }
+
+async function end(
+  work: EvaluationWork,
+  claim: Claim,
+  status: 'completed' | 'failed',
+  error?: { code: string; message: string },
+): Promise<void> {
+  await withLease(work, claim, async (trx) => {
+    await work.evaluations.end(trx, (await store.byId(trx, claim.ref))!, status, error)
+    await work.queue.finish(trx, claim, 'done')
+  })
+  // A gate may go on.
+  work.queue.wake()
+}
+
+/** Resolves with whether all rows are answered: after its time slice, an evaluation lets others go on. */
+async function answerRows(
+  work: EvaluationWork,
+  claim: Claim,
+  evaluation: store.EvaluationRow,
+  thread: GradingThread,
+  stopping: AbortSignal,
+): Promise<boolean> {
+  const sliceEnds = work.now() + slice_ms
+  let isOver = false
+  let answered = 0
+  const file = await fileOf(work, evaluation)
+  const known = new Set((await store.answered(work.db, evaluation.id)).map(({ row, side }) => `${row} ${side}`))
+  const { account_id, held_out_by } = evaluation
+  const heldOut = held_out_by === null ? undefined : await work.fineTuning.heldOutRows(account_id, held_out_by)
+  const drawn = rowsOf(evaluation, heldOut?.rows)
+  if (known.size === 0) await checkRows(work, evaluation, thread, readItems(file, drawn), stopping)
+  const items = readItems(file, drawn)
+  const failure = new AbortController()
+  /** Aborts when answers in flight take longer than the slice and its grace. */
+  const late = new AbortController()
+  const signal = AbortSignal.any([stopping, failure.signal, late.signal])
+  const sides: [store.SideName, string][] = [['model', evaluation.model_id]]
+  if (evaluation.baseline_id !== null) sides.push(['baseline', evaluation.baseline_id])
+  let scored: NewRow<'evaluation_answers'>[] = []
+  let writing = Promise.resolve()
+  const flush = () => {
+    const answers = scored
+    scored = []
+    if (answers.length > 0)
+      writing = writing.then(() =>
+        withLease(work, claim, async (trx) => {
+          await store.addAnswers(trx, answers)
+          const { done } = (await store.byId(trx, evaluation.id))!
+          await store.update(trx, evaluation.id, { done: done + answers.length })
+        }),
+      )
+    return writing
+  }
+  const answerAll = async () => {
+    for (;;) {
+      signal.throwIfAborted()
+      if (isOver) return
+      const { value: item, done } = await items.next()
+      if (done) return
+      for (const [side, model] of sides) {
+        if (known.has(`${item.row} ${side}`)) continue
+        // First the answer: `scored` is another list after a flush.
+        const answer = await answerRow(work, evaluation, thread, item, side, model, signal)
+        scored.push(answer)
+        answered++
+        if (scored.length >= flushAnswers) await flush()
+      }
+    }
+  }
+  const looks = runPeriodically(look_ms, async () => {
+    if (work.now() <= sliceEnds || work.turn.hasYielded) return
+    isOver ||= await work.queue.othersWait(claim).catch(() => false)
+    if (isOver && work.now() > sliceEnds + (answered > 0 ? grace_ms : first_ms)) late.abort()
+  })
+  const workers = Array.from({ length: concurrency }, () =>
+    answerAll().catch((error) => {
+      if (!late.signal.aborted) failure.abort(error)
+    }),
+  )
+  await Promise.all(workers)
+  await looks.close()
+  await items.return(undefined)
+  await flush()
+  stopping.throwIfAborted()
+  failure.signal.throwIfAborted()
+  return !isOver
+}
+
+/** Before the first answer: throws GraderError for a row that cannot be asked, or that its eval does not take. */
+async function checkRows(
+  work: EvaluationWork,
+  evaluation: store.EvaluationRow,
+  thread: GradingThread,
+  items: AsyncIterable<EvaluationItem>,
+  stopping: AbortSignal,
+): Promise<void> {
+  const template = store.templateOf(evaluation)
+  const schema = await itemSchemaOf(work.db, evaluation)
+  for await (const each of items) {
+    stopping.throwIfAborted()
+    if (evaluation.model_id !== '') requestOf(each, template)
+    if (!schema) continue
+    const grader = { type: 'json_schema', name: 'item_schema', input: '{{item.given}}', schema } as const
+    const { passed } = await thread.grade(grader, { item: { given: each.given } }).catch((error: GraderError) => {
+      throw error instanceof GraderError
+        ? new GraderError(`The item_schema: row ${each.row}: ${error.message}.`)
+        : error
+    })
+    if (!passed) throw new GraderError(`Row ${each.row} does not satisfy the item_schema of the eval.`)
+  }
+}
+
+async function itemSchemaOf(db: Db, { eval_id }: store.EvaluationRow): Promise<Record<string, unknown> | undefined> {
+  const found = eval_id === null ? undefined : await store.evalById(db, eval_id)
+  return found && JSON.parse(found.source_config_json).item_schema
+}
+
+/** The rows of an evaluation, and whether they are those of a dataset. */
+async function fileOf(work: EvaluationWork, { account_id, dataset_id }: store.EvaluationRow): Promise<RowFile> {
+  if (await work.datasets.asFiles.find(account_id, dataset_id)) {
+    await work.datasets.ready(account_id, dataset_id)
+    return { path: (await work.datasets.source(work.db, account_id, dataset_id)).path, canonical: true }
+  }
+  const file = await work.files.pathOf(account_id, dataset_id)
+  if (!file) throw new ApiError('dataset_not_found', `The rows of the evaluation, '${dataset_id}', are gone.`)
+  return { path: file.path, canonical: false }
+}
+
+async function answerRow(
+  work: EvaluationWork,
+  evaluation: store.EvaluationRow,
+  thread: GradingThread,
+  each: EvaluationItem,
+  side: store.SideName,
+  model: string,
+  signal: AbortSignal,
+): Promise<NewRow<'evaluation_answers'>> {
+  const { id, account_id, key_id } = evaluation
+  const { row, item } = each
+  const common = { evaluation_id: id, row, side, item_json: JSON.stringify(item) }
+  let calls = 0
+  const ask = async (request: Record<string, unknown>) => {
+    const tier = await work.accounts.tierForWork(account_id)
+    if (tier === undefined) throw new Later(work.now() + retry_ms)
+    if (!(await work.limits.countBatchRequest({ account_id, tier }))) throw new Later(endOfDay(work.now()))
+    const request_id = `${id}.${row}.${side}.${calls++}`
+    const caller = { account_id, key_id }
+    const answered = await askInBackground(
+      work,
+      backgroundOperations.chat,
+      { caller, request_id, body: request },
+      signal,
+    )
+    if ('error' in answered) return answered
+    return { answer: JSON.parse(answered.bytes.toString('utf8')) as ChatResponse, counts: answered.counts }
+  }
+  const judge = async (request: Record<string, unknown>) => {
+    const judged = await ask(request)
+    if ('error' in judged) throw new GraderError(`The judge did not answer: ${judged.error.message}`)
+    return judged.answer.choices[0]!.message.content ?? ''
+  }
+  const grade = async (sample: Sample): Promise<NewRow<'evaluation_answers'>> => {
+    const graders = parseJson(evaluation.graders_json) as CreateEvaluation['graders']
+    const graded: Graded = await gradeAnswer(graders, { item, sample: sample.values }, { thread, ask: judge })
+    return {
+      ...common,
+      output: sample.output,
+      tool_calls_json: sample.tool_calls.length > 0 ? JSON.stringify(sample.tool_calls) : null,
+      score: graded.score,
+      passed: graded.passed ? 1 : 0,
+      graders_json: JSON.stringify(graded.graders),
+      error_json: null,
+      finish_reason: sample.finish_reason,
+      latency_ms: sample.latency_ms,
+      ...sample.counts,
+    }
+  }
+  if (model === '') return grade(givenSample(each.sample))
+  const { tools: own, ...sampling } = store.samplingOf(evaluation)
+  const { messages, tools: theirs } = requestOf(each, store.templateOf(evaluation))
+  const tools = theirs ?? own
+  const started = performance.now()
+  const answered = await ask({ model, messages, ...(tools !== undefined && { tools }), ...sampling })
+  const latency_ms = Math.round(performance.now() - started)
+  if ('error' in answered)
+    return {
+      ...common,
+      output: null,
+      tool_calls_json: null,
+      score: 0,
+      passed: 0,
+      graders_json: '{}',
+      error_json: JSON.stringify(textOf(answered.error)),
+      finish_reason: null,
+      latency_ms: null,
+      ...noTokens,
+    }
+  const { message, finish_reason } = answered.answer.choices[0]!
+  const output = message.content ?? ''
+  const tool_calls = message.tool_calls ?? []
+  const values = { output_text: output, output_tools: tool_calls, ...jsonOf(output) }
+  return grade({ values, output, tool_calls, finish_reason, latency_ms, counts: answered.counts })
+}
+
+/** An answer, and what graders see of it. */
+interface Sample {
+  values: Record<string, unknown>
+  output: string | null
+  tool_calls: unknown[]
+  finish_reason: string | null
+  latency_ms: number | null
+  counts: { prompt_tokens: number; cached_tokens: number; completion_tokens: number }
+}
+
+const noTokens = { prompt_tokens: 0, cached_tokens: 0, completion_tokens: 0 }
+
+/** The answer that a row brings. */
+function givenSample(values: Record<string, unknown>): Sample {
+  const { output_text, output_tools } = values
+  const output = typeof output_text === 'string' ? output_text : null
+  return {
+    values: output === null ? values : { ...jsonOf(output), output_tools: [], ...values },
+    output,
+    tool_calls: Array.isArray(output_tools) ? output_tools : [],
+    finish_reason: null,
+    latency_ms: null,
+    counts: noTokens,
+  }
+}
+
+function jsonOf(text: string): { output_json?: unknown } {
+  try {
+    return { output_json: JSON.parse(text) }
+  } catch {
+    return {}
+  }
+}

@@ -1,0 +1,117 @@
+import { rm } from 'node:fs/promises'
+import path from 'node:path'
+import type { Export, ExportFile, ExportQuery } from '../../../contract/exports.ts'
+import { isoTime } from '../../../lib/utc-day.ts'
+import type { Db, Trx } from '../../platform/db/open.ts'
+import { timedPage } from '../../platform/db/page.ts'
+import type { NewRow, Row } from '../../platform/db/schema.ts'
+import { createEventStream } from '../../platform/events/event-streams.ts'
+
+export type ExportRow = Row<'exports'>
+
+export const events = createEventStream('export_events', 'export_id')
+
+export const insert = (trx: Trx, made: NewRow<'exports'>) => trx.insertInto('exports').values(made).execute()
+
+export const find = (db: Db | Trx, account_id: string, id: string) =>
+  db.selectFrom('exports').selectAll().where('account_id', '=', account_id).where('id', '=', id).executeTakeFirst()
+
+export const byId = (db: Db | Trx, id: string) =>
+  db.selectFrom('exports').selectAll().where('id', '=', id).executeTakeFirst()
+
+export function list(
+  db: Db,
+  account_id: string,
+  query: ExportQuery,
+  after: ExportRow | undefined,
+): Promise<ExportRow[]> {
+  const { status, model } = query
+  let found = db.selectFrom('exports').selectAll().where('account_id', '=', account_id)
+  if (status !== undefined) found = found.where('status', '=', status)
+  if (model !== undefined) found = found.where('model_id', '=', model)
+  return timedPage(found, query, after)
+}
+
+export const update = (trx: Trx, id: string, values: Partial<ExportRow>) =>
+  trx.updateTable('exports').set(values).where('id', '=', id).execute()
+
+/** Its events are deleted by cascade. */
+export const remove = (trx: Trx, id: string) => trx.deleteFrom('exports').where('id', '=', id).execute()
+
+/** A queued or running export of this model, if there is one. */
+export const activeExportOfModel = (trx: Trx, account_id: string, model_id: string) =>
+  trx
+    .selectFrom('exports')
+    .select('id')
+    .where('account_id', '=', account_id)
+    .where('model_id', '=', model_id)
+    .where('status', 'in', ['queued', 'running'])
+    .limit(1)
+    .executeTakeFirst()
+
+export const ownsRepository = async (db: Db, account_id: string, repository: string): Promise<boolean> =>
+  (await db
+    .selectFrom('export_repositories')
+    .select('repository')
+    .where('repository', '=', repository.toLowerCase())
+    .where('account_id', '=', account_id)
+    .executeTakeFirst()) !== undefined
+
+/** A repository that was removed from the hub and created again belongs to the account that created it last. */
+export const claimRepository = (trx: Trx, account_id: string, repository: string) =>
+  trx
+    .insertInto('export_repositories')
+    .values({ repository: repository.toLowerCase(), account_id })
+    .onConflict((conflict) => conflict.column('repository').doUpdateSet({ account_id }))
+    .execute()
+
+/** Ready exports whose retention has ended. */
+export const listExpired = (db: Db, now: number) =>
+  db.selectFrom('exports').selectAll().where('status', '=', 'ready').where('expires_at', '<=', now).execute()
+
+export const listReady = (db: Db) =>
+  db.selectFrom('exports').select(['id', 'files_json']).where('status', '=', 'ready').execute()
+
+const json = (text: string | null) => (text === null ? null : JSON.parse(text))
+
+export const filesOf = (row: Pick<ExportRow, 'files_json'>) => JSON.parse(row.files_json) as ExportFile[]
+
+export function toResponse(row: ExportRow): Export {
+  const files = filesOf(row)
+  return {
+    id: row.id,
+    status: row.status,
+    model: row.model_id,
+    format: row.format,
+    quantization: row.quantization,
+    merge: row.merge === 1,
+    archive: row.archive,
+    stage: row.stage as Export['stage'],
+    progress: row.progress,
+    files,
+    size_bytes: files.length > 0 ? files.reduce((sum, { size_bytes }) => sum + size_bytes, 0) : null,
+    check: json(row.check_json),
+    push: json(row.push_json),
+    error: json(row.error_json),
+    created_at: isoTime(row.created_at),
+    started_at: isoTime(row.started_at),
+    finished_at: isoTime(row.finished_at),
+    expires_at: isoTime(row.expires_at),
+  }
+}
+
+/** The folder of all exports. */
+export const exportsDir = (dataDir: string) => path.join(dataDir, 'exports')
+
+/** The folder with the files of a ready export. */
+export const exportDir = (dataDir: string, id: string) => path.join(exportsDir(dataDir), id)
+
+/** The artifact of a ready export. */
+export const exportKey = (id: string) => `${exportDir('', id)}/`
+
+/** The folder in which an export is made, with incomplete files. */
+export const partialDir = (dataDir: string, id: string) => `${exportDir(dataDir, id)}.part`
+
+/** Removes a folder recursively. Retries, because a program that was just stopped may still write into it. */
+export const removeDir = (folder: string) =>
+  rm(folder, { recursive: true, force: true, maxRetries: 5, retryDelay: 100 })

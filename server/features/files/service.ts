@@ -1,0 +1,283 @@
+// OpenAI's files: datasets under that API's names, and files that are no datasets.
+import { mkdir, rename } from 'node:fs/promises'
+import path from 'node:path'
+import { Readable } from 'node:stream'
+import { ApiError, undefinedIf } from '../../../contract/errors.ts'
+import type { File, FileFields, FileQuery } from '../../../contract/files.ts'
+import { newId } from '../../../lib/ids.ts'
+import { assertNotNeeded, type NeededBy } from '../../platform/db/needed-by.ts'
+import type { Db, Trx } from '../../platform/db/open.ts'
+import { openaiPageOf, timedPage } from '../../platform/db/page.ts'
+import type { Row } from '../../platform/db/schema.ts'
+import { type AccountActor, creationTime, recordAuditEntry } from '../../platform/events/audit.ts'
+import type { FormFile } from '../../platform/http/multipart.ts'
+import type { SendableFile } from '../../platform/http/send-file.ts'
+import { type StoredFile, storeStream, syncPath } from '../../platform/storage/durable-files.ts'
+import type { Artifacts } from '../../platform/storage/objects/index.ts'
+import type { StorageQuota } from '../../platform/storage/quota.ts'
+import type { Datasets, FileEntry, Received } from '../datasets/index.ts'
+import * as store from './store.ts'
+import { fileKey, filePath, filesDir, toEntry } from './store.ts'
+
+/** A file that the service itself writes: its bytes are on disk, its row is not inserted yet. */
+export interface NewFile extends StoredFile {
+  id: string
+}
+
+export interface Files {
+  upload(by: AccountActor, form: FormFile<FileFields>): Promise<File>
+  /** Makes a file, or a dataset, of received bytes. A failure leaves nothing behind. */
+  adopt(
+    by: AccountActor,
+    received: Received,
+    filename: string,
+    fields: FileFields,
+    /** Writes in the transaction that stores the file, with its id. */
+    also?: (trx: Trx, id: string) => Promise<void>,
+  ): Promise<File>
+  list(account_id: string, query: FileQuery): Promise<ReturnType<typeof openaiPageOf<File>>>
+  get(account_id: string, id: string): Promise<File>
+  content(account_id: string, id: string): Promise<SendableFile>
+  delete(by: AccountActor, id: string): Promise<{ id: string; object: 'file'; deleted: true }>
+  /** A file that is no dataset, with its path on this machine; undefined if there is none. */
+  pathOf(account_id: string, id: string): Promise<(store.FileRow & { path: string }) | undefined>
+  /** Throws file_not_found unless the file, which is no dataset, exists in this transaction. */
+  requireIn(trx: Trx, account_id: string, id: string): Promise<void>
+  /** Stores bytes that will become a file of the service: call `insert` in the transaction that names it. */
+  write(bytes: Readable | string): Promise<NewFile>
+  insert(
+    trx: Trx,
+    file: NewFile,
+    row: Pick<Row<'files'>, 'account_id' | 'filename' | 'purpose' | 'created_at'> & { expires_at?: number | null },
+  ): Promise<void>
+  /** Removes a written file that was not inserted. */
+  drop(file: NewFile): Promise<void>
+  /** Registers a check of another feature that may need files. */
+  onNeeded(check: NeededBy): void
+  /** Removes files whose time is over, and their rows. */
+  removeExpired(now: number): Promise<void>
+}
+
+interface Options {
+  db: Db
+  datasets: Pick<Datasets, 'receive' | 'register' | 'discard' | 'asFiles' | 'delete'>
+  artifacts: Artifacts
+  dataDir: string
+  quota: StorageQuota
+  now(): number
+}
+
+export function createFiles({ db, datasets, artifacts, dataDir, quota, now }: Options): Files {
+  const usageChecks: NeededBy[] = []
+
+  const notFound = (id: string) => new ApiError('file_not_found', `There is no file '${id}'.`, { param: 'file_id' })
+
+  async function requireEntry(account_id: string, id: string): Promise<FileEntry> {
+    const found = await store.find(db, account_id, id, now())
+    const entry = found ? toEntry(found) : await datasets.asFiles.find(account_id, id)
+    if (!entry) throw notFound(id)
+    return entry
+  }
+
+  const adopt: Files['adopt'] = async (by, received, filename, fields, also) => {
+    const { purpose } = fields
+    // `register` discards what it does not take over.
+    if (purpose === 'fine-tune' && !hasExpiry(fields)) {
+      const { id } = await datasets.register(by, received, filename, { description: '' }, also).catch(namingFile)
+      return (await requireEntry(by.account_id, id)).file
+    }
+    try {
+      if (purpose === 'fine-tune') throw expiryRefused()
+      if (received.size_bytes === 0) throw new ApiError('file_empty', 'The file is empty.', { param: 'file' })
+      const id = newId('file')
+      const created_at = now()
+      await mkdir(filesDir(dataDir), { recursive: true })
+      await rename(received.path, filePath(dataDir, id))
+      await syncPath(filesDir(dataDir))
+      const row = {
+        id,
+        account_id: by.account_id,
+        filename,
+        purpose,
+        size_bytes: received.size_bytes,
+        sha256: received.sha256,
+        expires_at: expiryOf(fields, created_at),
+        created_at,
+      }
+      try {
+        await artifacts.publish(fileKey(id))
+        await db.transaction().execute(async (trx) => {
+          await store.insert(trx, row)
+          await recordAuditEntry(trx, by, 'file.created', id, { filename, purpose, sha256: row.sha256 }, created_at)
+          await also?.(trx, id)
+          await quota.require(trx, by.account_id, 0)
+        })
+      } catch (error) {
+        if (!(await store.byId(db, id))) await artifacts.remove(fileKey(id))
+        throw error
+      }
+      return toEntry(row).file
+    } catch (error) {
+      await datasets.discard(received)
+      throw error
+    }
+  }
+
+  /** Where a page begins: after a file, which may have been deleted since. */
+  async function cursorOf(account_id: string, id: string): Promise<{ created_at: number; id: string }> {
+    const entry = await requireEntry(account_id, id).catch(undefinedIf('file_not_found'))
+    const created_at =
+      entry?.created_at ?? (await creationTime(db, account_id, ['file.created', 'dataset.created'], id))
+    if (created_at === undefined)
+      throw new ApiError('file_not_found', `'after': there was never a file '${id}'.`, { param: 'after' })
+    return { created_at, id }
+  }
+
+  return {
+    adopt,
+    onNeeded: (check) => void usageChecks.push(check),
+
+    async upload(by, { file, filename, announced_bytes, fields }) {
+      const received = await datasets.receive(file, announced_bytes, by.account_id).catch(namingFile)
+      const given = await fields().catch(async (error) => {
+        await datasets.discard(received)
+        throw error
+      })
+      return adopt(by, received, filename, given)
+    },
+
+    async list(account_id, { limit, order, after: last, purpose }) {
+      const after = last === undefined ? undefined : await cursorOf(account_id, last)
+      const page = { limit, order }
+      const own = store.readable(db, account_id, now())
+      const rows =
+        purpose === 'fine-tune'
+          ? []
+          : await timedPage(purpose === undefined ? own : own.where('purpose', '=', purpose), page, after)
+      const found = rows.map(toEntry)
+      if (purpose === undefined || purpose === 'fine-tune')
+        found.push(...(await datasets.asFiles.list(account_id, page, after)))
+      const sign = order === 'asc' ? 1 : -1
+      found.sort((a, b) => sign * (a.created_at - b.created_at || (a.id < b.id ? -1 : 1)))
+      return openaiPageOf(
+        found.slice(0, limit + 1).map(({ file }) => file),
+        limit,
+      )
+    },
+
+    get: async (account_id, id) => (await requireEntry(account_id, id)).file,
+
+    async content(account_id, id) {
+      const missing = new ApiError('file_not_found', `The bytes of '${id}' are no longer there.`, { param: 'file_id' })
+      const own = await store.find(db, account_id, id, now())
+      if (own) {
+        const { filename, size_bytes, sha256 } = own
+        await artifacts.ensureLocal(fileKey(id))
+        return { folder: filesDir(dataDir), name: id, filename, size_bytes, sha256, missing }
+      }
+      const dataset = await datasets.asFiles.find(account_id, id)
+      if (!dataset) throw notFound(id)
+      const { path: source, sha256, file } = dataset
+      await artifacts.ensureLocal(source)
+      return {
+        folder: path.dirname(source),
+        name: path.basename(source),
+        filename: file.filename,
+        size_bytes: file.bytes,
+        sha256,
+        missing,
+      }
+    },
+
+    async delete(by, id) {
+      const { account_id } = by
+      const own = await store.find(db, account_id, id, now())
+      if (!own) {
+        if (!(await datasets.asFiles.find(account_id, id))) throw notFound(id)
+        await datasets.delete(by, id).catch(namingParam('file_id'))
+        return { id, object: 'file', deleted: true }
+      }
+      await db.transaction().execute(async (trx) => {
+        if (!(await store.find(trx, account_id, id, now()))) throw notFound(id)
+        await assertNotNeeded(
+          usageChecks,
+          trx,
+          account_id,
+          id,
+          (user) => `The file is needed by ${user}. Cancel it or wait for its end, then delete.`,
+        ).catch(namingParam('file_id'))
+        await store.remove(trx, id)
+        await recordAuditEntry(trx, by, 'file.deleted', id, { filename: own.filename }, now())
+      })
+      await artifacts.remove(fileKey(id))
+      return { id, object: 'file', deleted: true }
+    },
+
+    async pathOf(account_id, id) {
+      const row = await store.find(db, account_id, id)
+      return row && { ...row, path: await artifacts.ensureLocal(fileKey(id)) }
+    },
+    async requireIn(trx, account_id, id) {
+      if (!(await store.find(trx, account_id, id, now()))) throw notFound(id)
+    },
+
+    async write(bytes) {
+      const id = newId('file')
+      const stored = await storeStream(
+        typeof bytes === 'string' ? Readable.from([Buffer.from(bytes)]) : bytes,
+        filePath(dataDir, id),
+        () => {},
+      )
+      await artifacts.publish(fileKey(id)).catch(async (error) => {
+        await artifacts.remove(fileKey(id))
+        throw error
+      })
+      return { id, ...stored }
+    },
+    insert: async (trx, { id, size_bytes, sha256 }, row) =>
+      void (await store.insert(trx, { expires_at: null, ...row, id, size_bytes, sha256 })),
+    drop: ({ id }) => artifacts.remove(fileKey(id)),
+
+    async removeExpired(time) {
+      for (const { id, account_id } of await store.expired(db, time)) {
+        const removed = await db.transaction().execute(async (trx) => {
+          for (const check of usageChecks) if (await check(trx, account_id, id)) return false
+          await store.remove(trx, id)
+          return true
+        })
+        if (removed) await artifacts.remove(fileKey(id))
+      }
+    },
+  }
+}
+
+const hasExpiry = (fields: FileFields) =>
+  fields['expires_after[seconds]'] !== undefined || fields['expires_after[anchor]'] !== undefined
+
+export const expiryRefused = () =>
+  new ApiError(
+    'parameter_not_supported',
+    "'expires_after' is not for files to fine-tune on: they are kept until you delete them. Leave it out.",
+    { param: 'expires_after' },
+  )
+
+/** Names the parameter in an error that names none. */
+const namingParam =
+  (param: string) =>
+  (error: unknown): never => {
+    if (!(error instanceof ApiError) || error.param !== undefined) throw error
+    throw error.with({ param })
+  }
+const namingFile = namingParam('file')
+
+/** When the file is deleted, in unix milliseconds. */
+function expiryOf(fields: FileFields, created_at: number): number | null {
+  const seconds = fields['expires_after[seconds]']
+  if ((seconds === undefined) !== (fields['expires_after[anchor]'] === undefined))
+    throw new ApiError(
+      'invalid_request',
+      "'expires_after' needs both fields: 'expires_after[anchor]' (created_at) and 'expires_after[seconds]'.",
+      { param: 'expires_after' },
+    )
+  return seconds === undefined ? null : created_at + seconds * 1000
+}

@@ -1,0 +1,38 @@
+// The metrics of each step of a job, from its events: the result file of OpenAI's API.
+import type { Db } from '../../../platform/db/open.ts'
+import * as store from '../store.ts'
+
+export interface StepMetrics {
+  train_loss?: number
+  valid_loss?: number
+  valid_mean_token_accuracy?: number
+}
+
+/** By step, in order. A resumed attempt repeats steps: the last one counts. */
+export async function metricsByStep(db: Db, job_id: string): Promise<Map<number, StepMetrics>> {
+  const found = new Map<number, StepMetrics>()
+  const merge = (step: number, metrics: StepMetrics) => found.set(step, { ...found.get(step), ...metrics })
+  for (const data of await store.lossEvents(db, job_id)) {
+    for (const [step, train_loss] of data.losses ?? []) merge(step, { train_loss })
+    if (data.step !== undefined && data.loss !== undefined) merge(data.step, { train_loss: data.loss })
+  }
+  for (const { step, data_json } of await store.evaluations(db, job_id)) {
+    const { validation_loss, validation_accuracy } = JSON.parse(data_json)
+    merge(step, {
+      valid_loss: validation_loss,
+      ...(validation_accuracy !== undefined && { valid_mean_token_accuracy: validation_accuracy }),
+    })
+  }
+  return new Map([...found].sort(([a], [b]) => a - b))
+}
+
+/** The result file: CSV in base64, as that API has it. The accuracy in training is not measured. */
+export async function stepMetrics(db: Db, job_id: string): Promise<string> {
+  const header = 'step,train_loss,train_accuracy,valid_loss,valid_mean_token_accuracy'
+  const cell = (value: number | undefined) => value?.toFixed(5) ?? ''
+  const rows = [...(await metricsByStep(db, job_id))].map(
+    ([step, { train_loss, valid_loss, valid_mean_token_accuracy }]) =>
+      `${step},${cell(train_loss)},,${cell(valid_loss)},${cell(valid_mean_token_accuracy)}`,
+  )
+  return Buffer.from(`${[header, ...rows].join('\n')}\n`).toString('base64')
+}

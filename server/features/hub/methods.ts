@@ -1,0 +1,61 @@
+// What a base allows on this machine: the fine-tuning methods, by its parameter count, and whether it is shown pictures.
+
+import { existsSync } from 'node:fs'
+import path from 'node:path'
+import type { Method } from '../../../contract/common.ts'
+import type { Model } from '../../../contract/hub.ts'
+import { readNvidiaGpus } from '../../../lib/nvidia-gpus.ts'
+import { root } from '../../../lib/root.ts'
+import { usableMemory } from '../../../lib/usable-memory.ts'
+
+/**
+ * Minimum bytes of memory per weight in training: frozen in bf16, frozen in 4 bits, or in float32 with its gradient and
+ * two moments. A run needs more (trainer/run/memory.py predicts it): a method that is left out can never fit, and a
+ * listed one may need a smaller batch.
+ */
+const min_bytes_per_weight = { lora: 2, qlora: 0.55, full: 16 } as const satisfies Record<Method, number>
+
+/** The methods that a text model of this size allows in `memory_bytes`. */
+export const methodsFor = (parameters: number, memory_bytes: number): Method[] =>
+  (['lora', 'qlora', 'full'] as const).filter((method) => parameters * min_bytes_per_weight[method] <= memory_bytes)
+
+/** Vision-language architectures, as transformers names them, whose pictures are tested against transformers. */
+const testedFamilies = ['idefics3', 'smolvlm', 'qwen2_5_vl', 'qwen3_vl', 'gemma3']
+/** Those that the trainer shows pictures to: trainer/data/sight.py. */
+const trainableFamilies = [...testedFamilies, 'qwen2_vl']
+
+/** Whether a vision-language model of this architecture can be trained here. */
+export const canTrain = (family: string | undefined) => family !== undefined && trainableFamilies.includes(family)
+
+/** Those whose projector it can train: trainer/model/projector.py. */
+const projectorFamilies = ['idefics3', 'smolvlm', 'qwen2_vl', 'qwen2_5_vl']
+
+/** Why the projector of a vision-language model cannot be trained here, as a part of a sentence; null if it can. */
+export const projectorProblem = (id: string, family: string | undefined) =>
+  family !== undefined && projectorFamilies.includes(family)
+    ? null
+    : `${id} is of the family ${family ?? 'unknown'}, and that of ${projectorFamilies.join(', ')} alone is`
+
+/** Whether the engine of this installation has its library for pictures. */
+export const servesPictures = () => existsSync(path.join(root, '.local/llama/lib/libmtmd.so'))
+
+/** How a vision-language model of this architecture is served by the engine of this installation. */
+export function sightOf(family: string | undefined): Model['pictures'] {
+  const served = servesPictures()
+  const notes: string[] = []
+  if (!served)
+    notes.push(
+      'The engine of this installation has no library for pictures, so it serves the model for text only: run ' +
+        '`npm run setup -- --with vision`, which needs g++, and start the service again.',
+    )
+  if (!family || !testedFamilies.includes(family))
+    notes.push('Pictures are not tested with this family of models: compare answers before you rely on them.')
+  if (!canTrain(family)) notes.push('Models of this family that read pictures cannot be trained here.')
+  return { served, notes }
+}
+
+/** Memory for training in bytes: of the smallest GPU if there are any that report it, else of the machine or its control group. */
+export async function trainingMemoryBytes(readGpus = readNvidiaGpus): Promise<number> {
+  const sizes = ((await readGpus()) ?? []).map(({ total_bytes }) => total_bytes)
+  return sizes.length > 0 && sizes.every((bytes) => bytes !== null) ? Math.min(...sizes) : usableMemory()
+}

@@ -1,0 +1,384 @@
+// The hub: base models of the catalogue, and those in the models folder.
+import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs'
+import path from 'node:path'
+import { z } from 'zod'
+import { ApiError } from '../../../contract/errors.ts'
+import type { Download, Model } from '../../../contract/hub.ts'
+import { type EightBits, eightBitsProblem, readEightBits } from '../../../lib/eight-bits.ts'
+import { usableMemory } from '../../../lib/usable-memory.ts'
+import type { Config } from '../../config.ts'
+import type { TrainingSetup } from '../../platform/setup/index.ts'
+import { shapesOf } from '../../platform/storage/safetensors.ts'
+import catalogue from './catalogue.json' with { type: 'json' }
+import { canTrain, methodsFor, projectorProblem, sightOf } from './methods.ts'
+
+/** The file with which the engine shows pictures to a language model. */
+export interface Projector {
+  path: string
+  /** In hex, as it was when the model was added: a projector of another training has the same shape. */
+  sha256: string
+}
+
+/** Whether a base generates text, reads pictures too, or makes embeddings, which cannot be trained. */
+export type BaseKind = 'text' | 'vision' | 'embedding'
+
+/** A base model whose weights are here. */
+export interface LocalBase {
+  id: string
+  kind: BaseKind
+  parameters: number
+  context_length: number
+  /** The file that the engine serves. */
+  gguf: string
+  /** Of a vision model; null of others. */
+  projector: Projector | null
+  /** Whether it is served as it is in its file, by its own setting or that of all. */
+  keep_original: boolean
+  /** The form in which it is served instead of the original; null if there is none, or the original is kept. */
+  eight_bits: EightBits | null
+  /** Why the original answers though its eight-bit form would be faster; null where nothing hinders that form. */
+  eight_bits_problem: string | null
+  /** The checkpoint folder that the trainer loads; null if it is not here, so that the base can only be served. */
+  hf: string | null
+}
+
+/** A base that can be trained. */
+export interface TrainableBase extends LocalBase {
+  hf: string
+}
+
+/** Default length limit of training rows in tokens; longer rows are truncated. */
+const max_length = 2048
+export const maxRowTokens = (base: { context_length: number }) => Math.min(max_length, base.context_length)
+
+/**
+ * The length in tokens at which rows are truncated: the requested one or the default. Throws invalid_request for more
+ * than the base's context.
+ */
+export function requireRowTokens(
+  base: { id: string; context_length: number },
+  requested: number | undefined,
+  field: string,
+): number {
+  if (requested !== undefined && requested > base.context_length)
+    throw new ApiError(
+      'invalid_request',
+      `'${field}' must be at most ${base.context_length}, the context of ${base.id}, and is ${requested}.`,
+      {
+        details: { field, max: base.context_length },
+      },
+    )
+  return requested ?? maxRowTokens(base)
+}
+
+export interface Hub {
+  list(): Model[]
+  featured(): Model[]
+  get(id: string): Model
+  /** The files of a base on this machine. Throws model_not_found or model_not_available. */
+  local(id: string): LocalBase
+  localOrUndefined(id: string): LocalBase | undefined
+  /** Whether a base is served as it is in its file. True for everything else, such as tuned models. */
+  keepsOriginal(id: string): boolean
+  /**
+   * The files of a base to train. Throws as `local` does, invalid_request for an embedding model, and
+   * training_not_ready while set-up still makes its checkpoint.
+   */
+  trainable(id: string): TrainableBase
+  /** What the catalogue knows of a base without its weights; undefined if it cannot be downloaded. */
+  downloadable(id: string): Downloadable | undefined
+  /** Names of a base's linear layers, the possible target modules of an adapter. */
+  linearModules(base: TrainableBase): string[]
+  /** Why the projector of a base cannot be trained, as a part of a sentence; null if it can. */
+  projectorProblem(id: string): string | null
+  has(id: string): boolean
+  /** The base that the operator maps a name to, otherwise the name itself. */
+  mapped(name: string): string
+  /** The names that the operator maps. */
+  mappedNames(): string[]
+}
+
+export interface Downloadable {
+  kind: BaseKind
+  /** Whether it can be trained, given the memory. */
+  trainable: boolean
+  parameters: number
+  context_length: number
+  size_mb: number
+}
+
+interface HubOptions {
+  memory_bytes?: number
+  /** Who may start downloads of base models. */
+  policy?: Config['model_downloads']
+  /** The last download of each model, by id. */
+  downloads?: ReadonlyMap<string, Download>
+  /** Set-up, which brings the checkpoint of the default base after its GGUF file, and the embedding model. */
+  trainingSetup?: Pick<TrainingSetup, 'ready' | 'requireReady'>
+  /** Names that stand for a base. */
+  names?: ReadonlyMap<string, string>
+  /** Whether all bases are served as they are in their files. */
+  keep_original?: boolean
+}
+
+const ModelFile = z
+  .object({
+    id: z.string(),
+    kind: z.enum(['text', 'vision', 'embedding']).default('text'),
+    parameters: z.number(),
+    context_length: z.number(),
+    gguf: z.string(),
+    projector: z.string().optional(),
+    projector_sha256: z
+      .string()
+      .regex(/^[0-9a-f]{64}$/)
+      .optional(),
+    hf: z.string().nullable(),
+    keep_original_weights: z.boolean().default(false),
+  })
+  .refine(({ kind, projector, projector_sha256 }) => kind !== 'vision' || (projector && projector_sha256))
+
+const categories = { text: 'language', vision: 'multimodal', embedding: 'embedding' } as const
+const kinds = { language: 'text', code: 'text', multimodal: 'vision', embedding: 'embedding' } as const
+
+/** The base that comes with the service. */
+export const defaultBase = 'HuggingFaceTB/SmolLM2-135M-Instruct'
+
+/** Bases that set-up installs with what training needs. */
+const installedForTraining = ['sentence-transformers/all-MiniLM-L6-v2']
+
+/** Lists the models of the catalogue, and any model in the models folder that has a model.json. */
+export function createHub(
+  modelsDir: string,
+  pricing: (id: string) => Model['pricing'],
+  {
+    memory_bytes = usableMemory(),
+    policy = 'off',
+    downloads = new Map(),
+    names = new Map(),
+    keep_original: keepAll = false,
+    trainingSetup,
+  }: HubOptions = {},
+): Hub {
+  const entries = new Map(catalogue.models.map((entry) => [entry.id, entry]))
+
+  function local(id: string): LocalBase | undefined {
+    // The id becomes a path: reject anything that is not a valid hub id.
+    if (!/^[\w.-]+(\/[\w.-]+)?$/.test(id) || id.split('/').some((part) => part.startsWith('.'))) return undefined
+    const folder = path.join(modelsDir, id)
+    try {
+      const file = ModelFile.parse(JSON.parse(readFileSync(path.join(folder, 'model.json'), 'utf8')))
+      const gguf = path.join(folder, file.gguf)
+      const hf = file.hf === null ? null : path.join(folder, file.hf)
+      if (!existsSync(gguf)) return undefined
+      const { kind, parameters, context_length, projector, projector_sha256 } = file
+      const keep_original = keepAll || file.keep_original_weights
+      const eight_bits_problem = keep_original ? null : eightBitsProblem(gguf)
+      return {
+        id,
+        kind,
+        parameters,
+        context_length,
+        gguf,
+        keep_original,
+        eight_bits: keep_original || eight_bits_problem !== null ? null : readEightBits(gguf),
+        eight_bits_problem,
+        // Not whether it exists: a model whose projector is lost must say so, instead of reading text only.
+        projector: kind === 'vision' ? { path: path.join(folder, projector!), sha256: projector_sha256! } : null,
+        hf: hf !== null && existsSync(hf) ? hf : null,
+      }
+    } catch {
+      // A folder without a readable model.json is no model, and must not break the list.
+      return undefined
+    }
+  }
+
+  function localIds(): string[] {
+    if (!existsSync(modelsDir)) return []
+    const folders = (dir: string) =>
+      readdirSync(dir, { withFileTypes: true })
+        // Names of models begin with no dot; folders in which one is being made do.
+        .filter((entry) => entry.isDirectory() && !entry.name.startsWith('.'))
+        .map((entry) => entry.name)
+    return folders(modelsDir).flatMap((owner) => folders(path.join(modelsDir, owner)).map((name) => `${owner}/${name}`))
+  }
+
+  const familyOfModel = (id: string, base = local(id)) => (base?.hf ? familyOf(base.hf) : entries.get(id)?.family)
+
+  /** The base that comes with the service or, where it is not here, the smallest that can be trained. */
+  function recommendedId(): string | undefined {
+    if (local(defaultBase)) return defaultBase
+    const others = localIds().flatMap((id) => local(id) ?? [])
+    const trainable = others.filter(
+      ({ kind, parameters }) => kind === 'text' && methodsFor(parameters, memory_bytes).length > 0,
+    )
+    return trainable.sort((a, b) => a.parameters - b.parameters || (a.id < b.id ? -1 : 1))[0]?.id
+  }
+
+  function describe(id: string, recommended = recommendedId()): Model | undefined {
+    const entry = entries.get(id)
+    const base = local(id)
+    if (!entry && !base) return undefined
+    const category = (entry?.category ?? categories[base!.kind]) as Model['category']
+    const parameters = base?.parameters ?? entry!.parameters
+    const family = category === 'multimodal' ? familyOfModel(id, base) : undefined
+    const trainable = category === 'multimodal' ? canTrain(family) : category !== 'embedding'
+    return {
+      id,
+      name: entry?.name ?? id,
+      description: entry?.description ?? 'Added on this machine.',
+      category,
+      pictures: category === 'multimodal' ? sightOf(family) : null,
+      params_billions: Number(((entry?.parameters ?? parameters) / 1e9).toPrecision(4)),
+      context_length: base?.context_length ?? entry!.context_length,
+      license: entry?.license ?? 'unknown',
+      huggingface_id: entry ? id : null,
+      methods: trainable ? methodsFor(parameters, memory_bytes) : [],
+      recommended: id === recommended,
+      pricing: pricing(id),
+      weights: {
+        available: base !== undefined,
+        size_mb: base ? Math.round(statSync(base.gguf).size / 1e6) : (entry?.size_mb ?? null),
+        how_to_get: base ? null : howToGet(id),
+        keep_original: base?.keep_original ?? keepAll,
+        eight_bits: base?.eight_bits
+          ? {
+              size_mb: Math.round(base.eight_bits.bytes / 1e6),
+              original_type: base.eight_bits.original_type,
+              distance: base.eight_bits.distance,
+            }
+          : null,
+        eight_bits_problem: base?.eight_bits_problem ?? null,
+      },
+      download: downloadOf(id, base !== undefined),
+    }
+  }
+
+  function downloadable(id: string): Downloadable | undefined {
+    const entry = entries.get(id)
+    if (!entry) return undefined
+    const { parameters, context_length, size_mb } = entry
+    const kind = kinds[entry.category as Model['category']]
+    const trainable = kind === 'vision' ? canTrain(entry.family) : kind === 'text'
+    return { kind, trainable, parameters, context_length, size_mb }
+  }
+
+  function howToGet(id: string): string {
+    const found = downloadable(id)!
+    const command = `Run ./tunery models add ${id} on the machine of the service`
+    const size = `it downloads about ${found.size_mb} MB from Hugging Face`
+    if (policy === 'off') return `${command}; ${size}.`
+    const scope = policy === 'operator' ? ' with a key that has the scope operator' : ''
+    return `${command}, or POST /v1/hub/models/${id}/download${scope}; ${size}.`
+  }
+
+  /** The last download, unless it is completed but its weights were removed since. */
+  function downloadOf(id: string, available: boolean): Download | null {
+    const download = downloads.get(id)
+    return download && (available || download.status !== 'completed') ? download : null
+  }
+
+  function notAvailableError(id: string): ApiError {
+    const { weights, download } = hub.get(id)
+    const { how_to_get } = weights
+    const details = { how_to_get, download }
+    const refuse = (why: string) =>
+      new ApiError('model_not_available', `The weights of '${id}' are not on this machine. ${why}`, {
+        details,
+        param: 'model',
+      })
+    if (!download || download.status === 'cancelled') return refuse(how_to_get!)
+    if (download.status === 'failed') return refuse(`Their download failed: ${download.error?.message} ${how_to_get}`)
+    const share =
+      download.status === 'converting'
+        ? 'they are being converted'
+        : `${Math.floor(100 * download.progress)}% of them are here`
+    return refuse(
+      `They are being downloaded (${share}). Try again when GET /v1/hub/models/${id} tells that they are available.`,
+    )
+  }
+
+  const hub: Hub = {
+    list() {
+      const recommended = recommendedId()
+      const ids = new Set([...entries.keys(), ...localIds()])
+      return [...ids].map((id) => describe(id, recommended)).filter((model) => model !== undefined)
+    },
+    featured: () => catalogue.featured.map((id) => hub.get(id)),
+    has: (id) => entries.has(id) || local(id) !== undefined,
+    localOrUndefined: local,
+    keepsOriginal: (id) => local(id)?.keep_original ?? true,
+    downloadable,
+    mapped: (name) => (hub.has(name) ? name : (names.get(name) ?? name)),
+    mappedNames: () => [...names.keys()],
+    get(id) {
+      const model = describe(id)
+      if (!model)
+        throw new ApiError('model_not_found', `The hub has no model '${id}'. GET /v1/hub/ lists those it has.`, {
+          param: 'model',
+        })
+      return model
+    },
+    local(id) {
+      const base = local(id)
+      if (base) return base
+      if (installedForTraining.includes(id)) trainingSetup?.requireReady()
+      throw notAvailableError(id)
+    },
+    trainable(id) {
+      const base = hub.local(id)
+      const { kind, hf } = base
+      if (kind === 'vision' && hf !== null && !canTrain(familyOf(hf)))
+        throw new ApiError(
+          'invalid_request',
+          `'${id}' reads pictures, and its family of models cannot be trained here; the hub lists those with methods.`,
+          { param: 'model_id' },
+        )
+      if (kind !== 'embedding' && hf !== null) return { ...base, hf }
+      if (kind !== 'embedding') {
+        trainingSetup?.requireReady()
+        throw new ApiError(
+          'model_not_available',
+          `The checkpoint of '${id}' is not on this machine (hf/ in its folder), so it can be served but not trained. ` +
+            'Remove the folder of the model and add it again.',
+          { param: 'model' },
+        )
+      }
+      throw new ApiError(
+        'invalid_request',
+        `'${id}' makes embeddings; only models that write text can be trained here.`,
+        { param: 'model_id' },
+      )
+    },
+    linearModules: (base) => linearModules(base.hf),
+    projectorProblem(id) {
+      const { category } = hub.get(id)
+      return category === 'multimodal' ? projectorProblem(id, familyOfModel(id)) : `${id} reads text only`
+    },
+  }
+  return hub
+}
+
+/** The name of a checkpoint's architecture in transformers. */
+function familyOf(hf: string): string | undefined {
+  try {
+    const { model_type } = JSON.parse(readFileSync(path.join(hf, 'config.json'), 'utf8'))
+    return typeof model_type === 'string' ? model_type : undefined
+  } catch {
+    return undefined
+  }
+}
+
+/** Parts of vision-language models that the trainer leaves as they are (trainer/model/vision.py). */
+const seeingPart = /(^|\.)(visual|vision_model|connector)\./
+
+/** The module names of all two-dimensional weights inside the layers of the language model. */
+function linearModules(folder: string): string[] {
+  const names = new Set<string>()
+  for (const [key, shape] of shapesOf(folder)) {
+    const inLayer = /\.layers\.\d+\.(.*)/s.exec(key)?.[1]
+    const name = inLayer && /(?<!\w)(\w+)\.weight$/.exec(inLayer)?.[1]
+    if (name && shape.length === 2 && !seeingPart.test(key)) names.add(name)
+  }
+  return [...names].sort()
+}

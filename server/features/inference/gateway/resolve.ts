@@ -1,0 +1,98 @@
+// Resolves the `model` field of a request to a target, with a short cache.
+import { ApiError } from '../../../../contract/errors.ts'
+import { createTtlCache } from '../../../../lib/ttl-cache.ts'
+import { type Changes, cacheTtl_ms } from '../../../platform/redis/changes.ts'
+import type { ServableModel, TunedModels } from '../../fine-tuning/index.ts'
+import type { Hub } from '../../hub/index.ts'
+import type { Pools } from '../replicas/pools.ts'
+import type { Target } from '../replicas/replica.ts'
+
+/** Names for models that another feature defines: deployments registers here, and announces changes. */
+export interface ModelAliases {
+  find(account_id: string, name: string): Promise<{ id: string; model: string } | undefined>
+  list(account_id: string): Promise<{ id: string; name: string; model: string; created_at: number }[]>
+}
+
+export interface Resolved {
+  /** The id of the model behind the name. */
+  model_id: string
+  /** The base that it was tuned from, which determines the price. */
+  base_model_id: string
+  target: Target
+  /** The deployment, if the name is one. */
+  deployment_id?: string
+}
+
+export interface Resolver {
+  /**
+   * Looks up a deployment of the account, a tuned model of the account (by id or `ft:` name), a base, or a name that the
+   * operator maps to one, in this order. Throws
+   * model_not_found, model_not_available or model_not_callable.
+   */
+  resolve(account_id: string, name: string): Promise<Resolved> | Resolved
+  /** The target of a model id, ignoring deployments. */
+  target(account_id: string, model: string): Promise<Target>
+  targetOf(tuned: ServableModel): Target
+  isBase(model: string): boolean
+  aliases(): ModelAliases | undefined
+  setAliases(aliases: ModelAliases): void
+}
+
+interface Needs {
+  hub: Hub
+  models: TunedModels
+  pools: Pools
+  changes: Changes
+}
+
+export function createResolver({ hub, models, pools, changes }: Needs): Resolver {
+  let aliases: ModelAliases | undefined
+  const cache = createTtlCache<Resolved>(cacheTtl_ms)
+  changes.onAnnounced(cache.clear)
+
+  function base(id: string): Target['base'] {
+    const { gguf, projector } = (pools.hasUpstream(id) ? hub.localOrUndefined(id) : hub.local(id)) ?? {}
+    return { id, ...(gguf && { gguf }), ...(projector && { projector }) }
+  }
+
+  const targetOf = (tuned: ServableModel): Target => {
+    if (tuned.kind === 'model') return { base: { id: tuned.id, gguf: tuned.gguf, projector: tuned.projector } }
+    const { id, gguf, projector = null } = tuned
+    return { base: tuned.parent ?? base(tuned.base_model_id), adapter: { id, gguf, projector } }
+  }
+
+  const isBase = (model: string) => pools.hasUpstream(model) || hub.has(model)
+
+  async function resolve(account_id: string, model: string): Promise<Omit<Resolved, 'model_id' | 'deployment_id'>> {
+    const tuned = await models.find(account_id, model)
+    if (!tuned && !isBase(model))
+      throw new ApiError(
+        'model_not_found',
+        `There is no model or deployment '${model}'. GET /v1/models lists what you can call.`,
+        { param: 'model' },
+      )
+    const target = tuned ? targetOf(tuned) : { base: base(model) }
+    pools.requireServable(target)
+    return { base_model_id: tuned?.base_model_id ?? model, target }
+  }
+
+  return {
+    target: async (account_id, model) => (await resolve(account_id, model)).target,
+    targetOf,
+    isBase,
+    aliases: () => aliases,
+    setAliases: (source) => {
+      aliases = source
+    },
+    resolve: (account_id, name) =>
+      cache.getOrLoad(
+        `${account_id}\n${name}`,
+        async () => {
+          const alias = await aliases?.find(account_id, name)
+          const model_id = alias?.model ?? (await models.idOf(account_id, name)) ?? hub.mapped(name)
+          return { model_id, ...(await resolve(account_id, model_id)), ...(alias && { deployment_id: alias.id }) }
+        },
+        changes.version(account_id),
+      ) as Promise<Resolved> | Resolved,
+  }
+}

@@ -1,0 +1,255 @@
+// Decides how many replicas each deployment has in this server process: observes, asks the autoscaler, and lets the
+// reconciler start and drain.
+import { isDeepStrictEqual } from 'node:util'
+import { ApiError } from '../../../contract/errors.ts'
+import { parseDuration, type ScalingPolicy as WirePolicy } from '../../../contract/scaling.ts'
+import { runPeriodically } from '../../../lib/periodic.ts'
+import { createReplicaSet, type OwnReplica, type ReplicaSet } from '../inference/index.ts'
+import { addObservation, autoscale, decisionsKept_ms, type ScalingPolicy } from './autoscaler.ts'
+import type { ReadGpus } from './gpus.ts'
+import { createReconciler, firstStart_ms, type ReconcilerOptions } from './reconciler.ts'
+import { activeOf, type Decision, type Entry, type ScaledDeployment } from './scaled-deployment.ts'
+
+const tick_ms = 1000
+
+export interface ScalingState {
+  desired: number
+  replicas: readonly OwnReplica[]
+  in_flight: number
+  waiting: number
+  utilization: number | null
+  reason: string | null
+  limit: string | null
+  error: string | null
+}
+
+export interface Controller {
+  /** Begins to scale a deployment, or goes on by another configuration. */
+  set(deployment: ScaledDeployment): void
+  /** Stops scaling; its replicas end their requests. */
+  remove(deployment_id: string): void
+  ids(): string[]
+  replicaSet(deployment_id: string): ReplicaSet | undefined
+  state(deployment_id: string): ScalingState | undefined
+  /** The metrics of each replica's engine, by its place on the machine: these are few, whatever scales. */
+  metrics(): Promise<{ engine: string; text: string | undefined }[]>
+  /** Ends all replicas. */
+  close(): Promise<void>
+}
+
+interface Options extends ReconcilerOptions {
+  waiting_max: number
+  gpus: ReadGpus
+  record: (decision: Decision) => Promise<void>
+}
+
+export function createController(options: Options): Controller {
+  const { waiting_max, places, gpus, record, now, log } = options
+  const entries = new Map<string, Entry>()
+  const stopping = new AbortController()
+  let task: ReturnType<typeof runPeriodically> | undefined
+  const isStopping = () => stopping.signal.aborted
+  const { reconcile, drain, onEnded } = createReconciler(options, { entries, step, decide, isStopping })
+
+  function create(deployment: ScaledDeployment): Entry {
+    const entry: Entry = {
+      deployment,
+      policy: policyOf(deployment.policy),
+      set: createReplicaSet({
+        waiting_max,
+        onDemand() {
+          if (activeOf(entry).length > 0) return
+          if (entry.error && now() < entry.retry_at) throw entry.error
+          // When the request is in the queue.
+          setImmediate(() => void step(entry))
+        },
+        isGrowing: () => !entry.removed && !isStopping() && entry.failures === 0,
+        onEnded: (replica) => onEnded(entry, replica),
+      }),
+      places: new Map(),
+      leaving: new Set(),
+      desired: 0,
+      observations: [],
+      decisions: [],
+      counted: { arrived: 0, completed: 0, cpu: new Map() },
+      start_ms: firstStart_ms,
+      failures: 0,
+      deaths: [],
+      retry_at: 0,
+      utilization: null,
+      reason: null,
+      limit: null,
+      error: null,
+      running: undefined,
+      again: false,
+      removed: false,
+      isStarving: false,
+    }
+    return entry
+  }
+
+  /** Observes, decides and acts; one at a time for a deployment. */
+  function step(entry: Entry): Promise<void> {
+    if (entry.running) {
+      entry.again = true
+      return entry.running
+    }
+    entry.running = act(entry)
+      .catch((error) => log.error({ err: error, deployment: entry.deployment.id }, 'scaling a deployment failed'))
+      .finally(() => {
+        entry.running = undefined
+        if (!entry.again) return
+        entry.again = false
+        setImmediate(() => void step(entry))
+      })
+    return entry.running
+  }
+
+  async function act(entry: Entry): Promise<void> {
+    if (entry.removed || isStopping()) return
+    await observe(entry)
+    const { deployment, policy, observations, decisions, start_ms } = entry
+    const room = await roomFor(entry)
+    const bounded = {
+      ...policy,
+      min_replicas: Math.min(policy.min_replicas, Math.max(1, room)),
+      // Without room for one, another deployment may give a place.
+      max_replicas: Math.min(policy.max_replicas, Math.max(1, room)),
+    }
+    const at = now()
+    const result = autoscale({ now: at, policy: bounded, observations, replicas: entry.desired, start_ms, decisions })
+    entry.reason = result.reason
+    entry.limit =
+      room < policy.max_replicas
+        ? `This machine has room for ${room} replica${room === 1 ? '' : 's'} on ${deployment.instance_type} now; ` +
+          `max_replicas is ${policy.max_replicas}.`
+        : null
+    if (result.replicas !== entry.desired) await decide(entry, result.replicas, result.reason)
+    await reconcile(entry)
+  }
+
+  /** Places that it has or may take. What becomes free belongs to deployments without any first. */
+  async function roomFor(entry: Entry): Promise<number> {
+    const { id, instance_type } = entry.deployment
+    const room = await places.room(instance_type, id)
+    const own = [...entry.places.values()].filter((place) => place.class === instance_type).length
+    const starving = [...entries.values()].filter(
+      (other) => other !== entry && other.isStarving && other.deployment.instance_type === instance_type,
+    )
+    return Math.max(own, room - starving.length)
+  }
+
+  async function decide(entry: Entry, to: number, reason: string): Promise<void> {
+    const { in_flight, waiting } = entry.set.counts()
+    const from = entry.desired
+    const decision = { deployment_id: entry.deployment.id, at: now(), from, to, reason, in_flight, waiting }
+    entry.desired = to
+    const kept_ms = decisionsKept_ms(entry.policy)
+    entry.decisions = [...entry.decisions.filter(({ at }) => at > decision.at - kept_ms), decision]
+    log.info({ deployment: entry.deployment.id, from, to, reason }, 'a deployment scales')
+    await record(decision).catch((error) => log.warn({ err: error }, 'a scaling decision could not be stored'))
+  }
+
+  async function observe(entry: Entry): Promise<void> {
+    const { set, policy, counted } = entry
+    const { in_flight, waiting, arrived, completed } = set.counts()
+    const serving = activeOf(entry).filter((each) => each.state() === 'ready')
+    entry.utilization = policy.target_utilization === null ? null : await utilizationOf(entry, serving)
+    const at = now()
+    const observation = {
+      at,
+      in_flight,
+      waiting,
+      arrived: arrived - counted.arrived,
+      completed: completed - counted.completed,
+      utilization: entry.utilization,
+      ready: serving.length,
+      starting: activeOf(entry).length - serving.length,
+    }
+    addObservation(entry.observations, observation, policy)
+    Object.assign(counted, { arrived, completed })
+  }
+
+  /** Mean share of the time that these replicas computed since the last look; null if that is not known. */
+  async function utilizationOf({ places, counted }: Entry, serving: OwnReplica[]): Promise<number | null> {
+    const onGpus = serving.some((each) => places.get(each)?.gpu) ? await gpus() : []
+    const shares = await Promise.all(
+      serving.map(async (each) => {
+        const gpu = places.get(each)?.gpu
+        if (gpu) return onGpus.find(({ uuid }) => uuid === gpu.uuid)?.utilization ?? undefined
+        const cpu_ms = await each.cpu_ms()
+        const before = counted.cpu.get(each)
+        if (cpu_ms === undefined) return undefined
+        const at = performance.now()
+        counted.cpu.set(each, { at, cpu_ms })
+        return before && Math.min(1, (cpu_ms - before.cpu_ms) / ((at - before.at) * each.placement.threads))
+      }),
+    )
+    const known = shares.filter((each) => each !== undefined)
+    return known.length === 0 ? null : known.reduce((sum, each) => sum + each, 0) / known.length
+  }
+
+  function tick(): Promise<void> {
+    // Not awaited: a deployment whose replicas hang must not stop the others.
+    for (const entry of entries.values()) void step(entry)
+    return Promise.resolve()
+  }
+
+  return {
+    set(deployment) {
+      const existing = entries.get(deployment.id)
+      const entry = existing ?? create(deployment)
+      if (!existing) entries.set(deployment.id, entry)
+      else if (!isDeepStrictEqual(existing.deployment, deployment))
+        Object.assign(existing, { deployment, policy: policyOf(deployment.policy), retry_at: 0, failures: 0 })
+      task ??= runPeriodically(tick_ms, tick, { delayed: true })
+      void step(entry)
+    },
+
+    remove(deployment_id) {
+      const entry = entries.get(deployment_id)
+      if (!entry) return
+      entries.delete(deployment_id)
+      entry.removed = true
+      entry.set.refuseWaiting(
+        new ApiError('overloaded', 'The deployment has just stopped scaling. Send the request once more.'),
+      )
+      for (const each of activeOf(entry)) drain(entry, each)
+    },
+
+    ids: () => [...entries.keys()],
+    replicaSet: (deployment_id) => entries.get(deployment_id)?.set,
+
+    state(deployment_id) {
+      const entry = entries.get(deployment_id)
+      if (!entry) return undefined
+      const { in_flight, waiting } = entry.set.counts()
+      const { desired, utilization, reason, limit, error } = entry
+      const replicas = entry.set.replicas().filter((each) => each.state() !== 'ended')
+      return { desired, replicas, in_flight, waiting, utilization, reason, limit, error: error?.message ?? null }
+    },
+
+    metrics: () =>
+      Promise.all(
+        [...entries.values()]
+          .flatMap(({ places }) => [...places])
+          .map(async ([replica, { slot }]) => ({ engine: slot, text: await replica.engine.read('/metrics') })),
+      ),
+
+    async close() {
+      stopping.abort()
+      await task?.close()
+      await Promise.all([...entries.values()].map(({ set }) => set.close()))
+    },
+  }
+}
+
+/** The contract's policy in the autoscaler's units. */
+export const policyOf = (policy: WirePolicy): ScalingPolicy => ({
+  min_replicas: policy.min_replicas,
+  max_replicas: policy.max_replicas,
+  target_requests: policy.target_requests_per_replica,
+  target_utilization: policy.target_gpu_utilization == null ? null : policy.target_gpu_utilization / 100,
+  up_cooldown_ms: parseDuration(policy.scale_up_cooldown),
+  down_cooldown_ms: parseDuration(policy.scale_down_cooldown),
+})

@@ -1,0 +1,133 @@
+import { existsSync } from 'node:fs'
+import path from 'node:path'
+import { lazy } from '../../../lib/lazy.ts'
+import { allowedCores, usableCores } from '../../../lib/usable-cores.ts'
+import type { Plans } from '../../platform/plans.ts'
+import type { Secrets } from '../../platform/storage/secrets.ts'
+import type { Deployments } from '../deployments/index.ts'
+import type { Context, Feature } from '../feature.ts'
+import type { TunedModels } from '../fine-tuning/index.ts'
+import { createReplicaVerification, engineOptions, type Inference, type OwnReplica } from '../inference/index.ts'
+import type { Controller } from './controller.ts'
+import type { Places } from './places.ts'
+import { scalingRoutes } from './routes.ts'
+import { configuredIn, createScaling, recordDecision } from './service.ts'
+import * as store from './store.ts'
+
+interface Needs {
+  deployments: Deployments
+  inference: Inference
+  models: TunedModels
+  plans: Plans
+  engine: { yieldsToo(engine: OwnReplica['engine']): () => void }
+  secrets: Secrets
+}
+
+/** Replicas of deployments. Nothing of it is loaded before the first deployment scales. */
+export async function createScalingFeature(
+  context: Context,
+  { deployments, inference, models, plans, engine, secrets }: Needs,
+): Promise<Feature & { close(): Promise<void> }> {
+  const { config, db, servers, notifications, metrics, artifacts, dataDir, log, now } = context
+  let controller: Controller | undefined
+
+  const readGpus = async () => (config.gpu === 'none' ? [] : (await import('./gpus.ts')).readGpus())
+
+  const loadPlaces = lazy(async (): Promise<Places> => {
+    const { createPlaces } = await import('./places.ts')
+    return createPlaces({
+      // Within a quota, as many of the cores as it pays for.
+      cores: allowedCores().slice(0, usableCores()),
+      cores_per_replica: config.replica_cores,
+      gpus: readGpus,
+      pins: (process.env.PATH ?? '').split(path.delimiter).some((folder) => existsSync(path.join(folder, 'taskset'))),
+    })
+  })
+
+  const loadController = lazy(async (): Promise<Controller> => {
+    const { createController } = await import('./controller.ts')
+    log.info({ server: servers.id }, 'deployments scale in this process')
+    controller = createController({
+      artifacts,
+      dataDir,
+      engine_options: engineOptions(config),
+      waiting_max: config.max_waiting,
+      inference,
+      deployments,
+      places: await loadPlaces(),
+      gpus: readGpus,
+      verify: createReplicaVerification(models),
+      draftFile: models.draftFile,
+      yieldsToo: engine.yieldsToo,
+      record: recordDecision(db, servers.id),
+      now,
+      log,
+    })
+    return controller
+  })
+
+  const ray = config.ray_address
+    ? await (await import('./ray/index.ts')).createRayScaling(context, {
+        deployments,
+        inference,
+        models,
+        secrets,
+        configured: (chosen) => configuredIn(db, deployments, chosen),
+        record: recordDecision(db, servers.id),
+      })
+    : undefined
+  const running = () => controller
+  inference.setReplicaSets(
+    (deployment_id) => controller?.replicaSet(deployment_id) ?? ray?.serving.servingSet(deployment_id),
+  )
+  deployments.onDeleted(async (trx, deployment_id) => {
+    await store.remove(trx, deployment_id)
+    return () => {
+      controller?.remove(deployment_id)
+      ray?.serving.remove(deployment_id)
+    }
+  })
+  const scaling = createScaling({
+    db,
+    deployments,
+    inference,
+    plans,
+    controller: loadController,
+    running,
+    ray: ray?.serving,
+    rayGpus: config.ray_gpus.map(({ type }) => type),
+    log,
+    places: loadPlaces,
+    now,
+  })
+  metrics.onLook(() => {
+    const all = (controller?.ids() ?? []).flatMap((id) => controller?.state(id) ?? [])
+    const replicas = all.flatMap((each) => each.replicas)
+    metrics.ownReplicas.set(
+      { state: 'wanted' },
+      all.reduce((sum, { desired }) => sum + desired, 0),
+    )
+    for (const state of ['starting', 'ready', 'draining'] as const)
+      metrics.ownReplicas.set({ state }, replicas.filter((each) => each.state() === state).length)
+  })
+  metrics.onScrape(async () => (await controller?.metrics()) ?? [])
+
+  return {
+    mount(app) {
+      scalingRoutes(app, scaling)
+      ray?.mount(app)
+    },
+    async start() {
+      const refresh = () =>
+        scaling.refresh().catch((error) => log.warn({ err: error }, 'the scaling of deployments was not read'))
+      await refresh()
+      // Another server process may have changed what this one scales, or which model a name serves; and a deployment may
+      // have been deleted while it was read.
+      notifications.on('account', () => {
+        if (config.database_url || controller || ray) void refresh()
+      })
+      return ray ? [ray.serving.start()] : []
+    },
+    close: async () => controller?.close(),
+  }
+}

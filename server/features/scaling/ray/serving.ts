@@ -1,0 +1,414 @@
+// Deployments whose replicas Ray Serve runs and scales: writes their applications, sends requests to them, and brings back
+// what the cluster has lost. Loaded only where TUNERY_RAY_ADDRESS is set and a deployment scales there.
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { Logger } from 'pino'
+import { ApiError } from '../../../../contract/errors.ts'
+import { runPeriodically } from '../../../../lib/periodic.ts'
+import type { Servers } from '../../../platform/cluster/servers.ts'
+import type { Application, ApplicationState, Serve } from '../../../platform/ray/applications.ts'
+import { ApplicationTaken } from '../../../platform/ray/applications.ts'
+import { RayAway, RayRefused } from '../../../platform/ray/client.ts'
+import type { Deployments } from '../../deployments/index.ts'
+import type { Running } from '../../feature.ts'
+import {
+  createPool,
+  createRemoteEngine,
+  type Inference,
+  ReplicaFailure,
+  type ReplicaState,
+  type ServingSet,
+  type Target,
+} from '../../inference/index.ts'
+import type { Decision, ScaledDeployment } from '../scaled-deployment.ts'
+import { type Applications, contains, type ServedAt, withWrittenAt, writtenAt } from './applications.ts'
+import { gpuOf } from './instance-types.ts'
+
+const look_ms = 2000
+const check_ms = 10_000
+const startPoll_ms = 500
+/** How long a request, or a switch, waits for the first replica of an application. */
+const start_ms = 300_000
+/** The same where the application is vLLM: its weights are many times larger. */
+const vllmStart_ms = 1_800_000
+/** What no row names is kept for this long: its row may be about to be written. */
+const unnamed_ms = 60_000
+/** A model that was prepared for a name that never switched to it. */
+const prepared_ms = 15 * 60_000
+
+export interface RayState {
+  desired: number
+  replicas: { id: string; state: Exclude<ReplicaState, 'ended'>; place: string; started_at: number | null }[]
+  in_flight: number
+  waiting: number
+  reason: string | null
+  error: string | null
+}
+
+export interface RayServing {
+  /** Writes the application of a deployment. Throws an ApiError, 503 if the cluster is away. */
+  write(deployment: ScaledDeployment): Promise<void>
+  /** Sends the deployment's requests to its application. */
+  set(deployment: ScaledDeployment): void
+  /** Stops that, and removes its applications: at once, or as soon as the cluster answers. */
+  remove(deployment_id: string): void
+  ids(): string[]
+  servingSet(deployment_id: string): ServingSet | undefined
+  state(deployment_id: string): RayState | undefined
+  /** Watches the cluster and repairs what it has, until closed. */
+  start(): Running
+}
+
+interface Options {
+  serve: Serve
+  applications: Applications
+  /** All deployments that scale in the cluster, as the database has them. */
+  configured: () => Promise<ScaledDeployment[]>
+  deployments: Pick<Deployments, 'byId'>
+  inference: Pick<Inference, 'target'>
+  oncePer: Servers['oncePer']
+  /** Separates the accounts in a replica's prefix cache. */
+  cacheSalt: (account_id: string) => string
+  waiting_max: number
+  record: (decision: Decision) => Promise<void>
+  lastDecision: (deployment_id: string) => Promise<number>
+  now: () => number
+  log: Logger
+}
+
+type RemoteEngine = ReturnType<typeof createRemoteEngine>
+
+interface Entry {
+  deployment: ScaledDeployment
+  engines: RemoteEngine[]
+  pool: ReturnType<typeof createPool>
+  /** By target. */
+  served: Map<string, ServedAt>
+  /** What the name served last, for what is shown. */
+  current: string | undefined
+  starting: number
+}
+
+const keyOf = ({ base, adapter }: Target) => (adapter ? `${base.id}\n${adapter.id}` : base.id)
+
+export function createRayServing(options: Options): RayServing {
+  const { serve, applications, configured, deployments, inference, oncePer, waiting_max, record, lastDecision } =
+    options
+  const { cacheSalt, now, log } = options
+  const entries = new Map<string, Entry>()
+  let states = new Map<string, ApplicationState>()
+  let away: RayAway | undefined
+  let looking: Promise<void> | undefined
+
+  /** Reads what the cluster has. While it does not answer, what was known stays: its proxies may still answer. */
+  function look(): Promise<void> {
+    looking ??= (async () => {
+      try {
+        const [own, proxies] = [await serve.own(), await serve.proxies()]
+        states = own
+        if (away) log.info('the Ray cluster answers again')
+        away = undefined
+        for (const entry of entries.values()) useProxies(entry, proxies)
+      } catch (error) {
+        if (!(error instanceof RayAway)) throw error
+        if (!away) log.warn({ reason: error.message }, 'the Ray cluster that serves deployments does not answer')
+        away = error
+      }
+    })().finally(() => {
+      looking = undefined
+    })
+    return looking
+  }
+
+  function useProxies(entry: Entry, proxies: string[]): void {
+    for (const gone of entry.engines.filter(({ name }) => !proxies.some((each) => name === nameOf(each)))) {
+      entry.engines.splice(entry.engines.indexOf(gone), 1)
+      gone.close()
+    }
+    for (const origin of proxies.filter((each) => !entry.engines.some(({ name }) => name === nameOf(each))))
+      entry.engines.push(
+        createRemoteEngine({
+          origin,
+          max_concurrent: () => {
+            const { max_replicas, target_requests_per_replica } = entry.deployment.policy
+            return max_replicas * Math.max(8, 2 * target_requests_per_replica)
+          },
+          route: (target) => entry.served.get(keyOf(target))?.route,
+          cacheSalt,
+          onFailed: () => void look().catch(() => {}),
+        }),
+      )
+    entry.pool.dispatchWaiting()
+  }
+
+  /** An application answers: also while Serve replaces its replicas, or has none and starts one for a request. */
+  const answers = (name: string) => {
+    const state = states.get(name)
+    if (!state) return false
+    return /^(RUNNING|UNHEALTHY)$/.test(state.status) || state.replicas.some((each) => each.state === 'RUNNING')
+  }
+
+  async function whereIs(entry: Entry, target: Target): Promise<ServedAt> {
+    const key = keyOf(target)
+    const found = entry.served.get(key) ?? (await applications.whereIs(entry.deployment, target))
+    entry.served.set(key, found)
+    return found
+  }
+
+  /** Resolves when the application takes requests. Throws an ApiError if it does not start, or the cluster is away. */
+  async function untilItAnswers({ deployment }: Entry, name: string, signal?: AbortSignal): Promise<void> {
+    const limit_ms = gpuOf(deployment.instance_type) === undefined ? start_ms : vllmStart_ms
+    const last = now() + limit_ms
+    while (!answers(name)) {
+      await look()
+      if (answers(name)) return
+      if (away) throw awayError(away)
+      const state = states.get(name)
+      if (state?.status === 'DEPLOY_FAILED')
+        throw new ApiError(
+          'engine_unavailable',
+          `No replica of '${deployment.name}' could be started in the Ray cluster: ${state.message.slice(0, 1000)}`,
+        )
+      // The cluster has been started anew.
+      if (!state) await check().catch((error) => log.warn({ err: error }, 'an application was not written again'))
+      if (now() > last)
+        throw new ApiError(
+          'engine_unavailable',
+          `'${deployment.name}' has had no replica in the Ray cluster for ${limit_ms / 1000} s. Has the cluster room ` +
+            'for one? GET its scaling shows the state.',
+        )
+      await sleep(startPoll_ms, undefined, signal ? { signal } : {})
+    }
+  }
+
+  function servingSet(entry: Entry): ServingSet {
+    return {
+      replicas: () => stateOf(entry).replicas.map(({ state }) => ({ state: () => state })),
+
+      async run(request, signal) {
+        let { name } = await whereIs(entry, request.target)
+        const began_at = performance.now()
+        if (!answers(name)) {
+          // Its files may have been installed anew.
+          entry.served.delete(keyOf(request.target))
+          name = (await whereIs(entry, request.target)).name
+          entry.starting++
+          await untilItAnswers(entry, name, signal).finally(() => entry.starting--)
+        }
+        entry.current = name
+        const waited_ms = performance.now() - began_at
+        if (entry.engines.length === 0) {
+          await look()
+          if (away) throw awayError(away)
+          if (entry.engines.length === 0)
+            throw new ApiError('engine_unavailable', 'Ray Serve has no healthy proxy now. Try again in a moment.')
+        }
+        try {
+          const response = await entry.pool.run(request, signal)
+          return waited_ms > 100 ? { ...response, start_ms: waited_ms } : response
+        } catch (error) {
+          if (!(error instanceof ReplicaFailure) || error.code !== 'engine_unavailable') throw error
+          await look().catch(() => {})
+          throw away ? awayError(away) : error
+        }
+      },
+
+      status: (target) => {
+        const at = entry.served.get(keyOf(target))
+        return at && answers(at.name) ? 'loaded' : 'not_loaded'
+      },
+
+      async prepare(target) {
+        const { name, application } = await applications.describe(entry.deployment, target)
+        const added = await change((own) => {
+          if (own.has(name)) return false
+          own.set(name, application)
+          return true
+        })
+        try {
+          await untilItAnswers(entry, name)
+        } catch (error) {
+          if (added) await change((own) => own.delete(name)).catch(() => {})
+          throw error
+        }
+      },
+
+      unload: async () => {},
+      abortedUsage: async () => undefined,
+    }
+  }
+
+  function stateOf(entry: Entry): RayState {
+    const { deployment, engines, pool, starting, current } = entry
+    const own = [...states].filter(([name]) => name.startsWith(applications.prefixOf(deployment.id)))
+    const [name, main] = own.find(([name]) => name === current) ?? own[0] ?? []
+    const problem = away
+      ? awayError(away).message
+      : main && main.status !== 'RUNNING' && main.message
+        ? `Ray Serve says of ${name} (${main.status}): ${main.message}`.slice(0, 2000)
+        : null
+    return {
+      desired: main?.target_replicas ?? 0,
+      replicas: own.flatMap(([, { replicas }]) =>
+        replicas.map(({ id, state, node, started_at }) => ({
+          id,
+          state:
+            state === 'RUNNING'
+              ? ('ready' as const)
+              : state === 'STOPPING'
+                ? ('draining' as const)
+                : ('starting' as const),
+          place: node,
+          started_at,
+        })),
+      ),
+      in_flight: engines.reduce((sum, each) => sum + each.inFlight, 0),
+      waiting: pool.waiting() + starting,
+      reason: main?.reason ?? (main ? `Ray Serve wants ${main.target_replicas} replicas.` : null),
+      error: problem,
+    }
+  }
+
+  /** Changes our applications. Throws an ApiError. */
+  async function change<T>(work: (own: Map<string, Application>) => T): Promise<T> {
+    let result: T
+    try {
+      await serve.change((own) => {
+        result = work(own)
+      })
+    } catch (error) {
+      throw asApiError(error)
+    }
+    return result!
+  }
+
+  /** Puts what a deployment wants in place of what there is, unless that is the same. */
+  function put(own: Map<string, Application>, wanted: Application): void {
+    const existing = own.get(wanted.name)
+    const kept = existing ? withWrittenAt(wanted, writtenAt(existing)) : wanted
+    if (!existing || !contains(existing, kept)) own.set(wanted.name, kept)
+  }
+
+  /** Compares what the cluster has with what the database says, and writes what differs. */
+  async function check(): Promise<void> {
+    const rows = await configured()
+    const kept: string[] = []
+    const wanted: { deployment: ScaledDeployment; name: string; application: Application }[] = []
+    for (const deployment of rows)
+      try {
+        const current = await deployments.byId(deployment.id)
+        if (!current) continue
+        kept.push(applications.prefixOf(deployment.id))
+        const target = await inference.target(current.account_id, current.model)
+        const described = await applications.describe(deployment, target)
+        wanted.push({ deployment, ...described })
+        const entry = entries.get(deployment.id)
+        if (entry) entry.current = described.name
+      } catch (error) {
+        if (error instanceof RayAway) throw error
+        log.warn({ err: error, deployment: deployment.id }, 'the application of a deployment cannot be described')
+      }
+    const running = await serve.own()
+    await serve.change((own) => {
+      for (const { application } of wanted) put(own, application)
+      for (const [name, config] of own) {
+        if (!name.startsWith(applications.prefix) || wanted.some((each) => each.name === name)) continue
+        const age_ms = now() - writtenAt(config)
+        const prefix = kept.find((each) => name.startsWith(each))
+        const next = prefix && wanted.find((each) => each.name.startsWith(prefix))
+        // The former model of a name answers until the next one does; one written later is about to become the next.
+        const isFormer =
+          next && running.get(next.name)?.status === 'RUNNING' && writtenAt(config) < writtenAt(own.get(next.name))
+        if (isFormer || age_ms > (prefix ? prepared_ms : unnamed_ms)) own.delete(name)
+      }
+    })
+    for (const { deployment, name } of wanted) await recordChange(deployment, running.get(name))
+  }
+
+  async function recordChange({ id }: ScaledDeployment, state: ApplicationState | undefined): Promise<void> {
+    if (!state) return
+    const [from, to] = [await lastDecision(id), state.target_replicas]
+    if (from === to) return
+    const entry = entries.get(id)
+    const { in_flight = 0, waiting = 0 } = entry ? stateOf(entry) : {}
+    const reason = state.reason ?? 'Ray Serve decided it by its requests in progress.'
+    await record({ deployment_id: id, at: now(), from, to, reason, in_flight, waiting })
+  }
+
+  return {
+    async write(deployment) {
+      const current = await deployments.byId(deployment.id)
+      if (!current) throw new ApiError('deployment_not_found', `There is no deployment '${deployment.name}'.`)
+      const target = await inference.target(current.account_id, current.model)
+      const { application } = await applications.describe(deployment, target).catch((error) => {
+        throw asApiError(error)
+      })
+      await change((own) => put(own, application))
+    },
+
+    set(deployment) {
+      const existing = entries.get(deployment.id)
+      if (existing) {
+        if (existing.deployment.instance_type !== deployment.instance_type) existing.served.clear()
+        existing.deployment = deployment
+        return
+      }
+      const engines: RemoteEngine[] = []
+      const pool = createPool(engines, waiting_max, () => pool.dispatchWaiting())
+      entries.set(deployment.id, { deployment, engines, pool, served: new Map(), current: undefined, starting: 0 })
+      void look().catch((error) => log.warn({ err: error }, 'the Ray cluster was not read'))
+    },
+
+    remove(deployment_id) {
+      const entry = entries.get(deployment_id)
+      entries.delete(deployment_id)
+      entry?.pool.refuseWaiting(
+        new ApiError('overloaded', 'The deployment has just stopped scaling. Send the request once more.'),
+      )
+      void change((own) => {
+        const prefix = applications.prefixOf(deployment_id)
+        for (const name of own.keys()) if (name.startsWith(prefix)) own.delete(name)
+      }).catch((error) => log.warn({ err: error }, 'an application stays in the Ray cluster until it answers'))
+    },
+
+    ids: () => [...entries.keys()],
+    servingSet: (deployment_id) => {
+      const entry = entries.get(deployment_id)
+      return entry && servingSet(entry)
+    },
+    state: (deployment_id) => {
+      const entry = entries.get(deployment_id)
+      return entry && stateOf(entry)
+    },
+
+    start() {
+      const failed = (error: unknown) => {
+        if (!(error instanceof RayAway))
+          log.warn({ err: error }, 'the applications in the Ray cluster were not checked')
+      }
+      const watching = runPeriodically(look_ms, () => (entries.size > 0 ? look().catch(failed) : Promise.resolve()))
+      const checking = runPeriodically(check_ms, () => oncePer('ray-serve', check_ms, check).catch(failed))
+      return {
+        async close() {
+          await Promise.all([watching.close(), checking.close()])
+          for (const { engines } of entries.values()) for (const each of engines) each.close()
+        },
+      }
+    },
+  }
+}
+
+const nameOf = (origin: string) => `Ray Serve at ${new URL(origin).host}`
+
+const awayError = ({ message }: RayAway) =>
+  new ApiError(
+    'engine_unavailable',
+    `The Ray cluster (TUNERY_RAY_ADDRESS) is away: ${message}. Try again when it answers; nothing is lost meanwhile.`,
+    { details: { retry_after_seconds: 10 } },
+  )
+
+function asApiError(error: unknown): unknown {
+  if (error instanceof RayAway) return awayError(error)
+  if (error instanceof RayRefused)
+    return new ApiError('engine_failed', `Ray Serve refused the application: ${error.message}`)
+  return error instanceof ApplicationTaken ? new ApiError('engine_failed', error.message) : error
+}

@@ -1,0 +1,183 @@
+// Passkeys (WebAuthn): made and used in the browser, verified here.
+
+import { isIP } from 'node:net'
+import type { AuthenticationResponseJSON, RegistrationResponseJSON } from '@simplewebauthn/server'
+import { ApiError } from '../../../contract/errors.ts'
+import type { Passkey } from '../../../contract/sign-in.ts'
+import { newId } from '../../../lib/ids.ts'
+import { isoTime } from '../../../lib/utc-day.ts'
+import type { Db } from '../../platform/db/open.ts'
+import { recordAuditEntry } from '../../platform/events/audit.ts'
+import type { Caller } from '../../platform/http/auth.ts'
+import { hashOf } from './sessions.ts'
+import * as store from './store.ts'
+
+/** Where the browser sees the service: the scheme, host and port of its address. */
+export type Origin = string
+
+export interface Passkeys {
+  /** Options for `navigator.credentials.create`. */
+  creationOptions(caller: Caller, origin: Origin): Promise<{ challenge: string }>
+  add(caller: Caller, origin: Origin, name: string, response: unknown): Promise<Passkey>
+  list(caller: Caller): Promise<Passkey[]>
+  remove(caller: Caller, id: string): Promise<{ id: string; deleted: true }>
+  /** Options for `navigator.credentials.get`. */
+  requestOptions(origin: Origin): Promise<{ challenge: string }>
+  /** The member whose passkey signed a challenge. Throws passkey_refused. */
+  verify(origin: Origin, response: unknown): Promise<store.UserRow>
+}
+
+/** Loaded when it is first needed: its 400 modules are a fifth of the time that a server takes to start. */
+const webauthn = () => import('@simplewebauthn/server')
+
+const challenge_ms = 5 * 60_000
+/** Passkeys of a member. */
+const passkeysMax = 20
+
+/** Browsers allow passkeys for names, `localhost` among them, and not for addresses. */
+export const passkeysPossible = (origin: Origin) => !isIP(new URL(origin).hostname.replace(/^\[|\]$/g, ''))
+
+const refused = (why: string) => new ApiError('passkey_refused', why)
+
+/** Says what the library found, in words for who waits at the browser. */
+function refuseWith({ message }: Error): never {
+  throw refused(
+    /challenge/.test(message)
+      ? 'This took longer than 5 minutes, or was answered already. Try again.'
+      : `The passkey could not be verified: ${message}`,
+  )
+}
+
+export function createPasskeys(db: Db, now: () => number): Passkeys {
+  const toResponse = ({ id, name, created_at, last_used_at }: store.PasskeyRow): Passkey => ({
+    id,
+    name,
+    created_at: isoTime(created_at),
+    last_used_at: isoTime(last_used_at),
+  })
+
+  async function keepChallenge(challenge: string, user_id: string | null): Promise<void> {
+    const created_at = now()
+    const expires_at = created_at + challenge_ms
+    const row = {
+      id: newId('psk'),
+      kind: 'challenge' as const,
+      hash: hashOf(challenge),
+      user_id,
+      created_at,
+      expires_at,
+    }
+    await store.insertToken(db, { ...row, account_id: null, invited_by: null })
+  }
+
+  /** Whether a challenge was given out to the member, or for a sign-in; each works once. */
+  const takeChallenge = (user_id: string | null) => async (challenge: string) => {
+    const found = await store.token(db, 'challenge', hashOf(challenge), now())
+    return found !== undefined && found.user_id === user_id && (await store.takeToken(db, found.id))
+  }
+
+  const hostOf = (origin: Origin) => {
+    if (!passkeysPossible(origin))
+      throw refused(
+        `Passkeys need a name instead of the address ${new URL(origin).hostname}: open http://localhost… here.`,
+      )
+    return new URL(origin).hostname
+  }
+
+  return {
+    async creationOptions(caller, origin) {
+      const user = (await store.user(db, caller.user_id))!
+      const options = await (await webauthn()).generateRegistrationOptions({
+        rpName: 'Tunery',
+        rpID: hostOf(origin),
+        userID: new TextEncoder().encode(user.id),
+        userName: user.email ?? user.name,
+        userDisplayName: user.name,
+        excludeCredentials: (await store.passkeys(db, user.id)).map(({ credential_id }) => ({ id: credential_id })),
+        authenticatorSelection: { residentKey: 'required', userVerification: 'required' },
+      })
+      await keepChallenge(options.challenge, user.id)
+      return { ...options }
+    },
+
+    async add(caller, origin, name, response) {
+      const found = await (await webauthn())
+        .verifyRegistrationResponse({
+          response: response as RegistrationResponseJSON,
+          expectedChallenge: takeChallenge(caller.user_id),
+          expectedOrigin: origin,
+          expectedRPID: hostOf(origin),
+          requireUserVerification: true,
+        })
+        .catch(refuseWith)
+      if (!found.verified) throw refused('The passkey could not be verified. Try again.')
+      const { credential } = found.registrationInfo
+      return db.transaction().execute(async (trx) => {
+        if ((await store.passkeys(trx, caller.user_id)).length >= passkeysMax)
+          throw new ApiError('too_many', `You have ${passkeysMax} passkeys, the most there may be. Remove one first.`)
+        if (await store.passkeyByCredential(trx, credential.id)) throw refused('This passkey is registered already.')
+        const row: store.PasskeyRow = {
+          id: newId('psk'),
+          user_id: caller.user_id,
+          credential_id: credential.id,
+          name,
+          public_key: Buffer.from(credential.publicKey).toString('base64url'),
+          counter: credential.counter,
+          transports_json: JSON.stringify(credential.transports ?? []),
+          created_at: now(),
+          last_used_at: null,
+        }
+        await store.insertPasskey(trx, row)
+        await recordAuditEntry(trx, caller, 'passkey.added', row.id, { name }, row.created_at)
+        return toResponse(row)
+      })
+    },
+
+    list: async (caller) => (await store.passkeys(db, caller.user_id)).map(toResponse),
+
+    async remove(caller, id) {
+      await db.transaction().execute(async (trx) => {
+        if ((await store.removePasskey(trx, caller.user_id, id)) === 0)
+          throw new ApiError('passkey_not_found', `You have no passkey '${id}'.`)
+        await recordAuditEntry(trx, caller, 'passkey.removed', id, {}, now())
+      })
+      return { id, deleted: true }
+    },
+
+    async requestOptions(origin) {
+      const options = await (await webauthn()).generateAuthenticationOptions({
+        rpID: hostOf(origin),
+        userVerification: 'required',
+      })
+      await keepChallenge(options.challenge, null)
+      return { ...options }
+    },
+
+    async verify(origin, response) {
+      const given = response as AuthenticationResponseJSON
+      const unknown = refused('This passkey is not known here, or was removed. Sign in in another way.')
+      const passkey = await store.passkeyByCredential(db, String(given.id))
+      const user = passkey && (await store.user(db, passkey.user_id))
+      if (!passkey || !user) throw unknown
+      const found = await (await webauthn())
+        .verifyAuthenticationResponse({
+          response: given,
+          expectedChallenge: takeChallenge(null),
+          expectedOrigin: origin,
+          expectedRPID: hostOf(origin),
+          requireUserVerification: true,
+          credential: {
+            id: passkey.credential_id,
+            publicKey: new Uint8Array(Buffer.from(passkey.public_key, 'base64url')),
+            counter: passkey.counter,
+            transports: JSON.parse(passkey.transports_json),
+          },
+        })
+        .catch(refuseWith)
+      if (!found.verified) throw unknown
+      const values = { counter: found.authenticationInfo.newCounter, last_used_at: now() }
+      await db.transaction().execute((trx) => store.updatePasskey(trx, passkey.id, values))
+      return user
+    },
+  }
+}

@@ -1,0 +1,187 @@
+// Sessions of the dashboard: begun by a sign-in, looked up at every request, ended by the person, or after a time.
+import { hash, randomBytes } from 'node:crypto'
+import type { ListQuery } from '../../../contract/common.ts'
+import { ApiError } from '../../../contract/errors.ts'
+import { roleScopes } from '../../../contract/scopes.ts'
+import type { Session } from '../../../contract/sign-in.ts'
+import { newId } from '../../../lib/ids.ts'
+import { createTtlCache } from '../../../lib/ttl-cache.ts'
+import { day_ms, isoTime } from '../../../lib/utc-day.ts'
+import type { Db, Trx } from '../../platform/db/open.ts'
+import { type Page, pageOf } from '../../platform/db/page.ts'
+import { recordAuditEntry } from '../../platform/events/audit.ts'
+import type { Caller } from '../../platform/http/auth.ts'
+import { type Changes, cacheTtl_ms } from '../../platform/redis/changes.ts'
+import * as store from './store.ts'
+
+/** Who begins a session, and from where. */
+export interface Beginning {
+  begun_by: store.SessionRow['begun_by']
+  user_agent: string
+  address: string
+}
+
+export interface Sessions {
+  /** Begins a session and returns its token, which only the browser keeps. */
+  begin(trx: Trx, user: store.UserRow, beginning: Beginning): Promise<{ token: string; session: Session }>
+  /** The caller of a token; undefined for an unknown, ended or expired one. Changes show as fast as with keys. */
+  find(token: string): Promise<Caller | undefined>
+  /** The callers of those of these sessions that go on now, by their id. Looks at the database itself. */
+  current(ids: string[]): Promise<Map<string, Caller>>
+  get(caller: Caller): Promise<Session>
+  list(caller: Caller, query: ListQuery): Promise<Page<Session>>
+  end(caller: Caller, id: string): Promise<{ id: string; deleted: true }>
+  endOthers(caller: Caller): Promise<{ ended: number }>
+  /** Writes the times of last use, and removes sessions that have expired. */
+  flush(): Promise<void>
+}
+
+/** Without use, and in all. */
+const idle_ms = 30 * day_ms
+const lifetime_ms = 90 * day_ms
+export const cookieSeconds = lifetime_ms / 1000
+const minute_ms = 60_000
+/** Sessions of a member; each further one ends the oldest. */
+const sessionsMax = 100
+const accounts_max = 10_000
+const idsPerQuery = 500
+/** For the database: user agents may be long. */
+const userAgentMax = 200
+
+export const hashOf = (token: string) => hash('sha256', token, 'hex')
+export const newToken = () => randomBytes(32).toString('base64url')
+
+const expiryOf = ({ created_at, last_used_at }: Pick<store.SessionRow, 'created_at' | 'last_used_at'>) =>
+  Math.min(last_used_at + idle_ms, created_at + lifetime_ms)
+
+export function createSessions(db: Db, changes: Changes, now: () => number): Sessions {
+  const known = createTtlCache<{ caller: Caller; expires_at: number }>(cacheTtl_ms)
+  changes.onAnnounced(known.clear)
+  /** The accounts of tokens that were right once. */
+  const accounts = new Map<string, string>()
+  let used = new Map<string, number>()
+
+  const toResponse = (row: store.SessionRow, current: string): Session => ({
+    id: row.id,
+    current: row.id === current,
+    begun_by: row.begun_by,
+    user_agent: row.user_agent,
+    address: row.address,
+    created_at: isoTime(row.created_at),
+    last_used_at: isoTime(row.last_used_at),
+    expires_at: isoTime(expiryOf(row)),
+  })
+
+  type Found = NonNullable<Awaited<ReturnType<typeof store.sessionByHash>>>
+  const callerOf = (row: Found, version: string | undefined): Caller => ({
+    kind: 'session',
+    account_id: row.account_id,
+    user_id: row.user_id,
+    key_id: row.id,
+    role: row.role,
+    scopes: roleScopes[row.role].filter((scope) => scope !== 'operator' || row.operator === 1),
+    tier: row.tier,
+    suspended: row.suspended_at !== null,
+    session: { created_at: row.created_at, expires_at: expiryOf(row) },
+    ...(changes.shared && { version: version ?? '' }),
+  })
+
+  async function lookUp(tokenHash: string, version: string | undefined) {
+    const row = await store.sessionByHash(db, tokenHash)
+    if (!row || expiryOf(row) <= now()) return undefined
+    const minute = Math.floor(now() / minute_ms) * minute_ms
+    if (row.last_used_at < minute) used.set(row.id, minute)
+    const caller = callerOf(row, version)
+    if (accounts.size >= accounts_max) accounts.clear()
+    if (changes.shared) accounts.set(tokenHash, row.account_id)
+    return { caller, expires_at: expiryOf(row) }
+  }
+
+  async function requireSession({ user_id }: Caller, id: string): Promise<store.SessionRow> {
+    const row = await store.session(db, user_id, id)
+    if (!row) throw new ApiError('session_not_found', `You have no session '${id}'.`)
+    return row
+  }
+
+  return {
+    async begin(trx, user, { begun_by, user_agent, address }) {
+      const token = newToken()
+      const created_at = now()
+      const row: store.SessionRow = {
+        id: newId('ses'),
+        account_id: user.account_id,
+        user_id: user.id,
+        hash: hashOf(token),
+        begun_by,
+        user_agent: user_agent.replace(/[^\x20-\x7e]/g, '').slice(0, userAgentMax),
+        address,
+        created_at,
+        last_used_at: created_at,
+      }
+      await store.insertSession(trx, row)
+      await store.keepNewestSessions(trx, user.id, sessionsMax)
+      const by = { kind: 'session' as const, account_id: user.account_id, user_id: user.id, key_id: row.id }
+      await recordAuditEntry(trx, by, 'session.created', row.id, { begun_by, address }, created_at)
+      return { token, session: toResponse(row, row.id) }
+    },
+
+    async find(token) {
+      if (!/^[\w-]{43}$/.test(token)) return undefined
+      const tokenHash = hashOf(token)
+      const account_id = accounts.get(tokenHash)
+      const version = account_id === undefined ? undefined : changes.version(account_id)
+      const found = await known.getOrLoad(tokenHash, () => lookUp(tokenHash, version), version)
+      return found && found.expires_at > now() ? found.caller : undefined
+    },
+
+    async current(ids) {
+      const found = new Map<string, Caller>()
+      for (let at = 0; at < ids.length; at += idsPerQuery)
+        for (const row of await store.sessionsByIds(db, ids.slice(at, at + idsPerQuery)))
+          if (expiryOf(row) > now()) found.set(row.id, callerOf(row, undefined))
+      return found
+    },
+
+    get: async (caller) => toResponse(await requireSession(caller, caller.key_id), caller.key_id),
+
+    async list(caller, { limit, after }) {
+      const last = after ? await requireSession(caller, after) : undefined
+      const rows = await store.sessions(db, caller.user_id, limit, last)
+      return pageOf(
+        rows.map((row) => toResponse(row, caller.key_id)),
+        limit,
+      )
+    },
+
+    async end(caller, id) {
+      await requireSession(caller, id)
+      await db.transaction().execute(async (trx) => {
+        if ((await store.endSession(trx, caller.user_id, id)) > 0)
+          await recordAuditEntry(trx, caller, 'session.ended', id, {}, now())
+      })
+      await changes.announce(caller.account_id)
+      return { id, deleted: true }
+    },
+
+    async endOthers(caller) {
+      const ended = await db.transaction().execute(async (trx) => {
+        const count = await store.endSessions(trx, caller.user_id, caller.key_id)
+        if (count > 0) await recordAuditEntry(trx, caller, 'session.others_ended', caller.key_id, { count }, now())
+        return count
+      })
+      await changes.announce(caller.account_id)
+      return { ended }
+    },
+
+    async flush() {
+      const marks = used
+      used = new Map()
+      if (marks.size > 0)
+        await db.transaction().execute(async (trx) => {
+          for (const [id, at] of marks) await store.touchSession(trx, id, at)
+        })
+      await store.removeOldSessions(db, now() - idle_ms, now() - lifetime_ms)
+      await store.removeOldTokens(db, now())
+    },
+  }
+}

@@ -1,0 +1,21 @@
+import { runPeriodically } from '../../../lib/periodic.ts'
+import type { Datasets } from '../datasets/index.ts'
+import type { Context, Feature } from '../feature.ts'
+import { storedCompletionRoutes } from './routes.ts'
+import { createStoredCompletions, type StoredCompletions } from './service.ts'
+
+/** How long deleted answers may stay in the write-ahead log, unless a reader needs it. */
+const emptyWal_ms = 30_000
+
+export function createStoredCompletionsFeature(
+  context: Context,
+  { datasets }: { datasets: Datasets },
+): Feature & { storedCompletions: StoredCompletions } {
+  const days = context.config.store_completions
+  const storedCompletions = createStoredCompletions({ ...context, datasets, days })
+  return {
+    storedCompletions,
+    mount: (app) => storedCompletionRoutes(app, storedCompletions),
+    start: async () => [runPeriodically(emptyWal_ms, storedCompletions.emptyWal)],
+  }
+}

@@ -1,0 +1,36 @@
+import type { StorageReport } from '../../../contract/usage.ts'
+import type { Caller } from '../../platform/http/auth.ts'
+import type { Limits } from '../../platform/limits/index.ts'
+import type { Plans } from '../../platform/plans.ts'
+import type { Context, Feature } from '../feature.ts'
+import { usageRoutes } from './routes.ts'
+import { createUsage, type Usage } from './service.ts'
+
+export function createUsageFeature(
+  context: Context,
+  { plans, limits }: { plans: Plans; limits: Limits },
+): Feature & { usage: Usage } {
+  const usage = createUsage({
+    ...context,
+    database_url: context.config.database_url,
+    limits,
+    currency: plans.currency,
+  })
+  async function storageOf({ account_id, tier }: Caller): Promise<StorageReport> {
+    const items = await context.quota.stored(context.db, account_id)
+    return {
+      max_bytes: context.quota.maxBytes(tier),
+      used_bytes: items.reduce((sum, { bytes }) => sum + bytes, 0),
+      items,
+    }
+  }
+  return {
+    usage,
+    mount: (app) => usageRoutes(app, usage, storageOf),
+    async start() {
+      await usage.start()
+      // It goes on until the last answer has ended; see `close` of the services.
+      return []
+    },
+  }
+}

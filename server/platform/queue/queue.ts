@@ -1,0 +1,429 @@
+// Durable queue in the database. An entry is enqueued in the caller's transaction and claimed in one statement, with a
+// lease that heartbeats renew and an attempt number (fencing token): every write of a worker checks its attempt, so a
+// worker that lost its lease can change nothing.
+import { EventEmitter } from 'node:events'
+import { type RawBuilder, sql } from 'kysely'
+import { ApiError } from '../../../contract/errors.ts'
+import type { Notifications } from '../cluster/notifications.ts'
+import { isPostgres } from '../db/dialect.ts'
+import type { Db, Trx } from '../db/open.ts'
+import { countRows } from '../db/page.ts'
+import { entryThatWaits, nextEntry, oldestEntry, type PendingEntry, servedAccounts } from './turns.ts'
+
+export const lease_ms = 20_000
+
+/** The turn of an account whose work has no time slice: how long an entry that comes back goes before all others. */
+const turn_ms = 600_000
+
+/** How long a place is promised: longer than work takes to stop, also in a cluster. */
+const promise_ms = 240_000
+
+export interface Claim {
+  id: number
+  kind: string
+  ref: string
+  attempt: number
+  account_id: string
+  /** When the account's turn is over (unix ms). */
+  turn_until: number
+}
+
+export interface ClaimOptions {
+  /** The length of a turn. */
+  turn_ms?: number | undefined
+  /** Leaves the work of accounts that have some running to other workers. */
+  idle_accounts_only?: boolean | undefined
+}
+
+/**
+ * What becomes of the turn of an entry that comes back. `kept`: until the turn's end the entry goes before all others.
+ * `unused`: the work was not begun, so the account's turn is still to come. `passed`: the other accounts have theirs
+ * first; in its account the entry keeps its place. `behind`: it goes behind the other entries of its account too.
+ */
+export type TurnEnd = 'kept' | 'unused' | 'passed' | 'behind'
+
+/** The claim's lease has passed to another attempt, or its entry has ended: the worker must stop and write nothing. */
+export class LeaseLost extends Error {
+  constructor(claim: Claim) {
+    super(`attempt ${claim.attempt} at ${claim.kind} ${claim.ref} is no longer the current one`)
+  }
+}
+
+export interface Queue {
+  /** Adds an entry of an account in the caller's transaction. Call `wake` after it has committed. */
+  enqueue(trx: Trx, kind: string, ref: string, account_id: string): Promise<void>
+  wake(): void
+  /** Resolves at the next `wake`, after `wait_ms`, or when the signal aborts. */
+  waitForWake(wait_ms: number, signal: AbortSignal): Promise<void>
+  /**
+   * Leases a due entry of this kind, waiting or with an expired lease, to `worker`, accounts in turn (turns.ts);
+   * undefined if there is none.
+   */
+  claim(kind: string, worker: string, options?: ClaimOptions): Promise<Claim | undefined>
+  /** Waiting and leased entries of a kind by place, and when each of their accounts was last served (unix ms). */
+  pending(kind: string): Promise<{ entries: PendingEntry[]; served: Map<string, number> }>
+  /** Waiting and leased entries by kind, and when the oldest waiting one was enqueued (unix ms). */
+  counts(): Promise<{ kind: string; waiting: number; running: number; oldest_at: number | null }[]>
+  /** Whether due work of the same kind waits: long work lets it go on after a time slice. */
+  othersWait(claim: Pick<Claim, 'kind' | 'ref'>): Promise<boolean>
+  /**
+   * Whether running work should give its place to another account, which has due work of the same kind and none that runs.
+   * True for one caller for each such account, on all servers; for another one if the place is not taken within minutes.
+   */
+  giveWay(claim: Pick<Claim, 'kind' | 'account_id'>): Promise<boolean>
+  /** Renews the lease. Returns whether the claim still held it. */
+  renewLease(claim: Claim): Promise<boolean>
+  /** Throws LeaseLost unless the claim is current. Call it in the transaction of each write of the worker. */
+  assertLease(trx: Trx, claim: Claim): Promise<void>
+  /** Ends the entry: done, or dead after too many attempts. Throws LeaseLost. */
+  finish(trx: Trx, claim: Claim, status: 'done' | 'dead'): Promise<void>
+  /** Makes the entry claimable again from `run_at` on (unix ms). The attempt counts. Throws LeaseLost. */
+  requeue(trx: Trx, claim: Claim, run_at: number, turn?: TurnEnd): Promise<void>
+  /**
+   * Like `requeue`, for work that was not started or did not fail: the attempt does not count. Its number is given again,
+   * so write nothing under the claim afterwards.
+   */
+  defer(claim: Claim, run_at: number, turn?: TurnEnd): Promise<void>
+  /** Ends the live entry of this ref, if any; its worker loses the lease. Returns that worker's claim, if any. */
+  cancel(trx: Trx, kind: string, ref: string): Promise<Claim | undefined>
+  /** Whether a worker has a lease that has not expired. */
+  isLeased(trx: Trx, kind: string, ref: string): Promise<boolean>
+  /** Whether the ref has an entry that has not ended. */
+  isLive(trx: Trx, kind: string, ref: string): Promise<boolean>
+  /** Makes a waiting entry the next one to be claimed. */
+  hasten(trx: Trx, kind: string, ref: string): Promise<void>
+  /** The id of this server, with which the names of its workers begin. */
+  server: string
+  /** Expires the leases of an earlier process of this server, which is gone. On SQLite there is no other server. */
+  expireOwnLeases(): Promise<number>
+}
+
+interface Options {
+  db: Db
+  server: string
+  notifications: Notifications
+  now?: () => number
+}
+
+export function createQueue({ db, server, notifications, now = Date.now }: Options): Queue {
+  const wakes = new EventEmitter()
+  wakes.setMaxListeners(0)
+  notifications.on('work', () => wakes.emit('wake'))
+  const leasedBy = (claim: Claim) => sql<boolean>`id = ${claim.id} and attempt = ${claim.attempt} and status = 'leased'`
+
+  return {
+    async enqueue(trx, kind, ref, account_id) {
+      const time = now()
+      await trx
+        .insertInto('queue_entries')
+        .values({
+          kind,
+          ref,
+          account_id,
+          status: 'waiting',
+          run_at: time,
+          place: time,
+          attempt: 0,
+          worker: null,
+          lease_until: null,
+          claimed_at: null,
+          turn_until: 0,
+          created_at: time,
+        })
+        .execute()
+    },
+
+    wake: () => notifications.publish('work'),
+
+    waitForWake: (wait_ms, signal) =>
+      new Promise((resolve) => {
+        const done = () => {
+          clearTimeout(timer)
+          wakes.off('wake', done)
+          signal.removeEventListener('abort', done)
+          resolve()
+        }
+        const timer = setTimeout(done, wait_ms)
+        wakes.once('wake', done)
+        signal.addEventListener('abort', done, { once: true })
+        if (signal.aborted) done()
+      }),
+
+    async claim(kind, worker, { turn_ms: length_ms = turn_ms, idle_accounts_only } = {}) {
+      const time = now()
+      const lease = async (entry: RawBuilder<number>) =>
+        await db
+          .updateTable('queue_entries')
+          .set((eb) => ({
+            status: 'leased',
+            worker,
+            lease_until: time + lease_ms,
+            attempt: eb('attempt', '+', 1),
+            claimed_at: time,
+            turn_until: sql<number>`case when turn_until > ${time} then turn_until else ${time + length_ms} end`,
+          }))
+          .where('id', '=', sql<number>`(${entry})`)
+          .returning(['id', 'kind', 'ref', 'attempt', 'account_id', 'turn_until'])
+          .executeTakeFirst()
+      const claim = await lease(nextEntry(db, kind, time, idle_accounts_only))
+      // Workers of several processes claim at once, and wait for nobody.
+      return claim ?? (isPostgres(db) && !idle_accounts_only ? await lease(oldestEntry(kind, time)) : undefined)
+    },
+
+    async pending(kind) {
+      const entries = await db
+        .selectFrom('queue_entries')
+        .select(['id', 'ref', 'account_id', 'run_at', 'place', 'turn_until', 'status'])
+        .where('kind', '=', kind)
+        .where(sql<boolean>`status in ('waiting', 'leased')`)
+        .orderBy('place')
+        .orderBy('id')
+        .execute()
+      const accounts = await servedAccounts(db, kind, now())
+      return {
+        entries: entries as PendingEntry[],
+        served: new Map(accounts.map(({ account_id, served_at }) => [account_id, served_at ?? 0])),
+      }
+    },
+
+    async counts() {
+      const count = (status: string) => sql<number>`sum(case when status = ${status} then 1 else 0 end)`
+      return await db
+        .selectFrom('queue_entries')
+        .select([
+          'kind',
+          count('waiting').as('waiting'),
+          count('leased').as('running'),
+          sql<number | null>`min(case when status = 'waiting' then created_at end)`.as('oldest_at'),
+        ])
+        // As text, so that SQLite sees that the index of live entries has all of them.
+        .where(sql<boolean>`status in ('waiting', 'leased')`)
+        .groupBy('kind')
+        .orderBy('kind')
+        .execute()
+    },
+
+    async othersWait({ kind, ref }) {
+      const time = now()
+      const found = await db
+        .selectFrom('queue_entries')
+        .select('id')
+        .where('kind', '=', kind)
+        .where('status', 'in', ['waiting', 'leased'])
+        .where('ref', '!=', ref)
+        .where('run_at', '<=', time)
+        .limit(1)
+        .executeTakeFirst()
+      return found !== undefined
+    },
+
+    async giveWay({ kind, account_id }) {
+      const time = now()
+      const waiting = entryThatWaits(kind, account_id, time)
+      // Most of the time nobody waits: a look takes no turn to write.
+      if ((await waiting.execute(db)).rows.length === 0) return false
+      const { numUpdatedRows } = await db
+        .updateTable('queue_entries')
+        .set({ promised_until: time + promise_ms })
+        .where('id', '=', sql<number>`(${waiting})`)
+        .executeTakeFirstOrThrow()
+      return numUpdatedRows > 0n
+    },
+
+    async renewLease(claim) {
+      const result = await db
+        .updateTable('queue_entries')
+        .set({ lease_until: now() + lease_ms })
+        .where(leasedBy(claim))
+        .executeTakeFirst()
+      return result.numUpdatedRows > 0n
+    },
+
+    async assertLease(trx, claim) {
+      const row = await trx.selectFrom('queue_entries').select('id').where(leasedBy(claim)).executeTakeFirst()
+      if (!row) throw new LeaseLost(claim)
+    },
+
+    async finish(trx, claim, status) {
+      const result = await trx
+        .updateTable('queue_entries')
+        .set({ status, worker: null, lease_until: null })
+        .where(leasedBy(claim))
+        .executeTakeFirst()
+      if (result.numUpdatedRows === 0n) throw new LeaseLost(claim)
+    },
+
+    async requeue(trx, claim, run_at, turn = 'kept') {
+      const result = await trx
+        .updateTable('queue_entries')
+        .set({ status: 'waiting', worker: null, lease_until: null, run_at, ...turnColumns(turn, now()) })
+        .where(leasedBy(claim))
+        .executeTakeFirst()
+      if (result.numUpdatedRows === 0n) throw new LeaseLost(claim)
+    },
+
+    async defer(claim, run_at, turn = 'kept') {
+      const columns = turnColumns(turn, now())
+      await db
+        .updateTable('queue_entries')
+        .set((eb) => ({
+          status: 'waiting',
+          worker: null,
+          lease_until: null,
+          run_at,
+          attempt: eb('attempt', '-', 1),
+          ...columns,
+        }))
+        .where(leasedBy(claim))
+        .execute()
+    },
+
+    async cancel(trx, kind, ref) {
+      const entry = await trx
+        .selectFrom('queue_entries')
+        .select(['id', 'kind', 'ref', 'attempt', 'account_id', 'turn_until', 'status'])
+        .where('kind', '=', kind)
+        .where('ref', '=', ref)
+        .where('status', 'in', ['waiting', 'leased'])
+        .executeTakeFirst()
+      if (!entry) return undefined
+      await trx
+        .updateTable('queue_entries')
+        .set({ status: 'done', worker: null, lease_until: null })
+        .where('id', '=', entry.id)
+        .execute()
+      return entry.status === 'leased' ? entry : undefined
+    },
+
+    async isLeased(trx, kind, ref) {
+      const found = await trx
+        .selectFrom('queue_entries')
+        .select('id')
+        .where('kind', '=', kind)
+        .where('ref', '=', ref)
+        .where('status', '=', 'leased')
+        .where('lease_until', '>=', now())
+        .executeTakeFirst()
+      return found !== undefined
+    },
+
+    async isLive(trx, kind, ref) {
+      const entry = await trx
+        .selectFrom('queue_entries')
+        .select('id')
+        .where('kind', '=', kind)
+        .where('ref', '=', ref)
+        .where(sql<boolean>`status in ('waiting', 'leased')`)
+        .executeTakeFirst()
+      return entry !== undefined
+    },
+
+    async hasten(trx, kind, ref) {
+      await trx
+        .updateTable('queue_entries')
+        .set({ run_at: 0, place: 0, turn_until: now() + turn_ms })
+        .where('kind', '=', kind)
+        .where('ref', '=', ref)
+        .where('status', '=', 'waiting')
+        .execute()
+    },
+
+    server,
+
+    async expireOwnLeases() {
+      const result = await db
+        .updateTable('queue_entries')
+        .set({ lease_until: 0 })
+        .where('status', '=', 'leased')
+        .$if(isPostgres(db), (query) => query.where('worker', 'like', `${server}/%`))
+        .executeTakeFirst()
+      return Number(result.numUpdatedRows)
+    },
+  }
+}
+
+function turnColumns(turn: TurnEnd, time: number) {
+  if (turn === 'kept') return {}
+  if (turn === 'unused') return { turn_until: 0, claimed_at: null }
+  return turn === 'passed' ? { turn_until: 0 } : { turn_until: 0, place: time }
+}
+
+export interface LeaseContext {
+  db: Db
+  queue: Queue
+  /** Notifies event streams of this ref that there are new events; missing where there are no such streams. */
+  notifyEvents?(ref: string): void
+}
+
+/** Runs one transaction of a worker. Throws LeaseLost if another attempt has taken over; notifies readers on commit. */
+export async function withLease<T>(
+  { db, queue, notifyEvents }: LeaseContext,
+  claim: Claim,
+  write: (trx: Trx) => Promise<T>,
+): Promise<T> {
+  const result = await db.transaction().execute(async (trx) => {
+    await queue.assertLease(trx, claim)
+    return write(trx)
+  })
+  notifyEvents?.(claim.ref)
+  return result
+}
+
+/** Transactions of one claim, in order, while its work continues. */
+export interface LeaseWrites {
+  /** Starts `write` after all earlier ones. After a failure the rest is dropped. */
+  add(write: (trx: Trx) => Promise<void>): void
+  /** Aborts at the first failure, such as a lost lease. Its reason is the error. */
+  failed: AbortSignal
+  /** Resolves when all writes so far have ended, also if one has failed. */
+  ended(): Promise<void>
+}
+
+export function createLeaseWrites(context: LeaseContext, claim: Claim): LeaseWrites {
+  const failure = new AbortController()
+  let last = Promise.resolve()
+  return {
+    add(write) {
+      last = last.then(async () => {
+        if (failure.signal.aborted) return
+        try {
+          await withLease(context, claim, write)
+        } catch (error) {
+          failure.abort(error)
+        }
+      })
+    },
+    failed: failure.signal,
+    ended: () => last,
+  }
+}
+
+/** Work of an account that has not begun; of batches and uploads, what has not ended. */
+const backlogs = {
+  jobs: (trx: Trx) => trx.selectFrom('tuning_jobs').where('status', '=', 'queued'),
+  exports: (trx: Trx) => trx.selectFrom('exports').where('status', '=', 'queued'),
+  evaluations: (trx: Trx) => trx.selectFrom('evaluations').where('status', 'in', ['queued', 'running']),
+  uploads: (trx: Trx) => trx.selectFrom('uploads').where('status', '=', 'pending'),
+  batches: (trx: Trx) =>
+    trx.selectFrom('batches').where('status', 'in', ['validating', 'in_progress', 'finalizing', 'cancelling']),
+}
+
+/** Throws rate_limit_exceeded if an account has `max` entries waiting, as a longer backlog would delay all others. */
+export async function assertBacklogLimit(
+  trx: Trx,
+  what: keyof typeof backlogs,
+  account_id: string,
+  max: number,
+): Promise<void> {
+  const waiting = await countRows(
+    (backlogs[what](trx) as ReturnType<typeof backlogs.jobs>).where('account_id', '=', account_id),
+  )
+  if (waiting < max) return
+  throw new ApiError(
+    'rate_limit_exceeded',
+    `This account has ${waiting} ${what} waiting, as many as it may. Wait for one to begin, or cancel one.`,
+    {
+      details: { limit: `waiting_${what}`, max, retry_after_seconds: 60 },
+    },
+  )
+}

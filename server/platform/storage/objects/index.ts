@@ -1,0 +1,16 @@
+// Storage that machines share: objects in a bucket or in a folder that all of them mount, and artifacts on top.
+import { parseStorageUrl } from '../../../../lib/storage-url.ts'
+import { createFileStore } from './file-driver.ts'
+import type { ObjectStore } from './store.ts'
+
+export { type Artifacts, createArtifacts, type Hold } from './artifacts.ts'
+export { claimStorage, ownerKey } from './owner.ts'
+export type { ObjectStore, StoredObject } from './store.ts'
+
+/** Opens the storage of a URL (docs/scaling.md). The SDK is loaded here, and only for a bucket. */
+export async function openObjectStore(url: string): Promise<ObjectStore> {
+  const target = parseStorageUrl(url)
+  if (target.kind === 'file') return createFileStore(target.folder)
+  const { createS3Store } = await import('./s3-driver.ts')
+  return createS3Store(target)
+}
