@@ -1,11 +1,13 @@
 // `npm run docs`: generates docs/reference and the client library's types from the schemas that the service validates
 // with, the list of metrics and Grafana's dashboard, and the trainer's and our dashboard's
-// hyperparameters from their table, and the values of the Helm charts. `--check` writes nothing and fails if a file is out of date.
+// hyperparameters from their table, the values of the Helm charts, and docs/performance.md from recorded results.
+// `--check` writes nothing and fails if a file is out of date.
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
 import { dashboardFile, dashboardText } from './docs/dashboard.ts'
 import { chartFiles } from './docs/helm.ts'
-import { referencePages } from './docs/pages.ts'
+import { noteOf, referencePages } from './docs/pages.ts'
+import { performanceFile, performancePage } from './docs/performance.ts'
 import { pythonModule, pythonModuleFile } from './docs/python-module.ts'
 import { sdkFiles } from './docs/sdk.ts'
 import { webFiles } from './docs/web.ts'
@@ -18,6 +20,7 @@ const stale: string[] = []
 const others = [
   [pythonModuleFile, pythonModule()],
   [dashboardFile, dashboardText()],
+  [performanceFile, performancePage(root, noteOf('the records in docs/performance'))],
 ] as const
 for (const [name, text] of [...pages, ...modules, ...others]) {
   const file = path.join(root, name)

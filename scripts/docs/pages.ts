@@ -6,7 +6,8 @@ import { cliPage } from './cli.ts'
 import { fieldRows, typeOfSetting } from './fields.ts'
 import { metricsPage } from './metrics.ts'
 
-const generatedNote = '<!-- Written by `npm run docs` from the schemas. Do not edit. -->\n'
+export const noteOf = (source: string) => `<!-- Written by \`npm run docs\` from ${source}. Do not edit. -->\n`
+const generatedNote = noteOf('the schemas')
 
 function table(head: string[], rows: string[][]): string {
   const line = (cells: string[]) =>
