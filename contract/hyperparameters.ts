@@ -12,7 +12,7 @@ export interface Hyperparameter {
   resolved?: z.ZodType
   /** What `resolved_config` says of it. */
   resolved_description?: string
-  /** The constant default. docs/defaults.md says how those of the training were chosen. */
+  /** The constant default. docs/decisions/043-default-hyperparameters.md says how those of the training were chosen. */
   default?: unknown
   /** Instead of a constant: words for what `computedDefaults` of server/features/fine-tuning/defaults.ts computes. */
   computed?: string

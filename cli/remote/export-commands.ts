@@ -9,7 +9,7 @@ export function addExportCommands(program: Program): void {
       .description('export a model, check it and download it; or resume an export (exp_…)')
       .argument('<model>', 'a model, the name of a deployment, or an export to resume')
       .option('--format <format>', 'gguf, huggingface or onnx')
-      .option('--quantization <type>', 'such as Q4_K_M or int8; docs/exports.md lists all')
+      .option('--quantization <type>', 'such as Q4_K_M or int8; docs/guides/export.md lists all')
       .option('--adapter-only', 'the adapter alone, without its base')
       .option('--archive <kind>', 'tar or zip, for huggingface and onnx')
       .option('--push-to <repository>', 'a repository of the Hugging Face Hub that gets the files too')

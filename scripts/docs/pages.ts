@@ -48,8 +48,8 @@ function jobConfigPage(): string {
   return `${generatedNote}# The body of POST /v1/fine-tuning/jobs
 
 A field that is not listed here is refused (\`unknown_field\`). The job's \`resolved_config\` shows every value that is
-used and where it came from. Which method and settings to choose: [methods.md](../methods.md). How the defaults were
-measured: [defaults.md](../defaults.md).
+used and where it came from. [Choose a method](../guides/choose-a-method.md) says
+which to change and when, [decision 043](../decisions/043-default-hyperparameters.md) how the defaults were measured.
 
 ${table(['field', 'type and bounds', 'default', 'what it is'], rows)}
 `

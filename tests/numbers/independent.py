@@ -69,7 +69,7 @@ def in_batches(items: list, size: int) -> list[list]:
 
 
 def epoch_batches(count: int, training: dict, epoch: int, objective: str) -> list[list[int]]:
-    """The batches of an epoch as docs/methods.md describes them: rows of `kto` stay together."""
+    """The batches of an epoch as the trainer makes them: rows of `kto` stay together."""
     size, seed = training["batch_size"], training["seed"]
     if objective != "kto" or epoch == 0:
         return in_batches(shuffled(count, seed, epoch), size)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SMOLLM2 = ROOT / ".local/models/HuggingFaceTB/SmolLM2-135M-Instruct/hf"
-# Method, objective and default learning rate (docs/defaults.md).
+# Method, objective and default learning rate (docs/decisions/043-default-hyperparameters.md).
 KINDS = {
     "lora": ("lora", "sft", 1e-3),
     "full": ("full", "sft", 1e-4),

@@ -29,7 +29,7 @@ from trainer.runtime.spec import Spec
 CHECKPOINT_SHARE = 0.02
 TRIM_STEPS = 10
 # The rate of weights that are trained whole beside an adapter, as a share of the adapter's: as the default rates of
-# full training and adapters (docs/defaults.md).
+# full training and adapters (docs/decisions/043-default-hyperparameters.md).
 WHOLE_RATE_SHARE = 0.1
 # Rows that are scored before a stop is obeyed and a checkpoint may be written.
 REFERENCE_ROWS = 32

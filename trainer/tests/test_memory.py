@@ -36,7 +36,7 @@ def test_longer_rows_and_full_training_need_more_memory(job, device):
 
 @pytest.mark.parametrize(("tokens", "targets", "peak"), [(208, 44, 1749e6), (528, 204, 2269e6)])
 def test_small_runs_need_what_is_predicted(job, tokens, targets, peak):
-    """Peaks of SmolLM2-135M in float32, r 16, without kernels; docs/methods.md has them."""
+    """Peaks of SmolLM2-135M in float32, r 16, without kernels; docs/performance.md has them."""
     from transformers import AutoConfig
 
     spec = read_spec(job(lora={"r": 16}))

@@ -1,4 +1,4 @@
-// Decides whether an exported file answers like the trainer, for all formats. docs/exports.md has the measurements
+// Decides whether an exported file answers like the trainer, for all formats. docs/guides/export.md has the measurements
 // behind the bounds.
 import { z } from 'zod'
 import { ContentPart } from '../../../contract/chat.ts'

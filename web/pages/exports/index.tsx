@@ -78,7 +78,7 @@ export default function ExportsPage() {
       description={
         <>
           Download your models. Every export is checked against the trained model first.{' '}
-          <ExternalLink href="/docs/exports">Formats</ExternalLink>
+          <ExternalLink href="/docs/guides/export">Formats</ExternalLink>
         </>
       }
       actions={create}
