@@ -1,10 +1,10 @@
 // Differences between engine and trainer for good and broken models of every method: `npm run bench -- comparison`. The
-// bounds in server/features/inference/fidelity/compare.ts are chosen from these.
+// bounds in server/features/serving/fidelity/compare.ts are chosen from these.
 import { execFileSync } from 'node:child_process'
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
-import { compare, type Probe, readProbe, type Scores } from '../server/features/inference/fidelity/compare.ts'
+import { compare, type Probe, readProbe, type Scores } from '../server/features/serving/fidelity/compare.ts'
 import { startEngine } from '../tests/process/engine/engine-process.ts'
 import { startService } from './support/service.ts'
 

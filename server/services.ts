@@ -17,9 +17,10 @@ import type { Context, Feature, Running } from './features/feature.ts'
 import { createFilesFeature } from './features/files/feature.ts'
 import { createFineTuningFeature } from './features/fine-tuning/feature.ts'
 import { createHubFeature } from './features/hub/feature.ts'
-import { createEngine, createInferenceFeature } from './features/inference/feature.ts'
+import { createInferenceFeature } from './features/inference/feature.ts'
 import { createMachineFeature } from './features/machine/feature.ts'
 import { createScalingFeature } from './features/scaling/feature.ts'
+import { createEngine, createServingFeature } from './features/serving/feature.ts'
 import { createSharingFeature } from './features/sharing/feature.ts'
 import { createSignInFeature } from './features/sign-in/feature.ts'
 import { createStoredCompletionsFeature } from './features/stored-completions/feature.ts'
@@ -190,16 +191,17 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     secrets,
   })
   const { fineTuning, models } = tuning
+  const withServing = createServingFeature(context, { engine, hub, models, secrets })
+  const { serving } = withServing
   const withInference = createInferenceFeature(context, {
     plans,
     limits,
-    engine,
+    serving,
     hub,
     models,
     usage,
     storedCompletions,
     pictureFetcher,
-    secrets,
   })
   const { inference } = withInference
   const withBatches = createBatchesFeature(context, { accounts, limits, files, inference })
@@ -229,6 +231,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     withFiles,
     withStored,
     tuning,
+    withServing,
     withInference,
     withBatches,
     withEvaluations,
@@ -239,7 +242,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     withWebhooks,
     createMachineFeature(context, {
       engine,
-      replicas: withInference.replicas,
+      replicas: serving.pools.overview,
       runningTrainings: tuning.runningTrainings,
       version: pkg.version,
     }),

@@ -12,7 +12,7 @@ import { root } from '../../lib/root.ts'
 import { charts, valueRows } from '../../scripts/docs/helm.ts'
 import { allMetrics } from '../../scripts/docs/metrics.ts'
 import { readConfig } from '../../server/config.ts'
-import { readUpstreams } from '../../server/features/inference/replicas/settings.ts'
+import { readUpstreams } from '../../server/features/serving/upstreams/settings.ts'
 import { environmentOf, jsonOf, stagesOf } from '../support/dockerfile-copies.ts'
 import { codeBlocks } from '../support/guide-blocks.ts'
 import {

@@ -35,7 +35,7 @@ after(() => {
 /** Sends a request from a new process, because trusted certificates are read at process start. */
 async function request(hostname: string, trusted: boolean): Promise<string> {
   const module = (name: string) =>
-    JSON.stringify(new URL(`../../server/features/inference/replicas/http-client/${name}.ts`, import.meta.url).href)
+    JSON.stringify(new URL(`../../server/features/serving/http-client/${name}.ts`, import.meta.url).href)
   const { port } = server!.address() as AddressInfo
   const script = `
     const { send, readAll } = await import(${module('client')})

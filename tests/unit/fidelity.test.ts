@@ -1,7 +1,7 @@
 // Comparison of engine and trainer on made-up scores; tests/process/models.test.ts compares real models.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { compare, type Probe, type Scores } from '../../server/features/inference/fidelity/compare.ts'
+import { compare, type Probe, type Scores } from '../../server/features/serving/fidelity/compare.ts'
 
 const row = (tuned: number[], origin: number[]) => ({
   prompt: [{ role: 'user', content: 'q' }],

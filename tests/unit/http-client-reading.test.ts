@@ -4,11 +4,8 @@ import http from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { test } from 'node:test'
 import { setImmediate as nextTurn } from 'node:timers/promises'
-import { readAll, send } from '../../server/features/inference/replicas/http-client/client.ts'
-import {
-  createConnectionPool,
-  NoResponse,
-} from '../../server/features/inference/replicas/http-client/connection-pool.ts'
+import { readAll, send } from '../../server/features/serving/http-client/client.ts'
+import { createConnectionPool, NoResponse } from '../../server/features/serving/http-client/connection-pool.ts'
 
 test('a request whose server dies while processing is not resent; one on a stale connection is, once', async () => {
   let requests = 0

@@ -3,16 +3,8 @@ import assert from 'node:assert/strict'
 import net, { type AddressInfo, type Socket } from 'node:net'
 import { after, test } from 'node:test'
 import { setImmediate as nextTurn } from 'node:timers/promises'
-import {
-  BodyTooLarge,
-  readAll,
-  readFirstChunk,
-  send,
-} from '../../server/features/inference/replicas/http-client/client.ts'
-import {
-  createConnectionPool,
-  NoResponse,
-} from '../../server/features/inference/replicas/http-client/connection-pool.ts'
+import { BodyTooLarge, readAll, readFirstChunk, send } from '../../server/features/serving/http-client/client.ts'
+import { createConnectionPool, NoResponse } from '../../server/features/serving/http-client/connection-pool.ts'
 import { until } from '../support/client.ts'
 
 const never = new AbortController().signal

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { createIsolation } from '../../server/features/inference/isolation.ts'
-import { ReplicaFailure } from '../../server/features/inference/replicas/replica.ts'
+import { ReplicaFailure } from '../../server/features/serving/requests/replica.ts'
 
 /**
  * An engine that ends when it is asked a killer: all requests in it are lost. Requests are asked again until they are

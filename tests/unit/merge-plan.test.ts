@@ -1,8 +1,8 @@
 // Which adapters are merged and which are evicted; tests/process/merging.full.test.ts runs this on a real engine.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { createDecayingCounter } from '../../server/features/inference/merged-adapters/decaying-counter.ts'
-import { type MergedAdapter, plan } from '../../server/features/inference/merged-adapters/plan.ts'
+import { createDecayingCounter } from '../../server/features/serving/merged-adapters/decaying-counter.ts'
+import { type MergedAdapter, plan } from '../../server/features/serving/merged-adapters/plan.ts'
 
 const minDemand = 1000
 const candidate = (id: string, demand: number, bytes = 100) => ({ id, demand, bytes })

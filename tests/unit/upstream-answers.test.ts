@@ -3,12 +3,12 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { ChatChunk, ChatResponse } from '../../contract/chat.ts'
 import { ApiError } from '../../contract/errors.ts'
-import { firstByteLimit_ms, Silence, startTimeLimit } from '../../server/features/inference/replicas/time-limits.ts'
-import { wholeAnswer } from '../../server/features/inference/replicas/upstream-answer.ts'
-import { upstreamError } from '../../server/features/inference/replicas/upstream-error.ts'
-import { createEventReader } from '../../server/features/inference/replicas/upstream-stream.ts'
-import { allowanceOf } from '../../server/features/inference/replicas/upstream-usage.ts'
-import { createWaitingList } from '../../server/features/inference/replicas/waiting-list.ts'
+import { createWaitingList } from '../../server/features/serving/replicas/waiting-list.ts'
+import { wholeAnswer } from '../../server/features/serving/upstreams/answer.ts'
+import { upstreamError } from '../../server/features/serving/upstreams/error.ts'
+import { createEventReader } from '../../server/features/serving/upstreams/stream.ts'
+import { firstByteLimit_ms, Silence, startTimeLimit } from '../../server/features/serving/upstreams/time-limits.ts'
+import { allowanceOf } from '../../server/features/serving/upstreams/usage.ts'
 
 type Body = Record<string, unknown>
 const messages = [{ role: 'user', content: 'Say something.' }]

@@ -1,5 +1,6 @@
 // Gets the answers of an exported GGUF file from a separate engine process that serves only that file, as its users
 // will run it.
+
 import type { Logger } from 'pino'
 import { z } from 'zod'
 import { ApiError } from '../../../contract/errors.ts'
@@ -13,7 +14,7 @@ import {
   engineError,
   readAll,
   type Target,
-} from '../inference/index.ts'
+} from '../serving/index.ts'
 import { type Answers, answerTokens } from './verdict.ts'
 
 /** The most tokens of a row that can be scored. */

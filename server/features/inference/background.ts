@@ -1,5 +1,6 @@
 // Requests that nobody waits for: batches and evaluations. They are computed while the engine has no live request, and
 // wait out what passes.
+
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Logger } from 'pino'
 import { ChatRequest } from '../../../contract/chat.ts'
@@ -8,10 +9,9 @@ import { EmbeddingsRequest } from '../../../contract/embeddings.ts'
 import { ApiError } from '../../../contract/errors.ts'
 import { validationError } from '../../platform/http/validation.ts'
 import type { Turn } from '../../platform/queue/worker.ts'
+import { ReplicaFailure, type TokenCounts } from '../serving/index.ts'
 import { meterFullResponse } from './gateway/relay.ts'
-import type { TokenCounts } from './gateway/usage-scanner.ts'
 import type { Isolation } from './isolation.ts'
-import { ReplicaFailure } from './replicas/replica.ts'
 import type { Inference, InferenceRequest, Operation } from './service.ts'
 
 const schemas = { chat: ChatRequest, completion: CompletionRequest, embedding: EmbeddingsRequest }

@@ -3,8 +3,7 @@
 //
 // At most one room is open, and only its requests are asked. All requests share a room until they lose the engine once.
 // Then each account has a room for its lost ones, and what is lost there once more is asked alone.
-
-import { ReplicaFailure } from './replicas/replica.ts'
+import { ReplicaFailure } from '../serving/index.ts'
 
 /** A request that has lost the engine so often while it was alone there is what ends it. */
 const aloneLosses_max = 3

@@ -10,19 +10,23 @@ import type { ServerMetrics } from '../../platform/telemetry/metrics.ts'
 import type { Span } from '../../platform/telemetry/tracing.ts'
 import type { TunedModels } from '../fine-tuning/index.ts'
 import type { Hub } from '../hub/index.ts'
+import {
+  type EngineClient,
+  type MergedAdapters,
+  type PoolResponse,
+  type Pools,
+  projectorOf,
+  type ReplicaRequest,
+  requirePictures,
+  type ServingSet,
+  type Target,
+  withFetchedPictures,
+} from '../serving/index.ts'
 import type { Usage, UsageKind } from '../usage/index.ts'
-import type { EngineClient } from './engine/client.ts'
-import { compareModels, type ScoreRows } from './fidelity/adapter-verification.ts'
 import { type Meter, type MeteredUsage, startMeter } from './gateway/meter.ts'
 import { observeRequest, type RequestObserver } from './gateway/observe.ts'
-import { requirePictures, withFetchedPictures } from './gateway/pictures.ts'
 import { createResolver, type ModelAliases } from './gateway/resolve.ts'
 import { createIsolation, type Isolation } from './isolation.ts'
-import type { MergedAdapters } from './merged-adapters/manager.ts'
-import type { PoolResponse } from './replicas/pool.ts'
-import type { Pools } from './replicas/pools.ts'
-import { projectorOf, type ReplicaRequest, type Target } from './replicas/replica.ts'
-import type { ServingSet } from './replicas/replica-set.ts'
 
 /** An inference operation and its path below the base URL. */
 export interface Operation {
@@ -100,7 +104,6 @@ interface Options {
   models: TunedModels
   engine: EngineClient
   pools: Pools
-  scoreRows: ScoreRows
   mergedAdapters: MergedAdapters
   usage: Usage
   pricing: Plans['pricing']
@@ -114,7 +117,6 @@ export function createInference({
   models,
   engine,
   pools,
-  scoreRows,
   mergedAdapters,
   usage,
   pricing,
@@ -134,13 +136,6 @@ export function createInference({
       mergedAdapters.recordUsage(record)
     },
   }
-  compareModels(models, engine, scoreRows)
-  engine.setDraftFile(models.draftFile)
-  engine.setKeepsOriginal(hub.keepsOriginal)
-  models.onDeleted((tuned) => {
-    const own = { id: tuned.id, gguf: tuned.gguf }
-    void pools.unload(tuned.kind === 'model' ? { base: own } : { base: { id: tuned.base_model_id }, adapter: own })
-  })
 
   async function cards(account_id: string): Promise<z.input<typeof ModelCard>[]> {
     const tuned = await models.all(account_id)

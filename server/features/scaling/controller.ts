@@ -1,10 +1,11 @@
 // Decides how many replicas each deployment has in this server process: observes, asks the autoscaler, and lets the
 // reconciler start and drain.
+
 import { isDeepStrictEqual } from 'node:util'
 import { ApiError } from '../../../contract/errors.ts'
 import { parseDuration, type ScalingPolicy as WirePolicy } from '../../../contract/scaling.ts'
 import { runPeriodically } from '../../../lib/periodic.ts'
-import { createReplicaSet, type OwnReplica, type ReplicaSet } from '../inference/index.ts'
+import { createReplicaSet, type OwnReplica, type ReplicaSet } from '../serving/index.ts'
 import { addObservation, autoscale, decisionsKept_ms, type ScalingPolicy } from './autoscaler.ts'
 import type { ReadGpus } from './gpus.ts'
 import { createReconciler, firstStart_ms, type ReconcilerOptions } from './reconciler.ts'

@@ -1,7 +1,8 @@
 // Places for replicas on this machine: sets of cores, each for one replica, and GPUs, which replicas of different
 // deployments share as their memory allows.
+
 import os from 'node:os'
-import type { Placement } from '../inference/index.ts'
+import type { Placement } from '../serving/index.ts'
 import { classOf, type Gpu, type ReadGpus } from './gpus.ts'
 
 /** A replica's hold on a place. */

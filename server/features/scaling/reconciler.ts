@@ -1,5 +1,6 @@
 // Starts and drains replicas until a deployment has as many as the controller decided: takes places for them, backs off
 // when they fail, and lets a deployment without any have a place of another.
+
 import { stat } from 'node:fs/promises'
 import type { Logger } from 'pino'
 import { ApiError } from '../../../contract/errors.ts'
@@ -7,14 +8,14 @@ import { eightBitsFile, hasEightBitsFile } from '../../../lib/eight-bits.ts'
 import { newId } from '../../../lib/ids.ts'
 import type { Artifacts } from '../../platform/storage/objects/index.ts'
 import type { Deployments } from '../deployments/index.ts'
+import type { Inference } from '../inference/index.ts'
 import {
   type FindDraftFile,
-  type Inference,
   type OwnReplica,
   startOwnReplica,
   type Target,
   type VerifyReplica,
-} from '../inference/index.ts'
+} from '../serving/index.ts'
 import type { Place, Places } from './places.ts'
 import { activeOf, type Entry, fittingOf } from './scaled-deployment.ts'
 

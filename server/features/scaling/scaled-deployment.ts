@@ -2,7 +2,7 @@
 
 import type { ApiError } from '../../../contract/errors.ts'
 import type { ScalingPolicy as WirePolicy } from '../../../contract/scaling.ts'
-import type { OwnReplica, ReplicaSet } from '../inference/index.ts'
+import type { OwnReplica, ReplicaSet } from '../serving/index.ts'
 import type { Observation, ScalingPolicy } from './autoscaler.ts'
 import type { Place } from './places.ts'
 

@@ -1,8 +1,9 @@
 // Batch of chat requests in one call: each is validated, rate limited, answered and metered on its own.
+
 import { type BatchRequest, ChatRequest, Messages } from '../../../../contract/chat.ts'
 import { ApiError, errorBody } from '../../../../contract/errors.ts'
 import { validationError } from '../../../platform/http/validation.ts'
-import type { TokenCounts } from './usage-scanner.ts'
+import type { TokenCounts } from '../../serving/index.ts'
 
 /** Maximum concurrent requests of one batch. */
 const concurrency = 16

@@ -1,11 +1,11 @@
 // Relays a replica's response to the client, with backpressure for streams, and meters it.
+
 import type { Writable } from 'node:stream'
 import { ApiError, errorBody } from '../../../../contract/errors.ts'
 import { clientTimeouts } from '../../../../lib/http/client-timeouts.ts'
-import type { PoolResponse } from '../replicas/pool.ts'
+import { findUsage, type PoolResponse, type TokenCounts } from '../../serving/index.ts'
 import type { Meter } from './meter.ts'
 import { createSseParser } from './sse-parser.ts'
-import { findUsage, type TokenCounts } from './usage-scanner.ts'
 
 /** The client's `stream_options`. */
 export type StreamOptions = { include_usage?: boolean | null | undefined }

@@ -1,8 +1,8 @@
 // Streaming parser for the server-sent events of our engine, and of upstreams once they are brought into the same form
-// (replicas/upstream-stream.ts): counts tokens, reads the usage and detects the end. For speed it searches the bytes of
+// (serving/upstreams/stream.ts): counts tokens, reads the usage and detects the end. For speed it searches the bytes of
 // an event and does not parse its JSON. Generated text cannot be mistaken for a field, because quotes inside of a JSON
 // string are escaped.
-import { findUsage, type TokenCounts } from './usage-scanner.ts'
+import { findUsage, type TokenCounts } from '../../serving/index.ts'
 
 const eventEnd = Buffer.from('\n\n')
 const noChoices = Buffer.from('"choices":[]')

@@ -1,5 +1,6 @@
 // What Ray Serve is told to run for a deployment: one application for each model that the deployment serves, so that the
 // former one answers until the next one runs.
+
 import { createHash } from 'node:crypto'
 import { parseDuration } from '../../../../contract/scaling.ts'
 import { headerText } from '../../../../lib/header-text.ts'
@@ -7,7 +8,7 @@ import { type Application, ownPrefix, routeOf } from '../../../platform/ray/appl
 import { engineApplication, type ServedFile } from '../../../platform/ray/engine-application.ts'
 import { vllmApplication, vllmName } from '../../../platform/ray/vllm-application.ts'
 import type { Secrets } from '../../../platform/storage/secrets.ts'
-import { type RemoteRoute, shownHash, type Target } from '../../inference/index.ts'
+import { type RemoteRoute, shownHash, type Target } from '../../serving/index.ts'
 import type { ScaledDeployment } from '../scaled-deployment.ts'
 import { gpuOf } from './instance-types.ts'
 import type { TargetFile, TargetFiles } from './target-files.ts'

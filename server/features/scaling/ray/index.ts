@@ -1,4 +1,5 @@
 // Deployments on Ray Serve, put together from the settings.
+
 import type { FastifyInstance } from 'fastify'
 import { undefinedIf } from '../../../../contract/errors.ts'
 import { createServe } from '../../../platform/ray/applications.ts'
@@ -12,7 +13,8 @@ import type { Secrets } from '../../../platform/storage/secrets.ts'
 import type { Deployments } from '../../deployments/index.ts'
 import type { Context } from '../../feature.ts'
 import type { TunedModels } from '../../fine-tuning/index.ts'
-import { createProbeCheck, type Inference } from '../../inference/index.ts'
+import type { Inference } from '../../inference/index.ts'
+import { createProbeCheck } from '../../serving/index.ts'
 import type { Decision, ScaledDeployment } from '../scaled-deployment.ts'
 import * as store from '../store.ts'
 import { createApplications } from './applications.ts'

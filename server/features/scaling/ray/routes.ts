@@ -1,5 +1,6 @@
 // For replicas in the cluster, below /internal: files of models, and the comparison with the training. A token for each
 // deployment and model, no key.
+
 import { createReadStream } from 'node:fs'
 import { stat } from 'node:fs/promises'
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
@@ -7,7 +8,7 @@ import { z } from 'zod'
 import { bearerToken } from '../../../platform/http/auth.ts'
 import type { Artifacts } from '../../../platform/storage/objects/index.ts'
 import { sameSecret } from '../../../platform/storage/secrets.ts'
-import type { ProbeCheck, Target } from '../../inference/index.ts'
+import type { ProbeCheck, Target } from '../../serving/index.ts'
 import type { Applications } from './applications.ts'
 import type { TargetFiles } from './target-files.ts'
 

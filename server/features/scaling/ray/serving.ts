@@ -1,5 +1,6 @@
 // Deployments whose replicas Ray Serve runs and scales: writes their applications, sends requests to them, and brings back
 // what the cluster has lost. Loaded only where TUNERY_RAY_ADDRESS is set and a deployment scales there.
+
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Logger } from 'pino'
 import { ApiError } from '../../../../contract/errors.ts'
@@ -10,15 +11,15 @@ import { ApplicationTaken } from '../../../platform/ray/applications.ts'
 import { RayAway, RayRefused } from '../../../platform/ray/client.ts'
 import type { Deployments } from '../../deployments/index.ts'
 import type { Running } from '../../feature.ts'
+import type { Inference } from '../../inference/index.ts'
 import {
   createPool,
   createRemoteEngine,
-  type Inference,
   ReplicaFailure,
   type ReplicaState,
   type ServingSet,
   type Target,
-} from '../../inference/index.ts'
+} from '../../serving/index.ts'
 import type { Decision, ScaledDeployment } from '../scaled-deployment.ts'
 import { type Applications, contains, type ServedAt, withWrittenAt, writtenAt } from './applications.ts'
 import { gpuOf } from './instance-types.ts'

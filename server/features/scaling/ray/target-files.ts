@@ -1,4 +1,5 @@
 // The files of a model that replicas in the cluster fetch, each with the hash that it must have.
+
 import { existsSync } from 'node:fs'
 import { readFile } from 'node:fs/promises'
 import path from 'node:path'
@@ -9,7 +10,7 @@ import { createFileHashes, hashTree } from '../../../platform/storage/durable-fi
 import type { Artifacts } from '../../../platform/storage/objects/index.ts'
 import { modelFiles, type TunedModels } from '../../fine-tuning/index.ts'
 import { servesPictures } from '../../hub/index.ts'
-import type { Target } from '../../inference/index.ts'
+import type { Target } from '../../serving/index.ts'
 
 /** A file that our engine loads. */
 export interface TargetFile {

@@ -1,0 +1,46 @@
+// This machine's engine: its process, its client and its health in one.
+import type { Logger } from 'pino'
+import type { Config } from '../../../config.ts'
+import type { Artifacts } from '../../../platform/storage/objects/index.ts'
+import { createEngineClient, type EngineClient } from './client.ts'
+import { createEngineHealth } from './health.ts'
+import { createEngineProcess, engineOptions } from './process.ts'
+
+export type Engine = ReturnType<typeof createEngine>
+
+interface Options {
+  config: Config
+  dataDir: string
+  /** Threads of its library. */
+  threads: number
+  artifacts: Artifacts
+  log: Logger
+}
+
+/** Starts nothing yet. */
+export function createEngine({ config, dataDir, threads, artifacts, log }: Options) {
+  const process = createEngineProcess({ dataDir, threads, options: engineOptions(config), log })
+  const client = createEngineClient(process, log, artifacts)
+  const health = createEngineHealth(process, client, log)
+  /** Replicas of deployments on the same cores. */
+  const others = new Set<Pick<EngineClient, 'yieldCores'>>()
+  return {
+    client,
+    /** Starts it ahead of the first request. */
+    start: () => process.instance(),
+    stop: () => process.stop(),
+    pid: () => process.current()?.pid,
+    async yieldCores(share: number, for_ms: number) {
+      await Promise.all([client, ...others].map((engine) => engine.yieldCores(share, for_ms)))
+    },
+    /** Another engine that yields its cores too, until the function that is returned is called. */
+    yieldsToo(other: Pick<EngineClient, 'yieldCores'>) {
+      others.add(other)
+      return () => void others.delete(other)
+    },
+    read: client.read,
+    /** Why it cannot answer, or undefined. */
+    problem: async () => process.problem() ?? (await health.problem()),
+    watchHealth: health.watch,
+  }
+}

@@ -1,0 +1,306 @@
+// Merges adapters in high demand with their base into one file, which decodes as fast as the base alone. The merged
+// adapter is checked first and then gets the adapter's new requests; running requests finish on the unmerged one.
+import { existsSync, statSync } from 'node:fs'
+import { rm, stat } from 'node:fs/promises'
+import path from 'node:path'
+import type { Logger } from 'pino'
+import { runPeriodically } from '../../../../lib/periodic.ts'
+import type { TrainingSetup } from '../../../platform/setup/index.ts'
+import { writeWhileFree } from '../../../platform/storage/free-disk.ts'
+import type { Artifacts, Hold } from '../../../platform/storage/objects/index.ts'
+import type { ServableModel, TunedModels } from '../../fine-tuning/index.ts'
+import type { UsageRecord } from '../../usage/index.ts'
+import type { PoolResponse } from '../replicas/pool.ts'
+import type { Pools } from '../replicas/pools.ts'
+import { LoadFailure, projectorOf, type Target } from '../requests/replica.ts'
+import type { CheckMerged } from './check.ts'
+import { createDecayingCounter, type DecayingCounter } from './decaying-counter.ts'
+import { MergeRejected, mergeFiles } from './merge.ts'
+import { plan } from './plan.ts'
+
+/** Demand is about the output tokens of the last five minutes. */
+const halfLife_ms = 200_000
+const planInterval_ms = 10_000
+/** Delay before a failed merge is retried, and how many failures are accepted. */
+const retry_ms = 60_000
+const failures_max = 3
+
+export interface MergedAdapters {
+  /** Runs a request on the merged adapter if there is one that loads, otherwise on the unmerged target. */
+  run(account_id: string, target: Target, attempt: (target: Target) => Promise<PoolResponse>): Promise<PoolResponse>
+  /** Adds a response's output tokens to the adapter's demand. */
+  recordUsage(record: Pick<UsageRecord, 'model_id' | 'completion_tokens'>): void
+  /** The merged target that serves this model; undefined if the unmerged adapter does. */
+  servingTarget(model_id: string): Target | undefined
+  /** Adapters that are served merged, and adapters whose merge was rejected. */
+  counts(): { serving: number; refused: number }
+  /** Deletes merged files of an earlier process. */
+  removeLeftovers(): Promise<void>
+  close(): Promise<void>
+}
+
+interface MergedModel {
+  target: Target
+  file: string
+  bytes: number
+  /** Requests in progress. */
+  inFlight: number
+  /** Called when the last request ends. */
+  onIdle: () => void
+}
+
+/** An adapter with recent requests. */
+interface AdapterState {
+  id: string
+  account_id: string
+  target: Target & { adapter: object }
+  demand: DecayingCounter
+  /** Gets its new requests. */
+  merged?: MergedModel
+  /** Evicted; removed when its last request ends. */
+  draining?: MergedModel
+  /** Not merged until the service restarts. */
+  refused: boolean
+  failures: number
+  /** Earliest next merge, in `performance.now()` milliseconds. */
+  retryAt: number
+  deleted: AbortController
+}
+
+interface Options {
+  models: TunedModels
+  pools: Pools
+  check: CheckMerged
+  artifacts: Pick<Artifacts, 'hold'>
+  /** The file that an adapter of this base is merged with. */
+  mergeBase(base: Target['base']): string
+  dataDir: string
+  trainingSetup: TrainingSetup
+  python: string
+  /** Budget for all merged adapters together; 0 disables merging. */
+  memory_bytes: number
+  /** Demand from which an adapter is merged, in recent output tokens. */
+  after_tokens: number
+  min_free_mb: number
+  log: Logger
+}
+
+export function createMergedAdapters({
+  models,
+  pools,
+  check,
+  artifacts,
+  mergeBase,
+  dataDir,
+  trainingSetup,
+  python,
+  memory_bytes,
+  after_tokens,
+  min_free_mb,
+  log,
+}: Options): MergedAdapters {
+  const folder = path.join(dataDir, 'merged')
+  const adapters = new Map<string, AdapterState>()
+  /** Size of a merged file, by base file; known after the first merge on that base. */
+  const sizes = new Map<string, number>()
+  const stopping = new AbortController()
+  let merging: Promise<void> | undefined
+
+  const mayMerge = (entry: AdapterState) =>
+    trainingSetup.ready() && !entry.merged && !entry.draining && !entry.refused && performance.now() >= entry.retryAt
+  const baseFile = (entry: AdapterState) => mergeBase(entry.target.base)
+  const sizeOf = (entry: AdapterState) =>
+    sizes.get(baseFile(entry)) ?? statSync(baseFile(entry), { throwIfNoEntry: false })?.size ?? Number.POSITIVE_INFINITY
+
+  function runPlan(): void {
+    if (stopping.signal.aborted) return
+    const all = [...adapters.values()]
+    const mergedAdapters = all.flatMap(({ id, demand, merged, draining }) => {
+      const model = merged ?? draining
+      return model ? [{ id, demand: demand.value(), bytes: model.bytes, draining: !merged }] : []
+    })
+    const candidates = merging
+      ? []
+      : all.filter(mayMerge).map((entry) => ({ id: entry.id, demand: entry.demand.value(), bytes: sizeOf(entry) }))
+    const next = plan(candidates, mergedAdapters, after_tokens, memory_bytes)
+    for (const id of next.evict) evict(adapters.get(id)!, 'its demand fell, or another adapter has more')
+    if (!next.merge) return
+    merging = merge(adapters.get(next.merge)!).finally(() => {
+      merging = undefined
+      runPlan()
+    })
+  }
+
+  async function merge(entry: AdapterState): Promise<void> {
+    const { id, account_id, target } = entry
+    const file = path.join(folder, `${id}.gguf`)
+    const mergedTarget: Target = {
+      base: { id: `${id}-merged`, gguf: file, projector: projectorOf(target), merged_from: id },
+    }
+    const started_at = performance.now()
+    const signal = AbortSignal.any([stopping.signal, entry.deleted.signal])
+    let hold: Hold | undefined
+    const discard = async () => {
+      await pools.unload(mergedTarget)
+      await rm(file, { force: true })
+      await rm(path.join(folder, `${id}.part`), { force: true })
+    }
+    try {
+      const tuned = await models.find(account_id, id)
+      if (!tuned) return void adapters.delete(id)
+      hold = await artifacts.hold([tuned.gguf, baseFile(entry)])
+      if (!existsSync(tuned.probe)) throw new MergeRejected('it has no probe rows to check the merged adapter with')
+      const names: [string, string] = [target.base.id, id]
+      await writeWhileFree({ folder: dataDir, min_free_mb, needed_bytes: sizeOf(entry), signal }, (signal) =>
+        mergeFiles(python, baseFile(entry), tuned.gguf, file, names, signal),
+      )
+      const bytes = (await stat(file)).size
+      if (bytes > memory_bytes)
+        throw new MergeRejected(`the merged file has ${megabytes(bytes)} MB, more than TUNERY_MERGED_MEMORY_MB allows`)
+      const fits = bytes <= sizeOf(entry) || bytes <= memory_bytes - usedBytes()
+      sizes.set(baseFile(entry), bytes)
+      // Larger than estimated: the next plan evicts others first.
+      if (!fits) return await discard()
+      const result = await check(tuned, target, mergedTarget, signal)
+      if (signal.aborted) return await discard()
+      entry.merged = { target: mergedTarget, file, bytes, inFlight: 0, onIdle: () => {} }
+      const seconds = Number(((performance.now() - started_at) / 1000).toFixed(1))
+      log.info({ model: id, seconds, mb: megabytes(bytes), ...result }, 'an adapter is served merged from now on')
+    } catch (error) {
+      await discard()
+      if (signal.aborted) return
+      if (error instanceof MergeRejected || ++entry.failures >= failures_max) return refuse(entry, error as Error)
+      entry.retryAt = performance.now() + retry_ms
+      log.warn({ err: error, model: id }, 'an adapter could not be merged; a retry follows in a minute')
+    } finally {
+      hold?.release()
+    }
+  }
+
+  const usedBytes = () =>
+    [...adapters.values()].reduce((sum, { merged, draining }) => sum + ((merged ?? draining)?.bytes ?? 0), 0)
+
+  function refuse(entry: AdapterState, { message }: Error): void {
+    entry.refused = true
+    log.warn({ model: entry.id, reason: message }, 'an adapter is served unmerged until the service restarts')
+  }
+
+  /** Stops routing requests to the merged adapter; unloads and deletes it when its last request ends. */
+  function evict(entry: AdapterState, why: string): void {
+    const { merged } = entry
+    if (!merged) return
+    delete entry.merged
+    entry.draining = merged
+    log.info({ model: entry.id, why }, 'a merged adapter is evicted')
+    const remove = async () => {
+      await pools.unload(merged.target)
+      await rm(merged.file, { force: true })
+      delete entry.draining
+      runPlan()
+    }
+    merged.onIdle = () =>
+      void remove().catch((error) =>
+        log.error({ err: error, model: entry.id }, 'a merged adapter could not be removed'),
+      )
+    if (merged.inFlight === 0) merged.onIdle()
+  }
+
+  function entryOf(account_id: string, target: Target & { adapter: { id: string } }): AdapterState {
+    const { id } = target.adapter
+    const existing = adapters.get(id)
+    if (existing) return existing
+    const created: AdapterState = {
+      id,
+      account_id,
+      target,
+      demand: createDecayingCounter(halfLife_ms),
+      refused: false,
+      failures: 0,
+      retryAt: 0,
+      deleted: new AbortController(),
+    }
+    adapters.set(id, created)
+    return created
+  }
+
+  models.onDeleted(({ id }: ServableModel) => {
+    const entry = adapters.get(id)
+    if (!entry) return
+    adapters.delete(id)
+    entry.deleted.abort()
+    evict(entry, 'its model was deleted')
+  })
+
+  const planning = runPeriodically(
+    planInterval_ms,
+    async () => {
+      for (const [id, entry] of adapters) if (entry.demand.isExpired() && mayMerge(entry)) adapters.delete(id)
+      runPlan()
+    },
+    { delayed: true },
+  )
+
+  return {
+    async run(account_id, target, attempt) {
+      const { base, adapter } = target
+      // Upstreams cannot serve merged adapters.
+      if (memory_bytes === 0 || !adapter || !base.gguf || pools.hasUpstream(base.id)) return attempt(target)
+      const entry = entryOf(account_id, { ...target, adapter })
+      entry.demand.touch()
+      const { merged } = entry
+      if (!merged) return attempt(target)
+      merged.inFlight++
+      let released = false
+      const release = () => {
+        if (released) return
+        released = true
+        if (--merged.inFlight === 0) merged.onIdle()
+      }
+      try {
+        const response = await attempt(merged.target)
+        return {
+          ...response,
+          release() {
+            response.release()
+            release()
+          },
+        }
+      } catch (error) {
+        release()
+        if (!(error instanceof LoadFailure)) throw error
+        if (entry.merged === merged) {
+          refuse(entry, error)
+          evict(entry, 'it cannot be loaded')
+        }
+        return attempt(target)
+      }
+    },
+
+    recordUsage({ model_id, completion_tokens }) {
+      const entry = adapters.get(model_id)
+      if (!entry) return
+      entry.demand.add(completion_tokens)
+      if (!merging && mayMerge(entry) && entry.demand.value() >= after_tokens) runPlan()
+    },
+
+    servingTarget: (model_id) => adapters.get(model_id)?.merged?.target,
+
+    counts() {
+      const all = [...adapters.values()]
+      return {
+        serving: all.filter(({ merged }) => merged).length,
+        refused: all.filter(({ refused }) => refused).length,
+      }
+    },
+
+    removeLeftovers: () => rm(folder, { recursive: true, force: true }),
+
+    async close() {
+      await planning.close()
+      stopping.abort()
+      await merging
+    },
+  }
+}
+
+const megabytes = (bytes: number) => Math.round(bytes / 1e6)

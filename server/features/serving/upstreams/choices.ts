@@ -1,0 +1,125 @@
+// The choices of an upstream's answers, whole or in pieces: brought into the shape of this API, counted, and cut where an
+// answer is longer than was asked for. Fields that the API does not have pass as they are.
+import { type FinishReason, finishReasons } from '../../../../contract/sampling.ts'
+import { type Allowance, bytesOf, bytesPerToken, tokensIn } from './usage.ts'
+
+/** An object of an upstream's JSON, whose values are not known yet. */
+export type Fields = Record<string, unknown>
+
+/** The longest tokens of today's vocabularies are runs of spaces and dashes; an answer of such tokens alone is cut. */
+const tokenBytesMax = 32
+
+export const isFields = (value: unknown): value is Fields =>
+  typeof value === 'object' && value !== null && !Array.isArray(value)
+
+export const textOrNull = (value: unknown): string | null => (typeof value === 'string' ? value : null)
+
+/** Unknown reasons of an end are the end of the text. */
+export function finishReason(value: unknown): FinishReason | null {
+  if (typeof value !== 'string') return null
+  if (value === 'function_call') return 'tool_calls'
+  return finishReasons.find((each) => each === value) ?? 'stop'
+}
+
+/** Counts the text of one choice, and says how much of it is within the length that was asked for. */
+export interface ChoiceCounter {
+  /** Adds a piece of the text, each of at least one token. Returns how many bytes of it fit; all of them mostly. */
+  add(bytes: number, isToken?: boolean): number
+  tokens(): number
+  readonly isCut: boolean
+}
+
+export function createChoiceCounter({ choice_tokens_max: max, echoed_bytes }: Allowance): ChoiceCounter {
+  let pieces = 0
+  /** With what is echoed of the prompt. */
+  let bytes = 0
+  const own = () => Math.max(0, bytes - echoed_bytes)
+  const counter = {
+    isCut: false,
+    add(more: number, isToken = true) {
+      const room = max * bytesPerToken + echoed_bytes - bytes
+      bytes += more
+      if (isToken) pieces++
+      if (!counter.isCut && leastTokens() <= max) return more
+      // A piece of the usual size is left out as a whole.
+      const fits = counter.isCut || more <= tokenBytesMax ? 0 : Math.max(0, Math.min(room, more))
+      counter.isCut = true
+      bytes -= more - fits
+      if (isToken && fits === 0) pieces--
+      return fits
+    },
+    tokens: () => Math.max(echoed_bytes > 0 ? 0 : pieces, tokensIn(own())),
+  }
+  /** Fewer tokens the text cannot have. Servers that send single characters are counted by their bytes. */
+  function leastTokens(): number {
+    const bySize = Math.ceil(own() / tokenBytesMax)
+    if (echoed_bytes > 0) return bySize
+    return Math.max(bySize, bytes >= 2 * pieces ? pieces : tokensIn(bytes))
+  }
+  return counter
+}
+
+/** The beginning of a text that has at most this many bytes, without half a character. */
+export function firstBytes(text: string, max: number): string {
+  const bytes = Buffer.from(text)
+  if (bytes.length <= max) return text
+  let end = max
+  while (end > 0 && (bytes[end]! & 0xc0) === 0x80) end--
+  return bytes.toString('utf8', 0, end)
+}
+
+/** Calls of tools, with arguments as text. `index`: of pieces of calls, which need one. */
+export function toolCalls(value: unknown, hasIndex: boolean): Fields[] {
+  if (!Array.isArray(value)) return []
+  return value.filter(isFields).map(({ index, id, function: given, ...call }, position) => {
+    const { name, arguments: args, ...rest } = isFields(given) ? given : {}
+    const text = typeof args === 'string' ? args : args == null ? '' : JSON.stringify(args)
+    return {
+      ...call,
+      ...(hasIndex && { index: Number.isSafeInteger(index) && (index as number) >= 0 ? index : position }),
+      ...(typeof id === 'string' ? { id } : !hasIndex && { id: `call_${position}` }),
+      ...(!hasIndex || typeof name === 'string' ? { type: 'function' } : {}),
+      function: {
+        ...rest,
+        ...(typeof name === 'string' ? { name } : !hasIndex && { name: '' }),
+        arguments: text,
+      },
+    }
+  })
+}
+
+/** Texts of a message or a piece of one that are part of the answer's length. */
+export const textsOf = ({ content, reasoning_content, tool_calls }: Fields): unknown[] => [
+  reasoning_content,
+  content,
+  ...((tool_calls ?? []) as { function: { name?: unknown; arguments: unknown } }[]).flatMap(({ function: call }) => [
+    call.name,
+    call.arguments,
+  ]),
+]
+
+/** The message with the first bytes of its texts: thoughts, then the answer, then the arguments of calls. */
+export function cutMessage(message: Fields, max: number): Fields {
+  let left = max
+  const take = (text: unknown) => {
+    if (typeof text !== 'string') return text
+    const taken = firstBytes(text, left)
+    left -= Buffer.byteLength(taken)
+    return taken
+  }
+  const { reasoning_content, content, tool_calls, ...rest } = message
+  const calls = tool_calls as { function: Fields }[] | undefined
+  return {
+    ...rest,
+    ...(reasoning_content !== undefined && { reasoning_content: take(reasoning_content) }),
+    ...(content !== undefined && { content: take(content) }),
+    ...(calls && {
+      tool_calls: calls.map((call) => ({
+        ...call,
+        function: { ...call.function, arguments: take(call.function.arguments) },
+      })),
+    }),
+  }
+}
+
+export const messageBytes = (message: Fields) => bytesOf(textsOf(message))

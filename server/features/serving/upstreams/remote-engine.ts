@@ -1,0 +1,218 @@
+// Our engine or vLLM on machines of a cluster, behind one of the cluster's proxies. The proxy knows which replicas there
+// are.
+import type { ApiError } from '../../../../contract/errors.ts'
+import { engineError } from '../engine/client.ts'
+import { BodyTooLarge, readAll, readFirstChunk, send } from '../http-client/client.ts'
+import { createConnectionPool, NoResponse } from '../http-client/connection-pool.ts'
+import type { HttpResponse } from '../http-client/response.ts'
+import { engineBody, engineHeaders, upstreamBody, usesDefaultLength } from '../requests/body.ts'
+import {
+  type Replica,
+  ReplicaFailure,
+  type ReplicaRequest,
+  type ReplicaResponse,
+  type Target,
+} from '../requests/replica.ts'
+import { readHeaders, requireContentType, requireSupported, unreadable, wholeAnswer } from './answer.ts'
+import { exceedsContext, upstreamError } from './error.ts'
+import { createEventReader, openStream } from './stream.ts'
+import { firstByteLimit_ms, startTimeLimit } from './time-limits.ts'
+import { type Allowance, allowanceOf } from './usage.ts'
+
+/** Where a target is served, and by what. `model`: the name that vLLM has for it. */
+export type RemoteRoute = RouteTo & ({ server: 'engine' } | { server: 'vllm'; model: string })
+
+interface RouteTo {
+  /** Path of the engine behind the proxy, without a slash at its end. */
+  path: string
+  token: string
+  /** The header x-weights that its answers must have. */
+  weights: string
+}
+
+interface Options {
+  /** Address of the proxy. */
+  origin: string
+  max_concurrent: () => number
+  /** Separates the accounts in vLLM's prefix cache. */
+  cacheSalt: (account_id: string) => string
+  /** Undefined: the target is not served there. */
+  route: (target: Target) => RemoteRoute | undefined
+  /** Called when a request fails for a reason that the cluster may have. */
+  onFailed: () => void
+}
+
+const idleConnection_ms = 4000
+/** The time limit of a whole answer, and how long vLLM may be silent in the middle of a stream. */
+const answerMax_bytes = 64e6
+const silence_ms = 60_000
+/** As of an upstream, and the time in which the cluster may start a replica. */
+const first_byte_seconds = 600
+
+export function createRemoteEngine({
+  origin,
+  max_concurrent,
+  cacheSalt,
+  route,
+  onFailed,
+}: Options): Replica & { close(): void } {
+  const url = new URL(origin)
+  const secure = url.protocol === 'https:'
+  const hostname = url.hostname.replace(/^\[|\]$/g, '')
+  const pool = createConnectionPool(
+    { hostname, port: Number(url.port) || (secure ? 443 : 80), secure },
+    idleConnection_ms,
+  )
+
+  const failed = (
+    code: 'engine_unavailable' | 'engine_failed' | 'upstream_timeout',
+    message: string,
+    lost: boolean,
+  ) => {
+    onFailed()
+    return new ReplicaFailure(code, message, { lost })
+  }
+  const unreachable = (error: unknown, signal: AbortSignal) =>
+    error instanceof NoResponse && !signal.aborted
+      ? failed(
+          'engine_unavailable',
+          `The replicas of this model in the Ray cluster do not answer (${error.message}). Try again in a moment.`,
+          error.mayHaveStarted,
+        )
+      : error
+
+  return {
+    name: `Ray Serve at ${url.host}`,
+    get max_concurrent() {
+      return max_concurrent()
+    },
+    inFlight: 0,
+    isUp: () => true,
+    canServe: (target) => route(target) !== undefined,
+    status: (target) => (route(target) ? 'loaded' : 'not_loaded'),
+    load: async () => {},
+    unload: async () => {},
+    onCapacity: () => {},
+    close: pool.close,
+
+    async send(request, clientSignal): Promise<ReplicaResponse> {
+      const there = route(request.target)
+      if (!there) throw failed('engine_unavailable', 'The Ray cluster does not serve this model now.', false)
+      const isVllm = there.server === 'vllm'
+      if (isVllm) requireSupported(request.body, false)
+      const limit_ms = firstByteLimit_ms(first_byte_seconds, allowanceOf(request, '', true), request.stream)
+      const limit = startTimeLimit(limit_ms, () => 0)
+      const signal = AbortSignal.any([clientSignal, limit.signal])
+      try {
+        const { response, allowance } = await post(request, there, signal)
+        const weights = response.headers['x-weights']
+        if (weights !== there.weights) {
+          response.destroy()
+          throw failed(
+            'engine_failed',
+            'A replica had other weights than those of the model. Its answer was not sent.',
+            true,
+          )
+        }
+        const { headers } = response
+        return isVllm
+          ? {
+              headers: readHeaders(headers),
+              weights,
+              load_ms: 0,
+              ...(await vllmAnswer(response, request, allowance, signal)),
+            }
+          : { headers, weights, load_ms: 0, content: await engineContent(response, request) }
+      } catch (error) {
+        if (limit.signal.aborted && !clientSignal.aborted)
+          throw failed('upstream_timeout', 'The replicas of this model in the Ray cluster sent nothing in time.', true)
+        throw unreachable(error, signal)
+      } finally {
+        limit.clear()
+      }
+    },
+  }
+
+  /** Resolves with an answer of status 200. */
+  async function post(
+    request: ReplicaRequest,
+    there: RemoteRoute,
+    signal: AbortSignal,
+  ): Promise<{ response: HttpResponse; allowance: Allowance }> {
+    const { base, adapter } = request.target
+    const isVllm = there.server === 'vllm'
+    const headers = {
+      authorization: `Bearer ${there.token}`,
+      ...(isVllm ? { 'x-request-id': request.request_id, ...request.span?.headers() } : engineHeaders(request)),
+    }
+    const path = `${there.path}/v1${request.path}`
+    for (let addDefaultLength = true; ; addDefaultLength = false) {
+      const payload = isVllm
+        ? upstreamBody(request, there.model, {
+            server: 'vllm',
+            addDefaultLength,
+            cache_salt: cacheSalt(request.account_id),
+          })
+        : engineBody(request, (adapter ?? base).id)
+      const allowance = allowanceOf(request, payload, addDefaultLength)
+      // The cluster does not tell what a request has used whose client left.
+      if (request.progress)
+        request.progress.used = { prompt_tokens: allowance.prompt_tokens, completion_tokens: 0, cached_tokens: 0 }
+      const response = await send(pool, { method: 'POST', path, headers, payload }, signal)
+      if (response.status === 200) return { response, allowance }
+      const text = (await readAll(response, answerMax_bytes)).toString('utf8')
+      // The context has less room than the default length: without one, vLLM uses the room that there is.
+      if (isVllm && addDefaultLength && usesDefaultLength(request.body) && exceedsContext(response.status, text))
+        continue
+      throw isVllm ? vllmError(response, text, request.body) : engineErrorOf(response.status, text)
+    }
+  }
+
+  /** What the client did wrong is its error; all else is of the cluster: its proxy answers 404 and 500 without a reason. */
+  function vllmError({ status, headers }: HttpResponse, text: string, body: Record<string, unknown>): ApiError {
+    if (status < 400 || status >= 500 || status === 401 || status === 404) return unavailable(status)
+    const { error, retryable } = upstreamError(status, text, { body, retryAfter: headers['retry-after'] })
+    return retryable ? new ReplicaFailure(error.code, error.message) : error
+  }
+
+  function unavailable(status: number): ReplicaFailure {
+    const message = `The replicas of this model in the Ray cluster cannot take requests now (${status}). Try again in a moment.`
+    return failed('engine_unavailable', message, status === 500)
+  }
+
+  /** Of the engine, in its own form; all else is of the cluster: a replica that dies, or an application that is gone. */
+  function engineErrorOf(status: number, text: string): ApiError {
+    const isEngine = text.startsWith('{"error":') && text.includes('"code"')
+    if (isEngine && status < 500) return engineError(status, text)
+    if (isEngine) {
+      const error = engineError(status, text)
+      return new ReplicaFailure(error.code, error.message, { ...(error.details && { details: error.details }) })
+    }
+    return unavailable(status)
+  }
+}
+
+async function engineContent(response: HttpResponse, { stream }: ReplicaRequest): Promise<ReplicaResponse['content']> {
+  return stream ? { firstChunk: await readFirstChunk(response), stream: response } : { body: await readAll(response) }
+}
+
+async function vllmAnswer(
+  response: HttpResponse,
+  request: ReplicaRequest,
+  allowance: Allowance,
+  signal: AbortSignal,
+): Promise<Pick<ReplicaResponse, 'content' | 'usage'>> {
+  requireContentType(response, request.stream)
+  if (!request.stream) {
+    const bytes = await readAll(response, answerMax_bytes).catch((error) => {
+      throw error instanceof BodyTooLarge ? unreadable(`cannot be read: ${error.message}`) : error
+    })
+    const { body, usage } = wholeAnswer(bytes, request, allowance)
+    return { content: { body }, usage: () => usage }
+  }
+  const reader = createEventReader(request, allowance)
+  const broken = () => unreadable('broke in the middle of this answer')
+  const silent = () => unreadable('sent nothing in the middle of this answer for too long')
+  const content = await openStream(response, reader, { silence_ms, signal, broken, silent })
+  return { content, usage: reader.usage }
+}
