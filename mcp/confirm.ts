@@ -3,7 +3,7 @@ import { createHash, randomBytes } from 'node:crypto'
 import type { Server } from '@modelcontextprotocol/sdk/server/index.js'
 import { ErrorCode, McpError } from '@modelcontextprotocol/sdk/types.js'
 import { z } from 'zod'
-import { ToolError } from './results.ts'
+import { ToolError } from './errors.ts'
 
 const lifetime_ms = 10 * 60_000
 /** Tokens of one session that wait, at most; the oldest is dropped. */

@@ -2,7 +2,7 @@
 import { openAsBlob, realpathSync, statSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
-import { ToolError } from './results.ts'
+import { ToolError } from './errors.ts'
 
 const endings = ['.jsonl', '.json', '.csv', '.parquet', '.zip']
 

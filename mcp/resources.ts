@@ -2,7 +2,8 @@
 import { type McpServer, ResourceTemplate } from '@modelcontextprotocol/sdk/server/mcp.js'
 import type { ReadResourceResult } from '@modelcontextprotocol/sdk/types.js'
 import { isTuneryError, type Page, type Tunery } from '../sdk/index.ts'
-import { bounded, describeError, withoutKeys } from './results.ts'
+import { describeError, withoutKeys } from './errors.ts'
+import { bounded } from './results.ts'
 
 /** The newest of each kind are listed. */
 const listed = 20

@@ -1,7 +1,7 @@
 // Datasets: upload, check, look at.
 import { z } from 'zod'
 import type { Columns } from '../../sdk/index.ts'
-import { ToolError } from '../results.ts'
+import { ToolError } from '../errors.ts'
 import { creates, defineTool, reads } from './tool.ts'
 
 /** Characters of a dataset that is given in the call itself. */
