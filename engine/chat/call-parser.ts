@@ -3,7 +3,7 @@
 import { randomBytes } from 'node:crypto'
 import { createJsonScan, type JsonScan } from './json-scan.ts'
 import { isSpace, partialSuffixLength, trailingBlankStart } from './partial-marks.ts'
-import type { ReplyParser, ReplyPart } from './reply-parser.ts'
+import type { ReplyParser, ReplyPart } from './reply.ts'
 import type { CallSyntax } from './tool-formats.ts'
 
 type Match = { name: string; length: number } | 'partial' | null

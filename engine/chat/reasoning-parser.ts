@@ -1,6 +1,6 @@
 // Incremental parser of the reasoning (<think>…</think>) at the start of an answer.
 import { isNewline, partialSuffixLength, trailingBlankStart } from './partial-marks.ts'
-import type { ReplyParser, ReplyPart } from './reply-parser.ts'
+import type { ReplyParser, ReplyPart } from './reply.ts'
 
 const openingTag = '<think>'
 const closingTag = '</think>'

@@ -7,34 +7,13 @@ import { addJsonRules } from './json-rules.ts'
 import { prune, type Rules, rule } from './rules.ts'
 import { costlyPaths } from './schema-check.ts'
 import { schemaRules } from './schema-rules.ts'
-import type { GrammarSpec } from './session.ts'
-import { readVocab } from './session-memory.ts'
+import type { GrammarSession, GrammarSpec } from './session.ts'
+import { type GrammarVocab, readVocab } from './session-memory.ts'
 import { resolveTag } from './structural-tag.ts'
 import { createVocabGrammars, defaultLimits, type GrammarLimits, type VocabGrammars } from './vocab-grammars.ts'
 import type { GrammarSource } from './worker-messages.ts'
 
-export type { GrammarSpec }
-
-/** A model's tokens. Use one object per model: it is the key of the cached grammars. */
-export type GrammarVocab = {
-  size: number
-  /** Bytes of a token; empty for control tokens. */
-  bytes(token: number): Uint8Array
-  isEndOfGeneration(token: number): boolean
-}
-
-export type GrammarSession = {
-  /**
-   * Mask of the tokens that may come next: bit i % 32 of word i / 32. The memory is valid until the next `accept`. End
-   * tokens are in the mask exactly if the text is complete; if nothing else is, the text has ended. Blocks the thread
-   * for up to `wait_ms`. Returns null if the mask is not ready by then: ask again. Throws ApiError
-   * `schema_not_enforceable` or `engine_failed` if the session has failed.
-   */
-  mask(wait_ms: number): Uint32Array | null
-  /** Accepts the sampled token. The worker computes the next mask meanwhile. */
-  accept(token: number): void
-  close(): void
-}
+export type { GrammarSession, GrammarSpec, GrammarVocab }
 
 export type Grammars = {
   /**

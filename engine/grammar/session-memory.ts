@@ -1,6 +1,5 @@
 // Shared memory between the decode thread and a worker: a state word and the mask of the next token for each session,
 // and the vocabulary.
-import type { GrammarVocab } from './grammars.ts'
 
 /** Status in the two lowest bits of a state word; the bits above count the accepted tokens. */
 export const working = 0
@@ -45,6 +44,14 @@ export function clock(): number {
 
 export function elapsed(since: number): number {
   return (clock() - since) & 0x3fffffff
+}
+
+/** A model's tokens. Use one object per model: it is the key of the cached grammars. */
+export type GrammarVocab = {
+  size: number
+  /** Bytes of a token; empty for control tokens. */
+  bytes(token: number): Uint8Array
+  isEndOfGeneration(token: number): boolean
 }
 
 /** A vocabulary in shared memory: the bytes of all tokens, concatenated, and the offset of each. */

@@ -1,7 +1,19 @@
 import { ApiError } from '../../contract/errors.ts'
-import type { GrammarSession } from './grammars.ts'
 import type { GrammarWorker, SessionState } from './host.ts'
 import { failed, ready, stateWord, working } from './session-memory.ts'
+
+export type GrammarSession = {
+  /**
+   * Mask of the tokens that may come next: bit i % 32 of word i / 32. The memory is valid until the next `accept`. End
+   * tokens are in the mask exactly if the text is complete; if nothing else is, the text has ended. Blocks the thread
+   * for up to `wait_ms`. Returns null if the mask is not ready by then: ask again. Throws ApiError
+   * `schema_not_enforceable` or `engine_failed` if the session has failed.
+   */
+  mask(wait_ms: number): Uint32Array | null
+  /** Accepts the sampled token. The worker computes the next mask meanwhile. */
+  accept(token: number): void
+  close(): void
+}
 
 /** A session with its current worker. Null while it moves to another worker. */
 export type WorkerSession = GrammarSession &

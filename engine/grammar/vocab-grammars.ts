@@ -2,9 +2,8 @@
 // served by one shared worker, costly ones keep the worker that compiled them, and hostile ones end with the worker
 // that they block.
 import { ApiError } from '../../contract/errors.ts'
-import type { GrammarSession } from './grammars.ts'
 import { type GrammarWorker, JobFailed, nextJob, type SessionState, startWorker } from './host.ts'
-import { createSession, type WorkerSession } from './session.ts'
+import { createSession, type GrammarSession, type WorkerSession } from './session.ts'
 import { createSessionMemory, type VocabData } from './session-memory.ts'
 import { createTrials } from './trials.ts'
 import { createVerdicts, type Verdict } from './verdicts.ts'

@@ -2,7 +2,6 @@
 // neither loading nor answers wait for it.
 import { type BigIntStats, statSync } from 'node:fs'
 import { Worker } from 'node:worker_threads'
-import type { HashJob, HashResult } from './hash-thread.ts'
 
 /** A file in memory. */
 export type LoadedFile = {
@@ -17,6 +16,10 @@ export type FileHashes = {
   /** The file at this path as it is now. Call it right before the file is loaded. */
   of(path: string): LoadedFile
 }
+
+export type HashJob = { path: string; stamp: string }
+/** Null: the file is not the one with that stamp any more, or cannot be read. */
+export type HashResult = { sha256: string | null }
 
 export const unknownHash: LoadedFile = { hash: 'sha256:unknown' }
 /** Files whose hashes are remembered. */

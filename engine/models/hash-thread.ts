@@ -2,11 +2,7 @@
 import { createHash } from 'node:crypto'
 import { closeSync, fstatSync, openSync, readSync } from 'node:fs'
 import { parentPort } from 'node:worker_threads'
-import { stampOf } from './file-hashes.ts'
-
-export type HashJob = { path: string; stamp: string }
-/** Null: the file is not the one with that stamp any more, or cannot be read. */
-export type HashResult = { sha256: string | null }
+import { type HashJob, type HashResult, stampOf } from './file-hashes.ts'
 
 const chunk = Buffer.allocUnsafe(1 << 20)
 

@@ -1,6 +1,6 @@
 // JSON of chat completions: complete body and stream chunks.
 import type { ChatDelta, ChatResponse } from '../../../contract/chat.ts'
-import type { ReplyPart } from '../../chat/reply-parser.ts'
+import type { ReplyPart } from '../../chat/reply.ts'
 import type { Vocab } from '../../llama/vocab.ts'
 import { type TokenLogprobs, toTokenLogprob } from '../../sampling/logprobs.ts'
 import { type AnswerFormat, type AnswerFormatOptions, type CompleteChoice, envelope, newCompletion } from './format.ts'

@@ -1,7 +1,7 @@
 // What chat and text completions share.
 import { randomUUID } from 'node:crypto'
 import type { FinishReason, Usage } from '../../../contract/sampling.ts'
-import type { ReplyPart } from '../../chat/reply-parser.ts'
+import type { ReplyPart } from '../../chat/reply.ts'
 import type { TokenLogprobs } from '../../sampling/logprobs.ts'
 
 /** A choice of a complete response. `tokenLogprobs` is null unless the request asks for log-probabilities. */

@@ -1,7 +1,7 @@
 // Response as a stream of server-sent events.
 import type { ServerResponse } from 'node:http'
 import { errorBody } from '../../../contract/errors.ts'
-import type { ReplyPart } from '../../chat/reply-parser.ts'
+import type { ReplyPart } from '../../chat/reply.ts'
 import type { TokenLogprobs } from '../../sampling/logprobs.ts'
 import { sendError } from '../io.ts'
 import type { AnswerSink } from './choices.ts'

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { prepareConversation } from '../../../engine/chat/conversation.ts'
-import type { ReplyParser, ReplyPart } from '../../../engine/chat/reply-parser.ts'
+import type { ReplyParser, ReplyPart } from '../../../engine/chat/reply.ts'
 import { ask, modelOf, now, type TemplateName, weather } from './chat-models.ts'
 
 type Reply = { content: string; reasoning: string; calls: { name: string; arguments: string }[] }
