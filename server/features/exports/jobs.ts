@@ -14,7 +14,6 @@ import {
   afterInterruption,
   complete,
   fail,
-  type PushResult,
   removePartial,
   requeueOnShutdown,
   retryAfterCrash,
@@ -24,7 +23,7 @@ import {
 import { pushFiles } from './push.ts'
 import * as store from './store.ts'
 import { exportDir, removeDir } from './store.ts'
-import { createProgress, ExportFailure, type ExportWork, ProcessDied } from './work.ts'
+import { createProgress, ExportFailure, type ExportWork, ProcessDied, type PushResult } from './work.ts'
 
 export async function workOnExport(work: ExportWork, claim: Claim, stopping: AbortSignal): Promise<void> {
   // A running export counts towards the account's concurrency limit, like a running job.

@@ -26,20 +26,12 @@ import type { Projector } from '../hub/index.ts'
 import { type ExportRow, exportsDir, partialDir, removeDir } from './store.ts'
 import { Answers, compareAnswers } from './verdict.ts'
 import { verifyGguf } from './verify-gguf.ts'
-import { ExportFailure, type ExportWork, ProcessDied, type ReportProgress } from './work.ts'
+import { ExportFailure, type ExportOutput, type ExportWork, ProcessDied, type ReportProgress } from './work.ts'
 
 const Result = z.object({ out: z.string(), reference: z.string(), answers: z.string().nullable() })
 /** The importance matrix that the trainer writes into the run folder, if it is requested. */
 const importanceFile = 'importance.safetensors'
 const Runtime = z.object({ runtime: z.string().optional() })
-
-export interface ExportOutput {
-  /** The path of a file or a folder. */
-  out: string
-  /** The projector's file beside a whole GGUF file of a model that reads pictures, or an adapter that has its own. */
-  projector?: Projector | undefined
-  check: ExportCheck
-}
 
 const isQuantized = ({ format, quantization, merge }: ExportRow) =>
   format === 'gguf' && merge === 1 && (quantizations as readonly string[]).includes(quantization ?? '')

@@ -14,11 +14,10 @@ import {
 } from '../../platform/queue/retry-policy.ts'
 import { hashFile, syncPath } from '../../platform/storage/durable-files.ts'
 import type { ExportSource } from '../fine-tuning/index.ts'
-import type { ExportOutput } from './make.ts'
 import { modelfile } from './modelfile.ts'
 import * as store from './store.ts'
 import { exportDir, exportKey, exportsDir, partialDir, removeDir } from './store.ts'
-import type { ExportWork } from './work.ts'
+import type { ExportOutput, ExportWork, PushResult } from './work.ts'
 
 const retries = createRetryPolicy({
   crash: { max: 3, delay_ms: linearDelay(1000) },
@@ -29,13 +28,6 @@ const retries = createRetryPolicy({
   interruption: { max: 5, delay_ms: constantDelay(0) },
   disk_full: diskFullRule,
 })
-
-/** The result of a push to the hub: the repository's URL or an error. */
-export interface PushResult {
-  repository: string
-  url: string | null
-  error: string | null
-}
 
 export interface CompletedExport extends ExportOutput {
   packed: { path: string; file: ExportFile }

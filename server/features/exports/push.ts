@@ -4,23 +4,15 @@ import { readdir } from 'node:fs/promises'
 import path from 'node:path'
 import { createRepo, HubApiError, uploadFilesWithProgress } from '@huggingface/hub'
 import { type Claim, withLease } from '../../platform/queue/queue.ts'
-import type { ExportOutput } from './make.ts'
-import type { PushResult } from './outcomes.ts'
 import * as store from './store.ts'
-import { ExportFailure, type ExportWork, type ReportProgress } from './work.ts'
-
-export interface Push {
-  /** Creates a private repository. False if it exists already. */
-  create(repository: string, signal: AbortSignal): Promise<boolean>
-  /** Uploads the files in one commit. Returns the repository's URL. */
-  upload(
-    repository: string,
-    files: { name: string; path: string }[],
-    title: string,
-    onProgress: (done: number) => void,
-    signal: AbortSignal,
-  ): Promise<string>
-}
+import {
+  ExportFailure,
+  type ExportOutput,
+  type ExportWork,
+  type Push,
+  type PushResult,
+  type ReportProgress,
+} from './work.ts'
 
 /** Both methods throw ExportFailure `push_failed` if the hub refuses or cannot be reached. */
 export function createPush({ url, token }: { url: string; token: string }): Push {

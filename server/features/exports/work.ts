@@ -1,5 +1,5 @@
 import type { Logger } from 'pino'
-import type { ExportStage } from '../../../contract/exports.ts'
+import type { ExportCheck, ExportStage } from '../../../contract/exports.ts'
 import type { Db } from '../../platform/db/open.ts'
 import type { NewEvent } from '../../platform/events/event-streams.ts'
 import type { AcquireSlot } from '../../platform/queue/account-slots.ts'
@@ -7,8 +7,37 @@ import { type Claim, createLeaseWrites, type Queue } from '../../platform/queue/
 import type { Artifacts } from '../../platform/storage/objects/index.ts'
 import type { StorageQuota } from '../../platform/storage/quota.ts'
 import type { TunedModels } from '../fine-tuning/index.ts'
-import type { Push } from './push.ts'
+import type { Projector } from '../hub/index.ts'
 import * as store from './store.ts'
+
+export interface ExportOutput {
+  /** The path of a file or a folder. */
+  out: string
+  /** The projector's file beside a whole GGUF file of a model that reads pictures, or an adapter that has its own. */
+  projector?: Projector | undefined
+  check: ExportCheck
+}
+
+/** The operator's repositories on the hub. */
+export interface Push {
+  /** Creates a private repository. False if it exists already. */
+  create(repository: string, signal: AbortSignal): Promise<boolean>
+  /** Uploads the files in one commit. Returns the repository's URL. */
+  upload(
+    repository: string,
+    files: { name: string; path: string }[],
+    title: string,
+    onProgress: (done: number) => void,
+    signal: AbortSignal,
+  ): Promise<string>
+}
+
+/** The result of a push to the hub: the repository's URL or an error. */
+export interface PushResult {
+  repository: string
+  url: string | null
+  error: string | null
+}
 
 /** The dependencies of the background work of exports. */
 export interface ExportWork {
