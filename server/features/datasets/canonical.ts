@@ -1,11 +1,21 @@
 // The canonical form of rows: what the check writes of a valid row of any format, and all that the trainer reads
 // (trainer/data/rows.py, docs/decisions/042-canonical-rows.md).
 import type { Objective } from '../../../contract/hyperparameters.ts'
-import type { UploadedRow } from './reader/columns.ts'
-import { type CanonicalMessage, messageWarnings, type Problem, readMessages, readTools, textOf } from './row-message.ts'
+import { type CanonicalMessage, messageWarnings, readMessages, readTools, textOf } from './row-message.ts'
 import { isPicture, type PlacedPicture, withoutPictures } from './row-pictures.ts'
+import { isProblem, type Problem } from './row-problem.ts'
 
 type Fields = Record<string, unknown>
+
+/**
+ * A row as it was uploaded, under the names that the check reads. `names`: what the file calls them, where it differs.
+ * `fields`: what else the file says of the row.
+ */
+export interface UploadedRow {
+  row: Fields
+  names: Record<string, string>
+  fields: Fields
+}
 
 /**
  * `messages`: a conversation, or a rated answer with its `label`. `prompt`, `chosen`, `rejected`: a pair. A row may have
@@ -239,8 +249,6 @@ export function promptOf({ prompt, system }: Fields): unknown {
   const isEmpty = system === undefined || system === null || (typeof system === 'string' && system.trim() === '')
   return !isEmpty && Array.isArray(messages) ? [{ role: 'system', content: system }, ...messages] : messages
 }
-
-const isProblem = (read: unknown): read is Problem => Array.isArray(read) && typeof read[0] === 'string'
 
 function conversationWarnings(messages: CanonicalMessage[]): Problem[] {
   const found: Problem[] = []

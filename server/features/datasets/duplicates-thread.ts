@@ -1,6 +1,5 @@
 import { parentPort } from 'node:worker_threads'
-import type { RowBatch } from './duplicates.ts'
-import { createRowComparison } from './row-comparison.ts'
+import { createRowComparison, type RowBatch } from './row-comparison.ts'
 
 const comparison = createRowComparison()
 

@@ -2,26 +2,10 @@
 // hashing and storing a row costs a third of its whole check.
 import { hash } from 'node:crypto'
 import { Worker } from 'node:worker_threads'
-import { createRowComparison } from './row-comparison.ts'
+import { createRowComparison, type DuplicateReport, type RowBatch } from './row-comparison.ts'
 import { type CanonicalMessage, textOf } from './row-message.ts'
 import { isPicture } from './row-pictures.ts'
 
-/** A batch of rows in one buffer, each followed by its prompt and its answer. `ends` has three end offsets per row. */
-export interface RowBatch {
-  bytes: Uint8Array<ArrayBuffer>
-  ends: Uint32Array<ArrayBuffer>
-  lines: Float64Array<ArrayBuffer>
-}
-interface Lines {
-  count: number
-  /** The first hundred, each with the earlier line that it matches. */
-  lines: [line: number, first: number][]
-}
-/** Rows that repeat an earlier row exactly, and rows that repeat an earlier prompt with another answer. */
-export interface DuplicateReport {
-  duplicates: Lines
-  conflicts: Lines
-}
 const batchBytes = 1 << 20
 const batchRows = 8192
 const maxInFlight = 8

@@ -1,6 +1,22 @@
 // Compares rows by fingerprints, and lists those that repeat an earlier one.
-import type { DuplicateReport, RowBatch } from './duplicates.ts'
 import { createFingerprints, fingerprint } from './fingerprints.ts'
+
+/** A batch of rows in one buffer, each followed by its prompt and its answer. `ends` has three end offsets per row. */
+export interface RowBatch {
+  bytes: Uint8Array<ArrayBuffer>
+  ends: Uint32Array<ArrayBuffer>
+  lines: Float64Array<ArrayBuffer>
+}
+interface Lines {
+  count: number
+  /** The first hundred, each with the earlier line that it matches. */
+  lines: [line: number, first: number][]
+}
+/** Rows that repeat an earlier row exactly, and rows that repeat an earlier prompt with another answer. */
+export interface DuplicateReport {
+  duplicates: Lines
+  conflicts: Lines
+}
 
 /** How many errors, and how many warnings, are listed. */
 export const maxListed = 100

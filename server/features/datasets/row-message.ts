@@ -1,14 +1,9 @@
 // The messages and tools of rows: their shape, and what can be wrong with them.
 import { picturesMax } from '../../../pictures/formats.ts'
 import { isPicture, type PicturePart, pictureProblem } from './row-pictures.ts'
+import { isProblem, type Problem } from './row-problem.ts'
 
 export const trainableRoles = ['system', 'developer', 'user', 'assistant', 'tool'] as const
-
-/**
- * A code and a message that continues a sentence about the row ("line 3 …"). A message that is a full sentence begins
- * with a colon.
- */
-export type Problem = [code: string, message: string]
 
 /** A message as the trainer reads it. `weight` 0: not learned. */
 export interface CanonicalMessage {
@@ -110,8 +105,6 @@ function readMessage(given: unknown, calls: Set<unknown>): CanonicalMessage | Pr
   read.tool_call_id = tool_call_id as string
   return read
 }
-
-const isProblem = (read: unknown): read is Problem => Array.isArray(read) && typeof read[0] === 'string'
 
 function readThoughts(message: Fields, read: CanonicalMessage): Problem | undefined {
   const field = thoughtFields.find((each) => typeof message[each] === 'string' && message[each] !== '')

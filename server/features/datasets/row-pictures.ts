@@ -3,7 +3,7 @@ import { hash } from 'node:crypto'
 import { dataUrlOf, pictureFile } from '../../../pictures/data-urls.ts'
 import { createPictureDecoder } from '../../../pictures/decoder.ts'
 import { PictureError, type PictureFormat, pictureFormats, readHeader } from '../../../pictures/formats.ts'
-import type { Problem } from './row-message.ts'
+import type { Problem } from './row-problem.ts'
 
 /** A content part with a picture, as OpenAI writes it. In a valid row the URL is a data URL. */
 export interface PicturePart {

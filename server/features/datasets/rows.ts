@@ -1,11 +1,11 @@
 import { isUtf8 } from 'node:buffer'
 import type { Objective } from '../../../contract/hyperparameters.ts'
-import { canonicalLine, canonicalOf, picturesOf, recordProblem, type ValidRow } from './canonical.ts'
+import { canonicalLine, canonicalOf, picturesOf, recordProblem, type UploadedRow, type ValidRow } from './canonical.ts'
 import { createDuplicateFinder } from './duplicates.ts'
-import { type ReadOptions, type UploadedRow, uploadedRow } from './reader/columns.ts'
+import { type ReadOptions, uploadedRow } from './reader/columns.ts'
 import { maxListed } from './row-comparison.ts'
-import type { Problem } from './row-message.ts'
 import { createPictureCheck, type PictureCheck, withoutPictures } from './row-pictures.ts'
+import type { Problem } from './row-problem.ts'
 
 /** The longest row of text, in bytes of its line. */
 export const maxLineBytes = 16 * 1024 * 1024

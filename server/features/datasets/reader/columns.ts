@@ -1,8 +1,9 @@
 // The fields of a row in every format, under the names that the check reads: nulls are absent, cells of tables are
 // values, and a prompt with its answer is `prompt` and `completion` whatever its columns are called.
 import type { Columns } from '../../../../contract/datasets.ts'
-import { isPair } from '../canonical.ts'
-import { type Problem, withoutNullFields } from '../row-message.ts'
+import { isPair, type UploadedRow } from '../canonical.ts'
+import { withoutNullFields } from '../row-message.ts'
+import type { Problem } from '../row-problem.ts'
 import { pictureColumns, placePictures } from './picture-columns.ts'
 
 /** The columns of the supported layouts; a table's others are ignored. */
@@ -24,16 +25,6 @@ export const knownColumns = [
 ]
 
 type Fields = Record<string, unknown>
-
-/**
- * A row as it was uploaded, under the names that the check reads. `names`: what the file calls them, where it differs.
- * `fields`: what else the file says of the row.
- */
-export interface UploadedRow {
-  row: Fields
-  names: Record<string, string>
-  fields: Fields
-}
 
 /** How a file is read: `cells` for tables, whose values may be JSON in text; `columns`, the uploader's names. */
 export interface ReadOptions {

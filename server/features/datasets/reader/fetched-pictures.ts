@@ -5,8 +5,8 @@ import { readFile } from 'node:fs/promises'
 import path from 'node:path'
 import { isAddress } from '../../../../pictures/data-urls.ts'
 import { PictureError } from '../../../../pictures/formats.ts'
-import type { Problem } from '../row-message.ts'
 import { isPicture, type PictureCheck, type PicturePart } from '../row-pictures.ts'
+import type { Problem } from '../row-problem.ts'
 
 /** What became of an address: a file in the folder of fetched ones, or why there is none. */
 export type Fetched = { file: string } | { problem: string }

@@ -1,7 +1,7 @@
 // Pictures of tables: the columns `image` and `images` beside the others, as Hugging Face's datasets have them.
 import { PictureError, picturesMax } from '../../../../pictures/formats.ts'
-import type { Problem } from '../row-message.ts'
 import type { PictureCheck, PicturePart } from '../row-pictures.ts'
+import type { Problem } from '../row-problem.ts'
 
 export const pictureColumns = ['image', 'images']
 
