@@ -5,7 +5,6 @@ import { readFile } from 'node:fs/promises'
 import { isIP } from 'node:net'
 import ipaddr from 'ipaddr.js'
 import { ConfigError } from '../../config.ts'
-import { loopbackOf } from './target.ts'
 
 type Address = ipaddr.IPv4 | ipaddr.IPv6
 
@@ -115,6 +114,12 @@ function embeddedIPv4(address: ipaddr.IPv6): ipaddr.IPv4 | undefined {
 
 /** The addresses of a name; empty if the name does not exist. Throws if the name servers do not answer. */
 export type Resolve = (name: string, signal: AbortSignal) => Promise<string[]>
+
+const loopbackName = /(^|\.)(localhost|localhost\.localdomain|ip6-localhost|ip6-loopback)$/
+
+/** The loopback addresses for localhost names, regardless of DNS (RFC 6761); undefined for other names. */
+export const loopbackOf = (name: string): string[] | undefined =>
+  loopbackName.test(name) ? ['127.0.0.1', '::1'] : undefined
 
 const hostsFile =
   process.platform === 'win32' ? `${process.env.SystemRoot}\\System32\\drivers\\etc\\hosts` : '/etc/hosts'

@@ -1,6 +1,6 @@
 // Parses and checks a URL of a client, before its name is resolved.
 import { isIP } from 'node:net'
-import type { AddressRules } from './addresses.ts'
+import { type AddressRules, loopbackOf } from './addresses.ts'
 
 export interface Target {
   url: URL
@@ -20,11 +20,6 @@ export class BadTarget extends Error {
 
 /** Names of private networks. Other names are checked after they are resolved. */
 const privateName = /(^|\.)(local|internal|intranet|private|corp|home|lan|localdomain|home\.arpa)$/
-const loopbackName = /(^|\.)(localhost|localhost\.localdomain|ip6-localhost|ip6-loopback)$/
-
-/** The loopback addresses for localhost names, regardless of DNS (RFC 6761); undefined for other names. */
-export const loopbackOf = (name: string): string[] | undefined =>
-  loopbackName.test(name) ? ['127.0.0.1', '::1'] : undefined
 
 /** Parses a URL into the host and port to connect to. Throws BadTarget. */
 export function readTarget(text: string, rules: AddressRules): Target {
