@@ -6,7 +6,7 @@ import { after } from '../../../lib/after.ts'
 import { hashOf, isWellFormed, prefixLength } from '../../../lib/key-format.ts'
 import { createTtlCache } from '../../../lib/ttl-cache.ts'
 import type { Db } from '../../platform/db/open.ts'
-import type { Caller } from '../../platform/http/auth.ts'
+import type { Caller } from '../../platform/http/caller.ts'
 import { type Changes, cacheTtl_ms } from '../../platform/redis/changes.ts'
 import * as store from './store.ts'
 

@@ -4,7 +4,7 @@ import { listAudit } from '../../../contract/audit.ts'
 import { createKey, getKey, listKeys, renameKey, revokeKey } from '../../../contract/keys.ts'
 import { addMember, changeMember, getMember, listMembers, removeMember } from '../../../contract/members.ts'
 import { changeAccount, createAccount, getAccount, listAccounts } from '../../../contract/operator.ts'
-import type { Caller } from '../../platform/http/auth.ts'
+import type { Caller } from '../../platform/http/caller.ts'
 import { mount } from '../../platform/http/mount.ts'
 import type { Accounts } from './service.ts'
 

@@ -8,7 +8,7 @@ import { newId } from '../../../lib/ids.ts'
 import { isoTime } from '../../../lib/utc-day.ts'
 import type { Db } from '../../platform/db/open.ts'
 import { recordAuditEntry } from '../../platform/events/audit.ts'
-import type { Caller } from '../../platform/http/auth.ts'
+import type { Caller } from '../../platform/http/caller.ts'
 import { hashOf } from './sessions.ts'
 import * as store from './store.ts'
 

@@ -1,7 +1,6 @@
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { ApiError } from '../../../contract/errors.ts'
 import { listIdentities, removeIdentity } from '../../../contract/members.ts'
-import type { Session } from '../../../contract/sign-in.ts'
 import {
   acceptInvitation,
   addPasskey,
@@ -23,13 +22,14 @@ import {
   lookAtInvitation,
   removeOwnIdentity,
   removePasskey,
+  type Session,
   setPassword,
   signInWithLink,
   signInWithPasskey,
   signInWithPassword,
   withdrawInvitation,
 } from '../../../contract/sign-in.ts'
-import type { Caller } from '../../platform/http/auth.ts'
+import type { Caller } from '../../platform/http/caller.ts'
 import { mount } from '../../platform/http/mount.ts'
 import {
   clearSessionCookie,

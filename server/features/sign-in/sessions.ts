@@ -10,7 +10,7 @@ import { day_ms, isoTime } from '../../../lib/utc-day.ts'
 import type { Db, Trx } from '../../platform/db/open.ts'
 import { type Page, pageOf } from '../../platform/db/page.ts'
 import { recordAuditEntry } from '../../platform/events/audit.ts'
-import type { Caller } from '../../platform/http/auth.ts'
+import type { Caller } from '../../platform/http/caller.ts'
 import { type Changes, cacheTtl_ms } from '../../platform/redis/changes.ts'
 import * as store from './store.ts'
 

@@ -1,5 +1,5 @@
 import type { StorageReport } from '../../../contract/usage.ts'
-import type { Caller } from '../../platform/http/auth.ts'
+import type { Caller } from '../../platform/http/caller.ts'
 import type { Limits } from '../../platform/limits/index.ts'
 import type { Plans } from '../../platform/plans.ts'
 import type { Context, Feature } from '../feature.ts'

@@ -2,7 +2,7 @@ import type { FastifyInstance } from 'fastify'
 import { getOperatorUsage } from '../../../contract/machine.ts'
 import { getTimeline } from '../../../contract/timeline.ts'
 import { getStorage, getThresholds, getUsage, type StorageReport, setThresholds } from '../../../contract/usage.ts'
-import type { Caller } from '../../platform/http/auth.ts'
+import type { Caller } from '../../platform/http/caller.ts'
 import { mount } from '../../platform/http/mount.ts'
 import type { Usage } from './service.ts'
 

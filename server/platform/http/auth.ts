@@ -1,34 +1,13 @@
 import type { FastifyContextConfig, FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { ApiError } from '../../../contract/errors.ts'
 import type { Route } from '../../../contract/route.ts'
-import { type Role, type Scope, scopes } from '../../../contract/scopes.ts'
+import { type Scope, scopes } from '../../../contract/scopes.ts'
 import { after } from '../../../lib/after.ts'
-import type { Actor } from '../events/audit.ts'
 import type { WindowCounters } from '../redis/window-counter.ts'
 import { createAuthThrottle, wrongKeysPerMinute } from './auth-throttle.ts'
+import type { Caller } from './caller.ts'
 import { type Limits, rateLimitError, requireLimits, setLimitHeaders } from './limits.ts'
 import { clearSessionCookie, requireOwnPage, requireSameOrigin, sessionTokenIn } from './session-cookie.ts'
-
-/** The key or session that makes a request, with its member and account. */
-export interface Caller extends Actor {
-  kind: 'key' | 'session'
-  account_id: string
-  user_id: string
-  /** The id of the key, or of the session. */
-  key_id: string
-  role: Role
-  /** Scopes of the key or session that the member's role allows. */
-  scopes: readonly Scope[]
-  /** The id of the account's tier. */
-  tier: string
-  suspended: boolean
-  /** The account's version at which this was read, for installations with Redis; see server/platform/redis/changes.ts. */
-  version?: string | undefined
-  /** When a key ends, in unix milliseconds. */
-  expires_at?: number | null
-  /** Of a session: unix milliseconds. */
-  session?: { created_at: number; expires_at: number }
-}
 
 /** Throws while routes are mounted, so that startup fails, for an API route without a scope that a key can carry. */
 export function requireScopes(app: FastifyInstance): void {

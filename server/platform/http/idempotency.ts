@@ -5,7 +5,8 @@ import type { FastifyReply, FastifyRequest } from 'fastify'
 import { ApiError } from '../../../contract/errors.ts'
 import type { Route } from '../../../contract/route.ts'
 import type { Trx } from '../db/open.ts'
-import { type Caller, requirePermission } from './auth.ts'
+import { requirePermission } from './auth.ts'
+import type { Caller } from './caller.ts'
 import { digestMultipart } from './multipart.ts'
 
 declare module 'fastify' {

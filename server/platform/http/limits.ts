@@ -3,7 +3,7 @@ import type { FastifyReply } from 'fastify'
 import { ApiError } from '../../../contract/errors.ts'
 import type { Route } from '../../../contract/route.ts'
 import { after } from '../../../lib/after.ts'
-import type { Caller } from './auth.ts'
+import type { Caller } from './caller.ts'
 
 /** State of a rate limit window. `resets_at` is in unix milliseconds. */
 export interface Window {

@@ -4,7 +4,8 @@ import type { FastifyRequest } from 'fastify'
 import type { Logger } from 'pino'
 import type { ApiError } from '../../../contract/errors.ts'
 import type { Changes } from '../redis/changes.ts'
-import { type Caller, endedCredential, requirePermission } from './auth.ts'
+import { endedCredential, requirePermission } from './auth.ts'
+import type { Caller } from './caller.ts'
 
 declare module 'fastify' {
   interface FastifyInstance {

@@ -1,6 +1,6 @@
 import type { FastifyInstance } from 'fastify'
 import { getSetup, retrySetup } from '../../../contract/hub.ts'
-import type { Caller } from '../http/auth.ts'
+import type { Caller } from '../http/caller.ts'
 import { mount } from '../http/mount.ts'
 import type { TrainingSetup } from './service.ts'
 
