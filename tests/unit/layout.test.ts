@@ -131,21 +131,20 @@ test('a store is used by its own feature alone', () => {
   forbid('stores', (file, to) => to.endsWith('/store.ts') && featureOf(file) !== featureOf(to))
 })
 
-test('no file imports itself through others, types aside', () => {
-  const edges = new Map<string, string[]>()
-  for (const file of typescript) {
-    const text = readFileSync(path.join(root, file), 'utf8')
-    const targets = [...text.matchAll(/^(?:import|export)\s+(?!type\b)([^;']*?)from '(\.[^']+)'/gm)]
-      .filter(([, names]) => !/^\{\s*(type \w+[^,]*,?\s*)+\}\s*$/.test(names!))
-      .map(([, , name]) => path.normalize(path.join(path.dirname(file), name!)))
-    edges.set(file, targets)
-  }
+/** Its cycles of types are not broken yet. */
+const tangled = 'server/features/fine-tuning/'
+
+test('no file imports itself through others, neither values nor types', () => {
+  const targets = Map.groupBy(
+    imports.filter(({ file, to }) => isOurs(to) && !(file.startsWith(tangled) && to.startsWith(tangled))),
+    ({ file }) => file,
+  )
   const done = new Set<string>()
   const cycles: string[] = []
   const visit = (file: string, trail: string[]) => {
     if (trail.includes(file)) cycles.push([...trail.slice(trail.indexOf(file)), file].join(' → '))
     if (done.has(file) || trail.includes(file)) return
-    for (const target of edges.get(file) ?? []) visit(target, [...trail, file])
+    for (const { to } of targets.get(file) ?? []) visit(to, [...trail, file])
     done.add(file)
   }
   for (const file of files) visit(file, [])
