@@ -266,7 +266,7 @@ const settings = {
     boolean,
     'false',
     'Whether base models are served as they are in their files. false: each is served in eight bits where that is ' +
-      'faster, with its measured distance in GET /v1/hub/models/{id}; see docs/operate.md.',
+      'faster, with its measured distance in GET /v1/hub/models/{id}; see docs/guides/operate.md.',
   ),
   engine_options: setting(
     z.string().transform((value) => value.split(/\s+/).filter(Boolean)),
@@ -276,7 +276,7 @@ const settings = {
   training_share: setting(
     wholeNumber(0, 80),
     '20',
-    'Minimum share of CPU time for trainings while this machine’s engine answers, in percent; see docs/operate.md. ' +
+    'Minimum share of CPU time for trainings while this machine’s engine answers, in percent; see docs/guides/scale.md. ' +
       '0: only what answers leave.',
   ),
   training_priority: setting(
@@ -294,7 +294,7 @@ const settings = {
     wholeNumber(0, 10_000_000),
     '600',
     'Seconds that a trainer process with its libraries loaded waits for a job or estimate, after an upload or the ' +
-      'last one, so that it begins at once; see docs/operate.md. 0: none waits.',
+      'last one, so that it begins at once; see docs/guides/scale.md. 0: none waits.',
   ),
   training_turn_seconds: setting(
     wholeNumber(0, 2_592_000),
@@ -317,7 +317,7 @@ const settings = {
     'failures',
     'Which requests get a line in the log: those that fail with status 500 and above, or all.',
   ),
-  plans_file: optional(folder, 'JSON file with the operator’s own tiers and prices; see docs/operate.md.'),
+  plans_file: optional(folder, 'JSON file with the operator’s own tiers and prices; see docs/guides/operate.md.'),
   currency: setting(z.string().regex(/^[A-Z]{3}$/), 'USD', 'Currency of the prices.'),
   training_price: setting(z.coerce.number().min(0), '0', 'Price of a million trained tokens.'),
   input_price: setting(z.coerce.number().min(0), '0', 'Price of a million prompt tokens.'),
@@ -359,7 +359,7 @@ const settings = {
   storage_url: optional(
     storageUrl,
     'Storage that several machines share: s3://bucket/prefix?endpoint=https://…&region=…, with credentials as the AWS SDK ' +
-      'finds them, or file:///folder for a folder that all machines mount; see docs/scaling.md.',
+      'finds them, or file:///folder for a folder that all machines mount; see docs/postgres-redis-s3.md.',
   ),
   cache_mb: setting(
     wholeNumber(100, 1_000_000_000),

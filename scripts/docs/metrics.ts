@@ -36,7 +36,7 @@ export function metricsPage(note: string, table: Table): string {
   })
   return `${note}# Metrics
 
-\`GET /metrics\` of the server, in Prometheus' text format. How to use them: [operate](../operate.md#metrics-traces-and-logs);
+\`GET /metrics\` of the server, in Prometheus' text format. How to use them: [monitor](../monitor.md#metrics);
 a dashboard and alerts are in \`deploy/monitoring\`, what to do about an alert in the [runbook](../runbook.md).
 
 Several processes: \`sum\`, each process counts its own, so add them up; \`max\`, each process reports the same fact of the

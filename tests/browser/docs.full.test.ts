@@ -20,7 +20,7 @@ after(() => service?.stop())
 
 test('a guide opens directly at its anchor; links between pages load no page anew', browserTest, async () => {
   const { page, complaints } = await service.visit({ signedIn: false })
-  await page.goto('/docs/operate#back-up-and-restore')
+  await page.goto('/docs/guides/operate#back-up-and-restore')
   const heading = page.getByRole('heading', { name: /^Back up and restore/ })
   await heading.waitFor()
   await page.waitForFunction(() => {

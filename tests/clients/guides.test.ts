@@ -12,6 +12,7 @@ import { StdioClientTransport } from '@modelcontextprotocol/sdk/client/stdio.js'
 import { root } from '../../lib/root.ts'
 import { Tunery } from '../../sdk/index.ts'
 import { readUpstreams } from '../../server/features/serving/upstreams/settings.ts'
+import { readPlans } from '../../server/platform/plans.ts'
 import { until } from '../support/client.ts'
 import { commandsIn } from '../support/guide.ts'
 import { codeBlocks, order, shownElsewhere } from '../support/guide-blocks.ts'
@@ -207,6 +208,12 @@ messages = [{"role": "system", "content": "Triage the ticket."},
   'docs/guides/limits-and-usage.md json': async (code) => {
     const { percents } = await tunery.usage.thresholds.set(JSON.parse(code))
     assert.deepEqual(percents, JSON.parse(code).percents)
+  },
+  'docs/guides/operate.md json': async (code) => {
+    const plans_file = path.join(reader, 'plans.json')
+    writeFileSync(plans_file, code)
+    const plans = readPlans({ plans_file, currency: 'USD', training_price: 0, input_price: 0, output_price: 0 })
+    assert.deepEqual([plans.currency, plans.tiers.map(({ id }) => id)], ['EUR', ['team']])
   },
   'docs/guides/scale.md json': async (code) => {
     assert.equal(readUpstreams(code, {}).length, JSON.parse(code).length)

@@ -7,7 +7,7 @@ export { type Artifacts, createArtifacts, type Hold } from './artifacts.ts'
 export { claimStorage, ownerKey } from './owner.ts'
 export type { ObjectStore, StoredObject } from './store.ts'
 
-/** Opens the storage of a URL (docs/scaling.md). The SDK is loaded here, and only for a bucket. */
+/** Opens the storage of a URL (docs/postgres-redis-s3.md). The SDK is loaded here, and only for a bucket. */
 export async function openObjectStore(url: string): Promise<ObjectStore> {
   const target = parseStorageUrl(url)
   if (target.kind === 'file') return createFileStore(target.folder)

@@ -228,7 +228,7 @@ const refusedError = (storage: string, cause: unknown): Error => {
   return Object.assign(
     new Error(
       `the storage ${storage} refuses a request of the service (${name}: ${message}): its credentials, its rights ` +
-        "(docs/scaling.md, S3) or this machine's clock are wrong",
+        "(docs/postgres-redis-s3.md, S3) or this machine's clock are wrong",
       { cause },
     ),
     { code: storageAway },
