@@ -23,10 +23,10 @@ import {
   withFetchedPictures,
 } from '../serving/index.ts'
 import type { Usage, UsageKind } from '../usage/index.ts'
-import { type Meter, type MeteredUsage, startMeter } from './gateway/meter.ts'
-import { observeRequest, type RequestObserver } from './gateway/observe.ts'
-import { createResolver, type ModelAliases } from './gateway/resolve.ts'
 import { createIsolation, type Isolation } from './isolation.ts'
+import { type Meter, type MeteredUsage, startMeter } from './meter.ts'
+import { observeRequest, type RequestObserver } from './observe.ts'
+import { createResolver, type ModelAliases } from './resolve.ts'
 
 /** An inference operation and its path below the base URL. */
 export interface Operation {

@@ -4,7 +4,7 @@ import type { Writable } from 'node:stream'
 import { ApiError, errorBody } from '../../../../contract/errors.ts'
 import { clientTimeouts } from '../../../../lib/http/client-timeouts.ts'
 import { findUsage, type PoolResponse, type TokenCounts } from '../../serving/index.ts'
-import type { Meter } from './meter.ts'
+import type { Meter } from '../meter.ts'
 import { createSseParser } from './sse-parser.ts'
 
 /** The client's `stream_options`. */

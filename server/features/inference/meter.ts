@@ -1,6 +1,6 @@
 // Records the usage of one request in the journal, exactly once.
-import type { TokenCounts } from '../../serving/index.ts'
-import type { UsageFinish, Usage as UsageJournal, UsageKind } from '../../usage/index.ts'
+import type { TokenCounts } from '../serving/index.ts'
+import type { UsageFinish, Usage as UsageJournal, UsageKind } from '../usage/index.ts'
 
 export interface MeteredRequest {
   request_id: string

@@ -1,8 +1,8 @@
 // The metrics of one request to a model.
 
-import type { ServerMetrics } from '../../../platform/telemetry/metrics.ts'
-import type { PoolResponse } from '../../serving/index.ts'
-import type { UsageKind } from '../../usage/index.ts'
+import type { ServerMetrics } from '../../platform/telemetry/metrics.ts'
+import type { PoolResponse } from '../serving/index.ts'
+import type { UsageKind } from '../usage/index.ts'
 import type { MeteredUsage } from './meter.ts'
 
 export interface RequestObserver {

@@ -1,11 +1,11 @@
 // Resolves the `model` field of a request to a target, with a short cache.
 
-import { ApiError } from '../../../../contract/errors.ts'
-import { createTtlCache } from '../../../../lib/ttl-cache.ts'
-import { type Changes, cacheTtl_ms } from '../../../platform/redis/changes.ts'
-import type { ServableModel, TunedModels } from '../../fine-tuning/index.ts'
-import type { Hub } from '../../hub/index.ts'
-import type { Pools, Target } from '../../serving/index.ts'
+import { ApiError } from '../../../contract/errors.ts'
+import { createTtlCache } from '../../../lib/ttl-cache.ts'
+import { type Changes, cacheTtl_ms } from '../../platform/redis/changes.ts'
+import type { ServableModel, TunedModels } from '../fine-tuning/index.ts'
+import type { Hub } from '../hub/index.ts'
+import type { Pools, Target } from '../serving/index.ts'
 
 /** Names for models that another feature defines: deployments registers here, and announces changes. */
 export interface ModelAliases {
