@@ -27,6 +27,9 @@ function readRooms(): Room[] {
   })
 }
 
+/** Its folders have no rows yet, and its cycles of types are not broken. */
+const tangled = 'server/features/fine-tuning/'
+
 const rooms = readRooms()
 /** The row with the longest matching path. */
 const roomOf = (file: string) =>
@@ -73,6 +76,17 @@ test('every file of the program has a room in docs/architecture.md, and every ro
   )
 })
 
+test('every folder has a row of its own, but the pages of the dashboard', () => {
+  const withoutRow = typescript.filter((file) => {
+    const { prefix } = roomOf(file)!
+    return prefix !== file && prefix !== `${path.dirname(file)}/`
+  })
+  assert.deepEqual(
+    withoutRow.filter((file) => !file.startsWith('web/pages/') && !file.startsWith(tangled)),
+    [],
+  )
+})
+
 test('every import is one that the tables of docs/architecture.md allow', () => {
   forbid('not allowed by the tables', (file, to) => {
     if (!isOurs(to)) return false
@@ -97,9 +111,7 @@ test('the contract uses zod alone, lib no package at all, and only engine/llama 
   })
 })
 
-const features = rooms
-  .map(({ prefix }) => prefix)
-  .filter((prefix) => prefix.startsWith('server/features/') && prefix.endsWith('/'))
+const features = rooms.map(({ prefix }) => prefix).filter((prefix) => /^server\/features\/[^/]+\/$/.test(prefix))
 
 test('the engine imports nothing from outside of the folders that bundles, images and clusters take', () => {
   const isTaken = (file: string) => engineFolders.some((folder) => file.startsWith(`${folder}/`))
@@ -131,22 +143,32 @@ test('a store is used by its own feature alone', () => {
   forbid('stores', (file, to) => to.endsWith('/store.ts') && featureOf(file) !== featureOf(to))
 })
 
-/** Its cycles of types are not broken yet. */
-const tangled = 'server/features/fine-tuning/'
-
-test('no file imports itself through others, neither values nor types', () => {
-  const targets = Map.groupBy(
-    imports.filter(({ file, to }) => isOurs(to) && !(file.startsWith(tangled) && to.startsWith(tangled))),
-    ({ file }) => file,
-  )
+/** Each path from a node back to itself, one a cycle. */
+function cyclesIn(edges: { from: string; to: string }[]): string[] {
+  const targets = Map.groupBy(edges, ({ from }) => from)
   const done = new Set<string>()
   const cycles: string[] = []
-  const visit = (file: string, trail: string[]) => {
-    if (trail.includes(file)) cycles.push([...trail.slice(trail.indexOf(file)), file].join(' → '))
-    if (done.has(file) || trail.includes(file)) return
-    for (const { to } of targets.get(file) ?? []) visit(to, [...trail, file])
-    done.add(file)
+  const visit = (node: string, trail: string[]) => {
+    if (trail.includes(node)) cycles.push([...trail.slice(trail.indexOf(node)), node].join(' → '))
+    if (done.has(node) || trail.includes(node)) return
+    for (const { to } of targets.get(node) ?? []) visit(to, [...trail, node])
+    done.add(node)
   }
-  for (const file of files) visit(file, [])
-  assert.deepEqual(cycles, [])
+  for (const node of targets.keys()) visit(node, [])
+  return [...new Set(cycles)]
+}
+
+test('no file imports itself through others, neither values nor types', () => {
+  const edges = imports
+    .filter(({ file, to }) => isOurs(to) && !(file.startsWith(tangled) && to.startsWith(tangled)))
+    .map(({ file, to }) => ({ from: file, to }))
+  assert.deepEqual(cyclesIn(edges), [])
+})
+
+test('no rooms import each other, but a folder and the room that it lies in', () => {
+  const edges = imports
+    .filter(({ to }) => isOurs(to))
+    .map(({ file, to }) => ({ from: roomOf(file)!.prefix, to: roomOf(to)!.prefix }))
+    .filter(({ from, to }) => !from.startsWith(to))
+  assert.deepEqual(cyclesIn(edges), [])
 })
