@@ -1,8 +1,9 @@
 import { z } from 'zod'
 import { Time } from './common.ts'
 import { Tier } from './hub.ts'
+import { KeyScope } from './keys.ts'
 import { route } from './route.ts'
-import { roles, scopes } from './scopes.ts'
+import { roles } from './scopes.ts'
 
 const WindowUsed = z.object({ used: z.int(), resets_at: Time })
 
@@ -22,7 +23,7 @@ export const Profile = z.object({
       id: z.string(),
       name: z.string(),
       prefix: z.string(),
-      scopes: z.array(z.enum(scopes)),
+      scopes: z.array(KeyScope),
       created_at: Time,
     })
     .nullable()

@@ -97,7 +97,7 @@ export const UploadFields = z.strictObject({
 
 export type UploadFields = z.infer<typeof UploadFields>
 
-const Issue = z.object({
+export const DatasetIssue = z.object({
   line: z
     .int()
     .describe(
@@ -130,7 +130,7 @@ const Tokens = z.object({
   cut: z
     .array(
       z.object({
-        line: Issue.shape.line,
+        line: DatasetIssue.shape.line,
         row: z.int().describe('Its number among the rows that could be read.'),
         tokens: z.int(),
         cut_tokens: z.int(),
@@ -150,8 +150,8 @@ export const Validation = z.object({
     .describe('With the chat template and tokenizer of the requested base, or the default base.'),
   errors: z.array(z.string()).optional().describe('Each begins with the line it is about.'),
   error_count: z.int().optional().describe('How many rows are wrong; `errors` lists the first of them.'),
-  issues: z.array(Issue).optional().describe('The same as `errors`, for programs.'),
-  warnings: z.array(Issue).optional().describe('Findings that may be intended; the first of them.'),
+  issues: z.array(DatasetIssue).optional().describe('The same as `errors`, for programs.'),
+  warnings: z.array(DatasetIssue).optional().describe('Findings that may be intended; the first of them.'),
   warning_count: z.int().optional(),
   duplicates: z.int().optional().describe('Rows that repeat an earlier row of the file, word for word.'),
   conflicts: z.int().optional().describe('Rows whose prompt is in an earlier row of the file, with another answer.'),

@@ -20,7 +20,7 @@ export const ItemReference = z
     'must be a field of the row, such as item.input',
   )
 
-const Template = z.union([
+export const EvaluationTemplate = z.union([
   z.array(TemplateMessage).min(1).max(50),
   z.strictObject({
     item_reference: ItemReference,
@@ -50,7 +50,7 @@ export const CreateEvaluation = z.strictObject({
   graders: Graders.describe(
     'How an answer is scored. With several the score of a row is their mean. At most 50 with the parts of `multi`.',
   ),
-  template: Template.optional().describe(
+  template: EvaluationTemplate.optional().describe(
     'The messages of each request, with `{{item.…}}` for fields of the row, or the field that has them. ' +
       'Default: the messages of the row before its answer.',
   ),
@@ -82,7 +82,7 @@ const Interval = z.object({
   high: z.number().nullable(),
 })
 
-const Side = z.object({
+export const EvaluationSide = z.object({
   model: z.string().nullable().describe('Null if the rows bring their answers.'),
   score: Interval.nullable().describe('Null until a row is scored.'),
   pass_rate: z.number().nullable().describe('Share of the rows that pass every grader.'),
@@ -96,7 +96,7 @@ const Side = z.object({
   cached_tokens: z.int().describe('Of the prompt tokens.'),
   completion_tokens: z.int(),
 })
-export type Side = z.infer<typeof Side>
+export type EvaluationSide = z.infer<typeof EvaluationSide>
 
 export const Evaluation = z.object({
   id: z.string(),
@@ -110,7 +110,7 @@ export const Evaluation = z.object({
   dataset: z.string(),
   eval: z.string().nullable().describe('The eval of OpenAI’s API that it is a run of.'),
   graders: z.array(z.looseObject({})),
-  template: Template.nullable(),
+  template: EvaluationTemplate.nullable(),
   // A list of a request is read by a transform, which an answer cannot be written by.
   sampling: Sampling.extend({ tools: z.array(Tool).optional() }),
   held_out_by: z.string().nullable().describe('The job whose held-out rows these are.'),
@@ -125,8 +125,8 @@ export const Evaluation = z.object({
   done: z.int().describe('Answers that are scored, of both models.'),
   result: z
     .object({
-      model: Side,
-      baseline: Side.nullable(),
+      model: EvaluationSide,
+      baseline: EvaluationSide.nullable(),
       difference: Interval.extend({
         test: z.string().describe('The test behind the interval.'),
         better: z.int().describe('Rows on which the model scores higher than the baseline.'),
@@ -144,7 +144,7 @@ export const Evaluation = z.object({
 })
 export type Evaluation = z.infer<typeof Evaluation>
 
-const Answer = z.object({
+export const EvaluationAnswer = z.object({
   output: z.string().nullable(),
   tool_calls: z.array(z.unknown()).optional(),
   score: z.number(),
@@ -157,13 +157,13 @@ const Answer = z.object({
   finish_reason: z.string().nullable().describe('`length`: the answer was cut at `max_tokens`.'),
   latency_ms: z.number().nullable(),
 })
-export type Answer = z.infer<typeof Answer>
+export type EvaluationAnswer = z.infer<typeof EvaluationAnswer>
 
 export const EvaluationRow = z.object({
   row: z.int().describe('Its number in the dataset, counted from 1.'),
   item: z.record(z.string(), z.unknown()),
-  model: Answer.nullable(),
-  baseline: Answer.nullable(),
+  model: EvaluationAnswer.nullable(),
+  baseline: EvaluationAnswer.nullable(),
   difference: z.number().nullable().describe('Score of the model less that of the baseline.'),
 })
 export type EvaluationRow = z.infer<typeof EvaluationRow>

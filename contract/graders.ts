@@ -11,13 +11,13 @@ const reference = Template.default('{{item.reference}}').describe(
   'What it is compared with. Default: the answer of the row.',
 )
 
-const TextPart = z.strictObject({ type: z.enum(['input_text', 'output_text']), text: Template })
+export const TemplatePart = z.strictObject({ type: z.enum(['input_text', 'output_text']), text: Template })
 const Content = z.union(
   [
     Template,
-    TextPart,
+    TemplatePart,
     z
-      .array(z.union([Template, TextPart]))
+      .array(z.union([Template, TemplatePart]))
       .min(1)
       .max(20),
   ],
@@ -52,7 +52,7 @@ const JudgeSampling = z.strictObject({
   reasoning_effort: z.string().nullish().describe('Without effect: a judge answers in a form.'),
 })
 
-const StringCheck = z.strictObject({
+export const StringCheckGrader = z.strictObject({
   type: z.literal('string_check'),
   name: ShortName,
   input: Template,
@@ -73,7 +73,7 @@ export const similarityMetrics = [
   'rouge_5',
   'rouge_l',
 ] as const
-const TextSimilarity = z.strictObject({
+export const TextSimilarityGrader = z.strictObject({
   type: z.literal('text_similarity'),
   name: ShortName,
   input: Template,
@@ -84,7 +84,7 @@ const TextSimilarity = z.strictObject({
   pass_threshold: z.number().min(0).max(1).default(0.5),
 })
 
-const LabelModel = z.strictObject({
+export const LabelModelGrader = z.strictObject({
   type: z.literal('label_model'),
   name: ShortName,
   ...judge,
@@ -92,7 +92,7 @@ const LabelModel = z.strictObject({
   passing_labels: z.array(z.string().min(1).max(100)).min(1).max(20),
 })
 
-const ScoreModel = z.strictObject({
+export const ScoreModelGrader = z.strictObject({
   type: z.literal('score_model'),
   name: ShortName,
   ...judge,
@@ -101,14 +101,14 @@ const ScoreModel = z.strictObject({
   sampling_params: JudgeSampling.nullish().describe('How the judge answers.'),
 })
 
-const JsonSchema = z.strictObject({
+export const JsonSchemaGrader = z.strictObject({
   type: z.literal('json_schema'),
   name: ShortName,
   input: output,
   schema: JsonObject.describe('The JSON Schema that the answer must satisfy.'),
 })
 
-const JsonEqual = z.strictObject({
+export const JsonEqualGrader = z.strictObject({
   type: z.literal('json_equal'),
   name: ShortName,
   input: output,
@@ -121,7 +121,7 @@ const JsonEqual = z.strictObject({
     .describe('The fields that are compared, such as `address.city`. Default: all of the reference.'),
 })
 
-const Contains = z.strictObject({
+export const ContainsGrader = z.strictObject({
   type: z.literal('contains'),
   name: ShortName,
   input: output,
@@ -129,7 +129,7 @@ const Contains = z.strictObject({
   ignore_case: z.boolean().default(false),
 })
 
-const Regex = z.strictObject({
+export const RegexGrader = z.strictObject({
   type: z.literal('regex'),
   name: ShortName,
   input: output,
@@ -142,7 +142,7 @@ const Regex = z.strictObject({
   negate: z.boolean().default(false).describe('Whether the answer must not match.'),
 })
 
-const ToolCall = z.strictObject({
+export const ToolCallGrader = z.strictObject({
   type: z.literal('tool_call'),
   name: ShortName,
   function: z.string().min(1).max(64).optional().describe('Default: the call of the row’s answer.'),
@@ -152,15 +152,15 @@ const ToolCall = z.strictObject({
 })
 
 const simple = [
-  StringCheck,
-  TextSimilarity,
-  LabelModel,
-  ScoreModel,
-  JsonSchema,
-  JsonEqual,
-  Contains,
-  Regex,
-  ToolCall,
+  StringCheckGrader,
+  TextSimilarityGrader,
+  LabelModelGrader,
+  ScoreModelGrader,
+  JsonSchemaGrader,
+  JsonEqualGrader,
+  ContainsGrader,
+  RegexGrader,
+  ToolCallGrader,
 ] as const
 const types = { error: `must be one of ${[...simple.map(({ shape }) => shape.type.value), 'multi'].join(', ')}` }
 export const SimpleGrader = z.discriminatedUnion('type', simple, types)
@@ -169,7 +169,7 @@ export type SimpleGrader = z.infer<typeof SimpleGrader>
 /** Names that every object of JavaScript has. */
 const isReserved = (name: string) => name in {}
 
-const Multi = z.strictObject({
+export const MultiGrader = z.strictObject({
   type: z.literal('multi'),
   name: ShortName,
   graders: z
@@ -183,7 +183,7 @@ const Multi = z.strictObject({
   pass_threshold: z.number().default(0.5),
 })
 
-export const Grader = z.discriminatedUnion('type', [...simple, Multi], types)
+export const Grader = z.discriminatedUnion('type', [...simple, MultiGrader], types)
 export type Grader = z.infer<typeof Grader>
 
 export const Graders = z

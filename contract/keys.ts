@@ -3,13 +3,13 @@ import { Deleted, DisplayName, ListQuery, page, Time } from './common.ts'
 import { route } from './route.ts'
 import { type ScopePreset, scopePresets, scopes } from './scopes.ts'
 
+export const KeyScope = z.enum(scopes)
+
 export const ApiKey = z.object({
   id: z.string(),
   name: z.string(),
   prefix: z.string().describe('The first characters of the key; the rest is stored only as a hash.'),
-  scopes: z
-    .array(z.enum(scopes))
-    .describe('What the key carries. The role of its member bounds them at every request.'),
+  scopes: z.array(KeyScope).describe('What the key carries. The role of its member bounds them at every request.'),
   user_id: z.string().describe('The member whose key it is.'),
   status: z.enum(['active', 'expired']),
   created_at: Time,
@@ -37,7 +37,7 @@ export const createKey = route({
   body: z.strictObject({
     name: DisplayName,
     scopes: z
-      .union([z.enum(presets), z.array(z.enum(scopes)).min(1).max(scopes.length)])
+      .union([z.enum(presets), z.array(KeyScope).min(1).max(scopes.length)])
       .default('full')
       .describe('A preset, limited to your own scopes, or a list of scopes that you have.'),
     expires_at: Time.nullable().default(null).describe('From when on the key is refused; null: never.'),

@@ -3,7 +3,7 @@ import { Deleted, DisplayName, ListQuery, page, Time } from './common.ts'
 import { route } from './route.ts'
 import { roles } from './scopes.ts'
 
-const Role = z.enum(roles)
+export const Role = z.enum(roles)
 
 export const Member = z.object({
   id: z.string(),

@@ -50,11 +50,11 @@ const Row = z.looseObject({
   item: JsonObject,
   sample: JsonObject.nullish().describe('The answer, if no model is asked.'),
 })
-const FileContent = z.looseObject({
+export const FileContent = z.looseObject({
   type: z.literal('file_content'),
   content: list(Row, { min: 1, max: inlineRowsMax }).describe('Becomes a file of the account.'),
 })
-const FileId = z.looseObject({ type: z.literal('file_id'), id: z.string().min(1).max(100) })
+export const FileId = z.looseObject({ type: z.literal('file_id'), id: z.string().min(1).max(100) })
 const seconds = z.int().min(0).max(253_402_300_799).nullish().describe('Unix seconds.')
 const StoredCompletions = z.looseObject({
   type: z.literal('stored_completions'),

@@ -2,9 +2,9 @@
 import { z } from 'zod'
 import { Profile } from './accounts.ts'
 import { Deleted, DisplayName, ListQuery, page, ShortName, Time } from './common.ts'
+import { KeyScope } from './keys.ts'
 import { Email, Identities, Member } from './members.ts'
 import { route } from './route.ts'
-import { scopes } from './scopes.ts'
 
 export const sessionBeginnings = ['link', 'password', 'passkey', 'oidc', 'invitation'] as const
 
@@ -23,7 +23,7 @@ export type Session = z.infer<typeof Session>
 export const SessionState = z.object({
   session: Session,
   profile: Profile,
-  scopes: z.array(z.enum(scopes)).describe('What the session may do: what the role of its member allows now.'),
+  scopes: z.array(KeyScope).describe('What the session may do: what the role of its member allows now.'),
   csrf_token: z.string().describe('Requests that change something carry it in `x-csrf-token`.'),
   has_password: z.boolean(),
   has_passkey: z.boolean(),

@@ -27,7 +27,7 @@ export const openaiEventTypes = {
   'batch.cancelled': 'batch.cancelled',
 } as const satisfies Record<string, (typeof webhookEventTypes)[number]>
 
-const EventName = z.enum([
+export const EventName = z.enum([
   ...new Set([...webhookEventTypes, ...(Object.keys(openaiEventTypes) as (keyof typeof openaiEventTypes)[])]),
 ])
 export type EventName = z.infer<typeof EventName>

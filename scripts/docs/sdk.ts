@@ -157,12 +157,20 @@ export async function sdkFiles(): Promise<Record<string, string>> {
   }
 }
 
-/** Without the type of all types, and the notes which say that it refers to each. */
+/**
+ * Without the type of all types, the notes which say that it refers to each, and lengths that tuples have by their type;
+ * a comment of one line stays one.
+ */
 const withoutNotes = (types: string) =>
   types
     .replace(/export interface All \{[\s\S]*?\n\}\n/, '')
     .replace(/^\/\*\*\n \* This interface was referenced by[^/]*? \*\/\n/gm, '')
     .replace(/^ \*\n \* This interface was referenced by[^/]*?(?= \*\/)/gm, '')
+    .replace(/^ *\*\n *\* @minItems.*\n *\* @maxItems.*\n/gm, '')
+    .replace(/^( *)\/\*\*\n *\* (.*)\n *\*\/$/gm, (block, indentation: string, text: string) => {
+      const line = `${indentation}/** ${text} */`
+      return line.length <= 120 ? line : block
+    })
     .trim()
 
 interface Names {

@@ -1,8 +1,31 @@
 // Written by `npm run docs` from the contract. Do not edit.
 
 export type Time = string
+export type KeyScope =
+  | 'hub:read'
+  | 'datasets:read'
+  | 'datasets:write'
+  | 'tuning:read'
+  | 'tuning:write'
+  | 'deployments:read'
+  | 'deployments:write'
+  | 'exports:read'
+  | 'exports:write'
+  | 'inference'
+  | 'profile:read'
+  | 'usage:read'
+  | 'usage:write'
+  | 'webhooks:read'
+  | 'webhooks:write'
+  | 'keys:read'
+  | 'keys:write'
+  | 'members:read'
+  | 'members:write'
+  | 'audit:read'
+  | 'operator'
 export type DisplayName = string
 export type Email = string | null
+export type Role = 'owner' | 'admin' | 'member' | 'viewer'
 export type ShortName = string
 export type ModelCategory = 'language' | 'code' | 'multimodal' | 'embedding'
 export type Method = 'lora' | 'qlora' | 'full'
@@ -11,313 +34,57 @@ export type DatasetFormat = 'jsonl' | 'csv' | 'parquet' | 'huggingface'
 export type DeploymentName = string
 export type Duration = string
 export type GraderInput =
-  | {
-      type: 'string_check'
-      name: ShortName
-      input: string
-      reference: string
-      /**
-       * Equal, not equal, contains, contains whatever the case of letters.
-       */
-      operation: 'eq' | 'ne' | 'like' | 'ilike'
-    }
-  | {
-      type: 'text_similarity'
-      name: ShortName
-      input: string
-      reference: string
-      evaluation_metric:
-        'fuzzy_match' | 'bleu' | 'gleu' | 'rouge_1' | 'rouge_2' | 'rouge_3' | 'rouge_4' | 'rouge_5' | 'rouge_l'
-      pass_threshold?: number
-    }
-  | {
-      type: 'label_model'
-      name: ShortName
-      /**
-       * A model of this service that judges.
-       */
-      model: string
-      input: TemplateMessage[]
-      labels: string[]
-      passing_labels: string[]
-    }
-  | {
-      type: 'score_model'
-      name: ShortName
-      /**
-       * A model of this service that judges.
-       */
-      model: string
-      input: TemplateMessage[]
-      /**
-       * The lowest and the highest score.
-       *
-       * @minItems 2
-       * @maxItems 2
-       */
-      range?: [number, number]
-      /**
-       * Default: the middle of the range.
-       */
-      pass_threshold?: number | null
-      /**
-       * How the judge answers.
-       */
-      sampling_params?: {
-        /**
-         * Default 0.
-         */
-        temperature?: number | null
-        top_p?: number | null
-        seed?: Seed | null
-        /**
-         * Default 64, and not less.
-         */
-        max_completions_tokens?: number | null
-        /**
-         * Without effect: a judge answers in a form.
-         */
-        reasoning_effort?: string | null
-      } | null
-    }
-  | {
-      type: 'json_schema'
-      name: ShortName
-      /**
-       * What is graded. Default: the text of the answer.
-       */
-      input?: string
-      /**
-       * The JSON Schema that the answer must satisfy.
-       */
-      schema: JsonObject
-    }
-  | {
-      type: 'json_equal'
-      name: ShortName
-      /**
-       * What is graded. Default: the text of the answer.
-       */
-      input?: string
-      /**
-       * What it is compared with. Default: the answer of the row.
-       */
-      reference?: string
-      /**
-       * The fields that are compared, such as `address.city`. Default: all of the reference.
-       */
-      fields?: string[]
-    }
-  | {
-      type: 'contains'
-      name: ShortName
-      /**
-       * What is graded. Default: the text of the answer.
-       */
-      input?: string
-      /**
-       * What it is compared with. Default: the answer of the row.
-       */
-      reference?: string
-      ignore_case?: boolean
-    }
-  | {
-      type: 'regex'
-      name: ShortName
-      /**
-       * What is graded. Default: the text of the answer.
-       */
-      input?: string
-      /**
-       * Of RE2: no back-references and no look-around, so that every text is searched in linear time.
-       */
-      pattern: string
-      ignore_case?: boolean
-      /**
-       * Whether the answer must not match.
-       */
-      negate?: boolean
-    }
-  | {
-      type: 'tool_call'
-      name: ShortName
-      /**
-       * Default: the call of the row’s answer.
-       */
-      function?: string
-      /**
-       * Arguments that the call must have; it may have more. Default: those of the row’s answer.
-       */
-      arguments?: JsonObject
-    }
-  | {
-      type: 'multi'
-      name: ShortName
-      graders: {
-        [k: string]: SimpleGraderInput
-      }
-      /**
-       * Arithmetic over the scores by name: `0.5 * a + 0.5 * min(b, c)`.
-       */
-      calculate_output: string
-      pass_threshold?: number
-    }
+  | StringCheckGrader
+  | TextSimilarityGraderInput
+  | LabelModelGrader
+  | ScoreModelGraderInput
+  | JsonSchemaGraderInput
+  | JsonEqualGraderInput
+  | ContainsGraderInput
+  | RegexGraderInput
+  | ToolCallGrader
+  | MultiGraderInput
 export type Seed = number
 export type SimpleGraderInput =
-  | {
-      type: 'string_check'
-      name: ShortName
-      input: string
-      reference: string
-      /**
-       * Equal, not equal, contains, contains whatever the case of letters.
-       */
-      operation: 'eq' | 'ne' | 'like' | 'ilike'
-    }
-  | {
-      type: 'text_similarity'
-      name: ShortName
-      input: string
-      reference: string
-      evaluation_metric:
-        'fuzzy_match' | 'bleu' | 'gleu' | 'rouge_1' | 'rouge_2' | 'rouge_3' | 'rouge_4' | 'rouge_5' | 'rouge_l'
-      pass_threshold?: number
-    }
-  | {
-      type: 'label_model'
-      name: ShortName
-      /**
-       * A model of this service that judges.
-       */
-      model: string
-      input: TemplateMessage[]
-      labels: string[]
-      passing_labels: string[]
-    }
-  | {
-      type: 'score_model'
-      name: ShortName
-      /**
-       * A model of this service that judges.
-       */
-      model: string
-      input: TemplateMessage[]
-      /**
-       * The lowest and the highest score.
-       *
-       * @minItems 2
-       * @maxItems 2
-       */
-      range?: [number, number]
-      /**
-       * Default: the middle of the range.
-       */
-      pass_threshold?: number | null
-      /**
-       * How the judge answers.
-       */
-      sampling_params?: {
-        /**
-         * Default 0.
-         */
-        temperature?: number | null
-        top_p?: number | null
-        seed?: Seed | null
-        /**
-         * Default 64, and not less.
-         */
-        max_completions_tokens?: number | null
-        /**
-         * Without effect: a judge answers in a form.
-         */
-        reasoning_effort?: string | null
-      } | null
-    }
-  | {
-      type: 'json_schema'
-      name: ShortName
-      /**
-       * What is graded. Default: the text of the answer.
-       */
-      input?: string
-      /**
-       * The JSON Schema that the answer must satisfy.
-       */
-      schema: JsonObject
-    }
-  | {
-      type: 'json_equal'
-      name: ShortName
-      /**
-       * What is graded. Default: the text of the answer.
-       */
-      input?: string
-      /**
-       * What it is compared with. Default: the answer of the row.
-       */
-      reference?: string
-      /**
-       * The fields that are compared, such as `address.city`. Default: all of the reference.
-       */
-      fields?: string[]
-    }
-  | {
-      type: 'contains'
-      name: ShortName
-      /**
-       * What is graded. Default: the text of the answer.
-       */
-      input?: string
-      /**
-       * What it is compared with. Default: the answer of the row.
-       */
-      reference?: string
-      ignore_case?: boolean
-    }
-  | {
-      type: 'regex'
-      name: ShortName
-      /**
-       * What is graded. Default: the text of the answer.
-       */
-      input?: string
-      /**
-       * Of RE2: no back-references and no look-around, so that every text is searched in linear time.
-       */
-      pattern: string
-      ignore_case?: boolean
-      /**
-       * Whether the answer must not match.
-       */
-      negate?: boolean
-    }
-  | {
-      type: 'tool_call'
-      name: ShortName
-      /**
-       * Default: the call of the row’s answer.
-       */
-      function?: string
-      /**
-       * Arguments that the call must have; it may have more. Default: those of the row’s answer.
-       */
-      arguments?: JsonObject
-    }
+  | StringCheckGrader
+  | TextSimilarityGraderInput
+  | LabelModelGrader
+  | ScoreModelGraderInput
+  | JsonSchemaGraderInput
+  | JsonEqualGraderInput
+  | ContainsGraderInput
+  | RegexGraderInput
+  | ToolCallGrader
 export type GradersInput = GraderInput[]
+export type EvaluationTemplate =
+  | TemplateMessage[]
+  | {
+      item_reference: ItemReference
+    }
 export type ItemReference = string
 export type ResponseFormat = TextResponseFormat | JsonResponseFormat | JsonSchemaResponseFormat
-/**
- * How events are written. `openai`: as OpenAI's webhooks are, with its names of events.
- */
+export type EventName =
+  | 'training.started'
+  | 'training.completed'
+  | 'training.failed'
+  | 'training.cancelled'
+  | 'model.deployed'
+  | 'usage.threshold'
+  | 'batch.completed'
+  | 'batch.failed'
+  | 'batch.expired'
+  | 'batch.cancelled'
+  | 'fine_tuning.job.succeeded'
+  | 'fine_tuning.job.failed'
+  | 'fine_tuning.job.cancelled'
+/** How events are written. `openai`: as OpenAI's webhooks are, with its names of events. */
 export type WebhookFormat = 'tunery' | 'openai'
 export type WebhooksRotateSecretBody = {
   /**
    * Printable ASCII. After the prefix `whsec_` it must be base64. Generated if left out, and then shown only in this response.
    */
   secret?: string
-  /**
-   * 0 ends every secret before the new one at once.
-   */
+  /** 0 ends every secret before the new one at once. */
   overlap_hours?: number
 } | null
 export type Messages = (
@@ -380,9 +147,7 @@ export type Messages = (
             type: 'function'
             function: {
               name: string
-              /**
-               * JSON, as the model wrote it.
-               */
+              /** JSON, as the model wrote it. */
               arguments: string
               [k: string]: unknown
             }
@@ -500,69 +265,19 @@ export type FilePurpose = 'fine-tune' | 'batch' | 'evals' | 'user_data' | 'fine-
 export type DataSource =
   | {
       type: 'jsonl'
-      source:
-        | {
-            type: 'file_content'
-            /**
-             * Becomes a file of the account.
-             */
-            content: {
-              item: {
-                [k: string]: unknown
-              }
-              /**
-               * The answer, if no model is asked.
-               */
-              sample?: {
-                [k: string]: unknown
-              } | null
-              [k: string]: unknown
-            }[]
-            [k: string]: unknown
-          }
-        | {
-            type: 'file_id'
-            id: string
-            [k: string]: unknown
-          }
+      source: FileContent | FileId
       [k: string]: unknown
     }
   | {
       type: 'completions'
       source:
-        | {
-            type: 'file_content'
-            /**
-             * Becomes a file of the account.
-             */
-            content: {
-              item: {
-                [k: string]: unknown
-              }
-              /**
-               * The answer, if no model is asked.
-               */
-              sample?: {
-                [k: string]: unknown
-              } | null
-              [k: string]: unknown
-            }[]
-            [k: string]: unknown
-          }
-        | {
-            type: 'file_id'
-            id: string
-            [k: string]: unknown
-          }
+        | FileContent
+        | FileId
         | {
             type: 'stored_completions'
-            /**
-             * Unix seconds.
-             */
+            /** Unix seconds. */
             created_after?: number | null
-            /**
-             * Unix seconds.
-             */
+            /** Unix seconds. */
             created_before?: number | null
             limit?: number | null
             metadata?: Metadata | null
@@ -601,13 +316,9 @@ export type DataSource =
           )
         | null
       sampling_params?: {
-        /**
-         * Default 0.
-         */
+        /** Default 0. */
         temperature?: number | null
-        /**
-         * Default 512.
-         */
+        /** Default 512. */
         max_completion_tokens?: number | null
         top_p?: number | null
         seed?: Seed | null
@@ -619,15 +330,11 @@ export type DataSource =
               function: {
                 name: string
                 description?: string | null
-                /**
-                 * JSON schema of the arguments; enforced while they are written.
-                 */
+                /** JSON schema of the arguments; enforced while they are written. */
                 parameters?: {
                   [k: string]: unknown
                 } | null
-                /**
-                 * Refuses a schema that cannot be enforced, instead of taking any JSON object.
-                 */
+                /** Refuses a schema that cannot be enforced, instead of taking any JSON object. */
                 strict?: boolean | null
                 [k: string]: unknown
               }
@@ -640,31 +347,7 @@ export type DataSource =
     }
   | {
       type: 'responses'
-      source:
-        | {
-            type: 'file_content'
-            /**
-             * Becomes a file of the account.
-             */
-            content: {
-              item: {
-                [k: string]: unknown
-              }
-              /**
-               * The answer, if no model is asked.
-               */
-              sample?: {
-                [k: string]: unknown
-              } | null
-              [k: string]: unknown
-            }[]
-            [k: string]: unknown
-          }
-        | {
-            type: 'file_id'
-            id: string
-            [k: string]: unknown
-          }
+      source: FileContent | FileId
       model?: string | null
       input_messages?:
         | (
@@ -697,13 +380,9 @@ export type DataSource =
           )
         | null
       sampling_params?: {
-        /**
-         * Default 0.
-         */
+        /** Default 0. */
         temperature?: number | null
-        /**
-         * Default 512.
-         */
+        /** Default 512. */
         max_completion_tokens?: number | null
         top_p?: number | null
         seed?: Seed | null
@@ -740,16 +419,12 @@ export interface Profile {
   }
   tier: Tier
   limits: {
-    /**
-     * Null is unlimited.
-     */
+    /** Null is unlimited. */
     requests_per_minute: number | null
     requests_per_day: number | null
     max_concurrent: number | null
   }
-  /**
-   * What the account has used of its limits until now.
-   */
+  /** What the account has used of its limits until now. */
   usage: {
     minute: {
       used: number
@@ -761,41 +436,15 @@ export interface Profile {
     }
     concurrent: number
   }
-  /**
-   * The key that asks; null in a session of the dashboard.
-   */
+  /** The key that asks; null in a session of the dashboard. */
   key: {
     id: string
     name: string
     prefix: string
-    scopes: (
-      | 'hub:read'
-      | 'datasets:read'
-      | 'datasets:write'
-      | 'tuning:read'
-      | 'tuning:write'
-      | 'deployments:read'
-      | 'deployments:write'
-      | 'exports:read'
-      | 'exports:write'
-      | 'inference'
-      | 'profile:read'
-      | 'usage:read'
-      | 'usage:write'
-      | 'webhooks:read'
-      | 'webhooks:write'
-      | 'keys:read'
-      | 'keys:write'
-      | 'members:read'
-      | 'members:write'
-      | 'audit:read'
-      | 'operator'
-    )[]
+    scopes: KeyScope[]
     created_at: Time
   } | null
-  /**
-   * The session that asks; null for a key.
-   */
+  /** The session that asks; null for a key. */
   session: {
     id: string
     created_at: Time
@@ -805,19 +454,13 @@ export interface Profile {
 export interface Tier {
   id: string
   name: string
-  /**
-   * Null is unlimited.
-   */
+  /** Null is unlimited. */
   requests_per_minute: number | null
   requests_per_day: number | null
   max_concurrent: number | null
-  /**
-   * Sum of `max_replicas` over the deployments of an account that scale. Null is unlimited.
-   */
+  /** Sum of `max_replicas` over the deployments of an account that scale. Null is unlimited. */
   max_replicas: number | null
-  /**
-   * Most MB that an account may store: datasets, files, uploads, models and exports. Null is unlimited.
-   */
+  /** Most MB that an account may store: datasets, files, uploads, models and exports. Null is unlimited. */
   max_storage_mb: number | null
   /**
    * Streams of events of jobs and exports that an account may have open at once at a server. Null: a quarter of the connections of that server.
@@ -832,24 +475,16 @@ export interface Member {
   id: string
   name: string
   email: string | null
-  /**
-   * Bounds what keys of this member may do.
-   */
-  role: 'owner' | 'admin' | 'member' | 'viewer'
+  /** Bounds what keys of this member may do. */
+  role: Role
   created_at: Time
 }
 export interface UserSetPasswordBody {
-  /**
-   * 10 to 200 characters; the commonest passwords and the email are refused.
-   */
+  /** 10 to 200 characters; the commonest passwords and the email are refused. */
   password: string
-  /**
-   * The password until now. Not needed within 10 minutes after a sign-in with a link.
-   */
+  /** The password until now. Not needed within 10 minutes after a sign-in with a link. */
   current_password?: string
-  /**
-   * Needed if you have none yet: you sign in with it.
-   */
+  /** Needed if you have none yet: you sign in with it. */
   email?: string
 }
 export interface UserSetPasswordResponse {
@@ -884,67 +519,45 @@ export interface Identities {
 }
 export interface Identity {
   id: string
-  /**
-   * The address of the OpenID provider.
-   */
+  /** The address of the OpenID provider. */
   issuer: string
-  /**
-   * What the provider verified as the member’s email when it was connected.
-   */
+  /** What the provider verified as the member’s email when it was connected. */
   email: string | null
   created_at: Time
 }
 export interface SignInWaysResponse {
   password: boolean
   passkey: boolean
-  /**
-   * The name of the provider; null if there is none.
-   */
+  /** The name of the provider; null if there is none. */
   oidc: string | null
-  /**
-   * Nobody has signed in yet: the link that the first start printed is the way.
-   */
+  /** Nobody has signed in yet: the link that the first start printed is the way. */
   first: boolean
 }
 export interface SignInWithPasswordBody {
   email: string
   password: string
 }
-/**
- * The session’s cookie is in the header `set-cookie`.
- */
+/** The session’s cookie is in the header `set-cookie`. */
 export interface SignInWithPasswordResponse {
   session: Session
 }
 export interface Session {
   id: string
-  /**
-   * Whether it is the one that asks.
-   */
+  /** Whether it is the one that asks. */
   current: boolean
   begun_by: 'link' | 'password' | 'passkey' | 'oidc' | 'invitation'
-  /**
-   * The browser, as it named itself when the session began.
-   */
+  /** The browser, as it named itself when the session began. */
   user_agent: string
-  /**
-   * The address from which the session began.
-   */
+  /** The address from which the session began. */
   address: string
   created_at: Time
-  /**
-   * To the minute.
-   */
+  /** To the minute. */
   last_used_at: Time
-  /**
-   * When it ends unless it is used before; each use moves it, up to 90 days in all.
-   */
+  /** When it ends unless it is used before; each use moves it, up to 90 days in all. */
   expires_at: Time
 }
 export interface SignInWithLinkBody {
-  /**
-   * The part of the link behind `#`.
-   */
+  /** The part of the link behind `#`. */
   token: string
 }
 export interface SignInWithPasskeyBody {
@@ -954,20 +567,14 @@ export interface SignInWithPasskeyBody {
   }
 }
 export interface SignInAccountsResponse {
-  /**
-   * What the provider has verified.
-   */
+  /** What the provider has verified. */
   email: string
   items: {
-    /**
-     * The member as whom they would sign in; null: as a new one.
-     */
+    /** The member as whom they would sign in; null: as a new one. */
     user_id: string | null
     name: string
-    /**
-     * Bounds what keys of this member may do.
-     */
-    role: 'owner' | 'admin' | 'member' | 'viewer'
+    /** Bounds what keys of this member may do. */
+    role: Role
     account: {
       name: string
     }
@@ -978,15 +585,11 @@ export interface SignInChooseAccountBody {
 }
 export interface SignInChooseAccountResponse {
   session: Session
-  /**
-   * The page to go to.
-   */
+  /** The page to go to. */
   next: string
 }
 export interface SignInLookAtInvitationBody {
-  /**
-   * The part of the link behind `#`.
-   */
+  /** The part of the link behind `#`. */
   token: string
 }
 export interface SignInLookAtInvitationResponse {
@@ -996,65 +599,29 @@ export interface SignInLookAtInvitationResponse {
   invited_by: string | null
   name: string
   email: string | null
-  /**
-   * Bounds what keys of this member may do.
-   */
-  role: 'owner' | 'admin' | 'member' | 'viewer'
+  /** Bounds what keys of this member may do. */
+  role: Role
 }
 export interface SignInAcceptInvitationBody {
-  /**
-   * The part of the link behind `#`.
-   */
+  /** The part of the link behind `#`. */
   token: string
-  /**
-   * 10 to 200 characters; the commonest passwords and the email are refused.
-   */
+  /** 10 to 200 characters; the commonest passwords and the email are refused. */
   password?: string
 }
 export interface SessionState {
   session: Session
   profile: Profile
-  /**
-   * What the session may do: what the role of its member allows now.
-   */
-  scopes: (
-    | 'hub:read'
-    | 'datasets:read'
-    | 'datasets:write'
-    | 'tuning:read'
-    | 'tuning:write'
-    | 'deployments:read'
-    | 'deployments:write'
-    | 'exports:read'
-    | 'exports:write'
-    | 'inference'
-    | 'profile:read'
-    | 'usage:read'
-    | 'usage:write'
-    | 'webhooks:read'
-    | 'webhooks:write'
-    | 'keys:read'
-    | 'keys:write'
-    | 'members:read'
-    | 'members:write'
-    | 'audit:read'
-    | 'operator'
-  )[]
-  /**
-   * Requests that change something carry it in `x-csrf-token`.
-   */
+  /** What the session may do: what the role of its member allows now. */
+  scopes: KeyScope[]
+  /** Requests that change something carry it in `x-csrf-token`. */
   csrf_token: string
   has_password: boolean
   has_passkey: boolean
 }
 export interface ListQueryInput {
-  /**
-   * 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most.
-   */
+  /** 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most. */
   limit?: number
-  /**
-   * The id after which the page begins.
-   */
+  /** The id after which the page begins. */
   after?: string
 }
 export interface SessionsEndOthersResponse {
@@ -1063,19 +630,15 @@ export interface SessionsEndOthersResponse {
 export interface InvitationsCreateBody {
   name: DisplayName
   email?: Email
-  /**
-   * Bounds what keys of this member may do.
-   */
-  role?: 'owner' | 'admin' | 'member' | 'viewer'
+  /** Bounds what keys of this member may do. */
+  role?: Role
 }
 export interface InvitationsCreateResponse {
   id: string
   member: Member
   created_at: Time
   expires_at: Time
-  /**
-   * Send it to the new member yourself.
-   */
+  /** Send it to the new member yourself. */
   link: string
 }
 export interface Invitation {
@@ -1087,163 +650,63 @@ export interface Invitation {
 export interface AuditEntry {
   id: string
   created_at: Time
-  /**
-   * What was done, such as `key.created`.
-   */
+  /** What was done, such as `key.created`. */
   action: string
-  /**
-   * The id of what it was done to.
-   */
+  /** The id of what it was done to. */
   target: string
   details: {
     [k: string]: unknown
   }
-  /**
-   * Who did it. What the operator did shows neither member nor key: these belong to another account.
-   */
+  /** Who did it. What the operator did shows neither member nor key: these belong to another account. */
   by: {
     /**
      * An API key of the account, a session of one of its members, the operator of the service, its command line, or the service itself.
      */
     kind: 'key' | 'session' | 'operator' | 'command_line' | 'service'
     user_id: string | null
-    /**
-     * The key, or the session.
-     */
+    /** The key, or the session. */
     key_id: string | null
   }
 }
 export interface KeysCreateBody {
   name: DisplayName
-  /**
-   * A preset, limited to your own scopes, or a list of scopes that you have.
-   */
-  scopes?:
-    | ('full' | 'inference' | 'read_only')
-    | (
-        | 'hub:read'
-        | 'datasets:read'
-        | 'datasets:write'
-        | 'tuning:read'
-        | 'tuning:write'
-        | 'deployments:read'
-        | 'deployments:write'
-        | 'exports:read'
-        | 'exports:write'
-        | 'inference'
-        | 'profile:read'
-        | 'usage:read'
-        | 'usage:write'
-        | 'webhooks:read'
-        | 'webhooks:write'
-        | 'keys:read'
-        | 'keys:write'
-        | 'members:read'
-        | 'members:write'
-        | 'audit:read'
-        | 'operator'
-      )[]
-  /**
-   * From when on the key is refused; null: never.
-   */
+  /** A preset, limited to your own scopes, or a list of scopes that you have. */
+  scopes?: ('full' | 'inference' | 'read_only') | KeyScope[]
+  /** From when on the key is refused; null: never. */
   expires_at?: Time | null
-  /**
-   * The member whose key it is to be; yourself if left out. Of others only with `members:write`.
-   */
+  /** The member whose key it is to be; yourself if left out. Of others only with `members:write`. */
   user_id?: string
 }
 export interface NewApiKey {
   id: string
   name: string
-  /**
-   * The first characters of the key; the rest is stored only as a hash.
-   */
+  /** The first characters of the key; the rest is stored only as a hash. */
   prefix: string
-  /**
-   * What the key carries. The role of its member bounds them at every request.
-   */
-  scopes: (
-    | 'hub:read'
-    | 'datasets:read'
-    | 'datasets:write'
-    | 'tuning:read'
-    | 'tuning:write'
-    | 'deployments:read'
-    | 'deployments:write'
-    | 'exports:read'
-    | 'exports:write'
-    | 'inference'
-    | 'profile:read'
-    | 'usage:read'
-    | 'usage:write'
-    | 'webhooks:read'
-    | 'webhooks:write'
-    | 'keys:read'
-    | 'keys:write'
-    | 'members:read'
-    | 'members:write'
-    | 'audit:read'
-    | 'operator'
-  )[]
-  /**
-   * The member whose key it is.
-   */
+  /** What the key carries. The role of its member bounds them at every request. */
+  scopes: KeyScope[]
+  /** The member whose key it is. */
   user_id: string
   status: 'active' | 'expired'
   created_at: Time
   expires_at: Time | null
-  /**
-   * To the minute.
-   */
+  /** To the minute. */
   last_used_at: Time | null
-  /**
-   * The key itself. It is shown this once and cannot be read again.
-   */
+  /** The key itself. It is shown this once and cannot be read again. */
   key: string
 }
 export interface ApiKey {
   id: string
   name: string
-  /**
-   * The first characters of the key; the rest is stored only as a hash.
-   */
+  /** The first characters of the key; the rest is stored only as a hash. */
   prefix: string
-  /**
-   * What the key carries. The role of its member bounds them at every request.
-   */
-  scopes: (
-    | 'hub:read'
-    | 'datasets:read'
-    | 'datasets:write'
-    | 'tuning:read'
-    | 'tuning:write'
-    | 'deployments:read'
-    | 'deployments:write'
-    | 'exports:read'
-    | 'exports:write'
-    | 'inference'
-    | 'profile:read'
-    | 'usage:read'
-    | 'usage:write'
-    | 'webhooks:read'
-    | 'webhooks:write'
-    | 'keys:read'
-    | 'keys:write'
-    | 'members:read'
-    | 'members:write'
-    | 'audit:read'
-    | 'operator'
-  )[]
-  /**
-   * The member whose key it is.
-   */
+  /** What the key carries. The role of its member bounds them at every request. */
+  scopes: KeyScope[]
+  /** The member whose key it is. */
   user_id: string
   status: 'active' | 'expired'
   created_at: Time
   expires_at: Time | null
-  /**
-   * To the minute.
-   */
+  /** To the minute. */
   last_used_at: Time | null
 }
 export interface KeysRenameBody {
@@ -1252,65 +715,43 @@ export interface KeysRenameBody {
 export interface MembersAddBody {
   name: DisplayName
   email?: Email
-  role?: 'owner' | 'admin' | 'member' | 'viewer'
+  role?: Role
 }
 export interface MembersUpdateBody {
   name?: DisplayName
   email?: Email
-  role?: 'owner' | 'admin' | 'member' | 'viewer'
+  role?: Role
 }
 export interface Machine {
-  /**
-   * Of this service.
-   */
+  /** Of this service. */
   version: string
   node: string
   started_at: Time
   uptime_seconds: number
-  /**
-   * That this service may use.
-   */
+  /** That this service may use. */
   cores: number
-  /**
-   * Average load of the last 1, 5 and 15 minutes.
-   */
+  /** Average load of the last 1, 5 and 15 minutes. */
   load: number[]
   memory: {
-    /**
-     * Of the machine, or of the container if that has less.
-     */
+    /** Of the machine, or of the container if that has less. */
     total_bytes: number
-    /**
-     * Bytes.
-     */
+    /** Bytes. */
     available_bytes: number
-    /**
-     * Resident memory of the server alone, without engine and trainers.
-     */
+    /** Resident memory of the server alone, without engine and trainers. */
     service_bytes: number
   }
   disk: {
-    /**
-     * Of the file system of the data folder.
-     */
+    /** Of the file system of the data folder. */
     total_bytes: number
-    /**
-     * That this service can still write.
-     */
+    /** That this service can still write. */
     free_bytes: number
-    /**
-     * TUNERY_MIN_FREE_DISK_MB: uploads, jobs and exports wait or are refused below it.
-     */
+    /** TUNERY_MIN_FREE_DISK_MB: uploads, jobs and exports wait or are refused below it. */
     kept_free_bytes: number
-    /**
-     * What takes space, most first. Counted in the background, at most once a minute. Null: not yet.
-     */
+    /** What takes space, most first. Counted in the background, at most once a minute. Null: not yet. */
     kinds:
       | {
           kind: string
-          /**
-           * Bytes.
-           */
+          /** Bytes. */
           bytes: number
         }[]
       | null
@@ -1320,79 +761,51 @@ export interface Machine {
     name: string
     memory_bytes: number | null
     used_bytes: number | null
-    /**
-     * Null, as each figure, where the driver does not know it.
-     */
+    /** Null, as each figure, where the driver does not know it. */
     busy_percent: number | null
   }[]
   engine: {
-    /**
-     * `stopped`: the next request starts it.
-     */
+    /** `stopped`: the next request starts it. */
     status: 'running' | 'stopped' | 'failing'
     problem: string | null
     pid: number | null
-    /**
-     * Resident memory, with the weights that it has read.
-     */
+    /** Resident memory, with the weights that it has read. */
     memory_bytes: number | null
-    /**
-     * Of it, for the contexts of running and cached conversations.
-     */
+    /** Of it, for the contexts of running and cached conversations. */
     context_bytes: number | null
     models: {
       id: string
-      /**
-       * Of an adapter: its base.
-       */
+      /** Of an adapter: its base. */
       base: string | null
-      /**
-       * Size of its weights, in the form that answers.
-       */
+      /** Size of its weights, in the form that answers. */
       bytes: number | null
     }[]
-    /**
-     * Answers being computed.
-     */
+    /** Answers being computed. */
     running: number
-    /**
-     * Requests that wait for a slot.
-     */
+    /** Requests that wait for a slot. */
     waiting: number
-    /**
-     * Generated tokens since the last look. Null at the first look, or if that was more than a minute ago.
-     */
+    /** Generated tokens since the last look. Null at the first look, or if that was more than a minute ago. */
     tokens_per_second: number | null
   }
-  /**
-   * Running trainers.
-   */
+  /** Running trainers. */
   trainings: number
   queues: {
     kind: string
     waiting: number
     running: number
-    /**
-     * Since when the oldest waiting entry waits.
-     */
+    /** Since when the oldest waiting entry waits. */
     oldest_at: Time | null
   }[]
-  /**
-   * Servers of models: this machine’s engine, and the upstreams.
-   */
+  /** Servers of models: this machine’s engine, and the upstreams. */
   replicas: {
     name: string
-    /**
-     * The base that it serves. Null: this machine’s engine, for all others.
-     */
+    /** The base that it serves. Null: this machine’s engine, for all others. */
     model: string | null
     up: boolean
     in_flight: number
     max_concurrent: number
   }[]
-  /**
-   * Requests that wait for a replica with free capacity, by base.
-   */
+  /** Requests that wait for a replica with free capacity, by base. */
   waiting: {
     model: string
     requests: number
@@ -1400,22 +813,16 @@ export interface Machine {
   setup: TrainingSetup
 }
 export interface TrainingSetup {
-  /**
-   * Whether all that training needs is installed. Until then jobs and exports wait, and chat works.
-   */
+  /** Whether all that training needs is installed. Until then jobs and exports wait, and chat works. */
   ready: boolean
-  /**
-   * In their order. Empty if everything was there when the service started.
-   */
+  /** In their order. Empty if everything was there when the service started. */
   steps: SetupStep[]
 }
 export interface SetupStep {
   name: string
   title: string
   status: 'waiting' | 'running' | 'done' | 'failed'
-  /**
-   * How long it has run; null if it has not begun.
-   */
+  /** How long it has run; null if it has not begun. */
   seconds: number | null
   /**
    * The last line of its output, or why it failed and what to do. Keys with the scope operator also see the output of a failed command.
@@ -1423,25 +830,19 @@ export interface SetupStep {
   message: string | null
 }
 export interface OperatorUsageQuery {
-  /**
-   * A UTC day, `YYYY-MM-DD`; by default today.
-   */
+  /** A UTC day, `YYYY-MM-DD`; by default today. */
   day?: string
 }
 export interface OperatorUsageResponse {
   day: string
   currency: string
-  /**
-   * At most 1,000, without accounts that used nothing.
-   */
+  /** At most 1,000, without accounts that used nothing. */
   items: AccountUsage[]
 }
 export interface AccountUsage {
   account_id: string
   name: string
-  /**
-   * Requests of inference and ended jobs.
-   */
+  /** Requests of inference and ended jobs. */
   requests: number
   prompt_tokens: number
   completion_tokens: number
@@ -1450,9 +851,7 @@ export interface AccountUsage {
 }
 export interface OperatorAccountsCreateBody {
   name: DisplayName
-  /**
-   * The default tier if left out.
-   */
+  /** The default tier if left out. */
   tier?: string
   owner: {
     name: DisplayName
@@ -1467,9 +866,7 @@ export interface OperatorAccountsCreateResponse {
 export interface Account {
   id: string
   name: string
-  /**
-   * The id of one of `GET /hub/tiers`.
-   */
+  /** The id of one of `GET /hub/tiers`. */
   tier: string
   status: 'active' | 'suspended'
   members: number
@@ -1481,17 +878,11 @@ export interface OperatorAccountsUpdateBody {
   status?: 'active' | 'suspended'
 }
 export interface UsageQueryInput {
-  /**
-   * First UTC day, `YYYY-MM-DD`; by default 29 days before the last.
-   */
+  /** First UTC day, `YYYY-MM-DD`; by default 29 days before the last. */
   from?: string
-  /**
-   * Last UTC day; by default today.
-   */
+  /** Last UTC day; by default today. */
   to?: string
-  /**
-   * One or more of `day`, `model`, `key`, `kind`, with commas between.
-   */
+  /** One or more of `day`, `model`, `key`, `kind`, with commas between. */
   group_by?: string
 }
 export interface UsageReport {
@@ -1500,79 +891,53 @@ export interface UsageReport {
   currency: string
   items: {
     day?: string
-    /**
-     * The requested name: of a deployment, of a base, or the id of a tuned model.
-     */
+    /** The requested name: of a deployment, of a base, or the id of a tuned model. */
     model?: string
-    /**
-     * The model that the name resolved to.
-     */
+    /** The model that the name resolved to. */
     model_id?: string
     key_id?: string
     kind?: 'chat' | 'completion' | 'embedding' | 'training'
-    /**
-     * Requests of inference and ended jobs.
-     */
+    /** Requests of inference and ended jobs. */
     requests: number
     prompt_tokens: number
     completion_tokens: number
-    /**
-     * Those of the prompt’s that an earlier request had computed.
-     */
+    /** Those of the prompt’s that an earlier request had computed. */
     cached_tokens: number
     trained_tokens: number
     seconds: number
-    /**
-     * By the prices when it was used, in `currency`.
-     */
+    /** By the prices when it was used, in `currency`. */
     cost: number
   }[]
   total: {
-    /**
-     * Requests of inference and ended jobs.
-     */
+    /** Requests of inference and ended jobs. */
     requests: number
     prompt_tokens: number
     completion_tokens: number
-    /**
-     * Those of the prompt’s that an earlier request had computed.
-     */
+    /** Those of the prompt’s that an earlier request had computed. */
     cached_tokens: number
     trained_tokens: number
     seconds: number
-    /**
-     * By the prices when it was used, in `currency`.
-     */
+    /** By the prices when it was used, in `currency`. */
     cost: number
   }
 }
 export interface StorageReport {
-  /**
-   * By the tier of the account (`max_storage_mb`). Null is unlimited.
-   */
+  /** By the tier of the account (`max_storage_mb`). Null is unlimited. */
   max_bytes: number | null
   used_bytes: number
   items: {
-    /**
-     * `uploads`: those in parts that are pending, with the size that they announced.
-     */
+    /** `uploads`: those in parts that are pending, with the size that they announced. */
     kind: 'datasets' | 'files' | 'uploads' | 'models' | 'exports'
     count: number
     bytes: number
   }[]
 }
 export interface TimelineQuery {
-  /**
-   * A name as requests give it: a deployment, a base or a tuned model.
-   */
+  /** A name as requests give it: a deployment, a base or a tuned model. */
   model: string
-  /**
-   * Begin of the first bucket; rounded down to a whole step. By default 24 hours ago.
-   */
+  /** Begin of the first bucket; rounded down to a whole step. By default 24 hours ago. */
   from?: Time
-  /**
-   * By default now.
-   */
+  /** By default now. */
   to?: Time
   /**
    * Length of a bucket, in UTC. By default a minute up to 3 hours, an hour up to 7 days, else a day. Minutes go back 7 days.
@@ -1587,96 +952,60 @@ export interface Timeline {
   from: Time
   to: Time
   step: 'minute' | 'hour' | 'day'
-  /**
-   * All of the period, oldest first, also those without a request.
-   */
+  /** All of the period, oldest first, also those without a request. */
   buckets: {
-    /**
-     * Its begin.
-     */
+    /** Its begin. */
     at: Time
-    /**
-     * Answered, broken, left, failed, refused and invalid ones.
-     */
+    /** Answered, broken, left, failed, refused and invalid ones. */
     requests: number
     errors: {
-      /**
-       * The client left before the end of the answer.
-       */
+      /** The client left before the end of the answer. */
       client_left: number
-      /**
-       * The answer broke off after it had begun.
-       */
+      /** The answer broke off after it had begun. */
       broken: number
-      /**
-       * The model or its server failed before the answer began (5xx).
-       */
+      /** The model or its server failed before the answer began (5xx). */
       failed: number
-      /**
-       * The queue was full, or the service was stopping (429, 503).
-       */
+      /** The queue was full, or the service was stopping (429, 503). */
       refused: number
-      /**
-       * The request was not valid (4xx).
-       */
+      /** The request was not valid (4xx). */
       invalid: number
     }
     prompt_tokens: number
     completion_tokens: number
-    /**
-     * From the request to the end of the answer; of complete answers. Null: none.
-     */
+    /** From the request to the end of the answer; of complete answers. Null: none. */
     latency_ms: {
       p50: number
       p95: number
     } | null
-    /**
-     * From the request to the first token; of streamed answers. Null: none.
-     */
+    /** From the request to the first token; of streamed answers. Null: none. */
     first_token_ms: {
       p50: number
       p95: number
     } | null
   }[]
   total: {
-    /**
-     * Answered, broken, left, failed, refused and invalid ones.
-     */
+    /** Answered, broken, left, failed, refused and invalid ones. */
     requests: number
     errors: {
-      /**
-       * The client left before the end of the answer.
-       */
+      /** The client left before the end of the answer. */
       client_left: number
-      /**
-       * The answer broke off after it had begun.
-       */
+      /** The answer broke off after it had begun. */
       broken: number
-      /**
-       * The model or its server failed before the answer began (5xx).
-       */
+      /** The model or its server failed before the answer began (5xx). */
       failed: number
-      /**
-       * The queue was full, or the service was stopping (429, 503).
-       */
+      /** The queue was full, or the service was stopping (429, 503). */
       refused: number
-      /**
-       * The request was not valid (4xx).
-       */
+      /** The request was not valid (4xx). */
       invalid: number
     }
     prompt_tokens: number
     completion_tokens: number
-    /**
-     * From the request to the end of the answer; of complete answers. Null: none.
-     */
+    /** From the request to the end of the answer; of complete answers. Null: none. */
     latency_ms: {
       p50: number
       p95: number
     } | null
-    /**
-     * From the request to the first token; of streamed answers. Null: none.
-     */
+    /** From the request to the first token; of streamed answers. Null: none. */
     first_token_ms: {
       p50: number
       p95: number
@@ -1690,18 +1019,12 @@ export interface UsageThresholdsGetResponse {
   percents: number[]
 }
 export interface ThresholdsInput {
-  /**
-   * Null: the limit of the account’s tier, where it has one.
-   */
+  /** Null: the limit of the account’s tier, where it has one. */
   requests_per_day?: number | null
-  /**
-   * Tokens in, out and trained, of the UTC month. Null: no events.
-   */
+  /** Tokens in, out and trained, of the UTC month. Null: no events. */
   tokens_per_month?: number | null
   cost_per_month?: number | null
-  /**
-   * At which percentages of each threshold `usage.threshold` is sent, once a day or month.
-   */
+  /** At which percentages of each threshold `usage.threshold` is sent, once a day or month. */
   percents?: number[]
 }
 export interface HubListResponse {
@@ -1712,17 +1035,11 @@ export interface Model {
   name: string
   description: string
   category: ModelCategory
-  /**
-   * For models that read pictures; null for all others.
-   */
+  /** For models that read pictures; null for all others. */
   pictures: {
-    /**
-     * Whether the engine of this installation can show pictures to it.
-     */
+    /** Whether the engine of this installation can show pictures to it. */
     served: boolean
-    /**
-     * What does not work here, or is not tested.
-     */
+    /** What does not work here, or is not tested. */
     notes: string[]
   } | null
   params_billions: number
@@ -1733,37 +1050,25 @@ export interface Model {
    * The fine-tuning methods that this machine has the memory for, once the weights are here: see `weights.available`. Empty: it cannot be trained.
    */
   methods: Method[]
-  /**
-   * The base to begin with: the one that comes with the service or, where that is not here, the smallest.
-   */
+  /** The base to begin with: the one that comes with the service or, where that is not here, the smallest. */
   recommended: boolean
   pricing: Pricing
   weights: {
-    /**
-     * Whether the weights are on this machine, so that the model can be called and trained.
-     */
+    /** Whether the weights are on this machine, so that the model can be called and trained. */
     available: boolean
     size_mb: number | null
-    /**
-     * How to get them, if they are not here.
-     */
+    /** How to get them, if they are not here. */
     how_to_get: string | null
-    /**
-     * Whether answers come from the original alone: TUNERY_KEEP_ORIGINAL_WEIGHTS, or as the base was added.
-     */
+    /** Whether answers come from the original alone: TUNERY_KEEP_ORIGINAL_WEIGHTS, or as the base was added. */
     keep_original: boolean
-    /**
-     * The form that answers instead of the original. Null: the original does, or it is not made or measured yet.
-     */
+    /** The form that answers instead of the original. Null: the original does, or it is not made or measured yet. */
     eight_bits: EightBits | null
     /**
      * Why the original answers though an eight-bit form would be faster here, and what to do. Null where nothing hinders that form.
      */
     eight_bits_problem: string | null
   }
-  /**
-   * The last download of the weights by this service; null where there was none.
-   */
+  /** The last download of the weights by this service; null where there was none. */
   download: Download | null
 }
 export interface Pricing {
@@ -1772,57 +1077,33 @@ export interface Pricing {
   input_per_million_tokens: number
   output_per_million_tokens: number
 }
-/**
- * A form of the weights that is faster on this machine.
- */
+/** A form of the weights that is faster on this machine. */
 export interface EightBits {
-  /**
-   * Of the file, on disk beside the original. In memory it takes about as much.
-   */
+  /** Of the file, on disk beside the original. In memory it takes about as much. */
   size_mb: number
-  /**
-   * The quantization of the original, such as BF16.
-   */
+  /** The quantization of the original, such as BF16. */
   original_type: string
-  /**
-   * How far its answers are from the original’s, as measured when it was made.
-   */
+  /** How far its answers are from the original’s, as measured when it was made. */
   distance: {
-    /**
-     * Tokens of fixed texts that both forms have read.
-     */
+    /** Tokens of fixed texts that both forms have read. */
     tokens: number
-    /**
-     * Mean Kullback-Leibler divergence of the probabilities of the next token, in nats.
-     */
+    /** Mean Kullback-Leibler divergence of the probabilities of the next token, in nats. */
     divergence: number
-    /**
-     * Mean absolute difference of the log-probability of the text’s next token, in nats.
-     */
+    /** Mean absolute difference of the log-probability of the text’s next token, in nats. */
     logprob_difference: number
-    /**
-     * Share of the tokens after which both find the same token likeliest, 0 to 1.
-     */
+    /** Share of the tokens after which both find the same token likeliest, 0 to 1. */
     same_top: number
   }
 }
 export interface Download {
-  /**
-   * `queued`: it waits for its turn, or for a retry after a temporary failure.
-   */
+  /** `queued`: it waits for its turn, or for a retry after a temporary failure. */
   status: 'queued' | 'downloading' | 'converting' | 'completed' | 'failed' | 'cancelled'
-  /**
-   * Share of the bytes that are here, 0 to 1.
-   */
+  /** Share of the bytes that are here, 0 to 1. */
   progress: number
   bytes: number
-  /**
-   * Null until the hub has reported it.
-   */
+  /** Null until the hub has reported it. */
   total_bytes: number | null
-  /**
-   * Why it failed; if queued again, why the last try failed.
-   */
+  /** Why it failed; if queued again, why the last try failed. */
   error: ErrorText | null
 }
 export interface ErrorText {
@@ -1833,22 +1114,16 @@ export interface HubTiersResponse {
   tiers: Tier[]
 }
 export interface UploadFieldsInput {
-  /**
-   * Default: the name of the file.
-   */
+  /** Default: the name of the file. */
   name?: DisplayName
   description?: Description
-  /**
-   * Default: what the first bytes of the file are, else what its name ends in, else jsonl.
-   */
+  /** Default: what the first bytes of the file are, else what its name ends in, else jsonl. */
   format?: DatasetFormat
   /**
    * JSON that maps each column to read to its name in the file, such as `{"prompt":"Question","completion":"Answer"}`. For files whose columns have other names; columns that it leaves out are not read.
    */
   columns?: string
-  /**
-   * For a dataset of the Hugging Face Hub that is not public: your own token. It is used once and never stored.
-   */
+  /** For a dataset of the Hugging Face Hub that is not public: your own token. It is used once and never stored. */
   hf_token?: string
 }
 export interface Dataset {
@@ -1856,31 +1131,21 @@ export interface Dataset {
   name: string
   description: string
   format: DatasetFormat
-  /**
-   * Whether its rows have been read yet.
-   */
+  /** Whether its rows have been read yet. */
   status: 'preparing' | 'ready' | 'unreadable'
   /**
    * What its rows can teach: answers (`sft`, rows of messages), which of two answers is better (`dpo`), or from rated answers (`kto`). Empty until they are read.
    */
   objectives: ('sft' | 'dpo' | 'kto')[]
   rows: number
-  /**
-   * How many of its rows cannot be trained on: jobs need 0. 0 until they are read.
-   */
+  /** How many of its rows cannot be trained on: jobs need 0. 0 until they are read. */
   error_count: number
-  /**
-   * How many pictures its rows have. Only a base of the category `multimodal` learns from them.
-   */
+  /** How many pictures its rows have. Only a base of the category `multimodal` learns from them. */
   pictures: number
   size_mb: number
-  /**
-   * Of the file as it was uploaded.
-   */
+  /** Of the file as it was uploaded. */
   sha256: string
-  /**
-   * The names of the columns in the file, where the upload said them.
-   */
+  /** The names of the columns in the file, where the upload said them. */
   columns: Columns | null
   created_at: Time
 }
@@ -1888,33 +1153,19 @@ export interface Columns {
   [k: string]: string
 }
 export interface SortedQueryInput {
-  /**
-   * 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most.
-   */
+  /** 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most. */
   limit?: number
-  /**
-   * The id after which the page begins.
-   */
+  /** The id after which the page begins. */
   after?: string
-  /**
-   * Those created later than this.
-   */
+  /** Those created later than this. */
   created_after?: Time
-  /**
-   * Those created earlier than this.
-   */
+  /** Those created earlier than this. */
   created_before?: Time
-  /**
-   * Default: newest first by created_at, asc by name.
-   */
+  /** Default: newest first by created_at, asc by name. */
   order?: 'asc' | 'desc'
-  /**
-   * Those with this text in their name. ASCII letters match in either case.
-   */
+  /** Those with this text in their name. ASCII letters match in either case. */
   name?: string
-  /**
-   * Default created_at.
-   */
+  /** Default created_at. */
   sort?: 'created_at' | 'name'
 }
 export interface DatasetsUpdateBody {
@@ -1922,294 +1173,177 @@ export interface DatasetsUpdateBody {
   description?: Description
 }
 export interface DatasetsValidateQuery {
-  /**
-   * The base whose tokens are counted.
-   */
+  /** The base whose tokens are counted. */
   model_id?: string
-  /**
-   * Where rows are cut, as the `max_length` of a job; at most the context of the base. Default: that of a job.
-   */
+  /** Where rows are cut, as the `max_length` of a job; at most the context of the base. Default: that of a job. */
   max_length?: number
 }
 export interface Validation {
   valid: boolean
   total_samples: number
-  /**
-   * With the chat template and tokenizer of the requested base, or the default base.
-   */
+  /** With the chat template and tokenizer of the requested base, or the default base. */
   avg_tokens_per_sample?: number
-  /**
-   * Each begins with the line it is about.
-   */
+  /** Each begins with the line it is about. */
   errors?: string[]
-  /**
-   * How many rows are wrong; `errors` lists the first of them.
-   */
+  /** How many rows are wrong; `errors` lists the first of them. */
   error_count?: number
-  /**
-   * The same as `errors`, for programs.
-   */
-  issues?: {
-    /**
-     * The line of the uploaded file, counted from 1, where a row begins; of formats without lines (parquet, huggingface) the number of the row.
-     */
-    line: number
-    /**
-     * Stable.
-     */
-    code: string
-    message: string
-    /**
-     * Of a duplicate or a conflict: the line that it is like.
-     */
-    first_line?: number
-  }[]
-  /**
-   * Findings that may be intended; the first of them.
-   */
-  warnings?: {
-    /**
-     * The line of the uploaded file, counted from 1, where a row begins; of formats without lines (parquet, huggingface) the number of the row.
-     */
-    line: number
-    /**
-     * Stable.
-     */
-    code: string
-    message: string
-    /**
-     * Of a duplicate or a conflict: the line that it is like.
-     */
-    first_line?: number
-  }[]
+  /** The same as `errors`, for programs. */
+  issues?: DatasetIssue[]
+  /** Findings that may be intended; the first of them. */
+  warnings?: DatasetIssue[]
   warning_count?: number
-  /**
-   * Rows that repeat an earlier row of the file, word for word.
-   */
+  /** Rows that repeat an earlier row of the file, word for word. */
   duplicates?: number
-  /**
-   * Rows whose prompt is in an earlier row of the file, with another answer.
-   */
+  /** Rows whose prompt is in an earlier row of the file, with another answer. */
   conflicts?: number
-  /**
-   * Of the rows that are not wrong.
-   */
+  /** Of the rows that are not wrong. */
   tokens?: {
-    /**
-     * The base whose tokens these are.
-     */
+    /** The base whose tokens these are. */
     model_id: string
     total: number
-    /**
-     * Number of rows in these figures: all valid ones.
-     */
+    /** Number of rows in these figures: all valid ones. */
     counted_rows: number
     longest: number
     /**
      * Rows so much longer than `max_length` that they were not counted to their end: `total`, `longest` and `cut_tokens` include a lower bound of them.
      */
     bounded_rows: number
-    /**
-     * Rows are cut at this many tokens.
-     */
+    /** Rows are cut at this many tokens. */
     max_length: number
-    /**
-     * Conversations are cut at their end, preferences at the front of their prompt.
-     */
+    /** Conversations are cut at their end, preferences at the front of their prompt. */
     cut_rows: number
     cut_tokens: number
-    /**
-     * Rows without a token to learn; a warning gives the line of each, or an error if all rows are such.
-     */
+    /** Rows without a token to learn; a warning gives the line of each, or an error if all rows are such. */
     no_learned_rows: number
-    /**
-     * Rows that the base’s chat template or tokenizer rejects; listed in errors.
-     */
+    /** Rows that the base’s chat template or tokenizer rejects; listed in errors. */
     refused_rows: number
-    /**
-     * The first of the rows that will be cut.
-     */
+    /** The first of the rows that will be cut. */
     cut: {
       /**
        * The line of the uploaded file, counted from 1, where a row begins; of formats without lines (parquet, huggingface) the number of the row.
        */
       line: number
-      /**
-       * Its number among the rows that could be read.
-       */
+      /** Its number among the rows that could be read. */
       row: number
       tokens: number
       cut_tokens: number
-      /**
-       * Whether there are more than these.
-       */
+      /** Whether there are more than these. */
       at_least: boolean
     }[]
-    /**
-     * Rows by length in tokens.
-     */
+    /** Rows by length in tokens. */
     histogram: {
       up_to: number | null
       rows: number
     }[]
   }
-  /**
-   * Why tokens are missing: counting them took too long or too much memory.
-   */
+  /** Why tokens are missing: counting them took too long or too much memory. */
   tokens_unknown?: string
 }
+export interface DatasetIssue {
+  /**
+   * The line of the uploaded file, counted from 1, where a row begins; of formats without lines (parquet, huggingface) the number of the row.
+   */
+  line: number
+  /** Stable. */
+  code: string
+  message: string
+  /** Of a duplicate or a conflict: the line that it is like. */
+  first_line?: number
+}
 export interface RowsQueryInput {
-  /**
-   * 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most.
-   */
+  /** 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most. */
   limit?: number
-  /**
-   * The row after which the page begins.
-   */
+  /** The row after which the page begins. */
   after?: number
 }
 export interface DatasetRow {
-  /**
-   * Its number among the rows, counted from 1.
-   */
+  /** Its number among the rows, counted from 1. */
   row: number
-  /**
-   * Its line in the uploaded file; of formats without lines the number of the row.
-   */
+  /** Its line in the uploaded file; of formats without lines the number of the row. */
   line: number
-  /**
-   * Of a pair, with the chosen answer. Pictures are parts with data URLs.
-   */
+  /** Of a pair, with the chosen answer. Pictures are parts with data URLs. */
   messages: unknown[] | null
-  /**
-   * Of a pair: the rejected answer.
-   */
+  /** Of a pair: the rejected answer. */
   rejected?: {
     [k: string]: unknown
   }
 }
 export interface DatasetsPreviewQuery {
-  /**
-   * The base; default: the default base.
-   */
+  /** The base; default: the default base. */
   model_id?: string
-  /**
-   * Where the row is cut, as the `max_length` of a job.
-   */
+  /** Where the row is cut, as the `max_length` of a job. */
   max_length?: number
-  /**
-   * The row, counted from 1. Default 1.
-   */
+  /** The row, counted from 1. Default 1. */
   row?: number
 }
 export interface Preview {
   model_id: string
   row: number
   messages: unknown[]
-  /**
-   * The pictures of `messages`, in their order.
-   */
+  /** The pictures of `messages`, in their order. */
   pictures: {
-    /**
-     * In pixels, as the picture is looked at.
-     */
+    /** In pixels, as the picture is looked at. */
     width: number
     height: number
-    /**
-     * jpeg, png, webp or gif.
-     */
+    /** jpeg, png, webp or gif. */
     format: string
-    /**
-     * How many it is for this base.
-     */
+    /** How many it is for this base. */
     tokens: number
   }[]
-  /**
-   * What the trainer sees: one sequence, or one a turn where the template renders earlier turns otherwise.
-   */
+  /** What the trainer sees: one sequence, or one a turn where the template renders earlier turns otherwise. */
   sequences: {
     tokens: {
       id: number
       text: string
-      /**
-       * Whether the loss counts it.
-       */
+      /** Whether the loss counts it. */
       trained: boolean
     }[]
-    /**
-     * How many more there are, beyond the length at which rows are cut; of a row that is far longer, at least.
-     */
+    /** How many more there are, beyond the length at which rows are cut; of a row that is far longer, at least. */
     cut_tokens: number
   }[]
 }
 export interface DatasetOfStoredInput {
-  /**
-   * Which ones. Default: all.
-   */
+  /** Which ones. Default: all. */
   filter?: StoredFilter
-  /**
-   * The newest so many. Default: all.
-   */
+  /** The newest so many. Default: all. */
   limit?: number
   name?: DisplayName
   description?: Description
 }
 export interface StoredFilter {
-  /**
-   * Those that were asked of this name.
-   */
+  /** Those that were asked of this name. */
   model?: string
-  /**
-   * Those that have these pairs.
-   */
+  /** Those that have these pairs. */
   metadata?: Metadata
   created_after?: Time
   created_before?: Time
 }
-/**
- * Up to 16 pairs of your own: keys of up to 64 characters, values of up to 512.
- */
+/** Up to 16 pairs of your own: keys of up to 64 characters, values of up to 512. */
 export interface Metadata {
   [k: string]: string
 }
 export interface CreateJobInput {
-  /**
-   * A base model of the hub, or a model of the account to continue from.
-   */
+  /** A base model of the hub, or a model of the account to continue from. */
   model_id: string
-  /**
-   * The dataset to train on.
-   */
+  /** The dataset to train on. */
   dataset_id: string
-  /**
-   * How to train; everything in it may be left out.
-   */
+  /** How to train; everything in it may be left out. */
   config?: JobConfig
   /**
    * An evaluation of the account. When the job is done, its result answers the same rows beside the model that training started from, and the same graders score the answers.
    */
   evaluation?: string
-  /**
-   * Of the job and of the model that it makes. Default: made of the names of the dataset and the base.
-   */
+  /** Of the job and of the model that it makes. Default: made of the names of the dataset and the base. */
   name?: DisplayName
-  /**
-   * What you want to remember of it; the model gets it too.
-   */
+  /** What you want to remember of it; the model gets it too. */
   description?: Description
-  /**
-   * Up to 16 pairs of your own: keys of up to 64 characters, values of up to 512; the model gets them too.
-   */
+  /** Up to 16 pairs of your own: keys of up to 64 characters, values of up to 512; the model gets them too. */
   metadata?: Metadata
 }
 export interface JobConfig {
-  /**
-   * An adapter (`lora`), an adapter on the base in 4 bits (`qlora`), or all weights (`full`).
-   */
+  /** An adapter (`lora`), an adapter on the base in 4 bits (`qlora`), or all weights (`full`). */
   method?: Method
-  /**
-   * What is learned: answers or preferences, and by which loss.
-   */
+  /** What is learned: answers or preferences, and by which loss. */
   method_options?: {
     /**
      * What is learned: answers (`sft`), which of two answers is better (`dpo`), or from answers rated as good or bad (`kto`). The rows must be of that kind.
@@ -2223,112 +1357,64 @@ export interface JobConfig {
      * For `dpo`: `sigmoid` (the loss of the paper), `ipo` (against overfitting to clear preferences) or `robust` (for preferences of which a known share, `label_smoothing`, is wrong).
      */
     loss_type?: 'sigmoid' | 'ipo' | 'robust'
-    /**
-     * For `dpo` with `sigmoid` or `robust`: the share of the preferences that is assumed to be wrong.
-     */
+    /** For `dpo` with `sigmoid` or `robust`: the share of the preferences that is assumed to be wrong. */
     label_smoothing?: number
-    /**
-     * For `dpo`: weight of an added loss that teaches the chosen answers as `sft` does.
-     */
+    /** For `dpo`: weight of an added loss that teaches the chosen answers as `sft` does. */
     sft_weight?: number
-    /**
-     * For `kto`: weight of the answers rated as good. Raise it where they are few.
-     */
+    /** For `kto`: weight of the answers rated as good. Raise it where they are few. */
     desirable_weight?: number
-    /**
-     * For `kto`: weight of the answers rated as bad. Raise it where they are few.
-     */
+    /** For `kto`: weight of the answers rated as bad. Raise it where they are few. */
     undesirable_weight?: number
   }
-  /**
-   * The adapter, for `lora` and `qlora`.
-   */
+  /** The adapter, for `lora` and `qlora`. */
   lora_config?: {
-    /**
-     * Rank of the adapter: how much it can learn, and how large it is.
-     */
+    /** Rank of the adapter: how much it can learn, and how large it is. */
     r?: number
-    /**
-     * Scale of the adapter: what it adds is multiplied by alpha / r.
-     */
+    /** Scale of the adapter: what it adds is multiplied by alpha / r. */
     alpha?: number
-    /**
-     * Share of the adapter’s inputs that each training step drops.
-     */
+    /** Share of the adapter’s inputs that each training step drops. */
     dropout?: number
     /**
      * Names of the linear layers that get an adapter, such as `q_proj`; `all-linear` for all. With `projector` the layers between the vision tower and the language model of a base that reads pictures are trained, too, with all their weights. Full training takes `["all-linear", "projector"]` for that, and no other of these settings.
      */
     target_modules?: string[]
   }
-  /**
-   * The training.
-   */
+  /** The training. */
   training_config?: {
-    /**
-     * Number of passes over the whole dataset.
-     */
+    /** Number of passes over the whole dataset. */
     epochs?: number
-    /**
-     * Examples per optimizer step.
-     */
+    /** Examples per optimizer step. */
     batch_size?: number
-    /**
-     * Learning rate at its peak; it falls to 0 along a cosine.
-     */
+    /** Learning rate at its peak; it falls to 0 along a cosine. */
     learning_rate?: number
-    /**
-     * Share of the steps in which the learning rate rises to its peak.
-     */
+    /** Share of the steps in which the learning rate rises to its peak. */
     warmup_ratio?: number
-    /**
-     * Seed of the order of the rows, of the held-out rows and of new weights.
-     */
+    /** Seed of the order of the rows, of the held-out rows and of new weights. */
     seed?: number
-    /**
-     * Tokens at which rows are cut; at most the context of the base.
-     */
+    /** Tokens at which rows are cut; at most the context of the base. */
     max_length?: number
   }
-  /**
-   * What is evaluated and kept during the training.
-   */
+  /** What is evaluated and kept during the training. */
   evaluation_config?: {
-    /**
-     * Share of the rows that is held out and evaluated during the training.
-     */
+    /** Share of the rows that is held out and evaluated during the training. */
     validation_split?: number
-    /**
-     * A dataset to evaluate instead of a share of the rows.
-     */
+    /** A dataset to evaluate instead of a share of the rows. */
     validation_dataset_id?: string
-    /**
-     * Optimizer steps from one evaluation to the next.
-     */
+    /** Optimizer steps from one evaluation to the next. */
     every_steps?: number
-    /**
-     * End after this many evaluations without a better loss; the best state is the result.
-     */
+    /** End after this many evaluations without a better loss; the best state is the result. */
     early_stopping_patience?: number
-    /**
-     * Prompts answered at each evaluation, with the answer of the base: a text, or messages.
-     */
+    /** Prompts answered at each evaluation, with the answer of the base: a text, or messages. */
     sample_prompts?: (
       | string
       | {
-          /**
-           * Role of the message.
-           */
+          /** Role of the message. */
           role: 'system' | 'user' | 'assistant'
-          /**
-           * Text of the message.
-           */
+          /** Text of the message. */
           content: string
         }[]
     )[]
-    /**
-     * How many of the newest evaluated states become models.
-     */
+    /** How many of the newest evaluated states become models. */
     keep_checkpoints?: number
   }
 }
@@ -2338,15 +1424,11 @@ export interface Job {
   description: string
   metadata: Metadata
   status: 'queued' | 'running' | 'paused' | 'completed' | 'failed' | 'cancelled'
-  /**
-   * Whether the job is paused until it is resumed. While its progress is being saved, the status is `running`.
-   */
+  /** Whether the job is paused until it is resumed. While its progress is being saved, the status is `running`. */
   paused: boolean
   model_id: string
   dataset_id: string
-  /**
-   * 0 to 1.
-   */
+  /** 0 to 1. */
   progress: number
   current_epoch: number
   metrics: JobMetrics
@@ -2358,17 +1440,13 @@ export interface Job {
    * What a queued job waits for besides its turn: the training environment, which is being installed behind the first start, or the weights of its base.
    */
   waits_for: string | null
-  /**
-   * Of a queued job: 1 is the next to begin.
-   */
+  /** Of a queued job: 1 is the next to begin. */
   queue_position: number | null
   /**
    * Of a queued job: estimated from the durations of similar jobs and the turns of accounts. Null if there are none.
    */
   estimated_start: Time | null
-  /**
-   * With the pauses for the turns of other accounts.
-   */
+  /** With the pauses for the turns of other accounts. */
   estimated_completion: Time | null
   created_at: Time
   started_at: Time | null
@@ -2379,80 +1457,46 @@ export interface Job {
   } | null
   config: JobConfig
   resolved_config: ResolvedConfig
-  /**
-   * Non-padding tokens, prompts included, times epochs.
-   */
+  /** Non-padding tokens, prompts included, times epochs. */
   trained_tokens: number
-  /**
-   * The result, once completed: an id that inference and deployments take.
-   */
+  /** The result, once completed: an id that inference and deployments take. */
   model: string | null
-  /**
-   * The evaluation that the job named.
-   */
+  /** The evaluation that the job named. */
   evaluation: string | null
-  /**
-   * The evaluation of the result, once completed.
-   */
+  /** The evaluation of the result, once completed. */
   result_evaluation: string | null
 }
 export interface JobMetrics {
-  /**
-   * The step of these losses: the latest reported one, or once completed the one whose weights are the result.
-   */
+  /** The step of these losses: the latest reported one, or once completed the one whose weights are the result. */
   step?: number
-  /**
-   * Once completed. More than `step` if an earlier state was the best.
-   */
+  /** Once completed. More than `step` if an earlier state was the best. */
   steps_trained?: number
   steps_total?: number
-  /**
-   * Of the batch of this step.
-   */
+  /** Of the batch of this step. */
   loss?: number
   learning_rate?: number
   tokens_per_second?: number
-  /**
-   * Mean over the epoch up to this step if it was evaluated or is the result; otherwise of its batch.
-   */
+  /** Mean over the epoch up to this step if it was evaluated or is the result; otherwise of its batch. */
   train_loss?: number
   train_seconds?: number
-  /**
-   * The first estimate of `train_seconds`, after three steps.
-   */
+  /** The first estimate of `train_seconds`, after three steps. */
   predicted_seconds?: number
   peak_memory_mb?: number
-  /**
-   * The prediction of `peak_memory_mb` before the start.
-   */
+  /** The prediction of `peak_memory_mb` before the start. */
   predicted_memory_mb?: number
-  /**
-   * Of preferences: how much more the good answers of the batch are rewarded than the bad ones.
-   */
+  /** Of preferences: how much more the good answers of the batch are rewarded than the bad ones. */
   reward_margin?: number
-  /**
-   * Share of the preferences of the batch on whose side the model is.
-   */
+  /** Share of the preferences of the batch on whose side the model is. */
   reward_accuracy?: number
-  /**
-   * Of this step, if it was evaluated.
-   */
+  /** Of this step, if it was evaluated. */
   validation_loss?: number
-  /**
-   * Share of the held-out rows whose every learned token was the first choice.
-   */
+  /** Share of the held-out rows whose every learned token was the first choice. */
   validation_exact?: number
-  /**
-   * Share of the learned tokens of the held-out rows that were the first choice.
-   */
+  /** Share of the learned tokens of the held-out rows that were the first choice. */
   validation_accuracy?: number
-  /**
-   * Of preferences: how much more the good answers are rewarded than the bad ones, on average.
-   */
+  /** Of preferences: how much more the good answers are rewarded than the bad ones, on average. */
   validation_reward_margin?: number
-  /**
-   * Share of the held-out preferences on whose side the model is.
-   */
+  /** Share of the held-out preferences on whose side the model is. */
   validation_reward_accuracy?: number
 }
 export interface ResolvedConfig {
@@ -2490,9 +1534,7 @@ export interface ResolvedConfig {
       source: 'request' | 'default' | 'base_size' | 'model'
     }
   }
-  /**
-   * Null for full training.
-   */
+  /** Null for full training. */
   lora_config: {
     r: {
       value: number
@@ -2506,17 +1548,13 @@ export interface ResolvedConfig {
       value: number
       source: 'request' | 'default' | 'base_size' | 'model'
     }
-    /**
-     * Of the language model. `all-linear` until the weights of the base have been downloaded.
-     */
+    /** Of the language model. `all-linear` until the weights of the base have been downloaded. */
     target_modules: {
       value: string[]
       source: 'request' | 'default' | 'base_size' | 'model'
     }
   } | null
-  /**
-   * Whether the projector of a base that reads pictures is trained too: as `target_modules` says.
-   */
+  /** Whether the projector of a base that reads pictures is trained too: as `target_modules` says. */
   projector?: {
     value: boolean
     source: 'request' | 'default' | 'base_size' | 'model'
@@ -2560,9 +1598,7 @@ export interface ResolvedConfig {
       value: string | null
       source: 'request' | 'default' | 'base_size' | 'model'
     }
-    /**
-     * Null: at the end of each epoch.
-     */
+    /** Null: at the end of each epoch. */
     every_steps: {
       value: number | null
       source: 'request' | 'default' | 'base_size' | 'model'
@@ -2597,32 +1633,20 @@ export interface ResolvedConfig {
   parse_control_tokens?: boolean
 }
 export interface JobEstimate {
-  /**
-   * Whether the memory that is free now is enough.
-   */
+  /** Whether the memory that is free now is enough. */
   fits: boolean
   peak_memory_mb: number
   available_memory_mb: number
-  /**
-   * Tokens of the training: without padding, with prompts, times epochs. Null if it does not fit.
-   */
+  /** Tokens of the training: without padding, with prompts, times epochs. Null if it does not fit. */
   tokens: number | null
   steps: number | null
-  /**
-   * How many rows will be trained on. Null where it does not fit.
-   */
+  /** How many rows will be trained on. Null where it does not fit. */
   rows: number | null
-  /**
-   * Rows that are longer than `max_length` and are cut there, including those left without a token to learn.
-   */
+  /** Rows that are longer than `max_length` and are cut there, including those left without a token to learn. */
   cut_rows: number | null
-  /**
-   * Rows that are left out, as nothing of their answers is within `max_length`.
-   */
+  /** Rows that are left out, as nothing of their answers is within `max_length`. */
   no_learned_rows: number | null
-  /**
-   * From its start to the registered result, with nothing else on the machine.
-   */
+  /** From its start to the registered result, with nothing else on the machine. */
   seconds: number | null
   tokens_per_second: number | null
   price: {
@@ -2632,51 +1656,31 @@ export interface JobEstimate {
   resolved_config: ResolvedConfig
 }
 export interface JobQueryInput {
-  /**
-   * 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most.
-   */
+  /** 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most. */
   limit?: number
-  /**
-   * The id after which the page begins.
-   */
+  /** The id after which the page begins. */
   after?: string
-  /**
-   * Those created later than this.
-   */
+  /** Those created later than this. */
   created_after?: Time
-  /**
-   * Those created earlier than this.
-   */
+  /** Those created earlier than this. */
   created_before?: Time
-  /**
-   * Default: newest first by created_at, asc by name.
-   */
+  /** Default: newest first by created_at, asc by name. */
   order?: 'asc' | 'desc'
-  /**
-   * Those with this text in their name. ASCII letters match in either case.
-   */
+  /** Those with this text in their name. ASCII letters match in either case. */
   name?: string
-  /**
-   * Default created_at.
-   */
+  /** Default created_at. */
   sort?: 'created_at' | 'name'
-  /**
-   * Those with this status.
-   */
+  /** Those with this status. */
   status?: 'queued' | 'running' | 'paused' | 'completed' | 'failed' | 'cancelled'
 }
 export interface Labels {
   name?: DisplayName
   description?: Description
-  /**
-   * All pairs: they replace those before.
-   */
+  /** All pairs: they replace those before. */
   metadata?: Metadata
 }
 export interface JobsEventsQuery {
-  /**
-   * Continue after this `seq`. Default 0.
-   */
+  /** Continue after this `seq`. Default 0. */
   after?: number
 }
 export interface JobEvent {
@@ -2689,40 +1693,24 @@ export interface JobEvent {
   }
 }
 export interface JobsEvaluationsQuery {
-  /**
-   * 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most.
-   */
+  /** 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most. */
   limit?: number
-  /**
-   * The step before which the page begins.
-   */
+  /** The step before which the page begins. */
   after?: number
 }
 export interface JobEvaluation {
   step: number
-  /**
-   * Mean loss on the held-out rows.
-   */
+  /** Mean loss on the held-out rows. */
   validation_loss: number
-  /**
-   * Share of the held-out rows whose every learned token was the first choice.
-   */
+  /** Share of the held-out rows whose every learned token was the first choice. */
   validation_exact?: number
-  /**
-   * Share of the learned tokens of the held-out rows that were the first choice.
-   */
+  /** Share of the learned tokens of the held-out rows that were the first choice. */
   validation_accuracy?: number
-  /**
-   * Of preferences: how much more the good answers are rewarded than the bad ones, on average.
-   */
+  /** Of preferences: how much more the good answers are rewarded than the bad ones, on average. */
   validation_reward_margin?: number
-  /**
-   * Share of the held-out preferences on whose side the model is.
-   */
+  /** Share of the held-out preferences on whose side the model is. */
   validation_reward_accuracy?: number
-  /**
-   * Mean loss of the training rows over the epoch, up to this step.
-   */
+  /** Mean loss of the training rows over the epoch, up to this step. */
   train_loss?: number
   created_at: Time
 }
@@ -2733,137 +1721,83 @@ export interface JobCheckpoint {
    */
   model: string | null
   validation_loss: number | null
-  /**
-   * Whether it is the result of the job.
-   */
+  /** Whether it is the result of the job. */
   result: boolean
   created_at: Time
 }
 export interface JobRow {
-  /**
-   * Its number among the rows of the dataset, counted from 1.
-   */
+  /** Its number among the rows of the dataset, counted from 1. */
   row: number
-  /**
-   * Its line in the uploaded file; of formats without lines the number of the row. Null where the dataset is gone.
-   */
+  /** Its line in the uploaded file; of formats without lines the number of the row. Null where the dataset is gone. */
   line: number | null
-  /**
-   * Mean loss of its learned tokens, or loss of its preference, when it was last trained on, before that step.
-   */
+  /** Mean loss of its learned tokens, or loss of its preference, when it was last trained on, before that step. */
   loss: number
-  /**
-   * The same when it was first trained on.
-   */
+  /** The same when it was first trained on. */
   first_loss: number
-  /**
-   * How many of its tokens are learned.
-   */
+  /** How many of its tokens are learned. */
   tokens: number
-  /**
-   * Of a pair, with the chosen answer. Null where the dataset is gone.
-   */
+  /** Of a pair, with the chosen answer. Null where the dataset is gone. */
   messages: unknown[] | null
-  /**
-   * Of a pair: the rejected answer.
-   */
+  /** Of a pair: the rejected answer. */
   rejected?: {
     [k: string]: unknown
   }
 }
 export interface HeldOutRow {
-  /**
-   * Its number among the rows of its dataset, counted from 1.
-   */
+  /** Its number among the rows of its dataset, counted from 1. */
   row: number
-  /**
-   * Its line in the uploaded file; of formats without lines the number of the row. Null where the dataset is gone.
-   */
+  /** Its line in the uploaded file; of formats without lines the number of the row. Null where the dataset is gone. */
   line: number | null
-  /**
-   * Of a pair, with the chosen answer. Null where the dataset is gone.
-   */
+  /** Of a pair, with the chosen answer. Null where the dataset is gone. */
   messages: unknown[] | null
-  /**
-   * Of a pair: the rejected answer.
-   */
+  /** Of a pair: the rejected answer. */
   rejected?: {
     [k: string]: unknown
   }
 }
 export interface AdapterFields {
-  /**
-   * Default: the name of the file.
-   */
+  /** Default: the name of the file. */
   name?: DisplayName
   description?: Description
-  /**
-   * Default: what the adapter’s own adapter_config.json names.
-   */
+  /** Default: what the adapter’s own adapter_config.json names. */
   base_model_id?: string
 }
 export interface TunedModel {
   id: string
-  /**
-   * At first that of its job, or of the uploaded file.
-   */
+  /** At first that of its job, or of the uploaded file. */
   name: string
   description: string
   metadata: Metadata
-  /**
-   * An adapter on a base, or whole weights.
-   */
+  /** An adapter on a base, or whole weights. */
   kind: 'adapter' | 'model'
   base_model_id: string
-  /**
-   * The model of the account that it went on from, which may be deleted by now. Null where it began with the base.
-   */
+  /** The model of the account that it went on from, which may be deleted by now. Null where it began with the base. */
   parent_model_id: string | null
-  /**
-   * The model of the account whose whole weights an adapter was trained on, if not those of the base.
-   */
+  /** The model of the account whose whole weights an adapter was trained on, if not those of the base. */
   weights_model_id: string | null
-  /**
-   * Null for one that was uploaded.
-   */
+  /** Null for one that was uploaded. */
   job_id: string | null
   method: Method
   size_mb: number
-  /**
-   * Of the projector that was trained with it. Null: it reads pictures as what it was made from, if at all.
-   */
+  /** Of the projector that was trained with it. Null: it reads pictures as what it was made from, if at all. */
   projector_sha256: string | null
-  /**
-   * Null until it has been made: at the end of the job, or when the model is first deployed.
-   */
+  /** Null until it has been made: at the end of the job, or when the model is first deployed. */
   comparison: Comparison | null
   created_at: Time
 }
-/**
- * How training changed the probabilities of fixed rows: the engine compared with the trainer.
- */
+/** How training changed the probabilities of fixed rows: the engine compared with the trainer. */
 export interface Comparison {
   agrees: boolean
-  /**
-   * What disagrees, and what to do.
-   */
+  /** What disagrees, and what to do. */
   problem: string | null
   rows: number
-  /**
-   * Learned tokens that were compared.
-   */
+  /** Learned tokens that were compared. */
   tokens: number
-  /**
-   * By how much training changed the logarithm of a token’s probability, on average, in the trainer.
-   */
+  /** By how much training changed the logarithm of a token’s probability, on average, in the trainer. */
   change: number
-  /**
-   * By how much the engine’s change differs from the trainer’s, on average.
-   */
+  /** By how much the engine’s change differs from the trainer’s, on average. */
   difference: number
-  /**
-   * By how much the two differ on the starting model, because of their precisions.
-   */
+  /** By how much the two differ on the starting model, because of their precisions. */
   base_difference: number
   /**
    * Whether the engine answered with the eight-bit form of the base. The comparison is made anew at a deployment when the base is served in another form.
@@ -2872,114 +1806,70 @@ export interface Comparison {
 }
 export interface TunedModelDetails {
   id: string
-  /**
-   * At first that of its job, or of the uploaded file.
-   */
+  /** At first that of its job, or of the uploaded file. */
   name: string
   description: string
   metadata: Metadata
-  /**
-   * An adapter on a base, or whole weights.
-   */
+  /** An adapter on a base, or whole weights. */
   kind: 'adapter' | 'model'
   base_model_id: string
-  /**
-   * The model of the account that it went on from, which may be deleted by now. Null where it began with the base.
-   */
+  /** The model of the account that it went on from, which may be deleted by now. Null where it began with the base. */
   parent_model_id: string | null
-  /**
-   * The model of the account whose whole weights an adapter was trained on, if not those of the base.
-   */
+  /** The model of the account whose whole weights an adapter was trained on, if not those of the base. */
   weights_model_id: string | null
-  /**
-   * Null for one that was uploaded.
-   */
+  /** Null for one that was uploaded. */
   job_id: string | null
   method: Method
   size_mb: number
-  /**
-   * Of the projector that was trained with it. Null: it reads pictures as what it was made from, if at all.
-   */
+  /** Of the projector that was trained with it. Null: it reads pictures as what it was made from, if at all. */
   projector_sha256: string | null
-  /**
-   * Null until it has been made: at the end of the job, or when the model is first deployed.
-   */
+  /** Null until it has been made: at the end of the job, or when the model is first deployed. */
   comparison: Comparison | null
   created_at: Time
   lineage: Lineage
 }
-/**
- * What a model came from.
- */
+/** What a model came from. */
 export interface Lineage {
   base_model_id: string
-  /**
-   * Each training or upload on the way, the first one first, this model last.
-   */
+  /** Each training or upload on the way, the first one first, this model last. */
   steps: LineageStep[]
 }
 export interface LineageStep {
-  /**
-   * What came of it. It may be deleted by now.
-   */
+  /** What came of it. It may be deleted by now. */
   model_id: string
-  /**
-   * As it was when the next step began.
-   */
+  /** As it was when the next step began. */
   name: string | null
-  /**
-   * Of the file of weights that the engine serves.
-   */
+  /** Of the file of weights that the engine serves. */
   sha256: string | null
-  /**
-   * The training. Null for an adapter that was uploaded.
-   */
+  /** The training. Null for an adapter that was uploaded. */
   job_id: string | null
-  /**
-   * The step of the training whose weights these are.
-   */
+  /** The step of the training whose weights these are. */
   step: number | null
   method: Method | null
-  /**
-   * What was learned: answers, or preferences.
-   */
+  /** What was learned: answers, or preferences. */
   objective: ('sft' | 'dpo' | 'kto') | null
-  /**
-   * As it was when the job was created; it may be deleted by now.
-   */
+  /** As it was when the job was created; it may be deleted by now. */
   dataset: LineageDataset | null
   validation_dataset: LineageDataset | null
 }
 export interface LineageDataset {
   id: string
   name: string | null
-  /**
-   * Of the file as it was uploaded. Null where the dataset was deleted by a version that did not keep it.
-   */
+  /** Of the file as it was uploaded. Null where the dataset was deleted by a version that did not keep it. */
   sha256: string | null
 }
 export interface CreateShareInput {
-  /**
-   * A completed evaluation of this model, whose result the page shows.
-   */
+  /** A completed evaluation of this model, whose result the page shows. */
   evaluation?: string | null
-  /**
-   * When the link ends to work. Default: never.
-   */
+  /** When the link ends to work. Default: never. */
   expires_at?: Time | null
-  /**
-   * Requests of all visitors together in a UTC day.
-   */
+  /** Requests of all visitors together in a UTC day. */
   requests_per_day?: number
-  /**
-   * Most tokens of an answer.
-   */
+  /** Most tokens of an answer. */
   max_tokens?: number
 }
 export interface ModelsSharesCreateResponse {
-  /**
-   * Usage of visitors is reported with it as `key_id`.
-   */
+  /** Usage of visitors is reported with it as `key_id`. */
   id: string
   model_id: string
   evaluation: string | null
@@ -2988,15 +1878,11 @@ export interface ModelsSharesCreateResponse {
   requests_today: number
   expires_at: Time | null
   created_at: Time
-  /**
-   * The address of the page below that of the dashboard.
-   */
+  /** The address of the page below that of the dashboard. */
   link: string
 }
 export interface Share {
-  /**
-   * Usage of visitors is reported with it as `key_id`.
-   */
+  /** Usage of visitors is reported with it as `key_id`. */
   id: string
   model_id: string
   evaluation: string | null
@@ -3019,15 +1905,11 @@ export interface ModelCard {
    * The category of its base. An `embedding` model makes embeddings and does not chat. Null: an upstream serves it, and nothing else is known.
    */
   category: ModelCategory | null
-  /**
-   * Whether a request would wait for the model to be loaded first.
-   */
+  /** Whether a request would wait for the model to be loaded first. */
   status: 'loaded' | 'loading' | 'not_loaded'
 }
 export interface ShareLookBody {
-  /**
-   * What the link has after `#`.
-   */
+  /** What the link has after `#`. */
   token: string
 }
 export interface SharedModel {
@@ -3039,13 +1921,9 @@ export interface SharedModel {
     rows: number
     score: number | null
     pass_rate: number | null
-    /**
-     * Of the model that it was compared with; null if with none.
-     */
+    /** Of the model that it was compared with; null if with none. */
     baseline_score: number | null
-    /**
-     * Score less that of the baseline, with its 95 % confidence interval.
-     */
+    /** Score less that of the baseline, with its 95 % confidence interval. */
     difference: {
       mean: number
       low: number | null
@@ -3055,16 +1933,12 @@ export interface SharedModel {
   } | null
   max_tokens: number
   max_prompt_tokens: number
-  /**
-   * Of all visitors together, until `resets_at`.
-   */
+  /** Of all visitors together, until `resets_at`. */
   requests_left: number
   resets_at: Time
 }
 export interface SharedChat {
-  /**
-   * What the link has after `#`.
-   */
+  /** What the link has after `#`. */
   token: string
   messages: {
     role: 'user' | 'assistant'
@@ -3075,9 +1949,7 @@ export interface SharedChat {
 export interface ChatResponse {
   id: string
   object: 'chat.completion'
-  /**
-   * Unix seconds.
-   */
+  /** Unix seconds. */
   created: number
   model: string
   choices: {
@@ -3092,9 +1964,7 @@ export interface AnswerMessage {
   role: 'assistant'
   content: string | null
   refusal: null
-  /**
-   * The reasoning of a thinking model before its answer.
-   */
+  /** The reasoning of a thinking model before its answer. */
   reasoning_content?: string
   tool_calls?: {
     id: string
@@ -3125,9 +1995,7 @@ export interface Usage {
   completion_tokens: number
   total_tokens: number
   prompt_tokens_details?: {
-    /**
-     * Tokens of the prompt that an earlier request had computed already.
-     */
+    /** Tokens of the prompt that an earlier request had computed already. */
     cached_tokens: number
   }
 }
@@ -3145,13 +2013,9 @@ export interface Deployment {
     code: string
     message: string
   } | null
-  /**
-   * What it served before; a roll-back returns to it.
-   */
+  /** What it served before; a roll-back returns to it. */
   former_model: string | null
-  /**
-   * The model that serves next if the evaluation passes the gate.
-   */
+  /** The model that serves next if the evaluation passes the gate. */
   pending: {
     model: string
     evaluation: string
@@ -3162,97 +2026,59 @@ export interface Deployment {
   updated_at: Time
 }
 export interface Gate {
-  /**
-   * An evaluation of the account: the new model answers its rows, and its graders score the answers.
-   */
+  /** An evaluation of the account: the new model answers its rows, and its graders score the answers. */
   evaluation: string
-  /**
-   * The score that the new model must reach.
-   */
+  /** The score that the new model must reach. */
   min_score?: number
-  /**
-   * Whether to refuse a model that is worse than the current one by more than chance.
-   */
+  /** Whether to refuse a model that is worse than the current one by more than chance. */
   not_worse_than_current: boolean
 }
 export interface DeploymentsSwitchBody {
   model: string
-  /**
-   * Switch only if an evaluation of the new model, beside the current one, allows it.
-   */
+  /** Switch only if an evaluation of the new model, beside the current one, allows it. */
   gate?: GateInput
 }
 export interface GateInput {
-  /**
-   * An evaluation of the account: the new model answers its rows, and its graders score the answers.
-   */
+  /** An evaluation of the account: the new model answers its rows, and its graders score the answers. */
   evaluation: string
-  /**
-   * The score that the new model must reach.
-   */
+  /** The score that the new model must reach. */
   min_score?: number
-  /**
-   * Whether to refuse a model that is worse than the current one by more than chance.
-   */
+  /** Whether to refuse a model that is worse than the current one by more than chance. */
   not_worse_than_current?: boolean
 }
 export interface DeploymentQueryInput {
-  /**
-   * 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most.
-   */
+  /** 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most. */
   limit?: number
-  /**
-   * The id after which the page begins.
-   */
+  /** The id after which the page begins. */
   after?: string
-  /**
-   * Those created later than this.
-   */
+  /** Those created later than this. */
   created_after?: Time
-  /**
-   * Those created earlier than this.
-   */
+  /** Those created earlier than this. */
   created_before?: Time
-  /**
-   * Default: newest first by created_at, asc by name.
-   */
+  /** Default: newest first by created_at, asc by name. */
   order?: 'asc' | 'desc'
-  /**
-   * Those with this text in their name. ASCII letters match in either case.
-   */
+  /** Those with this text in their name. ASCII letters match in either case. */
   name?: string
-  /**
-   * Default created_at.
-   */
+  /** Default created_at. */
   sort?: 'created_at' | 'name'
-  /**
-   * Those with this status.
-   */
+  /** Those with this status. */
   status?: 'starting' | 'ready' | 'failed' | 'stopped'
 }
 export interface DeploymentChange {
   id: string
-  /**
-   * `gate_refused`: the model did not serve.
-   */
+  /** `gate_refused`: the model did not serve. */
   action: 'created' | 'switched' | 'gate_passed' | 'gate_refused' | 'rolled_back'
   model: string
   former_model: string | null
-  /**
-   * The evaluation that decided.
-   */
+  /** The evaluation that decided. */
   evaluation: string | null
   reason: string | null
   created_at: Time
 }
 export interface PeriodQuery {
-  /**
-   * Begin of the first bucket; rounded down to a whole step. By default 24 hours ago.
-   */
+  /** Begin of the first bucket; rounded down to a whole step. By default 24 hours ago. */
   from?: Time
-  /**
-   * By default now.
-   */
+  /** By default now. */
   to?: Time
   /**
    * Length of a bucket, in UTC. By default a minute up to 3 hours, an hour up to 7 days, else a day. Minutes go back 7 days.
@@ -3260,9 +2086,7 @@ export interface PeriodQuery {
   step?: 'minute' | 'hour' | 'day'
 }
 export interface ScalingRequestInput {
-  /**
-   * The name of the deployment, or the model that it serves.
-   */
+  /** The name of the deployment, or the model that it serves. */
   model?: string
   scaling: ScalingPolicyInput
   /**
@@ -3271,39 +2095,25 @@ export interface ScalingRequestInput {
   instance_type?: string
 }
 export interface ScalingPolicyInput {
-  /**
-   * 0: none while nobody asks. The first request then waits for a start.
-   */
+  /** 0: none while nobody asks. The first request then waits for a start. */
   min_replicas?: number
-  /**
-   * More than this machine has room for are not placed.
-   */
+  /** More than this machine has room for are not placed. */
   max_replicas: number
-  /**
-   * Requests in progress or waiting that a replica should have.
-   */
+  /** Requests in progress or waiting that a replica should have. */
   target_requests_per_replica?: number
   /**
    * Percent of the time that a GPU, or the cores of a replica, should compute. The larger demand wins. Null: only requests count.
    */
   target_gpu_utilization?: number | null
-  /**
-   * Least time from one scale-up to the next.
-   */
+  /** Least time from one scale-up to the next. */
   scale_up_cooldown?: Duration
-  /**
-   * Least time from any change to a scale-down.
-   */
+  /** Least time from any change to a scale-down. */
   scale_down_cooldown?: Duration
 }
 export interface Scaling {
-  /**
-   * The name of the deployment.
-   */
+  /** The name of the deployment. */
   model: string
-  /**
-   * Null: it does not scale; the engine of the machine serves it with everything else.
-   */
+  /** Null: it does not scale; the engine of the machine serves it with everything else. */
   scaling: {
     min_replicas: number
     max_replicas: number
@@ -3321,29 +2131,17 @@ export interface Scaling {
     items: Replica[]
   }
   in_flight: number
-  /**
-   * Requests that wait for a replica.
-   */
+  /** Requests that wait for a replica. */
   waiting: number
-  /**
-   * Share of the time that the ready replicas compute, 0 to 1.
-   */
+  /** Share of the time that the ready replicas compute, 0 to 1. */
   utilization: number | null
-  /**
-   * Why there are as many as desired, now.
-   */
+  /** Why there are as many as desired, now. */
   reason: string | null
-  /**
-   * Why there are fewer than desired, or can be no more.
-   */
+  /** Why there are fewer than desired, or can be no more. */
   limit: string | null
-  /**
-   * Why the last replica did not start.
-   */
+  /** Why the last replica did not start. */
   error: string | null
-  /**
-   * The last 100 changes, newest first.
-   */
+  /** The last 100 changes, newest first. */
   decisions: ScalingDecision[]
   /**
    * The classes of this machine, and how many replicas each has room for. Of `ray` and `ray:KIND`: how many a deployment may have.
@@ -3356,13 +2154,9 @@ export interface Scaling {
 }
 export interface Replica {
   id: string
-  /**
-   * `starting`: it loads and is verified. `draining`: it ends its requests and takes no more.
-   */
+  /** `starting`: it loads and is verified. `draining`: it ends its requests and takes no more. */
   state: 'starting' | 'ready' | 'draining'
-  /**
-   * Such as `cores 0-3`, `GPU 0`, or the address of a machine of the Ray cluster.
-   */
+  /** Such as `cores 0-3`, `GPU 0`, or the address of a machine of the Ray cluster. */
   place: string
   started_at: Time
   ready_at: Time | null
@@ -3375,125 +2169,181 @@ export interface ScalingDecision {
   reason: string
   in_flight: number
   waiting: number
-  /**
-   * The server process that decided, for its own replicas.
-   */
+  /** The server process that decided, for its own replicas. */
   server: string
 }
 export interface CreateEvaluationInput {
-  /**
-   * What is evaluated: a model, or the name of a deployment.
-   */
+  /** What is evaluated: a model, or the name of a deployment. */
   model: string
-  /**
-   * A model that answers the same rows, to compare with.
-   */
+  /** A model that answers the same rows, to compare with. */
   baseline?: string
-  /**
-   * The rows: a dataset of the account, or a file with the purpose `evals`.
-   */
+  /** The rows: a dataset of the account, or a file with the purpose `evals`. */
   dataset: string
-  /**
-   * How an answer is scored. With several the score of a row is their mean. At most 50 with the parts of `multi`.
-   */
+  /** How an answer is scored. With several the score of a row is their mean. At most 50 with the parts of `multi`. */
   graders: GradersInput
   /**
    * The messages of each request, with `{{item.…}}` for fields of the row, or the field that has them. Default: the messages of the row before its answer.
    */
-  template?:
-    | TemplateMessage[]
-    | {
-        item_reference: ItemReference
-      }
+  template?: EvaluationTemplate
   /**
    * A job that was trained on this dataset: only the rows that it held out are evaluated, which its model has not learned from.
    */
   held_out_by?: string
-  /**
-   * How many rows, drawn at random but always the same ones. Default: all, up to 10000.
-   */
+  /** How many rows, drawn at random but always the same ones. Default: all, up to 10000. */
   rows?: number
-  /**
-   * How the answers are made.
-   */
+  /** How the answers are made. */
   sampling?: {
-    /**
-     * Temperature of the answers.
-     */
+    /** Temperature of the answers. */
     temperature?: number
-    /**
-     * Length of an answer, in tokens.
-     */
+    /** Length of an answer, in tokens. */
     max_tokens?: number
-    /**
-     * Seed of the answers.
-     */
+    /** Seed of the answers. */
     seed?: Seed
     top_p?: number
     chat_template_kwargs?: ChatTemplateKwargs
-    /**
-     * The form of the answers, as in chat completions.
-     */
+    /** The form of the answers, as in chat completions. */
     response_format?: ResponseFormat
-    /**
-     * Tools of the requests whose row has none of its own.
-     */
+    /** Tools of the requests whose row has none of its own. */
     tools?: {
       type: 'function'
       function: {
         name: string
         description?: string | null
-        /**
-         * JSON schema of the arguments; enforced while they are written.
-         */
+        /** JSON schema of the arguments; enforced while they are written. */
         parameters?: {
           [k: string]: unknown
         } | null
-        /**
-         * Refuses a schema that cannot be enforced, instead of taking any JSON object.
-         */
+        /** Refuses a schema that cannot be enforced, instead of taking any JSON object. */
         strict?: boolean | null
         [k: string]: unknown
       }
       [k: string]: unknown
     }[]
   }
-  /**
-   * Default: the names of the model and the dataset.
-   */
+  /** Default: the names of the model and the dataset. */
   name?: DisplayName
-  /**
-   * What you want to remember of it.
-   */
+  /** What you want to remember of it. */
   description?: Description
-  /**
-   * Up to 16 pairs of your own.
-   */
+  /** Up to 16 pairs of your own. */
   metadata?: Metadata
+}
+export interface StringCheckGrader {
+  type: 'string_check'
+  name: ShortName
+  input: string
+  reference: string
+  /** Equal, not equal, contains, contains whatever the case of letters. */
+  operation: 'eq' | 'ne' | 'like' | 'ilike'
+}
+export interface TextSimilarityGraderInput {
+  type: 'text_similarity'
+  name: ShortName
+  input: string
+  reference: string
+  evaluation_metric:
+    'fuzzy_match' | 'bleu' | 'gleu' | 'rouge_1' | 'rouge_2' | 'rouge_3' | 'rouge_4' | 'rouge_5' | 'rouge_l'
+  pass_threshold?: number
+}
+export interface LabelModelGrader {
+  type: 'label_model'
+  name: ShortName
+  /** A model of this service that judges. */
+  model: string
+  input: TemplateMessage[]
+  labels: string[]
+  passing_labels: string[]
 }
 export interface TemplateMessage {
   type?: 'message'
   role: 'user' | 'assistant' | 'system' | 'developer'
-  content:
-    | string
-    | {
-        type: 'input_text' | 'output_text'
-        text: string
-      }
-    | (
-        | string
-        | {
-            type: 'input_text' | 'output_text'
-            text: string
-          }
-      )[]
+  content: string | TemplatePart | (string | TemplatePart)[]
+}
+export interface TemplatePart {
+  type: 'input_text' | 'output_text'
+  text: string
+}
+export interface ScoreModelGraderInput {
+  type: 'score_model'
+  name: ShortName
+  /** A model of this service that judges. */
+  model: string
+  input: TemplateMessage[]
+  /** The lowest and the highest score. */
+  range?: [number, number]
+  /** Default: the middle of the range. */
+  pass_threshold?: number | null
+  /** How the judge answers. */
+  sampling_params?: {
+    /** Default 0. */
+    temperature?: number | null
+    top_p?: number | null
+    seed?: Seed | null
+    /** Default 64, and not less. */
+    max_completions_tokens?: number | null
+    /** Without effect: a judge answers in a form. */
+    reasoning_effort?: string | null
+  } | null
+}
+export interface JsonSchemaGraderInput {
+  type: 'json_schema'
+  name: ShortName
+  /** What is graded. Default: the text of the answer. */
+  input?: string
+  /** The JSON Schema that the answer must satisfy. */
+  schema: JsonObject
 }
 export interface JsonObject {
   [k: string]: unknown
 }
-/**
- * Further variables of the model’s chat template, such as enable_thinking.
- */
+export interface JsonEqualGraderInput {
+  type: 'json_equal'
+  name: ShortName
+  /** What is graded. Default: the text of the answer. */
+  input?: string
+  /** What it is compared with. Default: the answer of the row. */
+  reference?: string
+  /** The fields that are compared, such as `address.city`. Default: all of the reference. */
+  fields?: string[]
+}
+export interface ContainsGraderInput {
+  type: 'contains'
+  name: ShortName
+  /** What is graded. Default: the text of the answer. */
+  input?: string
+  /** What it is compared with. Default: the answer of the row. */
+  reference?: string
+  ignore_case?: boolean
+}
+export interface RegexGraderInput {
+  type: 'regex'
+  name: ShortName
+  /** What is graded. Default: the text of the answer. */
+  input?: string
+  /** Of RE2: no back-references and no look-around, so that every text is searched in linear time. */
+  pattern: string
+  ignore_case?: boolean
+  /** Whether the answer must not match. */
+  negate?: boolean
+}
+export interface ToolCallGrader {
+  type: 'tool_call'
+  name: ShortName
+  /** Default: the call of the row’s answer. */
+  function?: string
+  /** Arguments that the call must have; it may have more. Default: those of the row’s answer. */
+  arguments?: JsonObject
+}
+export interface MultiGraderInput {
+  type: 'multi'
+  name: ShortName
+  graders: {
+    [k: string]: SimpleGraderInput
+  }
+  /** Arithmetic over the scores by name: `0.5 * a + 0.5 * min(b, c)`. */
+  calculate_output: string
+  pass_threshold?: number
+}
+/** Further variables of the model’s chat template, such as enable_thinking. */
 export interface ChatTemplateKwargs {
   [k: string]: unknown
 }
@@ -3528,195 +2378,52 @@ export interface Evaluation {
     code: string
     message: string
   } | null
-  /**
-   * Null if the rows bring their answers.
-   */
+  /** Null if the rows bring their answers. */
   model: string | null
   baseline: string | null
   dataset: string
-  /**
-   * The eval of OpenAI’s API that it is a run of.
-   */
+  /** The eval of OpenAI’s API that it is a run of. */
   eval: string | null
   graders: {
     [k: string]: unknown
   }[]
-  template:
-    | (
-        | TemplateMessage[]
-        | {
-            item_reference: ItemReference
-          }
-      )
-    | null
+  template: EvaluationTemplate | null
   sampling: {
-    /**
-     * Temperature of the answers.
-     */
+    /** Temperature of the answers. */
     temperature: number
-    /**
-     * Length of an answer, in tokens.
-     */
+    /** Length of an answer, in tokens. */
     max_tokens: number
-    /**
-     * Seed of the answers.
-     */
+    /** Seed of the answers. */
     seed: Seed
     top_p?: number
     chat_template_kwargs?: ChatTemplateKwargs
-    /**
-     * The form of the answers, as in chat completions.
-     */
+    /** The form of the answers, as in chat completions. */
     response_format?: ResponseFormat
     tools?: Tool[]
   }
-  /**
-   * The job whose held-out rows these are.
-   */
+  /** The job whose held-out rows these are. */
   held_out_by: string | null
-  /**
-   * How many rows are evaluated.
-   */
+  /** How many rows are evaluated. */
   rows: number
   /**
    * How many of these rows the model was trained on, by its lineage: it has seen their answers, so its score on them says little about new rows. Null if that is not known.
    */
   trained_rows: number | null
-  /**
-   * Answers that are scored, of both models.
-   */
+  /** Answers that are scored, of both models. */
   done: number
-  /**
-   * Of the rows that are scored so far.
-   */
+  /** Of the rows that are scored so far. */
   result: {
-    model: {
-      /**
-       * Null if the rows bring their answers.
-       */
-      model: string | null
-      /**
-       * Null until a row is scored.
-       */
-      score: {
-        mean: number
-        /**
-         * Lower end of the 95 % confidence interval. Null for fewer than two rows.
-         */
-        low: number | null
-        high: number | null
-      } | null
-      /**
-       * Share of the rows that pass every grader.
-       */
-      pass_rate: number | null
-      /**
-       * Rows that are answered and scored.
-       */
-      rows: number
-      /**
-       * Rows that pass every grader.
-       */
-      passed: number
-      /**
-       * Mean score of each grader.
-       */
-      graders: {
-        [k: string]: number
-      }
-      /**
-       * Rows that pass each grader.
-       */
-      passed_by_grader: {
-        [k: string]: number
-      }
-      /**
-       * Rows without an answer or a score; they count as 0.
-       */
-      errors: number
-      latency_ms: {
-        p50: number
-        p95: number
-      } | null
-      prompt_tokens: number
-      /**
-       * Of the prompt tokens.
-       */
-      cached_tokens: number
-      completion_tokens: number
-    }
-    baseline: {
-      /**
-       * Null if the rows bring their answers.
-       */
-      model: string | null
-      /**
-       * Null until a row is scored.
-       */
-      score: {
-        mean: number
-        /**
-         * Lower end of the 95 % confidence interval. Null for fewer than two rows.
-         */
-        low: number | null
-        high: number | null
-      } | null
-      /**
-       * Share of the rows that pass every grader.
-       */
-      pass_rate: number | null
-      /**
-       * Rows that are answered and scored.
-       */
-      rows: number
-      /**
-       * Rows that pass every grader.
-       */
-      passed: number
-      /**
-       * Mean score of each grader.
-       */
-      graders: {
-        [k: string]: number
-      }
-      /**
-       * Rows that pass each grader.
-       */
-      passed_by_grader: {
-        [k: string]: number
-      }
-      /**
-       * Rows without an answer or a score; they count as 0.
-       */
-      errors: number
-      latency_ms: {
-        p50: number
-        p95: number
-      } | null
-      prompt_tokens: number
-      /**
-       * Of the prompt tokens.
-       */
-      cached_tokens: number
-      completion_tokens: number
-    } | null
-    /**
-     * Score of the model less that of the baseline, row by row.
-     */
+    model: EvaluationSide
+    baseline: EvaluationSide | null
+    /** Score of the model less that of the baseline, row by row. */
     difference: {
       mean: number
-      /**
-       * Lower end of the 95 % confidence interval. Null for fewer than two rows.
-       */
+      /** Lower end of the 95 % confidence interval. Null for fewer than two rows. */
       low: number | null
       high: number | null
-      /**
-       * The test behind the interval.
-       */
+      /** The test behind the interval. */
       test: string
-      /**
-       * Rows on which the model scores higher than the baseline.
-       */
+      /** Rows on which the model scores higher than the baseline. */
       better: number
       worse: number
       equal: number
@@ -3731,121 +2438,111 @@ export interface Tool {
   function: {
     name: string
     description?: string | null
-    /**
-     * JSON schema of the arguments; enforced while they are written.
-     */
+    /** JSON schema of the arguments; enforced while they are written. */
     parameters?: {
       [k: string]: unknown
     } | null
-    /**
-     * Refuses a schema that cannot be enforced, instead of taking any JSON object.
-     */
+    /** Refuses a schema that cannot be enforced, instead of taking any JSON object. */
     strict?: boolean | null
     [k: string]: unknown
   }
   [k: string]: unknown
 }
+export interface EvaluationSide {
+  /** Null if the rows bring their answers. */
+  model: string | null
+  /** Null until a row is scored. */
+  score: {
+    mean: number
+    /** Lower end of the 95 % confidence interval. Null for fewer than two rows. */
+    low: number | null
+    high: number | null
+  } | null
+  /** Share of the rows that pass every grader. */
+  pass_rate: number | null
+  /** Rows that are answered and scored. */
+  rows: number
+  /** Rows that pass every grader. */
+  passed: number
+  /** Mean score of each grader. */
+  graders: {
+    [k: string]: number
+  }
+  /** Rows that pass each grader. */
+  passed_by_grader: {
+    [k: string]: number
+  }
+  /** Rows without an answer or a score; they count as 0. */
+  errors: number
+  latency_ms: {
+    p50: number
+    p95: number
+  } | null
+  prompt_tokens: number
+  /** Of the prompt tokens. */
+  cached_tokens: number
+  completion_tokens: number
+}
 export interface EvaluationRow {
-  /**
-   * Its number in the dataset, counted from 1.
-   */
+  /** Its number in the dataset, counted from 1. */
   row: number
   item: {
     [k: string]: unknown
   }
-  model: {
-    output: string | null
-    tool_calls?: unknown[]
-    score: number
-    passed: boolean
-    graders: {
-      [k: string]: {
-        score: number
-        passed: boolean
-        label?: string
-        error?: string
-      }
-    }
-    error: {
-      code: string
-      message: string
-    } | null
-    /**
-     * `length`: the answer was cut at `max_tokens`.
-     */
-    finish_reason: string | null
-    latency_ms: number | null
-  } | null
-  baseline: {
-    output: string | null
-    tool_calls?: unknown[]
-    score: number
-    passed: boolean
-    graders: {
-      [k: string]: {
-        score: number
-        passed: boolean
-        label?: string
-        error?: string
-      }
-    }
-    error: {
-      code: string
-      message: string
-    } | null
-    /**
-     * `length`: the answer was cut at `max_tokens`.
-     */
-    finish_reason: string | null
-    latency_ms: number | null
-  } | null
-  /**
-   * Score of the model less that of the baseline.
-   */
+  model: EvaluationAnswer | null
+  baseline: EvaluationAnswer | null
+  /** Score of the model less that of the baseline. */
   difference: number | null
 }
+export interface EvaluationAnswer {
+  output: string | null
+  tool_calls?: unknown[]
+  score: number
+  passed: boolean
+  graders: {
+    [k: string]: {
+      score: number
+      passed: boolean
+      label?: string
+      error?: string
+    }
+  }
+  error: {
+    code: string
+    message: string
+  } | null
+  /** `length`: the answer was cut at `max_tokens`. */
+  finish_reason: string | null
+  latency_ms: number | null
+}
 export interface CreateExportInput {
-  /**
-   * A model of the account, or the name of a deployment that serves one.
-   */
+  /** A model of the account, or the name of a deployment that serves one. */
   model: string
   format: 'huggingface' | 'gguf' | 'onnx'
   /**
    * For gguf one of F32, F16, BF16, Q8_0, Q6_K, Q5_K_M, Q5_K_S, Q5_1, Q5_0, Q4_K_M, Q4_K_S, Q4_1, Q4_0, IQ4_NL, IQ4_XS, Q3_K_L, Q3_K_M, Q3_K_S, IQ3_M, IQ3_S, Q2_K, IQ3_XS, IQ3_XXS, Q2_K_S, IQ2_M, IQ2_S, IQ2_XS, IQ2_XXS, IQ1_M, IQ1_S, TQ2_0, TQ1_0, Q2_0, Q1_0, MXFP4_MOE (default Q8_0; of an adapter alone F32, F16, BF16 or Q8_0, default F16); for onnx one of fp32, fp16, int8, int4 (default fp32).
    */
   quantization?: string
-  /**
-   * For huggingface and gguf: false exports the adapter alone, without its base.
-   */
+  /** For huggingface and gguf: false exports the adapter alone, without its base. */
   merge?: boolean
-  /**
-   * For huggingface and onnx, which are folders. Default tar.
-   */
+  /** For huggingface and onnx, which are folders. Default tar. */
   archive?: 'tar' | 'zip'
-  /**
-   * A repository of the Hugging Face Hub that gets the files too; the service must have a token.
-   */
+  /** A repository of the Hugging Face Hub that gets the files too; the service must have a token. */
   push_to?: string
 }
 export interface Export {
   id: string
   status: 'queued' | 'running' | 'ready' | 'failed' | 'expired'
-  /**
-   * The model, by its id.
-   */
+  /** The model, by its id. */
   model: string
   format: 'huggingface' | 'gguf' | 'onnx'
   quantization: string | null
   merge: boolean
   archive: ('tar' | 'zip') | null
   stage: ('reference' | 'merge' | 'convert' | 'quantize' | 'check' | 'pack' | 'push') | null
-  /**
-   * 0 to 1.
-   */
+  /** 0 to 1. */
   progress: number
-  /**
-   * Once ready; the first is the exported model.
-   */
+  /** Once ready; the first is the exported model. */
   files: ExportFile[]
   size_bytes: number | null
   check: ExportCheck | null
@@ -3861,9 +2558,7 @@ export interface Export {
   created_at: Time
   started_at: Time | null
   finished_at: Time | null
-  /**
-   * When its files are removed; null if it is not ready, or stays until it is deleted.
-   */
+  /** When its files are removed; null if it is not ready, or stays until it is deleted. */
   expires_at: Time | null
 }
 export interface ExportFile {
@@ -3871,71 +2566,41 @@ export interface ExportFile {
   size_bytes: number
   sha256: string
 }
-/**
- * Compares the answers of the exported file, in its own runtime, with those of the trainer.
- */
+/** Compares the answers of the exported file, in its own runtime, with those of the trainer. */
 export interface ExportCheck {
   agrees: boolean
-  /**
-   * What disagrees, where that is beyond the bounds.
-   */
+  /** What disagrees, where that is beyond the bounds. */
   problem: string | null
-  /**
-   * The runtime that computed the answers of the exported file.
-   */
+  /** The runtime that computed the answers of the exported file. */
   runtime: string
   prompts: number
-  /**
-   * Tokens of the trainer’s answers, which the exported file’s are compared with.
-   */
+  /** Tokens of the trainer’s answers, which the exported file’s are compared with. */
   tokens: number
-  /**
-   * Share of the answers that are the same to the end.
-   */
+  /** Share of the answers that are the same to the end. */
   identical: number
-  /**
-   * Share of the tokens that are the same before the answers differ.
-   */
+  /** Share of the tokens that are the same before the answers differ. */
   matching_tokens: number
-  /**
-   * How far the logarithms of the tokens’ probabilities are apart, on average, in nats.
-   */
+  /** How far the logarithms of the tokens’ probabilities are apart, on average, in nats. */
   log_probability_difference: number
 }
 export interface ExportQueryInput {
-  /**
-   * 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most.
-   */
+  /** 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most. */
   limit?: number
-  /**
-   * The id after which the page begins.
-   */
+  /** The id after which the page begins. */
   after?: string
-  /**
-   * Those created later than this.
-   */
+  /** Those created later than this. */
   created_after?: Time
-  /**
-   * Those created earlier than this.
-   */
+  /** Those created earlier than this. */
   created_before?: Time
-  /**
-   * Default: newest first.
-   */
+  /** Default: newest first. */
   order?: 'asc' | 'desc'
-  /**
-   * Those with this status.
-   */
+  /** Those with this status. */
   status?: 'queued' | 'running' | 'ready' | 'failed' | 'expired'
-  /**
-   * Those of the model with this id.
-   */
+  /** Those of the model with this id. */
   model?: string
 }
 export interface ExportsEventsQuery {
-  /**
-   * Continue after this `seq`. Default 0.
-   */
+  /** Continue after this `seq`. Default 0. */
   after?: number
 }
 export interface ExportEvent {
@@ -3948,31 +2613,13 @@ export interface ExportEvent {
   }
 }
 export interface ExportsDownloadQuery {
-  /**
-   * The name of the file. Default: the first.
-   */
+  /** The name of the file. Default: the first. */
   file?: string
 }
 export interface WebhooksCreateBody {
-  /**
-   * http or https, on any port; addresses that are not of the public internet are refused.
-   */
+  /** http or https, on any port; addresses that are not of the public internet are refused. */
   url: string
-  events: (
-    | 'training.started'
-    | 'training.completed'
-    | 'training.failed'
-    | 'training.cancelled'
-    | 'model.deployed'
-    | 'usage.threshold'
-    | 'batch.completed'
-    | 'batch.failed'
-    | 'batch.expired'
-    | 'batch.cancelled'
-    | 'fine_tuning.job.succeeded'
-    | 'fine_tuning.job.failed'
-    | 'fine_tuning.job.cancelled'
-  )[]
+  events: EventName[]
   format?: WebhookFormat
   /**
    * Printable ASCII. After the prefix `whsec_` it must be base64. Generated if left out, and then shown only in this response.
@@ -3983,116 +2630,52 @@ export interface NewWebhook {
   id: string
   url: string
   format: WebhookFormat
-  events: (
-    | 'training.started'
-    | 'training.completed'
-    | 'training.failed'
-    | 'training.cancelled'
-    | 'model.deployed'
-    | 'usage.threshold'
-    | 'batch.completed'
-    | 'batch.failed'
-    | 'batch.expired'
-    | 'batch.cancelled'
-    | 'fine_tuning.job.succeeded'
-    | 'fine_tuning.job.failed'
-    | 'fine_tuning.job.cancelled'
-  )[]
+  events: EventName[]
   status: 'active' | 'disabled'
   disabled_at: Time | null
-  /**
-   * `requested` by a change, `gone` after an answer of 410, `failing` after three days without a success.
-   */
+  /** `requested` by a change, `gone` after an answer of 410, `failing` after three days without a success. */
   disabled_reason: ('requested' | 'gone' | 'failing') | null
-  /**
-   * Since when every try has failed; null if the last one succeeded.
-   */
+  /** Since when every try has failed; null if the last one succeeded. */
   failing_since: Time | null
-  /**
-   * Until when the secret before the last rotation is also valid.
-   */
+  /** Until when the secret before the last rotation is also valid. */
   previous_secret_expires_at: Time | null
   created_at: Time
   updated_at: Time
-  /**
-   * The secret that was made; it is shown this once and cannot be read again.
-   */
+  /** The secret that was made; it is shown this once and cannot be read again. */
   secret?: string
 }
 export interface Webhook {
   id: string
   url: string
   format: WebhookFormat
-  events: (
-    | 'training.started'
-    | 'training.completed'
-    | 'training.failed'
-    | 'training.cancelled'
-    | 'model.deployed'
-    | 'usage.threshold'
-    | 'batch.completed'
-    | 'batch.failed'
-    | 'batch.expired'
-    | 'batch.cancelled'
-    | 'fine_tuning.job.succeeded'
-    | 'fine_tuning.job.failed'
-    | 'fine_tuning.job.cancelled'
-  )[]
+  events: EventName[]
   status: 'active' | 'disabled'
   disabled_at: Time | null
-  /**
-   * `requested` by a change, `gone` after an answer of 410, `failing` after three days without a success.
-   */
+  /** `requested` by a change, `gone` after an answer of 410, `failing` after three days without a success. */
   disabled_reason: ('requested' | 'gone' | 'failing') | null
-  /**
-   * Since when every try has failed; null if the last one succeeded.
-   */
+  /** Since when every try has failed; null if the last one succeeded. */
   failing_since: Time | null
-  /**
-   * Until when the secret before the last rotation is also valid.
-   */
+  /** Until when the secret before the last rotation is also valid. */
   previous_secret_expires_at: Time | null
   created_at: Time
   updated_at: Time
 }
 export interface WebhooksUpdateBody {
-  /**
-   * http or https, on any port; addresses that are not of the public internet are refused.
-   */
+  /** http or https, on any port; addresses that are not of the public internet are refused. */
   url?: string
-  events?: (
-    | 'training.started'
-    | 'training.completed'
-    | 'training.failed'
-    | 'training.cancelled'
-    | 'model.deployed'
-    | 'usage.threshold'
-    | 'batch.completed'
-    | 'batch.failed'
-    | 'batch.expired'
-    | 'batch.cancelled'
-    | 'fine_tuning.job.succeeded'
-    | 'fine_tuning.job.failed'
-    | 'fine_tuning.job.cancelled'
-  )[]
+  events?: EventName[]
   disabled?: boolean
 }
 export interface Delivery {
   id: string
   webhook_id: string
-  /**
-   * The `id` of the payload and the header `webhook-id`: the same at every try.
-   */
+  /** The `id` of the payload and the header `webhook-id`: the same at every try. */
   event_id: string
   type: string
-  /**
-   * `blocked_address`: the name led to an address that webhooks may not reach; it is not tried again.
-   */
+  /** `blocked_address`: the name led to an address that webhooks may not reach; it is not tried again. */
   status: 'pending' | 'delivered' | 'failed' | 'blocked_address'
   created_at: Time
-  /**
-   * Time of the next try, as planned before the webhook was slowed or disabled.
-   */
+  /** Time of the next try, as planned before the webhook was slowed or disabled. */
   next_attempt_at: Time | null
   attempt_count: number
   last_attempt: DeliveryAttempt | null
@@ -4102,9 +2685,7 @@ export interface DeliveryAttempt {
   started_at: Time
   duration_ms: number
   response_status: number | null
-  /**
-   * The first kB of the answer.
-   */
+  /** The first kB of the answer. */
   response_body: string | null
   error: {
     code: 'blocked_address' | 'dns_failed' | 'tls_failed' | 'connection_failed' | 'timeout' | 'http_error'
@@ -4114,98 +2695,56 @@ export interface DeliveryAttempt {
 export interface DeliveryDetails {
   id: string
   webhook_id: string
-  /**
-   * The `id` of the payload and the header `webhook-id`: the same at every try.
-   */
+  /** The `id` of the payload and the header `webhook-id`: the same at every try. */
   event_id: string
   type: string
-  /**
-   * `blocked_address`: the name led to an address that webhooks may not reach; it is not tried again.
-   */
+  /** `blocked_address`: the name led to an address that webhooks may not reach; it is not tried again. */
   status: 'pending' | 'delivered' | 'failed' | 'blocked_address'
   created_at: Time
-  /**
-   * Time of the next try, as planned before the webhook was slowed or disabled.
-   */
+  /** Time of the next try, as planned before the webhook was slowed or disabled. */
   next_attempt_at: Time | null
   attempt_count: number
   last_attempt: DeliveryAttempt | null
-  /**
-   * The body that is sent.
-   */
+  /** The body that is sent. */
   payload: string
-  /**
-   * Oldest first.
-   */
+  /** Oldest first. */
   attempts: DeliveryAttempt[]
 }
 export interface ChatRequest {
-  /**
-   * A base model of the hub that is on this machine, a deployment, or a finished job’s model.
-   */
+  /** A base model of the hub that is on this machine, a deployment, or a finished job’s model. */
   model: string
   messages: Messages
-  /**
-   * 0 to 2; 0 always takes the likeliest token. Default 0.7.
-   */
+  /** 0 to 2; 0 always takes the likeliest token. Default 0.7. */
   temperature?: number | null
-  /**
-   * 0 to 1. Default 0.9.
-   */
+  /** 0 to 1. Default 0.9. */
   top_p?: number | null
-  /**
-   * 1 to 100. Default 50.
-   */
+  /** 1 to 100. Default 50. */
   top_k?: number | null
-  /**
-   * Tokens less likely than this share of the likeliest are excluded. Default 0.
-   */
+  /** Tokens less likely than this share of the likeliest are excluded. Default 0. */
   min_p?: number | null
-  /**
-   * 1 to 4096. Default 1024, or what the context leaves.
-   */
+  /** 1 to 4096. Default 1024, or what the context leaves. */
   max_tokens?: number | null
-  /**
-   * One sequence or up to four; generation ends before the first that appears.
-   */
+  /** One sequence or up to four; generation ends before the first that appears. */
   stop?: (string | string[]) | null
-  /**
-   * The same seed, prompt and settings give the same answer on the same machine.
-   */
+  /** The same seed, prompt and settings give the same answer on the same machine. */
   seed?: Seed | null
-  /**
-   * How many answers. Default 1.
-   */
+  /** How many answers. Default 1. */
   n?: number | null
-  /**
-   * Subtracted once from the logit of every token that is already in the answer. Default 0.
-   */
+  /** Subtracted once from the logit of every token that is already in the answer. Default 0. */
   presence_penalty?: number | null
-  /**
-   * Subtracted from the logit of a token once for each time it is in the answer. Default 0.
-   */
+  /** Subtracted from the logit of a token once for each time it is in the answer. Default 0. */
   frequency_penalty?: number | null
-  /**
-   * Divides (or, below zero, multiplies) the logits of tokens that prompt or answer have. Default 1.
-   */
+  /** Divides (or, below zero, multiplies) the logits of tokens that prompt or answer have. Default 1. */
   repetition_penalty?: number | null
-  /**
-   * Added to the logits of the tokens with these numbers; −100 forbids one, 100 all but forces it.
-   */
+  /** Added to the logits of the tokens with these numbers; −100 forbids one, 100 all but forces it. */
   logit_bias?: {
     [k: string]: number
   } | null
-  /**
-   * OpenAI's newer name of max_tokens; wins where both are given.
-   */
+  /** OpenAI's newer name of max_tokens; wins where both are given. */
   max_completion_tokens?: number | null
-  /**
-   * Whether to return the log-probability of each token of the answer.
-   */
+  /** Whether to return the log-probability of each token of the answer. */
   logprobs?: boolean | null
-  /**
-   * How many of the likeliest tokens to return for each position. Needs logprobs.
-   */
+  /** How many of the likeliest tokens to return for each position. Needs logprobs. */
   top_logprobs?: number | null
   response_format?: ResponseFormat | null
   tools?:
@@ -4214,53 +2753,33 @@ export interface ChatRequest {
         function: {
           name: string
           description?: string | null
-          /**
-           * JSON schema of the arguments; enforced while they are written.
-           */
+          /** JSON schema of the arguments; enforced while they are written. */
           parameters?: {
             [k: string]: unknown
           } | null
-          /**
-           * Refuses a schema that cannot be enforced, instead of taking any JSON object.
-           */
+          /** Refuses a schema that cannot be enforced, instead of taking any JSON object. */
           strict?: boolean | null
           [k: string]: unknown
         }
         [k: string]: unknown
       }[]
     | null
-  /**
-   * Default: auto where there are tools.
-   */
+  /** Default: auto where there are tools. */
   tool_choice?: ToolChoice | null
-  /**
-   * Whether one answer may hold several calls. Default true.
-   */
+  /** Whether one answer may hold several calls. Default true. */
   parallel_tool_calls?: boolean | null
   chat_template_kwargs?: ChatTemplateKwargs | null
-  /**
-   * Not supported. Send them as tools.
-   */
+  /** Not supported. Send them as tools. */
   functions?: unknown[] | null
-  /**
-   * Not supported. Send tool_choice.
-   */
+  /** Not supported. Send tool_choice. */
   function_call?: 'none' | 'auto' | null
-  /**
-   * Not supported. Leave it out.
-   */
+  /** Not supported. Leave it out. */
   audio?: null
-  /**
-   * Not supported. Leave it out.
-   */
+  /** Not supported. Leave it out. */
   modalities?: 'text'[] | null
-  /**
-   * Not supported. Leave it out.
-   */
+  /** Not supported. Leave it out. */
   web_search_options?: null
-  /**
-   * Server-Sent Events, ended by `data: [DONE]`.
-   */
+  /** Server-Sent Events, ended by `data: [DONE]`. */
   stream?: boolean | null
   stream_options?: StreamOptions | null
   [k: string]: unknown
@@ -4270,9 +2789,7 @@ export interface StreamOptions {
   [k: string]: unknown
 }
 export interface BatchRequest {
-  /**
-   * A request may name another one.
-   */
+  /** A request may name another one. */
   model: string
   /**
    * Each with `messages`, and the fields that differ for it. An invalid one gets its error as the response; the others are not affected.
@@ -4280,21 +2797,15 @@ export interface BatchRequest {
   requests: {
     [k: string]: unknown
   }[]
-  /**
-   * Not supported. Leave it out: a batch is answered whole.
-   */
+  /** Not supported. Leave it out: a batch is answered whole. */
   stream?: false | null
   [k: string]: unknown
 }
 export interface BatchResponse {
   object: 'chat.completion.batch'
-  /**
-   * In the order of the requests: an answer, or its own error.
-   */
+  /** In the order of the requests: an answer, or its own error. */
   responses: (ChatResponse | ErrorBody)[]
-  /**
-   * Of all answers together.
-   */
+  /** Of all answers together. */
   usage: Usage
 }
 export interface ErrorBody {
@@ -4392,37 +2903,23 @@ export interface ErrorBody {
   }
 }
 export interface StoredQueryInput {
-  /**
-   * 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most.
-   */
+  /** 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most. */
   limit?: number
-  /**
-   * The id after which the page begins.
-   */
+  /** The id after which the page begins. */
   after?: string
-  /**
-   * `null`: those without metadata. Pairs are written as `metadata[key]=value`.
-   */
+  /** `null`: those without metadata. Pairs are written as `metadata[key]=value`. */
   metadata?: '' | 'null'
-  /**
-   * By time of creation. Default asc.
-   */
+  /** By time of creation. Default asc. */
   order?: 'asc' | 'desc'
-  /**
-   * Those that were asked of this name.
-   */
+  /** Those that were asked of this name. */
   model?: string
   [k: string]: unknown
 }
-/**
- * The answer, beside the parameters that it was asked with.
- */
+/** The answer, beside the parameters that it was asked with. */
 export interface StoredCompletion {
   id: string
   object: 'chat.completion'
-  /**
-   * Unix seconds.
-   */
+  /** Unix seconds. */
   created: number
   model: string
   choices: {
@@ -4433,24 +2930,16 @@ export interface StoredCompletion {
   }[]
   usage: Usage
   metadata: Metadata
-  /**
-   * Unix seconds: when it is deleted.
-   */
+  /** Unix seconds: when it is deleted. */
   expires_at: number
   [k: string]: unknown
 }
 export interface ChatCompletionsMessagesQuery {
-  /**
-   * 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most.
-   */
+  /** 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most. */
   limit?: number
-  /**
-   * The id after which the page begins.
-   */
+  /** The id after which the page begins. */
   after?: string
-  /**
-   * Of the conversation. Default asc.
-   */
+  /** Of the conversation. Default asc. */
   order?: 'asc' | 'desc'
   [k: string]: unknown
 }
@@ -4458,9 +2947,7 @@ export interface StoredMessage {
   id: string
   role: string
   content: string | null
-  /**
-   * The content, where it was a list of parts.
-   */
+  /** The content, where it was a list of parts. */
   content_parts:
     | {
         [k: string]: unknown
@@ -4469,9 +2956,7 @@ export interface StoredMessage {
   [k: string]: unknown
 }
 export interface ChatCompletionsUpdateBody {
-  /**
-   * All pairs: they replace those before.
-   */
+  /** All pairs: they replace those before. */
   metadata: Metadata | null
   [k: string]: unknown
 }
@@ -4481,9 +2966,7 @@ export interface ChatCompletionsDeleteResponse {
   deleted: true
 }
 export interface ChatCompletionsDeleteManyBody {
-  /**
-   * Which ones. `{}`: all.
-   */
+  /** Which ones. `{}`: all. */
   filter: StoredFilter
 }
 export interface ChatCompletionsDeleteManyResponse {
@@ -4491,57 +2974,31 @@ export interface ChatCompletionsDeleteManyResponse {
 }
 export interface CompletionRequest {
   model: string
-  /**
-   * A string or its tokens, or up to 64 of either.
-   */
+  /** A string or its tokens, or up to 64 of either. */
   prompt: string | number[] | string[] | number[][]
-  /**
-   * 0 to 2; 0 always takes the likeliest token. Default 0.7.
-   */
+  /** 0 to 2; 0 always takes the likeliest token. Default 0.7. */
   temperature?: number | null
-  /**
-   * 0 to 1. Default 0.9.
-   */
+  /** 0 to 1. Default 0.9. */
   top_p?: number | null
-  /**
-   * 1 to 100. Default 50.
-   */
+  /** 1 to 100. Default 50. */
   top_k?: number | null
-  /**
-   * Tokens less likely than this share of the likeliest are excluded. Default 0.
-   */
+  /** Tokens less likely than this share of the likeliest are excluded. Default 0. */
   min_p?: number | null
-  /**
-   * 1 to 4096; 0 only with echo. Default 1024, or what the context leaves.
-   */
+  /** 1 to 4096; 0 only with echo. Default 1024, or what the context leaves. */
   max_tokens?: number | null
-  /**
-   * One sequence or up to four; generation ends before the first that appears.
-   */
+  /** One sequence or up to four; generation ends before the first that appears. */
   stop?: (string | string[]) | null
-  /**
-   * The same seed, prompt and settings give the same answer on the same machine.
-   */
+  /** The same seed, prompt and settings give the same answer on the same machine. */
   seed?: Seed | null
-  /**
-   * How many answers. Default 1.
-   */
+  /** How many answers. Default 1. */
   n?: number | null
-  /**
-   * Subtracted once from the logit of every token that is already in the answer. Default 0.
-   */
+  /** Subtracted once from the logit of every token that is already in the answer. Default 0. */
   presence_penalty?: number | null
-  /**
-   * Subtracted from the logit of a token once for each time it is in the answer. Default 0.
-   */
+  /** Subtracted from the logit of a token once for each time it is in the answer. Default 0. */
   frequency_penalty?: number | null
-  /**
-   * Divides (or, below zero, multiplies) the logits of tokens that prompt or answer have. Default 1.
-   */
+  /** Divides (or, below zero, multiplies) the logits of tokens that prompt or answer have. Default 1. */
   repetition_penalty?: number | null
-  /**
-   * Added to the logits of the tokens with these numbers; −100 forbids one, 100 all but forces it.
-   */
+  /** Added to the logits of the tokens with these numbers; −100 forbids one, 100 all but forces it. */
   logit_bias?: {
     [k: string]: number
   } | null
@@ -4549,17 +3006,11 @@ export interface CompletionRequest {
    * Whether control tokens that are written in the prompt, such as <|im_end|>, are parsed as such. Default true, and false with a `suffix`; false treats the prompt as plain text.
    */
   parse_special?: boolean | null
-  /**
-   * Whether to put the prompt before the answer, with its log-probabilities if these are requested.
-   */
+  /** Whether to put the prompt before the answer, with its log-probabilities if these are requested. */
   echo?: boolean | null
-  /**
-   * Return the log-probability of each token and of this many of the likeliest tokens at each position.
-   */
+  /** Return the log-probability of each token and of this many of the likeliest tokens at each position. */
   logprobs?: number | null
-  /**
-   * Not supported. Use n.
-   */
+  /** Not supported. Use n. */
   best_of?: 1 | null
   /**
    * Text that follows the answer, which fills in what is between prompt and suffix. Only a model whose tokenizer has tokens for this takes one, such as a code model. Not with `echo`.
@@ -4593,21 +3044,13 @@ export interface CompletionLogprobs {
   text_offset: number[]
 }
 export interface EmbeddingsRequest {
-  /**
-   * A model of the hub that makes embeddings.
-   */
+  /** A model of the hub that makes embeddings. */
   model: string
-  /**
-   * A string or its tokens, or up to 2048 of either.
-   */
+  /** A string or its tokens, or up to 2048 of either. */
   input: string | number[] | string[] | number[][]
-  /**
-   * base64 is of 32-bit floats, little-endian. Default float.
-   */
+  /** base64 is of 32-bit floats, little-endian. Default float. */
   encoding_format?: ('float' | 'base64') | null
-  /**
-   * Shorter vectors, where the model was trained for it.
-   */
+  /** Shorter vectors, where the model was trained for it. */
   dimensions?: number | null
   [k: string]: unknown
 }
@@ -4626,9 +3069,7 @@ export interface EmbeddingsResponse {
 }
 export interface ResponseRequest {
   model: string
-  /**
-   * A text, or a list of items.
-   */
+  /** A text, or a list of items. */
   input:
     | string
     | (
@@ -4740,17 +3181,11 @@ export interface ResponseRequest {
             [k: string]: unknown
           }
       )[]
-  /**
-   * A system message of this answer only.
-   */
+  /** A system message of this answer only. */
   instructions?: string | null
-  /**
-   * A stored response whose conversation goes on.
-   */
+  /** A stored response whose conversation goes on. */
   previous_response_id?: string | null
-  /**
-   * Whether to keep the response for 30 days. Default true.
-   */
+  /** Whether to keep the response for 30 days. Default true. */
   store?: boolean | null
   stream?: boolean | null
   stream_options?: {
@@ -4760,9 +3195,7 @@ export interface ResponseRequest {
   top_p?: number | null
   presence_penalty?: number | null
   frequency_penalty?: number | null
-  /**
-   * 1 to 4096. Default 1024, or what the context leaves.
-   */
+  /** 1 to 4096. Default 1024, or what the context leaves. */
   max_output_tokens?: number | null
   tools?:
     | (
@@ -4780,9 +3213,7 @@ export interface ResponseRequest {
             type: 'custom'
             name: string
             description?: string | null
-            /**
-             * A regex is enforced where it can be; a lark grammar is shown to the model.
-             */
+            /** A regex is enforced where it can be; a lark grammar is shown to the model. */
             format?:
               | (
                   | {
@@ -4818,9 +3249,7 @@ export interface ResponseRequest {
                   type: 'custom'
                   name: string
                   description?: string | null
-                  /**
-                   * A regex is enforced where it can be; a lark grammar is shown to the model.
-                   */
+                  /** A regex is enforced where it can be; a lark grammar is shown to the model. */
                   format?:
                     | (
                         | {
@@ -4859,16 +3288,12 @@ export interface ResponseRequest {
   parallel_tool_calls?: boolean | null
   text?: {
     format?: TextFormat | null
-    /**
-     * Not supported. Leave it out.
-     */
+    /** Not supported. Leave it out. */
     verbosity?: 'medium' | null
     [k: string]: unknown
   } | null
   metadata?: Metadata | null
-  /**
-   * `none` and `minimal` turn off the thoughts of a model that can answer without them.
-   */
+  /** `none` and `minimal` turn off the thoughts of a model that can answer without them. */
   reasoning?: {
     effort?: ('none' | 'minimal' | 'low' | 'medium' | 'high' | 'xhigh') | null
     [k: string]: unknown
@@ -4876,73 +3301,39 @@ export interface ResponseRequest {
   user?: string | null
   safety_identifier?: string | null
   prompt_cache_key?: string | null
-  /**
-   * Not supported. Leave it out, or use POST /v1/batches.
-   */
+  /** Not supported. Leave it out, or use POST /v1/batches. */
   background?: false | null
-  /**
-   * Not supported. Send previous_response_id.
-   */
+  /** Not supported. Send previous_response_id. */
   conversation?: null
-  /**
-   * Not supported. Send the text as instructions or input.
-   */
+  /** Not supported. Send the text as instructions or input. */
   prompt?: null
-  /**
-   * Not supported. Leave it out.
-   */
+  /** Not supported. Leave it out. */
   truncation?: 'disabled' | null
-  /**
-   * Not supported. Leave it out.
-   */
+  /** Not supported. Leave it out. */
   service_tier?: 'auto' | 'default' | null
-  /**
-   * Not supported. Leave it out.
-   */
+  /** Not supported. Leave it out. */
   include?: 'reasoning.encrypted_content'[] | null
-  /**
-   * Not supported. Leave it out.
-   */
+  /** Not supported. Leave it out. */
   top_logprobs?: 0 | null
-  /**
-   * Not supported. It limits hosted tools, which are not offered here.
-   */
+  /** Not supported. It limits hosted tools, which are not offered here. */
   max_tool_calls?: null
-  /**
-   * Not supported. Shorten the input in your program.
-   */
+  /** Not supported. Shorten the input in your program. */
   context_management?: null
-  /**
-   * Not supported. Leave it out.
-   */
+  /** Not supported. Leave it out. */
   moderation?: null
-  /**
-   * Not supported. Send them as input.
-   */
+  /** Not supported. Send them as input. */
   messages?: null
-  /**
-   * Not supported. Send max_output_tokens.
-   */
+  /** Not supported. Send max_output_tokens. */
   max_tokens?: null
-  /**
-   * Not supported. Send max_output_tokens.
-   */
+  /** Not supported. Send max_output_tokens. */
   max_completion_tokens?: null
-  /**
-   * Not supported. Send text.format.
-   */
+  /** Not supported. Send text.format. */
   response_format?: null
-  /**
-   * Not supported. Send tools.
-   */
+  /** Not supported. Send tools. */
   functions?: null
-  /**
-   * Not supported. Leave it out.
-   */
+  /** Not supported. Leave it out. */
   n?: 1 | null
-  /**
-   * Not supported. Use POST /v1/chat/completions, which has it.
-   */
+  /** Not supported. Use POST /v1/chat/completions, which has it. */
   stop?: null
   [k: string]: unknown
 }
@@ -4979,9 +3370,7 @@ export interface ResponseObject {
   tools: {
     [k: string]: unknown
   }[]
-  /**
-   * Tools of the request that the model was not shown, and why.
-   */
+  /** Tools of the request that the model was not shown, and why. */
   ignored_tools: {
     type: string
     reason: string
@@ -5022,9 +3411,7 @@ export interface ResponsesGetQuery {
 }
 export interface ResponsesInputItemsQuery {
   limit?: number
-  /**
-   * The id after which the page begins.
-   */
+  /** The id after which the page begins. */
   after?: string
   order?: 'asc' | 'desc'
   [k: string]: unknown
@@ -5045,19 +3432,13 @@ export interface ResponsesDeleteResponse {
   deleted: true
 }
 export interface CreateBatch {
-  /**
-   * A file with the purpose `batch`.
-   */
+  /** A file with the purpose `batch`. */
   input_file_id: string
   endpoint: '/v1/chat/completions' | '/v1/completions' | '/v1/embeddings'
-  /**
-   * What is not answered by then ends as `expired`.
-   */
+  /** What is not answered by then ends as `expired`. */
   completion_window: '24h'
   metadata?: Metadata | null
-  /**
-   * After how long the result files are deleted. Without it they are kept until you delete them.
-   */
+  /** After how long the result files are deleted. Without it they are kept until you delete them. */
   output_expires_after?: {
     anchor: 'created_at'
     seconds: number
@@ -5068,13 +3449,9 @@ export interface Batch {
   id: string
   object: 'batch'
   endpoint: '/v1/chat/completions' | '/v1/completions' | '/v1/embeddings'
-  /**
-   * The model of all requests. Missing if they name several.
-   */
+  /** The model of all requests. Missing if they name several. */
   model?: string
-  /**
-   * Why a batch with the status `failed` was not begun.
-   */
+  /** Why a batch with the status `failed` was not begun. */
   errors: {
     object: 'list'
     data: BatchError[]
@@ -5082,13 +3459,9 @@ export interface Batch {
   input_file_id: string
   completion_window: '24h'
   status: 'validating' | 'failed' | 'in_progress' | 'finalizing' | 'completed' | 'expired' | 'cancelling' | 'cancelled'
-  /**
-   * Answers, one a line, in the order in which they were made.
-   */
+  /** Answers, one a line, in the order in which they were made. */
   output_file_id: string | null
-  /**
-   * Requests without an answer, each with its error.
-   */
+  /** Requests without an answer, each with its error. */
   error_file_id: string | null
   created_at: number
   in_progress_at: number | null
@@ -5121,72 +3494,46 @@ export interface BatchError {
   code: string
   message: string
   param: string | null
-  /**
-   * Line of the input file, from 1.
-   */
+  /** Line of the input file, from 1. */
   line: number | null
 }
 export interface CursorQueryInput {
-  /**
-   * 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most.
-   */
+  /** 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most. */
   limit?: number
-  /**
-   * The id after which the page begins.
-   */
+  /** The id after which the page begins. */
   after?: string
   [k: string]: unknown
 }
 export interface FileFields {
-  /**
-   * Rows to train on (`fine-tune`), requests (`batch`), or a file of any other kind.
-   */
+  /** Rows to train on (`fine-tune`), requests (`batch`), or a file of any other kind. */
   purpose: 'fine-tune' | 'batch' | 'evals' | 'user_data'
   'expires_after[anchor]'?: 'created_at'
-  /**
-   * After how long the file is deleted. Not for `fine-tune`, which is kept until you delete it.
-   */
+  /** After how long the file is deleted. Not for `fine-tune`, which is kept until you delete it. */
   'expires_after[seconds]'?: number
 }
 export interface FileObject {
   id: string
   object: 'file'
   bytes: number
-  /**
-   * Unix seconds.
-   */
+  /** Unix seconds. */
   created_at: number
-  /**
-   * When the file is deleted. Null: when you delete it.
-   */
+  /** When the file is deleted. Null: when you delete it. */
   expires_at: number | null
   filename: string
   purpose: FilePurpose
-  /**
-   * `uploaded`: the rows are being read. `error`: rows cannot be trained on, or the file cannot be read.
-   */
+  /** `uploaded`: the rows are being read. `error`: rows cannot be trained on, or the file cannot be read. */
   status: 'uploaded' | 'processed' | 'error'
-  /**
-   * What is wrong with a file whose status is `error`.
-   */
+  /** What is wrong with a file whose status is `error`. */
   status_details: string | null
 }
 export interface FileQueryInput {
-  /**
-   * 1 to 10,000. Default 10,000.
-   */
+  /** 1 to 10,000. Default 10,000. */
   limit?: number
-  /**
-   * The id after which the page begins.
-   */
+  /** The id after which the page begins. */
   after?: string
-  /**
-   * By time of creation. Default desc: newest first.
-   */
+  /** By time of creation. Default desc: newest first. */
   order?: 'asc' | 'desc'
-  /**
-   * Those with this purpose.
-   */
+  /** Those with this purpose. */
   purpose?: FilePurpose
   [k: string]: unknown
 }
@@ -5197,17 +3544,11 @@ export interface FilesDeleteResponse {
 }
 export interface CreateUpload {
   filename: string
-  /**
-   * Rows to train on (`fine-tune`), requests (`batch`), or a file of any other kind.
-   */
+  /** Rows to train on (`fine-tune`), requests (`batch`), or a file of any other kind. */
   purpose: 'fine-tune' | 'batch' | 'evals' | 'user_data'
-  /**
-   * Size of the whole file.
-   */
+  /** Size of the whole file. */
   bytes: number
-  /**
-   * Not used: the content decides.
-   */
+  /** Not used: the content decides. */
   mime_type: string
   expires_after?: {
     anchor: 'created_at'
@@ -5219,21 +3560,15 @@ export interface CreateUpload {
 export interface Upload {
   id: string
   object: 'upload'
-  /**
-   * Of the whole file, as announced.
-   */
+  /** Of the whole file, as announced. */
   bytes: number
   created_at: number
-  /**
-   * Unix seconds. An upload that is not completed by then is deleted.
-   */
+  /** Unix seconds. An upload that is not completed by then is deleted. */
   expires_at: number
   filename: string
   purpose: 'fine-tune' | 'batch' | 'evals' | 'user_data'
   status: 'pending' | 'completed' | 'cancelled' | 'expired'
-  /**
-   * Of a completed upload.
-   */
+  /** Of a completed upload. */
   file: FileObject | null
 }
 export interface UploadsAddPartFields {}
@@ -5245,9 +3580,7 @@ export interface UploadPart {
 }
 export interface UploadsCompleteBody {
   part_ids: string[]
-  /**
-   * Of the whole file, in hex or base64; checked if it is given.
-   */
+  /** Of the whole file, in hex or base64; checked if it is given. */
   md5?: string | null
   [k: string]: unknown
 }
@@ -5257,27 +3590,19 @@ export interface CreateEvalInput {
   data_source_config:
     | {
         type: 'custom'
-        /**
-         * JSON JsonObject of the rows. A run with another row fails.
-         */
+        /** JSON JsonObject of the rows. A run with another row fails. */
         item_schema: JsonObject
-        /**
-         * Whether graders see an answer.
-         */
+        /** Whether graders see an answer. */
         include_sample_schema?: boolean | null
         [k: string]: unknown
       }
     | {
         type: 'logs' | 'stored_completions'
-        /**
-         * Which stored completions its runs take.
-         */
+        /** Which stored completions its runs take. */
         metadata?: Metadata | null
         [k: string]: unknown
       }
-  /**
-   * The graders.
-   */
+  /** The graders. */
   testing_criteria: GradersInput
   [k: string]: unknown
 }
@@ -5297,29 +3622,19 @@ export interface Eval {
   metadata: Metadata
 }
 export interface EvalQueryInput {
-  /**
-   * 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most.
-   */
+  /** 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most. */
   limit?: number
-  /**
-   * The id after which the page begins.
-   */
+  /** The id after which the page begins. */
   after?: string
-  /**
-   * By time of creation. Default asc.
-   */
+  /** By time of creation. Default asc. */
   order?: 'asc' | 'desc'
-  /**
-   * Default created_at.
-   */
+  /** Default created_at. */
   order_by?: 'created_at' | 'updated_at'
   [k: string]: unknown
 }
 export interface UpdateEval {
   name?: DisplayName | null
-  /**
-   * All pairs: they replace those before.
-   */
+  /** All pairs: they replace those before. */
   metadata?: Metadata | null
   [k: string]: unknown
 }
@@ -5334,10 +3649,28 @@ export interface CreateRun {
   data_source: DataSource
   [k: string]: unknown
 }
+export interface FileContent {
+  type: 'file_content'
+  /** Becomes a file of the account. */
+  content: {
+    item: {
+      [k: string]: unknown
+    }
+    /** The answer, if no model is asked. */
+    sample?: {
+      [k: string]: unknown
+    } | null
+    [k: string]: unknown
+  }[]
+  [k: string]: unknown
+}
+export interface FileId {
+  type: 'file_id'
+  id: string
+  [k: string]: unknown
+}
 export interface Run {
-  /**
-   * Also the id of the evaluation.
-   */
+  /** Also the id of the evaluation. */
   id: string
   object: 'eval.run'
   eval_id: string
@@ -5354,9 +3687,7 @@ export interface Run {
     message: string
   } | null
   metadata: Metadata
-  /**
-   * Where the evaluation is.
-   */
+  /** Where the evaluation is. */
   report_url: string
   result_counts: {
     total: number
@@ -5379,17 +3710,11 @@ export interface Run {
   }[]
 }
 export interface RunQueryInput {
-  /**
-   * 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most.
-   */
+  /** 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most. */
   limit?: number
-  /**
-   * The id after which the page begins.
-   */
+  /** The id after which the page begins. */
   after?: string
-  /**
-   * By time of creation. Default asc.
-   */
+  /** By time of creation. Default asc. */
   order?: 'asc' | 'desc'
   status?: 'queued' | 'in_progress' | 'completed' | 'canceled' | 'failed'
   [k: string]: unknown
@@ -5400,21 +3725,13 @@ export interface EvalsRunsDeleteResponse {
   run_id: string
 }
 export interface OutputItemQueryInput {
-  /**
-   * 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most.
-   */
+  /** 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most. */
   limit?: number
-  /**
-   * The id after which the page begins.
-   */
+  /** The id after which the page begins. */
   after?: string
-  /**
-   * By row. Default asc.
-   */
+  /** By row. Default asc. */
   order?: 'asc' | 'desc'
-  /**
-   * `fail`: also those with an error.
-   */
+  /** `fail`: also those with an error. */
   status?: 'pass' | 'fail'
   [k: string]: unknown
 }
@@ -5425,9 +3742,7 @@ export interface OutputItem {
   eval_id: string
   run_id: string
   status: 'pass' | 'fail' | 'error'
-  /**
-   * The number of the row, counted from 1.
-   */
+  /** The number of the row, counted from 1. */
   datasource_item_id: number
   datasource_item: JsonObject
   results: {
@@ -5468,58 +3783,34 @@ export interface OutputItem {
   }
 }
 export interface CreateOpenaiJob {
-  /**
-   * A base model of the hub, a model of the account (also as `ft:…`), or a name that the operator maps.
-   */
+  /** A base model of the hub, a model of the account (also as `ft:…`), or a name that the operator maps. */
   model: string
-  /**
-   * A file for `fine-tune`, or a dataset.
-   */
+  /** A file for `fine-tune`, or a dataset. */
   training_file: string
   validation_file?: string | null
-  /**
-   * A part of the result’s name; other characters become `-`.
-   */
+  /** A part of the result’s name; other characters become `-`. */
   suffix?: string | null
   seed?: number | null
   metadata?: Metadata | null
   method?: OpenaiFineTuningMethod | null
-  /**
-   * The older place of those in `method.supervised`.
-   */
+  /** The older place of those in `method.supervised`. */
   hyperparameters?: Hyperparameters | null
   integrations?: Integration[] | null
-  /**
-   * Not supported. Send it in method.supervised.hyperparameters.
-   */
+  /** Not supported. Send it in method.supervised.hyperparameters. */
   n_epochs?: null
-  /**
-   * Not supported. Send it in method.supervised.hyperparameters.
-   */
+  /** Not supported. Send it in method.supervised.hyperparameters. */
   batch_size?: null
-  /**
-   * Not supported. Send it in method.supervised.hyperparameters.
-   */
+  /** Not supported. Send it in method.supervised.hyperparameters. */
   learning_rate_multiplier?: null
-  /**
-   * Not supported. Leave it out.
-   */
+  /** Not supported. Leave it out. */
   prompt_loss_weight?: null
-  /**
-   * Not supported. Leave it out.
-   */
+  /** Not supported. Leave it out. */
   compute_classification_metrics?: null
-  /**
-   * Not supported. Leave it out.
-   */
+  /** Not supported. Leave it out. */
   classification_n_classes?: null
-  /**
-   * Not supported. Leave it out.
-   */
+  /** Not supported. Leave it out. */
   classification_positive_class?: null
-  /**
-   * Not supported. Leave it out.
-   */
+  /** Not supported. Leave it out. */
   classification_betas?: null
   [k: string]: unknown
 }
@@ -5528,9 +3819,7 @@ export interface OpenaiFineTuningMethod {
   supervised?: {
     hyperparameters?: Hyperparameters | null
   } | null
-  /**
-   * Rows of preferences: `input`, `preferred_output` and `non_preferred_output`.
-   */
+  /** Rows of preferences: `input`, `preferred_output` and `non_preferred_output`. */
   dpo?: {
     hyperparameters?: DpoHyperparameters | null
   } | null
@@ -5539,35 +3828,21 @@ export interface OpenaiFineTuningMethod {
   } | null
 }
 export interface Hyperparameters {
-  /**
-   * `epochs`.
-   */
+  /** `epochs`. */
   n_epochs?: ('auto' | number) | null
-  /**
-   * `batch_size`.
-   */
+  /** `batch_size`. */
   batch_size?: ('auto' | number) | null
-  /**
-   * Times the default learning rate of the base gives `learning_rate`.
-   */
+  /** Times the default learning rate of the base gives `learning_rate`. */
   learning_rate_multiplier?: ('auto' | number) | null
 }
 export interface DpoHyperparameters {
-  /**
-   * `epochs`.
-   */
+  /** `epochs`. */
   n_epochs?: ('auto' | number) | null
-  /**
-   * `batch_size`.
-   */
+  /** `batch_size`. */
   batch_size?: ('auto' | number) | null
-  /**
-   * Times the default learning rate of the base gives `learning_rate`.
-   */
+  /** Times the default learning rate of the base gives `learning_rate`. */
   learning_rate_multiplier?: ('auto' | number) | null
-  /**
-   * `beta`: how strongly the model is kept near the one that it starts from.
-   */
+  /** `beta`: how strongly the model is kept near the one that it starts from. */
   beta?: ('auto' | number) | null
 }
 export interface Integration {
@@ -5584,23 +3859,15 @@ export interface Integration {
 export interface OpenaiJob {
   id: string
   object: 'fine_tuning.job'
-  /**
-   * Unix seconds.
-   */
+  /** Unix seconds. */
   created_at: number
   finished_at: number | null
   estimated_finish: number | null
-  /**
-   * What was trained.
-   */
+  /** What was trained. */
   model: string
-  /**
-   * The name of the result, once there is one.
-   */
+  /** The name of the result, once there is one. */
   fine_tuned_model: string | null
-  /**
-   * The account.
-   */
+  /** The account. */
   organization_id: string
   status: 'validating_files' | 'queued' | 'running' | 'paused' | 'succeeded' | 'failed' | 'cancelled'
   error: {
@@ -5610,13 +3877,9 @@ export interface OpenaiJob {
   } | null
   training_file: string
   validation_file: string | null
-  /**
-   * The loss of every step as CSV in base64, once the job has ended.
-   */
+  /** The loss of every step as CSV in base64, once the job has ended. */
   result_files: string[]
-  /**
-   * Null until the job has ended.
-   */
+  /** Null until the job has ended. */
   trained_tokens: number | null
   hyperparameters: {
     n_epochs: number
@@ -5624,9 +3887,7 @@ export interface OpenaiJob {
     learning_rate_multiplier: number
   }
   method: {
-    /**
-     * A job with another objective of this service is shown as supervised.
-     */
+    /** A job with another objective of this service is shown as supervised. */
     type: 'supervised' | 'dpo'
     supervised?: {
       hyperparameters: {
@@ -5650,17 +3911,11 @@ export interface OpenaiJob {
   user_provided_suffix: string | null
 }
 export interface MetadataQueryInput {
-  /**
-   * 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most.
-   */
+  /** 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most. */
   limit?: number
-  /**
-   * The id after which the page begins.
-   */
+  /** The id after which the page begins. */
   after?: string
-  /**
-   * `null`: those without metadata. Pairs are written as `metadata[key]=value`.
-   */
+  /** `null`: those without metadata. Pairs are written as `metadata[key]=value`. */
   metadata?: '' | 'null'
   [k: string]: unknown
 }
@@ -5671,21 +3926,15 @@ export interface OpenaiJobEvent {
   level: 'info' | 'warn' | 'error'
   message: string
   type: 'message' | 'metrics'
-  /**
-   * Of `metrics`: the losses of a step.
-   */
+  /** Of `metrics`: the losses of a step. */
   data: {
     [k: string]: unknown
   } | null
 }
 export interface OpenaiFineTuningJobsCheckpointsQuery {
-  /**
-   * 1 to 100. Default 10.
-   */
+  /** 1 to 100. Default 10. */
   limit?: number
-  /**
-   * The id after which the page begins.
-   */
+  /** The id after which the page begins. */
   after?: string
   [k: string]: unknown
 }
@@ -5694,9 +3943,7 @@ export interface OpenaiCheckpoint {
   object: 'fine_tuning.job.checkpoint'
   created_at: number
   step_number: number
-  /**
-   * A name that inference takes.
-   */
+  /** A name that inference takes. */
   fine_tuned_model_checkpoint: string
   fine_tuning_job_id: string
   metrics: {

@@ -1,5 +1,5 @@
 // The result of an evaluation, from the figures of its answers.
-import type { Evaluation, Side } from '../../../contract/evaluations.ts'
+import type { Evaluation, EvaluationSide } from '../../../contract/evaluations.ts'
 import type { Score } from './graders/local.ts'
 import { meanInterval, quantile, test } from './statistics.ts'
 import type { Figures, SideName } from './store.ts'
@@ -58,7 +58,7 @@ export function differences(figures: Pick<Figures, 'row' | 'side' | 'score'>[]):
   })
 }
 
-function sideOf(model: string | null, figures: Figures[], byGrader: SideSums): Side {
+function sideOf(model: string | null, figures: Figures[], byGrader: SideSums): EvaluationSide {
   const latencies = figures.flatMap(({ latency_ms }) => latency_ms ?? []).sort((a, b) => a - b)
   const sum = (values: number[]) => values.reduce((total, value) => total + value, 0)
   const passed = sum(figures.map((each) => each.passed))
