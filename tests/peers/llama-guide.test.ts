@@ -1,4 +1,4 @@
-// Runs the commands of docs/guides/run-with-llama-cpp.md: a plain llama-server gives the trainer's answers.
+// Runs the commands of docs/guides/run-gguf.md for llama.cpp: a plain llama-server gives the trainer's answers.
 import assert from 'node:assert/strict'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
@@ -44,7 +44,8 @@ for (const quantization of ['Q8_0', 'F16'] as const)
   test(`in ${quantization}: the merged file, then the adapter on the base`, {
     timeout: 600_000,
   }, async (context) => {
-    const guide = openGuide('run-with-llama-cpp.md', {
+    const guide = openGuide('run-gguf.md', {
+      section: 'llama.cpp',
       url: service.url,
       key: service.key,
       programs,

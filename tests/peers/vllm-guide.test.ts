@@ -1,4 +1,4 @@
-// Runs the commands of docs/guides/run-with-vllm.md: a plain vLLM gives the trainer's answers.
+// Runs the commands of docs/guides/run-huggingface.md for vLLM: a plain vLLM gives the trainer's answers.
 import assert from 'node:assert/strict'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
@@ -49,7 +49,8 @@ async function compare(url: string, { messages, prompt_tokens, answer_tokens, lo
 test('the merged folder, then the adapter on the base', { timeout: 900_000 }, async (context) => {
   const env = { VLLM_CPU_KVCACHE_SPACE: '1', VLLM_NO_USAGE_STATS: '1' }
   const programs = [path.join(root, '.local/peers/vllm/bin')]
-  const guide = openGuide('run-with-vllm.md', {
+  const guide = openGuide('run-huggingface.md', {
+    section: 'vLLM',
     url: service.url,
     key: service.key,
     programs,

@@ -80,7 +80,8 @@ test('the transformers guide: the merged folder and the adapter on its base answ
   const { rows } = JSON.parse(readFileSync(path.join(app.dataDir, 'models', model, 'answers.json'), 'utf8'))
   const [{ messages, answer }] = rows
   assert.equal(messages.length, 1)
-  const guide = follow('run-with-transformers.md', {
+  const guide = follow('run-huggingface.md', {
+    section: 'transformers',
     replaced: [
       [question, messages[0].content],
       [' --system "Triage the ticket."', ''],
@@ -100,7 +101,7 @@ test('the transformers guide: the merged folder and the adapter on its base answ
 })
 
 test('the llama.cpp guide: another reader finds the merged weights, the template and the end token', async () => {
-  const guide = follow('run-with-llama-cpp.md', { without: /^(llama-|curl )/ })
+  const guide = follow('run-gguf.md', { section: 'llama.cpp', without: /^(llama-|curl )/ })
   try {
     let dump = ''
     for await (const { command, stdout } of guide.steps()) if (command.startsWith('gguf-dump')) dump = stdout
@@ -131,7 +132,7 @@ test('the llama.cpp guide: another reader finds the merged weights, the template
 })
 
 test("the Ollama guide: the Modelfiles name files in their own folder, and their template equals the model's own", async () => {
-  const guide = follow('run-with-ollama.md', { without: /^(ollama|curl) / })
+  const guide = follow('run-gguf.md', { section: 'Ollama', without: /^(ollama|curl) / })
   try {
     for await (const _ of guide.steps());
     const read = (folder: string) => {

@@ -33,6 +33,8 @@ interface GuideOptions {
   env?: NodeJS.ProcessEnv
   /** Replacements of the guide's placeholders. One that is not in the guide fails. */
   replaced?: [string, string][]
+  /** The part of the page below this heading of the second level; the whole page without it. */
+  section?: string
   /** Commands to skip, because their program is not available. */
   without?: RegExp
 }
@@ -44,8 +46,10 @@ export interface Guide {
   close(): Promise<void>
 }
 
-export function openGuide(name: string, { url, key, programs, env, replaced = [], without }: GuideOptions): Guide {
-  let text = readFileSync(path.join(root, 'docs/guides', name), 'utf8')
+export function openGuide(name: string, options: GuideOptions): Guide {
+  const { url, key, programs, env, replaced = [], section, without } = options
+  const page = readFileSync(path.join(root, 'docs/guides', name), 'utf8')
+  let text = section ? partOf(page, section) : page
   for (const [what, by] of replaced) {
     if (!text.includes(what)) throw new Error(`${name} does not have: ${what}`)
     text = text.replaceAll(what, by)
@@ -100,6 +104,13 @@ export function openGuide(name: string, { url, key, programs, env, replaced = []
       rmSync(folder, { recursive: true })
     },
   }
+}
+
+/** The part of a page below a heading of the second level. */
+function partOf(page: string, heading: string): string {
+  const part = page.split(/^## /m).find((text) => text.startsWith(`${heading}\n`))
+  if (!part) throw new Error(`no part of the page is called ${heading}`)
+  return part
 }
 
 /** The commands of all `sh` blocks. */
