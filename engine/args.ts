@@ -6,8 +6,11 @@ import { parseArgs } from 'node:util'
 import { usableCores } from '../lib/usable-cores.ts'
 import { type Address, parseAddress } from './http/server.ts'
 
-export type NamedFile = { name: string; path: string }
-export type Args = {
+export interface NamedFile {
+  name: string
+  path: string
+}
+export interface Args {
   listen: Address
   models: NamedFile[]
   /** With which the single model reads pictures. */

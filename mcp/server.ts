@@ -96,7 +96,10 @@ async function scopesOf(tunery: Tunery, signal: AbortSignal): Promise<Set<Scope>
   }
 }
 
-type JsonSchema = { type: 'object'; [field: string]: unknown }
+interface JsonSchema {
+  type: 'object'
+  [field: string]: unknown
+}
 const toListed = ({ name, title, description, input, output, annotations }: Tool) => ({
   name,
   title,

@@ -27,7 +27,9 @@ export interface UploadOptions extends RequestOptions {
 }
 
 /** The fields of an upload. `columns`: of each column that is read, its name in the file. */
-export type DatasetFields = Omit<UploadFieldsInput, 'columns'> & { columns?: Columns }
+export interface DatasetFields extends Omit<UploadFieldsInput, 'columns'> {
+  columns?: Columns
+}
 
 const defaultPartBytes = 8 * 1024 * 1024
 const partBytesMax = 64 * 1024 * 1024

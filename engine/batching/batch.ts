@@ -9,15 +9,19 @@ import type { Generation } from './generation.ts'
 import type { KvCache } from './kv-cache.ts'
 import type { Slot } from './prefix-cache.ts'
 
-type Options = { batch_tokens: number; tokens_per_slot: number; drafting: Drafting | null }
-export type FilledBatch = {
+interface Options {
+  batch_tokens: number
+  tokens_per_slot: number
+  drafting: Drafting | null
+}
+export interface FilledBatch {
   prompt_tokens: number
   /** Sequences in the batch. */
   rows: number
   /** Prompts that go on with a picture, with the tokens left to each. */
   pictures: { entry: RunningSequence; tokens_max: number }[]
 }
-type BatchFiller = {
+interface BatchFiller {
   /** `part_tokens_max`: for prompts that do not end with the step. */
   fillTokens(running: readonly RunningSequence[], prompt_tokens_max: number, part_tokens_max: number): FilledBatch
   /** Call it after the tokens are decoded. Returns how many vectors there are, and whether attention is causal. */
@@ -176,7 +180,7 @@ export function createBatchFiller(cache: KvCache, { batch_tokens, tokens_per_slo
 }
 
 /** A generation in a slot of a runner. */
-export type RunningSequence = {
+export interface RunningSequence {
   slot: Slot
   generation: Generation
   /**

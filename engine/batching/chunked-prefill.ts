@@ -17,7 +17,7 @@ const chunkTokensFirst = 64
 /** Weight of a new measurement in the moving average. */
 const smoothing = 0.3
 
-export type PrefillSpeed = {
+export interface PrefillSpeed {
   /** Prompt tokens that fit into `ms` milliseconds, by the steps measured so far. */
   tokensIn(ms: number): number
   /** How long a step of so many sequences takes with one token, or a draft, of each; 0 if none was measured. */
@@ -60,8 +60,15 @@ export function createPrefillSpeed(): PrefillSpeed {
 }
 
 /** `part_ms`: what the step adds to the time for parts of long prompts (`createPartTime`); within `whole_ms`. */
-export type PrefillBudget = { whole_ms: number; part_ms: number }
-type Loaded = { prefilling(): number; decoding(): number; decodeMs(): number }
+export interface PrefillBudget {
+  whole_ms: number
+  part_ms: number
+}
+interface Loaded {
+  prefilling(): number
+  decoding(): number
+  decodeMs(): number
+}
 
 /**
  * Prefill budget of one runner for its next step. Runners with prompts get equal shares, so that a single long prompt
@@ -94,7 +101,11 @@ export function createPartTime(): (budget: PrefillBudget) => number {
 }
 
 /** `in_parts`: its prompt was longer than the budget of its first step. */
-type Prefill = { tokens_left: number; since_ms: number; in_parts: boolean }
+interface Prefill {
+  tokens_left: number
+  since_ms: number
+  in_parts: boolean
+}
 
 /**
  * Shares a budget of `tokens` among prompts, `part` of it among those that do not end with it, and those that came in

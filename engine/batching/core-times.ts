@@ -2,7 +2,7 @@
 import { openSync, readFileSync, readSync } from 'node:fs'
 import { allowedCores } from '../../lib/usable-cores.ts'
 
-export type CoreTimes = {
+export interface CoreTimes {
   /** How long a step's threads, `count` together, were on a core, and ready to run without one. */
   threads(count: number): { used_ms: number; waited_ms: number }
   /** How long the cores that this process may use were idle, or had programs of a lower priority than the normal one. */

@@ -8,7 +8,7 @@ const pauseMs = { min: 50, max: 100 }
 /** Caps what one long step adds, so that the streams of the next seconds do not pay for it. */
 const owedMsMax = 200
 
-export type CpuThrottle = {
+export interface CpuThrottle {
   /** Yields this share of the time, 0 to 1, for the next `for_ms`. */
   yieldShare(share: number, for_ms: number): void
   /** The cores were busy for `ms` milliseconds, up to now. */

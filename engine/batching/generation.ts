@@ -9,7 +9,7 @@ import { createSampler, type Sampler, type SamplingParams } from '../sampling/sa
 import { createTextOutput, type TextOutput } from '../sampling/text-output.ts'
 import { isPictureToken, type PictureSpan } from '../vision/picture-tokens.ts'
 
-export type GenerationRequest = {
+export interface GenerationRequest {
   /** Tokens of the vocabulary, and those of pictures, which `pictures` has the vectors of. */
   prompt: number[]
   pictures: readonly PictureSpan[]
@@ -30,9 +30,13 @@ export type GenerationRequest = {
   background: boolean
 }
 
-export type GenerationEnd = { finish_reason: FinishReason; completion_tokens: number; cached_tokens: number }
+export interface GenerationEnd {
+  finish_reason: FinishReason
+  completion_tokens: number
+  cached_tokens: number
+}
 
-export type GenerationEvents = {
+export interface GenerationEvents {
   /** It has a slot. Prefill of all but the cached tokens starts. */
   onStart(start: { cached_tokens: number; queue_ms: number }): void
   /** Its first token is sampled; the text may follow later. */
@@ -49,7 +53,7 @@ export type GenerationEvents = {
 }
 
 /** State of a generation that outgrew its slot and migrates to a runner with longer slots. */
-export type Migration = {
+export interface Migration {
   /** All tokens that were in its cache. */
   tokens: number[]
   /** The token sampled last, which was not in the cache. */
@@ -58,7 +62,7 @@ export type Migration = {
   saved: SavedSequence | null
 }
 
-export type Generation = {
+export interface Generation {
   request: GenerationRequest
   events: GenerationEvents
   migration: Migration | null
@@ -98,7 +102,10 @@ export function createGeneration(request: GenerationRequest, events: GenerationE
   }
 }
 
-export type SampledToken = { token: number; token_logprobs: TokenLogprobs | null }
+export interface SampledToken {
+  token: number
+  token_logprobs: TokenLogprobs | null
+}
 
 /**
  * Samples the next token from `logits`, which it changes. Null if the grammar's mask is not ready within `wait_ms`;

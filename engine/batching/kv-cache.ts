@@ -4,9 +4,12 @@ import { positionsIn } from '../vision/picture-tokens.ts'
 import { commonPrefix, copyGainMin, type Slot } from './prefix-cache.ts'
 
 /** A copy of one slot's KV cache. */
-export type CachedPrefix = { tokens: number[]; saved: SavedSequence }
+export interface CachedPrefix {
+  tokens: number[]
+  saved: SavedSequence
+}
 
-export type KvCache = {
+export interface KvCache {
   slots(): Slot[]
   /** The position of the token after the first `count` that the slot has cached; by default, after all. */
   positionAfter(slot: Slot, count?: number): number

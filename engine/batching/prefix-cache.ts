@@ -3,7 +3,7 @@
 // with a long common prefix compute it once.
 import type { Generation } from './generation.ts'
 
-export type Slot = {
+export interface Slot {
   index: number
   /** The tokens whose keys and values are in the slot's KV cache. */
   cached: number[]

@@ -1,6 +1,6 @@
 // Progress watchdog: readiness fails when there is work but no step has finished for too long.
 
-export type ProgressWatchdog = {
+export interface ProgressWatchdog {
   /** Registers work in progress. The returned function marks its end; a second call does nothing. */
   beginWork(): () => void
   /** A step has finished: a decode, a chunk of a prompt, a piece of text that is tokenized. */

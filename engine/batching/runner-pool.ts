@@ -10,7 +10,7 @@ import { failGeneration, type Generation } from './generation.ts'
 import { createRunner, type Runner, type RunnerOptions } from './runner.ts'
 import { type MemoryLimits, type RunnerShape, runnerShapes } from './slot-sizes.ts'
 
-export type Backend = {
+export interface Backend {
   makeContext(served: ServedModel, slots: number, tokensPerSlot: number, batchTokens: number): Context
   /** The same on another thread, so that decoding continues. */
   makeContextAsync(served: ServedModel, slots: number, tokensPerSlot: number, batchTokens: number): Promise<Context>
@@ -22,7 +22,7 @@ export type Backend = {
   speculate: boolean
 }
 
-export type PooledRunner = {
+export interface PooledRunner {
   served: ServedModel
   /** Index of `shape` in the model's size classes. */
   size_class: number
@@ -37,7 +37,7 @@ export type PooledRunner = {
   grow_retry_at_ms: number
   closed: boolean
 }
-export type RunnerPool = {
+export interface RunnerPool {
   all(): PooledRunner[]
   get(served: ServedModel, size_class: number): PooledRunner
   /**
@@ -50,7 +50,7 @@ export type RunnerPool = {
   closeIdle(nowMs: number): void
   bytes(): number
 }
-export type PoolHooks = {
+export interface PoolHooks {
   /** A context is ready, or could not be created. */
   onChange(): void
   /** A runner could not be created. */

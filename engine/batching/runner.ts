@@ -11,7 +11,7 @@ import { abandonGeneration, acceptToken, failGeneration, type Generation, sample
 import { type CachedPrefix, createKvCache, type KvCache } from './kv-cache.ts'
 import { chooseSlot, commonPrefix, countRuns, nearestFreeSlot, type Slot, type SlotChoice } from './prefix-cache.ts'
 
-export type RunnerOptions = {
+export interface RunnerOptions {
   vocab: Vocab
   context: Context
   slots: number
@@ -36,9 +36,14 @@ export type RunnerOptions = {
   importPrefix(prompt: readonly number[], account: string, tokens: number): CachedPrefix | null
 }
 
-export type StepStats = { prompt_tokens: number; output_tokens: number; seconds: number; failed: boolean }
+export interface StepStats {
+  prompt_tokens: number
+  output_tokens: number
+  seconds: number
+  failed: boolean
+}
 
-export type Runner = {
+export interface Runner {
   waiting: Generation[]
   running(): number
   /** Tokens in the KV cache of the running sequences. */

@@ -17,14 +17,17 @@ import type { StepStats } from './runner.ts'
 import { type Backend, createRunnerPool, enqueue, hasWork, type PooledRunner } from './runner-pool.ts'
 import type { MemoryLimits } from './slot-sizes.ts'
 
-export type Submission = {
+export interface Submission {
   /** Index of the slot size to start with, in the model's `runnerShapes`. */
   size_class: number
   request: GenerationRequest
   events: GenerationEvents
 }
-export type GenerationHandle = { cancel(): void; progress(): { completion_tokens: number; cached_tokens: number } }
-export type SchedulerCounts = {
+export interface GenerationHandle {
+  cancel(): void
+  progress(): { completion_tokens: number; cached_tokens: number }
+}
+export interface SchedulerCounts {
   running: number
   waiting: number
   runners: number
@@ -33,7 +36,7 @@ export type SchedulerCounts = {
   /** Share of the KV cache, by tokens, that running sequences use. */
   cache_usage: number
 }
-export type Scheduler = {
+export interface Scheduler {
   /**
    * Queues generations for one model, all or none, and returns a handle for each. Throws ApiError overloaded if the
    * queue is full.
@@ -55,7 +58,7 @@ const idleCheckMs = 5000
 /** How long a step may compute prompts of background generations. */
 const backgroundBudgetMs = 60
 
-type Hooks = {
+interface Hooks {
   onStep(stats: StepStats): void
   onFault(error: unknown, model: string): void
   /** Called when the first request arrives. The returned function is called when none are left. */

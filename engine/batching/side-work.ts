@@ -2,7 +2,7 @@
 // yields.
 import { setTimeout as sleep } from 'node:timers/promises'
 
-export type SideWork = {
+export interface SideWork {
   /** Whether any sequence is running. */
   isDecoding(): boolean
   /**

@@ -3,9 +3,14 @@
 // longer ones when its answer outgrows them.
 import type { Model } from '../llama/model.ts'
 
-export type RunnerShape = { slots: number; slots_first: number; tokens_per_slot: number; bytes_per_slot: number }
+export interface RunnerShape {
+  slots: number
+  slots_first: number
+  tokens_per_slot: number
+  bytes_per_slot: number
+}
 
-export type MemoryLimits = {
+export interface MemoryLimits {
   /** Slots of the runner with the shortest slots, if memory allows. */
   slots: number
   /** Maximum for one runner. */

@@ -5,7 +5,12 @@ import type { ToolPlan } from './tool-choice.ts'
 import type { CallSyntax } from './tool-formats.ts'
 
 type Schema = Record<string, unknown>
-type Tag = { type: 'tag'; begin: string; content: Format; end: string }
+interface Tag {
+  type: 'tag'
+  begin: string
+  content: Format
+  end: string
+}
 type Format =
   | { type: 'const_string'; value: string }
   | { type: 'json_schema'; json_schema: Schema }

@@ -2,7 +2,7 @@
 import type { GrammarVocab } from '../grammar/grammars.ts'
 import { type ChatModel, readTemplate } from './template.ts'
 
-export type Controls = {
+export interface Controls {
   /** Text of each such token. */
   texts: ReadonlyMap<number, Buffer>
   /** The vocabulary with these tokens as text. One object per model. */

@@ -14,7 +14,7 @@ import { type ChatModel, type ChatTemplate, readKwargs, readTemplate } from './t
 import { planTools, requireEnforceable, type ToolPlan } from './tool-choice.ts'
 import { callsAsText, mergeSystemIntoUser, withToolPrompt } from './tool-prompt.ts'
 
-export type Conversation = {
+export interface Conversation {
   /** Rendered up to the start of the assistant's answer. */
   prompt: PromptText
   /** The pictures of the messages, in order, and the tokens that stand for each in the prompt. */

@@ -1,6 +1,6 @@
 // Incremental scanner for the end of a JSON value in streamed text.
 
-export type JsonScan = {
+export interface JsonScan {
   /** Scans the next text. Returns how many of its characters belong to the value, and whether the value ends there. */
   scan(text: string): { length: number; ended: boolean }
 }

@@ -8,8 +8,12 @@ import { isWithinBounds } from './template.ts'
 import type { ToolFormat } from './tool-formats.ts'
 
 /** `arguments`: JSON text, or the parsed value. */
-export type TemplateCall = { id: string; type: 'function'; function: { name: string; arguments: unknown } }
-export type TemplateMessage = {
+export interface TemplateCall {
+  id: string
+  type: 'function'
+  function: { name: string; arguments: unknown }
+}
+export interface TemplateMessage {
   role: string
   content: TemplateContent
   reasoning_content?: string
@@ -18,7 +22,7 @@ export type TemplateMessage = {
   /** Tool name of a result. */
   name?: string
 }
-export type TemplateTool = {
+export interface TemplateTool {
   type: 'function'
   function: { name: string; description: string; parameters: Record<string, unknown> }
 }
@@ -26,7 +30,9 @@ export type TemplateTool = {
 const argumentBounds = { depth: 32, values: 20_000, characters: 1_000_000 }
 
 /** What a model can see: `can_see` where it is loaded with its projector. */
-export type Sight = TemplateSight & { can_see: boolean }
+export interface Sight extends TemplateSight {
+  can_see: boolean
+}
 
 /**
  * Converts messages for a template. Throws ApiError parameter_not_supported for a part that the model can't read,

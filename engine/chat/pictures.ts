@@ -8,7 +8,7 @@ import { isPictureToken, type PictureSpan } from '../vision/picture-tokens.ts'
 import type { TemplateContent } from './content.ts'
 
 /** How a model's chat template shows contents of messages. */
-export type TemplateSight = {
+export interface TemplateSight {
   /** It reads only lists of parts, even where there is only text. */
   parts_only: boolean
   /** The tokens that it writes for a picture; null if it writes none. */
@@ -58,7 +58,10 @@ function markerIn(vocab: Vocab, text: string): number[] | null {
 }
 
 /** A picture of a message, and the field of the request that has it. */
-export type PicturePart = { url: string; param: string }
+export interface PicturePart {
+  url: string
+  param: string
+}
 
 /** The pictures of a conversation, in order. */
 export function picturesOf(messages: readonly ChatMessage[]): PicturePart[] {

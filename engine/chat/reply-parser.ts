@@ -6,7 +6,7 @@ import { createThoughtParser } from './reasoning-parser.ts'
 import type { ReplyParser, ReplyPart } from './reply.ts'
 import type { CallSyntax } from './tool-formats.ts'
 
-export type ReplyFormat = {
+export interface ReplyFormat {
   /** Null if the model does not reason. `startedInPrompt`: the prompt ends in an open <think>. */
   thoughts: { startedInPrompt: boolean } | null
   /** Null if it can't call tools. */

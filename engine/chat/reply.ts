@@ -6,7 +6,7 @@ export type ReplyPart =
   | { kind: 'reasoning'; text: string }
   | { kind: 'tool_call'; index: number; id?: string; name?: string; arguments: string }
 
-export type ReplyParser = {
+export interface ReplyParser {
   /** Parses the next piece of text, of any length. Returns the parts that are now certain. */
   push(text: string): ReplyPart[]
   /**

@@ -10,7 +10,7 @@ import { renderUserText, type Variables } from './user-text.ts'
 
 export type ChatModel = Pick<Model, 'chat_template' | 'vocab' | 'parse_control_tokens'>
 
-export type ChatTemplate = {
+export interface ChatTemplate {
   tool_format: ToolFormat
   /** Whether the model reasons between <think> and </think> before it answers. */
   thinks: boolean
@@ -96,7 +96,12 @@ export function readKwargs(kwargs: Record<string, unknown> | null | undefined): 
   return kwargs
 }
 
-type Bounds = { depth: number; values: number; characters: number; number?: number }
+interface Bounds {
+  depth: number
+  values: number
+  characters: number
+  number?: number
+}
 
 /** Whether JSON data is small enough to render: templates write it indented, once per level. */
 export function isWithinBounds(data: unknown, { depth, values, characters, number = Infinity }: Bounds): boolean {

@@ -6,7 +6,7 @@ import { type TemplateTool, templateTool } from './messages.ts'
 import { isWithinBounds } from './template.ts'
 import { callsMax, type ToolFormat } from './tool-formats.ts'
 
-export type ToolPlan = {
+export interface ToolPlan {
   /** Tools in the prompt. */
   shown: TemplateTool[]
   /** Tools that the answer may call. */

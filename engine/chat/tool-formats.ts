@@ -3,7 +3,7 @@
 /**
  * Everything but the JSON arguments is constant text, so a grammar can enforce it and a parser can match it exactly.
  */
-export type CallSyntax = {
+export interface CallSyntax {
   /** Text that starts a call or a list of calls. */
   trigger: string
   /** Before the first call. Starts with the trigger if not empty. */
@@ -19,7 +19,7 @@ export type CallSyntax = {
   exclusive: boolean
 }
 
-export type ToolFormat = {
+export interface ToolFormat {
   name: 'hermes' | 'mistral' | 'llama' | 'prompted'
   syntax: CallSyntax
   /** Markers of calls that may be control tokens in a vocabulary. */

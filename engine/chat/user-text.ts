@@ -7,7 +7,7 @@ import { findersOf, type PromptText } from '../tokenizer/tokenizer.ts'
 
 /** Variables of a template. */
 export type Variables = Record<string, unknown>
-export type RenderOptions = {
+export interface RenderOptions {
   /** Markers of answers (<think>, <tool_call>), which stay control tokens in assistant messages. */
   answer_texts: readonly string[]
   /** Turn every spelled control token into a token, no matter who wrote it. */
@@ -17,7 +17,7 @@ export type RenderOptions = {
 // Unicode noncharacters, which regular text does not contain.
 const markerCandidates = Array.from({ length: 32 }, (_, index) => String.fromCharCode(0xfdd0 + index))
 
-type ControlTexts = {
+interface ControlTexts {
   longest: number
   /** Matches the first character of any control text. */
   firstCharacters: RegExp

@@ -8,7 +8,11 @@ import type { Context } from '../llama/context.ts'
 import type { Model } from '../llama/model.ts'
 import type { ServedModel } from '../models/models.ts'
 
-export type EmbeddingShape = { sequences: number; tokens_per_sequence: number; batch_tokens: number }
+export interface EmbeddingShape {
+  sequences: number
+  tokens_per_sequence: number
+  batch_tokens: number
+}
 
 const sequencesMax = 32
 /** Smaller while sequences are decoding, since these wait for the whole batch. */
@@ -37,7 +41,7 @@ export function embeddedTokensMax(model: Pick<Model, 'context_length' | 'is_bidi
   return Math.min(model.context_length, embeddingShape(model).batch_tokens)
 }
 
-export type Embedder = {
+export interface Embedder {
   /**
    * Returns the embeddings of `texts`, normalized to length 1. Each text is tokens, at most `embeddedTokensMax`.
    * Rejects when `signal` aborts.
@@ -51,7 +55,7 @@ export type Embedder = {
   release(served: ServedModel): Promise<void>
 }
 
-type Job = {
+interface Job {
   /** The round in which it is its account's turn: its jobs are in the order of these. */
   round: number
   tokens: readonly number[]
@@ -59,7 +63,7 @@ type Job = {
   resolve(vector: Float32Array): void
   reject(error: unknown): void
 }
-type EmbeddingQueue = {
+interface EmbeddingQueue {
   context: Promise<Context>
   jobs: Job[]
   /** The round of the last batch, and the last round of each account that has jobs. */

@@ -107,7 +107,11 @@ function commonPrefix(a: string, b: string): string {
 /**
  * FIRST set of an expression: ASCII characters, any others, or a rule that XGrammar does not inline. Null if unknown.
  */
-type FirstSet = { ascii: Range[]; others: boolean; rule: string | null }
+interface FirstSet {
+  ascii: Range[]
+  others: boolean
+  rule: string | null
+}
 
 function firstSetOf(expr: Expr, rules: Rules): FirstSet | null {
   if (expr === empty) return { ascii: [], others: false, rule: null }

@@ -15,7 +15,7 @@ import type { GrammarSource } from './worker-messages.ts'
 
 export type { GrammarSession, GrammarSpec, GrammarVocab }
 
-export type Grammars = {
+export interface Grammars {
   /**
    * Validates and compiles a grammar (or finds it in the cache) and opens a session. Trials are scheduled round robin
    * over the accounts. Throws ApiError: `schema_not_enforceable`, with what to change; `overloaded`, if too many costly

@@ -14,9 +14,14 @@ export class JobFailed extends Error {
 }
 
 /** State of a session, enough to move it to another worker. */
-export type SessionState = { id: number; grammar: string; memory: SessionMemory; tokens: number[] }
+export interface SessionState {
+  id: number
+  grammar: string
+  memory: SessionMemory
+  tokens: number[]
+}
 
-export type GrammarWorker = {
+export interface GrammarWorker {
   /** Resolves when the worker is ready or has ended. */
   readonly started: Promise<void>
   readonly sessions: Map<number, SessionState>
@@ -38,7 +43,7 @@ export type GrammarWorker = {
   end(): Promise<void>
 }
 
-export type WorkerOptions = {
+export interface WorkerOptions {
   vocab: VocabData
   /** Runs trials, at low priority. */
   isTrial: boolean
@@ -64,7 +69,7 @@ export function nextJob(): number {
   return jobs
 }
 
-type PendingJob = {
+interface PendingJob {
   resolve(message: FromWorker & { kind: 'done' }): void
   reject(error: JobFailed): void
   limit_ms: number

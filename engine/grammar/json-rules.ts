@@ -117,7 +117,10 @@ export function literal(constant: unknown): Expr {
  * come before that: it could spell one of the names.
  */
 export function keyExcept(names: readonly string[], rules: Rules, prefix: string): Expr {
-  type Branch = { ends: boolean; next: Map<number, Branch> }
+  interface Branch {
+    ends: boolean
+    next: Map<number, Branch>
+  }
   const root: Branch = { ends: false, next: new Map() }
   for (const name of names) {
     let branch: Branch | null = root

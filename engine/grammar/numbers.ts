@@ -4,7 +4,10 @@ import { digits } from './json-rules.ts'
 import { any, chars, type Expr, empty, never, repeat, seq, text } from './rules.ts'
 
 /** A bound on a number. `open`: excludes the bound itself. */
-export type Bound = { value: number; open: boolean }
+export interface Bound {
+  value: number
+  open: boolean
+}
 
 const integerDigitsMax = 19
 // Decimals of up to 15 digits are distinct as floats; with more, 4.9999999999999999 would be 5.
@@ -109,7 +112,10 @@ function fractions(
   return zeroFits ? any(empty, some) : some
 }
 
-type Digits = { digits: string; open: boolean }
+interface Digits {
+  digits: string
+  open: boolean
+}
 
 /** Up to `digitsMax` digits between the remaining digits of the bounds (null: no longer restricting). */
 function fractionDigits(lower: Digits | null, high: Digits | null, digitsMax: number, first: boolean): Expr {

@@ -15,7 +15,11 @@ import {
 } from './rules.ts'
 
 /** Grammar of a string's content between its quotes, with its length in characters (null: unbounded). */
-export type Pattern = { expr: Expr; min_length: number; max_length: number | null }
+export interface Pattern {
+  expr: Expr
+  min_length: number
+  max_length: number | null
+}
 
 type Part =
   | { kind: 'set'; ranges: readonly Range[] }

@@ -6,7 +6,11 @@ export const working = 0
 export const ready = 1
 export const failed = 2
 
-export type SessionMemory = { buffer: SharedArrayBuffer; state: Int32Array; mask: Uint32Array }
+export interface SessionMemory {
+  buffer: SharedArrayBuffer
+  state: Int32Array
+  mask: Uint32Array
+}
 
 export function maskWords(vocab_size: number): number {
   return Math.ceil(vocab_size / 32)
@@ -47,7 +51,7 @@ export function elapsed(since: number): number {
 }
 
 /** A model's tokens. Use one object per model: it is the key of the cached grammars. */
-export type GrammarVocab = {
+export interface GrammarVocab {
   size: number
   /** Bytes of a token; empty for control tokens. */
   bytes(token: number): Uint8Array
@@ -55,7 +59,7 @@ export type GrammarVocab = {
 }
 
 /** A vocabulary in shared memory: the bytes of all tokens, concatenated, and the offset of each. */
-export type VocabData = {
+export interface VocabData {
   size: number
   bytes: Uint8Array<SharedArrayBuffer>
   starts: Int32Array<SharedArrayBuffer>

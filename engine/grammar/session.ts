@@ -2,7 +2,7 @@ import { ApiError } from '../../contract/errors.ts'
 import type { GrammarWorker, SessionState } from './host.ts'
 import { failed, ready, stateWord, working } from './session-memory.ts'
 
-export type GrammarSession = {
+export interface GrammarSession {
   /**
    * Mask of the tokens that may come next: bit i % 32 of word i / 32. The memory is valid until the next `accept`. End
    * tokens are in the mask exactly if the text is complete; if nothing else is, the text has ended. Blocks the thread

@@ -4,7 +4,7 @@
 import { ApiError } from '../../contract/errors.ts'
 import type { GrammarWorker } from './host.ts'
 
-export type TrialLimits = {
+export interface TrialLimits {
   /** Time slice on the first worker, in milliseconds. */
   slice_ms: number
   /** Limit of unfinished trials per account. */
@@ -18,7 +18,7 @@ export type TrialLimits = {
 /** `new` starts on the first worker; `costly` is known to be slow and goes straight to the second. */
 export type TrialKind = 'new' | 'costly'
 
-export type Trials = {
+export interface Trials {
   /**
    * Runs `work` on a worker when it is the account's turn. Work that outlasts its slice while the second worker is busy
    * is stopped and restarted from scratch. An abort stops it and frees its slot. Throws ApiError overloaded if the
@@ -30,7 +30,7 @@ export type Trials = {
   workers(): GrammarWorker[]
 }
 
-type Job = {
+interface Job {
   account: string
   work(worker: GrammarWorker): Promise<unknown>
   /** The worker that runs it. */
@@ -42,7 +42,12 @@ type Job = {
 }
 
 /** A worker and its queue of jobs. */
-type TrialQueue = { worker: GrammarWorker | null; job: Job | null; jobs: Job[]; isDraining: boolean }
+interface TrialQueue {
+  worker: GrammarWorker | null
+  job: Job | null
+  jobs: Job[]
+  isDraining: boolean
+}
 
 export function createTrials(start: () => GrammarWorker, limits: TrialLimits): Trials {
   const first: TrialQueue = { worker: null, job: null, jobs: [], isDraining: false }

@@ -3,7 +3,7 @@ import type { ApiError } from '../../contract/errors.ts'
 /** Result of a grammar's trial: served by the shared worker, served by its own worker, or rejected. */
 export type Verdict = 'cheap' | 'costly' | ApiError
 
-export type Verdicts = {
+export interface Verdicts {
   get(key: string): Verdict | null
   set(key: string, verdict: Verdict): Verdict
   /**

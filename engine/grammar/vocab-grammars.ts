@@ -38,7 +38,7 @@ export const defaultLimits = {
 }
 export type GrammarLimits = typeof defaultLimits
 
-export type GrammarRequest = {
+export interface GrammarRequest {
   account: string
   key: string
   source: GrammarSource
@@ -46,20 +46,24 @@ export type GrammarRequest = {
   costlyPaths: () => string[]
 }
 
-export type VocabGrammars = {
+export interface VocabGrammars {
   open(request: GrammarRequest, signal?: AbortSignal): Promise<GrammarSession>
   /** Ends idle workers. Returns whether any worker is left. */
   sweep(): boolean
   end(): Promise<void>
 }
 
-type ServedSession = WorkerSession & {
+interface ServedSession extends WorkerSession {
   request: GrammarRequest
   moves: number
   /** Aborts when the session closes. */
   closed: AbortController
 }
-type SharedTrial = { verdict: Promise<Verdict>; waiters: number; abandoned: AbortController }
+interface SharedTrial {
+  verdict: Promise<Verdict>
+  waiters: number
+  abandoned: AbortController
+}
 
 const movesMax = 3
 const attemptsMax = 3

@@ -3,7 +3,12 @@ import type { VocabData } from './session-memory.ts'
 /** A grammar in XGrammar's input formats. */
 export type GrammarSource = { kind: 'ebnf'; ebnf: string } | { kind: 'tag'; tag: object }
 
-export type WorkerData = { vocab: VocabData; control: SharedArrayBuffer; memory_bytes: number; isTrial: boolean }
+export interface WorkerData {
+  vocab: VocabData
+  control: SharedArrayBuffer
+  memory_bytes: number
+  isTrial: boolean
+}
 
 /** Each message is a job with a unique number. Jobs of a session carry the session's number. */
 export type ToWorker =

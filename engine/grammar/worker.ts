@@ -19,7 +19,11 @@ import { type CompiledGrammar, loadXGrammar, type Matcher } from './xgrammar.ts'
 // About a third of the normal CPU share under load; enough for cheap grammars.
 const trialNice = 5
 
-type Session = { matcher: Matcher; memory: SessionMemory; accepted: number }
+interface Session {
+  matcher: Matcher
+  memory: SessionMemory
+  accepted: number
+}
 
 const { vocab, control: controlBuffer, memory_bytes, isTrial } = workerData as WorkerData
 // On Linux the priority applies to this thread only: decoding comes before trials of new grammars.

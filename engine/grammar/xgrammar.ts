@@ -3,17 +3,21 @@ import { readFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { dirname } from 'node:path'
 
-type Disposable = { dispose(): void }
+interface Disposable {
+  dispose(): void
+}
 export type CompiledGrammar = Disposable
-export type Matcher = Disposable & {
+export interface Matcher extends Disposable {
   acceptToken(token: number): boolean
   getNextTokenBitmask(): Promise<Int32Array>
   isTerminated(): boolean
   reset(): void
 }
-export type Compiler = Disposable & { compileGrammar(grammar: Disposable): Promise<CompiledGrammar> }
+export interface Compiler extends Disposable {
+  compileGrammar(grammar: Disposable): Promise<CompiledGrammar>
+}
 
-export type XGrammar = {
+export interface XGrammar {
   Grammar: { fromEBNF(ebnf: string): Promise<Disposable>; fromStructuralTag(tag: object): Promise<Disposable> }
   TokenizerInfo: {
     createTokenizerInfo(
@@ -29,9 +33,17 @@ export type XGrammar = {
 }
 
 // Node's types lack WebAssembly; these are the parts in use.
-type Memory = { readonly buffer: ArrayBuffer; grow(pages: number): number }
-type Instantiated = { instance: { exports: Record<string, unknown> } }
-type Wasm = { Memory: new () => Memory; instantiate(code: unknown, imports: unknown): Promise<Instantiated> }
+interface Memory {
+  readonly buffer: ArrayBuffer
+  grow(pages: number): number
+}
+interface Instantiated {
+  instance: { exports: Record<string, unknown> }
+}
+interface Wasm {
+  Memory: new () => Memory
+  instantiate(code: unknown, imports: unknown): Promise<Instantiated>
+}
 const { WebAssembly: wasm } = globalThis as unknown as { WebAssembly: Wasm }
 
 /**

@@ -1,7 +1,7 @@
 // Usage of aborted requests. The client disconnected before the final usage was sent, so the gateway looks it up here.
 import type { Usage } from '../../contract/sampling.ts'
 
-export type AbortedUsage = {
+export interface AbortedUsage {
   record(request_id: string, usage: Usage): void
   /** Undefined if the request is unknown or its entry has expired. */
   get(request_id: string): Usage | undefined

@@ -187,7 +187,7 @@ export const engineMetrics = {
   },
 } as const satisfies Declarations
 
-export type Metrics = {
+export interface Metrics {
   text(): Promise<string>
   request(route: string, status: number): void
   step(stats: StepStats): void

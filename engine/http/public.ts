@@ -14,7 +14,7 @@ import { createRefusals } from '../../lib/http/refusals.ts'
 import { endSlowBodies, endSlowReaders } from '../../lib/http/slow-clients.ts'
 import type { ApiKeys } from './api-keys.ts'
 
-export type PublicAccess = {
+export interface PublicAccess {
   /** Null: no key is required. */
   keys: ApiKeys | null
   /** Client timeouts. Default: those of the whole service. */

@@ -2,7 +2,10 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Span, Tracing } from '../../telemetry/tracing.ts'
 
-export type LogIds = { request_id?: string; trace_id?: string }
+export interface LogIds {
+  request_id?: string
+  trace_id?: string
+}
 
 const spans = new WeakMap<IncomingMessage, Span>()
 

@@ -7,14 +7,14 @@ import './structs.ts'
 import type { Pointer } from './structs.ts'
 
 /** Decides how many threads compute a step; see engine/batching/step-threads.ts. */
-export type ThreadChoice = {
+export interface ThreadChoice {
   /** For the next step; 1 to all. */
   threads(): number
   /** A step with so many threads took `ms`, up to now. */
   record(threads: number, ms: number): void
 }
 
-export type ComputeThreads = {
+export interface ComputeThreads {
   /** The most. */
   count: number
   /**
@@ -31,7 +31,7 @@ export type ComputeThreads = {
 }
 
 /** The threads of steps with so many; those of other pools sleep meanwhile. */
-type Pool = {
+interface Pool {
   pointer: Pointer
   ids: readonly number[]
   /** Where each is held: its own core and all cores; empty while they are free. */
@@ -112,7 +112,7 @@ function threadIds(): number[] {
 // every core and another program comes, the kernel may put two of its threads on one core: each of these waits then takes
 // a time slice, and a step a second instead of milliseconds.
 
-type Pins = {
+interface Pins {
   /** How many cores this process may use; operators may change it at any time. */
   cores(): number
   /**

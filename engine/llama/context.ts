@@ -5,7 +5,7 @@ import { callAsync, type Library } from './library.ts'
 import type { Model } from './model.ts'
 import type { Batch, ContextParams, Pointer } from './structs.ts'
 
-export type ContextOptions = {
+export interface ContextOptions {
   sequences: number
   tokens_per_sequence: number
   batch_tokens: number
@@ -18,7 +18,7 @@ export type ContextOptions = {
   onFree?: () => void
 }
 
-export type Context = {
+export interface Context {
   /** As the library granted it, rounded up. */
   tokens_per_sequence: number
   /** Adds a token to the batch and returns its index. Sequences must be added in ascending order. */
@@ -67,7 +67,7 @@ export type Context = {
  * Consecutive input vectors of one sequence. `positions` has time, y and x of each, relative to `first_position`; null
  * for one position after the other.
  */
-export type VectorRun = {
+export interface VectorRun {
   n_tokens: number
   vectors: Float32Array
   positions: Int32Array | null
@@ -224,7 +224,11 @@ function wrap(library: Library, model: Model, options: ContextOptions, handle: P
   }
 }
 
-type VectorBatch = { add(run: VectorRun, sequence: number): void; take(): Batch; free(): void }
+interface VectorBatch {
+  add(run: VectorRun, sequence: number): void
+  take(): Batch
+  free(): void
+}
 
 function allocateVectorBatch(capacity: number, { vector_length, uses_mrope }: Model): VectorBatch {
   const batch = allocateBatch(capacity)
@@ -298,7 +302,10 @@ function allocateBatch(capacity: number) {
 }
 
 /** The saved cache of one sequence, without the fields that belong to the context it came from. */
-export type SavedSequence = { magic: number; cells: Buffer }
+export interface SavedSequence {
+  magic: number
+  cells: Buffer
+}
 
 // The library's format of a sequence state, 32-bit numbers: magic, sequence number, number of sequences of the context,
 // then the cells of each sequence (a single zero for a sequence not saved). The library restores a state only into a

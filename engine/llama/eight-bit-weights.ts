@@ -28,7 +28,10 @@ const atLoadBytesMax = 256e6
 const growth = (type: string | null) => (type === String(fileTypes.F32) ? 0.27 : wide.has(type ?? '') ? 0.54 : 1.7)
 
 /** What this machine computes with. */
-export type Processor = { threads: number; has_own_kernels: boolean }
+export interface Processor {
+  threads: number
+  has_own_kernels: boolean
+}
 
 /** Whether an eight-bit copy of a model's file is faster here than the file. */
 export function gainsFromEightBits(

@@ -10,7 +10,7 @@ export type LoadModel = ((path: string, params: ModelParams) => Pointer) & {
 export type InitContext = ((model: Pointer, params: ContextParams) => Pointer) & {
   async: (model: Pointer, params: ContextParams, done: Callback) => void
 }
-export type Quantize = {
+export interface Quantize {
   async: (from: string, to: string, params: QuantizeParams, done: (error: unknown, status: number) => void) => void
 }
 export type Tokenize = (

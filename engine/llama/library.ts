@@ -5,7 +5,7 @@ import koffi, { type LibraryHandle } from 'koffi'
 import { assertDefaultParams } from './default-params.ts'
 import { bindFunctions, type LlamaFunctions } from './functions.ts'
 
-export type Library = LlamaFunctions & {
+export interface Library extends LlamaFunctions {
   dir: string
   handles: { base: LibraryHandle; ggml: LibraryHandle; llama: LibraryHandle }
 }

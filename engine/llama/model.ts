@@ -3,7 +3,7 @@ import { callAsync, type Library, withLogs } from './library.ts'
 import type { Pointer } from './structs.ts'
 import { openVocab, type Vocab } from './vocab.ts'
 
-export type Model = {
+export interface Model {
   handle: Pointer
   vocab: Vocab
   /** Jinja chat template of the GGUF file, or null. */
@@ -41,7 +41,12 @@ export type Model = {
 const mropeTypes = [8, 40]
 
 /** The names of the two files that were merged, and their SHA-256 in hex. */
-export type MergedFrom = { base: string; base_sha256: string; adapter: string; adapter_sha256: string }
+export interface MergedFrom {
+  base: string
+  base_sha256: string
+  adapter: string
+  adapter_sha256: string
+}
 
 /**
  * Loads a GGUF file on another thread, so that streams of other models continue. Throws an Error for the user if the

@@ -56,9 +56,14 @@ const paramsDefaults = {
 }
 
 /** Width and height in pixels. */
-export type PictureSize = { width: number; height: number }
+export interface PictureSize {
+  width: number
+  height: number
+}
 /** Pixels in rows from the top, 3 bytes each: red, green, blue. */
-export type Rgb = PictureSize & { rgb: Uint8Array }
+export interface Rgb extends PictureSize {
+  rgb: Uint8Array
+}
 
 /**
  * A part of a picture's prompt: text tokens around it or between its tiles, or one tile (or the whole picture) as
@@ -69,14 +74,14 @@ export type PicturePart =
   | { kind: 'text'; tokens: number[] }
   | { kind: 'vectors'; n_tokens: number; n_positions: number; positions: Int32Array | null }
 
-export type PreparedPicture = {
+export interface PreparedPicture {
   parts: PicturePart[]
   /** The vectors of a part: `n_tokens` times the projector's `vector_length` numbers. Throws if the library fails. */
   encode(part: number): Float32Array
   free(): void
 }
 
-export type Projector = {
+export interface Projector {
   /** Numbers of one vector. */
   vector_length: number
   /** All vectors of a part attend to each other, so a part must be decoded at once. */
@@ -88,7 +93,7 @@ export type Projector = {
   free(): void
 }
 
-export type ProjectorOptions = {
+export interface ProjectorOptions {
   path: string
   /** Address of the language model in memory, and the length of its input vectors. */
   model: bigint

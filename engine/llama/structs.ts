@@ -120,4 +120,6 @@ export type ModelParams = Struct<typeof modelParamsFields>
 export type ContextParams = Struct<typeof contextParamsFields>
 export type QuantizeParams = Struct<typeof quantizeParamsFields>
 export type Batch = Struct<typeof batchFields>
-export type ThreadpoolParams = Omit<Struct<typeof threadpoolParamsFields>, 'cpumask'> & { cpumask: boolean[] }
+export interface ThreadpoolParams extends Omit<Struct<typeof threadpoolParamsFields>, 'cpumask'> {
+  cpumask: boolean[]
+}

@@ -4,7 +4,7 @@ import type { Library } from './library.ts'
 import type { Pointer } from './structs.ts'
 
 /** A token recognized by its written form anywhere in a text, before the rest is tokenized. */
-export type SpecialToken = {
+export interface SpecialToken {
   token: number
   text: string
   /** A control token (roles, end of text). Other special tokens stand for their own text. */
@@ -18,9 +18,13 @@ export type SpecialToken = {
 export type VocabKind = 'spm' | 'bpe' | 'wpm' | 'ugm' | 'other'
 
 /** Tokens of fill-in-the-middle: before the prefix, before the suffix, and before what is to be written. */
-export type FimTokens = { prefix: number; suffix: number; middle: number }
+export interface FimTokens {
+  prefix: number
+  suffix: number
+  middle: number
+}
 
-export type Vocab = {
+export interface Vocab {
   size: number
   kind: VocabKind
   bos: number | null

@@ -6,7 +6,7 @@ import type { Pointer } from '../llama/structs.ts'
 import type { Drafts } from './draft-file.ts'
 import { type FileHashes, type LoadedFile, unknownHash } from './file-hashes.ts'
 
-export type Adapter = {
+export interface Adapter {
   path: string
   /** The file whose weights are in memory. */
   file: LoadedFile
@@ -24,7 +24,7 @@ export type Adapter = {
   used_at: number
 }
 
-export type Adapters = {
+export interface Adapters {
   /**
    * Reads the adapter's file, and its draft file if it has one. Throws an Error with the library's reason: not an
    * adapter, or for another base.

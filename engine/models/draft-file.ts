@@ -5,7 +5,7 @@ import { closeSync, fstatSync, openSync, readSync } from 'node:fs'
 /** Before each answer in `tokens`; no token of a model, and the largest in the order of suffixes. */
 export const separator = 0xffffffff
 
-export type Drafts = {
+export interface Drafts {
   /** Each answer behind a separator. */
   tokens: Uint32Array
   /** The positions of `tokens`, sorted by what begins there, up to 16 tokens at least. */

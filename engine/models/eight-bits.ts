@@ -6,12 +6,12 @@ import { childEnv, runToEnd } from '../../lib/child-process.ts'
 import { eightBitsFile, eightBitsProblem, readEightBits, writeEightBitsRecord } from '../../lib/eight-bits.ts'
 import type { Models, OpenedFile, ServedModel } from './models.ts'
 
-export type EightBitsMaker = {
+export interface EightBitsMaker {
   /** Makes the form of this base, measures it, and lets it be served. */
   make(served: ServedModel): void
 }
 
-type Options = {
+interface Options {
   library_folder: string
   /** Disk space that stays free. */
   min_free_bytes: number

@@ -4,7 +4,7 @@ import { type BigIntStats, statSync } from 'node:fs'
 import { Worker } from 'node:worker_threads'
 
 /** A file in memory. */
-export type LoadedFile = {
+export interface LoadedFile {
   /**
    * `sha256:` and the first 16 hex digits; `sha256:pending` until it is computed; `sha256:unknown` if the file changed
    * or was removed before it was read.
@@ -12,14 +12,19 @@ export type LoadedFile = {
   hash: string
 }
 
-export type FileHashes = {
+export interface FileHashes {
   /** The file at this path as it is now. Call it right before the file is loaded. */
   of(path: string): LoadedFile
 }
 
-export type HashJob = { path: string; stamp: string }
+export interface HashJob {
+  path: string
+  stamp: string
+}
 /** Null: the file is not the one with that stamp any more, or cannot be read. */
-export type HashResult = { sha256: string | null }
+export interface HashResult {
+  sha256: string | null
+}
 
 export const unknownHash: LoadedFile = { hash: 'sha256:unknown' }
 /** Files whose hashes are remembered. */

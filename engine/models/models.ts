@@ -10,7 +10,7 @@ import type { Adapter, Adapters, ReadDrafts } from './adapters.ts'
 import type { Drafts } from './draft-file.ts'
 import type { LoadedFile } from './file-hashes.ts'
 
-export type Models = {
+export interface Models {
   list(): ServedModel[]
   /** Throws ApiError model_not_found. */
   get(name: string): ServedModel
@@ -32,11 +32,19 @@ export type Models = {
 }
 
 /** `projector`: the path of the file with which the model reads pictures, and the SHA-256 that it must have, in hex. */
-export type ProjectorFile = { projector?: string | undefined; projector_sha256?: string | undefined }
+export interface ProjectorFile {
+  projector?: string | undefined
+  projector_sha256?: string | undefined
+}
 /** `drafts`: the path of the model's draft file. One that cannot be used only leaves out its speed. */
-export type AdapterOptions = ProjectorFile & { drafts?: string | undefined }
+export interface AdapterOptions extends ProjectorFile {
+  drafts?: string | undefined
+}
 /** `keep_original`: the weights are served as they are in the file. */
-export type BaseOptions = AdapterOptions & { matryoshka?: boolean | undefined; keep_original?: boolean | undefined }
+export interface BaseOptions extends AdapterOptions {
+  matryoshka?: boolean | undefined
+  keep_original?: boolean | undefined
+}
 
 // How long an unload waits for running requests before it aborts them.
 const drainMsMax = 30_000
@@ -267,12 +275,15 @@ async function waitUntilUnused(entry: ServedModel, msMax = drainMsMax): Promise<
 }
 
 /** A base in memory, and the file that it was read from. */
-export type OpenedFile = { model: Model; file: LoadedFile }
+export interface OpenedFile {
+  model: Model
+  file: LoadedFile
+}
 type Seeing = Pick<ServedModel, 'projector' | 'projector_path' | 'owns_projector'>
 type OpenedModel = OpenedFile & Seeing
 
 /** What a request can name as its model: a base model, or an adapter on one. */
-export type ServedModel = {
+export interface ServedModel {
   name: string
   path: string
   /** Unix seconds. */

@@ -4,14 +4,14 @@ import type { Vocab } from '../llama/vocab.ts'
 import { createTopK, type TopK } from './sampler.ts'
 
 /** At one position: the sampled token and the likeliest tokens, as natural logarithms. */
-export type TokenLogprobs = {
+export interface TokenLogprobs {
   token: number
   /** Null for the first token of a text. */
   logprob: number | null
   top: { token: number; logprob: number }[]
 }
 
-export type LogprobReader = {
+export interface LogprobReader {
   /** Call before the sampler changes `logits`; the returned function takes the token sampled after that. */
   read(logits: Float32Array): (token: number) => TokenLogprobs
 }

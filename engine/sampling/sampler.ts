@@ -2,7 +2,7 @@
 import { randomInt } from 'node:crypto'
 import { largest } from '../llama/kernels.ts'
 
-export type SamplingParams = {
+export interface SamplingParams {
   temperature: number
   /** 1 to 100: the sampler never considers more than a hundred tokens. */
   top_k: number
@@ -17,7 +17,7 @@ export type SamplingParams = {
   logit_bias: readonly (readonly [token: number, bias: number])[]
 }
 
-export type Sampler = {
+export interface Sampler {
   /**
    * Samples a token and counts it for the penalties. Changes `logits` (one number per token of the vocabulary). `mask`
    * has a bit per token, set if allowed: bit i % 32 of word i / 32; null allows all. Returns -1 if none is allowed.
@@ -117,7 +117,7 @@ function visitAbove(
 
 const allows = (mask: Uint32Array, token: number) => ((mask[token >>> 5]! >>> (token & 31)) & 1) === 1
 
-export type TopK = {
+export interface TopK {
   /** The largest of `logits`, in descending order. The next call overwrites the arrays. */
   find(logits: Float32Array, mask: Uint32Array | null): { values: Float64Array; tokens: Int32Array; count: number }
 }

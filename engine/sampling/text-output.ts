@@ -1,13 +1,16 @@
 // Turns token bytes into output text: whole characters only. Holds back a partial stop sequence while streaming.
 
-export type TextOutput = {
+export interface TextOutput {
   /** Appends bytes. Returns the text that can be sent now, and whether a stop sequence has ended the output. */
   push(bytes: Uint8Array): StopFiltered
   /** Ends the output and returns the rest of the text. Incomplete characters become U+FFFD. */
   finish(): StopFiltered
 }
 
-export type StopFiltered = { text: string; stopped: boolean }
+export interface StopFiltered {
+  text: string
+  stopped: boolean
+}
 
 /** The text of one generation. It ends before the first `stop` sequence. */
 export function createTextOutput(stop: readonly string[]): TextOutput {
@@ -23,7 +26,7 @@ export function createTextOutput(stop: readonly string[]): TextOutput {
   }
 }
 
-export type StopFilter = {
+export interface StopFilter {
   /** Appends text. Returns what can be sent now, and whether a stop sequence has ended the text. */
   push(text: string): StopFiltered
   /** Returns the text held back as a possible stop sequence. The filter is as new afterwards. */
@@ -62,7 +65,7 @@ export function stopSequences(stop: string | readonly string[] | null | undefine
   return stop == null ? [] : typeof stop === 'string' ? [stop] : stop
 }
 
-type StreamMatcher = {
+interface StreamMatcher {
   /** Continues the search at `from`. Returns the index of the first match that ends after it, or Infinity. */
   search(text: string, from: number): number
   /** Length of the partial match at the end of the searched text. */

@@ -3,7 +3,10 @@
 import type { Vocab } from '../llama/vocab.ts'
 
 /** In UTF-16 code units. */
-export type PieceBounds = { wanted: number; max: number }
+export interface PieceBounds {
+  wanted: number
+  max: number
+}
 
 // A piece takes some milliseconds, in which no stream continues. The maximum bounds the recursion of the library's
 // patterns over text without a break.

@@ -2,12 +2,15 @@
 // quadratic time.
 import type { SpecialToken } from '../llama/vocab.ts'
 
-type TrieNode = { token: SpecialToken | null; next: Map<number, TrieNode> }
+interface TrieNode {
+  token: SpecialToken | null
+  next: Map<number, TrieNode>
+}
 
 /** A special token, or text between special tokens. */
 export type Part = string | SpecialToken
 
-export type SpecialTokenFinder = {
+export interface SpecialTokenFinder {
   /**
    * Splits a text at every special token; the longest match wins. An empty part marks a pause in a long search, so that
    * the caller can yield.

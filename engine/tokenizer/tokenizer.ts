@@ -5,7 +5,7 @@ import type { FimTokens, Vocab } from '../llama/vocab.ts'
 import { splitText } from './pieces.ts'
 import { createSpecialTokenFinder, type Part, type SpecialTokenFinder } from './special-tokens.ts'
 
-export type PromptText = {
+export interface PromptText {
   text: string
   /**
    * Which written control tokens become control tokens: all, none, or those without `escape_marker` inside. The marker
@@ -14,7 +14,7 @@ export type PromptText = {
   controls: 'all' | 'none' | { escape_marker: string }
 }
 
-export type TokenizeOptions = {
+export interface TokenizeOptions {
   account: string
   /** Aborts the work. */
   signal: AbortSignal
@@ -24,7 +24,7 @@ export type TokenizeOptions = {
   tooLong(tokens_min: number): ApiError
 }
 
-export type Tokenizer = {
+export interface Tokenizer {
   /**
    * Tokens of a text, without BOS or other tokens around it. Throws ApiError: the one from `tooLong`, or overloaded
    * after half a minute.
@@ -38,8 +38,11 @@ const sliceCharacters = 8192
 const charactersPerText = 64
 const waitMsMax = 30_000
 
-type Piece = { tokens: readonly number[]; characters: number }
-type Task = TokenizeOptions & {
+interface Piece {
+  tokens: readonly number[]
+  characters: number
+}
+interface Task extends TokenizeOptions {
   pieces: Generator<Piece>
   characters: number
   tokens: number[]
@@ -176,7 +179,11 @@ function* tokenizePart(vocab: Vocab, part: Part): Generator<Piece> {
   else for (const piece of splitText(part, vocab)) yield { tokens: vocab.tokenize(piece), characters: piece.length }
 }
 
-type Finders = { all: SpecialTokenFinder; control: SpecialTokenFinder; other: SpecialTokenFinder }
+interface Finders {
+  all: SpecialTokenFinder
+  control: SpecialTokenFinder
+  other: SpecialTokenFinder
+}
 const finderCache = new WeakMap<Vocab, Finders>()
 
 /** Finders for all special tokens of a vocabulary, for its control tokens, and for the others. Cached. */

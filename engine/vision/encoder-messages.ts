@@ -1,7 +1,10 @@
 // Messages between the engine and the thread that encodes pictures.
 import type { PicturePart, PictureSize, ProjectorOptions, Rgb } from '../llama/mtmd.ts'
 
-export type ProjectorFacts = { is_non_causal: boolean; probe: PicturePart[] }
+export interface ProjectorFacts {
+  is_non_causal: boolean
+  probe: PicturePart[]
+}
 
 export type EncoderRequest =
   | { kind: 'load'; projector: number; options: ProjectorOptions }
@@ -11,7 +14,7 @@ export type EncoderRequest =
   | { kind: 'encode'; picture: number; part: number }
   | { kind: 'forget'; picture: number }
 
-export type EncoderResult = {
+export interface EncoderResult {
   load: ProjectorFacts
   unload: null
   measure: PicturePart[]

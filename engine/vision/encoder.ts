@@ -2,7 +2,7 @@
 import { Worker } from 'node:worker_threads'
 import type { EncoderAnswer, EncoderRequest, EncoderResult } from './encoder-messages.ts'
 
-export type Encoder = {
+export interface Encoder {
   /** Rejects with the library's reason. */
   call<Kind extends EncoderRequest['kind']>(
     request: EncoderRequest & { kind: Kind },

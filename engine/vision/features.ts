@@ -12,9 +12,12 @@ import { type PictureSpan, pictureTokens } from './picture-tokens.ts'
 import type { LoadedProjector, UseProjector } from './projectors.ts'
 
 /** A picture as a prompt shows it: its tokens, text and vectors, and where the vectors are among them. */
-export type PictureFeatures = { tokens: number[]; spans: PictureSpan[] }
+export interface PictureFeatures {
+  tokens: number[]
+  spans: PictureSpan[]
+}
 
-export type Features = {
+export interface Features {
   /** Tokens of a picture in a prompt. Throws PictureError. */
   tokensOf(projector: LoadedProjector, file: Buffer, signal: AbortSignal): Promise<number>
   /**
@@ -31,11 +34,15 @@ export type Features = {
   bytes(): number
 }
 
-type Hooks = {
+interface Hooks {
   /** A request's picture was encoded, which took `seconds`, or came from the cache. */
   onPicture(source: 'encoded' | 'cached', seconds: number): void
 }
-type Job = { features: Promise<PictureFeatures>; waiting: number; controller: AbortController }
+interface Job {
+  features: Promise<PictureFeatures>
+  waiting: number
+  controller: AbortController
+}
 
 const waitingMax = 64
 /** Pictures whose numbers are remembered, so that the prefix cache knows them after their features were dropped. */

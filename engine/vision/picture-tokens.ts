@@ -22,7 +22,7 @@ export function positionsIn(tokens: readonly number[], count: number): number {
 }
 
 /** The vectors of one part of a picture, at the prompt's tokens `start` to `start + n_tokens - 1`. */
-export type PictureSpan = {
+export interface PictureSpan {
   start: number
   n_tokens: number
   /** `n_tokens` times `vector_length` numbers. */

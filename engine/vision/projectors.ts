@@ -11,7 +11,7 @@ import { mtmdFile, type PicturePart, type ProjectorOptions } from '../llama/mtmd
 import type { Encoder } from './encoder.ts'
 
 /** `sha256`: of its file, in hex. */
-export type LoadedProjector = {
+export interface LoadedProjector {
   id: number
   path: string
   sha256: string
@@ -19,7 +19,7 @@ export type LoadedProjector = {
   is_non_causal: boolean
 }
 
-export type Projectors = {
+export interface Projectors {
   /** Whether the library for pictures is installed, without which nothing can be loaded. */
   isInstalled(): boolean
   /**
@@ -43,7 +43,7 @@ export type Projectors = {
 }
 export type UseProjector = <T>(projector: LoadedProjector, work: () => Promise<T>) => Promise<T>
 
-type Entry = {
+interface Entry {
   projector: LoadedProjector
   options: ProjectorOptions
   evictable: boolean

@@ -11,14 +11,14 @@ import { sendError, sendJson } from '../io.ts'
 import type { AnswerFormat, CompleteChoice } from './format.ts'
 
 /** Destination of a response: one JSON body, or a stream. */
-export type AnswerSink = {
+export interface AnswerSink {
   part(index: number, part: ReplyPart, tokenLogprobs: TokenLogprobs[] | null): void
   ended(index: number, finish_reason: FinishReason, tokenLogprobs: TokenLogprobs[] | null): void
   completed(usage: Usage): void
   failed(error: ApiError): void
 }
 
-export type ChoicesOptions = {
+export interface ChoicesOptions {
   count: number
   /** Sum over all prompts; each prompt counts once, however many choices it has. */
   prompt_tokens: number

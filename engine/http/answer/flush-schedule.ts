@@ -8,7 +8,7 @@ const intervalMsPerStream = 10
 /** With many streams; still one flush per word for a fast reader. */
 const intervalMsMax = 200
 
-export type FlushSchedule = {
+export interface FlushSchedule {
   /** Registers a stream. Call the returned function once, when the stream ends. */
   join(): () => void
   /** Whether a flush is due since `written_at_ms`, on the clock of performance.now(). */

@@ -5,10 +5,14 @@ import type { ReplyPart } from '../../chat/reply.ts'
 import type { TokenLogprobs } from '../../sampling/logprobs.ts'
 
 /** A choice of a complete response. `tokenLogprobs` is null unless the request asks for log-probabilities. */
-export type CompleteChoice = { parts: ReplyPart[]; tokenLogprobs: TokenLogprobs[] | null; finish_reason: FinishReason }
+export interface CompleteChoice {
+  parts: ReplyPart[]
+  tokenLogprobs: TokenLogprobs[] | null
+  finish_reason: FinishReason
+}
 
 /** Builds the JSON of one response. Chunks are JSON text, written without building an object for each token. */
-export type AnswerFormat = {
+export interface AnswerFormat {
   completeBody(choices: CompleteChoice[], usage: Usage): unknown
   /** Chunks before the first text of a choice. */
   openingChunks(index: number): string[]
@@ -18,7 +22,10 @@ export type AnswerFormat = {
 }
 
 /** With `nullUsage`, every chunk but the last has `usage: null`, as the protocol requires for `include_usage`. */
-export type AnswerFormatOptions = { model: string; nullUsage: boolean }
+export interface AnswerFormatOptions {
+  model: string
+  nullUsage: boolean
+}
 
 export function newCompletion(prefix: string): { id: string; created: number } {
   return { id: `${prefix}-${randomUUID().replaceAll('-', '')}`, created: Math.floor(Date.now() / 1000) }

@@ -19,7 +19,11 @@ export const streamHeaders = {
   'x-accel-buffering': 'no',
 }
 
-type UnsentPart = { index: number; part: ReplyPart; tokenLogprobs: TokenLogprobs[] | null }
+interface UnsentPart {
+  index: number
+  part: ReplyPart
+  tokenLogprobs: TokenLogprobs[] | null
+}
 
 /**
  * Sink of a streamed response. Sends the head with the first text or keepalive, so that an earlier failure is a plain

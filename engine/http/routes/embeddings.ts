@@ -10,7 +10,7 @@ import { idsOf, type LogIds } from '../trace.ts'
 import { requireKnownTokens, textsOf } from './completions.ts'
 import { useModel } from './use-model.ts'
 
-export type EmbeddingServices = {
+export interface EmbeddingServices {
   models: Models
   embedder: Embedder
   tokenizer: Tokenizer

@@ -25,7 +25,7 @@ import { prepareGeneration, promptBounds, type SamplingFields } from '../prepare
 import { idsOf, type LogIds, spanOf } from '../trace.ts'
 import { type ModelUse, useModel } from './use-model.ts'
 
-export type GenerationServices = {
+export interface GenerationServices {
   models: Models
   scheduler: Scheduler
   grammars: Grammars
@@ -37,14 +37,14 @@ export type GenerationServices = {
   onFault(error: unknown, ids: LogIds): void
 }
 
-export type GenerationBody = SamplingFields & {
+export interface GenerationBody extends SamplingFields {
   model: string
   stream?: boolean | null
   stream_options?: { include_usage?: boolean | null } | null
 }
 
 /** Input of a generation, built by the chat or completion route. */
-export type GenerationInput = {
+export interface GenerationInput {
   prompts: number[][]
   /** Pictures of the prompt; only a single prompt has any. */
   pictures?: readonly PictureSpan[]

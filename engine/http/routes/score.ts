@@ -50,7 +50,12 @@ const ScoreRequest = z.looseObject({
  * Result of one row: prompt tokens as chat makes them, -1 for a picture's vector (null if the template writes the
  * current time), the natural log-probability of each target, its bytes in base64, and whether the last token ends an answer.
  */
-export type ScoredRow = { prompt: number[] | null; logprobs: number[]; bytes: string[]; ends: boolean }
+export interface ScoredRow {
+  prompt: number[] | null
+  logprobs: number[]
+  bytes: string[]
+  ends: boolean
+}
 /**
  * Creates a context for one sequence of `tokens`, with batches of `outputs` tokens that may all have logits.
  * `batch_tokens`: most vectors of a batch.
@@ -62,7 +67,7 @@ export type CreateScoringContext = (
   batch_tokens?: number,
 ) => Promise<Context>
 
-export type ScoreServices = {
+export interface ScoreServices {
   models: Models
   createScoringContext: CreateScoringContext
   tokenizer: Tokenizer
@@ -77,7 +82,11 @@ export const tooManyScorings = () =>
       'Try again in a moment.',
   )
 
-export type EchoServices = { createScoringContext: CreateScoringContext; scoringQueue: FairQueue; sideWork: SideWork }
+export interface EchoServices {
+  createScoringContext: CreateScoringContext
+  scoringQueue: FairQueue
+  sideWork: SideWork
+}
 
 export async function scoreTokens(
   { models, createScoringContext, tokenizer, features }: ScoreServices,
@@ -149,10 +158,19 @@ export async function scoreTokens(
   }
 }
 
-type Caller = { account: string; signal: AbortSignal }
+interface Caller {
+  account: string
+  signal: AbortSignal
+}
 /** Tokens to compute, pictures in their place. */
-type TokenSequence = { tokens: readonly number[]; spans: readonly PictureSpan[] }
-type ShownPictures = { pictures: PictureFeatures[]; sequence: TokenSequence }
+interface TokenSequence {
+  tokens: readonly number[]
+  spans: readonly PictureSpan[]
+}
+interface ShownPictures {
+  pictures: PictureFeatures[]
+  sequence: TokenSequence
+}
 
 /**
  * The pictures of a prompt, and `tokens` with their vectors. Throws invalid_request if these have other vectors than

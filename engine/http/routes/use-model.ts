@@ -4,7 +4,7 @@ import { ApiError } from '../../../contract/errors.ts'
 import type { ServedModel } from '../../models/models.ts'
 import { sendError } from '../io.ts'
 
-export type ModelUse = {
+export interface ModelUse {
   /** Whether the request has ended: finished, client disconnected, or model unloaded. */
   ended(): boolean
   /** Aborts when the request ends. */

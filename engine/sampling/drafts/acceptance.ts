@@ -3,7 +3,7 @@
 // a while is noticed when it is right again.
 
 export type Source = 'trained' | 'recent' | 'prompt'
-export type Acceptance = {
+export interface Acceptance {
   /** The bucket of a proposal after a match of so many tokens. `share` of `places` agree on it. */
   bucket(source: Source, matched: number, share: number, places: number): number
   /** From 0 to 1. */

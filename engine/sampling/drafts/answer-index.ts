@@ -4,7 +4,11 @@
 import { type Drafts, separator } from '../../models/draft-file.ts'
 
 /** `share`: of the places that were looked at, those where `token` follows. `places`: how many there are. */
-export type Continuation = { token: number; share: number; places: number }
+export interface Continuation {
+  token: number
+  share: number
+  places: number
+}
 
 // Places that are looked at. The order of the suffixes spreads them evenly over what follows.
 const samplesMax = 32

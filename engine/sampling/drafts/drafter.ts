@@ -8,10 +8,13 @@ import { createStepCosts, type StepCosts } from './step-costs.ts'
 import { createTokenHistory, matchMax, type TokenHistory } from './token-history.ts'
 
 /** Tokens that may come next. `reach`: how probably the model agrees with all of them up to each, descending. */
-export type Proposal = { tokens: number[]; reach: number[] }
+export interface Proposal {
+  tokens: number[]
+  reach: number[]
+}
 
 /** Drafts of one answer. */
-export type Drafter = {
+export interface Drafter {
   /** Adds a token of the answer. If it was proposed, the drafter learns whether rightly. */
   append(token: number): void
   /** Proposes at most `max` tokens. */
@@ -20,7 +23,7 @@ export type Drafter = {
   finish(): void
 }
 
-export type DrafterOptions = {
+export interface DrafterOptions {
   account: string
   prompt: readonly number[]
   /** Tokens of the answer so far. */
@@ -32,9 +35,15 @@ export type DrafterOptions = {
 }
 
 /** What the drafts of all answers of a model share. */
-export type Drafting = { costs: StepCosts; drafter(options: DrafterOptions): Drafter }
+export interface Drafting {
+  costs: StepCosts
+  drafter(options: DrafterOptions): Drafter
+}
 
-type Guess = { token: number; bucket: number }
+interface Guess {
+  token: number
+  bucket: number
+}
 
 /** Longest draft of one sequence. */
 const draftTokensMax = 24

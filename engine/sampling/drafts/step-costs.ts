@@ -1,7 +1,7 @@
 // What a step costs with so many tokens, relative to the others, learned from the steps. Only the relation matters for
 // drafts: the time itself grows with the context and with what else the machine does.
 
-export type StepCosts = {
+export interface StepCosts {
   /** Time of a step with `tokens` tokens, in units that are the same for all. */
   cost(tokens: number): number
   /** Whether a step with `tokens` tokens was measured lately. */

@@ -2,7 +2,7 @@
 // decoding", Saxena 2023) in a prompt and its answer so far, and the same in recent answers.
 import type { Continuation } from './answer-index.ts'
 
-export type TokenHistory = {
+export interface TokenHistory {
   append(token: number): void
   /** The last tokens. */
   end(count: number): number[]

@@ -10,7 +10,7 @@ export const root = fileURLToPath(new URL('../../..', import.meta.url))
 export const modelPath = join(root, '.local/models/HuggingFaceTB/SmolLM2-135M-Instruct/model.gguf')
 export const modelName = 'smol'
 
-export type Engine = {
+export interface Engine {
   process: ChildProcess
   socket: string
   stderr(): string
@@ -21,9 +21,14 @@ export type Engine = {
   metric(name: string): Promise<number>
   stop(): Promise<void>
 }
-// biome-ignore lint/suspicious/noExplicitAny: tests read many shapes of JSON
-export type Answer = { status: number; headers: IncomingHttpHeaders; text: string; json: any }
-export type Stream = {
+export interface Answer {
+  status: number
+  headers: IncomingHttpHeaders
+  text: string
+  // biome-ignore lint/suspicious/noExplicitAny: tests read many shapes of JSON
+  json: any
+}
+export interface Stream {
   chunks: AsyncIterable<Buffer>
   headers: Promise<{ status: number; headers: IncomingHttpHeaders }>
   disconnect(): void
@@ -140,8 +145,12 @@ export function chat(content: string, fields: object = {}): object {
   return { model: modelName, messages: [{ role: 'user', content }], temperature: 0, ...fields }
 }
 
-// biome-ignore lint/suspicious/noExplicitAny: tests read many shapes of JSON
-export type Events = { data: any[]; done: boolean; raw: string }
+export interface Events {
+  // biome-ignore lint/suspicious/noExplicitAny: tests read many shapes of JSON
+  data: any[]
+  done: boolean
+  raw: string
+}
 
 /** Reads a whole SSE stream. Throws on anything but `data:` lines and comments. */
 export async function readEvents(stream: Stream): Promise<Events> {

@@ -95,10 +95,25 @@ test('a stop sequence across tokens ends the answer before it, and no part of it
   assert.equal(events.data.at(-1).choices[0].finish_reason, 'stop')
 })
 
-type Call = { name: string; arguments: string }
-type Choice = { content: string; calls: Call[]; finish_reason: string }
-type Message = { content?: string | null; tool_calls?: { index?: number; function: Call }[] }
-type Entry = { index: number; delta?: Message; message?: Message; finish_reason: string | null }
+interface Call {
+  name: string
+  arguments: string
+}
+interface Choice {
+  content: string
+  calls: Call[]
+  finish_reason: string
+}
+interface Message {
+  content?: string | null
+  tool_calls?: { index?: number; function: Call }[]
+}
+interface Entry {
+  index: number
+  delta?: Message
+  message?: Message
+  finish_reason: string | null
+}
 
 /** The choices of an answer, whole or assembled from a stream. */
 async function choicesOf(body: object, stream: boolean): Promise<Choice[]> {

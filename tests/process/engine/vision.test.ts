@@ -26,7 +26,7 @@ const image = (file: Buffer) => ({ type: 'image_url', image_url: { url: dataUrl(
 const text = (written: string) => ({ type: 'text', text: written })
 const [red, blue] = [disk(128, 96, [255, 0, 0]), disk(128, 96, [0, 0, 255])]
 
-type Family = {
+interface Family {
   family: VisionFamily
   architecture: string
   /** Of a picture of 128 by 96 pixels; its tokens are those with what stands around it. */

@@ -38,7 +38,11 @@ export async function nextMask(session: GrammarSession): Promise<Uint32Array> {
   }
 }
 
-export type Walk = { text: string; tokens: number[]; ended: boolean }
+export interface Walk {
+  text: string
+  tokens: number[]
+  ended: boolean
+}
 
 /** What the walk asks of a token, a bit each. */
 const [isEnd, isClosing, isMark, isShort, isBlank] = [1, 2, 4, 8, 16]

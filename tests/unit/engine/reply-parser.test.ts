@@ -5,7 +5,11 @@ import { prepareConversation } from '../../../engine/chat/conversation.ts'
 import type { ReplyParser, ReplyPart } from '../../../engine/chat/reply.ts'
 import { ask, modelOf, now, type TemplateName, weather } from './chat-models.ts'
 
-type Reply = { content: string; reasoning: string; calls: { name: string; arguments: string }[] }
+interface Reply {
+  content: string
+  reasoning: string
+  calls: { name: string; arguments: string }[]
+}
 
 const parserOf = (name: TemplateName, fields: Record<string, unknown> = { tools: [weather, now] }) =>
   prepareConversation(modelOf(name), ask(fields)).createParser

@@ -39,14 +39,17 @@ const vocab: Vocab = {
 const budget = (ms: number) => ({ whole_ms: ms, part_ms: ms })
 
 /** One decode, with the copies and the truncations (sequence and tokens kept) since the one before it. */
-type Call = {
+interface Call {
   computed: { token: number; position: number; sequence: number }[]
   copies: [number, number][]
   truncations: [number, number][]
 }
 
 /** One decode of vectors. */
-type PictureCall = { vectors: { n_tokens: number; first_position: number; sequence: number }[]; is_causal: boolean }
+interface PictureCall {
+  vectors: { n_tokens: number; first_position: number; sequence: number }[]
+  is_causal: boolean
+}
 
 /** A context whose next token is always 'x'. `decodes`: results of the next decodes; then 0. */
 function fakeContext(calls: Call[], decodes: number[], pictures: PictureCall[]): Context {
@@ -113,7 +116,11 @@ function makeRunner(
 
 const noPictures: PictureSpan[] = []
 
-type Request = { generation: Generation; text: string; outcome: string }
+interface Request {
+  generation: Generation
+  text: string
+  outcome: string
+}
 
 function submit(
   runner: Runner,
