@@ -1,5 +1,5 @@
 // Every hyperparameter of a training, defined once. Made from this table: the request schema (job-config.ts), the
-// resolved config (tuning.ts), the defaults (server/features/fine-tuning/defaults.ts), the groups of spec.json, the trainer's
+// resolved config (tuning.ts), the defaults (server/features/jobs/defaults.ts), the groups of spec.json, the trainer's
 // dataclasses (trainer/runtime/hyperparameters.py) and docs/reference.
 import { z } from 'zod'
 import { Method } from './common.ts'
@@ -14,7 +14,7 @@ export interface Hyperparameter {
   resolved_description?: string
   /** The constant default. docs/decisions/043-default-hyperparameters.md says how those of the training were chosen. */
   default?: unknown
-  /** Instead of a constant: words for what `computedDefaults` of server/features/fine-tuning/defaults.ts computes. */
+  /** Instead of a constant: words for what `computedDefaults` of server/features/jobs/defaults.ts computes. */
   computed?: string
   /** The constant default in words, where its value says too little. */
   default_words?: string

@@ -15,10 +15,11 @@ import { createEvaluationsFeature } from './features/evaluations/feature.ts'
 import { createExportsFeature } from './features/exports/feature.ts'
 import type { Context, Feature, Running } from './features/feature.ts'
 import { createFilesFeature } from './features/files/feature.ts'
-import { createFineTuningFeature } from './features/fine-tuning/feature.ts'
 import { createHubFeature } from './features/hub/feature.ts'
 import { createInferenceFeature } from './features/inference/feature.ts'
+import { createJobsFeature } from './features/jobs/feature.ts'
 import { createMachineFeature } from './features/machine/feature.ts'
+import { createModelsFeature } from './features/models/feature.ts'
 import { createScalingFeature } from './features/scaling/feature.ts'
 import { createEngine, createServingFeature } from './features/serving/feature.ts'
 import { createSharingFeature } from './features/sharing/feature.ts'
@@ -179,18 +180,21 @@ export async function createServices(config: Config, log: Logger, database?: Db)
   const { files } = withFiles
   const withStored = createStoredCompletionsFeature(context, { datasets })
   const { storedCompletions } = withStored
-  const tuning = await createFineTuningFeature(context, {
+  const withModels = createModelsFeature(context, { hub, datasets })
+  const { models } = withModels
+  const withJobs = await createJobsFeature(context, {
     plans,
     accounts,
     usage,
     hub,
     downloads,
     datasets,
+    models,
     files,
     engine,
     secrets,
   })
-  const { fineTuning, models } = tuning
+  const { jobs } = withJobs
   const withServing = createServingFeature(context, { engine, hub, models, secrets })
   const { serving } = withServing
   const withInference = createInferenceFeature(context, {
@@ -210,7 +214,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     limits,
     datasets,
     files,
-    fineTuning,
+    jobs,
     models,
     inference,
     storedCompletions,
@@ -230,7 +234,8 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     withDatasets,
     withFiles,
     withStored,
-    tuning,
+    withModels,
+    withJobs,
     withServing,
     withInference,
     withBatches,
@@ -243,7 +248,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     createMachineFeature(context, {
       engine,
       replicas: serving.pools.overview,
-      runningTrainings: tuning.runningTrainings,
+      runningTrainings: withJobs.runningTrainings,
       version: pkg.version,
     }),
     createWebFeature(),
@@ -259,7 +264,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     signInThrottle: withSignIn.throttle,
     limits,
     usage,
-    fineTuning,
+    jobs,
     storedCompletions,
     deployments,
     exports: withExports.exports,
@@ -299,7 +304,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
       works.push(
         startSweeping(context, {
           shared: [withFiles.removeExpired, storedCompletions.removeExpired],
-          own: [fineTuning.removeExpiredRuns],
+          own: [models.removeForgottenDrafts, jobs.removeExpiredRuns],
         }),
       )
       return {
@@ -312,7 +317,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     startEngine: engine.start,
     removeExpiredFiles: withFiles.removeExpired,
     enginePid: engine.pid,
-    runningTrainings: tuning.runningTrainings,
+    runningTrainings: withJobs.runningTrainings,
     beginStop: () => stopping.abort(),
     /** Ends the answers that are still in flight. */
     abortStreams: () => stopDeadline.abort(),

@@ -123,10 +123,7 @@ test('a killed server leaves no reader of an untrusted file behind, even one who
   // Reading it never ends: nobody writes.
   execFileSync('mkfifo', [source])
   const request = JSON.stringify({ format: 'jsonl', source, canonical: null, max_rows: 1, max_bytes: 1, out: folder })
-  const readers = [
-    'server/features/datasets/reader/main.ts',
-    'server/features/fine-tuning/models/adapter-reader/main.ts',
-  ]
+  const readers = ['server/features/datasets/reader/main.ts', 'server/features/models/adapter-reader/main.ts']
   const busy = path.join(folder, 'busy.mjs')
   const library = path.join(root, 'lib/child-process.ts')
   writeFileSync(busy, `import { dieWithParent } from '${library}'\ndieWithParent()\nfor (;;);`)

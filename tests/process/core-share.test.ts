@@ -6,7 +6,7 @@ import { after, test } from 'node:test'
 import pino from 'pino'
 import { root } from '../../lib/root.ts'
 import { allowedCores } from '../../lib/usable-cores.ts'
-import { createCoreShare, type Slowdown } from '../../server/features/fine-tuning/core-share.ts'
+import { createCoreShare, type Slowdown } from '../../server/features/jobs/core-share.ts'
 import { until } from '../support/client.ts'
 
 /** Starts a process that keeps one core busy, the same for all. */

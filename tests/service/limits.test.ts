@@ -316,7 +316,7 @@ test('a running job takes a slot; without one, or while its account is suspended
   const config = { method: 'lora', training_config: { epochs: 1 } }
   const job = (await api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset.body.id, config })).body
   assert.ok(job.id, JSON.stringify(job))
-  const entry = () => app.services.fineTuning.get(id, job.id)
+  const entry = () => app.services.jobs.get(id, job.id)
   const db = await app.openDatabase()
   const looked = async () =>
     Number(

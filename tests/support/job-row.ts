@@ -1,4 +1,4 @@
-import type { JobRow } from '../../server/features/fine-tuning/store.ts'
+import type { JobRow } from '../../server/features/jobs/store.ts'
 
 /** A row of a job of the account `mine`, queued unless `more` says otherwise. */
 export const jobRow = (more: Partial<JobRow>): JobRow => ({

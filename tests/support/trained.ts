@@ -33,7 +33,9 @@ interface Fixture {
 
 const sources = [
   'trainer/*/*.py',
-  'server/features/fine-tuning/**/*.ts',
+  'server/features/jobs/**/*.ts',
+  'server/features/models/**/*.ts',
+  'server/platform/trainer/**/*.ts',
   'server/platform/db/**/*.ts',
   'contract/{hyperparameters,job-config}.ts',
   'tests/support/{client,tiny,trained}.ts',

@@ -7,7 +7,7 @@ import { type TestContext, test } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
 import pino from 'pino'
 import { createCpuThrottle } from '../../engine/batching/cpu-throttle.ts'
-import { createCoreShare, type Slowdown } from '../../server/features/fine-tuning/core-share.ts'
+import { createCoreShare, type Slowdown } from '../../server/features/jobs/core-share.ts'
 
 const [engine, trainer, trainerChild] = [10, 20, 21]
 

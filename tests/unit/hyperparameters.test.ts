@@ -13,8 +13,9 @@ import {
 import { JobConfig } from '../../contract/job-config.ts'
 import { root } from '../../lib/root.ts'
 import { pythonClass, pythonModule, pythonModuleFile } from '../../scripts/docs/python-module.ts'
-import { type BaseInfo, readResolvedConfig, resolveConfig } from '../../server/features/fine-tuning/defaults.ts'
-import { specGroup } from '../../server/features/fine-tuning/spec.ts'
+import { type BaseInfo, resolveConfig } from '../../server/features/jobs/defaults.ts'
+import { specGroup } from '../../server/features/jobs/spec.ts'
+import { readResolvedConfig } from '../../server/features/models/training.ts'
 
 const groups = Object.keys(hyperparameters) as GroupName[]
 const entries = groups.flatMap((group) =>

@@ -10,7 +10,7 @@ import { root } from '../../lib/root.ts'
 import { modelfile } from '../../server/features/exports/modelfile.ts'
 import { ollamaTemplate } from '../../server/features/exports/ollama-template.ts'
 import type { ExportRow } from '../../server/features/exports/store.ts'
-import type { ExportSource } from '../../server/features/fine-tuning/models/export-source.ts'
+import type { ExportSource } from '../../server/features/models/export-source.ts'
 
 const fixture = (name: string) => readFileSync(path.join(root, 'tests/fixtures/templates', name), 'utf8')
 const inOllama = (jinja: string) => ollamaTemplate(jinja, { bos_token: '<s>', eos_token: '</s>' })

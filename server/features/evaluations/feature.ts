@@ -4,8 +4,9 @@ import type { Accounts } from '../accounts/index.ts'
 import type { Datasets } from '../datasets/index.ts'
 import type { Context, Feature } from '../feature.ts'
 import type { Files } from '../files/index.ts'
-import type { FineTuning, TunedModels } from '../fine-tuning/index.ts'
 import type { Inference } from '../inference/index.ts'
+import type { Jobs } from '../jobs/index.ts'
+import type { TunedModels } from '../models/index.ts'
 import type { StoredCompletions } from '../stored-completions/index.ts'
 import { openaiEvalRoutes } from './openai/routes.ts'
 import { createOpenaiEvals } from './openai/service.ts'
@@ -18,7 +19,7 @@ interface Needs {
   limits: Limits
   datasets: Datasets
   files: Files
-  fineTuning: FineTuning
+  jobs: Jobs
   models: TunedModels
   inference: Inference
   storedCompletions: StoredCompletions
@@ -26,7 +27,7 @@ interface Needs {
 
 export function createEvaluationsFeature(context: Context, needs: Needs): Feature & { evaluations: Evaluations } {
   const evaluations = createEvaluations({ ...context, ...needs, max_waiting: context.config.max_waiting_jobs })
-  needs.fineTuning.setEvaluations(evaluations)
+  needs.jobs.setEvaluations(evaluations)
   const work = { ...context, ...needs, evaluations }
   return {
     evaluations,

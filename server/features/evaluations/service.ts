@@ -14,8 +14,9 @@ import { type AccountActor, recordAuditEntry } from '../../platform/events/audit
 import { assertBacklogLimit, type Queue } from '../../platform/queue/queue.ts'
 import type { Datasets } from '../datasets/index.ts'
 import type { Files } from '../files/index.ts'
-import type { FineTuning, ResultEvaluations, TunedModels } from '../fine-tuning/index.ts'
 import type { Inference } from '../inference/index.ts'
+import type { Jobs, ResultEvaluations } from '../jobs/index.ts'
+import type { TunedModels } from '../models/index.ts'
 import { checkGraders, checkMessages, checkSchema, judgesOf } from './check.ts'
 import { createCompileCheck } from './graders/compile-check.ts'
 import { rowsOf, type Template } from './items.ts'
@@ -93,7 +94,7 @@ interface Options {
   db: Db
   queue: Queue
   datasets: Pick<Datasets, 'ready' | 'asFiles' | 'onNeeded' | 'source'>
-  fineTuning: Pick<FineTuning, 'heldOutRows'>
+  jobs: Pick<Jobs, 'heldOutRows'>
   files: Pick<Files, 'pathOf' | 'onNeeded'>
   models: Pick<TunedModels, 'onNeeded' | 'nameOf' | 'trainedRows'>
   inference: Pick<Inference, 'modelId' | 'readsPictures'>
@@ -102,7 +103,7 @@ interface Options {
 }
 
 export function createEvaluations(options: Options): Evaluations {
-  const { db, queue, datasets, files, fineTuning, models, inference, max_waiting, now } = options
+  const { db, queue, datasets, files, jobs, models, inference, max_waiting, now } = options
   const endings: OnEnded[] = []
   const check = createCompileCheck()
 
@@ -214,11 +215,11 @@ export function createEvaluations(options: Options): Evaluations {
 
   /** The rows to draw from, where these are not all. The job may be deleted by now: its rows are known still. */
   const heldOutOf = async ({ account_id, held_out_by }: Pick<store.EvaluationRow, 'account_id' | 'held_out_by'>) =>
-    held_out_by === null ? undefined : (await fineTuning.heldOutRows(account_id, held_out_by)).rows
+    held_out_by === null ? undefined : (await jobs.heldOutRows(account_id, held_out_by)).rows
 
   /** The rows that a job held out of this dataset. Throws job_not_found, or invalid_request if there are none. */
   async function requireHeldOut(account_id: string, job_id: string, dataset: string): Promise<number[]> {
-    const { dataset_id, rows } = await fineTuning.heldOutRows(account_id, job_id)
+    const { dataset_id, rows } = await jobs.heldOutRows(account_id, job_id)
     const refuse = (reason: string) =>
       new ApiError('invalid_request', `'held_out_by': ${reason}`, { param: 'held_out_by' })
     if (dataset_id !== dataset)

@@ -15,8 +15,8 @@ import type { Turn } from '../../platform/queue/worker.ts'
 import type { Accounts } from '../accounts/index.ts'
 import type { Datasets } from '../datasets/index.ts'
 import type { Files } from '../files/index.ts'
-import type { FineTuning } from '../fine-tuning/index.ts'
 import { askInBackground, backgroundOperations, type Inference, TurnOver, yieldToOthers } from '../inference/index.ts'
+import type { Jobs } from '../jobs/index.ts'
 import { type Graded, gradeAnswer } from './graders/grade.ts'
 import { GraderError } from './graders/template.ts'
 import { createGradingThread, type GradingThread } from './graders/thread.ts'
@@ -29,7 +29,7 @@ export interface EvaluationWork {
   queue: Queue
   datasets: Pick<Datasets, 'ready' | 'asFiles' | 'source'>
   files: Pick<Files, 'pathOf'>
-  fineTuning: Pick<FineTuning, 'heldOutRows'>
+  jobs: Pick<Jobs, 'heldOutRows'>
   inference: Pick<Inference, 'answer' | 'isElsewhere' | 'isolation'>
   accounts: Pick<Accounts, 'tierForWork'>
   limits: Pick<Limits, 'countBatchRequest'>
@@ -138,7 +138,7 @@ async function answerRows(
   const file = await fileOf(work, evaluation)
   const known = new Set((await store.answered(work.db, evaluation.id)).map(({ row, side }) => `${row} ${side}`))
   const { account_id, held_out_by } = evaluation
-  const heldOut = held_out_by === null ? undefined : await work.fineTuning.heldOutRows(account_id, held_out_by)
+  const heldOut = held_out_by === null ? undefined : await work.jobs.heldOutRows(account_id, held_out_by)
   const drawn = rowsOf(evaluation, heldOut?.rows)
   if (known.size === 0) await checkRows(work, evaluation, thread, readItems(file, drawn), stopping)
   const items = readItems(file, drawn)

@@ -1,7 +1,8 @@
 // Validates the options of an export request and fills in the defaults.
+
 import { ApiError } from '../../../contract/errors.ts'
 import { type CreateExport, onnxPrecisions, quantizations, unquantized } from '../../../contract/exports.ts'
-import type { ExportSource } from '../fine-tuning/index.ts'
+import type { ExportSource } from '../models/index.ts'
 
 export interface ExportOptions {
   format: CreateExport['format']

@@ -1,5 +1,6 @@
 // Background work of exports: makes, checks and publishes a queued export. Every write asserts the lease, so a worker
 // that lost it changes nothing.
+
 import { ApiError } from '../../../contract/errors.ts'
 import type { ExportCheck } from '../../../contract/exports.ts'
 import { statusEvent } from '../../platform/events/event-streams.ts'
@@ -7,7 +8,7 @@ import { acquireSlotOrDefer } from '../../platform/queue/account-slots.ts'
 import { type Claim, LeaseLost, withLease } from '../../platform/queue/queue.ts'
 import { storageAway, storageError } from '../../platform/storage/durable-files.ts'
 import { writeWhileFree } from '../../platform/storage/free-disk.ts'
-import type { ExportSource } from '../fine-tuning/index.ts'
+import type { ExportSource } from '../models/index.ts'
 import { bytesNeeded } from './choice.ts'
 import { make, pack, stagesOf } from './make.ts'
 import {

@@ -1,5 +1,6 @@
 // Makes the files of an export, each stage in a child process, and compares the result with the trainer's reference
 // answers.
+
 import { copyFile, mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
 import path from 'node:path'
 import { z } from 'zod'
@@ -13,16 +14,14 @@ import {
 import { root } from '../../../lib/root.ts'
 import { hashFile } from '../../platform/storage/durable-files.ts'
 import {
-  type ExportSource,
-  importanceMatrixFile,
-  referenceAnswersFile,
   runProgram,
   runToResult,
   runTrainer,
   type TrainerEvent,
   type TrainerExit,
-} from '../fine-tuning/index.ts'
+} from '../../platform/trainer/trainer.ts'
 import type { Projector } from '../hub/index.ts'
+import { type ExportSource, importanceMatrixFile, referenceAnswersFile } from '../models/index.ts'
 import { type ExportRow, exportsDir, partialDir, removeDir } from './store.ts'
 import { Answers, compareAnswers } from './verdict.ts'
 import { verifyGguf } from './verify-gguf.ts'

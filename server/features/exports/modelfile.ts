@@ -1,7 +1,7 @@
 import { readFile } from 'node:fs/promises'
 import path from 'node:path'
 import { z } from 'zod'
-import type { ExportSource } from '../fine-tuning/index.ts'
+import type { ExportSource } from '../models/index.ts'
 import { ollamaTemplate } from './ollama-template.ts'
 import type { ExportRow } from './store.ts'
 

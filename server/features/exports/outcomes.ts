@@ -13,7 +13,7 @@ import {
   requeueAfter,
 } from '../../platform/queue/retry-policy.ts'
 import { hashFile, syncPath } from '../../platform/storage/durable-files.ts'
-import type { ExportSource } from '../fine-tuning/index.ts'
+import type { ExportSource } from '../models/index.ts'
 import { modelfile } from './modelfile.ts'
 import * as store from './store.ts'
 import { exportDir, exportKey, exportsDir, partialDir, removeDir } from './store.ts'

@@ -1,7 +1,7 @@
 import { isWide } from '../../../lib/eight-bits.ts'
 import type { Secrets } from '../../platform/storage/secrets.ts'
 import type { Context, Feature } from '../feature.ts'
-import type { TunedModels } from '../fine-tuning/index.ts'
+import type { TunedModels } from '../models/index.ts'
 import type { Hub } from '../hub/index.ts'
 import type { EngineClient } from './engine/client.ts'
 import type { Engine } from './engine/engine.ts'

@@ -1,5 +1,6 @@
 // Links by which people without an account see a model and ask it, within bounds. The token is random, and only its
 // hash is stored. What no link may show answers as if the link did not exist.
+
 import { createHash, randomBytes } from 'node:crypto'
 import type { z } from 'zod'
 import type { ListQuery } from '../../../contract/common.ts'
@@ -19,7 +20,7 @@ import { type Page, pageOf } from '../../platform/db/page.ts'
 import { type AccountActor, recordAuditEntry } from '../../platform/events/audit.ts'
 import { requireStillGood } from '../accounts/index.ts'
 import type { Evaluations } from '../evaluations/index.ts'
-import type { TunedModels } from '../fine-tuning/index.ts'
+import type { TunedModels } from '../models/index.ts'
 import * as store from './store.ts'
 
 const shares_max = 100

@@ -6,7 +6,8 @@ import pino from 'pino'
 import { datasetFiles } from '../../features/datasets/owned-files.ts'
 import { exportFiles } from '../../features/exports/owned-files.ts'
 import { uploadedFiles } from '../../features/files/owned-files.ts'
-import { fineTuningFiles } from '../../features/fine-tuning/owned-files.ts'
+import { jobFiles } from '../../features/jobs/owned-files.ts'
+import { tunedModelFiles } from '../../features/models/owned-files.ts'
 import type { Db } from '../../platform/db/open.ts'
 import { type OwnedFile, syncPath } from '../../platform/storage/durable-files.ts'
 import {
@@ -61,7 +62,8 @@ export async function syncFolders(root: string, files: string[]): Promise<void> 
 /** All files that rows of the database name. */
 export const ownedFiles = async (db: Db): Promise<OwnedFile[]> => [
   ...(await datasetFiles(db)),
-  ...(await fineTuningFiles(db)),
+  ...(await tunedModelFiles(db)),
+  ...(await jobFiles(db)),
   ...(await uploadedFiles(db)),
   ...(await exportFiles(db)),
 ]

@@ -1,7 +1,7 @@
 // The comparison with the training for replicas on other machines: they score the probe rows, this service judges.
 
 import type { Artifacts } from '../../../platform/storage/objects/index.ts'
-import type { TunedModels } from '../../fine-tuning/index.ts'
+import type { TunedModels } from '../../models/index.ts'
 import type { Target } from '../requests/replica.ts'
 import { rowsToScore } from './adapter-verification.ts'
 import { compare, type Probe, readProbe } from './compare.ts'

@@ -1,13 +1,14 @@
 // Verifies that an engine serves the weights that were asked for, before it takes traffic: by their hashes, and by the
 // probabilities that the trainer kept.
+
 import { existsSync } from 'node:fs'
 import { stat } from 'node:fs/promises'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { ApiError } from '../../../../contract/errors.ts'
 import { headerText } from '../../../../lib/header-text.ts'
 import { hashFile } from '../../../platform/storage/durable-files.ts'
-import type { TunedModels } from '../../fine-tuning/index.ts'
 import type { Projector } from '../../hub/index.ts'
+import type { TunedModels } from '../../models/index.ts'
 import type { EngineClient } from '../engine/client.ts'
 import { readAll } from '../http-client/client.ts'
 import { projectorOf, type Target } from '../requests/replica.ts'

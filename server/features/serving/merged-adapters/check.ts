@@ -1,5 +1,5 @@
 // Checks a merged adapter before it serves: its scores match the unmerged adapter and the training, and it is faster.
-import type { ServableModel } from '../../fine-tuning/index.ts'
+import type { ServableModel } from '../../models/index.ts'
 import { rowsToScore, type ScoreRows } from '../fidelity/adapter-verification.ts'
 import { compare, meanDifference, type Probe, readProbe } from '../fidelity/compare.ts'
 import type { Target } from '../requests/replica.ts'

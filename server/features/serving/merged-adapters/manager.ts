@@ -1,5 +1,6 @@
 // Merges adapters in high demand with their base into one file, which decodes as fast as the base alone. The merged
 // adapter is checked first and then gets the adapter's new requests; running requests finish on the unmerged one.
+
 import { existsSync, statSync } from 'node:fs'
 import { rm, stat } from 'node:fs/promises'
 import path from 'node:path'
@@ -8,7 +9,7 @@ import { runPeriodically } from '../../../../lib/periodic.ts'
 import type { TrainingSetup } from '../../../platform/setup/index.ts'
 import { writeWhileFree } from '../../../platform/storage/free-disk.ts'
 import type { Artifacts, Hold } from '../../../platform/storage/objects/index.ts'
-import type { ServableModel, TunedModels } from '../../fine-tuning/index.ts'
+import type { ServableModel, TunedModels } from '../../models/index.ts'
 import type { UsageRecord } from '../../usage/index.ts'
 import type { PoolResponse } from '../replicas/pool.ts'
 import type { Pools } from '../replicas/pools.ts'

@@ -2,7 +2,7 @@
 import path from 'node:path'
 import { ApiError } from '../../../../contract/errors.ts'
 import type { Artifacts, Hold } from '../../../platform/storage/objects/index.ts'
-import { modelFiles } from '../../fine-tuning/index.ts'
+import { modelFiles } from '../../models/index.ts'
 import type { ModelStatus, Target } from '../requests/replica.ts'
 
 type Adapter = NonNullable<Target['adapter']>

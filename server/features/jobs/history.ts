@@ -1,0 +1,178 @@
+// The history of a job: its evaluations and checkpoints, during the run and afterwards, and the rows with the highest
+// loss.
+
+import { createReadStream } from 'node:fs'
+import path from 'node:path'
+import { createInterface } from 'node:readline'
+import type { z } from 'zod'
+import { ApiError } from '../../../contract/errors.ts'
+import type { HeldOutRow, JobCheckpoint, JobEvaluation, JobRow } from '../../../contract/job-history.ts'
+import { isoTime } from '../../../lib/utc-day.ts'
+import type { Db } from '../../platform/db/open.ts'
+import { type Page, pageOf } from '../../platform/db/page.ts'
+import type { Artifacts } from '../../platform/storage/objects/index.ts'
+import type { Datasets } from '../datasets/index.ts'
+import { heldOutRows, modelKey, readResolvedConfig, rowsFile } from '../models/index.ts'
+import * as store from './store.ts'
+import { statusOf } from './store.ts'
+
+/** A page whose cursor is a number: the page starts after this step or row. */
+type NumberedPage = { limit: number; after?: number }
+
+export interface JobHistory {
+  /** The evaluations of a job, latest step first. */
+  evaluations(account_id: string, id: string, query: NumberedPage): Promise<Page<z.input<typeof JobEvaluation>>>
+  /** Its checkpoints, latest step first, with the models made of them. */
+  checkpoints(account_id: string, id: string, query: NumberedPage): Promise<Page<z.input<typeof JobCheckpoint>>>
+  /** The rows of a completed job with the highest loss, highest first. */
+  rows(account_id: string, id: string, query: NumberedPage): Promise<Page<z.input<typeof JobRow>>>
+  /** The rows that it is evaluated on, in the order of its dataset or of its validation dataset. */
+  heldOut(account_id: string, id: string, query: NumberedPage): Promise<Page<z.input<typeof HeldOutRow>>>
+  /** The numbers of the rows that a job held out of its dataset, and which dataset that is. Throws job_not_found. */
+  heldOutRows(account_id: string, id: string): Promise<{ dataset_id: string; rows: number[] }>
+}
+
+interface Options {
+  db: Db
+  datasets: Pick<Datasets, 'rowsOf' | 'listRows'>
+  models: Pick<TunedModels, 'madeBy' | 'nameOf'>
+  artifacts: Artifacts
+  /** Throws job_not_found. */
+  requireJob(account_id: string, id: string): Promise<store.JobRow>
+}
+
+export function createJobHistory({ db, datasets, models, artifacts, requireJob }: Options): JobHistory {
+  /** Adds their messages to the rows of a page that fit it. The rows of a deleted dataset are shown without. */
+  async function withMessages<T extends { row: number }>(dataset_id: string, { items, has_more }: Page<T>) {
+    const numbers = items.map(({ row }) => row)
+    const { rows, count = items.length } = (items.length > 0 && (await datasets.rowsOf(dataset_id, numbers))) || {}
+    return {
+      items: items
+        .slice(0, count)
+        .map((item) => ({ ...item, ...(rows?.get(item.row) ?? { line: null, messages: null }) })),
+      has_more: has_more || count < items.length,
+    }
+  }
+
+  return {
+    async evaluations(account_id, id, { limit, after }) {
+      await requireJob(account_id, id)
+      const found = await store.evaluations(db, id, limit, after)
+      return pageOf(
+        found.map(({ step, data_json, created_at }) => ({
+          step,
+          ...JSON.parse(data_json),
+          created_at: isoTime(created_at),
+        })),
+        limit,
+      )
+    },
+
+    async checkpoints(account_id, id, { limit, after }) {
+      const job = await requireJob(account_id, id)
+      const losses = new Map(
+        (await store.evaluations(db, id)).map(({ step, data_json }) => [
+          step,
+          JSON.parse(data_json).validation_loss as number,
+        ]),
+      )
+      // A resumed attempt writes some steps again: the last one counts.
+      const steps = new Map<number, z.input<typeof JobCheckpoint>>()
+      for (const { step, created_at } of await store.checkpointSteps(db, id))
+        steps.set(step, {
+          step,
+          model: null,
+          validation_loss: losses.get(step) ?? null,
+          result: false,
+          created_at: isoTime(created_at),
+        })
+      // Models of early versions have no step.
+      for (const { id: model, step, validation_loss, created_at } of await models.madeBy(id))
+        steps.set(step ?? 0, {
+          step: step ?? 0,
+          model,
+          validation_loss,
+          result: model === job.model,
+          created_at: isoTime(created_at),
+        })
+      const rest = [...steps.values()]
+        .filter(({ step }) => after === undefined || step < after)
+        .sort((a, b) => b.step - a.step)
+      return pageOf(rest, limit)
+    },
+
+    async rows(account_id, id, { limit, after }) {
+      const job = await requireJob(account_id, id)
+      if (!job.model)
+        throw new ApiError(
+          'job_not_completed',
+          `The job is ${statusOf(job)}; the losses of its rows are known when it is completed.`,
+        )
+      if ((await models.nameOf(db, account_id, job.model)) === undefined)
+        throw new ApiError('model_not_found', 'The result of this job was deleted, and the losses of its rows with it.')
+      const found = await highestLossRows(
+        path.join(await artifacts.ensureLocal(modelKey(job.model)), rowsFile),
+        limit,
+        after,
+      )
+      return withMessages(job.dataset_id, found)
+    },
+
+    async heldOutRows(account_id, id) {
+      // Also of a deleted job: evaluations on its rows can be repeated.
+      const job = await store.jobById(db, id)
+      const { dataset_id } = job?.account_id === account_id ? job : await requireJob(account_id, id)
+      return { dataset_id, rows: (await heldOutRows(db, id)) ?? [] }
+    },
+
+    async heldOut(account_id, id, { limit, after = 0 }) {
+      const job = await requireJob(account_id, id)
+      if (job.validation_dataset_id !== null)
+        return await datasets.listRows(account_id, job.validation_dataset_id, { limit, after })
+      if (!readResolvedConfig(job.resolved_config_json).evaluation_config.validation_split.value)
+        return { items: [], has_more: false }
+      const all = await heldOutRows(db, id)
+      if (!all)
+        throw new ApiError(
+          'not_found',
+          job.finished_at === null
+            ? 'The job has not held out its rows yet: it does when its training begins. Try again then.'
+            : 'Which rows this job held out is not known: it ended before its training began, or an earlier version ' +
+                'of the service trained it.',
+        )
+      const rest = all.filter((row) => row > after).map((row) => ({ row }))
+      return withMessages(job.dataset_id, pageOf(rest, limit))
+    },
+  }
+}
+
+interface RowLoss {
+  row: number
+  loss: number
+  first_loss: number
+  tokens: number
+}
+
+/** Reads a page of the row losses file, which the trainer sorted by loss: up to `limit` rows after the row `after`. */
+export async function highestLossRows(file: string, limit: number, after: number | undefined): Promise<Page<RowLoss>> {
+  const items: RowLoss[] = []
+  let started = after === undefined
+  const input = createReadStream(file)
+  try {
+    for await (const line of createInterface({ input })) {
+      const item = JSON.parse(line) as RowLoss
+      if (!started) {
+        started = item.row === after
+        continue
+      }
+      if (items.length === limit) return { items, has_more: true }
+      items.push(item)
+    }
+  } catch (error) {
+    // Models of early versions have no such file.
+    if ((error as NodeJS.ErrnoException).code !== 'ENOENT') throw error
+  } finally {
+    input.destroy()
+  }
+  return { items, has_more: false }
+}

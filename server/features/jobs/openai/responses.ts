@@ -1,0 +1,105 @@
+// Jobs, events and checkpoints in the shapes of OpenAI's API.
+
+import type { OpenaiCheckpoint, OpenaiJob, OpenaiJobEvent } from '../../../../contract/openai-fine-tuning.ts'
+import { unixSeconds } from '../../../../lib/utc-day.ts'
+import type { JobEvents } from '../../../platform/db/schema.ts'
+import { ftName, type MadeModel, readResolvedConfig } from '../../models/index.ts'
+import type { JobRow } from '../store.ts'
+import { statusOf } from '../store.ts'
+import { openaiRequestOf } from './request.ts'
+import type { StepMetrics } from './step-metrics.ts'
+
+const secondsOrNull = (time: number | null) => (time === null ? null : unixSeconds(time))
+
+/** `defaultRate` is the learning rate that a multiplier of 1 stands for. */
+export function toOpenaiJob(job: JobRow, defaultRate: number): OpenaiJob {
+  const { training_config, method_options } = readResolvedConfig(job.resolved_config_json)
+  const request = openaiRequestOf(job)
+  const status = statusOf(job)
+  const rate = training_config.learning_rate
+  const hyperparameters = {
+    n_epochs: training_config.epochs.value,
+    batch_size: training_config.batch_size.value,
+    learning_rate_multiplier: rate.source === 'base_size' ? 1 : Number((rate.value / defaultRate).toPrecision(6)),
+  }
+  const metadata = JSON.parse(job.metadata_json) as Record<string, string>
+  const error = job.error_json ? (JSON.parse(job.error_json) as { code: string; message: string }) : null
+  return {
+    id: job.id,
+    object: 'fine_tuning.job',
+    created_at: unixSeconds(job.created_at),
+    finished_at: secondsOrNull(job.finished_at),
+    estimated_finish: secondsOrNull(job.estimated_completion),
+    model: job.model_id,
+    fine_tuned_model: job.model && ftNameOfResult(job),
+    organization_id: job.account_id,
+    status: status === 'completed' ? 'succeeded' : status,
+    error: error && { code: error.code, message: error.message, param: null },
+    training_file: job.dataset_id,
+    validation_file: job.validation_dataset_id,
+    result_files: job.result_file_id ? [job.result_file_id] : [],
+    trained_tokens: status === 'completed' ? job.trained_tokens : null,
+    hyperparameters,
+    method:
+      method_options.objective.value === 'dpo'
+        ? { type: 'dpo', dpo: { hyperparameters: { ...hyperparameters, beta: method_options.beta.value } } }
+        : { type: 'supervised', supervised: { hyperparameters } },
+    seed: training_config.seed.value,
+    metadata: Object.keys(metadata).length > 0 ? metadata : null,
+    integrations: request?.integrations ?? null,
+    user_provided_suffix: request?.suffix ?? null,
+  }
+}
+
+const ftNameOfResult = (job: JobRow) =>
+  ftName({
+    base_model_id: job.base_model_id,
+    account_id: job.account_id,
+    suffix: openaiRequestOf(job)?.suffix,
+    model_id: job.model!,
+  })
+
+const levels: Partial<Record<JobEvents['type'], OpenaiJobEvent['level']>> = { warning: 'warn', error: 'error' }
+const eventPrefix = 'ftevent-'
+
+export function toOpenaiEvent({ job_id, seq, type, message, data_json, created_at }: JobEvents): OpenaiJobEvent {
+  const data = data_json ? (JSON.parse(data_json) as Record<string, unknown>) : {}
+  return {
+    id: `${eventPrefix}${job_id}-${seq}`,
+    object: 'fine_tuning.job.event',
+    created_at: unixSeconds(created_at),
+    level: levels[type] ?? 'info',
+    message,
+    type: type === 'metrics' ? 'metrics' : 'message',
+    data: type === 'metrics' ? metricsOf(data) : null,
+  }
+}
+
+/** The number of the event with this id; undefined if it is not one of the job. */
+export function seqOf(job_id: string, event_id: string): number | undefined {
+  const head = `${eventPrefix}${job_id}-`
+  const seq = event_id.startsWith(head) ? event_id.slice(head.length) : ''
+  return /^\d{1,15}$/.test(seq) ? Number(seq) : undefined
+}
+
+/** The metrics of an event under that API's names. */
+const metricsOf = (data: Record<string, unknown>) =>
+  Object.fromEntries(
+    [
+      ['step', data.step],
+      ['total_steps', data.steps_total],
+      ['train_loss', data.loss ?? data.train_loss],
+      ['valid_loss', data.validation_loss],
+      ['valid_mean_token_accuracy', data.validation_accuracy],
+    ].filter(([, value]) => value !== undefined),
+  )
+
+export const toOpenaiCheckpoint = (model: MadeModel, metrics: StepMetrics | undefined): OpenaiCheckpoint => ({
+  id: `ftckpt-${model.id}`,
+  object: 'fine_tuning.job.checkpoint',
+  created_at: unixSeconds(model.created_at),
+  step_number: model.step ?? 0,
+  fine_tuned_model_checkpoint: model.ft_name ?? model.id,
+  fine_tuning_job_id: model.job_id!,
+  metrics: { step: model.step ?? 0, ...metrics },
+})

@@ -1,0 +1,265 @@
+// Jobs that wait for the weights of their base, from a download or from set-up. Their status is queued, but they enter
+// the queue only when the weights are here.
+
+import type { Logger } from 'pino'
+import { ApiError } from '../../../contract/errors.ts'
+import type { ResolvedConfig } from '../../../contract/fine-tuning.ts'
+import type { Download } from '../../../contract/hub.ts'
+import type { JobConfig } from '../../../contract/job-config.ts'
+import type { Db, Trx } from '../../platform/db/open.ts'
+import type { AccountActor } from '../../platform/events/audit.ts'
+import type { NewEvent } from '../../platform/events/event-streams.ts'
+import type { Queue } from '../../platform/queue/queue.ts'
+import type { TrainingSetup } from '../../platform/setup/index.ts'
+import type { Artifacts } from '../../platform/storage/objects/index.ts'
+import { type Downloads, type Hub, tokenizerIdentity } from '../hub/index.ts'
+import { resolveStartingModel, type StartingModel } from '../models/index.ts'
+import { type BaseInfo, resolveConfig } from './defaults.ts'
+import type { JobMeter } from './metering.ts'
+import { endAsFailed } from './outcomes.ts'
+import * as store from './store.ts'
+
+export const queueKind = 'tuning'
+
+/** What a new job starts from. */
+export interface JobStart {
+  /** The resolved configuration, as far as it is known without the weights. */
+  resolved: ResolvedConfig
+  base_model_id: string
+  /** The base whose weights must come first: from a download, or with what set-up installs for training. */
+  awaits?: { base_id: string; from: 'download' | 'setup' }
+  /** Whether it starts from a tuned model of the account. */
+  from_model: boolean
+}
+
+export interface PendingWeights {
+  /** Throws model_not_found, model_not_available, storage_full, and what `resolveConfig` throws. */
+  resolveStart(by: AccountActor, model_id: string, config: JobConfig): Promise<JobStart>
+  /** Enqueues a new or resumed job, unless it still waits for weights: their arrival enqueues it. */
+  enqueue(trx: Trx, job_id: string, account_id: string): Promise<void>
+  /** Makes a new job wait for weights, and requests a download. Call `published` after the commit. */
+  waitForWeights(trx: Trx, by: AccountActor, job_id: string, awaits: NonNullable<JobStart['awaits']>): Promise<NewEvent>
+  published(awaits: NonNullable<JobStart['awaits']>): Promise<void>
+  /** Reports the progress of set-up to waiting jobs, and enqueues them when it is done, also if it was done before. */
+  watchTrainingSetup(): Promise<void>
+}
+
+interface Options {
+  db: Db
+  queue: Queue
+  hub: Hub
+  downloads: Downloads
+  meter: JobMeter
+  trainingSetup: TrainingSetup
+  models: Pick<TunedModels, 'find'>
+  artifacts: Artifacts
+  parse_control_tokens: boolean
+  log: Logger
+  /** Wakes readers of a job's events. */
+  notifyEvents(job_id: string): void
+  now(): number
+}
+
+/** The full resolved configuration of a job whose weights are here. */
+export const resolveLocalConfig = (
+  { hub, parse_control_tokens }: { hub: Hub; parse_control_tokens: boolean },
+  config: JobConfig,
+  startingModel: StartingModel,
+): ResolvedConfig => ({
+  ...resolveConfig(
+    config,
+    startingModel,
+    hub.linearModules(startingModel.base),
+    hub.projectorProblem(startingModel.base_model_id),
+  ),
+  tokenizer: tokenizerIdentity(startingModel.base.hf),
+  parse_control_tokens,
+})
+
+export function createPendingWeights({
+  db,
+  queue,
+  hub,
+  downloads,
+  meter,
+  trainingSetup,
+  models,
+  artifacts,
+  parse_control_tokens,
+  log,
+  notifyEvents,
+  now,
+}: Options): PendingWeights {
+  const settings = { hub, parse_control_tokens }
+  /** The last reported step of each download, in tenths; 11 is the conversion. */
+  const reportedSteps = new Map<string, number>()
+
+  async function resolveAgain(trx: Trx, job: store.JobRow): Promise<ResolvedConfig> {
+    const startingModel = await resolveStartingModel(trx, hub, artifacts, job.account_id, job.model_id)
+    return resolveLocalConfig(settings, JSON.parse(job.config_json) as JobConfig, startingModel)
+  }
+
+  /** Resolves and enqueues a job whose weights have arrived. */
+  async function enqueueWithWeights(trx: Trx, job: store.JobRow): Promise<void> {
+    let resolved: ResolvedConfig
+    try {
+      resolved = await resolveAgain(trx, job)
+    } catch (error) {
+      // The weights lack a layer that the job names, or are not a text model.
+      const { code = 'internal', message } = error as Error & { code?: string }
+      return await endAsFailed(trx, meter, job, { code, message }, now())
+    }
+    await store.updateJob(trx, job.id, { resolved_config_json: JSON.stringify(resolved) })
+    const message = `The weights of ${job.model_id} are here; the job waits for its turn.`
+    await store.appendEvents(trx, job.id, [{ type: 'status', message, data: { status: 'queued' } }], now())
+    if (!job.paused) await queue.enqueue(trx, queueKind, job.id, job.account_id)
+  }
+
+  /** The progress event for the waiting jobs, about every tenth of a download; undefined in between. */
+  function progressEvent(
+    model_id: string,
+    { status, progress, bytes, total_bytes, error }: Download,
+  ): NewEvent | undefined {
+    const step = status === 'converting' ? 11 : Math.floor(progress * 10)
+    if (step <= (reportedSteps.get(model_id) ?? -1)) return undefined
+    reportedSteps.set(model_id, step)
+    const size = total_bytes === null ? '' : ` of ${Math.ceil(total_bytes / 1e6)} MB`
+    const message =
+      status === 'converting'
+        ? `The weights of ${model_id} are being converted.`
+        : `The weights of ${model_id} are being downloaded: ${step * 10}%${size}.`
+    return { type: 'progress', message, data: { download: { status, progress, bytes, total_bytes, error } } }
+  }
+
+  downloads.onChange(async (trx, model_id, download) => {
+    const jobs = await store.jobsAwaitingWeights(trx, model_id)
+    const live = ['queued', 'downloading', 'converting'].includes(download.status)
+    const event = live ? progressEvent(model_id, download) : undefined
+    for (const job of jobs) {
+      if (event) await store.appendEvents(trx, job.id, [event], now())
+      if (live) continue
+      if (download.status === 'completed') await enqueueWithWeights(trx, job)
+      else {
+        const reason = download.status === 'cancelled' ? 'it was cancelled.' : download.error?.message
+        await endAsFailed(
+          trx,
+          meter,
+          job,
+          { code: 'download_failed', message: `The download of the weights of ${model_id} failed: ${reason}` },
+          now(),
+        )
+      }
+    }
+    if (!live) {
+      reportedSteps.delete(model_id)
+      await store.removeAwaiting(trx, model_id)
+    }
+    return () => {
+      for (const job of jobs) notifyEvents(job.id)
+      queue.wake()
+    }
+  })
+
+  /** Enqueues the jobs that waited for set-up. */
+  async function enqueueAfterSetup(): Promise<void> {
+    const notify: string[] = []
+    await db.transaction().execute(async (trx) => {
+      for (const model_id of await store.awaitedModels(trx)) {
+        if (downloads.isLive(model_id)) continue
+        for (const job of await store.jobsAwaitingWeights(trx, model_id)) {
+          await enqueueWithWeights(trx, job)
+          notify.push(job.id)
+        }
+        await store.removeAwaiting(trx, model_id)
+      }
+    })
+    for (const id of notify) notifyEvents(id)
+    queue.wake()
+  }
+
+  let reportedSetup = ''
+  /** Tells all queued jobs how far set-up is, unless they know. */
+  async function reportSetup(): Promise<void> {
+    const message = trainingSetup.ready()
+      ? 'The training environment is ready; the job waits for its turn.'
+      : trainingSetup.describe()
+    if (message === reportedSetup) return
+    reportedSetup = message
+    const { ready, steps } = trainingSetup.status({ operator: false })
+    const data = {
+      training_setup: { ready, done: steps.filter(({ status }) => status === 'done').length, of: steps.length },
+    }
+    const jobs = (await store.liveJobs(db)).filter(({ status }) => status === 'queued')
+    await db.transaction().execute(async (trx) => {
+      for (const { id } of jobs) await store.appendEvents(trx, id, [{ type: 'progress', message, data }], now())
+    })
+    for (const { id } of jobs) notifyEvents(id)
+  }
+
+  return {
+    async watchTrainingSetup() {
+      if (trainingSetup.ready()) return await enqueueAfterSetup()
+      let reports = Promise.resolve()
+      trainingSetup.onChange(() => {
+        reports = reports
+          .then(reportSetup)
+          .then(() => (trainingSetup.ready() ? enqueueAfterSetup() : undefined))
+          .catch((error: Error) => log.error({ err: error }, 'the jobs that wait for set-up could not be told of it'))
+      })
+    },
+
+    async resolveStart(by, model_id, config) {
+      const tuned = await models.find(by.account_id, model_id)
+      const expected = hub.downloadable(model_id)
+      if (tuned || !expected?.trainable || !(await downloads.needsDownload(by, model_id))) {
+        try {
+          const startingModel = await resolveStartingModel(db, hub, artifacts, by.account_id, model_id)
+          return {
+            resolved: resolveLocalConfig(settings, config, startingModel),
+            base_model_id: startingModel.base_model_id,
+            from_model: tuned !== undefined,
+          }
+        } catch (error) {
+          if (!(error instanceof ApiError) || error.code !== 'training_not_ready') throw error
+          const base_id = tuned?.base_model_id ?? model_id
+          return {
+            resolved: resolveConfig(config, { base: hub.local(base_id) }, undefined, hub.projectorProblem(base_id)),
+            base_model_id: base_id,
+            awaits: { base_id, from: 'setup' },
+            from_model: tuned !== undefined,
+          }
+        }
+      }
+      const base: BaseInfo['base'] = { id: model_id, ...expected }
+      return {
+        resolved: resolveConfig(config, { base }, undefined, hub.projectorProblem(model_id)),
+        base_model_id: model_id,
+        awaits: { base_id: model_id, from: 'download' },
+        from_model: false,
+      }
+    },
+
+    async waitForWeights(trx, by, job_id, { base_id, from }) {
+      if (from === 'download') await downloads.request(trx, by, base_id)
+      await store.addAwaiting(trx, job_id, base_id)
+      return {
+        type: 'status',
+        message:
+          from === 'download'
+            ? `The job waits for the weights of ${base_id}, which are being downloaded.`
+            : `The job waits. ${trainingSetup.describe()}`,
+        data: { status: 'queued' },
+      }
+    },
+
+    async published({ base_id, from }) {
+      if (from === 'download') await downloads.publishRequest(base_id)
+      // Set-up may have ended before the job was stored.
+      else if (trainingSetup.ready()) await enqueueAfterSetup()
+    },
+
+    async enqueue(trx, job_id, account_id) {
+      if (!(await store.isAwaiting(trx, job_id))) await queue.enqueue(trx, queueKind, job_id, account_id)
+    },
+  }
+}

@@ -1,0 +1,123 @@
+// Training in a Ray cluster (TUNERY_RAY_ADDRESS). Loaded only where one is set.
+import { EventEmitter } from 'node:events'
+import type { FastifyInstance } from 'fastify'
+import { runPeriodically } from '../../../../lib/periodic.ts'
+import { day_ms } from '../../../../lib/utc-day.ts'
+import type { Config } from '../../../config.ts'
+import { createRayClient, RayAway } from '../../../platform/ray/client.ts'
+import { createPackageUpload } from '../../../platform/ray/package.ts'
+import { listeningUrl } from '../../../platform/ray/service-url.ts'
+import type { Secrets } from '../../../platform/storage/secrets.ts'
+import type { Running } from '../../feature.ts'
+import { jobSpec } from '../spec.ts'
+import type { JobRow } from '../store.ts'
+import type { Cluster, JobWork } from '../work.ts'
+import { packTrainer } from './code-package.ts'
+import { createRunInputs } from './inputs.ts'
+import { gpuFor, predictGpuMemory, resourcesFor } from './resources.ts'
+import { runRoutes } from './routes.ts'
+import * as runs from './runs.ts'
+import { followRun } from './train.ts'
+
+const clear_ms = 15_000
+/** How long the record of a run is kept that the cluster no longer has. */
+const runRetention_ms = 30 * day_ms
+
+export interface RayTraining extends Cluster {
+  /** Mounts the routes of runs. */
+  mount(app: FastifyInstance): void
+  /** Starts to clear ended runs from the cluster. */
+  start(): Running
+}
+
+export function createRayTraining(work: JobWork, config: Config, secrets: Secrets): RayTraining {
+  const { db, log, now } = work
+  const ray = createRayClient(config.ray_address!, config.ray_token)
+  const reports = new EventEmitter()
+  reports.setMaxListeners(0)
+  const threads = config.ray_cpus ?? config.threads
+  const describe = createRunInputs(work, { models_dir: config.models_dir, threads })
+  let app: FastifyInstance | undefined
+
+  async function resources(job: JobRow, run: runs.Run) {
+    const layout = {
+      processes: config.trainer_processes,
+      machines: config.ray_machines,
+      threads,
+    }
+    if (config.ray_gpus.length === 0) return resourcesFor(layout, undefined)
+    const needed_mb = await predictGpuMemory(await jobSpec(work, job, run), work.python, AbortSignal.timeout(120_000))
+    return resourcesFor(layout, gpuFor(needed_mb, config.ray_gpus))
+  }
+
+  const needs = {
+    work,
+    ray,
+    secrets,
+    resources,
+    python: config.ray_python,
+    codePackage: createPackageUpload(ray, () => packTrainer(work.converters)),
+    serviceUrl: () => config.ray_service_url ?? config.public_url ?? listeningUrl(app!),
+    waitForReport: (job_id: string, wait_ms: number, signal: AbortSignal) =>
+      new Promise<void>((resolve) => {
+        const done = () => {
+          clearTimeout(timer)
+          reports.off(job_id, done)
+          signal.removeEventListener('abort', done)
+          resolve()
+        }
+        const timer = setTimeout(done, wait_ms)
+        reports.once(job_id, done)
+        if (!signal.aborted) signal.addEventListener('abort', done, { once: true })
+      }),
+  }
+
+  /** Ends runs whose job does not need them, and makes the cluster end and forget ended ones. */
+  async function clear(): Promise<void> {
+    for (const run of await runs.uncleared(db)) {
+      const idle = run.status === null || !['queued', 'running'].includes(run.status) || run.paused === 1
+      if (run.ended_at === null) {
+        // The worker of a paused job waits for the trainer's checkpoint.
+        if (!idle || (run.paused === 1 && run.status === 'running')) continue
+        await runs.end(db, run, now())
+      }
+      // Also of a run whose submission nobody has heard of: the answer may have been lost.
+      const found = await ray.job(run.submission_id)
+      if (found && ['PENDING', 'RUNNING'].includes(found.status)) {
+        await ray.stop(run.submission_id)
+        continue
+      }
+      // The logs of a failed job are the operator's to read.
+      if (found && run.status !== 'failed') await ray.forget(run.submission_id)
+      await runs.update(db, run, { cleared_at: now() })
+    }
+    await runs.removeClearedBefore(db, now() - runRetention_ms)
+  }
+  const tryToClear = () =>
+    clear().catch((error) => {
+      if (!(error instanceof RayAway)) log.warn({ err: error }, 'runs could not be cleared from the Ray cluster')
+    })
+
+  return {
+    mount(instance) {
+      app = instance
+      runRoutes(instance, {
+        work,
+        secrets,
+        min_free_mb: config.min_free_disk_mb,
+        describe,
+        notify: (job_id) => void reports.emit(job_id),
+      })
+    },
+    start: () => runPeriodically(clear_ms, tryToClear),
+    follow: (claim, job, events) => followRun(needs, claim, job, events),
+    hasRun: async (job_id) => (await runs.live(db, job_id)) !== undefined,
+    isTurnOver: async (job_id) => (await runs.live(db, job_id))?.turn_over === 1,
+    async endRun(job_id) {
+      const run = await runs.live(db, job_id)
+      if (!run) return
+      await runs.end(db, run, now())
+      void tryToClear()
+    },
+  }
+}

@@ -1,0 +1,403 @@
+// Model registry: results of jobs and imported adapters, by account.
+
+import { existsSync } from 'node:fs'
+import path from 'node:path'
+import type { SortedQuery } from '../../../contract/common.ts'
+import { ApiError } from '../../../contract/errors.ts'
+import type { AdapterFields, Comparison, TunedModel, TunedModelDetails } from '../../../contract/models.ts'
+import { isoTime } from '../../../lib/utc-day.ts'
+import { assertNotNeeded, type NeededBy } from '../../platform/db/needed-by.ts'
+import type { Db, Trx } from '../../platform/db/open.ts'
+import { type Page, pageOf } from '../../platform/db/page.ts'
+import type { NewRow } from '../../platform/db/schema.ts'
+import { type AccountActor, recordAuditEntry } from '../../platform/events/audit.ts'
+import type { FormFile } from '../../platform/http/multipart.ts'
+import type { Changes } from '../../platform/redis/changes.ts'
+import type { Orphans } from '../../platform/storage/orphans.ts'
+import type { StorageQuota } from '../../platform/storage/quota.ts'
+import type { Datasets } from '../datasets/index.ts'
+import type { Projector } from '../hub/index.ts'
+import { draftsFolder, draftsKey, modelDir, modelFiles, modelKey, ownProjector, probeFile } from './artifacts.ts'
+import { createExportSource, type ExportSource } from './export-source.ts'
+import { ftName } from './ft-name.ts'
+import { type AdapterImporterOptions, createAdapterImporter } from './import-adapter.ts'
+import { type ChangeLabels, labelColumns, labelsOf } from './labels.ts'
+import { lineageOf } from './lineage.ts'
+import { resolveStartingModel } from './starting-model.ts'
+import * as store from './store.ts'
+import { heldOutRows, trainingOf } from './training.ts'
+
+/** A weights file for the engine, and the name to load it under. */
+export interface Weights {
+  id: string
+  gguf: string
+  /** Of whole weights that read pictures, and of an adapter that has its own. */
+  projector?: Projector | null
+}
+
+/** A model as inference and deployments use it: an adapter on its base, or whole weights. */
+export interface ServableModel extends Weights {
+  kind: 'adapter' | 'model'
+  base_model_id: string
+  /** Its name in OpenAI's API. */
+  ft_name: string | null
+  /** The tuned model whose whole weights an adapter needs, if these are not the hub base's. */
+  parent?: Weights
+  /** Rows to compare the engine's answers with the trainer's. */
+  probe: string
+  /** Null if not compared yet. */
+  comparison: Comparison | null
+  created_at: number
+}
+
+/** The files that a model was made from, as the engine serves them: the baseline of a comparison. */
+export interface ServedBase {
+  base: Weights
+  adapter?: Weights
+}
+
+/** What a model's weights are to be, recorded when it was made. */
+export interface ExpectedModel {
+  /** SHA-256 of the file that is served, in hex. */
+  sha256: string
+  /** The same of its folder in Hugging Face's form, which vLLM serves; null of models made before it was recorded. */
+  folder_sha256: string | null
+  /** Its probe rows and the weights that it was made from; undefined if one of them is missing. */
+  probe?: { file: string; from: ServedBase }
+}
+
+/** Compares the engine's answers of a model with the trainer's; undefined if there are no rows to compare with. */
+export type Compare = (model: ServableModel, base: ServedBase, account_id: string) => Promise<Comparison | undefined>
+
+export interface TunedModels {
+  /** The id of the model with this name in OpenAI's API (`ft:…`), if there is one. */
+  idOf(account_id: string, ft_name: string): Promise<string | undefined>
+  find(account_id: string, id: string): Promise<ServableModel | undefined>
+  all(account_id: string): Promise<ServableModel[]>
+  get(account_id: string, id: string): Promise<TunedModelDetails>
+  list(account_id: string, query: SortedQuery): Promise<Page<TunedModel>>
+  /** What people call it; undefined if there is no such tuned model. */
+  nameOf(from: Db | Trx, account_id: string, id: string): Promise<string | undefined>
+  /** Changes its name, description or metadata. */
+  label: ChangeLabels<TunedModel>
+  /** Imports an adapter that was trained elsewhere. */
+  importAdapter(by: AccountActor, form: FormFile<AdapterFields>): Promise<TunedModel>
+  delete(by: AccountActor, id: string): Promise<{ id: string; deleted: true }>
+  /** For the transaction of another feature that starts to need the model. Throws model_not_found. */
+  require(trx: Trx, account_id: string, id: string): Promise<void>
+  /**
+   * The files of a model and how it was made, for exports; undefined if there is no such model. Throws
+   * model_not_available.
+   */
+  exportSource(account_id: string, id: string): Promise<ExportSource | undefined>
+  /** The stored comparison of a model, or a new one; undefined if the files that it was made from are gone. */
+  getComparison(account_id: string, id: string): Promise<Comparison | undefined>
+  /** Compares files that are about to become a model; null if that fails now. */
+  compareNew(account_id: string, model: NewModel, from: ServedBase): Promise<Comparison | null>
+  /** Registers the comparison, which a later feature implements. */
+  setCompare(compare: Compare): void
+  /** What a replica must serve as this model, whoever owns it; undefined if there is no such tuned model. */
+  expected(id: string): Promise<ExpectedModel | undefined>
+  /**
+   * The file that the engine drafts a model's answers from; undefined if it has none, or it cannot be fetched now. Also of
+   * a model that is about to be registered.
+   */
+  draftFile(id: string): Promise<string | undefined>
+  /**
+   * How many of these rows of a dataset the model was trained on, by its lineage: those that no training on this file held
+   * out. `rows` count from 1. 0 for what is no tuned model.
+   */
+  trainedRows(
+    from: Db | Trx,
+    account_id: string,
+    id: string,
+    dataset: { id: string; sha256: string },
+    rows: ReadonlySet<number>,
+  ): Promise<number>
+  /** Adds a model in the transaction that ends its training. */
+  insert(trx: Trx, model: NewRow<'models'>): Promise<void>
+  /** The models that a job made, by step. */
+  madeBy(job_id: string): Promise<MadeModel[]>
+  /** Removes the draft files whose dataset another process of the installation deleted. */
+  removeForgottenDrafts(): Promise<void>
+  /** Registers a check whether another feature needs a model. */
+  onNeeded(check: NeededBy): void
+  /** Registers a listener for deleted models. */
+  onDeleted(listener: (model: ServableModel) => void): void
+}
+
+export type MadeModel = Pick<store.ModelRow, 'id' | 'job_id' | 'ft_name' | 'step' | 'validation_loss' | 'created_at'>
+
+export type NewModel = Pick<
+  store.ModelRow,
+  'id' | 'kind' | 'base_model_id' | 'weights_model_id' | 'projector_sha256' | 'weights_projector_sha256' | 'created_at'
+>
+
+export function createTunedModels(
+  options: AdapterImporterOptions & {
+    quota: StorageQuota
+    datasets: Pick<Datasets, 'get' | 'ready' | 'forTraining' | 'onDelete'>
+    orphans: Orphans
+    changes: Pick<Changes, 'announce'>
+    now?: () => number
+  },
+): TunedModels {
+  const { db, hub, artifacts, dataDir, log, now = Date.now } = options
+  const usageChecks: NeededBy[] = [store.modelUsingWeights]
+  const deletionListeners: ((model: ServableModel) => void)[] = []
+  let compare: Compare | undefined
+  const importer = createAdapterImporter(options)
+
+  // The answers that a dataset taught go with it, wherever they were copied to.
+  options.datasets.onDelete(async (trx, account_id, dataset_id) =>
+    (await store.forgetDrafts(trx, account_id, dataset_id)).map(draftsKey),
+  )
+
+  async function requireModel(account_id: string, id: string, from: Db | Trx = db): Promise<store.ModelRow> {
+    const model = await store.findModel(from, account_id, id)
+    if (!model) throw new ApiError('model_not_found', `There is no model '${id}'.`)
+    return model
+  }
+
+  const weightsOf = (id: string, kind: 'adapter' | 'model', projector_sha256: string | null): Weights => {
+    const folder = modelDir(dataDir, id)
+    const projector = ownProjector(folder, projector_sha256)
+    return { id, gguf: path.join(folder, modelFiles[kind].gguf), ...(projector && { projector }) }
+  }
+
+  /** Unless a projector was trained with them, whole weights have that of their hub base. */
+  const wholeWeightsOf = (id: string, base_model_id: string, projector_sha256: string | null): Weights => ({
+    projector: hub.localOrUndefined(base_model_id)?.projector ?? null,
+    ...weightsOf(id, 'model', projector_sha256),
+  })
+  const parentOf = ({ weights_model_id, weights_projector_sha256, base_model_id }: NewModel): Weights | undefined =>
+    weights_model_id === null ? undefined : wholeWeightsOf(weights_model_id, base_model_id, weights_projector_sha256)
+
+  const servable = (model: NewModel & { comparison_json?: string | null; ft_name?: string | null }): ServableModel => ({
+    ...(model.kind === 'model'
+      ? wholeWeightsOf(model.id, model.base_model_id, model.projector_sha256)
+      : weightsOf(model.id, 'adapter', model.projector_sha256)),
+    kind: model.kind,
+    base_model_id: model.base_model_id,
+    ft_name: model.ft_name ?? null,
+    ...(model.weights_model_id && { parent: parentOf(model)! }),
+    probe: path.join(modelDir(dataDir, model.id), probeFile),
+    comparison: model.comparison_json ? JSON.parse(model.comparison_json) : null,
+    created_at: model.created_at,
+  })
+
+  /** Undefined if it was deleted. */
+  async function findServedBase(model: store.ModelRow): Promise<ServedBase | undefined> {
+    if (model.kind === 'adapter') return { base: parentOf(model) ?? hub.local(model.base_model_id) }
+    const job = model.job_id ? await trainingOf(db, model.job_id) : undefined
+    // An imported adapter that was merged into its base has no job.
+    const origin = model.job_id ? job?.model_id : (model.parent_model_id ?? model.base_model_id)
+    if (origin === undefined) return undefined
+    try {
+      return servedBaseOf(await resolveStartingModel(db, hub, artifacts, model.account_id, origin))
+    } catch (error) {
+      if (error instanceof ApiError && error.code !== 'training_not_ready') return undefined
+      throw error
+    }
+  }
+
+  /** Whether a comparison was made with the form in which the base of an adapter is served now. */
+  const isOfServedForm = (model: store.ModelRow, { eight_bits = false }: Comparison) => {
+    const base = model.kind === 'adapter' && !parentOf(model) ? hub.localOrUndefined(model.base_model_id) : undefined
+    return !base || eight_bits === (base.eight_bits !== null)
+  }
+
+  async function compareNew(account_id: string, model: NewModel, from: ServedBase): Promise<Comparison | null> {
+    try {
+      return (await compare?.(servable(model), from, account_id)) ?? null
+    } catch (error) {
+      // Deploying the model tries again.
+      log.warn({ err: error, model: model.id }, 'comparing a new model failed; its deployment tries again')
+      return null
+    }
+  }
+
+  return {
+    idOf: async (account_id, name) =>
+      name.startsWith('ft:') ? (await store.modelByFtName(db, account_id, name))?.id : undefined,
+    find: async (account_id, id) => {
+      const model = await store.findModel(db, account_id, id)
+      return model && servable(model)
+    },
+    all: async (account_id) => (await store.allModels(db, account_id)).map(servable),
+    async get(account_id, id) {
+      const model = await requireModel(account_id, id)
+      return { ...toResponse(model), lineage: await lineageOf(db, model) }
+    },
+
+    async list(account_id, query) {
+      const last = query.after ? await requireModel(account_id, query.after) : undefined
+      return pageOf((await store.listModels(db, account_id, query, last)).map(toResponse), query.limit)
+    },
+
+    async label(by, id, labels) {
+      const columns = labelColumns(labels)
+      await db.transaction().execute(async (trx) => {
+        await requireModel(by.account_id, id, trx)
+        if (Object.keys(columns).length === 0) return
+        await store.updateModel(trx, id, columns)
+        await recordAuditEntry(trx, by, 'model.changed', id, {}, now())
+      })
+      return toResponse(await requireModel(by.account_id, id))
+    },
+
+    async importAdapter(by, form) {
+      const { account_id } = by
+      const imported = await importer.importAdapter(account_id, form)
+      const created_at = now()
+      const { base_model_id, weights_model_id, weights_projector } = imported.startingModel
+      const isAdapter = imported.kind === 'adapter'
+      const model = {
+        id: imported.id,
+        kind: imported.kind,
+        base_model_id,
+        weights_model_id: isAdapter ? weights_model_id : null,
+        projector_sha256: imported.projector_sha256,
+        weights_projector_sha256: (isAdapter && weights_projector?.sha256) || null,
+        created_at,
+      }
+      const comparison = await compareNew(account_id, model, servedBaseOf(imported.startingModel))
+      const register = async () => {
+        await artifacts.publish(modelKey(imported.id))
+        await db.transaction().execute(async (trx) => {
+          // Its base model may have been deleted during the import.
+          if (weights_model_id) await requireModel(account_id, weights_model_id, trx)
+          await store.insertModel(trx, {
+            ...model,
+            account_id,
+            ft_name: ftName({ base_model_id, account_id, model_id: imported.id }),
+            name: imported.name ?? form.filename,
+            description: imported.description ?? '',
+            metadata_json: '{}',
+            // What the whole weights were made from, which they do not need.
+            parent_model_id: isAdapter ? null : weights_model_id,
+            job_id: null,
+            method: 'lora',
+            step: null,
+            validation_loss: null,
+            gguf_sha256: imported.gguf_sha256,
+            folder_sha256: imported.folder_sha256,
+            comparison_json: comparison && JSON.stringify(comparison),
+            size_bytes: imported.size_bytes,
+          })
+          await options.quota.require(trx, account_id, 0)
+          await recordAuditEntry(trx, by, 'model.brought', imported.id, { sha256: imported.gguf_sha256 }, created_at)
+        })
+      }
+      await register().catch(async (error) => {
+        await artifacts.remove(modelKey(imported.id))
+        throw error
+      })
+      return toResponse(await requireModel(account_id, imported.id))
+    },
+
+    async delete(by, id) {
+      const { account_id } = by
+      const model = await requireModel(account_id, id)
+      await db.transaction().execute(async (trx) => {
+        await requireModel(account_id, id, trx)
+        await assertNotNeeded(
+          usageChecks,
+          trx,
+          account_id,
+          id,
+          (user) => `The model is needed by ${user}. Delete that first, or wait for its end.`,
+        )
+        await store.deleteModel(trx, id)
+        await recordAuditEntry(trx, by, 'model.deleted', id, {}, now())
+      })
+      await options.changes.announce(account_id)
+      await artifacts.remove(modelKey(id), draftsKey(id))
+      for (const listener of deletionListeners) listener(servable(model))
+      return { id, deleted: true }
+    },
+
+    async getComparison(account_id, id) {
+      const model = await requireModel(account_id, id)
+      const stored: Comparison | undefined = model.comparison_json ? JSON.parse(model.comparison_json) : undefined
+      if (stored && isOfServedForm(model, stored)) return stored
+      const from = await findServedBase(model)
+      await artifacts.ensureLocal(modelKey(id))
+      // Models of early versions have no probe rows.
+      if (!from || !compare || !existsSync(servable(model).probe)) return stored
+      const found = await compare(servable(model), from, account_id).catch((error) => {
+        if (!stored) throw error
+        log.warn({ err: error, model: id }, 'a model could not be compared with the form of its base that is served')
+        return stored
+      })
+      if (found) await store.saveComparison(db, id, JSON.stringify(found))
+      return found
+    },
+
+    async expected(id) {
+      const model = await store.modelOfAnyAccount(db, id)
+      if (!model) return undefined
+      const { gguf_sha256, folder_sha256 } = model
+      const file = servable(model).probe
+      const from = existsSync(file) ? await findServedBase(model) : undefined
+      return { sha256: gguf_sha256, folder_sha256, ...(from && { probe: { file, from } }) }
+    },
+    async draftFile(id) {
+      if (!id.startsWith('mdl_')) return undefined
+      try {
+        // A model that is compared before it is registered stays loaded.
+        const hasDrafts = (await store.hasDrafts(db, id)) ?? existsSync(artifacts.pathOf(draftsKey(id)))
+        return hasDrafts ? await artifacts.ensureLocal(draftsKey(id)) : undefined
+      } catch (error) {
+        log.warn({ err: error, model: id }, 'a draft file could not be fetched: the model answers without it')
+        return undefined
+      }
+    },
+    nameOf: async (from, account_id, id) => (await store.findModel(from, account_id, id))?.name,
+    async trainedRows(from, account_id, id, dataset, rows) {
+      const model = await store.findModel(from, account_id, id)
+      if (!model) return 0
+      const { steps } = await lineageOf(from, model)
+      const trainings = steps.filter(
+        (step) => step.dataset?.id === dataset.id || step.dataset?.sha256 === dataset.sha256,
+      )
+      const heldOut = await Promise.all(
+        trainings.map(async ({ job_id }) => new Set(job_id === null ? [] : await heldOutRows(from, job_id))),
+      )
+      return [...rows].filter((row) => heldOut.some((held) => !held.has(row))).length
+    },
+    require: async (trx, account_id, id) => void (await requireModel(account_id, id, trx)),
+    insert: async (trx, model) => void (await store.insertModel(trx, model)),
+    madeBy: (job_id) => store.modelsOfJob(db, job_id),
+    removeForgottenDrafts: () =>
+      options.orphans.removeEnded(draftsFolder, async (id) => (await store.hasDrafts(db, id)) === false),
+    exportSource: createExportSource(options),
+    compareNew,
+    setCompare: (implementation) => {
+      compare = implementation
+    },
+    onNeeded: (check) => void usageChecks.push(check),
+    onDeleted: (listener) => void deletionListeners.push(listener),
+  }
+}
+
+/** The engine's files of a starting model. */
+export const servedBaseOf = ({ base, adapter }: Awaited<ReturnType<typeof resolveStartingModel>>): ServedBase => ({
+  base: { id: base.id, gguf: base.gguf, projector: base.projector },
+  ...(adapter && { adapter: { id: adapter.model_id, gguf: adapter.gguf, projector: adapter.projector } }),
+})
+
+const toResponse = (model: store.ModelRow): TunedModel => ({
+  id: model.id,
+  ...labelsOf(model),
+  kind: model.kind,
+  base_model_id: model.base_model_id,
+  parent_model_id: model.parent_model_id,
+  weights_model_id: model.weights_model_id,
+  job_id: model.job_id,
+  method: model.method,
+  size_mb: Number((model.size_bytes / 1e6).toPrecision(4)),
+  projector_sha256: model.projector_sha256,
+  comparison: model.comparison_json ? JSON.parse(model.comparison_json) : null,
+  created_at: isoTime(model.created_at),
+})
