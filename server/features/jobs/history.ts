@@ -12,7 +12,7 @@ import type { Db } from '../../platform/db/open.ts'
 import { type Page, pageOf } from '../../platform/db/page.ts'
 import type { Artifacts } from '../../platform/storage/objects/index.ts'
 import type { Datasets } from '../datasets/index.ts'
-import { heldOutRows, modelKey, readResolvedConfig, rowsFile } from '../models/index.ts'
+import { heldOutRows, modelKey, readResolvedConfig, rowsFile, type TunedModels } from '../models/index.ts'
 import * as store from './store.ts'
 import { statusOf } from './store.ts'
 

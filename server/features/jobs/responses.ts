@@ -1,9 +1,11 @@
 // Jobs as the API shows them: with their place in the queue, and when they start and end.
 import type { Job } from '../../../contract/fine-tuning.ts'
 import { createTtlCache } from '../../../lib/ttl-cache.ts'
+import { isoTime } from '../../../lib/utc-day.ts'
 import type { Db } from '../../platform/db/open.ts'
 import type { Queue } from '../../platform/queue/queue.ts'
 import type { TrainingSetup } from '../../platform/setup/index.ts'
+import { labelsOf, readResolvedConfig } from '../models/index.ts'
 import { queueKind } from './pending-weights.ts'
 import { estimateQueue, type QueueEstimate, type Turns } from './queue-estimate.ts'
 import * as store from './store.ts'

@@ -27,7 +27,13 @@ import type { Orphans } from '../../platform/storage/orphans.ts'
 import type { StorageQuota } from '../../platform/storage/quota.ts'
 import { type Datasets, requirePictureReader } from '../datasets/index.ts'
 import type { Downloads, Hub } from '../hub/index.ts'
-import { type ChangeLabels, labelColumns, resolveStartingModel, sourceColumns } from '../models/index.ts'
+import {
+  type ChangeLabels,
+  labelColumns,
+  resolveStartingModel,
+  sourceColumns,
+  type TunedModels,
+} from '../models/index.ts'
 import type { Estimator } from './estimate.ts'
 import { createJobHistory, type JobHistory } from './history.ts'
 import { type JobMeter, settleClock } from './metering.ts'
