@@ -4,8 +4,8 @@
 import type { Logger } from 'pino'
 import { z } from 'zod'
 import { ApiError } from '../../../contract/errors.ts'
-import type { ExportSource } from '../models/index.ts'
 import type { Projector } from '../hub/index.ts'
+import type { ExportSource } from '../models/index.ts'
 import {
   createEngineClient,
   createEngineProcess,

@@ -6,8 +6,8 @@ import type { AcquireSlot } from '../../platform/queue/account-slots.ts'
 import { type Claim, createLeaseWrites, type Queue } from '../../platform/queue/queue.ts'
 import type { Artifacts } from '../../platform/storage/objects/index.ts'
 import type { StorageQuota } from '../../platform/storage/quota.ts'
-import type { TunedModels } from '../models/index.ts'
 import type { Projector } from '../hub/index.ts'
+import type { TunedModels } from '../models/index.ts'
 import * as store from './store.ts'
 
 export interface ExportOutput {

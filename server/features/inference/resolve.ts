@@ -3,8 +3,8 @@
 import { ApiError } from '../../../contract/errors.ts'
 import { createTtlCache } from '../../../lib/ttl-cache.ts'
 import { type Changes, cacheTtl_ms } from '../../platform/redis/changes.ts'
-import type { ServableModel, TunedModels } from '../models/index.ts'
 import type { Hub } from '../hub/index.ts'
+import type { ServableModel, TunedModels } from '../models/index.ts'
 import type { Pools, Target } from '../serving/index.ts'
 
 /** Names for models that another feature defines: deployments registers here, and announces changes. */

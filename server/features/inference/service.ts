@@ -8,8 +8,8 @@ import type { Plans } from '../../platform/plans.ts'
 import type { Changes } from '../../platform/redis/changes.ts'
 import type { ServerMetrics } from '../../platform/telemetry/metrics.ts'
 import type { Span } from '../../platform/telemetry/tracing.ts'
-import type { TunedModels } from '../models/index.ts'
 import type { Hub } from '../hub/index.ts'
+import type { TunedModels } from '../models/index.ts'
 import {
   type EngineClient,
   type MergedAdapters,

@@ -8,8 +8,8 @@ import { ApiError } from '../../../../contract/errors.ts'
 import type { VllmFile } from '../../../platform/ray/vllm-application.ts'
 import { createFileHashes, hashTree } from '../../../platform/storage/durable-files.ts'
 import type { Artifacts } from '../../../platform/storage/objects/index.ts'
-import { modelFiles, type TunedModels } from '../../models/index.ts'
 import { servesPictures } from '../../hub/index.ts'
+import { modelFiles, type TunedModels } from '../../models/index.ts'
 import type { Target } from '../../serving/index.ts'
 
 /** A file that our engine loads. */
