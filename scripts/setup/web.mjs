@@ -9,7 +9,7 @@ import { local, root, step } from './state.mjs'
 const sources = [
   ...['web', 'sdk', 'contract', 'examples/ticket-triage.jsonl', 'package-lock.json'],
   // The pages of the docs; see web/docs-plugin/.
-  ...['docs', 'SECURITY.md', 'CONTRIBUTING.md', 'CHANGELOG.md'],
+  ...['docs', 'server/README.md', 'engine/README.md', 'SECURITY.md', 'CONTRIBUTING.md', 'CHANGELOG.md'],
 ]
 
 /** A hash of the names and bytes of the sources. */

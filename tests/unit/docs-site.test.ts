@@ -1,6 +1,6 @@
 // The docs as a site: every page is there, is found from the navigation, and every link leads somewhere.
 import assert from 'node:assert/strict'
-import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, globSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { test } from 'node:test'
@@ -39,6 +39,35 @@ test('every page is in the navigation once', () => {
   assert.deepEqual(inNavigation.toSorted(), [...new Set(inNavigation)].sort(), 'none twice')
   const pages = site.pages.map(({ slug }) => slug).filter((slug) => slug !== 'overview')
   assert.deepEqual(inNavigation.toSorted(), pages.sort())
+})
+
+test('a reader has at most 45 pages beside the decisions, and none written by hand is over 250 lines', () => {
+  const pages = globSync('docs/**/*.md', { cwd: root }).filter((file) => !file.startsWith('docs/decisions/'))
+  assert.ok(pages.length <= 45, `${pages.length} pages: merge two of one topic`)
+  for (const file of pages) {
+    const text = readFileSync(path.join(root, file), 'utf8')
+    const lines = text.split('\n').length - 1
+    if (!text.startsWith('<!-- Written by')) assert.ok(lines <= 250, `${file} has ${lines} lines`)
+  }
+})
+
+test('every file of the project that a page names is there', () => {
+  const folders = readdirSync(root, { withFileTypes: true }).filter((entry) => entry.isDirectory())
+  const named = site.pages
+    .filter(({ file }) => file !== 'CHANGELOG.md')
+    .flatMap(({ file }) =>
+      [...readFileSync(path.join(root, file), 'utf8').matchAll(/`([a-z][\w-]*)\/([\w./-]*)`/g)].map(
+        ([, folder = '', rest = '']) => ({ file, folder, name: `${folder}/${rest}` }),
+      ),
+    )
+    // A name with a part in capitals stands for many: web/pages/NAME/index.tsx.
+    .filter(({ folder, name }) => folders.some((entry) => entry.name === folder) && !/\/[A-Z]{4}/.test(name))
+  assert.ok(named.length > 200)
+  const missing = named.filter(({ name }) => !existsSync(path.join(root, name)))
+  assert.deepEqual(
+    missing.map(({ file, name }) => `${file}: ${name}`),
+    [],
+  )
 })
 
 test('there is a guide for every task', () => {

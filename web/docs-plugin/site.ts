@@ -8,6 +8,9 @@ import { type Heading, type Rendered, renderMarkdown } from './markdown.ts'
 /** Pages that are no files of docs/, by their path. */
 const elsewhere: Record<string, string> = {
   'sdk/README.md': 'guides/client-library',
+  'server/README.md': 'server',
+  'engine/README.md': 'engine',
+  'web/README.md': 'web',
   'SECURITY.md': 'security',
   'CONTRIBUTING.md': 'contributing',
   'CHANGELOG.md': 'changelog',

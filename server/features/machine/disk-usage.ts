@@ -74,7 +74,7 @@ export function createDiskUsage({ dataDir, modelsDir, log, stopping, now }: Opti
   }
 }
 
-/** Names of docs/architecture.md, under "Files". */
+/** Names of server/README.md, under "Files". */
 const folders = [
   'datasets',
   'files',

@@ -5,7 +5,7 @@ import type { Job, JobEvent } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
 import { isOver, useEvents } from '../../lib/events.ts'
 
-/** Streams of a page; see docs/architecture.md. Further running jobs are refreshed with the list. */
+/** Streams of a page; see web/README.md. Further running jobs are refreshed with the list. */
 const mostStreams = 2
 
 /** The listed jobs, with what the streams of the running ones say, and the losses of those by id. */
