@@ -92,6 +92,14 @@ test('a dataset tells what it teaches, its tokens and what is cut; a job of anot
   }
   await refused(create(id, {}), 'dataset_invalid', /pairs of answers.*'sft' learns from conversations/)
   await refused(create(id, { objective: 'kto' }), 'dataset_invalid', /rated answers/)
+  const same = rated.map((row) => ({ ...row, completion: 'red' }))
+  for (const [rows, says] of [
+    [same, /All 6 answers .* are the same.*'kto'/],
+    [rated.slice(0, 1), /has one answer/],
+  ] as const) {
+    const dataset = (await app.upload(lines(rows))).body
+    await refused(create(dataset.id, { objective: 'kto' }), 'dataset_invalid', says)
+  }
   await refused(create(id, { objective: 'dpo', desirable_weight: 2 }), 'invalid_request', /objective kto/)
   await refused(create(id, { objective: 'dpo', loss_type: 'robust' }), 'invalid_request', /label_smoothing/)
   await refused(create(id, { objective: 'dpo', beta: 0 }), 'invalid_request', /beta/)

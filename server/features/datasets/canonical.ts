@@ -166,12 +166,14 @@ function pairOf(row: Fields, name: (field: string) => string, warnings: Problem[
   if (isProblem(read)) return read
   const { prompt, answers, tools } = read
   const [chosen, rejected] = answers as [CanonicalMessage, CanonicalMessage]
-  const said = ({ content, reasoning_content, tool_calls }: CanonicalMessage) =>
-    JSON.stringify([textOf({ content }), reasoning_content, tool_calls])
-  if (said(chosen) === said(rejected))
+  if (saidBy(chosen) === saidBy(rejected))
     warnings.push(['answers_equal', 'has the same answer as chosen and as rejected, which teaches nothing.'])
   return { prompt, chosen, rejected, ...tools }
 }
+
+/** What two answers must share to be the same for a training. */
+export const saidBy = ({ content, reasoning_content, tool_calls }: CanonicalMessage): string =>
+  JSON.stringify([textOf({ content }), reasoning_content, tool_calls])
 
 function openaiPair(row: Fields, warnings: Problem[]): Answered | Problem {
   const { messages, tools } = Object(row.input) as Fields

@@ -1,6 +1,14 @@
 import { isUtf8 } from 'node:buffer'
 import type { Objective } from '../../../contract/hyperparameters.ts'
-import { canonicalLine, canonicalOf, picturesOf, recordProblem, type UploadedRow, type ValidRow } from './canonical.ts'
+import {
+  canonicalLine,
+  canonicalOf,
+  picturesOf,
+  recordProblem,
+  saidBy,
+  type UploadedRow,
+  type ValidRow,
+} from './canonical.ts'
 import { createDuplicateFinder } from './duplicates.ts'
 import { type ReadOptions, uploadedRow } from './reader/columns.ts'
 import { maxListed } from './row-comparison.ts'
@@ -43,6 +51,8 @@ export interface Check {
   objectives?: Objective[]
   /** How many pictures the valid rows have. Missing in checks of earlier versions, whose rows have none. */
   pictures?: number
+  /** Whether all rated answers are the same. Missing where rows are not rated, and in checks of earlier versions. */
+  answers_equal?: boolean
   /** The first line that is not UTF-8, if there is one. */
   not_utf8_line?: number
 }
@@ -74,6 +84,8 @@ export function createCheck() {
   })
   let objectives: Objective[] | undefined
   let pictures = 0
+  let firstAnswer: string | undefined
+  let answers_equal = true
 
   function addInvalid(line: number, [code, message]: Problem): void {
     check.rows++
@@ -100,6 +112,11 @@ export function createCheck() {
         return undefined
       }
       objectives = common
+      if (answers_equal && common.includes('kto')) {
+        const answer = saidBy(row.messages!.at(-1)!)
+        firstAnswer ??= answer
+        answers_equal = answer === firstAnswer
+      }
       check.rows++
       const count = picturesOf(row).length
       pictures += count
@@ -119,6 +136,7 @@ export function createCheck() {
       const { duplicates, conflicts } = await finder.end()
       check.objectives = objectives ?? []
       check.pictures = pictures
+      if (objectives?.includes('kto')) check.answers_equal = answers_equal
       check.duplicates = duplicates.count
       check.conflicts = conflicts.count
       check.warning_count += duplicates.count + conflicts.count

@@ -117,6 +117,8 @@ export interface Datasets {
     max_length: number | undefined,
     signal?: AbortSignal,
   ): Promise<void>
+  /** Throws dataset_invalid if the check knows that all rated answers are the same, from which `kto` learns nothing. */
+  requireOtherAnswers(account_id: string, id: string): Promise<void>
   /**
    * The rows to train on, once they are `ready`; whoever opens the path makes it local first (`artifacts`). `known_as`:
    * the hash by which checkpoints know them, where an earlier version wrote them. Throws dataset_not_found,
@@ -553,6 +555,11 @@ export function createDatasets(options: Options): Datasets {
       )
     },
 
+    async requireOtherAnswers(account_id, id) {
+      const dataset = await requireDataset(account_id, id)
+      if (requireRows(dataset).answers_equal) throw sameAnswers(dataset)
+    },
+
     async preview(account_id, id, { model_id, max_length, row: number }, signal) {
       const dataset = await waitUntilRead(account_id, id, rowsWait_ms)
       const base = hub.trainable(model_id ?? defaultBase)
@@ -614,6 +621,14 @@ const wrongKind = (id: string, objective: Objective, objectives: Objective[]) =>
       `${learnedFrom[objective]}. Choose another dataset or the objective '${objectives[0]}' ` +
       "(config.method_options.objective; in OpenAI's API method.type).",
     { details: { objective, objectives } },
+  )
+
+const sameAnswers = ({ id, rows }: Pick<Dataset, 'id' | 'rows'>) =>
+  new ApiError(
+    'dataset_invalid',
+    `${rows === 1 ? `'${id}' has one answer` : `All ${rows} answers of '${id}' are the same`}. The objective 'kto' ` +
+      'compares each answer with answers to other prompts, so it would learn nothing. Add rows with other answers.',
+    { details: { objective: 'kto', rows } },
   )
 
 /** Throws invalid_request for rows with pictures and a base that reads text alone. */

@@ -220,7 +220,7 @@ export function createJobs(options: Options): Jobs {
     account_id: string,
     dataset_id: string,
     base_model_id: string,
-    { evaluation_config, training_config }: ResolvedConfig,
+    { evaluation_config, method_options, training_config }: ResolvedConfig,
     signal?: AbortSignal,
   ): Promise<void> {
     const { value, source } = training_config.max_length
@@ -231,6 +231,8 @@ export function createJobs(options: Options): Jobs {
       const max_length = source === 'request' ? value : undefined
       await datasets.requireLearnable(account_id, id, base_model_id, max_length, signal)
     }
+    // Held-out answers are compared with those that are learned, too.
+    if (method_options.objective.value === 'kto') await datasets.requireOtherAnswers(account_id, dataset_id)
     const { rows } = await datasets.get(account_id, dataset_id)
     if (evaluation_config.validation_split.value && rows < 2)
       throw new ApiError(
