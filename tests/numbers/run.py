@@ -115,7 +115,13 @@ def run_job(folder: Path, spec: dict, bfloat16: bool) -> list[dict]:
     reading, writing = os.pipe()
     try:
         result = subprocess.run(
-            [sys.executable, *program, str(folder)], cwd=ROOT, stdin=reading, stdout=subprocess.PIPE, text=True
+            [sys.executable, *program, str(folder)],
+            cwd=ROOT,
+            # A trainer yields to every other process by default: on a busy machine this one would hardly run.
+            env={"TUNERY_TRAINING_PRIORITY": "normal", **os.environ},
+            stdin=reading,
+            stdout=subprocess.PIPE,
+            text=True,
         )
     finally:
         os.close(reading)
