@@ -17,7 +17,7 @@ const weightOf = (id: string) =>
     ? 3
     : id.startsWith('guides/')
       ? 1.5
-      : /^(decisions\/|changelog|architecture|glossary|contributing)/.test(id)
+      : /^(decisions\/|changelog|architecture|server$|engine$|web$|glossary|contributing)/.test(id)
         ? 0.5
         : 1
 

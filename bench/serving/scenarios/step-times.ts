@@ -12,7 +12,8 @@ const sampleInterval_us = 200
 const categories = {
   decode: /engine\/llama\/context\.ts$/,
   batch: /engine\/batching\/(batch|kv-cache|prefix-cache)\.ts$/,
-  sampling: /engine\/sampling\/(sampler|logprobs|speculative)\.ts$/,
+  sampling: /engine\/sampling\/(sampler|logprobs)\.ts$/,
+  drafts: /engine\/sampling\/drafts\/.*\.ts$/,
   text: /engine\/(sampling\/text-output|llama\/vocab|chat\/.*|tokenizer\/.*)\.ts$/,
   flush: /engine\/http\/answer\/.*\.ts$/,
   'garbage collection': /^\(garbage collector\)$/,
