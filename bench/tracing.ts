@@ -71,7 +71,7 @@ for (const [name, settings] of Object.entries(variants)) {
   await measure(target, 4, new Array(each).fill(body))
 }
 
-const cpuMs = (pid: number) => {
+function cpu_ms(pid: number) {
   const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1]!.split(' ')
   return (Number(fields[11]) + Number(fields[12])) * tick_ms
 }
@@ -81,9 +81,9 @@ for (let round = 0; round < rounds; round++) {
   for (const server of round % 2 === 0 ? order : order.reverse()) {
     const alone = await measure(server.target, 1, new Array(each).fill(body))
     server.latencies.push(median(durations(alone)))
-    const before = cpuMs(server.pid)
+    const before = cpu_ms(server.pid)
     const { requests, wall_ms } = await measure(server.target, clients, [body], seconds)
-    server.cpu.push((cpuMs(server.pid) - before) / requests.length)
+    server.cpu.push((cpu_ms(server.pid) - before) / requests.length)
     server.rates.push(requests.length / (wall_ms / 1000))
   }
 }

@@ -41,7 +41,7 @@ import { createEncoder } from './vision/encoder.ts'
 import { createFeatures } from './vision/features.ts'
 import { createProjectors } from './vision/projectors.ts'
 
-const idleCloseMs = 50
+const idle_close_ms = 50
 
 const log = pino({ base: { process: 'engine' } }, pino.destination({ dest: 2, sync: true }))
 
@@ -233,7 +233,7 @@ async function main(): Promise<void> {
     const exit = () => void (tracing?.close() ?? Promise.resolve()).then(() => process.exit(0))
     server.close(exit)
     // A connection whose response has just ended stays open until it is closed here.
-    setInterval(() => server.closeIdleConnections(), idleCloseMs)
+    setInterval(() => server.closeIdleConnections(), idle_close_ms)
     // Streams that outlast the grace period end with an error event.
     setTimeout(() => {
       for (const served of models.list()) served.closing.abort()

@@ -11,7 +11,7 @@ import { QuantizationFailed, quantize } from './llama/quantize.ts'
 
 const report = (type: 'progress' | 'result' | 'error', message: string, data: object = {}) =>
   process.stdout.write(`${JSON.stringify({ type, message, data })}\n`)
-const reportIntervalMs = 500
+const report_interval_ms = 500
 
 async function main([source, out, type, threads, importance]: string[]): Promise<void> {
   // With SIGKILL: an exit would deadlock, as the library's threads wait for this one to run their log callback.
@@ -23,7 +23,7 @@ async function main([source, out, type, threads, importance]: string[]): Promise
   const library = openLibrary(fileURLToPath(new URL('../.local/llama/lib', import.meta.url)))
   let reported_at = 0
   const onProgress = (done: number) => {
-    if (Date.now() - reported_at < reportIntervalMs) return
+    if (Date.now() - reported_at < report_interval_ms) return
     reported_at = Date.now()
     report('progress', `Quantizing to ${type}.`, { stage: 'quantize', done })
   }

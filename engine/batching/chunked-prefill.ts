@@ -6,8 +6,8 @@
 // decoding: small chunks take half as long again in total. The maximum bounds how late a disconnect is noticed, as that
 // happens between steps. A prompt that does not end with the step gets only a share of the time that the streams' steps
 // take, so that a long one at most doubles their time per token.
-const budgetMs = 150
-const budgetMsMax = 350
+const budget_ms = 150
+const budget_ms_max = 350
 const partShare = 0.8
 /** Steps whose shares a part gets at once: each part reads all weights once more, however few tokens it has. */
 const partSteps = 3
@@ -21,7 +21,7 @@ export interface PrefillSpeed {
   /** Prompt tokens that fit into `ms` milliseconds, by the steps measured so far. */
   tokensIn(ms: number): number
   /** How long a step of so many sequences takes with one token, or a draft, of each; 0 if none was measured. */
-  decodeMs(rows: number): number
+  decode_ms(rows: number): number
   /** A step over `rows` sequences, with `tokens` of prompts beyond the first of each, took `ms` milliseconds. */
   record(rows: number, tokens: number, ms: number): void
 }
@@ -32,29 +32,29 @@ export interface PrefillSpeed {
  */
 export function createPrefillSpeed(): PrefillSpeed {
   // Duration of steps with one token per sequence, indexed by log2 of the number of sequences.
-  const decodeMs: number[] = []
-  let msPerToken: number | null = null
+  const decode_ms: number[] = []
+  let ms_per_token: number | null = null
   const average = (before: number | null | undefined, now: number) =>
     before == null ? now : (1 - smoothing) * before + smoothing * now
   const bucketOf = (rows: number) => Math.round(Math.log2(Math.max(1, rows)))
-  const decodeMsOf = (rows: number): number => {
+  const decodeTime_ms = (rows: number): number => {
     for (let bucket = bucketOf(rows); bucket >= 0; bucket--)
-      if (decodeMs[bucket] !== undefined) return decodeMs[bucket]!
+      if (decode_ms[bucket] !== undefined) return decode_ms[bucket]!
     return 0
   }
   return {
     tokensIn(ms) {
       if (ms === 0) return 0
-      return msPerToken === null ? chunkTokensFirst : Math.max(chunkTokensMin, Math.floor(ms / msPerToken))
+      return ms_per_token === null ? chunkTokensFirst : Math.max(chunkTokensMin, Math.floor(ms / ms_per_token))
     },
-    decodeMs: decodeMsOf,
+    decode_ms: decodeTime_ms,
     record(rows, tokens, ms) {
-      if (tokens === 0) decodeMs[bucketOf(rows)] = average(decodeMs[bucketOf(rows)], ms)
+      if (tokens === 0) decode_ms[bucketOf(rows)] = average(decode_ms[bucketOf(rows)], ms)
       // A chunk this small measures the step's fixed cost, not the cost per token.
       if (tokens < chunkTokensMin) return
       // At least a quarter of the time counts as prefill. Otherwise one step that was slow for another reason could
       // shrink the chunks below what is measured.
-      msPerToken = average(msPerToken, Math.max(ms - decodeMsOf(rows), ms / 4) / tokens)
+      ms_per_token = average(ms_per_token, Math.max(ms - decodeTime_ms(rows), ms / 4) / tokens)
     },
   }
 }
@@ -67,7 +67,7 @@ export interface PrefillBudget {
 interface Loaded {
   prefilling(): number
   decoding(): number
-  decodeMs(): number
+  decode_ms(): number
 }
 
 /**
@@ -79,9 +79,9 @@ export function prefillBudget(runners: readonly Loaded[]): PrefillBudget {
   const shares = Math.max(1, waiting.length)
   const prompts = waiting.reduce((sum, count) => sum + count, 0)
   const streams = runners.filter((runner) => runner.decoding() > 0)
-  if (streams.length === 0) return { whole_ms: budgetMsMax / shares, part_ms: budgetMsMax / shares }
-  const whole_ms = Math.min(budgetMsMax, budgetMs * prompts) / shares
-  const streams_ms = streams.reduce((sum, runner) => sum + runner.decodeMs(), 0)
+  if (streams.length === 0) return { whole_ms: budget_ms_max / shares, part_ms: budget_ms_max / shares }
+  const whole_ms = Math.min(budget_ms_max, budget_ms * prompts) / shares
+  const streams_ms = streams.reduce((sum, runner) => sum + runner.decode_ms(), 0)
   return { whole_ms, part_ms: Math.min(whole_ms, (partShare * streams_ms) / shares) }
 }
 

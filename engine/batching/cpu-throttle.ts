@@ -4,9 +4,9 @@
 import { setTimeout } from 'node:timers/promises'
 
 /** Long enough for another process to make progress, short enough for a stream to look smooth. */
-const pauseMs = { min: 50, max: 100 }
+const pause_ms = { min: 50, max: 100 }
 /** Caps what one long step adds, so that the streams of the next seconds do not pay for it. */
-const owedMsMax = 200
+const owed_ms_max = 200
 
 export interface CpuThrottle {
   /** Yields this share of the time, 0 to 1, for the next `for_ms`. */
@@ -37,12 +37,12 @@ export function createCpuThrottle(
       // Idle time between two pieces of work counts as a pause.
       owed_ms = Math.max(0, owed_ms - Math.max(0, at - ms - idleSince_ms))
       idleSince_ms = at
-      owed_ms = share > 0 && at < until_ms ? Math.min(owedMsMax, owed_ms + (ms * share) / (1 - share)) : 0
+      owed_ms = share > 0 && at < until_ms ? Math.min(owed_ms_max, owed_ms + (ms * share) / (1 - share)) : 0
     },
     pauseIfDue() {
       if (pause) return pause
-      if (owed_ms < pauseMs.min) return undefined
-      pause = sleep(Math.min(owed_ms, pauseMs.max)).then(() => {
+      if (owed_ms < pause_ms.min) return undefined
+      pause = sleep(Math.min(owed_ms, pause_ms.max)).then(() => {
         pause = undefined
       })
       return pause

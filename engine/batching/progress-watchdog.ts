@@ -6,7 +6,7 @@ export interface ProgressWatchdog {
   /** A step has finished: a decode, a chunk of a prompt, a piece of text that is tokenized. */
   recordProgress(): void
   /** Milliseconds with work but without progress; 0 up to `stalled_after_ms`. */
-  stalledMs(): number
+  stalled_ms(): number
 }
 
 /** `stalled_after_ms`: longer than any single step. `now`: a clock in milliseconds. */
@@ -33,7 +33,7 @@ export function createProgressWatchdog({
     recordProgress() {
       progress_at = now()
     },
-    stalledMs() {
+    stalled_ms() {
       const stalled_ms = inProgress === 0 ? 0 : now() - progress_at
       return stalled_ms > stalled_after_ms ? stalled_ms : 0
     },

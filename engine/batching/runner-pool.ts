@@ -47,7 +47,7 @@ export interface RunnerPool {
   close(pooled: PooledRunner): void
   /** Resolves when no context of the model is in creation. */
   contextsSettled(served: ServedModel): Promise<void>
-  closeIdle(nowMs: number): void
+  closeIdle(now_ms: number): void
   bytes(): number
 }
 export interface PoolHooks {
@@ -60,8 +60,8 @@ export interface PoolHooks {
 }
 
 const batchTokens = 1024
-const idleMsMax = 60_000
-const growRetryMs = 10_000
+const idle_ms_max = 60_000
+const grow_retry_ms = 10_000
 const idleRunnersMax = 4
 /** With more idle runners of a base than this, a new one takes the context of the least recently used. */
 const idleContextsMax = 16
@@ -203,7 +203,7 @@ export function createRunnerPool(backend: Backend, limits: MemoryLimits, hooks: 
       (error) => {
         pooled.pending_context = null
         // A runner that cannot grow continues with the slots it has.
-        pooled.grow_retry_at_ms = performance.now() + growRetryMs
+        pooled.grow_retry_at_ms = performance.now() + grow_retry_ms
         if (pooled.runner) hooks.onGenerationFault(pooled, error)
         else if (!pooled.closed) hooks.onFault(pooled, error)
         hooks.onChange()
@@ -252,10 +252,10 @@ export function createRunnerPool(backend: Backend, limits: MemoryLimits, hooks: 
       }
       return pooled.runner
     },
-    closeIdle(nowMs) {
+    closeIdle(now_ms) {
       const idle = idleLeastRecentFirst()
       for (const pooled of idle.slice(0, Math.max(0, idle.length - idleRunnersMax)))
-        if (nowMs - usedAt(pooled) > idleMsMax) close(pooled)
+        if (now_ms - usedAt(pooled) > idle_ms_max) close(pooled)
       for (const pooled of runners.filter(
         (other) => !other.runner && !other.pending_context && other.waiting.length === 0,
       ))

@@ -54,7 +54,7 @@ export interface Runner {
   /** Number of answers in generation. */
   decoding(): number
   /** How long a step of these answers takes without prompts; 0 if none was measured. */
-  decodeMs(): number
+  decode_ms(): number
   /** Moves all sequences and caches into a context with more slots. */
   growInto(larger: Context, slots: number): void
   exportPrefix: KvCache['exportPrefix']
@@ -74,8 +74,8 @@ export interface Runner {
 }
 
 // How long one step waits for a grammar's mask, which another thread computes during the step before.
-const maskWaitMs = 1
-const maskWaitAloneMs = 5
+const mask_wait_ms = 1
+const mask_wait_alone_ms = 5
 // Moving a sequence to another slot costs about two steps, so one that ends soon stays.
 const moveTokensMin = 16
 
@@ -282,7 +282,7 @@ export function createRunner(options: RunnerOptions): Runner {
       const tokensBefore = generation.completion_tokens
       let accepted = 0
       while (
-        sampleNext(entry, cache.context().logits(entry.logits_index + accepted, vocab.size), maskWaitMs) &&
+        sampleNext(entry, cache.context().logits(entry.logits_index + accepted, vocab.size), mask_wait_ms) &&
         draft[accepted] === entry.next_token
       )
         accepted++
@@ -296,7 +296,7 @@ export function createRunner(options: RunnerOptions): Runner {
   /** Samples for the sequences that wait for a mask, where it is ready. Returns the number of tokens. */
   const samplePending = (): number => {
     const pending = running.filter((entry) => entry.pending_logits)
-    const wait_ms = pending.length === computed().length ? maskWaitAloneMs : 0
+    const wait_ms = pending.length === computed().length ? mask_wait_alone_ms : 0
     let tokens = 0
     pending.forEach((entry, index) => {
       const tokensBefore = entry.generation.completion_tokens
@@ -366,7 +366,7 @@ export function createRunner(options: RunnerOptions): Runner {
       for (const entry of running) entry.slot = cache.slots()[entry.slot.index]!
     },
     exportPrefix: cache.exportPrefix,
-    decodeMs: () => prefillSpeed.decodeMs(runner.decoding()),
+    decode_ms: () => prefillSpeed.decode_ms(runner.decoding()),
     step(budget) {
       dropCancelled()
       admit()

@@ -53,10 +53,10 @@ export interface Scheduler {
 }
 
 const waitingMax = 256
-const memoryWaitMsMax = 10_000
-const idleCheckMs = 5000
+const memory_wait_ms_max = 10_000
+const idle_check_ms = 5000
 /** How long a step may compute prompts of background generations. */
-const backgroundBudgetMs = 60
+const background_budget_ms = 60
 
 interface Hooks {
   onStep(stats: StepStats): void
@@ -127,7 +127,7 @@ export function createScheduler(
       const began_ms = performance.now()
       const { whole_ms, part_ms } = prefillBudget(pool.all().flatMap((other) => other.runner ?? []))
       // A request that arrives meanwhile waits for the end of the step.
-      const most_ms = runner.hasForeground() ? whole_ms : Math.min(whole_ms, backgroundBudgetMs)
+      const most_ms = runner.hasForeground() ? whole_ms : Math.min(whole_ms, background_budget_ms)
       const stats = runner.step({ whole_ms: most_ms, part_ms: Math.min(part_ms, most_ms) })
       if (!stats) return
       throttle.recordCompute(performance.now() - began_ms)
@@ -160,7 +160,7 @@ export function createScheduler(
 
   /** Fails the waiting requests once they have waited too long for memory. */
   const failIfMemoryWaitTooLong = (pooled: PooledRunner) => {
-    if (performance.now() - pooled.waiting_since_ms > memoryWaitMsMax) {
+    if (performance.now() - pooled.waiting_since_ms > memory_wait_ms_max) {
       const overloaded = new ApiError(
         'overloaded',
         'Other models are using all the memory for requests. Try again in a moment.',
@@ -184,7 +184,7 @@ export function createScheduler(
     // Requests that wait for memory time out in the loop, so wake it even if nothing runs.
     if (pool.all().some(({ waiting }) => waiting.length > 0)) wake()
     else notifyIfIdle()
-  }, idleCheckMs).unref()
+  }, idle_check_ms).unref()
 
   return {
     submit(served, submissions) {

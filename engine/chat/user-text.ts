@@ -132,7 +132,7 @@ function markWhole(
   return parts.join('') + text.slice(from)
 }
 
-const sameControls = (one: readonly (string | SpecialToken)[], other: readonly (string | SpecialToken)[]): boolean => {
+function sameControls(one: readonly (string | SpecialToken)[], other: readonly (string | SpecialToken)[]): boolean {
   const [first, second] = [one, other].map((parts) =>
     parts.filter((part) => typeof part !== 'string').map(({ token }) => token),
   )

@@ -7,7 +7,7 @@ export interface AbortedUsage {
   get(request_id: string): Usage | undefined
 }
 
-const retentionMs = 60_000
+const retention_ms = 60_000
 const entriesMax = 10_000
 
 export function createAbortedUsage(now: () => number = () => performance.now()): AbortedUsage {
@@ -16,7 +16,7 @@ export function createAbortedUsage(now: () => number = () => performance.now()):
   return {
     record(request_id, usage) {
       for (const [id, { at_ms }] of entries) {
-        if (entries.size < entriesMax && now() - at_ms < retentionMs) break
+        if (entries.size < entriesMax && now() - at_ms < retention_ms) break
         entries.delete(id)
       }
       entries.delete(request_id)

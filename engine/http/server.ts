@@ -38,7 +38,7 @@ export function createHttpServer(services: HttpServices, access: PublicAccess | 
   const live: Handler = (_, response) => sendJson(response, 200, { status: 'ok' })
   const ready: Handler = (_, response) => {
     if (services.isStopping()) throw new ApiError('shutting_down', 'The engine is stopping.')
-    const stalled_ms = services.watchdog.stalledMs()
+    const stalled_ms = services.watchdog.stalled_ms()
     if (stalled_ms > 0)
       throw new ApiError(
         'engine_unavailable',

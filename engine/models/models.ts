@@ -47,8 +47,8 @@ export interface BaseOptions extends AdapterOptions {
 }
 
 // How long an unload waits for running requests before it aborts them.
-const drainMsMax = 30_000
-const drainCheckMs = 20
+const drain_ms_max = 30_000
+const drain_check_ms = 20
 
 /**
  * `load` reads the file of a base, and tells whether its eight-bit form is the faster one: `onGain` is called with a base
@@ -265,12 +265,12 @@ async function assertReadable(path: string, param: string): Promise<void> {
   })
 }
 
-/** Resolves when no request uses the model. Aborts the last ones after `msMax`. */
-async function waitUntilUnused(entry: ServedModel, msMax = drainMsMax): Promise<void> {
-  const endAt = performance.now() + msMax
+/** Resolves when no request uses the model. Aborts the last ones after `max_ms`. */
+async function waitUntilUnused(entry: ServedModel, max_ms = drain_ms_max): Promise<void> {
+  const endAt = performance.now() + max_ms
   while (entry.active_requests > 0) {
     if (performance.now() > endAt) entry.closing.abort()
-    await sleep(drainCheckMs)
+    await sleep(drain_check_ms)
   }
 }
 

@@ -36,7 +36,7 @@ export interface Tokenizer {
 const sliceCharacters = 8192
 // Fixed cost of a text, in characters.
 const charactersPerText = 64
-const waitMsMax = 30_000
+const wait_ms_max = 30_000
 
 interface Piece {
   tokens: readonly number[]
@@ -103,7 +103,7 @@ export function createTokenizer(
           pieces: tokenizePieces(vocab, prompt),
           characters: 0,
           tokens: [],
-          deadline_ms: performance.now() + waitMsMax,
+          deadline_ms: performance.now() + wait_ms_max,
           resolve,
           reject,
         }

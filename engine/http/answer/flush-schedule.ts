@@ -3,10 +3,10 @@
 // less often the more streams there are.
 
 /** With one stream; too short for a reader to notice steps. */
-const intervalMsMin = 25
-const intervalMsPerStream = 10
+const interval_ms_min = 25
+const interval_ms_per_stream = 10
 /** With many streams; still one flush per word for a fast reader. */
-const intervalMsMax = 200
+const interval_ms_max = 200
 
 export interface FlushSchedule {
   /** Registers a stream. Call the returned function once, when the stream ends. */
@@ -14,12 +14,12 @@ export interface FlushSchedule {
   /** Whether a flush is due since `written_at_ms`, on the clock of performance.now(). */
   due(written_at_ms: number): boolean
   /** Current interval between flushes, in milliseconds. */
-  intervalMs(): number
+  interval_ms(): number
 }
 
 export function createFlushSchedule(now: () => number = () => performance.now()): FlushSchedule {
   let streams = 0
-  const intervalMs = () => Math.min(intervalMsMax, Math.max(intervalMsMin, intervalMsPerStream * streams))
+  const interval_ms = () => Math.min(interval_ms_max, Math.max(interval_ms_min, interval_ms_per_stream * streams))
   return {
     join() {
       streams++
@@ -27,7 +27,7 @@ export function createFlushSchedule(now: () => number = () => performance.now())
         streams--
       }
     },
-    due: (written_at_ms) => Math.floor(now() / intervalMs()) > Math.floor(written_at_ms / intervalMs()),
-    intervalMs,
+    due: (written_at_ms) => Math.floor(now() / interval_ms()) > Math.floor(written_at_ms / interval_ms()),
+    interval_ms,
   }
 }

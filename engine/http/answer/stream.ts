@@ -9,7 +9,7 @@ import { createFlushSchedule } from './flush-schedule.ts'
 import type { AnswerFormat } from './format.ts'
 
 // Proxies close idle connections, by default after a minute.
-const keepaliveMs = 15_000
+const keepalive_ms = 15_000
 // One for the process: its streams share the cores.
 const flushSchedule = createFlushSchedule()
 
@@ -38,7 +38,7 @@ export function streamSink(response: ServerResponse, format: AnswerFormat, withU
   const keepalive = setInterval(() => {
     sendHead()
     if (!response.writableNeedDrain) response.write(': keepalive\n\n')
-  }, keepaliveMs)
+  }, keepalive_ms)
   const stop = () => {
     clearInterval(keepalive)
     if (flushTimer) clearTimeout(flushTimer)
@@ -84,7 +84,7 @@ export function streamSink(response: ServerResponse, format: AnswerFormat, withU
       enqueue({ index, part, tokenLogprobs })
       if (flushSchedule.due(written_at_ms)) flush()
       // Flush late if no further text triggers it.
-      else flushTimer ??= setTimeout(flush, 2 * flushSchedule.intervalMs())
+      else flushTimer ??= setTimeout(flush, 2 * flushSchedule.interval_ms())
     },
     ended(index, finish_reason, tokenLogprobs) {
       response.write(

@@ -223,6 +223,6 @@ function usageSoFar(submitted: readonly GenerationHandle[], prompt_tokens: numbe
   }
 }
 
-const closeAll = (sessions: GrammarSession[]) => {
+function closeAll(sessions: GrammarSession[]) {
   for (const session of sessions) session.close()
 }

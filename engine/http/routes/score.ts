@@ -206,7 +206,7 @@ async function picturesIn(
   return { pictures, sequence: { tokens: named, spans } }
 }
 
-const otherVectors = (pictures: readonly PictureFeatures[], found: number) => {
+function otherVectors(pictures: readonly PictureFeatures[], found: number) {
   const vectors = pictures.flatMap(({ spans }) => spans).reduce((sum, { n_tokens }) => sum + n_tokens, 0)
   return new ApiError(
     'invalid_request',

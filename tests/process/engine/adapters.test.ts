@@ -37,7 +37,7 @@ const load = (lora_name: string, lora_path: string, base_model_name = modelName)
   engine.ask('POST', '/v1/load_lora_adapter', { lora_name, lora_path, base_model_name })
 const unload = (lora_name: string) => engine.ask('POST', '/v1/unload_lora_adapter', { lora_name })
 // A seed disables the prefix cache: the kernels for adapters round a longer batch differently from a single token.
-const answer = async (model: string) => {
+async function answer(model: string) {
   const { status, json } = await engine.ask(
     'POST',
     '/v1/chat/completions',

@@ -31,7 +31,7 @@ const file = join(folder, 'model.gguf')
 const copy = join(folder, 'model.eight-bits.gguf')
 copyFileSync(modelPath, file)
 const eightBits = '7'
-const load = async (threads = 2) => {
+async function load(threads = 2) {
   const open = async (path: string) => ({ model: await loadModel(library, path) })
   const { opened } = await loadFastestFormat(library, file, { ...processor, threads }, 1e6, open)
   freeModel(library, opened.model)

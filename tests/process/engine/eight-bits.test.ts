@@ -35,7 +35,7 @@ after(async () => {
 
 const complete = (model: string) =>
   engine.ask('POST', '/v1/completions', { model, prompt: 'A ferry crosses the bay', max_tokens: 4, temperature: 0 })
-const weights = async (model: string) => {
+async function weights(model: string) {
   const { status, headers, text } = await complete(model)
   assert.equal(status, 200, text)
   return String(headers['x-weights'])

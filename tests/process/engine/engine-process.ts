@@ -173,13 +173,13 @@ export function textOf(events: Events): string {
   return events.data.map((chunk) => chunk.choices[0]?.delta?.content ?? chunk.choices[0]?.text ?? '').join('')
 }
 
-/** Waits until `condition` holds. Throws after `limitMs`. */
+/** Waits until `condition` holds. Throws after `limit_ms`. */
 export async function until(
   condition: () => boolean | Promise<boolean>,
   what: string,
-  limitMs = 20_000,
+  limit_ms = 20_000,
 ): Promise<void> {
-  for (const end = performance.now() + limitMs; performance.now() < end; ) {
+  for (const end = performance.now() + limit_ms; performance.now() < end; ) {
     if (await condition()) return
     await new Promise((resolve) => setTimeout(resolve, 10))
   }

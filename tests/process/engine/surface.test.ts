@@ -14,7 +14,7 @@ before(async () => {
 })
 after(() => engine.stop())
 
-const ask = async (path: string, body: object) => {
+async function ask(path: string, body: object) {
   const { status, json } = await engine.ask('POST', path, body)
   assert.equal(status, 200, JSON.stringify(json))
   return json

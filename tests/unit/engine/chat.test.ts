@@ -8,7 +8,7 @@ import { ask, call, history, modelOf, now, place, type TemplateName, weather } f
 
 const prompt = (name: TemplateName, fields: Record<string, unknown> = {}) =>
   stripMarkers(prepareConversation(modelOf(name), ask(fields)).prompt)
-const format = (name: TemplateName, fields: Record<string, unknown>) => {
+function format(name: TemplateName, fields: Record<string, unknown>) {
   const { grammar } = prepareConversation(modelOf(name), ask(fields))
   assert.equal(grammar?.kind, 'structural_tag')
   // biome-ignore lint/suspicious/noExplicitAny: read as the JSON that it becomes

@@ -6,7 +6,7 @@ test('all streams flush at the same moments: the more streams, the rarer, and at
   let now = 1000
   const schedule = createFlushSchedule(() => now)
   schedule.join()
-  assert.equal(schedule.intervalMs(), 25)
+  assert.equal(schedule.interval_ms(), 25)
   assert.equal(schedule.due(Number.NEGATIVE_INFINITY), true, 'the first text goes out at once')
   assert.equal(schedule.due(1000), false)
   now = 1024
@@ -15,7 +15,7 @@ test('all streams flush at the same moments: the more streams, the rarer, and at
   assert.equal(schedule.due(1000), true)
   assert.equal(schedule.due(1024), true, 'a stream that flushed late in the last interval flushes with the others')
   const leave = Array.from({ length: 63 }, () => schedule.join())
-  assert.equal(schedule.intervalMs(), 200)
+  assert.equal(schedule.interval_ms(), 200)
   for (const each of leave) each()
-  assert.equal(schedule.intervalMs(), 25)
+  assert.equal(schedule.interval_ms(), 25)
 })

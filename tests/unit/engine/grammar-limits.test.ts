@@ -17,7 +17,7 @@ const grammars = createGrammars()
 after(() => grammars.close())
 const open = (schema: Record<string, unknown>) => grammars.open(vocab, { kind: 'json_schema', schema })
 
-const nested = (levels: number) => {
+function nested(levels: number) {
   let schema: Record<string, unknown> = {}
   for (let level = 0; level < levels; level++) schema = { items: schema }
   return schema

@@ -7,21 +7,21 @@ test('work without progress for longer than any step is a stall, until a step fi
   let now = 0
   const watchdog = createProgressWatchdog({ stalled_after_ms: 15_000, now: () => now })
   now = 100_000
-  assert.equal(watchdog.stalledMs(), 0, 'no work is no stall')
+  assert.equal(watchdog.stalled_ms(), 0, 'no work is no stall')
   const end = watchdog.beginWork()
   now += 15_000
-  assert.equal(watchdog.stalledMs(), 0, 'time before the work began does not count')
+  assert.equal(watchdog.stalled_ms(), 0, 'time before the work began does not count')
   now += 1
-  assert.equal(watchdog.stalledMs(), 15_001)
+  assert.equal(watchdog.stalled_ms(), 15_001)
   watchdog.recordProgress()
-  assert.equal(watchdog.stalledMs(), 0)
+  assert.equal(watchdog.stalled_ms(), 0)
   const another = watchdog.beginWork()
   now += 20_000
-  assert.equal(watchdog.stalledMs(), 20_000, 'new work is no progress')
+  assert.equal(watchdog.stalled_ms(), 20_000, 'new work is no progress')
   end()
   end()
   now += 20_000
-  assert.equal(watchdog.stalledMs(), 20_000, 'ending twice counts once')
+  assert.equal(watchdog.stalled_ms(), 20_000, 'ending twice counts once')
   another()
-  assert.equal(watchdog.stalledMs(), 0)
+  assert.equal(watchdog.stalled_ms(), 0)
 })

@@ -318,7 +318,7 @@ test('prompts that delay no stream get the full prefill budget, and runners with
   const runner = (prefilling: number, decoding: number) => ({
     prefilling: () => prefilling,
     decoding: () => decoding,
-    decodeMs: () => 10 * decoding,
+    decode_ms: () => 10 * decoding,
   })
   const whole = (...runners: ReturnType<typeof runner>[]) => prefillBudget(runners).whole_ms
   const long = whole(runner(1, 0))
@@ -331,7 +331,7 @@ test('prompts that delay no stream get the full prefill budget, and runners with
 })
 
 test('a long prompt at most doubles the time per token of the streams; one that ends with the step is not held up', () => {
-  const streams = { prefilling: () => 1, decoding: () => 2, decodeMs: () => 20 }
+  const streams = { prefilling: () => 1, decoding: () => 2, decode_ms: () => 20 }
   const { part_ms } = prefillBudget([streams])
   assert.ok(part_ms > 10 && part_ms < 20)
   assert.equal(prefillBudget([streams, streams]).part_ms, part_ms, 'two runners with prompts share the time of all')

@@ -60,7 +60,7 @@ function libraryTokens(model: Model, text: string, special: boolean): number[] {
   return [...out.subarray(0, count)]
 }
 
-const texts = () => {
+function texts() {
   const files = globSync(['docs/*.md', 'engine/*.ts', 'trainer/run/loop.py', 'server/features/hub/catalogue.json'], {
     cwd: root,
   })
