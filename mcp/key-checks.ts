@@ -72,7 +72,7 @@ export function createKeyChecks(wrongKey_ms = interval_ms): KeyChecks {
     async accountOf(key, hash, address, tunery) {
       if (!isWellFormed(key) || (wrong.get(hash) ?? 0) > Date.now()) throw unknownKey()
       const asked = underway.get(hash)
-      if (asked) return asked
+      if (asked !== undefined) return asked
       const asking = look(key, hash, address, tunery).finally(() => underway.delete(hash))
       underway.set(hash, asking)
       return asking

@@ -21,6 +21,7 @@ export function bounded(value: unknown): unknown {
     const cut = cutTexts(value, characters)
     if (JSON.stringify(cut).length <= resultCharacters || characters === textCharacters.at(-1)) return cut
   }
+  return undefined
 }
 
 function cutTexts(value: unknown, characters: number): unknown {

@@ -40,7 +40,7 @@ export function createCpuThrottle(
       owed_ms = share > 0 && at < until_ms ? Math.min(owed_ms_max, owed_ms + (ms * share) / (1 - share)) : 0
     },
     pauseIfDue() {
-      if (pause) return pause
+      if (pause !== undefined) return pause
       if (owed_ms < pause_ms.min) return undefined
       pause = sleep(Math.min(owed_ms, pause_ms.max)).then(() => {
         pause = undefined

@@ -190,7 +190,7 @@ export function startWorker({ vocab, isTrial, limits, onExit }: WorkerOptions): 
     },
     compile(grammar, source) {
       let compilation = compiled.get(grammar)
-      if (compilation) compiled.delete(grammar)
+      if (compilation !== undefined) compiled.delete(grammar)
       else {
         forgetOldest()
         compilation = request({ kind: 'compile', job: nextJob(), grammar, source }, limits.compile_ms).then(

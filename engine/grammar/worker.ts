@@ -89,6 +89,7 @@ async function handle(message: ToWorker): Promise<{ slowest_ms: number; stuck: b
     grammars.get(message.grammar)?.dispose()
     grammars.delete(message.grammar)
   }
+  return undefined
 }
 
 async function compile(source: GrammarSource): Promise<CompiledGrammar> {

@@ -120,7 +120,8 @@ test('of two uploads of the same bytes at once, the one that ends later succeeds
     onward.on('response', (answer) => {
       if (answer.statusCode === 500 && /uploadId=/.test(request.url!)) {
         answer.resume()
-        return response.writeHead(404).end('<Error><Code>NoSuchUpload</Code><Message>ended</Message></Error>')
+        response.writeHead(404).end('<Error><Code>NoSuchUpload</Code><Message>ended</Message></Error>')
+        return
       }
       response.writeHead(answer.statusCode!, answer.headers)
       answer.pipe(response)

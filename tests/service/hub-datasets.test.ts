@@ -52,8 +52,9 @@ const hub = http.createServer((request, response) => {
   const token = request.headers.authorization?.replace('Bearer ', '')
   if (token) seenTokens.push(token)
   const files = repositories[name ?? '']?.[revision ?? '']
-  const say = (status: number, body: unknown) =>
+  const say = (status: number, body: unknown): void => {
     response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(body))
+  }
   if (name === 'team/private' && token !== secret) return say(401, { error: 'Unauthorized' })
   if (!files) return say(404, { error: 'Not found' })
   if (api)

@@ -140,7 +140,8 @@ test('a retry waits as Retry-After says, sends the same idempotency key, and sto
     request.resume().on('end', () => {
       if (refusals-- > 0) {
         response.writeHead(503, { 'content-type': 'application/json', ...headers })
-        return response.end(JSON.stringify({ error: { code: 'overloaded', message: 'Later.' } }))
+        response.end(JSON.stringify({ error: { code: 'overloaded', message: 'Later.' } }))
+        return
       }
       response.setHeader('content-type', 'application/json')
       response.end('{"id":"key_1"}')

@@ -53,8 +53,9 @@ export async function modelHub(folder: string, id: string) {
   const server = http.createServer((request, response) => {
     const { pathname } = new URL(request.url!, 'http://hub')
     hub.tokens.push(request.headers.authorization)
-    const sendJson = (status: number, body: unknown) =>
+    const sendJson = (status: number, body: unknown): void => {
       response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(body))
+    }
     if (hub.status) return sendJson(hub.status, { error: 'refused' })
     if ([`/api/models/${id}/revision/main`, `/api/models/${id}/revision/${revision}`].includes(pathname))
       return sendJson(200, {

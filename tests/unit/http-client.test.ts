@@ -14,7 +14,7 @@ after(() => {
 })
 
 /** A TCP server that calls `respond` for each complete request. */
-async function startRaw(respond: (socket: Socket, request: string) => void, idle_ms = 4000) {
+async function startRaw(respond: (socket: Socket, request: string) => unknown, idle_ms = 4000) {
   const sockets = new Set<Socket>()
   const server = net.createServer((socket) => {
     sockets.add(socket)

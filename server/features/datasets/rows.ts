@@ -257,7 +257,7 @@ export function createRowChecker({ columns, write, embed, lineOf, source_lines }
       for (let at = chunk.indexOf(10); at !== -1; at = chunk.indexOf(10, from)) {
         const decoding = finishLine(chunk.subarray(from, at))
         // Most rows have no pictures; waiting for each would take longer than its check.
-        if (decoding) await decoding
+        if (decoding !== undefined) await decoding
         from = at + 1
       }
       if (from === chunk.length || overlong) return

@@ -58,6 +58,7 @@ async function readTemplate(...folders: string[]) {
       const text = await readFile(path.join(folder, name), 'utf8').catch(() => undefined)
       if (text !== undefined) return text
     }
+    return undefined
   }
   const config = TokenizerConfig.parse(JSON.parse((await read('tokenizer_config.json')) ?? '{}'))
   const jinja =

@@ -91,7 +91,7 @@ export function createController(options: Options): Controller {
 
   /** Observes, decides and acts; one at a time for a deployment. */
   function step(entry: Entry): Promise<void> {
-    if (entry.running) {
+    if (entry.running !== undefined) {
       entry.again = true
       return entry.running
     }

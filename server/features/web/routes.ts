@@ -28,6 +28,7 @@ const unhashed = new Set(['theme.js', 'favicon.svg'])
 const isApi = (pathname: string) => /^\/(v1|api|health|metrics|assets)(\/|$)/.test(pathname)
 
 export function webRoutes(app: FastifyInstance, folder: string): void {
+  // biome-ignore lint/nursery/noMisusedPromises: Fastify waits for an asynchronous plugin
   app.register(async (web) => {
     await web.register(fastifyStatic, {
       root: folder,

@@ -215,7 +215,7 @@ export function requireAuth(
     const { route } = request.routeOptions.config
     if (!route) return done()
     const waiting = route.scope === 'public' ? admitPublic(request) : admit(request, reply, route)
-    if (waiting) void waiting.then(() => done(), done)
+    if (waiting !== undefined) void waiting.then(() => done(), done)
     else done()
   })
   // Check the key again after the body: it may have been revoked, or have lost scopes, during a slow upload. A stream of

@@ -130,6 +130,7 @@ export function mount<R extends Route>(
   }
   // The multipart plugin adds hooks to every route of its instance, so each form route gets its own instance.
   if (route.consumes)
+    // biome-ignore lint/nursery/noMisusedPromises: Fastify waits for an asynchronous plugin
     app.register(async (forms) => {
       await forms.register(multipart)
       register(forms)

@@ -63,7 +63,7 @@ export function createRunningRequests(changes: Pick<Changes, 'onAnnounced'>, log
 
   /** One check at a time; a change during one is followed by another. */
   function check(): void {
-    if (checking) {
+    if (checking !== undefined) {
       again = true
       return
     }

@@ -91,7 +91,7 @@ export async function storeStream(
         hash.update(chunk)
         onChunk(chunk)
         const checking = claim?.count(chunk.length)
-        if (checking) checking.then(() => done(null, chunk), done)
+        if (checking !== undefined) checking.then(() => done(null, chunk), done)
         else done(null, chunk)
       } catch (error) {
         done(error as Error)

@@ -91,7 +91,7 @@ export function createPreparedTrainer({
       checks: runPeriodically(
         check_ms,
         async () => {
-          if (performance.now() > started.until || availableMb() < memory_mb.stay) end()
+          if (performance.now() > started.until || availableMb() < memory_mb.stay) void end()
         },
         { delayed: true },
       ),

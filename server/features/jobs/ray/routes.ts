@@ -88,6 +88,7 @@ export function runRoutes(app: FastifyInstance, { work, secrets, min_free_mb, de
     return found
   }
 
+  // biome-ignore lint/nursery/noMisusedPromises: Fastify waits for an asynchronous plugin
   app.register(async (scope) => {
     // Before the body is read, which may be large.
     scope.addHook('onRequest', authenticate)

@@ -80,7 +80,7 @@ export function createComparison(
   const inTurn = createFairQueue()
   return (tuned, origin, account_id) => {
     const existing = running.get(tuned.id)
-    if (existing) return existing
+    if (existing !== undefined) return existing
     const started = inTurn(account_id, () => compareModel(tuned, origin)).finally(() => running.delete(tuned.id))
     running.set(tuned.id, started)
     return started

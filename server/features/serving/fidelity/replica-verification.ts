@@ -42,7 +42,7 @@ export function createReplicaVerification(models: Pick<TunedModels, 'expected'>)
     const { dev, ino, size, mtimeNs } = await stat(file, { bigint: true })
     const stamp = `${dev} ${ino} ${size} ${mtimeNs}`
     const existing = known.get(stamp)
-    if (existing) return existing
+    if (existing !== undefined) return existing
     const hash = hashFile(file)
     known.set(stamp, hash)
     hash.catch(() => known.delete(stamp))

@@ -120,9 +120,10 @@ export function createMergedAdapters({
       const model = merged ?? draining
       return model ? [{ id, demand: demand.value(), bytes: model.bytes, draining: !merged }] : []
     })
-    const candidates = merging
-      ? []
-      : all.filter(mayMerge).map((entry) => ({ id: entry.id, demand: entry.demand.value(), bytes: sizeOf(entry) }))
+    const candidates =
+      merging !== undefined
+        ? []
+        : all.filter(mayMerge).map((entry) => ({ id: entry.id, demand: entry.demand.value(), bytes: sizeOf(entry) }))
     const next = plan(candidates, mergedAdapters, after_tokens, memory_bytes)
     for (const id of next.evict) evict(adapters.get(id)!, 'its demand fell, or another adapter has more')
     if (!next.merge) return

@@ -126,7 +126,7 @@ export function startOwnReplica(options: Options): OwnReplica {
   function verifyOnce(target: Target): Promise<string> {
     const key = keyOf(target)
     const existing = verified.get(key)
-    if (existing) return existing
+    if (existing !== undefined) return existing
     const verifyHere = async () => {
       const instance = await engine.instance()
       // The files that it hashes, and the probe beside them.
