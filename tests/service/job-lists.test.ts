@@ -431,7 +431,7 @@ test('migration 0012 adds names, parents, recipes and evaluations to an older da
   await (await import(path.join(folder, steps.at(-1)!))).up(old)
 
   const db = old as Db
-  const [first, second] = [(await store.jobById(db, 'job_1'))!, (await store.jobById(db, 'job_2'))!]
+  const [first, second] = [(await store.findJobUnscoped(db, 'job_1'))!, (await store.findJobUnscoped(db, 'job_2'))!]
   assert.deepEqual([first.name, first.base_model_id, first.parent_json], ['tickets · base', 'org/base', null])
   const dataset = { id: 'ds_1', name: 'tickets.jsonl', sha256: 'abc', size_mb: 2 }
   assert.deepEqual(recipeOf(first), { method: 'lora', epochs: 3, dataset, validation_dataset: null })

@@ -158,6 +158,21 @@ function cyclesIn(edges: { from: string; to: string }[]): string[] {
   return [...new Set(cycles)]
 }
 
+test('a look-up that knows no account says so in its name', () => {
+  // Each table of a feature has its accounts' rows, and a look-up by id alone would show them to others.
+  const lookUp =
+    /^export (?:const|(?:async )?function) (\w+)\b([\s\S]*?)(?=^export |^const |^function |^\/\*\*|(?![\s\S]))/gm
+  const found = typescript
+    .filter((file) => /^server\/features\/.*\/store\.ts$/.test(file))
+    .flatMap((file) =>
+      [...readFileSync(path.join(root, file), 'utf8').matchAll(lookUp)]
+        .filter(([, name, body]) => /^(find|by|get)[A-Z]?|ById$/.test(name!) && /where\('id', '=', id\)/.test(body!))
+        .filter(([, name, body]) => !name!.endsWith('Unscoped') && !/account_id|_id: string, id: string/.test(body!))
+        .map(([, name]) => `${file}: ${name}`),
+    )
+  assert.deepEqual(found, [])
+})
+
 test('no file imports itself through others, neither values nor types', () => {
   const edges = imports
     .filter(({ file, to }) => isOurs(to) && !(isTangled(file) && isTangled(to)))

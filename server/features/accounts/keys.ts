@@ -113,7 +113,7 @@ export function createKeys(db: Db, announce: Changes['announce'], keysMax: numbe
 
   async function findChangeable(trx: Trx, caller: Caller, id: string): Promise<store.KeyRow> {
     const row = await findVisible(trx, caller, id)
-    requireAuthorityOver(caller, (await store.userById(trx, row.user_id))!)
+    requireAuthorityOver(caller, (await store.findUserUnscoped(trx, row.user_id))!)
     return row
   }
 

@@ -120,7 +120,7 @@ export function createMembers(db: Db, announce: Changes['announce'], now: () => 
     },
 
     async list(caller, { limit, after }) {
-      const last = after ? await store.userById(db, after) : undefined
+      const last = after ? await store.findUserUnscoped(db, after) : undefined
       if (after && last?.account_id !== caller.account_id)
         throw new ApiError('member_not_found', `There is no member '${after}' to continue after.`)
       const rows = await store.listMembers(db, caller.account_id, limit, last)

@@ -123,7 +123,7 @@ export function createAccounts({
 
     async createKey(name, preset, user_id) {
       return db.transaction().execute(async (trx) => {
-        const member = user_id ? await store.userById(trx, user_id) : await store.firstOwner(trx)
+        const member = user_id ? await store.findUserUnscoped(trx, user_id) : await store.firstOwner(trx)
         if (!member) throw new Error('there is no account yet: start the service once with `npm start`')
         return keys.issue(trx, commandLineActor, member, { name, scopes: preset })
       })
@@ -144,7 +144,7 @@ export function createAccounts({
       const window = ({ used, resets_at }: typeof minute) => ({ used, resets_at: isoTime(resets_at) })
       const { account_id, user_id, key_id, scopes } = caller
       const [user, account, key] = [
-        await store.userById(db, user_id),
+        await store.findUserUnscoped(db, user_id),
         await store.account(db, account_id),
         await store.keyEver(db, account_id, key_id),
       ]

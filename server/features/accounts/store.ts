@@ -57,7 +57,7 @@ export const firstOwner = (db: Any) =>
     .orderBy('created_at')
     .limit(1)
     .executeTakeFirst()
-export const userById = (db: Any, id: string) =>
+export const findUserUnscoped = (db: Any, id: string) =>
   db.selectFrom('users').selectAll().where('id', '=', id).executeTakeFirst()
 
 const keys = (db: Any, account_id: string) =>

@@ -90,7 +90,7 @@ export function createBatches({ db, queue, files, orphans, max_waiting, now }: O
         created_at,
       }
       await db.transaction().execute(async (trx) => {
-        await assertBacklogLimit(trx, 'batches', by.account_id, max_waiting)
+        assertBacklogLimit(await store.countActive(trx, by.account_id), 'batches', max_waiting)
         await files.requireIn(trx, by.account_id, input_file_id).catch(namingInput)
         await store.insert(trx, row)
         await queue.enqueue(trx, queueKind, id, by.account_id)
@@ -136,7 +136,7 @@ export function createBatches({ db, queue, files, orphans, max_waiting, now }: O
 
     sweep: () =>
       orphans.removeEnded('batches', async (id) => {
-        const row = await store.byId(db, id)
+        const row = await store.findUnscoped(db, id)
         return row !== undefined && !store.isActive(row)
       }),
   }

@@ -3,7 +3,7 @@ import type { Batch, BatchError } from '../../../contract/batches.ts'
 import type { CursorQuery } from '../../../contract/files.ts'
 import { unixSeconds } from '../../../lib/utc-day.ts'
 import type { Db, Trx } from '../../platform/db/open.ts'
-import { timedPage } from '../../platform/db/page.ts'
+import { countRows, timedPage } from '../../platform/db/page.ts'
 import type { NewRow, Row } from '../../platform/db/schema.ts'
 import { recordEvent } from '../../platform/events/outbox.ts'
 
@@ -17,7 +17,7 @@ export const insert = (trx: Trx, batch: NewRow<'batches'>) => trx.insertInto('ba
 export const find = (db: Db | Trx, account_id: string, id: string) =>
   db.selectFrom('batches').selectAll().where('account_id', '=', account_id).where('id', '=', id).executeTakeFirst()
 
-export const byId = (db: Db | Trx, id: string) =>
+export const findUnscoped = (db: Db | Trx, id: string) =>
   db.selectFrom('batches').selectAll().where('id', '=', id).executeTakeFirst()
 
 export const list = (db: Db, account_id: string, query: CursorQuery, after: BatchRow | undefined) =>
@@ -106,3 +106,7 @@ export const batchesDir = (dataDir: string) => path.join(dataDir, 'batches')
 /** The artifact of a batch's results so far. */
 export const batchKey = (id: string) => `${batchDir('', id)}/`
 export const batchDir = (dataDir: string, id: string) => path.join(batchesDir(dataDir), id)
+
+/** How many batches of an account have not ended. */
+export const countActive = (trx: Trx, account_id: string): Promise<number> =>
+  countRows(trx.selectFrom('batches').where('account_id', '=', account_id).where('status', 'in', active))

@@ -69,11 +69,11 @@ const unansweredMessages = {
 
 export async function workOnBatch(work: BatchWork, claim: Claim, stopping: AbortSignal): Promise<void> {
   try {
-    const row = await store.byId(work.db, claim.ref)
+    const row = await store.findUnscoped(work.db, claim.ref)
     if (!row || !store.isActive(row))
       return await withLease(work, claim, (trx) => work.queue.finish(trx, claim, 'done'))
     if (row.status === 'validating' && !(await validate(work, claim, row, stopping))) return
-    await continueBatch(work, claim, (await store.byId(work.db, claim.ref))!, stopping)
+    await continueBatch(work, claim, (await store.findUnscoped(work.db, claim.ref))!, stopping)
   } catch (error) {
     if (error instanceof LeaseLost) throw error
     if (stopping.aborted) return await requeue(work, claim, work.now())
@@ -88,7 +88,7 @@ const requeue = (work: BatchWork, claim: Claim, run_at: number, turn?: TurnEnd) 
 
 /** Tries again later; once the batch has expired, ends it as failed. */
 async function retryOrFail(work: BatchWork, claim: Claim): Promise<void> {
-  const row = await store.byId(work.db, claim.ref)
+  const row = await store.findUnscoped(work.db, claim.ref)
   if (!row || row.expires_at > work.now()) return await requeue(work, claim, work.now() + retry_ms)
   const message = 'Something failed inside the service. Its log has the cause.'
   await fail(work, claim, [{ code: 'internal_error', message, param: null, line: null }])
@@ -96,7 +96,7 @@ async function retryOrFail(work: BatchWork, claim: Claim): Promise<void> {
 
 const fail = (work: BatchWork, claim: Claim, errors: BatchError[], values: Partial<store.BatchRow> = {}) =>
   withLease(work, claim, async (trx) => {
-    const row = (await store.byId(trx, claim.ref))!
+    const row = (await store.findUnscoped(trx, claim.ref))!
     await store.end(trx, row, 'failed', work.now(), { ...values, errors_json: JSON.stringify(errors) })
     await work.queue.finish(trx, claim, 'done')
   })
@@ -125,7 +125,7 @@ async function validate(work: BatchWork, claim: Claim, row: store.BatchRow, sign
     return false
   }
   await withLease(work, claim, async (trx) => {
-    const current = (await store.byId(trx, row.id))!
+    const current = (await store.findUnscoped(trx, row.id))!
     await store.setStatus(trx, current, 'in_progress', work.now(), { total, model })
   })
   return true
@@ -247,7 +247,7 @@ async function answerLines(
     othersWait = !work.turn.hasYielded && (await work.queue.othersWait(claim))
     const status = await withLease(work, claim, async (trx) => {
       if (counts) await store.update(trx, row.id, counts)
-      return (await store.byId(trx, row.id))!.status
+      return (await store.findUnscoped(trx, row.id))!.status
     })
     if (status === 'cancelling' || now >= row.expires_at) turn.abort()
     // The engine may have paused its lines for hours.
@@ -270,7 +270,7 @@ async function answerLines(
   if (stopping.aborted) await shareOrThrow()
   stopping.throwIfAborted()
   await report()
-  const now = (await store.byId(work.db, row.id))!
+  const now = (await store.findUnscoped(work.db, row.id))!
   if (endingOf(work, now) !== 'completed' || results.completed + results.failed >= row.total) return 'done'
   await shareOrThrow()
   await requeue(work, claim, continueAt ?? work.now(), 'behind')
@@ -324,12 +324,12 @@ async function answer(
 async function publish(work: BatchWork, claim: Claim, id: string, input: string, results: Results): Promise<void> {
   // Decided before the files are written, so that a kill does not change it.
   const ending = await withLease(work, claim, async (trx) => {
-    const row = (await store.byId(trx, id))!
+    const row = (await store.findUnscoped(trx, id))!
     const ending = endingOf(work, row)
     if (row.status !== 'finalizing') await store.setStatus(trx, row, 'finalizing', work.now(), { ending })
     return ending
   })
-  if (results.completed + results.failed < (await store.byId(work.db, id))!.total)
+  if (results.completed + results.failed < (await store.findUnscoped(work.db, id))!.total)
     for await (const { custom_id } of readLines(input))
       if (!results.has(custom_id)) results.add({ custom_id, error: unansweredMessages[ending] })
   await results.sync()
@@ -344,7 +344,7 @@ async function publish(work: BatchWork, claim: Claim, id: string, input: string,
     const output = await write(results.output, results.completed)
     const errors = await write(results.errors, results.failed)
     await withLease(work, claim, async (trx) => {
-      const row = (await store.byId(trx, id))!
+      const row = (await store.findUnscoped(trx, id))!
       const time = work.now()
       const file = {
         account_id: row.account_id,

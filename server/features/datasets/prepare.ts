@@ -68,7 +68,7 @@ export async function prepareDataset(work: PrepareWork, claim: Claim, stopping: 
 }
 
 async function prepare(work: PrepareWork, claim: Claim, signal: AbortSignal): Promise<void> {
-  const dataset = await store.byId(work.db, claim.ref)
+  const dataset = await store.findUnscoped(work.db, claim.ref)
   if (await isForAnother(work, dataset)) return await work.queue.defer(claim, Date.now() + retry_ms, 'unused')
   const isEarlier = dataset !== undefined && isEarlierForm(dataset)
   const files = filesOf(work.dataDir, dataset ?? { id: claim.ref, format: 'jsonl', source_name: null })

@@ -225,7 +225,7 @@ export function createDatasets(options: Options): Datasets {
   /** Lets a worker write the canonical rows of a dataset that an earlier version read. */
   async function requestConversion({ id, account_id }: store.DatasetRow): Promise<void> {
     const isNew = await db.transaction().execute(async (trx) => {
-      const now = await store.byId(trx, id)
+      const now = await store.findUnscoped(trx, id)
       if (!now || !isEarlierForm(now) || (await queue.isLive(trx, queueKind, id))) return false
       await queue.enqueue(trx, queueKind, id, account_id)
       return true
@@ -359,7 +359,7 @@ export function createDatasets(options: Options): Datasets {
       const { code, message, columns: names } = unreadable
       throw new ApiError(code, message, names && { details: { columns: names.slice(0, 200) } })
     } catch (error) {
-      if (!(await store.byId(db, id))) {
+      if (!(await store.findUnscoped(db, id))) {
         await discard(received)
         if (published) await artifacts.remove(published)
       }
@@ -373,7 +373,7 @@ export function createDatasets(options: Options): Datasets {
     const lengths = new Map<number, number>()
     let characters = 0
     let count = numbers.length
-    const dataset = await store.byId(db, id)
+    const dataset = await store.findUnscoped(db, id)
     if (dataset && isEarlierForm(dataset)) await waitUntilRead(dataset.account_id, id, rowsWait_ms)
     try {
       const first = numbers.reduce((least, number) => Math.min(least, number), numbers[0] ?? 1)

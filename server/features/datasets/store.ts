@@ -24,7 +24,7 @@ export const list = (
 
 export const every = (db: Db) => db.selectFrom('datasets').selectAll().execute()
 
-export const byId = (db: Db | Trx, id: string) =>
+export const findUnscoped = (db: Db | Trx, id: string) =>
   db.selectFrom('datasets').selectAll().where('id', '=', id).executeTakeFirst()
 
 export const update = (trx: Trx, id: string, values: Partial<DatasetRow>) =>

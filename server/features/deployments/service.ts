@@ -43,7 +43,7 @@ export interface Deployments {
   /** The deployment with this name. Throws deployment_not_found. */
   require(account_id: string, name: string): Promise<Pick<store.DeploymentRow, 'id' | 'name' | 'account_id' | 'model'>>
   /** The same by its id, whoever owns it. */
-  byId(id: string): Promise<Pick<store.DeploymentRow, 'id' | 'name' | 'account_id' | 'model'> | undefined>
+  findUnscoped(id: string): Promise<Pick<store.DeploymentRow, 'id' | 'name' | 'account_id' | 'model'> | undefined>
   /**
    * Registers a listener for deleted deployments. It is called in the transaction that deletes, and resolves with what
    * to do once that is committed.
@@ -211,7 +211,7 @@ export function createDeployments({
 
   /** Throws deployment_not_found if it was deleted. */
   async function requireCurrent(trx: Trx, { id, name }: store.DeploymentRow): Promise<store.DeploymentRow> {
-    const found = await store.byAnyId(trx, id)
+    const found = await store.findUnscoped(trx, id)
     if (!found) throw new ApiError('deployment_not_found', `The deployment '${name}' was deleted in the meantime.`)
     return found
   }
@@ -368,7 +368,7 @@ export function createDeployments({
     },
 
     async finishGate(claim) {
-      const deployment = await store.byAnyId(db, claim.ref)
+      const deployment = await store.findUnscoped(db, claim.ref)
       const pending = deployment && pendingOf(deployment)
       if (!pending) return await db.transaction().execute((trx) => queue.finish(trx, claim, 'done'))
       const { account_id } = deployment
@@ -385,7 +385,7 @@ export function createDeployments({
       } catch (error) {
         if (!(error instanceof GateVoid) && (!(error instanceof ApiError) || error.status >= 500)) throw error
         await db.transaction().execute(async (trx) => {
-          const current = await store.byAnyId(trx, deployment.id)
+          const current = await store.findUnscoped(trx, deployment.id)
           if (current && pendingOf(current)?.evaluation === pending.evaluation) {
             await store.update(trx, deployment.id, { pending_json: null, updated_at: now() })
             const refused = passes ? { ...more, reason: `${reason} But it cannot be served: ${error.message}` } : more
@@ -398,7 +398,7 @@ export function createDeployments({
 
     async list(account_id, query) {
       const { limit, after } = query
-      const last = after ? await store.byId(db, account_id, after) : undefined
+      const last = after ? await store.findById(db, account_id, after) : undefined
       if (after && !last)
         throw new ApiError('deployment_not_found', `There is no deployment '${after}' to continue after.`)
       const rows = await store.list(db, account_id, query, last)
@@ -411,7 +411,7 @@ export function createDeployments({
     },
 
     require: requireDeployment,
-    byId: (id) => store.byAnyId(db, id),
+    findUnscoped: (id) => store.findUnscoped(db, id),
     onDeleted: (listener) => void deletionListeners.push(listener),
     get: async (account_id, name) => toResponse(await requireDeployment(account_id, name)),
 

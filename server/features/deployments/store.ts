@@ -35,7 +35,7 @@ export function list(
   return sortedPage(db, 'deployments', status === undefined ? { account_id } : { account_id, status }, query, after)
 }
 
-export const byId = (db: Db, account_id: string, id: string) =>
+export const findById = (db: Db, account_id: string, id: string) =>
   db.selectFrom('deployments').selectAll().where('account_id', '=', account_id).where('id', '=', id).executeTakeFirst()
 
 export const findServing = (trx: Trx, account_id: string, model: string) =>
@@ -62,7 +62,7 @@ export async function findPending(
   return waiting.find(({ pending_json }) => JSON.parse(pending_json!).evaluation === evaluation_id)
 }
 
-export const byAnyId = (db: Db | Trx, id: string) =>
+export const findUnscoped = (db: Db | Trx, id: string) =>
   db.selectFrom('deployments').selectAll().where('id', '=', id).executeTakeFirst()
 
 export const insertChange = (trx: Trx, change: NewRow<'deployment_history'>) =>

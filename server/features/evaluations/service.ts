@@ -237,7 +237,7 @@ export function createEvaluations(options: Options): Evaluations {
     row: store.EvaluationRow,
     details: Record<string, unknown>,
   ): Promise<void> {
-    await assertBacklogLimit(trx, 'evaluations', row.account_id, max_waiting)
+    assertBacklogLimit(await store.countActive(trx, row.account_id), 'evaluations', max_waiting)
     await store.insert(trx, row)
     await queue.enqueue(trx, queueKind, row.id, row.account_id)
     await recordAuditEntry(trx, by, 'evaluation.created', row.id, details, row.created_at)

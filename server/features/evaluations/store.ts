@@ -4,7 +4,7 @@ import type { CreateEvaluation } from '../../../contract/evaluations.ts'
 import type { EvalQuery } from '../../../contract/openai-evals.ts'
 import { parseJson } from '../../../lib/json.ts'
 import type { Db, Trx } from '../../platform/db/open.ts'
-import { bytesOf, countFitting, type Page, sizedPage } from '../../platform/db/page.ts'
+import { bytesOf, countFitting, countRows, type Page, sizedPage } from '../../platform/db/page.ts'
 import type { NewRow, Row } from '../../platform/db/schema.ts'
 
 export type EvaluationRow = Row<'evaluations'>
@@ -18,7 +18,7 @@ export const insert = (trx: Trx, evaluation: NewRow<'evaluations'>) =>
 export const find = (db: Db | Trx, account_id: string, id: string) =>
   db.selectFrom('evaluations').selectAll().where('account_id', '=', account_id).where('id', '=', id).executeTakeFirst()
 
-export const byId = (db: Db | Trx, id: string) =>
+export const findUnscoped = (db: Db | Trx, id: string) =>
   db.selectFrom('evaluations').selectAll().where('id', '=', id).executeTakeFirst()
 
 const largeColumns = [
@@ -55,7 +55,7 @@ export const samplingOf = ({ sampling_json }: Pick<EvaluationRow, 'sampling_json
 
 export const insertEval = (trx: Trx, row: EvalRow) => trx.insertInto('evals').values(row).execute()
 
-export const evalById = (db: Db | Trx, id: string) =>
+export const findEvalUnscoped = (db: Db | Trx, id: string) =>
   db.selectFrom('evals').selectAll().where('id', '=', id).executeTakeFirst()
 
 const active = ['queued', 'running'] as const
@@ -213,3 +213,7 @@ export async function listAnswers(
   const items = count > 0 ? await answers.selectAll().where('row', 'in', rows).orderBy('row', page.order).execute() : []
   return { items, has_more: sizes.length > count }
 }
+
+/** How many evaluations of an account wait or run. */
+export const countActive = (trx: Trx, account_id: string): Promise<number> =>
+  countRows(trx.selectFrom('evaluations').where('account_id', '=', account_id).where('status', 'in', active))

@@ -70,7 +70,7 @@ export async function workOnEvaluation(work: EvaluationWork, claim: Claim, stopp
   const { db, queue } = work
   const thread = createGradingThread()
   try {
-    const evaluation = await store.byId(db, claim.ref)
+    const evaluation = await store.findUnscoped(db, claim.ref)
     if (!evaluation || !store.isActive(evaluation))
       return await withLease(work, claim, (trx) => queue.finish(trx, claim, 'done'))
     // What ends the process at each try never gets to the catch below.
@@ -117,7 +117,7 @@ async function end(
   error?: { code: string; message: string },
 ): Promise<void> {
   await withLease(work, claim, async (trx) => {
-    await work.evaluations.end(trx, (await store.byId(trx, claim.ref))!, status, error)
+    await work.evaluations.end(trx, (await store.findUnscoped(trx, claim.ref))!, status, error)
     await work.queue.finish(trx, claim, 'done')
   })
   // A gate may go on.
@@ -157,7 +157,7 @@ async function answerRows(
       writing = writing.then(() =>
         withLease(work, claim, async (trx) => {
           await store.addAnswers(trx, answers)
-          const { done } = (await store.byId(trx, evaluation.id))!
+          const { done } = (await store.findUnscoped(trx, evaluation.id))!
           await store.update(trx, evaluation.id, { done: done + answers.length })
         }),
       )
@@ -223,7 +223,7 @@ async function checkRows(
 }
 
 async function itemSchemaOf(db: Db, { eval_id }: store.EvaluationRow): Promise<Record<string, unknown> | undefined> {
-  const found = eval_id === null ? undefined : await store.evalById(db, eval_id)
+  const found = eval_id === null ? undefined : await store.findEvalUnscoped(db, eval_id)
   return found && JSON.parse(found.source_config_json).item_schema
 }
 

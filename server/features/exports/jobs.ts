@@ -28,7 +28,7 @@ import { createProgress, ExportFailure, type ExportWork, ProcessDied, type PushR
 
 export async function workOnExport(work: ExportWork, claim: Claim, stopping: AbortSignal): Promise<void> {
   // A running export counts towards the account's concurrency limit, like a running job.
-  const releaseSlot = await acquireSlotOrDefer(work, claim, await store.byId(work.db, claim.ref))
+  const releaseSlot = await acquireSlotOrDefer(work, claim, await store.findUnscoped(work.db, claim.ref))
   if (!releaseSlot) return
   try {
     const row = await start(work, claim)
@@ -138,11 +138,11 @@ const isDiskFull = (error: unknown) =>
   (error instanceof ApiError && error.code === 'storage_full')
 
 async function start(work: ExportWork, claim: Claim): Promise<store.ExportRow | undefined> {
-  const found = await store.byId(work.db, claim.ref)
+  const found = await store.findUnscoped(work.db, claim.ref)
   // Its worker died: the lease expired, or the server was restarted after a crash.
   if (found?.status === 'running' && !(await afterInterruption(work, claim, found))) return undefined
   return withLease(work, claim, async (trx) => {
-    const row = await store.byId(trx, claim.ref)
+    const row = await store.findUnscoped(trx, claim.ref)
     if (!row || (row.status !== 'queued' && row.status !== 'running')) {
       await work.queue.finish(trx, claim, 'done')
       return undefined

@@ -195,7 +195,7 @@ export async function afterInterruption(work: ExportWork, claim: Claim, row: sto
 
 /** Handles a child process that died without a reason: requeues the export, or fails it the third time. */
 export async function retryAfterCrash(work: ExportWork, claim: Claim, what: string): Promise<void> {
-  const earlier = (await store.byId(work.db, claim.ref))?.crashes
+  const earlier = (await store.findUnscoped(work.db, claim.ref))?.crashes
   const { retry, count: crashes, delay_ms } = retries.after('crash', earlier)
   const code = 'export_crashed'
   if (!retry) return fail(work, claim, { code, message: `${what}, ${crashes} times.` }, undefined)

@@ -147,7 +147,7 @@ export function createExports(options: Options): Exports {
     for (const { id } of await store.listExpired(db, now())) {
       await reserve.use(() =>
         db.transaction().execute(async (trx) => {
-          if ((await store.byId(trx, id))?.status !== 'ready') return
+          if ((await store.findUnscoped(trx, id))?.status !== 'ready') return
           await store.update(trx, id, { status: 'expired' })
           await store.events.append(
             trx,
@@ -186,7 +186,7 @@ export function createExports(options: Options): Exports {
       await db.transaction().execute(async (trx) => {
         // In the transaction, so that the model cannot be deleted before the insert.
         await models.require(trx, account_id, model.id)
-        await assertBacklogLimit(trx, 'exports', account_id, max_waiting)
+        assertBacklogLimit(await store.countQueued(trx, account_id), 'exports', max_waiting)
         await quota.require(trx, account_id, 1)
         await store.insert(trx, {
           ...exportOptions,
@@ -249,7 +249,7 @@ export function createExports(options: Options): Exports {
     async events(account_id, id, after, signal) {
       await requireExport(account_id, id)
       const live = ['queued', 'running']
-      const ended = async () => !live.includes((await store.byId(db, id))?.status ?? 'gone')
+      const ended = async () => !live.includes((await store.findUnscoped(db, id))?.status ?? 'gone')
       return follow<ExportEvent['type']>({ db, events: store.events, notifier, keepalive_ms, ended }, id, after, signal)
     },
 
@@ -298,7 +298,7 @@ export function createExports(options: Options): Exports {
 
     sweep: () =>
       orphans.removeEnded('exports', async (id, name) => {
-        const row = await store.byId(db, id)
+        const row = await store.findUnscoped(db, id)
         return row !== undefined && (name !== id || row.status !== 'ready')
       }),
   }

@@ -3,7 +3,7 @@ import path from 'node:path'
 import type { Export, ExportFile, ExportQuery } from '../../../contract/exports.ts'
 import { isoTime } from '../../../lib/utc-day.ts'
 import type { Db, Trx } from '../../platform/db/open.ts'
-import { timedPage } from '../../platform/db/page.ts'
+import { countRows, timedPage } from '../../platform/db/page.ts'
 import type { NewRow, Row } from '../../platform/db/schema.ts'
 import { createEventStream } from '../../platform/events/event-streams.ts'
 
@@ -16,7 +16,7 @@ export const insert = (trx: Trx, made: NewRow<'exports'>) => trx.insertInto('exp
 export const find = (db: Db | Trx, account_id: string, id: string) =>
   db.selectFrom('exports').selectAll().where('account_id', '=', account_id).where('id', '=', id).executeTakeFirst()
 
-export const byId = (db: Db | Trx, id: string) =>
+export const findUnscoped = (db: Db | Trx, id: string) =>
   db.selectFrom('exports').selectAll().where('id', '=', id).executeTakeFirst()
 
 export function list(
@@ -115,3 +115,7 @@ export const partialDir = (dataDir: string, id: string) => `${exportDir(dataDir,
 /** Removes a folder recursively. Retries, because a program that was just stopped may still write into it. */
 export const removeDir = (folder: string) =>
   rm(folder, { recursive: true, force: true, maxRetries: 5, retryDelay: 100 })
+
+/** How many exports of an account have not begun. */
+export const countQueued = (trx: Trx, account_id: string): Promise<number> =>
+  countRows(trx.selectFrom('exports').where('account_id', '=', account_id).where('status', '=', 'queued'))

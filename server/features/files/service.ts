@@ -113,7 +113,7 @@ export function createFiles({ db, datasets, artifacts, dataDir, quota, now }: Op
           await quota.require(trx, by.account_id, 0)
         })
       } catch (error) {
-        if (!(await store.byId(db, id))) await artifacts.remove(fileKey(id))
+        if (!(await store.findUnscoped(db, id))) await artifacts.remove(fileKey(id))
         throw error
       }
       return toEntry(row).file

@@ -2,6 +2,7 @@ import path from 'node:path'
 import type { File } from '../../../contract/files.ts'
 import { unixSeconds } from '../../../lib/utc-day.ts'
 import type { Db, Trx } from '../../platform/db/open.ts'
+import { countRows } from '../../platform/db/page.ts'
 import type { NewRow, Row } from '../../platform/db/schema.ts'
 import type { FileEntry } from '../datasets/index.ts'
 
@@ -22,7 +23,8 @@ export const readable = (db: Db | Trx, account_id: string, now: number) =>
 export const find = (db: Db | Trx, account_id: string, id: string, now = 0) =>
   readable(db, account_id, now).where('id', '=', id).executeTakeFirst()
 
-export const byId = (db: Db, id: string) => db.selectFrom('files').selectAll().where('id', '=', id).executeTakeFirst()
+export const findUnscoped = (db: Db, id: string) =>
+  db.selectFrom('files').selectAll().where('id', '=', id).executeTakeFirst()
 
 export const every = (db: Db) => db.selectFrom('files').selectAll().execute()
 
@@ -36,7 +38,7 @@ export const insertUpload = (trx: Trx, upload: NewRow<'uploads'>) => trx.insertI
 export const findUpload = (db: Db | Trx, account_id: string, id: string) =>
   db.selectFrom('uploads').selectAll().where('account_id', '=', account_id).where('id', '=', id).executeTakeFirst()
 
-export const uploadById = (db: Db, id: string) =>
+export const findUploadUnscoped = (db: Db, id: string) =>
   db.selectFrom('uploads').selectAll().where('id', '=', id).executeTakeFirst()
 
 /** Ends a pending upload. Resolves with false if it was not pending any more. */
@@ -105,3 +107,7 @@ export const toEntry = ({ id, created_at, ...row }: FileRow): FileEntry => ({
     status_details: null,
   } satisfies File,
 })
+
+/** How many uploads of an account have not ended. */
+export const countPendingUploads = (trx: Trx, account_id: string): Promise<number> =>
+  countRows(trx.selectFrom('uploads').where('account_id', '=', account_id).where('status', '=', 'pending'))

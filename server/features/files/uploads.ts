@@ -218,7 +218,7 @@ export function createUploads(options: Options): Uploads {
       await db
         .transaction()
         .execute(async (trx) => {
-          await assertBacklogLimit(trx, 'uploads', by.account_id, uploadsMax)
+          assertBacklogLimit(await store.countPendingUploads(trx, by.account_id), 'uploads', uploadsMax)
           await store.insertUpload(trx, row)
           await quota.require(trx, by.account_id, 0)
           await recordAuditEntry(trx, by, 'upload.created', id, { filename, purpose, bytes }, created_at)
@@ -324,7 +324,7 @@ export function createUploads(options: Options): Uploads {
 
     sweep: () =>
       orphans.removeEnded('uploads', async (id) => {
-        const upload = await store.uploadById(db, id)
+        const upload = await store.findUploadUnscoped(db, id)
         return upload !== undefined && upload.status !== 'pending'
       }),
   }

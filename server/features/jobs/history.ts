@@ -120,7 +120,7 @@ export function createJobHistory({ db, datasets, models, artifacts, requireJob }
 
     async heldOutRows(account_id, id) {
       // Also of a deleted job: evaluations on its rows can be repeated.
-      const job = await store.jobById(db, id)
+      const job = await store.findJobUnscoped(db, id)
       const { dataset_id } = job?.account_id === account_id ? job : await requireJob(account_id, id)
       return { dataset_id, rows: (await heldOutRows(db, id)) ?? [] }
     },

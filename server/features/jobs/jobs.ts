@@ -52,7 +52,7 @@ const cluster_grace_ms = 180_000
 
 export async function workOnJob(work: JobWork, claim: Claim, stopping: AbortSignal): Promise<void> {
   // A running job takes one of its account's concurrency slots.
-  const releaseSlot = await acquireSlotOrDefer(work, claim, await store.jobById(work.db, claim.ref))
+  const releaseSlot = await acquireSlotOrDefer(work, claim, await store.findJobUnscoped(work.db, claim.ref))
   if (!releaseSlot) return
   try {
     await runJob(work, claim, stopping)
@@ -242,7 +242,7 @@ async function runInCluster(
   const passed = turnOver.aborted || (await cluster.isTurnOver(job.id))
   // Before the entry is claimed again: the next attempt would attach to it.
   await cluster.endRun(job.id)
-  const paused = stopRequested.aborted || (await store.jobById(work.db, job.id))?.paused === 1
+  const paused = stopRequested.aborted || (await store.findJobUnscoped(work.db, job.id))?.paused === 1
   if (paused) return ends('paused', pause(work, claim, job))
   if (passed && !end.failure)
     return ends('passed', passTurn(work, claim, job, turnOver.aborted ? (turnOver.reason as TurnOver) : 'passed'))
@@ -286,7 +286,7 @@ async function endAsTrainerDid(
 
 async function startJob(work: JobWork, claim: Claim): Promise<store.JobRow | undefined> {
   return withLease(work, claim, async (trx) => {
-    const job = await store.jobById(trx, claim.ref)
+    const job = await store.findJobUnscoped(trx, claim.ref)
     if (!job || (job.status !== 'queued' && job.status !== 'running')) {
       await work.queue.finish(trx, claim, 'done')
       return undefined
@@ -323,7 +323,7 @@ const lostWorker = 'The worker of this job ended before the job did; it resumes 
 
 /** A trainer works on the job from now on. */
 async function markRunning(trx: Trx, id: string, attempt: number, time: number): Promise<void> {
-  const job = (await store.jobById(trx, id))!
+  const job = (await store.findJobUnscoped(trx, id))!
   await startClock(trx, job, time)
   const message = attempt === 1 ? 'The job is running.' : `The job is running again (attempt ${attempt}).`
   await store.appendEvents(trx, id, [statusEvent('running', message, { attempt })], time)

@@ -18,7 +18,7 @@ export function createJobMeter({ add, price }: Options): JobMeter {
   return {
     async end(trx, job_id, finish, time) {
       await stopClock(trx, job_id, time)
-      const job = (await store.jobById(trx, job_id))!
+      const job = (await store.findJobUnscoped(trx, job_id))!
       const { account_id, key_id, model_id, base_model_id, trained_tokens, ran_ms } = job
       if (ran_ms === 0) return
       const none = { prompt_tokens: 0, completion_tokens: 0, cached_tokens: 0 }
@@ -53,7 +53,7 @@ export async function settleClock(trx: Trx, { id, ran_ms, running_since }: store
 
 /** Adds the time since the trainer started, if one is running. */
 export async function stopClock(trx: Trx, job_id: string, time: number): Promise<void> {
-  const { ran_ms, running_since } = (await store.jobById(trx, job_id))!
+  const { ran_ms, running_since } = (await store.findJobUnscoped(trx, job_id))!
   if (running_since !== null)
     await store.updateJob(trx, job_id, { ran_ms: ran_ms + Math.max(1, time - running_since), running_since: null })
 }

@@ -93,7 +93,7 @@ export async function complete(work: JobWork, claim: Claim, job: store.JobRow, r
     await work.artifacts.publish(...modelKeys)
     await withLease(work, claim, async (trx) => {
       const time = work.now()
-      const { name, description, metadata_json } = (await store.jobById(trx, job.id))!
+      const { name, description, metadata_json } = (await store.findJobUnscoped(trx, job.id))!
       const insert = (artifact: Artifact & StoredModel) =>
         work.models.insert(trx, {
           id: artifact.id,
@@ -332,7 +332,7 @@ export async function retryAfterCrash(
   what: string,
   hint: string,
 ): Promise<void> {
-  const earlier = (await store.jobById(work.db, job.id))?.crashes
+  const earlier = (await store.findJobUnscoped(work.db, job.id))?.crashes
   const { retry, count: crashes, delay_ms } = retries.after('crash', earlier)
   const code = 'trainer_crashed'
   if (!retry) {
@@ -345,7 +345,7 @@ export async function retryAfterCrash(
 
 /** Requeues a job whose run the cluster has lost. It resumes from its last checkpoint in the cluster that there is. */
 export async function retryAfterLoss(work: JobWork, claim: Claim, job: store.JobRow, what: string): Promise<void> {
-  const earlier = (await store.jobById(work.db, job.id))?.crashes
+  const earlier = (await store.findJobUnscoped(work.db, job.id))?.crashes
   const { count: crashes, delay_ms } = retries.after('cluster_loss', earlier)
   const events = retryEvents(`${what}. The job is submitted again from its last checkpoint.`, { code: 'run_lost' })
   await requeue(work, claim, job, events, delay_ms, { crashes })
@@ -362,7 +362,7 @@ export async function pause(work: JobWork, claim: Claim, job: store.JobRow): Pro
   await withLease(work, claim, async (trx) => {
     const time = work.now()
     // It may have been resumed while the trainer was still stopping: then requeue it now.
-    const paused = (await store.jobById(trx, job.id))?.paused === 1
+    const paused = (await store.findJobUnscoped(trx, job.id))?.paused === 1
     const [last] = await store.checkpoints(trx, job.id, 1)
     const message = paused ? `The job is paused${last ? ` after step ${last.step}` : ''}.` : 'The job waits to resume.'
     await stopClock(trx, job.id, time)

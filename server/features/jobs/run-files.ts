@@ -20,7 +20,7 @@ export const checkpointKey = (job_id: string, attempt: number, step: number) =>
 export async function removeExpiredRuns(db: Db, dataDir: string, now: number): Promise<void> {
   const runs = path.join(dataDir, 'runs')
   for (const name of await readdir(runs).catch(() => [])) {
-    const finished_at = (await store.jobById(db, name))?.finished_at ?? now
+    const finished_at = (await store.findJobUnscoped(db, name))?.finished_at ?? now
     if (finished_at < now - logRetention_ms) await rm(path.join(runs, name), { recursive: true, force: true })
     // Of a job that ended on another machine: its checkpoints are of no use any more.
     else if (finished_at < now)

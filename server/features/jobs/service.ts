@@ -282,7 +282,7 @@ export function createJobs(options: Options): Jobs {
         // Inside the transaction, so that the dataset cannot be deleted in between.
         const objective = resolved.method_options.objective.value
         await datasets.forTraining(trx, account_id, dataset_id, objective)
-        await assertBacklogLimit(trx, 'jobs', account_id, max_waiting)
+        assertBacklogLimit(await store.countQueued(trx, account_id), 'jobs', max_waiting)
         await quota.require(trx, account_id, 1)
         if (start.from_model) await requireModel(trx, account_id, model_id)
         if (validation_dataset_id) await datasets.forTraining(trx, account_id, validation_dataset_id, objective)
@@ -475,7 +475,7 @@ export function createJobs(options: Options): Jobs {
 
     async events(account_id, id, after, signal) {
       const job = await requireJob(account_id, id)
-      const hasEnded = async () => ended.has((await store.jobById(db, job.id))?.status ?? 'failed')
+      const hasEnded = async () => ended.has((await store.findJobUnscoped(db, job.id))?.status ?? 'failed')
       return follow<JobEventType>(
         { db, events: store.jobEvents, notifier: changes, keepalive_ms, ended: hasEnded },
         job.id,
@@ -498,7 +498,7 @@ export function createJobs(options: Options): Jobs {
 
     async sweep() {
       await orphans.removeEnded('runs', async (id) => {
-        const status = (await store.jobById(db, id))?.status
+        const status = (await store.findJobUnscoped(db, id))?.status
         return status === 'completed' || status === 'cancelled'
       })
     },

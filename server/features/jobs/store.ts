@@ -2,7 +2,7 @@ import { sql } from 'kysely'
 import type { JobQuery } from '../../../contract/fine-tuning.ts'
 import { type MetadataFilter, metadataConditions } from '../../platform/db/metadata.ts'
 import type { Db, Trx } from '../../platform/db/open.ts'
-import { newestFirst, sortedPage } from '../../platform/db/page.ts'
+import { countRows, newestFirst, sortedPage } from '../../platform/db/page.ts'
 import type { NewRow, Row } from '../../platform/db/schema.ts'
 import { createEventStream } from '../../platform/events/event-streams.ts'
 
@@ -20,7 +20,7 @@ export const findJob = (db: Db | Trx, account_id: string, id: string) =>
     .executeTakeFirst()
 
 /** Also one that was deleted: its row tells what models came from. */
-export const jobById = (db: Db | Trx, id: string) =>
+export const findJobUnscoped = (db: Db | Trx, id: string) =>
   db.selectFrom('tuning_jobs').selectAll().where('id', '=', id).executeTakeFirst()
 
 export function listJobs(db: Db, account_id: string, query: JobQuery, after: JobRow | undefined): Promise<JobRow[]> {
@@ -275,3 +275,7 @@ export async function countUnfinished(db: Db): Promise<{ queued: number; running
  */
 export const statusOf = ({ status, paused }: Pick<JobRow, 'status' | 'paused'>) =>
   status === 'queued' && paused ? 'paused' : status
+
+/** How many jobs of an account have not begun. */
+export const countQueued = (trx: Trx, account_id: string): Promise<number> =>
+  countRows(trx.selectFrom('tuning_jobs').where('account_id', '=', account_id).where('status', '=', 'queued'))

@@ -25,7 +25,7 @@ export async function recordTrainerEvent(
     await store.appendEvents(trx, job_id, [{ type: event.type as NewEvent['type'], message, data: eventData }], time)
   const number = (name: string) => (typeof data[name] === 'number' ? (data[name] as number) : undefined)
   if (event.type === 'metrics') {
-    const before = JSON.parse((await store.jobById(trx, job_id))?.metrics_json ?? '{}') as JobMetrics
+    const before = JSON.parse((await store.findJobUnscoped(trx, job_id))?.metrics_json ?? '{}') as JobMetrics
     const tokens = number('tokens')
     const metrics = metricsAfter(before, data)
     await store.updateJob(trx, job_id, {
@@ -60,7 +60,7 @@ const slowdownMessages = {
 
 /** Records that something started or stopped slowing a running job. */
 export async function recordSlowdown(trx: Trx, job_id: string, slowdown: Slowdown, time: number): Promise<void> {
-  const job = await store.jobById(trx, job_id)
+  const job = await store.findJobUnscoped(trx, job_id)
   if (job?.status !== 'running') return
   const left_ms = Math.max(0, (job.estimated_completion ?? time) - time)
   await store.updateJob(trx, job_id, {

@@ -31,7 +31,7 @@ export interface ReconcilerOptions {
   dataDir: string
   engine_options: readonly string[]
   inference: Pick<Inference, 'target' | 'keepsOriginal'>
-  deployments: Pick<Deployments, 'byId'>
+  deployments: Pick<Deployments, 'findUnscoped'>
   places: Places
   verify: VerifyReplica
   draftFile: FindDraftFile
@@ -100,7 +100,7 @@ export function createReconciler(options: ReconcilerOptions, control: Control): 
 
   /** The weights that the deployment serves now, on this machine, and their size. */
   async function wantedOf({ deployment }: Entry): Promise<{ target: Target; bytes: number }> {
-    const current = await deployments.byId(deployment.id)
+    const current = await deployments.findUnscoped(deployment.id)
     if (!current) throw new ApiError('deployment_not_found', `There is no deployment '${deployment.name}'.`)
     const target = await inference.target(current.account_id, current.model)
     return { target, bytes: await bytesOf(target, artifacts, inference.keepsOriginal) }

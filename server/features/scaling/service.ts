@@ -187,7 +187,7 @@ export function createScaling(options: Options): ScalingService {
     const known = new Set(running()?.ids() ?? [])
     const knownInRay = new Set(ray?.ids() ?? [])
     for (const row of rows) {
-      const deployment = await deployments.byId(row.deployment_id)
+      const deployment = await deployments.findUnscoped(row.deployment_id)
       if (!deployment) continue
       if (isRay(row.instance_type) && !ray) {
         if (!told.has(row.deployment_id))
@@ -279,13 +279,13 @@ const scaled = (
 /** The deployments that scale on one of the chosen instance types. */
 export async function configuredIn(
   db: Db,
-  deployments: Pick<Deployments, 'byId'>,
+  deployments: Pick<Deployments, 'findUnscoped'>,
   chosen: (instance_type: string) => boolean,
 ): Promise<ScaledDeployment[]> {
   const rows = (await store.listAll(db)).filter((row) => chosen(row.instance_type))
   const found = await Promise.all(
     rows.map(async (row) => {
-      const deployment = await deployments.byId(row.deployment_id)
+      const deployment = await deployments.findUnscoped(row.deployment_id)
       return deployment ? [scaled(row, deployment)] : []
     }),
   )

@@ -44,6 +44,8 @@ export interface Idempotency {
 
 export interface ItemReader {
   route: Route
+  /** The name of the path's last parameter: `name` where its objects are addressed by name. */
+  parameter: string
   /** `item` is the value of the last parameter. */
   read(item: string, caller: Caller, request: FastifyRequest, reply: FastifyReply): Promise<unknown>
 }
@@ -160,9 +162,9 @@ export async function runIdempotent(
    */
   async function recover(target: string): Promise<object | undefined> {
     const body = request.body as { name?: string } | undefined
-    const item = route.path === '/deployments' ? body!.name! : target
     const reader = request.server.itemReaders?.get(route.path.replace(/\/$/, ''))
     if (!reader) return undefined
+    const item = reader.parameter === 'name' ? body!.name! : target
     try {
       requirePermission(caller, reader.route)
       const schema = Object.values(route.responses)[0]!

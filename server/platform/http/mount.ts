@@ -80,6 +80,7 @@ export function mount<R extends Route>(
   if (route.method === 'GET' && collection && parameter)
     app.itemReaders?.set(collection, {
       route,
+      parameter,
       read: (item, caller, request, reply) =>
         handler({
           body: undefined as Call<R>['body'],

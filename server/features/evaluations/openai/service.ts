@@ -85,7 +85,7 @@ export function createOpenaiEvals(options: Options): OpenaiEvals {
   const { db, evaluations, files, storedCompletions, dataDir, min_free_mb, now } = options
 
   async function requireEval(from: Db | Trx, account_id: string, id: string): Promise<store.EvalRow> {
-    const found = await store.evalById(from, id)
+    const found = await store.findEvalUnscoped(from, id)
     if (found?.account_id !== account_id)
       throw new ApiError('evaluation_not_found', `There is no eval '${id}'.`, { param: 'eval_id' })
     return found

@@ -72,7 +72,7 @@ export function runRoutes(app: FastifyInstance, { work, secrets, min_free_mb, de
     const run = /^\d{1,9}$/.test(attempt) ? await runs.find(db, job_id, Number(attempt)) : undefined
     if (!run || !sameSecret(token, secrets.decrypt(run.token_encrypted, tokenContext(job_id, run.attempt))))
       return refuse(reply, 401, 'This is not the token of a run.')
-    const job = await store.jobById(db, job_id)
+    const job = await store.findJobUnscoped(db, job_id)
     if (run.ended_at !== null || !job || endedStatus.has(job.status)) return refuse(reply, 410, runEnded)
     authenticated.set(request, { run, job })
   }

@@ -30,7 +30,7 @@ export interface RayScaling {
 }
 
 interface Needs {
-  deployments: Pick<Deployments, 'byId'>
+  deployments: Pick<Deployments, 'findUnscoped'>
   inference: Pick<Inference, 'target'>
   models: Pick<TunedModels, 'expected'>
   secrets: Pick<Secrets, 'derive'>
@@ -83,7 +83,7 @@ export async function createRayScaling(context: Context, needs: Needs): Promise<
         files,
         probe: createProbeCheck(models, artifacts),
         async targetOf(deployment_id, model) {
-          const deployment = await deployments.byId(deployment_id)
+          const deployment = await deployments.findUnscoped(deployment_id)
           const isGone = undefinedIf('model_not_found', 'model_not_available', 'model_not_callable')
           return deployment && (await inference.target(deployment.account_id, model).catch(isGone))
         },

@@ -64,7 +64,7 @@ interface Options {
   applications: Applications
   /** All deployments that scale in the cluster, as the database has them. */
   configured: () => Promise<ScaledDeployment[]>
-  deployments: Pick<Deployments, 'byId'>
+  deployments: Pick<Deployments, 'findUnscoped'>
   inference: Pick<Inference, 'target'>
   oncePer: Servers['oncePer']
   /** Separates the accounts in a replica's prefix cache. */
@@ -296,7 +296,7 @@ export function createRayServing(options: Options): RayServing {
     const wanted: { deployment: ScaledDeployment; name: string; application: Application }[] = []
     for (const deployment of rows)
       try {
-        const current = await deployments.byId(deployment.id)
+        const current = await deployments.findUnscoped(deployment.id)
         if (!current) continue
         kept.push(applications.prefixOf(deployment.id))
         const target = await inference.target(current.account_id, current.model)
@@ -337,7 +337,7 @@ export function createRayServing(options: Options): RayServing {
 
   return {
     async write(deployment) {
-      const current = await deployments.byId(deployment.id)
+      const current = await deployments.findUnscoped(deployment.id)
       if (!current) throw new ApiError('deployment_not_found', `There is no deployment '${deployment.name}'.`)
       const target = await inference.target(current.account_id, current.model)
       const { application } = await applications.describe(deployment, target).catch((error) => {
