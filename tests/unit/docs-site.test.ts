@@ -70,6 +70,22 @@ test('every file of the project that a page names is there', () => {
   )
 })
 
+test('every page that the code names is there, in comments, messages and links of the dashboard', () => {
+  const sources = globSync('{bench,cli,contract,deploy,engine,lib,mcp,pictures,scripts,sdk,server,trainer,web}/**/*', {
+    cwd: root,
+    exclude: (name) => name === 'node_modules',
+  }).filter((file) => /\.(ts|tsx|mjs|py|ya?ml|cpp|h|json)$/.test(file))
+  const slugs = new Set(['api', 'overview', ...site.pages.map(({ slug }) => slug)])
+  const missing = sources.flatMap((file) => {
+    const text = readFileSync(path.join(root, file), 'utf8')
+    const files = [...text.matchAll(/\bdocs\/[\w/-]+\.md\b/g)].filter(([name]) => !existsSync(path.join(root, name)))
+    const links = [...text.matchAll(/["'`]\/docs\/([\w/-]*\w)(?=["'`#])/g)].filter(([, slug]) => !slugs.has(slug!))
+    return [...files, ...links].map(([name]) => `${file}: ${name}`)
+  })
+  assert.ok(sources.length > 500)
+  assert.deepEqual(missing, [])
+})
+
 test('there is a guide for every task', () => {
   const guides = site.groups.flatMap(({ pages }) => pages.map(({ slug }) => slug))
   const tasks = [
