@@ -34,7 +34,7 @@ for line in open(sys.argv[1], "rb"):
     row = json.loads(line)
     assert isinstance(row["messages"], list)
 """
-# Of a file of some MB the start is a large part; "whole" is beside the same tokenizer.
+# The start is a large part for a file of some MB; "whole" is beside the same tokenizer.
 TARGETS = {"structure": 1.0, "tokens": 1.0, "whole": 3.0}
 # Growth from the first fifth of a large file to its end. The search for duplicates keeps 16 bytes a row or some more.
 MAX_GROWTH_MB = 150

@@ -242,7 +242,7 @@ export const BatchResponse = z.object({
   responses: z
     .array(z.union([ChatResponse, ErrorBody]))
     .describe('In the order of the requests: an answer, or its own error.'),
-  usage: Usage.describe('Of all answers together.'),
+  usage: Usage.describe('Usage of all answers together.'),
 })
 export type BatchResponse = z.infer<typeof BatchResponse>
 

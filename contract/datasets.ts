@@ -68,7 +68,7 @@ export const Dataset = z.object({
     .int()
     .describe('How many pictures its rows have. Only a base of the category `multimodal` learns from them.'),
   size_mb: z.number(),
-  sha256: z.string().describe('Of the file as it was uploaded.'),
+  sha256: z.string().describe('SHA-256 of the file as it was uploaded.'),
   columns: Columns.nullable().describe('The names of the columns in the file, where the upload said them.'),
   created_at: Time,
 })
@@ -106,7 +106,7 @@ export const DatasetIssue = z.object({
     ),
   code: z.string().describe('Stable.'),
   message: z.string(),
-  first_line: z.int().optional().describe('Of a duplicate or a conflict: the line that it is like.'),
+  first_line: z.int().optional().describe('The line that a duplicate or a conflict is like.'),
 })
 
 const Tokens = z.object({
@@ -155,7 +155,7 @@ export const Validation = z.object({
   warning_count: z.int().optional(),
   duplicates: z.int().optional().describe('Rows that repeat an earlier row of the file, word for word.'),
   conflicts: z.int().optional().describe('Rows whose prompt is in an earlier row of the file, with another answer.'),
-  tokens: Tokens.optional().describe('Of the rows that are not wrong.'),
+  tokens: Tokens.optional().describe('Tokens of the valid rows.'),
   tokens_unknown: z
     .string()
     .optional()
@@ -237,8 +237,8 @@ export const DatasetRow = z.object({
   messages: z
     .array(z.unknown())
     .nullable()
-    .describe('Of a pair, with the chosen answer. Pictures are parts with data URLs.'),
-  rejected: z.unknown().optional().describe('Of a pair: the rejected answer.'),
+    .describe('The messages of a pair, with the chosen answer. Pictures are parts with data URLs.'),
+  rejected: z.unknown().optional().describe('The rejected answer of a pair.'),
 })
 export type DatasetRow = z.input<typeof DatasetRow>
 

@@ -93,7 +93,7 @@ export const EvaluationSide = z.object({
   errors: z.int().describe('Rows without an answer or a score; they count as 0.'),
   latency_ms: z.object({ p50: z.number(), p95: z.number() }).nullable(),
   prompt_tokens: z.int(),
-  cached_tokens: z.int().describe('Of the prompt tokens.'),
+  cached_tokens: z.int().describe('The cached part of the prompt tokens.'),
   completion_tokens: z.int(),
 })
 export type EvaluationSide = z.infer<typeof EvaluationSide>
@@ -137,7 +137,7 @@ export const Evaluation = z.object({
         .describe('Score of the model less that of the baseline, row by row.'),
     })
     .nullable()
-    .describe('Of the rows that are scored so far.'),
+    .describe('Figures of the rows that have been scored so far.'),
   created_at: Time,
   started_at: Time.nullable(),
   finished_at: Time.nullable(),

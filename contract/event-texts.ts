@@ -79,11 +79,11 @@ export const jobEventTexts: Record<(typeof jobEventTypes)[number], EventText> = 
     data: {
       status: 'The status that the job has now.',
       phase:
-        'Of a running job: `preparing`, `loading`, `pictures` (they are encoded), `reference` (answers are scored before ' +
+        'Phase of a running job: `preparing`, `loading`, `pictures` (being encoded), `reference` (answers are scored before ' +
         'a training on preferences), `training` or `converting`.',
       paused: 'Whether the job is paused.',
       attempt: 'Which attempt at the job this is.',
-      model: 'Of a completed job: its result.',
+      model: 'The result of a completed job.',
     },
   },
   progress: {
@@ -110,7 +110,7 @@ export const jobEventTexts: Record<(typeof jobEventTypes)[number], EventText> = 
       tokens: 'Tokens trained on so far.',
       grad_norm: 'Norm of the gradient before it is clipped.',
       validation_loss: 'Loss on the held-out rows.',
-      reward_margin: 'Of preferences: reward of the good answers of the batch less that of the bad ones.',
+      reward_margin: 'With preferences: reward of the good answers of the batch less that of the bad ones.',
       reward_accuracy: 'Share of the preferences of the batch on whose side the model is.',
       validation_exact: 'Share of the held-out rows whose every learned token was the first choice.',
       validation_reward_margin: 'The reward margin of the held-out preferences.',

@@ -135,13 +135,13 @@ export const deleteFile = route({
 export const Upload = z.object({
   id: z.string(),
   object: z.literal('upload'),
-  bytes: z.int().describe('Of the whole file, as announced.'),
+  bytes: z.int().describe('Size of the whole file, as announced.'),
   created_at: z.int(),
   expires_at: z.int().describe('Unix seconds. An upload that is not completed by then is deleted.'),
   filename: z.string(),
   purpose: z.enum(uploadPurposes),
   status: z.enum(['pending', 'completed', 'cancelled', 'expired']),
-  file: File.nullable().describe('Of a completed upload.'),
+  file: File.nullable().describe('The file of a completed upload.'),
 })
 export type Upload = z.infer<typeof Upload>
 
@@ -205,7 +205,7 @@ export const completeUpload = route({
   params: UploadParams,
   body: z.looseObject({
     part_ids: z.array(z.string().max(100)).min(1).max(partsMax),
-    md5: z.string().max(100).nullish().describe('Of the whole file, in hex or base64; checked if it is given.'),
+    md5: z.string().max(100).nullish().describe('MD5 of the whole file, in hex or base64; checked if it is given.'),
   }),
   responses: { 200: Upload },
   openai: true,

@@ -29,7 +29,7 @@ export const CreateJob = z.strictObject({
         'training started from, and the same graders score the answers.',
     ),
   name: DisplayName.optional().describe(
-    'Of the job and of the model that it makes. Default: made of the names of the dataset and the base.',
+    'Name of the job and of the model that it makes. Default: made of the names of the dataset and the base.',
   ),
   description: Description.default('').describe('What you want to remember of it; the model gets it too.'),
   metadata: Metadata.default({}).describe(
@@ -80,7 +80,7 @@ export const validationFigures = {
   validation_reward_margin: z
     .number()
     .optional()
-    .describe('Of preferences: how much more the good answers are rewarded than the bad ones, on average.'),
+    .describe('With preferences: how much more the good answers are rewarded than the bad ones, on average.'),
   validation_reward_accuracy: z
     .number()
     .optional()
@@ -96,7 +96,7 @@ export const JobMetrics = z.object({
     ),
   steps_trained: z.int().optional().describe('Once completed. More than `step` if an earlier state was the best.'),
   steps_total: z.int().optional(),
-  loss: z.number().optional().describe('Of the batch of this step.'),
+  loss: z.number().optional().describe('Loss of the batch of this step.'),
   learning_rate: z.number().optional(),
   tokens_per_second: z.number().optional(),
   train_loss: z
@@ -110,9 +110,9 @@ export const JobMetrics = z.object({
   reward_margin: z
     .number()
     .optional()
-    .describe('Of preferences: how much more the good answers of the batch are rewarded than the bad ones.'),
+    .describe('With preferences: how much more the good answers of the batch are rewarded than the bad ones.'),
   reward_accuracy: z.number().optional().describe('Share of the preferences of the batch on whose side the model is.'),
-  validation_loss: z.number().optional().describe('Of this step, if it was evaluated.'),
+  validation_loss: z.number().optional().describe('Validation loss after this step, if it was evaluated.'),
   ...validationFigures,
 })
 export type JobMetrics = z.infer<typeof JobMetrics>
@@ -147,9 +147,9 @@ export const Job = z.object({
       'What a queued job waits for besides its turn: the training environment, which is being installed behind the ' +
         'first start, or the weights of its base.',
     ),
-  queue_position: z.int().nullable().describe('Of a queued job: 1 is the next to begin.'),
+  queue_position: z.int().nullable().describe('Place of a queued job: 1 is the next to begin.'),
   estimated_start: Time.nullable().describe(
-    'Of a queued job: estimated from the durations of similar jobs and the turns of accounts. Null if there are none.',
+    'Start of a queued job, estimated from similar jobs and the turns of accounts. Null if there are none.',
   ),
   estimated_completion: Time.nullable().describe('With the pauses for the turns of other accounts.'),
   created_at: Time,

@@ -137,7 +137,7 @@ export const RegexGrader = z.strictObject({
     .string()
     .min(1)
     .max(1000)
-    .describe('Of RE2: no back-references and no look-around, so that every text is searched in linear time.'),
+    .describe('An RE2 pattern: no back-references and no look-around, so that every text is searched in linear time.'),
   ignore_case: z.boolean().default(false),
   negate: z.boolean().default(false).describe('Whether the answer must not match.'),
 })

@@ -25,7 +25,7 @@ export type Download = z.infer<typeof Download>
 
 export const EightBits = z
   .object({
-    size_mb: z.number().describe('Of the file, on disk beside the original. In memory it takes about as much.'),
+    size_mb: z.number().describe('Size of the file, on disk beside the original. It takes about as much memory.'),
     original_type: z.string().describe('The quantization of the original, such as BF16.'),
     distance: z
       .object({

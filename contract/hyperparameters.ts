@@ -135,7 +135,7 @@ export const hyperparameters = {
         'all their weights. Full training takes `["all-linear", "projector"]` for that, and no other of these settings.',
       request: z.array(z.string().min(1).max(100)).min(1).max(100),
       resolved: z.array(z.string()),
-      resolved_description: 'Of the language model. `all-linear` until the weights of the base have been downloaded.',
+      resolved_description: 'In the language model. `all-linear` until the weights of the base have been downloaded.',
       computed: 'all linear layers',
       python: 'list[str] | str',
     },

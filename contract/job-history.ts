@@ -73,8 +73,8 @@ export const JobRow = z.object({
   messages: z
     .array(z.unknown())
     .nullable()
-    .describe('Of a pair, with the chosen answer. Null where the dataset is gone.'),
-  rejected: z.unknown().optional().describe('Of a pair: the rejected answer.'),
+    .describe('The messages of a pair, with the chosen answer. Null where the dataset was deleted.'),
+  rejected: z.unknown().optional().describe('The rejected answer of a pair.'),
 })
 export const HeldOutRow = z.object({
   row: z.int().describe('Its number among the rows of its dataset, counted from 1.'),

@@ -7,19 +7,19 @@ import { route } from './route.ts'
 const Bytes = z.int().describe('Bytes.')
 
 export const Machine = z.object({
-  version: z.string().describe('Of this service.'),
+  version: z.string().describe('Version of this service.'),
   node: z.string(),
   started_at: Time,
   uptime_seconds: z.int(),
   cores: z.int().describe('That this service may use.'),
   load: z.array(z.number()).describe('Average load of the last 1, 5 and 15 minutes.'),
   memory: z.object({
-    total_bytes: Bytes.describe('Of the machine, or of the container if that has less.'),
+    total_bytes: Bytes.describe('Memory of the machine, or of the container if that has less.'),
     available_bytes: Bytes,
     service_bytes: Bytes.describe('Resident memory of the server alone, without engine and trainers.'),
   }),
   disk: z.object({
-    total_bytes: Bytes.describe('Of the file system of the data folder.'),
+    total_bytes: Bytes.describe('Size of the file system with the data folder.'),
     free_bytes: Bytes.describe('That this service can still write.'),
     kept_free_bytes: Bytes.describe('TUNERY_MIN_FREE_DISK_MB: uploads, jobs and exports wait or are refused below it.'),
     kinds: z
@@ -41,11 +41,11 @@ export const Machine = z.object({
     problem: z.string().nullable(),
     pid: z.int().nullable(),
     memory_bytes: Bytes.nullable().describe('Resident memory, with the weights that it has read.'),
-    context_bytes: Bytes.nullable().describe('Of it, for the contexts of running and cached conversations.'),
+    context_bytes: Bytes.nullable().describe('The part of it for the contexts of running and cached conversations.'),
     models: z.array(
       z.object({
         id: z.string(),
-        base: z.string().nullable().describe('Of an adapter: its base.'),
+        base: z.string().nullable().describe('The base of an adapter; null for a base.'),
         bytes: Bytes.nullable().describe('Size of its weights, in the form that answers.'),
       }),
     ),

@@ -33,14 +33,14 @@ export const LineageDataset = z.object({
   sha256: z
     .string()
     .nullable()
-    .describe('Of the file as it was uploaded. Null where the dataset was deleted by a version that did not keep it.'),
+    .describe('SHA-256 of the uploaded file. Null where the dataset was deleted by a version that did not keep it.'),
 })
 export type LineageDataset = z.infer<typeof LineageDataset>
 
 export const LineageStep = z.object({
   model_id: z.string().describe('What came of it. It may be deleted by now.'),
   name: z.string().nullable().describe('As it was when the next step began.'),
-  sha256: z.string().nullable().describe('Of the file of weights that the engine serves.'),
+  sha256: z.string().nullable().describe('SHA-256 of the file of weights that the engine serves.'),
   job_id: z.string().nullable().describe('The training. Null for an adapter that was uploaded.'),
   step: z.int().nullable().describe('The step of the training whose weights these are.'),
   method: Method.nullable(),
@@ -82,7 +82,7 @@ export const TunedModel = z.object({
     .string()
     .nullable()
     .describe(
-      'Of the projector that was trained with it. Null: it reads pictures as what it was made from, if at all.',
+      'SHA-256 of the projector that was trained with it. Null: it reads pictures as its starting model does, if at all.',
     ),
   comparison: Comparison.nullable().describe(
     'Null until it has been made: at the end of the job, or when the model is first deployed.',

@@ -136,7 +136,7 @@ export const OpenaiJobEvent = z.object({
   level: z.enum(['info', 'warn', 'error']),
   message: z.string(),
   type: z.enum(['message', 'metrics']),
-  data: z.record(z.string(), z.unknown()).nullable().describe('Of `metrics`: the losses of a step.'),
+  data: z.record(z.string(), z.unknown()).nullable().describe('The losses of a step, in events of type `metrics`.'),
 })
 export type OpenaiJobEvent = z.infer<typeof OpenaiJobEvent>
 

@@ -85,7 +85,7 @@ export const SharedModel = z.object({
       rows: z.int(),
       score: z.number().nullable(),
       pass_rate: z.number().nullable(),
-      baseline_score: z.number().nullable().describe('Of the model that it was compared with; null if with none.'),
+      baseline_score: z.number().nullable().describe('Score of the compared model; null without one.'),
       difference: z
         .object({ mean: z.number(), low: z.number().nullable(), high: z.number().nullable() })
         .nullable()
@@ -95,7 +95,7 @@ export const SharedModel = z.object({
     .nullable(),
   max_tokens: z.int(),
   max_prompt_tokens: z.int(),
-  requests_left: z.int().describe('Of all visitors together, until `resets_at`.'),
+  requests_left: z.int().describe('Requests that all visitors together may still make until `resets_at`.'),
   resets_at: Time,
 })
 export type SharedModel = z.infer<typeof SharedModel>

@@ -76,7 +76,9 @@ export const listStoredMessages = route({
   scope: 'datasets:read',
   summary: 'The messages that a stored answer was asked with',
   params: Params,
-  query: MetadataQuery.omit({ metadata: true }).extend({ order: order.describe('Of the conversation. Default asc.') }),
+  query: MetadataQuery.omit({ metadata: true }).extend({
+    order: order.describe('Order of messages. Default asc.'),
+  }),
   responses: { 200: openaiList(StoredMessage) },
 })
 export const updateStored = route({

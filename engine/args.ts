@@ -17,7 +17,7 @@ export interface Args {
   projector: string | undefined
   /** Adapters of the single model. */
   adapters: NamedFile[]
-  /** Of adapters that have their own, by the adapter's name. */
+  /** Projectors of adapters that have their own, by the adapter's name. */
   adapter_projectors: ReadonlyMap<string, string>
   api_key_file: string | undefined
   grace_ms: number

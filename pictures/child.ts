@@ -84,7 +84,7 @@ process.on('message', async ({ id, work, file }: DecodeRequest) => {
   try {
     answer({ id, result: await works[work](file) })
   } catch (error) {
-    // Of many lines, the first says what is wrong.
+    // The first of many lines says what is wrong.
     answer({ id, refused: (error as Error).message.split('\n')[0]!.slice(0, 200) })
   }
 })

@@ -30,7 +30,7 @@ export interface PictureDecoder {
 }
 
 interface Options {
-  /** Of one picture. */
+  /** Limits of one picture. */
   time_ms?: number
   memory_mb?: number
   /** The child ends after this time without work. */

@@ -7,9 +7,9 @@ export interface RequestOptions {
   /** Milliseconds until the response must have begun. Default: the client's. */
   timeout_ms?: number
   headers?: Record<string, string>
-  /** Of a creating request: a second one with this key gives the first one's answer. Default: a random key. */
+  /** Idempotency key of a creating request: a second one with it gets the first one's answer. Default: a random key. */
   idempotencyKey?: string
-  /** Of a stream of numbered events: hears when its connection is there, and when it broke and is taken up again. */
+  /** Called when the connection of a stream of numbered events opens, breaks and is resumed. */
   onConnection?: (state: 'live' | 'reconnecting') => void
 }
 

@@ -7,7 +7,7 @@ export interface MetricDeclaration {
   /** By Prometheus' conventions: base unit at the end, `_total` for counters. */
   name: string
   help: string
-  /** Of the value: seconds, bytes, tokens, ratio, or what is counted. */
+  /** Unit of the value: seconds, bytes, tokens, ratio, or what is counted. */
   unit: string
   /** Never a thing that clients create without bound: no accounts, keys, jobs, tuned models or deployments. */
   labels?: readonly string[]

@@ -18,7 +18,7 @@ declare module 'virtual:docs-search' {
   export default index
 }
 declare module 'virtual:client-methods' {
-  /** Of the client library, by method and path, such as `POST /fine-tuning/jobs`. */
+  /** Methods of the client library, by method and path, such as `POST /fine-tuning/jobs`. */
   const methods: Readonly<Record<string, { name: string; args: readonly string[] } | undefined>>
   export default methods
 }

@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def memory_bytes(field: str) -> int:
-    """Of this process: resident now (VmRSS), or at most so far (VmHWM)."""
+    """Memory of this process: resident now (VmRSS), or at most so far (VmHWM)."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(field))
 

@@ -83,7 +83,7 @@ export interface PeerForm {
 
 export interface PeerOptions extends Partial<PeerForm> {
   adapters?: string[]
-  /** Of a model that reads pictures. */
+  /** Projector of a model that reads pictures. */
   projector?: string
 }
 

@@ -3,7 +3,7 @@ import { readdirSync, readFileSync } from 'node:fs'
 /** Processor seconds by process id. */
 export type ProcessorSeconds = ReadonlyMap<number, number>
 
-/** Of a process and all that it has started. What has ended and was waited for counts for the one that waited. */
+/** Processor time of a process and its children. An ended child counts for the process that waited for it. */
 export function processorSeconds(root: number): ProcessorSeconds {
   const seconds = new Map<number, number>()
   const read = (pid: number) => {

@@ -203,7 +203,7 @@ def main() -> None:
         report |= {
             "real_tokens": tokens,
             "seconds": round(seconds, 2),
-            # Of the steps alone.
+            # The time of the steps alone.
             "cpu_seconds": round(cpu_seconds, 2),
             "tokens_per_second": round(tokens / seconds, 1),
             "encoding_seconds": round(encoding_seconds, 2),

@@ -101,7 +101,7 @@ def wait_for_turn(args: argparse.Namespace) -> None:
 
 
 def settings_of(args: argparse.Namespace, modes: dict[str, dict]) -> dict:
-    """Of every trainer's configuration."""
+    """What every trainer's configuration has."""
     return {
         "output_dir": args.out,
         "per_device_train_batch_size": args.batch,

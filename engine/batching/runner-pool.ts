@@ -221,7 +221,7 @@ export function createRunnerPool(backend: Backend, limits: MemoryLimits, hooks: 
     const waiting = pooled.waiting.length + (runner?.waiting.length ?? 0)
     const free = now - (runner?.running() ?? 0)
     if (waiting <= free || (runner && performance.now() < pooled.grow_retry_at_ms)) return 0
-    // Of hundreds of adapters, most get one request at a time.
+    // Most of hundreds of adapters get one request at a time.
     const first = pooled.served.adapter ? 1 : shape.slots_first
     let slots = Math.min(shape.slots, Math.max(runner ? now * 2 : first, nextPowerOfTwo(waiting + now - free)))
     if (replaceable(pooled, slots)) return slots

@@ -83,7 +83,7 @@ class VerifiedServer(LLMServer):
         for file in files:
             target = folder / file["path"]
             fetch(self._service, file, target, cache)
-            # Of a kept file only the size was compared.
+            # Only the size of a kept file was compared.
             with target.open("rb") as source:
                 if hashlib.file_digest(source, "sha256").hexdigest() != file["sha256"]:
                     (cache / file["sha256"]).unlink(missing_ok=True)

@@ -38,7 +38,7 @@ export interface Projectors {
   using: UseProjector
   /** Waits until nothing uses it. */
   unload(projector: LoadedProjector): Promise<void>
-  /** Of the evictable ones in memory. */
+  /** Memory of the evictable ones. */
   evictableBytes(): number
 }
 export type UseProjector = <T>(projector: LoadedProjector, work: () => Promise<T>) => Promise<T>

@@ -56,7 +56,7 @@ const upload = defineTool({
     name: z.string().min(1).max(200).describe('A name, one line.'),
     content: z.string().min(1).max(inlineCharacters).optional().describe('The rows as text.'),
     path: z.string().min(1).max(4096).optional().describe('A .jsonl, .json, .csv, .parquet or .zip file instead.'),
-    format: z.enum(['jsonl', 'csv']).optional().describe('Of `content`. Default: what it looks like.'),
+    format: z.enum(['jsonl', 'csv']).optional().describe('Format of `content`. Default: detected.'),
     description: z.string().max(2000).optional(),
     columns: z
       .partialRecord(z.enum(columnNames), z.string().min(1).max(200))

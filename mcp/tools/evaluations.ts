@@ -42,7 +42,7 @@ const Evaluation = z.object({
         .describe('Score of the model less that of the baseline, with the 95 % interval.'),
     })
     .nullable()
-    .describe('Of the rows that are scored so far.'),
+    .describe('Figures of the rows that have been scored so far.'),
   created_at: z.string(),
   finished_at: z.string().nullable(),
 })

@@ -21,7 +21,7 @@ const Job = z.object({
   progress: z.number().describe('0 to 1'),
   current_epoch: z.number(),
   metrics: Fields.describe('The latest: loss, validation_loss, learning rate and others.'),
-  queue_position: z.number().nullable().describe('Of a queued job: 1 is the next to begin.'),
+  queue_position: z.number().nullable().describe('Place of a queued job: 1 is the next to begin.'),
   waits_for: z.string().nullable().describe('What a queued job waits for besides its turn.'),
   estimated_completion: z.string().nullable(),
   created_at: z.string(),
@@ -152,7 +152,7 @@ const startTraining = defineTool({
   scopes: ['tuning:write'],
   input: z.strictObject({
     ...trainingInput,
-    name: z.string().min(1).max(200).optional().describe('Of the job and its model.'),
+    name: z.string().min(1).max(200).optional().describe('Name of the job and its model.'),
     description: z.string().max(2000).optional(),
     confirmation,
   }),

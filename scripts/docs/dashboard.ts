@@ -15,7 +15,7 @@ interface Panel {
   stat?: true
 }
 
-/** Of what is read: one installation, some of its processes. */
+/** What is read: one installation, some of its processes. */
 const at = 'job=~"$job",instance=~"$instance"'
 const rate = (metric: string, more = '') => `rate(${metric}{${at}${more}}[$__rate_interval])`
 const quantile = (share: number, metric: string, by = '', more = '') =>

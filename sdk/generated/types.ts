@@ -723,7 +723,7 @@ export interface MembersUpdateBody {
   role?: Role
 }
 export interface Machine {
-  /** Of this service. */
+  /** Version of this service. */
   version: string
   node: string
   started_at: Time
@@ -733,7 +733,7 @@ export interface Machine {
   /** Average load of the last 1, 5 and 15 minutes. */
   load: number[]
   memory: {
-    /** Of the machine, or of the container if that has less. */
+    /** Memory of the machine, or of the container if that has less. */
     total_bytes: number
     /** Bytes. */
     available_bytes: number
@@ -741,7 +741,7 @@ export interface Machine {
     service_bytes: number
   }
   disk: {
-    /** Of the file system of the data folder. */
+    /** Size of the file system with the data folder. */
     total_bytes: number
     /** That this service can still write. */
     free_bytes: number
@@ -771,11 +771,11 @@ export interface Machine {
     pid: number | null
     /** Resident memory, with the weights that it has read. */
     memory_bytes: number | null
-    /** Of it, for the contexts of running and cached conversations. */
+    /** The part of it for the contexts of running and cached conversations. */
     context_bytes: number | null
     models: {
       id: string
-      /** Of an adapter: its base. */
+      /** The base of an adapter; null for a base. */
       base: string | null
       /** Size of its weights, in the form that answers. */
       bytes: number | null
@@ -1079,7 +1079,7 @@ export interface Pricing {
 }
 /** A form of the weights that is faster on this machine. */
 export interface EightBits {
-  /** Of the file, on disk beside the original. In memory it takes about as much. */
+  /** Size of the file, on disk beside the original. It takes about as much memory. */
   size_mb: number
   /** The quantization of the original, such as BF16. */
   original_type: string
@@ -1143,7 +1143,7 @@ export interface Dataset {
   /** How many pictures its rows have. Only a base of the category `multimodal` learns from them. */
   pictures: number
   size_mb: number
-  /** Of the file as it was uploaded. */
+  /** SHA-256 of the file as it was uploaded. */
   sha256: string
   /** The names of the columns in the file, where the upload said them. */
   columns: Columns | null
@@ -1196,7 +1196,7 @@ export interface Validation {
   duplicates?: number
   /** Rows whose prompt is in an earlier row of the file, with another answer. */
   conflicts?: number
-  /** Of the rows that are not wrong. */
+  /** Tokens of the valid rows. */
   tokens?: {
     /** The base whose tokens these are. */
     model_id: string
@@ -1247,7 +1247,7 @@ export interface DatasetIssue {
   /** Stable. */
   code: string
   message: string
-  /** Of a duplicate or a conflict: the line that it is like. */
+  /** The line that a duplicate or a conflict is like. */
   first_line?: number
 }
 export interface RowsQueryInput {
@@ -1261,9 +1261,9 @@ export interface DatasetRow {
   row: number
   /** Its line in the uploaded file; of formats without lines the number of the row. */
   line: number
-  /** Of a pair, with the chosen answer. Pictures are parts with data URLs. */
+  /** The messages of a pair, with the chosen answer. Pictures are parts with data URLs. */
   messages: unknown[] | null
-  /** Of a pair: the rejected answer. */
+  /** The rejected answer of a pair. */
   rejected?: {
     [k: string]: unknown
   }
@@ -1333,7 +1333,7 @@ export interface CreateJobInput {
    * An evaluation of the account. When the job is done, its result answers the same rows beside the model that training started from, and the same graders score the answers.
    */
   evaluation?: string
-  /** Of the job and of the model that it makes. Default: made of the names of the dataset and the base. */
+  /** Name of the job and of the model that it makes. Default: made of the names of the dataset and the base. */
   name?: DisplayName
   /** What you want to remember of it; the model gets it too. */
   description?: Description
@@ -1440,11 +1440,9 @@ export interface Job {
    * What a queued job waits for besides its turn: the training environment, which is being installed behind the first start, or the weights of its base.
    */
   waits_for: string | null
-  /** Of a queued job: 1 is the next to begin. */
+  /** Place of a queued job: 1 is the next to begin. */
   queue_position: number | null
-  /**
-   * Of a queued job: estimated from the durations of similar jobs and the turns of accounts. Null if there are none.
-   */
+  /** Start of a queued job, estimated from similar jobs and the turns of accounts. Null if there are none. */
   estimated_start: Time | null
   /** With the pauses for the turns of other accounts. */
   estimated_completion: Time | null
@@ -1472,7 +1470,7 @@ export interface JobMetrics {
   /** Once completed. More than `step` if an earlier state was the best. */
   steps_trained?: number
   steps_total?: number
-  /** Of the batch of this step. */
+  /** Loss of the batch of this step. */
   loss?: number
   learning_rate?: number
   tokens_per_second?: number
@@ -1484,17 +1482,17 @@ export interface JobMetrics {
   peak_memory_mb?: number
   /** The prediction of `peak_memory_mb` before the start. */
   predicted_memory_mb?: number
-  /** Of preferences: how much more the good answers of the batch are rewarded than the bad ones. */
+  /** With preferences: how much more the good answers of the batch are rewarded than the bad ones. */
   reward_margin?: number
   /** Share of the preferences of the batch on whose side the model is. */
   reward_accuracy?: number
-  /** Of this step, if it was evaluated. */
+  /** Validation loss after this step, if it was evaluated. */
   validation_loss?: number
   /** Share of the held-out rows whose every learned token was the first choice. */
   validation_exact?: number
   /** Share of the learned tokens of the held-out rows that were the first choice. */
   validation_accuracy?: number
-  /** Of preferences: how much more the good answers are rewarded than the bad ones, on average. */
+  /** With preferences: how much more the good answers are rewarded than the bad ones, on average. */
   validation_reward_margin?: number
   /** Share of the held-out preferences on whose side the model is. */
   validation_reward_accuracy?: number
@@ -1548,7 +1546,7 @@ export interface ResolvedConfig {
       value: number
       source: 'request' | 'default' | 'base_size' | 'model'
     }
-    /** Of the language model. `all-linear` until the weights of the base have been downloaded. */
+    /** In the language model. `all-linear` until the weights of the base have been downloaded. */
     target_modules: {
       value: string[]
       source: 'request' | 'default' | 'base_size' | 'model'
@@ -1706,7 +1704,7 @@ export interface JobEvaluation {
   validation_exact?: number
   /** Share of the learned tokens of the held-out rows that were the first choice. */
   validation_accuracy?: number
-  /** Of preferences: how much more the good answers are rewarded than the bad ones, on average. */
+  /** With preferences: how much more the good answers are rewarded than the bad ones, on average. */
   validation_reward_margin?: number
   /** Share of the held-out preferences on whose side the model is. */
   validation_reward_accuracy?: number
@@ -1736,9 +1734,9 @@ export interface JobRow {
   first_loss: number
   /** How many of its tokens are learned. */
   tokens: number
-  /** Of a pair, with the chosen answer. Null where the dataset is gone. */
+  /** The messages of a pair, with the chosen answer. Null where the dataset was deleted. */
   messages: unknown[] | null
-  /** Of a pair: the rejected answer. */
+  /** The rejected answer of a pair. */
   rejected?: {
     [k: string]: unknown
   }
@@ -1748,9 +1746,9 @@ export interface HeldOutRow {
   row: number
   /** Its line in the uploaded file; of formats without lines the number of the row. Null where the dataset is gone. */
   line: number | null
-  /** Of a pair, with the chosen answer. Null where the dataset is gone. */
+  /** The messages of a pair, with the chosen answer. Null where the dataset was deleted. */
   messages: unknown[] | null
-  /** Of a pair: the rejected answer. */
+  /** The rejected answer of a pair. */
   rejected?: {
     [k: string]: unknown
   }
@@ -1779,7 +1777,9 @@ export interface TunedModel {
   job_id: string | null
   method: Method
   size_mb: number
-  /** Of the projector that was trained with it. Null: it reads pictures as what it was made from, if at all. */
+  /**
+   * SHA-256 of the projector that was trained with it. Null: it reads pictures as its starting model does, if at all.
+   */
   projector_sha256: string | null
   /** Null until it has been made: at the end of the job, or when the model is first deployed. */
   comparison: Comparison | null
@@ -1821,7 +1821,9 @@ export interface TunedModelDetails {
   job_id: string | null
   method: Method
   size_mb: number
-  /** Of the projector that was trained with it. Null: it reads pictures as what it was made from, if at all. */
+  /**
+   * SHA-256 of the projector that was trained with it. Null: it reads pictures as its starting model does, if at all.
+   */
   projector_sha256: string | null
   /** Null until it has been made: at the end of the job, or when the model is first deployed. */
   comparison: Comparison | null
@@ -1839,7 +1841,7 @@ export interface LineageStep {
   model_id: string
   /** As it was when the next step began. */
   name: string | null
-  /** Of the file of weights that the engine serves. */
+  /** SHA-256 of the file of weights that the engine serves. */
   sha256: string | null
   /** The training. Null for an adapter that was uploaded. */
   job_id: string | null
@@ -1855,7 +1857,7 @@ export interface LineageStep {
 export interface LineageDataset {
   id: string
   name: string | null
-  /** Of the file as it was uploaded. Null where the dataset was deleted by a version that did not keep it. */
+  /** SHA-256 of the uploaded file. Null where the dataset was deleted by a version that did not keep it. */
   sha256: string | null
 }
 export interface CreateShareInput {
@@ -1921,7 +1923,7 @@ export interface SharedModel {
     rows: number
     score: number | null
     pass_rate: number | null
-    /** Of the model that it was compared with; null if with none. */
+    /** Score of the compared model; null without one. */
     baseline_score: number | null
     /** Score less that of the baseline, with its 95 % confidence interval. */
     difference: {
@@ -1933,7 +1935,7 @@ export interface SharedModel {
   } | null
   max_tokens: number
   max_prompt_tokens: number
-  /** Of all visitors together, until `resets_at`. */
+  /** Requests that all visitors together may still make until `resets_at`. */
   requests_left: number
   resets_at: Time
 }
@@ -2319,7 +2321,7 @@ export interface RegexGraderInput {
   name: ShortName
   /** What is graded. Default: the text of the answer. */
   input?: string
-  /** Of RE2: no back-references and no look-around, so that every text is searched in linear time. */
+  /** An RE2 pattern: no back-references and no look-around, so that every text is searched in linear time. */
   pattern: string
   ignore_case?: boolean
   /** Whether the answer must not match. */
@@ -2411,7 +2413,7 @@ export interface Evaluation {
   trained_rows: number | null
   /** Answers that are scored, of both models. */
   done: number
-  /** Of the rows that are scored so far. */
+  /** Figures of the rows that have been scored so far. */
   result: {
     model: EvaluationSide
     baseline: EvaluationSide | null
@@ -2479,7 +2481,7 @@ export interface EvaluationSide {
     p95: number
   } | null
   prompt_tokens: number
-  /** Of the prompt tokens. */
+  /** The cached part of the prompt tokens. */
   cached_tokens: number
   completion_tokens: number
 }
@@ -2805,7 +2807,7 @@ export interface BatchResponse {
   object: 'chat.completion.batch'
   /** In the order of the requests: an answer, or its own error. */
   responses: (ChatResponse | ErrorBody)[]
-  /** Of all answers together. */
+  /** Usage of all answers together. */
   usage: Usage
 }
 export interface ErrorBody {
@@ -2939,7 +2941,7 @@ export interface ChatCompletionsMessagesQuery {
   limit?: number
   /** The id after which the page begins. */
   after?: string
-  /** Of the conversation. Default asc. */
+  /** Order of messages. Default asc. */
   order?: 'asc' | 'desc'
   [k: string]: unknown
 }
@@ -3560,7 +3562,7 @@ export interface CreateUpload {
 export interface Upload {
   id: string
   object: 'upload'
-  /** Of the whole file, as announced. */
+  /** Size of the whole file, as announced. */
   bytes: number
   created_at: number
   /** Unix seconds. An upload that is not completed by then is deleted. */
@@ -3568,7 +3570,7 @@ export interface Upload {
   filename: string
   purpose: 'fine-tune' | 'batch' | 'evals' | 'user_data'
   status: 'pending' | 'completed' | 'cancelled' | 'expired'
-  /** Of a completed upload. */
+  /** The file of a completed upload. */
   file: FileObject | null
 }
 export interface UploadsAddPartFields {}
@@ -3580,7 +3582,7 @@ export interface UploadPart {
 }
 export interface UploadsCompleteBody {
   part_ids: string[]
-  /** Of the whole file, in hex or base64; checked if it is given. */
+  /** MD5 of the whole file, in hex or base64; checked if it is given. */
   md5?: string | null
   [k: string]: unknown
 }
@@ -3926,7 +3928,7 @@ export interface OpenaiJobEvent {
   level: 'info' | 'warn' | 'error'
   message: string
   type: 'message' | 'metrics'
-  /** Of `metrics`: the losses of a step. */
+  /** The losses of a step, in events of type `metrics`. */
   data: {
     [k: string]: unknown
   } | null

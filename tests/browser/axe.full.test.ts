@@ -94,7 +94,7 @@ async function look({ page, complaints }: Visit, addresses: string[], width: num
   return [...found, ...complaints.filter((each) => !isAsked(each))]
 }
 
-/** Of the dark look the colours alone: the rest is the same document. */
+/** The dark look differs in colours alone: the rest is the same document. */
 async function problemsInBothSchemes(page: Page): Promise<string[]> {
   const light = await problemsOf(page)
   await page.emulateMedia({ colorScheme: 'dark' })

@@ -31,7 +31,7 @@ const tab = (page: Page, name: string) => page.getByRole('tab', { name: new RegE
 /** A training, beside the other tests of a busy machine. */
 const slow = { timeout: 90_000 }
 
-/** Of the running service, on a port of its own, whose connections can be cut. */
+/** A proxy of the running service, on a port of its own, whose connections can be cut. */
 async function startCable() {
   const { port: target } = new URL(service.address)
   const sockets = new Set<net.Socket>()

@@ -31,7 +31,7 @@ before(async () => {
       environment: { VLLM_CPU_KVCACHE_SPACE: '1', TUNERY_RUN_DIR: path.join(scratch, 'runs') },
     },
     settings: {
-      // Of a width that vLLM's kernels for CPUs have.
+      // A width that vLLM's kernels for CPUs have.
       TUNERY_MODELS_DIR: tinyModelsDir({ head_dim: 32 }),
       TUNERY_RAY_GPUS: 'A10G=22500',
       // As a cluster without GPUs needs it: placed by cores, in the precision of the checkpoint.

@@ -35,7 +35,7 @@ const ray = {
   },
 }
 
-/** Of the service, by what they install. */
+/** Values of the service's chart, by what they install. */
 export const serviceValues: Record<string, object> = {
   default: {},
   bundled,
@@ -97,7 +97,7 @@ export const serviceValues: Record<string, object> = {
   'a long name': { fullnameOverride: 'an-installation-with-quite-a-long-name', ...bundled, engines: [qwen], ray },
 }
 
-/** Of a model, by what they install. */
+/** Values of a model's chart, by what they install. */
 export const modelValues: Record<string, object> = {
   default: {},
   'a GPU': {

@@ -64,7 +64,7 @@ interface Options {
   head_cpus?: number
   token?: string
   peer?: Peer
-  /** Of all processes of the cluster. */
+  /** Environment of all processes of the cluster. */
   environment?: Record<string, string>
 }
 

@@ -52,7 +52,7 @@ const imports = typescript.flatMap((file) =>
     to: name!.startsWith('.') ? path.normalize(path.join(path.dirname(file), name!)) : name!,
   })),
 )
-/** Of the Python package; also those inside functions. */
+/** Imports of the Python package, also those inside functions. */
 const pythonImports = python.flatMap((file) =>
   [...readFileSync(path.join(root, file), 'utf8').matchAll(/^\s*(?:from|import) (trainer\.[\w.]+|\.\S*)/gm)].map(
     ([, name]) => ({ file, to: name!.startsWith('.') ? name! : `${name!.replaceAll('.', '/')}/` }),

@@ -170,7 +170,7 @@ test('the dashboard is up to date, its panels read metrics that exist and do not
 test('every declared metric that an operator looks at is on the dashboard or in an alert', () => {
   const shown = read(dashboardFile) + read('deploy/monitoring/alerts.yaml')
   const unshown = allMetrics.map(({ name }) => name).filter((name) => !shown.includes(name))
-  // Of these the reference page alone tells: details of an engine, of merged copies, and of pictures at addresses.
+  // The reference page alone tells of these: details of an engine, of merged copies, and of pictures at addresses.
   assert.deepEqual(unshown, [
     'tunery_replica_slots',
     'tunery_merged_adapters',

@@ -168,8 +168,8 @@ def kind_of(out: Path) -> str:
 
 
 def context_length(config: dict) -> int:
-    """Of the language model, which vision-language models describe in a part of their configuration. Some leave out
-    what is the default of their family.
+    """Context length of the language model, in tokens. Vision-language models describe it in a part of their
+    configuration. Some leave out what is the default of their family.
     """
     text = config.get("text_config", config)
     for part in (text, config):

@@ -39,7 +39,7 @@ class Shown:
 
 
 class Sight:
-    """Of one base. `image_token`: the placeholder that its chat template writes once for a picture. `three_positions`:
+    """How a base sees. `image_token`: the placeholder that its template writes once for a picture. `three_positions`:
     whether tokens have multimodal rotary positions (time, height, width). `is_mutual`: whether the vectors of a picture
     attend to each other, those before to those after.
 

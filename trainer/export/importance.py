@@ -26,7 +26,7 @@ SAMPLE_POSITIONS = 256
 # Skips the head, as llama.cpp does: if it shares its weights with the embeddings, it has a second use.
 LAYER = re.compile(r"\.\d+\.")
 WRAPPED = re.compile(r"^base_model\.model\.|\.base_layer$|\.modules_to_save\.\w+$")
-# Of models that see: the converter knows the names of a language model by itself.
+# Names in models that see: the converter knows those of a language model by itself.
 LANGUAGE_PART = re.compile(r"^model\.(text_model|language_model)\.")
 
 

@@ -192,7 +192,7 @@ def run(settings: Settings, member: Member | None = None) -> int:
             trainer.end()
 
     with contextlib.suppress(ValueError):
-        # Of the main thread only: an actor of Ray may call this in another.
+        # Signals reach the main thread only: an actor of Ray may call this in another.
         signal.signal(signal.SIGTERM, stop)
     with run_folder(settings.scratch, settings.installation) as folder:
         reporter = Reporter(service, folder, stop, end)

@@ -34,7 +34,7 @@ class ModelShape:
     qkv_size: int
     vocabulary: int
     family: str
-    # Of the part that sees, which is never trained but for its projector.
+    # The part that sees, which is never trained but for its projector.
     vision_weights: int = 0
     projector_weights: int = 0
     # Numbers that the projector reads for a vector of a picture.
@@ -197,7 +197,7 @@ def resident_bytes() -> int:
         return int(file.read().split()[1]) * resource.getpagesize()
 
 
-# Of glibc's malloc.h.
+# From glibc's malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 
 

@@ -33,7 +33,7 @@ def objective_of(spec: Spec, data: Prepared, held_out: Prepared | None, device: 
 
 @dataclass(frozen=True)
 class Scores:
-    """Of the held-out rows: the loss, by which states are compared, a sentence, and all figures but the loss."""
+    """Figures of the held-out rows: the loss, which compares states, a sentence, and all figures but the loss."""
 
     loss: float
     text: str
@@ -133,7 +133,7 @@ class Preferences(Objective):
         return self.reference[[self.index[id(row)] for row in group]].to(self.device)
 
     def log_probabilities(self, group: list[Row], found: torch.Tensor) -> torch.Tensor:
-        """Of each sequence, the sum of its learned tokens [units, sequences of each]."""
+        """The sum of each sequence's learned tokens [units, sequences of each]."""
         targets = [sequence.targets for unit in group for sequence in unit.sequences]
         return -torch.stack([part.sum() for part in found.split(targets)]).view(len(group), -1)
 

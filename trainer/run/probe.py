@@ -24,7 +24,7 @@ from trainer.run.evaluate import forward
 from trainer.runtime.errors import JobError
 
 MOST_TARGETS = 64
-# Of one pass: less than a batch of the training has, as the optimizer's memory is still taken.
+# Tokens of one pass: less than a batch of the training has, as the optimizer's memory is still taken.
 PASS = Limits(tokens=2048, targets=256)
 # Most characters of an example's pictures: four are sent to the engine at once.
 MOST_PICTURE_CHARACTERS = 4_000_000

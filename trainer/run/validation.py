@@ -39,7 +39,7 @@ class Validation:
         self.recent: list[Snapshot] = []
         self.evaluations_without_improvement = 0
         self.base_answers: list[str] | None = None
-        # Of an interrupted evaluation: its step, and whether the rows were already scored.
+        # The step of an interrupted evaluation, and whether the rows were already scored.
         self.unfinished_at: int | None = None
         self.scored = False
 

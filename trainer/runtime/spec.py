@@ -40,7 +40,7 @@ class Dataset:
 
 @dataclass(frozen=True)
 class TokenizerIdentity:
-    """Of the base: the SHA-256 of its tokenizer.json and of its chat template, and its end token."""
+    """The SHA-256 of the base's tokenizer.json and of its chat template, and its end token."""
 
     sha256: str | None
     chat_template_sha256: str

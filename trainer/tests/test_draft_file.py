@@ -85,7 +85,7 @@ def test_the_vectors_of_a_picture_are_in_no_answer():
 
 
 def test_a_large_dataset_is_sampled_evenly_within_the_bound(tmp_path):
-    # Of two lengths, the long ones later: an even sample has both in their share.
+    # Two lengths, the long ones later: an even sample has both in their share.
     found = [np.arange(start, start + (3 if start < 500 else 9), dtype=np.int32) for start in range(1000)]
     assert sample(found, 10**6) == found
     kept = sample(found, 1000)

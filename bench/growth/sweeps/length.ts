@@ -11,7 +11,7 @@ import type { Sweep } from '../sweep.ts'
 const fileTokens = 500_000
 const checked = 'check of 500,000 tokens in such rows'
 
-/** Of each training; the first is not counted. */
+/** Steps of each training; the first is not counted. */
 const steps = 3
 
 export const length: Sweep = {
@@ -45,7 +45,7 @@ export const length: Sweep = {
           await service.api('POST', `/datasets/${id}/validate?max_length=${size}`, {})
         })
         const lines = readFileSync(file, 'utf8').split('\n')
-        // Of one length, as each is cut there.
+        // All have one length, as each is cut there.
         writeFileSync(file, `${lines.slice(0, steps).join('\n')}\n`)
         const options = ['--steps', String(steps), '--batch', '1', '--max-length', String(size)]
         // The trainer takes as many threads as it has cores.

@@ -12,7 +12,7 @@ const output = 128
 /** A single stream takes only seconds, and measurements vary by 10 %: use several. */
 const minRequests = 8
 
-/** Of SmolLM2-135M, with its embeddings, which are its head too. */
+/** Parameters of SmolLM2-135M, with its embeddings, which are its head too. */
 const parameters = 134.5e6
 
 /** What so many tokens a second take: all weights are read once a step, which serves `at_once` tokens. */

@@ -68,7 +68,7 @@ export interface GenerationInput {
 /** Tokenizes a prompt for the requested model. `param` is the request field of the prompt. */
 export type Tokenize = (prompt: PromptText, param: string) => Promise<number[]>
 
-// Of a request with many choices, the spans of these say enough.
+// The spans of the first choices of a request say enough.
 const tracedChoices = 4
 // Each choice is a separate sequence in the engine.
 const choicesMax = 128

@@ -75,7 +75,7 @@ export interface Evaluations extends ResultEvaluations {
   ): Promise<Page<EvaluationRow>>
   cancel(by: AccountActor, id: string): Promise<Evaluation>
   delete(by: AccountActor, id: string): Promise<{ id: string; deleted: true }>
-  /** Of what is scored so far; null while nothing is. */
+  /** Score so far; null while nothing is scored. */
   resultOf(evaluation: store.EvaluationRow): Promise<Result | null>
   /** An evaluation with its result so far. Throws evaluation_not_found. */
   result(account_id: string, id: string): Promise<store.EvaluationRow>
@@ -127,7 +127,7 @@ export function createEvaluations(options: Options): Evaluations {
   /** Results of evaluations that have not ended, by how many answers are scored. */
   const unfinished = createTtlCache<Result>(unfinished_ms)
 
-  /** Of what is scored so far. */
+  /** Figures so far. */
   async function resultOfRow(row: store.EvaluationRow): Promise<Result | null> {
     if (row.result_json) return JSON.parse(row.result_json) as Result
     if (row.done === 0) return null

@@ -30,7 +30,7 @@ export interface LocalBase {
   context_length: number
   /** The file that the engine serves. */
   gguf: string
-  /** Of a vision model; null of others. */
+  /** Set for a vision model; null for others. */
   projector: Projector | null
   /** Whether it is served as it is in its file, by its own setting or that of all. */
   keep_original: boolean

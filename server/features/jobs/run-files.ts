@@ -22,7 +22,7 @@ export async function removeExpiredRuns(db: Db, dataDir: string, now: number): P
   for (const name of await readdir(runs).catch(() => [])) {
     const finished_at = (await store.findJobUnscoped(db, name))?.finished_at ?? now
     if (finished_at < now - logRetention_ms) await rm(path.join(runs, name), { recursive: true, force: true })
-    // Of a job that ended on another machine: its checkpoints are of no use any more.
+    // The job ended on another machine: its checkpoints are of no use any more.
     else if (finished_at < now)
       for (const attempt of await readdir(path.join(runs, name)).catch(() => []))
         await rm(path.join(runs, name, attempt, 'checkpoints'), { recursive: true, force: true })

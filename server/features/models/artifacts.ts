@@ -26,9 +26,9 @@ export type Artifact = z.infer<typeof Artifact>
 export interface StoredModel {
   id: string
   size_bytes: number
-  /** Of its folder in Hugging Face's form. */
+  /** Hash of its folder in Hugging Face's form. */
   folder_sha256: string
-  /** Of its own projector. */
+  /** Hash of its own projector. */
   projector_sha256: string | null
 }
 

@@ -7,7 +7,7 @@ export const ftName = (model: {
   account_id: string
   model_id: string
   suffix?: string | undefined
-  /** Of a checkpoint that is not the result. */
+  /** Set for a checkpoint that is not the result. */
   step?: number | undefined
 }): string =>
   ['ft', model.base_model_id, model.account_id, model.suffix ?? '', model.model_id].join(':') +

@@ -31,7 +31,7 @@ import { heldOutRows, trainingOf } from './training.ts'
 export interface Weights {
   id: string
   gguf: string
-  /** Of whole weights that read pictures, and of an adapter that has its own. */
+  /** Set for whole weights that read pictures, and for an adapter with a projector of its own. */
   projector?: Projector | null
 }
 

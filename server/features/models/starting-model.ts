@@ -17,7 +17,7 @@ export interface StartingModel {
   base_model_id: string
   /** The id of the tuned model that `base` is; null if it is a hub base. */
   weights_model_id: string | null
-  /** Of `base`, where it is not that of the hub's base. */
+  /** The projector of `base`, where it differs from that of the hub's base. */
   weights_projector: Projector | null
   adapter?:
     | undefined

@@ -73,7 +73,7 @@ export function createPlaces({
   }
   const holders = (key: string) => [...held.values()].filter((each) => each.key === key)
   const freeSets = () => sets.filter((_, index) => holders(`cores ${index}`).length === 0)
-  /** Of replicas on this GPU, or on cores, that have not read their weights yet. */
+  /** Memory of replicas on this GPU, or on cores, that have not read their weights yet. */
   const promised_bytes = (gpu?: string) =>
     [...held.keys()].reduce((sum, each) => sum + (!each.isRunning && each.gpu?.uuid === gpu ? each.bytes : 0), 0)
 

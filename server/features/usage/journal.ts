@@ -180,7 +180,7 @@ const Record = z.object({
   /** Prompt tokens read from the prefix cache. */
   cached_tokens: z.int().min(0),
   duration_ms: z.int().min(0),
-  /** Of a streamed answer. */
+  /** Set for a streamed answer. */
   first_token_ms: z.int().min(0).nullish(),
   cost: z.number().min(0).default(0),
   finish: z.enum(usageFinishes),

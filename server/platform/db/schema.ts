@@ -265,7 +265,7 @@ interface Evaluations {
   trained_rows: Generated<number | null>
   /** Answers that are scored. */
   done: number
-  /** Of an evaluation that has ended. */
+  /** Set once the evaluation has ended. */
   result_json: string | null
   /** The eval of OpenAI's API that it is a run of, and the run's `data_source` as it was asked for. */
   eval_id: string | null
@@ -369,7 +369,7 @@ interface TuningJobs extends Labelled {
   /** The W3C header of the request that created it; null without tracing. */
   traceparent: Generated<string | null>
   result_evaluation_id: string | null
-  /** Of a job created through OpenAI's API: its suffix and integrations. */
+  /** Suffix and integrations of a job created through OpenAI's API. */
   openai_json: string | null
   /** The file with the losses of its steps, once completed. */
   result_file_id: string | null
@@ -448,13 +448,13 @@ interface Models extends Labelled {
   validation_loss: number | null
   /** SHA-256 of the GGUF file that the engine serves. */
   gguf_sha256: string
-  /** Of its folder in Hugging Face's form, which vLLM serves (`hashTree`); null of models made before it was recorded. */
+  /** Hash of its folder in Hugging Face's form, which vLLM serves (`hashTree`); null where none was recorded. */
   folder_sha256: string | null
   /** SHA-256 of its own projector's file; null: it reads pictures as what it was made from, if at all. */
   projector_sha256: string | null
   /** That of the tuned model `weights_model_id`. */
   weights_projector_sha256: string | null
-  /** Of its draft file; null if it has none, or no longer: it goes with the dataset of its training. */
+  /** Hash of its draft file; null if it has none, or no longer: it goes with the dataset of its training. */
   drafts_sha256: string | null
   /** Result of the comparison of engine and trainer, once made. */
   comparison_json: string | null
@@ -491,7 +491,7 @@ interface DeploymentHistory {
 
 interface DeploymentScaling {
   deployment_id: string
-  /** Of the contract's ScalingPolicy. */
+  /** The contract's ScalingPolicy. */
   policy_json: string
   instance_type: string
   updated_at: number

@@ -16,7 +16,7 @@ export interface Usage {
   cached_tokens: number
   trained_tokens: number
   duration_ms: number
-  /** Of a streamed answer: from the request to its first token. */
+  /** From the request to the first token of a streamed answer. */
   first_token_ms: number | null
   /** By the prices at that time, in the configured currency. */
   cost: number

@@ -18,6 +18,6 @@ export interface Caller extends Actor {
   version?: string | undefined
   /** When a key ends, in unix milliseconds. */
   expires_at?: number | null
-  /** Of a session: unix milliseconds. */
+  /** The session's times, unix milliseconds. */
   session?: { created_at: number; expires_at: number }
 }

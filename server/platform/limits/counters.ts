@@ -59,7 +59,7 @@ export function createLocalCounters(db: Db, log: Logger, now: () => number, seve
   const quota = several ? createSharedDailyQuota(db, log, now) : createDailyQuota(db, log, now)
   const slots = createConcurrencySlots()
 
-  /** Of a demand for a slot alone, only that is told. */
+  /** A demand for a slot alone is told only the slots in use. */
   async function countsOf({ account_id, bounds, minute: m, day: d, slot }: Demand): Promise<Counts> {
     if (slot && !m && !d) return { minute: 0, minute_resets_at: 0, day: 0, slots: slots.used(account_id) }
     const minute = minutes.get(account_id)

@@ -43,7 +43,7 @@ export function createFallback({ quota, processes, slots, now }: Needs): Fallbac
   const windows = new Map<string, Window>()
   /** This process's share of a limit: at least 1. */
   const shareOf = (limit: number) => Math.max(1, Math.floor(limit / processes()))
-  /** Of a minute: what is left of its share, and no more than its share of what is left to all. */
+  /** What is left of its share of a minute, and no more than its share of what is left to all. */
   function shareOfMinute(limit: number, { before, own }: Window): number {
     if (before >= limit) return 0
     // A process that has had nothing yet admits one: a limit may be smaller than the number of processes.

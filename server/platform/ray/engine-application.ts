@@ -17,9 +17,9 @@ export interface ServedFile {
 }
 
 export interface EngineApplication {
-  /** Of the deployment: unique, letters, digits and dashes. */
+  /** Name of the deployment: unique, letters, digits and dashes. */
   id: string
-  /** Of `packEngine`. */
+  /** Made by `packEngine`. */
   working_dir: string
   /** The base, and the adapters on it that every replica loads, each with its own projector if it has one. */
   base: ServedFile

@@ -16,9 +16,9 @@ export interface VllmFile {
 }
 
 export interface VllmApplication {
-  /** Of the deployment: unique, letters, digits and dashes. */
+  /** Name of the deployment: unique, letters, digits and dashes. */
   id: string
-  /** Of `packVllm`. */
+  /** Made by `packVllm`. */
   working_dir: string
   /** Where replicas fetch files and have their scores judged, and what opens it. */
   service: { url: string; token: string }

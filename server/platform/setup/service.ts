@@ -26,7 +26,7 @@ const SetupEvent = z.object({
   title: z.string().optional(),
   status: z.enum(['running', 'done', 'failed']).optional(),
   message: z.string().optional(),
-  /** Of a failure: what to do. */
+  /** What to do about a failure. */
   hint: z.string().optional(),
 })
 

@@ -15,7 +15,7 @@ const noPillow =
 
 const red = disk(128, 96, [255, 0, 0])
 const noise = png(128, 128, (x, y) => [(x * 7 + y * 13) % 256, (x * y) % 256, (x * 3) % 256])
-// Of sizes that the processor changes: shrunk or stretched to whole patches, at half a patch exactly, enlarged.
+// Sizes that the processor changes: shrunk or stretched to whole patches, at half a patch exactly, enlarged.
 const resized = [
   disk(100, 75, [10, 200, 30]),
   disk(120, 72, [100, 3, 250]),

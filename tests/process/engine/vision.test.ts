@@ -29,7 +29,7 @@ const [red, blue] = [disk(128, 96, [255, 0, 0]), disk(128, 96, [0, 0, 255])]
 interface Family {
   family: VisionFamily
   architecture: string
-  /** Of a picture of 128 by 96 pixels; its tokens are those with what stands around it. */
+  /** Tokens of a picture of 128 by 96 pixels, with what stands around it. */
   vectors: number
   picture_tokens: number
   placeholder: string
@@ -207,7 +207,7 @@ for (const { family, architecture, vectors, picture_tokens, placeholder, foreign
     })
 
     test('a caller who leaves while a picture is read harms nobody', async () => {
-      // Of several, at different moments: before the request is read, while the picture is encoded, while it answers.
+      // Several leave at different moments: before the request is read, while the picture is encoded, while it answers.
       for (let turns = 0; turns < 5; turns++) {
         const large = disk(600, 400, [turns, 2, 3])
         const content = [image(large), text('What?')]

@@ -109,7 +109,7 @@ const asCode = (json: string) => json.replace(/^( *)"(\w+)":/gm, '$1$2:').replac
 const asObject = (query: string) =>
   `{ ${[...new URLSearchParams(query)].map(([name, value]) => `${name}: ${/^\d+$/.test(value) ? value : `'${value}'`}`).join(', ')} }`
 
-/** Of OpenAI's client for Python, by operation. */
+/** Methods of OpenAI's client for Python, by operation. */
 const openaiMethods: Record<string, string> = {
   chatCompletions: 'chat.completions.create',
   completions: 'completions.create',

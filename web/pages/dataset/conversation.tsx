@@ -141,7 +141,7 @@ function Picture({ url, known }: { url: string; known: Preview['pictures'][numbe
 
 interface Part {
   text: string
-  /** Of a picture. */
+  /** Set for a picture. */
   url?: string
 }
 

@@ -146,7 +146,7 @@ export function Mend({
               checked={leavesRepeats}
               onChange={(on) => set(repeated.map((line) => [line, on ? null : undefined]))}
               label={`Leave out ${plural(repeated.length, 'duplicate')}`}
-              help="Of rows that are the same word for word, the first stays."
+              help="Keeps the first of rows that are the same word for word."
             />
           )}
           {unlisted > 0 && (

@@ -117,7 +117,7 @@ function IssueList({
   issues: readonly Issue[]
   tone: 'bad' | 'warn'
   unlisted: number
-  /** Of a file that cannot be read, which has no lines. */
+  /** Set for a file that cannot be read, which has no lines. */
   messages?: readonly string[]
 }) {
   const wanted = [...new Set(issues.flatMap(({ line, first_line }) => [line, ...(first_line ? [first_line] : [])]))]

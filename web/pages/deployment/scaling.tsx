@@ -228,7 +228,7 @@ function ScalingDialog({
           <Field
             label="Target utilization (%)"
             optional
-            help="Of its GPU or cores. The higher demand wins."
+            help="Share of its GPU or cores. The higher demand wins."
             error={errorOf('target_gpu_utilization')}
           >
             <NumberInput value={utilization} onChange={setUtilization} min={1} max={100} step={5} />

@@ -14,7 +14,7 @@ export const isLogged = ({ type, data }: JobEvent): boolean =>
 const tones: Partial<Record<JobEvent['type'], Tone>> = { error: 'bad', warning: 'warn', status: 'accent' }
 const clock = new Intl.DateTimeFormat(undefined, { timeStyle: 'medium' })
 const day = new Intl.DateTimeFormat(undefined, { day: 'numeric', month: 'short', hour: '2-digit', minute: '2-digit' })
-/** Of another day: with the day. */
+/** With the day, where it is another one. */
 function shortTime(time: string): string {
   const at = new Date(time)
   return (at.toDateString() === new Date().toDateString() ? clock : day).format(at)

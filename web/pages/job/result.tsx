@@ -129,7 +129,7 @@ function ServedAs({ model }: { model: string }) {
 const pending = (evaluation: Evaluation | undefined) =>
   evaluation?.status === 'queued' || evaluation?.status === 'running'
 
-/** Of the evaluation that the job named: the result beside the model that it started from. */
+/** The evaluation that the job named: the result beside the model that it started from. */
 function Scores({ job: { evaluation, result_evaluation: id, model, model_id } }: { job: Job }) {
   const { data, isError, error } = useQuery({
     queryKey: ['evaluations', id],

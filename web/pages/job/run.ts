@@ -37,7 +37,7 @@ export interface Run {
   epochs: { step: number; seconds: number; epoch: number }[]
   best?: Point
   samples: Sample[]
-  /** Of the trainer now: preparing, loading, training, converting. */
+  /** What the trainer does now: preparing, loading, training, converting. */
   phase?: string
   seconds_left?: number | null
   attempt?: number

@@ -10,7 +10,7 @@ export interface HyperparameterInfo {
   /** Must be greater than this. */
   above?: number
   maximum?: number
-  /** Of a list: how many at most. */
+  /** Most entries of a list. */
   most?: number
   default?: unknown
   /** The default in words, where it is computed or its value says too little. */

@@ -98,7 +98,7 @@ function Engine({ machine: { engine } }: { machine: MachineState }) {
             ['Answers', `${formatCount(engine.running)} running, ${formatCount(engine.waiting)} waiting`],
             ['Speed', engine.tokens_per_second === null ? '–' : `${formatNumber(engine.tokens_per_second)} tokens/s`],
             ['Memory', formatBytes(engine.memory_bytes)],
-            ['Of it contexts', formatBytes(engine.context_bytes)],
+            ['Of that, contexts', formatBytes(engine.context_bytes)],
           ]}
         />
         <Table

@@ -55,7 +55,7 @@ interface Options {
   threads: number
   /** Additional command line arguments. */
   options: string[]
-  /** Of the engine among several of this process; by default it is the shared one. */
+  /** Tells the engines of this process apart; by default the shared one. */
   name?: string
   /** Additional environment, such as the GPUs that it sees. */
   env?: NodeJS.ProcessEnv

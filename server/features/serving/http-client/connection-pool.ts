@@ -31,7 +31,7 @@ const connectTimeout_ms_default = 5000
 const staleWindow_ms = 50
 /** Idle connections close this long before the server's own timeout, so that no request crosses the server's close. */
 const idleMargin_ms = 1000
-/** Of a response's head. */
+/** Longest head of a response. */
 const maxHead_bytes = 64 * 1024
 /** The longest delay of a timer. */
 const forever_ms = 2 ** 31 - 1

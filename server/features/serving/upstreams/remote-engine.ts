@@ -180,7 +180,7 @@ export function createRemoteEngine({
     return failed('engine_unavailable', message, status === 500)
   }
 
-  /** Of the engine, in its own form; all else is of the cluster: a replica that dies, or an application that is gone. */
+  /** The engine's own error format; anything else comes from the cluster: a replica that dies, a deleted application. */
   function engineErrorOf(status: number, text: string): ApiError {
     const isEngine = text.startsWith('{"error":') && text.includes('"code"')
     if (isEngine && status < 500) return engineError(status, text)

@@ -189,7 +189,7 @@ function createDriver(settings: ThreadSettings, listLimit_ms: number): Driver {
   }
 }
 
-/** Of other statements, such as those that change the schema, SQLite does not say. */
+/** SQLite does not say it of other statements, such as those that change the schema. */
 const changedNothing = (query: RootOperationNode, { rows, numAffectedRows = 0n }: QueryResult<unknown>) =>
   (UpdateQueryNode.is(query) || InsertQueryNode.is(query) || DeleteQueryNode.is(query)) &&
   rows.length === 0 &&
