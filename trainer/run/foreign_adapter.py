@@ -7,6 +7,9 @@ that is exact, and a whole model where it is not.
 import json
 import math
 import re
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
@@ -14,7 +17,9 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model, set_peft_model_state_dict
 from peft.tuners.lora import Linear
 from peft.tuners.lora.layer import LoraLayer
+from peft.tuners.tuners_utils import check_target_module_exists
 from peft.utils import AuxiliaryTrainingWrapper
+from peft.utils.other import get_pattern_key
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -77,6 +82,12 @@ CONVERT = (
     "Save it with save_pretrained(…, path_initial_model_for_weight_conversion=…), or add the folder of the adapter "
     f"before its training to the zip as '{INITIAL}'."
 )
+
+# As of `r` (checkAdapter in server/features/fine-tuning/models/adapter-reader/check.ts).
+RANK_MAX = 1024
+# Longest matching of all its patterns with a base's modules: some regular expressions take exponential time, and only
+# one adapter at a time is read.
+MATCHING_SECONDS = 10
 
 # Largest difference between the result and PEFT's reading, in nats a token; both are computed in float32.
 TOLERANCE = 2e-3
@@ -219,13 +230,75 @@ def read(base: torch.nn.Module, folder: Path, seed: int = 0) -> Reading:
 def _wrap(base: torch.nn.Module, config: dict, start) -> PeftModel:
     options = {name: value for name, value in options_of(config).items() if name in FOLDED | MERGED}
     selection = {name: config[name] for name in SELECTING if config.get(name) is not None}
+    _require_well_formed(options, base)
     try:
-        return get_peft_model(
-            base,
-            LoraConfig(r=config["r"], lora_alpha=config["lora_alpha"], init_lora_weights=start, **selection, **options),
+        lora = LoraConfig(
+            r=config["r"], lora_alpha=config["lora_alpha"], init_lora_weights=start, **selection, **options
         )
+        _require_quick(lora, base)
+        return get_peft_model(base, lora)
+    except re.error as problem:
+        raise invalid(f"{CONFIG} has a pattern that is no regular expression: {problem}.") from problem
     except (TypeError, ValueError, RuntimeError, NotImplementedError) as problem:
         raise invalid(f"PEFT cannot read the adapter on this base: {problem}") from problem
+
+
+def _require_well_formed(options: dict, base: torch.nn.Module) -> None:
+    """Raises JobError("adapter_invalid") for values of a form that PEFT takes for granted."""
+
+    def is_number(value) -> bool:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+    def is_rank(value) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= RANK_MAX
+
+    def is_pattern(value, holds) -> bool:
+        return isinstance(value, dict) and all(holds(each) for each in value.values())
+
+    def are_tokens(value) -> bool:
+        rows = base.get_input_embeddings().weight.shape[0]
+        lists = value.values() if isinstance(value, dict) else [value]
+        return all(isinstance(each, list) and all(type(id) is int and 0 <= id < rows for id in each) for each in lists)
+
+    forms = {
+        "rank_pattern": (lambda value: is_pattern(value, is_rank), f"patterns with ranks from 1 to {RANK_MAX}"),
+        "alpha_pattern": (lambda value: is_pattern(value, is_number), "patterns with numbers"),
+        "modules_to_save": (
+            lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value),
+            "a list of modules",
+        ),
+        "trainable_token_indices": (are_tokens, "tokens of the base's vocabulary"),
+    }
+    for name, (holds, form) in forms.items():
+        if name in options and not holds(options[name]):
+            raise invalid(f"{CONFIG}: '{name}' must be {form}.")
+
+
+def _require_quick(lora: LoraConfig, base: torch.nn.Module) -> None:
+    """Raises JobError("adapter_invalid") if matching the patterns with the base's modules takes too long; re.error if
+    one is no regular expression.
+    """
+    with _limited(MATCHING_SECONDS):
+        for name, _ in base.named_modules():
+            if lora.target_modules is not None:
+                check_target_module_exists(lora, name)
+            get_pattern_key(lora.rank_pattern, name)
+            get_pattern_key(lora.alpha_pattern, name)
+
+
+@contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    def stop(*_) -> None:
+        raise invalid(f"{CONFIG}: matching its patterns with the base's modules takes more than {seconds:g} s.")
+
+    # `re` looks for signals while it matches.
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _load(model: PeftModel, file: Path) -> None:

@@ -177,6 +177,46 @@ def test_a_configuration_of_other_weights_is_refused(base, tmp_path, fields, rea
         foreign_adapter.read(load(base), tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"target_modules": "(", "use_rslora": True}, "no regular expression"),
+        ({"exclude_modules": "(", "use_rslora": True}, "no regular expression"),
+        ({"modules_to_save": ["("]}, "no regular expression"),
+        ({"rank_pattern": {"*": 4}}, "no regular expression"),
+        ({"alpha_pattern": {"(": 4}}, "no regular expression"),
+        ({"rank_pattern": ["q_proj"]}, "'rank_pattern' must be"),
+        ({"rank_pattern": {"q_proj": 2**40}}, "'rank_pattern' must be"),
+        ({"alpha_pattern": {"q_proj": "8"}}, "'alpha_pattern' must be"),
+        ({"modules_to_save": "lm_head"}, "'modules_to_save' must be"),
+        ({"trainable_token_indices": [10**6]}, "'trainable_token_indices' must be"),
+        ({"trainable_token_indices": {"embed_tokens": [-1]}}, "'trainable_token_indices' must be"),
+    ],
+)
+def test_a_malformed_configuration_is_refused(base, tmp_path, fields, reason):
+    train(base, tmp_path)
+    change(tmp_path, **fields)
+    with pytest.raises(JobError, match=reason):
+        foreign_adapter.read(load(base), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"rank_pattern": {r"(\w+\.?)+!": 4}},
+        {"alpha_pattern": {r"(\w+\.?)+!": 4}},
+        {"target_modules": r"(\w+\.?)+!", "use_rslora": True},
+        {"exclude_modules": r"(\w+\.?)+!", "use_rslora": True},
+    ],
+)
+def test_patterns_that_take_exponential_time_are_refused_soon(base, tmp_path, fields, monkeypatch):
+    monkeypatch.setattr(foreign_adapter, "MATCHING_SECONDS", 0.1)
+    train(base, tmp_path)
+    change(tmp_path, **fields)
+    with pytest.raises(JobError, match=r"takes more than 0\.1 s"):
+        foreign_adapter.read(load(base), tmp_path)
+
+
 def test_a_beginning_with_random_numbers_is_told_from_one_that_repeats(base, tmp_path):
     for start, repeats in (("pissa_niter_2", False), ("pissa", True)):
         folder = tmp_path / start
