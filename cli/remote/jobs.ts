@@ -64,7 +64,8 @@ async function list(options: GlobalOptions & ListOptions & { status?: Job['statu
       { head: 'name', value: ({ name }) => name, flexible: true },
       { head: 'status', value: statusOf, style: styleOf },
       { head: 'progress', value: ({ progress }) => percent(progress), right: true },
-      { head: 'loss', value: ({ metrics }) => lossOf(metrics), right: true },
+      { head: 'loss', value: ({ metrics }) => lossText(metrics.loss ?? metrics.train_loss), right: true },
+      { head: 'validation', value: ({ metrics }) => lossText(metrics.validation_loss), right: true },
       { head: 'created', value: ({ created_at }) => time(created_at) },
     ],
     { empty: `No jobs yet. Start one: ${typed('train FILE')}`, more },
@@ -81,10 +82,8 @@ const styleOf = ({ status }: Job) =>
   ({ completed: 'green', failed: 'red', running: 'cyan', queued: undefined, paused: 'yellow', cancelled: 'dim' })[
     status
   ] as 'green' | 'red' | 'cyan' | 'yellow' | 'dim' | undefined
-const lossOf = ({ validation_loss, train_loss, loss }: Job['metrics']) => {
-  const value = validation_loss ?? train_loss ?? loss
-  return value === undefined ? '' : precise(value)
-}
+
+const lossText = (loss: number | undefined) => (loss === undefined ? '' : precise(loss))
 
 async function showOne(id: string, options: GlobalOptions): Promise<void> {
   const { tunery } = connect(options)
@@ -184,7 +183,8 @@ function comparison(jobs: (Job & { evaluations: JobEvaluation[] })[]): string {
     ['model', ({ model_id }) => model_id],
     ['dataset', ({ dataset_id }) => dataset_id],
     ...differing.map((name): (typeof lines)[number] => [name, (_, index) => settings[index]!.get(name) ?? '']),
-    ['train loss', scores(({ metrics }) => metrics.train_loss, precise)],
+    ['train loss', scores(({ metrics }) => metrics.loss ?? metrics.train_loss, precise)],
+    ['mean over the epoch', scores(({ metrics }) => metrics.train_loss, precise)],
     ['validation loss', scores(({ metrics }) => metrics.validation_loss, precise)],
     [
       'best validation',

@@ -224,12 +224,20 @@ async function finish({ tunery }: Connection, job: Job, options: GlobalOptions):
     )
 }
 
+/** The loss of the latest step and the mean over its epoch: a curve ends at the first, the second is steadier. */
+export function trainLossOf({ step, loss, train_loss }: Job['metrics']): string | false {
+  const mean = train_loss !== undefined && train_loss !== loss && `mean over the epoch ${precise(train_loss)}`
+  if (loss === undefined) return mean && `train loss: ${mean}`
+  const notes = [step !== undefined && `step ${number(step)}`, mean].filter((note) => note !== false)
+  return `train loss ${precise(loss)}${notes.length > 0 ? ` (${notes.join(', ')})` : ''}`
+}
+
 /** The scores of a job, as short texts. */
 export function scoresOf({ metrics }: Job): string[] {
-  const { train_loss, validation_loss, validation_accuracy, validation_exact, validation_reward_accuracy } = metrics
+  const { validation_loss, validation_accuracy, validation_exact, validation_reward_accuracy } = metrics
   const share = (value: number) => `${(100 * value).toFixed(1)} %`
   return [
-    train_loss !== undefined && `train loss ${precise(train_loss)}`,
+    trainLossOf(metrics),
     validation_loss !== undefined && `validation loss ${precise(validation_loss)}`,
     validation_accuracy !== undefined && `tokens right ${share(validation_accuracy)}`,
     validation_exact !== undefined && `rows right ${share(validation_exact)}`,

@@ -31,7 +31,7 @@ import {
 import { type JobMeter, stopClock } from './metering.ts'
 import { nameOfStep } from './names.ts'
 import { openaiRequestOf } from './openai/request.ts'
-import { stepMetrics } from './openai/step-metrics.ts'
+import { metricsByStep, resultFileOf } from './openai/step-metrics.ts'
 import type { Result } from './result.ts'
 import { runsKey } from './run-files.ts'
 import * as store from './store.ts'
@@ -85,7 +85,9 @@ export async function complete(work: JobWork, claim: Claim, job: store.JobRow, r
   const { train_loss, trained_tokens, train_seconds, tokens_per_second, steps, validation_loss, validation_exact } =
     result
   const { peak_memory_mb, predicted_memory_mb, predicted_seconds } = result
-  const resultFile = await work.files.write(await stepMetrics(work.db, job.id)).catch(async (error) => {
+  const byStep = await metricsByStep(work.db, job.id)
+  const loss = byStep.get(result.step)?.train_loss
+  const resultFile = await work.files.write(resultFileOf(byStep)).catch(async (error) => {
     await work.artifacts.remove(...modelKeys)
     throw error
   })
@@ -148,6 +150,7 @@ export async function complete(work: JobWork, claim: Claim, job: store.JobRow, r
         step: result.step,
         steps_trained: steps,
         steps_total: result.steps_total,
+        ...(loss !== undefined && { loss }),
         train_loss,
         tokens_per_second,
         ...costs,
@@ -165,7 +168,13 @@ export async function complete(work: JobWork, claim: Claim, job: store.JobRow, r
         finished_at: time,
       })
       await work.meter.end(trx, job.id, 'complete', time)
-      const statusData = { model: model.id, train_loss, step: result.step, ...validation }
+      const statusData = {
+        model: model.id,
+        ...(loss !== undefined && { loss }),
+        train_loss,
+        step: result.step,
+        ...validation,
+      }
       if (comparison?.problem)
         await store.appendEvents(
           trx,

@@ -27,10 +27,10 @@ export async function metricsByStep(db: Db, job_id: string): Promise<Map<number,
 }
 
 /** The result file: CSV in base64, as that API has it. The accuracy in training is not measured. */
-export async function stepMetrics(db: Db, job_id: string): Promise<string> {
+export function resultFileOf(metrics: Map<number, StepMetrics>): string {
   const header = 'step,train_loss,train_accuracy,valid_loss,valid_mean_token_accuracy'
   const cell = (value: number | undefined) => value?.toFixed(5) ?? ''
-  const rows = [...(await metricsByStep(db, job_id))].map(
+  const rows = [...metrics].map(
     ([step, { train_loss, valid_loss, valid_mean_token_accuracy }]) =>
       `${step},${cell(train_loss)},,${cell(valid_loss)},${cell(valid_mean_token_accuracy)}`,
   )
