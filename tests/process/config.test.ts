@@ -105,7 +105,7 @@ test('the command line lists settings, creates keys and explains mistakes', () =
     assert.equal(run('reinstate', made.account.id).status, 'active')
     assert.deepEqual(
       run('list').map(({ name }: { name: string }) => name),
-      ['Acme', 'Owner'],
+      ['Acme', 'Main account'],
     )
     for (const [args, says] of mistakes.slice(0, process.env.TEST_FULL ? undefined : 2)) {
       const { status, stderr } = spawnSync(tunery, args, { env, encoding: 'utf8' })

@@ -68,6 +68,8 @@ interface Options {
 }
 
 const flush_ms = 15_000
+/** Of the account that the first start creates: not the name of its owner, nor of a role. */
+const firstAccountName = 'Main account'
 
 export function createAccounts({
   db,
@@ -85,10 +87,12 @@ export function createAccounts({
   const members = createMembers(db, announce, now)
   const operator = createOperator({ db, plans, defaultTier, keys, announce, now })
 
-  async function createAccount(name: string) {
+  async function createAccount(name: string, ownerName = name) {
     const { account, owner } = await db
       .transaction()
-      .execute((trx) => operator.insertAccount(trx, commandLineActor, { name, owner: { name, email: null } }))
+      .execute((trx) =>
+        operator.insertAccount(trx, commandLineActor, { name, owner: { name: ownerName, email: null } }),
+      )
     return { account_id: account.id, user_id: owner.id }
   }
 
@@ -101,7 +105,7 @@ export function createAccounts({
     currentCallers: callers.current,
     flush: callers.flush,
 
-    createAccount,
+    createAccount: (name) => createAccount(name),
 
     async ensureOwner() {
       const unknownTier = (await store.tiersInUse(db)).find((id) => !plans.tier(id))
@@ -113,7 +117,7 @@ export function createAccounts({
         throw new ConfigError(`TUNERY_DEFAULT_TIER is '${defaultTier}', but there is no such tier.`)
       if (await store.anyAccount(db)) return
       // Who installs the service operates it.
-      const { user_id } = await createAccount('Owner')
+      const { user_id } = await createAccount(firstAccountName, 'Owner')
       await db.transaction().execute((trx) => store.updateUser(trx, user_id, { operator: 1 }))
     },
 
