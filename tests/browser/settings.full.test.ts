@@ -47,7 +47,17 @@ test('a webhook is added, tested, looked at and redelivered; what arrives is sig
   // The address of the database of some neighbour is refused at its field, and stays to be corrected.
   await form.getByLabel('Endpoint URL').fill('http://127.0.0.1:1/hook')
   await form.getByRole('button', { name: 'Add webhook' }).click()
-  await form.getByText('TUNERY_WEBHOOK_ALLOW').waitFor()
+  const refusal = form.getByText('TUNERY_WEBHOOK_ALLOW')
+  await refusal.waitFor()
+  // A corrected form is sent however soon after its refusal.
+  for (const port of [2, 1]) {
+    const [url, button] = [form.getByLabel('Endpoint URL'), form.getByRole('button', { name: 'Add webhook' })]
+    const refused = page.waitForResponse((response) => response.request().postData()?.includes(`:${port}/`) ?? false)
+    await url.fill(`http://127.0.0.1:${port}/hook`)
+    await button.evaluate((element: HTMLElement) => element.click())
+    assert.equal((await refused).status(), 400)
+    await refusal.waitFor()
+  }
   assert.equal(await form.getByLabel('Endpoint URL').inputValue(), 'http://127.0.0.1:1/hook')
   complaints.length = 0
   await form.getByLabel('Endpoint URL').fill(receiver.url)

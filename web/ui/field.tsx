@@ -240,7 +240,7 @@ export function NumberInput({
 export const firstProblem = (within: ParentNode = document): HTMLElement | null =>
   within.querySelector<HTMLElement>('[data-problem]')
 
-/** Enter pressed twice, as a double click: what the form makes is made once. */
+/** Enter pressed twice, as a double click, without a change in between: what the form makes is made once. */
 const twice_ms = 500
 
 /** A form that sends by Enter, once at a time. Its buttons stand in `footer`, or last in `children`. */
@@ -258,6 +258,9 @@ export function Form({
     <form
       noValidate
       className={classes('grid gap-4', className)}
+      onChange={() => {
+        sent_at.current = Number.NEGATIVE_INFINITY
+      }}
       onSubmit={(event) => {
         event.preventDefault()
         event.stopPropagation()
