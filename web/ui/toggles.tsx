@@ -1,4 +1,4 @@
-// Controls that switch: checkbox, switch, segments.
+// Controls that switch: checkbox, radio, switch, segments.
 import { Checkbox as BaseCheckbox } from '@base-ui/react/checkbox'
 import { Switch as BaseSwitch } from '@base-ui/react/switch'
 import { Toggle } from '@base-ui/react/toggle'
@@ -51,6 +51,27 @@ export function Checkbox({
     </label>
   )
 }
+
+/**
+ * One of a group of the same name, inside its label, which shows the focus. The browser's own radio is grey in the dark.
+ */
+export const Radio = (props: {
+  name: string
+  value: string
+  checked: boolean
+  onChange: () => void
+  disabled?: boolean
+}) => (
+  <input
+    type="radio"
+    {...props}
+    className={
+      'grid size-4 shrink-0 appearance-none place-items-center rounded-full bg-surface outline-none ring-1 ring-edge ' +
+      'ring-inset before:size-1.5 before:rounded-full checked:bg-accent checked:ring-accent checked:before:bg-on-accent ' +
+      'disabled:opacity-50 any-pointer-coarse:size-5 forced-colors:appearance-auto'
+    }
+  />
+)
 
 /** On or off, with effect at once. */
 export function Switch({

@@ -9,6 +9,7 @@ import { type Choice, Combobox, Select } from '../../ui/choices.tsx'
 import { Badge, Notice } from '../../ui/feedback.tsx'
 import { Field } from '../../ui/field.tsx'
 import { Card } from '../../ui/layout.tsx'
+import { Radio } from '../../ui/toggles.tsx'
 import type { Method } from './draft.ts'
 import type { Objective } from './fields.ts'
 import { method as methodInfo } from './generated/hyperparameters.ts'
@@ -267,14 +268,12 @@ function Tiles<T extends string>({
             )}
           >
             <span className="flex items-center gap-2 font-medium">
-              <input
-                type="radio"
+              <Radio
                 name={name}
                 value={tile.value}
                 checked={value === tile.value}
                 disabled={Boolean(tile.disabled)}
                 onChange={() => onChange(tile.value)}
-                className="size-4 outline-none [color-scheme:inherit] accent-accent"
               />
               {tile.title}
               {tile.mark && <Badge>{tile.mark}</Badge>}
