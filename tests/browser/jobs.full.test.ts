@@ -72,7 +72,7 @@ async function startCable() {
 /** The first and the last step of the curve, as its name tells them to those who do not see it. */
 async function curve(page: Page): Promise<string> {
   const name = await page.getByRole('img', { name: /^Loss\. Training loss/ }).getAttribute('aria-label')
-  return /Training loss: (.*?)\. /.exec(name ?? '')?.[1] ?? ''
+  return /Training loss(?: \(smoothed\))?: (.*?)\. /.exec(name ?? '')?.[1] ?? ''
 }
 /** The figure under `Step`. */
 const stepOf = async (page: Page): Promise<number> =>
@@ -119,22 +119,24 @@ test('a job is watched to its end through cut connections and a refresh, and los
 
   await page.reload()
   await page.getByRole('img', { name: /^Loss\. Training loss/ }).waitFor()
-  await page.getByRole('heading', { name: 'Result' }).waitFor(slow)
+  await page.getByRole('heading', { name: 'Trained model' }).waitFor(slow)
   await page.getByText('completed', { exact: true }).waitFor()
   watched = await tunery.jobs.get(job.id)
 
-  // The curve has every step that the service has told of, each once: its table shows every nth of them, and the last.
+  // The curve has every step that the service has told of, each once: its table shows every nth of them, the last, and
+  // those that were evaluated.
   const told = new Set<number>()
   for await (const { data } of tunery.jobs.events(job.id))
     for (const [step] of (data?.losses ?? []) as [number, number][]) told.add(step)
   const all = [...told].sort((one, other) => one - other)
+  const evaluated = new Set((await tunery.jobs.evaluations(job.id)).items.map(({ step }) => step))
   const every = Math.ceil(all.length / 50)
   const group = page.locator('figure').first()
   await group.getByText('Show as table').click()
   const shown = (await group.getByRole('rowheader').allInnerTexts()).map(Number)
   assert.deepEqual(
     shown,
-    all.filter((_, index) => index % every === 0 || index === all.length - 1),
+    all.filter((step, index) => index % every === 0 || index === all.length - 1 || evaluated.has(step)),
   )
   assert.equal(all.length, watched.metrics.steps_trained)
   assert.match(await curve(page), /^from [\d.]+ to [\d.]+/)
@@ -281,7 +283,7 @@ test(
     }
 
     await page.getByRole('button', { name: 'Pause' }).click()
-    await page.getByText('The job is paused').waitFor(slow)
+    await page.getByText('Other jobs can run meanwhile').waitFor(slow)
     await page.getByRole('button', { name: 'Resume' }).click()
     await page.getByText('live', { exact: true }).waitFor()
     await page.getByRole('button', { name: 'Cancel job' }).click()

@@ -82,8 +82,7 @@ test('pictures go with a question, and are asked about', { skip }, async () => {
   assert.equal(await attached(page).count(), 0)
   await page
     .getByRole('article', { name: 'Answer of model A' })
-    .getByText(/prompt|token/i)
-    .first()
+    .getByText(/^\d+ in, \d+ out$/)
     .waitFor()
   await look(page, 'answer')
 
@@ -134,7 +133,7 @@ test('rows are asked with their pictures, which are shown', { skip }, async () =
   await page.getByRole('button', { name: 'Run', exact: true }).click()
   const rows = page.getByRole('table', { name: 'Answers by row' })
   await rows.getByAltText('1 of the row').nth(1).waitFor()
-  await page.getByText(/\d of 2 as in the dataset/).waitFor()
+  await page.getByText(/: \d of 2 match/).waitFor()
   await rows.scrollIntoViewIfNeeded()
   await look(page, 'rows')
   assert.deepEqual(
@@ -152,7 +151,7 @@ test('the list of bases says which see pictures here, and what is not tested', {
   const bases = page.getByRole('table', { name: 'Base models' })
   await bases
     .getByRole('row', { name: new RegExp(tinyEye) })
-    .getByText('sees pictures')
+    .getByText('reads images')
     .waitFor()
   await bases.getByText('Pictures are not tested with this family of models').last().scrollIntoViewIfNeeded()
   await look(page, 'models')

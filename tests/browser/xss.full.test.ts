@@ -157,7 +157,7 @@ test('texts of attackers stay text on every page', browserTest, async (t) => {
     ['/settings/keys', m('key name')],
     ['/settings/members', m('person'), m('guest')],
     ['/settings/webhooks', made.webhook.url],
-    ['/settings/usage', made.model],
+    ['/settings/usage', m('model name')],
     ['/settings/audit', 'member.'],
     ['/settings/sessions', 'browser"><img src=x onerror="window.hit=1">'],
     ['/operator', m('account')],
