@@ -3,13 +3,16 @@
 import type { ThreadChoice } from '../llama/compute-threads.ts'
 import type { CoreTimes } from './core-times.ts'
 
-/** Steps are judged together until they have taken this long: less is a time slice or two. */
-const judged_ms = 25
 /**
- * Time that the threads waited for a core, as a part of the time of the steps, from which on fewer are faster. Beside one
- * program it is over 0.5, beside trainings at the lowest priority and the service itself below 0.1.
+ * Steps are judged together until they have taken this long: on slow cores the service's work at the beginning and
+ * end of an answer makes the threads wait for 12 to 16 ms.
  */
-const waitedMax = 0.3
+const judged_ms = 50
+/**
+ * Time that the threads waited for a core, as a part of the time of the steps, from which on fewer are faster. It is
+ * over 0.5 beside one program, below 0.1 beside trainings at the lowest priority, up to 0.3 beside the service itself.
+ */
+const waitedMax = 0.4
 /**
  * Free cores are counted over at least this long: the kernel tells idle time in ticks of 10 ms, so that a free core has 0.8 of
  * it at least. All threads are back before the second answer after the load.
@@ -17,8 +20,8 @@ const waitedMax = 0.3
 const counted_ms = 50
 /** How many numbers of threads there are at most: each has threads of its own, which sleep while others compute. */
 const sizesMax = 16
-/** A thread more needs this much of a core. */
-const freeMin = 0.7
+/** A thread more needs this much of a core: one that waits for the rest of its time is kept. */
+const freeMin = 1 - waitedMax
 /** After another thread did not pay, the next attempt waits twice as long, up to this. */
 const retryMax_ms = 5000
 /** Another thread has paid if the steps keep it for this long. */

@@ -68,12 +68,12 @@ test('alone, and beside trainings at the lowest priority, every step has all thr
   }
 })
 
-test('beside one loop a step has a thread less within 40 ms, beside a loop per core one', () => {
+test('beside one loop a step has a thread less within 64 ms, beside a loop per core one', () => {
   const two = machine(2)
   two.run(500)
   two.beside({ loops: 1 })
   const chosen = two.run(5000)
-  assert.deepEqual(new Set(chosen.slice(5)), new Set([1]), 'it tries no second thread while the loop runs')
+  assert.deepEqual(new Set(chosen.slice(8)), new Set([1]), 'it tries no second thread while the loop runs')
   const eight = machine(8)
   eight.beside({ loops: 3 })
   eight.run(200)
@@ -81,6 +81,16 @@ test('beside one loop a step has a thread less within 40 ms, beside a loop per c
   eight.beside({ loops: 8 })
   eight.run(400)
   assert.deepEqual(new Set(eight.run(5000)), new Set([1]))
+})
+
+test('work of the service itself, short or a part of a core, takes no thread away', () => {
+  const { run, beside } = machine(2)
+  for (let answer = 0; answer < 100; answer++) {
+    beside({ loops: 1 })
+    assert.deepEqual(new Set(run(30)), new Set([2]), `the beginning of answer ${answer}`)
+    beside({})
+    assert.deepEqual(new Set(run(300 + answer)), new Set([2]), `answer ${answer}`)
+  }
 })
 
 test('all threads are back within 120 ms after the load ends, also if no step has run meanwhile', () => {
@@ -105,7 +115,7 @@ test('a program that yields its core in part makes it try, ever more rarely', ()
   run(60_000)
   const chosen = run(60_000)
   const tries = chosen.filter((threads) => threads === 2).length
-  assert.ok(tries > 0 && tries / chosen.length < 0.01, `${tries} of ${chosen.length} steps`)
+  assert.ok(tries > 0 && tries / chosen.length < 0.015, `${tries} of ${chosen.length} steps`)
   beside({})
   run(250)
   assert.deepEqual(new Set(run(1000)), new Set([2]))
