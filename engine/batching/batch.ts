@@ -21,7 +21,7 @@ export interface FilledBatch {
   /** Prompts that go on with a picture, with the tokens left to each. */
   pictures: { entry: RunningSequence; tokens_max: number }[]
 }
-interface BatchFiller {
+export interface BatchFiller {
   /** `part_tokens_max`: for prompts that do not end with the step. */
   fillTokens(running: readonly RunningSequence[], prompt_tokens_max: number, part_tokens_max: number): FilledBatch
   /** Call it after the tokens are decoded. Returns how many vectors there are, and whether attention is causal. */

@@ -7,7 +7,7 @@ import type { Adapter } from '../models/adapters.ts'
 import type { ServedModel } from '../models/models.ts'
 import { createDrafting, type Drafting } from '../sampling/drafts/drafter.ts'
 import { failGeneration, type Generation } from './generation.ts'
-import { createRunner, type Runner, type RunnerOptions } from './runner.ts'
+import { Runner, type RunnerOptions } from './runner.ts'
 import { type MemoryLimits, type RunnerShape, runnerShapes } from './slot-sizes.ts'
 
 export interface Backend {
@@ -151,7 +151,7 @@ export function createRunnerPool(backend: Backend, limits: MemoryLimits, hooks: 
 
   const makeRunner = (pooled: PooledRunner, slots: number, context: Context): Runner => {
     const { served, shape, size_class } = pooled
-    return createRunner({
+    return new Runner({
       vocab: served.model.vocab,
       context,
       slots,

@@ -3,9 +3,9 @@
 import { ApiError } from '../../contract/errors.ts'
 import type { Context } from '../llama/context.ts'
 import type { Vocab } from '../llama/vocab.ts'
-import type { Drafting } from '../sampling/drafts/drafter.ts'
+import type { Drafter, Drafting } from '../sampling/drafts/drafter.ts'
 import { isPictureToken } from '../vision/picture-tokens.ts'
-import { createBatchFiller, type FilledBatch, type RunningSequence, startSequence } from './batch.ts'
+import { type BatchFiller, createBatchFiller, type FilledBatch, type RunningSequence, startSequence } from './batch.ts'
 import { createPartTime, createPrefillSpeed, type PrefillBudget } from './chunked-prefill.ts'
 import { abandonGeneration, acceptToken, failGeneration, type Generation, sampleToken } from './generation.ts'
 import { type CachedPrefix, createKvCache, type KvCache } from './kv-cache.ts'
@@ -43,36 +43,6 @@ export interface StepStats {
   failed: boolean
 }
 
-export interface Runner {
-  waiting: Generation[]
-  running(): number
-  /** Tokens in the KV cache of the running sequences. */
-  tokensInUse(): number
-  slotCount(): number
-  /** Number of prompts not fully computed, including waiting ones. */
-  prefilling(): number
-  /** Number of answers in generation. */
-  decoding(): number
-  /** How long a step of these answers takes without prompts; 0 if none was measured. */
-  decode_ms(): number
-  /** Moves all sequences and caches into a context with more slots. */
-  growInto(larger: Context, slots: number): void
-  exportPrefix: KvCache['exportPrefix']
-  used_at_ms: number
-  /** Pauses background generations: set while any runner has another one. */
-  background_paused: boolean
-  /** Whether it computes, or has waiting, a generation that is no background one. */
-  hasForeground(): boolean
-  /** Fails its background generations as overloaded, to make room for others. */
-  dropBackground(): void
-  /** Admits what fits, decodes one batch and sends the new text. Null if there was nothing to compute. */
-  step(budget: PrefillBudget): StepStats | null
-  /** Frees the context. */
-  close(): void
-  /** Ends an idle runner, whose context another one takes. */
-  giveContext(): Context
-}
-
 // How long one step waits for a grammar's mask, which another thread computes during the step before.
 const mask_wait_ms = 1
 const mask_wait_alone_ms = 5
@@ -104,96 +74,221 @@ export function admissionOrder<T extends { request: Pick<Generation['request'], 
     .map(({ generation }) => generation)
 }
 
-export function createRunner(options: RunnerOptions): Runner {
-  const { vocab } = options
-  const cache = createKvCache(options.context, options.slots, options.tokens_per_slot, options.uses_mrope)
+/** Runs the generations of one model with one adapter, or none. */
+export class Runner {
+  waiting: Generation[] = []
+  used_at_ms = performance.now()
+  /** Pauses background generations: set while any runner has another one. */
+  background_paused = false
+  private readonly options: RunnerOptions
+  private readonly cache: KvCache
+  private readonly batch: BatchFiller
+  private readonly prefillSpeed = createPrefillSpeed()
+  private readonly partTime = createPartTime()
   // In ascending order of slots, as the library requires for a batch.
-  let running: RunningSequence[] = []
-  const prefillSpeed = createPrefillSpeed()
-  const partTime = createPartTime()
-  const batch = createBatchFiller(cache, options)
-  let clock = 0
+  private sequences: RunningSequence[] = []
+  private clock = 0
 
-  const vacate = (entry: RunningSequence) => {
-    entry.slot.generation = null
-    entry.slot.used_at = ++clock
-    running = running.filter((other) => other !== entry)
+  constructor(options: RunnerOptions) {
+    this.options = options
+    this.cache = createKvCache(options.context, options.slots, options.tokens_per_slot, options.uses_mrope)
+    this.batch = createBatchFiller(this.cache, options)
   }
 
-  const dropCancelled = () => {
-    for (const generation of runner.waiting) if (generation.cancelled) abandonGeneration(generation)
-    runner.waiting = runner.waiting.filter((generation) => generation.state === 'waiting')
-    for (const entry of running) {
+  /** Whether it computes, or has waiting, a generation that is no background one. */
+  hasForeground(): boolean {
+    return (
+      this.waiting.some(({ request }) => !request.background) ||
+      this.sequences.some(({ generation }) => !generation.request.background)
+    )
+  }
+
+  /** Fails its background generations as overloaded, to make room for others. */
+  dropBackground(): void {
+    const error = new ApiError('overloaded', 'Other requests need the memory of this one. Try again in a moment.')
+    for (const entry of this.sequences.filter(({ generation }) => generation.request.background))
+      this.fail(entry, error)
+    for (const generation of this.waiting) if (generation.request.background) failGeneration(generation, error)
+    this.waiting = this.waiting.filter(({ state }) => state === 'waiting')
+  }
+
+  running(): number {
+    return this.sequences.length
+  }
+
+  /** Tokens in the KV cache of the running sequences. */
+  tokensInUse(): number {
+    return this.sequences.reduce((sum, { slot }) => sum + slot.cached.length, 0)
+  }
+
+  /** Number of prompts not fully computed, including waiting ones. */
+  prefilling(): number {
+    return (
+      this.waiting.filter((generation) => !this.isPaused(generation)).length + this.computed().length - this.decoding()
+    )
+  }
+
+  /** Number of answers in generation. */
+  decoding(): number {
+    return this.computed().filter(({ tokens, slot }) => slot.cached.length >= tokens.length).length
+  }
+
+  slotCount(): number {
+    return this.cache.slots().length
+  }
+
+  /** Moves all sequences and caches into a context with more slots. */
+  growInto(larger: Context, count: number): void {
+    // Tokens of a cache that cannot be moved are computed again.
+    for (const entry of this.sequences) if (entry.next_token >= 0) entry.tokens = entry.slot.cached.slice()
+    this.cache.growInto(larger, count)
+    for (const entry of this.sequences) entry.slot = this.cache.slots()[entry.slot.index]!
+  }
+
+  exportPrefix(...request: Parameters<KvCache['exportPrefix']>): CachedPrefix | null {
+    return this.cache.exportPrefix(...request)
+  }
+
+  /** How long a step of these answers takes without prompts; 0 if none was measured. */
+  decode_ms(): number {
+    return this.prefillSpeed.decode_ms(this.decoding())
+  }
+
+  /** Admits what fits, decodes one batch and sends the new text. Null if there was nothing to compute. */
+  step(budget: PrefillBudget): StepStats | null {
+    this.dropCancelled()
+    this.admit()
+    for (const entry of this.sequences) entry.logits_index = -1
+    if (this.computed().length === 0) return null
+    this.used_at_ms = performance.now()
+    const pending_tokens = this.samplePending()
+    this.handOverOutgrown()
+    this.compactSlots()
+    const { prompt_tokens, rows, pictures } = this.batch.fillTokens(
+      this.computed(),
+      this.prefillSpeed.tokensIn(budget.whole_ms),
+      this.prefillSpeed.tokensIn(this.partTime(budget)),
+    )
+    const context = this.cache.context()
+    const length = context.batchLength()
+    const stats: StepStats = { prompt_tokens, output_tokens: pending_tokens, seconds: 0, failed: false }
+    if (length > 0) {
+      stats.failed = context.decode() !== 0
+      stats.seconds = (performance.now() - this.used_at_ms) / 1000
+      if (!stats.failed) {
+        this.prefillSpeed.record(rows, prompt_tokens === 0 ? 0 : Math.max(0, length - rows), stats.seconds * 1000)
+        if (prompt_tokens === 0) this.options.drafting?.costs.record(length, stats.seconds * 1000)
+        stats.output_tokens += this.sampleAll()
+      }
+    }
+    const vectors = stats.failed ? null : this.computeVectors(pictures)
+    if (!vectors) {
+      this.rebuild()
+      return { prompt_tokens: 0, output_tokens: 0, seconds: stats.seconds, failed: true }
+    }
+    stats.prompt_tokens += vectors.prompt_tokens
+    stats.seconds += vectors.seconds
+    return stats
+  }
+
+  /** Frees the context. */
+  close(): void {
+    for (const entry of this.sequences) this.fail(entry, new ApiError('engine_failed', 'The model was unloaded.'))
+    for (const generation of this.waiting)
+      failGeneration(generation, new ApiError('engine_unavailable', 'The model was unloaded.'))
+    this.waiting = []
+    this.cache.context().free()
+  }
+
+  /** Ends an idle runner, whose context another one takes. */
+  giveContext(): Context {
+    return this.cache.context()
+  }
+
+  private vacate(entry: RunningSequence): void {
+    entry.slot.generation = null
+    entry.slot.used_at = ++this.clock
+    this.sequences = this.sequences.filter((other) => other !== entry)
+  }
+
+  private dropCancelled(): void {
+    for (const generation of this.waiting) if (generation.cancelled) abandonGeneration(generation)
+    this.waiting = this.waiting.filter((generation) => generation.state === 'waiting')
+    for (const entry of this.sequences) {
       if (entry.generation.cancelled) abandonGeneration(entry.generation)
-      if (entry.generation.state === 'ended') vacate(entry)
+      if (entry.generation.state === 'ended') this.vacate(entry)
     }
   }
 
-  const isPaused = ({ request }: Generation) => runner.background_paused && request.background
+  private isPaused({ request }: Generation): boolean {
+    return this.background_paused && request.background
+  }
 
-  const admit = () => {
+  private admit(): void {
     const stillWaiting: Generation[] = []
-    const held = running.map(({ generation }) => generation)
-    for (const generation of admissionOrder(runner.waiting, held)) {
-      if (isPaused(generation)) {
+    const held = this.sequences.map(({ generation }) => generation)
+    for (const generation of admissionOrder(this.waiting, held)) {
+      if (this.isPaused(generation)) {
         stillWaiting.push(generation)
         continue
       }
-      if (running.length === cache.slots().length && !generation.request.background)
-        takeSlotFromBackground(stillWaiting)
+      if (this.sequences.length === this.cache.slots().length && !generation.request.background)
+        this.takeSlotFromBackground(stillWaiting)
       const choice: SlotChoice =
-        running.length === cache.slots().length
+        this.sequences.length === this.cache.slots().length
           ? { kind: 'wait' }
-          : chooseSlot(cache.slots(), generation, options.can_share_prefix)
+          : chooseSlot(this.cache.slots(), generation, this.options.can_share_prefix)
       if (choice.kind === 'wait') {
         stillWaiting.push(generation)
         continue
       }
-      start(generation, choice.slot, choice.donor, choice.keep)
+      this.start(generation, choice.slot, choice.donor, choice.keep)
     }
-    runner.waiting = stillWaiting
-    running.sort((a, b) => a.slot.index - b.slot.index)
+    this.waiting = stillWaiting
+    this.sequences.sort((a, b) => a.slot.index - b.slot.index)
   }
 
   /** Puts a background generation back among the waiting ones, with what it has computed. */
-  const takeSlotFromBackground = (stillWaiting: Generation[]) => {
-    const entry = running.find(({ generation, pending_logits }) => generation.request.background && !pending_logits)
+  private takeSlotFromBackground(stillWaiting: Generation[]): void {
+    const entry = this.sequences.find(
+      ({ generation, pending_logits }) => generation.request.background && !pending_logits,
+    )
     if (!entry) return
     const { slot, generation, next_token } = entry
     if (next_token >= 0) {
       // After a move its cache may be computed again only in part.
       const whole = slot.cached.length >= entry.tokens.length
       generation.migration = whole
-        ? { tokens: slot.cached.slice(), next_token, saved: cache.context().save(slot.index) }
+        ? { tokens: slot.cached.slice(), next_token, saved: this.cache.context().save(slot.index) }
         : { tokens: [...entry.tokens], next_token, saved: null }
     }
     generation.state = 'waiting'
-    vacate(entry)
+    this.vacate(entry)
     stillWaiting.push(generation)
   }
 
   // No drafts with a seed: whether drafts are made depends on the load, and batches of different sizes round differently.
-  const drafterFor = ({ request, migration }: Generation) => {
+  private drafterFor({ request, migration }: Generation): Drafter | null {
     const { account, prompt, sampling } = request
-    if (!options.drafting || !options.can_share_prefix || sampling.seed !== null) return null
+    if (!this.options.drafting || !this.options.can_share_prefix || sampling.seed !== null) return null
     const answer = migration ? [...migration.tokens.slice(prompt.length), migration.next_token] : []
     const greedy = sampling.temperature === 0
-    const endsAt = (token: number) => isPictureToken(token) || vocab.isEndOfGeneration(token)
-    return options.drafting.drafter({ account, prompt, answer, greedy, endsAt })
+    const endsAt = (token: number) => isPictureToken(token) || this.options.vocab.isEndOfGeneration(token)
+    return this.options.drafting.drafter({ account, prompt, answer, greedy, endsAt })
   }
 
-  const start = (generation: Generation, slot: Slot, donor: Slot | null, keep: number) => {
+  private start(generation: Generation, slot: Slot, donor: Slot | null, keep: number): void {
     const { request, migration } = generation
-    if (donor) cache.copy(donor, slot)
-    cache.truncate(slot, keep)
-    const entry = startSequence(slot, generation, drafterFor(generation))
+    if (donor) this.cache.copy(donor, slot)
+    this.cache.truncate(slot, keep)
+    const entry = startSequence(slot, generation, this.drafterFor(generation))
     if (migration) {
-      if (migration.saved) cache.restore(slot, migration.saved, migration.tokens.slice())
+      if (migration.saved) this.cache.restore(slot, migration.saved, migration.tokens.slice())
     } else {
-      const canShare = options.can_share_prefix && request.sampling.seed === null
-      const prefix = canShare ? options.importPrefix(request.prompt, request.account, keep) : null
-      if (prefix) cache.restore(slot, prefix.saved, prefix.tokens)
-      cache.truncate(
+      const canShare = this.options.can_share_prefix && request.sampling.seed === null
+      const prefix = canShare ? this.options.importPrefix(request.prompt, request.account, keep) : null
+      if (prefix) this.cache.restore(slot, prefix.saved, prefix.tokens)
+      this.cache.truncate(
         slot,
         Math.min(slot.cached.length, commonPrefix(slot.cached, request.prompt, request.prompt.length - 1)),
       )
@@ -207,50 +302,50 @@ export function createRunner(options: RunnerOptions): Runner {
     generation.state = 'running'
     slot.generation = generation
     slot.account = request.account
-    running.push(entry)
+    this.sequences.push(entry)
   }
 
   /** Hands over the generations whose slot is full. */
-  const handOverOutgrown = () => {
-    for (const entry of running) {
+  private handOverOutgrown(): void {
+    for (const entry of this.sequences) {
       const { slot, generation } = entry
-      if (entry.next_token < 0 || entry.pending_logits || slot.cached.length < options.tokens_per_slot) continue
+      if (entry.next_token < 0 || entry.pending_logits || slot.cached.length < this.options.tokens_per_slot) continue
       generation.migration = {
         tokens: slot.cached.slice(),
         next_token: entry.next_token,
-        saved: cache.context().save(slot.index),
+        saved: this.cache.context().save(slot.index),
       }
       generation.state = 'waiting'
-      vacate(entry)
-      options.onOutgrown(generation)
+      this.vacate(entry)
+      this.options.onOutgrown(generation)
     }
   }
 
   /** Moves at most one sequence into a gap between the slots in use, if that pays. */
-  const compactSlots = () => {
-    const runs = countRuns(cache.slots(), null)
-    if (runs < 2 || running.some(({ pending_logits }) => pending_logits)) return
-    for (const entry of running) {
+  private compactSlots(): void {
+    const runs = countRuns(this.cache.slots(), null)
+    if (runs < 2 || this.sequences.some(({ pending_logits }) => pending_logits)) return
+    for (const entry of this.sequences) {
       const { slot, generation } = entry
       if (entry.next_token < 0 || generation.request.max_tokens - generation.completion_tokens < moveTokensMin) continue
       slot.generation = null
-      const near = nearestFreeSlot(cache.slots())!
-      const isBetter = near !== slot && countRuns(cache.slots(), near) < runs
+      const near = nearestFreeSlot(this.cache.slots())!
+      const isBetter = near !== slot && countRuns(this.cache.slots(), near) < runs
       const to = isBetter ? near : slot
-      if (isBetter) cache.copy(slot, near)
+      if (isBetter) this.cache.copy(slot, near)
       Object.assign(to, { generation, account: slot.account })
       entry.slot = to
       if (!isBetter) continue
-      slot.used_at = ++clock
-      running.sort((a, b) => a.slot.index - b.slot.index)
+      slot.used_at = ++this.clock
+      this.sequences.sort((a, b) => a.slot.index - b.slot.index)
       return
     }
   }
 
   /** Samples a token for the entry from these logits. False if it has ended, failed, or waits for its mask. */
-  const sampleNext = (entry: RunningSequence, logits: Float32Array, wait_ms: number): boolean => {
+  private sampleNext(entry: RunningSequence, logits: Float32Array, wait_ms: number): boolean {
     try {
-      const sampled = sampleToken(entry.generation, vocab, logits, wait_ms)
+      const sampled = sampleToken(entry.generation, this.options.vocab, logits, wait_ms)
       if (!sampled) {
         entry.pending_logits ??= Float32Array.from(logits)
         return false
@@ -258,12 +353,12 @@ export function createRunner(options: RunnerOptions): Runner {
       entry.pending_logits = null
       entry.next_token = sampled.token
       entry.drafter?.append(sampled.token)
-      if (!acceptToken(entry.generation, vocab, sampled)) return true
+      if (!acceptToken(entry.generation, this.options.vocab, sampled)) return true
       entry.drafter?.finish()
-      vacate(entry)
+      this.vacate(entry)
     } catch (error) {
-      if (!(error instanceof ApiError)) options.onFault(error)
-      fail(
+      if (!(error instanceof ApiError)) this.options.onFault(error)
+      this.fail(
         entry,
         error instanceof ApiError
           ? error
@@ -274,142 +369,75 @@ export function createRunner(options: RunnerOptions): Runner {
   }
 
   /** Samples for all sequences in the batch and verifies their drafts. Returns the number of tokens. */
-  const sampleAll = (): number => {
+  private sampleAll(): number {
     let tokens = 0
-    for (const entry of running) {
+    for (const entry of this.sequences) {
       if (entry.logits_index < 0) continue
       const { draft, slot, generation } = entry
       const tokensBefore = generation.completion_tokens
       let accepted = 0
       while (
-        sampleNext(entry, cache.context().logits(entry.logits_index + accepted, vocab.size), mask_wait_ms) &&
+        this.sampleNext(
+          entry,
+          this.cache.context().logits(entry.logits_index + accepted, this.options.vocab.size),
+          mask_wait_ms,
+        ) &&
         draft[accepted] === entry.next_token
       )
         accepted++
       tokens += generation.completion_tokens - tokensBefore
       if (draft.length === 0) continue
-      cache.truncate(slot, slot.cached.length - (draft.length - accepted))
+      this.cache.truncate(slot, slot.cached.length - (draft.length - accepted))
     }
     return tokens
   }
 
   /** Samples for the sequences that wait for a mask, where it is ready. Returns the number of tokens. */
-  const samplePending = (): number => {
-    const pending = running.filter((entry) => entry.pending_logits)
-    const wait_ms = pending.length === computed().length ? mask_wait_alone_ms : 0
+  private samplePending(): number {
+    const pending = this.sequences.filter((entry) => entry.pending_logits)
+    const wait_ms = pending.length === this.computed().length ? mask_wait_alone_ms : 0
     let tokens = 0
     pending.forEach((entry, index) => {
       const tokensBefore = entry.generation.completion_tokens
-      sampleNext(entry, entry.pending_logits!, index === 0 ? wait_ms : 0)
+      this.sampleNext(entry, entry.pending_logits!, index === 0 ? wait_ms : 0)
       tokens += entry.generation.completion_tokens - tokensBefore
     })
     return tokens
   }
 
-  const fail = (entry: RunningSequence, error: ApiError) => {
-    vacate(entry)
+  private fail(entry: RunningSequence, error: ApiError): void {
+    this.vacate(entry)
     failGeneration(entry.generation, error)
   }
 
   /** After a failed decode: fails all running generations and starts with an empty context. */
-  const rebuild = () => {
-    for (const entry of running)
-      fail(
+  private rebuild(): void {
+    for (const entry of this.sequences)
+      this.fail(
         entry,
         new ApiError(
           'engine_failed',
           'The engine failed to compute this answer. Other requests are not affected; try again.',
         ),
       )
-    cache.context().free()
-    cache.reset(options.makeContext(cache.slots().length))
+    this.cache.context().free()
+    this.cache.reset(this.options.makeContext(this.cache.slots().length))
   }
 
   /** Computes the next vectors of these prompts. Null after a failed decode. */
-  const computeVectors = (pictures: FilledBatch['pictures']): { prompt_tokens: number; seconds: number } | null => {
+  private computeVectors(pictures: FilledBatch['pictures']): { prompt_tokens: number; seconds: number } | null {
     if (pictures.length === 0) return { prompt_tokens: 0, seconds: 0 }
     const began_ms = performance.now()
-    const { prompt_tokens, rows, is_causal } = batch.fillVectors(pictures)
+    const { prompt_tokens, rows, is_causal } = this.batch.fillVectors(pictures)
     if (rows === 0) return { prompt_tokens: 0, seconds: 0 }
-    if (cache.context().decodeVectors(is_causal) !== 0) return null
+    if (this.cache.context().decodeVectors(is_causal) !== 0) return null
     const ms = performance.now() - began_ms
-    prefillSpeed.record(rows, prompt_tokens, ms)
+    this.prefillSpeed.record(rows, prompt_tokens, ms)
     return { prompt_tokens, seconds: ms / 1000 }
   }
 
-  const computed = () =>
-    runner.background_paused ? running.filter(({ generation }) => !isPaused(generation)) : running
-
-  const runner: Runner = {
-    waiting: [],
-    used_at_ms: performance.now(),
-    background_paused: false,
-    hasForeground: () =>
-      runner.waiting.some(({ request }) => !request.background) ||
-      running.some(({ generation }) => !generation.request.background),
-    dropBackground() {
-      const error = new ApiError('overloaded', 'Other requests need the memory of this one. Try again in a moment.')
-      for (const entry of running.filter(({ generation }) => generation.request.background)) fail(entry, error)
-      for (const generation of runner.waiting) if (generation.request.background) failGeneration(generation, error)
-      runner.waiting = runner.waiting.filter(({ state }) => state === 'waiting')
-    },
-    running: () => running.length,
-    tokensInUse: () => running.reduce((sum, { slot }) => sum + slot.cached.length, 0),
-    prefilling: () =>
-      runner.waiting.filter((generation) => !isPaused(generation)).length + computed().length - runner.decoding(),
-    decoding: () => computed().filter(({ tokens, slot }) => slot.cached.length >= tokens.length).length,
-    slotCount: () => cache.slots().length,
-    growInto(larger, count) {
-      // Tokens of a cache that cannot be moved are computed again.
-      for (const entry of running) if (entry.next_token >= 0) entry.tokens = entry.slot.cached.slice()
-      cache.growInto(larger, count)
-      for (const entry of running) entry.slot = cache.slots()[entry.slot.index]!
-    },
-    exportPrefix: cache.exportPrefix,
-    decode_ms: () => prefillSpeed.decode_ms(runner.decoding()),
-    step(budget) {
-      dropCancelled()
-      admit()
-      for (const entry of running) entry.logits_index = -1
-      if (computed().length === 0) return null
-      runner.used_at_ms = performance.now()
-      const pending_tokens = samplePending()
-      handOverOutgrown()
-      compactSlots()
-      const { prompt_tokens, rows, pictures } = batch.fillTokens(
-        computed(),
-        prefillSpeed.tokensIn(budget.whole_ms),
-        prefillSpeed.tokensIn(partTime(budget)),
-      )
-      const context = cache.context()
-      const length = context.batchLength()
-      const stats: StepStats = { prompt_tokens, output_tokens: pending_tokens, seconds: 0, failed: false }
-      if (length > 0) {
-        stats.failed = context.decode() !== 0
-        stats.seconds = (performance.now() - runner.used_at_ms) / 1000
-        if (!stats.failed) {
-          prefillSpeed.record(rows, prompt_tokens === 0 ? 0 : Math.max(0, length - rows), stats.seconds * 1000)
-          if (prompt_tokens === 0) options.drafting?.costs.record(length, stats.seconds * 1000)
-          stats.output_tokens += sampleAll()
-        }
-      }
-      const vectors = stats.failed ? null : computeVectors(pictures)
-      if (!vectors) {
-        rebuild()
-        return { prompt_tokens: 0, output_tokens: 0, seconds: stats.seconds, failed: true }
-      }
-      stats.prompt_tokens += vectors.prompt_tokens
-      stats.seconds += vectors.seconds
-      return stats
-    },
-    close() {
-      for (const entry of running) fail(entry, new ApiError('engine_failed', 'The model was unloaded.'))
-      for (const generation of runner.waiting)
-        failGeneration(generation, new ApiError('engine_unavailable', 'The model was unloaded.'))
-      runner.waiting = []
-      cache.context().free()
-    },
-    giveContext: cache.context,
+  private computed(): RunningSequence[] {
+    if (!this.background_paused) return this.sequences
+    return this.sequences.filter(({ generation }) => !this.isPaused(generation))
   }
-  return runner
 }

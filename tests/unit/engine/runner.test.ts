@@ -8,7 +8,7 @@ import {
   sharePrefillBudget,
 } from '../../../engine/batching/chunked-prefill.ts'
 import { createGeneration, type Generation } from '../../../engine/batching/generation.ts'
-import { createRunner, type Runner } from '../../../engine/batching/runner.ts'
+import { Runner } from '../../../engine/batching/runner.ts'
 import type { Context } from '../../../engine/llama/context.ts'
 import type { Vocab } from '../../../engine/llama/vocab.ts'
 import { createDrafting } from '../../../engine/sampling/drafts/drafter.ts'
@@ -97,7 +97,7 @@ function makeRunner(
     return fakeContext(calls, decodes, pictures)
   }
   const outgrown: Generation[] = []
-  const runner = createRunner({
+  const runner = new Runner({
     vocab,
     context: makeContext(),
     slots,
