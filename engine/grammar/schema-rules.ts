@@ -42,32 +42,66 @@ const pairsMax = 20_000
  */
 export function schemaRules(schema: unknown): Rules {
   checkSize(schema)
-  const rules: Rules = new Map()
-  const paths = new Map<string, string>()
-  const pending: { name: string; node: unknown; path: string }[] = []
-  const byPointer = new Map<string, string>()
-  let ruleCount = 0
-  let parts = 0
-  let pairs = 0
+  return new SchemaCompiler(schema).compile()
+}
 
-  const countParts = (more: number): void => {
-    parts += more
-    if (parts > partsMax) throw tooLargeError(`${partsMax} parts once its patterns and ranges are written out`)
+/** Compiles one schema: visits its parts, and counts what they come to. */
+class SchemaCompiler {
+  private readonly schema: unknown
+  private readonly rules: Rules = new Map()
+  private readonly paths = new Map<string, string>()
+  private readonly pending: { name: string; node: unknown; path: string }[] = []
+  private readonly byPointer = new Map<string, string>()
+  private ruleCount = 0
+  private parts = 0
+  private pairs = 0
+
+  constructor(schema: unknown) {
+    this.schema = schema
   }
-  const counted = (expr: Expr): Expr => {
-    countParts(sizeOfExpr(expr))
+
+  compile(): Rules {
+    addJsonRules(this.rules)
+    this.byPointer.set('', 'top')
+    this.paths.set('top', '')
+    this.rules.set('root', rule('top'))
+    this.pending.push({ name: 'top', node: this.schema, path: '' })
+    for (let next = this.pending.pop(); next; next = this.pending.pop())
+      this.rules.set(next.name, this.visit(next.node, next.path))
+    const loop = findEmptyLoop(this.rules)
+    if (loop)
+      throw schemaError(this.paths.get(loop) ?? '', 'a reference leads back to itself before anything is written.')
+    const pruned = prune(this.rules)
+    if (!pruned)
+      throw schemaError(
+        '',
+        'no document can satisfy it: it demands what is never allowed, or itself inside of itself without end.',
+      )
+    return pruned
+  }
+
+  private countParts(more: number): void {
+    this.parts += more
+    if (this.parts > partsMax) throw tooLargeError(`${partsMax} parts once its patterns and ranges are written out`)
+  }
+
+  private counted(expr: Expr): Expr {
+    this.countParts(sizeOfExpr(expr))
     return expr
   }
 
-  const addRule = (expr: Expr): Expr => {
-    const name = `r${++ruleCount}`
-    rules.set(name, expr)
+  private addRule(expr: Expr): Expr {
+    const name = `r${++this.ruleCount}`
+    this.rules.set(name, expr)
     return rule(name)
   }
-  /** A rule for an expression that is used more than once: copies would double with every level. */
-  const sharedRule = (expr: Expr): Expr => (expr.kind === 'rule' ? expr : addRule(expr))
 
-  const visit = (node: unknown, path: string): Expr => {
+  /** A rule for an expression that is used more than once: copies would double with every level. */
+  private sharedRule(expr: Expr): Expr {
+    return expr.kind === 'rule' ? expr : this.addRule(expr)
+  }
+
+  private visit(node: unknown, path: string): Expr {
     if (node === true) return value
     if (node === false) return never
     if (!isObject(node)) throw schemaError(path, 'a schema is an object, true or false.')
@@ -82,41 +116,41 @@ export function schemaRules(schema: unknown): Rules {
     }
     if (keywords.$ref !== undefined) {
       requireAlone('$ref')
-      return referenceRule(keywords.$ref, childPath(path, '$ref'))
+      return this.referenceRule(keywords.$ref, childPath(path, '$ref'))
     }
     if (keywords.const !== undefined || keywords.enum !== undefined) {
       const key = keywords.const !== undefined ? 'const' : 'enum'
       requireAlone(key, 'type')
-      return enumRules(keywords, key, path)
+      return this.enumRules(keywords, key, path)
     }
     for (const key of ['anyOf', 'oneOf', 'allOf'] as const) {
       if (keywords[key] === undefined) continue
       requireAlone(key)
-      return combinatorRules(keywords[key], key, childPath(path, key))
+      return this.combinatorRules(keywords[key], key, childPath(path, key))
     }
     const types = typesOf(keywords, path)
-    return types === null ? value : any(...types.map((type) => ofType(type, keywords, path)))
+    return types === null ? value : any(...types.map((type) => this.ofType(type, keywords, path)))
   }
 
-  const referenceRule = (ref: unknown, path: string): Expr => {
-    const found = resolvePointer(schema, ref)
+  private referenceRule(ref: unknown, path: string): Expr {
+    const found = resolvePointer(this.schema, ref)
     if (!found)
       throw schemaError(
         path,
         'it does not lead to a schema inside of this one; only references such as "#/$defs/name" are followed.',
       )
-    let name = byPointer.get(found.pointer)
+    let name = this.byPointer.get(found.pointer)
     if (!name) {
-      name = `ref${byPointer.size}`
-      byPointer.set(found.pointer, name)
-      paths.set(name, found.pointer)
+      name = `ref${this.byPointer.size}`
+      this.byPointer.set(found.pointer, name)
+      this.paths.set(name, found.pointer)
       // Visit it later: a chain of references could overflow the stack.
-      pending.push({ name, node: found.node, path: found.pointer })
+      this.pending.push({ name, node: found.node, path: found.pointer })
     }
     return rule(name)
   }
 
-  const enumRules = (node: SchemaNode, key: 'const' | 'enum', path: string): Expr => {
+  private enumRules(node: SchemaNode, key: 'const' | 'enum', path: string): Expr {
     const values = key === 'const' ? [node.const] : node.enum
     if (!Array.isArray(values)) throw schemaError(childPath(path, key), 'it has to be a list of values.')
     const types = node.type === undefined ? null : typesOf(node, path)
@@ -129,17 +163,17 @@ export function schemaRules(schema: unknown): Rules {
     return any(...fitting.map(literal))
   }
 
-  const combinatorRules = (branches: unknown, key: 'anyOf' | 'oneOf' | 'allOf', path: string): Expr => {
+  private combinatorRules(branches: unknown, key: 'anyOf' | 'oneOf' | 'allOf', path: string): Expr {
     if (!Array.isArray(branches) || branches.length === 0)
       throw schemaError(path, 'it has to be a list with one schema or more.')
     if (key === 'allOf' && branches.length > 1)
       throw schemaError(path, 'several schemas at once are not supported; write them as one.')
     if (key === 'oneOf') {
       if (branches.length > oneOfMax) throw schemaError(path, `it has more than ${oneOfMax} cases.`)
-      pairs += (branches.length * (branches.length - 1)) / 2
-      if (pairs > pairsMax) throw tooLargeError(`${pairsMax} pairs of cases that oneOf must tell apart`)
+      this.pairs += (branches.length * (branches.length - 1)) / 2
+      if (this.pairs > pairsMax) throw tooLargeError(`${pairsMax} pairs of cases that oneOf must tell apart`)
       branches.forEach((branch, index) => {
-        const other = branches.findIndex((one, before) => before < index && !areExclusive(schema, one, branch))
+        const other = branches.findIndex((one, before) => before < index && !areExclusive(this.schema, one, branch))
         if (other >= 0)
           throw schemaError(
             childPath(path, index),
@@ -148,21 +182,21 @@ export function schemaRules(schema: unknown): Rules {
           )
       })
     }
-    return any(...branches.map((branch, index) => visit(branch, childPath(path, index))))
+    return any(...branches.map((branch, index) => this.visit(branch, childPath(path, index))))
   }
 
-  const ofType = (type: string, node: SchemaNode, path: string): Expr => {
-    if (type === 'object') return objectOf(node, path)
-    if (type === 'array') return arrayOf(node, path)
+  private ofType(type: string, node: SchemaNode, path: string): Expr {
+    if (type === 'object') return this.objectOf(node, path)
+    if (type === 'array') return this.arrayOf(node, path)
     if (type === 'string') {
-      countParts(typeof node.pattern === 'string' ? partsPerPatternCharacter * node.pattern.length : 0)
-      return counted(stringRules(node, path))
+      this.countParts(typeof node.pattern === 'string' ? partsPerPatternCharacter * node.pattern.length : 0)
+      return this.counted(stringRules(node, path))
     }
     if (type === 'boolean') return boolean
-    return type === 'null' ? text('null') : counted(numberRules(node, path, type === 'integer'))
+    return type === 'null' ? text('null') : this.counted(numberRules(node, path, type === 'integer'))
   }
 
-  const arrayOf = (node: SchemaNode, path: string): Expr => {
+  private arrayOf(node: SchemaNode, path: string): Expr {
     const { items, prefixItems = [] } = node
     if (Array.isArray(items))
       throw schemaError(childPath(path, 'items'), 'a list of schemas is written as prefixItems.')
@@ -173,17 +207,18 @@ export function schemaRules(schema: unknown): Rules {
     if (max !== null && min > max) throw schemaError(childPath(path, 'minItems'), 'it is greater than maxItems.')
     const first = prefixItems
       .slice(0, max ?? undefined)
-      .map((one, index) => visit(one, childPath(childPath(path, 'prefixItems'), index)))
+      .map((one, index) => this.visit(one, childPath(childPath(path, 'prefixItems'), index)))
     if (first.length === 0)
       return delimitedList(
         '[',
-        items === undefined ? value : sharedRule(visit(items, childPath(path, 'items'))),
+        items === undefined ? value : this.sharedRule(this.visit(items, childPath(path, 'items'))),
         ']',
         min,
         items === false ? 0 : max,
       )
     // Without `items` a tuple ends with its last item, unless minItems asks for more.
-    const rest = items === undefined ? (min > first.length ? value : never) : visit(items, childPath(path, 'items'))
+    const rest =
+      items === undefined ? (min > first.length ? value : never) : this.visit(items, childPath(path, 'items'))
     const comma = seq(ws, text(','), ws)
     const more = repeat(seq(comma, rest), Math.max(0, min - first.length), max === null ? null : max - first.length)
     return seq(
@@ -196,7 +231,7 @@ export function schemaRules(schema: unknown): Rules {
     )
   }
 
-  const objectOf = (node: SchemaNode, path: string): Expr => {
+  private objectOf(node: SchemaNode, path: string): Expr {
     const { properties = {}, required = [], additionalProperties, propertyNames } = node
     if (!isObject(properties)) throw schemaError(childPath(path, 'properties'), 'it has to be an object.')
     if (!Array.isArray(required) || !required.every((name) => typeof name === 'string'))
@@ -205,11 +240,12 @@ export function schemaRules(schema: unknown): Rules {
     const otherPath = childPath(path, 'additionalProperties')
     let madeOther: Expr | null = null
     const otherValue = (): Expr =>
-      (madeOther ??= additionalProperties === undefined ? value : sharedRule(visit(additionalProperties, otherPath)))
+      (madeOther ??=
+        additionalProperties === undefined ? value : this.sharedRule(this.visit(additionalProperties, otherPath)))
     const values = new Map(
       Object.entries(properties).map(([name, inner]) => [
         name,
-        () => visit(inner, childPath(childPath(path, 'properties'), name)),
+        () => this.visit(inner, childPath(childPath(path, 'properties'), name)),
       ]),
     )
     for (const name of required as string[]) {
@@ -227,7 +263,7 @@ export function schemaRules(schema: unknown): Rules {
     const comma = seq(ws, text(','), ws)
     const member = (key: Expr, of: Expr) => seq(key, ws, text(':'), ws, of)
     const names = [...values.keys()]
-    const members = names.map((name) => addRule(member(text(JSON.stringify(name)), values.get(name)!())))
+    const members = names.map((name) => this.addRule(member(text(JSON.stringify(name)), values.get(name)!())))
     let tail: Expr = empty
     // Built from the last property to the first.
     const firsts: Expr[] = []
@@ -237,9 +273,9 @@ export function schemaRules(schema: unknown): Rules {
           otherPath,
           'the names of the properties are too long to tell others from them; set it to false.',
         )
-      const key = names.length === 0 ? string : keyExcept(names, rules, `k${++ruleCount}`)
-      const one = addRule(member(key, otherValue()))
-      tail = addRule(repeat(seq(comma, one), 0, null))
+      const key = names.length === 0 ? string : keyExcept(names, this.rules, `k${++this.ruleCount}`)
+      const one = this.addRule(member(key, otherValue()))
+      tail = this.addRule(repeat(seq(comma, one), 0, null))
       firsts.push(seq(one, tail))
     }
     const requiredNames = new Set(required as string[])
@@ -248,36 +284,20 @@ export function schemaRules(schema: unknown): Rules {
       if (isNeeded) firsts.length = 0
       firsts.push(seq(members[index]!, tail))
       const here = seq(comma, members[index]!, tail)
-      tail = addRule(isNeeded ? here : any(here, tail))
+      tail = this.addRule(isNeeded ? here : any(here, tail))
     }
     const filled = seq(any(...firsts.reverse()), ws, text('}'))
     return seq(text('{'), ws, requiredNames.size > 0 ? filled : any(text('}'), filled))
   }
+}
 
-  const assertAnyName = (names: unknown, path: string): void => {
-    const keywords = isObject(names) ? constrainingKeywords(names, path) : {}
-    const allowsAll =
-      names === undefined ||
-      names === true ||
-      (isObject(names) && Object.entries(keywords).every(([key, one]) => key === 'type' && one === 'string'))
-    if (!allowsAll) throw schemaError(path, 'rules for names are not supported; name the properties.')
-  }
-
-  addJsonRules(rules)
-  byPointer.set('', 'top')
-  paths.set('top', '')
-  rules.set('root', rule('top'))
-  pending.push({ name: 'top', node: schema, path: '' })
-  for (let next = pending.pop(); next; next = pending.pop()) rules.set(next.name, visit(next.node, next.path))
-  const loop = findEmptyLoop(rules)
-  if (loop) throw schemaError(paths.get(loop) ?? '', 'a reference leads back to itself before anything is written.')
-  const pruned = prune(rules)
-  if (!pruned)
-    throw schemaError(
-      '',
-      'no document can satisfy it: it demands what is never allowed, or itself inside of itself without end.',
-    )
-  return pruned
+function assertAnyName(names: unknown, path: string): void {
+  const keywords = isObject(names) ? constrainingKeywords(names, path) : {}
+  const allowsAll =
+    names === undefined ||
+    names === true ||
+    (isObject(names) && Object.entries(keywords).every(([key, one]) => key === 'type' && one === 'string'))
+  if (!allowsAll) throw schemaError(path, 'rules for names are not supported; name the properties.')
 }
 
 function isObject(node: unknown): node is SchemaNode {

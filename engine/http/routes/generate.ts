@@ -80,14 +80,8 @@ export async function generate(
   body: GenerationBody,
   prepare: (served: ServedModel, use: ModelUse, tokenize: Tokenize) => Promise<GenerationInput>,
 ): Promise<void> {
-  const { models, scheduler, grammars, limits, tokenizer, abortedUsage, metrics, onFault } = services
-  const served = models.get(body.model)
-  if (served.kind === 'embedding')
-    throw new ApiError(
-      'model_not_callable',
-      `'${body.model}' makes embeddings; it cannot be asked for text. POST /v1/embeddings takes it.`,
-      { param: 'model' },
-    )
+  const { scheduler, limits, tokenizer, abortedUsage, onFault } = services
+  const served = textModel(services.models, body.model)
   const use = useModel(served, response)
   const release = use.retain()
   const sessions: GrammarSession[] = []
@@ -106,28 +100,16 @@ export async function generate(
     const input = await prepare(served, use, tokenize)
     const perPrompt = body.n ?? 1
     const count = input.prompts.length * perPrompt
-    if (count > choicesMax)
-      throw new ApiError(
-        'invalid_request',
-        `${count} choices are asked for; ${choicesMax} at most can be made at once.`,
-        { param: 'n' },
-      )
+    checkChoices(count)
     const prepared = input.prompts.map((prompt) =>
       prepareGeneration(served.model, limits, prompt, body, input.param, input.pictures),
     )
     if (input.grammar)
       while (sessions.length < count)
-        sessions.push(await grammars.open(input.grammar.vocab, input.grammar.spec, use.signal, account))
+        sessions.push(await services.grammars.open(input.grammar.vocab, input.grammar.spec, use.signal, account))
     if (use.ended()) return closeAll(sessions)
 
-    const prompt_tokens = input.prompts.reduce((sum, prompt) => sum + prompt.length, 0)
-    const tokensMax = Number(header(request, 'x-tunery-prompt-tokens-max') ?? Number.POSITIVE_INFINITY)
-    if (prompt_tokens > tokensMax)
-      throw new ApiError(
-        'context_length_exceeded',
-        `The conversation has ${prompt_tokens} tokens; ${tokensMax} at most are taken here. Shorten it.`,
-        { details: { prompt_tokens, context_length: tokensMax }, param: input.param },
-      )
+    const prompt_tokens = countPromptTokens(input, request)
     response.setHeader('x-prompt-tokens', prompt_tokens).setHeader(weightsHeader, weightsOf(served))
     const includeUsage = body.stream_options?.include_usage === true
     const format = input.createFormat(
@@ -169,17 +151,15 @@ export async function generate(
       onDone,
     })
     use.cancelWith(onDisconnect, (error) => sink.failed(error))
-    const submissions = events.map((each, index) => {
+    const span = spanOf(request)
+    const submissions = events.map((choice, index) => {
       const { request: base, size_class } = prepared[Math.floor(index / perPrompt)]!
-      // Offset the seed, so that choices of one prompt differ.
-      const seed = base.sampling.seed === null ? null : base.sampling.seed + BigInt(index % perPrompt)
-      const sampling = { ...base.sampling, seed }
       return {
-        events: observeGeneration(each, metrics, index < tracedChoices ? spanOf(request) : undefined),
+        events: observeGeneration(choice, services.metrics, index < tracedChoices ? span : undefined),
         size_class,
         request: {
           ...base,
-          sampling,
+          sampling: samplingOfChoice(base.sampling, index % perPrompt),
           stop: input.stop,
           account,
           background,
@@ -191,11 +171,7 @@ export async function generate(
     })
     // `submit` throws if the queue is full; nothing is written yet, so the error has its own status.
     if (!input.echoOnly) submitted.push(...scheduler.submit(served, submissions))
-    for (const [index, each] of events.entries()) {
-      const echo = input.echo?.[Math.floor(index / perPrompt)]
-      if (echo) each.onText(echo.text, echo.tokenLogprobs)
-      if (input.echoOnly) each.onEnd({ finish_reason: 'length', completion_tokens: 0, cached_tokens: 0 })
-    }
+    sendEcho(input, events, perPrompt)
   } catch (error) {
     closeAll(sessions)
     if (!(error instanceof ApiError) && !use.ended()) onFault(error, idsOf(request, response))
@@ -204,6 +180,55 @@ export async function generate(
   } finally {
     endHold()
     release()
+  }
+}
+
+function textModel(models: Models, name: string): ServedModel {
+  const served = models.get(name)
+  if (served.kind === 'embedding')
+    throw new ApiError(
+      'model_not_callable',
+      `'${name}' makes embeddings; it cannot be asked for text. POST /v1/embeddings takes it.`,
+      { param: 'model' },
+    )
+  return served
+}
+
+function checkChoices(count: number): void {
+  if (count > choicesMax)
+    throw new ApiError(
+      'invalid_request',
+      `${count} choices are asked for; ${choicesMax} at most can be made at once.`,
+      {
+        param: 'n',
+      },
+    )
+}
+
+/** Tokens of all prompts. Throws if they are more than the request may have. */
+function countPromptTokens({ prompts, param }: GenerationInput, request: IncomingMessage): number {
+  const prompt_tokens = prompts.reduce((sum, prompt) => sum + prompt.length, 0)
+  const tokensMax = Number(header(request, 'x-tunery-prompt-tokens-max') ?? Number.POSITIVE_INFINITY)
+  if (prompt_tokens > tokensMax)
+    throw new ApiError(
+      'context_length_exceeded',
+      `The conversation has ${prompt_tokens} tokens; ${tokensMax} at most are taken here. Shorten it.`,
+      { details: { prompt_tokens, context_length: tokensMax }, param },
+    )
+  return prompt_tokens
+}
+
+/** The seed is offset, so that choices of one prompt differ. */
+function samplingOfChoice<S extends { seed: bigint | null }>(sampling: S, choice: number): S {
+  return { ...sampling, seed: sampling.seed === null ? null : sampling.seed + BigInt(choice) }
+}
+
+/** Begins each choice with its echoed prompt, and ends it where nothing is generated. */
+function sendEcho(input: GenerationInput, choices: GenerationEvents[], perPrompt: number): void {
+  for (const [index, choice] of choices.entries()) {
+    const echo = input.echo?.[Math.floor(index / perPrompt)]
+    if (echo) choice.onText(echo.text, echo.tokenLogprobs)
+    if (input.echoOnly) choice.onEnd({ finish_reason: 'length', completion_tokens: 0, cached_tokens: 0 })
   }
 }
 
