@@ -92,8 +92,8 @@ test('held-out rows are scored, prompts answered next to the base, checkpoints k
     [resultEvaluation.validation_loss, resultEvaluation.train_loss],
     'all losses belong to one step',
   )
-  const ofResult = events.filter(({ type, data }) => type === 'metrics' && data?.step === job.metrics.step)
-  assert.equal(job.metrics.loss, ofResult.find(({ data }) => data?.loss !== undefined)?.data?.loss)
+  const losses = new Map(events.flatMap(({ data }) => (data?.losses ?? []) as [number, number][]))
+  assert.equal(job.metrics.loss, losses.get(job.metrics.step!), 'of the step whose weights are the result')
   assert.deepEqual([job.metrics.steps_trained, job.metrics.steps_total], [12, 12])
   const before = (await app.api('GET', `/fine-tuning/jobs/${id}/evaluations?limit=1&after=${scores[2]!.data!.step}`))
     .body
