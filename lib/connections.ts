@@ -1,7 +1,9 @@
 // Who may hold how many connections of a listening process: an address before it has shown a key, and the owner of a
-// key. The longest unused connection makes room for a new one, and health checks have connections of their own.
+// key. The longest unused connection makes room for a new one, and health checks have connections of their own. The
+// requests of one connection take turns.
 import type { IncomingMessage, Server, ServerResponse } from 'node:http'
 import { BlockList, isIP, isIPv6, type Socket } from 'node:net'
+import { handleInTurn } from './pipelined-requests.ts'
 
 /** Connections beyond the limit, on which only health checks are answered. */
 const reserveMax = 64
@@ -148,6 +150,7 @@ export function limitConnections(
   server.maxConnections = connections_max + reserveMax + backstop
   server.prependListener('connection', accept)
   server.prependListener('request', begin)
+  handleInTurn(server)
   return {
     owner_max,
     address_max,

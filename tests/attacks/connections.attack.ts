@@ -6,6 +6,7 @@ import { after, before, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { newKey } from '../../lib/key-format.ts'
 import { type HttpServer, serveHttp } from '../../mcp/index.ts'
+import { blockedSeconds, blockedSince } from '../support/blocked.ts'
 import { client, colourRows, until } from '../support/client.ts'
 import { connect } from '../support/connection.ts'
 import { type DataFolder, dataFolder, type RunningServer } from '../support/server.ts'
@@ -84,6 +85,25 @@ test('400 silent sockets, and heads that do not end, close the service to nobody
   } finally {
     release()
   }
+})
+
+test('20,000 requests in one write, without a key, hold nobody up', async () => {
+  const before = await blockedSeconds(server.url)
+  for (const target of [address, mcp.url]) {
+    const head = `GET /nothing HTTP/1.1\r\nHost: ${new URL(target).host}\r\n\r\n`
+    const flood = connect(target)
+    flood.socket.write(head.repeat(20_000))
+    await probe()
+    await until('its end', () => flood.closed)
+  }
+  // The watch reports two beats later.
+  await sleep(300)
+  assert.equal(await blockedSince(before, server.url), undefined)
+  // A few are answered.
+  const some = connect(address)
+  some.socket.write('GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n'.repeat(16))
+  await until('16 answers', () => some.text.match(/HTTP\/1.1 200/g)?.length === 16)
+  some.socket.destroy()
 })
 
 test('40 streams of a paused job, 40 bodies that do not come: others and health are answered', async () => {
