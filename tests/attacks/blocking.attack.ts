@@ -2,8 +2,9 @@
 // service in its own process. Its own watch of the event loop tells what held it.
 import assert from 'node:assert/strict'
 import { after, test } from 'node:test'
+import { allowed } from '../support/allowed-time.ts'
 import { blockedSeconds, blockedSince } from '../support/blocked.ts'
-import { type Client, client } from '../support/client.ts'
+import { type Client, client, until } from '../support/client.ts'
 import { evaluationEnded, uploadItems } from '../support/evaluations.ts'
 import { dataFolder } from '../support/server.ts'
 import { tiny } from '../support/tiny.ts'
@@ -102,4 +103,20 @@ test('9,000 schemas in one request are refused at once, and so are patterns and 
     assert.equal(attacked.blocked, undefined, name)
     assert.ok(attacked.slowest_ms < slow_ms, `${name}: another client waited ${Math.round(attacked.slowest_ms)} ms`)
   }
+})
+
+test('a grader that never ends costs its evaluation two seconds, not two for each row', async () => {
+  const items = Array.from({ length: 16 }, () => ({
+    messages: [{ role: 'user', content: 'hi' }],
+    text: `${'a'.repeat(40)}!`,
+  }))
+  const dataset = await uploadItems(app, items)
+  const grader = { type: 'json_schema', name: 'x', input: '"{{item.text}}"', schema: { pattern: '^(a+)+$' } }
+  const { body } = await create(dataset, [grader])
+  const status = async () => (await app.api('GET', `/evaluations/${body.id}`)).body.status
+  await until('the evaluation to run', async () => (await status()) !== 'queued')
+  const began = performance.now()
+  assert.equal((await evaluationEnded(app, body.id)).status, 'failed')
+  const took_ms = performance.now() - began
+  assert.ok(took_ms < allowed(8000), `it ended after ${Math.round(took_ms)} ms`)
 })

@@ -15,6 +15,7 @@ import { createGradingThread, GraderTooSlow } from '../../server/features/evalua
 import { drawnRows } from '../../server/features/evaluations/items.ts'
 import { resultOf, sumGraders } from '../../server/features/evaluations/result.ts'
 import { meanInterval, t975 } from '../../server/features/evaluations/statistics.ts'
+import { allowed } from '../support/allowed-time.ts'
 import { full } from '../support/full.ts'
 
 const item = { text: 'a', list: [{ name: 'b' }], object: { x: 1 }, empty: null }
@@ -168,6 +169,38 @@ test('a grader that takes too long costs its thread, and the next one has anothe
   const late = { type: 'json_schema', name: 'x', input: '{}', schema: { $async: true, required: ['a'] } } as const
   for (let count = 0; count < 5; count++) await thread.grade(late, { item: {} }).catch(() => {})
   assert.equal((await thread.grade(regex('^a+!$'), values)).score, 1)
+  await thread.close()
+})
+
+test('graders of one answer share a time, and end with what waits for them', async () => {
+  const thread = createGradingThread()
+  const values = { item: { text: `${'a'.repeat(40)}!` } }
+  const endless = {
+    ...regex('x'),
+    type: 'json_schema',
+    input: '"{{item.text}}"',
+    schema: { pattern: '^(a+)+$' },
+  } as const
+  const control = new AbortController()
+  const waiting = Array.from({ length: 8 }, () =>
+    thread.grade(endless, values, { signal: control.signal, left_ms: 10_000 }),
+  )
+  // An error that is not the grader's counts for nothing.
+  const ended = Promise.all(
+    waiting.map((each) => assert.rejects(each, (error: Error) => !(error instanceof GraderError))),
+  )
+  await new Promise((resolve) => setTimeout(resolve, 100))
+  control.abort()
+  const began = performance.now()
+  await ended
+  assert.ok(performance.now() - began < allowed(1000), 'all ended at once, not after two seconds each')
+
+  const bounds = { signal: new AbortController().signal, left_ms: 1500 }
+  assert.equal((await thread.grade(regex('^a+!$'), values, bounds)).score, 1)
+  assert.ok(bounds.left_ms < 1500)
+  await assert.rejects(thread.grade(endless, values, bounds), /takes too long, together with what was graded before it/)
+  assert.ok(bounds.left_ms <= 0)
+  await assert.rejects(thread.grade(endless, values, bounds), GraderTooSlow)
   await thread.close()
 })
 

@@ -54,6 +54,8 @@ const turn_ms = 15_000
 const grace_ms = 10_000
 /** The same before its first answer: a slow one must not be asked again at each turn. */
 const first_ms = 600_000
+/** Time of the `item_schema` for all rows, before the first answer and within no time slice. */
+const check_ms = 120_000
 /** Between looks at who waits: an answer may take minutes. */
 const look_ms = 1000
 
@@ -208,16 +210,19 @@ async function checkRows(
 ): Promise<void> {
   const template = store.templateOf(evaluation)
   const schema = await itemSchemaOf(work.db, evaluation)
+  const bounds = { signal: stopping, left_ms: check_ms }
   for await (const each of items) {
     stopping.throwIfAborted()
     if (evaluation.model_id !== '') requestOf(each, template)
     if (!schema) continue
     const grader = { type: 'json_schema', name: 'item_schema', input: '{{item.given}}', schema } as const
-    const { passed } = await thread.grade(grader, { item: { given: each.given } }).catch((error: GraderError) => {
-      throw error instanceof GraderError
-        ? new GraderError(`The item_schema: row ${each.row}: ${error.message}.`)
-        : error
-    })
+    const { passed } = await thread
+      .grade(grader, { item: { given: each.given } }, bounds)
+      .catch((error: GraderError) => {
+        throw error instanceof GraderError
+          ? new GraderError(`The item_schema: row ${each.row}: ${error.message}.`)
+          : error
+      })
     if (!passed) throw new GraderError(`Row ${each.row} does not satisfy the item_schema of the eval.`)
   }
 }
@@ -273,7 +278,7 @@ async function answerRow(
   }
   const grade = async (sample: Sample): Promise<NewRow<'evaluation_answers'>> => {
     const graders = parseJson(evaluation.graders_json) as CreateEvaluation['graders']
-    const graded: Graded = await gradeAnswer(graders, { item, sample: sample.values }, { thread, ask: judge })
+    const graded: Graded = await gradeAnswer(graders, { item, sample: sample.values }, { thread, ask: judge, signal })
     return {
       ...common,
       output: sample.output,

@@ -3,7 +3,7 @@ import { contentText, type Grader, type SimpleGrader } from '../../../../contrac
 import { compileFormula } from './formula.ts'
 import type { Score } from './local.ts'
 import { fill, GraderError, type Values } from './template.ts'
-import { GraderTooSlow, type GradingThread } from './thread.ts'
+import { GraderTooSlow, type GradingBounds, type GradingThread } from './thread.ts'
 
 /** Asks a model of the service; resolves with its text. */
 export type AskJudge = (request: Record<string, unknown>) => Promise<string>
@@ -17,7 +17,11 @@ export interface Graded {
 interface Tools {
   thread: GradingThread
   ask: AskJudge
+  signal: AbortSignal
 }
+
+/** Time of all graders of one answer in the thread, which the answers of an evaluation share. */
+const answer_ms = 10_000
 
 const failed = (error: unknown): Score => {
   if (!(error instanceof GraderError)) throw error
@@ -27,8 +31,9 @@ const failed = (error: unknown): Score => {
 /** The score of a row is the mean of its graders; it passes if it passes each of them. */
 export async function gradeAnswer(graders: readonly Grader[], values: Values, tools: Tools): Promise<Graded> {
   const scores: Record<string, Score> = {}
+  const bounds = { signal: tools.signal, left_ms: answer_ms }
   for (const grader of graders) {
-    scores[grader.name] = await gradeOne(grader, values, tools).catch((error) => {
+    scores[grader.name] = await gradeOne(grader, values, { ...tools, bounds }).catch((error) => {
       // It would take hours over all rows.
       if (error instanceof GraderTooSlow)
         throw new GraderError(`The grader '${grader.name}' ${error.message}. Simplify it.`)
@@ -43,7 +48,9 @@ export async function gradeAnswer(graders: readonly Grader[], values: Values, to
   }
 }
 
-async function gradeOne(grader: Grader, values: Values, tools: Tools): Promise<Score> {
+type BoundTools = Tools & { bounds: GradingBounds }
+
+async function gradeOne(grader: Grader, values: Values, tools: BoundTools): Promise<Score> {
   if (grader.type !== 'multi') return gradeSimple(grader, values, tools)
   const scores: Record<string, number> = {}
   for (const [name, part] of Object.entries(grader.graders))
@@ -53,10 +60,10 @@ async function gradeOne(grader: Grader, values: Values, tools: Tools): Promise<S
   return { score, passed: score >= grader.pass_threshold }
 }
 
-function gradeSimple(grader: SimpleGrader, values: Values, { thread, ask }: Tools): Promise<Score> {
+function gradeSimple(grader: SimpleGrader, values: Values, { thread, ask, bounds }: BoundTools): Promise<Score> {
   if (grader.type === 'label_model') return gradeByLabel(grader, values, ask)
   if (grader.type === 'score_model') return gradeByScore(grader, values, ask)
-  return thread.grade(grader, values)
+  return thread.grade(grader, values, bounds)
 }
 
 type Judge<T extends 'label_model' | 'score_model'> = Extract<SimpleGrader, { type: T }>

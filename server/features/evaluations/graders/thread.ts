@@ -13,9 +13,20 @@ const memory_mb = 256
 
 export class GraderTooSlow extends GraderError {}
 
+/** Work that nobody waits for any more: its evaluation has failed, was cancelled, or lets others go first. */
+class Interrupted extends Error {}
+
+/** Bounds what several graders do for one thing, such as all graders of an answer. */
+export interface GradingBounds {
+  /** Ends the grader that runs, and those that wait. */
+  signal: AbortSignal
+  /** Time that is left for all of them. `grade` takes from it. */
+  left_ms: number
+}
+
 export interface GradingThread {
   /** Throws GraderError, or GraderTooSlow. */
-  grade(grader: LocalGrader, values: Values): Promise<Score>
+  grade(grader: LocalGrader, values: Values, bounds?: GradingBounds): Promise<Score>
   /** Throws GraderError for a pattern or a schema that cannot be used, or GraderTooSlow after `max_ms`. */
   compile(compilable: Compilable, max_ms: number): Promise<void>
   close(): Promise<void>
@@ -44,10 +55,22 @@ export function createGradingThread(): GradingThread {
     return thread
   }
 
-  async function run(request: GradingRequest, max_ms = limit_ms): Promise<unknown> {
+  async function run(request: GradingRequest, max_ms: number, bounds?: GradingBounds): Promise<unknown> {
+    const throwIfInterrupted = () => {
+      if (bounds?.signal.aborted) throw new Interrupted()
+    }
+    throwIfInterrupted()
     const thread = worker ?? (await start())
+    throwIfInterrupted()
     const reply = Promise.withResolvers<Reply>()
-    const timer = setTimeout(() => reply.reject(new GraderTooSlow(`takes longer than ${limit_ms / 1000} s`)), max_ms)
+    const began = performance.now()
+    const [allowed_ms, tooSlow] =
+      bounds && bounds.left_ms < max_ms
+        ? [Math.max(0, bounds.left_ms), 'takes too long, together with what was graded before it']
+        : [max_ms, `takes longer than ${limit_ms / 1000} s`]
+    const timer = setTimeout(() => reply.reject(new GraderTooSlow(tooSlow)), allowed_ms)
+    const interrupt = () => reply.reject(new Interrupted())
+    bounds?.signal.addEventListener('abort', interrupt)
     const onError = (error: Error) =>
       reply.reject(new GraderTooSlow(`takes too much memory or fails: ${error.message}`))
     thread.once('message', reply.resolve).once('error', onError)
@@ -57,19 +80,21 @@ export function createGradingThread(): GradingThread {
       if ('score' in found) return found.score
       throw new GraderError(found.expected ? found.error : `It cannot grade this: ${found.error}`)
     } catch (error) {
-      if (error instanceof GraderTooSlow) {
+      if (error instanceof GraderTooSlow || error instanceof Interrupted) {
         worker = undefined
         void thread.terminate()
       }
       throw error
     } finally {
       clearTimeout(timer)
+      if (bounds) bounds.left_ms -= performance.now() - began
+      bounds?.signal.removeEventListener('abort', interrupt)
       thread.off('message', reply.resolve).off('error', onError)
     }
   }
 
   return {
-    grade: (grader, values) => serialize(() => run({ grader, values })) as Promise<Score>,
+    grade: (grader, values, bounds) => serialize(() => run({ grader, values }, limit_ms, bounds)) as Promise<Score>,
     compile: (compilable, max_ms) => serialize(() => run({ compilable }, max_ms)) as Promise<void>,
     async close() {
       await serialize(async () => void (await worker?.terminate()))
