@@ -10,6 +10,8 @@ import { createMaker, hostileTexts, type Operation, operationsOf } from './hosti
 const limit_ms = 5000
 /** In paths and queries the headers' limit allows less. */
 const lengths = { body: 100_000, address: 6000 }
+/** Failures of one operation after which the rest of its requests is left out. */
+const failures_max = 5
 /** These run a trainer, take back the run's own key, or end other things that the rest needs. */
 const left_out = /\/estimate$|^DELETE |\/sign-out|\/sessions|\/password|\/operator\/|\/setup\/retry|\/rotate/
 
@@ -37,9 +39,13 @@ export async function fuzzTimes(only = ''): Promise<{ made: number; failures: st
       const name = `${operation.method} ${operation.path}`
       if (left_out.test(name) || !name.includes(only)) continue
       const before = await blockedSeconds(service.url)
+      const began = { at: performance.now(), made, failures: failures.length }
+      const statuses: Record<number, number> = {}
       for (const [address, body] of requestsOf(operation, maker, names)) {
+        // What fails here may take its longest each time: the run must end.
+        if (failures.length - began.failures >= failures_max) break
         made++
-        const began = performance.now()
+        const sent = performance.now()
         const what = `${operation.method} ${address.slice(0, 80)} ${body?.slice(0, 120)}`
         try {
           const response = await fetch(service.url + address, {
@@ -50,15 +56,18 @@ export async function fuzzTimes(only = ''): Promise<{ made: number; failures: st
           })
           if (response.headers.get('content-type')?.includes('event-stream')) await response.body?.cancel()
           else await response.arrayBuffer()
+          statuses[response.status] = (statuses[response.status] ?? 0) + 1
           if (response.status === 500) failures.push(`500: ${what}`)
         } catch (error) {
-          const took = Math.round(performance.now() - began)
+          const took = Math.round(performance.now() - sent)
           failures.push(`${(error as Error).name} after ${took} ms: ${what}`)
         }
       }
       // The watch reports two beats later.
       await new Promise((resolve) => setTimeout(resolve, 300))
       const blocked = await blockedSince(before, service.url)
+      const took_s = (performance.now() - began.at) / 1000
+      console.log(`${name}: ${made - began.made} requests in ${took_s.toFixed(1)} s, ${JSON.stringify(statuses)}`)
       if (blocked) failures.push(`the event loop was blocked by ${name}: ${blocked}; the log above has the stack`)
     }
   } finally {
