@@ -18,6 +18,22 @@ export const chat: Operation = { kind: 'chat', path: '/chat/completions' }
 const completion: Operation = { kind: 'completion', path: '/completions' }
 const embedding: Operation = { kind: 'embedding', path: '/embeddings' }
 
+/** What has the body of a request, parsed or as text. */
+interface BodyHolder {
+  body?: unknown
+  bodyText?: string | null
+  text?: string | undefined
+}
+
+/** Lets the memory of a body go while its answer is streamed, for which all that has it stays. None may read it again. */
+function freeBody(...holders: BodyHolder[]): void {
+  for (const holder of holders) {
+    holder.body = undefined
+    if ('bodyText' in holder) holder.bodyText = null
+    if ('text' in holder) holder.text = undefined
+  }
+}
+
 interface Needs {
   inference: Inference
   stored: Pick<StoredCompletions, 'keeps' | 'save'>
@@ -61,11 +77,7 @@ export function inferenceRoutes(app: FastifyInstance, { inference, stored, limit
           await relayStream(response, through, meter, { ...options, include_usage: true }, signal)
           return answered
         }
-        // Free the request body: these objects live as long as the stream.
-        request.bodyText = null
-        request.body = undefined
-        Object.assign(call, { body: undefined })
-        Object.assign(inferenceRequest, { body: undefined, text: undefined })
+        freeBody(request, call, inferenceRequest)
         await relayStream(response, sseResponse, meter, options, signal)
       } catch (error) {
         if (reply.raw.headersSent) failures.countLate(account_id, model, error)
