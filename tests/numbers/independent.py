@@ -30,9 +30,13 @@ class Document:
         self.start = len(tokenizer(prompt, add_special_tokens=False).input_ids)
         self.ids = torch.tensor(tokenizer(whole, add_special_tokens=False).input_ids)
 
+    @property
+    def answer(self) -> torch.Tensor:
+        return self.ids[self.start :]
+
     def followed_by_answer_of(self, other: "Document") -> "Document":
         joined = object.__new__(Document)
-        joined.start, joined.ids = self.start, torch.cat([self.ids[: self.start], other.ids[other.start :]])
+        joined.start, joined.ids = self.start, torch.cat([self.ids[: self.start], other.answer])
         return joined
 
     def logits(self, model) -> tuple[torch.Tensor, torch.Tensor]:
@@ -77,11 +81,21 @@ def epoch_batches(count: int, training: dict, epoch: int, objective: str) -> lis
     return [first[index] for index in shuffled(len(first), seed, epoch)]
 
 
+def nearest_other(row: Row, rows: list[Row]) -> Row | None:
+    """The nearest of `rows` before the row, in a circle, that has another answer."""
+    answer, at = row.documents[0].answer, rows.index(row)
+    others = [other for other in [*rows[at + 1 :], *rows[:at]] if not torch.equal(other.documents[0].answer, answer)]
+    return others[-1] if others else None
+
+
 def pair_up(batches: list[list[Row]]) -> None:
-    """Gives each row of a batch the answer of the row before it."""
+    """Gives each row the answer of another row of its batch, or of all batches where its own has no other answer."""
+    rows = [row for batch in batches for row in batch]
     for batch in batches:
-        for index, row in enumerate(batch):
-            row.mismatched = row.documents[0].followed_by_answer_of(batch[index - 1].documents[0])
+        for row in batch:
+            other = nearest_other(row, batch) or nearest_other(row, rows)
+            assert other, "All rows have the same answer."
+            row.mismatched = row.documents[0].followed_by_answer_of(other.documents[0])
 
 
 @torch.no_grad()
