@@ -1,5 +1,5 @@
-// What traces, request lines and scrapes cost the gateway, in front of an engine that answers at once: latency, requests
-// per second and processor time a request, each server beside one without. `npm run bench -- tracing [rounds]`
+// What traces, request lines and scrapes cost the gateway, in front of an engine that answers at once: latency,
+// requests per second and processor time a request, each server beside one without. `npm run bench -- tracing [rounds]`
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { readFileSync } from 'node:fs'

@@ -220,8 +220,9 @@ export const retrySetup = route({
   responses: { 200: TrainingSetup },
 })
 
-// Ids contain slashes, so the id is the rest of the path up to the last segment. A caller that may start a job may start
-// the download it needs, within TUNERY_MODEL_DOWNLOADS; an operator's key may too, although it has no other scope.
+// Ids contain slashes, so the id is the rest of the path up to the last segment. A caller that may start a job may
+// start the download it needs, within TUNERY_MODEL_DOWNLOADS; an operator's key may too, although it has no other
+// scope.
 const download = {
   path: '/hub/models/{model_id*}/download',
   scope: 'tuning:write',

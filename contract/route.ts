@@ -14,8 +14,8 @@ export interface Route {
   /** An alternative scope. */
   or_scope?: Scope
   /**
-   * Further scopes, all of which are needed, for what the route lets out or sets going: who reads rows of datasets by any
-   * route needs `datasets:read`, who lets models answer needs `inference`.
+   * Further scopes, all of which are needed, for what the route lets out or sets going: who reads rows of datasets by
+   * any route needs `datasets:read`, who lets models answer needs `inference`.
    */
   also?: readonly Scope[]
   /** Further scopes for bodies with a field that is not null or empty, by its path with dots. */

@@ -1,6 +1,7 @@
-// Command line: `node engine/eight-bits.ts FILE.gguf LIBRARY_FOLDER MIN_FREE_BYTES`: writes the eight-bit form of a model
-// beside its file, measures how far its answers are from the original's, and records that. With one thread, at the lowest
-// priority. Exits with 0 when both are there, with 3 and a reason on stderr where they cannot be, with 1 after a failure.
+// Command line: `node engine/eight-bits.ts FILE.gguf LIBRARY_FOLDER MIN_FREE_BYTES`: writes the eight-bit form of a
+// model beside its file, measures how far its answers are from the original's, and records that. With one thread, at
+// the lowest priority. Exits with 0 when both are there, with 3 and a reason on stderr where they cannot be, with 1
+// after a failure.
 import { setPriority } from 'node:os'
 import { dieWithParent } from '../lib/child-process.ts'
 import { type EightBitsDistance, eightBitsFile, writeEightBitsRecord } from '../lib/eight-bits.ts'

@@ -30,8 +30,8 @@ export interface ChildOptions {
   /** The cores that the child may use, by the kernel's numbers. By default those of this process. */
   cores?: readonly number[] | undefined
   /**
-   * The child is killed when it exceeds one of these. `with_children`: the memory is that of the processes that its main
-   * thread started, too.
+   * The child is killed when it exceeds one of these. `with_children`: the memory is that of the processes that its
+   * main thread started, too.
    */
   limits?: { max_ms: number; max_cpu_ms?: number; max_memory_mb: number; with_children?: boolean }
 }

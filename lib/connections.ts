@@ -8,8 +8,8 @@ import { handleInTurn } from './pipelined-requests.ts'
 /** Connections beyond the limit, on which only health checks are answered. */
 const reserveMax = 64
 /**
- * Beyond this Node itself drops connections. It counts a destroyed one until its handle is closed, so a burst that makes
- * room for itself is above the limit for a moment.
+ * Beyond this Node itself drops connections. It counts a destroyed one until its handle is closed, so a burst that
+ * makes room for itself is above the limit for a moment.
  */
 const backstop = 4 * reserveMax
 const healthPath = /^\/health(\/(live|ready))?\/?(\?|$)/
@@ -211,7 +211,9 @@ function add(counts: Map<string, number>, key: string, change: 1 | -1): void {
   else counts.delete(key)
 }
 
-/** The key to count a client by: an IPv4 address, or the /64 of an IPv6 address, as one client usually has all of it. */
+/**
+ * The key to count a client by: an IPv4 address, or the /64 of an IPv6 address, as one client usually has all of it.
+ */
 export function networkOf(address: string): string {
   if (!isIPv6(address)) return address
   const [, mapped] = /^::ffff:(\d+\.\d+\.\d+\.\d+)$/i.exec(address) ?? []

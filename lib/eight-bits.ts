@@ -56,7 +56,10 @@ export function readEightBits(gguf: string): EightBits | null {
   }
 }
 
-/** Why the original answers though the eight-bit form would be faster, in a sentence; null where nothing hinders that form. */
+/**
+ * Why the original answers though the eight-bit form would be faster, in a sentence; null where nothing hinders that
+ * form.
+ */
 export function eightBitsProblem(gguf: string): string | null {
   try {
     const { problem } = readRecord(gguf)

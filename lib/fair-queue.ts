@@ -16,8 +16,8 @@ interface Options {
 }
 
 /**
- * Round robin over accounts: one with much work delays others by one piece of it at most. By default one piece runs at a
- * time.
+ * Round robin over accounts: one with much work delays others by one piece of it at most. By default one piece runs at
+ * a time.
  */
 export function createFairQueue({
   at_once = 1,

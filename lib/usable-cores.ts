@@ -1,5 +1,5 @@
-// Cores that this process may use: those of its CPU affinity, within the CPU quotas of its control groups (version 1 and
-// 2), which containers set.
+// Cores that this process may use: those of its CPU affinity, within the CPU quotas of its control groups (version 1
+// and 2), which containers set.
 import { readFileSync } from 'node:fs'
 import { availableParallelism } from 'node:os'
 import path from 'node:path'

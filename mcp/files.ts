@@ -7,8 +7,8 @@ import { ToolError } from './errors.ts'
 const endings = ['.jsonl', '.json', '.csv', '.parquet', '.zip']
 
 /**
- * Reads files below these folders, links followed. An assistant can be talked into reading what it should not: hidden files
- * and other kinds of files are refused.
+ * Reads files below these folders, links followed. An assistant can be talked into reading what it should not: hidden
+ * files and other kinds of files are refused.
  */
 export function createFileReader(folders: string[]): (file: string) => Promise<File> {
   const roots = folders.map((folder) => realpathSync(folder))

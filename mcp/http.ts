@@ -18,7 +18,9 @@ export interface HttpSettings {
   host?: string
   /** 0 takes a free one. */
   port: number
-  /** Names, without ports, by which clients reach it, such as that of a proxy in front. Default: those of this machine. */
+  /**
+   * Names, without ports, by which clients reach it, such as that of a proxy in front. Default: those of this machine.
+   */
   allowedHosts?: string[]
   /** Addresses and networks (CIDR) of proxies whose X-Forwarded-For says who the client is. Default: none. */
   trustedProxies?: string[]
@@ -58,7 +60,9 @@ export async function serveHttp(settings: HttpSettings): Promise<HttpServer> {
       throw new Refusal(403, 'Pages of this Origin may not use this server.')
   }
 
-  /** The client's address: the last of X-Forwarded-For that no trusted proxy has, if a trusted proxy sent the request. */
+  /**
+   * The client's address: the last of X-Forwarded-For that no trusted proxy has, if a trusted proxy sent the request.
+   */
   function clientOf({ socket, headers }: IncomingMessage): string {
     const peer = socket.remoteAddress ?? ''
     if (!isProxy(peer)) return peer

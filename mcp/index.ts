@@ -26,8 +26,9 @@ export interface McpOptions {
 }
 
 /**
- * Serves until the client is gone (stdio), or until SIGINT or SIGTERM (HTTP). Writes to standard error alone, as standard
- * output is the protocol's. Throws a TypeError where options are missing, and the system's error where it cannot listen.
+ * Serves until the client is gone (stdio), or until SIGINT or SIGTERM (HTTP). Writes to standard error alone, as
+ * standard output is the protocol's. Throws a TypeError where options are missing, and the system's error where it
+ * cannot listen.
  */
 export async function runMcp(options: McpOptions): Promise<void> {
   const { url, key, version, http, host, allowedHosts, trustedProxies, folders } = options

@@ -1,5 +1,5 @@
-// Whether a key is one of the service, before anything is made for it. The service counts wrong keys by the address that
-// they come from, which is this server's for all its clients: so they are counted here first, by client.
+// Whether a key is one of the service, before anything is made for it. The service counts wrong keys by the address
+// that they come from, which is this server's for all its clients: so they are counted here first, by client.
 import { networkOf } from '../lib/connections.ts'
 import { isWellFormed } from '../lib/key-format.ts'
 import { isTuneryError, type Tunery, TuneryConnectionError } from '../sdk/index.ts'
@@ -12,7 +12,10 @@ export interface KeyChecks {
 
 /** Wrong keys of a client's address at once; then one each `interval_ms`. */
 const addressBurst = 5
-/** Wrong keys of all addresses together: at most 24 in a minute, below the service's own limit of 30 for this server's address. */
+/**
+ * Wrong keys of all addresses together: at most 24 in a minute, below the service's own limit of 30 for this server's
+ * address.
+ */
 const allBurst = 12
 const interval_ms = 5000
 /** How many intervals a key that was not seen before waits for its turn. */

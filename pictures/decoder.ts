@@ -17,13 +17,15 @@ import { PictureError, readHeader } from './formats.ts'
 export interface PictureDecoder {
   /** The size that `decode` gives, from the file's header. Throws PictureError. */
   measure(file: Buffer, signal?: AbortSignal): Promise<PictureSize>
-  /** Decodes a picture and gives its size alone. Throws PictureError, also for one that is damaged behind its header. */
+  /**
+   * Decodes a picture and gives its size alone. Throws PictureError, also for one that is damaged behind its header.
+   */
   check(file: Buffer, signal?: AbortSignal): Promise<PictureSize>
   /** The pixels of a picture, of a GIF its first frame: upright, transparent parts on white. Throws PictureError. */
   decode(file: Buffer, signal?: AbortSignal): Promise<DecodedPicture>
   /**
-   * The picture as it is kept: upright, without metadata; the same bytes where these are so already. A GIF becomes a PNG
-   * of its first frame. Throws PictureError.
+   * The picture as it is kept: upright, without metadata; the same bytes where these are so already. A GIF becomes a
+   * PNG of its first frame. Throws PictureError.
    */
   normalize(file: Buffer, signal?: AbortSignal): Promise<NormalizedPicture>
   close(): void

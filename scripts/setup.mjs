@@ -1,6 +1,6 @@
 // Installs what this machine needs: npm packages, Node 24 if the machine's own is older, the engine's library for this
-// platform, the converters, a Python environment, the default model and the dashboard. Must run on Node 20 with built-in
-// modules only. Run again without changes, it only compares stamps.
+// platform, the converters, a Python environment, the default model and the dashboard. Must run on Node 20 with
+// built-in modules only. Run again without changes, it only compares stamps.
 //
 //   node scripts/setup.mjs [--dev] [--force] [--with vision,llama-server,vllm,…]
 //   node scripts/setup.mjs --only npm,engine,…    only these steps, for images that are built in layers

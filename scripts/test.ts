@@ -110,8 +110,8 @@ function suitesOf(full: boolean): Suite[] {
 }
 
 /**
- * A process for each file; in `npm test` one for several of the small service and process tests, which would take longer
- * to start than to run.
+ * A process for each file; in `npm test` one for several of the small service and process tests, which would take
+ * longer to start than to run.
  */
 function inProcesses(files: string[], full: boolean): Suite[] {
   const isSmall = (file: string) =>
@@ -237,7 +237,9 @@ const nameOf = (file: string) => path.basename(file, '.test.ts')
 const isFull = (file: string) => file.endsWith('.full.test.ts')
 const shared = (file: string) => !alone.includes(file)
 
-/** Durations of the last run, in seconds by suite: the longest starts first, so that it does not run alone at the end. */
+/**
+ * Durations of the last run, in seconds by suite: the longest starts first, so that it does not run alone at the end.
+ */
 const timesFile = path.join(root, '.local/test-times.json')
 const times: Record<string, number> = existsSync(timesFile) ? JSON.parse(readFileSync(timesFile, 'utf8')) : {}
 

@@ -5,8 +5,8 @@ import type { RequestOptions } from './types.ts'
 
 export interface ClientOptions {
   /**
-   * The address of the service with its version, such as `https://tunery.example.com/v1`. In a browser it may be a path.
-   * Default: `http://127.0.0.1:8000/v1`.
+   * The address of the service with its version, such as `https://tunery.example.com/v1`. In a browser it may be a
+   * path. Default: `http://127.0.0.1:8000/v1`.
    */
   baseUrl?: string
   /** An API key. In the dashboard the session's cookie takes its place. */

@@ -1,4 +1,5 @@
-// Counts what becomes of spans. The SDK's queue drops silently what it cannot hold; here it is dropped before, and counted.
+// Counts what becomes of spans. The SDK's queue drops silently what it cannot hold; here it is dropped before, and
+// counted.
 import type { SpanExporter, SpanProcessor } from '@opentelemetry/sdk-trace'
 
 interface Options {

@@ -1,4 +1,5 @@
-// Metrics for Prometheus, declared as data: the registry, the reference page and the tests of the dashboard read one list.
+// Metrics for Prometheus, declared as data: the registry, the reference page and the tests of the dashboard read one
+// list.
 import { Registry } from 'prom-client'
 import { type Counter, counter, type Gauge, gauge, Histogram } from './series.ts'
 
@@ -12,7 +13,9 @@ export interface MetricDeclaration {
   /** Never a thing that clients create without bound: no accounts, keys, jobs, tuned models or deployments. */
   labels?: readonly string[]
   buckets?: readonly number[]
-  /** How the values of several processes become one: counts of each process add up, a shared fact is the same in all. */
+  /**
+   * How the values of several processes become one: counts of each process add up, a shared fact is the same in all.
+   */
   across: 'sum' | 'max'
 }
 

@@ -1,5 +1,6 @@
-// Counters, gauges and histograms for prom-client's registry, which writes them out. prom-client's own build a string of
-// the labels for every value, and a histogram another one of its bucket: a tenth of what a request to the gateway costs.
+// Counters, gauges and histograms for prom-client's registry, which writes them out. prom-client's own build a string
+// of the labels for every value, and a histogram another one of its bucket: a tenth of what a request to the gateway
+// costs.
 
 type Labels = Readonly<Record<string, string | number>>
 interface Value {

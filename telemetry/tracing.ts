@@ -1,4 +1,5 @@
-// Traces, by OpenTelemetry's SDK. It is loaded only where the environment names a collector; elsewhere there is no span.
+// Traces, by OpenTelemetry's SDK. It is loaded only where the environment names a collector; elsewhere there is no
+// span.
 import type { Context } from '@opentelemetry/api'
 import { createBoundedExport } from './bounded-export.ts'
 import { readTracingSettings } from './settings.ts'

@@ -1,5 +1,5 @@
-// `npm run bench -- autoscaler [--seed N]`: replicas and waiting under our rule, Ray Serve's, and KEDA's with HPA's, on a
-// virtual clock. The machine does not matter.
+// `npm run bench -- autoscaler [--seed N]`: replicas and waiting under our rule, Ray Serve's, and KEDA's with HPA's, on
+// a virtual clock. The machine does not matter.
 import { parseArgs } from 'node:util'
 import { compare } from './compare.ts'
 import { recordedTraces, syntheticTraces } from './traces.ts'

@@ -1,4 +1,5 @@
-// The rules that are compared: ours, and those of Ray Serve and of KEDA with Kubernetes' HPA as their sources state them.
+// The rules that are compared: ours, and those of Ray Serve and of KEDA with Kubernetes' HPA as their sources state
+// them.
 import {
   autoscale,
   decisionsKept_ms,

@@ -31,7 +31,9 @@ export interface Outcome {
 }
 
 const step_s = 0.5
-/** A target is missed while the load that comes, averaged over this time, is this many times what the replicas are for. */
+/**
+ * A target is missed while the load that comes, averaged over this time, is this many times what the replicas are for.
+ */
 const offeredWindow_s = 20
 const missedFrom = 1.2
 

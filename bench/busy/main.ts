@@ -1,7 +1,7 @@
-// Answers and training on a machine that another program keeps busy: alone, beside one loop, beside a loop per core, and
-// after. Beside llama-server on the same weights with as many threads, and TRL.
-// `npm run bench -- busy [--only steps,1,8,training] [--rounds N]`: `steps` is what choosing the threads of each step costs
-// alone; 1 and 8 are clients.
+// Answers and training on a machine that another program keeps busy: alone, beside one loop, beside a loop per core,
+// and after. Beside llama-server on the same weights with as many threads, and TRL.
+// `npm run bench -- busy [--only steps,1,8,training] [--rounds N]`: `steps` is what choosing the threads of each step
+// costs alone; 1 and 8 are clients.
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import path from 'node:path'

@@ -1,6 +1,7 @@
-// `npm run bench -- growth [--only rows,…] [--large] [--seconds N] [--threads N] [--out FOLDER]`: time and memory at growing
-// sizes, a plot and a table for each sweep, and the exponents. Ends with 1 where one grows faster than docs/growth.md
-// promises. Nothing else should run on the machine; with one thread, other programs change the exponents least.
+// `npm run bench -- growth [--only rows,…] [--large] [--seconds N] [--threads N] [--out FOLDER]`: time and memory at
+// growing sizes, a plot and a table for each sweep, and the exponents. Ends with 1 where one grows faster than
+// docs/growth.md promises. Nothing else should run on the machine; with one thread, other programs change the exponents
+// least.
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'

@@ -18,8 +18,8 @@ export interface Sweep {
   /** A plot each, side by side. */
   plots: readonly { title: string; measures: readonly Measure[] }[]
   /**
-   * Starts what is measured, with so many threads of engine and trainer; `at` returns a figure for each name of a measure,
-   * or for those that a size has.
+   * Starts what is measured, with so many threads of engine and trainer; `at` returns a figure for each name of a
+   * measure, or for those that a size has.
    */
   open(threads: number): Promise<{ at(size: number): Promise<Record<string, number>>; close(): Promise<void> }>
 }

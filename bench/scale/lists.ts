@@ -1,5 +1,5 @@
-// `npm run bench -- lists [--rows N] [--only sqlite|postgres]`: lists of an account with a million rows of each kind, on
-// SQLite and on Postgres. Ends with 1 if a list takes 50 ms or more, other than one that reads every name.
+// `npm run bench -- lists [--rows N] [--only sqlite|postgres]`: lists of an account with a million rows of each kind,
+// on SQLite and on Postgres. Ends with 1 if a list takes 50 ms or more, other than one that reads every name.
 import { parseArgs } from 'node:util'
 import { sql } from 'kysely'
 import { isPostgres } from '../../server/platform/db/dialect.ts'

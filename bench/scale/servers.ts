@@ -1,6 +1,6 @@
-// `npm run bench -- servers`: requests a second of 1, 2 and 4 server processes on one Postgres, in front of engines that
-// answer at once. Load and engines run on the same cores: 2 processes can only be nearly twice as fast where there are
-// cores for them. Ends with 1 if they are less than 1.9 times as fast on six cores or more.
+// `npm run bench -- servers`: requests a second of 1, 2 and 4 server processes on one Postgres, in front of engines
+// that answer at once. Load and engines run on the same cores: 2 processes can only be nearly twice as fast where there
+// are cores for them. Ends with 1 if they are less than 1.9 times as fast on six cores or more.
 import { mkdtempSync, rmSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'

@@ -1,5 +1,5 @@
-// `npm run bench -- streams [--streams N]`: the server's memory for each idle stream of events, and the time of a request
-// meanwhile. Ends with 1 if a stream takes 40 kB or more.
+// `npm run bench -- streams [--streams N]`: the server's memory for each idle stream of events, and the time of a
+// request meanwhile. Ends with 1 if a stream takes 40 kB or more.
 import { once } from 'node:events'
 import { readFileSync } from 'node:fs'
 import http from 'node:http'
@@ -39,7 +39,9 @@ async function p50OfAList(): Promise<number> {
   return times.sort((a, b) => a - b)[100]!
 }
 
-/** Through the inspector, which SIGUSR1 opens on its own port. What was freed is returned to the system within seconds. */
+/**
+ * Through the inspector, which SIGUSR1 opens on its own port. What was freed is returned to the system within seconds.
+ */
 async function collectGarbage(): Promise<void> {
   process.kill(service.pid, 'SIGUSR1')
   await sleep(1000)

@@ -1,6 +1,6 @@
 // Compares serving with a bare llama-server: `npm run bench -- serving [--only NAME[,NAME]] [--rounds N] [--out FILE]`.
-// `--load free`, `pinned` or `both`: where the process that makes the load of `throughput` runs. Prints a row per figure
-// and writes all of them, with every measurement, as JSON. Nothing else should run on the machine.
+// `--load free`, `pinned` or `both`: where the process that makes the load of `throughput` runs. Prints a row per
+// figure and writes all of them, with every measurement, as JSON. Nothing else should run on the machine.
 import { mkdirSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
 import { parseArgs } from 'node:util'

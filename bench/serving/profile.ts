@@ -1,4 +1,5 @@
-// Where the time of a process goes: its processor time and context switches, and what V8's profiler saw of its main thread.
+// Where the time of a process goes: its processor time and context switches, and what V8's profiler saw of its main
+// thread.
 import { readdirSync, readFileSync } from 'node:fs'
 
 /** Sums over all threads of a process. */
@@ -51,8 +52,8 @@ const inspectorPort = 9229
 const inspectorWait_ms = 10_000
 
 /**
- * Profiles the main thread of a Node process, through the inspector that it opens on SIGUSR1. Nothing else of the process
- * is slowed. Throws if another process has the inspector's port.
+ * Profiles the main thread of a Node process, through the inspector that it opens on SIGUSR1. Nothing else of the
+ * process is slowed. Throws if another process has the inspector's port.
  */
 export async function attachProfiler(pid: number, interval_us: number) {
   process.kill(pid, 'SIGUSR1')

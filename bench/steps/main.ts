@@ -1,6 +1,6 @@
-// What a step of the engine costs: the library's kernels and ours, with and without an adapter, beside what one thread of
-// this machine can read and multiply. `npm run bench -- steps [--threads 2] [--only 'sequences 8,prompt 256']`
-// Exits with 1 where ours are slower than the library's.
+// What a step of the engine costs: the library's kernels and ours, with and without an adapter, beside what one thread
+// of this machine can read and multiply. `npm run bench -- steps [--threads 2] [--only 'sequences 8,prompt 256']` Exits
+// with 1 where ours are slower than the library's.
 import { execFileSync } from 'node:child_process'
 import { existsSync, mkdirSync, rmSync, statSync } from 'node:fs'
 import path from 'node:path'

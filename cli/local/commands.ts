@@ -1,4 +1,5 @@
-// The commands on the data folder of a checkout. What they run is loaded when it is needed, and is no part of the package.
+// The commands on the data folder of a checkout. What they run is loaded when it is needed, and is no part of the
+// package.
 import { Option } from 'commander'
 import type { Check } from '../support/checks.ts'
 import { UsageError } from '../support/errors.ts'

@@ -210,7 +210,9 @@ function save(file: string, sides: Side[]): void {
     }
 }
 
-/** Lets all sides answer, and shows the answers as they come. An answer that fails leaves the conversation as it was. */
+/**
+ * Lets all sides answer, and shows the answers as they come. An answer that fails leaves the conversation as it was.
+ */
 async function answerAll(
   connection: Connection,
   sides: Side[],

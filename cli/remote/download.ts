@@ -99,8 +99,8 @@ async function fetchRest(
   state: DownloadState,
   onProgress: (bytes: number) => void,
 ): Promise<void> {
-  // No If-Range: the files of an export never change, and a bucket that it redirects to has another ETag. The hash at the
-  // end is what counts.
+  // No If-Range: the files of an export never change, and a bucket that it redirects to has another ETag. The hash at
+  // the end is what counts.
   const headers: Record<string, string> = state.bytes > 0 ? { range: `bytes=${state.bytes}-` } : {}
   const response = await assertOk(await request(service, route, { headers }))
   if (response.status === 200 && state.bytes > 0) {

@@ -1,5 +1,5 @@
-// `./tunery import openai-evals`: evals that were exported from OpenAI's API become evals here. The answers of their runs
-// are graded again, so that they can be compared with those of a model here.
+// `./tunery import openai-evals`: evals that were exported from OpenAI's API become evals here. The answers of their
+// runs are graded again, so that they can be compared with those of a model here.
 import { readFileSync } from 'node:fs'
 import { z } from 'zod'
 import { evaluationRowsMax } from '../../contract/evaluations.ts'

@@ -18,8 +18,8 @@ const kinds: Record<Kind, { prefix: string; list(tunery: Tunery, name: string): 
 }
 
 /**
- * The id of what is called so. What nothing is called stays as it is, for the service to refuse. Throws a UsageError that
- * lists the ids where several things have the name.
+ * The id of what is called so. What nothing is called stays as it is, for the service to refuse. Throws a UsageError
+ * that lists the ids where several things have the name.
  */
 export async function idOf(tunery: Tunery, kind: Kind, given: string): Promise<string> {
   const { prefix, list } = kinds[kind]

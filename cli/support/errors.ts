@@ -40,8 +40,8 @@ const withHint: Partial<Record<TuneryError['code'], string>> = {
 }
 
 /**
- * The error as a command ends with it, or undefined if it is a defect of the program. `url`: the service that the command
- * talked to.
+ * The error as a command ends with it, or undefined if it is a defect of the program. `url`: the service that the
+ * command talked to.
  */
 export function asCommandError(error: unknown, url?: string): CommandError | undefined {
   if (error instanceof CommandError) return error

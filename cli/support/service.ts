@@ -32,8 +32,8 @@ export function connect(options: GlobalOptions = {}): Connection {
 }
 
 /**
- * Options, then a profile that an option names, then the environment, then the current profile, then the service that runs
- * on the data folder.
+ * Options, then a profile that an option names, then the environment, then the current profile, then the service that
+ * runs on the data folder.
  */
 export function findService(options: GlobalOptions, env: NodeJS.ProcessEnv): Service {
   if (options.profile !== undefined && options.url === undefined && options.key === undefined)

@@ -161,8 +161,8 @@ export function createBatchFiller(cache: KvCache, { batch_tokens, tokens_per_slo
     for (const { entry, tokens_max } of pictures) {
       const span = spanAt(entry.generation.request.pictures, entry.slot.cached.length)
       const { is_non_causal } = span
-      // A part whose vectors attend to each other is never split, nor mixed with causal ones, nor with longer or shorter
-      // ones: the library computes as many vectors of each sequence at once as the shortest has.
+      // A part whose vectors attend to each other is never split, nor mixed with causal ones, nor with longer or
+      // shorter ones: the library computes as many vectors of each sequence at once as the shortest has.
       const count = is_non_causal ? span.n_tokens : Math.min(tokens_max, room)
       if (count === 0 || count > room) continue
       const others = filled.rows > 0 ? filled.prompt_tokens / filled.rows : count

@@ -109,8 +109,8 @@ interface Prefill {
 
 /**
  * Shares a budget of `tokens` among prompts, `part` of it among those that do not end with it, and those that came in
- * parts before: their last one would stop the streams as long as all of a short prompt. The shortest come first, so that
- * most answers start soon. The oldest gets a quarter, so that a long prompt does not starve.
+ * parts before: their last one would stop the streams as long as all of a short prompt. The shortest come first, so
+ * that most answers start soon. The oldest gets a quarter, so that a long prompt does not starve.
  */
 export function sharePrefillBudget<T extends Prefill>(
   prompts: readonly T[],

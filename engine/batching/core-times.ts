@@ -5,7 +5,9 @@ import { allowedCores } from '../../lib/usable-cores.ts'
 export interface CoreTimes {
   /** How long a step's threads, `count` together, were on a core, and ready to run without one. */
   threads(count: number): { used_ms: number; waited_ms: number }
-  /** How long the cores that this process may use were idle, or had programs of a lower priority than the normal one. */
+  /**
+   * How long the cores that this process may use were idle, or had programs of a lower priority than the normal one.
+   */
   cores(): { idle_ms: number; nice_ms: number }
 }
 
@@ -13,8 +15,8 @@ export interface CoreTimes {
 const tick_ms = 10
 
 /**
- * `idsOf`: the kernel's ids of the threads that compute a step with so many. Null where the kernel does not tell the times
- * of `most`.
+ * `idsOf`: the kernel's ids of the threads that compute a step with so many. Null where the kernel does not tell the
+ * times of `most`.
  */
 export function readCoreTimes(idsOf: (count: number) => readonly number[], most: number): CoreTimes | null {
   const files = new Map<number, number>()

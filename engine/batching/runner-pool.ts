@@ -168,8 +168,8 @@ export function createRunnerPool(backend: Backend, limits: MemoryLimits, hooks: 
   }
 
   /**
-   * The least recently used of many idle runners with a context like the one that is needed. Making one takes a tenth of
-   * a second of both cores, and with hundreds of adapters most requests need another one.
+   * The least recently used of many idle runners with a context like the one that is needed. Making one takes a tenth
+   * of a second of both cores, and with hundreds of adapters most requests need another one.
    */
   const replaceable = (pooled: PooledRunner, slots: number): PooledRunner | undefined => {
     const { model, adapter } = pooled.served

@@ -267,7 +267,8 @@ export class Runner {
     stillWaiting.push(generation)
   }
 
-  // No drafts with a seed: whether drafts are made depends on the load, and batches of different sizes round differently.
+  // No drafts with a seed: whether drafts are made depends on the load, and batches of different sizes round
+  // differently.
   private drafterFor({ request, migration }: Generation): Drafter | null {
     const { account, prompt, sampling } = request
     if (!this.options.drafting || !this.options.can_share_prefix || sampling.seed !== null) return null

@@ -14,8 +14,8 @@ const judged_ms = 50
  */
 const waitedMax = 0.4
 /**
- * Free cores are counted over at least this long: the kernel tells idle time in ticks of 10 ms, so that a free core has 0.8 of
- * it at least. All threads are back before the second answer after the load.
+ * Free cores are counted over at least this long: the kernel tells idle time in ticks of 10 ms, so that a free core has
+ * 0.8 of it at least. All threads are back before the second answer after the load.
  */
 const counted_ms = 50
 /** How many numbers of threads there are at most: each has threads of its own, which sleep while others compute. */

@@ -20,8 +20,8 @@ export interface TemplateSight {
 // Short, as templates may cut texts, and nothing that a template writes by itself.
 const [left, right] = ['Zqx', 'Xqz']
 
-// Gemma's processor sets empty lines around a picture, which neither its template nor libmtmd does. They are part of the
-// text: with the line breaks beside them they are other tokens than by themselves.
+// Gemma's processor sets empty lines around a picture, which neither its template nor libmtmd does. They are part of
+// the text: with the line breaks beside them they are other tokens than by themselves.
 const gemmaMarker = '<start_of_image>'
 const withEmptyLines = (rendered: string) => rendered.replaceAll(gemmaMarker, `\n\n${gemmaMarker}\n\n`)
 

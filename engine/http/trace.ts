@@ -9,7 +9,9 @@ export interface LogIds {
 
 const spans = new WeakMap<IncomingMessage, Span>()
 
-/** Begins the span of a request, within the trace of its header, until its response has ended or its client has left. */
+/**
+ * Begins the span of a request, within the trace of its header, until its response has ended or its client has left.
+ */
 export function beginSpan(tracing: Tracing, request: IncomingMessage, response: ServerResponse, route: string): void {
   const span = tracing.start(`POST ${route}`, {
     kind: 'server',

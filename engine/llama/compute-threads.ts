@@ -1,5 +1,5 @@
-// The threads that compute steps, one pool of them for all contexts: two at work on the same cores would spin against each
-// other. Each step may use fewer threads, and holds them on cores of their own while it uses every core.
+// The threads that compute steps, one pool of them for all contexts: two at work on the same cores would spin against
+// each other. Each step may use fewer threads, and holds them on cores of their own while it uses every core.
 import { readdirSync } from 'node:fs'
 import koffi from 'koffi'
 import type { Library } from './library.ts'
@@ -109,8 +109,8 @@ function threadIds(): number[] {
 }
 
 // A step waits for its threads hundreds of times, and a thread that waits does not leave its core. So where a step uses
-// every core and another program comes, the kernel may put two of its threads on one core: each of these waits then takes
-// a time slice, and a step a second instead of milliseconds.
+// every core and another program comes, the kernel may put two of its threads on one core: each of these waits then
+// takes a time slice, and a step a second instead of milliseconds.
 
 interface Pins {
   /** How many cores this process may use; operators may change it at any time. */

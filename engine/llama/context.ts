@@ -55,8 +55,8 @@ export interface Context {
   /** False if it does not fit; the sequence is then empty. */
   restore(sequence: number, saved: SavedSequence): boolean
   /**
-   * Empties it and attaches another adapter, which is faster than a new context. Releases the former one by its `onFree`.
-   * Throws if the library refuses.
+   * Empties it and attaches another adapter, which is faster than a new context. Releases the former one by its
+   * `onFree`. Throws if the library refuses.
    */
   attach(adapter: Pointer, onFree: () => void): void
   /** A second call does nothing. */

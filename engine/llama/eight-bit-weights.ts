@@ -1,5 +1,6 @@
 // Which weights are served as an eight-bit copy (Q8_0), as that is faster: those in 16 and 32 bits, which are twice and
-// four times as much to read, and some of 4 and 5 bits on x64. Gains and costs: docs/decisions/010-weights-in-eight-bits.md.
+// four times as much to read, and some of 4 and 5 bits on x64. Gains and costs:
+// docs/decisions/010-weights-in-eight-bits.md.
 import { readdirSync, rmSync } from 'node:fs'
 import { open, rename, rm, stat, statfs, utimes } from 'node:fs/promises'
 import { basename, dirname, join } from 'node:path'
@@ -50,8 +51,8 @@ export function gainsFromEightBits(
 
 /**
  * Loads a GGUF file, or its eight-bit copy if there is one. Of a small file of few bits the first load writes it; of
- * others the result `gains`, and somebody makes it beside the answers (engine/models/eight-bits.ts). `open` reads one file with
- * `loadModel`. Throws like it.
+ * others the result `gains`, and somebody makes it beside the answers (engine/models/eight-bits.ts). `open` reads one
+ * file with `loadModel`. Throws like it.
  */
 export async function loadFastestFormat<Opened extends { model: Model }>(
   library: Library,

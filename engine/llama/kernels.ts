@@ -8,8 +8,8 @@ import type { Library } from './library.ts'
 const version = '0.5.0-dev'
 
 /**
- * Adds the kernels to the CPU backend: for products with eight-bit weights of models that are loaded from now on, and for
- * attention. Null, or why the library's own are used.
+ * Adds the kernels to the CPU backend: for products with eight-bit weights of models that are loaded from now on, and
+ * for attention. Null, or why the library's own are used.
  */
 export function addKernels(library: Library): string | null {
   // Set-up puts them beside the library, `./tunery bundle` beside their source's place.
@@ -31,8 +31,8 @@ export function addKernels(library: Library): string | null {
 }
 
 /**
- * Writes the largest of `numbers` (at most as many as `values` has room for) and their indices, in descending order, and
- * returns how many there are. `mask`: a bit for each number that may be taken; null: all.
+ * Writes the largest of `numbers` (at most as many as `values` has room for) and their indices, in descending order,
+ * and returns how many there are. `mask`: a bit for each number that may be taken; null: all.
  */
 export type Largest = (
   numbers: Float32Array,

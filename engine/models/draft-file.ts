@@ -18,8 +18,8 @@ const headerBytes = 16
 const tokensMax = 1 << 18
 
 /**
- * Reads a draft file of a model whose vocabulary has `vocab_size` tokens. Synchronous: 2 MB at most. Throws an Error with
- * the reason if the file is not whole or not of this model.
+ * Reads a draft file of a model whose vocabulary has `vocab_size` tokens. Synchronous: 2 MB at most. Throws an Error
+ * with the reason if the file is not whole or not of this model.
  */
 export function readDrafts(path: string, vocab_size: number): Drafts {
   const bytes = readWhole(path)

@@ -1,6 +1,6 @@
 // Makes the eight-bit form of bases that are served without it, beside the answers, and then serves it. One base at a
-// time, in a process of the lowest priority (engine/eight-bits.ts); what a killed one has left is made again at the next
-// load.
+// time, in a process of the lowest priority (engine/eight-bits.ts); what a killed one has left is made again at the
+// next load.
 import path from 'node:path'
 import { childEnv, runToEnd } from '../../lib/child-process.ts'
 import { eightBitsFile, eightBitsProblem, readEightBits, writeEightBitsRecord } from '../../lib/eight-bits.ts'

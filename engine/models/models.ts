@@ -25,8 +25,8 @@ export interface Models {
   unload(name: string, kind: 'base' | 'adapter'): Promise<void>
   /**
    * Gives a base, and its adapters, another form of its weights: new requests get it, and the former one is freed when
-   * its last answer has ended. `open` reads it; null: there is none. Returns false, and changes nothing, if the base was
-   * unloaded meanwhile or nothing was read.
+   * its last answer has ended. `open` reads it; null: there is none. Returns false, and changes nothing, if the base
+   * was unloaded meanwhile or nothing was read.
    */
   replace(former: ServedModel, open: () => Promise<OpenedFile | null>): Promise<boolean>
 }
@@ -51,8 +51,8 @@ const drain_ms_max = 30_000
 const drain_check_ms = 20
 
 /**
- * `load` reads the file of a base, and tells whether its eight-bit form is the faster one: `onGain` is called with a base
- * that has or should get it. `projectors` reads its projector, and where they cannot be loaded at all the base
+ * `load` reads the file of a base, and tells whether its eight-bit form is the faster one: `onGain` is called with a
+ * base that has or should get it. `projectors` reads its projector, and where they cannot be loaded at all the base
  * reads text only. `nativeMutex` serializes loading and freeing of adapters with context creation. `onFree` must free
  * what uses the model (its batch runners) before the model's own memory is freed.
  */

@@ -122,7 +122,9 @@ export interface TopK {
   find(logits: Float32Array, mask: Uint32Array | null): { values: Float64Array; tokens: Int32Array; count: number }
 }
 
-/** Finds the `size` largest logits in one pass, by insertion into a sorted list: by `native` code where there is some. */
+/**
+ * Finds the `size` largest logits in one pass, by insertion into a sorted list: by `native` code where there is some.
+ */
 export function createTopK(size: number, native = largest): TopK {
   const values = new Float64Array(size)
   const tokens = new Int32Array(size)

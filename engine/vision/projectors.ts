@@ -1,5 +1,5 @@
-// Projector files of vision models, loaded beside their language model. Those of adapters are kept in an LRU cache: each
-// has a whole vision tower, so evicted ones are read from their files again when needed.
+// Projector files of vision models, loaded beside their language model. Those of adapters are kept in an LRU cache:
+// each has a whole vision tower, so evicted ones are read from their files again when needed.
 import { createHash } from 'node:crypto'
 import { createReadStream, existsSync, statSync } from 'node:fs'
 import { isAbsolute } from 'node:path'

@@ -19,8 +19,8 @@ export const clientTimeouts: ClientTimeouts = { head_ms: 15_000, body_ms: 60_000
 export const maxHeadBytes = 16_384
 export const maxHeaderFields = 100
 
-// For an API: only the dashboard's pages are shown in browsers, with their own policy. `no-store`, as answers hold private data and
-// sometimes a key that is shown once.
+// For an API: only the dashboard's pages are shown in browsers, with their own policy. `no-store`, as answers hold
+// private data and sometimes a key that is shown once.
 export const securityHeaders: readonly (readonly [string, string])[] = Object.entries({
   'x-content-type-options': 'nosniff',
   'x-frame-options': 'DENY',

@@ -4,7 +4,9 @@ import type { IncomingMessage, Server, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
 import type { Refuse } from './refusals.ts'
 
-/** Fewer bytes a second than this, over `body_ms`, are no progress: a trickle holds a connection and space on the disk. */
+/**
+ * Fewer bytes a second than this, over `body_ms`, are no progress: a trickle holds a connection and space on the disk.
+ */
 const leastRate_bytes = 4096
 /** A body has `total_ms`, and a second more for each of these: who withholds only its end is not waited for. */
 const totalRate_bytes = 256 << 10

@@ -12,7 +12,9 @@ export interface ToolContext {
   tunery: Tunery
   /** Aborts when the client cancels the call or goes away. */
   signal: AbortSignal
-  /** Tells the client how far the call is; `share` is from 0 to 1. Nothing happens where the client did not ask for it. */
+  /**
+   * Tells the client how far the call is; `share` is from 0 to 1. Nothing happens where the client did not ask for it.
+   */
   progress(message: string, share?: number): void
   /** Asks for the agreement to a call that costs. */
   confirm: Confirm

@@ -1,5 +1,5 @@
-// The Helm charts' generated parts: the names of settings in the service's values.schema.json, and each chart's README with
-// all of its values.
+// The Helm charts' generated parts: the names of settings in the service's values.schema.json, and each chart's README
+// with all of its values.
 import { readFileSync } from 'node:fs'
 import path from 'node:path'
 import { parse } from 'yaml'

@@ -158,8 +158,8 @@ export async function sdkFiles(): Promise<Record<string, string>> {
 }
 
 /**
- * Without the type of all types, the notes which say that it refers to each, and lengths that tuples have by their type;
- * a comment of one line stays one.
+ * Without the type of all types, the notes which say that it refers to each, and lengths that tuples have by their
+ * type; a comment of one line stays one.
  */
 const withoutNotes = (types: string) =>
   types

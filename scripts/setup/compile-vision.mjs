@@ -1,5 +1,5 @@
-// Compiles libmtmd from its corrected source and links it with llama.cpp's libraries. Set-up uses it, and bundles have a
-// copy: built-in modules only.
+// Compiles libmtmd from its corrected source and links it with llama.cpp's libraries. Set-up uses it, and bundles have
+// a copy: built-in modules only.
 import { mkdirSync, readdirSync, renameSync, rmSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
@@ -9,8 +9,8 @@ export const isSource = (name) =>
   /\.(h|hpp)$/.test(name) || (/\.cpp$/.test(name) && !/^mtmd-(cli|helper|debug)/.test(path.basename(name)))
 
 /**
- * `source`: the root of llama.cpp's source. `objects`: a folder that is made. `libraries`: folders with libllama, each of
- * which gets libmtmd.so. `run(program, args, options)` runs a program to its end, and rejects if it fails.
+ * `source`: the root of llama.cpp's source. `objects`: a folder that is made. `libraries`: folders with libllama, each
+ * of which gets libmtmd.so. `run(program, args, options)` runs a program to its end, and rejects if it fails.
  */
 export async function compileVision({ source, objects, libraries, run }) {
   mkdirSync(objects, { recursive: true })
@@ -49,7 +49,9 @@ export async function compileVision({ source, objects, libraries, run }) {
   }
 }
 
-/** The file of a library that engine/llama/library.ts opens: of a CPU and a GPU build, the one with the shorter name. */
+/**
+ * The file of a library that engine/llama/library.ts opens: of a CPU and a GPU build, the one with the shorter name.
+ */
 export function libraryFile(folder, name) {
   const pattern = new RegExp(`^lib${name}(\\.cuda)?(\\.v?[0-9.]+)?\\.so$`)
   const [found] = readdirSync(folder)

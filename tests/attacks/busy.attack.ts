@@ -1,5 +1,5 @@
-// A machine whose cores other programs keep busy, or that allows this one only part of them: answers take their share of
-// a core longer, not a hundred times as long.
+// A machine whose cores other programs keep busy, or that allows this one only part of them: answers take their share
+// of a core longer, not a hundred times as long.
 import assert from 'node:assert/strict'
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'

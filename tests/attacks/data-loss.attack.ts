@@ -1,5 +1,5 @@
-// What once deleted data, or kept a service from starting: a wrong volume, a database that is missing, empty or foreign, a
-// restore that failed, a kill on a full disk, a secret key that was lost or cut.
+// What once deleted data, or kept a service from starting: a wrong volume, a database that is missing, empty or
+// foreign, a restore that failed, a kill on a full disk, a secret key that was lost or cut.
 import assert from 'node:assert/strict'
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
 import {

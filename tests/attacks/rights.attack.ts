@@ -1,5 +1,5 @@
-// Members, keys and strangers reach for more than they were given: a higher role, an address of others, rows and answers
-// without their scope, an answer that outlives its key, a key that outlives its maker.
+// Members, keys and strangers reach for more than they were given: a higher role, an address of others, rows and
+// answers without their scope, an answer that outlives its key, a key that outlives its maker.
 import assert from 'node:assert/strict'
 import { execFileSync } from 'node:child_process'
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs'

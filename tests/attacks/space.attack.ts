@@ -1,6 +1,6 @@
 // One account reaches for the disk of all: uploads that withhold their end, announce too much or nothing, drip or stand
-// still, parts beyond what was announced, many at once beside a quota. The disk keeps what it must, others find room, and
-// nothing of what was refused is left.
+// still, parts beyond what was announced, many at once beside a quota. The disk keeps what it must, others find room,
+// and nothing of what was refused is left.
 import assert from 'node:assert/strict'
 import { mkdtempSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import os from 'node:os'

@@ -1,5 +1,5 @@
-// The page of models says in which form the weights of a base answer: the eight-bit one with its distance, the original as
-// set, or the original and why.
+// The page of models says in which form the weights of a base answer: the eight-bit one with its distance, the original
+// as set, or the original and why.
 import assert from 'node:assert/strict'
 import { copyFileSync, cpSync, mkdtempSync, readFileSync, rmSync, statSync, utimesSync, writeFileSync } from 'node:fs'
 import os from 'node:os'

@@ -1,5 +1,5 @@
-// A newcomer's whole way in the browser: from the link of the first start over a key, an upload with an error, and a job,
-// to a model that is compared with its base and evaluated.
+// A newcomer's whole way in the browser: from the link of the first start over a key, an upload with an error, and a
+// job, to a model that is compared with its base and evaluated.
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import net, { type AddressInfo } from 'node:net'

@@ -1,5 +1,5 @@
-// Pictures in the dashboard: attached to a question by file, paste and drop, bounded and removable; shown with rows; and
-// what the list of bases says of models that see them.
+// Pictures in the dashboard: attached to a question by file, paste and drop, bounded and removable; shown with rows;
+// and what the list of bases says of models that see them.
 import assert from 'node:assert/strict'
 import { mkdirSync } from 'node:fs'
 import path from 'node:path'

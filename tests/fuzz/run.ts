@@ -1,6 +1,7 @@
 // `npm run test:fuzz [-- --only bodies|routes|times] [--cases N] [--seed N]`: random bodies for the inference routes
 // (main.ts, which has more options), then random requests for all routes (routes.ts), then long hostile texts in every
-// string field of every route, for time (times.ts; `--route NAME` for some). `--cases` applies to each of the first two.
+// string field of every route, for time (times.ts; `--route NAME` for some). `--cases` applies to each of the first
+// two.
 import { spawnSync } from 'node:child_process'
 import path from 'node:path'
 import { parseArgs } from 'node:util'

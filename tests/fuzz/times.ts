@@ -1,5 +1,5 @@
-// Every string field of every route gets long hostile texts, one at a time. No answer may take longer than 5 s, and none
-// may hold the event loop of the service, by its own watch.
+// Every string field of every route gets long hostile texts, one at a time. No answer may take longer than 5 s, and
+// none may hold the event loop of the service, by its own watch.
 import { startService } from '../../bench/support/service.ts'
 import { blockedSeconds, blockedSince } from '../support/blocked.ts'
 import { tiny, tinyModelsDir } from '../support/tiny.ts'

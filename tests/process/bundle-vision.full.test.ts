@@ -1,5 +1,5 @@
-// A bundle of a model that reads pictures: it carries the projector and the source of the library for pictures, which its
-// image and the commands without Docker compile, and answers as this checkout's engine does.
+// A bundle of a model that reads pictures: it carries the projector and the source of the library for pictures, which
+// its image and the commands without Docker compile, and answers as this checkout's engine does.
 import assert from 'node:assert/strict'
 import { execFileSync, spawnSync } from 'node:child_process'
 import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'

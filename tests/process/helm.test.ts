@@ -1,5 +1,5 @@
-// The Helm charts, by Helm's own library and Kubernetes' schemas, without a cluster: what is rendered, what is refused, what
-// an upgrade leaves alone, and that compose.yaml starts the same thing.
+// The Helm charts, by Helm's own library and Kubernetes' schemas, without a cluster: what is rendered, what is refused,
+// what an upgrade leaves alone, and that compose.yaml starts the same thing.
 import assert from 'node:assert/strict'
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import os from 'node:os'

@@ -1,4 +1,5 @@
-// The service on Postgres: a database that is away refuses requests and ends nothing, and what was acknowledged is there.
+// The service on Postgres: a database that is away refuses requests and ends nothing, and what was acknowledged is
+// there.
 import assert from 'node:assert/strict'
 import { spawnSync } from 'node:child_process'
 import { readFileSync } from 'node:fs'

@@ -1,5 +1,5 @@
-// One reader of rows: what the check calls valid, the trainer takes, and check, count, preview and training make the same
-// of it. Over mutated rows, a hundred thousand of them in the full tests.
+// One reader of rows: what the check calls valid, the trainer takes, and check, count, preview and training make the
+// same of it. Over mutated rows, a hundred thousand of them in the full tests.
 import assert from 'node:assert/strict'
 import { execFileSync } from 'node:child_process'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'

@@ -1,4 +1,5 @@
-// The links of the first start and of the command line sign in once, and what people sign in with is nowhere to be read.
+// The links of the first start and of the command line sign in once, and what people sign in with is nowhere to be
+// read.
 import assert from 'node:assert/strict'
 import { spawnSync } from 'node:child_process'
 import { readdirSync, readFileSync, rmSync, statSync } from 'node:fs'

@@ -1,5 +1,5 @@
-// The guide 'From one machine to a cluster': each of its blocks in order, on real servers, Postgres, S3, Redis and nginx
-// where they are installed. Step 7 is shown by ray.test.ts, step 8 by tests/process/helm.test.ts.
+// The guide 'From one machine to a cluster': each of its blocks in order, on real servers, Postgres, S3, Redis and
+// nginx where they are installed. Step 7 is shown by ray.test.ts, step 8 by tests/process/helm.test.ts.
 import assert from 'node:assert/strict'
 import { execFile } from 'node:child_process'
 import { chmodSync, existsSync, globSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'

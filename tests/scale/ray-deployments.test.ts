@@ -1,5 +1,5 @@
-// Deployments that scale on a real Ray Serve, through the API: requests by the gateway, to zero and back, another model for
-// the name, the head of the cluster killed and started anew, and somebody else's application beside ours.
+// Deployments that scale on a real Ray Serve, through the API: requests by the gateway, to zero and back, another model
+// for the name, the head of the cluster killed and started anew, and somebody else's application beside ours.
 import assert from 'node:assert/strict'
 import { createHash } from 'node:crypto'
 import { readFileSync, writeFileSync } from 'node:fs'

@@ -1,5 +1,5 @@
-// Deployments on Ray Serve LLM, through the API: vLLM (its build for CPUs) as the replica of a base and of an adapter, wrong
-// weights, and somebody else's application beside ours.
+// Deployments on Ray Serve LLM, through the API: vLLM (its build for CPUs) as the replica of a base and of an adapter,
+// wrong weights, and somebody else's application beside ours.
 import assert from 'node:assert/strict'
 import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import os from 'node:os'

@@ -1,5 +1,5 @@
-// `npm run test:scale`: what takes several servers, or other people's: Postgres, Redis, S3, Ray, Helm. One file at a time; names of
-// files run these alone.
+// `npm run test:scale`: what takes several servers, or other people's: Postgres, Redis, S3, Ray, Helm. One file at a
+// time; names of files run these alone.
 import { spawnSync } from 'node:child_process'
 import { globSync } from 'node:fs'
 import path from 'node:path'

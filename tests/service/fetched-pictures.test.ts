@@ -1,5 +1,5 @@
-// Pictures at addresses, where the operator turned that on: fetched by the rules of webhooks, bounded in size, time and number, and kept as
-// data; what is not fetched is a problem of its row, or a 400 that names the picture.
+// Pictures at addresses, where the operator turned that on: fetched by the rules of webhooks, bounded in size, time and
+// number, and kept as data; what is not fetched is a problem of its row, or a 400 that names the picture.
 import assert from 'node:assert/strict'
 import http, { type IncomingMessage, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'

@@ -49,8 +49,8 @@ const withField: Record<string, Record<string, Scope[]>> = {
 }
 /**
  * All others, which were looked at: they answer with what objects are called, their settings, states and figures, with
- * what the caller has sent itself, or with the weights that their scope is for. Of those, whose scope is not that of what
- * they are about, and why:
+ * what the caller has sent itself, or with the weights that their scope is for. Of those, whose scope is not that of
+ * what they are about, and why:
  */
 const others = new Set([
   // An answer that the account keeps; whoever may ask a model may continue it.

@@ -1,5 +1,5 @@
-// A run in a cluster as the service sees it: its routes, and the real program of the cluster's machine, started here. No
-// cluster answers in these tests, which is what a job must outlive.
+// A run in a cluster as the service sees it: its routes, and the real program of the cluster's machine, started here.
+// No cluster answers in these tests, which is what a job must outlive.
 import assert from 'node:assert/strict'
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
 import { createHash } from 'node:crypto'

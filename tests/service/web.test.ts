@@ -1,4 +1,5 @@
-// The dashboard's files, as the service serves them: policy, caching, compression, deep links, nothing else of the disk.
+// The dashboard's files, as the service serves them: policy, caching, compression, deep links, nothing else of the
+// disk.
 import assert from 'node:assert/strict'
 import { readdirSync, readFileSync } from 'node:fs'
 import http from 'node:http'

@@ -19,8 +19,8 @@ export interface Installation {
   urls(): string[]
   start(): Promise<void>
   /**
-   * Kills one process of this kind, or a server if none starts in time, and starts again what nothing else would. Resolves
-   * with what was killed; undefined if another call has that one down already.
+   * Kills one process of this kind, or a server if none starts in time, and starts again what nothing else would.
+   * Resolves with what was killed; undefined if another call has that one down already.
    */
   kill(victim: Victim, random: () => number): Promise<Victim | undefined>
   /** Ends all servers and resolves with what was wrong about it. */

@@ -1,5 +1,5 @@
-// `npm run test:soak`: hundreds of kills. `--servers 3`: of several servers on Postgres, Redis and a common folder, and of
-// these. `--at-once 2`: so many may be down together. `--folder` resumes an interrupted run.
+// `npm run test:soak`: hundreds of kills. `--servers 3`: of several servers on Postgres, Redis and a common folder, and
+// of these. `--at-once 2`: so many may be down together. `--folder` resumes an interrupted run.
 import { mkdirSync, mkdtempSync, rmSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'

@@ -22,7 +22,9 @@ export function codeBlocks(file: string): CodeBlock[] {
   }))
 }
 
-/** The pages that tests/clients/guides.test.ts runs. One thing builds on another: what a guide trains, the next deploys. */
+/**
+ * The pages that tests/clients/guides.test.ts runs. One thing builds on another: what a guide trains, the next deploys.
+ */
 export const order = [
   'docs/guides/start.md',
   'docs/guides/prepare-data.md',

@@ -1,4 +1,5 @@
-// Postgres for tests: databases on the server that TEST_DATABASE_URL names, and servers from the machine's own programs.
+// Postgres for tests: databases on the server that TEST_DATABASE_URL names, and servers from the machine's own
+// programs.
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
@@ -67,7 +68,8 @@ export const postgresTest = {
 
 /**
  * A Postgres server for one test, which can be killed and started again. `durable`: what it acknowledged survives
- * that; otherwise it is faster. `kept`: a folder that outlives the server, and whose database the next one goes on with.
+ * that; otherwise it is faster. `kept`: a folder that outlives the server, and whose database the next one goes on
+ * with.
  */
 export async function startPostgres({ durable = true, kept }: { durable?: boolean; kept?: string } = {}) {
   const user = postgresUser()

@@ -1,5 +1,5 @@
-// Loaded before node:test, which follows every promise with an async hook, to tell which test an error belongs to that is
-// thrown after its test's end. That takes half of a test's CPU time. Without it such an error still fails its file.
+// Loaded before node:test, which follows every promise with an async hook, to tell which test an error belongs to that
+// is thrown after its test's end. That takes half of a test's CPU time. Without it such an error still fails its file.
 import hooks from 'node:async_hooks'
 
 const { createHook } = hooks

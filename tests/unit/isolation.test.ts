@@ -6,8 +6,8 @@ import { ReplicaFailure } from '../../server/features/serving/requests/replica.t
 
 /**
  * An engine that ends when it is asked a killer: all requests in it are lost. Requests are asked again until they are
- * answered or to blame. Resolves with the deaths, the most that was asked beside a killer at its last death, and how each
- * request ended.
+ * answered or to blame. Resolves with the deaths, the most that was asked beside a killer at its last death, and how
+ * each request ended.
  */
 async function run(requests: { account_id: string; request_id: string }[], isKiller: (id: string) => boolean) {
   const isolation = createIsolation()

@@ -1,5 +1,5 @@
-// The picture columns of tables, as Hugging Face's datasets write them, become pictures in the messages of rows, upright
-// and without metadata; what cannot become one is an error of its row.
+// The picture columns of tables, as Hugging Face's datasets write them, become pictures in the messages of rows,
+// upright and without metadata; what cannot become one is an error of its row.
 import assert from 'node:assert/strict'
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import os from 'node:os'

@@ -1,5 +1,5 @@
-// What replicas of a deployment read: the projector counts for their memory, goes to our engine in a cluster, and vLLM is
-// not asked for models whose answers about pictures could not be compared with their training.
+// What replicas of a deployment read: the projector counts for their memory, goes to our engine in a cluster, and vLLM
+// is not asked for models whose answers about pictures could not be compared with their training.
 import assert from 'node:assert/strict'
 import { mkdtempSync, rmSync, statSync, utimesSync, writeFileSync } from 'node:fs'
 import os from 'node:os'

@@ -1,5 +1,5 @@
-// Pictures of rows: those of the user that can be decoded are taken; of each other kind the row's line is told, and what
-// to do, never the data.
+// Pictures of rows: those of the user that can be decoded are taken; of each other kind the row's line is told, and
+// what to do, never the data.
 import assert from 'node:assert/strict'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import os from 'node:os'

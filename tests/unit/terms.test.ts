@@ -1,4 +1,5 @@
-// One list of terms (docs/glossary.md, "What people read"): the words that it replaced do not come back where people read.
+// One list of terms (docs/glossary.md, "What people read"): the words that it replaced do not come back where people
+// read.
 import assert from 'node:assert/strict'
 import { globSync, readFileSync } from 'node:fs'
 import path from 'node:path'

@@ -15,8 +15,8 @@ const nextFrame = () =>
   })
 
 /**
- * Await `next` after each piece of a stream: it shows what has come, and gives clicks their turn. `stop` once the stream
- * has ended, before its end is shown.
+ * Await `next` after each piece of a stream: it shows what has come, and gives clicks their turn. `stop` once the
+ * stream has ended, before its end is shown.
  */
 export function inFrames(show: () => void): { next(): Promise<void>; stop(): void } {
   let shown = Number.NEGATIVE_INFINITY

@@ -8,7 +8,9 @@ const remembered_max = 100
 
 type Fetch = (input: RequestInfo | URL, init?: RequestInit) => Promise<Response>
 
-/** Sends requests as `fetch` does. Those with an idempotency key and a text as body keep it until they have succeeded. */
+/**
+ * Sends requests as `fetch` does. Those with an idempotency key and a text as body keep it until they have succeeded.
+ */
 export function withOneKey(fetch: Fetch): Fetch {
   const keys = new Map<string, string>()
   return async (input, init) => {

@@ -3,8 +3,9 @@ import { useMemo } from 'react'
 import type { Page, RequestOptions } from '../../sdk/index.ts'
 
 /**
- * A list of the API, page by page: `usePages(['jobs', 'list', filters], (options) => tunery.jobs.list(filters, options))`.
- * `rows` are all that are loaded, `more` is for a table's end. `refresh_ms` of at least 5000 asks again by itself.
+ * A list of the API, page by page: `usePages(['jobs', 'list', filters], (options) => tunery.jobs.list(filters,
+ * options))`. `rows` are all that are loaded, `more` is for a table's end. `refresh_ms` of at least 5000 asks again by
+ * itself.
  */
 export function usePages<T>(
   queryKey: readonly unknown[],

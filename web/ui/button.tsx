@@ -148,7 +148,10 @@ export function CopyButton({ text, label = 'Copy', size = 'sm' }: { text: string
   )
 }
 
-/** Rejects where the browser refuses. The clipboard is there on https and localhost alone; elsewhere the old command still works. */
+/**
+ * Rejects where the browser refuses. The clipboard is there on https and localhost alone; elsewhere the old command
+ * still works.
+ */
 export async function copyText(text: string): Promise<void> {
   if (navigator.clipboard) return navigator.clipboard.writeText(text)
   const area = document.createElement('textarea')

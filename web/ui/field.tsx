@@ -27,8 +27,8 @@ const ProblemContext = createContext<((problem: string | undefined) => void) | u
 
 /**
  * Around one control of this folder. The label, the help and the error are tied to it. `error` is what the API or the
- * page found wrong; a field of a request has its error in `TuneryError.param` or `details.field`. It goes when the field
- * is edited, unless it is `live`: judged anew at each change.
+ * page found wrong; a field of a request has its error in `TuneryError.param` or `details.field`. It goes when the
+ * field is edited, unless it is `live`: judged anew at each change.
  */
 export function Field({
   label,
@@ -138,8 +138,8 @@ const inWords = (value: number) => formatNumber(value, 10)
 const written = (value: number | null) => (value === null || Number.isNaN(value) ? '' : String(value))
 
 /**
- * A number with steps. `null` while it is empty or none. Whole numbers, unless `step` is a fraction or `decimals` is set.
- * A form with a wrong number is not sent; see `firstProblem`.
+ * A number with steps. `null` while it is empty or none. Whole numbers, unless `step` is a fraction or `decimals` is
+ * set. A form with a wrong number is not sent; see `firstProblem`.
  */
 export function NumberInput({
   value,

@@ -1,4 +1,5 @@
-// Text of any length, as models write it: words as long as a page are broken, and of megabytes the first part is rendered.
+// Text of any length, as models write it: words as long as a page are broken, and of megabytes the first part is
+// rendered.
 import { useState } from 'react'
 import { classes } from '../lib/classes.ts'
 import { formatCount } from '../lib/format.ts'

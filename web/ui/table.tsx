@@ -31,7 +31,9 @@ export interface Column<T> {
   width?: string
   /** Leaves the column out on windows narrower than this. */
   from?: 'sm' | 'md' | 'lg'
-  /** Takes the room that is left, and cuts what is longer with an ellipsis. One column should. Others stay in a line. */
+  /**
+   * Takes the room that is left, and cuts what is longer with an ellipsis. One column should. Others stay in a line.
+   */
   grow?: boolean
 }
 

@@ -53,7 +53,8 @@ export function Checkbox({
 }
 
 /**
- * One of a group of the same name, inside its label, which shows the focus. The browser's own radio is grey in the dark.
+ * One of a group of the same name, inside its label, which shows the focus. The browser's own radio is grey in the
+ * dark.
  */
 export const Radio = (props: {
   name: string

@@ -1,5 +1,6 @@
-// What a step of the engine is made of under 1, 8 and 32 streams through the whole service: the native decode, sampling,
-// text, flushes, garbage collection and idle time of the thread that steps, and the processor time of the gateway.
+// What a step of the engine is made of under 1, 8 and 32 streams through the whole service: the native decode,
+// sampling, text, flushes, garbage collection and idle time of the thread that steps, and the processor time of the
+// gateway.
 import { measure } from '../job.ts'
 import { attachProfiler, childOf, difference, type Profile, profiledTimes, timesOf } from '../profile.ts'
 import { text, user } from '../prompts.ts'

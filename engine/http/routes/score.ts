@@ -48,7 +48,8 @@ const ScoreRequest = z.looseObject({
 
 /**
  * Result of one row: prompt tokens as chat makes them, -1 for a picture's vector (null if the template writes the
- * current time), the natural log-probability of each target, its bytes in base64, and whether the last token ends an answer.
+ * current time), the natural log-probability of each target, its bytes in base64, and whether the last token ends an
+ * answer.
  */
 export interface ScoredRow {
   prompt: number[] | null

@@ -1,6 +1,6 @@
-// How often the model agrees with a proposed token, by where the proposal comes from and how sure its source is. Learned
-// from every token of an answer for which a source had a proposal, drafted or not, so that a source that was wrong for
-// a while is noticed when it is right again.
+// How often the model agrees with a proposed token, by where the proposal comes from and how sure its source is.
+// Learned from every token of an answer for which a source had a proposal, drafted or not, so that a source that was
+// wrong for a while is noticed when it is right again.
 
 export type Source = 'trained' | 'recent' | 'prompt'
 export interface Acceptance {

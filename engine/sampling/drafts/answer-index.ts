@@ -37,7 +37,9 @@ export function continuation(answers: Drafts, tail: readonly number[], length: n
   return best === separator ? null : { token: best, share: bestCount / samples, places }
 }
 
-/** Index of the first suffix that begins with `length` tokens of `tail` from `from` on, or (`after`) comes after these. */
+/**
+ * Index of the first suffix that begins with `length` tokens of `tail` from `from` on, or (`after`) comes after these.
+ */
 function firstSuffix(
   { tokens, suffixes }: Drafts,
   tail: readonly number[],

@@ -1,5 +1,5 @@
-// Chooses how long the drafts of a step are: the length with the most expected tokens per time. All sequences get the same
-// length, as the library computes sequences with different numbers of tokens one group after the other.
+// Chooses how long the drafts of a step are: the length with the most expected tokens per time. All sequences get the
+// same length, as the library computes sequences with different numbers of tokens one group after the other.
 
 /** Draft tokens in one step, of all sequences together. */
 export const draftTokensPerStep = 40
@@ -19,8 +19,8 @@ export function draftTokensFor(sequences: number, cost: Cost): number {
 }
 
 /**
- * How many draft tokens each of the sequences gets. `reaches`: for each sequence, how probably the model agrees with its
- * proposal up to each token, descending.
+ * How many draft tokens each of the sequences gets. `reaches`: for each sequence, how probably the model agrees with
+ * its proposal up to each token, descending.
  */
 export function planDrafts(reaches: readonly (readonly number[])[], cost: Cost): number {
   const sequences = reaches.length

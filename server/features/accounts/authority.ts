@@ -1,5 +1,5 @@
-// Nobody grants more than they have: the one rule for every way to make a member, to raise one, or to decide who signs in
-// as one.
+// Nobody grants more than they have: the one rule for every way to make a member, to raise one, or to decide who signs
+// in as one.
 import { ApiError } from '../../../contract/errors.ts'
 import { type Role, roleScopes, type Scope } from '../../../contract/scopes.ts'
 import type { Db, Trx } from '../../platform/db/open.ts'
@@ -24,8 +24,8 @@ export async function missingRights(
 }
 
 /**
- * Throws unless the key or session of the caller is still good, in the transaction that makes another one or a member: a
- * server may remember a caller for half a second after another server has ended them.
+ * Throws unless the key or session of the caller is still good, in the transaction that makes another one or a member:
+ * a server may remember a caller for half a second after another server has ended them.
  */
 export async function requireStillGood(trx: Trx, by: AccountActor, now: number): Promise<void> {
   if ((by.kind !== 'key' && by.kind !== 'session') || by.key_id === null) return
@@ -34,8 +34,8 @@ export async function requireStillGood(trx: Trx, by: AccountActor, now: number):
 }
 
 /**
- * Throws insufficient_permissions unless the actor may do all that a member of `role` may: before they make somebody one,
- * or change the email with which one signs in. Throws invalid_api_key or session_ended if they have ended.
+ * Throws insufficient_permissions unless the actor may do all that a member of `role` may: before they make somebody
+ * one, or change the email with which one signs in. Throws invalid_api_key or session_ended if they have ended.
  */
 export async function requireRights(trx: Trx, by: AccountActor, role: Role, now: number): Promise<void> {
   await requireStillGood(trx, by, now)

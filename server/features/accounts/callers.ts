@@ -40,8 +40,8 @@ export function createCallers(db: Db, changes: Changes, log: Logger, now: () => 
   const known = createTtlCache<{ caller: Caller; expires_at: number }>(cacheTtl_ms)
   changes.onAnnounced(known.clear)
   /**
-   * Hashes of keys that were valid once, with their account: they are still accepted from an address throttled for wrong
-   * keys.
+   * Hashes of keys that were valid once, with their account: they are still accepted from an address throttled for
+   * wrong keys.
    */
   const verifiedHashes = new Map<string, string>()
   /** The key with which a caller was found, so that no request hashes it twice. */

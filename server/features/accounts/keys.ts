@@ -88,7 +88,9 @@ export function createKeys(db: Db, announce: Changes['announce'], keysMax: numbe
       )
   }
 
-  /** Throws invalid_request for a key that would outlast the one that makes it, or lets operate the service for long. */
+  /**
+   * Throws invalid_request for a key that would outlast the one that makes it, or lets operate the service for long.
+   */
   function requireBoundedLife(caller: Caller, scopes: readonly Scope[], until: number | null): void {
     const tooLong = (message: string) => new ApiError('invalid_request', message, { param: 'expires_at' })
     const lasts = until ?? Number.POSITIVE_INFINITY

@@ -50,8 +50,8 @@ export function createMembers(db: Db, announce: Changes['announce'], now: () => 
   }
 
   /**
-   * Another owner must not become the operator: by the email, with which a sign-in by a provider finds its member, or by
-   * removing them, as the command line then makes the next owner the operator.
+   * Another owner must not become the operator: by the email, with which a sign-in by a provider finds its member, or
+   * by removing them, as the command line then makes the next owner the operator.
    */
   function requireOwnIfOperator({ user_id }: Caller, { operator, id }: store.UserRow): void {
     if (operator === 1 && id !== user_id)

@@ -95,8 +95,8 @@ export const revokeKeysOf = (trx: Trx, user_id: string, revoked_at: number) =>
     .execute()
 
 /**
- * Removes the sessions of a member and all ways to begin another. Who they are at a provider stays, which does not sign in
- * a removed member: by another email they would seem to be somebody new.
+ * Removes the sessions of a member and all ways to begin another. Who they are at a provider stays, which does not sign
+ * in a removed member: by another email they would seem to be somebody new.
  */
 export async function removeSignInOf(trx: Trx, user_id: string): Promise<void> {
   for (const table of ['sessions', 'sign_in_tokens', 'passwords', 'passkeys'] as const)

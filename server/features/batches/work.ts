@@ -54,7 +54,9 @@ const operations = {
   '/v1/completions': backgroundOperations.completion,
   '/v1/embeddings': backgroundOperations.embedding,
 } satisfies Record<BatchEndpoint, unknown>
-/** Requests of a batch in flight. The engine computes embeddings one after the other: more would delay live requests. */
+/**
+ * Requests of a batch in flight. The engine computes embeddings one after the other: more would delay live requests.
+ */
 const concurrencyOf = (endpoint: BatchEndpoint) => (endpoint === '/v1/embeddings' ? 1 : 16)
 
 type Ending = NonNullable<store.BatchRow['ending']>

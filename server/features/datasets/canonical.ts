@@ -18,9 +18,9 @@ export interface UploadedRow {
 }
 
 /**
- * `messages`: a conversation, or a rated answer with its `label`. `prompt`, `chosen`, `rejected`: a pair. A row may have
- * both. `line`: its line in the uploaded file, where that is not its number among the rows. `fields`: what the upload
- * says beside messages and tools, for evaluations, with hashes in the place of pictures.
+ * `messages`: a conversation, or a rated answer with its `label`. `prompt`, `chosen`, `rejected`: a pair. A row may
+ * have both. `line`: its line in the uploaded file, where that is not its number among the rows. `fields`: what the
+ * upload says beside messages and tools, for evaluations, with hashes in the place of pictures.
  */
 export interface CanonicalRow {
   line?: number

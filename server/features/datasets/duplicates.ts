@@ -24,8 +24,8 @@ export interface DuplicateFinder {
 }
 
 /**
- * What a message says, without the ids of its calls and with the hashes of its pictures. Never longer than the message's
- * JSON, with pictures as `withoutPictures` writes them.
+ * What a message says, without the ids of its calls and with the hashes of its pictures. Never longer than the
+ * message's JSON, with pictures as `withoutPictures` writes them.
  */
 function comparable(message: CanonicalMessage): string {
   const calls = (message.tool_calls ?? []) as { function: { name: string; arguments: string } }[]

@@ -35,7 +35,8 @@ export function createDatasetsFeature(
     datasets,
     mount: (app) => datasetRoutes(app, datasets, context.stopping),
     owned: [{ folder: 'datasets', table: 'datasets' }],
-    // Two workers, so that a slow download does not delay the next file, and one that two of an account do not take too.
+    // Two workers, so that a slow download does not delay the next file, and one that two of an account do not take
+    // too.
     start: async () => [startOne('a'), startOne('b'), startOne('c', { idle_accounts_only: true })],
   }
 }

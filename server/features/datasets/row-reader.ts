@@ -1,5 +1,5 @@
-// Reads rows of datasets by number. It remembers where every thousandth row begins, so that paging through a dataset does
-// not read the rows before each page again.
+// Reads rows of datasets by number. It remembers where every thousandth row begins, so that paging through a dataset
+// does not read the rows before each page again.
 import { type LineStart, readNumberedJsonl } from '../../../lib/jsonl.ts'
 
 const every = 1000

@@ -18,8 +18,8 @@ import type { Problem } from './row-problem.ts'
 /** The longest row of text, in bytes of its line. */
 export const maxLineBytes = 16 * 1024 * 1024
 /**
- * The longest row with pictures, in bytes of its line: 24 MB of pictures, as base64 takes 4 bytes for 3. A longer line is
- * reported and never buffered. The server and the trainer hold such rows in memory several times over.
+ * The longest row with pictures, in bytes of its line: 24 MB of pictures, as base64 takes 4 bytes for 3. A longer line
+ * is reported and never buffered. The server and the trainer hold such rows in memory several times over.
  */
 export const maxPictureLineBytes = 32 * 1024 * 1024
 
@@ -200,8 +200,8 @@ interface CheckerOptions {
 }
 
 /**
- * Streaming check of a JSONL file: feed chunks in order with `add`, one after the other, then get the result from `end`.
- * A byte order mark, CRLF and blank lines are allowed.
+ * Streaming check of a JSONL file: feed chunks in order with `add`, one after the other, then get the result from
+ * `end`. A byte order mark, CRLF and blank lines are allowed.
  */
 export function createRowChecker({ columns, write, embed, lineOf, source_lines }: CheckerOptions = {}) {
   const writer = createRowWriter(write)

@@ -125,7 +125,9 @@ export interface Datasets {
    * dataset_not_ready, or dataset_invalid if rows have errors or are not of the kind that the objective learns from.
    */
   forTraining(db: Db | Trx, account_id: string, id: string, objective: Objective): Promise<TrainingRows>
-  /** The file with the rows of a dataset of any kind, how many these are, and its name. Throws what forTraining throws. */
+  /**
+   * The file with the rows of a dataset of any kind, how many these are, and its name. Throws what forTraining throws.
+   */
   source(
     db: Db | Trx,
     account_id: string,

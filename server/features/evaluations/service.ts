@@ -204,7 +204,9 @@ export function createEvaluations(options: Options): Evaluations {
       }),
     )
 
-  /** Throws for models that cannot be asked with the rows of a known evaluation. Rows that are gone are not looked at. */
+  /**
+   * Throws for models that cannot be asked with the rows of a known evaluation. Rows that are gone are not looked at.
+   */
   async function requireSightOf(known: store.EvaluationRow, readers: Reader[]): Promise<void> {
     const { account_id, dataset_id } = known
     await requireSight(readers, async () => {

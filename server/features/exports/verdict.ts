@@ -1,5 +1,5 @@
-// Decides whether an exported file answers like the trainer, for all formats. docs/guides/export.md has the measurements
-// behind the bounds.
+// Decides whether an exported file answers like the trainer, for all formats. docs/guides/export.md has the
+// measurements behind the bounds.
 import { z } from 'zod'
 import { ContentPart } from '../../../contract/chat.ts'
 import type { ExportCheck } from '../../../contract/exports.ts'

@@ -145,7 +145,9 @@ export function createUploads(options: Options): Uploads {
     }
   }
 
-  /** Joins the parts to a file and completes the upload. Throws upload_incomplete if they are not what was announced. */
+  /**
+   * Joins the parts to a file and completes the upload. Throws upload_incomplete if they are not what was announced.
+   */
   async function join(
     by: AccountActor,
     upload: store.UploadRow,

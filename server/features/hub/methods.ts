@@ -1,4 +1,5 @@
-// What a base allows on this machine: the fine-tuning methods, by its parameter count, and whether it is shown pictures.
+// What a base allows on this machine: the fine-tuning methods, by its parameter count, and whether it is shown
+// pictures.
 
 import { existsSync } from 'node:fs'
 import path from 'node:path'
@@ -54,7 +55,10 @@ export function sightOf(family: string | undefined): Model['pictures'] {
   return { served, notes }
 }
 
-/** Memory for training in bytes: of the smallest GPU if there are any that report it, else of the machine or its control group. */
+/**
+ * Memory for training in bytes: of the smallest GPU if there are any that report it, else of the machine or its control
+ * group.
+ */
 export async function trainingMemoryBytes(readGpus = readNvidiaGpus): Promise<number> {
   const sizes = ((await readGpus()) ?? []).map(({ total_bytes }) => total_bytes)
   return sizes.length > 0 && sizes.every((bytes) => bytes !== null) ? Math.min(...sizes) : usableMemory()

@@ -55,7 +55,8 @@ export async function yieldToOthers(
 }
 
 /**
- * Resolves with the answer, or with the error that repeating would not mend. Throws if the signal aborts, or a TurnOver.
+ * Resolves with the answer, or with the error that repeating would not mend. Throws if the signal aborts, or a
+ * TurnOver.
  */
 export async function askInBackground(
   { inference, log, turn }: Tools,

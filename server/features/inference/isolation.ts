@@ -1,5 +1,5 @@
-// Isolation of requests in the background that were in the engine when it ended. One of them may have ended it: they are
-// asked again apart from all others, so that it ends nobody else's.
+// Isolation of requests in the background that were in the engine when it ended. One of them may have ended it: they
+// are asked again apart from all others, so that it ends nobody else's.
 //
 // At most one room is open, and only its requests are asked. All requests share a room until they lose the engine once.
 // Then each account has a room for its lost ones, and what is lost there once more is asked alone.

@@ -25,8 +25,8 @@ export interface Resolved {
 
 export interface Resolver {
   /**
-   * Looks up a deployment of the account, a tuned model of the account (by id or `ft:` name), a base, or a name that the
-   * operator maps to one, in this order. Throws
+   * Looks up a deployment of the account, a tuned model of the account (by id or `ft:` name), a base, or a name that
+   * the operator maps to one, in this order. Throws
    * model_not_found, model_not_available or model_not_callable.
    */
   resolve(account_id: string, name: string): Promise<Resolved> | Resolved

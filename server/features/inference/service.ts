@@ -61,7 +61,10 @@ export interface Inference {
     request: InferenceRequest,
     signal: AbortSignal,
   ): Promise<{ response: PoolResponse; meter: Meter }>
-  /** Keeps apart what may end the engine that serves a model; undefined if upstreams serve it. Throws what `target` throws. */
+  /**
+   * Keeps apart what may end the engine that serves a model; undefined if upstreams serve it. Throws what `target`
+   * throws.
+   */
   isolation(account_id: string, name: string): Promise<Isolation | undefined>
   models(account_id: string): Promise<z.input<typeof ModelList>>
   model(account_id: string, name: string): Promise<z.input<typeof ModelCard>>

@@ -274,8 +274,8 @@ const busyReplicas = (observations: readonly Observation[]) =>
   median(observations.flatMap(({ utilization, ready }) => (utilization === null ? [] : [utilization * ready])))
 
 /**
- * Milliseconds that a replica works on a request, with its target of requests at once; undefined before the first answers.
- * A crowded replica is taken to be no faster than one at its target.
+ * Milliseconds that a replica works on a request, with its target of requests at once; undefined before the first
+ * answers. A crowded replica is taken to be no faster than one at its target.
  */
 function serviceTimeOf(observations: readonly Observation[], { target_requests }: ScalingPolicy, now: number) {
   let worked = 0

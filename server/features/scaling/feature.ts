@@ -122,8 +122,8 @@ export async function createScalingFeature(
       const refresh = () =>
         scaling.refresh().catch((error) => log.warn({ err: error }, 'the scaling of deployments was not read'))
       await refresh()
-      // Another server process may have changed what this one scales, or which model a name serves; and a deployment may
-      // have been deleted while it was read.
+      // Another server process may have changed what this one scales, or which model a name serves; and a deployment
+      // may have been deleted while it was read.
       notifications.on('account', () => {
         if (config.database_url || controller || ray) void refresh()
       })

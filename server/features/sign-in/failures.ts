@@ -1,5 +1,5 @@
-// Tries to sign in that have not succeeded, and how long the next one has to wait: in this process, or in the Redis that
-// several processes share.
+// Tries to sign in that have not succeeded, and how long the next one has to wait: in this process, or in the Redis
+// that several processes share.
 import { type Redis, RedisAway, script } from '../../platform/redis/connection.ts'
 
 export interface Failures {

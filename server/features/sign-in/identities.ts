@@ -1,6 +1,6 @@
 // Whom a provider's person is here: the member they were connected to before, the one whose email is proven to be
-// theirs, or the one that they choose. Others enter emails as they like: an email that nobody has proven connects nobody
-// without a choice, and keeps nobody out.
+// theirs, or the one that they choose. Others enter emails as they like: an email that nobody has proven connects
+// nobody without a choice, and keeps nobody out.
 import { createHash } from 'node:crypto'
 import { DisplayName } from '../../../contract/common.ts'
 import { ApiError } from '../../../contract/errors.ts'
@@ -24,9 +24,9 @@ export interface Offer {
 
 export interface Identities {
   /**
-   * The member who signs in, or the offers to choose from. `signed_in`: who is signed in here already. No offers: nobody
-   * has the email. Throws OidcError if the operator alone has it, who may do everything: it connects only who is signed in
-   * as them.
+   * The member who signs in, or the offers to choose from. `signed_in`: who is signed in here already. No offers:
+   * nobody has the email. Throws OidcError if the operator alone has it, who may do everything: it connects only who is
+   * signed in as them.
    */
   find(person: Person, signed_in: string | undefined): Promise<{ user: store.UserRow } | { offers: Offer[] }>
   /** What `find` would offer now. */

@@ -34,7 +34,9 @@ export interface Person {
   subject: string
   /** Whether the provider has verified their email. */
   verified: boolean
-  /** Theirs as it verified it, in lower case: others could claim an unverified one, and with it the member who has it. */
+  /**
+   * Theirs as it verified it, in lower case: others could claim an unverified one, and with it the member who has it.
+   */
   email: string | undefined
   name: unknown
 }

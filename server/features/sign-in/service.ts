@@ -45,9 +45,9 @@ export interface SignIn {
   /** For a member whose passkey or provider has been verified. */
   as(user: store.UserRow, begun_by: 'passkey' | 'oidc', place: Place): Promise<Begun>
   /**
-   * A link for the member with an email, or for the operator; the first owner becomes operator if there is none. For the
-   * command line alone. Throws member_not_found, or SeveralMembers if members of several accounts have the email and
-   * `account_id` does not choose one.
+   * A link for the member with an email, or for the operator; the first owner becomes operator if there is none. For
+   * the command line alone. Throws member_not_found, or SeveralMembers if members of several accounts have the email
+   * and `account_id` does not choose one.
    */
   createLink(
     email?: string,
@@ -97,8 +97,8 @@ export function createSignIn({ db, accounts, sessions, throttle, changes, now }:
     sessions.begin(trx, user, { begun_by, ...place })
 
   /**
-   * Whether the inviter, or the key that they invited with, could make this invitation now. They know its link: once they
-   * were removed, the key was revoked, or the member may do more than they, it must not let them in.
+   * Whether the inviter, or the key that they invited with, could make this invitation now. They know its link: once
+   * they were removed, the key was revoked, or the member may do more than they, it must not let them in.
    */
   async function isStillMeant(row: store.TokenRow, { account_id, role }: store.UserRow): Promise<boolean> {
     const inviter = row.invited_by ? await store.user(db, row.invited_by) : undefined

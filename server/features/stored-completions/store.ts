@@ -74,7 +74,8 @@ export async function removeMatching(
 }
 
 /**
- * Empties SQLite's write-ahead log, which has pages from before a deletion. Resolves with whether no reader prevents it.
+ * Empties SQLite's write-ahead log, which has pages from before a deletion. Resolves with whether no reader prevents
+ * it.
  */
 export async function emptyWal(db: Db): Promise<boolean> {
   if (isPostgres(db)) return true

@@ -4,7 +4,9 @@ import { createSpanSums, type FailureKind, type SpanFigures } from './figures.ts
 
 export interface Failures {
   count(account_id: string, model: string, kind: FailureKind, at: number): void
-  /** Stores what was counted since the last call. If `store` rejects, the next call tries again, and this one rejects. */
+  /**
+   * Stores what was counted since the last call. If `store` rejects, the next call tries again, and this one rejects.
+   */
   flush(store: (figures: SpanFigures[]) => Promise<void>): Promise<void>
 }
 

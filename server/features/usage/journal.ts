@@ -159,8 +159,8 @@ export const usageFinishes = ['complete', 'client_left', 'broken'] as const
 export type UsageFinish = (typeof usageFinishes)[number]
 
 /**
- * Most tokens of one request, by any count: a body of 8 MiB has fewer. Sums of a year stay exact integers. Counts beyond
- * are no counts: an upstream once reported 2^53 - 1, and each later report of the account failed.
+ * Most tokens of one request, by any count: a body of 8 MiB has fewer. Sums of a year stay exact integers. Counts
+ * beyond are no counts: an upstream once reported 2^53 - 1, and each later report of the account failed.
  */
 export const requestTokensMax = 10_000_000
 

@@ -87,7 +87,9 @@ export function createDeliverer({ db, secrets, send, version, log, metrics, now 
     if (disabled) log.warn({ webhook: webhook_id, account: account_id, reason: disabled }, 'a webhook was disabled')
   }
 
-  /** Records the outcome of an attempt, unless its lease was lost. `disabled`: the reason, if it disabled the webhook. */
+  /**
+   * Records the outcome of an attempt, unless its lease was lost. `disabled`: the reason, if it disabled the webhook.
+   */
   async function settle(
     claimed: store.DeliveryRow,
     started_at: number,

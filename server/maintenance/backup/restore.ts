@@ -12,8 +12,8 @@ const stagingName = 'restore.part'
 const ignoredNames = /^(server\.lock(-journal)?|restore\.part|lost\+found)$/
 
 /**
- * Restores a backup into an empty data folder, completely or not at all. With a storage that machines share, its objects
- * are there before the database is: those of the same installation that are there already stay.
+ * Restores a backup into an empty data folder, completely or not at all. With a storage that machines share, its
+ * objects are there before the database is: those of the same installation that are there already stay.
  */
 export async function restore(source: string, dataDir: string, storage_url?: string): Promise<Manifest> {
   const [taken] = await contentOf(dataDir)

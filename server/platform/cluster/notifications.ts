@@ -12,8 +12,8 @@ export interface Running {
 
 /**
  * `work`: the queue has new work. `change`: the object `ref` has new events or another status. `stop`: work on `ref` is
- * to stop, for the reason `detail`. `account`: keys, sessions, members, names or models of the account `ref` have changed.
- * `download`: the download of the base `ref` has changed.
+ * to stop, for the reason `detail`. `account`: keys, sessions, members, names or models of the account `ref` have
+ * changed. `download`: the download of the base `ref` has changed.
  */
 export type Topic = 'work' | 'change' | 'stop' | 'account' | 'download'
 

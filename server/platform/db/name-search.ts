@@ -1,5 +1,5 @@
-// Part of a name in a list. A text that many names have is found soon by reading the list in its order; one that few have,
-// by an index of trigrams: FTS5 on SQLite, pg_trgm on Postgres (migration 0041).
+// Part of a name in a list. A text that many names have is found soon by reading the list in its order; one that few
+// have, by an index of trigrams: FTS5 on SQLite, pg_trgm on Postgres (migration 0041).
 import { type RawBuilder, sql } from 'kysely'
 import { isPostgres } from './dialect.ts'
 import type { Db } from './open.ts'

@@ -32,8 +32,8 @@ export interface Page<T> {
 }
 
 /**
- * Bytes of rows that one page takes, about: as they are stored, and so about as they are sent. A page of rows that clients
- * may make large ends there, with one row at least, and says that there are more.
+ * Bytes of rows that one page takes, about: as they are stored, and so about as they are sent. A page of rows that
+ * clients may make large ends there, with one row at least, and says that there are more.
  */
 export const pageBytes = 8e6
 
@@ -80,8 +80,8 @@ export const newestFirst = <T extends ListedTable, O>(
 type NamedTable = 'datasets' | 'tuning_jobs' | 'models' | 'deployments'
 
 /**
- * Filtered and sorted as the client requests, by name or by time. `columns`: the account, and other values that rows must
- * have.
+ * Filtered and sorted as the client requests, by name or by time. `columns`: the account, and other values that rows
+ * must have.
  */
 export async function sortedPage<T extends NamedTable>(
   db: Db,
@@ -158,8 +158,8 @@ export const timedPage = <T extends ListedTable, O>(
 }
 
 /**
- * The same for rows that clients may make large: a page of at most `pageBytes`. Reads the sizes of their large `columns`
- * first, then the rows that fit.
+ * The same for rows that clients may make large: a page of at most `pageBytes`. Reads the sizes of their large
+ * `columns` first, then the rows that fit.
  */
 export async function sizedPage<T extends ListedTable, O>(
   query: SelectQueryBuilder<Schema, T, O>,
@@ -211,8 +211,8 @@ type Sql = ReturnType<typeof sql>
 const lowerName = sql`lower(name)`
 
 /**
- * Compares rows with a position by column and id. As a pair, so that SQLite finds the row in an index; of a pair with an
- * expression it does not, and needs the expression alone.
+ * Compares rows with a position by column and id. As a pair, so that SQLite finds the row in an index; of a pair with
+ * an expression it does not, and needs the expression alone.
  */
 function compare(column: Sql, operator: '<' | '<=' | '>' | '>=', value: Sql, id: string | undefined) {
   const pair = sql<boolean>`(${column}, id) ${sql.raw(operator)} (${value}, ${id})`

@@ -218,8 +218,8 @@ export function requireAuth(
     if (waiting !== undefined) void waiting.then(() => done(), done)
     else done()
   })
-  // Check the key again after the body: it may have been revoked, or have lost scopes, during a slow upload. A stream of
-  // events does so by itself.
+  // Check the key again after the body: it may have been revoked, or have lost scopes, during a slow upload. A stream
+  // of events does so by itself.
   app.decorateRequest('reauthorize', null)
   app.addHook('preHandler', (request, _reply, done) => {
     const { route } = request.routeOptions.config

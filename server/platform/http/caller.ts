@@ -14,7 +14,9 @@ export interface Caller extends Actor {
   /** The id of the account's tier. */
   tier: string
   suspended: boolean
-  /** The account's version at which this was read, for installations with Redis; see server/platform/redis/changes.ts. */
+  /**
+   * The account's version at which this was read, for installations with Redis; see server/platform/redis/changes.ts.
+   */
   version?: string | undefined
   /** When a key ends, in unix milliseconds. */
   expires_at?: number | null

@@ -6,7 +6,10 @@ import { ApiError } from '../../../contract/errors.ts'
 
 const bodyless = ['GET', 'HEAD', 'OPTIONS']
 
-/** Replaces the body of a request by its decoded one. Refuses with unsupported_media_type, body_too_large or invalid_request. */
+/**
+ * Replaces the body of a request by its decoded one. Refuses with unsupported_media_type, body_too_large or
+ * invalid_request.
+ */
 export function decodeBodies(app: FastifyInstance): void {
   app.addHook('preParsing', (request, _reply, payload, done) => {
     const encoding = request.headers['content-encoding']?.trim().toLowerCase() ?? ''

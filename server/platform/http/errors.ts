@@ -7,8 +7,8 @@ import { storageError } from '../storage/durable-files.ts'
 import { setSecurityHeaders } from './security-headers.ts'
 
 /**
- * Answers every failure in one shape. Internal errors carry the request id and no details of the cause. `onRefused` gets
- * the name of the limit that a request has met.
+ * Answers every failure in one shape. Internal errors carry the request id and no details of the cause. `onRefused`
+ * gets the name of the limit that a request has met.
  */
 export function handleErrors(app: FastifyInstance, onRefused: (limit: string) => void = () => {}): void {
   app.setErrorHandler(async (error: FastifyError | ApiError, request, reply) => {

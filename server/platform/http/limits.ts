@@ -40,7 +40,9 @@ export interface Admission {
 }
 
 export interface Limits {
-  /** Counts one request of the caller's account, and takes a concurrency slot for it, or refuses it without counting. */
+  /**
+   * Counts one request of the caller's account, and takes a concurrency slot for it, or refuses it without counting.
+   */
   admit(caller: Caller, demand: { slot: boolean }): Promise<Admission> | Admission
   /** Counts one more request of a caller who is admitted. Returns why it is refused, if it is. */
   countRequest(account: { account_id: string; tier: string }): Promise<Refusal | undefined>

@@ -19,8 +19,8 @@ export interface FormFile<F> {
 const limits = { files: 1, fields: 10, fieldSize: 10_000, fileSize: Number.POSITIVE_INFINITY }
 
 /**
- * Reads a multipart form; passes its file, the part `partName`, to `handleFile` as a stream. Text fields may come before
- * or after it.
+ * Reads a multipart form; passes its file, the part `partName`, to `handleFile` as a stream. Text fields may come
+ * before or after it.
  */
 export async function readMultipart<F, T>(
   request: FastifyRequest,

@@ -58,7 +58,9 @@ export async function sendEvents(
   return answered
 }
 
-/** Checks key or session; the lookup is cached for half a second. A database that does not answer now ends no stream. */
+/**
+ * Checks key or session; the lookup is cached for half a second. A database that does not answer now ends no stream.
+ */
 const isAllowed = async ({ reauthorize }: FastifyRequest): Promise<boolean> =>
   (await reauthorize?.().then(
     () => true,

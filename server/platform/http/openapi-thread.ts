@@ -1,5 +1,5 @@
-// The thread that makes the API's description, of the schemas that validate the routes: it takes 0.4 s, in which nothing
-// else runs in it.
+// The thread that makes the API's description, of the schemas that validate the routes: it takes 0.4 s, in which
+// nothing else runs in it.
 import { parentPort, workerData } from 'node:worker_threads'
 import { gzipSync } from 'node:zlib'
 import swagger from '@fastify/swagger'
@@ -167,8 +167,8 @@ function nameAlternatives(components: Record<string, Schema>): void {
 }
 
 /**
- * For generators of clients. In OpenAPI 3.0 nothing beside a `$ref` counts, so `nullable` and `description` go around it.
- * A default that is an object or null says no more than that the field may be left out, and generators refuse it.
+ * For generators of clients. In OpenAPI 3.0 nothing beside a `$ref` counts, so `nullable` and `description` go around
+ * it. A default that is an object or null says no more than that the field may be left out, and generators refuse it.
  */
 function forGenerators(value: unknown): unknown {
   if (Array.isArray(value)) return value.map(forGenerators)

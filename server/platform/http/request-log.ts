@@ -1,5 +1,5 @@
-// The log of a request, whose lines carry its id. Made with the first line: most requests write none, and a child of the
-// logger costs each of them some microseconds.
+// The log of a request, whose lines carry its id. Made with the first line: most requests write none, and a child of
+// the logger costs each of them some microseconds.
 import type { FastifyBaseLogger } from 'fastify'
 
 type ChildLoggerOptions = Parameters<FastifyBaseLogger['child']>[1]

@@ -17,8 +17,8 @@ export interface RunningRequests {
   /** Says how the credentials of a kind are looked up: finds those of these ids that are good now. */
   define(kind: string, lookUp: (ids: string[]) => Promise<Map<string, unknown>>): void
   /**
-   * Calls `end` once with what `judge` makes of the credential as it is now, or of undefined once it has ended, if that is
-   * an error. Returns the function that stops watching.
+   * Calls `end` once with what `judge` makes of the credential as it is now, or of undefined once it has ended, if that
+   * is an error. Returns the function that stops watching.
    */
   watch<T>(
     kind: string,
@@ -30,8 +30,8 @@ export interface RunningRequests {
 }
 
 /**
- * How often all are looked up, with one query for each kind: the command line, and a server whose notifications got lost,
- * tell nobody of a change.
+ * How often all are looked up, with one query for each kind: the command line, and a server whose notifications got
+ * lost, tell nobody of a change.
  */
 const interval_ms = 400
 

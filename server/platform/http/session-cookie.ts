@@ -15,8 +15,8 @@ declare module 'fastify' {
 
 /**
  * The name of the request's cookie. A browser sends a cookie to every port of a host, so that without TLS the name
- * carries the installation: all of its servers have one, and another service on the host has another. A proxy that is not
- * trusted cannot say that there is TLS, but a cookie can.
+ * carries the installation: all of its servers have one, and another service on the host has another. A proxy that is
+ * not trusted cannot say that there is TLS, but a cookie can.
  */
 function nameIn({ protocol, headers, server }: FastifyRequest): string {
   const isSecure = protocol === 'https' || cookieIn(headers.cookie, secureName) !== undefined

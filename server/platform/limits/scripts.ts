@@ -98,8 +98,8 @@ return reply('ok')`)
 const retell_ms = 600_000
 
 /**
- * KEYS: day, mark of this grant. ARGV: requests that the database has granted, and its sum with them. Of a day that Redis
- * does not know, all but the new grant counts as used. A grant that is told twice counts once.
+ * KEYS: day, mark of this grant. ARGV: requests that the database has granted, and its sum with them. Of a day that
+ * Redis does not know, all but the new grant counts as used. A grant that is told twice counts once.
  */
 export const grantScript = script(`
 if not redis.call('SET', KEYS[2], '1', 'NX', 'PX', ${retell_ms}) then return {} end
@@ -123,8 +123,8 @@ ${writeSlots('KEYS[1]', 'ARGV[1]')}
 return {}`)
 
 /**
- * KEYS: minute, day. ARGV: requests to add to the minute, ms to its end, requests to add to the day. A minute that began
- * after Redis had lost its data ends with the one that it interrupted.
+ * KEYS: minute, day. ARGV: requests to add to the minute, ms to its end, requests to add to the day. A minute that
+ * began after Redis had lost its data ends with the one that it interrupted.
  */
 export const mergeScript = script(`
 if tonumber(ARGV[1]) > 0 then
@@ -138,7 +138,9 @@ if tonumber(ARGV[3]) > 0 and redis.call('EXISTS', KEYS[2]) == 1 then
 end
 return {}`)
 
-/** KEYS: version, counter. ARGV: as for admitScript, and ms of the window. Replies `{status, version, count, ms left}`. */
+/**
+ * KEYS: version, counter. ARGV: as for admitScript, and ms of the window. Replies `{status, version, count, ms left}`.
+ */
 export const readScript = script(`${requireVersion}
 local count = redis.call('INCR', KEYS[2])
 if count == 1 then redis.call('PEXPIRE', KEYS[2], ARGV[3]) end

@@ -1,6 +1,6 @@
 // Daily request quota of a process that shares a database with others: it admits from grants of the database
-// (day-grants.ts), so that all processes together never exceed the limit. While the database is away there are no grants,
-// and `admit` rejects: nor could keys be looked up then.
+// (day-grants.ts), so that all processes together never exceed the limit. While the database is away there are no
+// grants, and `admit` rejects: nor could keys be looked up then.
 import type { Logger } from 'pino'
 import { startOfDay } from '../../../lib/utc-day.ts'
 import type { Db } from '../db/open.ts'

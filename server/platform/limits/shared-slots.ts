@@ -1,5 +1,5 @@
-// The concurrency slots that this process holds, with their count in Redis. Redis frees those of a process that no longer
-// renews them.
+// The concurrency slots that this process holds, with their count in Redis. Redis frees those of a process that no
+// longer renews them.
 import type { Beat, Redis } from '../redis/connection.ts'
 import { releaseScript, renewScript, slotLease_ms } from './scripts.ts'
 

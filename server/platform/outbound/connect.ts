@@ -1,5 +1,5 @@
-// The only connection to addresses that clients choose. The address is checked before connecting, and the peer address again before
-// a byte is written.
+// The only connection to addresses that clients choose. The address is checked before connecting, and the peer address
+// again before a byte is written.
 import { once } from 'node:events'
 import net, { isIP, type Socket } from 'node:net'
 import tls from 'node:tls'

@@ -27,7 +27,9 @@ export interface GetOptions {
 const redirectsMax = 3
 const redirectStatuses = [301, 302, 303, 307, 308]
 
-/** The bytes behind an address. Each redirect is checked like the address itself. Throws GetError, or the abort reason. */
+/**
+ * The bytes behind an address. Each redirect is checked like the address itself. Throws GetError, or the abort reason.
+ */
 export async function get(address: string, options: GetOptions, signal: AbortSignal): Promise<Buffer> {
   const deadline = AbortSignal.timeout(options.timeout_ms)
   const ended = AbortSignal.any([signal, deadline])

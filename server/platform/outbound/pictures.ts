@@ -18,8 +18,8 @@ export interface PictureFetcher {
   /** False: nothing is fetched, and addresses are refused. */
   readonly enabled: boolean
   /**
-   * The file at an address, which is a picture by its header; it waits for a permit of the account. Throws PictureNotFetched,
-   * or the signal's reason.
+   * The file at an address, which is a picture by its header; it waits for a permit of the account. Throws
+   * PictureNotFetched, or the signal's reason.
    */
   fetch(account_id: string, address: string, signal: AbortSignal): Promise<Buffer>
 }

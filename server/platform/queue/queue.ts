@@ -66,8 +66,9 @@ export interface Queue {
   /** Whether due work of the same kind waits: long work lets it go on after a time slice. */
   othersWait(claim: Pick<Claim, 'kind' | 'ref'>): Promise<boolean>
   /**
-   * Whether running work should give its place to another account, which has due work of the same kind and none that runs.
-   * True for one caller for each such account, on all servers; for another one if the place is not taken within minutes.
+   * Whether running work should give its place to another account, which has due work of the same kind and none that
+   * runs. True for one caller for each such account, on all servers; for another one if the place is not taken within
+   * minutes.
    */
   giveWay(claim: Pick<Claim, 'kind' | 'account_id'>): Promise<boolean>
   /** Renews the lease. Returns whether the claim still held it. */
@@ -79,8 +80,8 @@ export interface Queue {
   /** Makes the entry claimable again from `run_at` on (unix ms). The attempt counts. Throws LeaseLost. */
   requeue(trx: Trx, claim: Claim, run_at: number, turn?: TurnEnd): Promise<void>
   /**
-   * Like `requeue`, for work that was not started or did not fail: the attempt does not count. Its number is given again,
-   * so write nothing under the claim afterwards.
+   * Like `requeue`, for work that was not started or did not fail: the attempt does not count. Its number is given
+   * again, so write nothing under the claim afterwards.
    */
   defer(claim: Claim, run_at: number, turn?: TurnEnd): Promise<void>
   /** Ends the live entry of this ref, if any; its worker loses the lease. Returns that worker's claim, if any. */

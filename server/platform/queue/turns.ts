@@ -1,7 +1,8 @@
 // Turns by account: which entry is claimed next, and whether work that has had its turn keeps others from theirs.
 //
-// The next entry is that of the account with the fewest running entries, then of the one that was served least recently,
-// and within an account the one with the first place. An entry that came back before its turn was over goes first.
+// The next entry is that of the account with the fewest running entries, then of the one that was served least
+// recently, and within an account the one with the first place. An entry that came back before its turn was over goes
+// first.
 import { type RawBuilder, sql } from 'kysely'
 import { isPostgres } from '../db/dialect.ts'
 import type { Db } from '../db/open.ts'
@@ -71,8 +72,8 @@ export const oldestEntry = (kind: string, time: number) => sql<number>`
   order by run_at, id limit 1 for update skip locked`
 
 /**
- * Selects the entry that an account other than this should have a place for: the account has due work, none that runs, and
- * nobody gives way to it yet.
+ * Selects the entry that an account other than this should have a place for: the account has due work, none that runs,
+ * and nobody gives way to it yet.
  */
 export const entryThatWaits = (kind: string, account_id: string, time: number) => sql<number>`
   ${accounts(kind)}, candidates as (

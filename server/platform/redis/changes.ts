@@ -1,11 +1,14 @@
 // Which accounts have changed: their keys, members, sessions, names or models. Caches are valid for one version of an
-// account, so that a change which has been answered is seen by the next request, on every process that shares the Redis.
+// account, so that a change which has been answered is seen by the next request, on every process that shares the
+// Redis.
 import { randomBytes } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Notifications } from '../cluster/notifications.ts'
 import { type Redis, script } from './connection.ts'
 
-/** How long the caches of keys, sessions and names hold what they read. A change in the database shows after it at most. */
+/**
+ * How long the caches of keys, sessions and names hold what they read. A change in the database shows after it at most.
+ */
 export const cacheTtl_ms = 500
 
 export interface Changes {
@@ -19,8 +22,8 @@ export interface Changes {
   /** Notes the version that Redis told. */
   note(account_id: string, version: string): void
   /**
-   * Call it after a change is committed, and answer the change after it: then no process decides by what it read before.
-   * While Redis is away it waits until every cache has ended.
+   * Call it after a change is committed, and answer the change after it: then no process decides by what it read
+   * before. While Redis is away it waits until every cache has ended.
    */
   announce(account_id: string): Promise<void>
   /** Calls `clear` for each change: at once for this process's own, soon for those of others. */

@@ -67,8 +67,9 @@ const retell_ms = 2500
 const epoch_ms = 86_400_000
 
 /**
- * Names this process among the live ones. KEYS: live processes, the name of the data. ARGV: process, ms for which it counts
- * as live, 'stay' or 'leave', a new name in case there is none. Replies how many are live, and the name of the data.
+ * Names this process among the live ones. KEYS: live processes, the name of the data. ARGV: process, ms for which it
+ * counts as live, 'stay' or 'leave', a new name in case there is none. Replies how many are live, and the name of the
+ * data.
  */
 const beatScript = script(`
 local time = redis.call('TIME')

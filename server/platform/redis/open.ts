@@ -16,8 +16,8 @@ redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2])
 return {ARGV[1]}`)
 
 /**
- * Connects to Redis under the installation's own prefix: its id, so that several installations may use one Redis. Throws
- * a ConfigError if the URL's `?prefix=` is that of another one: they would count each other's requests.
+ * Connects to Redis under the installation's own prefix: its id, so that several installations may use one Redis.
+ * Throws a ConfigError if the URL's `?prefix=` is that of another one: they would count each other's requests.
  */
 export async function openRedis(
   url: string,

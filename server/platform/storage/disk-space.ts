@@ -68,8 +68,8 @@ async function freeBytes(dataDir: string): Promise<number> {
 }
 
 /**
- * Gives up as much of the reserve as a start needs, if the disk is full. Call it with the data folder's lock, and `refill`
- * the bytes that it returns when the service has started.
+ * Gives up as much of the reserve as a start needs, if the disk is full. Call it with the data folder's lock, and
+ * `refill` the bytes that it returns when the service has started.
  */
 export async function makeRoomForStart(dataDir: string): Promise<number> {
   const file = reserveFile(dataDir)

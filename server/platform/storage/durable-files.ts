@@ -71,8 +71,8 @@ export async function hashTree(
 }
 
 /**
- * Streams `source` durably to `file`, and counts what comes in `claim`. `onChunk` gets each chunk and may throw. A failure
- * leaves nothing behind.
+ * Streams `source` durably to `file`, and counts what comes in `claim`. `onChunk` gets each chunk and may throw. A
+ * failure leaves nothing behind.
  */
 export async function storeStream(
   source: NodeJS.ReadableStream,

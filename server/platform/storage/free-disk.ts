@@ -1,5 +1,5 @@
-// What is free on a disk besides what running uploads have announced. Each may see the same free space: only together can
-// they tell whether all of them fit.
+// What is free on a disk besides what running uploads have announced. Each may see the same free space: only together
+// can they tell whether all of them fit.
 import { stat, statfs } from 'node:fs/promises'
 import { ApiError } from '../../../contract/errors.ts'
 import { runPeriodically } from '../../../lib/periodic.ts'
@@ -8,7 +8,9 @@ import { runPeriodically } from '../../../lib/periodic.ts'
 export interface DiskClaim {
   /** Bytes that are kept and have not come yet. */
   left(): number
-  /** Counts bytes that are about to be written. Beyond what was claimed it claims more, in steps. Throws storage_full. */
+  /**
+   * Counts bytes that are about to be written. Beyond what was claimed it claims more, in steps. Throws storage_full.
+   */
   count(bytes: number): Promise<void> | undefined
   /** Bytes that were counted are not on the disk after all. */
   giveBack(bytes: number): void
@@ -111,8 +113,8 @@ export async function writeWhileFree<T>(
 export const freeToClaim = async (folder: string, min_free_mb: number) => (await claimable(folder, min_free_mb)).bytes
 
 /**
- * Keeps space on the disk of `folder` for `bytes` that are announced; 0 if nobody knows. Throws storage_full, also if other
- * uploads of the `uploader` leave it no more, and what its `admit` throws.
+ * Keeps space on the disk of `folder` for `bytes` that are announced; 0 if nobody knows. Throws storage_full, also if
+ * other uploads of the `uploader` leave it no more, and what its `admit` throws.
  */
 export async function claimDisk(
   folder: string,

@@ -1,5 +1,5 @@
-// Which installation a data folder belongs to. The id in its file `installation` and the one in the database must agree:
-// otherwise the sweeps of either would take the other's files for leftovers.
+// Which installation a data folder belongs to. The id in its file `installation` and the one in the database must
+// agree: otherwise the sweeps of either would take the other's files for leftovers.
 import {
   closeSync,
   existsSync,
@@ -99,9 +99,9 @@ const beginElsewhere = (settings: string) =>
   "database is lost, restore a backup into an empty folder ('./tunery restore'). A new installation begins in a new folder."
 
 /**
- * Names the data folder after the installation, if it has no name yet, and returns the id. `files`: those that rows name;
- * with `shared` the folder is a cache, which may have anything. Otherwise throws WrongInstallation for a folder that has
- * other files than the rows name, or none of them.
+ * Names the data folder after the installation, if it has no name yet, and returns the id. `files`: those that rows
+ * name; with `shared` the folder is a cache, which may have anything. Otherwise throws WrongInstallation for a folder
+ * that has other files than the rows name, or none of them.
  */
 export async function claimFolder(
   db: Db,

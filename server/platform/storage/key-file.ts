@@ -17,7 +17,9 @@ export class KeyUnusable extends Error {}
 
 const key_bytes = 32
 
-/** Reads a 32-byte secret key; creates the file, readable by its owner only, if missing. Throws KeyUnusable if damaged. */
+/**
+ * Reads a 32-byte secret key; creates the file, readable by its owner only, if missing. Throws KeyUnusable if damaged.
+ */
 export function readOrCreateKey(file: string): Buffer {
   if (!existsSync(file)) create(file)
   const key = readFileSync(file)

@@ -1,6 +1,6 @@
 // Orphans: files of the data folder that no row names. A crash between a file and its row leaves them, but a database
-// that is not the right one makes everything an orphan. So nothing younger than a day is taken, and what is taken is set
-// aside for a week before it is removed.
+// that is not the right one makes everything an orphan. So nothing younger than a day is taken, and what is taken is
+// set aside for a week before it is removed.
 import { mkdir, readdir, rm, stat } from 'node:fs/promises'
 import path from 'node:path'
 import type { Logger } from 'pino'
@@ -13,7 +13,9 @@ export const orphanAge_ms = day_ms
 /** How long orphans can still be brought back. */
 export const setAside_ms = 7 * day_ms
 
-/** A folder of the data folder, and the table whose rows name its entries: `<id>`, or `<id>` and anything after a dot. */
+/**
+ * A folder of the data folder, and the table whose rows name its entries: `<id>`, or `<id>` and anything after a dot.
+ */
 export interface OwnedFolder {
   folder: string
   table: 'batches' | 'datasets' | 'exports' | 'files' | 'models' | 'tuning_jobs' | 'uploads'

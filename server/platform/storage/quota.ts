@@ -1,5 +1,5 @@
-// How much an account stores, by the rows that name its files, and what its tier allows. Rows are the same for all servers
-// of an installation, so the bound is too.
+// How much an account stores, by the rows that name its files, and what its tier allows. Rows are the same for all
+// servers of an installation, so the bound is too.
 import { sql } from 'kysely'
 import { ApiError } from '../../../contract/errors.ts'
 import type { Db, Trx } from '../db/open.ts'
@@ -13,13 +13,15 @@ export interface Stored {
 }
 
 export interface StorageQuota {
-  /** What an account stores; uploads in parts with the size that they announce, or that of their parts if that is more. */
+  /**
+   * What an account stores; uploads in parts with the size that they announce, or that of their parts if that is more.
+   */
   stored(db: Db | Trx, account_id: string): Promise<Stored[]>
   /** The most bytes of a tier; null: any number. */
   maxBytes(tier: string): number | null
   /**
-   * Throws storage_quota_exceeded where an account stores, with `more` bytes, more than its tier allows. In a transaction
-   * that has inserted what is new, nobody else can be let in at once.
+   * Throws storage_quota_exceeded where an account stores, with `more` bytes, more than its tier allows. In a
+   * transaction that has inserted what is new, nobody else can be let in at once.
    */
   require(db: Db | Trx, account_id: string, more: number): Promise<void>
   /** The account as one that uploads: what is under way counts with what it stores. */

@@ -59,8 +59,8 @@ const sealedColumns = [
 ] as const
 
 /**
- * The secrets of an installation. A key file is made only where no row needs an earlier one: otherwise throws KeyUnusable.
- * Rows of another key stay unreadable until it is back; the log says so.
+ * The secrets of an installation. A key file is made only where no row needs an earlier one: otherwise throws
+ * KeyUnusable. Rows of another key stay unreadable until it is back; the log says so.
  */
 export async function openSecrets(file: string, db: Db, log: Logger): Promise<Secrets> {
   const isMissing = !existsSync(file)

@@ -1,5 +1,5 @@
-// Watches the event loop: a piece of work that holds it longer than 200 ms makes every request wait. Reports how long it
-// was blocked and what ran, as a thread of its own (`event-loop-thread.ts`) saw the stack meanwhile.
+// Watches the event loop: a piece of work that holds it longer than 200 ms makes every request wait. Reports how long
+// it was blocked and what ran, as a thread of its own (`event-loop-thread.ts`) saw the stack meanwhile.
 import { Worker } from 'node:worker_threads'
 import type { Logger } from 'pino'
 import type { ServerMetrics } from './metrics.ts'

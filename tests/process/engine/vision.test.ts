@@ -1,5 +1,6 @@
-// Chat with pictures, on tiny vision models: SmolVLM's pictures in tiles, Qwen's with positions in two dimensions; with the
-// long tests also Qwen3-VL's, whose vectors go into several layers, and Gemma's, whose vectors attend to each other.
+// Chat with pictures, on tiny vision models: SmolVLM's pictures in tiles, Qwen's with positions in two dimensions; with
+// the long tests also Qwen3-VL's, whose vectors go into several layers, and Gemma's, whose vectors attend to each
+// other.
 import assert from 'node:assert/strict'
 import { execFileSync } from 'node:child_process'
 import { createHash } from 'node:crypto'

@@ -1,5 +1,5 @@
-// A process with workers of a queue, for postgres.test.ts: `node queue-worker.ts DATABASE_URL SERVER WORKERS`. Each entry of
-// the queue becomes a row in `finished`. It runs until its stdin ends.
+// A process with workers of a queue, for postgres.test.ts: `node queue-worker.ts DATABASE_URL SERVER WORKERS`. Each
+// entry of the queue becomes a row in `finished`. It runs until its stdin ends.
 
 import { sql } from 'kysely'
 import pino from 'pino'

@@ -1,5 +1,5 @@
-// Corrects the wrong lines of a dataset here, and uploads the whole as a new one: a dataset itself never changes, as jobs
-// and models remember what they were made from.
+// Corrects the wrong lines of a dataset here, and uploads the whole as a new one: a dataset itself never changes, as
+// jobs and models remember what they were made from.
 import { useMutation, useQueryClient } from '@tanstack/react-query'
 import { useNavigate } from '@tanstack/react-router'
 import { Download } from 'lucide-react'

@@ -1,5 +1,5 @@
-// Uploads under way. They go on while other pages are shown; what a large one has sent is remembered, so that it goes on
-// after a lost connection or a refresh, when the same file is chosen again.
+// Uploads under way. They go on while other pages are shown; what a large one has sent is remembered, so that it goes
+// on after a lost connection or a refresh, when the same file is chosen again.
 import { useMemo, useSyncExternalStore } from 'react'
 import {
   type Columns,

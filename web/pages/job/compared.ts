@@ -7,7 +7,9 @@ import { type Run, runOf } from './run.ts'
 
 /** Jobs beside this one: a chart has six colours. */
 export const othersMax = 5
-/** A stream that was silent for so long has told its past: what is live comes twice a second. Longer, it ends anyway. */
+/**
+ * A stream that was silent for so long has told its past: what is live comes twice a second. Longer, it ends anyway.
+ */
 const silence_ms = 400
 const longest_ms = 8000
 const again_ms = 10_000

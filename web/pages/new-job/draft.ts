@@ -62,8 +62,8 @@ const key = 'tunery.new-job'
 
 /**
  * The draft of this tab: it survives leaving the page. `from` is what the address begins it with: one that chooses
- * something else begins another draft, and one that chooses nothing continues the last one. The third value says whether
- * a draft was continued.
+ * something else begins another draft, and one that chooses nothing continues the last one. The third value says
+ * whether a draft was continued.
  */
 export function useDraft(from: string, first: () => Draft) {
   const [begun] = useState<{ draft: Draft; continued: boolean }>(() => {

@@ -1,4 +1,5 @@
-// What the page knows of hyperparameters: the shape of generated/hyperparameters.ts, and how values are read and judged.
+// What the page knows of hyperparameters: the shape of generated/hyperparameters.ts, and how values are read and
+// judged.
 import { formatCount, formatNumber } from '../../lib/format.ts'
 
 export interface HyperparameterInfo {
@@ -70,7 +71,9 @@ export function problemOf(info: HyperparameterInfo, value: unknown): string | un
   return info.type === 'integer' && !Number.isInteger(number) ? 'Must be a whole number.' : undefined
 }
 
-/** Which objectives a setting is for, as its description begins: "For `dpo` and `kto`: …". All where it does not say. */
+/**
+ * Which objectives a setting is for, as its description begins: "For `dpo` and `kto`: …". All where it does not say.
+ */
 export function isFor({ description }: HyperparameterInfo, objective: Objective): boolean {
   const begin = /^For ([^:]+):/.exec(description)?.[1]
   return begin === undefined || begin.includes(`\`${objective}\``)

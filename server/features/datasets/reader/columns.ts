@@ -41,8 +41,8 @@ const pairedColumns = [
 ] as const
 
 /**
- * The conversion of a table's rows; undefined for an unsupported layout. Pictures are placed in its messages, and not yet
- * embedded (`embedPictures`).
+ * The conversion of a table's rows; undefined for an unsupported layout. Pictures are placed in its messages, and not
+ * yet embedded (`embedPictures`).
  */
 export function rowMaker(names: string[], columns?: Columns): ToRow | undefined {
   const has = (name: string) => (columns ? name in columns : names.includes(name))
@@ -207,7 +207,9 @@ function withoutNulls(value: unknown): unknown {
 // Table readers return integers as bigint.
 const toNumber = (value: unknown) => (typeof value === 'bigint' ? Number(value) : value)
 
-/** A row of a file with its line, or the problem with it. `bytes`: as it is compared with others, if not by its JSON. */
+/**
+ * A row of a file with its line, or the problem with it. `bytes`: as it is compared with others, if not by its JSON.
+ */
 export type ReadRow = { line: number; row: ReturnType<ToRow>; bytes?: Buffer } | { line: number; problem: Problem }
 
 /** The message of a library error, to end a sentence with. Empty for errors of its code, such as a TypeError. */

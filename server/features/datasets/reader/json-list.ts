@@ -6,9 +6,10 @@ const closing = new Set([93, 125])
 const isBlank = (byte: number) => byte === 32 || byte === 9 || byte === 10 || byte === 13
 
 /**
- * Splits the elements of the list: feed chunks in order with `add`, which returns each element that has ended as a line of
- * its own, line breaks in it as spaces. What is between elements is not looked at but for commas; each element is parsed
- * later. `lineOf`: where the element of that number, from 1, begins in the file. `problem`, at the end: why it is no list.
+ * Splits the elements of the list: feed chunks in order with `add`, which returns each element that has ended as a line
+ * of its own, line breaks in it as spaces. What is between elements is not looked at but for commas; each element is
+ * parsed later. `lineOf`: where the element of that number, from 1, begins in the file. `problem`, at the end: why it
+ * is no list.
  */
 export function createListSplitter() {
   const lines: number[] = []

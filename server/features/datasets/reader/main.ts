@@ -27,8 +27,8 @@ export interface TablePart {
 export const addressesMax = 10_000
 
 /**
- * `canonical` is the path to write the valid rows to. `pictures`, where those at addresses are fetched: the path to write
- * a JSON list of them to, or the folder of what was fetched.
+ * `canonical` is the path to write the valid rows to. `pictures`, where those at addresses are fetched: the path to
+ * write a JSON list of them to, or the folder of what was fetched.
  */
 export interface ReadRequest {
   format: DatasetFormat

@@ -1,5 +1,5 @@
-// The graders that need no model. They run in a thread that can be ended (grading-thread.ts): a schema of a client's, and
-// a pattern in it, may take any time. Patterns of `regex` are searched by RE2, in linear time.
+// The graders that need no model. They run in a thread that can be ended (grading-thread.ts): a schema of a client's,
+// and a pattern in it, may take any time. Patterns of `regex` are searched by RE2, in linear time.
 import { isDeepStrictEqual } from 'node:util'
 import { Ajv } from 'ajv'
 import { RE2JS } from 're2js'

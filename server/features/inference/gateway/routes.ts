@@ -25,7 +25,9 @@ interface BodyHolder {
   text?: string | undefined
 }
 
-/** Lets the memory of a body go while its answer is streamed, for which all that has it stays. None may read it again. */
+/**
+ * Lets the memory of a body go while its answer is streamed, for which all that has it stays. None may read it again.
+ */
 function freeBody(...holders: BodyHolder[]): void {
   for (const holder of holders) {
     holder.body = undefined

@@ -1,5 +1,5 @@
-// What Ray Serve is told to run for a deployment: one application for each model that the deployment serves, so that the
-// former one answers until the next one runs.
+// What Ray Serve is told to run for a deployment: one application for each model that the deployment serves, so that
+// the former one answers until the next one runs.
 
 import { createHash } from 'node:crypto'
 import { parseDuration } from '../../../../contract/scaling.ts'

@@ -1,5 +1,5 @@
-// Deployments whose replicas Ray Serve runs and scales: writes their applications, sends requests to them, and brings back
-// what the cluster has lost. Loaded only where TUNERY_RAY_ADDRESS is set and a deployment scales there.
+// Deployments whose replicas Ray Serve runs and scales: writes their applications, sends requests to them, and brings
+// back what the cluster has lost. Loaded only where TUNERY_RAY_ADDRESS is set and a deployment scales there.
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Logger } from 'pino'

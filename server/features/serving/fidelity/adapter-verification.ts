@@ -73,8 +73,8 @@ export function createComparison(
   }
 
   /**
-   * Comparisons in progress: callers share one per model. They run one at a time, as each may load full weights, accounts
-   * in turn.
+   * Comparisons in progress: callers share one per model. They run one at a time, as each may load full weights,
+   * accounts in turn.
    */
   const running = new Map<string, Promise<Comparison | undefined>>()
   const inTurn = createFairQueue()

@@ -1,5 +1,5 @@
-// A replica of one deployment: a dedicated engine process, verified before it takes traffic. It runs once; when it ends,
-// another takes its place.
+// A replica of one deployment: a dedicated engine process, verified before it takes traffic. It runs once; when it
+// ends, another takes its place.
 import type { Logger } from 'pino'
 import { ApiError } from '../../../../contract/errors.ts'
 import { abortable } from '../../../../lib/abortable.ts'

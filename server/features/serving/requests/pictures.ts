@@ -52,8 +52,8 @@ export function requirePictures({ messages }: Record<string, unknown>, { sees, a
 }
 
 /**
- * The body with pictures at addresses as data URLs; the same body if there are none. Throws invalid_request, which names
- * the picture, or the signal's reason.
+ * The body with pictures at addresses as data URLs; the same body if there are none. Throws invalid_request, which
+ * names the picture, or the signal's reason.
  */
 export async function withFetchedPictures<Body extends Record<string, unknown>>(
   body: Body,

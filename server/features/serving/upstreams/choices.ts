@@ -1,5 +1,5 @@
-// The choices of an upstream's answers, whole or in pieces: brought into the shape of this API, counted, and cut where an
-// answer is longer than was asked for. Fields that the API does not have pass as they are.
+// The choices of an upstream's answers, whole or in pieces: brought into the shape of this API, counted, and cut where
+// an answer is longer than was asked for. Fields that the API does not have pass as they are.
 import { type FinishReason, finishReasons } from '../../../../contract/sampling.ts'
 import { type Allowance, bytesOf, bytesPerToken, tokensIn } from './usage.ts'
 

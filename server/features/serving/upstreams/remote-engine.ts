@@ -1,5 +1,5 @@
-// Our engine or vLLM on machines of a cluster, behind one of the cluster's proxies. The proxy knows which replicas there
-// are.
+// Our engine or vLLM on machines of a cluster, behind one of the cluster's proxies. The proxy knows which replicas
+// there are.
 import type { ApiError } from '../../../../contract/errors.ts'
 import { engineError } from '../engine/client.ts'
 import { BodyTooLarge, readAll, readFirstChunk, send } from '../http-client/client.ts'
@@ -168,7 +168,9 @@ export function createRemoteEngine({
     }
   }
 
-  /** What the client did wrong is its error; all else is of the cluster: its proxy answers 404 and 500 without a reason. */
+  /**
+   * What the client did wrong is its error; all else is of the cluster: its proxy answers 404 and 500 without a reason.
+   */
   function vllmError({ status, headers }: HttpResponse, text: string, body: Record<string, unknown>): ApiError {
     if (status < 400 || status >= 500 || status === 401 || status === 404) return unavailable(status)
     const { error, retryable } = upstreamError(status, text, { body, retryAfter: headers['retry-after'] })
@@ -180,7 +182,9 @@ export function createRemoteEngine({
     return failed('engine_unavailable', message, status === 500)
   }
 
-  /** The engine's own error format; anything else comes from the cluster: a replica that dies, a deleted application. */
+  /**
+   * The engine's own error format; anything else comes from the cluster: a replica that dies, a deleted application.
+   */
   function engineErrorOf(status: number, text: string): ApiError {
     const isEngine = text.startsWith('{"error":') && text.includes('"code"')
     if (isEngine && status < 500) return engineError(status, text)

@@ -1,6 +1,8 @@
 import { type Kysely, sql } from 'kysely'
 
-/** Requests and usage per UTC day, usage of jobs, and usage thresholds. Days are the unix milliseconds of their start. */
+/**
+ * Requests and usage per UTC day, usage of jobs, and usage thresholds. Days are the unix milliseconds of their start.
+ */
 export async function up(db: Kysely<unknown>): Promise<void> {
   const { schema } = db
   await schema

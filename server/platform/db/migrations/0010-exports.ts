@@ -70,7 +70,8 @@ export async function up(db: Kysely<unknown>): Promise<void> {
     .addColumn('created_at', 'bigint', (c) => c.notNull())
     .addPrimaryKeyConstraint('export_events_key', ['export_id', 'seq'])
     .execute()
-  // Hub repositories that exports created, in lower case as the hub ignores case. Other accounts must not write to them.
+  // Hub repositories that exports created, in lower case as the hub ignores case. Other accounts must not write to
+  // them.
   await schema
     .createTable('export_repositories')
     .addColumn('repository', 'text', (c) => c.primaryKey())

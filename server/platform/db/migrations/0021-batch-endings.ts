@@ -1,6 +1,8 @@
 import { type Kysely, sql } from 'kysely'
 
-/** How a batch ends is decided before its results are published. Responses are kept while their conversation goes on. */
+/**
+ * How a batch ends is decided before its results are published. Responses are kept while their conversation goes on.
+ */
 export async function up(db: Kysely<unknown>): Promise<void> {
   const { schema } = db
   await schema.alterTable('batches').addColumn('ending', 'text').execute()

@@ -40,8 +40,8 @@ async function upPostgres(db: Kysely<unknown>): Promise<void> {
 }
 
 /**
- * A trigram index of all names. Its rows are numbered so that those of one kind and account, a scope, are a range: key =
- * scope * 2^32 + a number in it. A search of one account reads no entries of others.
+ * A trigram index of all names. Its rows are numbered so that those of one kind and account, a scope, are a range: key
+ * = scope * 2^32 + a number in it. A search of one account reads no entries of others.
  */
 async function upSqlite(db: Kysely<unknown>): Promise<void> {
   const { schema } = db

@@ -1,9 +1,9 @@
 import { type Kysely, sql } from 'kysely'
 
 /**
- * When a provider proved a member's email, the email that it verified, and the key that made an invitation. The audit log
- * knows who signed in by a provider, removed members too, and which keys made the open invitations. It does not say which
- * email that was: of a member who was changed since, it proves nothing.
+ * When a provider proved a member's email, the email that it verified, and the key that made an invitation. The audit
+ * log knows who signed in by a provider, removed members too, and which keys made the open invitations. It does not say
+ * which email that was: of a member who was changed since, it proves nothing.
  */
 export async function up(db: Kysely<unknown>): Promise<void> {
   const { schema } = db

@@ -1,9 +1,9 @@
 import { type Kysely, sql } from 'kysely'
 
 /**
- * The form of a dataset's rows: 0 as earlier versions wrote them, 1 canonical. Rows of the earlier form are converted when
- * they are first used; checkpoints know them by the hash that they had (`earlier_rows_sha256`). `source_name`: the file of
- * an upload that is not named after its format. `columns_json`: the uploader's names of the columns.
+ * The form of a dataset's rows: 0 as earlier versions wrote them, 1 canonical. Rows of the earlier form are converted
+ * when they are first used; checkpoints know them by the hash that they had (`earlier_rows_sha256`). `source_name`: the
+ * file of an upload that is not named after its format. `columns_json`: the uploader's names of the columns.
  */
 export async function up(db: Kysely<unknown>): Promise<void> {
   const { schema } = db

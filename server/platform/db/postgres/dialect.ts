@@ -220,8 +220,8 @@ function createDriver(connectionString: string, listLimit_ms: number): Driver {
 }
 
 /**
- * Also the errors of a server that has become a standby or is being recovered (25006, 55000): after a failover the address leads to
- * another, and connections to the old one must not stay.
+ * Also the errors of a server that has become a standby or is being recovered (25006, 55000): after a failover the
+ * address leads to another, and connections to the old one must not stay.
  */
 const awayCodes = /^(08|57P0|53300|25006|55000|E(CONN|PIPE|HOST|NET|AI_|TIMEDOUT))|^ENOTFOUND$/
 

@@ -1,5 +1,5 @@
-// Ends connections that have gone silent. A firewall that forgot them, or a failover without a reset, leaves sockets that
-// never answer although Postgres answers new ones; TCP alone would wait for a quarter of an hour.
+// Ends connections that have gone silent. A firewall that forgot them, or a failover without a reset, leaves sockets
+// that never answer although Postgres answers new ones; TCP alone would wait for a quarter of an hour.
 import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
 

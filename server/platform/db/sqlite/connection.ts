@@ -6,8 +6,8 @@ import type { QueryResult } from 'kysely'
 export const busy_timeout_ms = 10_000
 
 /**
- * Opens a connection that writes. Its commits survive a power cut; with `syncs: false` only once `syncWal` has run after
- * them.
+ * Opens a connection that writes. Its commits survive a power cut; with `syncs: false` only once `syncWal` has run
+ * after them.
  */
 export function openWriter(file: string, timeout_ms: number, { syncs = true } = {}): SQLite.Database {
   const sqlite = new SQLite(file, { timeout: timeout_ms })

@@ -131,7 +131,8 @@ function createDriver(settings: ThreadSettings, listLimit_ms: number): Driver {
       release()
     }
     if (SelectQueryNode.is(query)) return result
-    // Workers look for work several times a second, mostly in vain: a sync wakes three threads beside those that decode.
+    // Workers look for work several times a second, mostly in vain: a sync wakes three threads beside those that
+    // decode.
     if (!changedNothing(query, result)) commits++
     // What it found there already must not be lost either.
     if (durable < commits) await synced()
@@ -171,8 +172,8 @@ function createDriver(settings: ThreadSettings, listLimit_ms: number): Driver {
     },
 
     async rollbackTransaction(connection: Connection) {
-      // None is open if its commit was not synced. Otherwise this fails only if the thread has ended, and the transaction
-      // with it: the caller should see the earlier error.
+      // None is open if its commit was not synced. Otherwise this fails only if the thread has ended, and the
+      // transaction with it: the caller should see the earlier error.
       await connection.transaction?.thread.send({ kind: 'rollback' }).catch(() => {})
       end(connection)
     },

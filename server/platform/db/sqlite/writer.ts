@@ -1,5 +1,5 @@
-// Writer thread with the only connection that writes. Waits for locks of other processes block this thread, not the main
-// thread that streams answers. Who commits syncs the disk afterwards (dialect.ts).
+// Writer thread with the only connection that writes. Waits for locks of other processes block this thread, not the
+// main thread that streams answers. Who commits syncs the disk afterwards (dialect.ts).
 import { parentPort, workerData } from 'node:worker_threads'
 import type SQLite from 'better-sqlite3'
 import type { QueryResult } from 'kysely'

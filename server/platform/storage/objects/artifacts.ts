@@ -30,14 +30,14 @@ export interface Artifacts {
   /** The local path of a key, whether or not it is there. */
   pathOf(key: string): string
   /**
-   * Uploads local files or folders. Call it before the transaction that makes a row name them: a crash in between leaves
-   * an orphan, which the sweep removes, and never a row without its bytes. Throws storage_unavailable.
+   * Uploads local files or folders. Call it before the transaction that makes a row name them: a crash in between
+   * leaves an orphan, which the sweep removes, and never a row without its bytes. Throws storage_unavailable.
    */
   publish(...keys: string[]): Promise<void>
   /**
    * Fetches what is not here, verified by hash, and resolves with the local path. It stays for some minutes, and for
-   * longer while used again or held. A key that is nowhere has a path too: its reader finds no file. Takes the path of a
-   * local file too, for the artifact that it is in; other paths, such as those of base models, are left alone.
+   * longer while used again or held. A key that is nowhere has a path too: its reader finds no file. Takes the path of
+   * a local file too, for the artifact that it is in; other paths, such as those of base models, are left alone.
    */
   ensureLocal(keyOrPath: string): Promise<string>
   /** The same for several keys or paths, which then stay until released. */
@@ -48,7 +48,9 @@ export interface Artifacts {
   remove(...keys: string[]): Promise<void>
   /** Removes the local copy alone, and never what other machines see. */
   removeLocal(...keys: string[]): Promise<void>
-  /** A URL for downloading a published file from the storage itself; undefined where downloads go through the service. */
+  /**
+   * A URL for downloading a published file from the storage itself; undefined where downloads go through the service.
+   */
   downloadUrl(key: string, filename: string): Promise<string | undefined>
   /** Why the storage cannot be used now; undefined if it can. Asks it every few seconds at most. */
   problem(): Promise<string | undefined>

@@ -86,7 +86,8 @@ export function createCache({ dataDir, max_mb, min_free_mb, isStored, log, now =
       if (held.has(key) || used_at > now() - inUse_ms) continue
       if (!(await isStored(key))) continue
       const leaving = `${file}.evicted`
-      // It may have been used meanwhile. Nothing waits between this look and its new name, so nobody finds half a folder.
+      // It may have been used meanwhile. Nothing waits between this look and its new name, so nobody finds half a
+      // folder.
       if (held.has(key) || !renameUnless(file, leaving, now() - inUse_ms)) continue
       await rm(leaving, { recursive: true, force: true })
       excess -= size_bytes

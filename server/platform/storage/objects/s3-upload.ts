@@ -38,8 +38,8 @@ const UploadRecord = z.object({ key: z.string(), upload_id: z.string() })
 type Begun = z.infer<typeof UploadRecord> & { record: string }
 
 /**
- * Sends the file, with `resume` from the parts on that a broken upload of the same bytes left. Throws if the storage has
- * other bytes than were read, or if the file has changed meanwhile; see `isSuperseded` for uploads at once.
+ * Sends the file, with `resume` from the parts on that a broken upload of the same bytes left. Throws if the storage
+ * has other bytes than were read, or if the file has changed meanwhile; see `isSuperseded` for uploads at once.
  */
 export async function upload(
   to: Bucket,
@@ -121,8 +121,8 @@ export async function removeUnfinished(from: Bucket, before: number): Promise<vo
 }
 
 /**
- * Whether an upload in parts failed because another of the same bytes, which shared its parts, has ended. Then the object
- * is there.
+ * Whether an upload in parts failed because another of the same bytes, which shared its parts, has ended. Then the
+ * object is there.
  */
 export const isSuperseded = (error: unknown) =>
   ['NoSuchUpload', 'InvalidPart'].includes((error as { name?: string }).name ?? '')
@@ -209,7 +209,9 @@ async function readPart(file: FileHandle, start: number, body: Buffer): Promise<
 const md5 = (body: Buffer) => createHash('md5').update(body).digest('hex')
 const unquoted = (etag = '') => etag.replaceAll('"', '')
 
-/** The ETag is the MD5 of what was received, unless it is encrypted by a managed key. (The SDK's CRC is checked there.) */
+/**
+ * The ETag is the MD5 of what was received, unless it is encrypted by a managed key. (The SDK's CRC is checked there.)
+ */
 function assertReceived({ ETag, ServerSideEncryption }: UploadPartCommandOutput, body: Buffer): void {
   const received = unquoted(ETag)
   if (!ServerSideEncryption?.startsWith('aws:') && /^[0-9a-f]{32}$/.test(received) && received !== md5(body))
