@@ -158,6 +158,8 @@ test('files without a row are set aside after a day, with a line in the log, and
   const [line] = lines
   assert.deepEqual([line?.orphans, line?.from], [1, path.join(dataDir, 'datasets')])
   assert.equal(line?.to, path.join(aside, 'datasets'))
+  // A stray file beside the folders must not keep the rest.
+  writeFileSync(path.join(aside, '.DS_Store'), '')
   await at(6).sweep([])
   assert.ok(existsSync(aside))
   await at(9).sweep([])

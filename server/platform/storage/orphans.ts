@@ -75,9 +75,14 @@ export function createOrphans({ db, dataDir, log, now }: Options): Orphans {
       const since = Date.parse(day)
       if (Number.isNaN(since) || since + day_ms + setAside_ms > now()) continue
       const folder = path.join(dataDir, orphansFolder, day)
-      const count = (await Promise.all((await readdir(folder)).map((each) => readdir(path.join(folder, each))))).flat()
+      const entries = await readdir(folder, { withFileTypes: true })
+      // A stray file among the folders counts for itself.
+      const counts = entries.map(async (entry) =>
+        entry.isDirectory() ? (await readdir(path.join(folder, entry.name))).length : 1,
+      )
+      const orphans = (await Promise.all(counts)).reduce((sum, count) => sum + count, 0)
       await rm(folder, { recursive: true, force: true })
-      log.warn({ orphans: count.length, from: folder }, 'removed files that no row names, set aside a week ago')
+      log.warn({ orphans, from: folder }, 'removed files that no row names, set aside a week ago')
     }
   }
 
