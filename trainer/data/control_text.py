@@ -15,6 +15,7 @@ from tokenizers import AddedToken
 from trainer.data.content import texts_in, with_texts
 from trainer.data.placeholder_tokens import NOTHING, PlaceholderTokens, Rendering, Span, any_of
 from trainer.data.token_counts import MakesControlToken, TokenCounts
+from trainer.data.tokenizer import Tokenizer, remembered
 from trainer.runtime.errors import JobError
 
 MARKS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
@@ -57,16 +58,13 @@ class ViewDiffers(Exception):
     """The marked conversation renders differently from the plain one."""
 
 
-def control_text(tokenizer) -> "ControlText":
+def control_text(tokenizer: Tokenizer) -> "ControlText":
     """The tokenizer's control texts, cached on it. With its attribute `parse_control_tokens`, rows are parsed too."""
-    found = getattr(tokenizer, "_control_text", None)
-    if found is None:
-        found = tokenizer._control_text = ControlText(tokenizer)
-    return found
+    return remembered(tokenizer, "_control_text", lambda: ControlText(tokenizer))
 
 
 class ControlText:
-    def __init__(self, tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         added = (
             {} if getattr(tokenizer, "parse_control_tokens", False) else getattr(tokenizer, "added_tokens_decoder", {})
@@ -153,7 +151,8 @@ class ControlText:
             encoded = self._encode_plain(given) if mark is None else self._placeholder_tokens.encode(given, mark)
             for index, each in zip(group, encoded, strict=True):
                 # With normalizers that delete text a prefix may have too few tokens.
-                too_few = texts[index] is not renderings[index] and len(each[0]) <= max_tokens
+                is_prefix = texts[index] is not renderings[index]
+                too_few = max_tokens is not None and is_prefix and len(each[0]) <= max_tokens
                 found[index] = self.encode([renderings[index]])[0] if too_few else each
         return found
 
@@ -173,6 +172,7 @@ class ControlText:
             counts[index] = count
         found = []
         for text, whole, count in zip(texts, renderings, counts, strict=True):
+            assert count is not None, "those without a fast count were counted in full"
             exact = text is whole or count <= max_tokens
             found.append((len(self.encode([whole])[0][0]) if exact and text is not whole else count, exact))
         return found

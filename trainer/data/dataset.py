@@ -1,9 +1,10 @@
 """The dataset as token sequences, with a mask of the tokens that the loss counts."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from trainer.data.loss_mask import learned, training_renderings
 from trainer.data.pictures import Picture
 from trainer.data.rows import Conversation, Pair, read_rows
 from trainer.data.sight import Sight
+from trainer.data.tokenizer import Found, Tokenizer
 from trainer.data.tools import uses_tools
 from trainer.runtime.errors import JobError
 from trainer.runtime.protocol import Protocol
@@ -142,7 +144,7 @@ def hold_out(rows: int, share: float, seed: int) -> tuple[list[int], list[int]]:
 
 def prepare(
     rows: list[Conversation | Pair],
-    tokenizer,
+    tokenizer: Tokenizer,
     max_length: int,
     protocol: Protocol,
     numbers: list[int] | None = None,
@@ -228,7 +230,7 @@ def cut_front(sequences: list[Sequence], max_length: int) -> list[Sequence]:
 
 
 def tokenize_rows(
-    conversations: list[Conversation], tokenizer, max_length: int | None, numbers: list[int]
+    conversations: list[Conversation], tokenizer: Tokenizer, max_length: int | None, numbers: list[int]
 ) -> Iterator[tuple[int, list[dict], list[Rendering], list[Sequence]]]:
     """Yields each conversation with its number, its renderings and their sequences, uncut. Of texts far longer than
     `max_length` tokens, only somewhat more than that; None: the whole texts. Raises JobError("dataset_invalid") with
@@ -259,14 +261,16 @@ def tokenize_rows(
                     conversations[index],
                     numbers[index],
                     lambda _, row=row, texts=sequences: [
-                        with_pictures(text, each.pictures, tokenizer.sight) if each.pictures else text
+                        with_pictures(text, each.pictures, tokenizer.sight)
+                        if each.pictures and tokenizer.sight
+                        else text
                         for text, each in zip(texts, row, strict=True)
                     ],
                 )
             yield numbers[index], conversations[index], row, sequences
 
 
-def _at_line(messages: list[dict], number: int, work):
+def _at_line(messages: list[dict], number: int, work: Callable[[Any], Found]) -> Found:
     try:
         return work(messages)
     except JobError as problem:
@@ -274,7 +278,7 @@ def _at_line(messages: list[dict], number: int, work):
         raise JobError(problem.code, f"Line {line}: {problem}", line=line) from problem
 
 
-def _batches(conversations: list[list[dict]]) -> Iterator[range]:
+def _batches(conversations: list[Conversation]) -> Iterator[range]:
     """Index ranges of conversations to tokenize at once."""
     start, characters = 0, 0
     for index, messages in enumerate(conversations):
@@ -287,7 +291,7 @@ def _batches(conversations: list[list[dict]]) -> Iterator[range]:
 
 
 def prepare_splits(
-    spec: Spec, rows: list[Conversation | Pair], tokenizer, max_length: int, protocol: Protocol
+    spec: Spec, rows: list[Conversation | Pair], tokenizer: Tokenizer, max_length: int, protocol: Protocol
 ) -> tuple[Prepared, Prepared | None]:
     """The learned rows, and the validation rows: a share of the dataset or another dataset."""
     evaluation = spec.evaluation

@@ -97,16 +97,17 @@ def layout_of(prefixes: list[int], lengths: list[int], device: torch.device = CP
         seen[which] += 1
         row += padded
     position = torch.cat([prefix_rows[0], own_rows])
-    indices = to_device(
+    scatter, to_own, to_prefix, to_position, to_result = to_device(
         device, torch.cat(scatter_index), own_rows, prefix_rows.flatten(), position, torch.cat(result_tokens)
     )
+    indices = (shared, scatter, to_own, to_prefix, to_position, to_result, blocks)
     if varlen_supported:
-        return Layout(shared, *indices, blocks, _ends([length for _, length in blocks], device))
+        return Layout(*indices, _ends([length for _, length in blocks], device))
     documents = [
         (prefix_starts[index // sharing], prefixes[index // sharing], starts[index], own, index % sharing == 0)
         for index, own in enumerate(lengths)
     ]
-    return Layout(shared, *indices, blocks, documents=torch.tensor(documents) if device.type == "cpu" else None)
+    return Layout(*indices, documents=torch.tensor(documents) if device.type == "cpu" else None)
 
 
 def _ends(lengths: list[int], device: torch.device) -> torch.Tensor:

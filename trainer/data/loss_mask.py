@@ -3,12 +3,14 @@ answer.
 """
 
 import math
+from collections.abc import Callable
 
 from trainer.data.content import Content, for_template, pictures_of
 from trainer.data.control_text import REFUSAL, REFUSAL_OF_TOOLS, Rendering, View, ViewDiffers, control_text
 from trainer.data.sight import Sight
 from trainer.data.thoughts import BEGUN, place_of, thoughts_and_answer
 from trainer.data.thoughts import FIELDS as THOUGHT_FIELDS
+from trainer.data.tokenizer import Tokenizer, remembered
 from trainer.data.tools import adapted, texts_of, uses_tools
 from trainer.runtime.errors import JobError
 
@@ -25,7 +27,7 @@ REFUSAL_OF_PICTURES = (
 TEMPLATE_FIELDS = ("role", "content", "tool_calls", "tool_call_id", "name")
 
 
-def render(messages: list[dict], tokenizer, open_turn: bool = False, tools: list[dict] | None = None) -> str:
+def render(messages: list[dict], tokenizer: Tokenizer, open_turn: bool = False, tools: list[dict] | None = None) -> str:
     """Renders a conversation with the model's chat template; `open_turn` opens an assistant's turn at the end."""
     if not messages:
         return ""
@@ -42,17 +44,17 @@ def render(messages: list[dict], tokenizer, open_turn: bool = False, tools: list
         raise JobError("dataset_invalid", f"The model's chat template does not take a row: {problem}") from problem
 
 
-def _sight_of(tokenizer) -> Sight | None:
+def _sight_of(tokenizer: Tokenizer) -> Sight | None:
     return getattr(tokenizer, "sight", None)
 
 
-def _as_read(content: Content, tokenizer) -> Content:
+def _as_read(content: Content, tokenizer: Tokenizer) -> Content:
     """A message's content in the form that the tokenizer's chat template reads."""
     sight = _sight_of(tokenizer)
     return for_template(content, bool(sight) and sight.parts_only)
 
 
-def rendering(messages: list[dict], tokenizer, open_turn: bool = False) -> Rendering:
+def rendering(messages: list[dict], tokenizer: Tokenizer, open_turn: bool = False) -> Rendering:
     """Renders a whole conversation with its tools, or a prompt, for tokenizing. Raises JobError("dataset_invalid") if
     text cannot be told from control tokens, or the template writes no tools.
     """
@@ -65,19 +67,19 @@ def rendering(messages: list[dict], tokenizer, open_turn: bool = False) -> Rende
     )[0]
 
 
-def _with_tools(messages: list[dict], tokenizer) -> tuple[list[dict], list[dict] | None]:
+def _with_tools(messages: list[dict], tokenizer: Tokenizer) -> tuple[list[dict], list[dict] | None]:
     """The messages as the template takes them, and their tools."""
     tools = getattr(messages, "tools", None)
     return adapted(messages, str(tokenizer.chat_template)) if uses_tools(messages, tools) else messages, tools
 
 
-def token_ids(messages: list[dict], tokenizer, open_turn: bool = False) -> list[int]:
+def token_ids(messages: list[dict], tokenizer: Tokenizer, open_turn: bool = False) -> list[int]:
     """The tokens of a conversation without pictures, the same in training, serving and the checks of exports."""
     ((ids, _, _),) = control_text(tokenizer).encode([rendering(messages, tokenizer, open_turn)])
     return ids
 
 
-def prompt_ids(tokenizer, messages: list[dict]) -> list[int]:
+def prompt_ids(tokenizer: Tokenizer, messages: list[dict]) -> list[int]:
     """A prompt's tokens as any user of the tokenizer's folder gets them. If the prompt spells control tokens, as in
     training.
     """
@@ -88,7 +90,7 @@ def prompt_ids(tokenizer, messages: list[dict]) -> list[int]:
     return [int(token) for token in encoded["input_ids"]]
 
 
-def counted_renderings(messages: list[dict], tokenizer, max_tokens: int | None = None) -> list[Rendering]:
+def counted_renderings(messages: list[dict], tokenizer: Tokenizer, max_tokens: int | None = None) -> list[Rendering]:
     """The texts of `training_renderings`, without the spans where these are not needed to tell them: for counting."""
     turns = sum(message["role"] == "assistant" for message in messages)
     if learned(messages[-1]) and turns <= _turns_as_a_whole(tokenizer):
@@ -96,22 +98,25 @@ def counted_renderings(messages: list[dict], tokenizer, max_tokens: int | None =
     return training_renderings(messages, tokenizer, max_tokens)
 
 
-def _turns_as_a_whole(tokenizer) -> float:
+def _turns_as_a_whole(tokenizer: Tokenizer) -> float:
     """How many answers of a conversation the template renders as one text to train on: none, one, or any number."""
-    if not hasattr(tokenizer, "_turns_whole"):
-        tokenizer._turns_whole = 0
-        system = {"role": "system", "content": "Be a probe."}
-        probe = [{"role": role, "content": f"{role} speaks."} for role in ("user", "assistant") * 2]
-        for turns, found in ((1, 1), (2, math.inf)):
-            talk = probe[: 2 * turns]
-            # Templates that take no system message refuse the rows that have one.
-            if not _is_whole(talk, tokenizer, False) or not _is_whole([system, *talk], tokenizer, True):
-                break
-            tokenizer._turns_whole = found
-    return tokenizer._turns_whole
+    return remembered(tokenizer, "_turns_whole", lambda: _find_turns_as_a_whole(tokenizer))
 
 
-def _is_whole(messages: list[dict], tokenizer, if_refused: bool) -> bool:
+def _find_turns_as_a_whole(tokenizer: Tokenizer) -> float:
+    whole = 0
+    system = {"role": "system", "content": "Be a probe."}
+    probe = [{"role": role, "content": f"{role} speaks."} for role in ("user", "assistant") * 2]
+    for turns, found in ((1, 1), (2, math.inf)):
+        talk = probe[: 2 * turns]
+        # Templates that take no system message refuse the rows that have one.
+        if not _is_whole(talk, tokenizer, False) or not _is_whole([system, *talk], tokenizer, True):
+            break
+        whole = found
+    return whole
+
+
+def _is_whole(messages: list[dict], tokenizer: Tokenizer, if_refused: bool) -> bool:
     try:
         texts = training_renderings(messages, tokenizer)
         return [each.text for each in texts] == [rendering(messages, tokenizer).text]
@@ -119,7 +124,7 @@ def _is_whole(messages: list[dict], tokenizer, if_refused: bool) -> bool:
         return if_refused
 
 
-def training_renderings(messages: list[dict], tokenizer, max_tokens: int | None = None) -> list[Rendering]:
+def training_renderings(messages: list[dict], tokenizer: Tokenizer, max_tokens: int | None = None) -> list[Rendering]:
     """The texts to train on, each with the character spans `[begin, end)` that the loss counts.
 
     One text for the whole conversation if the template only appends. Some templates render earlier turns differently
@@ -134,7 +139,7 @@ def training_renderings(messages: list[dict], tokenizer, max_tokens: int | None 
     return _first_view(messages, tokenizer, lambda view: _view_renderings(view, tokenizer, max_characters), tools)
 
 
-def _characters(messages: list[dict], tokenizer, tokens: int, tools: list[dict] | None) -> int | None:
+def _characters(messages: list[dict], tokenizer: Tokenizer, tokens: int, tools: list[dict] | None) -> int | None:
     """An upper bound of the characters in the first `tokens` tokens of the rendered conversation; None if they are all
     of it.
     """
@@ -144,7 +149,9 @@ def _characters(messages: list[dict], tokenizer, tokens: int, tools: list[dict] 
     return offsets[tokens][1] if len(ids) > tokens else None
 
 
-def _first_view(messages: list[dict], tokenizer, make, tools: list[dict] | None = None) -> list[Rendering]:
+def _first_view(
+    messages: list[dict], tokenizer: Tokenizer, make: Callable[[View], list[Rendering]], tools: list[dict] | None = None
+) -> list[Rendering]:
     controls = control_text(tokenizer)
     if pictures_of(messages) and not _sight_of(tokenizer):
         raise JobError("dataset_invalid", REFUSAL_OF_PICTURES)
@@ -163,7 +170,7 @@ def _completed(view: View, sight: Sight) -> View:
     return view._replace(render=lambda count, open_turn: sight.complete(view.render(count, open_turn)))
 
 
-def _view_renderings(view: View, tokenizer, max_characters: int | None) -> list[Rendering]:
+def _view_renderings(view: View, tokenizer: Tokenizer, max_characters: int | None) -> list[Rendering]:
     messages = view.messages
     whole = view.render(len(messages), False)
     spans = []
@@ -197,7 +204,7 @@ def _before(view: View, index: int) -> str:
     return ""
 
 
-def _turn_renderings(view: View, tokenizer, max_characters: int | None) -> list[Rendering]:
+def _turn_renderings(view: View, tokenizer: Tokenizer, max_characters: int | None) -> list[Rendering]:
     turns = []
     for index, message in enumerate(view.messages):
         if learned(message):
@@ -215,7 +222,7 @@ def learned(message: dict) -> bool:
     return message["role"] == "assistant" and message.get("weight", 1) != 0
 
 
-def _turn_rendering(view: View, index: int, tokenizer) -> Rendering:
+def _turn_rendering(view: View, index: int, tokenizer: Tokenizer) -> Rendering:
     before = _before(view, index)
     text = view.render(index + 1, False)
     if not text.startswith(before):
@@ -234,7 +241,7 @@ def _turn_rendering(view: View, index: int, tokenizer) -> Rendering:
     return _rendering(text, spans, view, index + 1, tokenizer)
 
 
-def _rendering(text: str, spans: list[tuple[int, int]], view: View, count: int, tokenizer) -> Rendering:
+def _rendering(text: str, spans: list[tuple[int, int]], view: View, count: int, tokenizer: Tokenizer) -> Rendering:
     """The rendering of a view's first messages, as many as `count` says."""
     sight, pictures = _sight_of(tokenizer), pictures_of(view.messages[:count])
     if sight:
@@ -242,7 +249,7 @@ def _rendering(text: str, spans: list[tuple[int, int]], view: View, count: int, 
     return Rendering(text, spans, view.mark, tuple(pictures))
 
 
-def _end_of_turn(text: str, begin: int, tokenizer) -> int:
+def _end_of_turn(text: str, begin: int, tokenizer: Tokenizer) -> int:
     """The end of the turn, without the whitespace that templates put after the end token: a model stops before it."""
     stripped = text[begin:].rstrip()
     ends_with_special = any(stripped.endswith(token) for token in tokenizer.all_special_tokens)

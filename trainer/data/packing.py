@@ -165,7 +165,9 @@ def _mutual(sequence: Sequence, begin: int, end: int) -> np.ndarray:
     mark follows the last vector.
     """
     numbers = np.zeros(len(sequence.ids), dtype=np.int64)
-    for number, (first, last) in enumerate(sequence.pictures if sequence.is_mutual else (), start=1):
+    if sequence.vectors is None or not sequence.is_mutual:
+        return numbers[begin:end]
+    for number, (first, last) in enumerate(sequence.pictures, start=1):
         numbers[first:last][sequence.vectors[first:last] >= 0] = number
     return numbers[begin:end]
 

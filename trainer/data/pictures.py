@@ -109,6 +109,7 @@ def read(picture: Picture) -> bytes:
 def url_of(picture: Picture) -> str:
     """The data URL of the row. Raises JobError("dataset_invalid") if it is no longer in its place."""
     place = picture.place
+    assert place, "a picture of no file cannot be read"
     with place.path.open("rb") as rows:
         rows.seek(place.offset)
         row = json.loads(rows.readline().removeprefix(b"\xef\xbb\xbf"))

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import NamedTuple
 
-from tokenizers import AddedToken, Tokenizer
+import tokenizers
+from tokenizers import AddedToken
 
 from trainer.data.pictures import Picture
 from trainer.data.token_counts import TokenCounts
+from trainer.data.tokenizer import Tokenizer
 from trainer.runtime.errors import JobError
 
 Span = tuple[int, int]
@@ -31,7 +33,7 @@ class Rendering(NamedTuple):
 class PlaceholderTokens:
     """Placeholder tokens of a tokenizer for its control tokens `(id, token)`, which only a template may write."""
 
-    def __init__(self, tokenizer, tokens: list[tuple[int, AddedToken]], added: list[AddedToken]) -> None:
+    def __init__(self, tokenizer: Tokenizer, tokens: list[tuple[int, AddedToken]], added: list[AddedToken]) -> None:
         self._tokenizer, self._tokens = tokenizer, tokens
         self._indices = {token.content: index for index, (_, token) in enumerate(tokens)}
         # Splits at all added tokens, longest first: a control text inside a longer one does not count.
@@ -41,7 +43,7 @@ class PlaceholderTokens:
         ordinary = [token.content for token in added if token.content not in special]
         self._ordinary = any_of([content for content in ordinary if content]) or NOTHING
         self._unknown = tokenizer.unk_token_id
-        self._clones: dict[str, Tokenizer] = {}
+        self._clones: dict[str, tokenizers.Tokenizer] = {}
 
     def encode(self, renderings: list[Rendering], mark: str) -> list[tuple[list[int], list[Span], list[Span]]]:
         """Encodes the template's control texts as placeholders, which no row can spell, and everything else as text."""
@@ -107,7 +109,7 @@ class PlaceholderTokens:
             stored = json.loads(backend.to_str())
             for token in stored["added_tokens"]:
                 token["special"] |= token["content"] in self._indices
-            clone = Tokenizer.from_str(json.dumps(stored))
+            clone = tokenizers.Tokenizer.from_str(json.dumps(stored))
             clone.no_truncation()
             clone.no_padding()
             clone.encode_special_tokens = True
@@ -115,7 +117,9 @@ class PlaceholderTokens:
                 [_placeholder(token, f"{mark}{index}{mark}") for index, (_, token) in enumerate(self._tokens)]
             )
             self._clones[mark] = clone
-        return self._clones[mark].token_to_id(f"{mark}0{mark}")
+        first = self._clones[mark].token_to_id(f"{mark}0{mark}")
+        assert first is not None, "the placeholders were added above"
+        return first
 
     def _require_text(self, ids: list[int], first: int, indices: list[int]) -> None:
         """Raises JobError("dataset_invalid") if the tokenizer made control tokens of text, or lost one of the

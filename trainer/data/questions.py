@@ -1,6 +1,8 @@
 """General questions, for checks of models whose rows cannot be asked."""
 
 from trainer.data.dataset import Example, prepare
+from trainer.data.rows import Conversation, Pair
+from trainer.data.tokenizer import Tokenizer
 from trainer.runtime.protocol import SilentProtocol
 
 # An adapter changes the answers to any question, so these are enough to detect it.
@@ -12,9 +14,9 @@ QUESTIONS = {
 }
 
 
-def general_examples(tokenizer, max_length: int) -> list[Example]:
-    rows = [
-        [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
-        for question, answer in QUESTIONS.items()
+def general_examples(tokenizer: Tokenizer, max_length: int) -> list[Example]:
+    rows: list[Conversation | Pair] = [
+        Conversation([{"role": "user", "content": question}, {"role": "assistant", "content": answer}], line)
+        for line, (question, answer) in enumerate(QUESTIONS.items(), start=1)
     ]
     return prepare(rows, tokenizer, max_length, SilentProtocol()).examples

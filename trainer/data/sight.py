@@ -8,10 +8,12 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from trainer.data.pictures import Picture
+from trainer.data.tokenizer import Tokenizer
 from trainer.runtime.errors import JobError
 
 # What says how pictures are prepared, beside a checkpoint.
@@ -51,7 +53,7 @@ class Sight:
     is_mutual = False
     patches_a_vector: int
 
-    def __init__(self, config, folder: Path, tokenizer) -> None:
+    def __init__(self, config: Any, folder: Path, tokenizer: Tokenizer) -> None:
         self.config, self.tokenizer = config, tokenizer
         self.settings = image_settings(folder)
         self.image_token = self._placeholder()
@@ -103,7 +105,7 @@ class Sight:
 class TiledSight(Sight):
     """Idefics3 and SmolVLM: tiles of one size, row by row, then the whole picture in the size of a tile."""
 
-    def __init__(self, config, folder: Path, tokenizer) -> None:
+    def __init__(self, config: Any, folder: Path, tokenizer: Tokenizer) -> None:
         super().__init__(config, folder, tokenizer)
         side = config.vision_config.image_size // config.vision_config.patch_size
         self.patches_a_vector = config.scale_factor**2
@@ -186,7 +188,7 @@ class SquareSight(Sight):
 
     is_mutual = True
 
-    def __init__(self, config, folder: Path, tokenizer) -> None:
+    def __init__(self, config: Any, folder: Path, tokenizer: Tokenizer) -> None:
         super().__init__(config, folder, tokenizer)
         side = config.vision_config.image_size // config.vision_config.patch_size
         self.patches_a_vector = side * side // config.mm_tokens_per_image
@@ -214,12 +216,12 @@ FAMILIES = {
 }
 
 
-def is_vision(config) -> bool:
+def is_vision(config: Any) -> bool:
     """Whether a base's transformers configuration is that of a model that sees, in a family that can be trained."""
     return config.model_type in FAMILIES
 
 
-def sight_of(config, folder: Path, tokenizer) -> Sight | None:
+def sight_of(config: Any, folder: Path, tokenizer: Tokenizer) -> Sight | None:
     """How the base in a folder sees; None if it reads text alone. Raises JobError("base_missing") if its image
     processor's settings are not there.
     """
@@ -264,7 +266,7 @@ def _with_longest(height: int, width: int, longest: int) -> tuple[int, int]:
     return max(height, 1), max(width, 1)
 
 
-def _reads_only_parts(tokenizer) -> bool:
+def _reads_only_parts(tokenizer: Tokenizer) -> bool:
     """Whether the chat template reads lists of parts alone, also where there is only text. As the engine finds it
     (engine/chat/pictures.ts).
     """

@@ -1,6 +1,7 @@
 """Thoughts before an answer (`reasoning_content` of a message): where a chat template has a place for them."""
 
 from trainer.data.content import for_template
+from trainer.data.tokenizer import Tokenizer, remembered
 
 # The names under which templates read them.
 FIELDS = ("reasoning_content", "reasoning", "thinking")
@@ -10,16 +11,14 @@ _PROBE = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "H
 _THOUGHT = "This is how it is thought."
 
 
-def place_of(tokenizer) -> str | None:
+def place_of(tokenizer: Tokenizer) -> str | None:
     """The field of a message in which the chat template reads thoughts; BEGUN if the prompt begins them; None if the
     template has no place for them. Cached on the tokenizer.
     """
-    if not hasattr(tokenizer, "_thoughts_place"):
-        tokenizer._thoughts_place = _find_place(tokenizer)
-    return tokenizer._thoughts_place
+    return remembered(tokenizer, "_thoughts_place", lambda: _find_place(tokenizer))
 
 
-def _find_place(tokenizer) -> str | None:
+def _find_place(tokenizer: Tokenizer) -> str | None:
     template = str(getattr(tokenizer, "chat_template", None))
     for field in FIELDS:
         if field in template and _THOUGHT in _rendered(tokenizer, field):
@@ -27,7 +26,7 @@ def _find_place(tokenizer) -> str | None:
     return BEGUN if BEGUN in template and _rendered(tokenizer).rstrip().endswith(BEGUN) else None
 
 
-def _rendered(tokenizer, field: str | None = None) -> str:
+def _rendered(tokenizer: Tokenizer, field: str | None = None) -> str:
     """A conversation whose answer has a thought in that field; without a field, its prompt."""
     sight = getattr(tokenizer, "sight", None)
     messages = [
@@ -55,7 +54,7 @@ def thoughts_and_answer(message: dict) -> tuple[str, str]:
     return thoughts.partition(BEGUN)[2 if BEGUN in thoughts else 0].strip("\n"), answer.strip()
 
 
-def are_lost(messages: list[dict], tokenizer) -> bool:
+def are_lost(messages: list[dict], tokenizer: Tokenizer) -> bool:
     """Whether the conversation has thoughts that would be learned, had the template a place for them."""
     return place_of(tokenizer) is None and any(
         "reasoning_content" in message and message.get("weight", 1) != 0 for message in messages

@@ -9,7 +9,7 @@ of other kinds are not counted here.
 import json
 import re
 from itertools import product
-from typing import Self
+from typing import Any, Self
 
 from tokenizers import Tokenizer, models
 from tokenizers.pre_tokenizers import ByteLevel
@@ -157,6 +157,6 @@ def _pattern_of(split: dict) -> str:
     return given if keeps else ""
 
 
-def _state(part) -> dict | None:
+def _state(part: Any) -> dict | None:
     """A normalizer or pre-tokenizer as tokenizer.json has it."""
     return None if part is None else json.loads(part.__getstate__())

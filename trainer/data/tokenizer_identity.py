@@ -7,18 +7,19 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
+from trainer.data.tokenizer import Tokenizer
 from trainer.runtime.errors import JobError
 from trainer.runtime.files import sha256_of
 from trainer.runtime.spec import ModelSpec, Spec, TokenizerIdentity
 
 
-def identity_of(tokenizer, folder: Path) -> TokenizerIdentity:
+def identity_of(tokenizer: Tokenizer, folder: Path) -> TokenizerIdentity:
     file = folder / "tokenizer.json"
     template = hashlib.sha256(tokenizer.chat_template.encode()).hexdigest()
     return TokenizerIdentity(sha256_of(file) if file.exists() else None, template, tokenizer.eos_token)
 
 
-def require_unchanged(tokenizer, spec: Spec) -> None:
+def require_unchanged(tokenizer: Tokenizer, spec: Spec) -> None:
     """Raises JobError("base_missing") if the base's files have changed since the job was created."""
     found = identity_of(tokenizer, Path(spec.base.path))
     if spec.tokenizer and found != spec.tokenizer:
@@ -30,17 +31,17 @@ def require_unchanged(tokenizer, spec: Spec) -> None:
         raise JobError("base_missing", message)
 
 
-def describe(tokenizer, spec: ModelSpec) -> dict:
+def describe(tokenizer: Tokenizer, spec: ModelSpec) -> dict:
     """The content of `tunery.json` in an exported folder."""
     identity = asdict(identity_of(tokenizer, Path(spec.base.path)))
     return {"job_id": spec.job_id, "base_model_id": spec.base.id, "method": spec.method, "tokenizer": identity}
 
 
-def write_description(folder: Path, tokenizer, spec: ModelSpec) -> None:
+def write_description(folder: Path, tokenizer: Tokenizer, spec: ModelSpec) -> None:
     (folder / "tunery.json").write_text(json.dumps(describe(tokenizer, spec), indent=1) + "\n")
 
 
-def add_to_gguf(file: Path, tokenizer, spec: ModelSpec) -> None:
+def add_to_gguf(file: Path, tokenizer: Tokenizer, spec: ModelSpec) -> None:
     """Adds the template, end token and tokenizer hash to an adapter's GGUF file; the converter adds them only to whole
     models.
     """
@@ -56,6 +57,8 @@ def add_to_gguf(file: Path, tokenizer, spec: ModelSpec) -> None:
     }
     reader = gguf.GGUFReader(file)
     rewritten = file.with_suffix(".whole")
-    writer = gguf.GGUFWriter(rewritten, reader.get_field("general.architecture").contents())
+    architecture = reader.get_field("general.architecture")
+    assert architecture is not None, "the converter writes it"
+    writer = gguf.GGUFWriter(rewritten, architecture.contents())
     copy_with_new_metadata(reader, writer, added, [])
     rewritten.rename(file)

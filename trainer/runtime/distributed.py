@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 # Other processes wait while the first one evaluates and writes.
 LONGEST_WAIT = timedelta(hours=6)
@@ -53,10 +54,10 @@ class Distributed:
         for parameter in parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        gradients = [parameter.grad for parameter in parameters]
-        flat = torch._utils._flatten_dense_tensors(gradients)
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        flat = _flatten_dense_tensors(gradients)
         dist.all_reduce(flat)
-        for gradient, added in zip(gradients, torch._utils._unflatten_dense_tensors(flat, gradients), strict=True):
+        for gradient, added in zip(gradients, _unflatten_dense_tensors(flat, gradients), strict=True):
             gradient.copy_(added)
 
     def gather(

@@ -8,6 +8,7 @@ import functools
 import marshal
 import os
 import sys
+from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
@@ -26,7 +27,7 @@ def cache_import_scan() -> None:
 class _Finder:
     """Finds the module that scans, and replaces its function once it is loaded."""
 
-    def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: Sequence[str] | None, target: object = None) -> ModuleSpec | None:
         if name != MODULE:
             return None
         sys.meta_path.remove(self)
@@ -39,7 +40,7 @@ class _Finder:
                 _replace_scan(module)
                 if works_alone():
                     # A second for a class that no tensor of a single process has.
-                    module.is_torch_distributed_available = lambda: False
+                    vars(module)["is_torch_distributed_available"] = lambda: False
 
             spec.loader.exec_module = execute_and_replace
         return spec
@@ -47,7 +48,7 @@ class _Finder:
 
 def _replace_scan(module: ModuleType) -> None:
     scan = module.create_import_structure_from_path
-    package = Path(module.__file__).parent.parent
+    package = Path(str(module.__file__)).parent.parent
     models = package / "models"
 
     @functools.wraps(scan)
@@ -67,7 +68,7 @@ def _replace_scan(module: ModuleType) -> None:
         _write(file, {"release": release, "structure": structure})
         return structure
 
-    module.create_import_structure_from_path = cached
+    vars(module)["create_import_structure_from_path"] = cached
 
 
 def _read(file: Path) -> dict | None:

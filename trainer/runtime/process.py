@@ -44,7 +44,7 @@ def configure_process(threads: int, quantized: bool = False) -> None:
     os.environ.update(TRANSFORMERS_VERBOSITY="error", TOKENIZERS_PARALLELISM="false", **torch_settings(threads))
     if not quantized:
         # peft imports bitsandbytes if it is installed: a second and 45 MB that only quantized bases need.
-        sys.modules["bitsandbytes"] = None
+        sys.modules["bitsandbytes"] = None  # pyright: ignore[reportArgumentType]
     lower_priority(os.environ.get("TUNERY_TRAINING_PRIORITY", "idle"))
 
 

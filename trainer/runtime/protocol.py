@@ -141,12 +141,13 @@ def exit_process(status: int) -> NoReturn:
     os._exit(status)
 
 
-class SilentProtocol:
-    """A protocol that reports nothing, for measurements and previews."""
+class SilentProtocol(Protocol):
+    """A protocol that reports nothing, for measurements and previews. stdout stays as it is."""
 
-    stop_requested = False
+    def __init__(self) -> None:
+        self.stop_requested = False
 
-    def emit(self, *_: object, **__: object) -> None:
+    def emit(self, type: str, message: str, **data: object) -> None:
         pass
 
     def metrics_due(self, last: bool) -> bool:

@@ -1,0 +1,52 @@
+"""What the trainer needs of a base's tokenizer."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from trainer.data.sight import Sight
+
+Found = TypeVar("Found")
+
+
+class Tokenizer(Protocol):
+    """The part of transformers' PreTrainedTokenizerFast that the trainer uses, and what load_tokenizer adds to it:
+    `parse_control_tokens`, whether control tokens spelled in the text of a row are parsed as control tokens, and
+    `sight`, how the base sees pictures (None: it reads text alone).
+
+    Functions that cache what they find out about a tokenizer keep it in an attribute of it (`remembered`).
+    """
+
+    parse_control_tokens: bool
+    sight: "Sight | None"
+    chat_template: Any
+    eos_token: Any
+    eos_token_id: Any
+    unk_token_id: Any
+    pad_token_id: Any
+    all_special_tokens: list[str]
+    added_tokens_decoder: Mapping[int, Any]
+    # tokenizers.Tokenizer.
+    backend_tokenizer: Any
+
+    def __call__(self, text: Any, **options: Any) -> Mapping[str, Any]:
+        """The text's token ids (`input_ids`), and with return_offsets_mapping=True the characters of each."""
+        ...
+
+    def apply_chat_template(self, conversation: list[dict], **options: Any) -> Any:
+        """The conversation as text (tokenize=False) or token ids. Raises what the template raises."""
+        ...
+
+    def decode(self, token_ids: Any, **options: Any) -> Any: ...
+
+    def convert_ids_to_tokens(self, ids: Any) -> Any: ...
+
+    def get_vocab(self) -> dict[str, int]: ...
+
+
+def remembered(tokenizer: Tokenizer, name: str, find: Callable[[], Found]) -> Found:
+    """What `find` returned at the first call for the tokenizer, which keeps it in its attribute `name`."""
+    attributes = vars(tokenizer)
+    if name not in attributes:
+        attributes[name] = find()
+    return attributes[name]
