@@ -50,6 +50,7 @@ const checks: Suite[] = [
   { name: 'type check', command: bin('tsc'), args: checkTypes('.') },
   { name: 'type check of the dashboard', command: bin('tsc'), args: checkTypes('web') },
   { name: 'biome', command: bin('biome'), args: ['check', '--error-on-warnings', '.'] },
+  { name: 'type check of the trainer', command: process.execPath, args: ['scripts/check-python-types.ts'] },
   { name: 'ruff', command: path.join(python, 'ruff'), args: ['check', ...pythonFolders] },
   { name: 'ruff format', command: path.join(python, 'ruff'), args: ['format', '--check', ...pythonFolders] },
   { name: 'reference pages', command: process.execPath, args: ['scripts/docs.ts', '--check'] },
