@@ -182,19 +182,6 @@ export async function createServices(config: Config, log: Logger, database?: Db)
   const { storedCompletions } = withStored
   const withModels = createModelsFeature(context, { hub, datasets })
   const { models } = withModels
-  const withJobs = await createJobsFeature(context, {
-    plans,
-    accounts,
-    usage,
-    hub,
-    downloads,
-    datasets,
-    models,
-    files,
-    engine,
-    secrets,
-  })
-  const { jobs } = withJobs
   const withServing = createServingFeature(context, { engine, hub, models, secrets })
   const { serving } = withServing
   const withInference = createInferenceFeature(context, {
@@ -214,12 +201,25 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     limits,
     datasets,
     files,
-    jobs,
     models,
     inference,
     storedCompletions,
   })
   const { evaluations } = withEvaluations
+  const withJobs = await createJobsFeature(context, {
+    plans,
+    accounts,
+    usage,
+    hub,
+    downloads,
+    datasets,
+    models,
+    evaluations,
+    files,
+    engine,
+    secrets,
+  })
+  const { jobs } = withJobs
   const withDeployments = createDeploymentsFeature(context, { models, inference, downloads, evaluations, usage })
   const { deployments } = withDeployments
   const withScaling = await createScalingFeature(context, { deployments, inference, models, plans, engine, secrets })

@@ -5,7 +5,6 @@ import type { Datasets } from '../datasets/index.ts'
 import type { Context, Feature } from '../feature.ts'
 import type { Files } from '../files/index.ts'
 import type { Inference } from '../inference/index.ts'
-import type { Jobs } from '../jobs/index.ts'
 import type { TunedModels } from '../models/index.ts'
 import type { StoredCompletions } from '../stored-completions/index.ts'
 import { openaiEvalRoutes } from './openai/routes.ts'
@@ -19,7 +18,6 @@ interface Needs {
   limits: Limits
   datasets: Datasets
   files: Files
-  jobs: Jobs
   models: TunedModels
   inference: Inference
   storedCompletions: StoredCompletions
@@ -27,7 +25,6 @@ interface Needs {
 
 export function createEvaluationsFeature(context: Context, needs: Needs): Feature & { evaluations: Evaluations } {
   const evaluations = createEvaluations({ ...context, ...needs, max_waiting: context.config.max_waiting_jobs })
-  needs.jobs.setEvaluations(evaluations)
   const work = { ...context, ...needs, evaluations }
   return {
     evaluations,

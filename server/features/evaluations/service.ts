@@ -15,7 +15,6 @@ import { assertBacklogLimit, type Queue } from '../../platform/queue/queue.ts'
 import type { Datasets } from '../datasets/index.ts'
 import type { Files } from '../files/index.ts'
 import type { Inference } from '../inference/index.ts'
-import type { Jobs, ResultEvaluations } from '../jobs/index.ts'
 import type { TunedModels } from '../models/index.ts'
 import { checkGraders, checkMessages, checkSchema, judgesOf } from './check.ts'
 import { createCompileCheck } from './graders/compile-check.ts'
@@ -51,7 +50,21 @@ interface Source {
   pictured(wanted: ReadonlySet<number>, template: Template | undefined): Promise<number | undefined>
 }
 
-export interface Evaluations extends ResultEvaluations {
+export interface Evaluations {
+  /** Throws evaluation_not_found, or invalid_request if models of this base could not read the pictures of its rows. */
+  require(account_id: string, id: string, base?: { id: string; pictures: boolean }): Promise<void>
+  /**
+   * Evaluates other models on the rows and with the graders of an evaluation, in the caller's transaction. Call `wake`
+   * after it has committed. Resolves with the new one's id. Throws evaluation_not_found, or dataset_not_found if its
+   * rows are gone.
+   */
+  repeat(
+    trx: Trx,
+    by: AccountActor & { key_id: string | null },
+    id: string,
+    models: { model: string; baseline: string },
+  ): Promise<string>
+  wake(): void
   create(by: Actor, request: CreateEvaluation): Promise<Evaluation>
   /** `source` tells what a file that is not stored yet will have; `before` stores it, in the same transaction. */
   createRun(
@@ -94,16 +107,15 @@ interface Options {
   db: Db
   queue: Queue
   datasets: Pick<Datasets, 'ready' | 'asFiles' | 'onNeeded' | 'source'>
-  jobs: Pick<Jobs, 'heldOutRows'>
   files: Pick<Files, 'pathOf' | 'onNeeded'>
-  models: Pick<TunedModels, 'onNeeded' | 'nameOf' | 'trainedRows'>
+  models: Pick<TunedModels, 'onNeeded' | 'nameOf' | 'trainedRows' | 'heldOutRows'>
   inference: Pick<Inference, 'modelId' | 'readsPictures'>
   max_waiting: number
   now(): number
 }
 
 export function createEvaluations(options: Options): Evaluations {
-  const { db, queue, datasets, files, jobs, models, inference, max_waiting, now } = options
+  const { db, queue, datasets, files, models, inference, max_waiting, now } = options
   const endings: OnEnded[] = []
   const check = createCompileCheck()
 
@@ -217,11 +229,11 @@ export function createEvaluations(options: Options): Evaluations {
 
   /** The rows to draw from, where these are not all. The job may be deleted by now: its rows are known still. */
   const heldOutOf = async ({ account_id, held_out_by }: Pick<store.EvaluationRow, 'account_id' | 'held_out_by'>) =>
-    held_out_by === null ? undefined : (await jobs.heldOutRows(account_id, held_out_by)).rows
+    held_out_by === null ? undefined : (await models.heldOutRows(account_id, held_out_by)).rows
 
   /** The rows that a job held out of this dataset. Throws job_not_found, or invalid_request if there are none. */
   async function requireHeldOut(account_id: string, job_id: string, dataset: string): Promise<number[]> {
-    const { dataset_id, rows } = await jobs.heldOutRows(account_id, job_id)
+    const { dataset_id, rows } = await models.heldOutRows(account_id, job_id)
     const refuse = (reason: string) =>
       new ApiError('invalid_request', `'held_out_by': ${reason}`, { param: 'held_out_by' })
     if (dataset_id !== dataset)

@@ -16,7 +16,7 @@ import type { Accounts } from '../accounts/index.ts'
 import type { Datasets } from '../datasets/index.ts'
 import type { Files } from '../files/index.ts'
 import { askInBackground, backgroundOperations, type Inference, TurnOver, yieldToOthers } from '../inference/index.ts'
-import type { Jobs } from '../jobs/index.ts'
+import type { TunedModels } from '../models/index.ts'
 import { type Graded, gradeAnswer } from './graders/grade.ts'
 import { GraderError } from './graders/template.ts'
 import { createGradingThread, type GradingThread } from './graders/thread.ts'
@@ -29,7 +29,7 @@ export interface EvaluationWork {
   queue: Queue
   datasets: Pick<Datasets, 'ready' | 'asFiles' | 'source'>
   files: Pick<Files, 'pathOf'>
-  jobs: Pick<Jobs, 'heldOutRows'>
+  models: Pick<TunedModels, 'heldOutRows'>
   inference: Pick<Inference, 'answer' | 'isElsewhere' | 'isolation'>
   accounts: Pick<Accounts, 'tierForWork'>
   limits: Pick<Limits, 'countBatchRequest'>
@@ -140,7 +140,7 @@ async function answerRows(
   const file = await fileOf(work, evaluation)
   const known = new Set((await store.answered(work.db, evaluation.id)).map(({ row, side }) => `${row} ${side}`))
   const { account_id, held_out_by } = evaluation
-  const heldOut = held_out_by === null ? undefined : await work.jobs.heldOutRows(account_id, held_out_by)
+  const heldOut = held_out_by === null ? undefined : await work.models.heldOutRows(account_id, held_out_by)
   const drawn = rowsOf(evaluation, heldOut?.rows)
   if (known.size === 0) await checkRows(work, evaluation, thread, readItems(file, drawn), stopping)
   const items = readItems(file, drawn)

@@ -1,30 +1,35 @@
 import path from 'node:path'
 import { usableCores } from '../../../lib/usable-cores.ts'
+import { createChangeNotifier } from '../../platform/events/event-streams.ts'
 import type { Plans } from '../../platform/plans.ts'
-import { startWorker } from '../../platform/queue/worker.ts'
+import { createAbortSignals, startWorker } from '../../platform/queue/worker.ts'
 import type { Secrets } from '../../platform/storage/secrets.ts'
 import { createPreparedTrainer } from '../../platform/trainer/prepared-trainer.ts'
 import { trainerEnv } from '../../platform/trainer/trainer.ts'
 import type { Accounts } from '../accounts/index.ts'
 import type { Datasets } from '../datasets/index.ts'
+import type { Evaluations } from '../evaluations/index.ts'
 import type { Context, Feature } from '../feature.ts'
 import type { Files } from '../files/index.ts'
 import type { Downloads, Hub } from '../hub/index.ts'
 import type { TunedModels } from '../models/index.ts'
 import type { Usage } from '../usage/index.ts'
+import { createComplete } from './complete.ts'
 import { createCoreShare } from './core-share.ts'
 import { createEstimator } from './estimate.ts'
-import { workOnJob } from './jobs.ts'
+import { createLocalHost } from './local-host.ts'
 import { createJobMeter } from './metering.ts'
 import { observeAttempts } from './observe.ts'
 import { openaiFineTuningRoutes } from './openai/routes.ts'
 import { createOpenaiFineTuning } from './openai/service.ts'
-import { queueKind } from './pending-weights.ts'
+import { createRecorders } from './recorder.ts'
 import { jobRoutes } from './routes.ts'
 import { createJobs, type Jobs } from './service.ts'
+import { createSpecs } from './spec.ts'
 import * as store from './store.ts'
 import { createTracking } from './tracking.ts'
-import type { JobWork } from './work.ts'
+import { createTurnWatch } from './turns.ts'
+import { type JobWorker, workOnJob } from './worker.ts'
 
 interface Needs {
   plans: Plans
@@ -34,6 +39,7 @@ interface Needs {
   downloads: Downloads
   datasets: Datasets
   models: TunedModels
+  evaluations: Evaluations
   files: Files
   /** The engine, which shares the cores with the trainers. */
   engine: { pid(): number | undefined; yieldCores(share: number, for_ms: number): Promise<void> }
@@ -50,33 +56,57 @@ export async function createJobsFeature(
     runningTrainings(): number
   }
 > {
-  const { config, dataDir, log } = context
-  const { plans, accounts, usage, hub, downloads, datasets, models, files, engine } = needs
-  const { parse_control_tokens } = config
+  const { config, db, queue, dataDir, artifacts, python, threads, trainingSetup, metrics, log, now } = context
+  const { plans, accounts, usage, hub, downloads, datasets, models, evaluations, files, engine, secrets } = needs
+  const { training_turn_seconds: turn_seconds, trainer_processes: processes, parse_control_tokens } = config
+  const changes = createChangeNotifier(context.notifications)
+  const stopRequests = createAbortSignals(context.notifications)
   const meter = createJobMeter({ add: usage.add, price: (id) => plans.pricing(id).training_per_million_tokens })
-  const { checkpoint_seconds, training_turn_seconds: turn_seconds, trainer_processes } = config
+  const specs = createSpecs({
+    db,
+    models,
+    datasets,
+    artifacts,
+    converters: context.converters,
+    checkpoint_seconds: config.checkpoint_seconds,
+    log,
+  })
   const prepared = createPreparedTrainer({
-    python: context.python,
-    threads: context.threads,
+    python,
+    threads,
     env: trainerEnv,
     // Runs of several processes are started by torchrun, and those of a cluster elsewhere.
-    idle_seconds: trainer_processes > 1 || config.ray_address ? 0 : config.prepared_trainer_seconds,
-    ready: context.trainingSetup.ready,
+    idle_seconds: processes > 1 || config.ray_address ? 0 : config.prepared_trainer_seconds,
+    ready: trainingSetup.ready,
     log,
   })
   // This machine trains one job at a time; a cluster as many as it has room for.
   const turns = { at_once: config.ray_address ? config.ray_jobs : 1, slice_ms: turn_seconds * 1000 }
   const jobs = createJobs({
-    ...context,
+    db,
+    queue,
+    changes,
+    stopRequests,
     hub,
     downloads,
     datasets,
     models,
-    estimator: createEstimator({ ...context, prepared }),
+    evaluations,
+    specs,
+    estimator: createEstimator({ dataDir, python, prepared, trainingSetup }),
     meter,
+    trainingSetup,
+    log,
+    artifacts,
+    orphans: context.orphans,
+    dataDir,
+    threads,
+    min_free_mb: context.min_free_mb,
+    quota: context.quota,
     max_waiting: config.max_waiting_jobs,
     parse_control_tokens,
     turns,
+    now,
   })
   const cores = createCoreShare({
     share: config.training_share / 100,
@@ -85,6 +115,23 @@ export async function createJobsFeature(
     yieldCores: engine.yieldCores,
     log,
   })
+  const lease = { db, queue, notifyEvents: changes.notify }
+  const ray = config.ray_address
+    ? (await import('./ray/index.ts')).createRayHost({
+        lease,
+        installation: context.installation,
+        dataDir,
+        python,
+        converters: context.converters,
+        artifacts,
+        specs,
+        config,
+        secrets,
+        log,
+        now,
+      })
+    : undefined
+  const attempt = { ...lease, artifacts, meter, now }
   const track = createTracking(
     {
       kind: config.tracking,
@@ -93,41 +140,22 @@ export async function createJobsFeature(
     },
     log,
   )
-  const work: JobWork = {
-    ...context,
-    ...jobs,
-    hub,
-    models,
-    datasets,
-    files,
-    meter,
-    observe: observeAttempts(context.metrics, context.tracing, context.now),
-    cores,
-    track,
-    checkpoint_seconds,
-    turn_seconds,
-    trainer_processes,
-    prepared,
+  const isSuspended = async (id: string) => (await accounts.tierForWork(id)) === undefined
+  const worker: JobWorker = {
+    context: attempt,
     acquireSlot: accounts.acquireSlotForWork,
-    isSuspended: async (id) => (await accounts.tierForWork(id)) === undefined,
+    observe: observeAttempts(metrics, context.tracing, now),
+    host: ray ?? createLocalHost({ dataDir, python, processes, specs, artifacts, prepared, cores }),
+    createRecorder: createRecorders({ lease, artifacts, track, log, now }),
+    watchTurn: createTurnWatch({ queue, turn_seconds, isSuspended, log, now }),
+    complete: createComplete({ context: attempt, dataDir, models, files, evaluations }),
+    stopRequests,
+    log,
   }
-  const ray = config.ray_address
-    ? (await import('./ray/index.ts')).createRayTraining(work, config, needs.secrets)
-    : undefined
-  work.cluster = ray
-  const openai = createOpenaiFineTuning({
-    ...context,
-    hub,
-    datasets,
-    files,
-    jobs,
-    models,
-    tracking: config.tracking,
-  })
-  const { db, metrics } = context
+  const openai = createOpenaiFineTuning({ db, hub, datasets, files, jobs, models, tracking: config.tracking })
   metrics.onLook(async () => {
     const { queued, running, paused } = await store.countUnfinished(db)
-    for (const [state, jobs] of Object.entries({ queued, running, paused })) metrics.jobs.set({ state }, jobs)
+    for (const [state, count] of Object.entries({ queued, running, paused })) metrics.jobs.set({ state }, count)
   })
   return {
     jobs,
@@ -145,12 +173,13 @@ export async function createJobsFeature(
       datasets.onCreated(prepared.prepare)
       const workers = Array.from({ length: turns.at_once }, (_, index) =>
         startWorker({
-          ...context,
-          kind: queueKind,
+          queue,
+          kind: store.queueKind,
           name: index === 0 ? undefined : String(index + 1),
           claims: { turn_ms: turn_seconds === 0 ? undefined : turn_seconds * 1000 },
-          whenReady: context.trainingSetup.whenReady,
-          handle: (claim, signal) => workOnJob(work, claim, signal),
+          log,
+          whenReady: trainingSetup.whenReady,
+          handle: (claim, signal) => workOnJob(worker, claim, signal),
         }),
       )
       return ray ? [...workers, ray.start()] : [...workers, prepared]

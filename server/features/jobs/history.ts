@@ -12,7 +12,7 @@ import type { Db } from '../../platform/db/open.ts'
 import { type Page, pageOf } from '../../platform/db/page.ts'
 import type { Artifacts } from '../../platform/storage/objects/index.ts'
 import type { Datasets } from '../datasets/index.ts'
-import { heldOutRows, modelKey, readResolvedConfig, rowsFile, type TunedModels } from '../models/index.ts'
+import { modelKey, readResolvedConfig, rowsFile, type TunedModels } from '../models/index.ts'
 import * as store from './store.ts'
 import { statusOf } from './store.ts'
 
@@ -28,14 +28,12 @@ export interface JobHistory {
   rows(account_id: string, id: string, query: NumberedPage): Promise<Page<z.input<typeof JobRow>>>
   /** The rows that it is evaluated on, in the order of its dataset or of its validation dataset. */
   heldOut(account_id: string, id: string, query: NumberedPage): Promise<Page<z.input<typeof HeldOutRow>>>
-  /** The numbers of the rows that a job held out of its dataset, and which dataset that is. Throws job_not_found. */
-  heldOutRows(account_id: string, id: string): Promise<{ dataset_id: string; rows: number[] }>
 }
 
 interface Options {
   db: Db
   datasets: Pick<Datasets, 'rowsOf' | 'listRows'>
-  models: Pick<TunedModels, 'madeBy' | 'nameOf'>
+  models: Pick<TunedModels, 'madeBy' | 'nameOf' | 'heldOut'>
   artifacts: Artifacts
   /** Throws job_not_found. */
   requireJob(account_id: string, id: string): Promise<store.JobRow>
@@ -118,20 +116,13 @@ export function createJobHistory({ db, datasets, models, artifacts, requireJob }
       return withMessages(job.dataset_id, found)
     },
 
-    async heldOutRows(account_id, id) {
-      // Also of a deleted job: evaluations on its rows can be repeated.
-      const job = await store.findJobUnscoped(db, id)
-      const { dataset_id } = job?.account_id === account_id ? job : await requireJob(account_id, id)
-      return { dataset_id, rows: (await heldOutRows(db, id)) ?? [] }
-    },
-
     async heldOut(account_id, id, { limit, after = 0 }) {
       const job = await requireJob(account_id, id)
       if (job.validation_dataset_id !== null)
         return await datasets.listRows(account_id, job.validation_dataset_id, { limit, after })
       if (!readResolvedConfig(job.resolved_config_json).evaluation_config.validation_split.value)
         return { items: [], has_more: false }
-      const all = await heldOutRows(db, id)
+      const all = await models.heldOut(id)
       if (!all)
         throw new ApiError(
           'not_found',

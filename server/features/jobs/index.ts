@@ -1,2 +1,2 @@
 // Fine-tuning jobs from creation to outcome. What the rest of the service may import.
-export type { Jobs, ResultEvaluations } from './service.ts'
+export type { Jobs } from './service.ts'

@@ -11,15 +11,12 @@ import type { AccountActor } from '../../platform/events/audit.ts'
 import type { NewEvent } from '../../platform/events/event-streams.ts'
 import type { Queue } from '../../platform/queue/queue.ts'
 import type { TrainingSetup } from '../../platform/setup/index.ts'
-import type { Artifacts } from '../../platform/storage/objects/index.ts'
 import { type Downloads, type Hub, tokenizerIdentity } from '../hub/index.ts'
-import { resolveStartingModel, type StartingModel, type TunedModels } from '../models/index.ts'
+import type { StartingModel, TunedModels } from '../models/index.ts'
 import { type BaseInfo, resolveConfig } from './defaults.ts'
 import type { JobMeter } from './metering.ts'
 import { endAsFailed } from './outcomes.ts'
 import * as store from './store.ts'
-
-export const queueKind = 'tuning'
 
 /** What a new job starts from. */
 export interface JobStart {
@@ -51,8 +48,7 @@ interface Options {
   downloads: Downloads
   meter: JobMeter
   trainingSetup: TrainingSetup
-  models: Pick<TunedModels, 'find'>
-  artifacts: Artifacts
+  models: Pick<TunedModels, 'find' | 'startingModel'>
   parse_control_tokens: boolean
   log: Logger
   /** Wakes readers of a job's events. */
@@ -84,7 +80,6 @@ export function createPendingWeights({
   meter,
   trainingSetup,
   models,
-  artifacts,
   parse_control_tokens,
   log,
   notifyEvents,
@@ -95,7 +90,7 @@ export function createPendingWeights({
   const reportedSteps = new Map<string, number>()
 
   async function resolveAgain(trx: Trx, job: store.JobRow): Promise<ResolvedConfig> {
-    const startingModel = await resolveStartingModel(trx, hub, artifacts, job.account_id, job.model_id)
+    const startingModel = await models.startingModel(job.account_id, job.model_id, trx)
     return resolveLocalConfig(settings, JSON.parse(job.config_json) as JobConfig, startingModel)
   }
 
@@ -112,7 +107,7 @@ export function createPendingWeights({
     await store.updateJob(trx, job.id, { resolved_config_json: JSON.stringify(resolved) })
     const message = `The weights of ${job.model_id} are here; the job waits for its turn.`
     await store.appendEvents(trx, job.id, [{ type: 'status', message, data: { status: 'queued' } }], now())
-    if (!job.paused) await queue.enqueue(trx, queueKind, job.id, job.account_id)
+    if (!job.paused) await queue.enqueue(trx, store.queueKind, job.id, job.account_id)
   }
 
   /** The progress event for the waiting jobs, about every tenth of a download; undefined in between. */
@@ -213,7 +208,7 @@ export function createPendingWeights({
       const expected = hub.downloadable(model_id)
       if (tuned || !expected?.trainable || !(await downloads.needsDownload(by, model_id))) {
         try {
-          const startingModel = await resolveStartingModel(db, hub, artifacts, by.account_id, model_id)
+          const startingModel = await models.startingModel(by.account_id, model_id)
           return {
             resolved: resolveLocalConfig(settings, config, startingModel),
             base_model_id: startingModel.base_model_id,
@@ -259,7 +254,7 @@ export function createPendingWeights({
     },
 
     async enqueue(trx, job_id, account_id) {
-      if (!(await store.isAwaiting(trx, job_id))) await queue.enqueue(trx, queueKind, job_id, account_id)
+      if (!(await store.isAwaiting(trx, job_id))) await queue.enqueue(trx, store.queueKind, job_id, account_id)
     },
   }
 }

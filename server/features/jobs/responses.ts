@@ -6,7 +6,6 @@ import type { Db } from '../../platform/db/open.ts'
 import type { Queue } from '../../platform/queue/queue.ts'
 import type { TrainingSetup } from '../../platform/setup/index.ts'
 import { labelsOf, readResolvedConfig } from '../models/index.ts'
-import { queueKind } from './pending-weights.ts'
 import { estimateQueue, type QueueEstimate, type Turns } from './queue-estimate.ts'
 import * as store from './store.ts'
 import { statusOf } from './store.ts'
@@ -26,7 +25,7 @@ export function createJobResponses({ db, queue, trainingSetup, turns, now }: Opt
   const estimates = createTtlCache<Map<string, QueueEstimate>>(estimates_ms)
   /** The estimates of all accounts' jobs. They are computed anew if they lack one of these. */
   async function estimatesWith(ids: string[]): Promise<Map<string, QueueEstimate>> {
-    const load = () => estimateQueue(db, queue, queueKind, now(), turns)
+    const load = () => estimateQueue(db, queue, store.queueKind, now(), turns)
     const cached = (await estimates.getOrLoad('', load))!
     if (ids.every((id) => cached.has(id))) return cached
     estimates.clear()

@@ -12,41 +12,35 @@ import type {
 } from '../../../contract/fine-tuning.ts'
 import type { JobConfig } from '../../../contract/job-config.ts'
 import { newId } from '../../../lib/ids.ts'
-import type { Notifications } from '../../platform/cluster/notifications.ts'
 import type { Db, Trx } from '../../platform/db/open.ts'
 import { type Page, pageOf } from '../../platform/db/page.ts'
 import { type AccountActor, recordAuditEntry } from '../../platform/events/audit.ts'
-import { createChangeNotifier, follow, statusEvent } from '../../platform/events/event-streams.ts'
+import { type ChangeNotifier, follow, statusEvent } from '../../platform/events/event-streams.ts'
 import { recordEvent } from '../../platform/events/outbox.ts'
 import { assertBacklogLimit, type Queue } from '../../platform/queue/queue.ts'
-import { createAbortSignals } from '../../platform/queue/worker.ts'
+import type { AbortSignals } from '../../platform/queue/worker.ts'
 import type { TrainingSetup } from '../../platform/setup/index.ts'
 import { requireFreeDisk } from '../../platform/storage/free-disk.ts'
 import type { Artifacts } from '../../platform/storage/objects/index.ts'
 import type { Orphans } from '../../platform/storage/orphans.ts'
 import type { StorageQuota } from '../../platform/storage/quota.ts'
 import { type Datasets, requirePictureReader } from '../datasets/index.ts'
+import type { Evaluations } from '../evaluations/index.ts'
 import type { Downloads, Hub } from '../hub/index.ts'
-import {
-  type ChangeLabels,
-  labelColumns,
-  resolveStartingModel,
-  sourceColumns,
-  type TunedModels,
-} from '../models/index.ts'
+import { type ChangeLabels, labelColumns, sourceColumns, type TunedModels } from '../models/index.ts'
 import type { Estimator } from './estimate.ts'
 import { createJobHistory, type JobHistory } from './history.ts'
+import type { StopRequest } from './host.ts'
 import { type JobMeter, settleClock } from './metering.ts'
 import { nameOfJob } from './names.ts'
 import type { OpenaiRequest } from './openai/request.ts'
-import { createPendingWeights, queueKind, resolveLocalConfig } from './pending-weights.ts'
+import { createPendingWeights, resolveLocalConfig } from './pending-weights.ts'
 import type { Turns } from './queue-estimate.ts'
 import { createJobResponses } from './responses.ts'
 import { removeExpiredRuns, runsKey } from './run-files.ts'
-import { trialSpec } from './spec.ts'
+import type { Specs } from './spec.ts'
 import * as store from './store.ts'
 import { statusOf } from './store.ts'
-import type { StopRequest } from './work.ts'
 
 const ended = new Set(['completed', 'failed', 'cancelled'])
 
@@ -73,14 +67,6 @@ export interface Jobs extends JobHistory {
    * The events after `seq`, then new ones as they come, until the job ends or the signal aborts; null is a keepalive.
    */
   events(account_id: string, id: string, after: number, signal: AbortSignal): Promise<AsyncGenerator<JobEvent | null>>
-  /** Wakes readers of a job's events. */
-  notifyEvents(job_id: string): void
-  /** Registers the feature that evaluates results. */
-  setEvaluations(evaluations: ResultEvaluations): void
-  resultEvaluations(): ResultEvaluations
-  /** See `JobWork`. */
-  stopSignal(job_id: string): AbortSignal
-  clearStopRequest(job_id: string): void
   /** Makes waiting jobs follow set-up, and begin after it. Call it once, when work starts. */
   watchTrainingSetup(): Promise<void>
   /**
@@ -93,32 +79,19 @@ export interface Jobs extends JobHistory {
   removeExpiredRuns(now: number): Promise<void>
 }
 
-/** What a later feature does for jobs that name an evaluation. */
-export interface ResultEvaluations {
-  /** Throws evaluation_not_found, or invalid_request if models of this base could not read the pictures of its rows. */
-  require(account_id: string, id: string, base?: { id: string; pictures: boolean }): Promise<void>
-  /**
-   * Evaluates other models on the rows and with the graders of an evaluation, in the caller's transaction. Call `wake`
-   * after it has committed. Resolves with the new one's id. Throws evaluation_not_found, or dataset_not_found if its
-   * rows are gone.
-   */
-  repeat(
-    trx: Trx,
-    by: AccountActor & { key_id: string | null },
-    id: string,
-    models: { model: string; baseline: string },
-  ): Promise<string>
-  wake(): void
-}
-
 interface Options {
   db: Db
   queue: Queue
-  notifications: Notifications
+  /** Wakes readers of a job's events. */
+  changes: ChangeNotifier
+  /** Stops a job's trainer, here or on another server. */
+  stopRequests: Pick<AbortSignals, 'abort'>
   hub: Hub
   downloads: Downloads
   datasets: Datasets
   models: TunedModels
+  evaluations: Pick<Evaluations, 'require'>
+  specs: Pick<Specs, 'ofTrial'>
   estimator: Estimator
   meter: JobMeter
   trainingSetup: TrainingSetup
@@ -140,11 +113,14 @@ export function createJobs(options: Options): Jobs {
   const {
     db,
     queue,
-    notifications,
+    changes,
+    stopRequests,
     hub,
     downloads,
     datasets,
     models,
+    evaluations,
+    specs,
     estimator,
     meter,
     trainingSetup,
@@ -161,9 +137,6 @@ export function createJobs(options: Options): Jobs {
     now = Date.now,
   } = options
   const { parse_control_tokens } = options
-  const changes = createChangeNotifier(notifications)
-  let evaluations: ResultEvaluations
-  const stopRequests = createAbortSignals(notifications)
   const pendingWeights = createPendingWeights({
     db,
     queue,
@@ -173,7 +146,6 @@ export function createJobs(options: Options): Jobs {
     trainingSetup,
     log,
     models,
-    artifacts,
     parse_control_tokens,
     now,
     notifyEvents: (id) => changes.notify(id),
@@ -252,10 +224,6 @@ export function createJobs(options: Options): Jobs {
   return {
     resolvedConfig: async (by, model_id, config) => (await pendingWeights.resolveStart(by, model_id, config)).resolved,
 
-    setEvaluations(registered) {
-      evaluations = registered
-    },
-    resultEvaluations: () => evaluations,
     watchTrainingSetup: pendingWeights.watchTrainingSetup,
 
     async create(by, { model_id, dataset_id, config, evaluation, name, description, metadata, openai, traceparent }) {
@@ -337,15 +305,12 @@ export function createJobs(options: Options): Jobs {
     },
 
     async estimate(account_id, { model_id, dataset_id, config }, signal) {
-      const startingModel = await resolveStartingModel(db, hub, artifacts, account_id, model_id)
+      const startingModel = await models.startingModel(account_id, model_id)
       const resolved = resolveLocalConfig({ hub, parse_control_tokens }, config, startingModel)
       await requireDatasets(account_id, dataset_id, startingModel.base_model_id, resolved, signal)
       const found = await estimator.estimate(
         { account_id, signal },
-        await trialSpec(
-          { db, hub, datasets, artifacts },
-          { account_id, model_id, dataset_id, config: resolved, threads },
-        ),
+        await specs.ofTrial({ account_id, model_id, dataset_id, config: resolved, threads }),
       )
       const { currency, training_per_million_tokens } = hub.get(startingModel.base_model_id).pricing
       const price =
@@ -404,7 +369,7 @@ export function createJobs(options: Options): Jobs {
             { job_id: id, model_id: job.model_id, dataset_id: job.dataset_id },
             time,
           )
-          await queue.cancel(trx, queueKind, id)
+          await queue.cancel(trx, store.queueKind, id)
           return true
         },
         () => stopRequests.abort(id, 'cancel' satisfies StopRequest),
@@ -432,7 +397,7 @@ export function createJobs(options: Options): Jobs {
             [statusEvent(statusOf({ ...job, paused: 1 }), message, { paused: true })],
             now(),
           )
-          if (job.status === 'queued') await queue.cancel(trx, queueKind, id)
+          if (job.status === 'queued') await queue.cancel(trx, store.queueKind, id)
           return true
         },
         () => stopRequests.abort(id, 'pause' satisfies StopRequest),
@@ -484,15 +449,11 @@ export function createJobs(options: Options): Jobs {
       )
     },
 
-    notifyEvents: (job_id) => changes.notify(job_id),
-    stopSignal: stopRequests.get,
-    clearStopRequest: stopRequests.clear,
-
     async settleRunningClocks() {
       await db.transaction().execute(async (trx) => {
         // Another server may train it.
         for (const job of await store.jobsWithRunningClock(trx))
-          if (!(await queue.isLeased(trx, queueKind, job.id))) await settleClock(trx, job)
+          if (!(await queue.isLeased(trx, store.queueKind, job.id))) await settleClock(trx, job)
       })
     },
 

@@ -1,14 +1,12 @@
+import type { Logger } from 'pino'
 import type { ResolvedConfig } from '../../../contract/fine-tuning.ts'
 import { entriesOf, type GroupName, type Hyperparameter } from '../../../contract/hyperparameters.ts'
 import type { Db } from '../../platform/db/open.ts'
-import type { Claim } from '../../platform/queue/queue.ts'
 import type { Artifacts } from '../../platform/storage/objects/index.ts'
 import type { Datasets } from '../datasets/index.ts'
-import type { Hub } from '../hub/index.ts'
-import { adapterSpec, readResolvedConfig, resolveStartingModel } from '../models/index.ts'
+import { adapterSpec, readResolvedConfig, type TunedModels } from '../models/index.ts'
 import { checkpointsToResume } from './checkpoints.ts'
 import type * as store from './store.ts'
-import type { JobWork } from './work.ts'
 
 /** A group of hyperparameters under spec.json's names, with the constants that the API does not offer. */
 export function specGroup(group: GroupName, resolved: Record<string, { value: unknown }>): Record<string, unknown> {
@@ -16,11 +14,14 @@ export function specGroup(group: GroupName, resolved: Record<string, { value: un
   return Object.fromEntries(entriesOf(group).map(([name, entry]) => [entry.spec_name ?? name, valueIn(name, entry)]))
 }
 
-interface SpecSources {
+interface Options {
   db: Db
-  hub: Hub
-  datasets: Datasets
+  models: Pick<TunedModels, 'startingModel'>
+  datasets: Pick<Datasets, 'ready' | 'forTraining'>
   artifacts: Artifacts
+  converters: string
+  checkpoint_seconds: number
+  log: Logger
 }
 
 interface TrainingRun {
@@ -36,10 +37,10 @@ const conversion_ms = 15 * 60_000
 
 /** Everything that decides a training run: all resolved values, and the paths and hashes of its files. */
 async function trainingSpec(
-  { db, hub, datasets, artifacts }: SpecSources,
+  { db, models, datasets, artifacts }: Options,
   { account_id, model_id, dataset_id, config, threads }: TrainingRun,
 ) {
-  const startingModel = await resolveStartingModel(db, hub, artifacts, account_id, model_id)
+  const startingModel = await models.startingModel(account_id, model_id)
   const dataset = async (id: string) => {
     // Rows that an earlier version wrote are converted first.
     await datasets.ready(account_id, id, conversion_ms)
@@ -68,29 +69,43 @@ async function trainingSpec(
   }
 }
 
-/** The spec of one attempt at a job, with the checkpoints that the trainer may resume from, newest first. */
-export async function jobSpec(work: JobWork, job: store.JobRow, { attempt: current }: Pick<Claim, 'attempt'>) {
-  const config = readResolvedConfig(job.resolved_config_json)
-  return {
-    ...(await trainingSpec(work, { ...job, config })),
-    job_id: job.id,
-    attempt: current,
-    checkpoint: { every_seconds: work.checkpoint_seconds, every_steps: null, keep: 2 },
-    resume_from: await checkpointsToResume(work, job.id),
-    converters: work.converters,
-  }
-}
-
 /** The files that a training reads all the time, which must stay here. */
-export const filesOfSpec = ({ base, start, dataset, evaluation }: Awaited<ReturnType<typeof trainingSpec>>): string[] =>
+export const filesOfSpec = ({ base, start, dataset, evaluation }: TrainingSpec): string[] =>
   [base, start, dataset, evaluation.dataset].flatMap((each) => (each ? [each.path] : []))
 
-/** The spec of a trial run for an estimate: no checkpoints, no result. */
-export const trialSpec = async (sources: SpecSources, training: TrainingRun) => ({
-  ...(await trainingSpec(sources, training)),
-  job_id: 'trial',
-  attempt: 1,
-  checkpoint: { every_seconds: null, every_steps: null, keep: 1 },
-  resume_from: [],
-  converters: '',
+export interface Specs {
+  /** The spec of one attempt at a job, with the checkpoints that the trainer may resume from, newest first. */
+  ofJob(job: store.JobRow, run: { attempt: number }): Promise<TrainingSpec & JobParts>
+  /** The spec of a trial run for an estimate: no checkpoints, no result. */
+  ofTrial(training: TrainingRun): Promise<TrainingSpec & JobParts>
+}
+
+type TrainingSpec = Awaited<ReturnType<typeof trainingSpec>>
+
+/** What tells the runs of one training apart. */
+interface JobParts {
+  job_id: string
+  attempt: number
+  checkpoint: { every_seconds: number | null; every_steps: number | null; keep: number }
+  resume_from: { path: string; sha256: string; step: number }[]
+  converters: string
+}
+
+export const createSpecs = (options: Options): Specs => ({
+  ofJob: async (job, { attempt }) => ({
+    ...(await trainingSpec(options, { ...job, config: readResolvedConfig(job.resolved_config_json) })),
+    job_id: job.id,
+    attempt,
+    checkpoint: { every_seconds: options.checkpoint_seconds, every_steps: null, keep: 2 },
+    resume_from: await checkpointsToResume(options, job.id),
+    converters: options.converters,
+  }),
+  ofTrial: async (training) => ({
+    ...(await trainingSpec(options, training)),
+    job_id: 'trial',
+    attempt: 1,
+    checkpoint: { every_seconds: null, every_steps: null, keep: 1 },
+    resume_from: [],
+    converters: '',
+  }),
 })

@@ -6,6 +6,9 @@ import { countRows, newestFirst, sortedPage } from '../../platform/db/page.ts'
 import type { NewRow, Row } from '../../platform/db/schema.ts'
 import { createEventStream } from '../../platform/events/event-streams.ts'
 
+/** The kind of a job's entry in the queue. */
+export const queueKind = 'tuning'
+
 export type JobRow = Row<'tuning_jobs'>
 
 export const insertJob = (trx: Trx, job: NewRow<'tuning_jobs'>) => trx.insertInto('tuning_jobs').values(job).execute()

@@ -1,14 +1,24 @@
 // The time slice of a training: when a run gives its turn to a job of another account, or stops as its own is suspended.
+
+import type { Logger } from 'pino'
 import { runPeriodically } from '../../../lib/periodic.ts'
-import type { Claim } from '../../platform/queue/queue.ts'
+import type { Claim, Queue } from '../../platform/queue/queue.ts'
 import type { TrainerEvent } from '../../platform/trainer/trainer.ts'
-import type { JobWork } from './work.ts'
+import type { TurnOver } from './host.ts'
 
 /** Between looks at who waits. */
 const check_ms = 1000
 
-/** Why a run stops before its end: its turn goes to another account, or its own account is suspended. */
-export type TurnOver = 'passed' | 'suspended'
+interface Options {
+  queue: Pick<Queue, 'giveWay'>
+  /** The time slice of an account while others wait; 0: a job trains to its end. */
+  turn_seconds: number
+  isSuspended(account_id: string): Promise<boolean>
+  log: Logger
+  now(): number
+}
+
+export type WatchTurn = (claim: Claim) => TurnWatch
 
 export interface TurnWatch {
   /**
@@ -25,34 +35,27 @@ export interface TurnWatch {
  * A run passes its turn only once it has trained for half of it, a step at least: the checkpoint at which it stops is a new
  * one, and a trainer that starts slowly gets further too.
  */
-export function watchTurn(
-  {
-    queue,
-    now,
-    turn_seconds,
-    isSuspended,
-    log,
-  }: Pick<JobWork, 'queue' | 'now' | 'turn_seconds' | 'isSuspended' | 'log'>,
-  claim: Claim,
-): TurnWatch {
-  const over = new AbortController()
-  let trainedSince: number | undefined
-  const checks = runPeriodically(check_ms, async () => {
-    if (over.signal.aborted) return
-    try {
-      if (await isSuspended(claim.account_id)) return over.abort('suspended' satisfies TurnOver)
-      if (trainedSince === undefined || turn_seconds === 0) return
-      if (now() < Math.max(claim.turn_until, trainedSince + turn_seconds * 500)) return
-      if (await queue.giveWay(claim)) over.abort('passed' satisfies TurnOver)
-    } catch (error) {
-      log.warn({ err: error, job: claim.ref }, 'the accounts of the jobs could not be looked up')
+export const createTurnWatch =
+  ({ queue, turn_seconds, isSuspended, log, now }: Options): WatchTurn =>
+  (claim) => {
+    const over = new AbortController()
+    let trainedSince: number | undefined
+    const checks = runPeriodically(check_ms, async () => {
+      if (over.signal.aborted) return
+      try {
+        if (await isSuspended(claim.account_id)) return over.abort('suspended' satisfies TurnOver)
+        if (trainedSince === undefined || turn_seconds === 0) return
+        if (now() < Math.max(claim.turn_until, trainedSince + turn_seconds * 500)) return
+        if (await queue.giveWay(claim)) over.abort('passed' satisfies TurnOver)
+      } catch (error) {
+        log.warn({ err: error, job: claim.ref }, 'the accounts of the jobs could not be looked up')
+      }
+    })
+    return {
+      over: over.signal,
+      event({ type, data }) {
+        if (type === 'checkpoint' || (type === 'metrics' && typeof data?.loss === 'number')) trainedSince ??= now()
+      },
+      end: () => checks.close(),
     }
-  })
-  return {
-    over: over.signal,
-    event({ type, data }) {
-      if (type === 'checkpoint' || (type === 'metrics' && typeof data?.loss === 'number')) trainedSince ??= now()
-    },
-    end: () => checks.close(),
   }
-}

@@ -23,7 +23,7 @@ import { ftName } from './ft-name.ts'
 import { type AdapterImporterOptions, createAdapterImporter } from './import-adapter.ts'
 import { type ChangeLabels, labelColumns, labelsOf } from './labels.ts'
 import { lineageOf } from './lineage.ts'
-import { resolveStartingModel } from './starting-model.ts'
+import { resolveStartingModel, type StartingModel } from './starting-model.ts'
 import * as store from './store.ts'
 import { heldOutRows, trainingOf } from './training.ts'
 
@@ -116,6 +116,15 @@ export interface TunedModels {
   ): Promise<number>
   /** Adds a model in the transaction that ends its training. */
   insert(trx: Trx, model: NewRow<'models'>): Promise<void>
+  /**
+   * What a training starts from: the files of a hub base or tuned model, fetched for a tuned one. Throws
+   * model_not_found, model_not_available, training_not_ready.
+   */
+  startingModel(account_id: string, id: string, from?: Db | Trx): Promise<StartingModel>
+  /** The numbers of the rows that a job held out of its dataset; undefined until its trainer reports them. */
+  heldOut(job_id: string): Promise<number[] | undefined>
+  /** The same of an account's job, also of a deleted one, with the dataset. Throws job_not_found. */
+  heldOutRows(account_id: string, job_id: string): Promise<{ dataset_id: string; rows: number[] }>
   /** The models that a job made, by step. */
   madeBy(job_id: string): Promise<MadeModel[]>
   /** Removes the draft files whose dataset another process of the installation deleted. */
@@ -368,6 +377,13 @@ export function createTunedModels(
     },
     require: async (trx, account_id, id) => void (await requireModel(account_id, id, trx)),
     insert: async (trx, model) => void (await store.insertModel(trx, model)),
+    startingModel: (account_id, id, from = db) => resolveStartingModel(from, hub, artifacts, account_id, id),
+    heldOut: (job_id) => heldOutRows(db, job_id),
+    async heldOutRows(account_id, job_id) {
+      const job = await trainingOf(db, job_id)
+      if (job?.account_id !== account_id) throw new ApiError('job_not_found', `There is no job '${job_id}'.`)
+      return { dataset_id: job.dataset_id, rows: (await heldOutRows(db, job_id)) ?? [] }
+    },
     madeBy: (job_id) => store.modelsOfJob(db, job_id),
     removeForgottenDrafts: () =>
       options.orphans.removeEnded(draftsFolder, async (id) => (await store.hasDrafts(db, id)) === false),

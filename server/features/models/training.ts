@@ -14,7 +14,16 @@ export type Training = NonNullable<Awaited<ReturnType<typeof trainingOf>>>
 export const trainingOf = (db: Db | Trx, job_id: string) =>
   db
     .selectFrom('tuning_jobs')
-    .select(['id', 'model_id', 'dataset_id', 'parent_json', 'recipe_json', 'resolved_config_json', 'metrics_json'])
+    .select([
+      'id',
+      'account_id',
+      'model_id',
+      'dataset_id',
+      'parent_json',
+      'recipe_json',
+      'resolved_config_json',
+      'metrics_json',
+    ])
     .where('id', '=', job_id)
     .executeTakeFirst()
 

@@ -1,17 +1,22 @@
 // Training in a Ray cluster (TUNERY_RAY_ADDRESS). Loaded only where one is set.
 import { EventEmitter } from 'node:events'
 import type { FastifyInstance } from 'fastify'
+import type { Logger } from 'pino'
 import { runPeriodically } from '../../../../lib/periodic.ts'
 import { day_ms } from '../../../../lib/utc-day.ts'
 import type { Config } from '../../../config.ts'
+import type { LeaseContext } from '../../../platform/queue/queue.ts'
 import { createRayClient, RayAway } from '../../../platform/ray/client.ts'
 import { createPackageUpload } from '../../../platform/ray/package.ts'
 import { listeningUrl } from '../../../platform/ray/service-url.ts'
+import type { Artifacts } from '../../../platform/storage/objects/index.ts'
 import type { Secrets } from '../../../platform/storage/secrets.ts'
+import { rowsKey } from '../../datasets/index.ts'
 import type { Running } from '../../feature.ts'
-import { jobSpec } from '../spec.ts'
-import type { JobRow } from '../store.ts'
-import type { Cluster, JobWork } from '../work.ts'
+import { modelKey } from '../../models/index.ts'
+import type { TrainerHost } from '../host.ts'
+import type { Specs } from '../spec.ts'
+import * as store from '../store.ts'
 import { packTrainer } from './code-package.ts'
 import { createRunInputs } from './inputs.ts'
 import { gpuFor, predictGpuMemory, resourcesFor } from './resources.ts'
@@ -23,40 +28,71 @@ const clear_ms = 15_000
 /** How long the record of a run is kept that the cluster no longer has. */
 const runRetention_ms = 30 * day_ms
 
-export interface RayTraining extends Cluster {
+interface Options {
+  lease: LeaseContext
+  installation: string
+  dataDir: string
+  python: string
+  converters: string
+  artifacts: Artifacts
+  specs: Pick<Specs, 'ofJob'>
+  config: Config
+  secrets: Secrets
+  log: Logger
+  now(): number
+}
+
+export interface RayHost extends TrainerHost {
   /** Mounts the routes of runs. */
   mount(app: FastifyInstance): void
   /** Starts to clear ended runs from the cluster. */
   start(): Running
 }
 
-export function createRayTraining(work: JobWork, config: Config, secrets: Secrets): RayTraining {
-  const { db, log, now } = work
+export function createRayHost({
+  lease,
+  installation,
+  dataDir,
+  python,
+  converters,
+  artifacts,
+  specs,
+  config,
+  secrets,
+  log,
+  now,
+}: Options): RayHost {
+  const { db } = lease
+  const files = { artifacts, dataDir }
   const ray = createRayClient(config.ray_address!, config.ray_token)
   const reports = new EventEmitter()
   reports.setMaxListeners(0)
   const threads = config.ray_cpus ?? config.threads
-  const describe = createRunInputs(work, { models_dir: config.models_dir, threads })
+  const describe = createRunInputs(specs, { models_dir: config.models_dir, threads })
   let app: FastifyInstance | undefined
 
-  async function resources(job: JobRow, run: runs.Run) {
+  async function resources(job: store.JobRow, run: runs.Run) {
     const layout = {
       processes: config.trainer_processes,
       machines: config.ray_machines,
       threads,
     }
     if (config.ray_gpus.length === 0) return resourcesFor(layout, undefined)
-    const needed_mb = await predictGpuMemory(await jobSpec(work, job, run), work.python, AbortSignal.timeout(120_000))
+    const needed_mb = await predictGpuMemory(await specs.ofJob(job, run), python, AbortSignal.timeout(120_000))
     return resourcesFor(layout, gpuFor(needed_mb, config.ray_gpus))
   }
 
   const needs = {
-    work,
+    lease,
+    files,
+    installation,
+    log,
+    now,
     ray,
     secrets,
     resources,
     python: config.ray_python,
-    codePackage: createPackageUpload(ray, () => packTrainer(work.converters)),
+    codePackage: createPackageUpload(ray, () => packTrainer(converters)),
     serviceUrl: () => config.ray_service_url ?? config.public_url ?? listeningUrl(app!),
     waitForReport: (job_id: string, wait_ms: number, signal: AbortSignal) =>
       new Promise<void>((resolve) => {
@@ -102,7 +138,9 @@ export function createRayTraining(work: JobWork, config: Config, secrets: Secret
     mount(instance) {
       app = instance
       runRoutes(instance, {
-        work,
+        db,
+        files,
+        now,
         secrets,
         min_free_mb: config.min_free_disk_mb,
         describe,
@@ -110,9 +148,21 @@ export function createRayTraining(work: JobWork, config: Config, secrets: Secret
       })
     },
     start: () => runPeriodically(clear_ms, tryToClear),
-    follow: (claim, job, events) => followRun(needs, claim, job, events),
+    queues: true,
+    async train(claim, job, run) {
+      // The machines of the cluster fetch them from here.
+      const datasets = [job.dataset_id, ...(job.validation_dataset_id ? [job.validation_dataset_id] : [])].map((id) =>
+        rowsKey(id),
+      )
+      const models = job.model_id.startsWith('mdl_') ? [modelKey(job.model_id)] : []
+      const hold = await artifacts.hold([...datasets, ...models])
+      return followRun(needs, claim, job, run).finally(hold.release)
+    },
     hasRun: async (job_id) => (await runs.live(db, job_id)) !== undefined,
-    isTurnOver: async (job_id) => (await runs.live(db, job_id))?.turn_over === 1,
+    async whyStopped(job_id) {
+      if ((await store.findJobUnscoped(db, job_id))?.paused === 1) return 'paused'
+      return (await runs.live(db, job_id))?.turn_over === 1 ? 'passed' : undefined
+    },
     async endRun(job_id) {
       const run = await runs.live(db, job_id)
       if (!run) return

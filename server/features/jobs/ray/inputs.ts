@@ -2,9 +2,8 @@
 import { readdir } from 'node:fs/promises'
 import path from 'node:path'
 import { createFileHashes } from '../../../platform/storage/durable-files.ts'
-import { jobSpec } from '../spec.ts'
+import type { Specs } from '../spec.ts'
 import type { JobRow } from '../store.ts'
-import type { JobWork } from '../work.ts'
 import type { Run } from './runs.ts'
 
 interface InputFile {
@@ -24,15 +23,10 @@ export interface RunInputs {
 }
 
 type Located = { path: string }
-type Spec = {
-  base: Located
-  start: Located | undefined | null
-  dataset: Located
-  evaluation: { dataset: Located | undefined | null }
-  resume_from: (Located & { step: number })[]
-}
-
-export function createRunInputs(work: JobWork, { models_dir, threads }: { models_dir: string; threads: number }) {
+export function createRunInputs(
+  specs: Pick<Specs, 'ofJob'>,
+  { models_dir, threads }: { models_dir: string; threads: number },
+) {
   const hashed = createFileHashes()
 
   async function filesUnder(source: string): Promise<string[]> {
@@ -41,7 +35,7 @@ export function createRunInputs(work: JobWork, { models_dir, threads }: { models
   }
 
   return async function describe(job: JobRow, run: Run): Promise<RunInputs> {
-    const spec = (await jobSpec(work, job, run)) as Spec
+    const spec = await specs.ofJob(job, run)
     const files: InputFile[] = []
     const sources = new Map<string, string>()
     async function add(source: string, target: string) {

@@ -3,9 +3,15 @@
 import { existsSync } from 'node:fs'
 import { mkdir } from 'node:fs/promises'
 import path from 'node:path'
+import type { Artifacts } from '../../../platform/storage/objects/index.ts'
 import { runDir } from '../../../platform/trainer/run-folder.ts'
-import type { JobWork } from '../work.ts'
 import type { Run } from './runs.ts'
+
+/** Where the files of runs are. */
+export interface RunFiles {
+  artifacts: Pick<Artifacts, 'store'>
+  dataDir: string
+}
 
 type RunId = Pick<Run, 'job_id' | 'attempt'>
 
@@ -15,7 +21,7 @@ const receivedFolder = ({ job_id, attempt }: RunId) => path.posix.join('runs', j
 export const receivedKey = (run: RunId, name: string) => `${receivedFolder(run)}/${name}`
 
 /** Fetches those of a run's files that another machine received. Throws what the storage throws. */
-export async function fetchReceived({ artifacts, dataDir }: JobWork, run: RunId, names: unknown): Promise<void> {
+export async function fetchReceived({ artifacts, dataDir }: RunFiles, run: RunId, names: unknown): Promise<void> {
   if (!artifacts.store || !Array.isArray(names)) return
   const folder = runDir(dataDir, run.job_id, run.attempt)
   for (const name of names) {
@@ -28,7 +34,11 @@ export async function fetchReceived({ artifacts, dataDir }: JobWork, run: RunId,
 }
 
 /** Removes the objects of files below `within`, such as a checkpoint that newer ones have replaced. */
-export async function removeReceived({ artifacts }: JobWork, run: RunId, within: string): Promise<void> {
+export async function removeReceived(
+  { artifacts }: Pick<RunFiles, 'artifacts'>,
+  run: RunId,
+  within: string,
+): Promise<void> {
   if (!artifacts.store) return
   for await (const { key } of artifacts.store.list(`${receivedFolder(run)}/${within}/`))
     await artifacts.store.remove(key)

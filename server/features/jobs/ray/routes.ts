@@ -7,15 +7,15 @@ import path from 'node:path'
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { z } from 'zod'
 import { newId } from '../../../../lib/ids.ts'
+import type { Db } from '../../../platform/db/open.ts'
 import { bearerToken } from '../../../platform/http/auth.ts'
 import { storeStream } from '../../../platform/storage/durable-files.ts'
 import { claimDisk } from '../../../platform/storage/free-disk.ts'
 import { type Secrets, sameSecret } from '../../../platform/storage/secrets.ts'
 import { runDir } from '../../../platform/trainer/run-folder.ts'
 import * as store from '../store.ts'
-import type { JobWork } from '../work.ts'
 import type { RunInputs } from './inputs.ts'
-import { receivedKey } from './received.ts'
+import { type RunFiles, receivedKey } from './received.ts'
 import * as runs from './runs.ts'
 
 /** A batch has at most 500 lines; the numbers of held-out rows may be long. */
@@ -43,7 +43,9 @@ const Lines = z
 const uploadPath = /^(trainer\.log|checkpoints\/step-\d+\/\w[\w.-]*|out(\/\w[\w.-]*)+)$/
 
 interface Needs {
-  work: JobWork
+  db: Db
+  files: RunFiles
+  now(): number
   secrets: Secrets
   min_free_mb: number
   describe(job: store.JobRow, run: runs.Run): Promise<RunInputs>
@@ -58,8 +60,11 @@ const endedStatus = new Set(['completed', 'failed', 'cancelled'])
 
 type Params = { job: string; attempt: string; '*'?: string }
 
-export function runRoutes(app: FastifyInstance, { work, secrets, min_free_mb, describe, notify }: Needs): void {
-  const { db, dataDir } = work
+export function runRoutes(
+  app: FastifyInstance,
+  { db, files, now, secrets, min_free_mb, describe, notify }: Needs,
+): void {
+  const { dataDir } = files
   const described = new Map<string, Promise<RunInputs>>()
 
   /** The run and job of requests that are let in. */
@@ -110,7 +115,7 @@ export function runRoutes(app: FastifyInstance, { work, secrets, min_free_mb, de
       const body = Lines.safeParse(request.body)
       if (!body.success) return refuse(reply, 422, z.prettifyError(body.error))
       const { first, lines } = body.data
-      const time = work.now()
+      const time = now()
       let { received } = run
       if (lines.length > 0) {
         const last = await runs.receive(db, run, first, lines, time)
@@ -124,17 +129,17 @@ export function runRoutes(app: FastifyInstance, { work, secrets, min_free_mb, de
 
     scope.get(`${base}/spec`, async (request) => {
       const { run, job } = authenticated.get(request)!
-      const { spec, files } = await inputsOf(job, run, true)
-      return { spec, files }
+      const inputs = await inputsOf(job, run, true)
+      return { spec: inputs.spec, files: inputs.files }
     })
 
     scope.get(`${base}/files/:sha256`, async (request, reply) => {
       const { run, job } = authenticated.get(request)!
       const { sha256 } = request.params as { sha256: string }
-      const { sources, files } = await inputsOf(job, run, false)
-      const source = sources.get(sha256)
+      const inputs = await inputsOf(job, run, false)
+      const source = inputs.sources.get(sha256)
       if (!source) return refuse(reply, 404, 'This run needs no such file.')
-      reply.header('content-length', files.find((file) => file.sha256 === sha256)!.size_bytes)
+      reply.header('content-length', inputs.files.find((file) => file.sha256 === sha256)!.size_bytes)
       return reply.type('application/octet-stream').send(createReadStream(source, { highWaterMark: 1 << 20 }))
     })
 
@@ -155,7 +160,7 @@ export function runRoutes(app: FastifyInstance, { work, secrets, min_free_mb, de
       }
       await rename(fresh, target)
       // The worker of the job may be on another machine.
-      await work.artifacts.store?.put(target, receivedKey(run, name))
+      await files.artifacts.store?.put(target, receivedKey(run, name))
       return reply.status(204).send()
     })
   })

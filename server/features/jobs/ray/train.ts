@@ -5,16 +5,16 @@ import { randomBytes } from 'node:crypto'
 import { readdir, rm } from 'node:fs/promises'
 import path from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
+import type { Logger } from 'pino'
 import { ApiError } from '../../../../contract/errors.ts'
-import type { Trx } from '../../../platform/db/open.ts'
-import { type Claim, withLease } from '../../../platform/queue/queue.ts'
+import { type Claim, type LeaseContext, withLease } from '../../../platform/queue/queue.ts'
 import { RayAway, type RayClient, RayRefused } from '../../../platform/ray/client.ts'
 import type { Secrets } from '../../../platform/storage/secrets.ts'
 import { runDir } from '../../../platform/trainer/run-folder.ts'
 import { type TrainerEvent, TrainerEventSchema, type TrainerExit } from '../../../platform/trainer/trainer.ts'
+import type { Run, TrainerEnd } from '../host.ts'
 import type { JobRow } from '../store.ts'
-import type { JobWork } from '../work.ts'
-import { fetchReceived, removeReceived } from './received.ts'
+import { fetchReceived, type RunFiles, removeReceived } from './received.ts'
 import type { Resources } from './resources.ts'
 import { tokenContext } from './routes.ts'
 import * as runs from './runs.ts'
@@ -31,31 +31,15 @@ const linesPage = 500
 /** Two as the trainer keeps, and the one that is not recorded yet. */
 const keptCheckpoints = 3
 
-/** How the worker's part in a run ended: the trainer did, the cluster lost it, or it goes on without this worker. */
-export type RunOutcome =
-  | { how: 'exited'; attempt: number; exit: TrainerExit; saved: boolean }
-  | { how: 'lost'; attempt: number; message: string }
-  | { how: 'detached'; attempt: number }
-
-export interface RunEvents {
-  /** Ends the wait: the server stops, a user cancels or pauses, the account's turn is over, or a write failed. */
-  stopping: AbortSignal
-  stopRequested: AbortSignal
-  turnOver: AbortSignal
-  failed: AbortSignal
-  /** Time for a stopping trainer to save its progress before the cluster ends it. */
-  grace_ms: number
-  /** Records a line: `within` belongs into the transaction that does. */
-  onEvent(event: TrainerEvent, attempt: number, within: (trx: Trx) => Promise<void>): void
-  /** The run began or stopped to report: the job is running, or waits. */
-  onRunning(attempt: number): void
-  onWaiting(message: string, data: { code: string }): void
-  /** Tells the job's readers something that does not change its status. */
-  onNote(message: string, data: { code: string }): void
-}
+/** Time for a stopping trainer to save its checkpoint, which has to travel, before the cluster ends it. */
+const grace_ms = 180_000
 
 interface Needs {
-  work: JobWork
+  lease: LeaseContext
+  files: RunFiles
+  installation: string
+  log: Logger
+  now(): number
   ray: RayClient
   secrets: Secrets
   codePackage: () => Promise<string>
@@ -67,17 +51,16 @@ interface Needs {
   waitForReport(job_id: string, wait_ms: number, signal: AbortSignal): Promise<void>
 }
 
-/** Runs an attempt to its end. Throws what the cluster refuses. */
-export async function followRun(needs: Needs, claim: Claim, job: JobRow, events: RunEvents): Promise<RunOutcome> {
-  const { work, ray } = needs
-  const { db, now } = work
+/** Trains until the run ends, or continues without this worker. Throws what the cluster refuses. */
+export async function followRun(needs: Needs, claim: Claim, job: JobRow, events: Run): Promise<TrainerEnd> {
+  const { ray, files, log, now } = needs
+  const { db } = needs.lease
   const run = (await runs.live(db, job.id)) ?? (await createRun(needs, claim, job))
   const { attempt, submission_id } = run
   const attached_at = now()
   const wakes = AbortSignal.any([events.stopping, events.stopRequested, events.turnOver, events.failed])
 
   let taken = 0
-  let saved = false
   let exit: TrainerExit | undefined
   /** Takes the lines that have arrived. */
   async function takeLines() {
@@ -89,25 +72,24 @@ export async function followRun(needs: Needs, claim: Claim, job: JobRow, events:
         if (type === 'exit') exit = exitOf(line.data)
         const event = TrainerEventSchema.safeParse(line).data
         if (!event) continue
-        saved ||= event.type === 'checkpoint'
         if (event.data?.files) await fetchFiles(event.type, event.data.files)
         delete event.data?.files
-        const local = event.type === 'result' ? withLocalPaths(event, runDir(work.dataDir, job.id, attempt)) : event
+        const local = event.type === 'result' ? withLocalPaths(event, runDir(files.dataDir, job.id, attempt)) : event
         events.onEvent(local, attempt, (trx) => runs.markRecorded(trx, run, seq))
-        if (event.type === 'checkpoint') await keepNewest(work, run)
+        if (event.type === 'checkpoint') await keepNewest(needs, run)
       }
       if (lines.length < linesPage) return
     }
   }
 
   /** A checkpoint that is nowhere is not resumed from; without its result a job is tried again. */
-  async function fetchFiles(type: string, files: unknown) {
+  async function fetchFiles(type: string, names: unknown) {
     try {
-      await fetchReceived(work, run, files)
+      await fetchReceived(files, run, names)
     } catch (error) {
       if (!(error instanceof ApiError)) throw error
       if (type === 'result') throw new Error(error.message)
-      work.log.warn({ err: error, job: job.id, attempt }, 'a checkpoint of a run is not in the storage')
+      log.warn({ err: error, job: job.id, attempt }, 'a checkpoint of a run is not in the storage')
     }
   }
 
@@ -132,34 +114,34 @@ export async function followRun(needs: Needs, claim: Claim, job: JobRow, events:
   let stop_by = Number.POSITIVE_INFINITY
   for (;;) {
     await takeLines()
-    if (exit) return { how: 'exited', attempt, exit, saved }
-    if (events.failed.aborted) return { how: 'detached', attempt }
+    if (exit) return { how: 'exited', exit }
+    if (events.failed.aborted) return { how: 'detached' }
     if (events.stopRequested.aborted && events.stopRequested.reason === 'cancel')
-      return { how: 'lost', attempt, message: 'The job was cancelled' }
-    if (events.stopping.aborted) return { how: 'detached', attempt }
+      return { how: 'lost', message: 'The job was cancelled' }
+    if (events.stopping.aborted) return { how: 'detached' }
     if (events.turnOver.aborted && stop_by === Number.POSITIVE_INFINITY) await runs.update(db, run, { turn_over: 1 })
-    if (events.stopRequested.aborted || events.turnOver.aborted) stop_by = Math.min(stop_by, now() + events.grace_ms)
-    if (now() > stop_by) return { how: 'lost', attempt, message: 'The trainer did not stop in time' }
+    if (events.stopRequested.aborted || events.turnOver.aborted) stop_by = Math.min(stop_by, now() + grace_ms)
+    if (now() > stop_by) return { how: 'lost', message: 'The trainer did not stop in time' }
 
     if (now() - looked_at >= poll_ms) {
       looked_at = now()
       const current = await runs.find(db, job.id, attempt)
-      if (!current || current.ended_at !== null) return { how: 'lost', attempt, message: 'The run was ended' }
+      if (!current || current.ended_at !== null) return { how: 'lost', message: 'The run was ended' }
       try {
         const found = await ray.job(submission_id)
         if (away !== undefined) events.onNote('The cluster answers again.', { code: 'cluster_back' })
         away = undefined
         if (!found) {
           if (current.submitted_at !== null)
-            return { how: 'lost', attempt, message: 'The cluster no longer knows the run: its head was started anew' }
+            return { how: 'lost', message: 'The cluster no longer knows the run: its head was started anew' }
           await submit(needs, job, current)
         } else if (current.submitted_at === null) await runs.update(db, run, { submitted_at: now() })
         if (found && !['PENDING', 'RUNNING'].includes(found.status)) {
           // Its last lines may have come since.
           await takeLines()
-          if (exit) return { how: 'exited', attempt, exit, saved }
-          work.log.warn({ job: job.id, attempt, found }, 'a run ended in the cluster without a word')
-          return { how: 'lost', attempt, message: lossOf(found.status, found.error_type) }
+          if (exit) return { how: 'exited', exit }
+          log.warn({ job: job.id, attempt, found }, 'a run ended in the cluster without a word')
+          return { how: 'lost', message: lossOf(found.status, found.error_type) }
         }
         if (found?.status === 'PENDING')
           note('The job waits in the cluster for a machine with enough free cores, memory or GPUs.', 'cluster_pending')
@@ -167,14 +149,13 @@ export async function followRun(needs: Needs, claim: Claim, job: JobRow, events:
         if (found?.status === 'RUNNING' && silent_for > silent_ms)
           return {
             how: 'lost',
-            attempt,
             message: `The trainer has not reported for ${Math.round(silent_for / 1000)} s`,
           }
         show(current.seen_at, { message: 'The job waits: its machine does not report.', code: 'cluster_silent' })
       } catch (error) {
         if (!(error instanceof RayAway)) throw error
         if (away === undefined) {
-          work.log.warn({ job: job.id, reason: error.message }, 'the Ray cluster is away')
+          log.warn({ job: job.id, reason: error.message }, 'the Ray cluster is away')
           events.onNote('The cluster does not answer. The job goes on when it does.', { code: 'cluster_away' })
         }
         away = error.message
@@ -190,7 +171,7 @@ export async function followRun(needs: Needs, claim: Claim, job: JobRow, events:
   }
 }
 
-async function createRun({ work, secrets }: Needs, claim: Claim, job: JobRow): Promise<runs.Run> {
+async function createRun({ lease, secrets, now }: Needs, claim: Claim, job: JobRow): Promise<runs.Run> {
   const { attempt } = claim
   const token = randomBytes(32).toString('base64url')
   const run: runs.Run = {
@@ -201,19 +182,19 @@ async function createRun({ work, secrets }: Needs, claim: Claim, job: JobRow): P
     received: 0,
     recorded: 0,
     turn_over: 0,
-    created_at: work.now(),
+    created_at: now(),
     submitted_at: null,
     seen_at: null,
     ended_at: null,
     cleared_at: null,
   }
-  await withLease(work, claim, (trx) => runs.insert(trx, run))
+  await withLease(lease, claim, (trx) => runs.insert(trx, run))
   return run
 }
 
 /** Submits a run that the cluster does not know. A second submission of the same id is refused by the cluster. */
 async function submit(needs: Needs, job: JobRow, run: runs.Run): Promise<void> {
-  const { work, ray, secrets } = needs
+  const { lease, ray, secrets, now } = needs
   const { resources, environment } = await needs.resources(job, run)
   const token = secrets.decrypt(run.token_encrypted, tokenContext(job.id, run.attempt))
   try {
@@ -227,7 +208,7 @@ async function submit(needs: Needs, job: JobRow, run: runs.Run): Promise<void> {
           TUNERY_RUN_URL: `${needs.serviceUrl()}/internal/runs/${job.id}/${run.attempt}`,
           TUNERY_RUN_TOKEN: token,
           TUNERY_RUN_PYTHON: needs.python,
-          TUNERY_RUN_INSTALLATION: work.installation,
+          TUNERY_RUN_INSTALLATION: needs.installation,
           RAY_JOB_STOP_WAIT_TIME_S: '45',
           ...(job.traceparent !== null && { TRACEPARENT: job.traceparent }),
           ...environment,
@@ -240,7 +221,7 @@ async function submit(needs: Needs, job: JobRow, run: runs.Run): Promise<void> {
     if (!(error instanceof RayRefused)) throw error
     if (!(await ray.job(run.submission_id))) throw new Error(`the Ray cluster refuses the job: ${error.message}`)
   }
-  await runs.update(work.db, run, { submitted_at: work.now() })
+  await runs.update(lease.db, run, { submitted_at: now() })
 }
 
 function exitOf(data: Record<string, unknown> | undefined): TrainerExit {
@@ -279,16 +260,16 @@ function withLocalPaths(event: TrainerEvent, folder: string): TrainerEvent {
 }
 
 /** Removes older checkpoints, as the trainer does where it runs. */
-async function keepNewest(work: JobWork, run: runs.Run): Promise<void> {
-  const checkpoints = path.join(runDir(work.dataDir, run.job_id, run.attempt), 'checkpoints')
+async function keepNewest({ files, log }: Needs, run: runs.Run): Promise<void> {
+  const checkpoints = path.join(runDir(files.dataDir, run.job_id, run.attempt), 'checkpoints')
   const steps = (await readdir(checkpoints).catch(() => []))
     .map((name) => Number(/^step-(\d+)$/.exec(name)?.[1]))
     .filter((step) => !Number.isNaN(step))
     .sort((a, b) => b - a)
   for (const step of steps.slice(keptCheckpoints)) {
     await rm(path.join(checkpoints, `step-${step}`), { recursive: true, force: true })
-    await removeReceived(work, run, `checkpoints/step-${step}`).catch((error) =>
-      work.log.warn({ err: error, job: run.job_id }, 'a superseded checkpoint stays in the storage until the job ends'),
+    await removeReceived(files, run, `checkpoints/step-${step}`).catch((error) =>
+      log.warn({ err: error, job: run.job_id }, 'a superseded checkpoint stays in the storage until the job ends'),
     )
   }
 }
