@@ -21,7 +21,7 @@ import { createJobsFeature } from './features/jobs/feature.ts'
 import { createMachineFeature } from './features/machine/feature.ts'
 import { createModelsFeature } from './features/models/feature.ts'
 import { createScalingFeature } from './features/scaling/feature.ts'
-import { createEngine, createServingFeature } from './features/serving/feature.ts'
+import { createComparison, createEngine, createScoring, createServingFeature } from './features/serving/feature.ts'
 import { createSharingFeature } from './features/sharing/feature.ts'
 import { createSignInFeature } from './features/sign-in/feature.ts'
 import { createStoredCompletionsFeature } from './features/stored-completions/feature.ts'
@@ -180,9 +180,14 @@ export async function createServices(config: Config, log: Logger, database?: Db)
   const { files } = withFiles
   const withStored = createStoredCompletionsFeature(context, { datasets })
   const { storedCompletions } = withStored
-  const withModels = createModelsFeature(context, { hub, datasets })
+  const scoreRows = createScoring(engine.client)
+  const withModels = createModelsFeature(context, {
+    hub,
+    datasets,
+    compare: createComparison(engine.client, scoreRows),
+  })
   const { models } = withModels
-  const withServing = createServingFeature(context, { engine, hub, models, secrets })
+  const withServing = createServingFeature(context, { engine, hub, models, scoreRows, secrets })
   const { serving } = withServing
   const withInference = createInferenceFeature(context, {
     plans,

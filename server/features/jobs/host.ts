@@ -33,7 +33,9 @@ export type TrainerEnd =
   /** It continues without this worker. */
   | { how: 'detached' }
 
-/** Takes an event of the trainer of an attempt, by default of this one; `within` runs in the transaction of its record. */
+/**
+ * Takes an event of the trainer of an attempt, by default of this one. `within` runs in the transaction of its record.
+ */
 export type Report = (event: TrainerEvent, attempt?: number, within?: (trx: Trx) => Promise<void>) => void
 
 /** One attempt at a job, as its host sees it. */

@@ -163,7 +163,7 @@ export async function retryAfterLoss(
   await requeue(context, claim, job, events, delay_ms, { crashes })
 }
 
-/** Leaves a run that goes on in the cluster: the next worker that claims the job attaches to it. */
+/** Leaves a run that continues in the cluster: the next worker that claims the job attaches to it. */
 export async function detach(context: AttemptContext, claim: Claim): Promise<void> {
   await withLease(context, claim, (trx) => context.queue.requeue(trx, claim, context.now()))
   context.queue.wake()

@@ -1,5 +1,5 @@
-// Records what a trainer reports, but for its result and its error. Every write asserts the lease, so a worker that lost
-// it changes nothing.
+// Records what a trainer reports, but for its result and its error. Every write asserts the lease, so a worker that
+// lost it changes nothing.
 import type { Logger } from 'pino'
 import type { Trx } from '../../platform/db/open.ts'
 import { type Claim, createLeaseWrites, type LeaseContext, type LeaseWrites } from '../../platform/queue/queue.ts'

@@ -2,21 +2,23 @@ import type { Datasets } from '../datasets/index.ts'
 import type { Context, Feature } from '../feature.ts'
 import type { Hub } from '../hub/index.ts'
 import { draftsFolder } from './artifacts.ts'
-import { createTunedModels, type TunedModels } from './registry.ts'
+import { type Compare, createTunedModels, type TunedModels } from './registry.ts'
 import { modelRoutes } from './routes.ts'
 
 interface Needs {
   hub: Hub
   datasets: Datasets
+  /** By this machine's engine. */
+  compare: Compare
 }
 
 export function createModelsFeature(
   context: Context,
-  { hub, datasets }: Needs,
+  { hub, datasets, compare }: Needs,
 ): Feature & {
   models: TunedModels
 } {
-  const models = createTunedModels({ ...context, hub, datasets, max_mb: context.config.max_adapter_mb })
+  const models = createTunedModels({ ...context, hub, datasets, compare, max_mb: context.config.max_adapter_mb })
   return {
     models,
     mount: (app) => modelRoutes(app, models),

@@ -94,8 +94,6 @@ export interface TunedModels {
   getComparison(account_id: string, id: string): Promise<Comparison | undefined>
   /** Compares files that are about to become a model; null if that fails now. */
   compareNew(account_id: string, model: NewModel, from: ServedBase): Promise<Comparison | null>
-  /** Registers the comparison, which a later feature implements. */
-  setCompare(compare: Compare): void
   /** What a replica must serve as this model, whoever owns it; undefined if there is no such tuned model. */
   expected(id: string): Promise<ExpectedModel | undefined>
   /**
@@ -148,13 +146,13 @@ export function createTunedModels(
     datasets: Pick<Datasets, 'get' | 'ready' | 'forTraining' | 'onDelete'>
     orphans: Orphans
     changes: Pick<Changes, 'announce'>
+    compare: Compare
     now?: () => number
   },
 ): TunedModels {
-  const { db, hub, artifacts, dataDir, log, now = Date.now } = options
+  const { db, hub, artifacts, compare, dataDir, log, now = Date.now } = options
   const usageChecks: NeededBy[] = [store.modelUsingWeights]
   const deletionListeners: ((model: ServableModel) => void)[] = []
-  let compare: Compare | undefined
   const importer = createAdapterImporter(options)
 
   // The answers that a dataset taught go with it, wherever they were copied to.
@@ -218,7 +216,7 @@ export function createTunedModels(
 
   async function compareNew(account_id: string, model: NewModel, from: ServedBase): Promise<Comparison | null> {
     try {
-      return (await compare?.(servable(model), from, account_id)) ?? null
+      return (await compare(servable(model), from, account_id)) ?? null
     } catch (error) {
       // Deploying the model tries again.
       log.warn({ err: error, model: model.id }, 'comparing a new model failed; its deployment tries again')
@@ -333,7 +331,7 @@ export function createTunedModels(
       const from = await findServedBase(model)
       await artifacts.ensureLocal(modelKey(id))
       // Models of early versions have no probe rows.
-      if (!from || !compare || !existsSync(servable(model).probe)) return stored
+      if (!from || !existsSync(servable(model).probe)) return stored
       const found = await compare(servable(model), from, account_id).catch((error) => {
         if (!stored) throw error
         log.warn({ err: error, model: id }, 'a model could not be compared with the form of its base that is served')
@@ -389,9 +387,6 @@ export function createTunedModels(
       options.orphans.removeEnded(draftsFolder, async (id) => (await store.hasDrafts(db, id)) === false),
     exportSource: createExportSource(options),
     compareNew,
-    setCompare: (implementation) => {
-      compare = implementation
-    },
     onNeeded: (check) => void usageChecks.push(check),
     onDeleted: (listener) => void deletionListeners.push(listener),
   }

@@ -5,13 +5,14 @@ import type { Hub } from '../hub/index.ts'
 import type { TunedModels } from '../models/index.ts'
 import type { EngineClient } from './engine/client.ts'
 import type { Engine } from './engine/engine.ts'
-import { createComparison, createScoring } from './fidelity/adapter-verification.ts'
+import type { ScoreRows } from './fidelity/adapter-verification.ts'
 import { createMergedCheck } from './merged-adapters/check.ts'
 import { createMergedAdapters, type MergedAdapters } from './merged-adapters/manager.ts'
 import { createPools, type Pools } from './replicas/pools.ts'
 import { readUpstreams } from './upstreams/settings.ts'
 
 export { createEngine } from './engine/engine.ts'
+export { createComparison, createScoring } from './fidelity/adapter-verification.ts'
 
 /** What answers requests: this machine's engine, the pools of all bases, and the adapters that are merged. */
 export interface Serving {
@@ -24,12 +25,14 @@ interface Needs {
   engine: Engine
   hub: Hub
   models: TunedModels
+  /** Has the engine score the rows of a model. */
+  scoreRows: ScoreRows
   secrets: Pick<Secrets, 'derive'>
 }
 
 export function createServingFeature(
   context: Context,
-  { engine, hub, models, secrets }: Needs,
+  { engine, hub, models, scoreRows, secrets }: Needs,
 ): Feature & { serving: Serving } {
   const { config, log, metrics } = context
   const { client } = engine
@@ -41,8 +44,6 @@ export function createServingFeature(
     artifacts: context.artifacts,
     log,
   })
-  const scoreRows = createScoring(client)
-  models.setCompare(createComparison(client, scoreRows))
   client.setDraftFile(models.draftFile)
   client.setKeepsOriginal(hub.keepsOriginal)
   const mergedAdapters = createMergedAdapters({
