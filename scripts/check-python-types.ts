@@ -1,5 +1,5 @@
-// Checks the types of the trainer with pyright (`[tool.pyright]` of pyproject.toml). What has not changed since the last
-// check that passed is not checked again: reading torch takes most of the time.
+// Checks the types of the trainer with pyright (`[tool.pyright]` of pyproject.toml). What has not changed since the
+// last check that passed is not checked again: reading torch takes most of the time.
 import { spawnSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { existsSync, globSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'

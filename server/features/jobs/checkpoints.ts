@@ -29,9 +29,9 @@ interface Checkpoint {
 }
 
 /**
- * Publishes the checkpoints of a job, then records them. While one is on its way, only the newest of the following waits.
- * One that cannot be published is recorded all the same: this machine can resume from it. The lines of a cluster are
- * recorded in their order, so there a checkpoint is recorded first.
+ * Publishes the checkpoints of a job, then records them. While one is on its way, only the newest of the following
+ * waits. One that cannot be published is recorded all the same: this machine can resume from it. The lines of a cluster
+ * are recorded in their order, so there a checkpoint is recorded first.
  */
 export function publishCheckpoints({ artifacts, log, job_id, record }: Options) {
   let next: Checkpoint | undefined

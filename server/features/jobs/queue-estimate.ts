@@ -1,5 +1,5 @@
-// Queue estimates: when jobs start and end. Accounts take turns, and a job pauses after its time slice while others wait:
-// the turns are played through with the remaining durations.
+// Queue estimates: when jobs start and end. Accounts take turns, and a job pauses after its time slice while others
+// wait: the turns are played through with the remaining durations.
 
 import type { JobMetrics } from '../../../contract/fine-tuning.ts'
 import type { Db } from '../../platform/db/open.ts'
@@ -64,9 +64,9 @@ export async function estimateQueue(
 }
 
 /**
- * Plays the turns through, by the rules of the queue (server/platform/queue/turns.ts). `waiting` is in the order of places;
- * `durationOf`: its remaining time (ms), infinite if unknown. A job of unknown duration trains as long as nobody else has
- * a turn; whatever waits for its end has an unknown start.
+ * Plays the turns through, by the rules of the queue (server/platform/queue/turns.ts). `waiting` is in the order of
+ * places; `durationOf`: its remaining time (ms), infinite if unknown. A job of unknown duration trains as long as
+ * nobody else has a turn; whatever waits for its end has an unknown start.
  */
 export function playTurns(
   running: Running[],

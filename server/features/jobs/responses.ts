@@ -32,7 +32,9 @@ export function createJobResponses({ db, queue, trainingSetup, turns, now }: Opt
     return (await estimates.getOrLoad('', load))!
   }
 
-  /** The estimate of a job for its response: the queue's for a queued one, with the turns of others for a running one. */
+  /**
+   * The estimate of a job for its response: the queue's for a queued one, with the turns of others for a running one.
+   */
   function estimateOf(job: store.JobRow, estimate: QueueEstimate | undefined): QueueEstimate | undefined {
     const status = statusOf(job)
     if (!estimate || (status === 'running' && job.estimated_completion === null)) return undefined

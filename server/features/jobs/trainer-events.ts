@@ -7,8 +7,8 @@ import type { Fresh } from './reported.ts'
 import * as store from './store.ts'
 
 /**
- * Appends a trainer event to the job's events, unless it is `silent`, and updates the job's columns from it. `attempt` has
- * written its files.
+ * Appends a trainer event to the job's events, unless it is `silent`, and updates the job's columns from it. `attempt`
+ * has written its files.
  */
 export async function recordTrainerEvent(
   trx: Trx,

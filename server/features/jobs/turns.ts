@@ -1,4 +1,5 @@
-// The time slice of a training: when a run gives its turn to a job of another account, or stops as its own is suspended.
+// The time slice of a training: when a run gives its turn to a job of another account, or stops as its own is
+// suspended.
 
 import type { Logger } from 'pino'
 import { runPeriodically } from '../../../lib/periodic.ts'
@@ -22,8 +23,8 @@ export type WatchTurn = (claim: Claim) => TurnWatch
 
 export interface TurnWatch {
   /**
-   * Aborts when the turn is over, the run has trained long enough, and it is the one to give way to another account that
-   * waits with nothing running; or at once, when its own account is suspended. Its reason says which.
+   * Aborts when the turn is over, the run has trained long enough, and it is the one to give way to another account
+   * that waits with nothing running; or at once, when its own account is suspended. Its reason says which.
    */
   over: AbortSignal
   /** What the trainer reports. */
@@ -32,8 +33,8 @@ export interface TurnWatch {
 }
 
 /**
- * A run passes its turn only once it has trained for half of it, a step at least: the checkpoint at which it stops is a new
- * one, and a trainer that starts slowly gets further too.
+ * A run passes its turn only once it has trained for half of it, a step at least: the checkpoint at which it stops is a
+ * new one, and a trainer that starts slowly gets further too.
  */
 export const createTurnWatch =
   ({ queue, turn_seconds, isSuspended, log, now }: Options): WatchTurn =>

@@ -57,7 +57,10 @@ interface Options {
   artifacts: Artifacts
 }
 
-/** Finds the files of a model and of its base, and how it was made. Throws model_not_found, model_not_available, training_not_ready. */
+/**
+ * Finds the files of a model and of its base, and how it was made. Throws model_not_found, model_not_available,
+ * training_not_ready.
+ */
 export function createExportSource({ db, hub, datasets, artifacts }: Options) {
   return async (account_id: string, id: string): Promise<ExportSource | undefined> => {
     const model = await store.findModel(db, account_id, id)

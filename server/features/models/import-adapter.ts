@@ -52,7 +52,10 @@ interface ImportedAdapter extends StoredModel {
 }
 
 export interface AdapterImporter {
-  /** Throws adapter_invalid, file_too_large, storage_full, storage_quota_exceeded, model_not_found, model_not_available, training_not_ready. Leaves no files after a failure. */
+  /**
+   * Throws adapter_invalid, file_too_large, storage_full, storage_quota_exceeded, model_not_found, model_not_available,
+   * training_not_ready. Leaves no files after a failure.
+   */
   importAdapter(account_id: string, form: FormFile<AdapterFields>): Promise<ImportedAdapter>
 }
 

@@ -97,13 +97,13 @@ export interface TunedModels {
   /** What a replica must serve as this model, whoever owns it; undefined if there is no such tuned model. */
   expected(id: string): Promise<ExpectedModel | undefined>
   /**
-   * The file that the engine drafts a model's answers from; undefined if it has none, or it cannot be fetched now. Also of
-   * a model that is about to be registered.
+   * The file that the engine drafts a model's answers from; undefined if it has none, or it cannot be fetched now. Also
+   * of a model that is about to be registered.
    */
   draftFile(id: string): Promise<string | undefined>
   /**
-   * How many of these rows of a dataset the model was trained on, by its lineage: those that no training on this file held
-   * out. `rows` count from 1. 0 for what is no tuned model.
+   * How many of these rows of a dataset the model was trained on, by its lineage: those that no training on this file
+   * held out. `rows` count from 1. 0 for what is no tuned model.
    */
   trainedRows(
     from: Db | Trx,

@@ -1,5 +1,5 @@
-// Routes for runs in the cluster alone, below /internal: a token for each run, no key, no account. They belong to no API
-// version, as a run has the code of the service that started it.
+// Routes for runs in the cluster alone, below /internal: a token for each run, no key, no account. They belong to no
+// API version, as a run has the code of the service that started it.
 
 import { createReadStream } from 'node:fs'
 import { rename, rm } from 'node:fs/promises'

@@ -1,5 +1,6 @@
 // Unpacks an adapter from an untrusted zip, in a separate process with limits: `node main.ts REQUEST`. Writes its two
-// files into a folder, and the weights before its training if it has them, and prints their configuration and tensor shapes, or why they are invalid, as JSON.
+// files into a folder, and the weights before its training if it has them, and prints their configuration and tensor
+// shapes, or why they are invalid, as JSON.
 import { createWriteStream, existsSync, statSync } from 'node:fs'
 import { mkdir, readFile, rm } from 'node:fs/promises'
 import path from 'node:path'
