@@ -207,7 +207,7 @@ export const getSetup = route({
   // An operator's key has no other scope.
   or_scope: 'operator',
   path: '/hub/setup',
-  summary: 'How far the set-up of the training environment is, which goes on behind the first start',
+  summary: 'How far the set-up of the training environment is, which continues behind the first start',
   responses: { 200: TrainingSetup },
 })
 export const retrySetup = route({

@@ -69,7 +69,7 @@ export const TunedModel = z.object({
     .string()
     .nullable()
     .describe(
-      'The model of the account that it went on from, which may be deleted by now. Null where it began with the base.',
+      'The model of the account that it continued, which may be deleted by now. Null where it began with the base.',
     ),
   weights_model_id: z
     .string()

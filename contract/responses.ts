@@ -123,7 +123,11 @@ export const ResponseRequest = z.looseObject({
   model: z.string().min(1).max(256),
   input: z.union([z.string(), list(InputItem, { min: 1, max: 2000 })]).describe('A text, or a list of items.'),
   instructions: z.string().nullish().describe('A system message of this answer only.'),
-  previous_response_id: z.string().max(100).nullish().describe('A stored response whose conversation goes on.'),
+  previous_response_id: z
+    .string()
+    .max(100)
+    .nullish()
+    .describe('The stored response whose conversation this continues.'),
   store: z.boolean().nullish().describe('Whether to keep the response for 30 days. Default true.'),
   stream: z.boolean().nullish(),
   stream_options: z.looseObject({}).nullish(),

@@ -73,7 +73,7 @@ const kindsOf = (tunery: Tunery): Kind[] => [
     async read(id, signal) {
       const job = await tunery.jobs.get(id, { signal })
       const { items: evaluations } = await tunery.jobs.evaluations(id, { limit: 20 }, { signal })
-      // The stream of a job that goes on has no end; watch_job follows it.
+      // The stream of a running job has no end; watch_job follows it.
       if (job.finished_at === null) return { job, evaluations }
       const events = []
       for await (const event of tunery.jobs.events(id, {}, { signal })) {

@@ -61,7 +61,7 @@ async function runSteps(steps) {
 }
 
 /**
- * Runs what serving needs: downloads beside npm, which is busy unpacking. After a failure the others go on to their
+ * Runs what serving needs: downloads beside npm, which is busy unpacking. After a failure the others run to their
  * ends, as finished steps are kept.
  */
 async function runServing() {
@@ -139,7 +139,7 @@ try {
     ...peers(extra.filter((name) => name !== 'chromium' && name !== 'vision')),
   ]
   const did = await withLock(async () => {
-    // Images in layers know no server that goes on with what is pending.
+    // Images in layers know no server that continues what is pending.
     if (only.length > 0) return runSteps(steps)
     writePending(await pendingOf(trainingSteps))
     const count = await (serving ? runServing() : runSteps(steps))

@@ -67,7 +67,7 @@ function formOf(part: string, file: FileInput, fields: Row = {}): FormData {
   return form
 }
 
-/** Where a list goes on: behind the last item, by whatever numbers its items. */
+/** Where a list continues: behind the last item, by whatever numbers its items. */
 const cursorOf = (item: Row | undefined) => item?.id ?? item?.row ?? item?.step
 
 function pages(

@@ -1,10 +1,10 @@
-// Uploads of datasets in parts, so that progress can be shown and a broken upload goes on where it stopped.
+// Uploads of datasets in parts, so that progress can be shown and a broken upload resumes where it stopped.
 import { TuneryError } from './errors.ts'
 import type { Operations } from './generated/operations.ts'
 import type { Columns, Dataset, UploadFieldsInput } from './generated/types.ts'
 import type { FileInput, RequestOptions } from './types.ts'
 
-/** What is needed to go on with an upload; plain JSON. */
+/** What is needed to resume an upload; plain JSON. */
 export interface UploadState {
   upload_id: string
   part_ids: string[]
@@ -14,7 +14,7 @@ export interface UploadState {
 export interface UploadProgress {
   sent_bytes: number
   total_bytes: number
-  /** Pass it as `resume` to go on after a failure, within an hour. Undefined before the first part has arrived. */
+  /** Pass it as `resume` to continue after a failure, within an hour. Undefined before the first part has arrived. */
   state: UploadState | undefined
 }
 

@@ -79,7 +79,7 @@ async function chat(model: string, other: string | undefined, options: ChatOptio
   await converse(connection, sides, question, options)
 }
 
-/** The conversation to go on with, and a message to begin with. */
+/** The conversation to continue, and a message to begin with. */
 function begin({ system, file }: ChatOptions): { messages: Message[]; question: string } {
   const first: Message[] = system === undefined ? [] : [{ role: 'system', content: system }]
   if (file === undefined) return { messages: first, question: '' }

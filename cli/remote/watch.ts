@@ -83,7 +83,7 @@ export async function watchJob(connection: Connection, job: Job, options: Global
   }
 }
 
-/** Ends the command while the job goes on. */
+/** Ends the command while the job keeps running. */
 export const leftRunning = (id: string): Interrupted =>
   new Interrupted(
     `${id} keeps running. Follow it again with '${typed(`jobs follow ${id}`)}', or cancel it with ` +
@@ -119,7 +119,7 @@ function update(state: State, { type, message, data = {} }: JobEvent): void {
     if (data.download || data.training_setup) state.message = oneLine(message)
   } else if (type === 'metrics') {
     const step = numberOf('step')
-    // After an interruption a job goes on from its last checkpoint, and tells some steps again.
+    // After an interruption a job resumes from its last checkpoint, and tells some steps again.
     state.step = step ?? state.step
     state.steps_total = numberOf('steps_total') ?? state.steps_total
     state.epoch = numberOf('epoch') ?? state.epoch

@@ -28,7 +28,7 @@ export class UsageError extends CommandError {
   }
 }
 
-/** Ctrl-C ended the command; `message` says what goes on and how to come back, and is empty if nothing does. */
+/** Ctrl-C ended the command; `message` says what keeps running and how to come back, and is empty if nothing does. */
 export class Interrupted extends CommandError {
   constructor(message = '') {
     super(message, exitStatus.interrupted)

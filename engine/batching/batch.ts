@@ -18,7 +18,7 @@ export interface FilledBatch {
   prompt_tokens: number
   /** Sequences in the batch. */
   rows: number
-  /** Prompts that go on with a picture, with the tokens left to each. */
+  /** Prompts that continue with a picture, with the tokens left to each. */
   pictures: { entry: RunningSequence; tokens_max: number }[]
 }
 export interface BatchFiller {
@@ -101,7 +101,7 @@ export function createBatchFiller(cache: KvCache, { batch_tokens, tokens_per_slo
     return count
   }
 
-  /** Adds up to `count` vectors of the picture part that the prompt goes on with. Returns how many. */
+  /** Adds up to `count` vectors of the picture part that the prompt continues with. Returns how many. */
   const addVectors = ({ slot, tokens }: RunningSequence, span: PictureSpan, count: number): number => {
     const from = slot.cached.length - span.start
     const n_tokens = Math.min(count, span.n_tokens - from)

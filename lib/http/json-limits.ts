@@ -40,7 +40,7 @@ export function hasTooManyParts(json: Uint8Array, max = jsonPartsMax): boolean {
   return false
 }
 
-/** Where the string that goes on at `from` ends; -1 if it does not. */
+/** Where the string that continues at `from` ends; -1 if it does not. */
 function endOfString(json: Buffer, from: number): number {
   for (let end = json.indexOf(quote, from); end >= 0; end = json.indexOf(quote, end + 1)) {
     let backslashes = 0

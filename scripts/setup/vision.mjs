@@ -96,7 +96,7 @@ export const vision = (options) =>
     },
   )
 
-/** The same for `npm test`, which says in a line that it goes on without. */
+/** The same for `npm test`, which says in a line that it continues without. */
 export async function visionIfPossible(options) {
   if (!existsSync(file()) && ask('g++', ['--version']) === undefined) {
     if (!options.plan) console.log(`• tests with pictures are skipped: there is no g++ here. ${hint}`)

@@ -79,7 +79,7 @@ export async function chromium({ plan } = {}) {
   return true
 }
 
-/** The same for `npm test`, which says in a line that it goes on without. */
+/** The same for `npm test`, which says in a line that it continues without. */
 export async function chromiumIfPossible(options) {
   try {
     return await chromium(options)

@@ -148,7 +148,7 @@ export interface Operations {
     /** Cancel a download and remove what it has brought. `DELETE /hub/models/{model_id}/download` */
     cancelDownload: (model_id: string, options?: RequestOptions) => Promise<T.Model>
     setup: {
-      /** How far the set-up of the training environment is, which goes on behind the first start. `GET /hub/setup` */
+      /** How far the set-up of the training environment is, which continues behind the first start. `GET /hub/setup` */
       get: (options?: RequestOptions) => Promise<T.TrainingSetup>
       /** Start the set-up of the training environment again after it has failed. `POST /hub/setup/retry` */
       retry: (options?: RequestOptions) => Promise<T.TrainingSetup>

@@ -1769,7 +1769,7 @@ export interface TunedModel {
   /** An adapter on a base, or whole weights. */
   kind: 'adapter' | 'model'
   base_model_id: string
-  /** The model of the account that it went on from, which may be deleted by now. Null where it began with the base. */
+  /** The model of the account that it continued, which may be deleted by now. Null where it began with the base. */
   parent_model_id: string | null
   /** The model of the account whose whole weights an adapter was trained on, if not those of the base. */
   weights_model_id: string | null
@@ -1813,7 +1813,7 @@ export interface TunedModelDetails {
   /** An adapter on a base, or whole weights. */
   kind: 'adapter' | 'model'
   base_model_id: string
-  /** The model of the account that it went on from, which may be deleted by now. Null where it began with the base. */
+  /** The model of the account that it continued, which may be deleted by now. Null where it began with the base. */
   parent_model_id: string | null
   /** The model of the account whose whole weights an adapter was trained on, if not those of the base. */
   weights_model_id: string | null
@@ -3185,7 +3185,7 @@ export interface ResponseRequest {
       )[]
   /** A system message of this answer only. */
   instructions?: string | null
-  /** A stored response whose conversation goes on. */
+  /** The stored response whose conversation this continues. */
   previous_response_id?: string | null
   /** Whether to keep the response for 30 days. Default true. */
   store?: boolean | null

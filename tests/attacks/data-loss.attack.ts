@@ -32,7 +32,7 @@ async function filledFolder(name: string, settings: Record<string, string> = {})
   form.set('purpose', 'user_data')
   form.set('file', new Blob(['notes']), 'notes.txt')
   assert.equal((await api('POST', '/files', form)).status, 200)
-  // Else a later start goes on with them, and writes.
+  // Else a later start continues with them, and writes.
   await until('all to be prepared', async () => {
     const { items } = (await api('GET', '/datasets/')).body as { items: { status: string }[] }
     return items.every(({ status }) => status !== 'preparing')

@@ -351,7 +351,7 @@ describe('one server, and sign-in by a provider', () => {
       }
       await owner.api('DELETE', `/keys/${body.id}`)
     }
-    // What a scope is for: rows for `datasets:read`, asking for `inference`, its own answers to go on with.
+    // What a scope is for: rows for `datasets:read`, asking for `inference`, its own answers to continue.
     const unexpected = rowsWith.filter((each) => !/^(datasets:read|inference): /.test(each))
     assert.deepEqual(unexpected, [])
     assert.deepEqual(

@@ -1,4 +1,4 @@
-// A page that shows a running job goes on through a lost connection and through a kill of the service.
+// A page that shows a running job continues through a lost connection and through a kill of the service.
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { Tunery } from '../../sdk/index.ts'
@@ -34,7 +34,7 @@ test('a running job is live, says when it is not, and goes on by itself', browse
   await moves(0)
 
   await page.context().setOffline(true)
-  // What flows already goes on flowing offline in Chromium: a new look is what fails.
+  // What flows already keeps flowing offline in Chromium: a new look is what fails.
   await page.getByText('The service does not answer').waitFor()
   await page.context().setOffline(false)
   await page.getByText('The service does not answer').waitFor({ state: 'detached' })

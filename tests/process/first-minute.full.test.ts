@@ -1,5 +1,5 @@
 // The first minute: the service answers before what only training needs is installed. What needs that waits for it,
-// says so, and goes on by itself. Set-up is the real one, in a copy of this checkout.
+// says so, and continues by itself. Set-up is the real one, in a copy of this checkout.
 import assert from 'node:assert/strict'
 import { execFileSync } from 'node:child_process'
 import {

@@ -72,7 +72,7 @@ test('while Postgres is away, requests get 503 and the server lives; then all is
   const names = (await api('GET', '/keys?limit=100')).body.items.map(({ name }: { name: string }) => name)
   assert.ok(names.includes('kept') && !names.includes('lost'))
   assert.ok(made.body.key)
-  // The job goes on, or is resumed from its checkpoint.
+  // The job keeps running, or is resumed from its checkpoint.
   assert.equal((await untilEnded(running)).status, 'completed')
 })
 

@@ -113,7 +113,7 @@ test('a third machine serves, trains from, evaluates, exports and hands out all 
   assert.match(damaged.body.error.message, /is damaged: its SHA-256/)
   writeFileSync(path.join(shared, object!), original)
 
-  // A storage that is away is a 503; what is here goes on, and so does the service.
+  // A storage that is away is a 503; what is here keeps working, and so does the service.
   renameSync(shared, `${shared}.away`)
   const away = await api.api('GET', `/datasets/${dataset}/rows`)
   assert.deepEqual([away.status, away.body.error.code], [503, 'storage_unavailable'])

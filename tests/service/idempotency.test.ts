@@ -187,6 +187,6 @@ test('an export that is requested twice is created once', async () => {
     'also where its answer was lost',
   )
   assert.equal(await count('exports'), 1)
-  // It would go on being made beside later tests.
+  // It would still be made beside later tests.
   assert.equal((await app.api('DELETE', `/exports/${one.body.id}`)).status, 200)
 })

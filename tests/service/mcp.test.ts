@@ -385,7 +385,7 @@ test('over HTTP nothing is served without a right key, to another Host or Origin
   await transport.terminateSession()
   assert.equal((await raw({ authorization, ...session }, { body })).status, 404)
   await client.close()
-  // A key that is revoked while its session goes on is refused by the service.
+  // A key that is revoked while its session continues is refused by the service.
   const { id, key } = (await app.api('POST', '/keys', { name: 'short' })).body
   const short = await overHttp(key)
   await app.api('DELETE', `/keys/${id}`)

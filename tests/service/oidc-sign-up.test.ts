@@ -39,7 +39,7 @@ after(async () => {
 let addresses = 0
 /**
  * Signs in from a new address; returns where the browser ends, and the profile of its session. `accept`: the member as
- * whom they go on where they are asked, or null for a new one.
+ * whom they continue where they are asked, or null for a new one.
  */
 async function signIn(person: keyof typeof people, accept?: string | null) {
   provider.signInAs(person)

@@ -68,7 +68,7 @@ export const postgresTest = {
 
 /**
  * A Postgres server for one test, which can be killed and started again. `durable`: what it acknowledged survives
- * that; otherwise it is faster. `kept`: a folder that outlives the server, and whose database the next one goes on
+ * that; otherwise it is faster. `kept`: a folder that outlives the server, and whose database the next one continues
  * with.
  */
 export async function startPostgres({ durable = true, kept }: { durable?: boolean; kept?: string } = {}) {

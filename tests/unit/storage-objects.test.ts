@@ -54,7 +54,7 @@ test('a storage that is away is a 503, not an empty storage', async () => {
   await assert.rejects(artifacts.publish('files/x'), away)
   await assert.rejects(artifacts.ensureLocal('files/y'), away)
   assert.match((await artifacts.problem()) ?? '', /shared storage .* is away/)
-  // What is here is served, and a deletion goes on.
+  // What is here is served, and a deletion continues.
   assert.ok(await artifacts.ensureLocal('files/x'))
   await artifacts.remove('files/x')
 })

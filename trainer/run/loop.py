@@ -394,7 +394,7 @@ class Loop:
             path=str(written.path),
             sha256=written.sha256,
             size_mb=written.size_mb,
-            # A resumed run goes on after this step and never reports the ones before.
+            # A resumed run continues after this step and never reports the ones before.
             losses=self._take_unreported(),
         )
         checkpoint.keep_newest(self.folder, self.spec.checkpoint.keep)

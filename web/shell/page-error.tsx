@@ -4,7 +4,7 @@ import { ErrorState } from '../ui/feedback.tsx'
 
 const reloadedKey = 'tunery.reloaded'
 
-/** Stands where a page failed; the rest of the dashboard goes on. */
+/** Stands where a page failed; the rest of the dashboard keeps working. */
 export function PageError({ error, reset }: ErrorComponentProps) {
   const router = useRouter()
   // A newer build has replaced the file of a page that was not loaded yet: load everything anew, once.

@@ -33,7 +33,7 @@ export interface BatchWork {
   now(): number
 }
 
-/** After this time a batch lets another one that waits go on. */
+/** After this time a batch lets another one that waits run. */
 const turn_ms = 30_000
 const report_ms = 1000
 /** Results go to a storage that machines share this often, and for a twentieth of the time at most. */
@@ -116,7 +116,7 @@ const inputMissing = ({ input_file_id }: store.BatchRow): BatchError => ({
   line: null,
 })
 
-/** Resolves with whether the batch goes on. */
+/** Resolves with whether the batch continues. */
 async function validate(work: BatchWork, claim: Claim, row: store.BatchRow, signal: AbortSignal): Promise<boolean> {
   const input = await inputOf(work, row)
   const { total, model, problems } = input
@@ -186,7 +186,7 @@ async function answerLines(
   stopping: AbortSignal,
 ): Promise<'done' | 'later'> {
   const turnEnds = work.now() + turn_ms
-  /** Aborts when the batch has expired, was cancelled, or has to let others go on. */
+  /** Aborts when the batch has expired, was cancelled, or has to let others run. */
   const turn = new AbortController()
   const failure = new AbortController()
   const signal = AbortSignal.any([stopping, turn.signal, failure.signal])

@@ -1,5 +1,5 @@
 // Background work of evaluations: the models answer the rows after all live requests, and graders score the answers.
-// What is scored is in the database: after a kill an evaluation goes on behind it.
+// What is scored is in the database: after a kill an evaluation resumes behind it.
 import type { Logger } from 'pino'
 import type { ChatResponse } from '../../../contract/chat.ts'
 import { ApiError } from '../../../contract/errors.ts'
@@ -46,7 +46,7 @@ const flushAnswers = 16
 const retry_ms = 30_000
 /** Failures of the work as a whole, kills included, before the evaluation fails. */
 const attemptsMax = 20
-/** Time slice: how long an evaluation goes on while others wait. */
+/** Time slice: how long an evaluation runs while others wait. */
 const slice_ms = 30_000
 /** Until one is tried again that has to wait for others of its account on upstreams. */
 const turn_ms = 15_000
@@ -122,11 +122,11 @@ async function end(
     await work.evaluations.end(trx, (await store.findUnscoped(trx, claim.ref))!, status, error)
     await work.queue.finish(trx, claim, 'done')
   })
-  // A gate may go on.
+  // A gate may continue.
   work.queue.wake()
 }
 
-/** Resolves with whether all rows are answered: after its time slice, an evaluation lets others go on. */
+/** Resolves with whether all rows are answered: after its time slice, an evaluation lets others run. */
 async function answerRows(
   work: EvaluationWork,
   claim: Claim,

@@ -25,7 +25,7 @@ export interface ScalingState {
 }
 
 export interface Controller {
-  /** Begins to scale a deployment, or goes on by another configuration. */
+  /** Begins to scale a deployment, or continues with another configuration. */
   set(deployment: ScaledDeployment): void
   /** Stops scaling; its replicas end their requests. */
   remove(deployment_id: string): void

@@ -26,7 +26,7 @@ export interface Sessions {
   begin(trx: Trx, user: store.UserRow, beginning: Beginning): Promise<{ token: string; session: Session }>
   /** The caller of a token; undefined for an unknown, ended or expired one. Changes show as fast as with keys. */
   find(token: string): Promise<Caller | undefined>
-  /** The callers of those of these sessions that go on now, by their id. Looks at the database itself. */
+  /** The callers of those of these sessions that still run, by their id. Looks at the database itself. */
   current(ids: string[]): Promise<Map<string, Caller>>
   get(caller: Caller): Promise<Session>
   list(caller: Caller, query: ListQuery): Promise<Page<Session>>

@@ -29,7 +29,7 @@ export function createUsageFeature(
     mount: (app) => usageRoutes(app, usage, storageOf),
     async start() {
       await usage.start()
-      // It goes on until the last answer has ended; see `close` of the services.
+      // It runs until the last answer has ended; see `close` of the services.
       return []
     },
   }

@@ -1,5 +1,5 @@
 // Moves an installation: its rows to another database, its files to another storage. The source is only read. A killed
-// move goes on where it was: its progress is in the target database.
+// move resumes where it was: its progress is in the target database.
 import { existsSync, mkdtempSync, readdirSync } from 'node:fs'
 import { copyFile, mkdir, readdir, rm } from 'node:fs/promises'
 import os from 'node:os'
@@ -51,7 +51,7 @@ export interface MoveResult {
 /** Files of a data folder that are no artifacts, and that an installation needs. */
 const keyFiles = ['secret.key', 'installation']
 
-/** Moves an installation. Throws a MigrateError; a second call with the same arguments goes on. */
+/** Moves an installation. Throws a MigrateError; a second call with the same arguments resumes. */
 export async function moveInstallation(
   source: Installation,
   to: Destination,

@@ -314,7 +314,7 @@ interface Responses {
   /** The items that it answers, without those of earlier turns. */
   input_json: string
   response_json: string
-  /** When its conversation last went on. */
+  /** When its conversation last continued. */
   used_at: number
   created_at: number
 }

@@ -38,7 +38,7 @@ const rules: Rule[] = [
   // Their files are gone; their events are deleted with them.
   { table: 'exports', days: 30, time: 'created_at', id: 'id', where: sql`status in ('failed', 'expired')` },
   { table: 'uploads', days: 30, time: 'created_at', id: 'id', where: sql`status <> 'pending'` },
-  // A conversation that goes on keeps its earlier responses.
+  // A conversation that continues keeps its earlier responses.
   { table: 'responses', days: 30, time: 'used_at', id: 'id' },
   // Until then a row prevents its request from being counted twice; after that only the daily sums have it.
   { table: 'usage', days: 90, time: 'created_at', id: 'request_id' },

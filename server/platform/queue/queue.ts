@@ -63,7 +63,7 @@ export interface Queue {
   pending(kind: string): Promise<{ entries: PendingEntry[]; served: Map<string, number> }>
   /** Waiting and leased entries by kind, and when the oldest waiting one was enqueued (unix ms). */
   counts(): Promise<{ kind: string; waiting: number; running: number; oldest_at: number | null }[]>
-  /** Whether due work of the same kind waits: long work lets it go on after a time slice. */
+  /** Whether due work of the same kind waits: long work lets it run after a time slice. */
   othersWait(claim: Pick<Claim, 'kind' | 'ref'>): Promise<boolean>
   /**
    * Whether running work should give its place to another account, which has due work of the same kind and none that

@@ -1,5 +1,5 @@
-// Uploads under way. They go on while other pages are shown; what a large one has sent is remembered, so that it goes
-// on after a lost connection or a refresh, when the same file is chosen again.
+// Uploads under way. They continue while other pages are shown; what a large one has sent is remembered, so that it
+// resumes after a lost connection or a refresh, when the same file is chosen again.
 import { useMemo, useSyncExternalStore } from 'react'
 import {
   type Columns,
@@ -98,7 +98,7 @@ export function mapColumns(id: string, columns: Columns): void {
   void send(id)
 }
 
-/** Sends a file; goes on where it stopped if it was partly sent before. Returns the upload's id. */
+/** Sends a file; resumes where it stopped if it was partly sent before. Returns the upload's id. */
 export function startUpload(account: string, file: File, fields: DatasetFields = {}): string {
   const earlier = uploads.find(
     (upload) => upload.account === account && isSame(upload, file) && upload.status !== 'done',
@@ -119,7 +119,7 @@ export function startUpload(account: string, file: File, fields: DatasetFields =
   return id
 }
 
-/** Whether it can go on without choosing its file again. */
+/** Whether it can resume without choosing its file again. */
 export const hasFile = (id: string) => files.has(id)
 export const continueUpload = (id: string) => void send(id)
 

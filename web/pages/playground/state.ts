@@ -201,6 +201,6 @@ function write(account: string, state: State): void {
       localStorage.setItem(keyOf(account), JSON.stringify({ ...state, turns, votes: kept }))
       return
     } catch {
-      // The browser's room for this site is full: the page goes on without those with pictures, or without any.
+      // The browser's room for this site is full: the page continues without those with pictures, or without any.
     }
 }

@@ -1,7 +1,7 @@
 import { type Kysely, sql } from 'kysely'
 
 /**
- * How a batch ends is decided before its results are published. Responses are kept while their conversation goes on.
+ * How a batch ends is decided before its results are published. Responses are kept while their conversation continues.
  */
 export async function up(db: Kysely<unknown>): Promise<void> {
   const { schema } = db

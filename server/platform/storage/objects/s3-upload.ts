@@ -1,6 +1,6 @@
-// Uploads to a bucket, in parts where the file is large. The SDK's own uploader (lib-storage) cannot go on with the
+// Uploads to a bucket, in parts where the file is large. The SDK's own uploader (lib-storage) cannot resume with the
 // parts of a broken upload. Here a small object, the record, remembers each upload that has begun, under the hash of
-// its key and its bytes: an upload goes on only with parts that were sent of the same bytes.
+// its key and its bytes: an upload resumes only with parts that were sent of the same bytes.
 import { createHash, randomUUID } from 'node:crypto'
 import type { FileHandle } from 'node:fs/promises'
 import {
@@ -96,7 +96,7 @@ export async function upload(
     if (running.size >= concurrency) await Promise.race(running)
   }
   await Promise.all(running)
-  // The parts stay: the next attempt goes on from them.
+  // The parts stay: the next attempt resumes from them.
   if (failure !== undefined) throw failure
   try {
     assertUnchanged(hash.digest('hex'), expected)

@@ -22,7 +22,7 @@ export interface ListedObject {
 export interface ObjectStore {
   /** The storage as the operator knows it, without secrets. */
   readonly name: string
-  /** Uploads a file, unless the same bytes are there already. A broken upload goes on with the parts that are there. */
+  /** Uploads a file, unless the same bytes are there already. A broken upload resumes with the parts that are there. */
   put(file: string, key: string): Promise<StoredObject>
   /** Downloads to a new file and compares its SHA-256. Throws stored_object_damaged; then leaves no file behind. */
   get(key: string, file: string): Promise<StoredObject>
