@@ -68,7 +68,7 @@ interface Options {
 }
 
 const flush_ms = 15_000
-/** Of the account that the first start creates: not the name of its owner, nor of a role. */
+/** Names the account that the first start creates: not its owner, nor a role. */
 const firstAccountName = 'Main account'
 
 export function createAccounts({

@@ -51,7 +51,7 @@ interface Prepared {
   model: StoredModel
   /** All that become models: the result, then the checkpoints that are kept. */
   artifacts: (Artifact & StoredModel)[]
-  /** Of `artifacts`: their weights and draft files. */
+  /** Keys of the weights and draft files of `artifacts`. */
   keys: string[]
   weights_model_id: string | null
   weights_projector_sha256: string | null
@@ -64,7 +64,7 @@ interface Measured {
   comparison: Comparison
   /** The metrics of its steps. */
   file: Awaited<ReturnType<Files['write']>>
-  /** Of the step of the result. */
+  /** Training loss at the step of the result. */
   loss: number | undefined
 }
 
