@@ -113,20 +113,33 @@ describe('limits that processes share', redisTest, () => {
   ] as const)
     test(`of 1,000 callers over four processes exactly as many are admitted as the tier allows: ${tier}`, async (context) => {
       const four = await startProcesses(context, 4)
-      const caller = await account(tier)
-      const all = await four.admit(caller, 1000, tier === 'slots')
-      assert.equal(admitted(all).length, max)
-      assert.deepEqual([...new Set(all.map(({ refused }) => refused?.limit))].toSorted(), [limit, undefined])
-      if (tier !== 'slots')
-        assert.equal(new Set(admitted(all).map(({ window }) => window!.remaining)).size, max, 'each got its own count')
-      for (const { release } of all) release?.()
-      if (tier === 'slots') {
-        assert.equal(admitted(await four.admit(caller, 1000, true)).length, max, 'released slots are free')
-        assert.equal((await four.processes[3]!.limits.state(caller)).concurrent.used, max)
-      }
-      if (tier === 'day')
-        assert.equal(await requestsOf(db, (caller as { account_id: string }).account_id, startOfDay(Date.now())), 300)
+      // A busy machine may keep Redis from answering in time: what is exact then is another test's guarantee.
+      while (!(await admitExactly(four, tier, max, limit))) await away(four.processes, false)
     })
+
+  /** False, and nothing is checked, where Redis was away meanwhile. */
+  async function admitExactly(four: Several, tier: string, max: number, limit: string): Promise<boolean> {
+    let answered = true
+    for (const each of four.processes) each.redis.onAway((is) => (answered &&= !is))
+    const caller = await account(tier)
+    const all = await four.admit(caller, 1000, tier === 'slots')
+    if (!answered) return false
+    assert.equal(admitted(all).length, max)
+    assert.deepEqual([...new Set(all.map(({ refused }) => refused?.limit))].toSorted(), [limit, undefined])
+    if (tier !== 'slots')
+      assert.equal(new Set(admitted(all).map(({ window }) => window!.remaining)).size, max, 'each got its own count')
+    for (const { release } of all) release?.()
+    if (tier === 'slots') {
+      const again = await four.admit(caller, 1000, true)
+      const { used } = (await four.processes[3]!.limits.state(caller)).concurrent
+      if (!answered) return false
+      assert.equal(admitted(again).length, max, 'released slots are free')
+      assert.equal(used, max)
+    }
+    if (tier === 'day')
+      assert.equal(await requestsOf(db, (caller as { account_id: string }).account_id, startOfDay(Date.now())), 300)
+    return true
+  }
 
   test('a refused request counts nothing; minute, day and slots are decided together', async (context) => {
     const two = await startProcesses(context, 2)
