@@ -9,7 +9,7 @@ import { afterEach, beforeEach, type TestContext, test } from 'node:test'
 import type { Worker } from 'node:worker_threads'
 import SQLite from 'better-sqlite3'
 import { Kysely, sql } from 'kysely'
-import { type Db, openThreadedDatabase, type Trx } from '../../server/platform/db/open.ts'
+import { type Db, openThreadedDatabase, type Queryable } from '../../server/platform/db/open.ts'
 import { ThreadedSqliteDialect } from '../../server/platform/db/sqlite/dialect.ts'
 import { isUniqueViolation } from '../../server/platform/db/unique-violation.ts'
 import { allowed } from '../support/allowed-time.ts'
@@ -28,9 +28,9 @@ afterEach(async () => {
 })
 
 const another = () => new SQLite(path.join(dataDir, 'tunery.db'), { timeout: 0 })
-const add = (from: Db | Trx, name: string) =>
+const add = (from: Queryable, name: string) =>
   from.insertInto('accounts').values({ id: name, name, tier: 'free', suspended_at: null, created_at: 1 }).execute()
-const names = async (from: Db | Trx = db) =>
+const names = async (from: Queryable = db) =>
   (await from.selectFrom('accounts').select('name').orderBy('id').execute()).map(({ name }) => name)
 const codeOf = (code: string) => (error: Error & { code?: string }) => error.code === code
 

@@ -2,7 +2,7 @@
 // in as one.
 import { ApiError } from '../../../contract/errors.ts'
 import { type Role, roleScopes, type Scope } from '../../../contract/scopes.ts'
-import type { Db, Trx } from '../../platform/db/open.ts'
+import type { Queryable, Trx } from '../../platform/db/open.ts'
 import type { AccountActor } from '../../platform/events/audit.ts'
 import { endedCredential } from '../../platform/http/auth.ts'
 import * as store from './store.ts'
@@ -12,7 +12,7 @@ import * as store from './store.ts'
  * lack nothing. `operator` is no right of a role.
  */
 export async function missingRights(
-  db: Db | Trx,
+  db: Queryable,
   { kind, account_id, user_id, scopes = [] }: AccountActor,
   role: Role,
 ): Promise<Scope | 'owner' | undefined> {

@@ -6,7 +6,7 @@ import { type Role, roleScopes, type Scope, type ScopePreset, scopePresets } fro
 import { newId } from '../../../lib/ids.ts'
 import { hashOf, newKey, prefixLength } from '../../../lib/key-format.ts'
 import { day_ms, isoTime } from '../../../lib/utc-day.ts'
-import type { Db, Trx } from '../../platform/db/open.ts'
+import type { Db, Queryable, Trx } from '../../platform/db/open.ts'
 import { type Page, pageOf } from '../../platform/db/page.ts'
 import { type Actor, recordAuditEntry } from '../../platform/events/audit.ts'
 import type { Caller } from '../../platform/http/caller.ts'
@@ -106,7 +106,7 @@ export function createKeys(db: Db, announce: Changes['announce'], keysMax: numbe
   }
 
   /** The caller's own key, or any key of the account for a caller that manages members. Throws key_not_found. */
-  async function findVisible(trx: Db | Trx, caller: Caller, id: string): Promise<store.KeyRow> {
+  async function findVisible(trx: Queryable, caller: Caller, id: string): Promise<store.KeyRow> {
     const row = await store.key(trx, caller.account_id, id)
     if (!row || (row.user_id !== caller.user_id && !managesMembers(caller)))
       throw new ApiError('key_not_found', `There is no key '${id}'.`)

@@ -4,7 +4,7 @@ import { ApiError } from '../../../contract/errors.ts'
 import type { addMember, changeMember, Member } from '../../../contract/members.ts'
 import { newId } from '../../../lib/ids.ts'
 import { isoTime } from '../../../lib/utc-day.ts'
-import type { Db, Trx } from '../../platform/db/open.ts'
+import type { Db, Queryable, Trx } from '../../platform/db/open.ts'
 import { type Page, pageOf } from '../../platform/db/page.ts'
 import { type AccountActor, recordAuditEntry } from '../../platform/events/audit.ts'
 import type { Caller } from '../../platform/http/caller.ts'
@@ -38,7 +38,7 @@ export const memberResponse = ({ id, name, email, role, created_at }: store.User
 
 /** `announce` is called after a committed change to what keys may do. */
 export function createMembers(db: Db, announce: Changes['announce'], now: () => number): Members {
-  async function find(trx: Db | Trx, { account_id }: Caller, id: string): Promise<store.UserRow> {
+  async function find(trx: Queryable, { account_id }: Caller, id: string): Promise<store.UserRow> {
     const row = await store.member(trx, account_id, id)
     if (!row) throw new ApiError('member_not_found', `There is no member '${id}'.`)
     return row

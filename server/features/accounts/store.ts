@@ -1,11 +1,11 @@
-import type { Db, Trx } from '../../platform/db/open.ts'
+import type { Db, Queryable, Trx } from '../../platform/db/open.ts'
 import { countRows, newestFirst } from '../../platform/db/page.ts'
 import type { NewRow, Row } from '../../platform/db/schema.ts'
 
 export type AccountRow = Row<'accounts'>
 export type UserRow = Row<'users'>
 export type KeyRow = Row<'api_keys'>
-type Any = Db | Trx
+type Any = Queryable
 
 export const insertAccount = (trx: Trx, account: NewRow<'accounts'>) =>
   trx.insertInto('accounts').values(account).execute()

@@ -2,7 +2,7 @@ import path from 'node:path'
 import type { Batch, BatchError } from '../../../contract/batches.ts'
 import type { CursorQuery } from '../../../contract/files.ts'
 import { unixSeconds } from '../../../lib/utc-day.ts'
-import type { Db, Trx } from '../../platform/db/open.ts'
+import type { Db, Queryable, Trx } from '../../platform/db/open.ts'
 import { countRows, timedPage } from '../../platform/db/page.ts'
 import type { NewRow, Row } from '../../platform/db/schema.ts'
 import { recordEvent } from '../../platform/events/outbox.ts'
@@ -14,10 +14,10 @@ export type Times = Partial<Record<Exclude<BatchRow['status'], 'validating'>, nu
 
 export const insert = (trx: Trx, batch: NewRow<'batches'>) => trx.insertInto('batches').values(batch).execute()
 
-export const find = (db: Db | Trx, account_id: string, id: string) =>
+export const find = (db: Queryable, account_id: string, id: string) =>
   db.selectFrom('batches').selectAll().where('account_id', '=', account_id).where('id', '=', id).executeTakeFirst()
 
-export const findUnscoped = (db: Db | Trx, id: string) =>
+export const findUnscoped = (db: Queryable, id: string) =>
   db.selectFrom('batches').selectAll().where('id', '=', id).executeTakeFirst()
 
 export const list = (db: Db, account_id: string, query: CursorQuery, after: BatchRow | undefined) =>

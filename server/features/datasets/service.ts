@@ -15,7 +15,7 @@ import type { Objective } from '../../../contract/hyperparameters.ts'
 import { newId } from '../../../lib/ids.ts'
 import type { Notifications } from '../../platform/cluster/notifications.ts'
 import { assertNotNeeded, type NeededBy } from '../../platform/db/needed-by.ts'
-import type { Db, Trx } from '../../platform/db/open.ts'
+import type { Db, Queryable, Trx } from '../../platform/db/open.ts'
 import { type Page, pageBytes, pageOf } from '../../platform/db/page.ts'
 import { type AccountActor, recordAuditEntry } from '../../platform/events/audit.ts'
 import { createChangeNotifier } from '../../platform/events/event-streams.ts'
@@ -124,12 +124,12 @@ export interface Datasets {
    * the hash by which checkpoints know them, where an earlier version wrote them. Throws dataset_not_found,
    * dataset_not_ready, or dataset_invalid if rows have errors or are not of the kind that the objective learns from.
    */
-  forTraining(db: Db | Trx, account_id: string, id: string, objective: Objective): Promise<TrainingRows>
+  forTraining(db: Queryable, account_id: string, id: string, objective: Objective): Promise<TrainingRows>
   /**
    * The file with the rows of a dataset of any kind, how many these are, and its name. Throws what forTraining throws.
    */
   source(
-    db: Db | Trx,
+    db: Queryable,
     account_id: string,
     id: string,
   ): Promise<{ path: string; total: number; name: string; pictures: number }>
@@ -199,7 +199,7 @@ export function createDatasets(options: Options): Datasets {
   const notifier = createChangeNotifier(notifications)
   const rowReader = createRowReader()
 
-  async function requireDataset(account_id: string, id: string, from: Db | Trx = db) {
+  async function requireDataset(account_id: string, id: string, from: Queryable = db) {
     const found = await store.find(from, account_id, id)
     if (!found) throw new ApiError('dataset_not_found', `There is no dataset '${id}'.`)
     return found

@@ -3,16 +3,17 @@ import type { SortedQuery } from '../../../contract/common.ts'
 import type { Columns, Dataset } from '../../../contract/datasets.ts'
 import type { Objective } from '../../../contract/hyperparameters.ts'
 import { isoTime } from '../../../lib/utc-day.ts'
-import type { Db, Trx } from '../../platform/db/open.ts'
+import type { Db, Queryable, Trx } from '../../platform/db/open.ts'
 import { sortedPage } from '../../platform/db/page.ts'
 import type { NewRow, Row } from '../../platform/db/schema.ts'
 import type { Check } from './rows.ts'
 
 export type DatasetRow = Row<'datasets'>
 
-export const insert = (db: Db | Trx, dataset: NewRow<'datasets'>) => db.insertInto('datasets').values(dataset).execute()
+export const insert = (db: Queryable, dataset: NewRow<'datasets'>) =>
+  db.insertInto('datasets').values(dataset).execute()
 
-export const find = (db: Db | Trx, account_id: string, id: string) =>
+export const find = (db: Queryable, account_id: string, id: string) =>
   db.selectFrom('datasets').selectAll().where('account_id', '=', account_id).where('id', '=', id).executeTakeFirst()
 
 export const list = (
@@ -24,13 +25,13 @@ export const list = (
 
 export const every = (db: Db) => db.selectFrom('datasets').selectAll().execute()
 
-export const findUnscoped = (db: Db | Trx, id: string) =>
+export const findUnscoped = (db: Queryable, id: string) =>
   db.selectFrom('datasets').selectAll().where('id', '=', id).executeTakeFirst()
 
 export const update = (trx: Trx, id: string, values: Partial<DatasetRow>) =>
   trx.updateTable('datasets').set(values).where('id', '=', id).execute()
 
-export async function remove(trx: Db | Trx, id: string): Promise<void> {
+export async function remove(trx: Queryable, id: string): Promise<void> {
   await trx.deleteFrom('dataset_tokens').where('dataset_id', '=', id).execute()
   await trx.deleteFrom('datasets').where('id', '=', id).execute()
 }

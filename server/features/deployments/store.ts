@@ -1,5 +1,5 @@
 import type { DeploymentQuery } from '../../../contract/deployments.ts'
-import type { Db, Trx } from '../../platform/db/open.ts'
+import type { Db, Queryable, Trx } from '../../platform/db/open.ts'
 import { newestFirst, sortedPage } from '../../platform/db/page.ts'
 import type { NewRow, Row } from '../../platform/db/schema.ts'
 
@@ -9,7 +9,7 @@ export type ChangeRow = Row<'deployment_history'>
 export const insert = (trx: Trx, deployment: NewRow<'deployments'>) =>
   trx.insertInto('deployments').values(deployment).execute()
 
-export const find = (db: Db | Trx, account_id: string, name: string) =>
+export const find = (db: Queryable, account_id: string, name: string) =>
   db
     .selectFrom('deployments')
     .selectAll()
@@ -62,7 +62,7 @@ export async function findPending(
   return waiting.find(({ pending_json }) => JSON.parse(pending_json!).evaluation === evaluation_id)
 }
 
-export const findUnscoped = (db: Db | Trx, id: string) =>
+export const findUnscoped = (db: Queryable, id: string) =>
   db.selectFrom('deployments').selectAll().where('id', '=', id).executeTakeFirst()
 
 export const insertChange = (trx: Trx, change: NewRow<'deployment_history'>) =>
@@ -79,5 +79,5 @@ export const findChange = (db: Db, deployment_id: string, id: string) =>
 export const listChanges = (db: Db, deployment_id: string, limit: number, after: ChangeRow | undefined) =>
   newestFirst(db.selectFrom('deployment_history').selectAll().where('deployment_id', '=', deployment_id), limit, after)
 
-export const listStarting = (db: Db | Trx) =>
+export const listStarting = (db: Queryable) =>
   db.selectFrom('deployments').selectAll().where('status', '=', 'starting').execute()

@@ -8,7 +8,7 @@ import { parseJson } from '../../../lib/json.ts'
 import { readJsonl } from '../../../lib/jsonl.ts'
 import { createTtlCache } from '../../../lib/ttl-cache.ts'
 import { isoTime } from '../../../lib/utc-day.ts'
-import type { Db, Trx } from '../../platform/db/open.ts'
+import type { Db, Queryable, Trx } from '../../platform/db/open.ts'
 import type { Page } from '../../platform/db/page.ts'
 import { type AccountActor, recordAuditEntry } from '../../platform/events/audit.ts'
 import { assertBacklogLimit, type Queue } from '../../platform/queue/queue.ts'
@@ -124,14 +124,14 @@ export function createEvaluations(options: Options): Evaluations {
   files.onNeeded(async (trx, _account, id) => neededBy(await store.activeOfSource(trx, id)))
   models.onNeeded(async (trx, _account, id) => neededBy(await store.activeOfModel(trx, id)))
 
-  async function requireEvaluation(from: Db | Trx, account_id: string, id: string): Promise<store.EvaluationRow> {
+  async function requireEvaluation(from: Queryable, account_id: string, id: string): Promise<store.EvaluationRow> {
     const found = await store.find(from, account_id, id)
     if (!found)
       throw new ApiError('evaluation_not_found', `There is no evaluation '${id}'.`, { param: 'evaluation_id' })
     return found
   }
 
-  async function compute(from: Db | Trx, row: store.EvaluationRow): Promise<Result | null> {
+  async function compute(from: Queryable, row: store.EvaluationRow): Promise<Result | null> {
     const sums = await sumGraders(store.graders(from, row.id))
     return resultOf(await store.figures(from, row.id), sums, row.model || null, row.baseline)
   }

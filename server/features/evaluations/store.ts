@@ -3,7 +3,7 @@ import type { ListQuery } from '../../../contract/common.ts'
 import type { CreateEvaluation } from '../../../contract/evaluations.ts'
 import type { EvalQuery } from '../../../contract/openai-evals.ts'
 import { parseJson } from '../../../lib/json.ts'
-import type { Db, Trx } from '../../platform/db/open.ts'
+import type { Db, Queryable, Trx } from '../../platform/db/open.ts'
 import { bytesOf, countFitting, countRows, type Page, sizedPage } from '../../platform/db/page.ts'
 import type { NewRow, Row } from '../../platform/db/schema.ts'
 
@@ -15,10 +15,10 @@ export type SideName = AnswerRow['side']
 export const insert = (trx: Trx, evaluation: NewRow<'evaluations'>) =>
   trx.insertInto('evaluations').values(evaluation).execute()
 
-export const find = (db: Db | Trx, account_id: string, id: string) =>
+export const find = (db: Queryable, account_id: string, id: string) =>
   db.selectFrom('evaluations').selectAll().where('account_id', '=', account_id).where('id', '=', id).executeTakeFirst()
 
-export const findUnscoped = (db: Db | Trx, id: string) =>
+export const findUnscoped = (db: Queryable, id: string) =>
   db.selectFrom('evaluations').selectAll().where('id', '=', id).executeTakeFirst()
 
 const largeColumns = [
@@ -55,7 +55,7 @@ export const samplingOf = ({ sampling_json }: Pick<EvaluationRow, 'sampling_json
 
 export const insertEval = (trx: Trx, row: EvalRow) => trx.insertInto('evals').values(row).execute()
 
-export const findEvalUnscoped = (db: Db | Trx, id: string) =>
+export const findEvalUnscoped = (db: Queryable, id: string) =>
   db.selectFrom('evals').selectAll().where('id', '=', id).executeTakeFirst()
 
 const active = ['queued', 'running'] as const
@@ -94,7 +94,7 @@ export const answered = (db: Db, id: string) =>
   db.selectFrom('evaluation_answers').select(['row', 'side']).where('evaluation_id', '=', id).execute()
 
 /** The figures of all answers but those of each grader. */
-export const figures = (db: Db | Trx, id: string) =>
+export const figures = (db: Queryable, id: string) =>
   db
     .selectFrom('evaluation_answers')
     .select([
@@ -116,7 +116,7 @@ export type Figures = Awaited<ReturnType<typeof figures>>[number]
 const gradersAtOnce = 250
 
 /** What each grader says of each answer. */
-export async function* graders(db: Db | Trx, id: string): AsyncGenerator<Pick<AnswerRow, 'side' | 'graders_json'>> {
+export async function* graders(db: Queryable, id: string): AsyncGenerator<Pick<AnswerRow, 'side' | 'graders_json'>> {
   for (let last = { row: -1, side: 'model' as SideName }; ; ) {
     const answers = await db
       .selectFrom('evaluation_answers')

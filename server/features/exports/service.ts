@@ -4,7 +4,7 @@ import { newId } from '../../../lib/ids.ts'
 import { runPeriodically } from '../../../lib/periodic.ts'
 import type { Notifications } from '../../platform/cluster/notifications.ts'
 import type { Servers } from '../../platform/cluster/servers.ts'
-import type { Db, Trx } from '../../platform/db/open.ts'
+import type { Db, Queryable } from '../../platform/db/open.ts'
 import { type Page, pageOf } from '../../platform/db/page.ts'
 import { type AccountActor, recordAuditEntry } from '../../platform/events/audit.ts'
 import { createChangeNotifier, follow, statusEvent } from '../../platform/events/event-streams.ts'
@@ -113,7 +113,7 @@ export function createExports(options: Options): Exports {
     return live && `the export ${live.id}`
   })
 
-  async function requireExport(account_id: string, id: string, from: Db | Trx = db): Promise<store.ExportRow> {
+  async function requireExport(account_id: string, id: string, from: Queryable = db): Promise<store.ExportRow> {
     const found = await store.find(from, account_id, id)
     if (!found) throw new ApiError('export_not_found', `There is no export '${id}'.`)
     return found

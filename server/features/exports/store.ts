@@ -2,7 +2,7 @@ import { rm } from 'node:fs/promises'
 import path from 'node:path'
 import type { Export, ExportFile, ExportQuery } from '../../../contract/exports.ts'
 import { isoTime } from '../../../lib/utc-day.ts'
-import type { Db, Trx } from '../../platform/db/open.ts'
+import type { Db, Queryable, Trx } from '../../platform/db/open.ts'
 import { countRows, timedPage } from '../../platform/db/page.ts'
 import type { NewRow, Row } from '../../platform/db/schema.ts'
 import { createEventStream } from '../../platform/events/event-streams.ts'
@@ -13,10 +13,10 @@ export const events = createEventStream('export_events', 'export_id')
 
 export const insert = (trx: Trx, made: NewRow<'exports'>) => trx.insertInto('exports').values(made).execute()
 
-export const find = (db: Db | Trx, account_id: string, id: string) =>
+export const find = (db: Queryable, account_id: string, id: string) =>
   db.selectFrom('exports').selectAll().where('account_id', '=', account_id).where('id', '=', id).executeTakeFirst()
 
-export const findUnscoped = (db: Db | Trx, id: string) =>
+export const findUnscoped = (db: Queryable, id: string) =>
   db.selectFrom('exports').selectAll().where('id', '=', id).executeTakeFirst()
 
 export function list(

@@ -1,7 +1,7 @@
 import path from 'node:path'
 import type { File } from '../../../contract/files.ts'
 import { unixSeconds } from '../../../lib/utc-day.ts'
-import type { Db, Trx } from '../../platform/db/open.ts'
+import type { Db, Queryable, Trx } from '../../platform/db/open.ts'
 import { countRows } from '../../platform/db/page.ts'
 import type { NewRow, Row } from '../../platform/db/schema.ts'
 import type { FileEntry } from '../datasets/index.ts'
@@ -9,10 +9,10 @@ import type { FileEntry } from '../datasets/index.ts'
 export type FileRow = Row<'files'>
 export type UploadRow = Row<'uploads'>
 
-export const insert = (db: Db | Trx, file: NewRow<'files'>) => db.insertInto('files').values(file).execute()
+export const insert = (db: Queryable, file: NewRow<'files'>) => db.insertInto('files').values(file).execute()
 
 /** The files of an account whose time is not over. */
-export const readable = (db: Db | Trx, account_id: string, now: number) =>
+export const readable = (db: Queryable, account_id: string, now: number) =>
   db
     .selectFrom('files')
     .selectAll()
@@ -20,7 +20,7 @@ export const readable = (db: Db | Trx, account_id: string, now: number) =>
     .where((or) => or.or([or('expires_at', 'is', null), or('expires_at', '>', now)]))
 
 /** A file of an account; with `now`, only if its time is not over. */
-export const find = (db: Db | Trx, account_id: string, id: string, now = 0) =>
+export const find = (db: Queryable, account_id: string, id: string, now = 0) =>
   readable(db, account_id, now).where('id', '=', id).executeTakeFirst()
 
 export const findUnscoped = (db: Db, id: string) =>
@@ -31,18 +31,18 @@ export const every = (db: Db) => db.selectFrom('files').selectAll().execute()
 export const expired = (db: Db, now: number) =>
   db.selectFrom('files').selectAll().where('expires_at', '<=', now).execute()
 
-export const remove = (db: Db | Trx, id: string) => db.deleteFrom('files').where('id', '=', id).execute()
+export const remove = (db: Queryable, id: string) => db.deleteFrom('files').where('id', '=', id).execute()
 
 export const insertUpload = (trx: Trx, upload: NewRow<'uploads'>) => trx.insertInto('uploads').values(upload).execute()
 
-export const findUpload = (db: Db | Trx, account_id: string, id: string) =>
+export const findUpload = (db: Queryable, account_id: string, id: string) =>
   db.selectFrom('uploads').selectAll().where('account_id', '=', account_id).where('id', '=', id).executeTakeFirst()
 
 export const findUploadUnscoped = (db: Db, id: string) =>
   db.selectFrom('uploads').selectAll().where('id', '=', id).executeTakeFirst()
 
 /** Ends a pending upload. Resolves with false if it was not pending any more. */
-export async function endUpload(db: Db | Trx, id: string, values: Partial<UploadRow>): Promise<boolean> {
+export async function endUpload(db: Queryable, id: string, values: Partial<UploadRow>): Promise<boolean> {
   const { numUpdatedRows } = await db
     .updateTable('uploads')
     .set(values)
@@ -79,7 +79,7 @@ export async function partsSent(trx: Trx, upload_id: string): Promise<{ sent: nu
   return { sent: Number(found.sent ?? 0), count: Number(found.count) }
 }
 
-export const parts = (db: Db | Trx, upload_id: string) =>
+export const parts = (db: Queryable, upload_id: string) =>
   db.selectFrom('upload_parts').selectAll().where('upload_id', '=', upload_id).execute()
 
 export const filesDir = (dataDir: string) => path.join(dataDir, 'files')

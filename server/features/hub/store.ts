@@ -1,9 +1,9 @@
-import type { Db, Trx } from '../../platform/db/open.ts'
+import type { Db, Queryable, Trx } from '../../platform/db/open.ts'
 import type { NewRow, Row } from '../../platform/db/schema.ts'
 
 export type DownloadRow = Row<'model_downloads'>
 
-export const find = (db: Db | Trx, model_id: string) =>
+export const find = (db: Queryable, model_id: string) =>
   db.selectFrom('model_downloads').selectAll().where('model_id', '=', model_id).executeTakeFirst()
 
 export const listAll = (db: Db) => db.selectFrom('model_downloads').selectAll().execute()

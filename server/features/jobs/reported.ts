@@ -1,6 +1,6 @@
 // What a job's events have already reported. An attempt that takes over resumes from the last checkpoint and trains the
 // steps after it again; readers of the events should see each step once.
-import type { Db, Trx } from '../../platform/db/open.ts'
+import type { Queryable, Trx } from '../../platform/db/open.ts'
 import type { TrainerEvent } from '../../platform/trainer/trainer.ts'
 
 interface Reported {
@@ -33,7 +33,7 @@ export function createRepeatFilter(job_id: string) {
 /** Newest events of a kind that are read: those of one step, with some to spare. */
 const newest = 50
 
-async function readReported(db: Db | Trx, job_id: string): Promise<Reported> {
+async function readReported(db: Queryable, job_id: string): Promise<Reported> {
   const reported: Reported = { step: -1, figures: new Set(), loss_step: -1, progress: 0, samples: new Set() }
   for (const type of ['metrics', 'checkpoint', 'progress', 'sample'] as const) {
     const rows = await db

@@ -12,7 +12,7 @@ import type {
 } from '../../../contract/fine-tuning.ts'
 import type { JobConfig } from '../../../contract/job-config.ts'
 import { newId } from '../../../lib/ids.ts'
-import type { Db, Trx } from '../../platform/db/open.ts'
+import type { Db, Queryable, Trx } from '../../platform/db/open.ts'
 import { type Page, pageOf } from '../../platform/db/page.ts'
 import { type AccountActor, recordAuditEntry } from '../../platform/events/audit.ts'
 import { type ChangeNotifier, follow, statusEvent } from '../../platform/events/event-streams.ts'
@@ -151,7 +151,7 @@ export function createJobs(options: Options): Jobs {
     notifyEvents: (id) => changes.notify(id),
   })
 
-  async function requireJob(account_id: string, id: string, from: Db | Trx = db): Promise<store.JobRow> {
+  async function requireJob(account_id: string, id: string, from: Queryable = db): Promise<store.JobRow> {
     const job = await store.findJob(from, account_id, id)
     if (!job) throw new ApiError('job_not_found', `There is no job '${id}'.`)
     return job

@@ -1,7 +1,7 @@
 import { sql } from 'kysely'
 import type { JobQuery } from '../../../contract/fine-tuning.ts'
 import { type MetadataFilter, metadataConditions } from '../../platform/db/metadata.ts'
-import type { Db, Trx } from '../../platform/db/open.ts'
+import type { Db, Queryable, Trx } from '../../platform/db/open.ts'
 import { countRows, newestFirst, sortedPage } from '../../platform/db/page.ts'
 import type { NewRow, Row } from '../../platform/db/schema.ts'
 import { createEventStream } from '../../platform/events/event-streams.ts'
@@ -13,7 +13,7 @@ export type JobRow = Row<'tuning_jobs'>
 
 export const insertJob = (trx: Trx, job: NewRow<'tuning_jobs'>) => trx.insertInto('tuning_jobs').values(job).execute()
 
-export const findJob = (db: Db | Trx, account_id: string, id: string) =>
+export const findJob = (db: Queryable, account_id: string, id: string) =>
   db
     .selectFrom('tuning_jobs')
     .selectAll()
@@ -23,7 +23,7 @@ export const findJob = (db: Db | Trx, account_id: string, id: string) =>
     .executeTakeFirst()
 
 /** Also one that was deleted: its row tells what models came from. */
-export const findJobUnscoped = (db: Db | Trx, id: string) =>
+export const findJobUnscoped = (db: Queryable, id: string) =>
   db.selectFrom('tuning_jobs').selectAll().where('id', '=', id).executeTakeFirst()
 
 export function listJobs(db: Db, account_id: string, query: JobQuery, after: JobRow | undefined): Promise<JobRow[]> {
@@ -160,7 +160,7 @@ export const jobsWithRunningClock = (trx: Trx) =>
 
 /** The checkpoint events of a job, newest first. */
 export async function checkpoints(
-  db: Db | Trx,
+  db: Queryable,
   job_id: string,
   limit: number,
 ): Promise<{ attempt: number; step: number; sha256: string }[]> {
@@ -177,7 +177,7 @@ export async function checkpoints(
 
 /** Evaluations of a job, latest step first: all, or up to `limit` + 1 of the steps below `after`. */
 export async function evaluations(
-  db: Db | Trx,
+  db: Queryable,
   job_id: string,
   limit?: number,
   after?: number,
@@ -239,7 +239,7 @@ export const isAwaiting = async (trx: Trx, job_id: string) =>
   undefined
 
 /** The bases that jobs wait for. */
-export const awaitedModels = async (db: Db | Trx): Promise<string[]> =>
+export const awaitedModels = async (db: Queryable): Promise<string[]> =>
   (await db.selectFrom('jobs_awaiting_weights').select('model_id').distinct().execute()).map(({ model_id }) => model_id)
 
 /** Those of these jobs that wait for weights, with the base. */

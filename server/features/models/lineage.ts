@@ -3,7 +3,7 @@
 
 import type { ResolvedConfig } from '../../../contract/fine-tuning.ts'
 import type { Lineage, LineageDataset, LineageStep } from '../../../contract/models.ts'
-import type { Db, Trx } from '../../platform/db/open.ts'
+import type { Db, Queryable } from '../../platform/db/open.ts'
 import type { Datasets } from '../datasets/index.ts'
 import * as store from './store.ts'
 import { type Dataset, type Parent, parentOf, type Recipe, recipeOf, type Training, trainingOf } from './training.ts'
@@ -39,7 +39,7 @@ export async function sourceColumns(
 }
 
 /** The lineage of a model, first training or upload first. */
-export async function lineageOf(db: Db | Trx, model: store.ModelRow): Promise<Lineage> {
+export async function lineageOf(db: Queryable, model: store.ModelRow): Promise<Lineage> {
   const steps: LineageStep[] = []
   let ancestor: Parent | null = {
     model_id: model.id,

@@ -7,7 +7,7 @@ import { ApiError } from '../../../contract/errors.ts'
 import type { AdapterFields, Comparison, TunedModel, TunedModelDetails } from '../../../contract/models.ts'
 import { isoTime } from '../../../lib/utc-day.ts'
 import { assertNotNeeded, type NeededBy } from '../../platform/db/needed-by.ts'
-import type { Db, Trx } from '../../platform/db/open.ts'
+import type { Queryable, Trx } from '../../platform/db/open.ts'
 import { type Page, pageOf } from '../../platform/db/page.ts'
 import type { NewRow } from '../../platform/db/schema.ts'
 import { type AccountActor, recordAuditEntry } from '../../platform/events/audit.ts'
@@ -77,7 +77,7 @@ export interface TunedModels {
   get(account_id: string, id: string): Promise<TunedModelDetails>
   list(account_id: string, query: SortedQuery): Promise<Page<TunedModel>>
   /** What people call it; undefined if there is no such tuned model. */
-  nameOf(from: Db | Trx, account_id: string, id: string): Promise<string | undefined>
+  nameOf(from: Queryable, account_id: string, id: string): Promise<string | undefined>
   /** Changes its name, description or metadata. */
   label: ChangeLabels<TunedModel>
   /** Imports an adapter that was trained elsewhere. */
@@ -106,7 +106,7 @@ export interface TunedModels {
    * held out. `rows` count from 1. 0 for what is no tuned model.
    */
   trainedRows(
-    from: Db | Trx,
+    from: Queryable,
     account_id: string,
     id: string,
     dataset: { id: string; sha256: string },
@@ -118,7 +118,7 @@ export interface TunedModels {
    * What a training starts from: the files of a hub base or tuned model, fetched for a tuned one. Throws
    * model_not_found, model_not_available, training_not_ready.
    */
-  startingModel(account_id: string, id: string, from?: Db | Trx): Promise<StartingModel>
+  startingModel(account_id: string, id: string, from?: Queryable): Promise<StartingModel>
   /** The numbers of the rows that a job held out of its dataset; undefined until its trainer reports them. */
   heldOut(job_id: string): Promise<number[] | undefined>
   /** The same of an account's job, also of a deleted one, with the dataset. Throws job_not_found. */
@@ -160,7 +160,7 @@ export function createTunedModels(
     (await store.forgetDrafts(trx, account_id, dataset_id)).map(draftsKey),
   )
 
-  async function requireModel(account_id: string, id: string, from: Db | Trx = db): Promise<store.ModelRow> {
+  async function requireModel(account_id: string, id: string, from: Queryable = db): Promise<store.ModelRow> {
     const model = await store.findModel(from, account_id, id)
     if (!model) throw new ApiError('model_not_found', `There is no model '${id}'.`)
     return model

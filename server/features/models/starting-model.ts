@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto'
 import { createReadStream } from 'node:fs'
 import { readFile } from 'node:fs/promises'
 import path from 'node:path'
-import type { Db, Trx } from '../../platform/db/open.ts'
+import type { Queryable } from '../../platform/db/open.ts'
 import type { Artifacts } from '../../platform/storage/objects/index.ts'
 import type { Hub, Projector, TrainableBase } from '../hub/index.ts'
 import { modelFiles, modelKey, ownProjector } from './artifacts.ts'
@@ -38,7 +38,7 @@ export interface StartingModel {
  * model_not_available, training_not_ready.
  */
 export async function resolveStartingModel(
-  db: Db | Trx,
+  db: Queryable,
   hub: Hub,
   artifacts: Pick<Artifacts, 'ensureLocal'>,
   account_id: string,

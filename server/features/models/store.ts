@@ -1,5 +1,5 @@
 import type { SortedQuery } from '../../../contract/common.ts'
-import type { Db, Trx } from '../../platform/db/open.ts'
+import type { Db, Queryable, Trx } from '../../platform/db/open.ts'
 import { sortedPage } from '../../platform/db/page.ts'
 import type { NewRow, Row } from '../../platform/db/schema.ts'
 
@@ -7,10 +7,10 @@ export type ModelRow = Row<'models'>
 
 export const insertModel = (trx: Trx, model: NewRow<'models'>) => trx.insertInto('models').values(model).execute()
 
-export const findModel = (db: Db | Trx, account_id: string, id: string) =>
+export const findModel = (db: Queryable, account_id: string, id: string) =>
   db.selectFrom('models').selectAll().where('account_id', '=', account_id).where('id', '=', id).executeTakeFirst()
 
-export const modelByFtName = (db: Db | Trx, account_id: string, ft_name: string) =>
+export const modelByFtName = (db: Queryable, account_id: string, ft_name: string) =>
   db
     .selectFrom('models')
     .selectAll()

@@ -2,7 +2,7 @@
 import type { ResolvedConfig } from '../../../contract/fine-tuning.ts'
 import { entriesOf, type GroupName, type Objective } from '../../../contract/hyperparameters.ts'
 import type { LineageDataset } from '../../../contract/models.ts'
-import type { Db, Trx } from '../../platform/db/open.ts'
+import type { Queryable } from '../../platform/db/open.ts'
 import type { Row } from '../../platform/db/schema.ts'
 
 type JobRow = Row<'tuning_jobs'>
@@ -11,7 +11,7 @@ type Resolved<G extends GroupName> = NonNullable<ResolvedConfig[G]>
 export type Training = NonNullable<Awaited<ReturnType<typeof trainingOf>>>
 
 /** Also of a job that was deleted. */
-export const trainingOf = (db: Db | Trx, job_id: string) =>
+export const trainingOf = (db: Queryable, job_id: string) =>
   db
     .selectFrom('tuning_jobs')
     .select([
@@ -28,7 +28,7 @@ export const trainingOf = (db: Db | Trx, job_id: string) =>
     .executeTakeFirst()
 
 /** The numbers of a job's held-out rows; undefined if its trainer has not reported them. */
-export async function heldOutRows(db: Db | Trx, job_id: string): Promise<number[] | undefined> {
+export async function heldOutRows(db: Queryable, job_id: string): Promise<number[] | undefined> {
   const found = await db.selectFrom('job_held_out').selectAll().where('job_id', '=', job_id).executeTakeFirst()
   return found && JSON.parse(found.rows_json)
 }

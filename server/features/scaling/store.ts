@@ -1,10 +1,10 @@
-import type { Db, Trx } from '../../platform/db/open.ts'
+import type { Db, Queryable, Trx } from '../../platform/db/open.ts'
 import type { NewRow, Row } from '../../platform/db/schema.ts'
 
 export type ScalingRow = Row<'deployment_scaling'>
 export type DecisionRow = Row<'scaling_decisions'>
 
-export const find = (db: Db | Trx, deployment_id: string) =>
+export const find = (db: Queryable, deployment_id: string) =>
   db.selectFrom('deployment_scaling').selectAll().where('deployment_id', '=', deployment_id).executeTakeFirst()
 
 export const listAll = (db: Db) => db.selectFrom('deployment_scaling').selectAll().execute()
@@ -36,7 +36,7 @@ export async function remove(trx: Trx, deployment_id: string): Promise<boolean> 
 }
 
 /** The last decisions, newest first. */
-export const decisions = (db: Db | Trx, deployment_id: string, limit: number) =>
+export const decisions = (db: Queryable, deployment_id: string, limit: number) =>
   db
     .selectFrom('scaling_decisions')
     .selectAll()

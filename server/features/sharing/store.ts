@@ -1,18 +1,18 @@
 import type { ListQuery } from '../../../contract/common.ts'
-import type { Db, Trx } from '../../platform/db/open.ts'
+import type { Db, Queryable, Trx } from '../../platform/db/open.ts'
 import { countRows, newestFirst } from '../../platform/db/page.ts'
 import type { NewRow, Row } from '../../platform/db/schema.ts'
 
 export type ShareRow = Row<'shares'>
 
-const live = (db: Db | Trx, account_id: string) =>
+const live = (db: Queryable, account_id: string) =>
   db.selectFrom('shares').selectAll().where('account_id', '=', account_id).where('revoked_at', 'is', null)
 
 export const insert = (trx: Trx, share: NewRow<'shares'>) => trx.insertInto('shares').values(share).execute()
 
 export const countLive = (trx: Trx, account_id: string) => countRows(live(trx, account_id))
 
-export const find = (db: Db | Trx, account_id: string, model_id: string, id: string) =>
+export const find = (db: Queryable, account_id: string, model_id: string, id: string) =>
   live(db, account_id).where('model_id', '=', model_id).where('id', '=', id).executeTakeFirst()
 
 export const list = (db: Db, account_id: string, model_id: string, { limit }: ListQuery, after: ShareRow | undefined) =>
@@ -47,7 +47,7 @@ export const byHash = (db: Db, hash: string, now: number) =>
     .where('accounts.suspended_at', 'is', null)
     .executeTakeFirst()
 
-export const requestsOn = async (db: Db | Trx, share_id: string, day: number): Promise<number> =>
+export const requestsOn = async (db: Queryable, share_id: string, day: number): Promise<number> =>
   (
     await db
       .selectFrom('share_days')

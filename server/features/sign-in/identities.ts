@@ -6,7 +6,7 @@ import { DisplayName } from '../../../contract/common.ts'
 import { ApiError } from '../../../contract/errors.ts'
 import type { Identity, Member } from '../../../contract/members.ts'
 import { isoTime } from '../../../lib/utc-day.ts'
-import type { Db, Trx } from '../../platform/db/open.ts'
+import type { Db, Queryable, Trx } from '../../platform/db/open.ts'
 import { recordAuditEntry, serviceActor } from '../../platform/events/audit.ts'
 import type { Caller } from '../../platform/http/caller.ts'
 import type { Changes } from '../../platform/redis/changes.ts'
@@ -62,7 +62,7 @@ export function createIdentities({ db, members, sign_up, sign_up_role, changes, 
   }
 
   /** The account whose new member the person may become: the operator's, unless they were a member and were removed. */
-  async function accountToJoin(trx: Db | Trx, { issuer, subject, email }: Person): Promise<string | undefined> {
+  async function accountToJoin(trx: Queryable, { issuer, subject, email }: Person): Promise<string | undefined> {
     if (email === undefined || !sign_up.includes(email.split('@')[1]!)) return undefined
     const operator = await store.operatorUser(trx)
     if (!operator || (await store.wasRemoved(trx, operator.account_id, email))) return undefined
@@ -82,14 +82,14 @@ export function createIdentities({ db, members, sign_up, sign_up_role, changes, 
   }
 
   /** Members with the email: those whose it is proven to be, and others. None of them is the operator. */
-  async function candidates(trx: Db | Trx, email: string) {
+  async function candidates(trx: Queryable, email: string) {
     const all = await store.usersByEmail(trx, email)
     const others = all.filter(({ operator }) => operator !== 1)
     const isProven = ({ email_accepted_at }: store.UserRow) => email_accepted_at !== null
     return { all, proven: others.filter(isProven), entered: others.filter((user) => !isProven(user)) }
   }
 
-  async function offersFor(trx: Db | Trx, person: Person) {
+  async function offersFor(trx: Queryable, person: Person) {
     const { email } = person
     const offers: Offer[] = []
     if (email === undefined) return { offers, proven: [], all: [] }
@@ -167,7 +167,7 @@ export function createIdentities({ db, members, sign_up, sign_up_role, changes, 
   }
 }
 
-async function requireMember(db: Db | Trx, account_id: string, user_id: string): Promise<store.UserRow> {
+async function requireMember(db: Queryable, account_id: string, user_id: string): Promise<store.UserRow> {
   const user = await store.user(db, user_id)
   if (user?.account_id !== account_id) throw new ApiError('member_not_found', `There is no member '${user_id}'.`)
   return user

@@ -1,4 +1,4 @@
-import type { Db, Trx } from '../../platform/db/open.ts'
+import type { Db, Queryable, Trx } from '../../platform/db/open.ts'
 import { newestFirst } from '../../platform/db/page.ts'
 import type { NewRow, Row } from '../../platform/db/schema.ts'
 
@@ -7,14 +7,13 @@ export type TokenRow = Row<'sign_in_tokens'>
 export type PasskeyRow = Row<'passkeys'>
 export type UserRow = Row<'users'>
 export type IdentityRow = Row<'oidc_identities'>
-type Any = Db | Trx
 
 /** Runs a deletion and returns how many rows it removed. */
 const deleted = async (query: { executeTakeFirst(): Promise<{ numDeletedRows: bigint }> }) =>
   Number((await query.executeTakeFirst()).numDeletedRows)
 
 export const insertSession = (trx: Trx, row: NewRow<'sessions'>) => trx.insertInto('sessions').values(row).execute()
-const withMember = (db: Any) =>
+const withMember = (db: Queryable) =>
   db
     .selectFrom('sessions as session')
     .innerJoin('users as user', 'user.id', 'session.user_id')
@@ -23,10 +22,10 @@ const withMember = (db: Any) =>
     .select(['user.role', 'user.operator', 'account.tier', 'account.suspended_at'])
     .where('user.removed_at', 'is', null)
 /** A session with its member and account, unless the member was removed. */
-export const sessionByHash = (db: Any, hash: string) =>
+export const sessionByHash = (db: Queryable, hash: string) =>
   withMember(db).where('session.hash', '=', hash).executeTakeFirst()
-export const sessionsByIds = (db: Any, ids: string[]) => withMember(db).where('session.id', 'in', ids).execute()
-export const session = (db: Any, user_id: string, id: string) =>
+export const sessionsByIds = (db: Queryable, ids: string[]) => withMember(db).where('session.id', 'in', ids).execute()
+export const session = (db: Queryable, user_id: string, id: string) =>
   db.selectFrom('sessions').selectAll().where('user_id', '=', user_id).where('id', '=', id).executeTakeFirst()
 export const sessions = (
   db: Db,
@@ -66,7 +65,7 @@ export const removeOldSessions = (db: Db, used_before: number, created_before: n
     .where((e) => e.or([e('last_used_at', '<', used_before), e('created_at', '<', created_before)]))
     .execute()
 /** Whether anybody has a session, or a way to begin one besides a link. */
-export async function anySignIn(db: Any): Promise<boolean> {
+export async function anySignIn(db: Queryable): Promise<boolean> {
   for (const table of ['sessions', 'passwords', 'passkeys'] as const)
     if (await db.selectFrom(table).select('user_id').limit(1).executeTakeFirst()) return true
   const connected = db
@@ -77,15 +76,15 @@ export async function anySignIn(db: Any): Promise<boolean> {
   return (await connected.limit(1).executeTakeFirst()) !== undefined
 }
 
-export const user = (db: Any, id: string) =>
+export const user = (db: Queryable, id: string) =>
   db.selectFrom('users').selectAll().where('id', '=', id).where('removed_at', 'is', null).executeTakeFirst()
-const byEmail = (db: Any, email: string) =>
+const byEmail = (db: Queryable, email: string) =>
   db.selectFrom('users').selectAll().where('email', '=', email).where('removed_at', 'is', null)
 /**
  * The members with an email and a password: those whose email it is proven to be first, then of the operator's account,
  * then who used a session last, then the oldest.
  */
-export const usersWithPassword = (db: Any, email: string) =>
+export const usersWithPassword = (db: Queryable, email: string) =>
   byEmail(db, email)
     .innerJoin('passwords', 'passwords.user_id', 'users.id')
     .select('passwords.hash')
@@ -111,11 +110,11 @@ export const usersWithPassword = (db: Any, email: string) =>
     .limit(20)
     .execute()
 /** The members with an email, the oldest first: anybody may have entered it. */
-export const usersByEmail = (db: Any, email: string): Promise<UserRow[]> =>
+export const usersByEmail = (db: Queryable, email: string): Promise<UserRow[]> =>
   byEmail(db, email).orderBy('created_at').orderBy('id').limit(100).execute()
-export const accountName = async (db: Any, id: string) =>
+export const accountName = async (db: Queryable, id: string) =>
   (await db.selectFrom('accounts').select('name').where('id', '=', id).executeTakeFirst())!.name
-const owners = (db: Any) =>
+const owners = (db: Queryable) =>
   db
     .selectFrom('users')
     .selectAll()
@@ -124,12 +123,12 @@ const owners = (db: Any) =>
     .orderBy('created_at')
     .limit(1)
 /** The operator of the installation: none if they were removed, or are no owner any more. */
-export const operatorUser = (db: Any) => owners(db).where('operator', '=', 1).executeTakeFirst()
-export const firstOwner = (db: Any) => owners(db).executeTakeFirst()
+export const operatorUser = (db: Queryable) => owners(db).where('operator', '=', 1).executeTakeFirst()
+export const firstOwner = (db: Queryable) => owners(db).executeTakeFirst()
 export const makeOperator = (trx: Trx, user_id: string) =>
   trx.updateTable('users').set({ operator: 1 }).where('id', '=', user_id).execute()
 /** Whether a member whose proven email this is was removed from the account. */
-export const wasRemoved = async (db: Any, account_id: string, email: string) =>
+export const wasRemoved = async (db: Queryable, account_id: string, email: string) =>
   (await db
     .selectFrom('users')
     .select('id')
@@ -140,9 +139,9 @@ export const wasRemoved = async (db: Any, account_id: string, email: string) =>
     .limit(1)
     .executeTakeFirst()) !== undefined
 
-export const password = async (db: Any, user_id: string) =>
+export const password = async (db: Queryable, user_id: string) =>
   (await db.selectFrom('passwords').select('hash').where('user_id', '=', user_id).executeTakeFirst())?.hash
-export const anyPassword = async (db: Any) =>
+export const anyPassword = async (db: Queryable) =>
   (await db.selectFrom('passwords').select('user_id').limit(1).executeTakeFirst()) !== undefined
 export const setPassword = (trx: Trx, row: NewRow<'passwords'>) =>
   trx
@@ -151,9 +150,9 @@ export const setPassword = (trx: Trx, row: NewRow<'passwords'>) =>
     .onConflict((conflict) => conflict.column('user_id').doUpdateSet({ hash: row.hash, set_at: row.set_at }))
     .execute()
 
-export const insertToken = (trx: Any, row: NewRow<'sign_in_tokens'>) =>
+export const insertToken = (trx: Queryable, row: NewRow<'sign_in_tokens'>) =>
   trx.insertInto('sign_in_tokens').values(row).execute()
-export const token = (db: Any, kind: TokenRow['kind'], hash: string, now: number) =>
+export const token = (db: Queryable, kind: TokenRow['kind'], hash: string, now: number) =>
   db
     .selectFrom('sign_in_tokens')
     .selectAll()
@@ -162,12 +161,12 @@ export const token = (db: Any, kind: TokenRow['kind'], hash: string, now: number
     .where('expires_at', '>', now)
     .executeTakeFirst()
 /** Removes a token; false if another request was first. */
-export const takeToken = async (trx: Any, id: string) =>
+export const takeToken = async (trx: Queryable, id: string) =>
   (await deleted(trx.deleteFrom('sign_in_tokens').where('id', '=', id))) > 0
 export const removeTokensOf = (trx: Trx, user_id: string) =>
   trx.deleteFrom('sign_in_tokens').where('user_id', '=', user_id).execute()
 /** Removes these members unless they have a way in, or had one: they were invited and never came. Returns how many. */
-export async function removeUnjoined(db: Any, ids: readonly string[], removed_at: number): Promise<number> {
+export async function removeUnjoined(db: Queryable, ids: readonly string[], removed_at: number): Promise<number> {
   if (ids.length === 0) return 0
   let query = db.updateTable('users').set({ removed_at }).where('id', 'in', ids).where('removed_at', 'is', null)
   for (const table of ['sessions', 'passwords', 'passkeys', 'oidc_identities', 'api_keys'] as const)
@@ -185,7 +184,7 @@ export async function removeOldTokens(db: Db, now: number): Promise<void> {
     await removeUnjoined(trx, invited, now)
   })
 }
-export const invitation = (db: Any, account_id: string, id: string) =>
+export const invitation = (db: Queryable, account_id: string, id: string) =>
   db
     .selectFrom('sign_in_tokens')
     .selectAll()
@@ -212,16 +211,16 @@ export const invitations = (
   )
 
 export const insertPasskey = (trx: Trx, row: NewRow<'passkeys'>) => trx.insertInto('passkeys').values(row).execute()
-export const passkeys = (db: Any, user_id: string) =>
+export const passkeys = (db: Queryable, user_id: string) =>
   db.selectFrom('passkeys').selectAll().where('user_id', '=', user_id).orderBy('created_at').execute()
-export const passkeyByCredential = (db: Any, credential_id: string) =>
+export const passkeyByCredential = (db: Queryable, credential_id: string) =>
   db.selectFrom('passkeys').selectAll().where('credential_id', '=', credential_id).executeTakeFirst()
 export const updatePasskey = (trx: Trx, id: string, values: Partial<PasskeyRow>) =>
   trx.updateTable('passkeys').set(values).where('id', '=', id).execute()
 export const removePasskey = (trx: Trx, user_id: string, id: string) =>
   deleted(trx.deleteFrom('passkeys').where('user_id', '=', user_id).where('id', '=', id))
 
-export const identity = (db: Any, issuer: string, subject: string) =>
+export const identity = (db: Queryable, issuer: string, subject: string) =>
   db
     .selectFrom('oidc_identities')
     .selectAll()
@@ -229,7 +228,7 @@ export const identity = (db: Any, issuer: string, subject: string) =>
     .where('subject', '=', subject)
     .executeTakeFirst()
 /** The account of the member, also of one who was removed, whom a person is connected to. */
-export const accountOfIdentity = async (db: Any, issuer: string, subject: string) =>
+export const accountOfIdentity = async (db: Queryable, issuer: string, subject: string) =>
   (
     await db
       .selectFrom('oidc_identities')
@@ -249,14 +248,14 @@ export const bindIdentity = (trx: Trx, row: NewRow<'oidc_identities'>) =>
         .doUpdateSet({ user_id: row.user_id, email: row.email, created_at: row.created_at }),
     )
     .execute()
-export const identities = (db: Any, user_id: string): Promise<IdentityRow[]> =>
+export const identities = (db: Queryable, user_id: string): Promise<IdentityRow[]> =>
   db.selectFrom('oidc_identities').selectAll().where('user_id', '=', user_id).orderBy('created_at').execute()
 export const removeIdentity = (trx: Trx, issuer: string, subject: string) =>
   trx.deleteFrom('oidc_identities').where('issuer', '=', issuer).where('subject', '=', subject).execute()
 export const unproveEmail = (trx: Trx, user_id: string) =>
   trx.updateTable('users').set({ email_accepted_at: null }).where('id', '=', user_id).execute()
 /** The key of an invitation: undefined once it was revoked or has expired. */
-export const usableKey = (db: Any, account_id: string, id: string, now: number) =>
+export const usableKey = (db: Queryable, account_id: string, id: string, now: number) =>
   db
     .selectFrom('api_keys')
     .select('scopes_json')

@@ -2,7 +2,7 @@ import { sql } from 'kysely'
 import type { StoredFilter } from '../../../contract/stored-completions.ts'
 import { isPostgres } from '../../platform/db/dialect.ts'
 import { type MetadataFilter, metadataConditions } from '../../platform/db/metadata.ts'
-import type { Db, Trx } from '../../platform/db/open.ts'
+import type { Db, Queryable, Trx } from '../../platform/db/open.ts'
 import { sizedPage } from '../../platform/db/page.ts'
 import type { Row } from '../../platform/db/schema.ts'
 
@@ -10,16 +10,16 @@ export type StoredRow = Row<'stored_completions'>
 
 export const insert = (db: Db, row: StoredRow) => db.insertInto('stored_completions').values(row).execute()
 
-const all = (db: Db | Trx, account_id: string, now: number) =>
+const all = (db: Queryable, account_id: string, now: number) =>
   db.selectFrom('stored_completions').selectAll().where('account_id', '=', account_id).where('expires_at', '>', now)
 
-export const find = (db: Db | Trx, account_id: string, id: string, now: number) =>
+export const find = (db: Queryable, account_id: string, id: string, now: number) =>
   all(db, account_id, now).where('id', '=', id).executeTakeFirst()
 
 type Filter = Omit<StoredFilter, 'metadata'> & { metadata?: MetadataFilter }
 
 function filtered(
-  db: Db | Trx,
+  db: Queryable,
   account_id: string,
   { model, metadata, created_after, created_before }: Filter,
   now: number,

@@ -1,5 +1,5 @@
 import { type SelectQueryBuilder, sql } from 'kysely'
-import type { Db, Trx } from '../../platform/db/open.ts'
+import type { Db, Queryable, Trx } from '../../platform/db/open.ts'
 import type { NewRow, Row, Schema } from '../../platform/db/schema.ts'
 import { addFigures, figuresOf, noFigures, type Span, type SpanFigures, toRow } from './figures.ts'
 import type { UsageRow } from './journal.ts'
@@ -41,7 +41,7 @@ export const addToDays = (trx: Trx, rows: NewRow<'usage_days'>[]) =>
     )
     .execute()
 
-const daysBetween = (db: Db | Trx, account_id: string, from: number, to: number) =>
+const daysBetween = (db: Queryable, account_id: string, from: number, to: number) =>
   db.selectFrom('usage_days').where('account_id', '=', account_id).where('day', '>=', from).where('day', '<', to)
 
 const summed = <O>(query: SelectQueryBuilder<Schema, 'usage_days', O>) =>
@@ -53,7 +53,7 @@ const toNumbers = <R extends Sums>(row: R): R => ({
 })
 
 /** The usage of an account from day `from` up to, but not including, day `to`. */
-export const total = async (db: Db | Trx, account_id: string, from: number, to: number): Promise<Sums> =>
+export const total = async (db: Queryable, account_id: string, from: number, to: number): Promise<Sums> =>
   toNumbers((await summed(daysBetween(db, account_id, from, to)).executeTakeFirstOrThrow()) as Sums)
 
 export type GroupColumn = 'day' | 'model' | 'model_id' | 'key_id' | 'kind'
@@ -129,7 +129,7 @@ export const byRequest = (db: Db, account_id: string, request_id: string): Promi
     .where('request_id', '=', request_id)
     .executeTakeFirst()
 
-export const thresholds = (db: Db | Trx, account_id: string) =>
+export const thresholds = (db: Queryable, account_id: string) =>
   db.selectFrom('usage_thresholds').selectAll().where('account_id', '=', account_id).executeTakeFirst()
 
 export const setThresholds = (trx: Trx, row: NewRow<'usage_thresholds'>) =>

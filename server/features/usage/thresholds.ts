@@ -2,7 +2,7 @@
 // counts the usage.
 import type { Thresholds } from '../../../contract/usage.ts'
 import { isoTime } from '../../../lib/utc-day.ts'
-import type { Db, Trx } from '../../platform/db/open.ts'
+import type { Queryable, Trx } from '../../platform/db/open.ts'
 import type { Row } from '../../platform/db/schema.ts'
 import { recordEvent } from '../../platform/events/outbox.ts'
 import * as store from './store.ts'
@@ -16,7 +16,7 @@ const defaultThresholds: Thresholds = {
   percents: [80, 100],
 }
 
-export async function thresholdsOf(db: Db | Trx, account_id: string): Promise<Thresholds> {
+export async function thresholdsOf(db: Queryable, account_id: string): Promise<Thresholds> {
   const row = await store.thresholds(db, account_id)
   if (!row) return defaultThresholds
   const { requests_per_day, tokens_per_month, cost_per_month, percents_json } = row

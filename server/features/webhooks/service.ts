@@ -13,7 +13,7 @@ import type {
 } from '../../../contract/webhooks.ts'
 import { newId } from '../../../lib/ids.ts'
 import { hour_ms } from '../../../lib/utc-day.ts'
-import type { Db, Trx } from '../../platform/db/open.ts'
+import type { Db, Queryable, Trx } from '../../platform/db/open.ts'
 import { type Page, pageOf } from '../../platform/db/page.ts'
 import { type AccountActor, recordAuditEntry } from '../../platform/events/audit.ts'
 import { insertEvent, newDelivery } from '../../platform/events/outbox.ts'
@@ -86,13 +86,13 @@ export function createWebhooks(options: Options): Webhooks {
     now,
   })
 
-  async function find(trx: Db | Trx, account_id: string, id: string): Promise<store.WebhookRow> {
+  async function find(trx: Queryable, account_id: string, id: string): Promise<store.WebhookRow> {
     const row = await store.webhook(trx, account_id, id)
     if (!row) throw new ApiError('webhook_not_found', `There is no webhook '${id}'.`)
     return row
   }
 
-  async function findDelivery(trx: Db | Trx, webhook_id: string, id: string): Promise<store.DeliveryRow> {
+  async function findDelivery(trx: Queryable, webhook_id: string, id: string): Promise<store.DeliveryRow> {
     const row = await store.delivery(trx, webhook_id, id)
     if (!row) throw new ApiError('delivery_not_found', `There is no delivery '${id}' of this webhook.`)
     return row

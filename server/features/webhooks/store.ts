@@ -1,5 +1,5 @@
 import { sql } from 'kysely'
-import type { Db, Trx } from '../../platform/db/open.ts'
+import type { Db, Queryable, Trx } from '../../platform/db/open.ts'
 import { countRows, newestFirst } from '../../platform/db/page.ts'
 import type { NewRow, Row } from '../../platform/db/schema.ts'
 import { slowedFrom } from './schedule.ts'
@@ -7,7 +7,7 @@ import { slowedFrom } from './schedule.ts'
 export type WebhookRow = Row<'webhooks'>
 export type DeliveryRow = Row<'webhook_deliveries'>
 export type AttemptRow = Row<'webhook_attempts'>
-type Any = Db | Trx
+type Any = Queryable
 
 const webhooks = (db: Any, account_id: string) =>
   db.selectFrom('webhooks').selectAll().where('account_id', '=', account_id)

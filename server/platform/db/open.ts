@@ -12,6 +12,8 @@ import { ThreadedSqliteDialect } from './sqlite/dialect.ts'
 export type Db = Kysely<Schema>
 /** Pass the same transaction to all writes that must be atomic. */
 export type Trx = Transaction<Schema>
+/** For reads, and for writes that need not be atomic with others: the database itself or a transaction. */
+export type Queryable = Db | Trx
 
 // Begins transactions with `begin immediate`. A deferred transaction that reads first fails at once (SQLITE_BUSY) if
 // another process, such as the command line, writes before its own first write; an immediate one waits for the lock.

@@ -1,6 +1,6 @@
 // Stores what was created under each Idempotency-Key. The record is written in the transaction that creates the object,
 // so a crash cannot separate the two and a retry never creates a second object.
-import type { Db, Trx } from '../db/open.ts'
+import type { Db, Queryable } from '../db/open.ts'
 import { idempotencyRetention_ms } from '../events/retention.ts'
 import type { Secrets } from '../storage/secrets.ts'
 import { type Idempotency, KeyTaken } from './idempotency.ts'
@@ -13,7 +13,7 @@ interface Options {
 
 export function createIdempotency({ db, secrets, now = Date.now }: Options): Idempotency {
   const sealContext = (account_id: string, key: string) => `idempotency ${account_id} ${key}`
-  const row = (db: Db | Trx, account_id: string, key: string) =>
+  const row = (db: Queryable, account_id: string, key: string) =>
     db.selectFrom('idempotency_keys').selectAll().where('account_id', '=', account_id).where('key', '=', key)
 
   return {

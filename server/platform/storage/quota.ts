@@ -2,7 +2,7 @@
 // servers of an installation, so the bound is too.
 import { sql } from 'kysely'
 import { ApiError } from '../../../contract/errors.ts'
-import type { Db, Trx } from '../db/open.ts'
+import type { Db, Queryable } from '../db/open.ts'
 import type { Uploader } from './free-disk.ts'
 
 export type StoredKind = 'datasets' | 'files' | 'uploads' | 'models' | 'exports'
@@ -16,14 +16,14 @@ export interface StorageQuota {
   /**
    * What an account stores; uploads in parts with the size that they announce, or that of their parts if that is more.
    */
-  stored(db: Db | Trx, account_id: string): Promise<Stored[]>
+  stored(db: Queryable, account_id: string): Promise<Stored[]>
   /** The most bytes of a tier; null: any number. */
   maxBytes(tier: string): number | null
   /**
    * Throws storage_quota_exceeded where an account stores, with `more` bytes, more than its tier allows. In a
    * transaction that has inserted what is new, nobody else can be let in at once.
    */
-  require(db: Db | Trx, account_id: string, more: number): Promise<void>
+  require(db: Queryable, account_id: string, more: number): Promise<void>
   /** The account as one that uploads: what is under way counts with what it stores. */
   uploader(db: Db, account_id: string): Uploader
 }
@@ -39,7 +39,7 @@ export function createStorageQuota({ maxMbOf, now }: Options): StorageQuota {
     return max_mb === null ? null : max_mb * 1e6
   }
 
-  async function stored(db: Db | Trx, account_id: string): Promise<Stored[]> {
+  async function stored(db: Queryable, account_id: string): Promise<Stored[]> {
     const sumOf = async (kind: StoredKind): Promise<Stored> => {
       const { rows } = await sql<{ count: number; bytes: number | null }>`
         select count(*) as count, sum(size_bytes) as bytes from ${sql.table(kind)}

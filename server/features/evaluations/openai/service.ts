@@ -18,7 +18,7 @@ import type {
 import { newId } from '../../../../lib/ids.ts'
 import { parseJson } from '../../../../lib/json.ts'
 import { isoTime } from '../../../../lib/utc-day.ts'
-import type { Db, Trx } from '../../../platform/db/open.ts'
+import type { Db, Queryable, Trx } from '../../../platform/db/open.ts'
 import { openaiPage, pageBytes } from '../../../platform/db/page.ts'
 import { type AccountActor, recordAuditEntry } from '../../../platform/events/audit.ts'
 import type { Caller } from '../../../platform/http/caller.ts'
@@ -84,7 +84,7 @@ function naming(error: unknown): never {
 export function createOpenaiEvals(options: Options): OpenaiEvals {
   const { db, evaluations, files, storedCompletions, dataDir, min_free_mb, now } = options
 
-  async function requireEval(from: Db | Trx, account_id: string, id: string): Promise<store.EvalRow> {
+  async function requireEval(from: Queryable, account_id: string, id: string): Promise<store.EvalRow> {
     const found = await store.findEvalUnscoped(from, id)
     if (found?.account_id !== account_id)
       throw new ApiError('evaluation_not_found', `There is no eval '${id}'.`, { param: 'eval_id' })

@@ -1,5 +1,5 @@
 // Runs of trainings in a cluster, and what their trainers have reported, in the database.
-import type { Db, Trx } from '../../../platform/db/open.ts'
+import type { Db, Queryable, Trx } from '../../../platform/db/open.ts'
 import type { NewRow, Row } from '../../../platform/db/schema.ts'
 
 export type Run = Row<'training_runs'>
@@ -10,7 +10,7 @@ const replayed = ['result', 'error', 'exit']
 
 const of = ({ job_id, attempt }: Pick<Run, 'job_id' | 'attempt'>) => ({ job_id, attempt })
 
-export const find = (db: Db | Trx, job_id: string, attempt: number) =>
+export const find = (db: Queryable, job_id: string, attempt: number) =>
   db
     .selectFrom('training_runs')
     .selectAll()
@@ -19,7 +19,7 @@ export const find = (db: Db | Trx, job_id: string, attempt: number) =>
     .executeTakeFirst()
 
 /** The run of a job that has not ended. */
-export const live = (db: Db | Trx, job_id: string) =>
+export const live = (db: Queryable, job_id: string) =>
   db
     .selectFrom('training_runs')
     .selectAll()
@@ -31,7 +31,7 @@ export const live = (db: Db | Trx, job_id: string) =>
 
 export const insert = (trx: Trx, run: NewRow<'training_runs'>) => trx.insertInto('training_runs').values(run).execute()
 
-export const update = (db: Db | Trx, run: Pick<Run, 'job_id' | 'attempt'>, values: Partial<Run>) =>
+export const update = (db: Queryable, run: Pick<Run, 'job_id' | 'attempt'>, values: Partial<Run>) =>
   db
     .updateTable('training_runs')
     .set(values)
