@@ -6,6 +6,7 @@ import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { parseArgs } from 'node:util'
+import { compactJson } from '../../scripts/docs/json.ts'
 import { describeMachine } from '../support/machine.ts'
 import { plotsOf } from './plot.ts'
 import { type Result, runSweep, type Sweep, tableOf } from './sweep.ts'
@@ -49,7 +50,7 @@ const command = `npm run bench -- growth ${process.argv.slice(2).join(' ')}`.tri
 for (const sweep of sweeps.filter(({ name }) => chosen.includes(name))) {
   const result = await runSweep(sweep, { large: values.large, threads, seconds_max }, console.log)
   results[sweep.name] = { ...result, machine: { ...describeMachine(), command }, at: new Date().toISOString() }
-  writeFileSync(file, `${JSON.stringify(results, null, 1)}\n`)
+  writeFileSync(file, compactJson(results, 300))
   for (const theme of ['light', 'dark'] as const)
     writeFileSync(path.join(values.out, `${sweep.name}-${theme}.svg`), plotsOf(result, theme))
   console.log(`\n${tableOf(result)}\n`)

@@ -3,6 +3,7 @@ import * as dashboard from '@grafana/grafana-foundation-sdk/dashboard'
 import { DataqueryBuilder } from '@grafana/grafana-foundation-sdk/prometheus'
 import { PanelBuilder as StatBuilder } from '@grafana/grafana-foundation-sdk/stat'
 import { PanelBuilder as TimeseriesBuilder } from '@grafana/grafana-foundation-sdk/timeseries'
+import { compactJson } from './json.ts'
 
 export const dashboardFile = 'deploy/monitoring/grafana-dashboard.json'
 
@@ -400,7 +401,7 @@ const labelVariable = (name: string, label: string, metric: string, of = name) =
     .includeAll(true)
     .allValue('.*')
 
-/** The dashboard as JSON text. */
+/** The dashboard as JSON text, a panel a line. */
 export function dashboardText(): string {
   const builder = new dashboard.DashboardBuilder('Tunery')
     .uid('tunery')
@@ -420,5 +421,5 @@ export function dashboardText(): string {
     builder.withRow(new dashboard.RowBuilder(title).id(++id))
     for (const panel of panels) builder.withPanel(panelOf(panel, ++id))
   }
-  return `${JSON.stringify(builder.build(), null, 2)}\n`
+  return compactJson(builder.build(), 4000)
 }

@@ -5,6 +5,7 @@ import path from 'node:path'
 import { parse } from 'yaml'
 import { root } from '../../lib/root.ts'
 import { secretSettingNames, settingsReference } from '../../server/config.ts'
+import { compactJson } from './json.ts'
 
 interface Schema {
   description?: string
@@ -47,7 +48,7 @@ function schemaText(chart: string): string {
   const schema = JSON.parse(read(chart, 'values.schema.json')) as Schema
   const settings = schema.properties?.server?.properties?.settings
   if (settings) settings.propertyNames = { enum: chartSettings() }
-  return `${JSON.stringify(schema, null, 2)}\n`
+  return compactJson(schema, 240)
 }
 
 /** Every value as a row: path, type, default, description. */
