@@ -12,13 +12,16 @@ interface Bounds {
 // Limit of collected issues of the items; responses report fewer.
 const issuesMax = 100
 
+/** The schema of each list's items, by that of the list. */
+export const itemSchemas = new WeakMap<object, z.ZodType>()
+
 /** An array with bounded length. */
 export function list<S extends z.ZodType>(item: S, { min, max, besides }: Bounds) {
   const bounded = z.array(item).max(max)
   const items = min === undefined ? bounded : bounded.min(min)
   // Set explicitly: zod describes a transformed schema as any value.
   const { $schema: _, ...shape } = z.toJSONSchema(items, { target: 'openapi-3.0', io: 'input', unrepresentable: 'any' })
-  return z
+  const checked = z
     .custom<z.input<S>[]>(() => true)
     .transform((given: unknown, context): z.output<S>[] => {
       if (Array.isArray(given)) {
@@ -39,6 +42,8 @@ export function list<S extends z.ZodType>(item: S, { min, max, besides }: Bounds
       return z.NEVER
     })
     .meta(shape)
+  itemSchemas.set(checked, item)
+  return checked
 }
 
 export const tokensMax = 131_072

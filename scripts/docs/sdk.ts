@@ -3,6 +3,7 @@ import { compile, type JSONSchema } from 'json-schema-to-typescript'
 import { z } from 'zod'
 import { ChatChunk } from '../../contract/chat.ts'
 import { CompletionResponse } from '../../contract/completions.ts'
+import { itemSchemas } from '../../contract/lists.ts'
 import type { Route } from '../../contract/route.ts'
 import { bodyOf, contractNames } from '../../server/platform/http/schema-names.ts'
 import { type Resources, resources } from './sdk-resources.ts'
@@ -56,6 +57,11 @@ function schemasOf(named: Map<z.ZodType, string>, io: 'input' | 'output'): Map<s
     io,
     uri: (id) => `#/definitions/${id}`,
     unrepresentable: 'any',
+    // A list describes its items inline; here they have their name.
+    override({ zodSchema, jsonSchema }) {
+      const item = itemSchemas.get(zodSchema)
+      if (item && named.has(item)) jsonSchema.items = { $ref: `#/definitions/${named.get(item)}` }
+    },
   }) as { schemas: Record<string, Json> }
   return new Map(Object.entries(schemas).map(([id, schema]) => [id, clean(schema) as Json]))
 }
@@ -148,7 +154,7 @@ export async function sdkFiles(): Promise<Record<string, string>> {
       additionalProperties: false,
       bannerComment: '',
       unreachableDefinitions: true,
-      style: { semi: false, singleQuote: true, printWidth: 120 },
+      style: { semi: false, singleQuote: true, printWidth: 120, objectWrap: 'collapse', bracketSpacing: true },
     },
   )
   return {
@@ -159,7 +165,7 @@ export async function sdkFiles(): Promise<Record<string, string>> {
 
 /**
  * Without the type of all types, the notes which say that it refers to each, and lengths that tuples have by their
- * type; a comment of one line stays one.
+ * type. A comment without a line break stands on one line.
  */
 const withoutNotes = (types: string) =>
   types
@@ -167,10 +173,7 @@ const withoutNotes = (types: string) =>
     .replace(/^\/\*\*\n \* This interface was referenced by[^/]*? \*\/\n/gm, '')
     .replace(/^ \*\n \* This interface was referenced by[^/]*?(?= \*\/)/gm, '')
     .replace(/^ *\*\n *\* @minItems.*\n *\* @maxItems.*\n/gm, '')
-    .replace(/^( *)\/\*\*\n *\* (.*)\n *\*\/$/gm, (block, indentation: string, text: string) => {
-      const line = `${indentation}/** ${text} */`
-      return line.length <= 120 ? line : block
-    })
+    .replace(/^( *)\/\*\*\n *\* (.*)\n *\*\/$/gm, '$1/** $2 */')
     .trim()
 
 interface Names {

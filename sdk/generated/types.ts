@@ -56,11 +56,7 @@ export type SimpleGraderInput =
   | RegexGraderInput
   | ToolCallGrader
 export type GradersInput = GraderInput[]
-export type EvaluationTemplate =
-  | TemplateMessage[]
-  | {
-      item_reference: ItemReference
-    }
+export type EvaluationTemplate = TemplateMessage[] | { item_reference: ItemReference }
 export type ItemReference = string
 export type ResponseFormat = TextResponseFormat | JsonResponseFormat | JsonSchemaResponseFormat
 export type EventName =
@@ -80,137 +76,94 @@ export type EventName =
 /** How events are written. `openai`: as OpenAI's webhooks are, with its names of events. */
 export type WebhookFormat = 'tunery' | 'openai'
 export type WebhooksRotateSecretBody = {
-  /**
-   * Printable ASCII. After the prefix `whsec_` it must be base64. Generated if left out, and then shown only in this response.
-   */
+  /** Printable ASCII. After the prefix `whsec_` it must be base64. Generated if left out, and then shown only in this response. */
   secret?: string
   /** 0 ends every secret before the new one at once. */
   overlap_hours?: number
 } | null
-export type Messages = (
-  | {
-      role: 'system' | 'developer' | 'user'
-      content:
-        | string
-        | (
-            | {
-                type: 'text'
-                text: string
-                [k: string]: unknown
-              }
-            | {
-                type: 'refusal'
-                refusal: string
-                [k: string]: unknown
-              }
-            | {
-                type: 'image_url'
-                image_url: {
-                  url: string
-                  [k: string]: unknown
-                }
-                [k: string]: unknown
-              }
-          )[]
-      [k: string]: unknown
-    }
+export type ChatMessage =
+  | { role: 'system' | 'developer' | 'user'; content: string | ContentPart[]; [k: string]: unknown }
   | {
       role: 'assistant'
-      content?:
-        | (
-            | string
-            | (
-                | {
-                    type: 'text'
-                    text: string
-                    [k: string]: unknown
-                  }
-                | {
-                    type: 'refusal'
-                    refusal: string
-                    [k: string]: unknown
-                  }
-                | {
-                    type: 'image_url'
-                    image_url: {
-                      url: string
-                      [k: string]: unknown
-                    }
-                    [k: string]: unknown
-                  }
-              )[]
-          )
-        | null
-      tool_calls?:
-        | {
-            id: string
-            type: 'function'
-            function: {
-              name: string
-              /** JSON, as the model wrote it. */
-              arguments: string
-              [k: string]: unknown
-            }
-            [k: string]: unknown
-          }[]
-        | null
+      content?: (string | ContentPart[]) | null
+      tool_calls?: ToolCall[] | null
       reasoning_content?: string | null
       [k: string]: unknown
     }
+  | { role: 'tool'; content: string | ContentPart[]; tool_call_id: string; [k: string]: unknown }
+export type ContentPart =
+  | { type: 'text'; text: string; [k: string]: unknown }
+  | { type: 'refusal'; refusal: string; [k: string]: unknown }
+  | { type: 'image_url'; image_url: { url: string; [k: string]: unknown }; [k: string]: unknown }
+export type Messages = ChatMessage[]
+export type ToolChoice =
+  | ('none' | 'auto' | 'required')
+  | { type: 'function'; function: { name: string; [k: string]: unknown }; [k: string]: unknown }
+export type InputItem =
   | {
-      role: 'tool'
+      type?: 'message'
+      role: 'user' | 'assistant' | 'system' | 'developer'
       content:
         | string
         | (
-            | {
-                type: 'text'
-                text: string
-                [k: string]: unknown
-              }
-            | {
-                type: 'refusal'
-                refusal: string
-                [k: string]: unknown
-              }
-            | {
-                type: 'image_url'
-                image_url: {
-                  url: string
-                  [k: string]: unknown
-                }
-                [k: string]: unknown
-              }
+            | { type: 'input_text'; text: string; [k: string]: unknown }
+            | { type: 'output_text'; text: string; [k: string]: unknown }
+            | { type: 'refusal'; refusal: string; [k: string]: unknown }
+            | { type: 'input_image'; image_url: string; [k: string]: unknown }
           )[]
-      tool_call_id: string
       [k: string]: unknown
     }
-)[]
-export type ToolChoice =
-  | ('none' | 'auto' | 'required')
   | {
-      type: 'function'
-      function: {
-        name: string
-        [k: string]: unknown
-      }
+      type: 'function_call'
+      call_id: string
+      name: string
+      namespace?: string | null
+      arguments: string
       [k: string]: unknown
     }
+  | {
+      type: 'function_call_output'
+      call_id: string
+      output:
+        | string
+        | (
+            | { type: 'input_text'; text: string; [k: string]: unknown }
+            | { type: 'output_text'; text: string; [k: string]: unknown }
+            | { type: 'refusal'; refusal: string; [k: string]: unknown }
+            | { type: 'input_image'; image_url: string; [k: string]: unknown }
+          )[]
+      [k: string]: unknown
+    }
+  | {
+      type: 'custom_tool_call'
+      call_id: string
+      name: string
+      namespace?: string | null
+      input: string
+      [k: string]: unknown
+    }
+  | {
+      type: 'custom_tool_call_output'
+      call_id: string
+      output:
+        | string
+        | (
+            | { type: 'input_text'; text: string; [k: string]: unknown }
+            | { type: 'output_text'; text: string; [k: string]: unknown }
+            | { type: 'refusal'; refusal: string; [k: string]: unknown }
+            | { type: 'input_image'; image_url: string; [k: string]: unknown }
+          )[]
+      [k: string]: unknown
+    }
+  | { type: 'reasoning'; [k: string]: unknown }
 export type TextFormat =
-  | {
-      type: 'text'
-      [k: string]: unknown
-    }
-  | {
-      type: 'json_object'
-      [k: string]: unknown
-    }
+  | { type: 'text'; [k: string]: unknown }
+  | { type: 'json_object'; [k: string]: unknown }
   | {
       type: 'json_schema'
       name: string
       description?: string | null
-      schema: {
-        [k: string]: unknown
-      }
+      schema: { [k: string]: unknown }
       strict?: boolean | null
       [k: string]: unknown
     }
@@ -223,12 +176,8 @@ export type ResponsesOutputItem =
       content: {
         type: 'output_text'
         text: string
-        annotations: {
-          [k: string]: unknown
-        }[]
-        logprobs: {
-          [k: string]: unknown
-        }[]
+        annotations: { [k: string]: unknown }[]
+        logprobs: { [k: string]: unknown }[]
       }[]
     }
   | {
@@ -253,21 +202,12 @@ export type ResponsesOutputItem =
       type: 'reasoning'
       id: string
       status: 'in_progress' | 'completed' | 'incomplete'
-      summary: {
-        [k: string]: unknown
-      }[]
-      content: {
-        type: 'reasoning_text'
-        text: string
-      }[]
+      summary: { [k: string]: unknown }[]
+      content: { type: 'reasoning_text'; text: string }[]
     }
 export type FilePurpose = 'fine-tune' | 'batch' | 'evals' | 'user_data' | 'fine-tune-results' | 'batch_output'
 export type DataSource =
-  | {
-      type: 'jsonl'
-      source: FileContent | FileId
-      [k: string]: unknown
-    }
+  | { type: 'jsonl'; source: FileContent | FileId; [k: string]: unknown }
   | {
       type: 'completions'
       source:
@@ -287,32 +227,8 @@ export type DataSource =
       model?: string | null
       input_messages?:
         | (
-            | {
-                type: 'template'
-                template: {
-                  type?: 'message'
-                  role: 'user' | 'assistant' | 'system' | 'developer'
-                  content:
-                    | string
-                    | {
-                        type: 'input_text' | 'output_text'
-                        text: string
-                      }
-                    | (
-                        | string
-                        | {
-                            type: 'input_text' | 'output_text'
-                            text: string
-                          }
-                      )[]
-                }[]
-                [k: string]: unknown
-              }
-            | {
-                type: 'item_reference'
-                item_reference: ItemReference
-                [k: string]: unknown
-              }
+            | { type: 'template'; template: TemplateMessage[]; [k: string]: unknown }
+            | { type: 'item_reference'; item_reference: ItemReference; [k: string]: unknown }
           )
         | null
       sampling_params?: {
@@ -324,23 +240,7 @@ export type DataSource =
         seed?: Seed | null
         reasoning_effort?: ('none' | 'minimal' | 'low' | 'medium' | 'high' | 'xhigh' | 'max') | null
         response_format?: ResponseFormat | null
-        tools?:
-          | {
-              type: 'function'
-              function: {
-                name: string
-                description?: string | null
-                /** JSON schema of the arguments; enforced while they are written. */
-                parameters?: {
-                  [k: string]: unknown
-                } | null
-                /** Refuses a schema that cannot be enforced, instead of taking any JSON object. */
-                strict?: boolean | null
-                [k: string]: unknown
-              }
-              [k: string]: unknown
-            }[]
-          | null
+        tools?: Tool[] | null
         [k: string]: unknown
       } | null
       [k: string]: unknown
@@ -351,32 +251,8 @@ export type DataSource =
       model?: string | null
       input_messages?:
         | (
-            | {
-                type: 'template'
-                template: {
-                  type?: 'message'
-                  role: 'user' | 'assistant' | 'system' | 'developer'
-                  content:
-                    | string
-                    | {
-                        type: 'input_text' | 'output_text'
-                        text: string
-                      }
-                    | (
-                        | string
-                        | {
-                            type: 'input_text' | 'output_text'
-                            text: string
-                          }
-                      )[]
-                }[]
-                [k: string]: unknown
-              }
-            | {
-                type: 'item_reference'
-                item_reference: ItemReference
-                [k: string]: unknown
-              }
+            | { type: 'template'; template: TemplateMessage[]; [k: string]: unknown }
+            | { type: 'item_reference'; item_reference: ItemReference; [k: string]: unknown }
           )
         | null
       sampling_params?: {
@@ -387,22 +263,8 @@ export type DataSource =
         top_p?: number | null
         seed?: Seed | null
         reasoning_effort?: ('none' | 'minimal' | 'low' | 'medium' | 'high' | 'xhigh' | 'max') | null
-        text?: {
-          format?: TextFormat | null
-          [k: string]: unknown
-        } | null
-        tools?:
-          | {
-              type: 'function'
-              name: string
-              description?: string | null
-              parameters?: {
-                [k: string]: unknown
-              } | null
-              strict?: boolean | null
-              [k: string]: unknown
-            }[]
-          | null
+        text?: { format?: TextFormat | null; [k: string]: unknown } | null
+        tools?: FunctionTool[] | null
         [k: string]: unknown
       } | null
       [k: string]: unknown
@@ -413,10 +275,7 @@ export interface Profile {
   name: string
   email: string | null
   role: 'owner' | 'admin' | 'member' | 'viewer'
-  account: {
-    id: string
-    name: string
-  }
+  account: { id: string; name: string }
   tier: Tier
   limits: {
     /** Null is unlimited. */
@@ -425,31 +284,11 @@ export interface Profile {
     max_concurrent: number | null
   }
   /** What the account has used of its limits until now. */
-  usage: {
-    minute: {
-      used: number
-      resets_at: Time
-    }
-    day: {
-      used: number
-      resets_at: Time
-    }
-    concurrent: number
-  }
+  usage: { minute: { used: number; resets_at: Time }; day: { used: number; resets_at: Time }; concurrent: number }
   /** The key that asks; null in a session of the dashboard. */
-  key: {
-    id: string
-    name: string
-    prefix: string
-    scopes: KeyScope[]
-    created_at: Time
-  } | null
+  key: { id: string; name: string; prefix: string; scopes: KeyScope[]; created_at: Time } | null
   /** The session that asks; null for a key. */
-  session: {
-    id: string
-    created_at: Time
-    expires_at: Time
-  } | null
+  session: { id: string; created_at: Time; expires_at: Time } | null
 }
 export interface Tier {
   id: string
@@ -462,9 +301,7 @@ export interface Tier {
   max_replicas: number | null
   /** Most MB that an account may store: datasets, files, uploads, models and exports. Null is unlimited. */
   max_storage_mb: number | null
-  /**
-   * Streams of events of jobs and exports that an account may have open at once at a server. Null: a quarter of the connections of that server.
-   */
+  /** Streams of events of jobs and exports that an account may have open at once at a server. Null: a quarter of the connections of that server. */
   max_event_streams: number | null
 }
 export interface UserUpdateBody {
@@ -496,10 +333,7 @@ export interface UserPasskeysOptionsResponse {
 }
 export interface UserPasskeysAddBody {
   name: ShortName
-  response: {
-    id: string
-    [k: string]: unknown
-  }
+  response: { id: string; [k: string]: unknown }
 }
 export interface Passkey {
   id: string
@@ -561,10 +395,7 @@ export interface SignInWithLinkBody {
   token: string
 }
 export interface SignInWithPasskeyBody {
-  response: {
-    id: string
-    [k: string]: unknown
-  }
+  response: { id: string; [k: string]: unknown }
 }
 export interface SignInAccountsResponse {
   /** What the provider has verified. */
@@ -575,9 +406,7 @@ export interface SignInAccountsResponse {
     name: string
     /** Bounds what keys of this member may do. */
     role: Role
-    account: {
-      name: string
-    }
+    account: { name: string }
   }[]
 }
 export interface SignInChooseAccountBody {
@@ -593,9 +422,7 @@ export interface SignInLookAtInvitationBody {
   token: string
 }
 export interface SignInLookAtInvitationResponse {
-  account: {
-    name: string
-  }
+  account: { name: string }
   invited_by: string | null
   name: string
   email: string | null
@@ -654,14 +481,10 @@ export interface AuditEntry {
   action: string
   /** The id of what it was done to. */
   target: string
-  details: {
-    [k: string]: unknown
-  }
+  details: { [k: string]: unknown }
   /** Who did it. What the operator did shows neither member nor key: these belong to another account. */
   by: {
-    /**
-     * An API key of the account, a session of one of its members, the operator of the service, its command line, or the service itself.
-     */
+    /** An API key of the account, a session of one of its members, the operator of the service, its command line, or the service itself. */
     kind: 'key' | 'session' | 'operator' | 'command_line' | 'service'
     user_id: string | null
     /** The key, or the session. */
@@ -806,10 +629,7 @@ export interface Machine {
     max_concurrent: number
   }[]
   /** Requests that wait for a replica with free capacity, by base. */
-  waiting: {
-    model: string
-    requests: number
-  }[]
+  waiting: { model: string; requests: number }[]
   setup: TrainingSetup
 }
 export interface TrainingSetup {
@@ -824,9 +644,7 @@ export interface SetupStep {
   status: 'waiting' | 'running' | 'done' | 'failed'
   /** How long it has run; null if it has not begun. */
   seconds: number | null
-  /**
-   * The last line of its output, or why it failed and what to do. Keys with the scope operator also see the output of a failed command.
-   */
+  /** The last line of its output, or why it failed and what to do. Keys with the scope operator also see the output of a failed command. */
   message: string | null
 }
 export interface OperatorUsageQuery {
@@ -853,10 +671,7 @@ export interface OperatorAccountsCreateBody {
   name: DisplayName
   /** The default tier if left out. */
   tier?: string
-  owner: {
-    name: DisplayName
-    email?: Email
-  }
+  owner: { name: DisplayName; email?: Email }
 }
 export interface OperatorAccountsCreateResponse {
   account: Account
@@ -939,14 +754,10 @@ export interface TimelineQuery {
   from?: Time
   /** By default now. */
   to?: Time
-  /**
-   * Length of a bucket, in UTC. By default a minute up to 3 hours, an hour up to 7 days, else a day. Minutes go back 7 days.
-   */
+  /** Length of a bucket, in UTC. By default a minute up to 3 hours, an hour up to 7 days, else a day. Minutes go back 7 days. */
   step?: 'minute' | 'hour' | 'day'
 }
-/**
- * Counted by the time at which requests came, for the last 90 days, by minute for the last 7. What was refused before its model was read (a wrong key, the rate limit of the account) is not counted, nor are single requests that fail within a batch or an evaluation, which count when they are answered. Percentiles are exact to 2.5 %.
- */
+/** Counted by the time at which requests came, for the last 90 days, by minute for the last 7. What was refused before its model was read (a wrong key, the rate limit of the account) is not counted, nor are single requests that fail within a batch or an evaluation, which count when they are answered. Percentiles are exact to 2.5 %. */
 export interface Timeline {
   model: string
   from: Time
@@ -973,15 +784,9 @@ export interface Timeline {
     prompt_tokens: number
     completion_tokens: number
     /** From the request to the end of the answer; of complete answers. Null: none. */
-    latency_ms: {
-      p50: number
-      p95: number
-    } | null
+    latency_ms: { p50: number; p95: number } | null
     /** From the request to the first token; of streamed answers. Null: none. */
-    first_token_ms: {
-      p50: number
-      p95: number
-    } | null
+    first_token_ms: { p50: number; p95: number } | null
   }[]
   total: {
     /** Answered, broken, left, failed, refused and invalid ones. */
@@ -1001,15 +806,9 @@ export interface Timeline {
     prompt_tokens: number
     completion_tokens: number
     /** From the request to the end of the answer; of complete answers. Null: none. */
-    latency_ms: {
-      p50: number
-      p95: number
-    } | null
+    latency_ms: { p50: number; p95: number } | null
     /** From the request to the first token; of streamed answers. Null: none. */
-    first_token_ms: {
-      p50: number
-      p95: number
-    } | null
+    first_token_ms: { p50: number; p95: number } | null
   }
 }
 export interface UsageThresholdsGetResponse {
@@ -1046,9 +845,7 @@ export interface Model {
   context_length: number
   license: string
   huggingface_id: string | null
-  /**
-   * The fine-tuning methods that this machine has the memory for, once the weights are here: see `weights.available`. Empty: it cannot be trained.
-   */
+  /** The fine-tuning methods that this machine has the memory for, once the weights are here: see `weights.available`. Empty: it cannot be trained. */
   methods: Method[]
   /** The base to begin with: the one that comes with the service or, where that is not here, the smallest. */
   recommended: boolean
@@ -1063,9 +860,7 @@ export interface Model {
     keep_original: boolean
     /** The form that answers instead of the original. Null: the original does, or it is not made or measured yet. */
     eight_bits: EightBits | null
-    /**
-     * Why the original answers though an eight-bit form would be faster here, and what to do. Null where nothing hinders that form.
-     */
+    /** Why the original answers though an eight-bit form would be faster here, and what to do. Null where nothing hinders that form. */
     eight_bits_problem: string | null
   }
   /** The last download of the weights by this service; null where there was none. */
@@ -1119,9 +914,7 @@ export interface UploadFieldsInput {
   description?: Description
   /** Default: what the first bytes of the file are, else what its name ends in, else jsonl. */
   format?: DatasetFormat
-  /**
-   * JSON that maps each column to read to its name in the file, such as `{"prompt":"Question","completion":"Answer"}`. For files whose columns have other names; columns that it leaves out are not read.
-   */
+  /** JSON that maps each column to read to its name in the file, such as `{"prompt":"Question","completion":"Answer"}`. For files whose columns have other names; columns that it leaves out are not read. */
   columns?: string
   /** For a dataset of the Hugging Face Hub that is not public: your own token. It is used once and never stored. */
   hf_token?: string
@@ -1133,9 +926,7 @@ export interface Dataset {
   format: DatasetFormat
   /** Whether its rows have been read yet. */
   status: 'preparing' | 'ready' | 'unreadable'
-  /**
-   * What its rows can teach: answers (`sft`, rows of messages), which of two answers is better (`dpo`), or from rated answers (`kto`). Empty until they are read.
-   */
+  /** What its rows can teach: answers (`sft`, rows of messages), which of two answers is better (`dpo`), or from rated answers (`kto`). Empty until they are read. */
   objectives: ('sft' | 'dpo' | 'kto')[]
   rows: number
   /** How many of its rows cannot be trained on: jobs need 0. 0 until they are read. */
@@ -1204,9 +995,7 @@ export interface Validation {
     /** Number of rows in these figures: all valid ones. */
     counted_rows: number
     longest: number
-    /**
-     * Rows so much longer than `max_length` that they were not counted to their end: `total`, `longest` and `cut_tokens` include a lower bound of them.
-     */
+    /** Rows so much longer than `max_length` that they were not counted to their end: `total`, `longest` and `cut_tokens` include a lower bound of them. */
     bounded_rows: number
     /** Rows are cut at this many tokens. */
     max_length: number
@@ -1219,9 +1008,7 @@ export interface Validation {
     refused_rows: number
     /** The first of the rows that will be cut. */
     cut: {
-      /**
-       * The line of the uploaded file, counted from 1, where a row begins; of formats without lines (parquet, huggingface) the number of the row.
-       */
+      /** The line of the uploaded file, counted from 1, where a row begins; of formats without lines (parquet, huggingface) the number of the row. */
       line: number
       /** Its number among the rows that could be read. */
       row: number
@@ -1231,18 +1018,13 @@ export interface Validation {
       at_least: boolean
     }[]
     /** Rows by length in tokens. */
-    histogram: {
-      up_to: number | null
-      rows: number
-    }[]
+    histogram: { up_to: number | null; rows: number }[]
   }
   /** Why tokens are missing: counting them took too long or too much memory. */
   tokens_unknown?: string
 }
 export interface DatasetIssue {
-  /**
-   * The line of the uploaded file, counted from 1, where a row begins; of formats without lines (parquet, huggingface) the number of the row.
-   */
+  /** The line of the uploaded file, counted from 1, where a row begins; of formats without lines (parquet, huggingface) the number of the row. */
   line: number
   /** Stable. */
   code: string
@@ -1264,9 +1046,7 @@ export interface DatasetRow {
   /** The messages of a pair, with the chosen answer. Pictures are parts with data URLs. */
   messages: unknown[] | null
   /** The rejected answer of a pair. */
-  rejected?: {
-    [k: string]: unknown
-  }
+  rejected?: { [k: string]: unknown }
 }
 export interface DatasetsPreviewQuery {
   /** The base; default: the default base. */
@@ -1329,9 +1109,7 @@ export interface CreateJobInput {
   dataset_id: string
   /** How to train; everything in it may be left out. */
   config?: JobConfig
-  /**
-   * An evaluation of the account. When the job is done, its result answers the same rows beside the model that training started from, and the same graders score the answers.
-   */
+  /** An evaluation of the account. When the job is done, its result answers the same rows beside the model that training started from, and the same graders score the answers. */
   evaluation?: string
   /** Name of the job and of the model that it makes. Default: made of the names of the dataset and the base. */
   name?: DisplayName
@@ -1345,17 +1123,11 @@ export interface JobConfig {
   method?: Method
   /** What is learned: answers or preferences, and by which loss. */
   method_options?: {
-    /**
-     * What is learned: answers (`sft`), which of two answers is better (`dpo`), or from answers rated as good or bad (`kto`). The rows must be of that kind.
-     */
+    /** What is learned: answers (`sft`), which of two answers is better (`dpo`), or from answers rated as good or bad (`kto`). The rows must be of that kind. */
     objective?: 'sft' | 'dpo' | 'kto'
-    /**
-     * For `dpo` and `kto`: how strongly the model is kept near the model that it starts from. Smaller: it may move further.
-     */
+    /** For `dpo` and `kto`: how strongly the model is kept near the model that it starts from. Smaller: it may move further. */
     beta?: number
-    /**
-     * For `dpo`: `sigmoid` (the loss of the paper), `ipo` (against overfitting to clear preferences) or `robust` (for preferences of which a known share, `label_smoothing`, is wrong).
-     */
+    /** For `dpo`: `sigmoid` (the loss of the paper), `ipo` (against overfitting to clear preferences) or `robust` (for preferences of which a known share, `label_smoothing`, is wrong). */
     loss_type?: 'sigmoid' | 'ipo' | 'robust'
     /** For `dpo` with `sigmoid` or `robust`: the share of the preferences that is assumed to be wrong. */
     label_smoothing?: number
@@ -1374,9 +1146,7 @@ export interface JobConfig {
     alpha?: number
     /** Share of the adapter’s inputs that each training step drops. */
     dropout?: number
-    /**
-     * Names of the linear layers that get an adapter, such as `q_proj`; `all-linear` for all. With `projector` the layers between the vision tower and the language model of a base that reads pictures are trained, too, with all their weights. Full training takes `["all-linear", "projector"]` for that, and no other of these settings.
-     */
+    /** Names of the linear layers that get an adapter, such as `q_proj`; `all-linear` for all. With `projector` the layers between the vision tower and the language model of a base that reads pictures are trained, too, with all their weights. Full training takes `["all-linear", "projector"]` for that, and no other of these settings. */
     target_modules?: string[]
   }
   /** The training. */
@@ -1432,13 +1202,9 @@ export interface Job {
   progress: number
   current_epoch: number
   metrics: JobMetrics
-  /**
-   * What takes processor time from a running job now: answers of this service, or other programs of the machine. Null: nothing.
-   */
+  /** What takes processor time from a running job now: answers of this service, or other programs of the machine. Null: nothing. */
   slowed_by: ('serving' | 'other_work') | null
-  /**
-   * What a queued job waits for besides its turn: the training environment, which is being installed behind the first start, or the weights of its base.
-   */
+  /** What a queued job waits for besides its turn: the training environment, which is being installed behind the first start, or the weights of its base. */
   waits_for: string | null
   /** Place of a queued job: 1 is the next to begin. */
   queue_position: number | null
@@ -1449,10 +1215,7 @@ export interface Job {
   created_at: Time
   started_at: Time | null
   finished_at: Time | null
-  error: {
-    code: string
-    message: string
-  } | null
+  error: { code: string; message: string } | null
   config: JobConfig
   resolved_config: ResolvedConfig
   /** Non-padding tokens, prompts included, times epochs. */
@@ -1498,136 +1261,50 @@ export interface JobMetrics {
   validation_reward_accuracy?: number
 }
 export interface ResolvedConfig {
-  method: {
-    value: Method
-    source: 'request' | 'default' | 'base_size' | 'model'
-  }
+  method: { value: Method; source: 'request' | 'default' | 'base_size' | 'model' }
   method_options: {
-    objective: {
-      value: 'sft' | 'dpo' | 'kto'
-      source: 'request' | 'default' | 'base_size' | 'model'
-    }
-    beta: {
-      value: number
-      source: 'request' | 'default' | 'base_size' | 'model'
-    }
-    loss_type: {
-      value: 'sigmoid' | 'ipo' | 'robust'
-      source: 'request' | 'default' | 'base_size' | 'model'
-    }
-    label_smoothing: {
-      value: number
-      source: 'request' | 'default' | 'base_size' | 'model'
-    }
-    sft_weight: {
-      value: number
-      source: 'request' | 'default' | 'base_size' | 'model'
-    }
-    desirable_weight: {
-      value: number
-      source: 'request' | 'default' | 'base_size' | 'model'
-    }
-    undesirable_weight: {
-      value: number
-      source: 'request' | 'default' | 'base_size' | 'model'
-    }
+    objective: { value: 'sft' | 'dpo' | 'kto'; source: 'request' | 'default' | 'base_size' | 'model' }
+    beta: { value: number; source: 'request' | 'default' | 'base_size' | 'model' }
+    loss_type: { value: 'sigmoid' | 'ipo' | 'robust'; source: 'request' | 'default' | 'base_size' | 'model' }
+    label_smoothing: { value: number; source: 'request' | 'default' | 'base_size' | 'model' }
+    sft_weight: { value: number; source: 'request' | 'default' | 'base_size' | 'model' }
+    desirable_weight: { value: number; source: 'request' | 'default' | 'base_size' | 'model' }
+    undesirable_weight: { value: number; source: 'request' | 'default' | 'base_size' | 'model' }
   }
   /** Null for full training. */
   lora_config: {
-    r: {
-      value: number
-      source: 'request' | 'default' | 'base_size' | 'model'
-    }
-    alpha: {
-      value: number
-      source: 'request' | 'default' | 'base_size' | 'model'
-    }
-    dropout: {
-      value: number
-      source: 'request' | 'default' | 'base_size' | 'model'
-    }
+    r: { value: number; source: 'request' | 'default' | 'base_size' | 'model' }
+    alpha: { value: number; source: 'request' | 'default' | 'base_size' | 'model' }
+    dropout: { value: number; source: 'request' | 'default' | 'base_size' | 'model' }
     /** In the language model. `all-linear` until the weights of the base have been downloaded. */
-    target_modules: {
-      value: string[]
-      source: 'request' | 'default' | 'base_size' | 'model'
-    }
+    target_modules: { value: string[]; source: 'request' | 'default' | 'base_size' | 'model' }
   } | null
   /** Whether the projector of a base that reads pictures is trained too: as `target_modules` says. */
-  projector?: {
-    value: boolean
-    source: 'request' | 'default' | 'base_size' | 'model'
-  }
+  projector?: { value: boolean; source: 'request' | 'default' | 'base_size' | 'model' }
   training_config: {
-    epochs: {
-      value: number
-      source: 'request' | 'default' | 'base_size' | 'model'
-    }
-    batch_size: {
-      value: number
-      source: 'request' | 'default' | 'base_size' | 'model'
-    }
-    learning_rate: {
-      value: number
-      source: 'request' | 'default' | 'base_size' | 'model'
-    }
-    warmup_ratio: {
-      value: number
-      source: 'request' | 'default' | 'base_size' | 'model'
-    }
-    scheduler: {
-      value: 'cosine'
-      source: 'request' | 'default' | 'base_size' | 'model'
-    }
-    seed: {
-      value: number
-      source: 'request' | 'default' | 'base_size' | 'model'
-    }
-    max_length: {
-      value: number
-      source: 'request' | 'default' | 'base_size' | 'model'
-    }
+    epochs: { value: number; source: 'request' | 'default' | 'base_size' | 'model' }
+    batch_size: { value: number; source: 'request' | 'default' | 'base_size' | 'model' }
+    learning_rate: { value: number; source: 'request' | 'default' | 'base_size' | 'model' }
+    warmup_ratio: { value: number; source: 'request' | 'default' | 'base_size' | 'model' }
+    scheduler: { value: 'cosine'; source: 'request' | 'default' | 'base_size' | 'model' }
+    seed: { value: number; source: 'request' | 'default' | 'base_size' | 'model' }
+    max_length: { value: number; source: 'request' | 'default' | 'base_size' | 'model' }
   }
   evaluation_config: {
-    validation_split: {
-      value: number
-      source: 'request' | 'default' | 'base_size' | 'model'
-    }
-    validation_dataset_id: {
-      value: string | null
-      source: 'request' | 'default' | 'base_size' | 'model'
-    }
+    validation_split: { value: number; source: 'request' | 'default' | 'base_size' | 'model' }
+    validation_dataset_id: { value: string | null; source: 'request' | 'default' | 'base_size' | 'model' }
     /** Null: at the end of each epoch. */
-    every_steps: {
-      value: number | null
-      source: 'request' | 'default' | 'base_size' | 'model'
-    }
-    early_stopping_patience: {
-      value: number | null
-      source: 'request' | 'default' | 'base_size' | 'model'
-    }
+    every_steps: { value: number | null; source: 'request' | 'default' | 'base_size' | 'model' }
+    early_stopping_patience: { value: number | null; source: 'request' | 'default' | 'base_size' | 'model' }
     sample_prompts: {
-      value: {
-        role: string
-        content: string
-      }[][]
+      value: { role: string; content: string }[][]
       source: 'request' | 'default' | 'base_size' | 'model'
     }
-    keep_checkpoints: {
-      value: number
-      source: 'request' | 'default' | 'base_size' | 'model'
-    }
+    keep_checkpoints: { value: number; source: 'request' | 'default' | 'base_size' | 'model' }
   }
-  /**
-   * The tokenizer of the base, frozen with the job: the hashes of its tokenizer.json and of its chat template, and its end token.
-   */
-  tokenizer?: {
-    sha256: string | null
-    chat_template_sha256: string
-    eos_token: string | null
-  }
-  /**
-   * Whether text of rows that spells a control token becomes that token: the setting of the service, frozen with the job.
-   */
+  /** The tokenizer of the base, frozen with the job: the hashes of its tokenizer.json and of its chat template, and its end token. */
+  tokenizer?: { sha256: string | null; chat_template_sha256: string; eos_token: string | null }
+  /** Whether text of rows that spells a control token becomes that token: the setting of the service, frozen with the job. */
   parse_control_tokens?: boolean
 }
 export interface JobEstimate {
@@ -1647,10 +1324,7 @@ export interface JobEstimate {
   /** From its start to the registered result, with nothing else on the machine. */
   seconds: number | null
   tokens_per_second: number | null
-  price: {
-    amount: number
-    currency: string
-  } | null
+  price: { amount: number; currency: string } | null
   resolved_config: ResolvedConfig
 }
 export interface JobQueryInput {
@@ -1686,9 +1360,7 @@ export interface JobEvent {
   message: string
   seq: number
   created_at: Time
-  data?: {
-    [k: string]: unknown
-  }
+  data?: { [k: string]: unknown }
 }
 export interface JobsEvaluationsQuery {
   /** 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most. */
@@ -1714,9 +1386,7 @@ export interface JobEvaluation {
 }
 export interface JobCheckpoint {
   step: number
-  /**
-   * The model id of a state that is kept; inference and deployments accept it. Other checkpoints are for resuming after an interruption.
-   */
+  /** The model id of a state that is kept; inference and deployments accept it. Other checkpoints are for resuming after an interruption. */
   model: string | null
   validation_loss: number | null
   /** Whether it is the result of the job. */
@@ -1737,9 +1407,7 @@ export interface JobRow {
   /** The messages of a pair, with the chosen answer. Null where the dataset was deleted. */
   messages: unknown[] | null
   /** The rejected answer of a pair. */
-  rejected?: {
-    [k: string]: unknown
-  }
+  rejected?: { [k: string]: unknown }
 }
 export interface HeldOutRow {
   /** Its number among the rows of its dataset, counted from 1. */
@@ -1749,9 +1417,7 @@ export interface HeldOutRow {
   /** The messages of a pair, with the chosen answer. Null where the dataset was deleted. */
   messages: unknown[] | null
   /** The rejected answer of a pair. */
-  rejected?: {
-    [k: string]: unknown
-  }
+  rejected?: { [k: string]: unknown }
 }
 export interface AdapterFields {
   /** Default: the name of the file. */
@@ -1777,9 +1443,7 @@ export interface TunedModel {
   job_id: string | null
   method: Method
   size_mb: number
-  /**
-   * SHA-256 of the projector that was trained with it. Null: it reads pictures as its starting model does, if at all.
-   */
+  /** SHA-256 of the projector that was trained with it. Null: it reads pictures as its starting model does, if at all. */
   projector_sha256: string | null
   /** Null until it has been made: at the end of the job, or when the model is first deployed. */
   comparison: Comparison | null
@@ -1799,9 +1463,7 @@ export interface Comparison {
   difference: number
   /** By how much the two differ on the starting model, because of their precisions. */
   base_difference: number
-  /**
-   * Whether the engine answered with the eight-bit form of the base. The comparison is made anew at a deployment when the base is served in another form.
-   */
+  /** Whether the engine answered with the eight-bit form of the base. The comparison is made anew at a deployment when the base is served in another form. */
   eight_bits?: boolean
 }
 export interface TunedModelDetails {
@@ -1821,9 +1483,7 @@ export interface TunedModelDetails {
   job_id: string | null
   method: Method
   size_mb: number
-  /**
-   * SHA-256 of the projector that was trained with it. Null: it reads pictures as its starting model does, if at all.
-   */
+  /** SHA-256 of the projector that was trained with it. Null: it reads pictures as its starting model does, if at all. */
   projector_sha256: string | null
   /** Null until it has been made: at the end of the job, or when the model is first deployed. */
   comparison: Comparison | null
@@ -1903,9 +1563,7 @@ export interface ModelCard {
   object: 'model'
   created: number
   owned_by: string
-  /**
-   * The category of its base. An `embedding` model makes embeddings and does not chat. Null: an upstream serves it, and nothing else is known.
-   */
+  /** The category of its base. An `embedding` model makes embeddings and does not chat. Null: an upstream serves it, and nothing else is known. */
   category: ModelCategory | null
   /** Whether a request would wait for the model to be loaded first. */
   status: 'loaded' | 'loading' | 'not_loaded'
@@ -1926,11 +1584,7 @@ export interface SharedModel {
     /** Score of the compared model; null without one. */
     baseline_score: number | null
     /** Score less that of the baseline, with its 95 % confidence interval. */
-    difference: {
-      mean: number
-      low: number | null
-      high: number | null
-    } | null
+    difference: { mean: number; low: number | null; high: number | null } | null
     finished_at: Time | null
   } | null
   max_tokens: number
@@ -1942,10 +1596,7 @@ export interface SharedModel {
 export interface SharedChat {
   /** What the link has after `#`. */
   token: string
-  messages: {
-    role: 'user' | 'assistant'
-    content: string
-  }[]
+  messages: { role: 'user' | 'assistant'; content: string }[]
   stream?: boolean | null
 }
 export interface ChatResponse {
@@ -1968,14 +1619,7 @@ export interface AnswerMessage {
   refusal: null
   /** The reasoning of a thinking model before its answer. */
   reasoning_content?: string
-  tool_calls?: {
-    id: string
-    type: 'function'
-    function: {
-      name: string
-      arguments: string
-    }
-  }[]
+  tool_calls?: { id: string; type: 'function'; function: { name: string; arguments: string } }[]
 }
 export interface ChatLogprobs {
   content: TokenLogprob[] | null
@@ -2011,18 +1655,11 @@ export interface Deployment {
   model: string
   base_model_id: string
   status: 'starting' | 'ready' | 'failed' | 'stopped'
-  error: {
-    code: string
-    message: string
-  } | null
+  error: { code: string; message: string } | null
   /** What it served before; a roll-back returns to it. */
   former_model: string | null
   /** The model that serves next if the evaluation passes the gate. */
-  pending: {
-    model: string
-    evaluation: string
-    gate: Gate
-  } | null
+  pending: { model: string; evaluation: string; gate: Gate } | null
   replicas: number
   created_at: Time
   updated_at: Time
@@ -2082,18 +1719,14 @@ export interface PeriodQuery {
   from?: Time
   /** By default now. */
   to?: Time
-  /**
-   * Length of a bucket, in UTC. By default a minute up to 3 hours, an hour up to 7 days, else a day. Minutes go back 7 days.
-   */
+  /** Length of a bucket, in UTC. By default a minute up to 3 hours, an hour up to 7 days, else a day. Minutes go back 7 days. */
   step?: 'minute' | 'hour' | 'day'
 }
 export interface ScalingRequestInput {
   /** The name of the deployment, or the model that it serves. */
   model?: string
   scaling: ScalingPolicyInput
-  /**
-   * What a replica runs on: `cpu`, the class of a GPU of this machine, `ray`, cores of the Ray cluster, or `ray:KIND`, vLLM on a GPU of that cluster, such as `ray:H100`. Default: a GPU of this machine if there is one.
-   */
+  /** What a replica runs on: `cpu`, the class of a GPU of this machine, `ray`, cores of the Ray cluster, or `ray:KIND`, vLLM on a GPU of that cluster, such as `ray:H100`. Default: a GPU of this machine if there is one. */
   instance_type?: string
 }
 export interface ScalingPolicyInput {
@@ -2103,9 +1736,7 @@ export interface ScalingPolicyInput {
   max_replicas: number
   /** Requests in progress or waiting that a replica should have. */
   target_requests_per_replica?: number
-  /**
-   * Percent of the time that a GPU, or the cores of a replica, should compute. The larger demand wins. Null: only requests count.
-   */
+  /** Percent of the time that a GPU, or the cores of a replica, should compute. The larger demand wins. Null: only requests count. */
   target_gpu_utilization?: number | null
   /** Least time from one scale-up to the next. */
   scale_up_cooldown?: Duration
@@ -2125,13 +1756,7 @@ export interface Scaling {
     scale_down_cooldown: string
   } | null
   instance_type: string | null
-  replicas: {
-    desired: number
-    ready: number
-    starting: number
-    draining: number
-    items: Replica[]
-  }
+  replicas: { desired: number; ready: number; starting: number; draining: number; items: Replica[] }
   in_flight: number
   /** Requests that wait for a replica. */
   waiting: number
@@ -2145,14 +1770,8 @@ export interface Scaling {
   error: string | null
   /** The last 100 changes, newest first. */
   decisions: ScalingDecision[]
-  /**
-   * The classes of this machine, and how many replicas each has room for. Of `ray` and `ray:KIND`: how many a deployment may have.
-   */
-  instance_types: {
-    name: string
-    places: number
-    free: number
-  }[]
+  /** The classes of this machine, and how many replicas each has room for. Of `ray` and `ray:KIND`: how many a deployment may have. */
+  instance_types: { name: string; places: number; free: number }[]
 }
 export interface Replica {
   id: string
@@ -2183,13 +1802,9 @@ export interface CreateEvaluationInput {
   dataset: string
   /** How an answer is scored. With several the score of a row is their mean. At most 50 with the parts of `multi`. */
   graders: GradersInput
-  /**
-   * The messages of each request, with `{{item.…}}` for fields of the row, or the field that has them. Default: the messages of the row before its answer.
-   */
+  /** The messages of each request, with `{{item.…}}` for fields of the row, or the field that has them. Default: the messages of the row before its answer. */
   template?: EvaluationTemplate
-  /**
-   * A job that was trained on this dataset: only the rows that it held out are evaluated, which its model has not learned from.
-   */
+  /** A job that was trained on this dataset: only the rows that it held out are evaluated, which its model has not learned from. */
   held_out_by?: string
   /** How many rows, drawn at random but always the same ones. Default: all, up to 10000. */
   rows?: number
@@ -2206,21 +1821,7 @@ export interface CreateEvaluationInput {
     /** The form of the answers, as in chat completions. */
     response_format?: ResponseFormat
     /** Tools of the requests whose row has none of its own. */
-    tools?: {
-      type: 'function'
-      function: {
-        name: string
-        description?: string | null
-        /** JSON schema of the arguments; enforced while they are written. */
-        parameters?: {
-          [k: string]: unknown
-        } | null
-        /** Refuses a schema that cannot be enforced, instead of taking any JSON object. */
-        strict?: boolean | null
-        [k: string]: unknown
-      }
-      [k: string]: unknown
-    }[]
+    tools?: Tool[]
   }
   /** Default: the names of the model and the dataset. */
   name?: DisplayName
@@ -2338,9 +1939,7 @@ export interface ToolCallGrader {
 export interface MultiGraderInput {
   type: 'multi'
   name: ShortName
-  graders: {
-    [k: string]: SimpleGraderInput
-  }
+  graders: { [k: string]: SimpleGraderInput }
   /** Arithmetic over the scores by name: `0.5 * a + 0.5 * min(b, c)`. */
   calculate_output: string
   pass_threshold?: number
@@ -2362,9 +1961,20 @@ export interface JsonSchemaResponseFormat {
   json_schema: {
     name: string
     description?: string | null
-    schema?: {
-      [k: string]: unknown
-    } | null
+    schema?: { [k: string]: unknown } | null
+    strict?: boolean | null
+    [k: string]: unknown
+  }
+  [k: string]: unknown
+}
+export interface Tool {
+  type: 'function'
+  function: {
+    name: string
+    description?: string | null
+    /** JSON schema of the arguments; enforced while they are written. */
+    parameters?: { [k: string]: unknown } | null
+    /** Refuses a schema that cannot be enforced, instead of taking any JSON object. */
     strict?: boolean | null
     [k: string]: unknown
   }
@@ -2376,19 +1986,14 @@ export interface Evaluation {
   description: string
   metadata: Metadata
   status: 'queued' | 'running' | 'completed' | 'failed' | 'cancelled'
-  error: {
-    code: string
-    message: string
-  } | null
+  error: { code: string; message: string } | null
   /** Null if the rows bring their answers. */
   model: string | null
   baseline: string | null
   dataset: string
   /** The eval of OpenAI’s API that it is a run of. */
   eval: string | null
-  graders: {
-    [k: string]: unknown
-  }[]
+  graders: { [k: string]: unknown }[]
   template: EvaluationTemplate | null
   sampling: {
     /** Temperature of the answers. */
@@ -2407,9 +2012,7 @@ export interface Evaluation {
   held_out_by: string | null
   /** How many rows are evaluated. */
   rows: number
-  /**
-   * How many of these rows the model was trained on, by its lineage: it has seen their answers, so its score on them says little about new rows. Null if that is not known.
-   */
+  /** How many of these rows the model was trained on, by its lineage: it has seen their answers, so its score on them says little about new rows. Null if that is not known. */
   trained_rows: number | null
   /** Answers that are scored, of both models. */
   done: number
@@ -2435,21 +2038,6 @@ export interface Evaluation {
   started_at: Time | null
   finished_at: Time | null
 }
-export interface Tool {
-  type: 'function'
-  function: {
-    name: string
-    description?: string | null
-    /** JSON schema of the arguments; enforced while they are written. */
-    parameters?: {
-      [k: string]: unknown
-    } | null
-    /** Refuses a schema that cannot be enforced, instead of taking any JSON object. */
-    strict?: boolean | null
-    [k: string]: unknown
-  }
-  [k: string]: unknown
-}
 export interface EvaluationSide {
   /** Null if the rows bring their answers. */
   model: string | null
@@ -2467,19 +2055,12 @@ export interface EvaluationSide {
   /** Rows that pass every grader. */
   passed: number
   /** Mean score of each grader. */
-  graders: {
-    [k: string]: number
-  }
+  graders: { [k: string]: number }
   /** Rows that pass each grader. */
-  passed_by_grader: {
-    [k: string]: number
-  }
+  passed_by_grader: { [k: string]: number }
   /** Rows without an answer or a score; they count as 0. */
   errors: number
-  latency_ms: {
-    p50: number
-    p95: number
-  } | null
+  latency_ms: { p50: number; p95: number } | null
   prompt_tokens: number
   /** The cached part of the prompt tokens. */
   cached_tokens: number
@@ -2488,9 +2069,7 @@ export interface EvaluationSide {
 export interface EvaluationRow {
   /** Its number in the dataset, counted from 1. */
   row: number
-  item: {
-    [k: string]: unknown
-  }
+  item: { [k: string]: unknown }
   model: EvaluationAnswer | null
   baseline: EvaluationAnswer | null
   /** Score of the model less that of the baseline. */
@@ -2501,18 +2080,8 @@ export interface EvaluationAnswer {
   tool_calls?: unknown[]
   score: number
   passed: boolean
-  graders: {
-    [k: string]: {
-      score: number
-      passed: boolean
-      label?: string
-      error?: string
-    }
-  }
-  error: {
-    code: string
-    message: string
-  } | null
+  graders: { [k: string]: { score: number; passed: boolean; label?: string; error?: string } }
+  error: { code: string; message: string } | null
   /** `length`: the answer was cut at `max_tokens`. */
   finish_reason: string | null
   latency_ms: number | null
@@ -2521,9 +2090,7 @@ export interface CreateExportInput {
   /** A model of the account, or the name of a deployment that serves one. */
   model: string
   format: 'huggingface' | 'gguf' | 'onnx'
-  /**
-   * For gguf one of F32, F16, BF16, Q8_0, Q6_K, Q5_K_M, Q5_K_S, Q5_1, Q5_0, Q4_K_M, Q4_K_S, Q4_1, Q4_0, IQ4_NL, IQ4_XS, Q3_K_L, Q3_K_M, Q3_K_S, IQ3_M, IQ3_S, Q2_K, IQ3_XS, IQ3_XXS, Q2_K_S, IQ2_M, IQ2_S, IQ2_XS, IQ2_XXS, IQ1_M, IQ1_S, TQ2_0, TQ1_0, Q2_0, Q1_0, MXFP4_MOE (default Q8_0; of an adapter alone F32, F16, BF16 or Q8_0, default F16); for onnx one of fp32, fp16, int8, int4 (default fp32).
-   */
+  /** For gguf one of F32, F16, BF16, Q8_0, Q6_K, Q5_K_M, Q5_K_S, Q5_1, Q5_0, Q4_K_M, Q4_K_S, Q4_1, Q4_0, IQ4_NL, IQ4_XS, Q3_K_L, Q3_K_M, Q3_K_S, IQ3_M, IQ3_S, Q2_K, IQ3_XS, IQ3_XXS, Q2_K_S, IQ2_M, IQ2_S, IQ2_XS, IQ2_XXS, IQ1_M, IQ1_S, TQ2_0, TQ1_0, Q2_0, Q1_0, MXFP4_MOE (default Q8_0; of an adapter alone F32, F16, BF16 or Q8_0, default F16); for onnx one of fp32, fp16, int8, int4 (default fp32). */
   quantization?: string
   /** For huggingface and gguf: false exports the adapter alone, without its base. */
   merge?: boolean
@@ -2548,15 +2115,8 @@ export interface Export {
   files: ExportFile[]
   size_bytes: number | null
   check: ExportCheck | null
-  push: {
-    repository: string
-    url: string | null
-    error: string | null
-  } | null
-  error: {
-    code: string
-    message: string
-  } | null
+  push: { repository: string; url: string | null; error: string | null } | null
+  error: { code: string; message: string } | null
   created_at: Time
   started_at: Time | null
   finished_at: Time | null
@@ -2610,9 +2170,7 @@ export interface ExportEvent {
   message: string
   seq: number
   created_at: Time
-  data?: {
-    [k: string]: unknown
-  }
+  data?: { [k: string]: unknown }
 }
 export interface ExportsDownloadQuery {
   /** The name of the file. Default: the first. */
@@ -2623,9 +2181,7 @@ export interface WebhooksCreateBody {
   url: string
   events: EventName[]
   format?: WebhookFormat
-  /**
-   * Printable ASCII. After the prefix `whsec_` it must be base64. Generated if left out, and then shown only in this response.
-   */
+  /** Printable ASCII. After the prefix `whsec_` it must be base64. Generated if left out, and then shown only in this response. */
   secret?: string
 }
 export interface NewWebhook {
@@ -2739,9 +2295,7 @@ export interface ChatRequest {
   /** Divides (or, below zero, multiplies) the logits of tokens that prompt or answer have. Default 1. */
   repetition_penalty?: number | null
   /** Added to the logits of the tokens with these numbers; −100 forbids one, 100 all but forces it. */
-  logit_bias?: {
-    [k: string]: number
-  } | null
+  logit_bias?: { [k: string]: number } | null
   /** OpenAI's newer name of max_tokens; wins where both are given. */
   max_completion_tokens?: number | null
   /** Whether to return the log-probability of each token of the answer. */
@@ -2749,23 +2303,7 @@ export interface ChatRequest {
   /** How many of the likeliest tokens to return for each position. Needs logprobs. */
   top_logprobs?: number | null
   response_format?: ResponseFormat | null
-  tools?:
-    | {
-        type: 'function'
-        function: {
-          name: string
-          description?: string | null
-          /** JSON schema of the arguments; enforced while they are written. */
-          parameters?: {
-            [k: string]: unknown
-          } | null
-          /** Refuses a schema that cannot be enforced, instead of taking any JSON object. */
-          strict?: boolean | null
-          [k: string]: unknown
-        }
-        [k: string]: unknown
-      }[]
-    | null
+  tools?: Tool[] | null
   /** Default: auto where there are tools. */
   tool_choice?: ToolChoice | null
   /** Whether one answer may hold several calls. Default true. */
@@ -2786,6 +2324,17 @@ export interface ChatRequest {
   stream_options?: StreamOptions | null
   [k: string]: unknown
 }
+export interface ToolCall {
+  id: string
+  type: 'function'
+  function: {
+    name: string
+    /** JSON, as the model wrote it. */
+    arguments: string
+    [k: string]: unknown
+  }
+  [k: string]: unknown
+}
 export interface StreamOptions {
   include_usage?: boolean | null
   [k: string]: unknown
@@ -2793,12 +2342,8 @@ export interface StreamOptions {
 export interface BatchRequest {
   /** A request may name another one. */
   model: string
-  /**
-   * Each with `messages`, and the fields that differ for it. An invalid one gets its error as the response; the others are not affected.
-   */
-  requests: {
-    [k: string]: unknown
-  }[]
+  /** Each with `messages`, and the fields that differ for it. An invalid one gets its error as the response; the others are not affected. */
+  requests: { [k: string]: unknown }[]
   /** Not supported. Leave it out: a batch is answered whole. */
   stream?: false | null
   [k: string]: unknown
@@ -2897,9 +2442,7 @@ export interface ErrorBody {
       | 'training_not_ready'
       | 'shutting_down'
     message: string
-    details?: {
-      [k: string]: unknown
-    }
+    details?: { [k: string]: unknown }
     type?: string
     param?: string | null
   }
@@ -2950,11 +2493,7 @@ export interface StoredMessage {
   role: string
   content: string | null
   /** The content, where it was a list of parts. */
-  content_parts:
-    | {
-        [k: string]: unknown
-      }[]
-    | null
+  content_parts: { [k: string]: unknown }[] | null
   [k: string]: unknown
 }
 export interface ChatCompletionsUpdateBody {
@@ -3001,12 +2540,8 @@ export interface CompletionRequest {
   /** Divides (or, below zero, multiplies) the logits of tokens that prompt or answer have. Default 1. */
   repetition_penalty?: number | null
   /** Added to the logits of the tokens with these numbers; −100 forbids one, 100 all but forces it. */
-  logit_bias?: {
-    [k: string]: number
-  } | null
-  /**
-   * Whether control tokens that are written in the prompt, such as <|im_end|>, are parsed as such. Default true, and false with a `suffix`; false treats the prompt as plain text.
-   */
+  logit_bias?: { [k: string]: number } | null
+  /** Whether control tokens that are written in the prompt, such as <|im_end|>, are parsed as such. Default true, and false with a `suffix`; false treats the prompt as plain text. */
   parse_special?: boolean | null
   /** Whether to put the prompt before the answer, with its log-probabilities if these are requested. */
   echo?: boolean | null
@@ -3014,9 +2549,7 @@ export interface CompletionRequest {
   logprobs?: number | null
   /** Not supported. Use n. */
   best_of?: 1 | null
-  /**
-   * Text that follows the answer, which fills in what is between prompt and suffix. Only a model whose tokenizer has tokens for this takes one, such as a code model. Not with `echo`.
-   */
+  /** Text that follows the answer, which fills in what is between prompt and suffix. Only a model whose tokenizer has tokens for this takes one, such as a code model. Not with `echo`. */
   suffix?: string | null
   stream?: boolean | null
   stream_options?: StreamOptions | null
@@ -3038,11 +2571,7 @@ export interface CompletionResponse {
 export interface CompletionLogprobs {
   tokens: string[]
   token_logprobs: (number | null)[]
-  top_logprobs:
-    | ({
-        [k: string]: number
-      } | null)[]
-    | null
+  top_logprobs: ({ [k: string]: number } | null)[] | null
   text_offset: number[]
 }
 export interface EmbeddingsRequest {
@@ -3058,131 +2587,14 @@ export interface EmbeddingsRequest {
 }
 export interface EmbeddingsResponse {
   object: 'list'
-  data: {
-    object: 'embedding'
-    index: number
-    embedding: number[] | string
-  }[]
+  data: { object: 'embedding'; index: number; embedding: number[] | string }[]
   model: string
-  usage: {
-    prompt_tokens: number
-    total_tokens: number
-  }
+  usage: { prompt_tokens: number; total_tokens: number }
 }
 export interface ResponseRequest {
   model: string
   /** A text, or a list of items. */
-  input:
-    | string
-    | (
-        | {
-            type?: 'message'
-            role: 'user' | 'assistant' | 'system' | 'developer'
-            content:
-              | string
-              | (
-                  | {
-                      type: 'input_text'
-                      text: string
-                      [k: string]: unknown
-                    }
-                  | {
-                      type: 'output_text'
-                      text: string
-                      [k: string]: unknown
-                    }
-                  | {
-                      type: 'refusal'
-                      refusal: string
-                      [k: string]: unknown
-                    }
-                  | {
-                      type: 'input_image'
-                      image_url: string
-                      [k: string]: unknown
-                    }
-                )[]
-            [k: string]: unknown
-          }
-        | {
-            type: 'function_call'
-            call_id: string
-            name: string
-            namespace?: string | null
-            arguments: string
-            [k: string]: unknown
-          }
-        | {
-            type: 'function_call_output'
-            call_id: string
-            output:
-              | string
-              | (
-                  | {
-                      type: 'input_text'
-                      text: string
-                      [k: string]: unknown
-                    }
-                  | {
-                      type: 'output_text'
-                      text: string
-                      [k: string]: unknown
-                    }
-                  | {
-                      type: 'refusal'
-                      refusal: string
-                      [k: string]: unknown
-                    }
-                  | {
-                      type: 'input_image'
-                      image_url: string
-                      [k: string]: unknown
-                    }
-                )[]
-            [k: string]: unknown
-          }
-        | {
-            type: 'custom_tool_call'
-            call_id: string
-            name: string
-            namespace?: string | null
-            input: string
-            [k: string]: unknown
-          }
-        | {
-            type: 'custom_tool_call_output'
-            call_id: string
-            output:
-              | string
-              | (
-                  | {
-                      type: 'input_text'
-                      text: string
-                      [k: string]: unknown
-                    }
-                  | {
-                      type: 'output_text'
-                      text: string
-                      [k: string]: unknown
-                    }
-                  | {
-                      type: 'refusal'
-                      refusal: string
-                      [k: string]: unknown
-                    }
-                  | {
-                      type: 'input_image'
-                      image_url: string
-                      [k: string]: unknown
-                    }
-                )[]
-            [k: string]: unknown
-          }
-        | {
-            type: 'reasoning'
-            [k: string]: unknown
-          }
-      )[]
+  input: string | InputItem[]
   /** A system message of this answer only. */
   instructions?: string | null
   /** The stored response whose conversation this continues. */
@@ -3190,9 +2602,7 @@ export interface ResponseRequest {
   /** Whether to keep the response for 30 days. Default true. */
   store?: boolean | null
   stream?: boolean | null
-  stream_options?: {
-    [k: string]: unknown
-  } | null
+  stream_options?: { [k: string]: unknown } | null
   temperature?: number | null
   top_p?: number | null
   presence_penalty?: number | null
@@ -3205,9 +2615,7 @@ export interface ResponseRequest {
             type: 'function'
             name: string
             description?: string | null
-            parameters?: {
-              [k: string]: unknown
-            } | null
+            parameters?: { [k: string]: unknown } | null
             strict?: boolean | null
             [k: string]: unknown
           }
@@ -3218,16 +2626,8 @@ export interface ResponseRequest {
             /** A regex is enforced where it can be; a lark grammar is shown to the model. */
             format?:
               | (
-                  | {
-                      type: 'text'
-                      [k: string]: unknown
-                    }
-                  | {
-                      type: 'grammar'
-                      syntax: 'lark' | 'regex'
-                      definition: string
-                      [k: string]: unknown
-                    }
+                  | { type: 'text'; [k: string]: unknown }
+                  | { type: 'grammar'; syntax: 'lark' | 'regex'; definition: string; [k: string]: unknown }
                 )
               | null
             [k: string]: unknown
@@ -3241,9 +2641,7 @@ export interface ResponseRequest {
                   type: 'function'
                   name: string
                   description?: string | null
-                  parameters?: {
-                    [k: string]: unknown
-                  } | null
+                  parameters?: { [k: string]: unknown } | null
                   strict?: boolean | null
                   [k: string]: unknown
                 }
@@ -3254,16 +2652,8 @@ export interface ResponseRequest {
                   /** A regex is enforced where it can be; a lark grammar is shown to the model. */
                   format?:
                     | (
-                        | {
-                            type: 'text'
-                            [k: string]: unknown
-                          }
-                        | {
-                            type: 'grammar'
-                            syntax: 'lark' | 'regex'
-                            definition: string
-                            [k: string]: unknown
-                          }
+                        | { type: 'text'; [k: string]: unknown }
+                        | { type: 'grammar'; syntax: 'lark' | 'regex'; definition: string; [k: string]: unknown }
                       )
                     | null
                   [k: string]: unknown
@@ -3271,22 +2661,11 @@ export interface ResponseRequest {
             )[]
             [k: string]: unknown
           }
-        | {
-            type: string
-            [k: string]: unknown
-          }
+        | { type: string; [k: string]: unknown }
       )[]
     | null
   tool_choice?:
-    | (
-        | ('none' | 'auto' | 'required')
-        | {
-            type: 'function' | 'custom'
-            name: string
-            [k: string]: unknown
-          }
-      )
-    | null
+    (('none' | 'auto' | 'required') | { type: 'function' | 'custom'; name: string; [k: string]: unknown }) | null
   parallel_tool_calls?: boolean | null
   text?: {
     format?: TextFormat | null
@@ -3345,13 +2724,8 @@ export interface ResponseObject {
   created_at: number
   completed_at: number | null
   status: 'in_progress' | 'completed' | 'incomplete' | 'failed'
-  error: {
-    code: string
-    message: string
-  } | null
-  incomplete_details: {
-    reason: 'max_output_tokens'
-  } | null
+  error: { code: string; message: string } | null
+  incomplete_details: { reason: 'max_output_tokens' } | null
   instructions: string | null
   model: string
   output: ResponsesOutputItem[]
@@ -3364,29 +2738,12 @@ export interface ResponseObject {
   top_logprobs: 0
   max_output_tokens: number | null
   max_tool_calls: null
-  tool_choice:
-    | ('none' | 'auto' | 'required')
-    | {
-        [k: string]: unknown
-      }
-  tools: {
-    [k: string]: unknown
-  }[]
+  tool_choice: ('none' | 'auto' | 'required') | { [k: string]: unknown }
+  tools: { [k: string]: unknown }[]
   /** Tools of the request that the model was not shown, and why. */
-  ignored_tools: {
-    type: string
-    reason: string
-  }[]
-  text: {
-    format: {
-      [k: string]: unknown
-    }
-    [k: string]: unknown
-  }
-  reasoning: {
-    effort: null
-    summary: null
-  }
+  ignored_tools: { type: string; reason: string }[]
+  text: { format: { [k: string]: unknown }; [k: string]: unknown }
+  reasoning: { effort: null; summary: null }
   truncation: 'disabled'
   service_tier: 'default'
   background: false
@@ -3397,13 +2754,9 @@ export interface ResponseObject {
   metadata: Metadata
   usage: {
     input_tokens: number
-    input_tokens_details: {
-      cached_tokens: number
-    }
+    input_tokens_details: { cached_tokens: number }
     output_tokens: number
-    output_tokens_details: {
-      reasoning_tokens: number
-    }
+    output_tokens_details: { reasoning_tokens: number }
     total_tokens: number
   } | null
 }
@@ -3420,10 +2773,7 @@ export interface ResponsesInputItemsQuery {
 }
 export interface ResponsesInputItemsResponse {
   object: 'list'
-  data: {
-    id: string
-    [k: string]: unknown
-  }[]
+  data: { id: string; [k: string]: unknown }[]
   first_id: string | null
   last_id: string | null
   has_more: boolean
@@ -3441,10 +2791,7 @@ export interface CreateBatch {
   completion_window: '24h'
   metadata?: Metadata | null
   /** After how long the result files are deleted. Without it they are kept until you delete them. */
-  output_expires_after?: {
-    anchor: 'created_at'
-    seconds: number
-  } | null
+  output_expires_after?: { anchor: 'created_at'; seconds: number } | null
   [k: string]: unknown
 }
 export interface Batch {
@@ -3454,10 +2801,7 @@ export interface Batch {
   /** The model of all requests. Missing if they name several. */
   model?: string
   /** Why a batch with the status `failed` was not begun. */
-  errors: {
-    object: 'list'
-    data: BatchError[]
-  } | null
+  errors: { object: 'list'; data: BatchError[] } | null
   input_file_id: string
   completion_window: '24h'
   status: 'validating' | 'failed' | 'in_progress' | 'finalizing' | 'completed' | 'expired' | 'cancelling' | 'cancelled'
@@ -3474,20 +2818,12 @@ export interface Batch {
   expired_at: number | null
   cancelling_at: number | null
   cancelled_at: number | null
-  request_counts: {
-    total: number
-    completed: number
-    failed: number
-  }
+  request_counts: { total: number; completed: number; failed: number }
   usage: {
     input_tokens: number
-    input_tokens_details: {
-      cached_tokens: number
-    }
+    input_tokens_details: { cached_tokens: number }
     output_tokens: number
-    output_tokens_details: {
-      reasoning_tokens: number
-    }
+    output_tokens_details: { reasoning_tokens: number }
     total_tokens: number
   }
   metadata: Metadata | null
@@ -3552,11 +2888,7 @@ export interface CreateUpload {
   bytes: number
   /** Not used: the content decides. */
   mime_type: string
-  expires_after?: {
-    anchor: 'created_at'
-    seconds: number
-    [k: string]: unknown
-  } | null
+  expires_after?: { anchor: 'created_at'; seconds: number; [k: string]: unknown } | null
   [k: string]: unknown
 }
 export interface Upload {
@@ -3613,14 +2945,8 @@ export interface Eval {
   object: 'eval'
   name: string
   created_at: number
-  data_source_config: {
-    type: string
-    schema: JsonObject
-    [k: string]: unknown
-  }
-  testing_criteria: {
-    [k: string]: unknown
-  }[]
+  data_source_config: { type: string; schema: JsonObject; [k: string]: unknown }
+  testing_criteria: { [k: string]: unknown }[]
   metadata: Metadata
 }
 export interface EvalQueryInput {
@@ -3655,13 +2981,9 @@ export interface FileContent {
   type: 'file_content'
   /** Becomes a file of the account. */
   content: {
-    item: {
-      [k: string]: unknown
-    }
+    item: { [k: string]: unknown }
     /** The answer, if no model is asked. */
-    sample?: {
-      [k: string]: unknown
-    } | null
+    sample?: { [k: string]: unknown } | null
     [k: string]: unknown
   }[]
   [k: string]: unknown
@@ -3669,6 +2991,14 @@ export interface FileContent {
 export interface FileId {
   type: 'file_id'
   id: string
+  [k: string]: unknown
+}
+export interface FunctionTool {
+  type: 'function'
+  name: string
+  description?: string | null
+  parameters?: { [k: string]: unknown } | null
+  strict?: boolean | null
   [k: string]: unknown
 }
 export interface Run {
@@ -3680,23 +3010,12 @@ export interface Run {
   model: string | null
   status: 'queued' | 'in_progress' | 'completed' | 'canceled' | 'failed'
   created_at: number
-  data_source: {
-    type: string
-    [k: string]: unknown
-  }
-  error: {
-    code: string
-    message: string
-  } | null
+  data_source: { type: string; [k: string]: unknown }
+  error: { code: string; message: string } | null
   metadata: Metadata
   /** Where the evaluation is. */
   report_url: string
-  result_counts: {
-    total: number
-    passed: number
-    failed: number
-    errored: number
-  }
+  result_counts: { total: number; passed: number; failed: number; errored: number }
   per_model_usage: {
     model_name: string
     invocation_count: number
@@ -3705,11 +3024,7 @@ export interface Run {
     completion_tokens: number
     total_tokens: number
   }[]
-  per_testing_criteria_results: {
-    testing_criteria: string
-    passed: number
-    failed: number
-  }[]
+  per_testing_criteria_results: { testing_criteria: string; passed: number; failed: number }[]
 }
 export interface RunQueryInput {
   /** 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most. */
@@ -3756,32 +3071,16 @@ export interface OutputItem {
     [k: string]: unknown
   }[]
   sample: {
-    input: {
-      role: string
-      content: string | null
-      [k: string]: unknown
-    }[]
-    output: {
-      role: string
-      content: string | null
-      [k: string]: unknown
-    }[]
+    input: { role: string; content: string | null; [k: string]: unknown }[]
+    output: { role: string; content: string | null; [k: string]: unknown }[]
     model: string
     finish_reason: string
     temperature: number
     top_p: number
     seed: Seed
     max_completion_tokens: number
-    usage: {
-      prompt_tokens: number
-      cached_tokens: number
-      completion_tokens: number
-      total_tokens: number
-    }
-    error: {
-      code: string
-      message: string
-    } | null
+    usage: { prompt_tokens: number; cached_tokens: number; completion_tokens: number; total_tokens: number }
+    error: { code: string; message: string } | null
   }
 }
 export interface CreateOpenaiJob {
@@ -3818,16 +3117,10 @@ export interface CreateOpenaiJob {
 }
 export interface OpenaiFineTuningMethod {
   type: 'supervised' | 'dpo' | 'reinforcement'
-  supervised?: {
-    hyperparameters?: Hyperparameters | null
-  } | null
+  supervised?: { hyperparameters?: Hyperparameters | null } | null
   /** Rows of preferences: `input`, `preferred_output` and `non_preferred_output`. */
-  dpo?: {
-    hyperparameters?: DpoHyperparameters | null
-  } | null
-  reinforcement?: {
-    [k: string]: unknown
-  } | null
+  dpo?: { hyperparameters?: DpoHyperparameters | null } | null
+  reinforcement?: { [k: string]: unknown } | null
 }
 export interface Hyperparameters {
   /** `epochs`. */
@@ -3849,13 +3142,7 @@ export interface DpoHyperparameters {
 }
 export interface Integration {
   type: 'wandb'
-  wandb: {
-    project: string
-    name?: string | null
-    entity?: string | null
-    tags?: string[] | null
-    [k: string]: unknown
-  }
+  wandb: { project: string; name?: string | null; entity?: string | null; tags?: string[] | null; [k: string]: unknown }
   [k: string]: unknown
 }
 export interface OpenaiJob {
@@ -3872,40 +3159,19 @@ export interface OpenaiJob {
   /** The account. */
   organization_id: string
   status: 'validating_files' | 'queued' | 'running' | 'paused' | 'succeeded' | 'failed' | 'cancelled'
-  error: {
-    code: string
-    message: string
-    param: string | null
-  } | null
+  error: { code: string; message: string; param: string | null } | null
   training_file: string
   validation_file: string | null
   /** The loss of every step as CSV in base64, once the job has ended. */
   result_files: string[]
   /** Null until the job has ended. */
   trained_tokens: number | null
-  hyperparameters: {
-    n_epochs: number
-    batch_size: number
-    learning_rate_multiplier: number
-  }
+  hyperparameters: { n_epochs: number; batch_size: number; learning_rate_multiplier: number }
   method: {
     /** A job with another objective of this service is shown as supervised. */
     type: 'supervised' | 'dpo'
-    supervised?: {
-      hyperparameters: {
-        n_epochs: number
-        batch_size: number
-        learning_rate_multiplier: number
-      }
-    }
-    dpo?: {
-      hyperparameters: {
-        n_epochs: number
-        batch_size: number
-        learning_rate_multiplier: number
-        beta: number
-      }
-    }
+    supervised?: { hyperparameters: { n_epochs: number; batch_size: number; learning_rate_multiplier: number } }
+    dpo?: { hyperparameters: { n_epochs: number; batch_size: number; learning_rate_multiplier: number; beta: number } }
   }
   seed: number
   metadata: Metadata | null
@@ -3929,9 +3195,7 @@ export interface OpenaiJobEvent {
   message: string
   type: 'message' | 'metrics'
   /** The losses of a step, in events of type `metrics`. */
-  data: {
-    [k: string]: unknown
-  } | null
+  data: { [k: string]: unknown } | null
 }
 export interface OpenaiFineTuningJobsCheckpointsQuery {
   /** 1 to 100. Default 10. */
@@ -3948,12 +3212,7 @@ export interface OpenaiCheckpoint {
   /** A name that inference takes. */
   fine_tuned_model_checkpoint: string
   fine_tuning_job_id: string
-  metrics: {
-    step: number
-    train_loss?: number
-    valid_loss?: number
-    valid_mean_token_accuracy?: number
-  }
+  metrics: { step: number; train_loss?: number; valid_loss?: number; valid_mean_token_accuracy?: number }
 }
 export interface OpenaiFineTuningDeleteModelResponse {
   id: string
@@ -3962,12 +3221,7 @@ export interface OpenaiFineTuningDeleteModelResponse {
 }
 export interface OpenaiFineTuningPermissionsListResponse {
   object: 'list'
-  data: {
-    id: string
-    object: 'checkpoint.permission'
-    created_at: number
-    project_id: string
-  }[]
+  data: { id: string; object: 'checkpoint.permission'; created_at: number; project_id: string }[]
   first_id: string | null
   last_id: string | null
   has_more: boolean
@@ -3978,12 +3232,7 @@ export interface OpenaiFineTuningPermissionsCreateBody {
 }
 export interface OpenaiFineTuningPermissionsCreateResponse {
   object: 'list'
-  data: {
-    id: string
-    object: 'checkpoint.permission'
-    created_at: number
-    project_id: string
-  }[]
+  data: { id: string; object: 'checkpoint.permission'; created_at: number; project_id: string }[]
   first_id: string | null
   last_id: string | null
   has_more: boolean
@@ -4010,13 +3259,5 @@ export interface ChatDelta {
   role?: 'assistant'
   content?: string
   reasoning_content?: string
-  tool_calls?: {
-    index: number
-    id?: string
-    type?: 'function'
-    function: {
-      name?: string
-      arguments: string
-    }
-  }[]
+  tool_calls?: { index: number; id?: string; type?: 'function'; function: { name?: string; arguments: string } }[]
 }
