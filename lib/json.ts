@@ -1,7 +1,7 @@
 // JSON whose seeds keep their digits.
 
 /** A whole number that a JavaScript number cannot hold. `JSON.stringify` writes its digits. */
-export interface ExactInteger {
+interface ExactInteger {
   readonly rawJSON: string
 }
 

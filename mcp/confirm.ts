@@ -38,7 +38,7 @@ export const confirmation = z
       'All other arguments must stay the same.',
   )
 
-export interface ConfirmRequest {
+interface ConfirmRequest {
   tool: string
   /** What is agreed to: the arguments of the tool. A field `confirmation` is not part of them. */
   args: Record<string, unknown> & { confirmation?: string | undefined }
@@ -47,7 +47,7 @@ export interface ConfirmRequest {
   estimate: () => Promise<CostEstimate>
 }
 
-export type Confirmed =
+type Confirmed =
   | { status: 'agreed' }
   | { status: 'declined'; summary: string; data: { status: 'declined'; estimate: CostEstimate } }
   | {

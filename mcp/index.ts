@@ -4,8 +4,8 @@ import { serveHttp } from './http.ts'
 import { serveStdio } from './stdio.ts'
 
 export { isNetwork } from '../lib/connections.ts'
-export { type HttpServer, type HttpSettings, serveHttp } from './http.ts'
-export { createMcpServer, type McpServerSettings } from './server.ts'
+export { type HttpServer, serveHttp } from './http.ts'
+export { createMcpServer } from './server.ts'
 
 export interface McpOptions {
   /** The service, with its version: https://tunery.example.com/v1. */

@@ -2,9 +2,9 @@
 import type { StreamableHTTPServerTransport } from '@modelcontextprotocol/sdk/server/streamableHttp.js'
 import { Refusal } from './refusal.ts'
 
-export const sessionsMax = 200
-export const sessionsOfAccountMax = 40
-export const sessionsOfKeyMax = 20
+const sessionsMax = 200
+const sessionsOfAccountMax = 40
+const sessionsOfKeyMax = 20
 
 export interface Session {
   key: Buffer

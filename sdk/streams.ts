@@ -1,7 +1,7 @@
 // Reads the two kinds of streams: server-sent events and JSON lines.
 
 /** The lines of a body, without their ends. Cancels the body when the reader leaves early. */
-export async function* linesOf(body: ReadableStream<Uint8Array>): AsyncGenerator<string, void, undefined> {
+async function* linesOf(body: ReadableStream<Uint8Array>): AsyncGenerator<string, void, undefined> {
   const reader = body.getReader()
   const decoder = new TextDecoder()
   let rest = ''

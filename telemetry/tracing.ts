@@ -5,9 +5,9 @@ import { createBoundedExport } from './bounded-export.ts'
 import { readTracingSettings } from './settings.ts'
 
 export type Attributes = Record<string, string | number | boolean>
-export type SpanKind = 'internal' | 'server' | 'client' | 'consumer'
+type SpanKind = 'internal' | 'server' | 'client' | 'consumer'
 
-export interface SpanOptions {
+interface SpanOptions {
   kind?: SpanKind
   attributes?: Attributes
   /** When it began, by performance.now(). Default: now. */

@@ -4,7 +4,7 @@ import type { Program } from '../support/options.ts'
 import { wholeNumber } from '../support/options.ts'
 
 /** Lists show this many unless --limit says otherwise. */
-export const shownByDefault = 20
+const shownByDefault = 20
 /** Most items of a page. */
 const pageMax = 100
 

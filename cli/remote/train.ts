@@ -143,7 +143,7 @@ function readConfig({ config: file, method, epochs, learningRate, batchSize }: T
 }
 
 /** A file with a JSON object. Throws a UsageError. */
-export function readJson(file: string): Record<string, unknown> {
+function readJson(file: string): Record<string, unknown> {
   let value: unknown
   try {
     value = JSON.parse(readFileSync(file, 'utf8'))

@@ -225,7 +225,7 @@ async function finish({ tunery }: Connection, job: Job, options: GlobalOptions):
 }
 
 /** The loss of the latest step and the mean over its epoch: a curve ends at the first, the second is steadier. */
-export function trainLossOf({ step, loss, train_loss }: Job['metrics']): string | false {
+function trainLossOf({ step, loss, train_loss }: Job['metrics']): string | false {
   const mean = train_loss !== undefined && train_loss !== loss && `mean over the epoch ${precise(train_loss)}`
   if (loss === undefined) return mean && `train loss: ${mean}`
   const notes = [step !== undefined && `step ${number(step)}`, mean].filter((note) => note !== false)

@@ -29,7 +29,7 @@ const wide =
 const narrow = /[\p{Mn}\p{Me}]|[\u200b-\u200f]/u
 
 /** Columns that a text takes. */
-export function widthOf(text: string): number {
+function widthOf(text: string): number {
   let width = 0
   for (const character of text.replace(styles, '')) width += narrow.test(character) ? 0 : wide.test(character) ? 2 : 1
   return width

@@ -30,7 +30,7 @@ export interface GenerationRequest {
   background: boolean
 }
 
-export interface GenerationEnd {
+interface GenerationEnd {
   finish_reason: FinishReason
   completion_tokens: number
   cached_tokens: number
@@ -53,7 +53,7 @@ export interface GenerationEvents {
 }
 
 /** State of a generation that outgrew its slot and migrates to a runner with longer slots. */
-export interface Migration {
+interface Migration {
   /** All tokens that were in its cache. */
   tokens: number[]
   /** The token sampled last, which was not in the cache. */

@@ -17,7 +17,7 @@ import type { StepStats } from './runner.ts'
 import { type Backend, createRunnerPool, enqueue, hasWork, type PooledRunner } from './runner-pool.ts'
 import type { MemoryLimits } from './slot-sizes.ts'
 
-export interface Submission {
+interface Submission {
   /** Index of the slot size to start with, in the model's `runnerShapes`. */
   size_class: number
   request: GenerationRequest

@@ -8,7 +8,7 @@ import { isWithinBounds } from './template.ts'
 import type { ToolFormat } from './tool-formats.ts'
 
 /** `arguments`: JSON text, or the parsed value. */
-export interface TemplateCall {
+interface TemplateCall {
   id: string
   type: 'function'
   function: { name: string; arguments: unknown }

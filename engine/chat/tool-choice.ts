@@ -68,7 +68,7 @@ export function planTools(
 }
 
 /** Whether a JSON schema can be enforced during decoding. */
-export function isEnforceable(schema: unknown): boolean {
+function isEnforceable(schema: unknown): boolean {
   try {
     schemaRules(schema)
     return true

@@ -6,7 +6,7 @@ import { type CallSyntax, detectToolFormat } from './tool-formats.ts'
 
 const syntax: CallSyntax = detectToolFormat('').syntax
 
-export function toolPrompt(tools: readonly TemplateTool[]): string {
+function toolPrompt(tools: readonly TemplateTool[]): string {
   return [
     'You can call tools. Each line between <tools> and </tools> describes one of them as JSON, ' +
       'with the schema of its arguments:',

@@ -23,7 +23,7 @@ const batchTokensMax = 8192
 const causalTokensMax = 4096
 
 /** A text must fit into one batch: with bidirectional attention, every token may attend to every other. */
-export function embeddingShape({
+function embeddingShape({
   context_length,
   is_bidirectional: reads_both_ways,
 }: Pick<Model, 'context_length' | 'is_bidirectional'>): EmbeddingShape {

@@ -48,7 +48,7 @@ const digitFromOne = chars([0x31, 0x39])
 const hexDigit = chars([0x30, 0x39], [0x41, 0x46], [0x61, 0x66])
 
 export const digits = (min: number, max: number): Expr => repeat(digit, min, max)
-export const fraction = seq(text('.'), digits(1, fractionDigitsMax))
+const fraction = seq(text('.'), digits(1, fractionDigitsMax))
 export const integer = any(text('0'), seq(optional(text('-')), digitFromOne, digits(0, integerDigitsMax - 1)))
 export const number = seq(
   optional(text('-')),

@@ -93,7 +93,7 @@ export function costlyPaths(schema: unknown): string[] {
 export type SchemaNode = Record<string, unknown>
 
 /** Whether a keyword is an annotation only. */
-export function isAnnotation(key: string): boolean {
+function isAnnotation(key: string): boolean {
   return annotations.has(key) || key.startsWith('x-')
 }
 

@@ -16,7 +16,7 @@ export interface TrialLimits {
 }
 
 /** `new` starts on the first worker; `costly` is known to be slow and goes straight to the second. */
-export type TrialKind = 'new' | 'costly'
+type TrialKind = 'new' | 'costly'
 
 export interface Trials {
   /**

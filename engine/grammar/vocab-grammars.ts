@@ -38,7 +38,7 @@ export const defaultLimits = {
 }
 export type GrammarLimits = typeof defaultLimits
 
-export interface GrammarRequest {
+interface GrammarRequest {
   account: string
   key: string
   source: GrammarSource

@@ -13,7 +13,7 @@ export interface Matcher extends Disposable {
   isTerminated(): boolean
   reset(): void
 }
-export interface Compiler extends Disposable {
+interface Compiler extends Disposable {
   compileGrammar(grammar: Disposable): Promise<CompiledGrammar>
 }
 

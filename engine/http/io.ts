@@ -112,7 +112,7 @@ export function sendError(response: ServerResponse, error: unknown): void {
   sendJson(response, apiError.status, errorBody(apiError, true), headers)
 }
 
-export function toApiError(error: unknown): ApiError {
+function toApiError(error: unknown): ApiError {
   return error instanceof ApiError
     ? error
     : new ApiError('internal_error', 'The engine failed unexpectedly. Its log has the reason.')

@@ -67,7 +67,7 @@ export interface Context {
  * Consecutive input vectors of one sequence. `positions` has time, y and x of each, relative to `first_position`; null
  * for one position after the other.
  */
-export interface VectorRun {
+interface VectorRun {
   n_tokens: number
   vectors: Float32Array
   positions: Int32Array | null
@@ -314,7 +314,7 @@ export interface SavedSequence {
 const bytes = 4
 const headBytes = 3 * bytes
 
-export function parseSequenceState(state: Buffer): SavedSequence {
+function parseSequenceState(state: Buffer): SavedSequence {
   const sequence = state.readInt32LE(bytes)
   const sequences = state.readUInt32LE(2 * bytes)
   return {
@@ -324,7 +324,7 @@ export function parseSequenceState(state: Buffer): SavedSequence {
 }
 
 /** The state in the library's format, for sequence `sequence` of a context with `sequences` sequences. */
-export function toSequenceState({ magic, cells }: SavedSequence, sequence: number, sequences: number): Buffer {
+function toSequenceState({ magic, cells }: SavedSequence, sequence: number, sequences: number): Buffer {
   const head = Buffer.alloc(headBytes + bytes * sequence)
   head.writeUInt32LE(magic, 0)
   head.writeInt32LE(sequence, bytes)

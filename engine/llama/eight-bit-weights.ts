@@ -19,7 +19,7 @@ const slowTypes = named(['Q4_1', 'Q5_1'])
 /** With more threads, memory bandwidth limits single streams, and eight bits are more to read than four. */
 const threadsMax = 8
 /** Below, there is little to gain. */
-export const wideBytesMin = 32e6
+const wideBytesMin = 32e6
 /** Larger files of few bits get no copy: it takes half as much memory and disk again. */
 const slowBytesMax = 2e9
 /** Smaller files of few bits are copied while they are loaded, in a second: they answer several times as fast then. */

@@ -41,7 +41,7 @@ export interface Model {
 const mropeTypes = [8, 40]
 
 /** The names of the two files that were merged, and their SHA-256 in hex. */
-export interface MergedFrom {
+interface MergedFrom {
   base: string
   base_sha256: string
   adapter: string

@@ -73,7 +73,7 @@ export const batchFields = {
   logits: 'void*',
 } as const
 
-export const ggmlMaxThreads = 512
+const ggmlMaxThreads = 512
 
 export const threadpoolParamsFields = {
   cpumask: koffi.array('bool', ggmlMaxThreads),

@@ -15,7 +15,7 @@ export interface SpecialToken {
 }
 
 /** Tokenization algorithm: SentencePiece BPE, byte-level BPE, WordPiece, Unigram, or another. */
-export type VocabKind = 'spm' | 'bpe' | 'wpm' | 'ugm' | 'other'
+type VocabKind = 'spm' | 'bpe' | 'wpm' | 'ugm' | 'other'
 
 /** Tokens of fill-in-the-middle: before the prefix, before the suffix, and before what is to be written. */
 export interface FimTokens {

@@ -32,16 +32,16 @@ export interface Models {
 }
 
 /** `projector`: the path of the file with which the model reads pictures, and the SHA-256 that it must have, in hex. */
-export interface ProjectorFile {
+interface ProjectorFile {
   projector?: string | undefined
   projector_sha256?: string | undefined
 }
 /** `drafts`: the path of the model's draft file. One that cannot be used only leaves out its speed. */
-export interface AdapterOptions extends ProjectorFile {
+interface AdapterOptions extends ProjectorFile {
   drafts?: string | undefined
 }
 /** `keep_original`: the weights are served as they are in the file. */
-export interface BaseOptions extends AdapterOptions {
+interface BaseOptions extends AdapterOptions {
   matryoshka?: boolean | undefined
   keep_original?: boolean | undefined
 }

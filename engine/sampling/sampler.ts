@@ -150,7 +150,7 @@ export function createTopK(size: number, native = largest): TopK {
 // Seeded pseudorandom numbers: sfc32 by Chris Doty-Humphrey (PractRand), public domain.
 
 /** Numbers in [0, 1). Any integer of 64 bits is a seed; null gives a different sequence each time. */
-export function createRandom(seed: bigint | null): () => number {
+function createRandom(seed: bigint | null): () => number {
   const start = BigInt.asUintN(64, seed ?? BigInt(randomInt(2 ** 47)))
   let a = Number(start & 0xffff_ffffn)
   let b = Number(start >> 32n)

@@ -7,7 +7,7 @@ export interface TextOutput {
   finish(): StopFiltered
 }
 
-export interface StopFiltered {
+interface StopFiltered {
   text: string
   stopped: boolean
 }

@@ -1,7 +1,7 @@
 // Messages between the engine and the thread that encodes pictures.
 import type { PicturePart, PictureSize, ProjectorOptions, Rgb } from '../llama/mtmd.ts'
 
-export interface ProjectorFacts {
+interface ProjectorFacts {
   is_non_causal: boolean
   probe: PicturePart[]
 }

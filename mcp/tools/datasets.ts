@@ -23,7 +23,7 @@ const columnNames = [
 /** Pieces of a row's preview, at most. */
 const piecesMax = 200
 
-export const Dataset = z.object({
+const Dataset = z.object({
   id: z.string(),
   name: z.string(),
   format: z.string(),

@@ -39,7 +39,7 @@ export function createProgress(out: NodeJS.WriteStream) {
 }
 
 /** Minutes:seconds. Rounds before splitting, or 59.6 s would read 0:00. */
-export function clock(seconds: number): string {
+function clock(seconds: number): string {
   const whole = Math.round(seconds)
   return `${Math.floor(whole / 60)}:${String(whole % 60).padStart(2, '0')}`
 }

@@ -38,7 +38,7 @@ const fromValues = [
 const other = new Set([...notServer, ...fromValues].map((name) => `TUNERY_${name}`))
 
 /** Settings that may stand in `server.settings`: no secrets, and none that has its own value. */
-export const chartSettings = () =>
+const chartSettings = () =>
   settingsReference()
     .map(({ name }) => name)
     .filter((name) => !other.has(name) && !secretSettingNames().includes(name))

@@ -8,7 +8,7 @@ import { startRedis } from '../support/redis.ts'
 import { alive, children, type DataFolder, dataFolder, type RunningServer } from '../support/server.ts'
 
 const programs = { engine: 'engine/main.ts', trainer: 'trainer.cli.(train|prepared)' } as const
-export type Victim = 'server' | keyof typeof programs | 'postgres' | 'redis'
+type Victim = 'server' | keyof typeof programs | 'postgres' | 'redis'
 
 export interface Installation {
   key: string

@@ -1,7 +1,7 @@
 // Ledger of what the service has acknowledged, in a file, so that a resumed soak run knows it too.
 import { appendFileSync, existsSync, readFileSync } from 'node:fs'
 
-export type LedgerEntry =
+type LedgerEntry =
   | { kind: 'dataset'; id: string }
   | { kind: 'dataset_deleted'; id: string }
   /** If the answer was lost, it may have been deleted or not. */

@@ -28,7 +28,7 @@ export interface SoakResult {
 }
 
 /** Seeded pseudo-random numbers from 0 to 1 (mulberry32). */
-export function seeded(seed: number): () => number {
+function seeded(seed: number): () => number {
   let state = seed >>> 0
   return () => {
     state = (state + 0x6d2b79f5) >>> 0

@@ -4,7 +4,7 @@ import { isoCBOR } from '@simplewebauthn/server/helpers'
 
 /** Bits of an answer: someone is there, and was verified. */
 const present = 0x01
-export const verified = 0x04
+const verified = 0x04
 /** The answer has a new credential. */
 const attested = 0x40
 

@@ -16,7 +16,7 @@ const installs = /^pip install /
 const serves = /^(llama-server|vllm serve) /
 const ready_ms = 240_000
 
-export interface Step {
+interface Step {
   command: string
   /** What the command printed; empty for a server, which runs until the next one is started. */
   stdout: string

@@ -11,7 +11,7 @@ export const helmTest = {
   skip: existsSync(python) ? false : 'no Helm library: node scripts/setup.mjs --with kubernetes',
 }
 
-export const kubernetesVersions = ['1.31', '1.34', '1.37']
+const kubernetesVersions = ['1.31', '1.34', '1.37']
 export const chartFolder = (name: string) => path.join(root, 'deploy/helm', name)
 export const previousChart = (name: string) => path.join(root, `tests/fixtures/helm/${name}-0.1.0.tgz`)
 

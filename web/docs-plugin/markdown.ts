@@ -20,7 +20,7 @@ export interface Heading {
 }
 
 /** The text below a heading, for the search. The first one of a page stands below its title. */
-export interface Section {
+interface Section {
   heading: string
   id: string
   text: string
@@ -63,7 +63,7 @@ const language = (info: string) => {
   return hljs.getLanguage(name) ? name : undefined
 }
 
-export function highlight(code: string, info: string): string {
+function highlight(code: string, info: string): string {
   const name = language(info)
   return name ? hljs.highlight(code, { language: name }).value : escapeHtml(code)
 }

@@ -29,7 +29,7 @@ export interface DocPage extends Rendered {
   images: Map<string, string>
 }
 
-export interface Group {
+interface Group {
   title: string
   pages: { slug: string; title: string }[]
 }
@@ -44,7 +44,7 @@ export interface Site {
 }
 
 /** The address of a page below `/docs/`. */
-export function slugOf(file: string): string | undefined {
+function slugOf(file: string): string | undefined {
   if (elsewhere[file]) return elsewhere[file]
   if (file === overview || file === 'README.md' || file === 'docs') return 'overview'
   if (file === 'docs/decisions') return 'overview#decisions'

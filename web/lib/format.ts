@@ -99,7 +99,7 @@ export function formatRelative(time: string | Date, now = Date.now()): string {
 const dates = new Intl.DateTimeFormat(undefined, { dateStyle: 'medium' })
 const times = new Intl.DateTimeFormat(undefined, { dateStyle: 'medium', timeStyle: 'medium' })
 
-export const formatDate = (time: string | Date): string => dates.format(new Date(time))
+const formatDate = (time: string | Date): string => dates.format(new Date(time))
 export const formatTime = (time: string | Date): string => times.format(new Date(time))
 
 /** `1 row`, `2 rows`. */

@@ -2,7 +2,7 @@
 import { formatBytes } from './format.ts'
 
 /** The service's own bounds: of a request, and of a picture's file. */
-export const picturesMax = 10
+const picturesMax = 10
 const fileBytesMax = 10_000_000
 const allBytesMax = 24_000_000
 

@@ -65,7 +65,7 @@ export async function signOut(): Promise<void> {
 }
 
 /** Forgets everything of the person who was signed in. */
-export function forgetSession(): void {
+function forgetSession(): void {
   setCsrfToken(undefined)
   queryClient.setQueryData(key, null)
   queryClient.removeQueries({ predicate: ({ queryKey }) => queryKey[0] !== key[0] })

@@ -1,7 +1,7 @@
 import { type ReactNode, useEffect } from 'react'
 
 /** The mark: a tuning fork. */
-export function Mark({ className = 'size-7' }: { className?: string }) {
+function Mark({ className = 'size-7' }: { className?: string }) {
   return (
     <svg viewBox="0 0 32 32" aria-hidden className={className}>
       <rect width="32" height="32" rx="8" className="fill-accent" />

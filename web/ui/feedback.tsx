@@ -6,7 +6,7 @@ import type { ReactNode } from 'react'
 import { TuneryConnectionError, TuneryError } from '../../sdk/index.ts'
 import { classes } from '../lib/classes.ts'
 import { formError } from '../lib/errors.ts'
-import { Button, ExternalLink } from './button.tsx'
+import { Button } from './button.tsx'
 import { Message } from './values.tsx'
 
 export type Tone = 'neutral' | 'accent' | 'good' | 'warn' | 'bad'
@@ -198,7 +198,7 @@ export function Notice({
 }
 
 /** What to say of an error, beyond the message that the API gives: it already says what to do. */
-export function describeError(error: unknown): { title: string; message: string; id?: string } {
+function describeError(error: unknown): { title: string; message: string; id?: string } {
   if (error instanceof TuneryConnectionError)
     return {
       title: 'The service cannot be reached',
@@ -281,8 +281,3 @@ export function Loaded<T>({
   if (query.isError) return <ErrorState error={query.error} retry={() => void query.refetch()} />
   return skeleton
 }
-
-/** A word of the field with its meaning on hover or tap, and more in the docs. */
-export const DocsLink = ({ to, children }: { to: string; children: ReactNode }) => (
-  <ExternalLink href={to}>{children}</ExternalLink>
-)

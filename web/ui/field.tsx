@@ -110,7 +110,7 @@ export function Textarea({
 const unfinished = /^[-+]?\d*(?:[.,]\d*)?(e[-+]?)?$/i
 
 /** The number of a text; NaN if it is none. `0,5` and `0.5` are the same, and so are `1,000,000` and `1000000`. */
-export function numberIn(text: string): number {
+function numberIn(text: string): number {
   const plain = text.trim().replaceAll(/[\s\u00a0\u202f_']/g, '')
   const ungrouped = /^[-+]?\d{1,3}(,\d{3})+(\.\d+)?$/.test(plain) ? plain.replaceAll(',', '') : plain.replace(',', '.')
   return /^[-+]?(\d+(?:\.\d*)?|\.\d+)(e[-+]?\d+)?$/i.test(ungrouped) ? Number(ungrouped) : Number.NaN
@@ -123,7 +123,7 @@ interface Bounds {
 }
 
 /** What is wrong with a typed number. It is told, and never changed to another in silence. */
-export function numberProblem(text: string, { min, max, decimals }: Bounds): string | undefined {
+function numberProblem(text: string, { min, max, decimals }: Bounds): string | undefined {
   if (text.trim() === '') return undefined
   const number = numberIn(text)
   if (Number.isNaN(number)) return unfinished.test(text.trim()) ? 'Not a complete number.' : 'Not a number.'

@@ -13,7 +13,7 @@ const keepalive_ms = 15_000
 // One for the process: its streams share the cores.
 const flushSchedule = createFlushSchedule()
 
-export const streamHeaders = {
+const streamHeaders = {
   'content-type': 'text/event-stream; charset=utf-8',
   'cache-control': 'no-cache, no-transform',
   'x-accel-buffering': 'no',

@@ -51,7 +51,7 @@ const ScoreRequest = z.looseObject({
  * current time), the natural log-probability of each target, its bytes in base64, and whether the last token ends an
  * answer.
  */
-export interface ScoredRow {
+interface ScoredRow {
   prompt: number[] | null
   logprobs: number[]
   bytes: string[]

@@ -8,7 +8,7 @@ import { createStepCosts, type StepCosts } from './step-costs.ts'
 import { createTokenHistory, matchMax, type TokenHistory } from './token-history.ts'
 
 /** Tokens that may come next. `reach`: how probably the model agrees with all of them up to each, descending. */
-export interface Proposal {
+interface Proposal {
   tokens: number[]
   reach: number[]
 }
@@ -23,7 +23,7 @@ export interface Drafter {
   finish(): void
 }
 
-export interface DrafterOptions {
+interface DrafterOptions {
   account: string
   prompt: readonly number[]
   /** Tokens of the answer so far. */

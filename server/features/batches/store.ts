@@ -102,7 +102,7 @@ export function toResponse(row: BatchRow): Batch {
 }
 
 /** The folder of a batch's unfinished result files. */
-export const batchesDir = (dataDir: string) => path.join(dataDir, 'batches')
+const batchesDir = (dataDir: string) => path.join(dataDir, 'batches')
 /** The artifact of a batch's results so far. */
 export const batchKey = (id: string) => `${batchDir('', id)}/`
 export const batchDir = (dataDir: string, id: string) => path.join(batchesDir(dataDir), id)

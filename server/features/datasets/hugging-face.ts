@@ -113,7 +113,7 @@ export async function fetchFromHub(
  * The files of a split, of one format, in order: those with the split in their path. For `train` also files without any
  * split in their path, if no path has `train`.
  */
-export function filesOfSplit<F extends { path: string }>(
+function filesOfSplit<F extends { path: string }>(
   files: F[],
   { split, config }: { split: string; config?: string | undefined },
 ): F[] {

@@ -3,7 +3,7 @@ import { picturesMax } from '../../../pictures/formats.ts'
 import { isPicture, type PicturePart, pictureProblem } from './row-pictures.ts'
 import { isProblem, type Problem } from './row-problem.ts'
 
-export const trainableRoles = ['system', 'developer', 'user', 'assistant', 'tool'] as const
+const trainableRoles = ['system', 'developer', 'user', 'assistant', 'tool'] as const
 
 /** A message as the trainer reads it. `weight` 0: not learned. */
 export interface CanonicalMessage {

@@ -58,7 +58,7 @@ export interface Check {
 }
 
 /** Collects errors and warnings about rows, in constant memory apart from a hash per row. */
-export function createCheck() {
+function createCheck() {
   const check: Check = {
     rows: 0,
     error_count: 0,

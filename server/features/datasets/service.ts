@@ -62,7 +62,7 @@ export interface Received extends StoredFile {
 }
 
 /** Rows by number, with their lines in the uploaded file. `count`: how many of those asked for fit a page. */
-export interface PageOfRows {
+interface PageOfRows {
   rows: Map<number, { line: number } & ShownRow>
   count: number
 }
@@ -156,14 +156,14 @@ export interface Datasets {
   hubToken(id: string): string | undefined
 }
 
-export interface TrainingRows {
+interface TrainingRows {
   path: string
   sha256: string
   rows: number
   known_as: string | null
 }
 
-export type ForgetDerived = (trx: Trx, account_id: string, dataset_id: string) => Promise<string[]>
+type ForgetDerived = (trx: Trx, account_id: string, dataset_id: string) => Promise<string[]>
 
 interface Options {
   db: Db
@@ -649,7 +649,7 @@ const readsTextOnly = (base: Pick<Model, 'id'>, { id, pictures }: Pick<Dataset, 
   )
 
 /** The error for a dataset with rows that cannot be trained on. */
-export const invalidDataset = (dataset: { id: string; rows: number }, check: Check) =>
+const invalidDataset = (dataset: { id: string; rows: number }, check: Check) =>
   new ApiError(
     'dataset_invalid',
     `${check.error_count} of the dataset's ${dataset.rows} rows cannot be trained on. POST ` +
@@ -658,7 +658,7 @@ export const invalidDataset = (dataset: { id: string; rows: number }, check: Che
   )
 
 /** Throws for files that are not lines of text. Files with invalid rows are accepted: `validate` reports the rows. */
-export function refuseUnreadable(
+function refuseUnreadable(
   format: DatasetFormat,
   size_bytes: number,
   counted: { rows: number; not_utf8_line?: number },

@@ -66,7 +66,7 @@ export const pictureCountOf = ({ status, check_json }: Pick<DatasetRow, 'status'
   status === 'ready' ? ((JSON.parse(check_json) as Check).pictures ?? 0) : 0
 
 /** How many rows cannot be trained on; 0 until they are read. */
-export const errorCountOf = ({ status, check_json }: Pick<DatasetRow, 'status' | 'check_json'>): number =>
+const errorCountOf = ({ status, check_json }: Pick<DatasetRow, 'status' | 'check_json'>): number =>
   status === 'ready' ? ((JSON.parse(check_json) as Check).error_count ?? 0) : 0
 
 /** The objective by which a dataset is counted and shown. */

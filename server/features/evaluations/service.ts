@@ -29,7 +29,7 @@ export const queueKind = 'evaluation'
 const unfinished_ms = 600_000
 
 /** Writes of another feature in the transaction that ends an evaluation. */
-export type OnEnded = (trx: Trx, evaluation: store.EvaluationRow) => Promise<void>
+type OnEnded = (trx: Trx, evaluation: store.EvaluationRow) => Promise<void>
 
 type Actor = AccountActor & { key_id: string | null }
 

@@ -32,7 +32,7 @@ export type Answers = z.infer<typeof Answers>
 /** The most tokens of an answer; a shorter answer has reached its end. */
 export const answerTokens = 64
 
-export interface Bounds {
+interface Bounds {
   /** The most mean absolute log-probability difference, in nats. */
   log_probability_difference: number
   /**
@@ -55,7 +55,7 @@ const bounds: [RegExp, Bounds][] = [
   [/^(Q4_\w+|IQ4_\w+|MXFP4_MOE|int4)$/, within(0.8)],
   [/^(I?Q[123]_\w+|TQ\w+)$/, within(1.2)],
 ]
-export const boundsOf = (quantization: string | null): Bounds =>
+const boundsOf = (quantization: string | null): Bounds =>
   bounds.find(([names]) => names.test(quantization ?? ''))?.[1] ?? within(0.1, 0.3)
 
 /** Above a probability of 0.5 a token is the likeliest for certain; 0.6 allows for rounding differences. */

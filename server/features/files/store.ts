@@ -86,7 +86,7 @@ export const filesDir = (dataDir: string) => path.join(dataDir, 'files')
 export const filePath = (dataDir: string, id: string) => path.join(filesDir(dataDir), id)
 /** The artifact of a file. */
 export const fileKey = (id: string) => filePath('', id)
-export const uploadsDir = (dataDir: string) => path.join(dataDir, 'uploads')
+const uploadsDir = (dataDir: string) => path.join(dataDir, 'uploads')
 export const partPath = (dataDir: string, upload_id: string, part_id: string) =>
   path.join(uploadsDir(dataDir), upload_id, part_id)
 /** The artifact of a part of an unfinished upload. */

@@ -20,7 +20,7 @@ export interface Projector {
 }
 
 /** Whether a base generates text, reads pictures too, or makes embeddings, which cannot be trained. */
-export type BaseKind = 'text' | 'vision' | 'embedding'
+type BaseKind = 'text' | 'vision' | 'embedding'
 
 /** A base model whose weights are here. */
 export interface LocalBase {
@@ -98,7 +98,7 @@ export interface Hub {
   mappedNames(): string[]
 }
 
-export interface Downloadable {
+interface Downloadable {
   kind: BaseKind
   /** Whether it can be trained, given the memory. */
   trainable: boolean

@@ -19,7 +19,7 @@ const slowdownLimits = { below: 0.6, above: 0.8, ticks: 5 }
 /** Serving is the cause when the engine uses at least this share of all cores. */
 const min_serving_share = 0.25
 
-export type SlowdownCause = 'serving' | 'other_work'
+type SlowdownCause = 'serving' | 'other_work'
 /** `cpu_share`: CPU time that the trainer got, as a share of what it wanted. Null: it is no longer slowed. */
 export type Slowdown = { by: SlowdownCause; cpu_share: number } | null
 
@@ -141,11 +141,11 @@ export function createCoreShare({
 // CPU time that a process and its children used and waited for, read from /proc/PID/task/TID/schedstat.
 
 /** By thread: nanoseconds on a core, and nanoseconds in the run queue waiting for one. */
-export type ThreadTimes = Map<string, [used: number, waited: number]>
-export type CpuTime = { used_ms: number; waited_ms: number }
+type ThreadTimes = Map<string, [used: number, waited: number]>
+type CpuTime = { used_ms: number; waited_ms: number }
 
 /** Empty if the process has ended or the kernel has no schedstat. */
-export function threadTimes(pid: number, proc = '/proc'): ThreadTimes {
+function threadTimes(pid: number, proc = '/proc'): ThreadTimes {
   const times: ThreadTimes = new Map()
   const read = (process: number) => {
     for (const thread of list(`${proc}/${process}/task`)) {
@@ -159,7 +159,7 @@ export function threadTimes(pid: number, proc = '/proc'): ThreadTimes {
 }
 
 /** CPU time between two readings. Threads that ended in between are not counted. */
-export function cpuTimeBetween(before: ThreadTimes, after: ThreadTimes): CpuTime {
+function cpuTimeBetween(before: ThreadTimes, after: ThreadTimes): CpuTime {
   let used = 0
   let waited = 0
   for (const [thread, [used_now, waited_now]] of after) {

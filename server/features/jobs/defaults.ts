@@ -19,7 +19,7 @@ import type { StartingModel } from '../models/index.ts'
  * Default learning rate of an adapter by the base's parameter count; see docs/decisions/043-default-hyperparameters.md
  * for measurements.
  */
-export function adapterLearningRate(parameters: number): number {
+function adapterLearningRate(parameters: number): number {
   if (parameters < 0.5e9) return 1e-3
   if (parameters < 2e9) return 5e-4
   return 2e-4

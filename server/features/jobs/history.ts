@@ -145,7 +145,7 @@ interface RowLoss {
 }
 
 /** Reads a page of the row losses file, which the trainer sorted by loss: up to `limit` rows after the row `after`. */
-export async function highestLossRows(file: string, limit: number, after: number | undefined): Promise<Page<RowLoss>> {
+async function highestLossRows(file: string, limit: number, after: number | undefined): Promise<Page<RowLoss>> {
   const items: RowLoss[] = []
   let started = after === undefined
   const input = createReadStream(file)

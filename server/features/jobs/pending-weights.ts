@@ -19,7 +19,7 @@ import { endAsFailed } from './outcomes.ts'
 import * as store from './store.ts'
 
 /** What a new job starts from. */
-export interface JobStart {
+interface JobStart {
   /** The resolved configuration, as far as it is known without the weights. */
   resolved: ResolvedConfig
   base_model_id: string

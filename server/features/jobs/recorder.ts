@@ -24,7 +24,7 @@ interface Options {
   now(): number
 }
 
-export interface Recorder {
+interface Recorder {
   /** The writes of the attempt, in order. */
   writes: LeaseWrites
   report: Report

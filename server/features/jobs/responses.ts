@@ -65,7 +65,7 @@ export function createJobResponses({ db, queue, trainingSetup, turns, now }: Opt
   }
 }
 
-export const serializeJob = (job: store.JobRow, estimate?: QueueEstimate, waits_for: string | null = null): Job => ({
+const serializeJob = (job: store.JobRow, estimate?: QueueEstimate, waits_for: string | null = null): Job => ({
   id: job.id,
   ...labelsOf(job),
   status: statusOf(job),

@@ -17,7 +17,7 @@ export interface TrackingSettings {
 }
 
 /** The loss curve of one attempt at a job. */
-export interface Track {
+interface Track {
   record(event: TrainerEvent): void
   end(): void
 }

@@ -21,7 +21,7 @@ interface Options {
 
 export type WatchTurn = (claim: Claim) => TurnWatch
 
-export interface TurnWatch {
+interface TurnWatch {
   /**
    * Aborts when the turn is over, the run has trained long enough, and it is the one to give way to another account
    * that waits with nothing running; or at once, when its own account is suspended. Its reason says which.

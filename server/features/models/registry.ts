@@ -28,7 +28,7 @@ import * as store from './store.ts'
 import { heldOutRows, trainingOf } from './training.ts'
 
 /** A weights file for the engine, and the name to load it under. */
-export interface Weights {
+interface Weights {
   id: string
   gguf: string
   /** Set for whole weights that read pictures, and for an adapter with a projector of its own. */
@@ -57,7 +57,7 @@ export interface ServedBase {
 }
 
 /** What a model's weights are to be, recorded when it was made. */
-export interface ExpectedModel {
+interface ExpectedModel {
   /** SHA-256 of the file that is served, in hex. */
   sha256: string
   /** The same of its folder in Hugging Face's form, which vLLM serves; null of models made before it was recorded. */
@@ -135,7 +135,7 @@ export interface TunedModels {
 
 export type MadeModel = Pick<store.ModelRow, 'id' | 'job_id' | 'ft_name' | 'step' | 'validation_loss' | 'created_at'>
 
-export type NewModel = Pick<
+type NewModel = Pick<
   store.ModelRow,
   'id' | 'kind' | 'base_model_id' | 'weights_model_id' | 'projector_sha256' | 'weights_projector_sha256' | 'created_at'
 >

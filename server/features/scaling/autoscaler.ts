@@ -85,7 +85,7 @@ const quietShare = { least: 0.25, most: 4 }
 const regret = { within: 1.5, remembered: 12 }
 
 /** How long observations are needed. */
-export const observationsKept_ms = ({ down_cooldown_ms }: Pick<ScalingPolicy, 'down_cooldown_ms'>) =>
+const observationsKept_ms = ({ down_cooldown_ms }: Pick<ScalingPolicy, 'down_cooldown_ms'>) =>
   Math.max(quietShare.most * down_cooldown_ms + smooth_ms, measured.ms)
 /**
  * Adds an observation, and forgets those that nothing needs any more. Old ones are merged, one for each `smooth_ms`, so

@@ -13,7 +13,7 @@ import { activeOf, type Decision, type Entry, type ScaledDeployment } from './sc
 
 const tick_ms = 1000
 
-export interface ScalingState {
+interface ScalingState {
   desired: number
   replicas: readonly OwnReplica[]
   in_flight: number
@@ -246,7 +246,7 @@ export function createController(options: Options): Controller {
 }
 
 /** The contract's policy in the autoscaler's units. */
-export const policyOf = (policy: WirePolicy): ScalingPolicy => ({
+const policyOf = (policy: WirePolicy): ScalingPolicy => ({
   min_replicas: policy.min_replicas,
   max_replicas: policy.max_replicas,
   target_requests: policy.target_requests_per_replica,

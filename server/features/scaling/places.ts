@@ -19,7 +19,7 @@ export interface Place {
   release(): void
 }
 
-export interface InstanceType {
+interface InstanceType {
   name: string
   places: number
   free: number

@@ -2,7 +2,6 @@ import type { Db, Queryable, Trx } from '../../platform/db/open.ts'
 import type { NewRow, Row } from '../../platform/db/schema.ts'
 
 export type ScalingRow = Row<'deployment_scaling'>
-export type DecisionRow = Row<'scaling_decisions'>
 
 export const find = (db: Queryable, deployment_id: string) =>
   db.selectFrom('deployment_scaling').selectAll().where('deployment_id', '=', deployment_id).executeTakeFirst()

@@ -15,7 +15,7 @@ import { OidcError, type Person } from './oidc.ts'
 import * as store from './store.ts'
 
 /** A member as whom a person may sign in; `user_id` is null for a new member of the operator's account. */
-export interface Offer {
+interface Offer {
   user_id: string | null
   name: string
   role: Member['role']

@@ -20,7 +20,7 @@ export interface SignInThrottle {
 }
 
 /** Requests of an address in a minute; a sign-in with a passkey takes two. */
-export const requestsPerMinute = 30
+const requestsPerMinute = 30
 /** Failures of all addresses together, for one email: guessing from many at once is slow too. */
 const failuresPerHour = 100
 const minute_ms = 60_000

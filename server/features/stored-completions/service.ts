@@ -47,7 +47,7 @@ export interface StoredCompletions {
   emptyWal(): Promise<void>
 }
 
-export interface Conversation {
+interface Conversation {
   id: string
   messages: ChatRequest['messages']
   tools: ChatRequest['tools']

@@ -4,7 +4,7 @@ import type { UsageRow } from './journal.ts'
 
 export const minute_ms = 60_000
 const hour_ms = 60 * minute_ms
-export const spans = { minute: minute_ms, hour: hour_ms } as const
+const spans = { minute: minute_ms, hour: hour_ms } as const
 export type Span = keyof typeof spans
 
 /** Counts of durations by bin. A bin is some 5 % wide, so that a percentile is off by half of that at most. */

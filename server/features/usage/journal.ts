@@ -152,10 +152,10 @@ export function* readJournal(file: string, batchSize: number, log: Logger): Gene
 
 export const removeJournal = (file: string) => rmSync(file, { force: true })
 
-export const usageKinds = ['chat', 'completion', 'embedding'] as const
+const usageKinds = ['chat', 'completion', 'embedding'] as const
 export type UsageKind = (typeof usageKinds)[number]
 /** How a response ended: completed, aborted by the client, or broken off by an upstream failure. */
-export const usageFinishes = ['complete', 'client_left', 'broken'] as const
+const usageFinishes = ['complete', 'client_left', 'broken'] as const
 export type UsageFinish = (typeof usageFinishes)[number]
 
 /**

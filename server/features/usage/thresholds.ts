@@ -49,7 +49,7 @@ export async function notifyThresholds(
 }
 
 /** Start and end of the UTC month of a time. */
-export function monthOf(time: number): { from: number; to: number } {
+function monthOf(time: number): { from: number; to: number } {
   const date = new Date(time)
   return {
     from: Date.UTC(date.getUTCFullYear(), date.getUTCMonth()),

@@ -14,7 +14,7 @@ import type { Outcome, Send } from './send.ts'
 import { signatureHeaders } from './signature.ts'
 import * as store from './store.ts'
 
-export interface RunningDeliverer {
+interface RunningDeliverer {
   /** Stops claiming, gives running attempts a moment to end, and releases the leases of the rest. */
   close(): Promise<void>
 }

@@ -7,7 +7,6 @@ const [second, minute, hour] = [1000, 60_000, 3_600_000]
 
 /** The waits between ten attempts: 75.5 hours in total. */
 const backoffs_ms = [5 * second, 5 * minute, 30 * minute, ...[2, 5, 10, 14, 20, 24].map((hours) => hours * hour)]
-export const attemptsMax = backoffs_ms.length + 1
 
 /** Random share of each wait, so that deliveries that failed together are not retried together. */
 const jitter = 0.1
@@ -16,7 +15,7 @@ const jitter = 0.1
 export const slowedFrom = 3
 
 /** A webhook that fails for this long without a success is disabled. Less than the shortest ten attempts. */
-export const failing_ms = 68 * hour
+const failing_ms = 68 * hour
 
 /** The wait in ms after this many attempts; undefined after the last one. */
 export function backoffAfter(attempts: number, random: () => number = Math.random): number | undefined {

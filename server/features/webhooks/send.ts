@@ -5,7 +5,7 @@ import type { AddressRules, Resolve } from '../../platform/outbound/addresses.ts
 import { BlockedAddress, connect, UnresolvedName } from '../../platform/outbound/connect.ts'
 import { BadTarget, readTarget } from '../../platform/outbound/target.ts'
 
-export type SendError = 'blocked_address' | 'dns_failed' | 'tls_failed' | 'connection_failed' | 'timeout' | 'http_error'
+type SendError = 'blocked_address' | 'dns_failed' | 'tls_failed' | 'connection_failed' | 'timeout' | 'http_error'
 
 export interface Outcome {
   duration_ms: number

@@ -15,9 +15,9 @@ export interface Running {
  * to stop, for the reason `detail`. `account`: keys, sessions, members, names or models of the account `ref` have
  * changed. `download`: the download of the base `ref` has changed.
  */
-export type Topic = 'work' | 'change' | 'stop' | 'account' | 'download'
+type Topic = 'work' | 'change' | 'stop' | 'account' | 'download'
 
-export interface Notification {
+interface Notification {
   topic: Topic
   ref?: string | undefined
   detail?: string | undefined

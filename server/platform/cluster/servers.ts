@@ -11,7 +11,7 @@ import type { Db } from '../db/open.ts'
 import type { Row } from '../db/schema.ts'
 import type { Running } from './notifications.ts'
 
-export type ServerRow = Row<'servers'>
+type ServerRow = Row<'servers'>
 
 export interface Servers {
   /** The id of this server: the same after a restart on its data folder. */

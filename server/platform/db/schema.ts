@@ -215,7 +215,7 @@ interface Batches {
   created_at: number
 }
 
-export type BatchStatus =
+type BatchStatus =
   | 'validating'
   | 'failed'
   | 'in_progress'
@@ -605,7 +605,7 @@ interface Migrations {
 }
 
 /** The last download of each base model. */
-export interface ModelDownloads {
+interface ModelDownloads {
   model_id: string
   status: 'queued' | 'downloading' | 'converting' | 'completed' | 'failed' | 'cancelled'
   /** The commit that is downloaded, so that a resumed download fetches the same one. */
@@ -624,12 +624,12 @@ export interface ModelDownloads {
 }
 
 /** Queued jobs without a queue entry yet: their base model is still being downloaded. */
-export interface JobsAwaitingWeights {
+interface JobsAwaitingWeights {
   job_id: string
   model_id: string
 }
 
-export interface Exports {
+interface Exports {
   id: string
   account_id: string
   model_id: string
@@ -661,12 +661,12 @@ export interface Exports {
 }
 
 /** A hub repository, in lower case, and the account whose export created it. */
-export interface ExportRepositories {
+interface ExportRepositories {
   repository: string
   account_id: string
 }
 
-export interface ExportEvents {
+interface ExportEvents {
   export_id: string
   seq: number
   type: 'status' | 'progress' | 'log' | 'warning' | 'error'

@@ -30,14 +30,14 @@ export interface Keys {
   findSession(token: string): Promise<Caller | undefined>
 }
 
-export interface Authenticate {
+interface Authenticate {
   /** Finds the caller of a request. Throttles wrong keys per address, before any lookup. */
   (request: FastifyRequest, reply: FastifyReply): Promise<Caller> | Caller
   /** Checks again the key of a request that was authenticated when it began. */
   reauthenticate(request: FastifyRequest, before: Caller): Promise<Caller> | Caller
 }
 
-export function createAuthenticate(keys: Keys, counters: WindowCounters, publicOrigin?: string): Authenticate {
+function createAuthenticate(keys: Keys, counters: WindowCounters, publicOrigin?: string): Authenticate {
   const throttle = createAuthThrottle(counters)
   function reauthenticate(request: FastifyRequest, before: Caller): Promise<Caller> | Caller {
     const token = sessionTokenIn(request)

@@ -21,7 +21,7 @@ declare module 'fastify' {
   }
 }
 
-export interface Creation {
+interface Creation {
   fingerprint: string
   target: string
   /** Undefined until the answer is stored, and if a crash lost it. */
@@ -42,7 +42,7 @@ export interface Idempotency {
   forget(account_id: string, key: string): Promise<void>
 }
 
-export interface ItemReader {
+interface ItemReader {
   route: Route
   /** The name of the path's last parameter: `name` where its objects are addressed by name. */
   parameter: string

@@ -12,7 +12,7 @@ export interface Window {
   resets_at: number
 }
 
-export type LimitName =
+type LimitName =
   | 'requests_per_minute'
   | 'requests_per_day'
   | 'max_concurrent'

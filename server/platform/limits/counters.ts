@@ -111,13 +111,13 @@ export function createLocalCounters(db: Db, log: Logger, now: () => number, seve
 }
 
 /** Concurrency slots per account, in this process's memory: all slots are free again after a restart. */
-export interface ConcurrencySlots {
+interface ConcurrencySlots {
   /** Acquires one of `max` slots and returns its release function, or undefined if none is free. Null is unlimited. */
   acquire(account_id: string, max: number | null): (() => void) | undefined
   used(account_id: string): number
 }
 
-export function createConcurrencySlots(): ConcurrencySlots {
+function createConcurrencySlots(): ConcurrencySlots {
   const inUse = new Map<string, number>()
   const used = (account_id: string) => inUse.get(account_id) ?? 0
   return {

@@ -181,7 +181,7 @@ export const requestsOf = async (db: Db, account_id: string, day: number) =>
     )?.requests ?? 0,
   )
 
-export const setRequests = (db: Db, account_id: string, day: number, requests: number) =>
+const setRequests = (db: Db, account_id: string, day: number, requests: number) =>
   db
     .insertInto('day_counts')
     .values({ account_id, day, requests })

@@ -9,7 +9,7 @@ interface RetryRule {
   delay_ms: (count: number) => number
 }
 
-export interface RetryDecision {
+interface RetryDecision {
   /** False if the work has failed for good. */
   retry: boolean
   /** The failures of this kind in a row, with this one. */

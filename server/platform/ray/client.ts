@@ -26,7 +26,7 @@ const JobDetails = z.object({
   message: z.string().nullish(),
   error_type: z.string().nullish(),
 })
-export type RayJob = z.infer<typeof JobDetails>
+type RayJob = z.infer<typeof JobDetails>
 
 export interface RaySubmission {
   submission_id: string

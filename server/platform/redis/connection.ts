@@ -52,7 +52,7 @@ export interface Redis {
 }
 
 /** The longest that a request waits for Redis. */
-export const answer_ms = 250
+const answer_ms = 250
 const beat_ms = 1000
 /** A process is counted as live for this long after it was last heard. */
 const live_ms = 5000

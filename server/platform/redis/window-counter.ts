@@ -7,7 +7,7 @@ interface WindowCount {
   left_ms: number
 }
 
-export interface WindowCounter {
+interface WindowCounter {
   add(key: string): Promise<WindowCount>
   /** Takes one back. */
   subtract(key: string): Promise<void>

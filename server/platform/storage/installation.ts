@@ -134,7 +134,7 @@ export async function claimFolder(
 }
 
 /** Writes the id durably. */
-export function writeInstallation(dataDir: string, id: string): void {
+function writeInstallation(dataDir: string, id: string): void {
   mkdirSync(dataDir, { recursive: true, mode: 0o700 })
   const part = `${installationFile(dataDir)}.part`
   writeFileSync(part, `${id}\n`, { mode: 0o600, flush: true })

@@ -5,8 +5,8 @@ import { ApiError } from '../../../contract/errors.ts'
 import type { Db, Queryable } from '../db/open.ts'
 import type { Uploader } from './free-disk.ts'
 
-export type StoredKind = 'datasets' | 'files' | 'uploads' | 'models' | 'exports'
-export interface Stored {
+type StoredKind = 'datasets' | 'files' | 'uploads' | 'models' | 'exports'
+interface Stored {
   kind: StoredKind
   count: number
   bytes: number

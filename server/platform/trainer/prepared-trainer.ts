@@ -17,7 +17,7 @@ export interface ChildIo {
   grace_ms: number
 }
 
-export interface PreparableRun {
+interface PreparableRun {
   module: string
   run_dir: string
   env: Record<string, string>
@@ -25,7 +25,7 @@ export interface PreparableRun {
 }
 
 /** Gives the waiting process a run. Undefined if there is none that can have it: the caller starts a new one. */
-export type TakePrepared = (run: PreparableRun, io: ChildIo) => Promise<Child | undefined>
+type TakePrepared = (run: PreparableRun, io: ChildIo) => Promise<Child | undefined>
 
 export interface PreparedTrainer {
   /** Starts the process, or lets the one that waits stay longer: a run is likely to follow. */

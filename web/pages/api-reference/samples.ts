@@ -25,7 +25,7 @@ const prefixes: Record<string, string> = {
 
 export const mediaTypeOf = ({ requestBody }: Operation) => Object.keys(requestBody?.content ?? {})[0]
 export const isForm = (operation: Operation) => mediaTypeOf(operation) === 'multipart/form-data'
-export const isStream = ({ responses }: Operation) =>
+const isStream = ({ responses }: Operation) =>
   Object.keys(Object.values(responses)[0]?.content ?? {}).find((type) => /ndjson|event-stream/.test(type))
 
 export function draftOf(description: Description, operation: Operation): Draft {

@@ -13,7 +13,7 @@ import { tunery } from '../../lib/api.ts'
 import { queryClient } from '../../lib/query.ts'
 
 /** `interrupted`: by a refresh; its file must be chosen again. */
-export type UploadStatus = 'sending' | 'reading' | 'done' | 'failed' | 'interrupted'
+type UploadStatus = 'sending' | 'reading' | 'done' | 'failed' | 'interrupted'
 
 export interface Upload {
   id: string

@@ -9,7 +9,7 @@ export interface Point {
 }
 
 /** Figures of a step beside its loss. */
-export const figureNames = [
+const figureNames = [
   'learning_rate',
   'grad_norm',
   'tokens_per_second',
@@ -46,7 +46,7 @@ export interface Run {
   checkpoints: number
 }
 
-export const emptyRun = (): Run => ({
+const emptyRun = (): Run => ({
   loss: [],
   figures: Object.fromEntries(figureNames.map((name) => [name, []])) as unknown as Run['figures'],
   epochs: [],

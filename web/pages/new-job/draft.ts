@@ -95,7 +95,7 @@ export function useDraft(from: string, first: () => Draft) {
 
 export const forgetDraft = () => sessionStorage.removeItem(key)
 
-export const isSet = (value: unknown): boolean =>
+const isSet = (value: unknown): boolean =>
   value !== undefined && value !== null && value !== '' && !(Array.isArray(value) && value.length === 0)
 
 /** The settings of a group that count for this method and objective. */

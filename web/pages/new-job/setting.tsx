@@ -7,7 +7,7 @@ import { Field, Input, NumberInput, Textarea } from '../../ui/field.tsx'
 import { defaultOf, type HyperparameterInfo, labelOf, numberOf, rangeOf } from './fields.ts'
 
 /** A text with `code` in backticks. */
-export const rich = (text: string): ReactNode =>
+const rich = (text: string): ReactNode =>
   text.split('`').map((piece, index) =>
     index % 2 === 1 ? (
       <code key={index} className="font-mono text-[0.92em] text-ink">

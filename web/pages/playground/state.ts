@@ -17,7 +17,7 @@ export interface Parameters {
   schema: string
 }
 
-export const defaults: Parameters = {
+const defaults: Parameters = {
   system: '',
   temperature: 0,
   top_p: null,
@@ -91,7 +91,7 @@ export interface State {
   votes: Vote[]
 }
 
-export type Action =
+type Action =
   | { type: 'columns'; columns: Column[] }
   | { type: 'parameters'; parameters: Parameters }
   | { type: 'ask'; turn: Turn }

@@ -70,7 +70,7 @@ export const columnsNeeded =
   "or 'question' and 'answer', or 'prompt', 'chosen' and 'rejected', or 'prompt', 'completion' and 'label'"
 
 /** What to do about a file whose columns have other names. */
-export const mapHint = "If its columns have other names, say which with 'columns' at the upload."
+const mapHint = "If its columns have other names, say which with 'columns' at the upload."
 
 /** The columns that the uploader named and the file does not have, as a sentence. */
 export function missingColumns(columns: Columns | undefined, names: string[]): string | undefined {

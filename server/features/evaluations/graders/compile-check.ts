@@ -12,7 +12,7 @@ const waiting_max = 8
 /** The thread takes 80 ms to start, and 20 MB: it stays while checks follow each other. */
 const idle_ms = 10_000
 
-export interface FieldProblem {
+interface FieldProblem {
   field: string
   message: string
 }

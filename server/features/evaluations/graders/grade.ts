@@ -6,7 +6,7 @@ import { fill, GraderError, type Values } from './template.ts'
 import { GraderTooSlow, type GradingBounds, type GradingThread } from './thread.ts'
 
 /** Asks a model of the service; resolves with its text. */
-export type AskJudge = (request: Record<string, unknown>) => Promise<string>
+type AskJudge = (request: Record<string, unknown>) => Promise<string>
 
 export interface Graded {
   score: number

@@ -6,7 +6,7 @@ type FunctionTool = Extract<ResponseTool, { type: 'function' }>
 type CustomTool = Extract<ResponseTool, { type: 'custom' }>
 
 /** The tool behind a function of the chat request. */
-export interface ToolOrigin {
+interface ToolOrigin {
   kind: 'function' | 'custom'
   name: string
   namespace?: string

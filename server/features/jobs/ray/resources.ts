@@ -21,7 +21,7 @@ export interface Resources {
 }
 
 /** No machine of the cluster has what the job needs: it fails with this code and message. */
-export class ClusterTooSmall extends Error {
+class ClusterTooSmall extends Error {
   readonly code = 'out_of_memory'
 }
 

@@ -20,14 +20,14 @@ export interface TargetFile {
 }
 
 /** What vLLM loads: folders in the form of Hugging Face, of base and adapter. */
-export interface VllmFiles {
+interface VllmFiles {
   /** Base and adapter, each with a hash of all that is in its folder. */
   weights: { id: string; sha256: string }[]
   files: (VllmFile & { source: string })[]
   lora_rank: number | undefined
 }
 
-export interface EngineFiles {
+interface EngineFiles {
   base: TargetFile
   /** With which the base reads pictures; undefined if it reads none, or if the engine has no library for them. */
   projector: TargetFile | undefined

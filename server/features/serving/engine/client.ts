@@ -15,7 +15,7 @@ import { LoadFailure, type ModelStatus, ReplicaFailure, type Target } from '../r
 import { type TokenCounts, toTokenCounts } from '../requests/usage-scanner.ts'
 import type { EngineInstance, EngineProcess } from './process.ts'
 
-export interface EngineResponse {
+interface EngineResponse {
   response: HttpResponse
   /** How long the request waited for the engine to start and the model to load. */
   load_ms: number

@@ -7,7 +7,7 @@ import { rowsToScore } from './adapter-verification.ts'
 import { compare, type Probe, readProbe } from './compare.ts'
 
 /** Log-probabilities of the targets of each row. */
-export type ScoredRows = { logprobs: (number | null)[] }[]
+type ScoredRows = { logprobs: (number | null)[] }[]
 
 export interface ProbeCheck {
   /**

@@ -22,7 +22,7 @@ const shownDigits = 16
 export const shownHash = (sha256: string) => `sha256:${sha256.slice(0, shownDigits)}`
 
 /** The engine does not serve what it was asked to serve. */
-export class WrongWeights extends ApiError {
+class WrongWeights extends ApiError {
   constructor(message: string) {
     super('engine_failed', message)
   }

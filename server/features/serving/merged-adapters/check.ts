@@ -14,7 +14,7 @@ const limit = (base_difference: number) => 0.05 + base_difference
 const timedTokens = 32
 const timedRounds = 5
 
-export interface CheckResult {
+interface CheckResult {
   /** Mean difference of the merged adapter's scores from the unmerged one's, in nats. */
   difference: number
   /** Time per token of the unmerged adapter, divided by that of the merged one. */

@@ -1,6 +1,6 @@
 // Decides which adapter to merge next and which merged adapters to evict for it.
 
-export interface Demanded {
+interface Demanded {
   id: string
   demand: number
 }

@@ -6,7 +6,7 @@ import type { OwnReplica } from './own-replica.ts'
 import { createPool, type PoolResponse } from './pool.ts'
 
 /** Counts since the deployment began to scale, and what there is now. */
-export interface SetCounts {
+interface SetCounts {
   in_flight: number
   waiting: number
   arrived: number

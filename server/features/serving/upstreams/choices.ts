@@ -89,7 +89,7 @@ export function toolCalls(value: unknown, hasIndex: boolean): Fields[] {
 }
 
 /** Texts of a message or a piece of one that are part of the answer's length. */
-export const textsOf = ({ content, reasoning_content, tool_calls }: Fields): unknown[] => [
+const textsOf = ({ content, reasoning_content, tool_calls }: Fields): unknown[] => [
   reasoning_content,
   content,
   ...((tool_calls ?? []) as { function: { name?: unknown; arguments: unknown } }[]).flatMap(({ function: call }) => [

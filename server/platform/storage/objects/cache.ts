@@ -36,7 +36,7 @@ interface Options {
   now?: () => number
 }
 
-export interface CacheEntry {
+interface CacheEntry {
   key: string
   file: string
   size_bytes: number

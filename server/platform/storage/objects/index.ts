@@ -5,7 +5,7 @@ import type { ObjectStore } from './store.ts'
 
 export { type Artifacts, createArtifacts, type Hold } from './artifacts.ts'
 export { claimStorage, ownerKey } from './owner.ts'
-export type { ObjectStore, StoredObject } from './store.ts'
+export type { ObjectStore } from './store.ts'
 
 /** Opens the storage of a URL (docs/postgres-redis-s3.md). The SDK is loaded here, and only for a bucket. */
 export async function openObjectStore(url: string): Promise<ObjectStore> {

@@ -8,7 +8,7 @@ export interface StoredObject {
   sha256: string
 }
 
-export interface ListedObject {
+interface ListedObject {
   key: string
   size_bytes: number
   /** Unix milliseconds, by the storage's clock. */
