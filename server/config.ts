@@ -1,7 +1,8 @@
-import { readdirSync } from 'node:fs'
+import { readdirSync, readFileSync } from 'node:fs'
 import path from 'node:path'
 import { z } from 'zod'
 import { isNetwork } from '../lib/connections.ts'
+import { fileProblem } from '../lib/file-problem.ts'
 import { root } from '../lib/root.ts'
 import { parseStorageUrl } from '../lib/storage-url.ts'
 import { usableCores } from '../lib/usable-cores.ts'
@@ -491,8 +492,24 @@ export function readConfig(env: NodeJS.ProcessEnv): Config {
       )
     else config[`${service}_url`] = whole
   }
+  problems.push(...certificateProblems(config.database_url))
   if (problems.length > 0) throw new ConfigError(problems.join('\n'))
   return config as Config
+}
+
+/** What is wrong with the files that a Postgres URL names. */
+function certificateProblems(url: unknown): string[] {
+  const parameters = (typeof url === 'string' && URL.parse(url)?.searchParams) || new URLSearchParams()
+  return ['sslrootcert', 'sslcert', 'sslkey'].flatMap((name) => {
+    const file = parameters.get(name)
+    if (!file) return []
+    try {
+      readFileSync(file)
+      return []
+    } catch (error) {
+      return [`${envName('database_url')}: the file ${file} of its ${name} ${fileProblem(file, error)}.`]
+    }
+  })
 }
 
 /** The URL with this password, escaped; undefined if it has one already, or no host to put it before. */

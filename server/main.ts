@@ -1,6 +1,6 @@
 // Composition root: reads the configuration, takes the lock, starts services, HTTP and the queue, and stops them in
 // order.
-import { mkdirSync, renameSync, rmSync, writeFileSync } from 'node:fs'
+import { renameSync, rmSync, writeFileSync } from 'node:fs'
 import type { Socket } from 'node:net'
 import path from 'node:path'
 import { killChildren } from '../lib/child-process.ts'
@@ -171,17 +171,14 @@ function stopMessage(requests: number, trainings: number): string {
 // Prints the first API key only to a terminal; output that goes to a log or pipe would store it, so write a file there.
 async function showFirstKey(accounts: Services['accounts'], dataDir: string): Promise<boolean> {
   await accounts.ensureOwner()
-  const first = await accounts.createFirstKey()
-  if (!first) return false
-  if (process.stdout.isTTY) {
-    console.log(`\nThe owner's API key, shown this once:\n\n    ${first.key}\n`)
-    return true
-  }
   const file = path.join(dataDir, 'first-key.txt')
-  mkdirSync(dataDir, { recursive: true })
-  writeFileSync(file, `${first.key}\n`, { mode: 0o600 })
-  console.log(`The owner's API key is in ${file}. Move it to where you keep secrets, then delete the file.`)
-  return true
+  const isFirst = await accounts.createFirstKey(({ key }) => {
+    if (!process.stdout.isTTY) writeFileSync(file, `${key}\n`, { mode: 0o600 })
+    else console.log(`\nThe owner's API key, shown this once:\n\n    ${key}\n`)
+  })
+  if (isFirst && !process.stdout.isTTY)
+    console.log(`The owner's API key is in ${file}. Move it to where you keep secrets, then delete the file.`)
+  return isFirst
 }
 
 /** The link with which the first person signs in to the dashboard, shown as the first key is. */
@@ -197,7 +194,7 @@ async function showSignInLink(signIn: Services['signIn'], address: string, dataD
   console.log(`The link to sign in to the dashboard is in ${file}. It works once, within a day.`)
 }
 
-function explain(error: Error & { code?: string; syscall?: string }): string {
+function explain(error: NodeJS.ErrnoException): string {
   const said = [ConfigError, TracingSettingError, NewerDatabase, WrongInstallation, KeyUnusable]
   if (said.some((kind) => error instanceof kind)) return error.message
   if (error.syscall === 'listen' && error.code === 'EACCES')
@@ -219,6 +216,8 @@ function explain(error: Error & { code?: string; syscall?: string }): string {
     return `The disk of the data folder is full: ${error.message}. Make room and start again.`
   if (storage)
     return `The data folder cannot be used: ${error.message}. Set TUNERY_DATA_DIR to a folder that can be written.`
+  if (error.path !== undefined)
+    return `A file that the start needs cannot be used: ${error.message}. Mend or move away what is there.`
   return error.stack ?? String(error)
 }
 

@@ -2,6 +2,7 @@
 import { readFileSync } from 'node:fs'
 import { z } from 'zod'
 import { tiers as defaultTiers, type Pricing, Tier } from '../../contract/hub.ts'
+import { fileProblem } from '../../lib/file-problem.ts'
 import { type Config, ConfigError } from '../config.ts'
 
 export interface Plans {
@@ -76,11 +77,17 @@ export function readPlans({ plans_file: file, currency, training_price, input_pr
 }
 
 function parse(file: string): z.output<typeof PlansFile> {
+  let text: string
+  try {
+    text = readFileSync(file, 'utf8')
+  } catch (error) {
+    throw new ConfigError(`TUNERY_PLANS_FILE: ${file} ${fileProblem(file, error)}. Set it to a JSON file, or unset it.`)
+  }
   let value: unknown
   try {
-    value = JSON.parse(readFileSync(file, 'utf8'))
+    value = JSON.parse(text)
   } catch (error) {
-    throw new ConfigError(`TUNERY_PLANS_FILE cannot be read: ${(error as Error).message}`)
+    throw new ConfigError(`TUNERY_PLANS_FILE: ${file} is not valid JSON: ${(error as Error).message}.`)
   }
   const result = PlansFile.safeParse(value)
   if (result.success) return result.data

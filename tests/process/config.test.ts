@@ -9,6 +9,8 @@ import path from 'node:path'
 import { test } from 'node:test'
 import { root } from '../../lib/root.ts'
 import { ConfigError, describeConfig, readConfig } from '../../server/config.ts'
+import { readUpstreams } from '../../server/features/serving/upstreams/settings.ts'
+import { readPlans } from '../../server/platform/plans.ts'
 
 const tunery = path.join(root, 'tunery')
 
@@ -52,6 +54,25 @@ test('an invalid secret is refused without printing it', () => {
     () => readConfig({ TUNERY_HUGGINGFACE_TOKEN: 'sk-secret' }),
     (error: Error) => /HUGGINGFACE_TOKEN .*hf_/.test(error.message) && !error.message.includes('secret'),
   )
+})
+
+test('files that settings name are refused by what they are', () => {
+  const missing = path.join(os.tmpdir(), 'tunery-no-such-file')
+  for (const [file, problem] of [
+    [missing, 'does not exist'],
+    [root, 'is a folder, not a file'],
+  ] as const) {
+    const TUNERY_DATABASE_URL = `postgres://h/d?sslmode=verify-full&sslrootcert=${file}`
+    assert.throws(() => readConfig({ TUNERY_DATABASE_URL }), {
+      message: `TUNERY_DATABASE_URL: the file ${file} of its sslrootcert ${problem}.`,
+    })
+    assert.throws(() => readPlans(readConfig({ TUNERY_PLANS_FILE: file })), {
+      message: `TUNERY_PLANS_FILE: ${file} ${problem}. Set it to a JSON file, or unset it.`,
+    })
+    assert.throws(() => readUpstreams(file, {}), {
+      message: `TUNERY_UPSTREAMS names the file ${file}, which ${problem}. Give a path, or a JSON list.`,
+    })
+  }
 })
 
 test('passwords of their own setting are escaped in their URL, shown nowhere, and set once', () => {

@@ -1,15 +1,16 @@
 // Locked database, full disk, unwritable folder: each is reported, acknowledged data stays, and the service recovers by
 // itself when the cause has ended.
 import assert from 'node:assert/strict'
-import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
+import { type ChildProcess, execFile, spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
 import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
+import { promisify } from 'node:util'
 import { sql } from 'kysely'
 import { root } from '../../lib/root.ts'
-import { type Db, openThreadedDatabase } from '../../server/platform/db/open.ts'
+import { type Db, openReadOnly, openThreadedDatabase } from '../../server/platform/db/open.ts'
 import { type Answer, colourRows, until } from '../support/client.ts'
 import { full } from '../support/full.ts'
 import { startApp, type TestApp } from '../support/service.ts'
@@ -144,24 +145,39 @@ test('an upload to an unwritable datasets folder gets 503, and succeeds once it 
   }
 })
 
-test('an unusable data folder is explained in one sentence at startup', () => {
+test('a file that a start cannot use is explained on one line, and nothing is lost', async () => {
   const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-start-'))
+  const start = promisify(execFile)
   try {
     writeFileSync(path.join(folder, 'file'), '')
-    mkdirSync(path.join(folder, 'odd/tunery.db'), { recursive: true })
     mkdirSync(path.join(folder, 'damaged'))
     writeFileSync(path.join(folder, 'damaged/tunery.db'), 'no database '.repeat(1000))
-    for (const [data, says] of [
+    for (const each of ['database/tunery.db', 'named/installation', 'key/secret.key', 'first/first-key.txt'])
+      mkdirSync(path.join(folder, each), { recursive: true })
+    const cases: [data: string, says: RegExp][] = [
       ['file/data', /^The data folder cannot be used: .*TUNERY_DATA_DIR/],
-      ['odd', /^The data folder cannot be used: .*TUNERY_DATA_DIR/],
+      ['database', /^The data folder cannot be used: .*database\/tunery\.db\. Set TUNERY_DATA_DIR/],
       ['damaged', /^The database in the data folder is damaged .*restore/],
-    ] as const) {
-      const env = { ...process.env, TUNERY_DATA_DIR: path.join(folder, data), TUNERY_PORT: '0' }
-      const { status, stderr } = spawnSync(process.execPath, ['server/main.ts'], { cwd: root, env, encoding: 'utf8' })
-      assert.equal(status, 1)
-      assert.match(stderr, says)
-      assert.equal(stderr.trim().split('\n').length, 1, stderr)
-    }
+      ['named', /named\/installation is a folder, not a file\. .*Nothing was changed\. Put the file back/],
+      ['key', /^The key file .*key\/secret\.key is a folder, not a file\. .*TUNERY_SECRET_KEY_FILE/],
+      ['first', /^A file that the start needs cannot be used: .*first-key\.txt/],
+    ]
+    await Promise.all(
+      cases.map(async ([data, says]) => {
+        const env = { ...process.env, TUNERY_DATA_DIR: path.join(folder, data), TUNERY_PORT: '0' }
+        const { code, stderr } = await start(process.execPath, ['server/main.ts'], { cwd: root, env }).then(
+          () => assert.fail(`${data}: the service has started and ended`),
+          (error: { code: number; stderr: string }) => error,
+        )
+        assert.equal(code, 1, data)
+        assert.match(stderr, says)
+        assert.equal(stderr.trim().split('\n').length, 1, stderr)
+      }),
+    )
+    // A key that could not be shown is none: the next start makes the first one.
+    const db = await openReadOnly(path.join(folder, 'first'))
+    assert.deepEqual(await db.selectFrom('api_keys').select('id').execute(), [])
+    await db.destroy()
   } finally {
     rmSync(folder, { recursive: true })
   }

@@ -9,6 +9,7 @@ import {
   readdirSync,
   readFileSync,
   rmSync,
+  symlinkSync,
   truncateSync,
   utimesSync,
   writeFileSync,
@@ -98,6 +99,21 @@ test('who wants a database and a folder of two installations writes its id into 
   await open(folder)
 })
 
+test('an id that cannot be read is no missing one', () => {
+  for (const [name, place, problem] of [
+    ['folder', (file: string) => mkdirSync(file), 'is a folder, not a file'],
+    ['link', (file: string) => symlinkSync('away', file), 'is a link to a file that does not exist'],
+  ] as const) {
+    const folder = path.join(scratch, `id-${name}`)
+    mkdirSync(folder)
+    place(installationFile(folder))
+    assert.throws(
+      () => admission({ data_dir: folder }),
+      new RegExp(`${problem}\\..* Nothing was changed\\. Put the file back`),
+    )
+  }
+})
+
 test('a folder of an earlier version takes the id of its database, and none with other files', async () => {
   const folder = path.join(scratch, 'earlier')
   cpSync(path.join(app.dataDir, 'datasets'), path.join(folder, 'datasets'), { recursive: true })
@@ -183,6 +199,20 @@ test('a secret key that rows need is never made anew, and a cut one is not taken
     await assert.rejects(openSecrets(file, app.db, logged), new RegExp(`damaged: it has ${bytes} bytes`))
     assert.equal(readFileSync(file).length, bytes)
   }
+  // Neither a folder, nor a link whose target is away, nor one to itself is a key that may be made anew.
+  for (const [place, problem] of [
+    [() => mkdirSync(file), 'is a folder, not a file'],
+    [() => symlinkSync(path.join(scratch, 'away/secret.key'), file), 'is a link to a file that does not exist'],
+    [() => symlinkSync(file, file), 'is a link that leads to itself'],
+  ] as const) {
+    rmSync(file, { recursive: true })
+    place()
+    await assert.rejects(
+      openSecrets(file, app.db, logged),
+      new RegExp(`${problem}\\. Nothing was changed\\. Put your copy`),
+    )
+  }
+  rmSync(file)
   // The way out for who has lost it: another key, made by hand. The log says what it cannot read.
   writeFileSync(file, 'k'.repeat(32))
   const other = await openSecrets(file, app.db, logged)
@@ -193,4 +223,8 @@ test('a secret key that rows need is never made anew, and a cut one is not taken
   rmSync(file)
   await openSecrets(file, app.db, logged)
   assert.ok(existsSync(file), 'no row needs an earlier one')
+  await assert.rejects(
+    openSecrets(path.join(file, 'below'), app.db, logged),
+    /cannot be made: .*TUNERY_SECRET_KEY_FILE/,
+  )
 })

@@ -9,7 +9,7 @@ import type { ScopePreset } from '../../../contract/scopes.ts'
 import { runPeriodically } from '../../../lib/periodic.ts'
 import { isoTime } from '../../../lib/utc-day.ts'
 import { ConfigError } from '../../config.ts'
-import type { Db } from '../../platform/db/open.ts'
+import type { Db, Trx } from '../../platform/db/open.ts'
 import { type Page, pageOf } from '../../platform/db/page.ts'
 import { commandLineActor } from '../../platform/events/audit.ts'
 import type { Caller } from '../../platform/http/caller.ts'
@@ -31,8 +31,11 @@ export interface Accounts {
    * no longer exists.
    */
   ensureOwner(): Promise<void>
-  /** Creates the owner's first key; undefined if any key was ever created. */
-  createFirstKey(): Promise<NewApiKey | undefined>
+  /**
+   * Creates the owner's first key and passes it to `show`; false if any key was ever created. If `show` throws there is
+   * no key, and the next start makes it: one that nobody has seen would be the first for good.
+   */
+  createFirstKey(show: (key: NewApiKey) => void): Promise<boolean>
   createAccount(name: string): Promise<{ account_id: string; user_id: string }>
   /** Creates a key from the command line for a member, by default the installation's owner. */
   createKey(name: string, preset: ScopePreset, user_id?: string): Promise<NewApiKey>
@@ -96,6 +99,12 @@ export function createAccounts({
     return { account_id: account.id, user_id: owner.id }
   }
 
+  async function issueKey(trx: Trx, name: string, preset: ScopePreset, user_id?: string): Promise<NewApiKey> {
+    const member = user_id ? await store.findUserUnscoped(trx, user_id) : await store.firstOwner(trx)
+    if (!member) throw new Error('there is no account yet: start the service once with `npm start`')
+    return keys.issue(trx, commandLineActor, member, { name, scopes: preset })
+  }
+
   return {
     keys,
     members,
@@ -121,17 +130,16 @@ export function createAccounts({
       await db.transaction().execute((trx) => store.updateUser(trx, user_id, { operator: 1 }))
     },
 
-    async createFirstKey() {
-      return (await store.anyKey(db)) ? undefined : this.createKey('first key', 'full')
-    },
-
-    async createKey(name, preset, user_id) {
+    async createFirstKey(show) {
+      if (await store.anyKey(db)) return false
       return db.transaction().execute(async (trx) => {
-        const member = user_id ? await store.findUserUnscoped(trx, user_id) : await store.firstOwner(trx)
-        if (!member) throw new Error('there is no account yet: start the service once with `npm start`')
-        return keys.issue(trx, commandLineActor, member, { name, scopes: preset })
+        if (await store.anyKey(trx)) return false
+        show(await issueKey(trx, 'first key', 'full'))
+        return true
       })
     },
+
+    createKey: (name, preset, user_id) => db.transaction().execute((trx) => issueKey(trx, name, preset, user_id)),
 
     async acquireSlotForWork(account_id) {
       const { tier, suspended_at } = (await store.account(db, account_id))!

@@ -1,12 +1,11 @@
 import { mkdirSync } from 'node:fs'
 import path from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import SQLite from 'better-sqlite3'
 import { CompiledQuery, type Dialect, type Driver, Kysely, SqliteDialect, type Transaction } from 'kysely'
 import { databaseAway } from './dialect.ts'
 import { migrate } from './migrate.ts'
 import type { Schema } from './schema.ts'
-import { busy_timeout_ms, openWriter } from './sqlite/connection.ts'
+import { busy_timeout_ms, openSqlite, openWriter } from './sqlite/connection.ts'
 import { ThreadedSqliteDialect } from './sqlite/dialect.ts'
 
 export type Db = Kysely<Schema>
@@ -73,7 +72,7 @@ export async function openUnmigrated(dataDir: string, database_url?: string): Pr
 /** Opens a database so that nothing can be written. */
 export async function openReadOnly(dataDir: string, database_url?: string): Promise<Db> {
   if (!database_url) {
-    const database = new SQLite(databaseFile(dataDir), { readonly: true, fileMustExist: true })
+    const database = openSqlite(databaseFile(dataDir), { readonly: true, fileMustExist: true })
     return new Kysely<Schema>({ dialect: new SqliteDialect({ database }) })
   }
   const url = new URL(database_url)
@@ -131,7 +130,7 @@ async function openAndMigrate(dialect: Dialect, admit?: Admit): Promise<Db> {
  */
 export function lockDataDir(dataDir: string, name = 'server.lock'): { release(): void } | undefined {
   mkdirSync(dataDir, { recursive: true, mode: 0o700 })
-  const lock = new SQLite(path.join(dataDir, name), { timeout: 0 })
+  const lock = openSqlite(path.join(dataDir, name), { timeout: 0 })
   try {
     lock.pragma('locking_mode = EXCLUSIVE')
     lock.exec('begin exclusive')

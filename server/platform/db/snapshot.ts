@@ -1,7 +1,8 @@
-import SQLite from 'better-sqlite3'
+import type SQLite from 'better-sqlite3'
 import { Kysely, SqliteDialect } from 'kysely'
 import type { Db } from './open.ts'
 import type { Schema } from './schema.ts'
+import { openSqlite } from './sqlite/connection.ts'
 
 /** More pages than any database has: the backup is made in one step. */
 const allPages = 2 ** 31 - 1
@@ -13,7 +14,7 @@ const allPages = 2 ** 31 - 1
 export async function copyDatabase(file: string, target: string): Promise<string[] | undefined> {
   let source: SQLite.Database | undefined
   try {
-    source = new SQLite(file, { fileMustExist: true })
+    source = openSqlite(file, { fileMustExist: true })
     // In one step: a backup in several steps restarts whenever another process writes.
     await source.backup(target, { progress: () => allPages })
   } catch (error) {
@@ -21,7 +22,7 @@ export async function copyDatabase(file: string, target: string): Promise<string
   } finally {
     source?.close()
   }
-  const copy = new SQLite(target)
+  const copy = openSqlite(target)
   copy.pragma('journal_mode = DELETE')
   copy.close()
   return undefined
@@ -36,13 +37,13 @@ function describeDamage(error: unknown): string {
 
 /** Opens a copy read-only, without migrations. */
 export const openCopy = (file: string): Db =>
-  new Kysely<Schema>({ dialect: new SqliteDialect({ database: new SQLite(file, { readonly: true }) }) })
+  new Kysely<Schema>({ dialect: new SqliteDialect({ database: openSqlite(file, { readonly: true }) }) })
 
 /** Runs SQLite's integrity and foreign key checks; returns the problems as sentences. */
 export function findDamage(file: string): string[] {
   let sqlite: SQLite.Database | undefined
   try {
-    sqlite = new SQLite(file, { fileMustExist: true })
+    sqlite = openSqlite(file, { fileMustExist: true })
     const damage = (sqlite.pragma('integrity_check') as { integrity_check: string }[])
       .map((row) => row.integrity_check)
       .filter((text) => text !== 'ok')

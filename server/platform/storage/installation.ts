@@ -14,6 +14,7 @@ import {
 } from 'node:fs'
 import path from 'node:path'
 import type { Kysely } from 'kysely'
+import { fileProblem, isThere } from '../../../lib/file-problem.ts'
 import { type Admit, type Db, databaseFile } from '../db/open.ts'
 import type { Schema } from '../db/schema.ts'
 import type { OwnedFile } from './durable-files.ts'
@@ -30,13 +31,18 @@ const fileName = 'installation'
 
 export const installationFile = (dataDir: string) => path.join(dataDir, fileName)
 
-/** The id in the data folder; undefined if it has none, or one that was cut. */
+/** The id in the data folder; undefined if it has none, or one that was cut. Throws WrongInstallation if unreadable. */
 export function readInstallation(dataDir: string): string | undefined {
+  const file = installationFile(dataDir)
+  if (!isThere(file)) return undefined
   try {
-    return /^[0-9a-f]{12}$/.exec(readFileSync(installationFile(dataDir), 'utf8').trim())?.[0]
+    return /^[0-9a-f]{12}$/.exec(readFileSync(file, 'utf8').trim())?.[0]
   } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined
-    throw error
+    throw new WrongInstallation(
+      `${file} ${fileProblem(file, error)}. It tells which installation the data folder belongs to. Nothing was changed. ` +
+        'Put the file back as it was. If it is lost, move away what is there: the next start compares the folder with its ' +
+        'database and writes the file again.',
+    )
   }
 }
 

@@ -1,8 +1,8 @@
 // Encryption at rest for secrets that must be readable again: webhook secrets, and stored answers with a new API key.
 import { createCipheriv, createDecipheriv, createHash, createHmac, randomBytes, timingSafeEqual } from 'node:crypto'
-import { existsSync } from 'node:fs'
 import { sql } from 'kysely'
 import type { Logger } from 'pino'
+import { isThere } from '../../../lib/file-problem.ts'
 import type { Db } from '../db/open.ts'
 import { KeyUnusable, readOrCreateKey } from './key-file.ts'
 
@@ -63,9 +63,8 @@ const sealedColumns = [
  * KeyUnusable. Rows of another key stay unreadable until it is back; the log says so.
  */
 export async function openSecrets(file: string, db: Db, log: Logger): Promise<Secrets> {
-  const isMissing = !existsSync(file)
-  const sealed = await sealedWithout(db, undefined)
-  if (isMissing && sealed.length > 0)
+  const sealed = isThere(file) ? [] : await sealedWithout(db, undefined)
+  if (sealed.length > 0)
     throw new KeyUnusable(
       `The key file ${file} is missing, and rows of the database are encrypted with it (${sealed.join(', ')}). Nothing was ` +
         'changed. Put your copy of it back, or set TUNERY_SECRET_KEY_FILE to that copy. If the key is lost for good, make ' +

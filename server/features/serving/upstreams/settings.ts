@@ -1,6 +1,7 @@
 // Parses TUNERY_UPSTREAMS: OpenAI-compatible servers that serve base models instead of, or in addition to, our engine.
 import { readFileSync } from 'node:fs'
 import { z } from 'zod'
+import { fileProblem } from '../../../../lib/file-problem.ts'
 import { ConfigError } from '../../../config.ts'
 
 const setting = 'TUNERY_UPSTREAMS'
@@ -91,8 +92,7 @@ function parse(value: string): unknown {
       text = readFileSync(value, 'utf8')
     } catch (error) {
       throw new ConfigError(
-        `${setting} names the file ${value}, which cannot be read: ${(error as Error).message}. ` +
-          'Give a path, or a JSON list.',
+        `${setting} names the file ${value}, which ${fileProblem(value, error)}. Give a path, or a JSON list.`,
       )
     }
   try {

@@ -5,12 +5,22 @@ import type { QueryResult } from 'kysely'
 /** How long a statement waits for the write lock of another process. */
 export const busy_timeout_ms = 10_000
 
+/** Opens a database file. SQLite's own error for one that cannot be opened does not name it. */
+export function openSqlite(file: string, options?: SQLite.Options): SQLite.Database {
+  try {
+    return new SQLite(file, options)
+  } catch (error) {
+    const { code, message } = error as Error & { code?: string }
+    throw code === 'SQLITE_CANTOPEN' ? new SQLite.SqliteError(`${message}: ${file}`, code) : error
+  }
+}
+
 /**
  * Opens a connection that writes. Its commits survive a power cut; with `syncs: false` only once `syncWal` has run
  * after them.
  */
 export function openWriter(file: string, timeout_ms: number, { syncs = true } = {}): SQLite.Database {
-  const sqlite = new SQLite(file, { timeout: timeout_ms })
+  const sqlite = openSqlite(file, { timeout: timeout_ms })
   try {
     sqlite.pragma('journal_mode = WAL')
     sqlite.pragma(`synchronous = ${syncs ? 'FULL' : 'NORMAL'}`)
@@ -45,7 +55,7 @@ export async function syncWal(file: string): Promise<void> {
 
 /** Opens a connection that only reads. It never waits for a lock: SQLITE_BUSY is thrown at once. */
 export function openReader(file: string): SQLite.Database {
-  const sqlite = new SQLite(file, { timeout: 0, fileMustExist: true })
+  const sqlite = openSqlite(file, { timeout: 0, fileMustExist: true })
   try {
     sqlite.pragma('query_only = ON')
     addNoDeadline(sqlite)
