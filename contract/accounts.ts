@@ -2,7 +2,7 @@ import { z } from 'zod'
 import { Time } from './common.ts'
 import { Tier } from './hub.ts'
 import { KeyScope } from './keys.ts'
-import { route } from './route.ts'
+import { routesOf } from './route.ts'
 import { roles } from './scopes.ts'
 
 const WindowUsed = z.object({ used: z.int(), resets_at: Time })
@@ -35,11 +35,9 @@ export const Profile = z.object({
 })
 export type Profile = z.infer<typeof Profile>
 
-export const getProfile = route({
-  method: 'GET',
-  path: '/user/profile',
+const route = routesOf({ tag: 'Account' })
+export const getProfile = route('GET', '/user/profile', {
   scope: 'profile:read',
-  tag: 'Account',
   summary: 'Who asks: the person and account of the key or session',
   responses: { 200: Profile },
 })

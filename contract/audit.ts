@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { ListQuery, page, Time } from './common.ts'
-import { route } from './route.ts'
+import { routesOf } from './route.ts'
 
 export const AuditEntry = z.object({
   id: z.string(),
@@ -23,11 +23,9 @@ export const AuditEntry = z.object({
 })
 export type AuditEntry = z.infer<typeof AuditEntry>
 
-export const listAudit = route({
-  method: 'GET',
-  path: '/audit',
+const route = routesOf({ tag: 'Account' })
+export const listAudit = route('GET', '/audit', {
   scope: 'audit:read',
-  tag: 'Account',
   summary: 'What was changed in the account and by whom, newest first',
   query: ListQuery,
   responses: { 200: page(AuditEntry) },

@@ -2,7 +2,7 @@
 import { z } from 'zod'
 import { Metadata } from './common.ts'
 import { CursorQuery, fileExpiry, openaiList } from './files.ts'
-import { route } from './route.ts'
+import { routesOf } from './route.ts'
 
 export const batchEndpoints = ['/v1/chat/completions', '/v1/completions', '/v1/embeddings'] as const
 export type BatchEndpoint = (typeof batchEndpoints)[number]
@@ -82,47 +82,31 @@ export const CreateBatch = z.looseObject({
 })
 export type CreateBatch = z.infer<typeof CreateBatch>
 
-const tag = 'Batches'
+const route = routesOf({ tag: 'Batches', openai: true })
 const BatchParams = z.object({ batch_id: z.string() })
 
-export const createBatch = route({
-  method: 'POST',
-  path: '/batches',
+export const createBatch = route('POST', '/batches', {
   scope: 'inference',
-  tag,
   summary: 'Answer the requests of a file in the background, after all live requests',
   body: CreateBatch,
   responses: { 200: Batch },
-  openai: true,
   creates: true,
 })
-export const listBatches = route({
-  method: 'GET',
-  path: '/batches',
+export const listBatches = route('GET', '/batches', {
   scope: 'inference',
-  tag,
   summary: 'The batches of the account, newest first',
   query: CursorQuery,
   responses: { 200: openaiList(Batch) },
-  openai: true,
 })
-export const getBatch = route({
-  method: 'GET',
-  path: '/batches/{batch_id}',
+export const getBatch = route('GET', '/batches/{batch_id}', {
   scope: 'inference',
-  tag,
   summary: 'One batch',
   params: BatchParams,
   responses: { 200: Batch },
-  openai: true,
 })
-export const cancelBatch = route({
-  method: 'POST',
-  path: '/batches/{batch_id}/cancel',
+export const cancelBatch = route('POST', '/batches/{batch_id}/cancel', {
   scope: 'inference',
-  tag,
   summary: 'Cancel a batch; what is answered already is kept',
   params: BatchParams,
   responses: { 200: Batch },
-  openai: true,
 })

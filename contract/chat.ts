@@ -3,7 +3,7 @@
 import { z } from 'zod'
 import { ErrorBody } from './errors.ts'
 import { list } from './lists.ts'
-import { pictureBodyBytes, route } from './route.ts'
+import { pictureBodyBytes, routesOf } from './route.ts'
 import { finishReasons, onlyIf, Sampling, StreamOptions, TokenLogprob, Usage } from './sampling.ts'
 
 const TextPart = z.looseObject({ type: z.literal('text'), text: z.string() })
@@ -246,29 +246,21 @@ export const BatchResponse = z.object({
 })
 export type BatchResponse = z.infer<typeof BatchResponse>
 
-const tag = 'Inference'
-export const chatCompletions = route({
-  method: 'POST',
-  path: '/chat/completions',
+const route = routesOf({ tag: 'Inference', openai: true })
+export const chatCompletions = route('POST', '/chat/completions', {
   scope: 'inference',
-  tag,
   summary: 'Answer a conversation, whole or as a stream',
   body: ChatRequest,
   body_bytes: pictureBodyBytes,
   produces: 'text/event-stream',
   responses: { 200: ChatResponse },
-  openai: true,
   concurrent: true,
 })
-export const chatBatch = route({
-  method: 'POST',
-  path: '/chat/completions/batch',
+export const chatBatch = route('POST', '/chat/completions/batch', {
   scope: 'inference',
-  tag,
   summary: 'Answer many conversations at once',
   body: BatchRequest,
   body_bytes: pictureBodyBytes,
   responses: { 200: BatchResponse },
-  openai: true,
   concurrent: true,
 })

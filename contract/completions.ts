@@ -1,7 +1,7 @@
 // Text completions, OpenAI's older endpoint.
 import { z } from 'zod'
 import { textOrTokens } from './lists.ts'
-import { route } from './route.ts'
+import { routesOf } from './route.ts'
 import { finishReasons, onlyIf, Sampling, StreamOptions, Usage } from './sampling.ts'
 
 export const promptsMax = 64
@@ -71,15 +71,12 @@ export const CompletionResponse = z.object({
 })
 export type CompletionResponse = z.infer<typeof CompletionResponse>
 
-export const completions = route({
-  method: 'POST',
-  path: '/completions',
+const route = routesOf({ tag: 'Inference', openai: true })
+export const completions = route('POST', '/completions', {
   scope: 'inference',
-  tag: 'Inference',
   summary: 'Continue a text, whole or as a stream',
   body: CompletionRequest,
   produces: 'text/event-stream',
   responses: { 200: CompletionResponse },
-  openai: true,
   concurrent: true,
 })

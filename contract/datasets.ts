@@ -1,7 +1,7 @@
 import { z } from 'zod'
 import { Deleted, Description, DisplayName, digits, page, RowsQuery, SortedQuery, Time } from './common.ts'
 import { objectives } from './hyperparameters.ts'
-import { route } from './route.ts'
+import { routesOf } from './route.ts'
 
 export const DatasetFormat = z.enum(['jsonl', 'csv', 'parquet', 'huggingface'])
 export type DatasetFormat = z.infer<typeof DatasetFormat>
@@ -165,58 +165,41 @@ export type Validation = z.infer<typeof Validation>
 
 const IdParams = z.object({ dataset_id: z.string() })
 
-export const uploadDataset = route({
-  method: 'POST',
-  path: '/datasets/',
+const route = routesOf({ tag: 'Datasets' })
+export const uploadDataset = route('POST', '/datasets/', {
   scope: 'datasets:write',
-  tag: 'Datasets',
   summary: 'Upload a file of examples',
   consumes: 'multipart/form-data',
   form: UploadFields,
   responses: { 201: Dataset },
 })
-export const listDatasets = route({
-  method: 'GET',
-  path: '/datasets/',
+export const listDatasets = route('GET', '/datasets/', {
   scope: 'datasets:read',
-  tag: 'Datasets',
   summary: 'The datasets of the account, newest first or as sorted',
   query: SortedQuery,
   responses: { 200: page(Dataset) },
 })
-export const getDataset = route({
-  method: 'GET',
-  path: '/datasets/{dataset_id}',
+export const getDataset = route('GET', '/datasets/{dataset_id}', {
   scope: 'datasets:read',
-  tag: 'Datasets',
   summary: 'One dataset',
   params: IdParams,
   responses: { 200: Dataset },
 })
-export const changeDataset = route({
-  method: 'PATCH',
-  path: '/datasets/{dataset_id}',
+export const changeDataset = route('PATCH', '/datasets/{dataset_id}', {
   scope: 'datasets:write',
-  tag: 'Datasets',
   summary: 'Change the name or the description of a dataset',
   params: IdParams,
   body: z.strictObject({ name: DisplayName.optional(), description: Description.optional() }),
   responses: { 200: Dataset },
 })
-export const deleteDataset = route({
-  method: 'DELETE',
-  path: '/datasets/{dataset_id}',
+export const deleteDataset = route('DELETE', '/datasets/{dataset_id}', {
   scope: 'datasets:write',
-  tag: 'Datasets',
   summary: 'Delete a dataset that no waiting or running job needs',
   params: IdParams,
   responses: { 200: Deleted },
 })
-export const validateDataset = route({
-  method: 'POST',
-  path: '/datasets/{dataset_id}/validate',
+export const validateDataset = route('POST', '/datasets/{dataset_id}/validate', {
   scope: 'datasets:read',
-  tag: 'Datasets',
   summary: 'Check whether every row can be trained on, and list what is wrong',
   params: IdParams,
   query: z.strictObject({
@@ -242,11 +225,8 @@ export const DatasetRow = z.object({
 })
 export type DatasetRow = z.input<typeof DatasetRow>
 
-export const listDatasetRows = route({
-  method: 'GET',
-  path: '/datasets/{dataset_id}/rows',
+export const listDatasetRows = route('GET', '/datasets/{dataset_id}/rows', {
   scope: 'datasets:read',
-  tag: 'Datasets',
   summary: 'The rows of a dataset as conversations, in their order',
   params: IdParams,
   query: RowsQuery,
@@ -284,11 +264,8 @@ export const Preview = z.object({
 })
 export type Preview = z.input<typeof Preview>
 
-export const previewDataset = route({
-  method: 'GET',
-  path: '/datasets/{dataset_id}/preview',
+export const previewDataset = route('GET', '/datasets/{dataset_id}/preview', {
   scope: 'datasets:read',
-  tag: 'Datasets',
   summary: 'The exact tokens of a row as the trainer will see them, and which of them are learned',
   params: IdParams,
   query: z.strictObject({

@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { Deleted, ListQuery, page, SortedQuery, Time } from './common.ts'
-import { route } from './route.ts'
+import { routesOf } from './route.ts'
 import { PeriodQuery, Timeline } from './timeline.ts'
 
 export const DeploymentName = z
@@ -49,24 +49,18 @@ export const DeploymentQuery = SortedQuery.extend({
 })
 export type DeploymentQuery = z.infer<typeof DeploymentQuery>
 
-const tag = 'Deployments'
+const route = routesOf({ tag: 'Deployments' })
 const NameParams = z.object({ name: z.string() })
 
-export const createDeployment = route({
-  method: 'POST',
-  path: '/deployments',
+export const createDeployment = route('POST', '/deployments', {
   scope: 'deployments:write',
-  tag,
   summary: 'Serve a model by name',
   body: z.strictObject({ model: z.string().min(1).max(256), name: DeploymentName }),
   responses: { 201: Deployment },
 })
-export const switchDeployment = route({
-  method: 'PUT',
-  path: '/deployments/{name}',
+export const switchDeployment = route('PUT', '/deployments/{name}', {
   scope: 'deployments:write',
   also_with: { gate: ['datasets:read', 'inference'] },
-  tag,
   summary: 'Let the name serve another model, at once or once a gate passes; requests under way finish on the old one',
   params: NameParams,
   body: z.strictObject({
@@ -75,30 +69,21 @@ export const switchDeployment = route({
   }),
   responses: { 200: Deployment },
 })
-export const listDeployments = route({
-  method: 'GET',
-  path: '/deployments',
+export const listDeployments = route('GET', '/deployments', {
   scope: 'deployments:read',
-  tag,
   summary: 'The deployments of the account, newest first or as sorted',
   query: DeploymentQuery,
   responses: { 200: page(Deployment) },
 })
-export const getDeployment = route({
-  method: 'GET',
-  path: '/deployments/{name}',
+export const getDeployment = route('GET', '/deployments/{name}', {
   scope: 'deployments:read',
-  tag,
   summary: 'One deployment',
   params: NameParams,
   responses: { 200: Deployment },
 })
-export const rollbackDeployment = route({
-  method: 'POST',
-  path: '/deployments/{name}/rollback',
+export const rollbackDeployment = route('POST', '/deployments/{name}/rollback', {
   scope: 'deployments:write',
   frees: true,
-  tag,
   summary: 'Return to the model that the name served before',
   params: NameParams,
   body: z.strictObject({}).nullish(),
@@ -118,31 +103,22 @@ export const DeploymentChange = z.object({
 })
 export type DeploymentChange = z.infer<typeof DeploymentChange>
 
-export const listDeploymentChanges = route({
-  method: 'GET',
-  path: '/deployments/{name}/history',
+export const listDeploymentChanges = route('GET', '/deployments/{name}/history', {
   scope: 'deployments:read',
-  tag,
   summary: 'What the name served when, and why, newest first',
   params: NameParams,
   query: ListQuery,
   responses: { 200: page(DeploymentChange) },
 })
-export const getDeploymentMetrics = route({
-  method: 'GET',
-  path: '/deployments/{name}/metrics',
+export const getDeploymentMetrics = route('GET', '/deployments/{name}/metrics', {
   scope: 'deployments:read',
-  tag,
   summary: 'Requests, errors, tokens and latency of a deployment over time',
   params: NameParams,
   query: PeriodQuery,
   responses: { 200: Timeline },
 })
-export const deleteDeployment = route({
-  method: 'DELETE',
-  path: '/deployments/{name}',
+export const deleteDeployment = route('DELETE', '/deployments/{name}', {
   scope: 'deployments:write',
-  tag,
   summary: 'Stop serving a name',
   params: NameParams,
   responses: { 200: Deleted },

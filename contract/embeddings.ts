@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { textOrTokens } from './lists.ts'
-import { route } from './route.ts'
+import { routesOf } from './route.ts'
 
 export const inputsMax = 2048
 
@@ -25,14 +25,11 @@ export const EmbeddingsResponse = z.object({
 })
 export type EmbeddingsResponse = z.infer<typeof EmbeddingsResponse>
 
-export const embeddings = route({
-  method: 'POST',
-  path: '/embeddings',
+const route = routesOf({ tag: 'Inference', openai: true })
+export const embeddings = route('POST', '/embeddings', {
   scope: 'inference',
-  tag: 'Inference',
   summary: 'Turn texts into vectors',
   body: EmbeddingsRequest,
   responses: { 200: EmbeddingsResponse },
-  openai: true,
   concurrent: true,
 })

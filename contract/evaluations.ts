@@ -3,7 +3,7 @@ import { ChatTemplateKwargs, ResponseFormat, Tool } from './chat.ts'
 import { Deleted, Description, DisplayName, ListQuery, Metadata, page, RowsQuery, Time } from './common.ts'
 import { Graders, TemplateMessage } from './graders.ts'
 import { list } from './lists.ts'
-import { route } from './route.ts'
+import { routesOf } from './route.ts'
 import { Seed } from './sampling.ts'
 
 /** Rows of one evaluation, at most. */
@@ -168,64 +168,46 @@ export const EvaluationRow = z.object({
 })
 export type EvaluationRow = z.infer<typeof EvaluationRow>
 
-const tag = 'Evaluations'
+const route = routesOf({ tag: 'Evaluations' })
 const IdParams = z.object({ evaluation_id: z.string() })
 
-export const createEvaluation = route({
-  method: 'POST',
-  path: '/evaluations',
+export const createEvaluation = route('POST', '/evaluations', {
   scope: 'tuning:write',
   also: ['datasets:read', 'inference'],
-  tag,
   summary: 'Let a model answer the rows of a dataset, and score its answers, beside those of a baseline',
   body: CreateEvaluation,
   responses: { 201: Evaluation },
 })
-export const listEvaluationRuns = route({
-  method: 'GET',
-  path: '/evaluations',
+export const listEvaluationRuns = route('GET', '/evaluations', {
   scope: 'tuning:read',
-  tag,
   summary: 'The evaluations of the account, newest first',
   query: ListQuery,
   responses: { 200: page(Evaluation) },
 })
-export const getEvaluation = route({
-  method: 'GET',
-  path: '/evaluations/{evaluation_id}',
+export const getEvaluation = route('GET', '/evaluations/{evaluation_id}', {
   scope: 'tuning:read',
-  tag,
   summary: 'One evaluation, with the result so far',
   params: IdParams,
   responses: { 200: Evaluation },
 })
-export const listEvaluationRows = route({
-  method: 'GET',
-  path: '/evaluations/{evaluation_id}/rows',
+export const listEvaluationRows = route('GET', '/evaluations/{evaluation_id}/rows', {
   scope: 'tuning:read',
   also: ['datasets:read'],
-  tag,
   summary: 'The answers and their scores: what got worse first',
   params: IdParams,
   query: RowsQuery,
   responses: { 200: page(EvaluationRow) },
 })
-export const cancelEvaluation = route({
-  method: 'POST',
-  path: '/evaluations/{evaluation_id}/cancel',
+export const cancelEvaluation = route('POST', '/evaluations/{evaluation_id}/cancel', {
   scope: 'tuning:write',
   frees: true,
-  tag,
   summary: 'Cancel an evaluation; what is scored is kept',
   params: IdParams,
   body: z.strictObject({}).nullish(),
   responses: { 200: Evaluation },
 })
-export const deleteEvaluation = route({
-  method: 'DELETE',
-  path: '/evaluations/{evaluation_id}',
+export const deleteEvaluation = route('DELETE', '/evaluations/{evaluation_id}', {
   scope: 'tuning:write',
-  tag,
   summary: 'Delete an evaluation that has ended, with its answers',
   params: IdParams,
   responses: { 200: Deleted },

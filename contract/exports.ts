@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { Deleted, digits, eventOf, page, Time, TimedQuery } from './common.ts'
-import { route } from './route.ts'
+import { routesOf } from './route.ts'
 
 export const exportFormats = ['huggingface', 'gguf', 'onnx'] as const
 export type ExportFormat = (typeof exportFormats)[number]
@@ -132,52 +132,37 @@ export const exportEventTypes = ['status', 'progress', 'log', 'warning', 'error'
 export const ExportEvent = eventOf(exportEventTypes)
 export type ExportEvent = z.infer<typeof ExportEvent>
 
-const tag = 'Exports'
+const route = routesOf({ tag: 'Exports' })
 const IdParams = z.object({ export_id: z.string() })
 
-export const createExport = route({
-  method: 'POST',
-  path: '/exports',
+export const createExport = route('POST', '/exports', {
   scope: 'exports:write',
-  tag,
   summary: 'Make files of a model to take away; they are checked against the training before they are ready',
   body: CreateExport,
   responses: { 201: Export },
 })
-export const listExports = route({
-  method: 'GET',
-  path: '/exports',
+export const listExports = route('GET', '/exports', {
   scope: 'exports:read',
-  tag,
   summary: 'The exports of the account, newest first or as ordered',
   query: ExportQuery,
   responses: { 200: page(Export) },
 })
-export const getExport = route({
-  method: 'GET',
-  path: '/exports/{export_id}',
+export const getExport = route('GET', '/exports/{export_id}', {
   scope: 'exports:read',
-  tag,
   summary: 'One export',
   params: IdParams,
   responses: { 200: Export },
 })
-export const exportEvents = route({
-  method: 'GET',
-  path: '/exports/{export_id}/events',
+export const exportEvents = route('GET', '/exports/{export_id}/events', {
   scope: 'exports:read',
-  tag,
   summary: 'The events of an export, one JSON object a line, live until it has ended',
   params: IdParams,
   query: z.strictObject({ after: digits(0).default(0).describe('Continue after this `seq`. Default 0.') }),
   produces: 'application/x-ndjson',
   responses: { 200: ExportEvent },
 })
-export const downloadExport = route({
-  method: 'GET',
-  path: '/exports/{export_id}/download',
+export const downloadExport = route('GET', '/exports/{export_id}/download', {
   scope: 'exports:read',
-  tag,
   summary:
     'A file of an export. Takes `Range` and `If-Range`; the `ETag` is its SHA-256. With an S3 storage it redirects to a ' +
     'presigned URL of the bucket, unless the request has a condition',
@@ -191,11 +176,8 @@ export const downloadExport = route({
     307: z.string().meta({ description: 'The file is at the presigned URL in `Location`, for an hour.' }),
   },
 })
-export const deleteExport = route({
-  method: 'DELETE',
-  path: '/exports/{export_id}',
+export const deleteExport = route('DELETE', '/exports/{export_id}', {
   scope: 'exports:write',
-  tag,
   summary: 'Delete an export and its files; one that is being made is cancelled',
   params: IdParams,
   responses: { 200: Deleted },

@@ -1,7 +1,7 @@
 // OpenAI's files: the datasets of the account under that API's names, and the files that are no datasets.
 import { z } from 'zod'
 import { digits, ListQuery } from './common.ts'
-import { route } from './route.ts'
+import { routesOf } from './route.ts'
 
 /** What a file may be uploaded for. Files for `fine-tune` are datasets. */
 export const uploadPurposes = ['fine-tune', 'batch', 'evals', 'user_data'] as const
@@ -68,7 +68,7 @@ export const openaiList = <T extends z.ZodType>(item: T) =>
     has_more: z.boolean(),
   })
 
-const tag = 'Files'
+const route = routesOf({ tag: 'Files', openai: true })
 const FileParams = z.object({ file_id: z.string() })
 
 export const FileQuery = CursorQuery.extend({
@@ -78,58 +78,38 @@ export const FileQuery = CursorQuery.extend({
 })
 export type FileQuery = z.infer<typeof FileQuery>
 
-export const uploadFile = route({
-  method: 'POST',
-  path: '/files',
+export const uploadFile = route('POST', '/files', {
   scope: 'datasets:write',
-  tag,
   summary: 'Upload a file; one for `fine-tune` is also a dataset',
   consumes: 'multipart/form-data',
   form: FileFields,
   responses: { 200: File },
-  openai: true,
   creates: true,
 })
-export const listFiles = route({
-  method: 'GET',
-  path: '/files',
+export const listFiles = route('GET', '/files', {
   scope: 'datasets:read',
-  tag,
   summary: 'The files of the account, its datasets among them',
   query: FileQuery,
   responses: { 200: openaiList(File) },
-  openai: true,
 })
-export const getFile = route({
-  method: 'GET',
-  path: '/files/{file_id}',
+export const getFile = route('GET', '/files/{file_id}', {
   scope: 'datasets:read',
-  tag,
   summary: 'One file',
   params: FileParams,
   responses: { 200: File },
-  openai: true,
 })
-export const getFileContent = route({
-  method: 'GET',
-  path: '/files/{file_id}/content',
+export const getFileContent = route('GET', '/files/{file_id}/content', {
   scope: 'datasets:read',
-  tag,
   summary: 'The bytes of a file, whole or a range of them',
   params: FileParams,
   produces: 'application/octet-stream',
   responses: { 200: z.string() },
-  openai: true,
 })
-export const deleteFile = route({
-  method: 'DELETE',
-  path: '/files/{file_id}',
+export const deleteFile = route('DELETE', '/files/{file_id}', {
   scope: 'datasets:write',
-  tag,
   summary: 'Delete a file that no job or batch needs',
   params: FileParams,
   responses: { 200: z.object({ id: z.string(), object: z.literal('file'), deleted: z.literal(true) }) },
-  openai: true,
 })
 
 export const Upload = z.object({
@@ -173,34 +153,23 @@ export const CreateUpload = z.looseObject({
 })
 export type CreateUpload = z.infer<typeof CreateUpload>
 
-export const createUpload = route({
-  method: 'POST',
-  path: '/uploads',
+export const createUpload = route('POST', '/uploads', {
   scope: 'datasets:write',
-  tag,
   summary: 'Begin to upload a large file in parts',
   body: CreateUpload,
   responses: { 200: Upload },
-  openai: true,
 })
-export const addUploadPart = route({
-  method: 'POST',
-  path: '/uploads/{upload_id}/parts',
+export const addUploadPart = route('POST', '/uploads/{upload_id}/parts', {
   scope: 'datasets:write',
-  tag,
   summary: 'Add a part of up to 64 MiB; parts may be sent in any order and at once',
   params: UploadParams,
   consumes: 'multipart/form-data',
   form: z.strictObject({}),
   file_part: 'data',
   responses: { 200: UploadPart },
-  openai: true,
 })
-export const completeUpload = route({
-  method: 'POST',
-  path: '/uploads/{upload_id}/complete',
+export const completeUpload = route('POST', '/uploads/{upload_id}/complete', {
   scope: 'datasets:write',
-  tag,
   summary: 'Join the parts, in the order that is given here, to a file',
   params: UploadParams,
   body: z.looseObject({
@@ -208,17 +177,12 @@ export const completeUpload = route({
     md5: z.string().max(100).nullish().describe('MD5 of the whole file, in hex or base64; checked if it is given.'),
   }),
   responses: { 200: Upload },
-  openai: true,
 })
-export const cancelUpload = route({
-  method: 'POST',
-  path: '/uploads/{upload_id}/cancel',
+export const cancelUpload = route('POST', '/uploads/{upload_id}/cancel', {
   scope: 'datasets:write',
   frees: true,
-  tag,
   summary: 'Give up an upload and delete its parts',
   params: UploadParams,
   body: z.looseObject({}).nullish(),
   responses: { 200: Upload },
-  openai: true,
 })

@@ -13,7 +13,7 @@ import {
 } from './common.ts'
 import { hyperparameters, inForce, method, resolvedShape } from './hyperparameters.ts'
 import { JobConfig } from './job-config.ts'
-import { route } from './route.ts'
+import { routesOf } from './route.ts'
 
 export const CreateJob = z.strictObject({
   model_id: z.string().min(1).max(256).describe('A base model of the hub, or a model of the account to continue from.'),
@@ -180,18 +180,15 @@ export type JobEventType = (typeof jobEventTypes)[number]
 export const JobEvent = eventOf(jobEventTypes)
 export type JobEvent = z.infer<typeof JobEvent>
 
-const tag = 'Fine-tuning'
+const route = routesOf({ tag: 'Fine-tuning' })
 const IdParams = z.object({ job_id: z.string() })
 
-export const createJob = route({
-  method: 'POST',
-  path: '/fine-tuning/jobs',
+export const createJob = route('POST', '/fine-tuning/jobs', {
   scope: 'tuning:write',
   also_with: {
     evaluation: ['datasets:read', 'inference'],
     'config.evaluation_config.sample_prompts': ['inference'],
   },
-  tag,
   summary: 'Start a fine-tuning job',
   body: CreateJob,
   responses: { 201: Job },
@@ -223,11 +220,8 @@ export const JobEstimate = z.object({
 })
 export type JobEstimate = z.input<typeof JobEstimate>
 
-export const estimateJob = route({
-  method: 'POST',
-  path: '/fine-tuning/jobs/estimate',
+export const estimateJob = route('POST', '/fine-tuning/jobs/estimate', {
   scope: 'tuning:write',
-  tag,
   summary: 'What a job would take: a few of its steps are tried on this machine, which takes some seconds',
   body: CreateJob,
   responses: { 200: JobEstimate },
@@ -237,81 +231,57 @@ export const JobQuery = SortedQuery.extend({
 })
 export type JobQuery = z.infer<typeof JobQuery>
 
-export const listJobs = route({
-  method: 'GET',
-  path: '/fine-tuning/jobs',
+export const listJobs = route('GET', '/fine-tuning/jobs', {
   scope: 'tuning:read',
-  tag,
   summary: 'The jobs of the account, newest first or as sorted',
   query: JobQuery,
   responses: { 200: page(Job) },
 })
-export const getJob = route({
-  method: 'GET',
-  path: '/fine-tuning/jobs/{job_id}',
+export const getJob = route('GET', '/fine-tuning/jobs/{job_id}', {
   scope: 'tuning:read',
-  tag,
   summary: 'One job',
   params: IdParams,
   responses: { 200: Job },
 })
-export const changeJob = route({
-  method: 'PATCH',
-  path: '/fine-tuning/jobs/{job_id}',
+export const changeJob = route('PATCH', '/fine-tuning/jobs/{job_id}', {
   scope: 'tuning:write',
-  tag,
   summary: 'Change the name, description or metadata of a job; its model keeps its own',
   params: IdParams,
   body: Labels,
   responses: { 200: Job },
 })
-export const cancelJob = route({
-  method: 'POST',
-  path: '/fine-tuning/jobs/{job_id}/cancel',
+export const cancelJob = route('POST', '/fine-tuning/jobs/{job_id}/cancel', {
   frees: true,
   scope: 'tuning:write',
-  tag,
   summary: 'Cancel a queued or running job',
   params: IdParams,
   body: z.strictObject({}).nullish(),
   responses: { 200: Job },
 })
-export const pauseJob = route({
-  method: 'POST',
-  path: '/fine-tuning/jobs/{job_id}/pause',
+export const pauseJob = route('POST', '/fine-tuning/jobs/{job_id}/pause', {
   scope: 'tuning:write',
-  tag,
   summary: 'Pause a job and save its progress',
   params: IdParams,
   body: z.strictObject({}).nullish(),
   responses: { 200: Job },
 })
-export const resumeJob = route({
-  method: 'POST',
-  path: '/fine-tuning/jobs/{job_id}/resume',
+export const resumeJob = route('POST', '/fine-tuning/jobs/{job_id}/resume', {
   scope: 'tuning:write',
-  tag,
   summary: 'Resume a paused job exactly where it stopped',
   params: IdParams,
   body: z.strictObject({}).nullish(),
   responses: { 200: Job },
 })
 
-export const deleteJob = route({
-  method: 'DELETE',
-  path: '/fine-tuning/jobs/{job_id}',
+export const deleteJob = route('DELETE', '/fine-tuning/jobs/{job_id}', {
   scope: 'tuning:write',
-  tag,
   summary: 'Delete a job that has ended, with its events and curves; its models stay, with their origin',
   params: IdParams,
   responses: { 200: Deleted },
 })
 
-export const jobEvents = route({
-  method: 'GET',
-  path: '/fine-tuning/jobs/{job_id}/events',
+export const jobEvents = route('GET', '/fine-tuning/jobs/{job_id}/events', {
   scope: 'tuning:read',
-  tag,
   summary: 'The events of a job, one JSON object a line, live until the job has ended',
   params: IdParams,
   query: z.strictObject({ after: digits(0).default(0).describe('Continue after this `seq`. Default 0.') }),

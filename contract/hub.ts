@@ -1,7 +1,7 @@
 import { z } from 'zod'
 import { Method, ModelCategory } from './common.ts'
 import { ErrorText } from './errors.ts'
-import { route } from './route.ts'
+import { routesOf } from './route.ts'
 
 export const Pricing = z.object({
   currency: z.string(),
@@ -179,42 +179,34 @@ export const TrainingSetup = z.object({
 })
 export type TrainingSetup = z.infer<typeof TrainingSetup>
 
-const hub = { method: 'GET', scope: 'hub:read', tag: 'Hub' } as const
+const route = routesOf({ tag: 'Hub', scope: 'hub:read' })
 
-export const listModels = route({ ...hub, path: '/hub/', summary: 'The base models', responses: { 200: Models } })
-export const getModel = route({
-  ...hub,
-  path: '/hub/models/{model_id*}',
+export const listModels = route('GET', '/hub/', {
+  summary: 'The base models',
+  responses: { 200: Models },
+})
+export const getModel = route('GET', '/hub/models/{model_id*}', {
   summary: 'One base model; its id may be written with plain or encoded slashes',
   params: z.object({ model_id: z.string() }),
   responses: { 200: Model },
 })
-export const listTiers = route({
-  ...hub,
-  path: '/hub/tiers',
+export const listTiers = route('GET', '/hub/tiers', {
   summary: 'The tiers and their limits',
   responses: { 200: z.object({ tiers: z.array(Tier) }) },
 })
-export const listFeatured = route({
-  ...hub,
-  path: '/hub/featured',
+export const listFeatured = route('GET', '/hub/featured', {
   summary: 'Base models to begin with',
   responses: { 200: Models },
 })
 
-export const getSetup = route({
-  ...hub,
+export const getSetup = route('GET', '/hub/setup', {
   // An operator's key has no other scope.
   or_scope: 'operator',
-  path: '/hub/setup',
   summary: 'How far the set-up of the training environment is, which continues behind the first start',
   responses: { 200: TrainingSetup },
 })
-export const retrySetup = route({
-  ...hub,
-  method: 'POST',
+export const retrySetup = route('POST', '/hub/setup/retry', {
   scope: 'operator',
-  path: '/hub/setup/retry',
   summary: 'Start the set-up of the training environment again after it has failed',
   body: z.strictObject({}).nullish(),
   responses: { 200: TrainingSetup },
@@ -223,26 +215,16 @@ export const retrySetup = route({
 // Ids contain slashes, so the id is the rest of the path up to the last segment. A caller that may start a job may
 // start the download it needs, within TUNERY_MODEL_DOWNLOADS; an operator's key may too, although it has no other
 // scope.
-const download = {
-  path: '/hub/models/{model_id*}/download',
-  scope: 'tuning:write',
-  or_scope: 'operator',
-  tag: 'Hub',
-} as const
-const params = z.object({ model_id: z.string() })
+const download = { scope: 'tuning:write', or_scope: 'operator', params: z.object({ model_id: z.string() }) } as const
 
-export const startDownload = route({
+export const startDownload = route('POST', '/hub/models/{model_id*}/download', {
   ...download,
-  method: 'POST',
   summary: 'Download the weights of a base model to this machine; one that is here or under way is left as it is',
-  params,
   body: z.strictObject({}).nullish(),
   responses: { 202: Model },
 })
-export const cancelDownload = route({
+export const cancelDownload = route('DELETE', '/hub/models/{model_id*}/download', {
   ...download,
-  method: 'DELETE',
   summary: 'Cancel a download and remove what it has brought',
-  params,
   responses: { 200: Model },
 })

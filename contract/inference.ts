@@ -1,7 +1,7 @@
 // Models that the `model` field of inference accepts.
 import { z } from 'zod'
 import { ModelCategory } from './common.ts'
-import { route } from './route.ts'
+import { routesOf } from './route.ts'
 
 export const ModelCard = z.object({
   id: z.string(),
@@ -19,23 +19,15 @@ export const ModelCard = z.object({
 export type ModelCard = z.infer<typeof ModelCard>
 export const ModelList = z.object({ object: z.literal('list'), data: z.array(ModelCard) })
 
-const tag = 'Inference'
-export const listCallableModels = route({
-  method: 'GET',
-  path: '/models',
+const route = routesOf({ tag: 'Inference', openai: true })
+export const listCallableModels = route('GET', '/models', {
   scope: 'inference',
-  tag,
   summary: 'Everything that the `model` field of inference takes',
   responses: { 200: ModelList },
-  openai: true,
 })
-export const getCallableModel = route({
-  method: 'GET',
-  path: '/models/{model_id*}',
+export const getCallableModel = route('GET', '/models/{model_id*}', {
   scope: 'inference',
-  tag,
   summary: 'One of them',
   params: z.object({ model_id: z.string() }),
   responses: { 200: ModelCard },
-  openai: true,
 })

@@ -1,9 +1,9 @@
 import { z } from 'zod'
 import { digits, ListQuery, page, RowsQuery, Time } from './common.ts'
 import { validationFigures } from './fine-tuning.ts'
-import { route } from './route.ts'
+import { routesOf } from './route.ts'
 
-const tag = 'Fine-tuning'
+const route = routesOf({ tag: 'Fine-tuning' })
 const IdParams = z.object({ job_id: z.string() })
 
 /** A page of records numbered by training step, latest first. */
@@ -19,11 +19,8 @@ export const JobEvaluation = z.object({
   train_loss: z.number().optional().describe('Mean loss of the training rows over the epoch, up to this step.'),
   created_at: Time,
 })
-export const listEvaluations = route({
-  method: 'GET',
-  path: '/fine-tuning/jobs/{job_id}/evaluations',
+export const listEvaluations = route('GET', '/fine-tuning/jobs/{job_id}/evaluations', {
   scope: 'tuning:read',
-  tag,
   summary: 'Evaluations of a job on its held-out rows, the latest step first, also while it runs',
   params: IdParams,
   query: StepQuery,
@@ -43,11 +40,8 @@ export const JobCheckpoint = z.object({
   result: z.boolean().describe('Whether it is the result of the job.'),
   created_at: Time,
 })
-export const listCheckpoints = route({
-  method: 'GET',
-  path: '/fine-tuning/jobs/{job_id}/checkpoints',
+export const listCheckpoints = route('GET', '/fine-tuning/jobs/{job_id}/checkpoints', {
   scope: 'tuning:read',
-  tag,
   summary:
     'Checkpoints of a job, the latest step first, also while it runs; once completed, with the models that were kept',
   params: IdParams,
@@ -82,12 +76,9 @@ export const HeldOutRow = z.object({
   messages: JobRow.shape.messages,
   rejected: JobRow.shape.rejected,
 })
-export const listHeldOutRows = route({
-  method: 'GET',
-  path: '/fine-tuning/jobs/{job_id}/held-out',
+export const listHeldOutRows = route('GET', '/fine-tuning/jobs/{job_id}/held-out', {
   scope: 'tuning:read',
   also: ['datasets:read'],
-  tag,
   summary:
     'The rows that a job does not learn from but is evaluated on: those that it held out of its dataset, known once its ' +
     'training begins, or all of its validation dataset; none if it is not evaluated',
@@ -95,12 +86,9 @@ export const listHeldOutRows = route({
   query: RowsQuery,
   responses: { 200: page(HeldOutRow) },
 })
-export const listJobRows = route({
-  method: 'GET',
-  path: '/fine-tuning/jobs/{job_id}/rows',
+export const listJobRows = route('GET', '/fine-tuning/jobs/{job_id}/rows', {
   scope: 'tuning:read',
   also: ['datasets:read'],
-  tag,
   summary: 'The rows that a completed job found strangest, worst first: where to look for wrong examples',
   params: IdParams,
   query: RowsQuery,

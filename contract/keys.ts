@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { Deleted, DisplayName, ListQuery, page, Time } from './common.ts'
-import { route } from './route.ts'
+import { routesOf } from './route.ts'
 import { type ScopePreset, scopePresets, scopes } from './scopes.ts'
 
 export const KeyScope = z.enum(scopes)
@@ -25,14 +25,11 @@ export type NewApiKey = z.infer<typeof NewApiKey>
 
 const presets = Object.keys(scopePresets).filter((name) => name !== 'operator') as [Exclude<ScopePreset, 'operator'>]
 
-const tag = 'Keys'
+const route = routesOf({ tag: 'Keys' })
 const KeyParams = z.object({ key_id: z.string() })
 
-export const createKey = route({
-  method: 'POST',
-  path: '/keys',
+export const createKey = route('POST', '/keys', {
   scope: 'keys:write',
-  tag,
   summary: 'Make an API key; it is shown once',
   body: z.strictObject({
     name: DisplayName,
@@ -49,39 +46,27 @@ export const createKey = route({
   }),
   responses: { 201: NewApiKey },
 })
-export const listKeys = route({
-  method: 'GET',
-  path: '/keys',
+export const listKeys = route('GET', '/keys', {
   scope: 'keys:read',
-  tag,
   summary: 'Your keys, newest first; with `members:write`, those of all members',
   query: ListQuery,
   responses: { 200: page(ApiKey) },
 })
-export const getKey = route({
-  method: 'GET',
-  path: '/keys/{key_id}',
+export const getKey = route('GET', '/keys/{key_id}', {
   scope: 'keys:read',
-  tag,
   summary: 'One key',
   params: KeyParams,
   responses: { 200: ApiKey },
 })
-export const renameKey = route({
-  method: 'PUT',
-  path: '/keys/{key_id}',
+export const renameKey = route('PUT', '/keys/{key_id}', {
   scope: 'keys:write',
-  tag,
   summary: 'Rename a key',
   params: KeyParams,
   body: z.strictObject({ name: DisplayName }),
   responses: { 200: ApiKey },
 })
-export const revokeKey = route({
-  method: 'DELETE',
-  path: '/keys/{key_id}',
+export const revokeKey = route('DELETE', '/keys/{key_id}', {
   scope: 'keys:write',
-  tag,
   summary: 'Revoke a key permanently; requests with it are refused within a second',
   params: KeyParams,
   responses: { 200: Deleted },

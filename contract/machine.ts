@@ -2,7 +2,7 @@
 import { z } from 'zod'
 import { Time } from './common.ts'
 import { TrainingSetup } from './hub.ts'
-import { route } from './route.ts'
+import { routesOf } from './route.ts'
 
 const Bytes = z.int().describe('Bytes.')
 
@@ -93,16 +93,12 @@ export const AccountUsage = z.object({
   cost: z.number(),
 })
 
-const operation = { method: 'GET', scope: 'operator', tag: 'Operator' } as const
-export const getMachine = route({
-  ...operation,
-  path: '/operator/machine',
+const route = routesOf({ tag: 'Operator', scope: 'operator' })
+export const getMachine = route('GET', '/operator/machine', {
   summary: 'The machine: memory, disk, GPUs, engine, queues, replicas and set-up',
   responses: { 200: Machine },
 })
-export const getOperatorUsage = route({
-  ...operation,
-  path: '/operator/usage',
+export const getOperatorUsage = route('GET', '/operator/usage', {
   summary: 'What each account used on a day, most requests first',
   query: z.strictObject({
     day: z.iso.date().optional().describe('A UTC day, `YYYY-MM-DD`; by default today.'),

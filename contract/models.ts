@@ -1,7 +1,7 @@
 import { z } from 'zod'
 import { Deleted, Description, DisplayName, Labels, Metadata, Method, page, SortedQuery, Time } from './common.ts'
 import { objectives } from './hyperparameters.ts'
-import { route } from './route.ts'
+import { routesOf } from './route.ts'
 
 export const Comparison = z
   .object({
@@ -107,52 +107,37 @@ export const AdapterFields = z.strictObject({
 })
 export type AdapterFields = z.infer<typeof AdapterFields>
 
-const tag = 'Models'
+const route = routesOf({ tag: 'Models' })
 const IdParams = z.object({ model_id: z.string() })
 
-export const uploadAdapter = route({
-  method: 'POST',
-  path: '/fine-tuning/models',
+export const uploadAdapter = route('POST', '/fine-tuning/models', {
   scope: 'tuning:write',
-  tag,
   summary: 'Bring a LoRA adapter of your own: a zip of its PEFT folder, in safetensors',
   consumes: 'multipart/form-data',
   form: AdapterFields,
   responses: { 201: TunedModel },
 })
-export const listTunedModels = route({
-  method: 'GET',
-  path: '/fine-tuning/models',
+export const listTunedModels = route('GET', '/fine-tuning/models', {
   scope: 'tuning:read',
-  tag,
   summary: 'The models of the account, newest first or as sorted',
   query: SortedQuery,
   responses: { 200: page(TunedModel) },
 })
-export const getTunedModel = route({
-  method: 'GET',
-  path: '/fine-tuning/models/{model_id}',
+export const getTunedModel = route('GET', '/fine-tuning/models/{model_id}', {
   scope: 'tuning:read',
-  tag,
   summary: 'One model of the account, with its lineage',
   params: IdParams,
   responses: { 200: TunedModelDetails },
 })
-export const changeTunedModel = route({
-  method: 'PATCH',
-  path: '/fine-tuning/models/{model_id}',
+export const changeTunedModel = route('PATCH', '/fine-tuning/models/{model_id}', {
   scope: 'tuning:write',
-  tag,
   summary: 'Change the name, description or metadata of a model',
   params: IdParams,
   body: Labels,
   responses: { 200: TunedModel },
 })
-export const deleteTunedModel = route({
-  method: 'DELETE',
-  path: '/fine-tuning/models/{model_id}',
+export const deleteTunedModel = route('DELETE', '/fine-tuning/models/{model_id}', {
   scope: 'tuning:write',
-  tag,
   summary: 'Delete a model that no deployment, job or other model needs',
   params: IdParams,
   responses: { 200: Deleted },

@@ -7,13 +7,13 @@ import { CursorQuery, openaiList } from './files.ts'
 import { Graders, TemplateMessage } from './graders.ts'
 import { list } from './lists.ts'
 import { FunctionTool, TextFormat } from './responses.ts'
-import { route } from './route.ts'
+import { routesOf } from './route.ts'
 import { Seed } from './sampling.ts'
 
 /** Rows that one request may bring. Longer lists come as a file. */
 export const inlineRowsMax = 1000
 
-const tag = 'Evals'
+const route = routesOf({ tag: 'Evals', openai: true })
 
 const SourceConfig = z.discriminatedUnion(
   'type',
@@ -228,104 +228,82 @@ export const OutputItemQuery = CursorQuery.extend({
 })
 export type OutputItemQuery = z.infer<typeof OutputItemQuery>
 
-const openai = { openai: true, tag } as const
-const read = { ...openai, method: 'GET', scope: 'tuning:read' } as const
-const write = { ...openai, scope: 'tuning:write' } as const
-
-export const createEval = route({
-  ...write,
-  method: 'POST',
-  path: '/evals',
+export const createEval = route('POST', '/evals', {
+  scope: 'tuning:write',
   summary: 'Create an eval: graders, and what rows they are for',
   body: CreateEval,
   responses: { 201: Eval },
 })
-export const listEvals = route({
-  ...read,
-  path: '/evals',
+export const listEvals = route('GET', '/evals', {
+  scope: 'tuning:read',
   summary: 'The evals of the account',
   query: EvalQuery,
   responses: { 200: openaiList(Eval) },
 })
-export const getEval = route({
-  ...read,
-  path: '/evals/{eval_id}',
+export const getEval = route('GET', '/evals/{eval_id}', {
+  scope: 'tuning:read',
   summary: 'One eval',
   params: EvalParams,
   responses: { 200: Eval },
 })
-export const updateEval = route({
-  ...write,
-  method: 'POST',
-  path: '/evals/{eval_id}',
+export const updateEval = route('POST', '/evals/{eval_id}', {
+  scope: 'tuning:write',
   summary: 'Change the name or the metadata of an eval',
   params: EvalParams,
   body: UpdateEval,
   responses: { 200: Eval },
 })
-export const deleteEval = route({
-  ...write,
-  method: 'DELETE',
-  path: '/evals/{eval_id}',
+export const deleteEval = route('DELETE', '/evals/{eval_id}', {
+  scope: 'tuning:write',
   summary: 'Delete an eval with its runs, none of which may be running',
   params: EvalParams,
   responses: { 200: z.object({ object: z.literal('eval.deleted'), deleted: z.literal(true), eval_id: z.string() }) },
 })
-export const createRun = route({
-  ...write,
+export const createRun = route('POST', '/evals/{eval_id}/runs', {
+  scope: 'tuning:write',
   also: ['datasets:read', 'inference'],
-  method: 'POST',
-  path: '/evals/{eval_id}/runs',
   summary: 'Let a model answer rows, or take the answers that they bring, and grade them',
   params: EvalParams,
   body: CreateRun,
   responses: { 201: Run },
 })
-export const listRuns = route({
-  ...read,
-  path: '/evals/{eval_id}/runs',
+export const listRuns = route('GET', '/evals/{eval_id}/runs', {
+  scope: 'tuning:read',
   summary: 'The runs of an eval',
   params: EvalParams,
   query: RunQuery,
   responses: { 200: openaiList(Run) },
 })
-export const getRun = route({
-  ...read,
-  path: '/evals/{eval_id}/runs/{run_id}',
+export const getRun = route('GET', '/evals/{eval_id}/runs/{run_id}', {
+  scope: 'tuning:read',
   summary: 'One run, with the result so far',
   params: RunParams,
   responses: { 200: Run },
 })
-export const cancelRun = route({
-  ...write,
-  method: 'POST',
-  path: '/evals/{eval_id}/runs/{run_id}/cancel',
+export const cancelRun = route('POST', '/evals/{eval_id}/runs/{run_id}/cancel', {
+  scope: 'tuning:write',
   frees: true,
   summary: 'Cancel a run; what is graded is kept',
   params: RunParams,
   responses: { 200: Run },
 })
-export const deleteRun = route({
-  ...write,
-  method: 'DELETE',
-  path: '/evals/{eval_id}/runs/{run_id}',
+export const deleteRun = route('DELETE', '/evals/{eval_id}/runs/{run_id}', {
+  scope: 'tuning:write',
   summary: 'Delete a run that has ended',
   params: RunParams,
   responses: { 200: z.object({ object: z.literal('eval.run.deleted'), deleted: z.literal(true), run_id: z.string() }) },
 })
-export const listOutputItems = route({
-  ...read,
+export const listOutputItems = route('GET', '/evals/{eval_id}/runs/{run_id}/output_items', {
+  scope: 'tuning:read',
   also: ['datasets:read'],
-  path: '/evals/{eval_id}/runs/{run_id}/output_items',
   summary: 'The answers of a run and their grades, by row',
   params: RunParams,
   query: OutputItemQuery,
   responses: { 200: openaiList(OutputItem) },
 })
-export const getOutputItem = route({
-  ...read,
+export const getOutputItem = route('GET', '/evals/{eval_id}/runs/{run_id}/output_items/{output_item_id}', {
+  scope: 'tuning:read',
   also: ['datasets:read'],
-  path: '/evals/{eval_id}/runs/{run_id}/output_items/{output_item_id}',
   summary: 'One answer and its grades',
   params: RunParams.extend({ output_item_id: z.string() }),
   responses: { 200: OutputItem },

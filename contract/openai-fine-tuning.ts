@@ -2,7 +2,7 @@
 import { z } from 'zod'
 import { digits, Metadata } from './common.ts'
 import { CursorQuery, MetadataQuery, openaiList } from './files.ts'
-import { route } from './route.ts'
+import { routesOf } from './route.ts'
 import { onlyIf } from './sampling.ts'
 
 const auto = <T extends z.ZodType>(number: T) => z.union([z.literal('auto'), number]).nullish()
@@ -156,81 +156,57 @@ export const OpenaiCheckpoint = z.object({
 })
 export type OpenaiCheckpoint = z.infer<typeof OpenaiCheckpoint>
 
-const tag = 'OpenAI fine-tuning'
+const route = routesOf({ tag: 'OpenAI fine-tuning', openai: true })
 const JobParams = z.object({ job_id: z.string() })
 
 export const OpenaiJobQuery = MetadataQuery
 export type OpenaiJobQuery = z.infer<typeof OpenaiJobQuery>
 
-export const createOpenaiJob = route({
-  method: 'POST',
-  path: '/fine_tuning/jobs',
+export const createOpenaiJob = route('POST', '/fine_tuning/jobs', {
   scope: 'tuning:write',
-  tag,
   summary: 'Start a fine-tuning job',
   body: CreateOpenaiJob,
   responses: { 200: OpenaiJob },
-  openai: true,
   creates: true,
 })
-export const listOpenaiJobs = route({
-  method: 'GET',
-  path: '/fine_tuning/jobs',
+export const listOpenaiJobs = route('GET', '/fine_tuning/jobs', {
   scope: 'tuning:read',
-  tag,
   summary: 'The jobs of the account, newest first',
   query: OpenaiJobQuery,
   responses: { 200: openaiList(OpenaiJob) },
-  openai: true,
 })
-export const getOpenaiJob = route({
-  method: 'GET',
-  path: '/fine_tuning/jobs/{job_id}',
+export const getOpenaiJob = route('GET', '/fine_tuning/jobs/{job_id}', {
   scope: 'tuning:read',
-  tag,
   summary: 'One job',
   params: JobParams,
   responses: { 200: OpenaiJob },
-  openai: true,
 })
 const change = <const A extends string>(action: A, summary: string, frees: boolean) =>
-  route({
-    method: 'POST',
-    path: `/fine_tuning/jobs/{job_id}/${action}`,
+  route('POST', `/fine_tuning/jobs/{job_id}/${action}`, {
     scope: 'tuning:write',
     frees,
-    tag,
     summary,
     params: JobParams,
     body: z.looseObject({}).nullish(),
     responses: { 200: OpenaiJob },
-    openai: true,
   })
 export const cancelOpenaiJob = change('cancel', 'Cancel a job', true)
 export const pauseOpenaiJob = change('pause', 'Pause a job and save its progress', false)
 export const resumeOpenaiJob = change('resume', 'Resume a paused job exactly where it stopped', false)
 
-export const listOpenaiJobEvents = route({
-  method: 'GET',
-  path: '/fine_tuning/jobs/{job_id}/events',
+export const listOpenaiJobEvents = route('GET', '/fine_tuning/jobs/{job_id}/events', {
   scope: 'tuning:read',
-  tag,
   summary: 'The events of a job, newest first',
   params: JobParams,
   query: CursorQuery,
   responses: { 200: openaiList(OpenaiJobEvent) },
-  openai: true,
 })
-export const listOpenaiCheckpoints = route({
-  method: 'GET',
-  path: '/fine_tuning/jobs/{job_id}/checkpoints',
+export const listOpenaiCheckpoints = route('GET', '/fine_tuning/jobs/{job_id}/checkpoints', {
   scope: 'tuning:read',
-  tag,
   summary: 'The checkpoints of a completed job that are models, the latest first',
   params: JobParams,
   query: CursorQuery.extend({ limit: digits(1, 100).default(10).describe('1 to 100. Default 10.') }),
   responses: { 200: openaiList(OpenaiCheckpoint) },
-  openai: true,
 })
 
 const Permission = z.object({
@@ -240,47 +216,35 @@ const Permission = z.object({
   project_id: z.string(),
 })
 const CheckpointParams = z.object({ checkpoint: z.string() })
-export const listCheckpointPermissions = route({
-  method: 'GET',
-  path: '/fine_tuning/checkpoints/{checkpoint*}/permissions',
+export const listCheckpointPermissions = route('GET', '/fine_tuning/checkpoints/{checkpoint*}/permissions', {
   scope: 'tuning:read',
-  tag,
   summary: 'Who else may use a checkpoint: nobody, as models belong to one account',
   params: CheckpointParams,
   responses: { 200: openaiList(Permission) },
-  openai: true,
 })
-export const createCheckpointPermissions = route({
-  method: 'POST',
-  path: '/fine_tuning/checkpoints/{checkpoint*}/permissions',
+export const createCheckpointPermissions = route('POST', '/fine_tuning/checkpoints/{checkpoint*}/permissions', {
   scope: 'tuning:write',
-  tag,
   summary: 'Refused: models cannot be shared with other accounts',
   params: CheckpointParams,
   body: z.looseObject({ project_ids: z.array(z.string()) }),
   responses: { 200: openaiList(Permission) },
-  openai: true,
 })
-export const deleteCheckpointPermission = route({
-  method: 'DELETE',
-  path: '/fine_tuning/checkpoints/{checkpoint}/permissions/{permission_id}',
-  scope: 'tuning:write',
-  tag,
-  summary: 'There is never one to delete',
-  params: CheckpointParams.extend({ permission_id: z.string() }),
-  responses: {
-    200: z.object({ id: z.string(), object: z.literal('checkpoint.permission'), deleted: z.literal(true) }),
+export const deleteCheckpointPermission = route(
+  'DELETE',
+  '/fine_tuning/checkpoints/{checkpoint}/permissions/{permission_id}',
+  {
+    scope: 'tuning:write',
+    summary: 'There is never one to delete',
+    params: CheckpointParams.extend({ permission_id: z.string() }),
+    responses: {
+      200: z.object({ id: z.string(), object: z.literal('checkpoint.permission'), deleted: z.literal(true) }),
+    },
   },
-  openai: true,
-})
+)
 
-export const deleteModel = route({
-  method: 'DELETE',
-  path: '/models/{model_id*}',
+export const deleteModel = route('DELETE', '/models/{model_id*}', {
   scope: 'tuning:write',
-  tag,
   summary: 'Delete a fine-tuned model that no deployment, job or other model needs',
   params: z.object({ model_id: z.string() }),
   responses: { 200: z.object({ id: z.string(), object: z.literal('model'), deleted: z.literal(true) }) },
-  openai: true,
 })

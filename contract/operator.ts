@@ -2,7 +2,7 @@
 import { z } from 'zod'
 import { DisplayName, ListQuery, page, Time } from './common.ts'
 import { Email, Member } from './members.ts'
-import { route } from './route.ts'
+import { routesOf } from './route.ts'
 
 export const Account = z.object({
   id: z.string(),
@@ -14,14 +14,11 @@ export const Account = z.object({
 })
 export type Account = z.infer<typeof Account>
 
-const operation = { scope: 'operator', tag: 'Operator' } as const
 const AccountParams = z.object({ account_id: z.string() })
 const TierId = z.string().min(1).max(64)
 
-export const createAccount = route({
-  ...operation,
-  method: 'POST',
-  path: '/operator/accounts',
+const route = routesOf({ tag: 'Operator', scope: 'operator' })
+export const createAccount = route('POST', '/operator/accounts', {
   summary: 'Make an account with its owner and the owner’s first key, which is shown once',
   body: z.strictObject({
     name: DisplayName,
@@ -30,26 +27,17 @@ export const createAccount = route({
   }),
   responses: { 201: z.object({ account: Account, owner: Member, key: z.string() }) },
 })
-export const listAccounts = route({
-  ...operation,
-  method: 'GET',
-  path: '/operator/accounts',
+export const listAccounts = route('GET', '/operator/accounts', {
   summary: 'All accounts, newest first',
   query: ListQuery,
   responses: { 200: page(Account) },
 })
-export const getAccount = route({
-  ...operation,
-  method: 'GET',
-  path: '/operator/accounts/{account_id}',
+export const getAccount = route('GET', '/operator/accounts/{account_id}', {
   summary: 'One account',
   params: AccountParams,
   responses: { 200: Account },
 })
-export const changeAccount = route({
-  ...operation,
-  method: 'PUT',
-  path: '/operator/accounts/{account_id}',
+export const changeAccount = route('PUT', '/operator/accounts/{account_id}', {
   summary:
     'Rename an account, set its tier, suspend or reinstate it; requests of a suspended account are refused ' +
     'within a second, and its jobs wait',

@@ -3,7 +3,7 @@ import { z } from 'zod'
 import { digits, Metadata } from './common.ts'
 import { CursorQuery, openaiList } from './files.ts'
 import { list } from './lists.ts'
-import { pictureBodyBytes, route } from './route.ts'
+import { pictureBodyBytes, routesOf } from './route.ts'
 import { onlyIf } from './sampling.ts'
 
 const Text = z.string()
@@ -268,39 +268,28 @@ export const Response = z.object({
 })
 export type Response = z.infer<typeof Response>
 
-const tag = 'Inference'
+const route = routesOf({ tag: 'Inference', openai: true })
 const ResponseParams = z.object({ response_id: z.string() })
 
-export const createResponse = route({
-  method: 'POST',
-  path: '/responses',
+export const createResponse = route('POST', '/responses', {
   scope: 'inference',
-  tag,
   summary: "Answer a list of items, as OpenAI's Responses API does",
   body: ResponseRequest,
   body_bytes: pictureBodyBytes,
   responses: { 200: Response },
-  openai: true,
   concurrent: true,
 })
-export const getResponse = route({
-  method: 'GET',
-  path: '/responses/{response_id}',
+export const getResponse = route('GET', '/responses/{response_id}', {
   scope: 'inference',
-  tag,
   summary: 'A stored response',
   params: ResponseParams,
   query: z.looseObject({
     stream: z.enum(['false'], { error: 'is not supported: a stored response is sent whole' }).optional(),
   }),
   responses: { 200: Response },
-  openai: true,
 })
-export const listInputItems = route({
-  method: 'GET',
-  path: '/responses/{response_id}/input_items',
+export const listInputItems = route('GET', '/responses/{response_id}/input_items', {
   scope: 'inference',
-  tag,
   summary: 'The items that a stored response answers, those of earlier turns among them',
   params: ResponseParams,
   query: CursorQuery.extend({
@@ -308,15 +297,10 @@ export const listInputItems = route({
     order: z.enum(['asc', 'desc']).default('desc'),
   }),
   responses: { 200: openaiList(z.looseObject({ id: z.string() })) },
-  openai: true,
 })
-export const deleteResponse = route({
-  method: 'DELETE',
-  path: '/responses/{response_id}',
+export const deleteResponse = route('DELETE', '/responses/{response_id}', {
   scope: 'inference',
-  tag,
   summary: 'Delete a stored response',
   params: ResponseParams,
   responses: { 200: z.object({ id: z.string(), object: z.literal('response'), deleted: z.literal(true) }) },
-  openai: true,
 })

@@ -52,8 +52,17 @@ export interface Route {
 /** Largest body in bytes of requests that may show pictures. What is no picture may have 8 MiB of it. */
 export const pictureBodyBytes = 32 * 1024 * 1024
 
-/** Infers a route's exact type, so that handlers know their input and output. */
-export const route = <const R extends Route>(definition: R): R => definition
+/**
+ * A function that defines routes with these properties. It infers a route's exact type, so that handlers know their input
+ * and output.
+ */
+export const routesOf =
+  <const Shared extends Partial<Route>>(shared: Shared) =>
+  <const Method extends Route['method'], const Path extends string, const Own extends Partial<Route>>(
+    method: Method,
+    path: Path,
+    own: Own & Omit<Route, 'method' | 'path' | keyof Shared>,
+  ): Omit<Shared, keyof Own> & Own & { method: Method; path: Path } => ({ ...shared, method, path, ...own })
 
 /** Error responses of every operation. */
 export const errorResponses = Object.fromEntries(

@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { Deleted, Time } from './common.ts'
-import { route } from './route.ts'
+import { routesOf } from './route.ts'
 
 const units = { s: 1000, m: 60_000, h: 3_600_000 } as const
 const duration_ms = { max: 24 * units.h }
@@ -122,33 +122,24 @@ export const Scaling = z.object({
 })
 export type Scaling = z.infer<typeof Scaling>
 
-const tag = 'Deployments'
+const route = routesOf({ tag: 'Deployments' })
 const params = z.object({ name: z.string() })
 
-export const putScaling = route({
-  method: 'PUT',
-  path: '/deployments/{name}/scaling',
+export const putScaling = route('PUT', '/deployments/{name}/scaling', {
   scope: 'deployments:write',
-  tag,
   summary: 'Give a deployment dedicated replicas, as many as its load takes',
   params,
   body: ScalingRequest,
   responses: { 200: Scaling },
 })
-export const getScaling = route({
-  method: 'GET',
-  path: '/deployments/{name}/scaling',
+export const getScaling = route('GET', '/deployments/{name}/scaling', {
   scope: 'deployments:read',
-  tag,
   summary: 'How a deployment scales: its replicas, and each decision and why',
   params,
   responses: { 200: Scaling },
 })
-export const deleteScaling = route({
-  method: 'DELETE',
-  path: '/deployments/{name}/scaling',
+export const deleteScaling = route('DELETE', '/deployments/{name}/scaling', {
   scope: 'deployments:write',
-  tag,
   summary: 'Let the engine of the machine serve a deployment again; its replicas end their requests',
   params,
   responses: { 200: Deleted },

@@ -2,7 +2,7 @@
 import { z } from 'zod'
 import { ChatResponse } from './chat.ts'
 import { Deleted, ListQuery, page, Time } from './common.ts'
-import { route } from './route.ts'
+import { routesOf } from './route.ts'
 
 const Bounds = {
   requests_per_day: z.int().min(1).max(10_000).default(50).describe('Requests of all visitors together in a UTC day.'),
@@ -33,16 +33,13 @@ export const Share = z.object({
 })
 export type Share = z.infer<typeof Share>
 
-const tag = 'Models'
+const route = routesOf({ tag: 'Models' })
 const ModelParams = z.object({ model_id: z.string() })
 
-export const createShare = route({
-  method: 'POST',
-  path: '/fine-tuning/models/{model_id}/shares',
+export const createShare = route('POST', '/fine-tuning/models/{model_id}/shares', {
   scope: 'deployments:write',
   also: ['inference'],
   also_with: { evaluation: ['tuning:read'] },
-  tag,
   summary: 'Make a link to a page of the model, for people without an account; it is shown once',
   params: ModelParams,
   body: CreateShare,
@@ -50,21 +47,15 @@ export const createShare = route({
     201: Share.extend({ link: z.string().describe('The address of the page below that of the dashboard.') }),
   },
 })
-export const listShares = route({
-  method: 'GET',
-  path: '/fine-tuning/models/{model_id}/shares',
+export const listShares = route('GET', '/fine-tuning/models/{model_id}/shares', {
   scope: 'deployments:read',
-  tag,
   summary: 'The links to the page of a model that were not withdrawn, newest first',
   params: ModelParams,
   query: ListQuery,
   responses: { 200: page(Share) },
 })
-export const deleteShare = route({
-  method: 'DELETE',
-  path: '/fine-tuning/models/{model_id}/shares/{share_id}',
+export const deleteShare = route('DELETE', '/fine-tuning/models/{model_id}/shares/{share_id}', {
   scope: 'deployments:write',
-  tag,
   summary: 'Withdraw a link: it works no more from now on',
   params: z.object({ model_id: z.string(), share_id: z.string() }),
   responses: { 200: Deleted },
@@ -113,17 +104,13 @@ export const SharedChat = z.strictObject({
 })
 export type SharedChat = z.infer<typeof SharedChat>
 
-const shared = { method: 'POST', scope: 'public', tag: 'Shared models' } as const
-export const lookAtShare = route({
-  ...shared,
-  path: '/share/look',
+const shared = routesOf({ tag: 'Shared models', scope: 'public' })
+export const lookAtShare = shared('POST', '/share/look', {
   summary: 'What a link shows: the model, its evaluation, and how much it may still be asked',
   body: z.strictObject({ token: Token }),
   responses: { 200: SharedModel },
 })
-export const chatWithShare = route({
-  ...shared,
-  path: '/share/chat',
+export const chatWithShare = shared('POST', '/share/chat', {
   summary: 'Ask the model of a link, within its bounds; one request at a time',
   body: SharedChat,
   produces: 'text/event-stream',

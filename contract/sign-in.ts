@@ -4,7 +4,7 @@ import { Profile } from './accounts.ts'
 import { Deleted, DisplayName, ListQuery, page, ShortName, Time } from './common.ts'
 import { KeyScope } from './keys.ts'
 import { Email, Identities, Member } from './members.ts'
-import { route } from './route.ts'
+import { routesOf } from './route.ts'
 
 export const sessionBeginnings = ['link', 'password', 'passkey', 'oidc', 'invitation'] as const
 
@@ -58,14 +58,11 @@ const Ceremony = z.looseObject({ id: z.string().max(2000) })
 /** What a browser's WebAuthn call takes, as JSON. */
 const CeremonyOptions = z.looseObject({ challenge: z.string() })
 
-const tag = 'Sign-in'
-const noKey = { scope: 'public', tag } as const
-const bySession = { scope: 'session', tag } as const
+const route = routesOf({ tag: 'Sign-in' })
+const byAnyone = routesOf({ tag: 'Sign-in', scope: 'public' })
+const bySession = routesOf({ tag: 'Sign-in', scope: 'session' })
 
-export const getSignIn = route({
-  ...noKey,
-  method: 'GET',
-  path: '/sign-in',
+export const getSignIn = byAnyone('GET', '/sign-in', {
   summary: 'The ways to sign in to this service',
   responses: {
     200: z.object({
@@ -79,42 +76,27 @@ export const getSignIn = route({
 
 const Begun = z.object({ session: Session }).describe('The session’s cookie is in the header `set-cookie`.')
 
-export const signInWithPassword = route({
-  ...noKey,
-  method: 'POST',
-  path: '/sign-in/password',
+export const signInWithPassword = byAnyone('POST', '/sign-in/password', {
   summary: 'Begin a session with email and password',
   body: z.strictObject({ email: z.string().min(1).max(254), password: z.string().min(1).max(passwordLength.max) }),
   responses: { 200: Begun },
 })
-export const signInWithLink = route({
-  ...noKey,
-  method: 'POST',
-  path: '/sign-in/link',
+export const signInWithLink = byAnyone('POST', '/sign-in/link', {
   summary: 'Begin a session with a sign-in link, which works once',
   body: z.strictObject({ token: Token }),
   responses: { 200: Begun },
 })
-export const getPasskeyChallenge = route({
-  ...noKey,
-  method: 'POST',
-  path: '/sign-in/passkey/options',
+export const getPasskeyChallenge = byAnyone('POST', '/sign-in/passkey/options', {
   summary: 'What a browser needs to sign in with a passkey',
   body: z.strictObject({}).nullish(),
   responses: { 200: CeremonyOptions },
 })
-export const signInWithPasskey = route({
-  ...noKey,
-  method: 'POST',
-  path: '/sign-in/passkey',
+export const signInWithPasskey = byAnyone('POST', '/sign-in/passkey', {
   summary: 'Begin a session with a passkey',
   body: z.strictObject({ response: Ceremony }),
   responses: { 200: Begun },
 })
-export const listAccountChoices = route({
-  ...noKey,
-  method: 'GET',
-  path: '/sign-in/oidc/accounts',
+export const listAccountChoices = byAnyone('GET', '/sign-in/oidc/accounts', {
   summary: 'The accounts to which a person who comes from the OpenID provider may go, if they must choose',
   responses: {
     200: z.object({
@@ -130,18 +112,12 @@ export const listAccountChoices = route({
     }),
   },
 })
-export const chooseAccount = route({
-  ...noKey,
-  method: 'POST',
-  path: '/sign-in/oidc/accounts',
+export const chooseAccount = byAnyone('POST', '/sign-in/oidc/accounts', {
   summary: 'Begin a session in one of these accounts; from now on the provider signs in there',
   body: z.strictObject({ user_id: z.string().max(100).nullable() }),
   responses: { 200: Begun.extend({ next: z.string().describe('The page to go to.') }) },
 })
-export const lookAtInvitation = route({
-  ...noKey,
-  method: 'POST',
-  path: '/sign-in/invitation/look',
+export const lookAtInvitation = byAnyone('POST', '/sign-in/invitation/look', {
   summary: 'What an invitation invites to',
   body: z.strictObject({ token: Token }),
   responses: {
@@ -154,65 +130,41 @@ export const lookAtInvitation = route({
     }),
   },
 })
-export const acceptInvitation = route({
-  ...noKey,
-  method: 'POST',
-  path: '/sign-in/invitation',
+export const acceptInvitation = byAnyone('POST', '/sign-in/invitation', {
   summary: 'Accept an invitation, set a password, and begin a session',
   body: z.strictObject({ token: Token, password: NewPassword.optional() }),
   responses: { 200: Begun },
 })
 
-export const getSession = route({
-  ...bySession,
-  method: 'GET',
-  path: '/session',
+export const getSession = bySession('GET', '/session', {
   summary: 'The session that asks, and its person',
   responses: { 200: SessionState },
 })
-export const endSession = route({
-  ...bySession,
-  method: 'DELETE',
-  path: '/session',
+export const endSession = bySession('DELETE', '/session', {
   summary: 'Sign out',
   responses: { 200: Deleted },
 })
-export const listSessions = route({
-  ...bySession,
-  method: 'GET',
-  path: '/sessions',
+export const listSessions = bySession('GET', '/sessions', {
   summary: 'Your sessions, the latest first',
   query: ListQuery,
   responses: { 200: page(Session) },
 })
-export const endOtherSessions = route({
-  ...bySession,
-  method: 'DELETE',
-  path: '/sessions',
+export const endOtherSessions = bySession('DELETE', '/sessions', {
   summary: 'End all your sessions but the one that asks',
   responses: { 200: z.object({ ended: z.int() }) },
 })
-export const endOneSession = route({
-  ...bySession,
-  method: 'DELETE',
-  path: '/sessions/{session_id}',
+export const endOneSession = bySession('DELETE', '/sessions/{session_id}', {
   summary: 'End one of your sessions',
   params: z.object({ session_id: z.string() }),
   responses: { 200: Deleted },
 })
 
-export const changeUser = route({
-  ...bySession,
-  method: 'PATCH',
-  path: '/user',
+export const changeUser = bySession('PATCH', '/user', {
   summary: 'Change your name or email',
   body: z.strictObject({ name: DisplayName.optional(), email: Email.optional() }),
   responses: { 200: Member },
 })
-export const setPassword = route({
-  ...bySession,
-  method: 'PUT',
-  path: '/user/password',
+export const setPassword = bySession('PUT', '/user/password', {
   summary: 'Set your password; all your other sessions end',
   body: z.strictObject({
     password: NewPassword,
@@ -225,77 +177,50 @@ export const setPassword = route({
   }),
   responses: { 200: z.object({ has_password: z.literal(true) }) },
 })
-export const getPasskeyOptions = route({
-  ...bySession,
-  method: 'POST',
-  path: '/user/passkeys/options',
+export const getPasskeyOptions = bySession('POST', '/user/passkeys/options', {
   summary: 'What a browser needs to make a passkey',
   body: z.strictObject({}).nullish(),
   responses: { 200: CeremonyOptions },
 })
-export const addPasskey = route({
-  ...bySession,
-  method: 'POST',
-  path: '/user/passkeys',
+export const addPasskey = bySession('POST', '/user/passkeys', {
   summary: 'Add a passkey',
   body: z.strictObject({ name: ShortName, response: Ceremony }),
   responses: { 201: Passkey },
 })
-export const listPasskeys = route({
-  ...bySession,
-  method: 'GET',
-  path: '/user/passkeys',
+export const listPasskeys = bySession('GET', '/user/passkeys', {
   summary: 'Your passkeys',
   responses: { 200: z.object({ items: z.array(Passkey) }) },
 })
-export const removePasskey = route({
-  ...bySession,
-  method: 'DELETE',
-  path: '/user/passkeys/{passkey_id}',
+export const removePasskey = bySession('DELETE', '/user/passkeys/{passkey_id}', {
   summary: 'Remove a passkey',
   params: z.object({ passkey_id: z.string() }),
   responses: { 200: Deleted },
 })
 
-export const listOwnIdentities = route({
-  ...bySession,
-  method: 'GET',
-  path: '/user/identities',
+export const listOwnIdentities = bySession('GET', '/user/identities', {
   summary: 'How the OpenID provider knows you, the oldest connection first',
   responses: { 200: Identities },
 })
-export const removeOwnIdentity = route({
-  ...bySession,
-  method: 'DELETE',
-  path: '/user/identities/{identity_id}',
+export const removeOwnIdentity = bySession('DELETE', '/user/identities/{identity_id}', {
   summary: 'Remove your connection to the OpenID provider; your other sessions that it began end',
   params: z.object({ identity_id: z.string() }),
   responses: { 200: Deleted },
 })
 
-export const createInvitation = route({
-  method: 'POST',
-  path: '/invitations',
+export const createInvitation = route('POST', '/invitations', {
   scope: 'members:write',
-  tag,
   summary: 'Add a member, and make a link with which they sign in; it is shown once, and works once within 7 days',
   body: z.strictObject({ name: DisplayName, email: Email.default(null), role: Member.shape.role.default('member') }),
   responses: { 201: Invitation.extend({ link: z.string().describe('Send it to the new member yourself.') }) },
 })
-export const listInvitations = route({
-  method: 'GET',
-  path: '/invitations',
+export const listInvitations = route('GET', '/invitations', {
   scope: 'members:read',
-  tag,
   summary: 'Invitations that nobody has accepted yet, newest first',
   query: ListQuery,
   responses: { 200: page(Invitation) },
 })
-export const withdrawInvitation = route({
-  method: 'DELETE',
-  path: '/invitations/{invitation_id}',
+export const withdrawInvitation = route('DELETE', '/invitations/{invitation_id}', {
   scope: 'members:write',
-  tag,
   summary: 'Withdraw an invitation: its link stops working; the member stays until they are removed',
   params: z.object({ invitation_id: z.string() }),
   responses: { 200: Deleted },

@@ -4,7 +4,7 @@ import { ChatResponse } from './chat.ts'
 import { Description, DisplayName, Metadata, Time } from './common.ts'
 import { Dataset } from './datasets.ts'
 import { MetadataQuery, openaiList } from './files.ts'
-import { route } from './route.ts'
+import { routesOf } from './route.ts'
 
 export const StoredCompletion = ChatResponse.extend({
   metadata: Metadata,
@@ -46,33 +46,24 @@ export const DatasetOfStored = z.strictObject({
 })
 export type DatasetOfStored = z.infer<typeof DatasetOfStored>
 
-const tag = 'Stored completions'
-const openai = { openai: true, tag } as const
+const route = routesOf({ tag: 'Stored completions' })
+const openai = routesOf({ tag: 'Stored completions', openai: true })
 const Params = z.object({ completion_id: z.string() })
 const Deleted = z.object({ id: z.string(), object: z.literal('chat.completion.deleted'), deleted: z.literal(true) })
 
-export const listStored = route({
-  ...openai,
-  method: 'GET',
-  path: '/chat/completions',
+export const listStored = openai('GET', '/chat/completions', {
   scope: 'datasets:read',
   summary: 'The answers that the account keeps',
   query: StoredQuery,
   responses: { 200: openaiList(StoredCompletion) },
 })
-export const getStored = route({
-  ...openai,
-  method: 'GET',
-  path: '/chat/completions/{completion_id}',
+export const getStored = openai('GET', '/chat/completions/{completion_id}', {
   scope: 'datasets:read',
   summary: 'One stored answer',
   params: Params,
   responses: { 200: StoredCompletion },
 })
-export const listStoredMessages = route({
-  ...openai,
-  method: 'GET',
-  path: '/chat/completions/{completion_id}/messages',
+export const listStoredMessages = openai('GET', '/chat/completions/{completion_id}/messages', {
   scope: 'datasets:read',
   summary: 'The messages that a stored answer was asked with',
   params: Params,
@@ -81,39 +72,27 @@ export const listStoredMessages = route({
   }),
   responses: { 200: openaiList(StoredMessage) },
 })
-export const updateStored = route({
-  ...openai,
-  method: 'POST',
-  path: '/chat/completions/{completion_id}',
+export const updateStored = openai('POST', '/chat/completions/{completion_id}', {
   scope: 'datasets:write',
   summary: 'Change the metadata of a stored answer, such as what people thought of it',
   params: Params,
   body: z.looseObject({ metadata: Metadata.nullable().describe('All pairs: they replace those before.') }),
   responses: { 200: StoredCompletion },
 })
-export const deleteStored = route({
-  ...openai,
-  method: 'DELETE',
-  path: '/chat/completions/{completion_id}',
+export const deleteStored = openai('DELETE', '/chat/completions/{completion_id}', {
   scope: 'datasets:write',
   summary: 'Delete a stored answer for good',
   params: Params,
   responses: { 200: Deleted },
 })
-export const deleteManyStored = route({
-  method: 'POST',
-  path: '/chat/completions/delete',
+export const deleteManyStored = route('POST', '/chat/completions/delete', {
   scope: 'datasets:write',
-  tag,
   summary: 'Delete all stored answers that match a filter, for good',
   body: z.strictObject({ filter: StoredFilter.describe('Which ones. `{}`: all.') }),
   responses: { 200: z.object({ deleted: z.int() }) },
 })
-export const datasetOfStored = route({
-  method: 'POST',
-  path: '/datasets/from-completions',
+export const datasetOfStored = route('POST', '/datasets/from-completions', {
   scope: 'datasets:write',
-  tag,
   summary: 'Make a dataset of stored answers',
   body: DatasetOfStored,
   responses: { 201: Dataset },

@@ -1,7 +1,7 @@
 // Figures of the requests for one model name, over time.
 import { z } from 'zod'
 import { Time } from './common.ts'
-import { route } from './route.ts'
+import { routesOf } from './route.ts'
 
 export const timelineSteps = ['minute', 'hour', 'day'] as const
 export type TimelineStep = (typeof timelineSteps)[number]
@@ -61,11 +61,9 @@ export const Timeline = z
   )
 export type Timeline = z.infer<typeof Timeline>
 
-export const getTimeline = route({
-  method: 'GET',
-  path: '/usage/timeline',
+const route = routesOf({ tag: 'Usage' })
+export const getTimeline = route('GET', '/usage/timeline', {
   scope: 'usage:read',
-  tag: 'Usage',
   summary: 'Requests, errors, tokens and latency of one model name over time',
   query: TimelineQuery,
   responses: { 200: Timeline },

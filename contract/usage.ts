@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { route } from './route.ts'
+import { routesOf } from './route.ts'
 
 const Day = z.iso.date()
 
@@ -90,37 +90,25 @@ export const StorageReport = z.object({
 })
 export type StorageReport = z.infer<typeof StorageReport>
 
-const tag = 'Usage'
-export const getUsage = route({
-  method: 'GET',
-  path: '/usage',
+const route = routesOf({ tag: 'Usage' })
+export const getUsage = route('GET', '/usage', {
   scope: 'usage:read',
-  tag,
   summary: 'What the account used and what it cost, by day, model, key or kind',
   query: UsageQuery,
   responses: { 200: UsageReport },
 })
-export const getStorage = route({
-  method: 'GET',
-  path: '/usage/storage',
+export const getStorage = route('GET', '/usage/storage', {
   scope: 'usage:read',
-  tag,
   summary: 'How much the account stores, and how much it may',
   responses: { 200: StorageReport },
 })
-export const getThresholds = route({
-  method: 'GET',
-  path: '/usage/thresholds',
+export const getThresholds = route('GET', '/usage/thresholds', {
   scope: 'usage:read',
-  tag,
   summary: 'Thresholds of usage at which the account gets events',
   responses: { 200: ThresholdsOut },
 })
-export const setThresholds = route({
-  method: 'PUT',
-  path: '/usage/thresholds',
+export const setThresholds = route('PUT', '/usage/thresholds', {
   scope: 'usage:write',
-  tag,
   summary: 'Set the usage thresholds',
   body: Thresholds,
   responses: { 200: ThresholdsOut },

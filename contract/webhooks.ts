@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { Deleted, ListQuery, page, Time } from './common.ts'
-import { route } from './route.ts'
+import { routesOf } from './route.ts'
 
 /** The events of the specification, and `training.cancelled`: a queued or running job was cancelled. */
 export const webhookEventTypes = [
@@ -117,15 +117,12 @@ export const DeliveryDetails = Delivery.extend({
 })
 export type DeliveryDetails = z.infer<typeof DeliveryDetails>
 
-const tag = 'Webhooks'
+const route = routesOf({ tag: 'Webhooks' })
 const WebhookParams = z.object({ webhook_id: z.string() })
 const DeliveryParams = z.object({ webhook_id: z.string(), delivery_id: z.string() })
 
-export const createWebhook = route({
-  method: 'POST',
-  path: '/webhooks',
+export const createWebhook = route('POST', '/webhooks', {
   scope: 'webhooks:write',
-  tag,
   summary: 'Register a URL for events; each is posted to it, signed',
   body: z.strictObject({
     url: Url,
@@ -135,49 +132,34 @@ export const createWebhook = route({
   }),
   responses: { 201: NewWebhook },
 })
-export const listWebhooks = route({
-  method: 'GET',
-  path: '/webhooks',
+export const listWebhooks = route('GET', '/webhooks', {
   scope: 'webhooks:read',
-  tag,
   summary: 'The webhooks of the account, newest first, without their secrets',
   query: ListQuery,
   responses: { 200: page(Webhook) },
 })
-export const getWebhook = route({
-  method: 'GET',
-  path: '/webhooks/{webhook_id}',
+export const getWebhook = route('GET', '/webhooks/{webhook_id}', {
   scope: 'webhooks:read',
-  tag,
   summary: 'One webhook',
   params: WebhookParams,
   responses: { 200: Webhook },
 })
-export const changeWebhook = route({
-  method: 'PUT',
-  path: '/webhooks/{webhook_id}',
+export const changeWebhook = route('PUT', '/webhooks/{webhook_id}', {
   scope: 'webhooks:write',
-  tag,
   summary: 'Change the URL or the events, disable a webhook, or enable it again, which also ends its being slowed',
   params: WebhookParams,
   body: z.strictObject({ url: Url.optional(), events: Events.optional(), disabled: z.boolean().optional() }),
   responses: { 200: Webhook },
 })
-export const deleteWebhook = route({
-  method: 'DELETE',
-  path: '/webhooks/{webhook_id}',
+export const deleteWebhook = route('DELETE', '/webhooks/{webhook_id}', {
   scope: 'webhooks:write',
-  tag,
   summary: 'Delete a webhook with its deliveries',
   params: WebhookParams,
   responses: { 200: Deleted },
 })
-export const rotateSecret = route({
-  method: 'POST',
+export const rotateSecret = route('POST', '/webhooks/{webhook_id}/rotate', {
   creates: true,
-  path: '/webhooks/{webhook_id}/rotate',
   scope: 'webhooks:write',
-  tag,
   summary: 'Give a webhook another secret; those before it stay in force for the overlap',
   params: WebhookParams,
   body: z
@@ -188,40 +170,28 @@ export const rotateSecret = route({
     .nullish(),
   responses: { 200: NewWebhook },
 })
-export const testWebhook = route({
-  method: 'POST',
-  path: '/webhooks/{webhook_id}/test',
+export const testWebhook = route('POST', '/webhooks/{webhook_id}/test', {
   scope: 'webhooks:write',
-  tag,
   summary: 'Send an event `webhook.test` to this webhook alone, in one try, also where it is slowed or disabled',
   params: WebhookParams,
   body: z.strictObject({}).nullish(),
   responses: { 201: Delivery },
 })
-export const listDeliveries = route({
-  method: 'GET',
-  path: '/webhooks/{webhook_id}/deliveries',
+export const listDeliveries = route('GET', '/webhooks/{webhook_id}/deliveries', {
   scope: 'webhooks:read',
-  tag,
   summary: 'What was sent to a webhook, or is to be, newest first',
   params: WebhookParams,
   query: ListQuery,
   responses: { 200: page(Delivery) },
 })
-export const getDelivery = route({
-  method: 'GET',
-  path: '/webhooks/{webhook_id}/deliveries/{delivery_id}',
+export const getDelivery = route('GET', '/webhooks/{webhook_id}/deliveries/{delivery_id}', {
   scope: 'webhooks:read',
-  tag,
   summary: 'One delivery with its body and every try',
   params: DeliveryParams,
   responses: { 200: DeliveryDetails },
 })
-export const redeliver = route({
-  method: 'POST',
-  path: '/webhooks/{webhook_id}/deliveries/{delivery_id}/redeliver',
+export const redeliver = route('POST', '/webhooks/{webhook_id}/deliveries/{delivery_id}/redeliver', {
   scope: 'webhooks:write',
-  tag,
   summary: 'Send the same event once more, as another delivery',
   params: DeliveryParams,
   body: z.strictObject({}).nullish(),
