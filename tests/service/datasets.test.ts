@@ -4,8 +4,8 @@ import { readFileSync } from 'node:fs'
 import path from 'node:path'
 import { test } from 'node:test'
 import { root } from '../../lib/root.ts'
+import { createRowChecker, maxPictureLineBytes } from '../../server/features/datasets/check-rows.ts'
 import { createFingerprints, fingerprint } from '../../server/features/datasets/fingerprints.ts'
-import { createRowChecker, maxPictureLineBytes } from '../../server/features/datasets/rows.ts'
 import { colourRows } from '../support/client.ts'
 
 async function check(content: Buffer, chunk: number) {

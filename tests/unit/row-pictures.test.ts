@@ -7,7 +7,7 @@ import path from 'node:path'
 import { test } from 'node:test'
 import sharp from 'sharp'
 import { dataUrlOf } from '../../pictures/data-urls.ts'
-import { createRowChecker } from '../../server/features/datasets/rows.ts'
+import { createRowChecker } from '../../server/features/datasets/check-rows.ts'
 import { readItems, requestOf } from '../../server/features/evaluations/items.ts'
 import { dataUrl, disk } from '../support/pictures.ts'
 

@@ -4,8 +4,8 @@ import type { File } from '../../../contract/files.ts'
 import { unixSeconds } from '../../../lib/utc-day.ts'
 import type { Db } from '../../platform/db/open.ts'
 import { timedPage } from '../../platform/db/page.ts'
+import type { Check } from './check-rows.ts'
 import type { ReadResult } from './reader/main.ts'
-import type { Check } from './rows.ts'
 import * as store from './store.ts'
 
 export interface DatasetFiles {

@@ -6,7 +6,7 @@ import { isoTime } from '../../../lib/utc-day.ts'
 import type { Db, Queryable, Trx } from '../../platform/db/open.ts'
 import { sortedPage } from '../../platform/db/page.ts'
 import type { NewRow, Row } from '../../platform/db/schema.ts'
-import type { Check } from './rows.ts'
+import type { Check } from './check-rows.ts'
 
 export type DatasetRow = Row<'datasets'>
 

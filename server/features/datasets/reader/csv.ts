@@ -1,7 +1,7 @@
 import { createReadStream } from 'node:fs'
 import { CsvError, parse } from 'csv-parse'
 import type { Columns } from '../../../../contract/datasets.ts'
-import { maxLineBytes } from '../rows.ts'
+import { maxLineBytes } from '../check-rows.ts'
 import {
   columnsNeeded,
   columnsUnknown,

@@ -1,3 +1,5 @@
+// The structural check of uploaded rows, of any format: errors, warnings, duplicates. Valid rows are written in the
+// canonical form (canonical.ts).
 import { isUtf8 } from 'node:buffer'
 import type { Objective } from '../../../contract/hyperparameters.ts'
 import {

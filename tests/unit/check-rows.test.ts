@@ -6,8 +6,8 @@ import { test } from 'node:test'
 import type { Columns } from '../../contract/datasets.ts'
 import { root } from '../../lib/root.ts'
 import { type CanonicalRow, canonicalOf } from '../../server/features/datasets/canonical.ts'
+import { createRowChecker, rowProblem } from '../../server/features/datasets/check-rows.ts'
 import { rowMaker } from '../../server/features/datasets/reader/columns.ts'
-import { createRowChecker, rowProblem } from '../../server/features/datasets/rows.ts'
 
 const call = {
   id: 'call_1',
