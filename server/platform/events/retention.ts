@@ -6,7 +6,7 @@ import { runPeriodically } from '../../../lib/periodic.ts'
 import { day_ms, hour_ms } from '../../../lib/utc-day.ts'
 import type { Servers } from '../cluster/servers.ts'
 import type { Db } from '../db/open.ts'
-import type { Reserve } from '../storage/disk-space.ts'
+import type { Reserve } from '../storage/disk-reserve.ts'
 
 /** How long the answer to a request with an Idempotency-Key is stored. */
 export const idempotencyRetention_ms = day_ms

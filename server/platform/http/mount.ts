@@ -4,7 +4,7 @@ import type { FastifyInstance, FastifyReply, FastifyRequest, FastifySchemaCompil
 import { z } from 'zod'
 import { ApiError } from '../../../contract/errors.ts'
 import { errorResponses, type Route } from '../../../contract/route.ts'
-import type { Reserve } from '../storage/disk-space.ts'
+import type { Reserve } from '../storage/disk-reserve.ts'
 import type { Caller } from './caller.ts'
 import { isCreateRoute, runIdempotent } from './idempotency.ts'
 import { validationError } from './validation.ts'
