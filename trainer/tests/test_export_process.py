@@ -30,7 +30,7 @@ def lines_of(process: subprocess.Popen) -> list[dict]:
 def adapter(convertible, tmp_path_factory):
     """An adapter as a job leaves it, with its GGUF file."""
     from trainer.data.tokenizer_identity import add_to_gguf
-    from trainer.run.artifact import ADAPTER_TYPE, _check
+    from trainer.run.convert_to_gguf import ADAPTER_TYPE, check_adapter
     from trainer.runtime.converters import run_converter
     from trainer.runtime.spec import Base, ModelSpec
     from trainer.tests.conftest import CONVERTERS
@@ -56,7 +56,7 @@ def adapter(convertible, tmp_path_factory):
         converters=str(CONVERTERS),
     )
     add_to_gguf(file, AutoTokenizer.from_pretrained(folder), spec)
-    _check(file, folder)
+    check_adapter(file, folder)
     return folder
 
 
