@@ -7,7 +7,7 @@ import path from 'node:path'
 import { dashboardFile, dashboardText } from './docs/dashboard.ts'
 import { chartFiles } from './docs/helm.ts'
 import { noteOf, referencePages } from './docs/pages.ts'
-import { performanceFile, performancePage } from './docs/performance.ts'
+import { performanceFile, performancePage, recordFiles } from './docs/performance.ts'
 import { pythonModule, pythonModuleFile } from './docs/python-module.ts'
 import { sdkFiles } from './docs/sdk.ts'
 import { webFiles } from './docs/web.ts'
@@ -15,7 +15,7 @@ import { webFiles } from './docs/web.ts'
 const root = path.resolve(import.meta.dirname, '..')
 const check = process.argv.includes('--check')
 const pages = Object.entries(referencePages()).map(([name, text]) => [`docs/reference/${name}`, text] as const)
-const modules = Object.entries({ ...(await sdkFiles()), ...webFiles(), ...chartFiles() })
+const modules = Object.entries({ ...(await sdkFiles()), ...webFiles(), ...chartFiles(), ...recordFiles(root) })
 const stale: string[] = []
 const others = [
   [pythonModuleFile, pythonModule()],

@@ -3,6 +3,7 @@
 import { existsSync, globSync, readFileSync } from 'node:fs'
 import path from 'node:path'
 import { z } from 'zod'
+import { compactJson } from './json.ts'
 
 export const performanceFile = 'docs/performance.md'
 
@@ -69,6 +70,15 @@ export function readRecords(root: string): { index: Index; topics: Topic[] } {
   if (unlisted.length > 0) throw new Error(`docs/performance/index.json does not list ${unlisted.join(', ')}.`)
   return { index, topics: index.topics.map((name) => Topic.parse(read(name))) }
 }
+
+/** The files of the records, by path, a record a line. */
+export const recordFiles = (root: string): Record<string, string> =>
+  Object.fromEntries(
+    globSync('docs/performance/*.json', { cwd: root }).map((file) => [
+      file,
+      compactJson(JSON.parse(readFileSync(path.join(root, file), 'utf8')), 1000),
+    ]),
+  )
 
 export function readCommands(root: string): Commands {
   const bench = readFileSync(path.join(root, 'bench/main.ts'), 'utf8')

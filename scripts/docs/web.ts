@@ -8,6 +8,7 @@ import {
   hyperparameters,
   method,
 } from '../../contract/hyperparameters.ts'
+import { compactJson } from './json.ts'
 
 interface Schema {
   type?: string
@@ -25,16 +26,15 @@ const note = '// Written by `npm run docs` from contract/hyperparameters.ts. Do 
 export const webFiles = (): Record<string, string> => ({
   'web/pages/new-job/generated/hyperparameters.ts':
     `${note}import type { HyperparameterGroup, HyperparameterInfo } from '../fields.ts'\n\n` +
-    `export const method: HyperparameterInfo = ${text(infoOf('method', method))}\n\n` +
-    `export const groups: readonly HyperparameterGroup[] = ${text(
+    `export const method: HyperparameterInfo = ${compactJson(infoOf('method', method), 1000)}\n` +
+    `export const groups: readonly HyperparameterGroup[] = ${compactJson(
       Object.keys(hyperparameters).map((group) => ({
         name: group,
         entries: entriesOf(group as GroupName).flatMap(([name, entry]) => (entry.request ? [infoOf(name, entry)] : [])),
       })),
-    )}\n`,
+      1000,
+    )}`,
 })
-
-const text = (value: unknown) => JSON.stringify(value, null, 2)
 
 function infoOf(name: string, entry: Hyperparameter) {
   const schema = z.toJSONSchema(entry.request!, { unrepresentable: 'any' }) as Schema

@@ -1,223 +1,42 @@
 // Written by `npm run docs` from contract/hyperparameters.ts. Do not edit.
 import type { HyperparameterGroup, HyperparameterInfo } from '../fields.ts'
 
-export const method: HyperparameterInfo = {
-  "name": "method",
-  "description": "An adapter (`lora`), an adapter on the base in 4 bits (`qlora`), or all weights (`full`).",
-  "type": "choice",
-  "choices": [
-    "lora",
-    "qlora",
-    "full"
-  ],
-  "default": "lora"
-}
+export const method: HyperparameterInfo = { "name": "method", "description": "An adapter (`lora`), an adapter on the base in 4 bits (`qlora`), or all weights (`full`).", "type": "choice", "choices": [ "lora", "qlora", "full" ], "default": "lora" }
 
 export const groups: readonly HyperparameterGroup[] = [
   {
     "name": "method_options",
     "entries": [
-      {
-        "name": "objective",
-        "description": "What is learned: answers (`sft`), which of two answers is better (`dpo`), or from answers rated as good or bad (`kto`). The rows must be of that kind.",
-        "type": "choice",
-        "choices": [
-          "sft",
-          "dpo",
-          "kto"
-        ],
-        "default": "sft"
-      },
-      {
-        "name": "beta",
-        "description": "For `dpo` and `kto`: how strongly the model is kept near the model that it starts from. Smaller: it may move further.",
-        "type": "number",
-        "above": 0,
-        "maximum": 10,
-        "default": 0.1
-      },
-      {
-        "name": "loss_type",
-        "description": "For `dpo`: `sigmoid` (the loss of the paper), `ipo` (against overfitting to clear preferences) or `robust` (for preferences of which a known share, `label_smoothing`, is wrong).",
-        "type": "choice",
-        "choices": [
-          "sigmoid",
-          "ipo",
-          "robust"
-        ],
-        "default": "sigmoid"
-      },
-      {
-        "name": "label_smoothing",
-        "description": "For `dpo` with `sigmoid` or `robust`: the share of the preferences that is assumed to be wrong.",
-        "type": "number",
-        "minimum": 0,
-        "maximum": 0.49,
-        "default": 0
-      },
-      {
-        "name": "sft_weight",
-        "description": "For `dpo`: weight of an added loss that teaches the chosen answers as `sft` does.",
-        "type": "number",
-        "minimum": 0,
-        "maximum": 100,
-        "default": 0
-      },
-      {
-        "name": "desirable_weight",
-        "description": "For `kto`: weight of the answers rated as good. Raise it where they are few.",
-        "type": "number",
-        "above": 0,
-        "maximum": 100,
-        "default": 1
-      },
-      {
-        "name": "undesirable_weight",
-        "description": "For `kto`: weight of the answers rated as bad. Raise it where they are few.",
-        "type": "number",
-        "above": 0,
-        "maximum": 100,
-        "default": 1
-      }
+      { "name": "objective", "description": "What is learned: answers (`sft`), which of two answers is better (`dpo`), or from answers rated as good or bad (`kto`). The rows must be of that kind.", "type": "choice", "choices": [ "sft", "dpo", "kto" ], "default": "sft" },
+      { "name": "beta", "description": "For `dpo` and `kto`: how strongly the model is kept near the model that it starts from. Smaller: it may move further.", "type": "number", "above": 0, "maximum": 10, "default": 0.1 },
+      { "name": "loss_type", "description": "For `dpo`: `sigmoid` (the loss of the paper), `ipo` (against overfitting to clear preferences) or `robust` (for preferences of which a known share, `label_smoothing`, is wrong).", "type": "choice", "choices": [ "sigmoid", "ipo", "robust" ], "default": "sigmoid" },
+      { "name": "label_smoothing", "description": "For `dpo` with `sigmoid` or `robust`: the share of the preferences that is assumed to be wrong.", "type": "number", "minimum": 0, "maximum": 0.49, "default": 0 },
+      { "name": "sft_weight", "description": "For `dpo`: weight of an added loss that teaches the chosen answers as `sft` does.", "type": "number", "minimum": 0, "maximum": 100, "default": 0 },
+      { "name": "desirable_weight", "description": "For `kto`: weight of the answers rated as good. Raise it where they are few.", "type": "number", "above": 0, "maximum": 100, "default": 1 },
+      { "name": "undesirable_weight", "description": "For `kto`: weight of the answers rated as bad. Raise it where they are few.", "type": "number", "above": 0, "maximum": 100, "default": 1 }
     ]
   },
-  {
-    "name": "lora_config",
-    "entries": [
-      {
-        "name": "r",
-        "description": "Rank of the adapter: how much it can learn, and how large it is.",
-        "type": "integer",
-        "minimum": 8,
-        "maximum": 64,
-        "default": 16
-      },
-      {
-        "name": "alpha",
-        "description": "Scale of the adapter: what it adds is multiplied by alpha / r.",
-        "type": "integer",
-        "minimum": 1,
-        "maximum": 1024,
-        "default_words": "twice `r`"
-      },
-      {
-        "name": "dropout",
-        "description": "Share of the adapter’s inputs that each training step drops.",
-        "type": "number",
-        "minimum": 0,
-        "maximum": 0.5,
-        "default": 0
-      },
-      {
-        "name": "target_modules",
-        "description": "Names of the linear layers that get an adapter, such as `q_proj`; `all-linear` for all. With `projector` the layers between the vision tower and the language model of a base that reads pictures are trained, too, with all their weights. Full training takes `[\"all-linear\", \"projector\"]` for that, and no other of these settings.",
-        "type": "list",
-        "most": 100,
-        "default_words": "all linear layers"
-      }
-    ]
-  },
+  { "name": "lora_config", "entries": [ { "name": "r", "description": "Rank of the adapter: how much it can learn, and how large it is.", "type": "integer", "minimum": 8, "maximum": 64, "default": 16 }, { "name": "alpha", "description": "Scale of the adapter: what it adds is multiplied by alpha / r.", "type": "integer", "minimum": 1, "maximum": 1024, "default_words": "twice `r`" }, { "name": "dropout", "description": "Share of the adapter’s inputs that each training step drops.", "type": "number", "minimum": 0, "maximum": 0.5, "default": 0 }, { "name": "target_modules", "description": "Names of the linear layers that get an adapter, such as `q_proj`; `all-linear` for all. With `projector` the layers between the vision tower and the language model of a base that reads pictures are trained, too, with all their weights. Full training takes `[\"all-linear\", \"projector\"]` for that, and no other of these settings.", "type": "list", "most": 100, "default_words": "all linear layers" } ] },
   {
     "name": "training_config",
     "entries": [
-      {
-        "name": "epochs",
-        "description": "Number of passes over the whole dataset.",
-        "type": "integer",
-        "minimum": 1,
-        "maximum": 50,
-        "default": 2
-      },
-      {
-        "name": "batch_size",
-        "description": "Examples per optimizer step.",
-        "type": "integer",
-        "minimum": 1,
-        "maximum": 256,
-        "default": 4
-      },
-      {
-        "name": "learning_rate",
-        "description": "Learning rate at its peak; it falls to 0 along a cosine.",
-        "type": "number",
-        "above": 0,
-        "maximum": 0.1,
-        "default_words": "by the size of the base: 0.001 to 0.0002; a tenth of it for `full`, and a tenth for `dpo` and `kto`"
-      },
-      {
-        "name": "warmup_ratio",
-        "description": "Share of the steps in which the learning rate rises to its peak.",
-        "type": "number",
-        "minimum": 0,
-        "maximum": 0.5,
-        "default": 0.05
-      },
-      {
-        "name": "seed",
-        "description": "Seed of the order of the rows, of the held-out rows and of new weights.",
-        "type": "integer",
-        "minimum": 0,
-        "maximum": 4294967295,
-        "default": 42
-      },
-      {
-        "name": "max_length",
-        "description": "Tokens at which rows are cut; at most the context of the base.",
-        "type": "integer",
-        "minimum": 8,
-        "maximum": 10000000,
-        "default_words": "2,048, or the context where that is less"
-      }
+      { "name": "epochs", "description": "Number of passes over the whole dataset.", "type": "integer", "minimum": 1, "maximum": 50, "default": 2 },
+      { "name": "batch_size", "description": "Examples per optimizer step.", "type": "integer", "minimum": 1, "maximum": 256, "default": 4 },
+      { "name": "learning_rate", "description": "Learning rate at its peak; it falls to 0 along a cosine.", "type": "number", "above": 0, "maximum": 0.1, "default_words": "by the size of the base: 0.001 to 0.0002; a tenth of it for `full`, and a tenth for `dpo` and `kto`" },
+      { "name": "warmup_ratio", "description": "Share of the steps in which the learning rate rises to its peak.", "type": "number", "minimum": 0, "maximum": 0.5, "default": 0.05 },
+      { "name": "seed", "description": "Seed of the order of the rows, of the held-out rows and of new weights.", "type": "integer", "minimum": 0, "maximum": 4294967295, "default": 42 },
+      { "name": "max_length", "description": "Tokens at which rows are cut; at most the context of the base.", "type": "integer", "minimum": 8, "maximum": 10000000, "default_words": "2,048, or the context where that is less" }
     ]
   },
   {
     "name": "evaluation_config",
     "entries": [
-      {
-        "name": "validation_split",
-        "description": "Share of the rows that is held out and evaluated during the training.",
-        "type": "number",
-        "above": 0,
-        "maximum": 0.5,
-        "default_words": "none is held out"
-      },
-      {
-        "name": "validation_dataset_id",
-        "description": "A dataset to evaluate instead of a share of the rows.",
-        "type": "string",
-        "default_words": "none"
-      },
-      {
-        "name": "every_steps",
-        "description": "Optimizer steps from one evaluation to the next.",
-        "type": "integer",
-        "minimum": 1,
-        "maximum": 1000000,
-        "default_words": "at the end of each epoch"
-      },
-      {
-        "name": "early_stopping_patience",
-        "description": "End after this many evaluations without a better loss; the best state is the result.",
-        "type": "integer",
-        "minimum": 1,
-        "maximum": 100,
-        "default_words": "train to the end"
-      },
-      {
-        "name": "sample_prompts",
-        "description": "Prompts answered at each evaluation, with the answer of the base: a text, or messages.",
-        "type": "list",
-        "most": 8,
-        "default_words": "none"
-      },
-      {
-        "name": "keep_checkpoints",
-        "description": "How many of the newest evaluated states become models.",
-        "type": "integer",
-        "minimum": 0,
-        "maximum": 10,
-        "default": 0
-      }
+      { "name": "validation_split", "description": "Share of the rows that is held out and evaluated during the training.", "type": "number", "above": 0, "maximum": 0.5, "default_words": "none is held out" },
+      { "name": "validation_dataset_id", "description": "A dataset to evaluate instead of a share of the rows.", "type": "string", "default_words": "none" },
+      { "name": "every_steps", "description": "Optimizer steps from one evaluation to the next.", "type": "integer", "minimum": 1, "maximum": 1000000, "default_words": "at the end of each epoch" },
+      { "name": "early_stopping_patience", "description": "End after this many evaluations without a better loss; the best state is the result.", "type": "integer", "minimum": 1, "maximum": 100, "default_words": "train to the end" },
+      { "name": "sample_prompts", "description": "Prompts answered at each evaluation, with the answer of the base: a text, or messages.", "type": "list", "most": 8, "default_words": "none" },
+      { "name": "keep_checkpoints", "description": "How many of the newest evaluated states become models.", "type": "integer", "minimum": 0, "maximum": 10, "default": 0 }
     ]
   }
 ]
