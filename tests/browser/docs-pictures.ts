@@ -88,12 +88,11 @@ const pagesOf = ({
   playground: `/playground?models=${encodeURIComponent(`${base},tickets`)}`,
   evaluation: `/evaluations/${evaluation.id}`,
   deployment: '/deployments/tickets',
-  models: '/models',
   settings: '/settings/usage',
   operator: '/operator',
   'api-reference': '/docs#createJob',
 })
-const onPhone = ['home', 'job', 'playground', 'dataset']
+const onPhone = ['home', 'job', 'playground']
 
 mkdirSync(folder, { recursive: true })
 const service = await startBrowserService('pictures', settings)
