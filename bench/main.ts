@@ -22,7 +22,6 @@ const benches: Record<string, [command: string, ...args: string[]]> = {
   steps: [process.execPath, 'bench/steps/main.ts'],
   batches: [process.execPath, 'bench/batches.ts'],
   tracing: [process.execPath, 'bench/tracing.ts'],
-  autoscaler: [process.execPath, 'bench/autoscaler/main.ts'],
   servers: [process.execPath, 'bench/scale/servers.ts'],
   streams: [process.execPath, 'bench/scale/streams.ts'],
   growth: [process.execPath, 'bench/growth/main.ts'],

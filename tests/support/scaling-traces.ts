@@ -1,9 +1,21 @@
-// Load to compare autoscalers on: synthetic, from a seed, and recorded.
-import { existsSync, readFileSync } from 'node:fs'
-import type { Trace } from './simulate.ts'
+// Load for the autoscaler: synthetic, from a seed, and recorded.
+import { readFileSync } from 'node:fs'
+import type { ScalingPolicy } from '../../server/features/scaling/autoscaler.ts'
+
+/** Requests, and how long each takes on a replica that is not crowded. */
+export interface Trace {
+  name: string
+  duration_s: number
+  /** When requests come, in seconds, ascending. */
+  arrivals: readonly number[]
+  service_s: number
+  start_s: number
+  /** Where it differs from that of the other traces. */
+  policy?: Partial<ScalingPolicy>
+}
 
 /** A small generator of random numbers in [0, 1): the same for the same seed (mulberry32). */
-export function random(seed: number): () => number {
+function random(seed: number): () => number {
   let state = seed
   return () => {
     state = (state + 0x6d2b79f5) | 0
@@ -33,7 +45,7 @@ function trace(name: string, duration_s: number, seed: number, concurrent: (t: n
 const hour_s = 3600
 
 /** Synthetic load. Requests take 4 s, a replica starts in 20 s. */
-export function syntheticTraces(seed = 1): Trace[] {
+export function syntheticTraces(seed: number): Trace[] {
   return [
     trace('steady', 2 * hour_s, seed, () => 20),
     trace('spikes', 4 * hour_s, seed + 1, (t) => (t % 1800 > 600 && t % 1800 < 780 ? 60 : 6)),
@@ -54,9 +66,8 @@ export function syntheticTraces(seed = 1): Trace[] {
 
 /**
  * Load of a real run: requests of clients to a service on two cores, with the times that its replicas took to start and
- * to answer. `record.ts` writes it.
+ * to answer.
  */
-export function recordedTraces(): Trace[] {
-  const file = new URL('recorded.json', import.meta.url)
-  return existsSync(file) ? [JSON.parse(readFileSync(file, 'utf8')) as Trace] : []
-}
+export const recordedTrace = JSON.parse(
+  readFileSync(new URL('../fixtures/scaling-load.json', import.meta.url), 'utf8'),
+) as Trace
