@@ -173,8 +173,10 @@ function register(root: RootCommand, program: Command, handlerOf: (source: Sourc
     command: Command,
     words: string,
   ) => {
-    for (let each: Command | null = command; each; each = each.parent)
-      for (const { long, short, description, required, optional, hidden } of each.createHelp().visibleOptions(each)) {
+    for (let ancestor: Command | null = command; ancestor; ancestor = ancestor.parent)
+      for (const { long, short, description, required, optional, hidden } of ancestor
+        .createHelp()
+        .visibleOptions(ancestor)) {
         if (!long || hidden) continue
         const name = long.slice(2)
         const source = sourceOf(words, long)
@@ -189,14 +191,14 @@ function register(root: RootCommand, program: Command, handlerOf: (source: Sourc
   }
   add(root, program, '')
   const visit = (command: Command, words: string) => {
-    for (const each of command.createHelp().visibleCommands(command)) {
-      if (each.name() === 'help') continue
-      const path = `${words} ${each.name()}`.trim()
-      const target = root.command(path, each.description())
+    for (const visibleCommand of command.createHelp().visibleCommands(command)) {
+      if (visibleCommand.name() === 'help') continue
+      const path = `${words} ${visibleCommand.name()}`.trim()
+      const target = root.command(path, visibleCommand.description())
       // `eval MODEL` is `eval run MODEL`.
-      const meant = each.commands.find((inner) => inner.name() === 'run') ?? each
+      const meant = visibleCommand.commands.find((inner) => inner.name() === 'run') ?? visibleCommand
       add(target, meant, path)
-      visit(each, path)
+      visit(visibleCommand, path)
     }
   }
   visit(program, '')

@@ -99,7 +99,7 @@ const unsupported = {
     'Send tool_choice',
   ),
   audio: onlyIf(() => false, { enum: [null] }),
-  modalities: onlyIf((value) => Array.isArray(value) && value.every((each) => each === 'text'), {
+  modalities: onlyIf((value) => Array.isArray(value) && value.every((modality) => modality === 'text'), {
     type: 'array',
     items: { enum: ['text'] },
   }),
@@ -117,7 +117,7 @@ export const Messages = list(ChatMessage, {
   besides: {
     what: 'parts of content in all',
     max: 8 * partsMax,
-    size: (messages) => messages.reduce<number>((sum, each) => sum + partsIn(each), 0),
+    size: (messages) => messages.reduce<number>((sum, message) => sum + partsIn(message), 0),
   },
 })
 const partsIn = (message: unknown) => {

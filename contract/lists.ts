@@ -80,11 +80,11 @@ function problemOf(given: unknown, max: number): Problem | undefined {
   if (typeof given[0] === 'number') return problemOfTokens(given, [])
   if (given.length > max) return { path: [], message: `may have ${max} items at most` }
   for (let index = 0; index < given.length; index++) {
-    const each = given[index]
-    const same = typeof each === typeof given[0]
-    if (!same || (typeof each !== 'string' && !Array.isArray(each)) || each.length === 0)
+    const item = given[index]
+    const same = typeof item === typeof given[0]
+    if (!same || (typeof item !== 'string' && !Array.isArray(item)) || item.length === 0)
       return { path: [index], message: invalidText }
-    const problem = typeof each === 'string' ? undefined : problemOfTokens(each, [index])
+    const problem = typeof item === 'string' ? undefined : problemOfTokens(item, [index])
     if (problem) return problem
   }
   return undefined
@@ -92,6 +92,6 @@ function problemOf(given: unknown, max: number): Problem | undefined {
 
 function problemOfTokens(given: unknown[], path: number[]): Problem | undefined {
   if (given.length > tokensMax) return { path, message: `may have ${tokensMax} tokens at most` }
-  const index = given.findIndex((each) => !Number.isSafeInteger(each) || (each as number) < 0)
+  const index = given.findIndex((token) => !Number.isSafeInteger(token) || (token as number) < 0)
   return index === -1 ? undefined : { path: [...path, index], message: 'must be the number of a token' }
 }

@@ -36,7 +36,7 @@ export const Method = z
   })
   .superRefine((method, context) => {
     const { type } = method
-    const foreign = (['supervised', 'dpo', 'reinforcement'] as const).find((each) => method[each] && each !== type)
+    const foreign = (['supervised', 'dpo', 'reinforcement'] as const).find((kind) => method[kind] && kind !== type)
     if (type === 'reinforcement')
       context.addIssue({
         code: 'custom',

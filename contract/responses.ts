@@ -158,7 +158,7 @@ export const ResponseRequest = z.looseObject({
   prompt: onlyIf(() => false, { enum: [null] }, 'Send the text as instructions or input'),
   truncation: oneOf('disabled'),
   service_tier: oneOf('auto', 'default'),
-  include: onlyIf((value) => Array.isArray(value) && value.every((each) => each === 'reasoning.encrypted_content'), {
+  include: onlyIf((value) => Array.isArray(value) && value.every((field) => field === 'reasoning.encrypted_content'), {
     type: 'array',
     items: { enum: ['reasoning.encrypted_content'] },
   }),

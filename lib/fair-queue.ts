@@ -39,7 +39,7 @@ export function createFairQueue({
 
   function next(): void {
     while (total < at_once) {
-      const account = [...waiting.keys()].find((each) => (running.get(each) ?? 0) < at_once_per_account)
+      const account = [...waiting.keys()].find((candidate) => (running.get(candidate) ?? 0) < at_once_per_account)
       if (account === undefined) return
       const works = waiting.get(account)!
       const work = works.shift()!
@@ -60,7 +60,7 @@ export function createFairQueue({
         await work().then(resolve, reject)
       }
       const onAbort = () => {
-        const rest = waiting.get(account)?.filter((each) => each !== begin) ?? []
+        const rest = waiting.get(account)?.filter((entry) => entry !== begin) ?? []
         if (rest.length > 0) waiting.set(account, rest)
         else waiting.delete(account)
         reject(signal!.reason)

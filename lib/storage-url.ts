@@ -30,7 +30,7 @@ export function parseStorageUrl(text: string): StorageTarget {
   if (url.protocol !== 's3:' || !/^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$/.test(url.hostname) || url.port || url.hash)
     throw new Error(`is not ${forms}`)
   const prefix = decodeURIComponent(url.pathname).replace(/^\/+|(?<!\/)\/+$/g, '')
-  if (prefix.split('/').some((each) => each === '.' || each === '..'))
+  if (prefix.split('/').some((part) => part === '.' || part === '..'))
     throw new Error("must not have '..' in its prefix")
   const target: StorageTarget = { kind: 's3', bucket: url.hostname, prefix: prefix && `${prefix}/` }
   for (const [name, value] of url.searchParams) {

@@ -24,8 +24,8 @@ export function createFileReader(folders: string[]): (file: string) => Promise<F
       return refuse('there is no such file.')
     }
     const inside = roots
-      .map((each) => path.relative(each, file))
-      .find((each) => !each.startsWith('..') && !path.isAbsolute(each))
+      .map((root) => path.relative(root, file))
+      .find((relative) => !relative.startsWith('..') && !path.isAbsolute(relative))
     if (inside === undefined)
       return refuse(`it is not in ${roots.join(' or ')}. The user opens folders with --folder DIR.`)
     if (inside.split(path.sep).some((part) => part.startsWith('.'))) refuse('it is hidden.')

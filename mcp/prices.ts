@@ -19,7 +19,7 @@ export async function baseOf(tunery: Tunery, model: string, signal: AbortSignal)
     }
   }
   const { models } = (await lookUp(() => tunery.hub.list({ signal }))) ?? { models: [] }
-  const named = (id: string | undefined) => models.find((each) => each.id === id)
+  const named = (id: string | undefined) => models.find((model) => model.id === id)
   if (named(model)) return named(model)
   if (model.startsWith('mdl_')) return named((await lookUp(() => tunery.models.get(model, { signal })))?.base_model_id)
   return named((await lookUp(() => tunery.deployments.get(model, { signal })))?.base_model_id)

@@ -36,7 +36,7 @@ export function addResources(server: McpServer, { tunery, key }: { tunery: Tuner
               const { items } = await list(signal)
               const mimeType = 'application/json'
               return {
-                resources: items.map((each) => ({ uri: `tunery://${name}/${each.id}`, name: each.name, mimeType })),
+                resources: items.map((item) => ({ uri: `tunery://${name}/${item.id}`, name: item.name, mimeType })),
               }
             } catch (error) {
               if (isTuneryError(error, 'insufficient_permissions')) return { resources: [] }

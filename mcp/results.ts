@@ -34,7 +34,7 @@ function cutTexts(value: unknown, characters: number): unknown {
     const kept = value.slice(0, characters).replace(/[\ud800-\udbff]$/, '')
     return `${kept}… (${value.length - kept.length} more characters)`
   }
-  if (Array.isArray(value)) return value.map((each) => cutTexts(each, characters))
+  if (Array.isArray(value)) return value.map((item) => cutTexts(item, characters))
   if (typeof value !== 'object' || value === null) return value
   return Object.fromEntries(Object.entries(value).map(([key, each]) => [key, cutTexts(each, characters)]))
 }

@@ -78,7 +78,7 @@ export function createMcpServer({ tunery, key, version, readFile, log }: McpServ
   // Only what the key may do is listed. A call of another tool is answered by the service, which decides.
   server.server.setRequestHandler(ListToolsRequestSchema, async (_, { signal }) => {
     const scopes = await scopesOf(tunery, signal)
-    return { tools: tools.filter((tool) => tool.scopes.every((each) => !scopes || scopes.has(each))).map(toListed) }
+    return { tools: tools.filter((tool) => tool.scopes.every((scope) => !scopes || scopes.has(scope))).map(toListed) }
   })
   addResources(server, { tunery, key })
   addPrompts(server)

@@ -145,8 +145,8 @@ export class Histogram<L extends string> extends Metric {
     const { name } = this
     return this.#series.all.flatMap(({ labels, state: { counts, sum } }) => {
       let count = 0
-      const buckets = counts.map((each, index) => {
-        count += each
+      const buckets = counts.map((amount, index) => {
+        count += amount
         return { labels: { le: this.#bounds[index] ?? '+Inf', ...labels }, value: count, metricName: `${name}_bucket` }
       })
       return [

@@ -43,7 +43,7 @@ export default defineConfig({
   // `npx vite web` shows changes at once, over a service that runs at TUNERY_URL.
   server: {
     proxy: Object.fromEntries(
-      ['/v1', '/health'].map((each) => [each, process.env.TUNERY_URL ?? 'http://127.0.0.1:8000']),
+      ['/v1', '/health'].map((route) => [route, process.env.TUNERY_URL ?? 'http://127.0.0.1:8000']),
     ),
   },
   build: {

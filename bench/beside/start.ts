@@ -40,13 +40,13 @@ export async function measureStart(
     )
   }
   for (const [index, phase] of phases.entries())
-    console.log(`  ${median(table.map((each) => each[index]!)).toFixed(2)} s  ${phase}`)
+    console.log(`  ${median(table.map((row) => row[index]!)).toFixed(2)} s  ${phase}`)
   let met = true
   for (const [key, what] of [
     ['start', 'created to the end of the first step'],
     ['end', 'last step to the first token of the model'],
   ] as const) {
-    const figure = median(table.map((each) => ends(each)[key]))
+    const figure = median(table.map((row) => ends(row)[key]))
     if (figure > target_s) met = false
     console.log(`${what}: ${figure.toFixed(2)} s, target ${target_s} s: ${figure > target_s ? 'missed' : 'met'}`)
   }
@@ -87,6 +87,6 @@ async function timesOf(service: Service, train: () => Promise<{ id: string; crea
   }
 }
 
-const sum = (values: number[]) => values.reduce((total, each) => total + each, 0)
+const sum = (values: number[]) => values.reduce((total, value) => total + value, 0)
 const ends = (seconds: number[]) => ({ start: sum(seconds.slice(0, 5)), end: sum(seconds.slice(5)) })
 const median = (values: number[]) => values.toSorted((a, b) => a - b)[values.length >> 1]!

@@ -136,4 +136,5 @@ function short(value: number): string {
   return String(Number(value.toPrecision(2)))
 }
 
-const escaped = (text: string) => text.replace(/[&<>]/g, (each) => ({ '&': '&amp;', '<': '&lt;', '>': '&gt;' })[each]!)
+const escaped = (text: string) =>
+  text.replace(/[&<>]/g, (character) => ({ '&': '&amp;', '<': '&lt;', '>': '&gt;' })[character]!)

@@ -68,8 +68,8 @@ try {
   console.log(`${cores} cores, which load, engines and Postgres share`)
   if (cores >= 6 && median(rates.get(2)!) < 1.9 * one) process.exitCode = 1
 } finally {
-  for (const each of services) await each.stop()
-  for (const each of mocks) each.stop()
+  for (const service of services) await service.stop()
+  for (const mock of mocks) mock.stop()
   await postgres.stop()
   rmSync(folder, { recursive: true, force: true })
 }

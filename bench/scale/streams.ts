@@ -76,7 +76,7 @@ try {
     `${count} idle streams: ${each_kB.toFixed(1)} kB each (at most ${limit_kB}); ${fresh_kB.toFixed(1)} kB before garbage was collected`,
   )
   console.log(`GET /keys, p50: ${before_ms.toFixed(2)} ms with 100 streams, ${open_ms.toFixed(2)} ms with all`)
-  for (const each of streams) each.destroy()
+  for (const stream of streams) stream.destroy()
   process.exitCode = each_kB < limit_kB ? 0 : 1
 } finally {
   await service.stop()

@@ -23,7 +23,7 @@ function descendants(pid: number): number[] {
     if (parent) children.set(parent, [...(children.get(parent) ?? []), Number(name)])
   }
   const found: number[] = []
-  for (let next = children.get(pid) ?? []; next.length > 0; next = next.flatMap((each) => children.get(each) ?? []))
+  for (let next = children.get(pid) ?? []; next.length > 0; next = next.flatMap((pid) => children.get(pid) ?? []))
     found.push(...next)
   return found
 }
@@ -61,10 +61,10 @@ export function watchMemory(pid: number) {
   let peak_bytes = 0
   const sample = () => {
     let sum = 0
-    for (const each of descendants(pid)) {
-      if (existing.has(each)) continue
-      sum += field(each, 'VmRSS')
-      peak_bytes = Math.max(peak_bytes, field(each, 'VmHWM'))
+    for (const descendant of descendants(pid)) {
+      if (existing.has(descendant)) continue
+      sum += field(descendant, 'VmRSS')
+      peak_bytes = Math.max(peak_bytes, field(descendant, 'VmHWM'))
     }
     peak_bytes = Math.max(peak_bytes, sum)
   }

@@ -24,7 +24,7 @@ export function processorSeconds(root: number): ProcessorSeconds {
 
 /** Between two readings; with `known`, without processes that started in between. */
 export function secondsBetween(before: ProcessorSeconds, after: ProcessorSeconds, { known = false } = {}): number {
-  const total = (all: Iterable<number>) => [...all].reduce((sum, each) => sum + each, 0)
+  const total = (all: Iterable<number>) => [...all].reduce((sum, amount) => sum + amount, 0)
   const counted = [...after].filter(([pid]) => !known || before.has(pid)).map(([, seconds]) => seconds)
   return total(counted) - total(before.values())
 }

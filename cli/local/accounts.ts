@@ -75,7 +75,9 @@ export async function listAccounts(options: Options): Promise<void> {
     return found
   })
   show(options, all, () =>
-    all.map((each) => line({ ...each, status: each.status.padEnd(9), tier: each.tier.padEnd(12) })).join('\n'),
+    all
+      .map((account) => line({ ...account, status: account.status.padEnd(9), tier: account.tier.padEnd(12) }))
+      .join('\n'),
   )
 }
 

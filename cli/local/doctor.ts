@@ -65,7 +65,7 @@ function checkNode(): Check {
 }
 
 function checkSetup(): Check {
-  const missing = ['llama', 'python', 'web'].filter((each) => !existsSync(path.join(root, '.local', each)))
+  const missing = ['llama', 'python', 'web'].filter((part) => !existsSync(path.join(root, '.local', part)))
   if (missing.length > 0) return problem('set-up', `${missing.join(', ')} is not installed`, setup)
   return existsSync(path.join(root, '.local/setup-pending.json'))
     ? warning(

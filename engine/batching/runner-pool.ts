@@ -237,7 +237,9 @@ export function createRunnerPool(backend: Backend, limits: MemoryLimits, hooks: 
     close,
     get,
     async contextsSettled(served) {
-      await Promise.all([...creations].filter((each) => each.pooled.served === served).map(({ done: made }) => made))
+      await Promise.all(
+        [...creations].filter((creation) => creation.pooled.served === served).map(({ done: made }) => made),
+      )
     },
     ensureRunner(pooled) {
       const pending = pooled.pending_context

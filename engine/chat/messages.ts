@@ -167,7 +167,7 @@ function splitParallelCalls(messages: readonly TemplateMessage[]): TemplateMessa
     const unmatched = new Set(results)
     for (const call of message.tool_calls) {
       split.push({ ...message, tool_calls: [call] })
-      const result = results.find((each) => each.tool_call_id === call.id && unmatched.delete(each))
+      const result = results.find((result) => result.tool_call_id === call.id && unmatched.delete(result))
       if (result) split.push(result)
     }
     split.push(...unmatched)

@@ -42,7 +42,8 @@ export function renderUserText(
   const controls = controlTextsOf(vocab)
   if (!someText(variables, (text) => mayFormControl(text, controls))) return { text: plain, controls: 'all' }
   const marker = markerCandidates.find(
-    (each) => !plain.includes(each) && !someText(variables, (text) => text.includes(each)),
+    (markerCandidate) =>
+      !plain.includes(markerCandidate) && !someText(variables, (text) => text.includes(markerCandidate)),
   )
   if (marker === undefined)
     throw messagesError('The messages have every noncharacter of Unicode (U+FDD0 to U+FDEF) in them. Remove one.')
@@ -105,9 +106,9 @@ function mayContinueControl(text: string, { longest, suffixes, joined }: Control
 
 /** Inserts the marker after each possible first character, so that not even joined pieces form a control text. */
 function markFirstCharacters(text: string, controls: ControlTexts, marker: string, exempt: readonly string[]): string {
-  const inside = exempt.some((each) => text.includes(each))
+  const inside = exempt.some((marker) => text.includes(marker))
     ? text.replace(controls.firstCharacters, (first, at: number) =>
-        exempt.some((each) => text.startsWith(each, at)) ? first : first + marker,
+        exempt.some((marker) => text.startsWith(marker, at)) ? first : first + marker,
       )
     : text.replace(controls.firstCharacters, `$&${marker}`)
   return mayContinueControl(text, controls) ? marker + inside : inside
@@ -154,7 +155,7 @@ const isNamedByCaller = (key: string, parent: string) =>
 function someText(value: unknown, matches: (text: string) => boolean, parent = ''): boolean {
   if (typeof value === 'string') return matches(value)
   if (typeof value !== 'object' || value === null) return false
-  if (Array.isArray(value)) return value.some((each) => someText(each, matches, `${parent}[]`))
+  if (Array.isArray(value)) return value.some((item) => someText(item, matches, `${parent}[]`))
   return Object.entries(value).some(
     ([key, each]) =>
       (isNamedByCaller(key, parent) && matches(key)) ||
@@ -171,7 +172,7 @@ function mapTexts(
   const copy = (value: unknown, exempt: readonly string[], parent: string): unknown => {
     if (typeof value === 'string') return change(value, exempt)
     if (typeof value !== 'object' || value === null) return value
-    if (Array.isArray(value)) return value.map((each) => copy(each, exempt, `${parent}[]`))
+    if (Array.isArray(value)) return value.map((item) => copy(item, exempt, `${parent}[]`))
     const inside = 'role' in value && value.role === 'assistant' ? answerTexts : exempt
     const entries = Object.entries(value).map(([key, each]) => [
       isNamedByCaller(key, parent) ? change(key, []) : key,

@@ -49,7 +49,7 @@ export async function quantize(
     const status = await callAsync<number>((done) => library.llama_model_quantize.async(source, out, params, done))
     if (status !== 0)
       throw new QuantizationFailed(
-        problems.map((each) => each.replace(/^\w+: failed to quantize: /, '')).join(' ') ||
+        problems.map((problem) => problem.replace(/^\w+: failed to quantize: /, '')).join(' ') ||
           `the library answered ${status}`,
       )
   } finally {

@@ -198,11 +198,11 @@ export function createModels(
         const earlier = [...served.values()].filter(({ model }) => model === former.model)
         const seeing = new Map<ServedModel, Seeing>()
         try {
-          for (const each of earlier) {
-            const { name, projector, projector_path, owns_projector } = each
+          for (const servedModel of earlier) {
+            const { name, projector, projector_path, owns_projector } = servedModel
             if (!owns_projector) continue
             const file = { projector: projector_path ?? undefined, projector_sha256: projector?.sha256 }
-            seeing.set(each, await openProjector(name, opened.model, file, each !== former))
+            seeing.set(servedModel, await openProjector(name, opened.model, file, servedModel !== former))
           }
         } catch (error) {
           for (const { projector } of seeing.values()) if (projector) await projectors.unload(projector)
@@ -210,16 +210,16 @@ export function createModels(
           throw error
         }
         const ofBase = seeing.get(former) ?? { projector: null, projector_path: null, owns_projector: false }
-        for (const each of earlier) {
-          const { name, path, adapter, base_name, drafts, matryoshka } = each
-          const sight = seeing.get(each) ?? { ...ofBase, owns_projector: false }
+        for (const servedModel of earlier) {
+          const { name, path, adapter, base_name, drafts, matryoshka } = servedModel
+          const sight = seeing.get(servedModel) ?? { ...ofBase, owns_projector: false }
           const next = adapter && adapters.reopen(adapter, opened.model)
           add(name, path, { ...opened, ...sight }, next, base_name, adapter ? null : drafts, matryoshka)
         }
         // The former base is freed after its adapters. Nothing is aborted: answers may take as long as they do.
         const freed = earlier
-          .filter((each) => each !== former)
-          .map((each) => waitUntilUnused(each, Number.POSITIVE_INFINITY).then(() => free(each)))
+          .filter((servedModel) => servedModel !== former)
+          .map((servedModel) => waitUntilUnused(servedModel, Number.POSITIVE_INFINITY).then(() => free(servedModel)))
         for (const [index, each] of earlier.filter((other) => other !== former).entries())
           draining.set(each, freed[index]!)
         draining.set(

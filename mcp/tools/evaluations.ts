@@ -171,7 +171,7 @@ async function estimateEvaluation(
         ? null
         : await priceOf(
             tunery,
-            models.map((each) => ({ model: each, prompt_tokens, completion_tokens })),
+            models.map((model) => ({ model: model, prompt_tokens, completion_tokens })),
             signal,
           ),
     memory_mb: null,

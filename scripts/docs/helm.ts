@@ -72,7 +72,7 @@ export function valueRows(chart: string): { path: string; type: string; fallback
 }
 
 function typeOf(given: Schema, target: Schema): string {
-  if (target.enum) return target.enum.map((each) => `\`${each}\``).join(', ')
+  if (target.enum) return target.enum.map((value) => `\`${value}\``).join(', ')
   const name = given.$ref?.replace('#/definitions/', '')
   if (name === 'quantity') return 'size, as `8Gi`'
   if (name === 'secretName') return 'name of a Secret'

@@ -6,9 +6,9 @@ import type { MetricDeclaration } from '../../telemetry/metrics.ts'
 type Table = (head: string[], rows: string[][]) => string
 
 /** The engine's, as the server hands them on: with the label that says whose they are. */
-const enginesMetrics = Object.values<MetricDeclaration>(engineMetrics).map((each) => ({
-  ...each,
-  labels: ['engine', ...(each.labels ?? [])],
+const enginesMetrics = Object.values<MetricDeclaration>(engineMetrics).map((metricDeclaration) => ({
+  ...metricDeclaration,
+  labels: ['engine', ...(metricDeclaration.labels ?? [])],
 }))
 
 /** Every metric of the project. */

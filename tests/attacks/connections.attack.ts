@@ -75,7 +75,7 @@ async function probe(): Promise<void> {
 test('400 silent sockets, and heads that do not end, close the service to nobody', async () => {
   try {
     const flood = setInterval(() => {
-      for (let each = 0; each < 10; each++) hold(each % 2 ? 'GET /v1/keys HTTP/1.1\r\nHost: x\r\nX-Slow: ' : '')
+      for (let n = 0; n < 10; n++) hold(n % 2 ? 'GET /v1/keys HTTP/1.1\r\nHost: x\r\nX-Slow: ' : '')
     }, 50)
     for (let round = 0; round < 20; round++) {
       await probe()
@@ -112,7 +112,7 @@ test('40 streams of a paused job, 40 bodies that do not come: others and health 
   await hostile.api('POST', `/fine-tuning/jobs/${id}/pause`)
   const head = `Host: x\r\nAuthorization: Bearer ${hostileKey}\r\n`
   try {
-    for (let each = 0; each < connections; each++) {
+    for (let n = 0; n < connections; n++) {
       hold(`GET /v1/fine-tuning/jobs/${id}/events HTTP/1.1\r\n${head}\r\n`)
       hold(
         `POST /v1/datasets/ HTTP/1.1\r\n${head}Content-Type: multipart/form-data; boundary=b\r\nContent-Length: 99\r\n\r\n`,
@@ -171,7 +171,7 @@ test('300 deliveries to receivers that drip do not hold up a delivery to another
   })
   try {
     const hooks = []
-    for (let each = 0; each < 20; each++)
+    for (let n = 0; n < 20; n++)
       hooks.push((await paying.api('POST', '/webhooks', { url: dripping.url, events: ['training.failed'] })).body.id)
     const mine = (await honest.api('POST', '/webhooks', { url: quick.url, events: ['training.failed'] })).body.id
     for (let round = 0; round < 15; round++)

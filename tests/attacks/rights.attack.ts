@@ -352,13 +352,13 @@ describe('one server, and sign-in by a provider', () => {
       await owner.api('DELETE', `/keys/${body.id}`)
     }
     // What a scope is for: rows for `datasets:read`, asking for `inference`, its own answers to continue.
-    const unexpected = rowsWith.filter((each) => !/^(datasets:read|inference): /.test(each))
+    const unexpected = rowsWith.filter((line) => !/^(datasets:read|inference): /.test(line))
     assert.deepEqual(unexpected, [])
     assert.deepEqual(
-      rowsWith.filter((each) => each.startsWith('inference')),
+      rowsWith.filter((line) => line.startsWith('inference')),
       ['inference: GET /responses/{response_id}/input_items'],
     )
-    assert.deepEqual(new Set(answersWith.map((each) => each.split(':')[0])), new Set(['inference']))
+    assert.deepEqual(new Set(answersWith.map((line) => line.split(':')[0])), new Set(['inference']))
   })
 
   test('a running answer ends within a second of its key, its account, its session, its role and its shared link', async () => {
@@ -592,7 +592,7 @@ describe('one server, and sign-in by a provider', () => {
       const together = await Promise.all([click(route, body), click(route, body)])
       const later = await click(route, body)
       const [first] = together
-      for (const each of [...together, later]) assert.deepEqual(each, first, route)
+      for (const answer of [...together, later]) assert.deepEqual(answer, first, route)
     }
   })
 })

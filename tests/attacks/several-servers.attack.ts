@@ -23,7 +23,7 @@ async function startBoth(more: Record<string, string> = {}) {
   }
   const folders = ['one', 'two'].map((name) => dataFolder(`attack-${name}`, settings)) as [DataFolder, DataFolder]
   after(async () => {
-    for (const each of folders) each.remove()
+    for (const folder of folders) folder.remove()
     await postgres.stop()
     rmSync(shared, { recursive: true, force: true })
   })

@@ -136,7 +136,7 @@ test('what a hostile server sends, the official client can read or gets an error
   const streams: [string, string | Buffer | ((response: http.ServerResponse) => void), RegExp][] = [
     ['a page', '<html>', /^error 502/],
     ['half a line', `${event('a')}data: {"choices":[{"del\n\n${done}`, /^a error/],
-    ['no UTF-8', Buffer.concat([event('a'), invalid, stop, done].map((each) => Buffer.from(each))), /^a/],
+    ['no UTF-8', Buffer.concat([event('a'), invalid, stop, done].map((part) => Buffer.from(part))), /^a/],
     ['two ends', event('a') + stop + stop + event('more') + done + event('more') + done, /^a$/],
     ['a length that is not kept to', event('word ').repeat(10_000), /^(word ){8}$/],
     ['a single event without an end', `data: ${'x'.repeat(8e6)}`, /^error 502/],

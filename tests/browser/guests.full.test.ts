@@ -59,7 +59,7 @@ test('a shared model is looked at and asked by who has the link, until it is wit
   assert.equal(await page.getByLabel('Your question').count(), 0)
   // The browser itself reports the refusal.
   assert.deepEqual(
-    complaints.filter((each) => !each.includes('400')),
+    complaints.filter((complaint) => !complaint.includes('400')),
     [],
   )
 })
@@ -110,7 +110,7 @@ test(
     assert.equal((await profile()).profile.id, mine.id)
     // Before that nobody was signed in, which the browser itself reports.
     assert.deepEqual(
-      complaints.filter((each) => !each.includes('401')),
+      complaints.filter((complaint) => !complaint.includes('401')),
       [],
     )
 

@@ -215,7 +215,7 @@ test('a newcomer gets from the first link to a model that is compared with its b
   }
   // Nothing but what the failing network has caused.
   assert.deepEqual(
-    complaints.filter((each) => !/ERR_/.test(each)),
+    complaints.filter((complaint) => !/ERR_/.test(complaint)),
     [],
   )
 })

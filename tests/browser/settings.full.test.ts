@@ -172,7 +172,7 @@ test(
     const { page } = await visitAs('eve@example.com')
     const hidden = /nobody else|not-for-others|not for others|colours|Vera/
     const lists = ['datasets', 'jobs', 'models', 'deployments', 'evaluations', 'exports', 'jobs/new', 'playground']
-    const settings = ['keys', 'members', 'webhooks', 'usage', 'audit', 'sessions'].map((each) => `settings/${each}`)
+    const settings = ['keys', 'members', 'webhooks', 'usage', 'audit', 'sessions'].map((name) => `settings/${name}`)
     for (const address of ['', ...lists, ...settings]) {
       await open(page, `/${address}`)
       assert.doesNotMatch(await page.getByRole('main').innerText(), hidden, address)

@@ -28,7 +28,7 @@ test('before anybody has signed in, the page says where the link is', browserTes
   await heading(page, 'Sign in')
   await page.getByText('Nobody has signed in yet').waitFor()
   assert.deepEqual(await problemsOf(page), [])
-  assert.ok(!complaints.some((each) => !each.includes('401')), complaints.join('\n'))
+  assert.ok(!complaints.some((complaint) => !complaint.includes('401')), complaints.join('\n'))
 })
 
 test('the first link signs in once, leaves the address, and leads to a password', browserTest, async () => {

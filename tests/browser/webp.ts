@@ -5,7 +5,7 @@ import type { Page } from 'playwright-core'
 export async function toWebp(page: Page, png: Buffer, width: number): Promise<Buffer> {
   const base64 = await page.evaluate(
     async ([source, width]) => {
-      const bytes = Uint8Array.from(atob(source), (each) => each.charCodeAt(0))
+      const bytes = Uint8Array.from(atob(source), (character) => character.charCodeAt(0))
       const image = await createImageBitmap(new Blob([bytes], { type: 'image/png' }))
       const scale = Math.min(1, width / image.width)
       const canvas = new OffscreenCanvas(Math.round(image.width * scale), Math.round(image.height * scale))

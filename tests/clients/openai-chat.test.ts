@@ -77,12 +77,12 @@ test('logprobs has one entry per token, with the requested number of alternative
   const whole = await client.chat.completions.create(request)
   const content = whole.choices[0]!.logprobs!.content!
   assert.ok(content.length > 0 && content.length <= 5)
-  for (const each of content) {
-    assert.ok(each.logprob <= 0)
-    assert.equal(each.top_logprobs.length, 3)
-    assert.equal(each.top_logprobs[0]!.token, each.token, 'greedy: the taken token is the likeliest')
-    assert.ok(each.top_logprobs[0]!.logprob >= each.top_logprobs[1]!.logprob)
-    assert.equal(Buffer.from(each.bytes!).toString(), each.token)
+  for (const token of content) {
+    assert.ok(token.logprob <= 0)
+    assert.equal(token.top_logprobs.length, 3)
+    assert.equal(token.top_logprobs[0]!.token, token.token, 'greedy: the taken token is the likeliest')
+    assert.ok(token.top_logprobs[0]!.logprob >= token.top_logprobs[1]!.logprob)
+    assert.equal(Buffer.from(token.bytes!).toString(), token.token)
   }
   assert.ok(
     content
@@ -92,7 +92,7 @@ test('logprobs has one entry per token, with the requested number of alternative
   )
   const streamed: string[] = []
   for await (const chunk of await client.chat.completions.create({ ...request, stream: true }))
-    for (const each of chunk.choices[0]?.logprobs?.content ?? []) streamed.push(each.token)
+    for (const token of chunk.choices[0]?.logprobs?.content ?? []) streamed.push(token.token)
   assert.deepEqual(
     streamed,
     content.map(({ token }) => token),

@@ -30,7 +30,7 @@ const file = (text: string, purpose: 'fine-tune' | 'batch') =>
   openai.files.create({ file: new File([text], 'rows.jsonl'), purpose })
 async function all<T>(pages: AsyncIterable<T>): Promise<T[]> {
   const found: T[] = []
-  for await (const each of pages) found.push(each)
+  for await (const page of pages) found.push(page)
   return found
 }
 const statusOf = async (id: string) => (await openai.fineTuning.jobs.retrieve(id)).status
@@ -154,7 +154,7 @@ test('an eval has runs that ask a model or grade given answers', async () => {
   })
   const items = Object.entries(colours).map(([name, code]) => ({ item: { name, code } }))
   const { id } = await openai.files.create({
-    file: new File([items.map((each) => JSON.stringify(each)).join('\n')], 'items.jsonl'),
+    file: new File([items.map((item) => JSON.stringify(item)).join('\n')], 'items.jsonl'),
     purpose: 'evals',
   })
   const eval_id = evaluation.id
@@ -222,7 +222,7 @@ test('a stored completion is listed, read, changed, evaluated and deleted', asyn
   })
   const stored = await all(openai.chat.completions.list({ metadata, model, order: 'desc' }))
   assert.deepEqual(
-    stored.map((each) => each.id),
+    stored.map((completion) => completion.id),
     [id],
   )
   const [message] = await all(openai.chat.completions.messages.list(id))

@@ -103,7 +103,7 @@ test('embeddings are the same in base64 (the client’s default) and as floats',
 
 test('models are listed and retrieved, also with a slash in the id', async () => {
   const listed: OpenAI.Model[] = []
-  for await (const each of client.models.list()) listed.push(each)
+  for await (const model of client.models.list()) listed.push(model)
   const mine = listed.find(({ id }) => id === model)!
   assert.equal(mine.object, 'model')
   assert.equal(typeof mine.created, 'number')

@@ -74,7 +74,7 @@ export function checkAnswer(path: Path, { status, type, text, headers }: Answer)
   if (status === 200) {
     const value = parsed(schemas[path], text, 'the answer')
     if (path === '/chat/completions/batch')
-      for (const each of (value as BatchResponse).responses) if ('error' in each) checkError(each)
+      for (const response of (value as BatchResponse).responses) if ('error' in response) checkError(response)
     return
   }
   checkError(parsed(ErrorBody, text, `the answer with ${status}`) as ErrorBody, status)

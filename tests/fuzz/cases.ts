@@ -75,8 +75,8 @@ function keepShort(value: Record<string, unknown>): void {
   if (long(value.max_tokens)) value.max_tokens = 8
   if (value.max_completion_tokens !== undefined && long(value.max_completion_tokens)) value.max_completion_tokens = 8
   if (Array.isArray(value.requests))
-    for (const each of value.requests)
-      if (typeof each === 'object' && each !== null && !Array.isArray(each)) keepShort(each)
+    for (const request of value.requests)
+      if (typeof request === 'object' && request !== null && !Array.isArray(request)) keepShort(request)
 }
 
 /** Bytes that no JSON serializer would write. */

@@ -18,7 +18,7 @@ after(async () => {
 
 test('an upstream’s model is listed with the others', async () => {
   const ids: string[] = []
-  for await (const each of clientOf(service).models.list()) ids.push(each.id)
+  for await (const model of clientOf(service).models.list()) ids.push(model.id)
   assert.ok(ids.includes(model) && ids.includes(base), ids.join(' '))
 })
 

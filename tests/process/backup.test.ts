@@ -116,7 +116,7 @@ test('a backup made under load restores everything that was acknowledged, and it
   assert.ok(!existsSync(path.join(backup, 'secret.key')))
   // Its folder of models may be a volume of its own.
   const [restored, volume] = [path.join(folder, 'restored'), path.join(folder, 'volume')]
-  for (const each of [restored, volume]) mkdirSync(each)
+  for (const folder of [restored, volume]) mkdirSync(folder)
   symlinkSync(volume, path.join(restored, 'models'))
   const { status, output } = await tunery(restored, 'restore', backup)
   assert.equal(status, 0, output)
@@ -220,11 +220,11 @@ test('an incomplete, changed or forged backup is refused, and nothing is restore
     assert.doesNotMatch(output, /\n {4}at /, `${name}: no stack`)
     const left = existsSync(target) ? readdirSync(target) : []
     assert.deepEqual(
-      left.filter((each) => !each.startsWith('server.lock')),
+      left.filter((name) => !name.startsWith('server.lock')),
       [],
       name,
     )
-    for (const each of [bad, target]) rmSync(each, { recursive: true, force: true })
+    for (const folder of [bad, target]) rmSync(folder, { recursive: true, force: true })
   }
 
   async function laterVersion(at: string) {
@@ -234,7 +234,7 @@ test('an incomplete, changed or forged backup is refused, and nothing is restore
     db.close()
     const sha256 = await hashFile(file)
     manifestWith(at, ({ files }) =>
-      Object.assign(files.find((each) => each.path === 'tunery.db')!, { sha256, size_bytes: statSync(file).size }),
+      Object.assign(files.find((file) => file.path === 'tunery.db')!, { sha256, size_bytes: statSync(file).size }),
     )
   }
 })

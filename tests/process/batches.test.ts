@@ -49,7 +49,7 @@ async function readResults(file: string | null | undefined): Promise<ResultLine[
   return text
     .trim()
     .split('\n')
-    .map((each) => JSON.parse(each))
+    .map((line) => JSON.parse(line))
 }
 const refused = (promise: Promise<unknown>, status: number, code: string, param: string) =>
   assert.rejects(promise, (error: InstanceType<typeof OpenAI.APIError>) => {
@@ -75,7 +75,7 @@ test('each request of a file is answered or has its error, and the usage is mete
     assert.deepEqual([response!.status_code, error, response!.body.object], [200, null, 'chat.completion'])
     assert.equal(response!.body.model, tiny)
   }
-  const errors = new Map((await readResults(batch.error_file_id)).map((each) => [each.custom_id, each.response!]))
+  const errors = new Map((await readResults(batch.error_file_id)).map((result) => [result.custom_id, result.response!]))
   assert.deepEqual(
     [errors.get('unknown')!.status_code, errors.get('unknown')!.body.error.code],
     [404, 'model_not_found'],

@@ -157,7 +157,7 @@ test('only data files of a checkpoint are downloaded, and no file with an unsafe
 test('a partial file resumes; wrong or surplus bytes are discarded', async () => {
   const content = readFileSync(path.join(checkpoint, weights))
   const { files } = await listCheckpoint(source(), 'main', AbortSignal.timeout(10_000))
-  const file = files.find((each) => each.path === weights)!
+  const file = files.find((file) => file.path === weights)!
   const folder = modelsDir()
   const [target, part] = [path.join(folder, weights), path.join(folder, `${weights}.part`)]
   async function fetchAfter(partial: Buffer, expected: number[]) {

@@ -46,15 +46,15 @@ function copyCheckout(name: string, installed: string[], stamps: string[]): stri
     'trainer',
     'web',
   ]
-  for (const each of [...sources, 'package.json', 'package-lock.json', 'tsconfig.json', '.npmrc', 'tunery'])
-    cpSync(path.join(root, each), path.join(checkout, each), { recursive: true })
+  for (const name of [...sources, 'package.json', 'package-lock.json', 'tsconfig.json', '.npmrc', 'tunery'])
+    cpSync(path.join(root, name), path.join(checkout, name), { recursive: true })
   symlinkSync(path.join(root, 'node_modules'), path.join(checkout, 'node_modules'))
-  for (const each of [...installed, ...stamps.map((stamp) => `stamps/${stamp}`)]) {
-    const from = path.join(root, '.local', each)
-    const to = path.join(checkout, '.local', each)
+  for (const name of [...installed, ...stamps.map((stamp) => `stamps/${stamp}`)]) {
+    const from = path.join(root, '.local', name)
+    const to = path.join(checkout, '.local', name)
     mkdirSync(path.dirname(to), { recursive: true })
     // A machine whose own Node is new enough has no other.
-    if (existsSync(from)) (each.startsWith('stamps/') ? cpSync : symlinkSync)(from, to)
+    if (existsSync(from)) (name.startsWith('stamps/') ? cpSync : symlinkSync)(from, to)
   }
   return checkout
 }

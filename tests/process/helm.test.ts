@@ -36,7 +36,7 @@ const all: Rendered[] = helmTest.skip
   ? []
   : render(cases.map(({ chart, values }) => ({ chart: chartFolder(chart), values })))
 const of = (chart: string, title: string) =>
-  all[cases.findIndex((each) => each.chart === chart && each.title === title)]!
+  all[cases.findIndex((other) => other.chart === chart && other.title === title)]!
 
 /** Objects of other projects, for which Kubernetes has no schema. */
 const foreign = /(ScaledObject|InterceptorRoute|ServiceMonitor) \S+: no schema$/
@@ -47,12 +47,12 @@ test('every set of values passes helm lint, and what it renders fits three versi
     const name = `${chart}, ${title}`
     assert.deepEqual([lint, error], [[], undefined], name)
     assert.deepEqual(
-      problems.filter((each) => !foreign.test(each)),
+      problems.filter((problem) => !foreign.test(problem)),
       [],
       name,
     )
     assert.ok(manifests.length >= 2 && notes[0]!.includes('kubectl'), name)
-    const ids = manifests.map((each) => `${each.kind} ${each.metadata.name}`)
+    const ids = manifests.map((manifest) => `${manifest.kind} ${manifest.metadata.name}`)
     assert.equal(new Set(ids).size, ids.length, `${name}: an object twice`)
     for (const { metadata } of manifests) {
       assert.ok(metadata.name.length <= 63, `${metadata.name} is too long`)
@@ -97,7 +97,7 @@ test(
               )
                 assert.equal(value, undefined, `${what}: ${name} is written out`)
           }
-          const volumes = new Set(pod.volumes?.map((each: { name: string }) => each.name))
+          const volumes = new Set(pod.volumes?.map((volume: { name: string }) => volume.name))
           for (const template of manifest.spec.volumeClaimTemplates ?? []) volumes.add(template.metadata.name)
           for (const { volumeMounts } of pod.containers)
             for (const mount of volumeMounts) assert.ok(volumes.has(mount.name), `${what}: no volume ${mount.name}`)
@@ -218,16 +218,19 @@ test('Helm chart and compose file start the same thing', helmTest, () => {
     assert.deepEqual(container.securityContext.capabilities.drop, compose.cap_drop)
     assert.ok(compose.security_opt.includes('no-new-privileges:true'))
     assert.deepEqual(
-      container.ports.map((each: { containerPort: number }) => `127.0.0.1:8000:${each.containerPort}`),
+      container.ports.map((port: { containerPort: number }) => `127.0.0.1:8000:${port.containerPort}`),
       compose.ports,
     )
     assert.equal(container.ports[0].containerPort, Number(environmentOf(image, [], '').TUNERY_PORT))
     const mounts = Object.fromEntries(
-      container.volumeMounts.map((each: { name: string; mountPath: string }) => [each.name, each.mountPath]),
+      container.volumeMounts.map((volumeMount: { name: string; mountPath: string }) => [
+        volumeMount.name,
+        volumeMount.mountPath,
+      ]),
     )
     assert.deepEqual([`data:${mounts.data}`], compose.volumes)
     assert.equal(mounts.data, jsonOf(image, 'VOLUME')[0])
-    const volume = (name: string) => pod.volumes.find((each: { name: string }) => each.name === name)
+    const volume = (name: string) => pod.volumes.find((volume: { name: string }) => volume.name === name)
     assert.deepEqual(
       [`${mounts.tmp}:size=${volume('tmp').emptyDir.sizeLimit.replace('Gi', 'g')},mode=1777`],
       compose.tmpfs,
@@ -243,8 +246,8 @@ test('Helm chart and compose file start the same thing', helmTest, () => {
     )
     // The environment, but for what Kubernetes alone needs: each pod's share of its node, and the common key.
     const own = ['POD_NAME', 'TUNERY_THREADS', 'TUNERY_SECRET_KEY_FILE']
-    const env = (container.env as { name: string; value?: string }[]).filter((each) => !own.includes(each.name))
-    assert.deepEqual(env.map((each) => each.name).sort(), Object.keys(compose.environment).sort(), service)
+    const env = (container.env as { name: string; value?: string }[]).filter((variable) => !own.includes(variable.name))
+    assert.deepEqual(env.map((variable) => variable.name).sort(), Object.keys(compose.environment).sort(), service)
     for (const { name, value } of env)
       if (value !== undefined)
         assert.equal(
@@ -267,18 +270,18 @@ test('Helm chart and compose file start the same thing', helmTest, () => {
       .containers
     assert.equal(container.image, compose.image, service)
     assert.deepEqual(
-      container.args.map((each: string) => each.replace(/\$\((\w+)\)/, (_, name) => `$\{${name}:-}`)),
+      container.args.map((arg: string) => arg.replace(/\$\((\w+)\)/, (_, name) => `$\{${name}:-}`)),
       compose.command,
       service,
     )
     assert.deepEqual(
-      container.env.map((each: { name: string }) => each.name).sort(),
+      container.env.map((variable: { name: string }) => variable.name).sort(),
       Object.keys(compose.environment).sort(),
       service,
     )
     if (volume)
       assert.equal(
-        container.volumeMounts.find((each: { name: string }) => each.name === 'data').mountPath,
+        container.volumeMounts.find((volumeMount: { name: string }) => volumeMount.name === 'data').mountPath,
         compose.volumes[0].split(':')[1],
       )
   }
@@ -312,7 +315,7 @@ test('the service accepts the environment and the upstreams that the chart gives
   }
   const bundled = { ...environment(of('tunery', 'bundled')), TUNERY_DATABASE_PASSWORD: 'p@ss/w:o#r%d ä' }
   const { database_url, redis_url } = readConfig({ ...bundled, TUNERY_REDIS_PASSWORD: '?@&=' })
-  const [database, redis] = [database_url!, redis_url!].map((each) => new URL(each))
+  const [database, redis] = [database_url!, redis_url!].map((url) => new URL(url))
   assert.deepEqual(
     [database!.hostname, database!.username, decodeURIComponent(database!.password)],
     ['demo-tunery-postgres', 'tunery', bundled.TUNERY_DATABASE_PASSWORD],
@@ -340,23 +343,26 @@ test(
   'scaling: no replica count beside an autoscaler, metrics that exist, and zero that the ingress cannot defeat',
   helmTest,
   () => {
-    const names = new Set(allMetrics.map((each) => each.name))
+    const names = new Set(allMetrics.map((metric) => metric.name))
     let queries = 0
     for (const { manifests } of all)
       for (const { kind, spec } of manifests) {
         const metrics: string[] =
           kind === 'ScaledObject'
             ? spec.triggers.flatMap(
-                (each: { metadata: { query?: string } }) => each.metadata.query?.match(/tunery_\w+/g) ?? [],
+                (trigger: { metadata: { query?: string } }) => trigger.metadata.query?.match(/tunery_\w+/g) ?? [],
               )
             : kind === 'HorizontalPodAutoscaler'
-              ? spec.metrics.flatMap((each: { pods?: { metric: { name: string } } }) => each.pods?.metric.name ?? [])
+              ? spec.metrics.flatMap(
+                  (metric: { pods?: { metric: { name: string } } }) => metric.pods?.metric.name ?? [],
+                )
               : []
         queries += metrics.length
         for (const metric of metrics) assert.ok(names.has(metric), metric)
         if (spec?.scaleTargetRef) {
           const target = manifests.find(
-            (each) => each.kind === spec.scaleTargetRef.kind && each.metadata.name === spec.scaleTargetRef.name,
+            (manifest) =>
+              manifest.kind === spec.scaleTargetRef.kind && manifest.metadata.name === spec.scaleTargetRef.name,
           )!
           assert.equal(target.spec.replicas, undefined, 'an upgrade would reset the number')
         }
@@ -388,9 +394,9 @@ test('the ingress passes streams on, for as long as they take, and keeps the inn
     ),
     ['3600', '3600', 'off', 'off', '2048m'],
   )
-  const paths = spec.rules[0].http.paths.map((each: { path: string; backend: { service: { name: string } } }) => [
-    each.path,
-    each.backend.service.name,
+  const paths = spec.rules[0].http.paths.map((path: { path: string; backend: { service: { name: string } } }) => [
+    path.path,
+    path.backend.service.name,
   ])
   assert.deepEqual(paths, [
     ['/internal', 'demo-tunery-closed'],
@@ -408,7 +414,7 @@ test('the ingress passes streams on, for as long as they take, and keeps the inn
       Object.entries(monitor.selector.matchLabels).every(([name, value]) => labels?.[name] === value),
   )
   assert.deepEqual(
-    matching.map((each) => each.metadata.name),
+    matching.map((manifest) => manifest.metadata.name),
     ['demo-tunery'],
     'each pod is read once',
   )
@@ -501,12 +507,12 @@ test(
 )
 
 test('the values in the guide can be installed', helmTest, () => {
-  const blocks = codeBlocks('docs/guides/kubernetes.md').filter((each) => each.language === 'yaml')
+  const blocks = codeBlocks('docs/guides/kubernetes.md').filter((codeBlock) => codeBlock.language === 'yaml')
   assert.ok(blocks.length >= 4)
   const rendered = render(blocks.map(({ code }) => ({ chart: chartFolder('tunery'), values: parse(code) })))
   for (const [index, { error, lint, problems }] of rendered.entries())
     assert.deepEqual(
-      [error, lint, problems.filter((each) => !foreign.test(each))],
+      [error, lint, problems.filter((problem) => !foreign.test(problem))],
       [undefined, [], []],
       blocks[index]!.code,
     )

@@ -103,7 +103,7 @@ test('a batch whose requests all fail is still answered; a malformed batch is re
   })
   assert.equal(failed.status, 200)
   assert.deepEqual(
-    failed.body.responses.map((each: { error: { code: string } }) => each.error.code),
+    failed.body.responses.map((response: { error: { code: string } }) => response.error.code),
     ['model_not_found', 'model_not_found'],
   )
   assert.deepEqual(failed.body.usage.total_tokens, 0)

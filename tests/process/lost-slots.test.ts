@@ -39,8 +39,8 @@ test('slots are freed within 30 s of a SIGKILL of the engine, and of the server'
 
   let killed = performance.now()
   for (const pid of children(server.pid, 'engine/main.ts')) process.kill(pid, 'SIGKILL')
-  for (const each of both)
-    assert.equal((await each.result).done, false, 'a stream whose engine died does not end with [DONE]')
+  for (const stream of both)
+    assert.equal((await stream.result).done, false, 'a stream whose engine died does not end with [DONE]')
   const again = await Promise.all([ask(), ask()])
   assert.deepEqual(
     again.map(({ status }) => status),

@@ -326,7 +326,7 @@ test('exported evals are imported, and the answers of their runs are graded here
     }
   }
   const [made] = await importing(exported, { model: tiny })
-  assert.ok(made.differences.some((each: string) => each.includes(`judged by ${tiny}, not gpt-4.1`)))
+  assert.ok(made.differences.some((difference: string) => difference.includes(`judged by ${tiny}, not gpt-4.1`)))
   const found = (await app.api('GET', `/evals/${made.eval}`)).body
   assert.deepEqual([found.name, found.metadata], ['support', { team: 'paint', imported_from: 'eval_68abc' }])
   for (const id of made.runs) await evaluationEnded(app, id)

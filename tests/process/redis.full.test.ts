@@ -54,8 +54,8 @@ describe('four processes with Redis', { skip: redisTest.skip || postgresTest.ski
       kind: 'openai',
       max_concurrent: 1000,
     }))
-    folders = [1, 2, 3, 4].map((each) =>
-      dataFolder(`redis-${each}`, {
+    folders = [1, 2, 3, 4].map((n) =>
+      dataFolder(`redis-${n}`, {
         TUNERY_DATABASE_URL: postgres.url,
         TUNERY_REDIS_URL: redis.url,
         TUNERY_PLANS_FILE: plansFile,
@@ -64,14 +64,14 @@ describe('four processes with Redis', { skip: redisTest.skip || postgresTest.ski
         TUNERY_SECRET_KEY_FILE: path.join(folder, 'secret.key'),
       }),
     )
-    servers = await Promise.all(folders.map((each) => each.start()))
+    servers = await Promise.all(folders.map((folder) => folder.start()))
     operator = client(
       servers[0]!.url,
       folders[0]!.tunery('keys', 'create', '--name', 'op', '--scopes', 'operator').key!,
     )
   })
   after(async () => {
-    for (const each of folders ?? []) each.remove()
+    for (const folder of folders ?? []) folder.remove()
     upstream?.stop()
     await redis?.stop()
     await postgres?.stop()
@@ -96,7 +96,7 @@ describe('four processes with Redis', { skip: redisTest.skip || postgresTest.ski
       body: JSON.stringify({ model, messages: [{ role: 'user', content }] }),
     })
   const onAll = <T>(count: number, ask: (url: string) => Promise<T>) =>
-    Promise.all(Array.from({ length: count }, (_, each) => ask(servers[each % 4]!.url)))
+    Promise.all(Array.from({ length: count }, (_, n) => ask(servers[n % 4]!.url)))
   const statuses = async (answers: Promise<Response[]>) => {
     const counts: Record<number, number> = {}
     for (const answer of await answers) {

@@ -128,12 +128,12 @@ test('when a replica dies, unstarted responses are retried and started streams e
   victim!.process.kill('SIGSTOP')
   const late = Array.from({ length: 8 }, () => streamed('up/two', { max_tokens: 200 }).result)
   let pending = late.length
-  for (const each of late) each.finally(() => pending--)
+  for (const request of late) request.finally(() => pending--)
   const atStop = results.length
   await until('the other replica to overtake it', () => results.length > atStop + 20)
   assert.ok(pending > 0)
   await victim!.kill()
-  for (const each of await Promise.all(late)) assert.ok(each.done, each.text)
+  for (const answer of await Promise.all(late)) assert.ok(answer.done, answer.text)
   const atDeath = results.length
   await until('more responses', () => results.length > atDeath + 12)
   engines[0] = await startTcpEngine(there, gguf, victim!.port)
@@ -142,12 +142,12 @@ test('when a replica dies, unstarted responses are retried and started streams e
   await Promise.all(workers)
   const broken = results.filter(({ done }) => !done)
   assert.ok(broken.length <= 6, `${broken.length} streams broke`)
-  for (const each of results) {
-    assert.equal(each.status, 200, each.text)
-    if (each.done) assert.equal(each.events.at(-1).choices[0].finish_reason, 'length')
+  for (const result of results) {
+    assert.equal(result.status, 200, result.text)
+    if (result.done) assert.equal(result.events.at(-1).choices[0].finish_reason, 'length')
     else {
-      assert.equal(each.events.at(-1).error.code, 'upstream_failed')
-      assert.ok(each.events.length > 1, 'it had begun')
+      assert.equal(result.events.at(-1).error.code, 'upstream_failed')
+      assert.ok(result.events.length > 1, 'it had begun')
     }
   }
 })

@@ -67,7 +67,7 @@ test('an answer is whole, metered and kept until it is deleted', async () => {
   assert.deepEqual(stored, sent)
   const items = await openai.responses.inputItems.list(made.id)
   assert.deepEqual(
-    items.data.map((each) => each.type === 'message' && each.content),
+    items.data.map((item) => item.type === 'message' && item.content),
     [[{ type: 'input_text', text: 'hi' }]],
   )
   await refused(other.responses.retrieve(made.id), 404, 'response_not_found', 'response_id')
@@ -201,7 +201,7 @@ test('functions are kept and custom tools work; hosted tools are left out, and t
   assert.ok(item.type === 'custom_tool_call')
   assert.deepEqual([item.name, item.namespace, item.input], ['note', 'home', input])
   assert.match(input, /^[0-9]{3}$/)
-  const call = whole.output.find((each) => each.type === 'custom_tool_call')!
+  const call = whole.output.find((item) => item.type === 'custom_tool_call')!
   const answer = await openai.responses.create({
     ...request,
     tools,

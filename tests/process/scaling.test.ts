@@ -106,7 +106,7 @@ afterEach(async () => {
   for (const { name } of items) if (name !== 'keeper') await app.api('DELETE', `/deployments/${name}`)
   await until('the places to be free', async () => {
     const { instance_types } = await show('keeper')
-    return instance_types.find((each) => each.name === 'cpu')!.free === 2
+    return instance_types.find((instanceType) => instanceType.name === 'cpu')!.free === 2
   })
 })
 
@@ -160,7 +160,7 @@ test('killed replicas are started again, their requests are retried, and no name
       max_tokens: 0,
     })
   const probabilities = (body: { choices: { logprobs: { token_logprobs: (number | null)[] } }[] }) =>
-    body.choices[0]!.logprobs.token_logprobs.reduce<number>((sum, each) => sum + (each ?? 0), 0)
+    body.choices[0]!.logprobs.token_logprobs.reduce<number>((sum, logprob) => sum + (logprob ?? 0), 0)
   const expected = { one: probabilities((await ask('one')).body), two: probabilities((await ask('two')).body) }
   assert.ok(Math.abs(expected.one - expected.two) > 1e-3, `the adapters differ: ${JSON.stringify(expected)}`)
   let stop = false
@@ -175,7 +175,7 @@ test('killed replicas are started again, their requests are retried, and no name
     }
   }
   const workers = [work('one', 0), work('two', 1), work('one', 2), work('two', 3)]
-  const failed = Promise.race(workers.map((each) => each.then(() => new Promise<never>(() => {}))))
+  const failed = Promise.race(workers.map((worker) => worker.then(() => new Promise<never>(() => {}))))
   t.after(() => {
     stop = true
   })
@@ -284,7 +284,7 @@ test('load adds replicas, and less of it removes them without cutting an answer'
   const more = await ready('busy', 2)
   assert.match(more.decisions[0]!.reason, /requests? at a time.* at 1 a replica takes? \d replicas/)
   assert.match(more.limit ?? '', /^$|room for/)
-  for (const each of streams.slice(1)) each.hangUp()
+  for (const stream of streams.slice(1)) stream.hangUp()
   const draining = await until('one to be drained', async () => {
     const scaling = await show('busy')
     return scaling.decisions[0]!.to === 1 ? scaling : undefined
@@ -346,12 +346,12 @@ test(
       /room for 0 replicas on cpu now; max_replicas is 2/,
     )
     assert.equal(set.status, 200)
-    for (const each of hold) each.hangUp()
+    for (const streaming of hold) streaming.hangUp()
     const answer = await until('an answer', async () => {
-      const each = await chat('poor')
-      if (each.status === 200) return each
-      assert.equal(each.body.error.code, 'overloaded')
-      assert.match(each.body.error.message, /There is no room for a replica of 'poor' now/)
+      const answer = await chat('poor')
+      if (answer.status === 200) return answer
+      assert.equal(answer.body.error.code, 'overloaded')
+      assert.match(answer.body.error.message, /There is no room for a replica of 'poor' now/)
       return undefined
     })
     assert.equal(answer.headers.get('x-weights'), weightsOf(second))

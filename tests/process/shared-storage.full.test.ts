@@ -23,7 +23,7 @@ const shared = mkdtempSync(path.join(os.tmpdir(), 'tunery-shared-'))
 const settings = { TUNERY_STORAGE_URL: `file://${shared}`, TUNERY_CHECKPOINT_SECONDS: '1' }
 const machines = [dataFolder('here', settings)]
 after(() => {
-  for (const each of machines) each.remove()
+  for (const machine of machines) machine.remove()
   rmSync(shared, { recursive: true, force: true })
 })
 

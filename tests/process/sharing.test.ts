@@ -182,7 +182,7 @@ test('a backup has no token, and a restore ends all links: one may have been wit
     const db = await openDatabase(restored)
     try {
       const kept = await db.selectFrom('shares').selectAll().execute()
-      assert.ok(kept.some((each) => each.id === id))
+      assert.ok(kept.some((row) => row.id === id))
       assert.ok(kept.every(({ revoked_at }) => revoked_at !== null))
     } finally {
       await db.destroy()

@@ -53,7 +53,7 @@ test('stop with 50 live streams and a job: not ready in 1 s, streams complete, t
     ...endless,
   }
   const streams = Array.from({ length: 50 }, () => stream(`${server.url}/chat/completions`, key, body))
-  await Promise.all(streams.map((each) => each.untilBytes(300)))
+  await Promise.all(streams.map((stream) => stream.untilBytes(300)))
 
   const stopAt = performance.now()
   const status = server.end('SIGTERM')
@@ -66,7 +66,7 @@ test('stop with 50 live streams and a job: not ready in 1 s, streams complete, t
     )
   );
   const notReady_ms = performance.now() - stopAt
-  const whole = await Promise.all(streams.map((each) => each.result))
+  const whole = await Promise.all(streams.map((stream) => stream.result))
   const last_ms = performance.now() - stopAt
   assert.equal(await status, 0)
   assert.ok(notReady_ms < 1000, `not ready after ${Math.round(notReady_ms)} ms`)

@@ -152,8 +152,8 @@ test('a file that a start cannot use is explained on one line, and nothing is lo
     writeFileSync(path.join(folder, 'file'), '')
     mkdirSync(path.join(folder, 'damaged'))
     writeFileSync(path.join(folder, 'damaged/tunery.db'), 'no database '.repeat(1000))
-    for (const each of ['database/tunery.db', 'named/installation', 'key/secret.key', 'first/first-key.txt'])
-      mkdirSync(path.join(folder, each), { recursive: true })
+    for (const file of ['database/tunery.db', 'named/installation', 'key/secret.key', 'first/first-key.txt'])
+      mkdirSync(path.join(folder, file), { recursive: true })
     const cases: [data: string, says: RegExp][] = [
       ['file/data', /^The data folder cannot be used: .*TUNERY_DATA_DIR/],
       ['database', /^The data folder cannot be used: .*database\/tunery\.db\. Set TUNERY_DATA_DIR/],

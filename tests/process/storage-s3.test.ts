@@ -49,7 +49,7 @@ testObjectStore('S3', {
 /** 20 MB in three parts, each of one byte's value. */
 function largeFile(...values: number[]): string {
   const file = path.join(folder(), 'large')
-  writeFileSync(file, Buffer.concat(values.map((each, n) => Buffer.alloc(n < 2 ? 8 << 20 : 4 << 20, each))))
+  writeFileSync(file, Buffer.concat(values.map((value, n) => Buffer.alloc(n < 2 ? 8 << 20 : 4 << 20, value))))
   return file
 }
 

@@ -61,9 +61,9 @@ test('a stream is kept as it was sent, and one that its client leaves is not', a
     headers,
     body: JSON.stringify(body('stream me ü', { stream: true, metadata: { how: 'stream' } })),
   })
-  const events = (await response.text()).split('\n\n').filter((each) => each.startsWith('data: '))
+  const events = (await response.text()).split('\n\n').filter((part) => part.startsWith('data: '))
   assert.equal(events.at(-1), 'data: [DONE]')
-  const chunks = events.slice(0, -1).map((each) => JSON.parse(each.slice(6)))
+  const chunks = events.slice(0, -1).map((event) => JSON.parse(event.slice(6)))
   const text = chunks.map(({ choices }) => choices[0].delta.content ?? '').join('')
   const [stored] = (await list('?metadata[how]=stream')).data
   assert.equal(stored.choices[0].message.content ?? '', text)
@@ -153,7 +153,7 @@ test('a deleted answer is in no file of the database', async () => {
   const secret = 'xyzzy-7f3a-secret'
   const written = () =>
     readdirSync(app.dataDir, { withFileTypes: true })
-      .filter((each) => each.isFile() && readFileSync(path.join(app.dataDir, each.name)).includes(secret))
+      .filter((entry) => entry.isFile() && readFileSync(path.join(app.dataDir, entry.name)).includes(secret))
       .map(({ name }) => name)
   await ask(`${secret} ${'long '.repeat(20)}`, { metadata: { delete: 'me' } })
   await ask('short', { metadata: { delete: 'me' } })

@@ -61,8 +61,8 @@ test('one Ctrl-C under npm start: prints what it waits for, streams complete, th
   assert.equal(running.length, 2, 'a trainer and an engine are at work')
 
   terminal.press('C-c')
-  for (const each of streams) {
-    const { done, events } = await each.result
+  for (const stream of streams) {
+    const { done, events } = await stream.result
     assert.ok(done, 'each stream ends with [DONE]')
     assert.equal(events.findLast(({ choices }) => choices[0]?.finish_reason)?.choices[0].finish_reason, 'length')
   }

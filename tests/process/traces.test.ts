@@ -105,7 +105,7 @@ test('one connected trace from the caller through the gateway to the decoding in
   assert.deepEqual([...new Set(spans.map(({ service }) => service))].sort(), ['tunery', 'tunery-engine'])
   for (const span of spans) assert.ok(span.start_ms >= root.start_ms - 5 && span.end_ms <= root.end_ms + 50, span.name)
   // Its line in the log has both ids.
-  const line = logLines().find((each) => each.request_id === request_id && each.msg === 'request')!
+  const line = logLines().find((logLine) => logLine.request_id === request_id && logLine.msg === 'request')!
   assert.deepEqual([line.trace_id, line.route, line.status], [caller.trace_id, '/chat/completions', 200])
 })
 
@@ -194,7 +194,7 @@ test('a job is one trace with the request that created it: attempt, phases of th
 test('the metrics have the same requests and the job, and those of the engine', async () => {
   const text = await (await fetch(new URL('/metrics', server.url))).text()
   const value = (series: string) => {
-    const line = text.split('\n').find((each) => each.startsWith(`${series} `))
+    const line = text.split('\n').find((candidate) => candidate.startsWith(`${series} `))
     assert.ok(line, `no ${series}`)
     return Number(line.split(' ').at(-1))
   }

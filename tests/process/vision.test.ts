@@ -271,7 +271,7 @@ describe('a vision model of the service', { skip: noVision }, () => {
   )
   test('a projector that is trained too is that of its model alone, and exported with it', () =>
     trainsAndExports(tinyEye, true))
-  for (const family of visionFamilies.filter((each) => each !== 'smolvlm'))
+  for (const family of visionFamilies.filter((visionFamily) => visionFamily !== 'smolvlm'))
     test(`so do those of the family ${family}`, full, async () => {
       const other = `test/tiny-${family}`
       cpSync(path.join(visionModelsDir(family), tinyEye), path.join(models, other), { recursive: true })

@@ -134,7 +134,7 @@ for (const [language, program] of Object.entries(programs)) {
       await it.webhooks.change(by, made.id, { url: receiver.url })
       const { id } = await it.webhooks.test(by, made.id)
       const ended = await until('its end', async () =>
-        (await it.deliveries(made.id)).find((each) => each.id === id && each.status !== 'pending'),
+        (await it.deliveries(made.id)).find((delivery) => delivery.id === id && delivery.status !== 'pending'),
       )
       return ended.last_attempt!.response_status
     }
@@ -160,12 +160,12 @@ test('the guide’s checks of X-Service-Signature accept genuine deliveries only
       [secret, signature, got.body],
       [secret, signature, `${got.body} `],
       [`${secret}x`, signature, got.body],
-      ...wrong.map((each) => [secret, each, got.body]),
+      ...wrong.map((header) => [secret, header, got.body]),
     ]
     const { isGenuine } = (await import(path.join(folder, 'plain.mjs'))) as { isGenuine(...of: string[]): boolean }
     const wanted = cases.map((_, index) => index === 0)
     assert.deepEqual(
-      cases.map((each) => isGenuine(...each)),
+      cases.map((args) => isGenuine(...args)),
       wanted,
     )
     const script =

@@ -83,7 +83,7 @@ test('an attempt times out wherever the receiver hangs; a status that was alread
     (_, signal) => new Promise((_resolve, reject) => signal.addEventListener('abort', reject)),
   )
   assert.equal(noNames.error?.code, 'timeout')
-  for (const each of [silent, trickling, announcing]) each.stop()
+  for (const receiver of [silent, trickling, announcing]) receiver.stop()
 })
 
 test('an attempt ends at the status: a receiver that drips its body holds no slot', async () => {

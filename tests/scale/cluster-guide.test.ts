@@ -58,7 +58,7 @@ before(async () => {
   }
 })
 after(async () => {
-  for (const each of folders) each.kill()
+  for (const folder of folders) folder.kill()
   await stopProxy?.()
   await s3?.stop()
   await redis?.stop()
@@ -231,7 +231,7 @@ test('step 4: a server killed under load loses nothing acknowledged, and its job
   await until('the load to go on', () => acknowledged.length > then + 10)
   over = true
   await Promise.all(workers)
-  const left = machines.findIndex((each) => each !== killed)
+  const left = machines.findIndex((machine) => machine !== killed)
   const job = await at(left).untilEnded(id)
   assert.equal(job.status, 'completed', JSON.stringify(job.error))
   await startWith('', killed)

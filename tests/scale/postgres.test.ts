@@ -54,9 +54,9 @@ test(
     assert.deepEqual([await count(db, '*'), await count(db, 'distinct ref')], [jobs, jobs])
     const open = await db.selectFrom('queue_entries').select('ref').where('status', '<>', 'done').execute()
     assert.deepEqual(open, [])
-    for (const each of workers.slice(1)) {
-      const ended = once(each, 'exit')
-      each.stdin!.end()
+    for (const worker of workers.slice(1)) {
+      const ended = once(worker, 'exit')
+      worker.stdin!.end()
       assert.deepEqual(await ended, [0, null], 'it has lived through the restart')
     }
     await notifications.close()

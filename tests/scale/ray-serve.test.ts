@@ -72,7 +72,7 @@ test('writers of several servers change their own applications at once, and nobo
     await until('their application to answer', async () => (await answerOf('theirs')) === 'of theirs')
     // Each as in its own server process: the lock is Postgres'.
     const writers = [1, 2].map(() => createServe(ray, createWriterLock(postgres.url), options()))
-    const names = (writer: number) => [1, 2].map((each) => `tunery-${writer}-${each}`)
+    const names = (writer: number) => [1, 2].map((n) => `tunery-${writer}-${n}`)
     await Promise.all(
       writers.flatMap((serve, writer) =>
         names(writer).map((name) => serve.change((own) => void own.set(name, hello(name)))),

@@ -74,7 +74,7 @@ test('vLLM answers as this machine’s engine, for base and adapter, whole and i
   for (const name of ['plain', 'colours']) {
     const set = await put(name)
     assert.equal(set.status, 200, JSON.stringify(set.body))
-    assert.ok(set.body.instance_types.some((each: { name: string }) => each.name === 'ray:A10G'))
+    assert.ok(set.body.instance_types.some((instanceType: { name: string }) => instanceType.name === 'ray:A10G'))
   }
   for (const name of ['plain', 'colours']) {
     const there = await service.ask(name)
@@ -125,7 +125,7 @@ test('a policy changes Serve’s autoscaling, and vLLM runs on', rayVllmTest, as
   assert.equal(changed.status, 200, JSON.stringify(changed.body))
   await until('Serve to have it', async () => {
     const configs = [...(await serve.own()).values()].map(({ config }) => JSON.stringify(config))
-    return configs.some((each) => /"max_replicas":2/.test(each) && /"target_ongoing_requests":3\b/.test(each))
+    return configs.some((config) => /"max_replicas":2/.test(config) && /"target_ongoing_requests":3\b/.test(config))
   })
   assert.equal((await service.ask('colours')).status, 200)
   assert.deepEqual(cluster.processes(vllmProcesses), pids)

@@ -161,13 +161,13 @@ test('nobody can create a key with more permissions than their own', async () =>
 
 test('a role limits all keys of its member as soon as it changes', async () => {
   for (const role of ['viewer', 'member', 'admin'] as const) {
-    const each = await member(role)
-    const { body } = await each.api('GET', '/user/profile')
+    const user = await member(role)
+    const { body } = await user.api('GET', '/user/profile')
     assert.deepEqual([body.role, body.key.scopes.toSorted()], [role, roleScopes[role].toSorted()])
-    const upload = await each.upload('{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}')
+    const upload = await user.upload('{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}')
     assert.equal(upload.status, role === 'viewer' ? 403 : 201, role)
     if (role === 'viewer') assert.equal(upload.body.error.details.scope, 'datasets:write')
-    assert.equal((await each.api('GET', '/audit')).status, role === 'admin' ? 200 : 403)
+    assert.equal((await user.api('GET', '/audit')).status, role === 'admin' ? 200 : 403)
   }
   const changing = await member('member')
   assert.equal((await app.api('PUT', `/members/${changing.id}`, { role: 'viewer' })).body.role, 'viewer')

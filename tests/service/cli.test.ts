@@ -263,7 +263,7 @@ test('doctor tells what is wrong and what to do', async () => {
   const { status, json } = await run(['doctor', '--json'], { env: { TUNERY_URL: app.url, TUNERY_KEY: 'tny_wrong' } })
   assert.equal(status, 1)
   const { ok, checks } = json()
-  const find = (name: string) => checks.find((each: { name: string }) => each.name === name)
+  const find = (name: string) => checks.find((check: { name: string }) => check.name === name)
   assert.deepEqual([ok, find('torch').status, find('key').status], [false, 'ok', 'problem'])
   assert.match(find('key').todo, /login/)
 })

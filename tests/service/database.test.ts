@@ -178,7 +178,7 @@ test('a failed transaction leaves nothing, and uncommitted writes are visible on
 })
 
 test('transactions and single writes run one at a time, in order', async () => {
-  const each = Array.from({ length: 12 }, (_, i) => {
+  const writes = Array.from({ length: 12 }, (_, i) => {
     const name = `w${10 + i}`
     if (i % 2) return add(db, name)
     return db.transaction().execute(async (trx) => {
@@ -188,7 +188,7 @@ test('transactions and single writes run one at a time, in order', async () => {
       assert.equal((await names(trx)).length, before + 1)
     })
   })
-  await Promise.all(each)
+  await Promise.all(writes)
   const inOrder = await sql<{ name: string }>`select name from accounts order by rowid`.execute(db)
   assert.deepEqual(
     inOrder.rows.map(({ name }) => name),

@@ -59,5 +59,5 @@ test('a list says how many rows of a dataset cannot be trained on', async () => 
   const { id } = (await app.upload(`${colourRows(3)}\n{"messages":1}\n{`)).body
   await app.api('POST', `/datasets/${id}/validate`)
   const { items } = (await app.api('GET', '/datasets/')).body
-  assert.equal(items.find((each: { id: string }) => each.id === id).error_count, 2)
+  assert.equal(items.find((item: { id: string }) => item.id === id).error_count, 2)
 })

@@ -24,7 +24,7 @@ let requests: string[] = []
 const server = http.createServer((request, response) => {
   const route = request.url!.replace(/^.*exp_1/, '').replace(/\?.*/, '')
   requests.push(route)
-  if (answer(route, requests.filter((each) => each === route).length, response)) return
+  if (answer(route, requests.filter((request) => request === route).length, response)) return
   if (route === '/download') response.end(bytes)
   else if (route === '/events')
     response.end(`${JSON.stringify({ type: 'status', seq: 1, message: 'Ready.', data: { status: 'ready' } })}\n`)

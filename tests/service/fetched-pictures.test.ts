@@ -169,12 +169,12 @@ test('so many are fetched at once, of one account and in all; who waits goes bef
   await until('two of them arrive', () => slow.size === 2)
   const other = fetches.fetch('other', `${at}/red.png`, ends.signal)
   assert.deepEqual(await other, red)
-  const more = ['two', 'three'].map((each) => fetches.fetch(each, `${at}/slow`, ends.signal))
+  const more = ['two', 'three'].map((name) => fetches.fetch(name, `${at}/slow`, ends.signal))
   await until('a third of another account', () => slow.size === 3)
   await sleep(100)
   assert.equal(mostSlow, 3)
   ends.abort(new Error('end'))
-  for (const each of await Promise.allSettled([...one, ...more])) assert.equal(each.status, 'rejected')
+  for (const result of await Promise.allSettled([...one, ...more])) assert.equal(result.status, 'rejected')
   assert.deepEqual(await fetches.fetch('one', `${at}/red.png`, never), red)
 })
 
@@ -185,7 +185,7 @@ const row = (urls: string[], text = 'What is it?') => ({
     { role: 'assistant', content: 'A disk.' },
   ],
 })
-const lines = (rows: object[]) => rows.map((each) => `${JSON.stringify(each)}\n`).join('')
+const lines = (rows: object[]) => rows.map((row) => `${JSON.stringify(row)}\n`).join('')
 
 async function uploaded(content: string, fields = { format: 'jsonl' }) {
   const { status, body } = await app.upload(content, fields)
@@ -307,7 +307,7 @@ test('a request’s pictures are fetched before its model is asked, which gets t
   pages['/heavy'] = (response) => response.end(large.subarray(0, 9_000_000))
   const heavy = await chat(
     'far/eye',
-    [1, 2, 3].map((each) => `${at}/heavy?${each}`),
+    [1, 2, 3].map((n) => `${at}/heavy?${n}`),
   )
   assert.equal(heavy.status, 400)
   assert.match(heavy.body.error.message, /24 MB together/)

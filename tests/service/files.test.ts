@@ -175,12 +175,12 @@ test('of requests that end one upload at once, one does, and parts that come too
     openai.uploads.cancel(id),
     openai.uploads.parts.create(id, { data }),
   ])
-  const statuses = ends.map((each) => (each.status === 'fulfilled' ? 200 : each.reason.status))
+  const statuses = ends.map((end) => (end.status === 'fulfilled' ? 200 : end.reason.status))
   assert.ok(
     statuses.every((status) => status === 200 || status === 400),
     String(statuses),
   )
-  const completed = ends.flatMap((each) => (each.status === 'fulfilled' && 'file' in each.value ? [each.value] : []))
+  const completed = ends.flatMap((end) => (end.status === 'fulfilled' && 'file' in end.value ? [end.value] : []))
   assert.ok(completed.every(({ status }) => status === completed[0]!.status))
   assert.equal(onDisk('files') - before, completed[0]!.status === 'completed' ? 1 : 0)
   assert.doesNotMatch(completed[0]!.filename, /\0/)

@@ -93,7 +93,7 @@ test('a JSON list is read as its rows, each at its line, however it is written',
   const { errors } = (await app.api('POST', `/datasets/${broken.id}/validate`)).body
   assert.deepEqual(
     errors.map((error: string) => error.slice(0, 22)),
-    ["line 1: 'messages' must", 'line 2 is not a JSON o', 'line 3 is not valid JS'].map((each) => each.slice(0, 22)),
+    ["line 1: 'messages' must", 'line 2 is not a JSON o', 'line 3 is not valid JS'].map((text) => text.slice(0, 22)),
   )
   for (const [content, says] of [
     [JSON.stringify(rows).slice(0, -1), /has no end/],

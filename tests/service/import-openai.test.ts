@@ -70,7 +70,7 @@ test('the same training starts here, and what differs is said', async () => {
   assert.match(differences[0], /not gpt-4o-mini-2024-07-18/)
   for (const part of ['1.8 times', 'Integrations', '--validation'])
     assert.ok(
-      differences.some((each: string) => each.includes(part)),
+      differences.some((difference: string) => difference.includes(part)),
       part,
     )
   await app.api('POST', `/fine-tuning/jobs/${job.id}/cancel`)

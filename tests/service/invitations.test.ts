@@ -101,7 +101,7 @@ test('an admin’s link is void once its member is an owner, and anybody’s onc
   await app.api('DELETE', `/members/${admin.id}`)
   assert.deepEqual(codeOf(await accept(tokenOf(left))), [400, 'link_invalid'])
   const { items } = (await app.api('GET', '/invitations?limit=100')).body
-  const open = items.map((each: { id: string }) => each.id)
+  const open = items.map((item: { id: string }) => item.id)
   assert.deepEqual(
     [left, promoted, demoted].map(({ body }) => open.includes(body.id)),
     [false, false, true],

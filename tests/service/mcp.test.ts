@@ -132,11 +132,11 @@ test('an assistant goes the whole way over stdio; the user is asked before what 
     assert.match(asked[0]!, /train test\/tiny.*time: about .*tokens: .*price: .*memory: /)
 
     const progress: Progress[] = []
-    let watched = await run('watch_job', { job_id: job.id, seconds: 1 }, (each) => progress.push(each))
+    let watched = await run('watch_job', { job_id: job.id, seconds: 1 }, (update) => progress.push(update))
     for (let seq = 0; !watched.ended; ) {
       assert.ok(watched.next_after >= seq)
       seq = watched.next_after
-      watched = await run('watch_job', { job_id: job.id, after: seq, seconds: 120 }, (each) => progress.push(each))
+      watched = await run('watch_job', { job_id: job.id, after: seq, seconds: 120 }, (update) => progress.push(update))
     }
     assert.equal(watched.job.status, 'completed', JSON.stringify(watched.job.error))
     assert.ok(progress.length > 2 && progress.every(({ message }) => message))

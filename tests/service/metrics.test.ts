@@ -16,7 +16,9 @@ after(() => app.stop())
 const scrape = async () => (await fetch(`${app.address}/metrics`)).text()
 /** The value of the series with these labels; undefined if there is none. */
 async function value(name: string, labels = ''): Promise<number | undefined> {
-  const line = (await scrape()).split('\n').find((each) => each.startsWith(`${name}${labels && `{${labels}}`} `))
+  const line = (await scrape())
+    .split('\n')
+    .find((candidate) => candidate.startsWith(`${name}${labels && `{${labels}}`} `))
   return line === undefined ? undefined : Number(line.split(' ').at(-1))
 }
 

@@ -56,9 +56,9 @@ before(async () => {
     for (const table of tables) {
       const columns = schema.pragma(`table_xinfo(${table.name})`) as { name: string; type: string; notnull: number }[]
       const needs = new Map(
-        (schema.pragma(`foreign_key_list(${table.name})`) as { from: string; table: string }[]).map((each) => [
-          each.from,
-          each.table,
+        (schema.pragma(`foreign_key_list(${table.name})`) as { from: string; table: string }[]).map((key) => [
+          key.from,
+          key.table,
         ]),
       )
       const parent = table.key.length === 1 ? needs.get(table.key[0]!) : undefined

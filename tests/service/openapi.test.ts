@@ -66,7 +66,7 @@ test('the OpenAPI document has the forms of uploads, the ranges of parameters an
   const fromUser = components.schemas[named.$ref.split('/').at(-1)]
   assert.deepEqual(fromUser.required, ['role', 'content'])
   assert.deepEqual(
-    fromUser.properties.content.anyOf.map((each: { type: string }) => each.type),
+    fromUser.properties.content.anyOf.map((option: { type: string }) => option.type),
     ['string', 'array'],
   )
   const { temperature } = request.properties

@@ -103,7 +103,7 @@ test('a passkey belongs to its member: others neither see nor remove it; a remov
   const { id } = (await add(cleo, device.create(await optionsOf(cleo)))).body
   assert.deepEqual(codeOf(await ann.send('DELETE', `/user/passkeys/${id}`)), [404, 'passkey_not_found'])
   const { items } = (await ann.send('GET', '/user/passkeys')).body
-  assert.ok(!items.some((each: { id: string }) => each.id === id))
+  assert.ok(!items.some((item: { id: string }) => item.id === id))
   await app.api('DELETE', `/members/${added.body.id}`)
   assert.deepEqual(codeOf(await signIn(device.get(await challenge()))), refused)
 })

@@ -252,7 +252,7 @@ test('of the work that runs on all servers one piece gives way for each account 
   const running: Claim[] = []
   try {
     for (const ref of ['a1', 'a2', 'a3', 'a4']) await enqueue(ref, 'a')
-    for (const each of queues) running.push((await each.claim('work', 'w'))!)
+    for (const queue of queues) running.push((await queue.claim('work', 'w'))!)
     assert.equal(await giveWay(), 0, 'nobody waits')
     for (const ref of ['b1', 'b2']) await enqueue(ref, 'b')
     assert.equal(await giveWay(), 1)

@@ -78,7 +78,7 @@ test('a stream of events on one server has what happens on another, at once', on
   const running = await first.services.queue.counts()
   assert.equal(running.find(({ kind }) => kind === 'tuning')?.running, 1, 'on one server alone')
   // Whichever server trains, each can cancel.
-  for (const each of [second, first]) await each.api('POST', `/fine-tuning/jobs/${job}/cancel`)
+  for (const server of [second, first]) await server.api('POST', `/fine-tuning/jobs/${job}/cancel`)
   await reading
   assert.equal(statuses.at(-1), 'cancelled')
   await until(

@@ -63,7 +63,7 @@ test('requests, uploads, jobs and batches of a session are the session’s', asy
   assert.deepEqual([...new Set(items.map(({ key_id }: { key_id: string }) => key_id))], [session.id])
   const { items: entries } = (await page.send('GET', '/audit?limit=20')).body
   for (const target of [dataset.id, job.body.id, batch.body.id]) {
-    const entry = entries.find((each: { target: string }) => each.target === target)
+    const entry = entries.find((entry: { target: string }) => entry.target === target)
     assert.deepEqual(entry?.by, { kind: 'session', user_id: profile.id, key_id: session.id }, target)
   }
 })

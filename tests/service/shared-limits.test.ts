@@ -87,19 +87,17 @@ describe('limits that processes share', redisTest, () => {
   }
   async function startProcesses(context: TestContext, count: number, url?: string): Promise<Several> {
     const processes = await Promise.all(Array.from({ length: count }, () => startProcess(url)))
-    await until('all to know of all', () => processes.every((each) => each.redis.processes() >= count))
+    await until('all to know of all', () => processes.every((peer) => peer.redis.processes() >= count))
     const close = async () => {
       for (const { work } of processes) await work.close()
-      for (const each of processes) await each.redis.close()
+      for (const process of processes) await process.redis.close()
     }
     context.after(close)
     return {
       processes,
       /** Callers over all processes, at once. */
       admit: (caller: never, callers: number, slot = false) =>
-        Promise.all(
-          Array.from({ length: callers }, (_, each) => processes[each % count]!.limits.admit(caller, { slot })),
-        ),
+        Promise.all(Array.from({ length: callers }, (_, n) => processes[n % count]!.limits.admit(caller, { slot }))),
     }
   }
   const admitted = (all: Admission[]) => all.filter(({ refused }) => !refused)
@@ -120,7 +118,7 @@ describe('limits that processes share', redisTest, () => {
   /** False, and nothing is checked, where Redis was away meanwhile. */
   async function admitExactly(four: Several, tier: string, max: number, limit: string): Promise<boolean> {
     let answered = true
-    for (const each of four.processes) each.redis.onAway((is) => (answered &&= !is))
+    for (const process of four.processes) process.redis.onAway((is) => (answered &&= !is))
     const caller = await account(tier)
     const all = await four.admit(caller, 1000, tier === 'slots')
     if (!answered) return false
@@ -264,7 +262,7 @@ describe('limits that processes share', redisTest, () => {
     // All from one process, which has more than its share.
     const [one] = four.processes as [(typeof four.processes)[0]]
     let count = 0
-    for (let each = 0; each < 120; each++) if (!(await one.limits.admit(caller, { slot: false })).refused) count++
+    for (let n = 0; n < 120; n++) if (!(await one.limits.admit(caller, { slot: false })).refused) count++
     assert.equal(count, 120)
     for (let round = 0; round < 2; round++) {
       await redis.kill()
@@ -281,9 +279,9 @@ describe('limits that processes share', redisTest, () => {
 
   test('wrong keys and sign-ins of an address are counted over all processes', async (context) => {
     const connections = [await connectRedis(redis.url, 'test', log), await connectRedis(redis.url, 'test', log)]
-    context.after(() => Promise.all(connections.map((each) => each.close())))
-    const throttles = connections.map((each) => createAuthThrottle(createWindowCounters(each)))
-    const signIns = connections.map((each) => createSignInThrottle(Date.now, each))
+    context.after(() => Promise.all(connections.map((connection) => connection.close())))
+    const throttles = connections.map((connection) => createAuthThrottle(createWindowCounters(connection)))
+    const signIns = connections.map((connection) => createSignInThrottle(Date.now, connection))
     const [here, there] = throttles as [AuthThrottle, AuthThrottle]
     const network = '2001:db8:0:1::'
     for (let tries = 1; tries < wrongKeysPerMinute; tries++)
@@ -297,7 +295,7 @@ describe('limits that processes share', redisTest, () => {
     assert.ok(there.blockedUntil(`${network}b`)! > Date.now())
     assert.equal((await there.window('192.0.2.1')).remaining, wrongKeysPerMinute, 'no other address is blocked')
 
-    const guess = (each: number) => signIns[each % 2]!.begin('192.0.2.2', 'a@example.com')
+    const guess = (n: number) => signIns[n % 2]!.begin('192.0.2.2', 'a@example.com')
     let guesses = 0
     await assert.rejects(async () => {
       for (; guesses < 20; guesses++) await guess(guesses)
@@ -309,12 +307,13 @@ describe('limits that processes share', redisTest, () => {
 
   test('while Redis is away each process counts the wrong keys of an address by itself', full, async (context) => {
     const two = await startProcesses(context, 2)
-    const throttles = two.processes.map((each) => createAuthThrottle(createWindowCounters(each.redis)))
+    const throttles = two.processes.map((process) => createAuthThrottle(createWindowCounters(process.redis)))
     await throttles[0]!.recordWrongKey('192.0.2.5')
     await redis.kill()
     for (let tries = 0; tries < wrongKeysPerMinute; tries++)
-      for (const each of throttles) await each.recordWrongKey('192.0.2.4')
-    for (const each of throttles) assert.ok(each.blockedUntil('192.0.2.4')! > Date.now(), 'each by its own count')
+      for (const throttle of throttles) await throttle.recordWrongKey('192.0.2.4')
+    for (const throttle of throttles)
+      assert.ok(throttle.blockedUntil('192.0.2.4')! > Date.now(), 'each by its own count')
     await redis.start()
     await away(two.processes, false)
     const { remaining } = await throttles[1]!.window('192.0.2.5')
@@ -337,7 +336,7 @@ describe('limits that processes share', redisTest, () => {
     const opened = [await open('aaa', '?prefix=one'), await open('aaa', '?prefix=one')]
     await assert.rejects(open('bbb', '?prefix=one'), /belongs to the installation aaa.*own \?prefix=/)
     opened.push(await open('bbb', '?prefix=two'), await open('bbb'), await open('aaa'))
-    await Promise.all(opened.map((each) => each.close()))
+    await Promise.all(opened.map((redis) => redis.close()))
   })
 
   test('a wrong password or database is an error of the setting; an absent Redis is waited for', async () => {
@@ -372,14 +371,14 @@ describe('limits that processes share', redisTest, () => {
 test('a node of a Redis Cluster is an error of the setting', { skip: redisTest.skip || full.skip }, async () => {
   const folders = [1, 2].map(() => mkdtempSync(path.join(os.tmpdir(), 'tunery-redis-')))
   const nodes = await Promise.all(
-    folders.map((each) => startRedis('--dir', each, '--cluster-enabled', 'yes', '--cluster-node-timeout', '1000')),
+    folders.map((folder) => startRedis('--dir', folder, '--cluster-enabled', 'yes', '--cluster-node-timeout', '1000')),
   )
   try {
     const [first, second] = nodes as [TestRedis, TestRedis]
     await first.command('CLUSTER ADDSLOTSRANGE 0 8191')
     await second.command('CLUSTER ADDSLOTSRANGE 8192 16383')
     await first.command(`CLUSTER MEET 127.0.0.1 ${second.port}`)
-    const isUp = async (each: TestRedis) => (await each.command('CLUSTER INFO')).includes('cluster_state:ok')
+    const isUp = async (redis: TestRedis) => (await redis.command('CLUSTER INFO')).includes('cluster_state:ok')
     await until('the cluster to form', async () => (await isUp(first)) && (await isUp(second)))
     for (const { url } of nodes)
       await assert.rejects(
@@ -388,8 +387,8 @@ test('a node of a Redis Cluster is an error of the setting', { skip: redisTest.s
           error instanceof ConfigError && /TUNERY_REDIS_URL.* node of a Redis Cluster/.test(error.message),
       )
   } finally {
-    for (const each of nodes) await each.stop()
-    for (const each of folders) rmSync(each, { recursive: true })
+    for (const node of nodes) await node.stop()
+    for (const folder of folders) rmSync(folder, { recursive: true })
   }
 })
 
@@ -438,9 +437,7 @@ describe('the day of processes that share a database alone', () => {
   const admitted = async (processes: Limits[], caller: never, callers: number) =>
     (
       await Promise.all(
-        Array.from({ length: callers }, (_, each) =>
-          processes[each % processes.length]!.admit(caller, { slot: false }),
-        ),
+        Array.from({ length: callers }, (_, n) => processes[n % processes.length]!.admit(caller, { slot: false })),
       )
     ).filter(({ refused }) => !refused).length
   const account = async (tier: string) => {
@@ -471,7 +468,7 @@ describe('the day of processes that share a database alone', () => {
     do count += rest = await admitted([first, idle], caller, 2000)
     while (rest > 0)
     assert.ok(count >= 9950 && count <= 10_000, `${count} of 10,000`)
-    await Promise.all(working.map((each) => each.close()))
+    await Promise.all(working.map((worker) => worker.close()))
     assert.equal(await written(), 10_000)
   })
 })

@@ -17,8 +17,8 @@ test('many passwords at once are refused beyond a number, wait in line below it,
   const tries = await Promise.allSettled(
     Array.from({ length: hashesMax + 8 }, () => verifyPassword(hash, 'a good password')),
   )
-  const right = tries.filter((each) => each.status === 'fulfilled' && each.value)
-  const refused = tries.filter((each) => each.status === 'rejected' && each.reason.code === 'overloaded')
+  const right = tries.filter((attempt) => attempt.status === 'fulfilled' && attempt.value)
+  const refused = tries.filter((attempt) => attempt.status === 'rejected' && attempt.reason.code === 'overloaded')
   assert.deepEqual([right.length, refused.length], [hashesMax, 8])
   assert.equal(await verifyPassword(hash, 'a good password'), true)
 })

@@ -21,7 +21,7 @@ const browser = (headers: Record<string, string> = {}) => newBrowser(app, header
 test('a link signs in once, also when it is opened twice at once; then the session does what its role may', async () => {
   const { token } = await app.services.signIn.createLink()
   const [one, two] = [browser(), browser()]
-  const answers = await Promise.all([one, two].map((each) => each.send('POST', '/sign-in/link', { token })))
+  const answers = await Promise.all([one, two].map((browser) => browser.send('POST', '/sign-in/link', { token })))
   assert.deepEqual(answers.map(({ status }) => status).sort(), [200, 400])
   const [winner, loser] = answers[0]!.status === 200 ? [one, answers[1]!] : [two, answers[0]!]
   assert.deepEqual(codeOf(loser), [400, 'link_invalid'])

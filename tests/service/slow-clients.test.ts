@@ -64,8 +64,8 @@ test('an idle keep-alive connection is closed, and a body without progress ends 
   trickle(dripping, 50, () => '1\r\n{\r\n')
   await until('all to be closed', () => idle.closed && stalled.closed && dripping.closed)
   assert.match(idle.text, /^HTTP\/1\.1 200 /)
-  for (const each of [stalled, dripping])
-    assert.match(each.text, /^HTTP\/1\.1 408 .*stood still, or came slower than 4 KiB a second, for 1 s/s)
+  for (const connection of [stalled, dripping])
+    assert.match(connection.text, /^HTTP\/1\.1 408 .*stood still, or came slower than 4 KiB a second, for 1 s/s)
 })
 
 test('a client without a key that keeps sending after its refusal is disconnected', async () => {
@@ -182,7 +182,7 @@ test('silent connections and unused ones make room; when all are in use, health 
     assert.equal(await answered(ask(few.address, '/v1/keys', bearer(few.otherKey))), 200)
     assert.equal(await answered(ask(few.address, '/health/live')), 200)
     // All that may be in use, in use: bodies that have not come yet, of an address without a key.
-    for (let each = 0; each < 16; each++) opened.push(await holdBody(few.address))
+    for (let n = 0; n < 16; n++) opened.push(await holdBody(few.address))
     const over = ask(few.address, '/v1/sign-in')
     assert.equal(await answered(over), 429)
     assert.match(over.text, /"limit":"connections_per_address","max":16/)
@@ -203,7 +203,7 @@ test('behind a trusted proxy the forwarded address counts; a header of anybody e
     const few = await startApp({ TUNERY_MAX_CONNECTIONS_PER_ADDRESS: '3', TUNERY_TRUSTED_PROXIES: proxies })
     const opened: ReturnType<typeof connect>[] = []
     try {
-      for (let each = 0; each < 3; each++) opened.push(await holdBody(few.address, 'X-Forwarded-For: 203.0.113.1\r\n'))
+      for (let n = 0; n < 3; n++) opened.push(await holdBody(few.address, 'X-Forwarded-For: 203.0.113.1\r\n'))
       const from = (address: string) => answered(ask(few.address, '/v1/keys', `X-Forwarded-For: ${address}\r\n`))
       assert.deepEqual([await from('203.0.113.1'), await from('203.0.113.2')], expected)
     } finally {
@@ -225,7 +225,7 @@ test('streams of events are bounded by the tier', async () => {
   assert.ok('release' in services.limits.acquireEventStream({ account_id: 'acc_other', tier: 'free' }))
   plan.release()
   assert.ok('release' in services.limits.acquireEventStream({ account_id: 'acc_streams', tier: 'free' }))
-  assert.ok(others.every((each) => 'release' in each))
+  assert.ok(others.every((other) => 'release' in other))
   // Over HTTP, and a stream that has ended gives its place back.
   await app.db.updateTable('accounts').set({ tier: 'free' }).where('id', '=', app.owner.account_id).execute()
   try {
@@ -235,7 +235,7 @@ test('streams of events are bounded by the tier', async () => {
     await until('the tier to be known', async () => (await api('GET', '/user/profile')).body.limits.requests_per_minute)
     const route = `${new URL(url).pathname}/fine-tuning/jobs/${id}/events`
     const streams: ReturnType<typeof connect>[] = []
-    for (let each = 0; each < 20; each++) streams.push(ask(app.address, route, `Authorization: Bearer ${key}\r\n`))
+    for (let n = 0; n < 20; n++) streams.push(ask(app.address, route, `Authorization: Bearer ${key}\r\n`))
     await Promise.all(streams.map(answered))
     assert.ok(streams.every((stream) => statusOf(stream) === 200))
     const { status, body } = await api('GET', `/fine-tuning/jobs/${id}/events`)

@@ -41,7 +41,7 @@ test('uploads that withhold their end never claim more than is free, of an accou
   const opened: ReturnType<typeof connect>[] = []
   const parts = () => partsOf(app)
   try {
-    for (let each = 0; each < 6; each++) opened.push(beginUpload(app, 1000, each < 4 ? app.key : app.otherKey))
+    for (let n = 0; n < 6; n++) opened.push(beginUpload(app, 1000, n < 4 ? app.key : app.otherKey))
     await until('each to be stored or refused', () => parts() + opened.filter(({ text }) => text).length === 6)
     const refused = opened.filter(({ text }) => text)
     assert.equal(refused.length, 4, 'an account takes half at most, so that the other finds room')
@@ -186,7 +186,7 @@ test('several uploads of an account together take half of what is free, one may 
   await one.count(9e5)
   const two = await claim(1e6)
   assert.deepEqual(admitted.slice(-2), [1e6, 2e6], 'what has come counts too')
-  for (const each of [other, one, two]) each.release()
+  for (const claim of [other, one, two]) claim.release()
   const refusing = { id: 'acc_x', admit: () => Promise.reject(new Error('too much')) }
   const free = await freeToClaim(os.tmpdir(), min)
   await assert.rejects(claimDisk(os.tmpdir(), min, 1e9, refusing), /too much/)
@@ -250,7 +250,7 @@ test('what an account stores is bounded by its tier, counted over all kinds, and
     refused(await app.upload(rows(3e5)))
     assert.equal((await app.other.upload(rows(4e5))).status, 201, 'another account has its own')
     const { body } = await app.api('GET', '/usage/storage')
-    const of = (kind: string) => body.items.find((each: { kind: string }) => each.kind === kind)
+    const of = (kind: string) => body.items.find((item: { kind: string }) => item.kind === kind)
     assert.deepEqual(
       [body.max_bytes, of('datasets').count, of('uploads'), of('models').bytes, of('exports').count],
       [1e6, 2, { kind: 'uploads', count: 1, bytes: 1e5 }, 0, 0],

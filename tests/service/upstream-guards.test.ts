@@ -68,7 +68,7 @@ test('answers that an upstream gives one id are stored each under the id that it
       { ...event, choices: choices.map(({ message, ...choice }) => ({ ...choice, delta: message })) },
       { ...event, choices: [], usage },
     ]
-    const text = events.map((each) => `data: ${JSON.stringify(each)}\n\n`).join('')
+    const text = events.map((event) => `data: ${JSON.stringify(event)}\n\n`).join('')
     response.writeHead(200, { 'content-type': 'text/event-stream' }).end(`${text}data: [DONE]\n\n`)
   }
   const asked = { model: 'far/plain', messages, store: true }

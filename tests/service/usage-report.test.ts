@@ -69,7 +69,7 @@ test('usage is the sum of what clients were sent, by day, model, key and kind, w
     [other, 'named', 5],
   ] as const)
     reported.push((await who.api('POST', '/chat/completions', { ...ask, model, max_tokens })).body.usage)
-  const sum = (field: string) => reported.reduce((total, each) => total + each[field]!, 0)
+  const sum = (field: string) => reported.reduce((total, row) => total + row[field]!, 0)
   const { body } = await mine.api('GET', '/usage?group_by=day,model,key,kind')
   assert.equal(body.currency, 'EUR')
   assert.deepEqual(
@@ -247,7 +247,7 @@ test('a usage threshold is reported once per percentage and period, with the usa
   assert.deepEqual((await mine.api('GET', '/usage/thresholds')).body, set.body)
   assert.equal((await mine.api('PUT', '/usage/thresholds', { percents: [0] })).status, 400)
   const used = []
-  for (let each = 0; each < 4; each++) {
+  for (let n = 0; n < 4; n++) {
     const { usage } = (await mine.api('POST', '/chat/completions', { ...ask, model: tiny, max_tokens: 20 })).body
     used.push(usage.total_tokens)
   }
@@ -256,8 +256,8 @@ test('a usage threshold is reported once per percentage and period, with the usa
     const found = await events(mine.id)
     return new Set(found.map(({ metric }) => metric)).size === 3 ? found : undefined
   })
-  const of = (metric: string) => reported.filter((each) => each.metric === metric).map(({ percent }) => percent)
-  assert.ok(used.reduce((sum, each) => sum + each) > 100)
+  const of = (metric: string) => reported.filter((report) => report.metric === metric).map(({ percent }) => percent)
+  assert.ok(used.reduce((sum, amount) => sum + amount) > 100)
   assert.deepEqual(
     [of('tokens_per_month'), of('cost_per_month')],
     [
@@ -271,7 +271,7 @@ test('a usage threshold is reported once per percentage and period, with the usa
   assert.ok(first.used >= (first.threshold * first.percent) / 100)
   await mine.api('POST', '/chat/completions', { ...ask, model: tiny, max_tokens: 20 })
   await app.services.usage.fold()
-  for (let each = 0; each < 3; each++) await mine.api('GET', '/usage/thresholds')
+  for (let n = 0; n < 3; n++) await mine.api('GET', '/usage/thresholds')
   await until('the day to be used up', async () => (await events(mine.id)).length > reported.length)
   assert.deepEqual(
     (await events(mine.id)).slice(reported.length).map(({ metric, percent }) => [metric, percent]),

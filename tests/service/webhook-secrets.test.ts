@@ -94,8 +94,8 @@ test('a secret appears in no later response, no file of the data folder and no l
     await app.api('POST', `/webhooks/${mine.id}/rotate`, { secret: 'naïve', overlap_hours: 1 }),
   ].map(({ body }) => JSON.stringify(body))
   const files = readdirSync(app.dataDir, { recursive: true, withFileTypes: true })
-    .filter((each) => each.isFile() && !/lock/.test(each.name))
-    .map((each) => readFileSync(path.join(each.parentPath, each.name), 'latin1'))
+    .filter((entry) => entry.isFile() && !/lock/.test(entry.name))
+    .map((entry) => readFileSync(path.join(entry.parentPath, entry.name), 'latin1'))
   assert.ok(
     files.some((text) => text.includes(mine.id)),
     'the database is among the files',

@@ -180,7 +180,7 @@ test(
     const deployment = (await app.api('POST', '/deployments', { model: tiny, name: 'announced' })).body
     await sent('/events', 3)
     const all = receiver.of('/events').map(({ body }) => JSON.parse(body))
-    const of = (type: string) => all.filter((each: { type: string }) => each.type === type)
+    const of = (type: string) => all.filter((event: { type: string }) => event.type === type)
     assert.deepEqual(of('training.started')[0].data, { job_id: job.id, model_id: tiny, dataset_id: dataset })
     assert.deepEqual(
       [of('training.completed')[0].data.job_id, of('training.completed')[0].data.model_id],
@@ -319,7 +319,7 @@ test("a webhook in OpenAI's format has its names of events, which its client ver
   const openai = new OpenAI({ apiKey: 'unused', webhookSecret: made.secret })
   const unwrap = ({ body, headers }: Received, changes = {}) =>
     openai.webhooks.unwrap(body, { ...(headers as Record<string, string>), ...changes })
-  const events = await Promise.all(receiver.of('/openai').map((each) => unwrap(each)))
+  const events = await Promise.all(receiver.of('/openai').map((delivery) => unwrap(delivery)))
   for (const { created_at } of events) assert.ok(Math.abs(created_at - Date.now() / 1000) < 60)
   assert.deepEqual(events.map((event) => `${event.object} ${event.type} ${(event.data as { id: string }).id}`).sort(), [
     'event batch.failed batch_1',

@@ -33,5 +33,5 @@ const { faults, kills, counts } = await soak({
 for (const fault of faults) console.error(fault)
 console.log(JSON.stringify({ kills, counts, seconds: Math.round((Date.now() - began) / 1000), faults: faults.length }))
 if (faults.length === 0 && !values.folder)
-  for (const each of [folder, postgresFolder(folder)]) rmSync(each, { recursive: true, force: true })
+  for (const target of [folder, postgresFolder(folder)]) rmSync(target, { recursive: true, force: true })
 process.exit(faults.length > 0 ? 1 : 0)

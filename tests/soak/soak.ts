@@ -93,10 +93,10 @@ export async function soak({
       faults.push(
         ...events
           .filter(({ event_id, status }) => status !== 'delivered' || !receivedIds.has(event_id))
-          .map((each) => `not received: ${JSON.stringify(each)}`),
+          .map((event) => `not received: ${JSON.stringify(event)}`),
       )
       // A report folds what its own server has recorded.
-      for (const each of installation.urls()) await client(each, key).api('GET', '/usage')
+      for (const url of installation.urls()) await client(url, key).api('GET', '/usage')
       faults.push(...(await verify(any(), installation, ledger, webhook)))
       say(`${done} of ${kills} kills; ${JSON.stringify(countsOf(ledger))}`)
     }

@@ -99,7 +99,7 @@ export async function verify(
       await db.selectFrom('webhook_deliveries').select('event_id').where('webhook_id', '=', webhook).execute()
     ).map(({ event_id }) => event_id)
     for (const { id } of since)
-      check(deliveries.filter((each) => each === id).length === 1, `the event ${id} has not one delivery`)
+      check(deliveries.filter((delivery) => delivery === id).length === 1, `the event ${id} has not one delivery`)
 
     // A job or key that was retried after a kill exists once.
     const marks = await db.selectFrom('idempotency_keys').select(['key', 'target']).execute()

@@ -77,4 +77,4 @@ const elsewhere: { file: RegExp; code?: RegExp; by: string }[] = [
 
 /** Where a block or a command is shown, if not by tests/clients/guides.test.ts. */
 export const shownElsewhere = (file: string, code: string): string | undefined =>
-  elsewhere.find((each) => each.file.test(file) && (each.code?.test(code) ?? true))?.by
+  elsewhere.find((rule) => rule.file.test(file) && (rule.code?.test(code) ?? true))?.by

@@ -48,9 +48,11 @@ export function render(jobs: Job[]): Rendered[] {
 }
 
 export const find = ({ manifests }: Rendered, kind: string, name: string): Manifest => {
-  const found = manifests.find((each) => each.kind === kind && each.metadata.name === name)
+  const found = manifests.find((manifest) => manifest.kind === kind && manifest.metadata.name === name)
   if (!found)
-    throw new Error(`no ${kind} ${name} among ${manifests.map((each) => `${each.kind} ${each.metadata.name}`)}`)
+    throw new Error(
+      `no ${kind} ${name} among ${manifests.map((manifest) => `${manifest.kind} ${manifest.metadata.name}`)}`,
+    )
   return found
 }
 

@@ -118,7 +118,7 @@ export function mutatedLine(kind: keyof typeof forms, random: () => number): str
   for (let change = 0; change < changes; change++) {
     let place = row as Record<string, Json>
     for (;;) {
-      const inner = Object.values(place).filter((each) => typeof each === 'object' && each !== null)
+      const inner = Object.values(place).filter((value) => typeof value === 'object' && value !== null)
       if (inner.length === 0 || random() < 0.3) break
       place = pick(inner) as Record<string, Json>
     }

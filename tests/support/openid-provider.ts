@@ -90,8 +90,8 @@ export function createBrowser(own: Record<string, string> = {}) {
     jar.set(host, cookies)
     const cookie = [...cookies].map(([name, value]) => `${name}=${value}`).join('; ')
     const response = await fetch(address, { redirect: 'manual', ...init, headers: { ...own, ...init.headers, cookie } })
-    for (const each of response.headers.getSetCookie()) {
-      const [pair = '', ...attributes] = each.split(/; */)
+    for (const cookie of response.headers.getSetCookie()) {
+      const [pair = '', ...attributes] = cookie.split(/; */)
       const [name = '', value = ''] = [pair.slice(0, pair.indexOf('=')), pair.slice(pair.indexOf('=') + 1)]
       const isGone = attributes.some((text) => /^max-age=0$|^expires=Thu, 01 Jan 1970/i.test(text))
       if (isGone) cookies.delete(name)

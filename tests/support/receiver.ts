@@ -28,7 +28,7 @@ export async function startReceiver(
     received,
     port,
     url: `http://127.0.0.1:${port}/hook`,
-    of: (path: string) => received.filter((each) => each.path === path),
+    of: (path: string) => received.filter((received) => received.path === path),
     stop() {
       server.closeAllConnections()
       server.close()

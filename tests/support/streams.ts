@@ -45,7 +45,7 @@ export function stream(url: string, key: string, body: object, { read = true } =
       response.setEncoding('utf8')
       response.on('data', (piece) => {
         text += piece
-        for (const each of waiting.filter(({ bytes }) => text.length >= bytes)) each.resolve()
+        for (const waiter of waiting.filter(({ bytes }) => text.length >= bytes)) waiter.resolve()
       })
       response.on('end', onEnd).on('error', onEnd).on('close', onEnd)
     })
@@ -71,6 +71,6 @@ function eventsOf(text: string) {
     .split('\n\n')
     .filter((event) => event.startsWith('data: '))
     .map((event) => event.slice('data: '.length))
-  const json = data.filter((each) => each.startsWith('{') && each.endsWith('}'))
-  return { done: data.at(-1) === '[DONE]', events: json.map((each) => JSON.parse(each)) }
+  const json = data.filter((piece) => piece.startsWith('{') && piece.endsWith('}'))
+  return { done: data.at(-1) === '[DONE]', events: json.map((piece) => JSON.parse(piece)) }
 }

@@ -52,7 +52,10 @@ export async function uploadHub(token: string): Promise<UploadHub> {
       const objects = JSON.parse(String(body)).objects as { oid: string; size: number }[]
       return say(200, {
         transfer: 'basic',
-        objects: objects.map((each) => ({ ...each, actions: { upload: { href: `${url}/objects/${each.oid}` } } })),
+        objects: objects.map((object) => ({
+          ...object,
+          actions: { upload: { href: `${url}/objects/${object.oid}` } },
+        })),
       })
     }
     for (const line of String(body).trim().split('\n')) {

@@ -84,7 +84,7 @@ test('the MLflow server has the loss curve of a job, in a run with its name and 
       const run = runs?.[0]
       if (run?.info.run_name !== job || run.info.status !== 'FINISHED') return false
       assert.deepEqual(
-        run.data.params.find((each: { key: string }) => each.key === 'epochs'),
+        run.data.params.find((param: { key: string }) => param.key === 'epochs'),
         { key: 'epochs', value: '3' },
       )
       const { metrics } = await read(

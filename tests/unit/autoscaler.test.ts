@@ -29,12 +29,20 @@ const base: Observation = {
   starting: 0,
 }
 /** A minute of the same observation each second, which ends at `now`. */
-const minute = (now: number, each: Partial<Observation>) =>
-  Array.from({ length: 60 }, (_, n) => ({ ...base, ...each, at: now - (59 - n) * 1000 }))
-const sumOf = (all: Observation[], field: 'arrived') => all.reduce((sum, each) => sum + each[field], 0)
+const minute = (now: number, observation: Partial<Observation>) =>
+  Array.from({ length: 60 }, (_, n) => ({ ...base, ...observation, at: now - (59 - n) * 1000 }))
+const sumOf = (all: Observation[], field: 'arrived') => all.reduce((sum, observation) => sum + observation[field], 0)
 const now = 10_000_000
-const ask = (each: Partial<Observation>, more: Partial<Parameters<typeof autoscale>[0]> = {}) =>
-  autoscale({ now, policy, observations: minute(now, each), replicas: 1, start_ms: 20_000, decisions: [], ...more })
+const ask = (observation: Partial<Observation>, more: Partial<Parameters<typeof autoscale>[0]> = {}) =>
+  autoscale({
+    now,
+    policy,
+    observations: minute(now, observation),
+    replicas: 1,
+    start_ms: 20_000,
+    decisions: [],
+    ...more,
+  })
 
 describe('a decision', () => {
   test('the larger demand wins: requests, or utilization', () => {
@@ -95,7 +103,7 @@ describe('a decision', () => {
     const daily = { ...policy, min_replicas: 0, down_cooldown_ms: 24 * 3_600_000 }
     const observations: Observation[] = []
     const days = Array.from({ length: 4 * 86_400 }, (_, n) => ({ ...base, at: n * 1000, arrived: n % 1000 ? 0 : 1 }))
-    for (const each of days) addObservation(observations, each, daily)
+    for (const day of days) addObservation(observations, day, daily)
     const { at } = days.at(-1)!
     assert.ok(observations.length < 30_000, `${observations.length}`)
     assert.equal(sumOf(observations, 'arrived'), sumOf(days, 'arrived'))

@@ -104,7 +104,7 @@ test('a dataset has rows of one kind; rows that fit two are of the kind that all
   const pair = { prompt: 'hi', chosen: 'a', rejected: 'b' }
   const check = async (...rows: object[]) => {
     const checker = createRowChecker()
-    await checker.add(Buffer.from(rows.map((each) => `${JSON.stringify(each)}\n`).join('')))
+    await checker.add(Buffer.from(rows.map((row) => `${JSON.stringify(row)}\n`).join('')))
     return checker.end()
   }
   assert.deepEqual((await check(talk, talk)).objectives, ['sft'])

@@ -17,7 +17,7 @@ test('every path that the Dockerfile copies exists, in the checkout without what
   assert.ok(copies.length > 15)
   for (const { from, paths } of copies)
     if (from) assert.ok(stages[from], `there is no stage ${from}`)
-    else for (const each of paths) assertInContext(each, root)
+    else for (const path of paths) assertInContext(path, root)
   for (const secret of ['.env', 'data', '.git', 'node_modules'])
     assert.throws(() => assertInContext(secret, root), /\.dockerignore excludes it/, secret)
 })
@@ -36,9 +36,9 @@ test('compose.yaml and the Dockerfiles agree, and their versions match the check
   const { services } = parse(readFileSync(path.join(root, 'deploy/compose.yaml'), 'utf8'), { merge: true })
   const { version } = JSON.parse(readFileSync(path.join(root, 'package.json'), 'utf8'))
   const node = JSON.parse(readFileSync(path.join(root, 'scripts/setup/pins.json'), 'utf8')).node['linux-x64'].version
-  for (const each of [text, readFileSync(path.join(root, 'deploy/Dockerfile.model'), 'utf8')]) {
-    assert.ok(each.includes(`FROM node:${node}-bookworm-slim AS node`))
-    for (const [, image] of each.matchAll(/^FROM (\S+)/gm))
+  for (const dockerfile of [text, readFileSync(path.join(root, 'deploy/Dockerfile.model'), 'utf8')]) {
+    assert.ok(dockerfile.includes(`FROM node:${node}-bookworm-slim AS node`))
+    for (const [, image] of dockerfile.matchAll(/^FROM (\S+)/gm))
       assert.match(image!, /^(node|base-\$\{TUNERY_GPU\}|\S+:\d+\.\d+\.\d+-\S+)$/, 'a version is named')
   }
   const own = ['tunery', 'tunery-cuda', 'tunery-scaled']
@@ -68,7 +68,7 @@ test('the guide’s commands name existing profiles, services and files', () => 
   for (const [line, , name, profile] of commands) {
     assert.equal(path.resolve(root, name!), path.join(root, 'deploy/compose.yaml'))
     const service = Object.keys(services).find(
-      (each) => services[each].build && services[each].profiles.includes(profile),
+      (service) => services[service].build && services[service].profiles.includes(profile),
     )
     assert.ok(service, line)
     const within = /(?:exec|run --rm) (\S+)/.exec(line!)

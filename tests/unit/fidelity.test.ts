@@ -13,7 +13,7 @@ const row = (tuned: number[], origin: number[]) => ({
 })
 const probe: Probe = { rows: [row([-0.1, -0.1], [-3, -5]), row([-0.2, -0.1], [-4, -2])] }
 const scores = (logprobs: number[][], more: Partial<Scores['rows'][number]> = {}): Scores => ({
-  rows: logprobs.map((each) => ({ prompt: [1, 2], logprobs: each, ends: true, ...more })),
+  rows: logprobs.map((logprob) => ({ prompt: [1, 2], logprobs: logprob, ends: true, ...more })),
   least_ms: 1,
 })
 const trained = [
@@ -30,9 +30,9 @@ test('a model that changed as in training passes; the plain base, half of the ch
   assert.equal(good.agrees, true)
   assert.deepEqual([good.rows, good.tokens], [2, 4])
   assert.match(compare(probe, scores(untrained), scores(untrained)).problem!, /do not follow the training/)
-  const half = untrained.map((each) => each.map((value) => value / 2))
+  const half = untrained.map((row) => row.map((value) => value / 2))
   assert.match(compare(probe, scores(half), scores(untrained)).problem!, /do not follow the training/)
-  const nothing = untrained.map((each) => each.map(() => Number.NaN))
+  const nothing = untrained.map((row) => row.map(() => Number.NaN))
   assert.equal(compare(probe, scores(nothing), scores(untrained)).agrees, false)
 })
 
@@ -42,7 +42,7 @@ test('a different chat template, a missing end token and a different base are ea
     /chat template or tokenizer/,
   )
   assert.match(compare(probe, scores(trained, { ends: false }), scores(untrained)).problem!, /ends an answer/)
-  const other = untrained.map((each) => each.map((value) => value - 6))
+  const other = untrained.map((row) => row.map((value) => value - 6))
   assert.match(compare(probe, scores(trained), scores(other)).problem!, /same base/)
   assert.equal(
     compare(probe, scores(trained, { prompt: [1, 7] }), scores(untrained)).agrees,

@@ -187,7 +187,7 @@ test('graders of one answer share a time, and end with what waits for them', asy
   )
   // An error that is not the grader's counts for nothing.
   const ended = Promise.all(
-    waiting.map((each) => assert.rejects(each, (error: Error) => !(error instanceof GraderError))),
+    waiting.map((grade) => assert.rejects(grade, (error: Error) => !(error instanceof GraderError))),
   )
   await new Promise((resolve) => setTimeout(resolve, 100))
   control.abort()

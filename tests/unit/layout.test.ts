@@ -119,7 +119,7 @@ test('the engine imports nothing from outside of the folders that bundles, image
 
 test('a feature is imported through its index.ts; services.ts creates it, and a backup reads its owned files', () => {
   forbid('features', (file, to) => {
-    const feature = features.find((each) => to.startsWith(each))
+    const feature = features.find((feature) => to.startsWith(feature))
     if (!feature || file.startsWith(feature)) return false
     if (file === 'server/services.ts' && to === `${feature}feature.ts`) return false
     if (file.startsWith('server/maintenance/backup/') && to === `${feature}owned-files.ts`) return false

@@ -41,7 +41,7 @@ test('names reject control characters, lone surrogates and direction overrides, 
 
 test('descriptions may have line breaks and tabs, but no other control characters', () => {
   assert.equal(Description.parse('a\n\tb\r\nc'), 'a\n\tb\r\nc')
-  for (const text of refusedInNames.filter((each) => !/[\t\n]/.test(each)))
+  for (const text of refusedInNames.filter((refused) => !/[\t\n]/.test(refused)))
     assert.ok(Description.safeParse(`x${text}x`).error, JSON.stringify(text))
 })
 
@@ -68,14 +68,14 @@ test('every name and description in a request has these limits', async () => {
   for (const { path, method, body, form, openai } of await contractRoutes())
     for (const schema of [body, form])
       if (schema && !openai) walk(z.toJSONSchema(schema, { io: 'input', unrepresentable: 'any' }), `${method} ${path}`)
-  for (const each of [
+  for (const name of [
     'POST /datasets/.name',
     'POST /datasets/.description',
     'POST /keys.name',
     'POST /operator/accounts.owner.name',
     'POST /deployments.name',
   ])
-    assert.ok(found.includes(each), `${each} of ${found.join(', ')}`)
+    assert.ok(found.includes(name), `${name} of ${found.join(', ')}`)
 })
 
 test('a file name becomes a valid name: forbidden characters are removed, and no character is split', () => {

@@ -24,7 +24,7 @@ async function streamed(...chunks: string[]) {
     async () => void stored.push(structuredClone(builder.response)),
     () => 0,
   )
-  for (const each of chunks) stream.write(Buffer.from(each))
+  for (const chunk of chunks) stream.write(Buffer.from(chunk))
   stream.end()
   let text = ''
   for await (const piece of stream) text += piece

@@ -20,9 +20,7 @@ const row = (...content: object[]) => ({ messages: [...asked(...content), answer
 
 async function check(...rows: (object | string)[]) {
   const checker = createRowChecker()
-  await checker.add(
-    Buffer.from(rows.map((each) => `${typeof each === 'string' ? each : JSON.stringify(each)}\n`).join('')),
-  )
+  await checker.add(Buffer.from(rows.map((row) => `${typeof row === 'string' ? row : JSON.stringify(row)}\n`).join('')))
   return checker.end()
 }
 
@@ -124,12 +122,12 @@ test('an evaluation shows models the pictures, and gives graders and stored answ
   const file = path.join(mkdtempSync(path.join(os.tmpdir(), 'tunery-items-')), 'rows.jsonl')
   const pictured = picture(dataUrl(Buffer.concat([png, Buffer.alloc(1_000_000)])))
   writeFileSync(file, `${JSON.stringify(row(pictured, text))}\n`)
-  for await (const each of readItems({ path: file, canonical: false }, new Set([1]))) {
-    const stored = JSON.stringify(each.item)
+  for await (const item of readItems({ path: file, canonical: false }, new Set([1]))) {
+    const stored = JSON.stringify(item.item)
     assert.ok(stored.length < 500 && !stored.includes('base64'), stored.slice(0, 500))
     for (const template of [undefined, { item_reference: 'item.messages' }])
-      assert.deepEqual((requestOf(each, template).messages[0] as { content: unknown }).content, [pictured, text])
-    const quoted = requestOf(each, [{ role: 'user', content: '{{item.messages}}' }])
+      assert.deepEqual((requestOf(item, template).messages[0] as { content: unknown }).content, [pictured, text])
+    const quoted = requestOf(item, [{ role: 'user', content: '{{item.messages}}' }])
     assert.ok(!JSON.stringify(quoted).includes('base64'))
   }
   rmSync(path.dirname(file), { recursive: true })

@@ -87,9 +87,9 @@ test('models may be on another volume than the rest of the data folder', { skip:
   const volume = mkdtempSync(path.join(otherVolume.folder, 'tunery-volume-'))
   try {
     const [here, there] = [folder(), folder()]
-    for (const each of [here, there]) {
-      mkdirSync(path.join(volume, path.basename(each)))
-      symlinkSync(path.join(volume, path.basename(each)), path.join(each, 'models'))
+    for (const store of [here, there]) {
+      mkdirSync(path.join(volume, path.basename(store)))
+      symlinkSync(path.join(volume, path.basename(store)), path.join(store, 'models'))
     }
     write(here, 'runs/job_1/1/adapter/adapter.safetensors', 'weights')
     write(here, 'runs/job_1/1/adapter.gguf', 'gguf')

@@ -73,9 +73,9 @@ test('other prompts, probabilities, answers or missing ends are each reported as
 test('fewer bits allow larger differences, and full precision almost none', () => {
   const off = (nats: number) =>
     answers(
-      ...reference.rows.map((each) => ({
-        ...each,
-        log_probabilities: each.log_probabilities.map((value) => value! - nats),
+      ...reference.rows.map((row) => ({
+        ...row,
+        log_probabilities: row.log_probabilities.map((value) => value! - nats),
       })),
     )
   for (const [quantization, most] of Object.entries({

@@ -42,7 +42,7 @@ export interface Resolve {
 }
 
 const escapeHtml = (text: string) =>
-  text.replace(/[&<>"]/g, (each) => ({ '&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;' })[each]!)
+  text.replace(/[&<>"]/g, (character) => ({ '&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;' })[character]!)
 
 /** The anchors of one page's headings, by GitHub's rule. */
 export function createSlugs(): (text: string) => string {
@@ -153,7 +153,7 @@ export function renderMarkdown(source: string, resolve: Resolve): Rendered {
     title: first.text,
     html: markdown.renderer.render(tokens, markdown.options, {}),
     headings: others,
-    sections: sections.map((each) => ({ ...each, text: each.text.replace(/\s+/g, ' ').trim() })),
+    sections: sections.map((section) => ({ ...section, text: section.text.replace(/\s+/g, ' ').trim() })),
   }
 }
 

@@ -109,7 +109,7 @@ export function readSite(root: string): Site {
 }
 
 const hasAnchor = ({ headings, title, sections }: DocPage, id: string) =>
-  headings.some((each: Heading) => each.id === id) || (title !== '' && sections[0]?.id === id)
+  headings.some((heading: Heading) => heading.id === id) || (title !== '' && sections[0]?.id === id)
 
 /** The groups are the headings of the overview and the links in the lists below them; decisions list themselves. */
 function readGroups(root: string, pages: DocPage[]): Group[] {

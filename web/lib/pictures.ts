@@ -54,7 +54,7 @@ export async function withFiles(
     const refused = await readPicture(file).then(
       (url) => {
         if (all.length === picturesMax) return `A conversation shows ${picturesMax} pictures at most.`
-        if ([...all, url].reduce((sum, each) => sum + bytesOf(each), 0) > allBytesMax)
+        if ([...all, url].reduce((sum, picture) => sum + bytesOf(picture), 0) > allBytesMax)
           return `All pictures of a conversation have ${formatBytes(allBytesMax)} at most.`
         all.push(url)
         return undefined

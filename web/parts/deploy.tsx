@@ -33,7 +33,7 @@ export function DeployDialog({
     queryKey: ['deployments', 'list', { limit: 100 }],
     queryFn: ({ signal }) => tunery.deployments.list({ limit: 100 }, { signal }),
   })
-  const others = (deployments.data?.items ?? []).filter((each) => each.model !== model && each.status !== 'stopped')
+  const others = (deployments.data?.items ?? []).filter((item) => item.model !== model && item.status !== 'stopped')
   const deploy = useMutation({
     mutationFn: () =>
       target === newName ? tunery.deployments.create({ model, name }) : tunery.deployments.switch(target, { model }),
@@ -64,10 +64,10 @@ export function DeployDialog({
               onChange={setTarget}
               choices={[
                 { value: newName, label: 'New deployment' },
-                ...others.map((each) => ({
-                  value: each.name,
-                  label: each.name,
-                  note: `serves ${nameOf(each.model)} now`,
+                ...others.map((other) => ({
+                  value: other.name,
+                  label: other.name,
+                  note: `serves ${nameOf(other.model)} now`,
                 })),
               ]}
             />

@@ -49,7 +49,7 @@ export function CodeBlock({
 /** The same in several languages: `samples={[{ name: 'curl', code }, …]}`. */
 export function CodeTabs({ samples, label }: { samples: { name: string; code: string }[]; label: string }) {
   const [name, setName] = useState(samples[0]?.name ?? '')
-  const sample = samples.find((each) => each.name === name) ?? samples[0]
+  const sample = samples.find((sample) => sample.name === name) ?? samples[0]
   if (!sample) return null
   return (
     <CodeBlock
@@ -59,7 +59,7 @@ export function CodeTabs({ samples, label }: { samples: { name: string; code: st
           label={label}
           value={sample.name}
           onChange={setName}
-          choices={samples.map((each) => ({ value: each.name, label: each.name }))}
+          choices={samples.map((sample) => ({ value: sample.name, label: sample.name }))}
         />
       }
     />

@@ -43,17 +43,17 @@ export function Toasts({ children }: { children: ReactNode }) {
 
 function List() {
   const { toasts } = Toast.useToastManager()
-  return toasts.map((each) => (
+  return toasts.map((toast) => (
     <Toast.Root
-      key={each.id}
-      toast={each}
+      key={toast.id}
+      toast={toast}
       className={
         'rounded-lg bg-raised p-3 shadow-pop ring-1 ring-line transition-[opacity,translate] duration-150 ' +
         'data-starting-style:translate-y-2 data-starting-style:opacity-0 data-ending-style:opacity-0 data-limited:hidden'
       }
     >
       <Toast.Content className="flex items-start gap-2.5">
-        <span className="mt-0.5 [&_svg]:size-4">{icons[(each.type ?? 'info') as Kind]}</span>
+        <span className="mt-0.5 [&_svg]:size-4">{icons[(toast.type ?? 'info') as Kind]}</span>
         <div className="min-w-0 flex-1">
           <Toast.Title className="font-medium" />
           <Toast.Description className="text-sm text-muted" />

@@ -19,7 +19,7 @@ function subscribe(listener: () => void): () => void {
   listeners.add(listener)
   timer ??= setInterval(() => {
     now = Date.now()
-    for (const each of listeners) each()
+    for (const listener of listeners) listener()
   }, 15_000)
   return () => {
     listeners.delete(listener)

@@ -32,7 +32,7 @@ export async function speculation(rounds: number, report: (row: Row) => void): P
   }
   const sides: Sides<Ours> = { ours: await start('on'), theirs: await start('off', '--no-speculation') }
   const gain = async (what: string, clients: number, bound: number, bodies: (turn: number) => object[]) => {
-    const body = (each: object) => ({ temperature: 0, stream: true, stream_options: { include_usage: true }, ...each })
+    const body = (more: object) => ({ temperature: 0, stream: true, stream_options: { include_usage: true }, ...more })
     // Acceptance and costs of steps are learned in the first answers.
     for (const side of [sides.ours, sides.theirs]) await measure(side, clients, bodies(99).map(body))
     const found = await interleave(rounds, sides, async (side, turn) =>

@@ -82,10 +82,10 @@ async function measureWindows(us: Ours, clients: number, rounds: number): Promis
 function reportWindows(clients: number, windows: Window[], report: (row: Row) => void): void {
   const say = (what: string, unit: string, of: (window: Window) => number) =>
     report(singleRow('step-times', `${clients} client${clients > 1 ? 's' : ''}: ${what}`, unit, windows.map(of), {}))
-  const times = new Map(windows.map((each) => [each, profiledTimes(each.profile, categoryOf)]))
+  const times = new Map(windows.map((window) => [window, profiledTimes(window.profile, categoryOf)]))
   say('the whole step', 'ms/step', ({ wall_ms, steps }) => wall_ms / steps)
   for (const category of [...(Object.keys(categories) as Category[]), 'other' as const])
-    say(category, 'ms/step', (each) => (times.get(each)![category] ?? 0) / each.steps)
+    say(category, 'ms/step', (window) => (times.get(window)![category] ?? 0) / window.steps)
   say('processor time of the engine', 'ms/step', ({ engine, steps }) => engine.cpu_ms / steps)
   say('processor time of the gateway', 'ms/step', ({ gateway, steps }) => gateway.cpu_ms / steps)
   say('processor time of the gateway', 'ms/token', ({ gateway, tokens }) => gateway.cpu_ms / tokens)

@@ -83,8 +83,12 @@ function closure(locked: Record<string, LockedPackage>, names: string[]): Record
     if (at === undefined || found[at]) return
     const { dev: _, ...entry } = locked[at]!
     found[at] = entry
-    for (const each of Object.keys({ ...entry.dependencies, ...entry.optionalDependencies, ...entry.peerDependencies }))
-      visit(each, at)
+    for (const dependency of Object.keys({
+      ...entry.dependencies,
+      ...entry.optionalDependencies,
+      ...entry.peerDependencies,
+    }))
+      visit(dependency, at)
   }
   for (const name of names) visit(name, '')
   return found

@@ -14,7 +14,10 @@ export function createChatFormat({ model, nullUsage }: AnswerFormatOptions, voca
     nullUsage,
   )
   const toLogprobs = (tokenLogprobs: TokenLogprobs[] | null) =>
-    tokenLogprobs && { content: tokenLogprobs.map((each) => toTokenLogprob(vocab, each)), refusal: null }
+    tokenLogprobs && {
+      content: tokenLogprobs.map((tokenLogprob) => toTokenLogprob(vocab, tokenLogprob)),
+      refusal: null,
+    }
   const chunk = (index: number, delta: string, tokenLogprobs: TokenLogprobs[] | null, finish: string) => {
     const logprobsJson = tokenLogprobs && tokenLogprobs.length > 0 ? JSON.stringify(toLogprobs(tokenLogprobs)) : 'null'
     return `${head}[{"index":${index},"delta":${delta},"logprobs":${logprobsJson},"finish_reason":${finish}}]${tail}`

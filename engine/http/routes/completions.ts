@@ -38,8 +38,8 @@ export async function completions(
     const controls = (body.parse_special ?? fim === null) ? 'all' : 'none'
     const tokenizeText = (text: string, param: string) => tokenize({ text, controls }, param)
     const given = await Promise.all(
-      textsOf(body.prompt).map((each) =>
-        typeof each === 'string' ? tokenizeText(each, 'prompt') : requireKnownTokens(model, each, 'prompt'),
+      textsOf(body.prompt).map((text) =>
+        typeof text === 'string' ? tokenizeText(text, 'prompt') : requireKnownTokens(model, text, 'prompt'),
       ),
     )
     const after = fim && (await tokenizeText(suffix!, 'suffix'))

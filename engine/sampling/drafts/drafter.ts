@@ -152,10 +152,10 @@ function guess(
 function likeliest(acceptance: Acceptance, guesses: readonly Guess[]): Guess | null {
   let best: Guess | null = null
   let bestProbability = 0
-  for (const each of guesses) {
-    const probability = acceptance.probability(each.bucket)
+  for (const guess of guesses) {
+    const probability = acceptance.probability(guess.bucket)
     if (probability <= bestProbability) continue
-    best = each
+    best = guess
     bestProbability = probability
   }
   return best

@@ -80,7 +80,7 @@ async function gather(dataDir: string, staging: string, storage_url: string | un
 async function fetchMissing(staging: string, files: OwnedFile[], storage_url: string | undefined): Promise<void> {
   if (storage_url === undefined) return
   await withStorage(staging, storage_url, async ({ artifacts }) => {
-    for (const key of new Set(missingFrom(staging, files, true).map((each) => each.key)))
+    for (const key of new Set(missingFrom(staging, files, true).map((ownedFile) => ownedFile.key)))
       await artifacts.ensureLocal(key)
   })
 }
@@ -128,7 +128,7 @@ async function writeBackup(
   owned: OwnedFile[],
   tunery_version: string,
 ): Promise<Manifest> {
-  const byPath = new Map(owned.filter((each) => each.sha256).map((each) => [each.path, each]))
+  const byPath = new Map(owned.filter((ownedFile) => ownedFile.sha256).map((ownedFile) => [ownedFile.path, ownedFile]))
   const files: Manifest['files'] = []
   for (const name of await filesIn(staging)) {
     const file = path.join(target, name)

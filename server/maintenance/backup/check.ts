@@ -28,12 +28,12 @@ export async function checkDataDir(dataDir: string, storage_url?: string): Promi
       storage_url === undefined
         ? missingFrom(dataDir, files).map((file) => ({ file, problem: missingMessage(file) }))
         : await checkStorage(dataDir, files, storage_url)
-    for (const each of files)
-      if (each.sha256 && !(await hasHash(path.join(dataDir, each.path), each.sha256)))
-        problems.push({ file: each, problem: hashMismatch(each) })
+    for (const file of files)
+      if (file.sha256 && !(await hasHash(path.join(dataDir, file.path), file.sha256)))
+        problems.push({ file: file, problem: hashMismatch(file) })
     // Ignore files whose row was deleted during the check.
-    const still = new Set((await ownedFiles(db)).map((each) => each.path))
-    return problems.filter((each) => still.has(each.file.path)).map(({ problem }) => problem)
+    const still = new Set((await ownedFiles(db)).map((ownedFile) => ownedFile.path))
+    return problems.filter((problem) => still.has(problem.file.path)).map(({ problem }) => problem)
   } finally {
     await db.destroy()
   }
@@ -47,8 +47,8 @@ async function checkStorage(dataDir: string, files: OwnedFile[], storage_url: st
   const problems: { file: OwnedFile; problem: string }[] = []
   try {
     await withStorage(scratch, storage_url, async ({ artifacts }) => {
-      for (const key of new Set(files.map((each) => each.key))) {
-        const within = files.filter((each) => each.key === key)
+      for (const key of new Set(files.map((file) => file.key))) {
+        const within = files.filter((file) => file.key === key)
         try {
           await artifacts.ensureLocal(key)
           for (const file of missingFrom(scratch, within))

@@ -103,6 +103,6 @@ export async function ownedKeys(db: Db): Promise<Set<string>> {
 
 /** The required files, or with `optional` all, that are not in `folder`. */
 export const missingFrom = (folder: string, files: OwnedFile[], optional = false): OwnedFile[] =>
-  files.filter((each) => (optional || each.required) && !existsSync(path.join(folder, each.path)))
+  files.filter((file) => (optional || file.required) && !existsSync(path.join(folder, file.path)))
 
 export const missingMessage = ({ path, owner }: OwnedFile) => `${path} of ${owner} is missing.`

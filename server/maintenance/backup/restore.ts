@@ -40,7 +40,7 @@ export async function restore(source: string, dataDir: string, storage_url?: str
     try {
       await signEveryoneOut(db)
       if (storage_url !== undefined) {
-        const keys = new Set((await ownedFiles(db)).map((each) => each.key))
+        const keys = new Set((await ownedFiles(db)).map((ownedFile) => ownedFile.key))
         const owner = (await installationOf(db))!
         await withStorage(staging, storage_url, async ({ artifacts }) => {
           await artifacts.claim({ owner, formerOwner: await firstAccount(db), live: async () => keys })

@@ -95,7 +95,7 @@ export async function moveInstallation(
     })
     return { tables: results, rows: results.reduce((sum, { rows }) => sum + rows, 0), ...moved }
   } finally {
-    for (const each of cleanUp.reverse()) await each()
+    for (const undo of cleanUp.reverse()) await undo()
   }
 }
 

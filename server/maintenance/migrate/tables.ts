@@ -38,16 +38,16 @@ export async function readTables(): Promise<Table[]> {
       const needs = (sqlite.pragma(`foreign_key_list(${name})`) as { table: string }[]).map(({ table }) => table)
       tables.set(name, {
         name,
-        columns: columns.filter(({ hidden }) => hidden === 0).map((each) => each.name),
-        key: key.map((each) => each.name),
+        columns: columns.filter(({ hidden }) => hidden === 0).map((column) => column.name),
+        key: key.map((column) => column.name),
         ...(/\bautoincrement\b/i.test(sql) && { counter: key[0]!.name }),
         seeded: (sqlite.prepare(`select count(*) as count from ${name}`).get() as { count: number }).count,
-        needs: needs.filter((each) => each !== name),
+        needs: needs.filter((need) => need !== name),
       })
     }
     const ordered: Table[] = []
     while (tables.size > 0) {
-      const next = [...tables.values()].find(({ needs }) => !needs.some((each) => tables.has(each)))
+      const next = [...tables.values()].find(({ needs }) => !needs.some((need) => tables.has(need)))
       if (!next) throw new Error(`the tables ${[...tables.keys()].join(', ')} need each other`)
       const { needs: _, ...table } = next
       ordered.push(table)

@@ -41,5 +41,5 @@ export const bodyOf = ({ body }: Route): z.ZodType | undefined =>
 function isEmpty(body: z.ZodType): boolean {
   type Shape = { anyOf?: Shape[]; properties?: object }
   const { anyOf = [], properties } = z.toJSONSchema(body, { io: 'input', unrepresentable: 'any' }) as Shape
-  return Object.keys(properties ?? anyOf.find((each) => each.properties)?.properties ?? {}).length === 0
+  return Object.keys(properties ?? anyOf.find((shape) => shape.properties)?.properties ?? {}).length === 0
 }

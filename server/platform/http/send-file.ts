@@ -83,13 +83,13 @@ export async function sendFile(
 const disposition = (name: string) =>
   /^[\w .()+-]+$/.test(name)
     ? `attachment; filename="${name}"`
-    : `attachment; filename*=UTF-8''${encodeURIComponent(name).replace(/['()*]/g, (each) => `%${each.charCodeAt(0).toString(16)}`)}`
+    : `attachment; filename*=UTF-8''${encodeURIComponent(name).replace(/['()*]/g, (character) => `%${character.charCodeAt(0).toString(16)}`)}`
 
 const matches = (header: string | undefined, etag: string) =>
   header
     ?.split(',')
-    .map((each) => each.trim().replace(/^W\//, ''))
-    .some((each) => each === '*' || each === etag)
+    .map((tag) => tag.trim().replace(/^W\//, ''))
+    .some((tag) => tag === '*' || tag === etag)
 
 /**
  * The range for a single valid byte range (RFC 9110). For anything else (several ranges, another unit, end before

@@ -17,14 +17,14 @@ export function validationError(issues: readonly z.core.$ZodIssue[], where: stri
   // Report a misplaced field first: it often causes the other issues.
   const misplaced = issues
     .map(deepest)
-    .find((each) => each.code === 'unrecognized_keys' && each.keys.some((key) => paths.has(key)))
+    .find((issue) => issue.code === 'unrecognized_keys' && issue.keys.some((key) => paths.has(key)))
   const issue = misplaced ?? deepest(issues[0]!)
   const field = issue.path.map(String).join('.')
   const details = {
     field: field || where,
-    issues: issues.slice(0, 10).map((each) => ({
-      field: deepest(each).path.map(String).join('.'),
-      message: inWords(deepest(each)),
+    issues: issues.slice(0, 10).map((issue) => ({
+      field: deepest(issue).path.map(String).join('.'),
+      message: inWords(deepest(issue)),
     })),
   }
   if (issue.code === 'unrecognized_keys') {

@@ -135,9 +135,9 @@ export const resolve: Resolve = async (name, signal) => {
   try {
     signal.throwIfAborted()
     const [four, six] = await Promise.allSettled([resolver.resolve4(name), resolver.resolve6(name)])
-    const found = [four, six].flatMap((each) => (each.status === 'fulfilled' ? each.value : []))
+    const found = [four, six].flatMap((lookup) => (lookup.status === 'fulfilled' ? lookup.value : []))
     const failed = [four, six].find(
-      (each) => each.status === 'rejected' && !['ENODATA', 'ENOTFOUND'].includes(each.reason.code),
+      (lookup) => lookup.status === 'rejected' && !['ENODATA', 'ENOTFOUND'].includes(lookup.reason.code),
     )
     if (found.length === 0 && failed) throw (failed as PromiseRejectedResult).reason
     return found
@@ -150,6 +150,6 @@ async function inHostsFile(name: string): Promise<string[]> {
   const text = await readFile(hostsFile, 'utf8').catch(() => '')
   return text.split('\n').flatMap((line) => {
     const [address = '', ...names] = line.replace(/#.*/, '').trim().split(/\s+/)
-    return isIP(address) && names.some((each) => each.toLowerCase() === name) ? [address] : []
+    return isIP(address) && names.some((allowed) => allowed.toLowerCase() === name) ? [address] : []
   })
 }

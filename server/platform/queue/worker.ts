@@ -57,7 +57,7 @@ export function startWorker(options: {
     return {
       yield(account_id) {
         if (account !== undefined) return true
-        const inAll = [...yielded.values()].reduce((sum, each) => sum + each, 0)
+        const inAll = [...yielded.values()].reduce((sum, count) => sum + count, 0)
         if (inAll >= yielded_max.inAll || (yielded.get(account_id) ?? 0) >= yielded_max.ofAccount) return false
         account = account_id
         count(account_id, 1)

@@ -102,7 +102,7 @@ function closure(name: string, found = new Set<string>()): Set<string> {
     const file = path.join(root, 'node_modules', name, 'package.json')
     const { dependencies = {}, optionalDependencies = {} } = JSON.parse(readFileSync(file, 'utf8'))
     found.add(name)
-    for (const each of Object.keys({ ...dependencies, ...optionalDependencies })) closure(each, found)
+    for (const dependency of Object.keys({ ...dependencies, ...optionalDependencies })) closure(dependency, found)
   } catch {
     // An optional package of another platform.
   }

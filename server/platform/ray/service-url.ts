@@ -9,7 +9,7 @@ export function listeningUrl(app: FastifyInstance): string {
   const everywhere = address.address === '0.0.0.0' || address.address === '::'
   const outside = Object.values(os.networkInterfaces())
     .flat()
-    .find((each) => each && !each.internal && each.family === 'IPv4')?.address
+    .find((network) => network && !network.internal && network.family === 'IPv4')?.address
   const host = everywhere ? (outside ?? '127.0.0.1') : address.address
   return `http://${host.includes(':') ? `[${host}]` : host}:${address.port}`
 }

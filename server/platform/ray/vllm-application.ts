@@ -90,7 +90,7 @@ function llmConfig({
   overrides,
 }: Pick<VllmApplication, 'lora_rank' | 'accelerator_type' | 'overrides'>): Record<string, unknown> {
   const { engine_kwargs, ...others } = overrides
-  const max_lora_rank = lora_rank && (ranks.find((each) => each >= lora_rank) ?? lora_rank)
+  const max_lora_rank = lora_rank && (ranks.find((rank) => rank >= lora_rank) ?? lora_rank)
   const config = {
     ...(accelerator_type && { accelerator_type }),
     ...(max_lora_rank && { lora_config: { max_num_adapters_per_replica: 1 } }),

@@ -25,7 +25,7 @@ export async function openRedis(
   servers: Pick<Servers, 'id' | 'list'>,
   log: Logger,
 ): Promise<Redis> {
-  const others = (await servers.list()).filter((each) => each.id !== servers.id)
+  const others = (await servers.list()).filter((server) => server.id !== servers.id)
   const redis = await connectRedis(url, `tunery:${id}`, log, others.length + 1)
   const name = async (run: Redis['run']) => {
     const [found] = await run(nameScript, ['installation'], [id, named_s])

@@ -64,7 +64,7 @@ export async function hashTree(
     .filter((entry) => entry.isFile())
     .map((entry) => path.relative(folder, path.join(entry.parentPath, entry.name)).split(path.sep).join('/'))
   const files: TreeFile[] = []
-  for (const each of paths.sort()) files.push({ path: each, ...(await hashed(path.join(folder, each))) })
+  for (const name of paths.sort()) files.push({ path: name, ...(await hashed(path.join(folder, name))) })
   const hash = createHash('sha256')
   for (const { sha256, path } of files) hash.update(`${sha256}  ${path}\n`)
   return { sha256: hash.digest('hex'), files }

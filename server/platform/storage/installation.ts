@@ -118,7 +118,7 @@ export async function claimFolder(
   if (id === undefined) throw new Error('the database names no installation')
   if (readInstallation(dataDir) === id) return id
   const named = await files()
-  const required = named.filter((each) => each.required)
+  const required = named.filter((ownedFile) => ownedFile.required)
   const isThere = (file: OwnedFile) => existsSync(path.join(dataDir, file.path))
   if (!shared && !named.some(isThere)) {
     const way =

@@ -126,7 +126,7 @@ async function freeName(folder: string, name: string): Promise<string> {
 export async function newestTime(target: string): Promise<number> {
   const within = await readdir(target, { recursive: true }).catch(() => [])
   let newest = 0
-  for (const file of [target, ...within.map((each) => path.join(target, each))])
+  for (const file of [target, ...within.map((name) => path.join(target, name))])
     newest = Math.max(newest, (await stat(file).catch(() => undefined))?.mtimeMs ?? 0)
   return newest
 }

@@ -55,7 +55,7 @@ function look(): void {
     // First: each moment here is one of the main thread.
     session.post('Debugger.resume')
     session.post('Debugger.disable', () => session.disconnect())
-    parentPort!.postMessage(callFrames.map((each) => frameOf(each, scripts)))
+    parentPort!.postMessage(callFrames.map((frame) => frameOf(frame, scripts)))
   })
   session.post('Debugger.enable')
   session.post('Debugger.pause')

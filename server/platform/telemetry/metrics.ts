@@ -422,7 +422,7 @@ export function createServerMetrics(now: () => number = Date.now): ServerMetrics
       await Promise.all(looks.map((look) => look()))
       const engines = (await Promise.all(readers.map((read) => read().catch(() => [])))).flat()
       const more = mergeEngineTexts(engines.flatMap(({ engine, text }) => (text === undefined ? [] : { engine, text })))
-      return [await registry.metrics(), more].filter((each) => each !== undefined).join('\n')
+      return [await registry.metrics(), more].filter((text) => text !== undefined).join('\n')
     },
   }
 }

@@ -26,7 +26,7 @@ const steps = Array.from({ length: 400 }, (_, index) => index + 1)
 const raw = steps.map((step) => 2.4 * Math.exp(-step / 90) + 0.35 + 0.18 * Math.sin(step * 1.7) * Math.exp(-step / 200))
 const smooth = raw.map((_, index) => {
   const from = raw.slice(Math.max(0, index - 15), index + 1)
-  return from.reduce((sum, each) => sum + each, 0) / from.length
+  return from.reduce((sum, value) => sum + value, 0) / from.length
 })
 const evaluated = steps.filter((step) => step % 50 === 0)
 const series = [
@@ -190,8 +190,8 @@ function Gallery() {
             <Card title="States">
               <div className="grid gap-3">
                 <div className="flex flex-wrap gap-2">
-                  {['queued', 'running', 'paused', 'completed', 'failed', 'cancelled'].map((each) => (
-                    <Status key={each} status={each} />
+                  {['queued', 'running', 'paused', 'completed', 'failed', 'cancelled'].map((status) => (
+                    <Status key={status} status={status} />
                   ))}
                   <Badge tone="warn">slowed</Badge>
                   <Badge>lora</Badge>

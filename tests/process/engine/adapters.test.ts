@@ -182,7 +182,7 @@ test('a merged file gives the same log-probabilities as base and adapter togethe
     return json.choices[0].logprobs.token_logprobs.slice(1) as number[]
   }
   const distance = (one: number[], other: number[]) =>
-    one.reduce((sum, each, position) => sum + Math.abs(each - other[position]!), 0) / one.length
+    one.reduce((sum, value, position) => sum + Math.abs(value - other[position]!), 0) / one.length
   const separate = await score('apart')
   const [fromBase, fromMerged] = [distance(separate, await score(modelName)), distance(separate, await score('merged'))]
   // 8-bit rounding of activations alone makes a distance of about 0.06.

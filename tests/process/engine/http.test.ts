@@ -99,16 +99,16 @@ test('a suffix makes a model with tokens for it fill in the middle; control toke
   const ask = async (fields: object) => {
     const { status, json } = await engine.ask('POST', '/v1/completions', { ...body, ...fields })
     assert.equal(status, 200, JSON.stringify(json))
-    const texts: string[] = json.choices.map((each: { text: string }) => each.text)
+    const texts: string[] = json.choices.map((choice: { text: string }) => choice.text)
     const logprobs: number[] = json.choices[0].logprobs.token_logprobs
     return { texts, tokens: json.usage.prompt_tokens as number, logprobs }
   }
   const filled = await ask({ prompt, suffix })
   const written = await ask({ prompt: `<|fim_prefix|>${prompt}<|fim_suffix|>${suffix}<|fim_middle|>` })
   assert.deepEqual([filled.texts, filled.tokens], [written.texts, written.tokens])
-  assert.ok(filled.logprobs.every((each, at) => Math.abs(each - written.logprobs[at]!) < 1e-3))
+  assert.ok(filled.logprobs.every((logprob, at) => Math.abs(logprob - written.logprobs[at]!) < 1e-3))
   const reordered = await ask({ prompt: `<|fim_suffix|>${suffix}<|fim_prefix|>${prompt}<|fim_middle|>` })
-  assert.ok(filled.logprobs.some((each, at) => Math.abs(each - reordered.logprobs[at]!) > 1e-3))
+  assert.ok(filled.logprobs.some((logprob, at) => Math.abs(logprob - reordered.logprobs[at]!) > 1e-3))
   const streamed = await readEvents(engine.stream('/v1/completions', { ...body, prompt, suffix, stream: true }))
   assert.equal(textOf(streamed), filled.texts[0])
   const two = await ask({ prompt: ['import ', prompt], suffix })

@@ -40,7 +40,7 @@ after(() => Promise.all([...own.values()].map((engine) => engine.stop())))
 async function logprobs(engine: Engine, prompt: string, echo: boolean, account = 'a'): Promise<number[]> {
   const body = { model: modelName, prompt, max_tokens: 5, temperature: 0, logprobs: 1, echo }
   const { json } = await engine.ask('POST', '/v1/completions', body, { 'x-tunery-account': account })
-  return (json.choices[0].logprobs.token_logprobs as (number | null)[]).filter((each) => each !== null)
+  return (json.choices[0].logprobs.token_logprobs as (number | null)[]).filter((logprob) => logprob !== null)
 }
 
 for (const [kind, args] of kinds)
@@ -48,8 +48,8 @@ for (const [kind, args] of kinds)
     const library = await startEngine([...args, '--no-kernels'])
     try {
       const [ours, theirs] = [await logprobs(own.get(kind)!, text, true), await logprobs(library, text, true)]
-      const differences = ours.map((each, index) => Math.abs(each - theirs[index]!))
-      const mean = differences.reduce((sum, each) => sum + each, 0) / differences.length
+      const differences = ours.map((value, index) => Math.abs(value - theirs[index]!))
+      const mean = differences.reduce((sum, difference) => sum + difference, 0) / differences.length
       // Each is 0.08 from sums in 32 bits: activations have eight bits in both (decision 010).
       assert.ok(mean < 0.2, `${mean} nats on average: ${differences}`)
       assert.ok(mean > 0, 'two engines with the same kernels')

@@ -16,7 +16,7 @@ const subjects = ['rivers', 'clocks', 'bread', 'glaciers', 'violins', 'harbours'
 const prefixes = [0, 1, 2].map(
   (group) =>
     `Notes, volume ${group}. ` +
-    subjects.map((each, index) => `Chapter ${index + 1} tells of ${each} and how they change. `).join(''),
+    subjects.map((subject, index) => `Chapter ${index + 1} tells of ${subject} and how they change. `).join(''),
 )
 const prompts = Array.from({ length: 36 }, (_, index) => {
   const prefix = prefixes[index % 3]!.repeat(index % 4 === 0 ? 4 : 1)

@@ -61,7 +61,7 @@ function compareLayouts<Name extends string>(
     const includes = `#include <stdio.h>\n#include <stddef.h>\n#include "${header}"\n`
     writeFileSync(join(folder, 'layout.c'), `${includes}int main(void) {\n${lines.join('\n')}\nreturn 0; }\n`)
     const folders = ['source/include', 'source/ggml/include', 'mtmd'].map((name) => join(root, '.local/llama', name))
-    const options = folders.flatMap((each) => ['-I', each])
+    const options = folders.flatMap((folder) => ['-I', folder])
     execFileSync('cc', ['-w', ...options, join(folder, 'layout.c'), '-o', join(folder, 'layout')])
     const ours = entries.flatMap(([name, members]) => [
       `${name} ${koffi.sizeof(types[name])}`,

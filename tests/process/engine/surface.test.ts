@@ -62,7 +62,9 @@ test('log-probabilities list each token of the text with its likeliest alternati
     assert.equal(top_logprobs.length, 3)
     // At temperature 0 the sampled token is the likeliest.
     assert.deepEqual([top_logprobs[0]!.token, top_logprobs[0]!.logprob], [token, logprob])
-    assert.ok(logprob <= 0 && top_logprobs.reduce((sum, each) => sum + Math.exp(each.logprob), 0) <= 1.0001)
+    assert.ok(
+      logprob <= 0 && top_logprobs.reduce((sum, alternative) => sum + Math.exp(alternative.logprob), 0) <= 1.0001,
+    )
     assert.equal(Buffer.from(bytes!).toString(), token)
   }
   const events = await readEvents(engine.stream('/v1/chat/completions', { ...body, stream: true }))

@@ -30,7 +30,7 @@ const running = Array.from({ length: Number(workers) }, (_, index) =>
 console.log('ready')
 process.stdin.resume()
 process.stdin.once('end', async () => {
-  await Promise.all(running.map((each) => each.close()))
+  await Promise.all(running.map((worker) => worker.close()))
   await notifications.close()
   await db.destroy()
 })

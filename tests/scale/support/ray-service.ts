@@ -59,7 +59,7 @@ export async function startRayService({
         const { applications = {} } = (await ray.applications()) as {
           applications?: Record<string, { deployed_app_config: object }>
         }
-        const others = Object.values(applications).map((each) => each.deployed_app_config)
+        const others = Object.values(applications).map((application) => application.deployed_app_config)
         const application = {
           name: 'theirs',
           route_prefix: '/theirs',

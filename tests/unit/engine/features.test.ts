@@ -53,7 +53,7 @@ function setUp({
     },
     release: () => {
       holding = false
-      for (const each of held.splice(0)) each()
+      for (const release of held.splice(0)) release()
     },
     held,
     encodings: () => calls.filter((kind) => kind === 'encode').length,

@@ -16,6 +16,6 @@ test('all streams flush at the same moments: the more streams, the rarer, and at
   assert.equal(schedule.due(1024), true, 'a stream that flushed late in the last interval flushes with the others')
   const leave = Array.from({ length: 63 }, () => schedule.join())
   assert.equal(schedule.interval_ms(), 200)
-  for (const each of leave) each()
+  for (const release of leave) release()
   assert.equal(schedule.interval_ms(), 25)
 })

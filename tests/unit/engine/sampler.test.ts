@@ -14,7 +14,7 @@ function shares(params: Partial<SamplingParams>, values: number[], mask: Uint32A
   const counts = values.map(() => 0)
   const sampler = createSampler({ ...sampled, ...params }, [])
   for (let round = 0; round < count; round++) counts[sampler.sample(logits(...values), mask)]!++
-  return counts.map((each) => each / count)
+  return counts.map((amount) => amount / count)
 }
 
 function assertShares(actual: number[], expected: number[]) {
@@ -116,7 +116,7 @@ test('log-probabilities are the model’s own, without penalties, bias or temper
   assert.equal(position.token, 1)
   assert.ok(Math.abs(position.logprob! - (1 - total)) < 1e-6)
   assert.deepEqual(
-    position.top.map((each) => each.token),
+    position.top.map((candidate) => candidate.token),
     [0, 1],
   )
   assert.ok(Math.abs(logSumExp(logits(1000, 1000)) - (1000 + Math.log(2))) < 1e-3)

@@ -22,8 +22,8 @@ const chunks: Record<string, Chunk> = JSON.parse(readFileSync(path.join(built, '
 function filesOf(name: string, found = new Set<string>()): Set<string> {
   const { file, css = [], imports = [] } = chunks[name]!
   if (found.has(file)) return found
-  for (const each of [file, ...css]) found.add(each)
-  for (const each of imports) filesOf(each, found)
+  for (const name of [file, ...css]) found.add(name)
+  for (const module of imports) filesOf(module, found)
   return found
 }
 const kB = (file: string) => gzipSync(readFileSync(path.join(built, file)), { level: 9 }).length / 1000

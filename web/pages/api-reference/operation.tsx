@@ -85,10 +85,10 @@ function Access({ operation }: { operation: Operation }) {
             or <code className="font-mono text-ink">{other}</code>
           </>
         )}
-        {also.map((each) => (
-          <Fragment key={each}>
+        {also.map((scope) => (
+          <Fragment key={scope}>
             {' '}
-            and <code className="font-mono text-ink">{each}</code>
+            and <code className="font-mono text-ink">{scope}</code>
           </Fragment>
         ))}
         {byField.map(([field, scopes]) => (

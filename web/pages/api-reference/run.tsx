@@ -76,7 +76,7 @@ export function Run({
           />
         </Field>
       ))}
-      {operation.parameters?.some((each) => each.in === 'query') && (
+      {operation.parameters?.some((parameter) => parameter.in === 'query') && (
         <Field label="Query" optional>
           <Input
             className="font-mono text-sm"

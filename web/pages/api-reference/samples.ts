@@ -31,7 +31,7 @@ const isStream = ({ responses }: Operation) =>
 export function draftOf(description: Description, operation: Operation): Draft {
   const path = Object.fromEntries(
     (operation.parameters ?? [])
-      .filter((each) => each.in === 'path')
+      .filter((parameter) => parameter.in === 'path')
       .map(({ name }) => {
         if (name === 'model_id' && operation.path.startsWith('/hub'))
           return [name, 'HuggingFaceTB/SmolLM2-135M-Instruct']
@@ -39,10 +39,10 @@ export function draftOf(description: Description, operation: Operation): Draft {
       }),
   )
   const query = (operation.parameters ?? [])
-    .filter((each) => each.in === 'query' && (each.required || each.name === 'limit'))
+    .filter((parameter) => parameter.in === 'query' && (parameter.required || parameter.name === 'limit'))
     .map(
-      (each) =>
-        `${each.name}=${encodeURIComponent(String(exampleOf(description, each.schema, operation.id, each.name)))}`,
+      (parameter) =>
+        `${parameter.name}=${encodeURIComponent(String(exampleOf(description, parameter.schema, operation.id, parameter.name)))}`,
     )
     .join('&')
   const schema = operation.requestBody?.content['application/json']?.schema

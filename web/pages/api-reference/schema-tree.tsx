@@ -63,7 +63,7 @@ function FieldRow({
 }) {
   const { schema: found } = resolve(description, schema)
   const limits = limitsOf(found)
-  const values = found.enum?.filter((each) => each !== null)
+  const values = found.enum?.filter((value) => value !== null)
   return (
     <div className="text-sm">
       <p className="flex flex-wrap items-baseline gap-x-2.5 gap-y-0.5">

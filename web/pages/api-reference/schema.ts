@@ -20,7 +20,7 @@ export function hasParts(description: Description, schema: Schema): boolean {
   if (found.properties && Object.keys(found.properties).length > 0) return true
   if (found.items) return hasParts(description, found.items)
   if (typeof found.additionalProperties === 'object') return hasParts(description, found.additionalProperties)
-  return alternatives(found)?.some((each) => hasParts(description, each)) ?? false
+  return alternatives(found)?.some((alternative) => hasParts(description, alternative)) ?? false
 }
 
 /** A type in words: `string`, `array of Message`, `string or null`. */
@@ -32,8 +32,8 @@ export function typeOf(description: Description, schema: Schema): string {
 
 function plainType(description: Description, schema: Schema): string {
   const choices = alternatives(schema)
-  if (choices && choices.length > 2 && choices.every((each) => each.$ref)) return `one of ${choices.length} objects`
-  if (choices) return [...new Set(choices.map((each) => typeOf(description, each)))].join(' or ')
+  if (choices && choices.length > 2 && choices.every((choice) => choice.$ref)) return `one of ${choices.length} objects`
+  if (choices) return [...new Set(choices.map((choice) => typeOf(description, choice)))].join(' or ')
   if (schema.type === 'array') return `array of ${schema.items ? typeOf(description, schema.items) : 'anything'}`
   if (schema.type === 'object' || schema.properties) return 'object'
   if (schema.format === 'binary') return 'file'
@@ -104,7 +104,7 @@ export function exampleOf(description: Description, schema: Schema, operation: s
   const known = { ...sensible, ...ofOperation[operation] }[field]
   if (known !== undefined && fits(found, known)) return known
   if (found.default !== undefined) return found.default
-  if (found.enum) return found.enum.find((each) => each !== null)
+  if (found.enum) return found.enum.find((value) => value !== null)
   const choices = alternatives(found)
   if (choices?.[0]) return depth > 6 ? null : exampleOf(description, choices[0], operation, field, depth + 1)
   if (found.type === 'array')

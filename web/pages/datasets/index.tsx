@@ -30,7 +30,7 @@ const columns: Column<Dataset>[] = [
   {
     id: 'kind',
     header: 'Type',
-    cell: (row) => row.objectives.map((each) => kinds[each]).join(', ') || '–',
+    cell: (row) => row.objectives.map((objective) => kinds[objective]).join(', ') || '–',
     from: 'lg',
   },
   { id: 'rows', header: 'Rows', align: 'right', cell: (row) => <Count value={row.rows} />, from: 'sm' },

@@ -106,10 +106,20 @@ function Replicas({ state }: { state: Scaling }) {
           rows={replicas.items}
           rowId={({ id }) => id}
           columns={[
-            { id: 'place', header: 'Place', grow: true, cell: (each) => each.place },
-            { id: 'state', header: 'State', cell: (each) => <Status status={each.state} /> },
-            { id: 'requests', header: 'In progress', align: 'right', cell: (each) => formatCount(each.in_flight) },
-            { id: 'since', header: 'Since', align: 'right', cell: (each) => <RelativeTime time={each.started_at} /> },
+            { id: 'place', header: 'Place', grow: true, cell: (replica) => replica.place },
+            { id: 'state', header: 'State', cell: (replica) => <Status status={replica.state} /> },
+            {
+              id: 'requests',
+              header: 'In progress',
+              align: 'right',
+              cell: (replica) => formatCount(replica.in_flight),
+            },
+            {
+              id: 'since',
+              header: 'Since',
+              align: 'right',
+              cell: (replica) => <RelativeTime time={replica.started_at} />,
+            },
           ]}
         />
       )}
@@ -129,9 +139,9 @@ function Replicas({ state }: { state: Scaling }) {
             rows={decisions.slice(0, 20)}
             rowId={({ at, to }) => `${at} ${to}`}
             columns={[
-              { id: 'change', header: 'Replicas', cell: (each) => `${each.from} to ${each.to}` },
-              { id: 'reason', header: 'Reason', grow: true, cell: (each) => each.reason },
-              { id: 'when', header: 'When', align: 'right', cell: (each) => <RelativeTime time={each.at} /> },
+              { id: 'change', header: 'Replicas', cell: (decision) => `${decision.from} to ${decision.to}` },
+              { id: 'reason', header: 'Reason', grow: true, cell: (decision) => decision.reason },
+              { id: 'when', header: 'When', align: 'right', cell: (decision) => <RelativeTime time={decision.at} /> },
             ]}
           />
         </>

@@ -32,7 +32,7 @@ export function SwitchModel({
     queryFn: ({ signal }) => tunery.evaluations.list({ limit: 100 }, { signal }),
     select: ({ items }) =>
       items
-        .filter((each) => each.model !== null)
+        .filter((item) => item.model !== null)
         .map(({ id, name, rows }): Choice => ({ value: id, label: name, note: `${rows} rows` })),
   })
   const change = useMutation({

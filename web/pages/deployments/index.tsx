@@ -20,25 +20,25 @@ import { type Column, Table } from '../../ui/table.tsx'
 import { RelativeTime } from '../../ui/values.tsx'
 
 const columns: readonly Column<Deployment>[] = [
-  { id: 'name', header: 'Name', grow: true, cell: (each) => each.name },
+  { id: 'name', header: 'Name', grow: true, cell: (deployment) => deployment.name },
   {
     id: 'status',
     header: 'Status',
-    cell: (each) => (
+    cell: (deployment) => (
       <span className="flex gap-1.5">
-        <Status status={each.status} />
-        {each.pending && <Badge tone="accent">switch pending</Badge>}
+        <Status status={deployment.status} />
+        {deployment.pending && <Badge tone="accent">switch pending</Badge>}
       </span>
     ),
   },
-  { id: 'model', header: 'Model', from: 'md', cell: (each) => <ModelText id={each.model} /> },
-  { id: 'base', header: 'Base', from: 'lg', cell: (each) => each.base_model_id },
+  { id: 'model', header: 'Model', from: 'md', cell: (deployment) => <ModelText id={deployment.model} /> },
+  { id: 'base', header: 'Base', from: 'lg', cell: (deployment) => deployment.base_model_id },
   {
     id: 'changed',
     header: 'Updated',
     align: 'right',
     from: 'sm',
-    cell: (each) => <RelativeTime time={each.updated_at} />,
+    cell: (deployment) => <RelativeTime time={deployment.updated_at} />,
   },
 ]
 

@@ -17,13 +17,13 @@ import { NewEvaluation } from './new.tsx'
 const signed = (value: number) => `${value > 0 ? '+' : ''}${formatNumber(value)}`
 
 const columns: readonly Column<Evaluation>[] = [
-  { id: 'name', header: 'Name', grow: true, cell: (each) => each.name },
-  { id: 'status', header: 'Status', cell: (each) => <Status status={each.status} /> },
+  { id: 'name', header: 'Name', grow: true, cell: (evaluation) => evaluation.name },
+  { id: 'status', header: 'Status', cell: (evaluation) => <Status status={evaluation.status} /> },
   {
     id: 'score',
     header: 'Score',
     align: 'right',
-    cell: (each) => formatNumber(each.result?.model.score?.mean),
+    cell: (evaluation) => formatNumber(evaluation.result?.model.score?.mean),
   },
   {
     id: 'difference',
@@ -32,13 +32,13 @@ const columns: readonly Column<Evaluation>[] = [
     from: 'sm',
     cell: ({ result }) => (result?.difference ? <Verdict difference={result.difference} /> : '–'),
   },
-  { id: 'rows', header: 'Rows', align: 'right', from: 'md', cell: (each) => each.rows },
+  { id: 'rows', header: 'Rows', align: 'right', from: 'md', cell: (evaluation) => evaluation.rows },
   {
     id: 'created',
     header: 'Created',
     align: 'right',
     from: 'md',
-    cell: (each) => <RelativeTime time={each.created_at} />,
+    cell: (evaluation) => <RelativeTime time={evaluation.created_at} />,
   },
 ]
 

@@ -193,7 +193,7 @@ function useChoices() {
         models: callable.data
           .filter(({ category }) => category !== 'embedding')
           .map(({ id }): Choice => {
-            const tunedModel = tuned.items.find((each) => each.id === id)
+            const tunedModel = tuned.items.find((item) => item.id === id)
             return tunedModel
               ? { value: id, label: tunedModel.name, note: tunedModel.base_model_id }
               : { value: id, label: id }

@@ -12,14 +12,14 @@ import { Table } from '../../ui/table.tsx'
 import { RelativeTime } from '../../ui/values.tsx'
 
 const servedColumns = [
-  { id: 'name', header: 'Name', cell: (each: Deployment) => each.name, grow: true },
-  { id: 'status', header: 'Status', cell: (each: Deployment) => <Status status={each.status} /> },
-  { id: 'model', header: 'Model', cell: (each: Deployment) => <ModelText id={each.model} />, from: 'md' },
+  { id: 'name', header: 'Name', cell: (deployment: Deployment) => deployment.name, grow: true },
+  { id: 'status', header: 'Status', cell: (deployment: Deployment) => <Status status={deployment.status} /> },
+  { id: 'model', header: 'Model', cell: (deployment: Deployment) => <ModelText id={deployment.model} />, from: 'md' },
   {
     id: 'changed',
     header: 'Updated',
     align: 'right',
-    cell: (each: Deployment) => <RelativeTime time={each.updated_at} />,
+    cell: (deployment: Deployment) => <RelativeTime time={deployment.updated_at} />,
     from: 'sm',
   },
 ] as const

@@ -116,7 +116,7 @@ function Edit({ job, onClose }: { job: Job; onClose: () => void }) {
     },
   })
   const change = (index: number, next: { key?: string; value?: string }) =>
-    setPairs(pairs.map((pair, each) => (each === index ? { ...pair, ...next } : pair)))
+    setPairs(pairs.map((pair, at) => (at === index ? { ...pair, ...next } : pair)))
   const rest = formError(save.error, ['name', 'description'])
   return (
     <Dialog
@@ -155,7 +155,7 @@ function Edit({ job, onClose }: { job: Job; onClose: () => void }) {
               <IconButton
                 label={`Remove pair ${index + 1}`}
                 icon={<X aria-hidden />}
-                onClick={() => setPairs(pairs.filter((_, each) => each !== index))}
+                onClick={() => setPairs(pairs.filter((_, at) => at !== index))}
               />
             </div>
           ))}

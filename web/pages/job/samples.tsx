@@ -49,7 +49,7 @@ export function Samples({ job, samples }: { job: Job; samples: readonly Sample[]
                 <Answer title="Before training" text={base} />
                 <Answer
                   title={`At step ${step}`}
-                  text={answers.findLast((each) => each.step <= step)?.answer}
+                  text={answers.findLast((answer) => answer.step <= step)?.answer}
                   former={base}
                   tuned
                 />

@@ -47,19 +47,19 @@ export function Shares({ model }: { model: TunedModelDetails }) {
         rowId={({ id }: Share) => id}
         empty={<EmptyState compact title="No share links" />}
         columns={[
-          { id: 'made', header: 'Created', grow: true, cell: (each) => <RelativeTime time={each.created_at} /> },
+          { id: 'made', header: 'Created', grow: true, cell: (share) => <RelativeTime time={share.created_at} /> },
           {
             id: 'today',
             header: 'Questions today',
             align: 'right',
-            cell: (each) => `${formatCount(each.requests_today)} of ${formatCount(each.requests_per_day)}`,
+            cell: (share) => `${formatCount(share.requests_today)} of ${formatCount(share.requests_per_day)}`,
           },
-          { id: 'expires', header: 'Expires', from: 'sm', cell: (each) => <RelativeTime time={each.expires_at} /> },
+          { id: 'expires', header: 'Expires', from: 'sm', cell: (share) => <RelativeTime time={share.expires_at} /> },
           {
             id: 'actions',
             header: <span className="sr-only">Actions</span>,
             align: 'right',
-            cell: (each) =>
+            cell: (share) =>
               mayWrite && (
                 <ConfirmDialog
                   trigger={
@@ -70,7 +70,7 @@ export function Shares({ model }: { model: TunedModelDetails }) {
                   title="Revoke this link?"
                   action="Revoke link"
                   onConfirm={async () => {
-                    await tunery.models.shares.delete(model.id, each.id)
+                    await tunery.models.shares.delete(model.id, share.id)
                     await refresh()
                   }}
                 >
@@ -103,7 +103,7 @@ function CreateShare({
     queryFn: async ({ signal }) => {
       const { items } = await tunery.evaluations.list({ limit: 100 }, { signal })
       return items
-        .filter((each) => each.model === model.id && each.status === 'completed')
+        .filter((item) => item.model === model.id && item.status === 'completed')
         .map(({ id, name }): Choice => ({ value: id, label: name }))
     },
   })

@@ -94,47 +94,56 @@ function Accounts() {
             rowId={({ id }: Account) => id}
             more={more}
             columns={[
-              { id: 'name', header: 'Name', grow: true, cell: (each) => each.name },
+              { id: 'name', header: 'Name', grow: true, cell: (account) => account.name },
               {
                 id: 'status',
                 header: 'Status',
                 cell: ({ status }) => <Status status={status} tone={status === 'active' ? 'good' : 'warn'} />,
               },
-              { id: 'members', header: 'Members', align: 'right', from: 'sm', cell: (each) => each.members },
+              { id: 'members', header: 'Members', align: 'right', from: 'sm', cell: (account) => account.members },
               {
                 id: 'tier',
                 header: 'Tier',
                 width: '10rem',
-                cell: (each) => (
+                cell: (account) => (
                   <Select
-                    aria-label={`Tier of ${each.name}`}
-                    value={each.tier}
-                    onChange={(tier) => change.mutate({ id: each.id, tier })}
+                    aria-label={`Tier of ${account.name}`}
+                    value={account.tier}
+                    onChange={(tier) => change.mutate({ id: account.id, tier })}
                     choices={choices}
                   />
                 ),
               },
-              { id: 'created', header: 'Created', from: 'md', cell: (each) => <RelativeTime time={each.created_at} /> },
+              {
+                id: 'created',
+                header: 'Created',
+                from: 'md',
+                cell: (account) => <RelativeTime time={account.created_at} />,
+              },
               {
                 id: 'actions',
                 header: <span className="sr-only">Actions</span>,
                 align: 'right',
-                cell: (each) =>
-                  each.status === 'active' ? (
+                cell: (account) =>
+                  account.status === 'active' ? (
                     <ConfirmDialog
                       trigger={
-                        <Button size="sm" variant="quiet" aria-label={`Suspend ${each.name}`}>
+                        <Button size="sm" variant="quiet" aria-label={`Suspend ${account.name}`}>
                           Suspend
                         </Button>
                       }
-                      title={`Suspend ${each.name}?`}
+                      title={`Suspend ${account.name}?`}
                       action="Suspend account"
-                      onConfirm={() => change.mutateAsync({ id: each.id, status: 'suspended' })}
+                      onConfirm={() => change.mutateAsync({ id: account.id, status: 'suspended' })}
                     >
                       Its requests are refused within a second, and its jobs wait. Nothing is lost.
                     </ConfirmDialog>
                   ) : (
-                    <Button size="sm" variant="quiet" onClick={() => change.mutate({ id: each.id, status: 'active' })}>
+                    <Button
+                      size="sm"
+                      variant="quiet"
+                      onClick={() => change.mutate({ id: account.id, status: 'active' })}
+                    >
                       Reinstate
                     </Button>
                   ),

@@ -27,35 +27,35 @@ export function Tiers() {
             rows={tiers}
             rowId={({ id }) => id}
             columns={[
-              { id: 'name', header: 'Tier', grow: true, cell: (each) => each.name },
+              { id: 'name', header: 'Tier', grow: true, cell: (tier) => tier.name },
               {
                 id: 'minute',
                 header: 'Requests a minute',
                 align: 'right',
-                cell: (each) => limit(each.requests_per_minute),
+                cell: (tier) => limit(tier.requests_per_minute),
               },
-              { id: 'day', header: 'A day', align: 'right', from: 'sm', cell: (each) => limit(each.requests_per_day) },
-              { id: 'concurrent', header: 'At once', align: 'right', cell: (each) => limit(each.max_concurrent) },
+              { id: 'day', header: 'A day', align: 'right', from: 'sm', cell: (tier) => limit(tier.requests_per_day) },
+              { id: 'concurrent', header: 'At once', align: 'right', cell: (tier) => limit(tier.max_concurrent) },
               {
                 id: 'replicas',
                 header: 'Replicas',
                 align: 'right',
                 from: 'sm',
-                cell: (each) => limit(each.max_replicas),
+                cell: (tier) => limit(tier.max_replicas),
               },
               {
                 id: 'storage',
                 header: 'Storage',
                 align: 'right',
                 from: 'sm',
-                cell: (each) => (each.max_storage_mb === null ? 'any size' : formatBytes(each.max_storage_mb * 1e6)),
+                cell: (tier) => (tier.max_storage_mb === null ? 'any size' : formatBytes(tier.max_storage_mb * 1e6)),
               },
               {
                 id: 'streams',
                 header: 'Event streams',
                 align: 'right',
                 from: 'sm',
-                cell: (each) => limit(each.max_event_streams),
+                cell: (tier) => limit(tier.max_event_streams),
               },
             ]}
           />

@@ -23,27 +23,32 @@ export function UsageToday() {
             rowId={({ account_id }) => account_id}
             empty={<EmptyState compact title="No account has used anything today" />}
             columns={[
-              { id: 'name', header: 'Account', grow: true, cell: (each) => each.name },
-              { id: 'requests', header: 'Requests', align: 'right', cell: (each) => <Count value={each.requests} /> },
+              { id: 'name', header: 'Account', grow: true, cell: (account) => account.name },
+              {
+                id: 'requests',
+                header: 'Requests',
+                align: 'right',
+                cell: (account) => <Count value={account.requests} />,
+              },
               {
                 id: 'tokens',
                 header: 'Tokens',
                 align: 'right',
                 from: 'sm',
-                cell: (each) => <Count compact value={each.prompt_tokens + each.completion_tokens} />,
+                cell: (account) => <Count compact value={account.prompt_tokens + account.completion_tokens} />,
               },
               {
                 id: 'trained',
                 header: 'Trained',
                 align: 'right',
                 from: 'md',
-                cell: (each) => <Count compact value={each.trained_tokens} />,
+                cell: (account) => <Count compact value={account.trained_tokens} />,
               },
               {
                 id: 'cost',
                 header: 'Cost',
                 align: 'right',
-                cell: (each) => <Money value={each.cost} currency={currency} />,
+                cell: (account) => <Money value={account.cost} currency={currency} />,
               },
             ]}
           />

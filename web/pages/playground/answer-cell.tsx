@@ -28,13 +28,13 @@ export function AnswerCell({
   const answer = turn.answers[column.id]
   const others = columns
     .flatMap(({ id }) => (id === column.id ? [] : [turn.answers[id]]))
-    .filter((each) => each !== undefined)
+    .filter((other) => other !== undefined)
   // Two columns of one model may differ by chance alone; two models that answer with the same weights are a mistake.
   const same = others.some(
     (other) => answer?.weights && other.weights === answer.weights && other.model !== answer.model,
   )
   const canVote =
-    others.length > 0 && [answer, ...others].every((each) => each && each.status !== 'streaming' && each.text)
+    others.length > 0 && [answer, ...others].every((other) => other && other.status !== 'streaming' && other.text)
   return (
     <article aria-label={`Answer of model ${letter}`} className="min-w-0 rounded-lg bg-surface p-4 ring-1 ring-line">
       <header className="mb-2 flex items-center justify-between gap-2">

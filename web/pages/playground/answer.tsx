@@ -135,10 +135,10 @@ const Tokens = memo(function Tokens({ tokens }: { tokens: readonly Token[] }) {
           >
             <table className="text-sm">
               <tbody>
-                {token.top.map((each) => (
-                  <tr key={each.text}>
-                    <td className="pr-4 font-mono">{JSON.stringify(each.text)}</td>
-                    <td className="text-right">{formatPercent(Math.exp(each.logprob), 1)}</td>
+                {token.top.map((candidate) => (
+                  <tr key={candidate.text}>
+                    <td className="pr-4 font-mono">{JSON.stringify(candidate.text)}</td>
+                    <td className="text-right">{formatPercent(Math.exp(candidate.logprob), 1)}</td>
                   </tr>
                 ))}
               </tbody>

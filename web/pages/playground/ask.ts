@@ -134,5 +134,5 @@ interface LogprobEntry {
 const tokenOf = ({ token, logprob, top_logprobs = [] }: LogprobEntry): Token => ({
   text: token,
   logprob,
-  top: top_logprobs.map((each) => ({ text: each.token, logprob: each.logprob })),
+  top: top_logprobs.map((topLogprob) => ({ text: topLogprob.token, logprob: topLogprob.logprob })),
 })

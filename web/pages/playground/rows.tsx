@@ -127,7 +127,7 @@ export function RowsPanel({ columns, parameters, of }: RowsPanelProps) {
             <>
               <ul className="flex flex-wrap gap-2 text-sm" aria-live="polite">
                 {asked.map(({ id, model }) => {
-                  const judged = rows.map((row) => isRight(row, id)).filter((each) => each !== undefined)
+                  const judged = rows.map((row) => isRight(row, id)).filter((verdict) => verdict !== undefined)
                   const right = judged.filter(Boolean).length
                   return (
                     <li key={id}>

@@ -26,15 +26,15 @@ export default function SettingsPage() {
   const { section } = useParams({ from: '/shell/settings/$section' })
   const navigate = useNavigate()
   const { scopes, profile } = useSession()
-  const tabs = sections.map((each) => ({
-    ...each,
+  const tabs = sections.map((section) => ({
+    ...section,
     panel:
-      each.scope && !scopes.includes(each.scope) ? (
+      section.scope && !scopes.includes(section.scope) ? (
         <EmptyState title="No access">
           Your role ({profile.role}) can't view this. Ask an admin or owner of the account.
         </EmptyState>
       ) : (
-        each.panel
+        section.panel
       ),
   }))
   return (

@@ -66,23 +66,23 @@ export function Sessions() {
                 id: 'browser',
                 header: 'Browser',
                 grow: true,
-                cell: (each) => (
-                  <span title={each.user_agent}>
-                    {browserName(each.user_agent) ?? (each.user_agent || 'Unknown')}{' '}
-                    {each.current && <Badge tone="good">current</Badge>}
+                cell: (session) => (
+                  <span title={session.user_agent}>
+                    {browserName(session.user_agent) ?? (session.user_agent || 'Unknown')}{' '}
+                    {session.current && <Badge tone="good">current</Badge>}
                   </span>
                 ),
               },
-              { id: 'address', header: 'Address', from: 'sm', cell: (each) => <Code>{each.address}</Code> },
-              { id: 'by', header: 'Method', from: 'md', cell: (each) => begunBy[each.begun_by] },
-              { id: 'used', header: 'Last used', cell: (each) => <RelativeTime time={each.last_used_at} /> },
+              { id: 'address', header: 'Address', from: 'sm', cell: (session) => <Code>{session.address}</Code> },
+              { id: 'by', header: 'Method', from: 'md', cell: (session) => begunBy[session.begun_by] },
+              { id: 'used', header: 'Last used', cell: (session) => <RelativeTime time={session.last_used_at} /> },
               {
                 id: 'actions',
                 header: <span className="sr-only">Actions</span>,
                 align: 'right',
-                cell: (each) =>
-                  !each.current && (
-                    <Button size="sm" variant="quiet" busy={end.isPending} onClick={() => end.mutate(each.id)}>
+                cell: (session) =>
+                  !session.current && (
+                    <Button size="sm" variant="quiet" busy={end.isPending} onClick={() => end.mutate(session.id)}>
                       Sign out
                     </Button>
                   ),

@@ -134,33 +134,35 @@ export function WebhookDetails({
               <Table
                 label="Deliveries"
                 rows={deliveries.rows ?? []}
-                rowId={(each: Delivery) => each.id}
+                rowId={(delivery: Delivery) => delivery.id}
                 more={deliveries.more}
-                onOpen={(each) => setOpenId(each.id === openId ? undefined : each.id)}
+                onOpen={(delivery) => setOpenId(delivery.id === openId ? undefined : delivery.id)}
                 empty={
                   <EmptyState compact title="No deliveries yet">
                     Send a test event to check your endpoint.
                   </EmptyState>
                 }
                 columns={[
-                  { id: 'type', header: 'Event', grow: true, cell: (each) => each.type },
+                  { id: 'type', header: 'Event', grow: true, cell: (delivery) => delivery.type },
                   {
                     id: 'status',
                     header: 'Status',
-                    cell: (each) => <Status status={each.status} tone={tones[each.status]} />,
+                    cell: (delivery) => <Status status={delivery.status} tone={tones[delivery.status]} />,
                   },
                   {
                     id: 'answer',
                     header: 'Response',
                     from: 'sm',
-                    cell: (each) =>
-                      each.last_attempt?.response_status ?? each.last_attempt?.error?.code.replaceAll('_', ' ') ?? '–',
+                    cell: (delivery) =>
+                      delivery.last_attempt?.response_status ??
+                      delivery.last_attempt?.error?.code.replaceAll('_', ' ') ??
+                      '–',
                   },
                   {
                     id: 'when',
                     header: 'When',
                     align: 'right',
-                    cell: (each) => <RelativeTime time={each.created_at} />,
+                    cell: (delivery) => <RelativeTime time={delivery.created_at} />,
                   },
                 ]}
               />

@@ -60,19 +60,24 @@ export function Webhooks() {
               </EmptyState>
             }
             columns={[
-              { id: 'url', header: 'Endpoint', grow: true, cell: (each) => each.url },
-              { id: 'events', header: 'Events', from: 'md', align: 'right', cell: (each) => each.events.length },
+              { id: 'url', header: 'Endpoint', grow: true, cell: (webhook) => webhook.url },
+              { id: 'events', header: 'Events', from: 'md', align: 'right', cell: (webhook) => webhook.events.length },
               {
                 id: 'status',
                 header: 'Status',
-                cell: (each) => (
+                cell: (webhook) => (
                   <Status
-                    status={each.status === 'active' && each.failing_since ? 'failing' : each.status}
-                    tone={each.status === 'disabled' || each.failing_since ? 'warn' : 'good'}
+                    status={webhook.status === 'active' && webhook.failing_since ? 'failing' : webhook.status}
+                    tone={webhook.status === 'disabled' || webhook.failing_since ? 'warn' : 'good'}
                   />
                 ),
               },
-              { id: 'changed', header: 'Changed', from: 'sm', cell: (each) => <RelativeTime time={each.updated_at} /> },
+              {
+                id: 'changed',
+                header: 'Changed',
+                from: 'sm',
+                cell: (webhook) => <RelativeTime time={webhook.updated_at} />,
+              },
             ]}
           />
         )}

@@ -257,10 +257,10 @@ export function createArtifacts({
     ensureLocal,
     ensureLargest,
     async hold(keysOrPaths) {
-      const keys = keysOrPaths.flatMap((each) => keyOf(each, dataDir) ?? [])
+      const keys = keysOrPaths.flatMap((keyOrPath) => keyOf(keyOrPath, dataDir) ?? [])
       const releases = keys.map(cache.hold)
       const release = () => {
-        for (const each of releases.splice(0)) each()
+        for (const release of releases.splice(0)) release()
       }
       try {
         for (const key of keys) await ensureLocal(key)
@@ -287,7 +287,7 @@ export function createArtifacts({
     claim: (owner) => claimStorage({ store, staging }, owner),
     start(options) {
       const running = [cache.start(), startSweeping({ ...options, store, staging, log })]
-      return { close: async () => void (await Promise.all(running.map((each) => each.close()))) }
+      return { close: async () => void (await Promise.all(running.map((worker) => worker.close()))) }
     },
     close: () => store.close(),
   }
@@ -318,6 +318,6 @@ async function inParallel<T, R>(items: readonly T[], work: (item: T) => Promise<
     }
   }
   const settled = await Promise.allSettled(Array.from({ length: concurrency }, run))
-  for (const each of settled) if (each.status === 'rejected') throw each.reason
+  for (const result of settled) if (result.status === 'rejected') throw result.reason
   return results
 }

@@ -64,7 +64,7 @@ export function createFileStore(folder: string): ObjectStore {
           if (sha256 !== stored.sha256) throw hashError(key, sha256, stored.sha256)
           return stored
         } finally {
-          for (const each of [part, `${part}.sha256`]) await rm(each, { force: true })
+          for (const file of [part, `${part}.sha256`]) await rm(file, { force: true })
         }
       })
     },
@@ -107,9 +107,13 @@ export function createFileStore(folder: string): ObjectStore {
         for (const file of [objectPath(key), hashPath(key)]) await rm(file, { force: true })
         // Folders that are now empty go too, up to the first one that is not.
         for (const root of [objectPath(''), hashPath('')])
-          for (let each = path.dirname(path.join(root, key)); each.length > root.length; each = path.dirname(each))
+          for (
+            let folder = path.dirname(path.join(root, key));
+            folder.length > root.length;
+            folder = path.dirname(folder)
+          )
             if (
-              !(await rmdir(each).then(
+              !(await rmdir(folder).then(
                 () => true,
                 () => false,
               ))

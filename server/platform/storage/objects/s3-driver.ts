@@ -213,7 +213,7 @@ function clientConfig({ region }: { region?: string }, endpoint: string | undefi
 const decodeKey = (key: string) => decodeURIComponent(key.replaceAll('+', ' '))
 
 const encodeName = (name: string) =>
-  encodeURIComponent(name).replace(/['()*]/g, (each) => `%${each.charCodeAt(0).toString(16)}`)
+  encodeURIComponent(name).replace(/['()*]/g, (character) => `%${character.charCodeAt(0).toString(16)}`)
 
 /** Whether the local disk failed, not the storage. */
 const isLocal = (error: unknown) =>

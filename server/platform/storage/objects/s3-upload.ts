@@ -62,7 +62,7 @@ export async function upload(
   const found = resume ? await findBegun(to, folder) : undefined
   const begun = found ?? (await begin(to, folder, described))
   const { upload_id: UploadId } = begun
-  const there = new Map(found?.parts.map((each) => [each.number, each]))
+  const there = new Map(found?.parts.map((part) => [part.number, part]))
   const hash = createHash('sha256')
   const done: Part[] = []
   /** Buffers that are not in use: as many as parts in memory, instead of what garbage collection leaves. */
@@ -138,7 +138,7 @@ async function begin({ client, bucket, prefix }: Bucket, folder: string, describ
 /** The newest unfinished upload with a record in this folder, and its parts. */
 async function findBegun(to: Bucket, folder: string): Promise<(Begun & { parts: Part[] }) | undefined> {
   const found: { record: string; begun_at: number }[] = []
-  for await (const each of listRecords(to, folder)) found.push(each)
+  for await (const record of listRecords(to, folder)) found.push(record)
   for (const { record } of found.sort((a, b) => b.begun_at - a.begun_at)) {
     const begun = await readRecord(to, record)
     const parts = begun && (await partsOf(to, begun))

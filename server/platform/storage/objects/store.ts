@@ -64,6 +64,6 @@ export const hashError = (key: string, found: string, expected: string): ApiErro
 
 /** Throws for a key that is no path within the storage. */
 export function assertKey(key: string): void {
-  if (key === '' || /[\0\\]/.test(key) || key.split('/').some((each) => each === '' || each === '.' || each === '..'))
+  if (key === '' || /[\0\\]/.test(key) || key.split('/').some((part) => part === '' || part === '.' || part === '..'))
     throw new Error(`'${key}' is no key of an object`)
 }
