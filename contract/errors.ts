@@ -95,6 +95,7 @@ export type ErrorCode = keyof typeof errorCodes
 
 /** Why a background operation failed. */
 export const ErrorText = z.object({ code: z.string(), message: z.string() })
+export type ErrorText = z.infer<typeof ErrorText>
 
 /** The shape of every error. OpenAI-compatible routes set `type` and `param`, which OpenAI's clients read. */
 export const ErrorBody = z.object({

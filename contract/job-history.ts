@@ -26,6 +26,7 @@ export const listEvaluations = route('GET', '/fine-tuning/jobs/{job_id}/evaluati
   query: StepQuery,
   responses: { 200: page(JobEvaluation) },
 })
+export type JobEvaluation = z.infer<typeof JobEvaluation>
 
 export const JobCheckpoint = z.object({
   step: z.int(),

@@ -1,10 +1,12 @@
 // Resolves an API key to the caller it belongs to.
+
 import { timingSafeEqual } from 'node:crypto'
 import type { Logger } from 'pino'
-import { roleScopes, type Scope } from '../../../contract/scopes.ts'
+import { roleScopes } from '../../../contract/scopes.ts'
 import { after } from '../../../lib/after.ts'
 import { hashOf, isWellFormed, prefixLength } from '../../../lib/key-format.ts'
 import { createTtlCache } from '../../../lib/ttl-cache.ts'
+import { fromJson } from '../../platform/db/json.ts'
 import type { Db } from '../../platform/db/open.ts'
 import type { Caller } from '../../platform/http/caller.ts'
 import { type Changes, cacheTtl_ms } from '../../platform/redis/changes.ts'
@@ -54,7 +56,7 @@ export function createCallers(db: Db, changes: Changes, log: Logger, now: () => 
     user_id: row.user_id,
     key_id: row.id,
     role: row.role,
-    scopes: (JSON.parse(row.scopes_json) as Scope[]).filter((scope) => roleScopes[row.role].includes(scope)),
+    scopes: fromJson(row.scopes_json).filter((scope) => roleScopes[row.role].includes(scope)),
     tier: row.tier,
     suspended: row.suspended_at !== null,
     expires_at: row.expires_at,

@@ -6,6 +6,7 @@ import { type Role, roleScopes, type Scope, type ScopePreset, scopePresets } fro
 import { newId } from '../../../lib/ids.ts'
 import { hashOf, newKey, prefixLength } from '../../../lib/key-format.ts'
 import { day_ms, isoTime } from '../../../lib/utc-day.ts'
+import { fromJson } from '../../platform/db/json.ts'
 import type { Db, Queryable, Trx } from '../../platform/db/open.ts'
 import { type Page, pageOf } from '../../platform/db/page.ts'
 import { type Actor, recordAuditEntry } from '../../platform/events/audit.ts'
@@ -38,7 +39,7 @@ export function createKeys(db: Db, announce: Changes['announce'], keysMax: numbe
       name,
       prefix,
       user_id,
-      scopes: JSON.parse(row.scopes_json),
+      scopes: fromJson(row.scopes_json),
       status: row.expires_at !== null && row.expires_at <= now() ? 'expired' : 'active',
       created_at: isoTime(row.created_at),
       expires_at: isoTime(row.expires_at),

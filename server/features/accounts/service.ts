@@ -10,6 +10,7 @@ import { runPeriodically } from '../../../lib/periodic.ts'
 import { isoTime } from '../../../lib/utc-day.ts'
 import { ConfigError } from '../../config.ts'
 import type { Db, Trx } from '../../platform/db/open.ts'
+import { fromJson } from '../../platform/db/json.ts'
 import { type Page, pageOf } from '../../platform/db/page.ts'
 import { commandLineActor } from '../../platform/events/audit.ts'
 import type { Caller } from '../../platform/http/caller.ts'
@@ -198,7 +199,7 @@ export function createAccounts({
           created_at: isoTime(created_at),
           action,
           target,
-          details: JSON.parse(details_json),
+          details: fromJson(details_json),
           by: kind === 'operator' ? { kind, user_id: null, key_id: null } : { kind, user_id, key_id },
         })),
         limit,

@@ -2,6 +2,7 @@ import path from 'node:path'
 import type { Batch, BatchError } from '../../../contract/batches.ts'
 import type { CursorQuery } from '../../../contract/files.ts'
 import { unixSeconds } from '../../../lib/utc-day.ts'
+import { fromJson } from '../../platform/db/json.ts'
 import type { Db, Queryable, Trx } from '../../platform/db/open.ts'
 import { countRows, timedPage } from '../../platform/db/page.ts'
 import type { NewRow, Row } from '../../platform/db/schema.ts'
@@ -61,7 +62,7 @@ export async function end(
   await recordEvent(trx, row.account_id, `batch.${status}`, { batch_id: row.id, ...data }, time)
 }
 
-export const timesOf = (row: Pick<BatchRow, 'times_json'>) => JSON.parse(row.times_json) as Times
+export const timesOf = (row: Pick<BatchRow, 'times_json'>) => fromJson(row.times_json)
 
 const json = (text: string | null) => (text === null ? null : JSON.parse(text))
 const seconds = (time: number | undefined) => unixSeconds(time ?? null)

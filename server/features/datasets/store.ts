@@ -3,6 +3,7 @@ import type { SortedQuery } from '../../../contract/common.ts'
 import type { Columns, Dataset } from '../../../contract/datasets.ts'
 import type { Objective } from '../../../contract/hyperparameters.ts'
 import { isoTime } from '../../../lib/utc-day.ts'
+import { fromJson } from '../../platform/db/json.ts'
 import type { Db, Queryable, Trx } from '../../platform/db/open.ts'
 import { sortedPage } from '../../platform/db/page.ts'
 import type { NewRow, Row } from '../../platform/db/schema.ts'
@@ -90,7 +91,7 @@ export const toResponse = (dataset: DatasetRow): Dataset => ({
 
 /** The uploader's names of the columns. */
 export const columnsOf = ({ columns_json }: Pick<DatasetRow, 'columns_json'>): Columns | undefined =>
-  columns_json === null ? undefined : JSON.parse(columns_json)
+  columns_json === null ? undefined : fromJson(columns_json)
 
 /** The rows are as an earlier version wrote them, and become canonical when they are first used. */
 export const isEarlierForm = ({ status, rows_form }: Pick<DatasetRow, 'status' | 'rows_form'>) =>

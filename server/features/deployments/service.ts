@@ -4,6 +4,7 @@ import { ApiError } from '../../../contract/errors.ts'
 import type { PeriodQuery, Timeline } from '../../../contract/timeline.ts'
 import { newId } from '../../../lib/ids.ts'
 import { isoTime } from '../../../lib/utc-day.ts'
+import { fromJson } from '../../platform/db/json.ts'
 import type { Db, Trx } from '../../platform/db/open.ts'
 import { type Page, pageOf } from '../../platform/db/page.ts'
 import { isUniqueViolation } from '../../platform/db/unique-violation.ts'
@@ -137,7 +138,7 @@ export function createDeployments({
       model: deployment.model,
       base_model_id: await inference.baseId(deployment.account_id, deployment.model),
       status: deployment.status,
-      error: deployment.error_json ? JSON.parse(deployment.error_json) : null,
+      error: fromJson(deployment.error_json),
       former_model: deployment.former_model,
       pending: pendingOf(deployment) ?? null,
       replicas: replicasOf(deployment.id),
@@ -457,4 +458,4 @@ function unlessRefused(error: unknown): undefined {
 }
 
 const pendingOf = ({ pending_json }: Pick<store.DeploymentRow, 'pending_json'>): Pending | undefined =>
-  pending_json === null ? undefined : (JSON.parse(pending_json) as Pending)
+  pending_json === null ? undefined : fromJson(pending_json)

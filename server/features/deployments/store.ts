@@ -1,4 +1,5 @@
 import type { DeploymentQuery } from '../../../contract/deployments.ts'
+import { fromJson } from '../../platform/db/json.ts'
 import type { Db, Queryable, Trx } from '../../platform/db/open.ts'
 import { newestFirst, sortedPage } from '../../platform/db/page.ts'
 import type { NewRow, Row } from '../../platform/db/schema.ts'
@@ -59,7 +60,7 @@ export async function findPending(
     .where('account_id', '=', account_id)
     .where('pending_json', 'is not', null)
     .execute()
-  return waiting.find(({ pending_json }) => JSON.parse(pending_json!).evaluation === evaluation_id)
+  return waiting.find(({ pending_json }) => fromJson(pending_json!).evaluation === evaluation_id)
 }
 
 export const findUnscoped = (db: Queryable, id: string) =>

@@ -1,8 +1,10 @@
 // The result of an evaluation, from the figures of its answers.
+
 import type { Evaluation, EvaluationSide } from '../../../contract/evaluations.ts'
-import type { Score } from './graders/local.ts'
+import {} from '../../platform/db/json.ts'
+import { fromJson } from '../../platform/db/json.ts'
 import { meanInterval, quantile, test } from './statistics.ts'
-import type { Figures, SideName } from './store.ts'
+import type { AnswerRow, Figures, SideName } from './store.ts'
 
 export type Result = NonNullable<Evaluation['result']>
 
@@ -12,11 +14,11 @@ type GraderSums = Record<SideName, SideSums>
 
 /** Adds up what each grader says of each answer. */
 export async function sumGraders(
-  answers: AsyncIterable<{ side: SideName; graders_json: string }>,
+  answers: AsyncIterable<Pick<AnswerRow, 'side' | 'graders_json'>>,
 ): Promise<GraderSums> {
   const sides: GraderSums = { model: new Map(), baseline: new Map() }
   for await (const { side, graders_json } of answers)
-    for (const [name, { score, passed }] of Object.entries(JSON.parse(graders_json) as Record<string, Score>)) {
+    for (const [name, { score, passed }] of Object.entries(fromJson(graders_json))) {
       const sums = sides[side].get(name) ?? { score: 0, passed: 0 }
       sides[side].set(name, { score: sums.score + score, passed: sums.passed + (passed ? 1 : 0) })
     }

@@ -4,10 +4,10 @@ import type { CreateEvaluation, Evaluation, EvaluationRow } from '../../../contr
 import { evaluationRowsMax } from '../../../contract/evaluations.ts'
 import type { Grader } from '../../../contract/graders.ts'
 import { newId } from '../../../lib/ids.ts'
-import { parseJson } from '../../../lib/json.ts'
 import { readJsonl } from '../../../lib/jsonl.ts'
 import { createTtlCache } from '../../../lib/ttl-cache.ts'
 import { isoTime } from '../../../lib/utc-day.ts'
+import { fromJson, fromJsonWithSeeds } from '../../platform/db/json.ts'
 import type { Db, Queryable, Trx } from '../../platform/db/open.ts'
 import type { Page } from '../../platform/db/page.ts'
 import { type AccountActor, recordAuditEntry } from '../../platform/events/audit.ts'
@@ -141,7 +141,7 @@ export function createEvaluations(options: Options): Evaluations {
 
   /** Figures so far. */
   async function resultOfRow(row: store.EvaluationRow): Promise<Result | null> {
-    if (row.result_json) return JSON.parse(row.result_json) as Result
+    if (row.result_json) return fromJson(row.result_json)
     if (row.done === 0) return null
     if (store.isActive(row)) {
       const result = unfinished.getOrLoad(row.id, async () => (await compute(db, row)) ?? undefined, `${row.done}`)
@@ -160,14 +160,14 @@ export function createEvaluations(options: Options): Evaluations {
       id: row.id,
       name: row.name,
       description: row.description,
-      metadata: JSON.parse(row.metadata_json),
+      metadata: fromJson(row.metadata_json),
       status: row.status,
-      error: row.error_json ? JSON.parse(row.error_json) : null,
+      error: fromJson(row.error_json),
       model: row.model || null,
       baseline: row.baseline,
       dataset: row.dataset_id,
       eval: row.eval_id,
-      graders: parseJson(row.graders_json) as CreateEvaluation['graders'],
+      graders: fromJsonWithSeeds(row.graders_json),
       template: store.templateOf(row) ?? null,
       sampling: store.samplingOf(row),
       held_out_by: row.held_out_by,
@@ -489,11 +489,11 @@ export function createEvaluations(options: Options): Evaluations {
 
 const toAnswer = (row: store.AnswerRow) => ({
   output: row.output,
-  ...(row.tool_calls_json && { tool_calls: JSON.parse(row.tool_calls_json) }),
+  ...(row.tool_calls_json && { tool_calls: fromJson(row.tool_calls_json) }),
   score: row.score,
   passed: row.passed === 1,
-  graders: JSON.parse(row.graders_json),
-  error: row.error_json ? JSON.parse(row.error_json) : null,
+  graders: fromJson(row.graders_json),
+  error: fromJson(row.error_json),
   finish_reason: row.finish_reason,
   latency_ms: row.latency_ms,
 })

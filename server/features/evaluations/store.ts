@@ -2,7 +2,7 @@ import { sql } from 'kysely'
 import type { ListQuery } from '../../../contract/common.ts'
 import type { CreateEvaluation } from '../../../contract/evaluations.ts'
 import type { EvalQuery } from '../../../contract/openai-evals.ts'
-import { parseJson } from '../../../lib/json.ts'
+import { fromJson, fromJsonWithSeeds } from '../../platform/db/json.ts'
 import type { Db, Queryable, Trx } from '../../platform/db/open.ts'
 import { bytesOf, countFitting, countRows, type Page, sizedPage } from '../../platform/db/page.ts'
 import type { NewRow, Row } from '../../platform/db/schema.ts'
@@ -48,10 +48,10 @@ export async function remove(trx: Trx, id: string): Promise<void> {
 }
 
 export const templateOf = ({ template_json }: Pick<EvaluationRow, 'template_json'>): CreateEvaluation['template'] =>
-  template_json ? JSON.parse(template_json) : undefined
+  template_json ? fromJson(template_json) : undefined
 
 export const samplingOf = ({ sampling_json }: Pick<EvaluationRow, 'sampling_json'>): CreateEvaluation['sampling'] =>
-  parseJson(sampling_json) as CreateEvaluation['sampling']
+  fromJsonWithSeeds(sampling_json)
 
 export const insertEval = (trx: Trx, row: EvalRow) => trx.insertInto('evals').values(row).execute()
 

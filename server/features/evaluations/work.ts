@@ -1,12 +1,12 @@
 // Background work of evaluations: the models answer the rows after all live requests, and graders score the answers.
 // What is scored is in the database: after a kill an evaluation resumes behind it.
+
 import type { Logger } from 'pino'
 import type { ChatResponse } from '../../../contract/chat.ts'
 import { ApiError } from '../../../contract/errors.ts'
-import type { CreateEvaluation } from '../../../contract/evaluations.ts'
-import { parseJson } from '../../../lib/json.ts'
 import { runPeriodically } from '../../../lib/periodic.ts'
 import { endOfDay } from '../../../lib/utc-day.ts'
+import { fromJson, fromJsonWithSeeds } from '../../platform/db/json.ts'
 import type { Db } from '../../platform/db/open.ts'
 import type { NewRow } from '../../platform/db/schema.ts'
 import type { Limits } from '../../platform/limits/index.ts'
@@ -229,7 +229,8 @@ async function checkRows(
 
 async function itemSchemaOf(db: Db, { eval_id }: store.EvaluationRow): Promise<Record<string, unknown> | undefined> {
   const found = eval_id === null ? undefined : await store.findEvalUnscoped(db, eval_id)
-  return found && JSON.parse(found.source_config_json).item_schema
+  const config = found && fromJson(found.source_config_json)
+  return config?.type === 'custom' ? config.item_schema : undefined
 }
 
 /** The rows of an evaluation, and whether they are those of a dataset. */
@@ -277,7 +278,7 @@ async function answerRow(
     return judged.answer.choices[0]!.message.content ?? ''
   }
   const grade = async (sample: Sample): Promise<NewRow<'evaluation_answers'>> => {
-    const graders = parseJson(evaluation.graders_json) as CreateEvaluation['graders']
+    const graders = fromJsonWithSeeds(evaluation.graders_json)
     const graded: Graded = await gradeAnswer(graders, { item, sample: sample.values }, { thread, ask: judge, signal })
     return {
       ...common,

@@ -1,7 +1,8 @@
 import { rm } from 'node:fs/promises'
 import path from 'node:path'
-import type { Export, ExportFile, ExportQuery } from '../../../contract/exports.ts'
+import type { Export, ExportQuery } from '../../../contract/exports.ts'
 import { isoTime } from '../../../lib/utc-day.ts'
+import { fromJson } from '../../platform/db/json.ts'
 import type { Db, Queryable, Trx } from '../../platform/db/open.ts'
 import { countRows, timedPage } from '../../platform/db/page.ts'
 import type { NewRow, Row } from '../../platform/db/schema.ts'
@@ -74,7 +75,7 @@ export const listReady = (db: Db) =>
 
 const json = (text: string | null) => (text === null ? null : JSON.parse(text))
 
-export const filesOf = (row: Pick<ExportRow, 'files_json'>) => JSON.parse(row.files_json) as ExportFile[]
+export const filesOf = (row: Pick<ExportRow, 'files_json'>) => fromJson(row.files_json)
 
 export function toResponse(row: ExportRow): Export {
   const files = filesOf(row)

@@ -1,4 +1,5 @@
 // Downloads of base models: permissions, requests, state and listeners. The worker is in jobs.ts.
+
 import { mkdir, rm } from 'node:fs/promises'
 import path from 'node:path'
 import type { Logger } from 'pino'
@@ -6,6 +7,7 @@ import { ApiError } from '../../../contract/errors.ts'
 import type { Download, Model } from '../../../contract/hub.ts'
 import type { Config } from '../../config.ts'
 import type { Notifications } from '../../platform/cluster/notifications.ts'
+import { fromJson } from '../../platform/db/json.ts'
 import type { Db, Trx } from '../../platform/db/open.ts'
 import { type AccountActor, recordAuditEntry } from '../../platform/events/audit.ts'
 import type { Claim, Queue } from '../../platform/queue/queue.ts'
@@ -71,7 +73,7 @@ const toDownload = ({ status, bytes, total_bytes, error_json }: store.DownloadRo
   progress: status === 'completed' ? 1 : total_bytes ? bytes / total_bytes : 0,
   bytes,
   total_bytes,
-  error: error_json ? JSON.parse(error_json) : null,
+  error: fromJson(error_json),
 })
 
 export function createDownloads({

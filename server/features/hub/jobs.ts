@@ -1,10 +1,12 @@
 // The worker of downloads: fetches a checkpoint, converts it, and moves it to the models folder.
+
 import { mkdir, rename, rm } from 'node:fs/promises'
 import path from 'node:path'
 import type { Logger } from 'pino'
 import { ApiError } from '../../../contract/errors.ts'
 import { runToEnd } from '../../../lib/child-process.ts'
 import { runPeriodically } from '../../../lib/periodic.ts'
+import { fromJson } from '../../platform/db/json.ts'
 import { type Claim, LeaseLost } from '../../platform/queue/queue.ts'
 import { constantDelay, createRetryPolicy, exponentialDelay } from '../../platform/queue/retry-policy.ts'
 import type { TrainingSetup } from '../../platform/setup/index.ts'
@@ -151,7 +153,7 @@ async function afterFailure(
   const reason = cause instanceof Error ? cause.message : message
   work.log.warn({ err: error, model: id }, 'a download of a base model was interrupted')
   if (error instanceof HashMismatch) {
-    const repeated = before?.error_json && JSON.parse(before.error_json).code === 'hash_mismatch'
+    const repeated = before?.error_json && fromJson(before.error_json).code === 'hash_mismatch'
     const { retry, delay_ms } = retries.after('damaged_file', repeated ? 1 : 0)
     if (!retry)
       return await fail(

@@ -1,5 +1,6 @@
 // The end of a training that has a result: its files become models, the engine's answers of the result are compared
 // with the trainer's, and one transaction registers the models and ends the job.
+import { fromJson } from '../../platform/db/json.ts'
 import path from 'node:path'
 import { ApiError } from '../../../contract/errors.ts'
 import type { JobMetrics } from '../../../contract/fine-tuning.ts'
@@ -222,7 +223,7 @@ async function register(
 /** The figures of the evaluation at the step of the result. */
 async function validationOf(trx: Trx, job_id: string, { step, validation_loss, validation_exact }: Result) {
   const evaluated = (await store.evaluations(trx, job_id)).find((evaluation) => evaluation.step === step)
-  const { train_loss: _, ...figures } = JSON.parse(evaluated?.data_json ?? '{}')
+  const { train_loss: _, ...figures } = fromJson(evaluated?.data_json ?? '{}')
   return {
     ...(validation_loss !== null && { ...figures, validation_loss }),
     ...(validation_exact !== null && { validation_exact }),

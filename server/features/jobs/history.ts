@@ -8,6 +8,7 @@ import type { z } from 'zod'
 import { ApiError } from '../../../contract/errors.ts'
 import type { HeldOutRow, JobCheckpoint, JobEvaluation, JobRow } from '../../../contract/job-history.ts'
 import { isoTime } from '../../../lib/utc-day.ts'
+import { fromJson } from '../../platform/db/json.ts'
 import type { Db } from '../../platform/db/open.ts'
 import { type Page, pageOf } from '../../platform/db/page.ts'
 import type { Artifacts } from '../../platform/storage/objects/index.ts'
@@ -59,7 +60,7 @@ export function createJobHistory({ db, datasets, models, artifacts, requireJob }
       return pageOf(
         found.map(({ step, data_json, created_at }) => ({
           step,
-          ...JSON.parse(data_json),
+          ...fromJson(data_json),
           created_at: isoTime(created_at),
         })),
         limit,
@@ -69,10 +70,7 @@ export function createJobHistory({ db, datasets, models, artifacts, requireJob }
     async checkpoints(account_id, id, { limit, after }) {
       const job = await requireJob(account_id, id)
       const losses = new Map(
-        (await store.evaluations(db, id)).map(({ step, data_json }) => [
-          step,
-          JSON.parse(data_json).validation_loss as number,
-        ]),
+        (await store.evaluations(db, id)).map(({ step, data_json }) => [step, fromJson(data_json).validation_loss]),
       )
       // A resumed attempt writes some steps again: the last one counts.
       const steps = new Map<number, z.input<typeof JobCheckpoint>>()

@@ -6,6 +6,7 @@ import { ApiError } from '../../../contract/errors.ts'
 import type { ResolvedConfig } from '../../../contract/fine-tuning.ts'
 import type { Download } from '../../../contract/hub.ts'
 import type { JobConfig } from '../../../contract/job-config.ts'
+import { fromJson } from '../../platform/db/json.ts'
 import type { Db, Trx } from '../../platform/db/open.ts'
 import type { AccountActor } from '../../platform/events/audit.ts'
 import type { NewEvent } from '../../platform/events/event-streams.ts'
@@ -91,7 +92,7 @@ export function createPendingWeights({
 
   async function resolveAgain(trx: Trx, job: store.JobRow): Promise<ResolvedConfig> {
     const startingModel = await models.startingModel(job.account_id, job.model_id, trx)
-    return resolveLocalConfig(settings, JSON.parse(job.config_json) as JobConfig, startingModel)
+    return resolveLocalConfig(settings, fromJson(job.config_json), startingModel)
   }
 
   /** Resolves and enqueues a job whose weights have arrived. */

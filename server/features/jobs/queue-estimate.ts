@@ -1,7 +1,7 @@
 // Queue estimates: when jobs start and end. Accounts take turns, and a job pauses after its time slice while others
 // wait: the turns are played through with the remaining durations.
 
-import type { JobMetrics } from '../../../contract/fine-tuning.ts'
+import { fromJson } from '../../platform/db/json.ts'
 import type { Db } from '../../platform/db/open.ts'
 import type { Queue } from '../../platform/queue/queue.ts'
 import type { PendingEntry } from '../../platform/queue/turns.ts'
@@ -185,7 +185,7 @@ interface Completed {
 const readCompleted = (job: store.CompletedJob): Completed => ({
   recipe: recipeOf(job),
   ran_ms: job.ran_ms,
-  trained_ms: ((JSON.parse(job.metrics_json) as JobMetrics).train_seconds ?? 0) * 1000,
+  trained_ms: (fromJson(job.metrics_json).train_seconds ?? 0) * 1000,
 })
 
 /**

@@ -1,7 +1,9 @@
 // Jobs as the API shows them: with their place in the queue, and when they start and end.
+
 import type { Job } from '../../../contract/fine-tuning.ts'
 import { createTtlCache } from '../../../lib/ttl-cache.ts'
 import { isoTime } from '../../../lib/utc-day.ts'
+import { fromJson } from '../../platform/db/json.ts'
 import type { Db } from '../../platform/db/open.ts'
 import type { Queue } from '../../platform/queue/queue.ts'
 import type { TrainingSetup } from '../../platform/setup/index.ts'
@@ -74,7 +76,7 @@ const serializeJob = (job: store.JobRow, estimate?: QueueEstimate, waits_for: st
   dataset_id: job.dataset_id,
   progress: job.progress,
   current_epoch: job.current_epoch,
-  metrics: JSON.parse(job.metrics_json),
+  metrics: fromJson(job.metrics_json),
   slowed_by: job.status === 'running' ? job.slowed_by : null,
   evaluation: job.evaluation_id,
   result_evaluation: job.result_evaluation_id,
@@ -85,8 +87,8 @@ const serializeJob = (job: store.JobRow, estimate?: QueueEstimate, waits_for: st
   created_at: isoTime(job.created_at),
   started_at: isoTime(job.started_at),
   finished_at: isoTime(job.finished_at),
-  error: job.error_json ? JSON.parse(job.error_json) : null,
-  config: JSON.parse(job.config_json),
+  error: fromJson(job.error_json),
+  config: fromJson(job.config_json),
   resolved_config: readResolvedConfig(job.resolved_config_json),
   trained_tokens: job.trained_tokens,
   model: job.model,

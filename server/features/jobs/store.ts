@@ -1,5 +1,6 @@
 import { sql } from 'kysely'
 import type { JobQuery } from '../../../contract/fine-tuning.ts'
+import { fromJson } from '../../platform/db/json.ts'
 import { type MetadataFilter, metadataConditions } from '../../platform/db/metadata.ts'
 import type { Db, Queryable, Trx } from '../../platform/db/open.ts'
 import { countRows, newestFirst, sortedPage } from '../../platform/db/page.ts'
@@ -212,7 +213,7 @@ export async function checkpointSteps(db: Db, job_id: string): Promise<{ step: n
     .where('job_id', '=', job_id)
     .where('type', '=', 'checkpoint')
   return (await events.orderBy('seq').execute()).map(({ data_json, created_at }) => ({
-    step: JSON.parse(data_json!).step,
+    step: fromJson(data_json!).step as number,
     created_at,
   }))
 }

@@ -1,4 +1,5 @@
 // Trainer events in the database: the job's event stream, its progress, metrics and evaluations.
+import { fromJson } from '../../platform/db/json.ts'
 import { type JobMetrics, validationFigures } from '../../../contract/fine-tuning.ts'
 import type { Trx } from '../../platform/db/open.ts'
 import type { NewEvent } from '../../platform/events/event-streams.ts'
@@ -25,7 +26,7 @@ export async function recordTrainerEvent(
     await store.appendEvents(trx, job_id, [{ type: event.type as NewEvent['type'], message, data: eventData }], time)
   const number = (name: string) => (typeof data[name] === 'number' ? (data[name] as number) : undefined)
   if (event.type === 'metrics') {
-    const before = JSON.parse((await store.findJobUnscoped(trx, job_id))?.metrics_json ?? '{}') as JobMetrics
+    const before = fromJson((await store.findJobUnscoped(trx, job_id))?.metrics_json ?? '{}')
     const tokens = number('tokens')
     const metrics = metricsAfter(before, data)
     await store.updateJob(trx, job_id, {

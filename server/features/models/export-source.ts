@@ -1,7 +1,9 @@
 // The input of an export: the files of a model and how it was made.
+
 import path from 'node:path'
 import { undefinedIf } from '../../../contract/errors.ts'
 import { isoTime } from '../../../lib/utc-day.ts'
+import { fromJson } from '../../platform/db/json.ts'
 import type { Db } from '../../platform/db/open.ts'
 import type { Artifacts } from '../../platform/storage/objects/index.ts'
 import type { Datasets } from '../datasets/index.ts'
@@ -124,7 +126,7 @@ export function createExportSource({ db, hub, datasets, artifacts }: Options) {
         ...provenance,
         dataset: dataset ? { name: dataset.name, rows: dataset.rows, sha256: dataset.sha256 } : null,
         settings,
-        results: JSON.parse(job.metrics_json) as object,
+        results: fromJson(job.metrics_json),
       },
     }
   }

@@ -1,5 +1,7 @@
 // Names, descriptions and metadata of jobs and models.
+
 import type { Labels } from '../../../contract/common.ts'
+import { fromJson } from '../../platform/db/json.ts'
 import type { AccountActor } from '../../platform/events/audit.ts'
 import type { ModelRow } from './store.ts'
 
@@ -17,7 +19,7 @@ export const labelsOf = ({
 }: Pick<ModelRow, 'name' | 'description' | 'metadata_json'>) => ({
   name,
   description,
-  metadata: JSON.parse(metadata_json) as NonNullable<Labels['metadata']>,
+  metadata: fromJson(metadata_json),
 })
 
 export type ChangeLabels<T> = (by: AccountActor, id: string, labels: Labels) => Promise<T>

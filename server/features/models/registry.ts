@@ -6,6 +6,7 @@ import type { SortedQuery } from '../../../contract/common.ts'
 import { ApiError } from '../../../contract/errors.ts'
 import type { AdapterFields, Comparison, TunedModel, TunedModelDetails } from '../../../contract/models.ts'
 import { isoTime } from '../../../lib/utc-day.ts'
+import { fromJson } from '../../platform/db/json.ts'
 import { assertNotNeeded, type NeededBy } from '../../platform/db/needed-by.ts'
 import type { Queryable, Trx } from '../../platform/db/open.ts'
 import { type Page, pageOf } from '../../platform/db/page.ts'
@@ -180,7 +181,9 @@ export function createTunedModels(
   const parentOf = ({ weights_model_id, weights_projector_sha256, base_model_id }: NewModel): Weights | undefined =>
     weights_model_id === null ? undefined : wholeWeightsOf(weights_model_id, base_model_id, weights_projector_sha256)
 
-  const servable = (model: NewModel & { comparison_json?: string | null; ft_name?: string | null }): ServableModel => ({
+  const servable = (
+    model: NewModel & Partial<Pick<store.ModelRow, 'comparison_json' | 'ft_name'>>,
+  ): ServableModel => ({
     ...(model.kind === 'model'
       ? wholeWeightsOf(model.id, model.base_model_id, model.projector_sha256)
       : weightsOf(model.id, 'adapter', model.projector_sha256)),
@@ -189,7 +192,7 @@ export function createTunedModels(
     ft_name: model.ft_name ?? null,
     ...(model.weights_model_id && { parent: parentOf(model)! }),
     probe: path.join(modelDir(dataDir, model.id), probeFile),
-    comparison: model.comparison_json ? JSON.parse(model.comparison_json) : null,
+    comparison: fromJson(model.comparison_json ?? null),
     created_at: model.created_at,
   })
 
@@ -326,7 +329,7 @@ export function createTunedModels(
 
     async getComparison(account_id, id) {
       const model = await requireModel(account_id, id)
-      const stored: Comparison | undefined = model.comparison_json ? JSON.parse(model.comparison_json) : undefined
+      const stored: Comparison | undefined = model.comparison_json ? fromJson(model.comparison_json) : undefined
       if (stored && isOfServedForm(model, stored)) return stored
       const from = await findServedBase(model)
       await artifacts.ensureLocal(modelKey(id))
@@ -409,6 +412,6 @@ const toResponse = (model: store.ModelRow): TunedModel => ({
   method: model.method,
   size_mb: Number((model.size_bytes / 1e6).toPrecision(4)),
   projector_sha256: model.projector_sha256,
-  comparison: model.comparison_json ? JSON.parse(model.comparison_json) : null,
+  comparison: fromJson(model.comparison_json),
   created_at: isoTime(model.created_at),
 })

@@ -1,7 +1,9 @@
 // The training that made a model, as the row of its job has it. The row stays when the job is deleted.
+
 import type { ResolvedConfig } from '../../../contract/fine-tuning.ts'
 import { entriesOf, type GroupName, type Objective } from '../../../contract/hyperparameters.ts'
 import type { LineageDataset } from '../../../contract/models.ts'
+import { fromJson } from '../../platform/db/json.ts'
 import type { Queryable } from '../../platform/db/open.ts'
 import type { Row } from '../../platform/db/schema.ts'
 
@@ -30,7 +32,7 @@ export const trainingOf = (db: Queryable, job_id: string) =>
 /** The numbers of a job's held-out rows; undefined if its trainer has not reported them. */
 export async function heldOutRows(db: Queryable, job_id: string): Promise<number[] | undefined> {
   const found = await db.selectFrom('job_held_out').selectAll().where('job_id', '=', job_id).executeTakeFirst()
-  return found && JSON.parse(found.rows_json)
+  return found && fromJson(found.rows_json)
 }
 
 /** The tuned model that a job continues. */

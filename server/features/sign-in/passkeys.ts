@@ -6,6 +6,7 @@ import { ApiError } from '../../../contract/errors.ts'
 import type { Passkey } from '../../../contract/sign-in.ts'
 import { newId } from '../../../lib/ids.ts'
 import { isoTime } from '../../../lib/utc-day.ts'
+import { fromJson } from '../../platform/db/json.ts'
 import type { Db } from '../../platform/db/open.ts'
 import { recordAuditEntry } from '../../platform/events/audit.ts'
 import type { Caller } from '../../platform/http/caller.ts'
@@ -170,7 +171,7 @@ export function createPasskeys(db: Db, now: () => number): Passkeys {
             id: passkey.credential_id,
             publicKey: new Uint8Array(Buffer.from(passkey.public_key, 'base64url')),
             counter: passkey.counter,
-            transports: JSON.parse(passkey.transports_json),
+            transports: fromJson(passkey.transports_json),
           },
         })
         .catch(refuseWith)

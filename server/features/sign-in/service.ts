@@ -1,12 +1,14 @@
 // Sign-in: begins sessions by password, link, invitation, passkey and provider.
+
 import type { z } from 'zod'
 import type { ListQuery } from '../../../contract/common.ts'
 import { ApiError } from '../../../contract/errors.ts'
 import type { Member } from '../../../contract/members.ts'
-import { roleScopes, type Scope } from '../../../contract/scopes.ts'
+import { roleScopes } from '../../../contract/scopes.ts'
 import type { createInvitation, Invitation, Session, setPassword } from '../../../contract/sign-in.ts'
 import { newId } from '../../../lib/ids.ts'
 import { day_ms, hour_ms, isoTime } from '../../../lib/utc-day.ts'
+import { fromJson } from '../../platform/db/json.ts'
 import type { Db, Trx } from '../../platform/db/open.ts'
 import { type Page, pageOf } from '../../platform/db/page.ts'
 import { commandLineActor, recordAuditEntry } from '../../platform/events/audit.ts'
@@ -106,7 +108,7 @@ export function createSignIn({ db, accounts, sessions, throttle, changes, now }:
     const key = row.key_id === null ? undefined : await store.usableKey(db, account_id, row.key_id, now())
     if (row.key_id !== null && !key) return false
     const granted = roleScopes[inviter.role]
-    const own = key ? (JSON.parse(key.scopes_json) as Scope[]) : granted
+    const own = key ? fromJson(key.scopes_json) : granted
     const scopes = granted.filter((scope) => own.includes(scope))
     const by = {
       kind: key ? ('key' as const) : ('session' as const),

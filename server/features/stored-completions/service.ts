@@ -1,4 +1,5 @@
 // Answers that accounts keep: a request that says so is stored with its answer, for as long as the operator set.
+
 import { Readable } from 'node:stream'
 import type { Logger } from 'pino'
 import { type ChatRequest, ChatResponse } from '../../../contract/chat.ts'
@@ -12,8 +13,8 @@ import type {
   StoredMessage,
   StoredQuery,
 } from '../../../contract/stored-completions.ts'
-import { parseJson } from '../../../lib/json.ts'
 import { day_ms, unixSeconds } from '../../../lib/utc-day.ts'
+import { fromJson, fromJsonWithSeeds } from '../../platform/db/json.ts'
 import type { Db } from '../../platform/db/open.ts'
 import { openaiPage, openaiPageOf } from '../../platform/db/page.ts'
 import { type AccountActor, recordAuditEntry } from '../../platform/events/audit.ts'
@@ -305,15 +306,15 @@ function answerOf(sent: unknown): ChatResponse {
   })
 }
 
-const requestOf = (row: store.StoredRow) => parseJson(row.request_json) as ChatRequest
-const responseOf = (row: store.StoredRow) => JSON.parse(row.response_json) as ChatResponse
+const requestOf = (row: store.StoredRow) => fromJsonWithSeeds(row.request_json)
+const responseOf = (row: store.StoredRow) => fromJson(row.response_json)
 
 function toResponse(row: store.StoredRow): StoredCompletion {
   const { messages: _, ...asked } = requestOf(row)
   return {
     ...asked,
     ...responseOf(row),
-    metadata: JSON.parse(row.metadata_json),
+    metadata: fromJson(row.metadata_json),
     expires_at: unixSeconds(row.expires_at),
   }
 }

@@ -1,4 +1,5 @@
 // Figures of requests for a model name, added up by minute and by hour.
+import { fromJson } from '../../platform/db/json.ts'
 import type { Row } from '../../platform/db/schema.ts'
 import type { UsageRow } from './journal.ts'
 
@@ -114,7 +115,7 @@ export function figuresOf({ latency_json, first_token_json, ...row }: Row<'usage
     Figures,
     'latency' | 'first_token'
   >
-  return { ...numbers, latency: JSON.parse(latency_json), first_token: JSON.parse(first_token_json) }
+  return { ...numbers, latency: fromJson(latency_json), first_token: fromJson(first_token_json) }
 }
 
 export function toRow({ latency, first_token, ...rest }: SpanFigures): Row<'usage_figures'> {

@@ -1,7 +1,9 @@
 // Usage thresholds: an event when an account has used a percentage of a limit, once per period, in the transaction that
 // counts the usage.
+
 import type { Thresholds } from '../../../contract/usage.ts'
 import { isoTime } from '../../../lib/utc-day.ts'
+import { fromJson } from '../../platform/db/json.ts'
 import type { Queryable, Trx } from '../../platform/db/open.ts'
 import type { Row } from '../../platform/db/schema.ts'
 import { recordEvent } from '../../platform/events/outbox.ts'
@@ -20,7 +22,7 @@ export async function thresholdsOf(db: Queryable, account_id: string): Promise<T
   const row = await store.thresholds(db, account_id)
   if (!row) return defaultThresholds
   const { requests_per_day, tokens_per_month, cost_per_month, percents_json } = row
-  return { requests_per_day, tokens_per_month, cost_per_month, percents: JSON.parse(percents_json) }
+  return { requests_per_day, tokens_per_month, cost_per_month, percents: fromJson(percents_json) }
 }
 
 /** The percents of a bound that are reached. */

@@ -1,7 +1,9 @@
 // The two formats of events: this service's own, and that of OpenAI's webhooks, which its clients verify and read.
+
 import { ApiError } from '../../../contract/errors.ts'
 import { type EventName, openaiEventTypes, type WebhookFormat, webhookEventTypes } from '../../../contract/webhooks.ts'
 import { isoTime, unixSeconds } from '../../../lib/utc-day.ts'
+import { fromJson } from '../../platform/db/json.ts'
 import type { Row } from '../../platform/db/schema.ts'
 import type { EventType } from '../../platform/events/outbox.ts'
 
@@ -30,7 +32,7 @@ export const nameIn = (format: WebhookFormat, type: string): string =>
 export function payloadOf({ id, type, created_at, data_json }: Row<'events'>, format: WebhookFormat): string {
   if (format === 'tunery')
     return `{"id":${JSON.stringify(id)},"type":${JSON.stringify(type)},"created_at":"${isoTime(created_at)}","data":${data_json}}`
-  const { job_id, batch_id, webhook_id } = JSON.parse(data_json)
+  const { job_id, batch_id, webhook_id } = fromJson(data_json)
   return JSON.stringify({
     id,
     object: 'event',

@@ -1,6 +1,8 @@
 // Serializers from database rows to API responses.
+
 import type { Delivery, DeliveryAttempt, EventName, Webhook } from '../../../contract/webhooks.ts'
 import { isoTime } from '../../../lib/utc-day.ts'
+import { fromJson } from '../../platform/db/json.ts'
 import { nameIn } from './format.ts'
 import { activeSecrets } from './secrets.ts'
 import type { AttemptRow, DeliveryRow, WebhookRow } from './store.ts'
@@ -9,7 +11,7 @@ export const webhookResponse = (row: WebhookRow, now: number): Webhook => ({
   id: row.id,
   url: row.url,
   format: row.format,
-  events: (JSON.parse(row.events_json) as string[]).map((type) => nameIn(row.format, type) as EventName),
+  events: fromJson(row.events_json).map((type) => nameIn(row.format, type) as EventName),
   status: row.disabled_at === null ? 'active' : 'disabled',
   disabled_at: isoTime(row.disabled_at),
   disabled_reason: row.disabled_reason,
@@ -32,7 +34,7 @@ export const attemptResponse = ({
   duration_ms,
   response_status,
   response_body,
-  error: error_json === null ? null : JSON.parse(error_json),
+  error: fromJson(error_json),
 })
 
 export const deliveryResponse = (

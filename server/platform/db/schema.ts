@@ -1,8 +1,26 @@
 import type { Generated, Insertable, Selectable } from 'kysely'
-import type { Role } from '../../../contract/scopes.ts'
+import type { BatchError } from '../../../contract/batches.ts'
+import type { ChatRequest, ChatResponse } from '../../../contract/chat.ts'
+import type { Metadata } from '../../../contract/common.ts'
+import type { Columns } from '../../../contract/datasets.ts'
+import type { Deployment } from '../../../contract/deployments.ts'
+import type { ErrorText } from '../../../contract/errors.ts'
+import type { CreateEvaluation, Evaluation, EvaluationAnswer } from '../../../contract/evaluations.ts'
+import type { Export, ExportCheck, ExportFile } from '../../../contract/exports.ts'
+import type { JobMetrics, ResolvedConfig } from '../../../contract/fine-tuning.ts'
+import type { Grader } from '../../../contract/graders.ts'
+import type { JobConfig } from '../../../contract/job-config.ts'
+import type { JobEvaluation } from '../../../contract/job-history.ts'
+import type { Comparison } from '../../../contract/models.ts'
+import type { SourceConfig } from '../../../contract/openai-evals.ts'
+import type { InputItem, Response } from '../../../contract/responses.ts'
+import type { Role, Scope } from '../../../contract/scopes.ts'
+import type { DeliveryAttempt } from '../../../contract/webhooks.ts'
+import type { Json } from './json.ts'
 import type { DayCounts, Usage, UsageDays, UsageFigures, UsageNotices, UsageThresholds } from './usage-tables.ts'
 
-// Times are unix milliseconds. Columns ending in _json hold JSON text. Columns have the names of the API's JSON fields.
+// Times are unix milliseconds. Columns have the names of the API's JSON fields. Those ending in _json hold JSON text:
+// `fromJson` reads a column that names its type, and one function of its feature a column that does not.
 
 interface Accounts {
   id: string
@@ -74,7 +92,7 @@ interface Passkeys {
   /** COSE, in base64url. */
   public_key: string
   counter: number
-  transports_json: string
+  transports_json: Json<string[]>
   created_at: number
   last_used_at: number | null
 }
@@ -97,7 +115,7 @@ interface ApiKeys {
   prefix: string
   /** SHA-256 of the whole key, in hex. */
   hash: string
-  scopes_json: string
+  scopes_json: Json<Scope[]>
   created_at: number
   expires_at: number | null
   revoked_at: number | null
@@ -114,7 +132,7 @@ interface Audit {
   created_at: number
   action: string
   target: string
-  details_json: string
+  details_json: Json<Record<string, unknown>>
   kind: 'key' | 'session' | 'operator' | 'command_line' | 'service'
   user_id: string | null
   key_id: string | null
@@ -138,7 +156,7 @@ interface Datasets {
   /** The file of the upload, where it is not ID.FORMAT. */
   source_name: Generated<string | null>
   /** The uploader's names of the columns. */
-  columns_json: Generated<string | null>
+  columns_json: Generated<Json<Columns> | null>
   status: 'preparing' | 'ready' | 'unreadable'
   /** Result of checking its rows, or why the file cannot be read. */
   check_json: string
@@ -195,8 +213,8 @@ interface Batches {
   status: BatchStatus
   /** The model of all requests; null if they differ, or are not read yet. */
   model: string | null
-  metadata_json: string | null
-  errors_json: string | null
+  metadata_json: Json<Metadata> | null
+  errors_json: Json<BatchError[]> | null
   total: number
   completed: number
   failed: number
@@ -208,7 +226,7 @@ interface Batches {
   /** After how many seconds the result files are to be deleted; null: only on request. */
   output_seconds: number | null
   /** When each status began, in unix milliseconds. */
-  times_json: string
+  times_json: Json<Partial<Record<Exclude<BatchStatus, 'validating'>, number>>>
   /** How it ends, once its results are being published. */
   ending: 'completed' | 'expired' | 'cancelled' | null
   expires_at: number
@@ -230,10 +248,10 @@ interface Evals {
   id: string
   account_id: string
   name: string
-  metadata_json: string
+  metadata_json: Json<Metadata>
   /** What its rows are: `data_source_config` as it was asked for. */
-  source_config_json: string
-  graders_json: string
+  source_config_json: Json<SourceConfig>
+  graders_json: Json<Grader[]>
   updated_at: number
   created_at: number
 }
@@ -244,9 +262,9 @@ interface Evaluations {
   key_id: string
   name: string
   description: string
-  metadata_json: string
+  metadata_json: Json<Metadata>
   status: 'queued' | 'running' | 'completed' | 'failed' | 'cancelled'
-  error_json: string | null
+  error_json: Json<ErrorText> | null
   /** As it was asked for; `model_id` is what the name stood for. Both are empty if the rows bring their answers. */
   model: string
   model_id: string
@@ -254,9 +272,9 @@ interface Evaluations {
   baseline_id: string | null
   /** A dataset, or a file with the purpose `evals`. */
   dataset_id: string
-  graders_json: string
-  template_json: string | null
-  sampling_json: string
+  graders_json: Json<Grader[]>
+  template_json: Json<NonNullable<CreateEvaluation['template']>> | null
+  sampling_json: Json<CreateEvaluation['sampling']>
   /** The rows to draw from, and how many of them are evaluated: of the dataset, or those that a job held out of it. */
   total_rows: number
   rows: number
@@ -266,10 +284,10 @@ interface Evaluations {
   /** Answers that are scored. */
   done: number
   /** Set once the evaluation has ended. */
-  result_json: string | null
+  result_json: Json<NonNullable<Evaluation['result']>> | null
   /** The eval of OpenAI's API that it is a run of, and the run's `data_source` as it was asked for. */
   eval_id: string | null
-  data_source_json: string | null
+  data_source_json: Json<{ type: string; model?: string }> | null
   created_at: number
   started_at: number | null
   finished_at: number | null
@@ -279,13 +297,13 @@ interface EvaluationAnswers {
   evaluation_id: string
   row: number
   side: 'model' | 'baseline'
-  item_json: string
+  item_json: Json<Record<string, unknown>>
   output: string | null
-  tool_calls_json: string | null
+  tool_calls_json: Json<NonNullable<EvaluationAnswer['tool_calls']>> | null
   score: number
   passed: number
-  graders_json: string
-  error_json: string | null
+  graders_json: Json<EvaluationAnswer['graders']>
+  error_json: Json<ErrorText> | null
   finish_reason: string | null
   latency_ms: number | null
   prompt_tokens: number
@@ -299,10 +317,10 @@ interface StoredCompletions {
   account_id: string
   /** As it was asked for. */
   model: string
-  metadata_json: string
+  metadata_json: Json<Metadata>
   /** The messages, and the parameters that made the answer. */
-  request_json: string
-  response_json: string
+  request_json: Json<ChatRequest>
+  response_json: Json<ChatResponse>
   expires_at: number
   created_at: number
 }
@@ -312,8 +330,8 @@ interface Responses {
   account_id: string
   previous_response_id: string | null
   /** The items that it answers, without those of earlier turns. */
-  input_json: string
-  response_json: string
+  input_json: Json<(InputItem & { id: string })[]>
+  response_json: Json<Response>
   /** When its conversation last continued. */
   used_at: number
   created_at: number
@@ -330,7 +348,7 @@ interface UploadParts {
 interface Labelled {
   name: string
   description: string
-  metadata_json: string
+  metadata_json: Json<Metadata>
 }
 
 interface TuningJobs extends Labelled {
@@ -346,13 +364,13 @@ interface TuningJobs extends Labelled {
   status: 'queued' | 'running' | 'completed' | 'failed' | 'cancelled'
   progress: number
   current_epoch: number
-  metrics_json: string
+  metrics_json: Json<JobMetrics>
   estimated_completion: number | null
-  config_json: string
-  resolved_config_json: string
+  config_json: Json<JobConfig>
+  resolved_config_json: Json<ResolvedConfig>
   /** Fixed at creation: an exact resume needs the same number. */
   threads: number
-  error_json: string | null
+  error_json: Json<ErrorText> | null
   trained_tokens: number
   /** The API key that created it. */
   key_id: string
@@ -388,7 +406,7 @@ export interface JobEvents {
   seq: number
   type: 'status' | 'progress' | 'metrics' | 'checkpoint' | 'sample' | 'log' | 'warning' | 'error'
   message: string
-  data_json: string | null
+  data_json: Json<Record<string, unknown>> | null
   created_at: number
 }
 
@@ -396,14 +414,14 @@ export interface JobEvents {
 interface JobEvaluations {
   job_id: string
   step: number
-  data_json: string
+  data_json: Json<Omit<JobEvaluation, 'step' | 'created_at'>>
   created_at: number
 }
 
 /** The numbers of the rows that a job held out of its dataset, counted from 1, in order. */
 interface JobHeldOut {
   job_id: string
-  rows_json: string
+  rows_json: Json<number[]>
 }
 
 /** A link to the page of a model. */
@@ -457,7 +475,7 @@ interface Models extends Labelled {
   /** Hash of its draft file; null if it has none, or no longer: it goes with the dataset of its training. */
   drafts_sha256: string | null
   /** Result of the comparison of engine and trainer, once made. */
-  comparison_json: string | null
+  comparison_json: Json<Comparison> | null
   size_bytes: number
   created_at: number
 }
@@ -468,11 +486,11 @@ interface Deployments {
   name: string
   model: string
   status: 'starting' | 'ready' | 'failed' | 'stopped'
-  error_json: string | null
+  error_json: Json<ErrorText> | null
   /** What it served before. */
   former_model: string | null
   /** The model that is to serve next, with its gate and its evaluation. */
-  pending_json: string | null
+  pending_json: Json<NonNullable<Deployment['pending']>> | null
   created_at: number
   updated_at: number
 }
@@ -538,7 +556,7 @@ interface Events {
   id: string
   account_id: string
   type: string
-  data_json: string
+  data_json: Json<Record<string, unknown>>
   created_at: number
 }
 
@@ -548,9 +566,9 @@ interface Webhooks {
   url: string
   format: 'tunery' | 'openai'
   /** Types of this service's events, whatever the format. */
-  events_json: string
+  events_json: Json<string[]>
   /** The valid secrets, oldest first, each encrypted and with its expiry; null for the newest. */
-  secrets_json: string
+  secrets_json: Json<{ sealed: string; expires_at: number | null }[]>
   disabled_at: number | null
   disabled_reason: 'requested' | 'gone' | 'failing' | null
   /** Consecutive failed attempts, when they began, and until when none is made. */
@@ -586,7 +604,7 @@ interface WebhookAttempts {
   response_status: number | null
   /** The first kB of the answer. */
   response_body: string | null
-  error_json: string | null
+  error_json: Json<NonNullable<DeliveryAttempt['error']>> | null
 }
 
 /** What was created under an Idempotency-Key, and the answer, encrypted as it may hold a secret. */
@@ -614,7 +632,7 @@ interface ModelDownloads {
   total_bytes: number | null
   /** Consecutive attempts without progress. */
   failures: number
-  error_json: string | null
+  error_json: Json<ErrorText> | null
   /** The account that requested it first. */
   account_id: string
   /** 1 if another account requested it too. */
@@ -644,11 +662,11 @@ interface Exports {
   stage: string | null
   progress: number
   /** Name, size and hash of each file, once the export is ready. */
-  files_json: string
+  files_json: Json<ExportFile[]>
   /** Result of the comparison with the trainer's answers, once made. */
-  check_json: string | null
-  push_json: string | null
-  error_json: string | null
+  check_json: Json<ExportCheck> | null
+  push_json: Json<NonNullable<Export['push']>> | null
+  error_json: Json<ErrorText> | null
   /** How often a process that made it crashed. */
   crashes: number
   /** How often the server ended while it was made. */
@@ -671,7 +689,7 @@ interface ExportEvents {
   seq: number
   type: 'status' | 'progress' | 'log' | 'warning' | 'error'
   message: string
-  data_json: string | null
+  data_json: Json<Record<string, unknown>> | null
   created_at: number
 }
 

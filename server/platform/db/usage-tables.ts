@@ -1,5 +1,7 @@
 // Tables of usage. Names and units as in schema.ts.
 
+import type { Json } from './json.ts'
+
 /** Usage of one inference request or one job. */
 export interface Usage {
   /** For a job, its id. */
@@ -45,8 +47,8 @@ export interface UsageFigures {
   prompt_tokens: number
   completion_tokens: number
   /** Histograms of the milliseconds of complete answers; see server/features/usage/figures.ts. */
-  latency_json: string
-  first_token_json: string
+  latency_json: Json<Record<string, number>>
+  first_token_json: Json<Record<string, number>>
 }
 
 /** Usage limits that an account is notified about at the given percentages; null: its tier's limit, or none. */
@@ -55,7 +57,7 @@ export interface UsageThresholds {
   requests_per_day: number | null
   tokens_per_month: number | null
   cost_per_month: number | null
-  percents_json: string
+  percents_json: Json<number[]>
 }
 
 /** Threshold notifications that were already sent. */

@@ -1,9 +1,11 @@
 // Event streams of jobs and exports: numbered events, appended in the transaction of the change, readable from any
 // sequence number, and followed live.
+
 import { EventEmitter } from 'node:events'
 import { sql } from 'kysely'
 import { isoTime } from '../../../lib/utc-day.ts'
 import type { Notifications } from '../cluster/notifications.ts'
+import { fromJson } from '../db/json.ts'
 import type { Db, Trx } from '../db/open.ts'
 import type { JobEvents } from '../db/schema.ts'
 
@@ -134,7 +136,7 @@ const toResponse = <T extends string>(event: EventRow): EventResponse<T> => ({
   message: event.message,
   seq: event.seq,
   created_at: isoTime(event.created_at),
-  ...(event.data_json && { data: JSON.parse(event.data_json) }),
+  ...(event.data_json && { data: fromJson(event.data_json) }),
 })
 
 /** The event for a change of status. */

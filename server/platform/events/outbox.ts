@@ -1,5 +1,6 @@
 import type { webhookEventTypes } from '../../../contract/webhooks.ts'
 import { newId } from '../../../lib/ids.ts'
+import { fromJson } from '../db/json.ts'
 import type { Trx } from '../db/open.ts'
 import type { Row } from '../db/schema.ts'
 
@@ -23,7 +24,7 @@ export async function recordEvent(
     .where('account_id', '=', account_id)
     .where('disabled_at', 'is', null)
     .execute()
-  const subscribers = webhooks.filter(({ events_json }) => (JSON.parse(events_json) as string[]).includes(type))
+  const subscribers = webhooks.filter(({ events_json }) => fromJson(events_json).includes(type))
   if (subscribers.length === 0) return
   await trx
     .insertInto('webhook_deliveries')

@@ -1,7 +1,9 @@
 // How much an account stores, by the rows that name its files, and what its tier allows. Rows are the same for all
 // servers of an installation, so the bound is too.
+
 import { sql } from 'kysely'
 import { ApiError } from '../../../contract/errors.ts'
+import { fromJson } from '../db/json.ts'
 import type { Db, Queryable } from '../db/open.ts'
 import type { Uploader } from './free-disk.ts'
 
@@ -57,7 +59,7 @@ export function createStorageQuota({ maxMbOf, now }: Options): StorageQuota {
       .where('account_id', '=', account_id)
       .where('status', '=', 'ready')
       .execute()
-    const sizes = exported.flatMap(({ files_json }) => JSON.parse(files_json) as { size_bytes: number }[])
+    const sizes = exported.flatMap(({ files_json }) => fromJson(files_json) as { size_bytes: number }[])
     return [
       await sumOf('datasets'),
       await sumOf('files'),

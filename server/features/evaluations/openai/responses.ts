@@ -1,9 +1,9 @@
 // Evals, runs and output items in the shapes of OpenAI's API.
+
 import type { Evaluation } from '../../../../contract/evaluations.ts'
 import type { Eval, OutputItem, Run, runStatuses, SourceConfig } from '../../../../contract/openai-evals.ts'
-import { parseJson } from '../../../../lib/json.ts'
 import { unixSeconds } from '../../../../lib/utc-day.ts'
-import type { Score } from '../graders/local.ts'
+import { fromJson, fromJsonWithSeeds } from '../../../platform/db/json.ts'
 import { GraderError } from '../graders/template.ts'
 import { givenOf, requestOf, type Template } from '../items.ts'
 import type { Result } from '../result.ts'
@@ -43,7 +43,7 @@ function schemaOf(config: SourceConfig): Record<string, unknown> {
 }
 
 export function toEval(row: EvalRow): Eval {
-  const config = JSON.parse(row.source_config_json) as SourceConfig
+  const config = fromJson(row.source_config_json)
   const { item_schema: _, include_sample_schema: __, ...shown } = config as Record<string, unknown> & { type: string }
   return {
     id: row.id,
@@ -51,8 +51,8 @@ export function toEval(row: EvalRow): Eval {
     name: row.name,
     created_at: unixSeconds(row.created_at),
     data_source_config: { ...shown, schema: schemaOf(config) },
-    testing_criteria: parseJson(row.graders_json) as never,
-    metadata: JSON.parse(row.metadata_json),
+    testing_criteria: fromJsonWithSeeds(row.graders_json),
+    metadata: fromJson(row.metadata_json),
   }
 }
 
@@ -60,8 +60,8 @@ export function toEval(row: EvalRow): Eval {
 export function toRun(row: EvaluationRow, result: Result | null): Run {
   const side = result?.model
   const [rows, passed, errored] = [side?.rows ?? 0, side?.passed ?? 0, side?.errors ?? 0]
-  const source = JSON.parse(row.data_source_json!) as { type: string; model?: string }
-  const names = (JSON.parse(row.graders_json) as { name: string }[]).map(({ name }) => name)
+  const source = fromJson(row.data_source_json!) as { type: string; model?: string }
+  const names = fromJson(row.graders_json).map(({ name }) => name)
   return {
     id: row.id,
     object: 'eval.run',
@@ -72,8 +72,8 @@ export function toRun(row: EvaluationRow, result: Result | null): Run {
     created_at: unixSeconds(row.created_at),
     // A gate asks another model than the run that it repeats.
     data_source: row.model === '' ? source : { ...source, model: row.model },
-    error: row.error_json ? JSON.parse(row.error_json) : null,
-    metadata: JSON.parse(row.metadata_json),
+    error: fromJson(row.error_json),
+    metadata: fromJson(row.metadata_json),
     report_url: `/v1/evaluations/${row.id}`,
     result_counts: { total: row.rows, passed, failed: rows - passed - errored, errored },
     per_model_usage:
@@ -109,14 +109,12 @@ export function rowOf(run_id: string, id: string): number | undefined {
 export function outputItems(run: EvaluationRow): (answer: AnswerRow) => OutputItem {
   const sampling = samplingOf(run)
   const template = templateOf(run)
-  const types = new Map(
-    (JSON.parse(run.graders_json) as { name: string; type: string }[]).map((each) => [each.name, each.type]),
-  )
+  const types = new Map(fromJson(run.graders_json).map((each) => [each.name, each.type]))
   return (answer) => {
-    const item = JSON.parse(answer.item_json) as Record<string, unknown>
-    const error = answer.error_json ? JSON.parse(answer.error_json) : null
-    const grades = JSON.parse(answer.graders_json) as Record<string, Score>
-    const tool_calls = answer.tool_calls_json ? JSON.parse(answer.tool_calls_json) : undefined
+    const item = fromJson(answer.item_json)
+    const error = fromJson(answer.error_json)
+    const grades = fromJson(answer.graders_json)
+    const tool_calls = answer.tool_calls_json ? fromJson(answer.tool_calls_json) : undefined
     const { prompt_tokens, cached_tokens, completion_tokens } = answer
     return {
       id: `${itemPrefix}${run.id}-${answer.row}`,

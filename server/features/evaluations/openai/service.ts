@@ -1,4 +1,5 @@
 // OpenAI's evals: graders with a name. Their runs are evaluations.
+
 import { Readable } from 'node:stream'
 import { ApiError } from '../../../../contract/errors.ts'
 import { evaluationRowsMax } from '../../../../contract/evaluations.ts'
@@ -16,8 +17,8 @@ import type {
   UpdateEval,
 } from '../../../../contract/openai-evals.ts'
 import { newId } from '../../../../lib/ids.ts'
-import { parseJson } from '../../../../lib/json.ts'
 import { isoTime } from '../../../../lib/utc-day.ts'
+import { fromJson, fromJsonWithSeeds } from '../../../platform/db/json.ts'
 import type { Db, Queryable, Trx } from '../../../platform/db/open.ts'
 import { openaiPage, pageBytes } from '../../../platform/db/page.ts'
 import { type AccountActor, recordAuditEntry } from '../../../platform/events/audit.ts'
@@ -220,7 +221,7 @@ export function createOpenaiEvals(options: Options): OpenaiEvals {
 
     async createRun(by, eval_id, { name, metadata, data_source }) {
       const found = await requireEval(db, by.account_id, eval_id)
-      const config = JSON.parse(found.source_config_json) as SourceConfig
+      const config = fromJson(found.source_config_json)
       const { model, template, sampling } = requestOf(data_source, config)
       checkMessages(template, 'data_source.input_messages.template')
       const { source } = data_source
@@ -228,7 +229,7 @@ export function createOpenaiEvals(options: Options): OpenaiEvals {
         model,
         template,
         sampling,
-        graders: parseJson(found.graders_json) as never,
+        graders: fromJsonWithSeeds(found.graders_json),
         name: name ?? `${model ?? 'answers'}, ${found.name}`.slice(0, 200),
         description: '',
         metadata: metadata ?? {},

@@ -1,5 +1,6 @@
 import { sql } from 'kysely'
-import type { InputItem, Response } from '../../../../contract/responses.ts'
+import type { InputItem } from '../../../../contract/responses.ts'
+import { fromJson } from '../../../platform/db/json.ts'
 import type { Db, Trx } from '../../../platform/db/open.ts'
 import type { Row } from '../../../platform/db/schema.ts'
 
@@ -32,5 +33,5 @@ export async function remove(db: Db, account_id: string, id: string): Promise<bo
   return numDeletedRows > 0n
 }
 
-export const inputOf = (row: Row<'responses'>) => JSON.parse(row.input_json) as StoredItem[]
-export const responseOf = (row: Row<'responses'>) => JSON.parse(row.response_json) as Response
+export const inputOf = (row: Row<'responses'>) => fromJson(row.input_json)
+export const responseOf = (row: Row<'responses'>) => fromJson(row.response_json)

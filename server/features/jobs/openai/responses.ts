@@ -2,6 +2,7 @@
 
 import type { OpenaiCheckpoint, OpenaiJob, OpenaiJobEvent } from '../../../../contract/openai-fine-tuning.ts'
 import { unixSeconds } from '../../../../lib/utc-day.ts'
+import { fromJson } from '../../../platform/db/json.ts'
 import type { JobEvents } from '../../../platform/db/schema.ts'
 import { ftName, type MadeModel, readResolvedConfig } from '../../models/index.ts'
 import type { JobRow } from '../store.ts'
@@ -22,8 +23,8 @@ export function toOpenaiJob(job: JobRow, defaultRate: number): OpenaiJob {
     batch_size: training_config.batch_size.value,
     learning_rate_multiplier: rate.source === 'base_size' ? 1 : Number((rate.value / defaultRate).toPrecision(6)),
   }
-  const metadata = JSON.parse(job.metadata_json) as Record<string, string>
-  const error = job.error_json ? (JSON.parse(job.error_json) as { code: string; message: string }) : null
+  const metadata = fromJson(job.metadata_json)
+  const error = job.error_json ? (fromJson(job.error_json) as { code: string; message: string }) : null
   return {
     id: job.id,
     object: 'fine_tuning.job',
@@ -63,7 +64,7 @@ const levels: Partial<Record<JobEvents['type'], OpenaiJobEvent['level']>> = { wa
 const eventPrefix = 'ftevent-'
 
 export function toOpenaiEvent({ job_id, seq, type, message, data_json, created_at }: JobEvents): OpenaiJobEvent {
-  const data = data_json ? (JSON.parse(data_json) as Record<string, unknown>) : {}
+  const data = data_json ? fromJson(data_json) : {}
   return {
     id: `${eventPrefix}${job_id}-${seq}`,
     object: 'fine_tuning.job.event',

@@ -1,4 +1,5 @@
 // The metrics of each step of a job, from its events: the result file of OpenAI's API.
+import { fromJson } from '../../../platform/db/json.ts'
 import type { Db } from '../../../platform/db/open.ts'
 import * as store from '../store.ts'
 
@@ -17,7 +18,7 @@ export async function metricsByStep(db: Db, job_id: string): Promise<Map<number,
     if (data.step !== undefined && data.loss !== undefined) merge(data.step, { train_loss: data.loss })
   }
   for (const { step, data_json } of await store.evaluations(db, job_id)) {
-    const { validation_loss, validation_accuracy } = JSON.parse(data_json)
+    const { validation_loss, validation_accuracy } = fromJson(data_json)
     merge(step, {
       valid_loss: validation_loss,
       ...(validation_accuracy !== undefined && { valid_mean_token_accuracy: validation_accuracy }),
