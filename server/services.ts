@@ -19,7 +19,7 @@ import { createHubFeature } from './features/hub/feature.ts'
 import { createInferenceFeature } from './features/inference/feature.ts'
 import { createJobsFeature } from './features/jobs/feature.ts'
 import { createMachineFeature } from './features/machine/feature.ts'
-import { createModelsFeature } from './features/models/feature.ts'
+import { createDraftFiles, createModelsFeature } from './features/models/feature.ts'
 import { createScalingFeature } from './features/scaling/feature.ts'
 import { createComparison, createEngine, createScoring, createServingFeature } from './features/serving/feature.ts'
 import { createSharingFeature } from './features/sharing/feature.ts'
@@ -158,8 +158,6 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     several: config.database_url !== undefined,
   })
   redis?.onAway((away) => context.metrics.redisAway.set(away ? 1 : 0))
-  const engine = createEngine(context)
-
   const withAccounts = createAccountsFeature(context, { plans, limits })
   const { accounts } = withAccounts
   const withSignIn = createSignInFeature(context, { accounts, secrets })
@@ -167,6 +165,8 @@ export async function createServices(config: Config, log: Logger, database?: Db)
   const { usage } = withUsage
   const withHub = await createHubFeature(context, { plans })
   const { hub, downloads } = withHub
+  const weightFiles = { artifacts, keepsOriginal: hub.keepsOriginal, draftFile: createDraftFiles(db, artifacts, log) }
+  const engine = createEngine({ config, dataDir, threads: context.threads, files: weightFiles, log })
   const rules = createAddressRules(readAllowed(config.webhook_allow))
   const pictureFetcher = createPictureFetcher({
     enabled: config.fetch_pictures === 'on',
@@ -227,7 +227,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
   const { jobs } = withJobs
   const withDeployments = createDeploymentsFeature(context, { models, inference, downloads, evaluations, usage })
   const { deployments } = withDeployments
-  const withScaling = await createScalingFeature(context, { deployments, inference, models, plans, engine, secrets })
+  const withScaling = await createScalingFeature(context, { deployments, inference, models, plans, engine, secrets, files: weightFiles })
   const withExports = createExportsFeature(context, { accounts, models, deployments })
   const withWebhooks = createWebhooksFeature(context, { secrets, rules })
   const features: Feature[] = [

@@ -72,8 +72,6 @@ export interface Inference {
    * The target of a model id, ignoring deployments. Throws model_not_found, model_not_available or model_not_callable.
    */
   target(account_id: string, model: string): Promise<Target>
-  /** Whether the engine serves the weights under this id as they are in their file. */
-  keepsOriginal(id: string): boolean
   /** Whether this is the id of a base model in the hub or on an upstream. */
   isBase(model: string): boolean
   /** The base that a model was tuned from, whether or not its weights are on this machine. */
@@ -214,7 +212,6 @@ export function createInference({
       isolations.set(engine, created)
       return created
     },
-    keepsOriginal: hub.keepsOriginal,
     async readsPictures(account_id, name) {
       const { target } = await resolver.resolve(account_id, name)
       return pools.hasUpstream(target.base.id) ? undefined : projectorOf(target) !== null

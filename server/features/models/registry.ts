@@ -98,11 +98,6 @@ export interface TunedModels {
   /** What a replica must serve as this model, whoever owns it; undefined if there is no such tuned model. */
   expected(id: string): Promise<ExpectedModel | undefined>
   /**
-   * The file that the engine drafts a model's answers from; undefined if it has none, or it cannot be fetched now. Also
-   * of a model that is about to be registered.
-   */
-  draftFile(id: string): Promise<string | undefined>
-  /**
    * How many of these rows of a dataset the model was trained on, by its lineage: those that no training on this file
    * held out. `rows` count from 1. 0 for what is no tuned model.
    */
@@ -351,17 +346,6 @@ export function createTunedModels(
       const file = servable(model).probe
       const from = existsSync(file) ? await findServedBase(model) : undefined
       return { sha256: gguf_sha256, folder_sha256, ...(from && { probe: { file, from } }) }
-    },
-    async draftFile(id) {
-      if (!id.startsWith('mdl_')) return undefined
-      try {
-        // A model that is compared before it is registered stays loaded.
-        const hasDrafts = (await store.hasDrafts(db, id)) ?? existsSync(artifacts.pathOf(draftsKey(id)))
-        return hasDrafts ? await artifacts.ensureLocal(draftsKey(id)) : undefined
-      } catch (error) {
-        log.warn({ err: error, model: id }, 'a draft file could not be fetched: the model answers without it')
-        return undefined
-      }
     },
     nameOf: async (from, account_id, id) => (await store.findModel(from, account_id, id))?.name,
     async trainedRows(from, account_id, id, dataset, rows) {

@@ -3,12 +3,13 @@ import path from 'node:path'
 import { lazy } from '../../../lib/lazy.ts'
 import { allowedCores, usableCores } from '../../../lib/usable-cores.ts'
 import type { Plans } from '../../platform/plans.ts'
+import type { Artifacts } from '../../platform/storage/objects/index.ts'
 import type { Secrets } from '../../platform/storage/secrets.ts'
 import type { Deployments } from '../deployments/index.ts'
 import type { Context, Feature } from '../feature.ts'
 import type { Inference } from '../inference/index.ts'
 import type { TunedModels } from '../models/index.ts'
-import { createReplicaVerification, engineOptions, type OwnReplica } from '../serving/index.ts'
+import { createReplicaVerification, engineOptions, type OwnReplica, type WeightFiles } from '../serving/index.ts'
 import type { Controller } from './controller.ts'
 import type { Places } from './places.ts'
 import { scalingRoutes } from './routes.ts'
@@ -22,14 +23,15 @@ interface Needs {
   plans: Plans
   engine: { yieldsToo(engine: OwnReplica['engine']): () => void }
   secrets: Secrets
+  files: WeightFiles & { artifacts: Pick<Artifacts, 'ensureLocal'> }
 }
 
 /** Replicas of deployments. Nothing of it is loaded before the first deployment scales. */
 export async function createScalingFeature(
   context: Context,
-  { deployments, inference, models, plans, engine, secrets }: Needs,
+  { deployments, inference, models, plans, engine, secrets, files }: Needs,
 ): Promise<Feature & { close(): Promise<void> }> {
-  const { config, db, servers, notifications, metrics, artifacts, dataDir, log, now } = context
+  const { config, db, servers, notifications, metrics, dataDir, log, now } = context
   let controller: Controller | undefined
 
   const readGpus = async () => (config.gpu === 'none' ? [] : (await import('./gpus.ts')).readGpus())
@@ -49,7 +51,7 @@ export async function createScalingFeature(
     const { createController } = await import('./controller.ts')
     log.info({ server: servers.id }, 'deployments scale in this process')
     controller = createController({
-      artifacts,
+      files,
       dataDir,
       engine_options: engineOptions(config),
       waiting_max: config.max_waiting,
@@ -58,7 +60,6 @@ export async function createScalingFeature(
       places: await loadPlaces(),
       gpus: readGpus,
       verify: createReplicaVerification(models),
-      draftFile: models.draftFile,
       yieldsToo: engine.yieldsToo,
       record: recordDecision(db, servers.id),
       now,

@@ -10,9 +10,9 @@ import type { Artifacts } from '../../platform/storage/objects/index.ts'
 import type { Deployments } from '../deployments/index.ts'
 import type { Inference } from '../inference/index.ts'
 import {
-  type FindDraftFile,
   type OwnReplica,
   startOwnReplica,
+  type WeightFiles,
   type Target,
   type VerifyReplica,
 } from '../serving/index.ts'
@@ -27,14 +27,13 @@ const backOff_ms = { first: 1000, most: 60_000 }
 const deaths_ms = 60_000
 
 export interface ReconcilerOptions {
-  artifacts: Pick<Artifacts, 'ensureLocal' | 'hold'>
+  files: WeightFiles & { artifacts: Pick<Artifacts, 'ensureLocal'> }
   dataDir: string
   engine_options: readonly string[]
-  inference: Pick<Inference, 'target' | 'keepsOriginal'>
+  inference: Pick<Inference, 'target'>
   deployments: Pick<Deployments, 'findUnscoped'>
   places: Places
   verify: VerifyReplica
-  draftFile: FindDraftFile
   /** Tells what yields its cores to trainings of a replica; returns what ends that. */
   yieldsToo: (engine: OwnReplica['engine']) => () => void
   now: () => number
@@ -60,7 +59,7 @@ export interface Reconciler {
 }
 
 export function createReconciler(options: ReconcilerOptions, control: Control): Reconciler {
-  const { artifacts, dataDir, engine_options, inference, deployments, places, yieldsToo, now, log } = options
+  const { files, dataDir, engine_options, inference, deployments, places, yieldsToo, now, log } = options
   const { entries, step, decide, isStopping } = control
 
   async function reconcile(entry: Entry): Promise<void> {
@@ -103,7 +102,7 @@ export function createReconciler(options: ReconcilerOptions, control: Control): 
     const current = await deployments.findUnscoped(deployment.id)
     if (!current) throw new ApiError('deployment_not_found', `There is no deployment '${deployment.name}'.`)
     const target = await inference.target(current.account_id, current.model)
-    return { target, bytes: await bytesOf(target, artifacts, inference.keepsOriginal) }
+    return { target, bytes: await bytesOf(target, files.artifacts, files.keepsOriginal) }
   }
 
   function start(entry: Entry, target: Target, place: Place): void {
@@ -113,12 +112,10 @@ export function createReconciler(options: ReconcilerOptions, control: Control): 
       deployment_id: deployment.id,
       placement: place.placement,
       target,
-      artifacts,
+      files,
       dataDir,
       engine_options,
       verify: options.verify,
-      draftFile: options.draftFile,
-      keepsOriginal: inference.keepsOriginal,
       max_concurrent: () => 2 * entry.policy.target_requests,
       onChange: () => entry.set.dispatchWaiting(),
       now,

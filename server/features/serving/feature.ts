@@ -44,8 +44,6 @@ export function createServingFeature(
     artifacts: context.artifacts,
     log,
   })
-  client.setDraftFile(models.draftFile)
-  client.setKeepsOriginal(hub.keepsOriginal)
   const mergedAdapters = createMergedAdapters({
     ...context,
     models,

@@ -47,18 +47,26 @@ export interface EngineClient {
   yieldCores(share: number, for_ms: number): Promise<void>
   /** Whether the running engine has unfinished requests or loads. */
   isBusy(): boolean
-  /**
-   * Registers which bases are served as they are in their files. By default all are: tuned and merged models have no
-   * other form.
-   */
-  setKeepsOriginal(keeps: (base_id: string) => boolean): void
-  /** Registers where the draft file of a tuned model is found. Asked at each load, as the file may be gone by then. */
-  setDraftFile(find: FindDraftFile): void
   /** Periodically unloads models without requests for `idle_ms`. Returns a function that stops it. */
   unloadIdle(idle_ms: number): () => void
 }
 
-export type FindDraftFile = (model_id: string) => Promise<string | undefined>
+/** What an engine is told of the models that it loads. */
+export interface WeightFiles {
+  /** Fetches weights that are not on this machine. */
+  artifacts: Pick<Artifacts, 'hold'>
+  /** Whether a base is served as it is in its file. Tuned and merged models have no other form. */
+  keepsOriginal(base_id: string): boolean
+  /** The draft file of a tuned model. Called at each load, as the file may be gone by then. */
+  draftFile(model_id: string): Promise<string | undefined>
+}
+
+/** For models whose files are all on this machine. */
+const filesHere: WeightFiles = {
+  artifacts: { hold: async () => ({ release() {} }) },
+  keepsOriginal: () => true,
+  draftFile: async () => undefined,
+}
 
 /** A base or adapter that an engine instance has loaded, or is loading. */
 interface LoadedModel {
@@ -84,15 +92,9 @@ const neverAborts = new AbortController().signal
 /** Waits between lookups: the engine notices a disconnect shortly after the connection closes. */
 const abortedUsagePolls_ms = [5, 20, 50, 100, 300]
 
-/** `artifacts` fetches weights that are not on this machine; without it, all are. */
-export function createEngineClient(
-  engine: EngineProcess,
-  log: Logger,
-  artifacts?: Pick<Artifacts, 'hold'>,
-): EngineClient {
+export function createEngineClient(engine: EngineProcess, log: Logger, files: WeightFiles = filesHere): EngineClient {
+  const { artifacts, keepsOriginal, draftFile } = files
   const modelsByInstance = new WeakMap<EngineInstance, Map<string, LoadedModel>>()
-  let draftFile: FindDraftFile = async () => undefined
-  let keepsOriginal = (_: string) => true
   function modelsIn(instance: EngineInstance): Map<string, LoadedModel> {
     const existing = modelsByInstance.get(instance)
     if (existing) return existing
@@ -138,12 +140,12 @@ export function createEngineClient(
     body: object,
     model_id: string,
   ): Promise<void> {
-    const hold = await artifacts?.hold([gguf])
+    const hold = await artifacts.hold([gguf])
     try {
       const drafts = await draftFile(model_id)
       await command(instance, path, { ...body, ...(drafts && { drafts }) })
     } finally {
-      hold?.release()
+      hold.release()
     }
   }
 
@@ -321,14 +323,6 @@ export function createEngineClient(
     isBusy() {
       const instance = engine.current()
       return instance !== undefined && [...modelsIn(instance).values()].some(({ references }) => references > 0)
-    },
-
-    setKeepsOriginal(keeps) {
-      keepsOriginal = keeps
-    },
-
-    setDraftFile(find) {
-      draftFile = find
     },
 
     unloadIdle(idle_ms) {

@@ -1,8 +1,7 @@
 // This machine's engine: its process, its client and its health in one.
 import type { Logger } from 'pino'
 import type { Config } from '../../../config.ts'
-import type { Artifacts } from '../../../platform/storage/objects/index.ts'
-import { createEngineClient, type EngineClient } from './client.ts'
+import { createEngineClient, type EngineClient, type WeightFiles } from './client.ts'
 import { createEngineHealth } from './health.ts'
 import { createEngineProcess, engineOptions } from './process.ts'
 
@@ -13,14 +12,14 @@ interface Options {
   dataDir: string
   /** Threads of its library. */
   threads: number
-  artifacts: Artifacts
+  files: WeightFiles
   log: Logger
 }
 
 /** Starts nothing yet. */
-export function createEngine({ config, dataDir, threads, artifacts, log }: Options) {
+export function createEngine({ config, dataDir, threads, files, log }: Options) {
   const process = createEngineProcess({ dataDir, threads, options: engineOptions(config), log })
-  const client = createEngineClient(process, log, artifacts)
+  const client = createEngineClient(process, log, files)
   const health = createEngineHealth(process, client, log)
   /** Replicas of deployments on the same cores. */
   const others = new Set<Pick<EngineClient, 'yieldCores'>>()

@@ -3,8 +3,7 @@
 import type { Logger } from 'pino'
 import { ApiError } from '../../../../contract/errors.ts'
 import { abortable } from '../../../../lib/abortable.ts'
-import type { Artifacts } from '../../../platform/storage/objects/index.ts'
-import { createEngineClient, type EngineClient, type FindDraftFile } from '../engine/client.ts'
+import { createEngineClient, type EngineClient, type WeightFiles } from '../engine/client.ts'
 import { createEngineHealth } from '../engine/health.ts'
 import { createEngineProcess } from '../engine/process.ts'
 import type { VerifyReplica } from '../fidelity/replica-verification.ts'
@@ -53,12 +52,10 @@ interface Options {
   deployment_id: string
   placement: Placement
   target: Target
-  artifacts: Pick<Artifacts, 'hold'>
+  files: WeightFiles
   dataDir: string
   engine_options: readonly string[]
-  keepsOriginal: (base_id: string) => boolean
   verify: VerifyReplica
-  draftFile: FindDraftFile
   max_concurrent: () => number
   /** Called when it may take requests, when it ends, and when a request ends. */
   onChange: () => void
@@ -74,7 +71,7 @@ export function startOwnReplica(options: Options): OwnReplica {
     deployment_id,
     placement,
     target: first,
-    artifacts,
+    files,
     dataDir,
     engine_options,
     verify,
@@ -100,9 +97,7 @@ export function startOwnReplica(options: Options): OwnReplica {
     restarts: false,
     log,
   })
-  const client = createEngineClient(engine, log, artifacts)
-  client.setDraftFile(options.draftFile)
-  client.setKeepsOriginal(options.keepsOriginal)
+  const client = createEngineClient(engine, log, files)
   const inner = createLocalReplica(client, () => true)
   const stopWatching = createEngineHealth(engine, client, log).watch()
   const started_at = now()
@@ -130,7 +125,7 @@ export function startOwnReplica(options: Options): OwnReplica {
     const verifyHere = async () => {
       const instance = await engine.instance()
       // The files that it hashes, and the probe beside them.
-      const hold = await artifacts.hold([target.base.gguf, target.adapter?.gguf].filter((file) => file !== undefined))
+      const hold = await files.artifacts.hold([target.base.gguf, target.adapter?.gguf].filter((file) => file !== undefined))
       return await verify(client, target, instance.ended).finally(hold.release)
     }
     const done = verifyHere()
