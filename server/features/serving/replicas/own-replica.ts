@@ -39,6 +39,8 @@ export interface OwnReplica extends Replica {
   refuses(target: Target): boolean
   /** Loads and verifies a target ahead of its first request. */
   prepare(target: Target): Promise<void>
+  /** Call it when one of its requests has ended. */
+  requestEnded(): void
   /** Takes no more requests; ends the process when those in progress have ended. */
   drain(): Promise<void>
   /** Ends the process now. */
@@ -107,8 +109,9 @@ export function startOwnReplica(options: Options): OwnReplica {
   /** The header that answers must have, by target; rejected if the target was not verified. */
   const verified = new Map<string, Promise<string>>()
   const refused = new Set<string>()
-  let onIdle: (() => void) | undefined
-  let inFlight = 0
+  const ready = Promise.withResolvers<void>()
+  /** Resolves when the last request of a replica that drains has ended. */
+  const idle = Promise.withResolvers<void>()
 
   const end = () => {
     if (state === 'ended') return
@@ -174,17 +177,14 @@ export function startOwnReplica(options: Options): OwnReplica {
     placement,
     engine: client,
     started_at,
-    ready: undefined as unknown as Promise<void>,
+    ready: ready.promise,
     ended: ended.promise,
     get max_concurrent() {
       return max_concurrent()
     },
-    get inFlight() {
-      return inFlight
-    },
-    set inFlight(value) {
-      inFlight = value
-      if (value === 0) onIdle?.()
+    inFlight: 0,
+    requestEnded() {
+      if (state === 'draining' && replica.inFlight === 0) idle.resolve()
     },
     state: () => state,
     ready_at: () => ready_at,
@@ -221,13 +221,7 @@ export function startOwnReplica(options: Options): OwnReplica {
     async drain() {
       if (state === 'ended') return
       state = 'draining'
-      if (inFlight > 0)
-        await Promise.race([
-          ended.promise,
-          new Promise<void>((resolve) => {
-            onIdle = resolve
-          }),
-        ])
+      if (replica.inFlight > 0) await Promise.race([ended.promise, idle.promise])
       await replica.stop()
     },
 
@@ -243,7 +237,7 @@ export function startOwnReplica(options: Options): OwnReplica {
       return found === undefined ? undefined : 1000 * Number(found)
     },
   }
-  const ready = start()
-  ready.catch(() => {})
-  return Object.assign(replica, { ready })
+  ready.promise.catch(() => {})
+  void start().then(ready.resolve, ready.reject)
+  return replica
 }

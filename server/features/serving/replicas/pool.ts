@@ -39,42 +39,43 @@ export interface Pool {
   refuseWaiting(error: Error): void
 }
 
-interface Waiter {
+interface Waiter<R> {
   account_id: string
   background: boolean
   target: Target
-  tried: ReadonlySet<Replica>
-  assign(replica: Replica): void
+  tried: ReadonlySet<R>
+  assign(replica: R): void
   refuse(error: Error): void
 }
 
 /**
- * `waiting_max`: length of the queue; further requests are refused. `onReleased` is called when a request ends.
+ * `waiting_max`: length of the queue; further requests are refused. `onReleased` is called when a request of a replica
+ * ends.
  * `isGrowing`: whether another replica is about to come, which a failed request waits for.
  */
-export function createPool(
-  replicas: readonly Replica[],
+export function createPool<R extends Replica>(
+  replicas: readonly R[],
   waiting_max: number,
-  onReleased: () => void,
+  onReleased: (replica: R) => void,
   isGrowing = () => false,
 ): Pool {
-  const waiting = createWaitingList<Waiter>(waiting_max)
+  const waiting = createWaitingList<Waiter<R>>(waiting_max)
   const completions: number[] = []
   /** Offset for round robin among equally loaded replicas. */
   let rotation = 0
 
-  const capable = (target: Target, tried: ReadonlySet<Replica>) =>
+  const capable = (target: Target, tried: ReadonlySet<R>) =>
     replicas.filter((replica) => replica.canServe(target) && !tried.has(replica))
 
   /** Untried replicas that can serve the target: the healthy ones, or those that do not hang if none is healthy. */
-  function candidates(target: Target, tried: ReadonlySet<Replica>): Replica[] {
+  function candidates(target: Target, tried: ReadonlySet<R>): R[] {
     const admitting = capable(target, tried).filter((replica) => replica.admits?.() ?? true)
     const healthy = admitting.filter((replica) => replica.isUp())
     return healthy.length > 0 ? healthy : admitting
   }
 
   /** The error for a request whose replicas all hang. */
-  function hanging(target: Target, tried: ReadonlySet<Replica>): ApiError | undefined {
+  function hanging(target: Target, tried: ReadonlySet<R>): ApiError | undefined {
     const all = capable(target, tried)
     if (all.length === 0 || all.some((replica) => replica.admits?.() ?? true)) return undefined
     const retry_after_seconds = Math.min(...all.map((replica) => replica.retryAfter_seconds?.() ?? 1))
@@ -86,8 +87,8 @@ export function createPool(
   }
 
   /** Picks the replica with the fewest requests that has free capacity; round robin among equals. */
-  function pickReplica(target: Target, tried: ReadonlySet<Replica>): Replica | undefined {
-    let best: Replica | undefined
+  function pickReplica(target: Target, tried: ReadonlySet<R>): R | undefined {
+    let best: R | undefined
     const choices = candidates(target, tried)
     for (let index = 0; index < choices.length; index++) {
       const replica = choices[(rotation + index) % choices.length]!
@@ -110,18 +111,18 @@ export function createPool(
   }
   for (const replica of replicas) replica.onCapacity(dispatchWaiting)
 
-  function assign(replica: Replica, account_id: string): void {
+  function assign(replica: R, account_id: string): void {
     replica.inFlight++
     waiting.begin(account_id)
   }
 
-  function release(replica: Replica, account_id: string): void {
+  function release(replica: R, account_id: string): void {
     replica.inFlight--
     waiting.end(account_id)
     lastEnded.set(replica, performance.now())
     completions.push(performance.now())
     if (completions.length > rateSamples) completions.shift()
-    onReleased()
+    onReleased(replica)
   }
 
   /** Estimates from the recent completion rate when the queue will be empty. */
@@ -144,10 +145,10 @@ export function createPool(
   /** Waits for a replica with free capacity and counts the request on it. */
   function acquireReplica(
     { account_id, background, target }: ReplicaRequest,
-    tried: ReadonlySet<Replica>,
+    tried: ReadonlySet<R>,
     signal: AbortSignal,
     span: Span | undefined,
-  ): Promise<Replica> | Replica {
+  ): Promise<R> | R {
     // Nobody overtakes the queue. A waiter whose replica is busy does not block the others, see dispatchWaiting.
     const replica = waiting.length === 0 ? pickReplica(target, tried) : undefined
     if (replica) {
@@ -160,7 +161,7 @@ export function createPool(
       throw error
     }
     return new Promise((resolve, reject) => {
-      const waiter: Waiter = {
+      const waiter: Waiter<R> = {
         account_id,
         background,
         target,
@@ -195,7 +196,7 @@ export function createPool(
       for (const waiter of waiting.clear()) waiter.refuse(error)
     },
     async run(request, signal) {
-      const tried = new Set<Replica>()
+      const tried = new Set<R>()
       let queue_ms = 0
       let lost = 0
       for (;;) {

@@ -53,7 +53,10 @@ export function createReplicaSet({ waiting_max, onDemand, isGrowing, onEnded }: 
   const pool = createPool(
     replicas,
     waiting_max,
-    () => pool.dispatchWaiting(),
+    (replica) => {
+      replica.requestEnded()
+      pool.dispatchWaiting()
+    },
     () => replicas.some((each) => each.state() === 'starting') || isGrowing(),
   )
   const ready = () => replicas.filter((each) => each.state() === 'ready')
