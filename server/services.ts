@@ -25,7 +25,7 @@ import { createComparison, createEngine, createScoring, createServingFeature } f
 import { createSharingFeature } from './features/sharing/feature.ts'
 import { createSignInFeature } from './features/sign-in/feature.ts'
 import { createStoredCompletionsFeature } from './features/stored-completions/feature.ts'
-import { createUsageFeature } from './features/usage/feature.ts'
+import { createDayThresholds, createUsageFeature } from './features/usage/feature.ts'
 import { createWebFeature } from './features/web/feature.ts'
 import { createWebhooksFeature } from './features/webhooks/feature.ts'
 import { ownedFiles, ownedKeys } from './maintenance/backup/files.ts'
@@ -156,12 +156,13 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     plans,
     shared: redis && { redis, changes: context.changes },
     several: config.database_url !== undefined,
+    onCounted: createDayThresholds(db, context.now),
   })
   redis?.onAway((away) => context.metrics.redisAway.set(away ? 1 : 0))
   const withAccounts = createAccountsFeature(context, { plans, limits })
   const { accounts } = withAccounts
   const withSignIn = createSignInFeature(context, { accounts, secrets })
-  const withUsage = createUsageFeature(context, { plans, limits })
+  const withUsage = createUsageFeature(context, { plans })
   const { usage } = withUsage
   const withHub = await createHubFeature(context, { plans })
   const { hub, downloads } = withHub
@@ -227,7 +228,15 @@ export async function createServices(config: Config, log: Logger, database?: Db)
   const { jobs } = withJobs
   const withDeployments = createDeploymentsFeature(context, { models, inference, downloads, evaluations, usage })
   const { deployments } = withDeployments
-  const withScaling = await createScalingFeature(context, { deployments, inference, models, plans, engine, secrets, files: weightFiles })
+  const withScaling = await createScalingFeature(context, {
+    deployments,
+    inference,
+    models,
+    plans,
+    engine,
+    secrets,
+    files: weightFiles,
+  })
   const withExports = createExportsFeature(context, { accounts, models, deployments })
   const withWebhooks = createWebhooksFeature(context, { secrets, rules })
   const features: Feature[] = [

@@ -132,8 +132,7 @@ test('a server killed under load loses no usage of a completed response and coun
   await again.end('SIGKILL')
 })
 
-const newUsage = (db: Db, dataDir: string) =>
-  createUsage({ db, limits: { onCounted() {} }, dataDir, currency: 'USD', log })
+const newUsage = (db: Db, dataDir: string) => createUsage({ db, dataDir, currency: 'USD', log })
 /** The day of the records below. */
 const totals = async (usage: Usage) =>
   (await usage.report('acc_1', { from: '1970-01-01', to: '1970-01-01', group_by: ['day'] })).total

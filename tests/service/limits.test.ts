@@ -201,9 +201,13 @@ test("a day's count is reported for that day, even after the next day has begun"
       .insertInto('accounts')
       .values({ id: 'acc', name: 'a', tier: 't', suspended_at: null, created_at: 0 })
       .execute()
-    const quota = createDailyQuota(db, pino({ level: 'silent' }), Date.now)
     const notified: unknown[] = []
-    quota.onCounted(async (_, day, used, limit) => void notified.push([new Date(day).getUTCDate(), used, limit]))
+    const quota = createDailyQuota(
+      db,
+      pino({ level: 'silent' }),
+      Date.now,
+      async (_, day, used, limit) => void notified.push([new Date(day).getUTCDate(), used, limit]),
+    )
     for (let each = 0; each < 4; each++) await quota.admit('acc', 4)
     mock.timers.tick(5000)
     await quota.flush()

@@ -1,19 +1,16 @@
 import type { StorageReport } from '../../../contract/usage.ts'
 import type { Caller } from '../../platform/http/caller.ts'
-import type { Limits } from '../../platform/limits/index.ts'
 import type { Plans } from '../../platform/plans.ts'
 import type { Context, Feature } from '../feature.ts'
 import { usageRoutes } from './routes.ts'
 import { createUsage, type Usage } from './service.ts'
 
-export function createUsageFeature(
-  context: Context,
-  { plans, limits }: { plans: Plans; limits: Limits },
-): Feature & { usage: Usage } {
+export { createDayThresholds } from './thresholds.ts'
+
+export function createUsageFeature(context: Context, { plans }: { plans: Plans }): Feature & { usage: Usage } {
   const usage = createUsage({
     ...context,
     database_url: context.config.database_url,
-    limits,
     currency: plans.currency,
   })
   async function storageOf({ account_id, tier }: Caller): Promise<StorageReport> {

@@ -15,14 +15,13 @@ import type { Db, Trx } from '../../platform/db/open.ts'
 import type { Row } from '../../platform/db/schema.ts'
 import { recordAuditEntry } from '../../platform/events/audit.ts'
 import type { Caller } from '../../platform/http/caller.ts'
-import type { Limits } from '../../platform/limits/index.ts'
 import { addUsage } from './add-usage.ts'
 import { createFailures } from './failures.ts'
 import type { FailureKind } from './figures.ts'
 import { createFolding } from './folding.ts'
 import { openJournal, type UsageRecord, type UsageRow } from './journal.ts'
 import * as store from './store.ts'
-import { notifyThresholds, reachedPercents, thresholdsOf } from './thresholds.ts'
+import { thresholdsOf } from './thresholds.ts'
 import { timelineOf } from './timeline.ts'
 
 const fold_ms = 1000
@@ -58,7 +57,6 @@ export interface Usage {
 
 interface Options {
   db: Db
-  limits: Pick<Limits, 'onCounted'>
   dataDir: string
   database_url?: string | undefined
   currency: string
@@ -66,7 +64,7 @@ interface Options {
   now?: () => number
 }
 
-export function createUsage({ db, limits, dataDir, database_url, currency, log, now = Date.now }: Options): Usage {
+export function createUsage({ db, dataDir, database_url, currency, log, now = Date.now }: Options): Usage {
   const journal = openJournal(path.join(dataDir, 'usage'), log)
   const folding = createFolding({ dataDir, database_url, log_level: log.level })
   const failures = createFailures()
@@ -105,27 +103,6 @@ export function createUsage({ db, limits, dataDir, database_url, currency, log, 
       await journal.sync(files)
     }
   }
-
-  /** The last thresholds reached per account: while they are unchanged, the database is not read. */
-  const lastNotified = new Map<string, string>()
-  limits.onCounted(async (account_id, from, used, limit) => {
-    const { requests_per_day, percents } = await thresholdsOf(db, account_id)
-    const bound = requests_per_day ?? limit
-    if (bound === null) return
-    const reachedNow = `${from} ${bound} ${reachedPercents(used, bound, percents)}`
-    if (lastNotified.get(account_id) === reachedNow) return
-    await db
-      .transaction()
-      .execute((trx) =>
-        notifyThresholds(
-          trx,
-          account_id,
-          { metric: 'requests_per_day', from, to: from + day_ms, used, bound, percents },
-          now(),
-        ),
-      )
-    lastNotified.set(account_id, reachedNow)
-  })
 
   return {
     record: journal.append,

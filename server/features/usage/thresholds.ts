@@ -2,11 +2,12 @@
 // counts the usage.
 
 import type { Thresholds } from '../../../contract/usage.ts'
-import { isoTime } from '../../../lib/utc-day.ts'
+import { day_ms, isoTime } from '../../../lib/utc-day.ts'
 import { fromJson } from '../../platform/db/json.ts'
-import type { Queryable, Trx } from '../../platform/db/open.ts'
+import type { Db, Queryable, Trx } from '../../platform/db/open.ts'
 import type { Row } from '../../platform/db/schema.ts'
 import { recordEvent } from '../../platform/events/outbox.ts'
+import type { CountListener } from '../../platform/limits/index.ts'
 import * as store from './store.ts'
 
 export type Metric = Row<'usage_notices'>['metric']
@@ -26,11 +27,11 @@ export async function thresholdsOf(db: Queryable, account_id: string): Promise<T
 }
 
 /** The percents of a bound that are reached. */
-export const reachedPercents = (used: number, bound: number, percents: readonly number[]) =>
+const reachedPercents = (used: number, bound: number, percents: readonly number[]) =>
   percents.filter((percent) => used * 100 >= bound * percent)
 
 /** Records an event for each percent that is newly reached in this period. */
-export async function notifyThresholds(
+async function notifyThresholds(
   trx: Trx,
   account_id: string,
   {
@@ -47,6 +48,22 @@ export async function notifyThresholds(
     if (!(await store.addNotice(trx, { account_id, metric, period: from, bound, percent }))) continue
     const period = { from: isoTime(from), to: isoTime(to) }
     await recordEvent(trx, account_id, 'usage.threshold', { metric, percent, threshold: bound, used, period }, at)
+  }
+}
+
+/** Checks the thresholds of the requests of a day each time that they are counted. */
+export function createDayThresholds(db: Db, now: () => number): CountListener {
+  /** The last thresholds reached per account: while they are unchanged, nothing is written. */
+  const lastNotified = new Map<string, string>()
+  return async (account_id, from, used, limit) => {
+    const { requests_per_day, percents } = await thresholdsOf(db, account_id)
+    const bound = requests_per_day ?? limit
+    if (bound === null) return
+    const reachedNow = `${from} ${bound} ${reachedPercents(used, bound, percents)}`
+    if (lastNotified.get(account_id) === reachedNow) return
+    const period = { metric: 'requests_per_day' as const, from, to: from + day_ms, used, bound, percents }
+    await db.transaction().execute((trx) => notifyThresholds(trx, account_id, period, now()))
+    lastNotified.set(account_id, reachedNow)
   }
 }
 

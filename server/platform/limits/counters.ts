@@ -3,7 +3,7 @@ import type { Logger } from 'pino'
 import { after } from '../../../lib/after.ts'
 import type { Db } from '../db/open.ts'
 import { createFixedWindows } from '../redis/window-counter.ts'
-import { createDailyQuota, type DailyQuota } from './daily-quota.ts'
+import { type CountListener, createDailyQuota, type DailyQuota } from './daily-quota.ts'
 import { minute_ms } from './scripts.ts'
 import { createSharedDailyQuota } from './shared-daily-quota.ts'
 
@@ -48,15 +48,21 @@ export interface Counters {
     max: number,
   ): Promise<{ outdated: true } | { outdated?: undefined; count: number; resets_at: number }>
   /** The counts of the day: flushed each second, written at the end. */
-  days: Pick<DailyQuota, 'flush' | 'close' | 'onCounted'>
+  days: Pick<DailyQuota, 'flush' | 'close'>
 }
 
 /** Counts in this process. `several`: other processes count the same accounts' days in the same database. */
-export function createLocalCounters(db: Db, log: Logger, now: () => number, several: boolean): Counters {
+export function createLocalCounters(
+  db: Db,
+  log: Logger,
+  now: () => number,
+  several: boolean,
+  onCounted: CountListener,
+): Counters {
   // The tier's limit is compared here, because an account may change its tier within a window.
   const minutes = createFixedWindows(minute_ms, now)
   const reads = createFixedWindows(minute_ms, now)
-  const quota = several ? createSharedDailyQuota(db, log, now) : createDailyQuota(db, log, now)
+  const quota = (several ? createSharedDailyQuota : createDailyQuota)(db, log, now, onCounted)
   const slots = createConcurrencySlots()
 
   /** A demand for a slot alone is told only the slots in use. */

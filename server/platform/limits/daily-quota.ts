@@ -15,15 +15,13 @@ export interface DailyQuota {
   /** Uncounts one request that was refused after `admit`. */
   refund(account_id: string): void
   used(account_id: string): Promise<number>
-  /** Writes the counts of unlimited accounts and notifies the listeners. Limited accounts are already written ahead. */
+  /** Writes the counts of unlimited accounts and reports all that have changed. Limited accounts are already written ahead. */
   flush(): Promise<void>
   /** Writes the exact counts. Call it once no more requests come. */
   close(): Promise<void>
-  /** Adds a listener that `flush` calls for each account whose count has changed. */
-  onCounted(listener: CountListener): void
 }
 
-/** Receives an account's request count of the day, with its limit. */
+/** Receives an account's request count of the day, with its limit: at a flush, if the count has changed. */
 export type CountListener = (account_id: string, day: number, requests: number, limit: number | null) => Promise<void>
 
 interface Count {
@@ -41,11 +39,9 @@ export const databaseWait_ms = 250
 /** The share of the daily limit that one write reserves: the most that a killed process wastes. */
 const reserveShare = 1 / 200
 
-export function createDailyQuota(db: Db, log: Logger, now: () => number): DailyQuota {
+export function createDailyQuota(db: Db, log: Logger, now: () => number, onCounted: CountListener): DailyQuota {
   const counts = new Map<string, Count>()
   const loading = new Map<string, Promise<Count>>()
-
-  const listeners: CountListener[] = []
 
   async function write(account_id: string, count: Count): Promise<void> {
     const { day, used } = count
@@ -56,7 +52,7 @@ export function createDailyQuota(db: Db, log: Logger, now: () => number): DailyQ
   async function notify(account_id: string, count: Count): Promise<void> {
     const { day, used, limit } = count
     if (used === count.notified) return
-    for (const listener of listeners) await listener(account_id, day, used, limit)
+    await onCounted(account_id, day, used, limit)
     count.notified = used
   }
 
@@ -164,8 +160,6 @@ export function createDailyQuota(db: Db, log: Logger, now: () => number): DailyQ
         if (count.used !== count.persisted) await write(account_id, count)
       }
     },
-
-    onCounted: (listener) => void listeners.push(listener),
   }
 }
 

@@ -42,16 +42,19 @@ const giveUp_ms = 1000
 /** Within the life of a grant's mark. */
 const untold_ms = 300_000
 
-export function createRedisCounters(redis: Redis, changes: Changes, db: Db, log: Logger, now: () => number): Counters {
-  const quota = createSharedDailyQuota(db, log, now)
+export function createRedisCounters(
+  redis: Redis,
+  changes: Changes,
+  db: Db,
+  log: Logger,
+  now: () => number,
+  onCounted: CountListener,
+): Counters {
+  const quota = createSharedDailyQuota(db, log, now, onCounted)
   const slots = createSharedSlots(redis)
   const fallback = createFallback({ quota, processes: redis.processes, slots, now })
   const reads = createFixedWindows(minute_ms, now)
   const days = new Map<string, Day>()
-  const listeners: CountListener[] = []
-  quota.onCounted(async (...counted) => {
-    for (const listener of listeners) await listener(...counted)
-  })
 
   const keyOf = (account_id: string, name: string) => `{${account_id}}:${name}`
   const dayKey = (account_id: string, day: number) =>
@@ -247,7 +250,6 @@ export function createRedisCounters(redis: Redis, changes: Changes, db: Db, log:
     },
 
     days: {
-      onCounted: (listener) => void listeners.push(listener),
       async flush() {
         fallback.sweep()
         await quota.flush()
@@ -255,7 +257,7 @@ export function createRedisCounters(redis: Redis, changes: Changes, db: Db, log:
           try {
             await write(day)
             if (day.used !== day.notified) {
-              for (const listener of listeners) await listener(day.account_id, day.day, day.used, day.limit)
+              await onCounted(day.account_id, day.day, day.used, day.limit)
               day.notified = day.used
             }
             if (day.day !== startOfDay(now())) days.delete(name)

@@ -10,7 +10,7 @@ import type { Plans } from '../plans.ts'
 import type { Changes } from '../redis/changes.ts'
 import type { Redis } from '../redis/connection.ts'
 import { type Bounds, type Counts, createLocalCounters, type Demand } from './counters.ts'
-import type { DailyQuota } from './daily-quota.ts'
+import type { CountListener } from './daily-quota.ts'
 import { createRedisCounters } from './redis-counters.ts'
 
 interface WindowUsage {
@@ -35,7 +35,6 @@ export interface Limits extends HttpLimits {
    * counting it, once the day's limit is reached.
    */
   countBatchRequest(account: Account): Promise<boolean>
-  onCounted: DailyQuota['onCounted']
   /** Flushes the daily counts periodically. `close()` waits for the current flush and writes the final counts. */
   start(): { close(): Promise<void> }
 }
@@ -55,13 +54,22 @@ interface Options {
   shared?: { redis: Redis; changes: Changes } | undefined
   /** Whether several processes may share the database. */
   several?: boolean
+  onCounted?: CountListener
   now?: () => number
 }
 
-export function createLimits({ db, plans, log, shared, several = false, now = Date.now }: Options): Limits {
+export function createLimits({
+  db,
+  plans,
+  log,
+  shared,
+  several = false,
+  onCounted = async () => {},
+  now = Date.now,
+}: Options): Limits {
   const counters = shared
-    ? createRedisCounters(shared.redis, shared.changes, db, log, now)
-    : createLocalCounters(db, log, now, several)
+    ? createRedisCounters(shared.redis, shared.changes, db, log, now, onCounted)
+    : createLocalCounters(db, log, now, several, onCounted)
 
   function boundsOf(tier: string): Bounds {
     const { requests_per_minute, requests_per_day, max_concurrent } = plans.tierOrTightest(tier)
@@ -162,8 +170,6 @@ export function createLimits({ db, plans, log, shared, several = false, now = Da
         concurrent: { used: slots, limit: bounds.slots },
       }
     },
-
-    onCounted: counters.days.onCounted,
 
     start() {
       const flushing = runPeriodically(flush_ms, counters.days.flush)

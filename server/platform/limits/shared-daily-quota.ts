@@ -38,10 +38,14 @@ interface Share {
 /** Others may give back what they do not use. */
 const askAgain_ms = 250
 
-export function createSharedDailyQuota(db: Db, log: Logger, now: () => number): SharedDailyQuota {
+export function createSharedDailyQuota(
+  db: Db,
+  log: Logger,
+  now: () => number,
+  onCounted: CountListener,
+): SharedDailyQuota {
   const shares = new Map<string, Share>()
   const loading = new Map<string, Promise<Share>>()
-  const listeners: CountListener[] = []
   const usedOf = ({ total, free, ungranted }: Share) => total - free + ungranted
 
   const warn = (error: unknown, account_id: string) =>
@@ -106,7 +110,7 @@ export function createSharedDailyQuota(db: Db, log: Logger, now: () => number): 
   async function notify(account_id: string, share: Share): Promise<void> {
     const used = usedOf(share)
     if (used === share.notified) return
-    for (const listener of listeners) await listener(account_id, share.day, used, share.limit)
+    await onCounted(account_id, share.day, used, share.limit)
     share.notified = used
   }
 
@@ -188,7 +192,5 @@ export function createSharedDailyQuota(db: Db, log: Logger, now: () => number): 
         await write(account_id, share, true)
       }
     },
-
-    onCounted: (listener) => void listeners.push(listener),
   }
 }
