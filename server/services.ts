@@ -8,16 +8,20 @@ import { hour_ms } from '../lib/utc-day.ts'
 import pkg from '../package.json' with { type: 'json' }
 import type { Config } from './config.ts'
 import { createAccountsFeature } from './features/accounts/feature.ts'
-import { createBatchesFeature } from './features/batches/feature.ts'
+import { createBatchesFeature, batchNeedsFile } from './features/batches/feature.ts'
 import { createDatasetsFeature } from './features/datasets/feature.ts'
-import { createDeploymentsFeature } from './features/deployments/feature.ts'
-import { createEvaluationsFeature } from './features/evaluations/feature.ts'
-import { createExportsFeature } from './features/exports/feature.ts'
+import { createDeploymentsFeature, deploymentNeedsModel } from './features/deployments/feature.ts'
+import {
+  createEvaluationsFeature,
+  evaluationNeedsModel,
+  evaluationNeedsSource,
+} from './features/evaluations/feature.ts'
+import { createExportsFeature, exportNeedsModel } from './features/exports/feature.ts'
 import type { Context, Feature, Running } from './features/feature.ts'
 import { createFilesFeature } from './features/files/feature.ts'
 import { createHubFeature } from './features/hub/feature.ts'
 import { createInferenceFeature } from './features/inference/feature.ts'
-import { createJobsFeature } from './features/jobs/feature.ts'
+import { createJobsFeature, jobNeedsDataset, jobNeedsModel } from './features/jobs/feature.ts'
 import { createMachineFeature } from './features/machine/feature.ts'
 import { createDraftFiles, createModelsFeature } from './features/models/feature.ts'
 import { createScalingFeature } from './features/scaling/feature.ts'
@@ -62,6 +66,13 @@ export function createLog(config: Config): Logger {
 }
 
 export type Services = Awaited<ReturnType<typeof createServices>>
+
+/** What may still need an object, which is then not deleted. */
+const neededBy = {
+  dataset: [evaluationNeedsSource, jobNeedsDataset],
+  file: [batchNeedsFile, evaluationNeedsSource],
+  model: [evaluationNeedsModel, jobNeedsModel, deploymentNeedsModel, exportNeedsModel],
+}
 
 /** Machines of a cluster start in any order: how long a start waits for Postgres. */
 const databaseWait_ms = 60_000
@@ -175,9 +186,9 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     version: pkg.version,
     onFetched: (outcome) => metrics.picturesFetched.inc({ outcome }),
   })
-  const withDatasets = createDatasetsFeature(context, { hub, pictureFetcher })
+  const withDatasets = createDatasetsFeature(context, { hub, pictureFetcher, neededBy: neededBy.dataset })
   const { datasets } = withDatasets
-  const withFiles = createFilesFeature(context, { datasets })
+  const withFiles = createFilesFeature(context, { datasets, neededBy: neededBy.file })
   const { files } = withFiles
   const withStored = createStoredCompletionsFeature(context, { datasets })
   const { storedCompletions } = withStored
@@ -186,6 +197,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     hub,
     datasets,
     compare: createComparison(engine.client, scoreRows),
+    neededBy: neededBy.model,
   })
   const { models } = withModels
   const withServing = createServingFeature(context, { engine, hub, models, scoreRows, secrets })

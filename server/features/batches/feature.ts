@@ -8,6 +8,8 @@ import { batchRoutes } from './routes.ts'
 import { createBatches, queueKind } from './service.ts'
 import { workOnBatch } from './work.ts'
 
+export { batchNeedsFile } from './store.ts'
+
 interface Needs {
   accounts: Accounts
   limits: Limits

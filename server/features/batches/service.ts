@@ -34,11 +34,6 @@ interface Options {
 }
 
 export function createBatches({ db, queue, files, orphans, max_waiting, now }: Options): Batches {
-  files.onNeeded(async (trx, _account_id, id) => {
-    const batch = await store.activeOfFile(trx, id)
-    return batch && `the batch '${batch.id}'`
-  })
-
   async function requireBatch(db: Parameters<typeof store.find>[0], account_id: string, id: string) {
     const row = await store.find(db, account_id, id)
     if (!row) throw new ApiError('batch_not_found', `There is no batch '${id}'.`, { param: 'batch_id' })

@@ -3,6 +3,7 @@ import type { Batch, BatchError } from '../../../contract/batches.ts'
 import type { CursorQuery } from '../../../contract/files.ts'
 import { unixSeconds } from '../../../lib/utc-day.ts'
 import { fromJson } from '../../platform/db/json.ts'
+import type { NeededBy } from '../../platform/db/needed-by.ts'
 import type { Db, Queryable, Trx } from '../../platform/db/open.ts'
 import { countRows, timedPage } from '../../platform/db/page.ts'
 import type { NewRow, Row } from '../../platform/db/schema.ts'
@@ -28,15 +29,17 @@ const active = ['validating', 'in_progress', 'finalizing', 'cancelling'] as cons
 
 export const isActive = ({ status }: Pick<BatchRow, 'status'>) => (active as readonly string[]).includes(status)
 
-/** A batch that has not ended and reads its requests from this file. */
-export const activeOfFile = (trx: Trx, file_id: string) =>
-  trx
+/** For the requests of a batch. */
+export const batchNeedsFile: NeededBy = async (trx, _account_id, file_id) => {
+  const batch = await trx
     .selectFrom('batches')
     .select('id')
     .where('input_file_id', '=', file_id)
     .where('status', 'in', active)
     .limit(1)
     .executeTakeFirst()
+  return batch && `the batch '${batch.id}'`
+}
 
 export const update = (trx: Trx, id: string, values: Partial<BatchRow>) =>
   trx.updateTable('batches').set(values).where('id', '=', id).execute()

@@ -1,3 +1,4 @@
+import type { NeededBy } from '../../platform/db/needed-by.ts'
 import type { PictureFetcher } from '../../platform/outbound/pictures.ts'
 import type { ClaimOptions } from '../../platform/queue/queue.ts'
 import { startWorker } from '../../platform/queue/worker.ts'
@@ -10,13 +11,14 @@ import { createTokens } from './tokens.ts'
 
 export function createDatasetsFeature(
   context: Context,
-  { hub, pictureFetcher }: { hub: Hub; pictureFetcher: PictureFetcher },
+  { hub, pictureFetcher, neededBy }: { hub: Hub; pictureFetcher: PictureFetcher; neededBy: readonly NeededBy[] },
 ): Feature & { datasets: Datasets } {
   const { max_dataset_mb: max_mb, max_dataset_rows: max_rows, huggingface_url } = context.config
   const tokens = createTokens({ ...context, parse_control_tokens: context.config.parse_control_tokens })
   const datasets = createDatasets({
     ...context,
     hub,
+    neededBy,
     tokens,
     max_mb,
     max_rows,

@@ -141,8 +141,6 @@ export interface Datasets {
   asFiles: DatasetFiles
   /** Registers what another feature does when a dataset is uploaded. */
   onCreated(listener: () => void): void
-  /** Registers a check of another feature that may need datasets. */
-  onNeeded(check: NeededBy): void
   /**
    * Registers what another feature has made of datasets. `forget` runs in the transaction of a deletion and returns the
    * keys of the files that go with the dataset's.
@@ -177,6 +175,8 @@ interface Options {
   max_rows: number
   min_free_mb: number
   quota: StorageQuota
+  /** What may still need a dataset that is to be deleted. */
+  neededBy: readonly NeededBy[]
   defaultBase: string
   now?: () => number
 }
@@ -190,8 +190,7 @@ const rowsWait_ms = 60_000
 export function createDatasets(options: Options): Datasets {
   const { db, queue, notifications, hub, tokens, artifacts, dataDir, max_mb, max_rows, min_free_mb, defaultBase } =
     options
-  const { quota, now = Date.now } = options
-  const usageChecks: NeededBy[] = []
+  const { quota, neededBy, now = Date.now } = options
   const derived: ForgetDerived[] = []
   const creationListeners: (() => void)[] = []
   const hubTokens = new Map<string, string>()
@@ -432,7 +431,6 @@ export function createDatasets(options: Options): Datasets {
 
   return {
     onCreated: (listener) => void creationListeners.push(listener),
-    onNeeded: (check) => void usageChecks.push(check),
     onDelete: (forget) => void derived.push(forget),
     deletionSignal: reading.get,
     notifyPrepared(id) {
@@ -494,7 +492,7 @@ export function createDatasets(options: Options): Datasets {
       const derivedKeys = await db.transaction().execute(async (trx) => {
         await requireDataset(account_id, id, trx)
         await assertNotNeeded(
-          usageChecks,
+          neededBy,
           trx,
           account_id,
           id,

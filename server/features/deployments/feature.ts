@@ -3,6 +3,8 @@ import type { Context, Feature } from '../feature.ts'
 import { deploymentRoutes } from './routes.ts'
 import { createDeployments, type Deployments, type DeploymentsNeeds, queueKind } from './service.ts'
 
+export { deploymentNeedsModel } from './store.ts'
+
 export function createDeploymentsFeature(
   context: Context,
   needs: DeploymentsNeeds,

@@ -78,11 +78,6 @@ export function createDeployments({
     list: (account_id) => store.listAll(db, account_id),
   })
 
-  models.onNeeded(async (trx, account_id, model_id) => {
-    const deployment = await store.findServing(trx, account_id, model_id)
-    return deployment && `the deployment ${deployment.name}`
-  })
-
   evaluations.onEnded(async (trx, evaluation) => {
     const deployment = await store.findPending(trx, evaluation.account_id, evaluation.id)
     if (!deployment) return

@@ -1,5 +1,6 @@
 import type { DeploymentQuery } from '../../../contract/deployments.ts'
 import { fromJson } from '../../platform/db/json.ts'
+import type { NeededBy } from '../../platform/db/needed-by.ts'
 import type { Db, Queryable, Trx } from '../../platform/db/open.ts'
 import { newestFirst, sortedPage } from '../../platform/db/page.ts'
 import type { NewRow, Row } from '../../platform/db/schema.ts'
@@ -39,14 +40,16 @@ export function list(
 export const findById = (db: Db, account_id: string, id: string) =>
   db.selectFrom('deployments').selectAll().where('account_id', '=', account_id).where('id', '=', id).executeTakeFirst()
 
-export const findServing = (trx: Trx, account_id: string, model: string) =>
-  trx
+export const deploymentNeedsModel: NeededBy = async (trx, account_id, model) => {
+  const serving = await trx
     .selectFrom('deployments')
     .select('name')
     .where('account_id', '=', account_id)
     .where('model', '=', model)
     .limit(1)
     .executeTakeFirst()
+  return serving && `the deployment ${serving.name}`
+}
 
 /** The deployment that waits for an evaluation. */
 export async function findPending(

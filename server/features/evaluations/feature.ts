@@ -13,6 +13,8 @@ import { evaluationRoutes } from './routes.ts'
 import { createEvaluations, type Evaluations, queueKind } from './service.ts'
 import { workOnEvaluation } from './work.ts'
 
+export { evaluationNeedsModel, evaluationNeedsSource } from './store.ts'
+
 interface Needs {
   accounts: Accounts
   limits: Limits

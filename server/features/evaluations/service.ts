@@ -106,9 +106,9 @@ export interface Evaluations {
 interface Options {
   db: Db
   queue: Queue
-  datasets: Pick<Datasets, 'ready' | 'asFiles' | 'onNeeded' | 'source'>
-  files: Pick<Files, 'pathOf' | 'onNeeded'>
-  models: Pick<TunedModels, 'onNeeded' | 'nameOf' | 'trainedRows' | 'heldOutRows'>
+  datasets: Pick<Datasets, 'ready' | 'asFiles' | 'source'>
+  files: Pick<Files, 'pathOf'>
+  models: Pick<TunedModels, 'nameOf' | 'trainedRows' | 'heldOutRows'>
   inference: Pick<Inference, 'modelId' | 'readsPictures'>
   max_waiting: number
   now(): number
@@ -118,11 +118,6 @@ export function createEvaluations(options: Options): Evaluations {
   const { db, queue, datasets, files, models, inference, max_waiting, now } = options
   const endings: OnEnded[] = []
   const check = createCompileCheck()
-
-  const neededBy = (found: { id: string } | undefined) => found && `the evaluation ${found.id}`
-  datasets.onNeeded(async (trx, _account, id) => neededBy(await store.activeOfSource(trx, id)))
-  files.onNeeded(async (trx, _account, id) => neededBy(await store.activeOfSource(trx, id)))
-  models.onNeeded(async (trx, _account, id) => neededBy(await store.activeOfModel(trx, id)))
 
   async function requireEvaluation(from: Queryable, account_id: string, id: string): Promise<store.EvaluationRow> {
     const found = await store.find(from, account_id, id)

@@ -3,6 +3,7 @@ import type { ListQuery } from '../../../contract/common.ts'
 import type { CreateEvaluation } from '../../../contract/evaluations.ts'
 import type { EvalQuery } from '../../../contract/openai-evals.ts'
 import { fromJson, fromJsonWithSeeds } from '../../platform/db/json.ts'
+import type { NeededBy } from '../../platform/db/needed-by.ts'
 import type { Db, Queryable, Trx } from '../../platform/db/open.ts'
 import { bytesOf, countFitting, countRows, type Page, sizedPage } from '../../platform/db/page.ts'
 import type { NewRow, Row } from '../../platform/db/schema.ts'
@@ -62,25 +63,17 @@ const active = ['queued', 'running'] as const
 
 export const isActive = ({ status }: Pick<EvaluationRow, 'status'>) => (active as readonly string[]).includes(status)
 
-/** An evaluation that has not ended and reads its rows from this dataset or file. */
-export const activeOfSource = (trx: Trx, id: string) =>
-  trx
-    .selectFrom('evaluations')
-    .select('id')
-    .where('dataset_id', '=', id)
-    .where('status', 'in', active)
-    .limit(1)
-    .executeTakeFirst()
+const needing = (trx: Trx) => trx.selectFrom('evaluations').select('id').where('status', 'in', active).limit(1)
+const named = (evaluation: { id: string } | undefined) => evaluation && `the evaluation ${evaluation.id}`
 
-/** An evaluation that has not ended and asks this model. */
-export const activeOfModel = (trx: Trx, model_id: string) =>
-  trx
-    .selectFrom('evaluations')
-    .select('id')
-    .where((or) => or.or([or('model_id', '=', model_id), or('baseline_id', '=', model_id)]))
-    .where('status', 'in', active)
-    .limit(1)
-    .executeTakeFirst()
+/** For the rows of an evaluation: a dataset or a file. */
+export const evaluationNeedsSource: NeededBy = async (trx, _account_id, id) =>
+  named(await needing(trx).where('dataset_id', '=', id).executeTakeFirst())
+
+export const evaluationNeedsModel: NeededBy = async (trx, _account_id, id) => {
+  const evaluation = needing(trx).where((eb) => eb.or([eb('model_id', '=', id), eb('baseline_id', '=', id)]))
+  return named(await evaluation.executeTakeFirst())
+}
 
 export const addAnswers = (trx: Trx, answers: NewRow<'evaluation_answers'>[]) =>
   trx

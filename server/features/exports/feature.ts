@@ -8,6 +8,8 @@ import { createPush } from './push.ts'
 import { exportRoutes } from './routes.ts'
 import { createExports, type Exports, queueKind } from './service.ts'
 
+export { exportNeedsModel } from './store.ts'
+
 export function createExportsFeature(
   context: Context,
   { accounts, models, deployments }: { accounts: Accounts; models: TunedModels; deployments: Deployments },

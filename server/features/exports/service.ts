@@ -108,11 +108,6 @@ export function createExports(options: Options): Exports {
   const notifier = createChangeNotifier(notifications)
   const running = createAbortSignals(notifications)
 
-  models.onNeeded(async (trx, account_id, model_id) => {
-    const live = await store.activeExportOfModel(trx, account_id, model_id)
-    return live && `the export ${live.id}`
-  })
-
   async function requireExport(account_id: string, id: string, from: Queryable = db): Promise<store.ExportRow> {
     const found = await store.find(from, account_id, id)
     if (!found) throw new ApiError('export_not_found', `There is no export '${id}'.`)

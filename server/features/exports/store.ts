@@ -3,6 +3,7 @@ import path from 'node:path'
 import type { Export, ExportQuery } from '../../../contract/exports.ts'
 import { isoTime } from '../../../lib/utc-day.ts'
 import { fromJson } from '../../platform/db/json.ts'
+import type { NeededBy } from '../../platform/db/needed-by.ts'
 import type { Db, Queryable, Trx } from '../../platform/db/open.ts'
 import { countRows, timedPage } from '../../platform/db/page.ts'
 import type { NewRow, Row } from '../../platform/db/schema.ts'
@@ -39,9 +40,8 @@ export const update = (trx: Trx, id: string, values: Partial<ExportRow>) =>
 /** Its events are deleted by cascade. */
 export const remove = (trx: Trx, id: string) => trx.deleteFrom('exports').where('id', '=', id).execute()
 
-/** A queued or running export of this model, if there is one. */
-export const activeExportOfModel = (trx: Trx, account_id: string, model_id: string) =>
-  trx
+export const exportNeedsModel: NeededBy = async (trx, account_id, model_id) => {
+  const active = await trx
     .selectFrom('exports')
     .select('id')
     .where('account_id', '=', account_id)
@@ -49,6 +49,8 @@ export const activeExportOfModel = (trx: Trx, account_id: string, model_id: stri
     .where('status', 'in', ['queued', 'running'])
     .limit(1)
     .executeTakeFirst()
+  return active && `the export ${active.id}`
+}
 
 export const ownsRepository = async (db: Db, account_id: string, repository: string): Promise<boolean> =>
   (await db

@@ -1,3 +1,4 @@
+import type { NeededBy } from '../../platform/db/needed-by.ts'
 import type { Datasets } from '../datasets/index.ts'
 import type { Context, Feature } from '../feature.ts'
 import { fileRoutes } from './routes.ts'
@@ -6,9 +7,9 @@ import { createUploads } from './uploads.ts'
 
 export function createFilesFeature(
   context: Context,
-  { datasets }: { datasets: Datasets },
+  { datasets, neededBy }: { datasets: Datasets; neededBy: readonly NeededBy[] },
 ): Feature & { files: Files; removeExpired(now: number): Promise<void> } {
-  const files = createFiles({ ...context, datasets })
+  const files = createFiles({ ...context, datasets, neededBy })
   const uploads = createUploads({ ...context, datasets, files, max_mb: context.config.max_dataset_mb })
   return {
     files,

@@ -52,8 +52,6 @@ export interface Files {
   ): Promise<void>
   /** Removes a written file that was not inserted. */
   drop(file: NewFile): Promise<void>
-  /** Registers a check of another feature that may need files. */
-  onNeeded(check: NeededBy): void
   /** Removes files whose time is over, and their rows. */
   removeExpired(now: number): Promise<void>
 }
@@ -64,12 +62,12 @@ interface Options {
   artifacts: Artifacts
   dataDir: string
   quota: StorageQuota
+  /** What may still need a file that is to be removed. */
+  neededBy: readonly NeededBy[]
   now(): number
 }
 
-export function createFiles({ db, datasets, artifacts, dataDir, quota, now }: Options): Files {
-  const usageChecks: NeededBy[] = []
-
+export function createFiles({ db, datasets, artifacts, dataDir, quota, neededBy, now }: Options): Files {
   const notFound = (id: string) => new ApiError('file_not_found', `There is no file '${id}'.`, { param: 'file_id' })
 
   async function requireEntry(account_id: string, id: string): Promise<FileEntry> {
@@ -135,7 +133,6 @@ export function createFiles({ db, datasets, artifacts, dataDir, quota, now }: Op
 
   return {
     adopt,
-    onNeeded: (check) => void usageChecks.push(check),
 
     async upload(by, { file, filename, announced_bytes, fields }) {
       const received = await datasets.receive(file, announced_bytes, by.account_id).catch(namingFile)
@@ -200,7 +197,7 @@ export function createFiles({ db, datasets, artifacts, dataDir, quota, now }: Op
       await db.transaction().execute(async (trx) => {
         if (!(await store.find(trx, account_id, id, now()))) throw notFound(id)
         await assertNotNeeded(
-          usageChecks,
+          neededBy,
           trx,
           account_id,
           id,
@@ -241,7 +238,7 @@ export function createFiles({ db, datasets, artifacts, dataDir, quota, now }: Op
     async removeExpired(time) {
       for (const { id, account_id } of await store.expired(db, time)) {
         const removed = await db.transaction().execute(async (trx) => {
-          for (const check of usageChecks) if (await check(trx, account_id, id)) return false
+          for (const check of neededBy) if (await check(trx, account_id, id)) return false
           await store.remove(trx, id)
           return true
         })

@@ -31,6 +31,8 @@ import { createTracking } from './tracking.ts'
 import { createTurnWatch } from './turns.ts'
 import { type JobWorker, workOnJob } from './worker.ts'
 
+export { jobNeedsDataset, jobNeedsModel } from './store.ts'
+
 interface Needs {
   plans: Plans
   accounts: Accounts

@@ -215,12 +215,6 @@ export function createJobs(options: Options): Jobs {
       )
   }
 
-  datasets.onNeeded(async (trx, _account_id, dataset_id) => {
-    const job = await store.liveJobOfDataset(trx, dataset_id)
-    return job && `the job ${job.id}`
-  })
-  models.onNeeded(store.jobThatNeedsModel)
-
   return {
     resolvedConfig: async (by, model_id, config) => (await pendingWeights.resolveStart(by, model_id, config)).resolved,
 

@@ -2,6 +2,7 @@ import { sql } from 'kysely'
 import type { JobQuery } from '../../../contract/fine-tuning.ts'
 import { fromJson } from '../../platform/db/json.ts'
 import { type MetadataFilter, metadataConditions } from '../../platform/db/metadata.ts'
+import type { NeededBy } from '../../platform/db/needed-by.ts'
 import type { Db, Queryable, Trx } from '../../platform/db/open.ts'
 import { countRows, newestFirst, sortedPage } from '../../platform/db/page.ts'
 import type { NewRow, Row } from '../../platform/db/schema.ts'
@@ -90,15 +91,18 @@ export const completedJobs = (db: Db, base_model_id: string): Promise<CompletedJ
     .limit(20)
     .execute()
 
-/** A queued or running job that needs this dataset, if any. */
-export const liveJobOfDataset = (trx: Trx, dataset_id: string) =>
-  trx
-    .selectFrom('tuning_jobs')
-    .select('id')
-    .where((eb) => eb.or([eb('dataset_id', '=', dataset_id), eb('validation_dataset_id', '=', dataset_id)]))
-    .where('status', 'in', ['queued', 'running'])
-    .limit(1)
-    .executeTakeFirst()
+const needing = (trx: Trx) =>
+  trx.selectFrom('tuning_jobs').select('id').where('status', 'in', ['queued', 'running']).limit(1)
+const named = (job: { id: string } | undefined) => job && `the job ${job.id}`
+
+export const jobNeedsDataset: NeededBy = async (trx, _account_id, id) => {
+  const job = needing(trx).where((eb) => eb.or([eb('dataset_id', '=', id), eb('validation_dataset_id', '=', id)]))
+  return named(await job.executeTakeFirst())
+}
+
+/** For a job that starts from it. */
+export const jobNeedsModel: NeededBy = async (trx, account_id, id) =>
+  named(await needing(trx).where('account_id', '=', account_id).where('model_id', '=', id).executeTakeFirst())
 
 export const updateJob = (trx: Trx, id: string, values: Partial<JobRow>) =>
   trx.updateTable('tuning_jobs').set(values).where('id', '=', id).execute()
@@ -216,17 +220,6 @@ export async function checkpointSteps(db: Db, job_id: string): Promise<{ step: n
     step: fromJson(data_json!).step as number,
     created_at,
   }))
-}
-
-/** A queued or running job that starts from this model, if any. */
-export async function jobThatNeedsModel(trx: Trx, account_id: string, model_id: string): Promise<string | undefined> {
-  const query = trx
-    .selectFrom('tuning_jobs')
-    .select('id')
-    .where('account_id', '=', account_id)
-    .where('model_id', '=', model_id)
-  const job = await query.where('status', 'in', ['queued', 'running']).limit(1).executeTakeFirst()
-  return job && `the job ${job.id}`
 }
 
 export const addAwaiting = (trx: Trx, job_id: string, model_id: string) =>

@@ -1,3 +1,4 @@
+import type { NeededBy } from '../../platform/db/needed-by.ts'
 import type { Datasets } from '../datasets/index.ts'
 import type { Context, Feature } from '../feature.ts'
 import type { Hub } from '../hub/index.ts'
@@ -12,15 +13,16 @@ interface Needs {
   datasets: Datasets
   /** By this machine's engine. */
   compare: Compare
+  neededBy: readonly NeededBy[]
 }
 
 export function createModelsFeature(
   context: Context,
-  { hub, datasets, compare }: Needs,
+  { hub, datasets, compare, neededBy }: Needs,
 ): Feature & {
   models: TunedModels
 } {
-  const models = createTunedModels({ ...context, hub, datasets, compare, max_mb: context.config.max_adapter_mb })
+  const models = createTunedModels({ ...context, hub, datasets, compare, neededBy, max_mb: context.config.max_adapter_mb })
   return {
     models,
     mount: (app) => modelRoutes(app, models),

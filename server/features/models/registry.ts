@@ -123,8 +123,6 @@ export interface TunedModels {
   madeBy(job_id: string): Promise<MadeModel[]>
   /** Removes the draft files whose dataset another process of the installation deleted. */
   removeForgottenDrafts(): Promise<void>
-  /** Registers a check whether another feature needs a model. */
-  onNeeded(check: NeededBy): void
   /** Registers a listener for deleted models. */
   onDeleted(listener: (model: ServableModel) => void): void
 }
@@ -143,11 +141,12 @@ export function createTunedModels(
     orphans: Orphans
     changes: Pick<Changes, 'announce'>
     compare: Compare
+    /** What may still need a model that is to be deleted. */
+    neededBy: readonly NeededBy[]
     now?: () => number
   },
 ): TunedModels {
-  const { db, hub, artifacts, compare, dataDir, log, now = Date.now } = options
-  const usageChecks: NeededBy[] = [store.modelUsingWeights]
+  const { db, hub, artifacts, compare, neededBy, dataDir, log, now = Date.now } = options
   const deletionListeners: ((model: ServableModel) => void)[] = []
   const importer = createAdapterImporter(options)
 
@@ -307,7 +306,7 @@ export function createTunedModels(
       await db.transaction().execute(async (trx) => {
         await requireModel(account_id, id, trx)
         await assertNotNeeded(
-          usageChecks,
+          [store.modelUsingWeights, ...neededBy],
           trx,
           account_id,
           id,
@@ -374,7 +373,6 @@ export function createTunedModels(
       options.orphans.removeEnded(draftsFolder, async (id) => (await store.hasDrafts(db, id)) === false),
     exportSource: createExportSource(options),
     compareNew,
-    onNeeded: (check) => void usageChecks.push(check),
     onDeleted: (listener) => void deletionListeners.push(listener),
   }
 }
