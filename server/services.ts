@@ -23,7 +23,7 @@ import { createHubFeature } from './features/hub/feature.ts'
 import { createInferenceFeature } from './features/inference/feature.ts'
 import { createJobsFeature, jobNeedsDataset, jobNeedsModel } from './features/jobs/feature.ts'
 import { createMachineFeature } from './features/machine/feature.ts'
-import { createDraftFiles, createModelsFeature } from './features/models/feature.ts'
+import { createDraftFiles, createModelsFeature, forgetDraftFiles } from './features/models/feature.ts'
 import { createScalingFeature } from './features/scaling/feature.ts'
 import { createComparison, createEngine, createScoring, createServingFeature } from './features/serving/feature.ts'
 import { createSharingFeature } from './features/sharing/feature.ts'
@@ -57,6 +57,8 @@ import { createStorageQuota } from './platform/storage/quota.ts'
 import { openSecrets } from './platform/storage/secrets.ts'
 import { createServerMetrics } from './platform/telemetry/metrics.ts'
 import { createTracing } from './platform/telemetry/tracing.ts'
+import { createPreparedTrainer } from './platform/trainer/prepared-trainer.ts'
+import { trainerEnv } from './platform/trainer/trainer.ts'
 
 export function createLog(config: Config): Logger {
   const destination = pino.destination({ dest: 2, sync: true })
@@ -186,7 +188,22 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     version: pkg.version,
     onFetched: (outcome) => metrics.picturesFetched.inc({ outcome }),
   })
-  const withDatasets = createDatasetsFeature(context, { hub, pictureFetcher, neededBy: neededBy.dataset })
+  const prepared = createPreparedTrainer({
+    python: context.python,
+    threads: context.threads,
+    env: trainerEnv,
+    // Runs of several processes are started by torchrun, and those of a cluster elsewhere.
+    idle_seconds: config.trainer_processes > 1 || config.ray_address ? 0 : config.prepared_trainer_seconds,
+    ready: trainingSetup.ready,
+    log,
+  })
+  const withDatasets = createDatasetsFeature(context, { 
+    hub,
+    pictureFetcher,
+    neededBy: neededBy.dataset,
+    forgetDerived: forgetDraftFiles,
+    onUploaded: prepared.prepare,
+  })
   const { datasets } = withDatasets
   const withFiles = createFilesFeature(context, { datasets, neededBy: neededBy.file })
   const { files } = withFiles
@@ -236,6 +253,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     files,
     engine,
     secrets,
+    prepared,
   })
   const { jobs } = withJobs
   const withDeployments = createDeploymentsFeature(context, { models, inference, downloads, evaluations, usage })

@@ -47,6 +47,7 @@ function create(t: TestContext, { idle_seconds = 600 } = {}) {
     check_ms: 20,
     availableMb: () => availableMb,
   })
+  trainer.start()
   t.after(trainer.close)
   const setMemory = (mb: number) => {
     availableMb = mb

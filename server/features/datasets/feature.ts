@@ -1,17 +1,20 @@
-import type { NeededBy } from '../../platform/db/needed-by.ts'
 import type { PictureFetcher } from '../../platform/outbound/pictures.ts'
 import type { ClaimOptions } from '../../platform/queue/queue.ts'
 import { startWorker } from '../../platform/queue/worker.ts'
 import type { Context, Feature } from '../feature.ts'
-import { defaultBase, type Hub } from '../hub/index.ts'
+import { defaultBase } from '../hub/index.ts'
 import { prepareDataset, queueKind } from './prepare.ts'
 import { datasetRoutes } from './routes.ts'
-import { createDatasets, type Datasets } from './service.ts'
+import { createDatasets, type Datasets, type DatasetsOptions } from './service.ts'
 import { createTokens } from './tokens.ts'
+
+type Needs = Pick<DatasetsOptions, 'hub' | 'neededBy' | 'forgetDerived' | 'onUploaded'> & {
+  pictureFetcher: PictureFetcher
+}
 
 export function createDatasetsFeature(
   context: Context,
-  { hub, pictureFetcher, neededBy }: { hub: Hub; pictureFetcher: PictureFetcher; neededBy: readonly NeededBy[] },
+  { hub, pictureFetcher, neededBy, forgetDerived, onUploaded }: Needs,
 ): Feature & { datasets: Datasets } {
   const { max_dataset_mb: max_mb, max_dataset_rows: max_rows, huggingface_url } = context.config
   const tokens = createTokens({ ...context, parse_control_tokens: context.config.parse_control_tokens })
@@ -19,6 +22,8 @@ export function createDatasetsFeature(
     ...context,
     hub,
     neededBy,
+    forgetDerived,
+    onUploaded,
     tokens,
     max_mb,
     max_rows,

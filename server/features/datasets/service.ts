@@ -139,13 +139,6 @@ export interface Datasets {
   rowsOf(id: string, rows: number[]): Promise<PageOfRows | undefined>
   /** The datasets as OpenAI's files, and the uploaded file of each. */
   asFiles: DatasetFiles
-  /** Registers what another feature does when a dataset is uploaded. */
-  onCreated(listener: () => void): void
-  /**
-   * Registers what another feature has made of datasets. `forget` runs in the transaction of a deletion and returns the
-   * keys of the files that go with the dataset's.
-   */
-  onDelete(forget: ForgetDerived): void
   /** Aborts when a dataset that is being read is deleted; valid until `notifyPrepared`. */
   deletionSignal(id: string): AbortSignal
   /** Wakes the requests that wait for a dataset. */
@@ -161,9 +154,7 @@ interface TrainingRows {
   known_as: string | null
 }
 
-type ForgetDerived = (trx: Trx, account_id: string, dataset_id: string) => Promise<string[]>
-
-interface Options {
+export interface DatasetsOptions {
   db: Db
   queue: Queue
   notifications: Notifications
@@ -177,6 +168,13 @@ interface Options {
   quota: StorageQuota
   /** What may still need a dataset that is to be deleted. */
   neededBy: readonly NeededBy[]
+  /**
+   * Runs in the transaction that deletes a dataset, and resolves with the keys of the files that other features made of
+   * it.
+   */
+  forgetDerived(trx: Trx, account_id: string, dataset_id: string): Promise<string[]>
+  /** Called when a dataset was uploaded. */
+  onUploaded(): void
   defaultBase: string
   now?: () => number
 }
@@ -187,12 +185,10 @@ const formBytes = 1e6
 const uploadWait_ms = 12_000
 const rowsWait_ms = 60_000
 
-export function createDatasets(options: Options): Datasets {
+export function createDatasets(options: DatasetsOptions): Datasets {
   const { db, queue, notifications, hub, tokens, artifacts, dataDir, max_mb, max_rows, min_free_mb, defaultBase } =
     options
   const { quota, neededBy, now = Date.now } = options
-  const derived: ForgetDerived[] = []
-  const creationListeners: (() => void)[] = []
   const hubTokens = new Map<string, string>()
   const reading = createAbortSignals(notifications)
   const notifier = createChangeNotifier(notifications)
@@ -350,7 +346,7 @@ export function createDatasets(options: Options): Datasets {
         await quota.require(trx, by.account_id, 0)
       })
       queue.wake()
-      for (const listener of creationListeners) listener()
+      options.onUploaded()
       if (hasLines) return toResponse(dataset)
       const read = await waitUntilRead(by.account_id, id, uploadWait_ms)
       if (read.status !== 'unreadable') return toResponse(read)
@@ -430,8 +426,6 @@ export function createDatasets(options: Options): Datasets {
   }
 
   return {
-    onCreated: (listener) => void creationListeners.push(listener),
-    onDelete: (forget) => void derived.push(forget),
     deletionSignal: reading.get,
     notifyPrepared(id) {
       reading.clear(id)
@@ -501,9 +495,7 @@ export function createDatasets(options: Options): Datasets {
         await queue.cancel(trx, queueKind, id)
         await store.remove(trx, id)
         await recordAuditEntry(trx, by, 'dataset.deleted', id, { name: dataset.name }, now())
-        const keys: string[] = []
-        for (const forget of derived) keys.push(...(await forget(trx, account_id, id)))
-        return keys
+        return await options.forgetDerived(trx, account_id, id)
       })
       hubTokens.delete(id)
       reading.abort(id)

@@ -4,8 +4,7 @@ import { createChangeNotifier } from '../../platform/events/event-streams.ts'
 import type { Plans } from '../../platform/plans.ts'
 import { createAbortSignals, startWorker } from '../../platform/queue/worker.ts'
 import type { Secrets } from '../../platform/storage/secrets.ts'
-import { createPreparedTrainer } from '../../platform/trainer/prepared-trainer.ts'
-import { trainerEnv } from '../../platform/trainer/trainer.ts'
+import type { PreparedTrainer } from '../../platform/trainer/prepared-trainer.ts'
 import type { Accounts } from '../accounts/index.ts'
 import type { Datasets } from '../datasets/index.ts'
 import type { Evaluations } from '../evaluations/index.ts'
@@ -46,6 +45,7 @@ interface Needs {
   /** The engine, which shares the cores with the trainers. */
   engine: { pid(): number | undefined; yieldCores(share: number, for_ms: number): Promise<void> }
   secrets: Secrets
+  prepared: PreparedTrainer
 }
 
 export async function createJobsFeature(
@@ -59,7 +59,7 @@ export async function createJobsFeature(
   }
 > {
   const { config, db, queue, dataDir, artifacts, python, threads, trainingSetup, metrics, log, now } = context
-  const { plans, accounts, usage, hub, downloads, datasets, models, evaluations, files, engine, secrets } = needs
+  const { plans, accounts, usage, hub, downloads, datasets, models, evaluations, files, engine, secrets, prepared } = needs
   const { training_turn_seconds: turn_seconds, trainer_processes: processes, parse_control_tokens } = config
   const changes = createChangeNotifier(context.notifications)
   const stopRequests = createAbortSignals(context.notifications)
@@ -71,15 +71,6 @@ export async function createJobsFeature(
     artifacts,
     converters: context.converters,
     checkpoint_seconds: config.checkpoint_seconds,
-    log,
-  })
-  const prepared = createPreparedTrainer({
-    python,
-    threads,
-    env: trainerEnv,
-    // Runs of several processes are started by torchrun, and those of a cluster elsewhere.
-    idle_seconds: processes > 1 || config.ray_address ? 0 : config.prepared_trainer_seconds,
-    ready: trainingSetup.ready,
     log,
   })
   // This machine trains one job at a time; a cluster as many as it has room for.
@@ -172,7 +163,6 @@ export async function createJobsFeature(
     async start() {
       await jobs.settleRunningClocks()
       await jobs.watchTrainingSetup()
-      datasets.onCreated(prepared.prepare)
       const workers = Array.from({ length: turns.at_once }, (_, index) =>
         startWorker({
           queue,
@@ -184,7 +174,8 @@ export async function createJobsFeature(
           handle: (claim, signal) => workOnJob(worker, claim, signal),
         }),
       )
-      return ray ? [...workers, ray.start()] : [...workers, prepared]
+      prepared.start()
+      return [...workers, prepared, ...(ray ? [ray.start()] : [])]
     },
   }
 }

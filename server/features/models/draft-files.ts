@@ -1,6 +1,6 @@
 import { existsSync } from 'node:fs'
 import type { Logger } from 'pino'
-import type { Db } from '../../platform/db/open.ts'
+import type { Db, Trx } from '../../platform/db/open.ts'
 import type { Artifacts } from '../../platform/storage/objects/index.ts'
 import { draftsKey } from './artifacts.ts'
 import * as store from './store.ts'
@@ -22,3 +22,7 @@ export const createDraftFiles =
       return undefined
     }
   }
+
+/** The answers that a dataset taught go with it, wherever they were copied to: resolves with the keys of their files. */
+export const forgetDraftFiles = async (trx: Trx, account_id: string, dataset_id: string): Promise<string[]> =>
+  (await store.forgetDrafts(trx, account_id, dataset_id)).map(draftsKey)

@@ -6,7 +6,7 @@ import { draftsFolder } from './artifacts.ts'
 import { type Compare, createTunedModels, type TunedModels } from './registry.ts'
 import { modelRoutes } from './routes.ts'
 
-export { createDraftFiles } from './draft-files.ts'
+export { createDraftFiles, forgetDraftFiles } from './draft-files.ts'
 
 interface Needs {
   hub: Hub

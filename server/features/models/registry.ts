@@ -137,7 +137,7 @@ type NewModel = Pick<
 export function createTunedModels(
   options: AdapterImporterOptions & {
     quota: StorageQuota
-    datasets: Pick<Datasets, 'get' | 'ready' | 'forTraining' | 'onDelete'>
+    datasets: Pick<Datasets, 'get' | 'ready' | 'forTraining'>
     orphans: Orphans
     changes: Pick<Changes, 'announce'>
     compare: Compare
@@ -149,11 +149,6 @@ export function createTunedModels(
   const { db, hub, artifacts, compare, neededBy, dataDir, log, now = Date.now } = options
   const deletionListeners: ((model: ServableModel) => void)[] = []
   const importer = createAdapterImporter(options)
-
-  // The answers that a dataset taught go with it, wherever they were copied to.
-  options.datasets.onDelete(async (trx, account_id, dataset_id) =>
-    (await store.forgetDrafts(trx, account_id, dataset_id)).map(draftsKey),
-  )
 
   async function requireModel(account_id: string, id: string, from: Queryable = db): Promise<store.ModelRow> {
     const model = await store.findModel(from, account_id, id)

@@ -32,6 +32,8 @@ export interface PreparedTrainer {
   prepare(): void
   /** Wraps a run, which may take the process. The next one is prepared when it has ended. */
   during<T>(run: (take: TakePrepared) => Promise<T>): Promise<T>
+  /** From now on one is prepared when it is likely to be needed. */
+  start(): void
   close(): Promise<void>
 }
 
@@ -74,7 +76,7 @@ export function createPreparedTrainer({
 }: Options): PreparedTrainer {
   let waiting: Waiting | undefined
   let runs = 0
-  let closed = idle_seconds === 0
+  let isOpen = false
 
   function start(): Waiting {
     const taken = Promise.withResolvers<boolean>()
@@ -127,7 +129,7 @@ export function createPreparedTrainer({
   }
 
   function prepare(): void {
-    if (closed || runs > 0 || !ready()) return
+    if (!isOpen || runs > 0 || !ready()) return
     if (!waiting && availableMb() >= memory_mb.start) waiting = start()
     if (waiting) waiting.until = performance.now() + idle_seconds * 1000
   }
@@ -158,8 +160,11 @@ export function createPreparedTrainer({
         prepare()
       }
     },
+    start() {
+      isOpen = idle_seconds > 0
+    },
     async close() {
-      closed = true
+      isOpen = false
       await end()
     },
   }
