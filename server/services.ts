@@ -17,6 +17,7 @@ import {
   evaluationNeedsSource,
 } from './features/evaluations/feature.ts'
 import { createExportsFeature, exportNeedsModel } from './features/exports/feature.ts'
+import { createEventBus } from './features/events.ts'
 import type { Context, Feature, Running } from './features/feature.ts'
 import { createFilesFeature } from './features/files/feature.ts'
 import { createHubFeature } from './features/hub/feature.ts'
@@ -144,6 +145,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     notifications,
     redis,
     changes,
+    events: createEventBus(),
     running,
     windowCounters: createWindowCounters(redis),
     log,

@@ -17,6 +17,7 @@ import type { Orphans, OwnedFolder } from '../platform/storage/orphans.ts'
 import type { StorageQuota } from '../platform/storage/quota.ts'
 import type { ServerMetrics } from '../platform/telemetry/metrics.ts'
 import type { Tracing } from '../platform/telemetry/tracing.ts'
+import type { EventBus } from './events.ts'
 
 /** What each feature is created with. */
 export interface Context {
@@ -31,6 +32,8 @@ export interface Context {
   /** The Redis that the installation's processes share, if it has one. */
   redis: Redis | undefined
   changes: Changes
+  /** What features tell each other. */
+  events: EventBus
   /** Requests that take long, which end with their key, session or link. */
   running: RunningRequests
   windowCounters: WindowCounters

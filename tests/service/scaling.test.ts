@@ -42,13 +42,13 @@ test('a deployment does not scale until it is told to; the body is that of the s
 
 test('replicas are removed once the deletion of their deployment is committed', async () => {
   assert.equal((await app.api('POST', '/deployments', { name: 'kept', model: tiny })).status, 201)
-  const { deployments } = app.services
+  const { events } = app.services
   let removed = 0
   let fails = true
-  deployments.onDeleted(async () => () => void removed++)
-  deployments.onDeleted(async () => {
+  events.on('deployment.deleted', async () => () => void removed++)
+  events.on('deployment.deleted', async () => {
     if (fails) throw new Error('the disk is full')
-    return () => {}
+    return undefined
   })
   assert.equal((await app.api('DELETE', '/deployments/kept')).status, 500)
   assert.deepEqual([removed, (await app.api('GET', '/deployments/kept')).status], [0, 200])

@@ -12,6 +12,7 @@ import { type AccountActor, recordAuditEntry, serviceActor } from '../../platfor
 import { recordEvent } from '../../platform/events/outbox.ts'
 import type { Claim, Queue } from '../../platform/queue/queue.ts'
 import { type Evaluations, isActive } from '../evaluations/index.ts'
+import type { EventBus } from '../events.ts'
 import type { Downloads } from '../hub/index.ts'
 import type { Inference } from '../inference/index.ts'
 import type { TunedModels } from '../models/index.ts'
@@ -45,11 +46,6 @@ export interface Deployments {
   require(account_id: string, name: string): Promise<Pick<store.DeploymentRow, 'id' | 'name' | 'account_id' | 'model'>>
   /** The same by its id, whoever owns it. */
   findUnscoped(id: string): Promise<Pick<store.DeploymentRow, 'id' | 'name' | 'account_id' | 'model'> | undefined>
-  /**
-   * Registers a listener for deleted deployments. It is called in the transaction that deletes, and resolves with what
-   * to do once that is committed.
-   */
-  onDeleted(listener: (trx: Trx, deployment_id: string) => Promise<() => void>): void
   /** Finishes deployments that were starting when the service was killed. */
   recover(): Promise<void>
 }
@@ -65,14 +61,14 @@ export interface DeploymentsNeeds {
 export function createDeployments({
   db,
   queue,
+  events,
   models,
   inference,
   downloads,
   evaluations,
   usage,
   now,
-}: DeploymentsNeeds & { db: Db; queue: Queue; now: () => number }): Deployments {
-  const deletionListeners: ((trx: Trx, deployment_id: string) => Promise<() => void>)[] = []
+}: DeploymentsNeeds & { db: Db; queue: Queue; events: EventBus; now: () => number }): Deployments {
   inference.setAliases({
     find: (account_id, name) => store.find(db, account_id, name),
     list: (account_id) => store.listAll(db, account_id),
@@ -159,8 +155,8 @@ export function createDeployments({
     }
   }
 
-  downloads.onChange(async (trx, model, { status, error }) => {
-    if (!['completed', 'failed', 'cancelled'].includes(status)) return () => {}
+  events.on('download.changed', async (trx, { model_id: model, download: { status, error } }) => {
+    if (!['completed', 'failed', 'cancelled'].includes(status)) return undefined
     const waiting = (await store.listStarting(trx)).filter((deployment) => deployment.model === model)
     if (status !== 'completed') {
       const why = error?.message ?? 'it was cancelled.'
@@ -169,7 +165,7 @@ export function createDeployments({
         message: `The download of the weights of ${model} failed: ${why}`,
       })
       for (const { id } of waiting) await store.update(trx, id, { status: 'failed', error_json, updated_at: now() })
-      return () => {}
+      return undefined
     }
     return () => {
       // If the database fails here, `recover` finishes the deployment at the next start.
@@ -408,7 +404,6 @@ export function createDeployments({
 
     require: requireDeployment,
     findUnscoped: (id) => store.findUnscoped(db, id),
-    onDeleted: (listener) => void deletionListeners.push(listener),
     get: async (account_id, name) => toResponse(await requireDeployment(account_id, name)),
 
     async metrics(account_id, name, period) {
@@ -419,15 +414,14 @@ export function createDeployments({
     async delete(by, name) {
       const deployment = await requireDeployment(by.account_id, name)
       const { id, model } = deployment
-      const effects = await db.transaction().execute(async (trx) => {
+      const removeReplicas = await db.transaction().execute(async (trx) => {
         const removed = await store.remove(trx, id)
-        const effects: (() => void)[] = []
-        for (const listener of deletionListeners) effects.push(await listener(trx, id))
+        const effects = await events.emit(trx, 'deployment.deleted', { id })
         if (removed.numDeletedRows > 0n)
           await recordAuditEntry(trx, by, 'deployment.deleted', id, { name, model }, now())
         return effects
       })
-      for (const effect of effects) effect()
+      removeReplicas()
       await inference.aliasesChanged(by.account_id)
       const pending = pendingOf(deployment)
       if (pending) await evaluations.cancel(by, pending.evaluation).catch(unlessRefused)

@@ -1,4 +1,4 @@
-// Downloads of base models: permissions, requests, state and listeners. The worker is in jobs.ts.
+// Downloads of base models: permissions, requests, and state. The worker is in jobs.ts.
 
 import { mkdir, rm } from 'node:fs/promises'
 import path from 'node:path'
@@ -13,13 +13,11 @@ import { type AccountActor, recordAuditEntry } from '../../platform/events/audit
 import type { Claim, Queue } from '../../platform/queue/queue.ts'
 import { createAbortSignals } from '../../platform/queue/worker.ts'
 import { requireFreeDisk } from '../../platform/storage/free-disk.ts'
+import type { EventBus } from '../events.ts'
 import type { Hub } from './service.ts'
 import * as store from './store.ts'
 
 export const queueKind = 'model_download'
-
-/** Called in the transaction that changes a download. The returned function is called after the commit. */
-type Listener = (trx: Trx, model_id: string, download: Download) => Promise<() => void>
 
 /** What a worker does with its queue entry. */
 type QueueOutcome = 'done' | 'dead' | { retry_at: number }
@@ -38,7 +36,6 @@ export interface Downloads {
   start(by: AccountActor, model_id: string): Promise<Model>
   cancel(by: AccountActor, model_id: string): Promise<Model>
   isLive(model_id: string): boolean
-  onChange(listener: Listener): void
   /** Loads the states from the database when the service starts. */
   load(): Promise<void>
   /** For the worker: returns a signal that aborts when the download is cancelled, until `stopWorking`. */
@@ -53,6 +50,7 @@ interface Options {
   db: Db
   queue: Queue
   notifications: Notifications
+  events: EventBus
   hub: Hub
   /** The states that `hub` shows; updated here. */
   states: Map<string, Download>
@@ -80,6 +78,7 @@ export function createDownloads({
   db,
   queue,
   notifications,
+  events,
   hub,
   states,
   modelsDir,
@@ -88,7 +87,6 @@ export function createDownloads({
   log,
   now = Date.now,
 }: Options): Downloads {
-  const listeners: Listener[] = []
   notifications.on('download', (id) => {
     const refreshing = id === undefined ? load() : refresh(id)
     refreshing.catch((error) => log.warn({ err: error }, 'the state of a download could not be read'))
@@ -117,16 +115,14 @@ export function createDownloads({
 
   /** Runs `write` and the listeners in one transaction; updates the visible state after the commit. */
   async function change(id: string, write: (trx: Trx) => Promise<void>): Promise<void> {
-    const callbacks: (() => void)[] = []
-    const download = await db.transaction().execute(async (trx) => {
+    const { download, follow } = await db.transaction().execute(async (trx) => {
       await write(trx)
       const download = toDownload((await store.find(trx, id))!)
-      for (const listener of listeners) callbacks.push(await listener(trx, id, download))
-      return download
+      return { download, follow: await events.emit(trx, 'download.changed', { model_id: id, download }) }
     })
     notifications.publish('download', id)
     states.set(id, download)
-    for (const callback of callbacks) callback()
+    follow()
   }
 
   async function request(trx: Trx, by: AccountActor, id: string): Promise<void> {
@@ -168,7 +164,6 @@ export function createDownloads({
     isLive,
     request,
     publishRequest,
-    onChange: (listener) => void listeners.push(listener),
     row: (id) => store.find(db, id),
 
     async needsDownload(by, id) {

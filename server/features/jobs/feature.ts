@@ -78,6 +78,7 @@ export async function createJobsFeature(
   const jobs = createJobs({
     db,
     queue,
+    events: context.events,
     changes,
     stopRequests,
     hub,

@@ -12,6 +12,7 @@ import type { AccountActor } from '../../platform/events/audit.ts'
 import type { NewEvent } from '../../platform/events/event-streams.ts'
 import type { Queue } from '../../platform/queue/queue.ts'
 import type { TrainingSetup } from '../../platform/setup/index.ts'
+import type { EventBus } from '../events.ts'
 import { type Downloads, type Hub, tokenizerIdentity } from '../hub/index.ts'
 import type { StartingModel, TunedModels } from '../models/index.ts'
 import { type BaseInfo, resolveConfig } from './defaults.ts'
@@ -45,6 +46,7 @@ export interface PendingWeights {
 interface Options {
   db: Db
   queue: Queue
+  events: EventBus
   hub: Hub
   downloads: Downloads
   meter: JobMeter
@@ -76,6 +78,7 @@ export const resolveLocalConfig = (
 export function createPendingWeights({
   db,
   queue,
+  events,
   hub,
   downloads,
   meter,
@@ -127,7 +130,7 @@ export function createPendingWeights({
     return { type: 'progress', message, data: { download: { status, progress, bytes, total_bytes, error } } }
   }
 
-  downloads.onChange(async (trx, model_id, download) => {
+  events.on('download.changed', async (trx, { model_id, download }) => {
     const jobs = await store.jobsAwaitingWeights(trx, model_id)
     const live = ['queued', 'downloading', 'converting'].includes(download.status)
     const event = live ? progressEvent(model_id, download) : undefined

@@ -26,6 +26,7 @@ import type { Orphans } from '../../platform/storage/orphans.ts'
 import type { StorageQuota } from '../../platform/storage/quota.ts'
 import { type Datasets, requirePictureReader } from '../datasets/index.ts'
 import type { Evaluations } from '../evaluations/index.ts'
+import type { EventBus } from '../events.ts'
 import type { Downloads, Hub } from '../hub/index.ts'
 import { type ChangeLabels, labelColumns, sourceColumns, type TunedModels } from '../models/index.ts'
 import type { Estimator } from './estimate.ts'
@@ -82,6 +83,7 @@ export interface Jobs extends JobHistory {
 interface Options {
   db: Db
   queue: Queue
+  events: EventBus
   /** Wakes readers of a job's events. */
   changes: ChangeNotifier
   /** Stops a job's trainer, here or on another server. */
@@ -113,6 +115,7 @@ export function createJobs(options: Options): Jobs {
   const {
     db,
     queue,
+    events,
     changes,
     stopRequests,
     hub,
@@ -140,6 +143,7 @@ export function createJobs(options: Options): Jobs {
   const pendingWeights = createPendingWeights({
     db,
     queue,
+    events,
     hub,
     downloads,
     meter,

@@ -17,6 +17,7 @@ import type { Changes } from '../../platform/redis/changes.ts'
 import type { Orphans } from '../../platform/storage/orphans.ts'
 import type { StorageQuota } from '../../platform/storage/quota.ts'
 import type { Datasets } from '../datasets/index.ts'
+import type { EventBus } from '../events.ts'
 import type { Projector } from '../hub/index.ts'
 import { draftsFolder, draftsKey, modelDir, modelFiles, modelKey, ownProjector, probeFile } from './artifacts.ts'
 import { createExportSource, type ExportSource } from './export-source.ts'
@@ -123,8 +124,6 @@ export interface TunedModels {
   madeBy(job_id: string): Promise<MadeModel[]>
   /** Removes the draft files whose dataset another process of the installation deleted. */
   removeForgottenDrafts(): Promise<void>
-  /** Registers a listener for deleted models. */
-  onDeleted(listener: (model: ServableModel) => void): void
 }
 
 export type MadeModel = Pick<store.ModelRow, 'id' | 'job_id' | 'ft_name' | 'step' | 'validation_loss' | 'created_at'>
@@ -140,14 +139,14 @@ export function createTunedModels(
     datasets: Pick<Datasets, 'get' | 'ready' | 'forTraining'>
     orphans: Orphans
     changes: Pick<Changes, 'announce'>
+    events: EventBus
     compare: Compare
     /** What may still need a model that is to be deleted. */
     neededBy: readonly NeededBy[]
     now?: () => number
   },
 ): TunedModels {
-  const { db, hub, artifacts, compare, neededBy, dataDir, log, now = Date.now } = options
-  const deletionListeners: ((model: ServableModel) => void)[] = []
+  const { db, hub, artifacts, compare, neededBy, events, dataDir, log, now = Date.now } = options
   const importer = createAdapterImporter(options)
 
   async function requireModel(account_id: string, id: string, from: Queryable = db): Promise<store.ModelRow> {
@@ -298,7 +297,7 @@ export function createTunedModels(
     async delete(by, id) {
       const { account_id } = by
       const model = await requireModel(account_id, id)
-      await db.transaction().execute(async (trx) => {
+      const unload = await db.transaction().execute(async (trx) => {
         await requireModel(account_id, id, trx)
         await assertNotNeeded(
           [store.modelUsingWeights, ...neededBy],
@@ -309,10 +308,11 @@ export function createTunedModels(
         )
         await store.deleteModel(trx, id)
         await recordAuditEntry(trx, by, 'model.deleted', id, {}, now())
+        return await events.emit(trx, 'model.deleted', servable(model))
       })
       await options.changes.announce(account_id)
       await artifacts.remove(modelKey(id), draftsKey(id))
-      for (const listener of deletionListeners) listener(servable(model))
+      unload()
       return { id, deleted: true }
     },
 
@@ -368,7 +368,6 @@ export function createTunedModels(
       options.orphans.removeEnded(draftsFolder, async (id) => (await store.hasDrafts(db, id)) === false),
     exportSource: createExportSource(options),
     compareNew,
-    onDeleted: (listener) => void deletionListeners.push(listener),
   }
 }
 

@@ -31,7 +31,7 @@ export async function createScalingFeature(
   context: Context,
   { deployments, inference, models, plans, engine, secrets, files }: Needs,
 ): Promise<Feature & { close(): Promise<void> }> {
-  const { config, db, servers, notifications, metrics, dataDir, log, now } = context
+  const { config, db, events, servers, notifications, metrics, dataDir, log, now } = context
   let controller: Controller | undefined
 
   const readGpus = async () => (config.gpu === 'none' ? [] : (await import('./gpus.ts')).readGpus())
@@ -82,11 +82,11 @@ export async function createScalingFeature(
   inference.setReplicaSets(
     (deployment_id) => controller?.replicaSet(deployment_id) ?? ray?.serving.servingSet(deployment_id),
   )
-  deployments.onDeleted(async (trx, deployment_id) => {
-    await store.remove(trx, deployment_id)
+  events.on('deployment.deleted', async (trx, { id }) => {
+    await store.remove(trx, id)
     return () => {
-      controller?.remove(deployment_id)
-      ray?.serving.remove(deployment_id)
+      controller?.remove(id)
+      ray?.serving.remove(id)
     }
   })
   const scaling = createScaling({

@@ -34,7 +34,7 @@ export function createServingFeature(
   context: Context,
   { engine, hub, models, scoreRows, secrets }: Needs,
 ): Feature & { serving: Serving } {
-  const { config, log, metrics } = context
+  const { config, events, log, metrics } = context
   const { client } = engine
   const pools = createPools({
     engine: client,
@@ -57,9 +57,12 @@ export function createServingFeature(
     memory_bytes: config.merged_memory_mb * 1e6,
     after_tokens: config.merge_after_tokens,
   })
-  models.onDeleted(({ id, gguf, kind, base_model_id }) => {
+  events.on('model.deleted', async (_, { id, gguf, kind, base_model_id }) => {
     const weights = { id, gguf }
-    void pools.unload(kind === 'model' ? { base: weights } : { base: { id: base_model_id }, adapter: weights })
+    return () => {
+      mergedAdapters.forget(id)
+      void pools.unload(kind === 'model' ? { base: weights } : { base: { id: base_model_id }, adapter: weights })
+    }
   })
   metrics.onLook(() => {
     const { serving, refused } = mergedAdapters.counts()

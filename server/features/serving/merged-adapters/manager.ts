@@ -9,7 +9,7 @@ import { runPeriodically } from '../../../../lib/periodic.ts'
 import type { TrainingSetup } from '../../../platform/setup/index.ts'
 import { writeWhileFree } from '../../../platform/storage/free-disk.ts'
 import type { Artifacts, Hold } from '../../../platform/storage/objects/index.ts'
-import type { ServableModel, TunedModels } from '../../models/index.ts'
+import type { TunedModels } from '../../models/index.ts'
 import type { UsageRecord } from '../../usage/index.ts'
 import type { PoolResponse } from '../replicas/pool.ts'
 import type { Pools } from '../replicas/pools.ts'
@@ -35,6 +35,8 @@ export interface MergedAdapters {
   servingTarget(model_id: string): Target | undefined
   /** Adapters that are served merged, and adapters whose merge was rejected. */
   counts(): { serving: number; refused: number }
+  /** Serves a deleted model no more. */
+  forget(model_id: string): void
   /** Deletes merged files of an earlier process. */
   removeLeftovers(): Promise<void>
   close(): Promise<void>
@@ -69,7 +71,7 @@ interface AdapterState {
 }
 
 interface Options {
-  models: TunedModels
+  models: Pick<TunedModels, 'find'>
   pools: Pools
   check: CheckMerged
   artifacts: Pick<Artifacts, 'hold'>
@@ -225,14 +227,6 @@ export function createMergedAdapters({
     return created
   }
 
-  models.onDeleted(({ id }: ServableModel) => {
-    const entry = adapters.get(id)
-    if (!entry) return
-    adapters.delete(id)
-    entry.deleted.abort()
-    evict(entry, 'its model was deleted')
-  })
-
   const planning = runPeriodically(
     planInterval_ms,
     async () => {
@@ -293,6 +287,14 @@ export function createMergedAdapters({
         serving: all.filter(({ merged }) => merged).length,
         refused: all.filter(({ refused }) => refused).length,
       }
+    },
+
+    forget(model_id) {
+      const entry = adapters.get(model_id)
+      if (!entry) return
+      adapters.delete(model_id)
+      entry.deleted.abort()
+      evict(entry, 'its model was deleted')
     },
 
     removeLeftovers: () => rm(folder, { recursive: true, force: true }),
