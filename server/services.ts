@@ -10,7 +10,12 @@ import type { Config } from './config.ts'
 import { createAccountsFeature } from './features/accounts/feature.ts'
 import { createBatchesFeature, batchNeedsFile } from './features/batches/feature.ts'
 import { createDatasetsFeature } from './features/datasets/feature.ts'
-import { createDeploymentsFeature, deploymentNeedsModel } from './features/deployments/feature.ts'
+import {
+  createAliases,
+  createDeploymentsFeature,
+  createGateDecision,
+  deploymentNeedsModel,
+} from './features/deployments/feature.ts'
 import {
   createEvaluationsFeature,
   evaluationNeedsModel,
@@ -230,6 +235,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     usage,
     storedCompletions,
     pictureFetcher,
+    aliases: createAliases(db),
   })
   const { inference } = withInference
   const withBatches = createBatchesFeature(context, { accounts, limits, files, inference })
@@ -241,6 +247,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     models,
     inference,
     storedCompletions,
+    onEnded: createGateDecision(context.queue, context.now),
   })
   const { evaluations } = withEvaluations
   const withJobs = await createJobsFeature(context, {

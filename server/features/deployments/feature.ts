@@ -1,9 +1,19 @@
+import type { Db } from '../../platform/db/open.ts'
 import { startWorker } from '../../platform/queue/worker.ts'
 import type { Context, Feature } from '../feature.ts'
+import type { ModelAliases } from '../inference/index.ts'
 import { deploymentRoutes } from './routes.ts'
-import { createDeployments, type Deployments, type DeploymentsNeeds, queueKind } from './service.ts'
+import { createDeployments, type Deployments, type DeploymentsNeeds } from './service.ts'
+import * as store from './store.ts'
 
+export { createGateDecision } from './gate.ts'
 export { deploymentNeedsModel } from './store.ts'
+
+/** The names of deployments, as requests find them. */
+export const createAliases = (db: Db): ModelAliases => ({
+  find: (account_id, name) => store.find(db, account_id, name),
+  list: (account_id) => store.listAll(db, account_id),
+})
 
 export function createDeploymentsFeature(
   context: Context,
@@ -13,6 +23,6 @@ export function createDeploymentsFeature(
   return {
     deployments,
     mount: (app) => deploymentRoutes(app, deployments),
-    start: async () => [startWorker({ ...context, kind: queueKind, handle: (claim) => deployments.finishGate(claim) })],
+    start: async () => [startWorker({ ...context, kind: store.queueKind, handle: (claim) => deployments.finishGate(claim) })],
   }
 }

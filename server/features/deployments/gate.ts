@@ -1,14 +1,13 @@
 // Whether the evaluation of a new model lets it serve.
-import type { Gate } from '../../../contract/deployments.ts'
-import type { Evaluation } from '../../../contract/evaluations.ts'
+import type { Deployment, Gate } from '../../../contract/deployments.ts'
+import { fromJson } from '../../platform/db/json.ts'
+import type { Trx } from '../../platform/db/open.ts'
+import type { Queue } from '../../platform/queue/queue.ts'
 import type { EndedEvaluation } from '../evaluations/index.ts'
+import * as store from './store.ts'
 
 /** The model that is to serve next. */
-export interface Pending {
-  model: string
-  evaluation: string
-  gate: Gate
-}
+export type Pending = NonNullable<Deployment['pending']>
 
 const rounded = (score: number) => score.toFixed(3)
 
@@ -19,10 +18,10 @@ export function decide(
 ): { passes: boolean; reason: string } {
   if (status === 'cancelled') return { passes: false, reason: 'The evaluation was cancelled.' }
   if (status === 'failed') {
-    const { message } = JSON.parse(error_json ?? '{"message":"no reason is known"}') as { message: string }
+    const message = fromJson(error_json)?.message ?? 'no reason is known'
     return { passes: false, reason: `The evaluation failed: ${message}` }
   }
-  const result = JSON.parse(result_json ?? 'null') as Evaluation['result']
+  const result = fromJson(result_json)
   const score = result?.model.score?.mean
   if (score === undefined) return { passes: false, reason: 'No row was scored.' }
   if (gate.min_score !== undefined && score < gate.min_score)
@@ -39,3 +38,17 @@ export function decide(
     : ''
   return { passes: true, reason: `Its score is ${rounded(score)}${compared}.` }
 }
+
+/** When the evaluation of a gate ends: lets a worker switch the deployment, or records that the model was refused. */
+export const createGateDecision =
+  (queue: Queue, now: () => number) =>
+  async (trx: Trx, evaluation: EndedEvaluation): Promise<void> => {
+    const deployment = await store.findPending(trx, evaluation.account_id, evaluation.id)
+    if (!deployment) return
+    const { gate, model } = fromJson(deployment.pending_json!)
+    const { passes, reason } = decide(gate, evaluation)
+    if (passes) return await queue.enqueue(trx, store.queueKind, deployment.id, deployment.account_id)
+    await store.update(trx, deployment.id, { pending_json: null, updated_at: now() })
+    const refused = { evaluation_id: evaluation.id, reason }
+    await store.recordChange(trx, deployment, 'gate_refused', model, now(), refused)
+  }

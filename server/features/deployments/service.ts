@@ -22,9 +22,6 @@ import * as store from './store.ts'
 
 type KeyActor = AccountActor & { key_id: string | null }
 
-/** The queue entries of deployments whose model has passed its gate. */
-export const queueKind = 'deployment'
-
 export interface Deployments {
   create(by: AccountActor, request: { model: string; name: string }): Promise<Deployment>
   /**
@@ -69,41 +66,6 @@ export function createDeployments({
   usage,
   now,
 }: DeploymentsNeeds & { db: Db; queue: Queue; events: EventBus; now: () => number }): Deployments {
-  inference.setAliases({
-    find: (account_id, name) => store.find(db, account_id, name),
-    list: (account_id) => store.listAll(db, account_id),
-  })
-
-  evaluations.onEnded(async (trx, evaluation) => {
-    const deployment = await store.findPending(trx, evaluation.account_id, evaluation.id)
-    if (!deployment) return
-    const { gate, model } = pendingOf(deployment)!
-    const { passes, reason } = decide(gate, evaluation)
-    if (passes) return await queue.enqueue(trx, queueKind, deployment.id, deployment.account_id)
-    await store.update(trx, deployment.id, { pending_json: null, updated_at: now() })
-    await record(trx, deployment, 'gate_refused', model, { evaluation_id: evaluation.id, reason })
-  })
-
-  /** Adds a change to the history of a deployment. */
-  const record = (
-    trx: Trx,
-    { id, account_id, model: former_model }: Pick<store.DeploymentRow, 'id' | 'account_id' | 'model'>,
-    action: store.ChangeRow['action'],
-    model: string,
-    more: { evaluation_id?: string; reason?: string } = {},
-  ) =>
-    store.insertChange(trx, {
-      id: newId('chg'),
-      account_id,
-      deployment_id: id,
-      action,
-      model,
-      former_model: action === 'created' ? null : former_model,
-      evaluation_id: more.evaluation_id ?? null,
-      reason: more.reason ?? null,
-      created_at: now(),
-    })
-
   /** Checks again in the transaction: the model may have been deleted while it was compared and loaded. */
   async function requireModelExists(trx: Trx, account_id: string, model: string): Promise<void> {
     if (!inference.isBase(model)) await models.require(trx, account_id, model)
@@ -131,7 +93,7 @@ export function createDeployments({
       status: deployment.status,
       error: fromJson(deployment.error_json),
       former_model: deployment.former_model,
-      pending: pendingOf(deployment) ?? null,
+      pending: fromJson(deployment.pending_json),
       replicas: replicasOf(deployment.id),
       created_at: isoTime(deployment.created_at),
       updated_at: isoTime(deployment.updated_at),
@@ -219,7 +181,7 @@ export function createDeployments({
     action: 'switched' | 'gate_passed' | 'rolled_back',
     more: { evaluation_id?: string; reason?: string } = {},
     also: (trx: Trx) => Promise<void> = async () => {},
-  ): Promise<Pending | undefined> {
+  ): Promise<Pending | null> {
     const { account_id } = by
     const { name } = deployment
     const target = await inference.target(account_id, model)
@@ -229,16 +191,16 @@ export function createDeployments({
       await requireModelExists(trx, account_id, model)
       // Loading took a while: it may have changed.
       const current = await requireCurrent(trx, deployment)
-      const pending = pendingOf(current)
+      const pending = fromJson(current.pending_json)
       if (action === 'switched' && pending) throw gatePending(name, pending)
       if (action === 'gate_passed' && pending?.evaluation !== more.evaluation_id) throw new GateVoid()
       if (action === 'rolled_back' && pending) {
-        await record(trx, current, 'gate_refused', pending.model, {
+        await store.recordChange(trx, current, 'gate_refused', pending.model, now(), {
           evaluation_id: pending.evaluation,
           reason: 'The name was rolled back before the gate had decided.',
         })
         // It may have passed already and wait to switch.
-        await queue.cancel(trx, queueKind, deployment.id)
+        await queue.cancel(trx, store.queueKind, deployment.id)
       }
       await store.update(trx, deployment.id, {
         model,
@@ -249,7 +211,7 @@ export function createDeployments({
         updated_at: now(),
       })
       await recordEvent(trx, account_id, 'model.deployed', deployedEvent({ ...deployment, model }), now())
-      await record(trx, current, action, model, more)
+      await store.recordChange(trx, current, action, model, now(), more)
       const change = { name, from: current.model, to: model }
       await recordAuditEntry(trx, by, 'deployment.switched', deployment.id, change, now())
       await also(trx)
@@ -290,7 +252,7 @@ export function createDeployments({
         await db.transaction().execute(async (trx) => {
           await requireModelExists(trx, account_id, model)
           await store.insert(trx, deployment)
-          await record(trx, deployment, 'created', model)
+          await store.recordChange(trx, deployment, 'created', model, now())
           await recordAuditEntry(trx, by, 'deployment.created', deployment.id, { name, model }, time)
           if (needsWeights) await downloads.request(trx, by, model)
         })
@@ -307,7 +269,7 @@ export function createDeployments({
     async switch(by, name, { model, gate }) {
       const { account_id } = by
       const deployment = await requireDeployment(account_id, name)
-      const pending = pendingOf(deployment)
+      const pending = fromJson(deployment.pending_json)
       if (pending) throw gatePending(name, pending)
       if (!gate) {
         await switchTo(by, deployment, model, 'switched')
@@ -318,7 +280,7 @@ export function createDeployments({
       await evaluations.requireSight(account_id, gate.evaluation, { model, baseline: deployment.model })
       await db.transaction().execute(async (trx) => {
         const current = await requireCurrent(trx, deployment)
-        const earlier = pendingOf(current)
+        const earlier = fromJson(current.pending_json)
         if (earlier) throw gatePending(name, earlier)
         const evaluation = await evaluations.repeat(trx, by, gate.evaluation, { model, baseline: current.model })
         const pending_json = JSON.stringify({ model, evaluation, gate } satisfies Pending)
@@ -361,7 +323,7 @@ export function createDeployments({
 
     async finishGate(claim) {
       const deployment = await store.findUnscoped(db, claim.ref)
-      const pending = deployment && pendingOf(deployment)
+      const pending = deployment && fromJson(deployment.pending_json)
       if (!pending) return await db.transaction().execute((trx) => queue.finish(trx, claim, 'done'))
       const { account_id } = deployment
       const decided = await evaluations.result(account_id, pending.evaluation).catch(unlessRefused)
@@ -378,10 +340,10 @@ export function createDeployments({
         if (!(error instanceof GateVoid) && (!(error instanceof ApiError) || error.status >= 500)) throw error
         await db.transaction().execute(async (trx) => {
           const current = await store.findUnscoped(trx, deployment.id)
-          if (current && pendingOf(current)?.evaluation === pending.evaluation) {
+          if (current && fromJson(current.pending_json)?.evaluation === pending.evaluation) {
             await store.update(trx, deployment.id, { pending_json: null, updated_at: now() })
             const refused = passes ? { ...more, reason: `${reason} But it cannot be served: ${error.message}` } : more
-            await record(trx, current, 'gate_refused', pending.model, refused)
+            await store.recordChange(trx, current, 'gate_refused', pending.model, now(), refused)
           }
           await queue.finish(trx, claim, 'done')
         })
@@ -423,7 +385,7 @@ export function createDeployments({
       })
       removeReplicas()
       await inference.aliasesChanged(by.account_id)
-      const pending = pendingOf(deployment)
+      const pending = fromJson(deployment.pending_json)
       if (pending) await evaluations.cancel(by, pending.evaluation).catch(unlessRefused)
       return { id, deleted: true }
     },
@@ -445,6 +407,3 @@ const gatePending = (name: string, { evaluation }: Pending) =>
 function unlessRefused(error: unknown): undefined {
   if (!(error instanceof ApiError)) throw error
 }
-
-const pendingOf = ({ pending_json }: Pick<store.DeploymentRow, 'pending_json'>): Pending | undefined =>
-  pending_json === null ? undefined : fromJson(pending_json)

@@ -1,9 +1,13 @@
 import type { DeploymentQuery } from '../../../contract/deployments.ts'
 import { fromJson } from '../../platform/db/json.ts'
+import { newId } from '../../../lib/ids.ts'
 import type { NeededBy } from '../../platform/db/needed-by.ts'
 import type { Db, Queryable, Trx } from '../../platform/db/open.ts'
 import { newestFirst, sortedPage } from '../../platform/db/page.ts'
 import type { NewRow, Row } from '../../platform/db/schema.ts'
+
+/** The queue entries of deployments whose model has passed its gate. */
+export const queueKind = 'deployment'
 
 export type DeploymentRow = Row<'deployments'>
 export type ChangeRow = Row<'deployment_history'>
@@ -69,8 +73,29 @@ export async function findPending(
 export const findUnscoped = (db: Queryable, id: string) =>
   db.selectFrom('deployments').selectAll().where('id', '=', id).executeTakeFirst()
 
-export const insertChange = (trx: Trx, change: NewRow<'deployment_history'>) =>
-  trx.insertInto('deployment_history').values(change).execute()
+/** Adds a change to the history of a deployment. */
+export const recordChange = (
+  trx: Trx,
+  { id, account_id, model: former_model }: Pick<DeploymentRow, 'id' | 'account_id' | 'model'>,
+  action: ChangeRow['action'],
+  model: string,
+  created_at: number,
+  { evaluation_id, reason }: { evaluation_id?: string; reason?: string } = {},
+) =>
+  trx
+    .insertInto('deployment_history')
+    .values({
+      id: newId('chg'),
+      account_id,
+      deployment_id: id,
+      action,
+      model,
+      former_model: action === 'created' ? null : former_model,
+      evaluation_id: evaluation_id ?? null,
+      reason: reason ?? null,
+      created_at,
+    })
+    .execute()
 
 export const findChange = (db: Db, deployment_id: string, id: string) =>
   db

@@ -10,7 +10,7 @@ import type { StoredCompletions } from '../stored-completions/index.ts'
 import { openaiEvalRoutes } from './openai/routes.ts'
 import { createOpenaiEvals } from './openai/service.ts'
 import { evaluationRoutes } from './routes.ts'
-import { createEvaluations, type Evaluations, queueKind } from './service.ts'
+import { createEvaluations, type Evaluations, type OnEnded, queueKind } from './service.ts'
 import { workOnEvaluation } from './work.ts'
 
 export { evaluationNeedsModel, evaluationNeedsSource } from './store.ts'
@@ -23,6 +23,7 @@ interface Needs {
   models: TunedModels
   inference: Inference
   storedCompletions: StoredCompletions
+  onEnded: OnEnded
 }
 
 export function createEvaluationsFeature(context: Context, needs: Needs): Feature & { evaluations: Evaluations } {

@@ -29,7 +29,7 @@ export const queueKind = 'evaluation'
 const unfinished_ms = 600_000
 
 /** Writes of another feature in the transaction that ends an evaluation. */
-type OnEnded = (trx: Trx, evaluation: store.EvaluationRow) => Promise<void>
+export type OnEnded = (trx: Trx, evaluation: store.EvaluationRow) => Promise<void>
 
 type Actor = AccountActor & { key_id: string | null }
 
@@ -92,9 +92,7 @@ export interface Evaluations {
   resultOf(evaluation: store.EvaluationRow): Promise<Result | null>
   /** An evaluation with its result so far. Throws evaluation_not_found. */
   result(account_id: string, id: string): Promise<store.EvaluationRow>
-  /** Registers what another feature writes when an evaluation ends. */
-  onEnded(also: OnEnded): void
-  /** Ends an evaluation with the result of what is scored, and writes what others registered. */
+  /** Ends an evaluation with the result of what is scored. */
   end(
     trx: Trx,
     evaluation: store.EvaluationRow,
@@ -111,12 +109,12 @@ interface Options {
   models: Pick<TunedModels, 'nameOf' | 'trainedRows' | 'heldOutRows'>
   inference: Pick<Inference, 'modelId' | 'readsPictures'>
   max_waiting: number
+  onEnded: OnEnded
   now(): number
 }
 
 export function createEvaluations(options: Options): Evaluations {
-  const { db, queue, datasets, files, models, inference, max_waiting, now } = options
-  const endings: OnEnded[] = []
+  const { db, queue, datasets, files, models, inference, max_waiting, onEnded, now } = options
   const check = createCompileCheck()
 
   async function requireEvaluation(from: Queryable, account_id: string, id: string): Promise<store.EvaluationRow> {
@@ -274,7 +272,7 @@ export function createEvaluations(options: Options): Evaluations {
       result_json: result && JSON.stringify(result),
     }
     await store.update(trx, evaluation.id, ended)
-    for (const also of endings) await also(trx, { ...evaluation, ...ended })
+    await onEnded(trx, { ...evaluation, ...ended })
   }
 
   async function checkAll(account_id: string, graders: readonly Grader[], field: string): Promise<void> {
@@ -352,7 +350,6 @@ export function createEvaluations(options: Options): Evaluations {
   }
 
   return {
-    onEnded: (also) => void endings.push(also),
     end,
 
     checkGraders: checkAll,

@@ -10,6 +10,7 @@ import type { Usage } from '../usage/index.ts'
 import { createAborts } from './gateway/aborts.ts'
 import { countFailures } from './gateway/failures.ts'
 import { inferenceRoutes } from './gateway/routes.ts'
+import type { ModelAliases } from './resolve.ts'
 import { responseRoutes } from './responses/routes.ts'
 import { createResponses } from './responses/service.ts'
 import { createInference, type Inference } from './service.ts'
@@ -23,11 +24,12 @@ interface Needs {
   usage: Usage
   storedCompletions: StoredCompletions
   pictureFetcher: PictureFetcher
+  aliases: ModelAliases
 }
 
 export function createInferenceFeature(
   context: Context,
-  { plans, limits, serving, hub, models, usage, storedCompletions, pictureFetcher }: Needs,
+  { plans, limits, serving, hub, models, usage, storedCompletions, pictureFetcher, aliases }: Needs,
 ): Feature & { inference: Inference } {
   const { changes, metrics, now, stopDeadline } = context
   const inference = createInference({
@@ -39,6 +41,7 @@ export function createInferenceFeature(
     changes,
     metrics,
     pictureFetcher,
+    aliases,
   })
   return {
     inference,

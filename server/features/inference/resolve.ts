@@ -7,7 +7,7 @@ import type { Hub } from '../hub/index.ts'
 import type { ServableModel, TunedModels } from '../models/index.ts'
 import type { Pools, Target } from '../serving/index.ts'
 
-/** Names for models that another feature defines: deployments registers here, and announces changes. */
+/** Names for models that another feature defines. It announces changes. */
 export interface ModelAliases {
   find(account_id: string, name: string): Promise<{ id: string; model: string } | undefined>
   list(account_id: string): Promise<{ id: string; name: string; model: string; created_at: number }[]>
@@ -34,8 +34,6 @@ export interface Resolver {
   target(account_id: string, model: string): Promise<Target>
   targetOf(tuned: ServableModel): Target
   isBase(model: string): boolean
-  aliases(): ModelAliases | undefined
-  setAliases(aliases: ModelAliases): void
 }
 
 interface Needs {
@@ -43,10 +41,10 @@ interface Needs {
   models: TunedModels
   pools: Pools
   changes: Changes
+  aliases: ModelAliases
 }
 
-export function createResolver({ hub, models, pools, changes }: Needs): Resolver {
-  let aliases: ModelAliases | undefined
+export function createResolver({ hub, models, pools, changes, aliases }: Needs): Resolver {
   const cache = createTtlCache<Resolved>(cacheTtl_ms)
   changes.onAnnounced(cache.clear)
 
@@ -80,15 +78,11 @@ export function createResolver({ hub, models, pools, changes }: Needs): Resolver
     target: async (account_id, model) => (await resolve(account_id, model)).target,
     targetOf,
     isBase,
-    aliases: () => aliases,
-    setAliases: (source) => {
-      aliases = source
-    },
     resolve: (account_id, name) =>
       cache.getOrLoad(
         `${account_id}\n${name}`,
         async () => {
-          const alias = await aliases?.find(account_id, name)
+          const alias = await aliases.find(account_id, name)
           const model_id = alias?.model ?? (await models.idOf(account_id, name)) ?? hub.mapped(name)
           return { model_id, ...(await resolve(account_id, model_id)), ...(alias && { deployment_id: alias.id }) }
         },

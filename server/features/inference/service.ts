@@ -93,7 +93,6 @@ export interface Inference {
   readsPictures(account_id: string, name: string): Promise<boolean | undefined>
   /** Whether only upstreams answer for what a name stands for now; false for a name that stands for nothing. */
   isElsewhere(account_id: string, name: string): Promise<boolean>
-  setAliases(aliases: ModelAliases): void
   /** Call it after a deployment changes, and answer the change after it: the next request sees it. */
   aliasesChanged(account_id: string): Promise<void>
   /** Waits for pending usage lookups, so call it while the engine still runs. */
@@ -111,6 +110,7 @@ interface Options {
   metrics: ServerMetrics
   changes: Changes
   pictureFetcher: PictureFetcher
+  aliases: ModelAliases
 }
 
 export function createInference({
@@ -124,12 +124,13 @@ export function createInference({
   metrics,
   changes,
   pictureFetcher,
+  aliases,
 }: Options): Inference {
   /** Usage lookups still pending for disconnected clients. */
   const pendingUsage = new Set<Promise<void>>()
   /** By the deployment that has its own engines; '' for this machine's. */
   const isolations = new Map<string, Isolation>()
-  const resolver = createResolver({ hub, models, pools, changes })
+  const resolver = createResolver({ hub, models, pools, changes, aliases })
   let replicaSet: (deployment_id: string) => ServingSet | undefined = () => undefined
   const journal: Pick<Usage, 'record'> = {
     record(record) {
@@ -167,7 +168,7 @@ export function createInference({
     const ownerOf = (base: string) => base.split('/')[0]!
     const local = catalogue.filter((model) => model.weights.available)
     const bases = new Set([...local.map(({ id }) => id), ...pools.upstreamModels()])
-    const deployed = (await resolver.aliases()?.list(account_id)) ?? []
+    const deployed = await aliases.list(account_id)
     return [
       ...deployed.map(({ id, name, model, created_at }) => {
         const replicas = replicaSet(id)?.replicas()
@@ -226,7 +227,6 @@ export function createInference({
         throw error
       }
     },
-    setAliases: resolver.setAliases,
     aliasesChanged: changes.announce,
     baseId: async (account_id, model) => (await models.find(account_id, model))?.base_model_id ?? model,
     async load(target, deployment_id) {
