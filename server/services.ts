@@ -31,7 +31,13 @@ import { createJobsFeature, jobNeedsDataset, jobNeedsModel } from './features/jo
 import { createMachineFeature } from './features/machine/feature.ts'
 import { createDraftFiles, createModelsFeature, forgetDraftFiles } from './features/models/feature.ts'
 import { createScalingFeature } from './features/scaling/feature.ts'
-import { createComparison, createEngine, createScoring, createServingFeature } from './features/serving/feature.ts'
+import {
+  createComparison,
+  createEngine,
+  createScoring,
+  createServingFeature,
+  type ServingSet,
+} from './features/serving/feature.ts'
 import { createSharingFeature } from './features/sharing/feature.ts'
 import { createSignInFeature } from './features/sign-in/feature.ts'
 import { createStoredCompletionsFeature } from './features/stored-completions/feature.ts'
@@ -226,6 +232,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
   const { models } = withModels
   const withServing = createServingFeature(context, { engine, hub, models, scoreRows, secrets })
   const { serving } = withServing
+  const servingSets = new Map<string, ServingSet>()
   const withInference = createInferenceFeature(context, {
     plans,
     limits,
@@ -236,6 +243,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     storedCompletions,
     pictureFetcher,
     aliases: createAliases(db),
+    servingSets,
   })
   const { inference } = withInference
   const withBatches = createBatchesFeature(context, { accounts, limits, files, inference })
@@ -275,6 +283,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     engine,
     secrets,
     files: weightFiles,
+    servingSets,
   })
   const withExports = createExportsFeature(context, { accounts, models, deployments })
   const withWebhooks = createWebhooksFeature(context, { secrets, rules })

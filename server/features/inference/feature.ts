@@ -4,7 +4,7 @@ import type { Plans } from '../../platform/plans.ts'
 import type { Context, Feature } from '../feature.ts'
 import type { Hub } from '../hub/index.ts'
 import type { TunedModels } from '../models/index.ts'
-import type { Serving } from '../serving/index.ts'
+import type { Serving, ServingSet } from '../serving/index.ts'
 import type { StoredCompletions } from '../stored-completions/index.ts'
 import type { Usage } from '../usage/index.ts'
 import { createAborts } from './gateway/aborts.ts'
@@ -25,11 +25,13 @@ interface Needs {
   storedCompletions: StoredCompletions
   pictureFetcher: PictureFetcher
   aliases: ModelAliases
+  /** What serves the deployments that have replicas of their own, by their ids. */
+  servingSets: ReadonlyMap<string, ServingSet>
 }
 
 export function createInferenceFeature(
   context: Context,
-  { plans, limits, serving, hub, models, usage, storedCompletions, pictureFetcher, aliases }: Needs,
+  { plans, limits, serving, hub, models, usage, storedCompletions, pictureFetcher, aliases, servingSets }: Needs,
 ): Feature & { inference: Inference } {
   const { changes, metrics, now, stopDeadline } = context
   const inference = createInference({
@@ -42,6 +44,7 @@ export function createInferenceFeature(
     metrics,
     pictureFetcher,
     aliases,
+    servingSets,
   })
   return {
     inference,

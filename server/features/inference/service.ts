@@ -83,8 +83,6 @@ export interface Inference {
   load(target: Target, deployment_id?: string): Promise<void>
   /** The replicas of a deployment that has its own. */
   replicaSet(deployment_id: string): ServingSet | undefined
-  /** Registers where they are looked up. */
-  setReplicaSets(find: (deployment_id: string) => ServingSet | undefined): void
   /** Compares the served model with its training. Throws model_disagrees if they differ. */
   requireVerified(account_id: string, model: string): Promise<void>
   /** The id of the model that a name stands for now. Throws what `target` throws. */
@@ -111,6 +109,7 @@ interface Options {
   changes: Changes
   pictureFetcher: PictureFetcher
   aliases: ModelAliases
+  servingSets: ReadonlyMap<string, ServingSet>
 }
 
 export function createInference({
@@ -125,13 +124,14 @@ export function createInference({
   changes,
   pictureFetcher,
   aliases,
+  servingSets,
 }: Options): Inference {
   /** Usage lookups still pending for disconnected clients. */
   const pendingUsage = new Set<Promise<void>>()
   /** By the deployment that has its own engines; '' for this machine's. */
   const isolations = new Map<string, Isolation>()
   const resolver = createResolver({ hub, models, pools, changes, aliases })
-  let replicaSet: (deployment_id: string) => ServingSet | undefined = () => undefined
+  const replicaSet = (deployment_id: string) => servingSets.get(deployment_id)
   const journal: Pick<Usage, 'record'> = {
     record(record) {
       usage.record(record)
@@ -233,10 +233,7 @@ export function createInference({
       const own = deployment_id === undefined ? undefined : replicaSet(deployment_id)
       await (own ? own.prepare(target) : pools.load(target))
     },
-    replicaSet: (deployment_id) => replicaSet(deployment_id),
-    setReplicaSets(find) {
-      replicaSet = find
-    },
+    replicaSet,
     async close() {
       await mergedAdapters.close()
       await Promise.allSettled(pendingUsage)

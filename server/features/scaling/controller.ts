@@ -5,7 +5,7 @@ import { isDeepStrictEqual } from 'node:util'
 import { ApiError } from '../../../contract/errors.ts'
 import { parseDuration, type ScalingPolicy as WirePolicy } from '../../../contract/scaling.ts'
 import { runPeriodically } from '../../../lib/periodic.ts'
-import { createReplicaSet, type OwnReplica, type ReplicaSet } from '../serving/index.ts'
+import { createReplicaSet, type OwnReplica, type ServingSet } from '../serving/index.ts'
 import { addObservation, autoscale, decisionsKept_ms, type ScalingPolicy } from './autoscaler.ts'
 import type { ReadGpus } from './gpus.ts'
 import { createReconciler, firstStart_ms, type ReconcilerOptions } from './reconciler.ts'
@@ -30,7 +30,6 @@ export interface Controller {
   /** Stops scaling; its replicas end their requests. */
   remove(deployment_id: string): void
   ids(): string[]
-  replicaSet(deployment_id: string): ReplicaSet | undefined
   state(deployment_id: string): ScalingState | undefined
   /** The metrics of each replica's engine, by its place on the machine: these are few, whatever scales. */
   metrics(): Promise<{ engine: string; text: string | undefined }[]>
@@ -41,11 +40,12 @@ export interface Controller {
 interface Options extends ReconcilerOptions {
   waiting_max: number
   gpus: ReadGpus
+  servingSets: Map<string, ServingSet>
   record: (decision: Decision) => Promise<void>
 }
 
 export function createController(options: Options): Controller {
-  const { waiting_max, places, gpus, record, now, log } = options
+  const { waiting_max, places, gpus, servingSets, record, now, log } = options
   const entries = new Map<string, Entry>()
   const stopping = new AbortController()
   let task: ReturnType<typeof runPeriodically> | undefined
@@ -200,8 +200,10 @@ export function createController(options: Options): Controller {
     set(deployment) {
       const existing = entries.get(deployment.id)
       const entry = existing ?? create(deployment)
-      if (!existing) entries.set(deployment.id, entry)
-      else if (!isDeepStrictEqual(existing.deployment, deployment))
+      if (!existing) {
+        entries.set(deployment.id, entry)
+        servingSets.set(deployment.id, entry.set)
+      } else if (!isDeepStrictEqual(existing.deployment, deployment))
         Object.assign(existing, { deployment, policy: policyOf(deployment.policy), retry_at: 0, failures: 0 })
       task ??= runPeriodically(tick_ms, tick, { delayed: true })
       void step(entry)
@@ -211,6 +213,7 @@ export function createController(options: Options): Controller {
       const entry = entries.get(deployment_id)
       if (!entry) return
       entries.delete(deployment_id)
+      servingSets.delete(deployment_id)
       entry.removed = true
       entry.set.refuseWaiting(
         new ApiError('overloaded', 'The deployment has just stopped scaling. Send the request once more.'),
@@ -219,7 +222,6 @@ export function createController(options: Options): Controller {
     },
 
     ids: () => [...entries.keys()],
-    replicaSet: (deployment_id) => entries.get(deployment_id)?.set,
 
     state(deployment_id) {
       const entry = entries.get(deployment_id)

@@ -9,7 +9,7 @@ import type { Deployments } from '../deployments/index.ts'
 import type { Context, Feature } from '../feature.ts'
 import type { Inference } from '../inference/index.ts'
 import type { TunedModels } from '../models/index.ts'
-import { createReplicaVerification, engineOptions, type OwnReplica, type WeightFiles } from '../serving/index.ts'
+import { createReplicaVerification, engineOptions, type OwnReplica, type ServingSet, type WeightFiles } from '../serving/index.ts'
 import type { Controller } from './controller.ts'
 import type { Places } from './places.ts'
 import { scalingRoutes } from './routes.ts'
@@ -24,12 +24,14 @@ interface Needs {
   engine: { yieldsToo(engine: OwnReplica['engine']): () => void }
   secrets: Secrets
   files: WeightFiles & { artifacts: Pick<Artifacts, 'ensureLocal'> }
+  /** Where what serves a deployment is put, by its id. */
+  servingSets: Map<string, ServingSet>
 }
 
 /** Replicas of deployments. Nothing of it is loaded before the first deployment scales. */
 export async function createScalingFeature(
   context: Context,
-  { deployments, inference, models, plans, engine, secrets, files }: Needs,
+  { deployments, inference, models, plans, engine, secrets, files, servingSets }: Needs,
 ): Promise<Feature & { close(): Promise<void> }> {
   const { config, db, events, servers, notifications, metrics, dataDir, log, now } = context
   let controller: Controller | undefined
@@ -57,6 +59,7 @@ export async function createScalingFeature(
       waiting_max: config.max_waiting,
       inference,
       deployments,
+      servingSets,
       places: await loadPlaces(),
       gpus: readGpus,
       verify: createReplicaVerification(models),
@@ -74,14 +77,12 @@ export async function createScalingFeature(
         inference,
         models,
         secrets,
+        servingSets,
         configured: (chosen) => configuredIn(db, deployments, chosen),
         record: recordDecision(db, servers.id),
       })
     : undefined
   const running = () => controller
-  inference.setReplicaSets(
-    (deployment_id) => controller?.replicaSet(deployment_id) ?? ray?.serving.servingSet(deployment_id),
-  )
   events.on('deployment.deleted', async (trx, { id }) => {
     await store.remove(trx, id)
     return () => {

@@ -13,6 +13,7 @@ import { readUpstreams } from './upstreams/settings.ts'
 
 export { createEngine } from './engine/engine.ts'
 export { createComparison, createScoring } from './fidelity/adapter-verification.ts'
+export type { ServingSet } from './replicas/replica-set.ts'
 
 /** What answers requests: this machine's engine, the pools of all bases, and the adapters that are merged. */
 export interface Serving {

@@ -14,7 +14,7 @@ import type { Deployments } from '../../deployments/index.ts'
 import type { Context } from '../../feature.ts'
 import type { Inference } from '../../inference/index.ts'
 import type { TunedModels } from '../../models/index.ts'
-import { createProbeCheck } from '../../serving/index.ts'
+import { createProbeCheck, type ServingSet } from '../../serving/index.ts'
 import type { Decision, ScaledDeployment } from '../scaled-deployment.ts'
 import * as store from '../store.ts'
 import { createApplications } from './applications.ts'
@@ -34,13 +34,14 @@ interface Needs {
   inference: Pick<Inference, 'target'>
   models: Pick<TunedModels, 'expected'>
   secrets: Pick<Secrets, 'derive'>
+  servingSets: Map<string, ServingSet>
   configured: (chosen: (instance_type: string) => boolean) => Promise<ScaledDeployment[]>
   record: (decision: Decision) => Promise<void>
 }
 
 export async function createRayScaling(context: Context, needs: Needs): Promise<RayScaling> {
   const { config, db, installation, servers, artifacts, now, log } = context
-  const { deployments, inference, models, secrets, configured, record } = needs
+  const { deployments, inference, models, secrets, servingSets, configured, record } = needs
   const ray = createRayClient(config.ray_address!, config.ray_token)
   let app: FastifyInstance | undefined
   const files = createTargetFiles({ models, artifacts, models_dir: config.models_dir })
@@ -65,6 +66,7 @@ export async function createRayScaling(context: Context, needs: Needs): Promise<
     configured: () => configured(isRay),
     deployments,
     inference,
+    servingSets,
     oncePer: servers.oncePer,
     cacheSalt: (account_id) => secrets.derive(`prefix caches of ${account_id}`),
     waiting_max: config.max_waiting,

@@ -53,7 +53,6 @@ export interface RayServing {
   /** Stops that, and removes its applications: at once, or as soon as the cluster answers. */
   remove(deployment_id: string): void
   ids(): string[]
-  servingSet(deployment_id: string): ServingSet | undefined
   state(deployment_id: string): RayState | undefined
   /** Watches the cluster and repairs what it has, until closed. */
   start(): Running
@@ -66,6 +65,7 @@ interface Options {
   configured: () => Promise<ScaledDeployment[]>
   deployments: Pick<Deployments, 'findUnscoped'>
   inference: Pick<Inference, 'target'>
+  servingSets: Map<string, ServingSet>
   oncePer: Servers['oncePer']
   /** Separates the accounts in a replica's prefix cache. */
   cacheSalt: (account_id: string) => string
@@ -94,7 +94,7 @@ const keyOf = ({ base, adapter }: Target) => (adapter ? `${base.id}\n${adapter.i
 export function createRayServing(options: Options): RayServing {
   const { serve, applications, configured, deployments, inference, oncePer, waiting_max, record, lastDecision } =
     options
-  const { cacheSalt, now, log } = options
+  const { servingSets, cacheSalt, now, log } = options
   const entries = new Map<string, Entry>()
   let states = new Map<string, ApplicationState>()
   let away: RayAway | undefined
@@ -355,13 +355,17 @@ export function createRayServing(options: Options): RayServing {
       }
       const engines: RemoteEngine[] = []
       const pool = createPool(engines, waiting_max, () => pool.dispatchWaiting())
-      entries.set(deployment.id, { deployment, engines, pool, served: new Map(), current: undefined, starting: 0 })
+      const served = new Map<string, ServedAt>()
+      const entry: Entry = { deployment, engines, pool, served, current: undefined, starting: 0 }
+      entries.set(deployment.id, entry)
+      servingSets.set(deployment.id, servingSet(entry))
       void look().catch((error) => log.warn({ err: error }, 'the Ray cluster was not read'))
     },
 
     remove(deployment_id) {
       const entry = entries.get(deployment_id)
       entries.delete(deployment_id)
+      if (entry) servingSets.delete(deployment_id)
       entry?.pool.refuseWaiting(
         new ApiError('overloaded', 'The deployment has just stopped scaling. Send the request once more.'),
       )
@@ -372,10 +376,6 @@ export function createRayServing(options: Options): RayServing {
     },
 
     ids: () => [...entries.keys()],
-    servingSet: (deployment_id) => {
-      const entry = entries.get(deployment_id)
-      return entry && servingSet(entry)
-    },
     state: (deployment_id) => {
       const entry = entries.get(deployment_id)
       return entry && stateOf(entry)
