@@ -8,7 +8,7 @@ import { hour_ms } from '../lib/utc-day.ts'
 import pkg from '../package.json' with { type: 'json' }
 import type { Config } from './config.ts'
 import { createAccountsFeature } from './features/accounts/feature.ts'
-import { createBatchesFeature, batchNeedsFile } from './features/batches/feature.ts'
+import { batchNeedsFile, createBatchesFeature } from './features/batches/feature.ts'
 import { createDatasetsFeature } from './features/datasets/feature.ts'
 import {
   createAliases,
@@ -21,8 +21,8 @@ import {
   evaluationNeedsModel,
   evaluationNeedsSource,
 } from './features/evaluations/feature.ts'
-import { createExportsFeature, exportNeedsModel } from './features/exports/feature.ts'
 import { createEventBus } from './features/events.ts'
+import { createExportsFeature, exportNeedsModel } from './features/exports/feature.ts'
 import type { Context, Feature, Running } from './features/feature.ts'
 import { createFilesFeature } from './features/files/feature.ts'
 import { createHubFeature } from './features/hub/feature.ts'
@@ -210,7 +210,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     ready: trainingSetup.ready,
     log,
   })
-  const withDatasets = createDatasetsFeature(context, { 
+  const withDatasets = createDatasetsFeature(context, {
     hub,
     pictureFetcher,
     neededBy: neededBy.dataset,

@@ -23,6 +23,8 @@ export function createDeploymentsFeature(
   return {
     deployments,
     mount: (app) => deploymentRoutes(app, deployments),
-    start: async () => [startWorker({ ...context, kind: store.queueKind, handle: (claim) => deployments.finishGate(claim) })],
+    start: async () => [
+      startWorker({ ...context, kind: store.queueKind, handle: (claim) => deployments.finishGate(claim) }),
+    ],
   }
 }

@@ -1,6 +1,6 @@
 import type { DeploymentQuery } from '../../../contract/deployments.ts'
-import { fromJson } from '../../platform/db/json.ts'
 import { newId } from '../../../lib/ids.ts'
+import { fromJson } from '../../platform/db/json.ts'
 import type { NeededBy } from '../../platform/db/needed-by.ts'
 import type { Db, Queryable, Trx } from '../../platform/db/open.ts'
 import { newestFirst, sortedPage } from '../../platform/db/page.ts'

@@ -1,7 +1,6 @@
 // The result of an evaluation, from the figures of its answers.
 
 import type { Evaluation, EvaluationSide } from '../../../contract/evaluations.ts'
-import {} from '../../platform/db/json.ts'
 import { fromJson } from '../../platform/db/json.ts'
 import { meanInterval, quantile, test } from './statistics.ts'
 import type { AnswerRow, Figures, SideName } from './store.ts'

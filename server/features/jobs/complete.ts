@@ -1,9 +1,10 @@
 // The end of a training that has a result: its files become models, the engine's answers of the result are compared
 // with the trainer's, and one transaction registers the models and ends the job.
-import { fromJson } from '../../platform/db/json.ts'
+
 import path from 'node:path'
 import { ApiError } from '../../../contract/errors.ts'
 import type { JobMetrics } from '../../../contract/fine-tuning.ts'
+import { fromJson } from '../../platform/db/json.ts'
 import type { Trx } from '../../platform/db/open.ts'
 import { serviceActor } from '../../platform/events/audit.ts'
 import { statusEvent } from '../../platform/events/event-streams.ts'

@@ -59,7 +59,8 @@ export async function createJobsFeature(
   }
 > {
   const { config, db, queue, dataDir, artifacts, python, threads, trainingSetup, metrics, log, now } = context
-  const { plans, accounts, usage, hub, downloads, datasets, models, evaluations, files, engine, secrets, prepared } = needs
+  const { plans, accounts, usage, hub, downloads, datasets, models, evaluations, files, engine, secrets, prepared } =
+    needs
   const { training_turn_seconds: turn_seconds, trainer_processes: processes, parse_control_tokens } = config
   const changes = createChangeNotifier(context.notifications)
   const stopRequests = createAbortSignals(context.notifications)

@@ -1,6 +1,7 @@
 // Trainer events in the database: the job's event stream, its progress, metrics and evaluations.
-import { fromJson } from '../../platform/db/json.ts'
+
 import { type JobMetrics, validationFigures } from '../../../contract/fine-tuning.ts'
+import { fromJson } from '../../platform/db/json.ts'
 import type { Trx } from '../../platform/db/open.ts'
 import type { NewEvent } from '../../platform/events/event-streams.ts'
 import type { Slowdown } from './core-share.ts'

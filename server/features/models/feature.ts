@@ -22,7 +22,14 @@ export function createModelsFeature(
 ): Feature & {
   models: TunedModels
 } {
-  const models = createTunedModels({ ...context, hub, datasets, compare, neededBy, max_mb: context.config.max_adapter_mb })
+  const models = createTunedModels({
+    ...context,
+    hub,
+    datasets,
+    compare,
+    neededBy,
+    max_mb: context.config.max_adapter_mb,
+  })
   return {
     models,
     mount: (app) => modelRoutes(app, models),

@@ -169,9 +169,7 @@ export function createTunedModels(
   const parentOf = ({ weights_model_id, weights_projector_sha256, base_model_id }: NewModel): Weights | undefined =>
     weights_model_id === null ? undefined : wholeWeightsOf(weights_model_id, base_model_id, weights_projector_sha256)
 
-  const servable = (
-    model: NewModel & Partial<Pick<store.ModelRow, 'comparison_json' | 'ft_name'>>,
-  ): ServableModel => ({
+  const servable = (model: NewModel & Partial<Pick<store.ModelRow, 'comparison_json' | 'ft_name'>>): ServableModel => ({
     ...(model.kind === 'model'
       ? wholeWeightsOf(model.id, model.base_model_id, model.projector_sha256)
       : weightsOf(model.id, 'adapter', model.projector_sha256)),

@@ -9,7 +9,13 @@ import type { Deployments } from '../deployments/index.ts'
 import type { Context, Feature } from '../feature.ts'
 import type { Inference } from '../inference/index.ts'
 import type { TunedModels } from '../models/index.ts'
-import { createReplicaVerification, engineOptions, type OwnReplica, type ServingSet, type WeightFiles } from '../serving/index.ts'
+import {
+  createReplicaVerification,
+  engineOptions,
+  type OwnReplica,
+  type ServingSet,
+  type WeightFiles,
+} from '../serving/index.ts'
 import type { Controller } from './controller.ts'
 import type { Places } from './places.ts'
 import { scalingRoutes } from './routes.ts'

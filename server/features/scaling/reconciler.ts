@@ -12,9 +12,9 @@ import type { Inference } from '../inference/index.ts'
 import {
   type OwnReplica,
   startOwnReplica,
-  type WeightFiles,
   type Target,
   type VerifyReplica,
+  type WeightFiles,
 } from '../serving/index.ts'
 import type { Place, Places } from './places.ts'
 import { activeOf, type Entry, fittingOf } from './scaled-deployment.ts'

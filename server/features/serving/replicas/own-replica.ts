@@ -128,7 +128,9 @@ export function startOwnReplica(options: Options): OwnReplica {
     const verifyHere = async () => {
       const instance = await engine.instance()
       // The files that it hashes, and the probe beside them.
-      const hold = await files.artifacts.hold([target.base.gguf, target.adapter?.gguf].filter((file) => file !== undefined))
+      const hold = await files.artifacts.hold(
+        [target.base.gguf, target.adapter?.gguf].filter((file) => file !== undefined),
+      )
       return await verify(client, target, instance.ended).finally(hold.release)
     }
     const done = verifyHere()
