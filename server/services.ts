@@ -178,11 +178,13 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     now: Date.now,
   }
   const limits = createLimits({
-    ...context,
+    db,
     plans,
+    log,
     shared: redis && { redis, changes: context.changes },
     several: config.database_url !== undefined,
     onCounted: createDayThresholds(db, context.now),
+    now: context.now,
   })
   redis?.onAway((away) => context.metrics.redisAway.set(away ? 1 : 0))
   const withAccounts = createAccountsFeature(context, { plans, limits })

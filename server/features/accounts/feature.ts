@@ -5,18 +5,20 @@ import { accountRoutes } from './routes.ts'
 import { type Accounts, createAccounts } from './service.ts'
 
 export function createAccountsFeature(
-  context: Context,
+  { config, db, changes, running, log, now }: Context,
   { plans, limits }: { plans: Plans; limits: Limits },
 ): Feature & { accounts: Accounts } {
-  const { config } = context
   const accounts = createAccounts({
-    ...context,
+    db,
     plans,
     limits,
     defaultTier: config.default_tier,
     keysMax: config.max_keys,
+    changes,
+    log,
+    now,
   })
-  context.running.define('key', accounts.currentCallers)
+  running.define('key', accounts.currentCallers)
   return {
     accounts,
     mount: (app) => accountRoutes(app, accounts),

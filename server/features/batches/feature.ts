@@ -17,16 +17,20 @@ interface Needs {
   inference: Inference
 }
 
-export function createBatchesFeature(context: Context, { accounts, limits, files, inference }: Needs): Feature {
-  const batches = createBatches({ ...context, files, max_waiting: context.config.max_waiting_jobs })
-  const work = { ...context, accounts, limits, files, inference }
+export function createBatchesFeature(
+  { config, db, queue, artifacts, orphans, dataDir, min_free_mb, log, now }: Context,
+  { accounts, limits, files, inference }: Needs,
+): Feature {
+  const batches = createBatches({ db, queue, files, orphans, max_waiting: config.max_waiting_jobs, now })
+  const work = { db, queue, files, inference, accounts, limits, artifacts, dataDir, min_free_mb, log, now }
   return {
     mount: (app) => batchRoutes(app, batches),
     owned: [{ folder: 'batches', table: 'batches' }],
     sweep: batches.sweep,
     start: async () => [
       startWorker({
-        ...context,
+        queue,
+        log,
         kind: queueKind,
         handle: (claim, signal, turn) => workOnBatch({ ...work, turn }, claim, signal),
       }),

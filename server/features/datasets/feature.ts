@@ -16,23 +16,46 @@ export function createDatasetsFeature(
   context: Context,
   { hub, pictureFetcher, neededBy, forgetDerived, onUploaded }: Needs,
 ): Feature & { datasets: Datasets } {
-  const { max_dataset_mb: max_mb, max_dataset_rows: max_rows, huggingface_url } = context.config
-  const tokens = createTokens({ ...context, parse_control_tokens: context.config.parse_control_tokens })
+  const { config, db, queue, artifacts, dataDir, min_free_mb, log } = context
+  const { max_dataset_mb: max_mb, max_dataset_rows: max_rows, huggingface_url, parse_control_tokens } = config
   const datasets = createDatasets({
-    ...context,
+    db,
+    queue,
+    notifications: context.notifications,
     hub,
+    tokens: createTokens({ python: context.python, trainingSetup: context.trainingSetup, parse_control_tokens }),
+    artifacts,
+    dataDir,
+    max_mb,
+    max_rows,
+    min_free_mb,
+    quota: context.quota,
     neededBy,
     forgetDerived,
     onUploaded,
-    tokens,
-    max_mb,
-    max_rows,
     defaultBase,
+    now: context.now,
   })
-  const work = { ...context, ...datasets, max_rows, max_bytes: 4e6 * max_mb, huggingface_url, pictureFetcher }
+  const work = {
+    db,
+    queue,
+    servers: context.servers,
+    artifacts,
+    dataDir,
+    max_rows,
+    max_bytes: 4e6 * max_mb,
+    min_free_mb,
+    huggingface_url,
+    hubToken: datasets.hubToken,
+    pictureFetcher,
+    log,
+    deletionSignal: datasets.deletionSignal,
+    notifyPrepared: datasets.notifyPrepared,
+  }
   const startOne = (name: string, claims: ClaimOptions = {}) =>
     startWorker({
-      ...context,
+      queue,
+      log,
       kind: queueKind,
       name,
       claims,

@@ -16,15 +16,15 @@ export const createAliases = (db: Db): ModelAliases => ({
 })
 
 export function createDeploymentsFeature(
-  context: Context,
-  needs: DeploymentsNeeds,
+  { db, queue, events, log, now }: Context,
+  { models, inference, downloads, evaluations, usage }: DeploymentsNeeds,
 ): Feature & { deployments: Deployments } {
-  const deployments = createDeployments({ ...context, ...needs })
+  const deployments = createDeployments({ db, queue, events, models, inference, downloads, evaluations, usage, now })
   return {
     deployments,
     mount: (app) => deploymentRoutes(app, deployments),
     start: async () => [
-      startWorker({ ...context, kind: store.queueKind, handle: (claim) => deployments.finishGate(claim) }),
+      startWorker({ queue, kind: store.queueKind, log, handle: (claim) => deployments.finishGate(claim) }),
     ],
   }
 }

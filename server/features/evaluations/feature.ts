@@ -26,19 +26,25 @@ interface Needs {
   onEnded: OnEnded
 }
 
-export function createEvaluationsFeature(context: Context, needs: Needs): Feature & { evaluations: Evaluations } {
-  const evaluations = createEvaluations({ ...context, ...needs, max_waiting: context.config.max_waiting_jobs })
-  const work = { ...context, ...needs, evaluations }
+export function createEvaluationsFeature(
+  { config, db, queue, dataDir, min_free_mb, log, now }: Context,
+  { accounts, limits, datasets, files, models, inference, storedCompletions, onEnded }: Needs,
+): Feature & { evaluations: Evaluations } {
+  const { max_waiting_jobs: max_waiting } = config
+  const evaluations = createEvaluations({ db, queue, datasets, files, models, inference, max_waiting, onEnded, now })
+  const openaiEvals = createOpenaiEvals({ db, evaluations, files, storedCompletions, dataDir, min_free_mb, now })
+  const work = { db, queue, datasets, files, models, inference, accounts, limits, evaluations, log, now }
   return {
     evaluations,
     mount(app) {
       evaluationRoutes(app, evaluations)
-      openaiEvalRoutes(app, createOpenaiEvals({ ...context, ...needs, evaluations }))
+      openaiEvalRoutes(app, openaiEvals)
     },
     start: async () => [
       startWorker({
-        ...context,
+        queue,
         kind: queueKind,
+        log,
         handle: (claim, signal, turn) => workOnEvaluation({ ...work, turn }, claim, signal),
       }),
     ],

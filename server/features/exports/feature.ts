@@ -14,31 +14,48 @@ export function createExportsFeature(
   context: Context,
   { accounts, models, deployments }: { accounts: Accounts; models: TunedModels; deployments: Deployments },
 ): Feature & { exports: Exports } {
-  const {
-    huggingface_token: token,
-    huggingface_url: url,
-    max_waiting_jobs,
-    export_days,
-    parse_control_tokens,
-  } = context.config
+  const { config, db, queue, artifacts, dataDir, min_free_mb, quota, trainingSetup, log, now } = context
+  const { huggingface_token: token, huggingface_url: url } = config
   const push = token ? createPush({ url, token }) : undefined
   const exports = createExports({
-    ...context,
+    db,
+    queue,
+    notifications: context.notifications,
+    servers: context.servers,
     models,
     deployments,
-    max_waiting: max_waiting_jobs,
+    trainingSetup,
+    reserve: context.reserve,
+    artifacts,
+    orphans: context.orphans,
+    dataDir,
+    min_free_mb,
+    quota,
+    max_waiting: config.max_waiting_jobs,
     canPush: push !== undefined,
-    onExpiryFailure: (error) =>
-      context.log.warn({ err: error }, 'expired exports could not be removed; trying again later'),
+    now,
+    onExpiryFailure: (error) => log.warn({ err: error }, 'expired exports could not be removed; trying again later'),
   })
   const work = {
-    ...context,
-    ...exports,
+    db,
+    queue,
     models,
+    artifacts,
+    dataDir,
+    python: context.python,
+    converters: context.converters,
+    threads: context.threads,
+    min_free_mb,
+    quota,
+    retention_days: config.export_days,
+    parse_control_tokens: config.parse_control_tokens,
+    log,
     push,
-    retention_days: export_days,
-    parse_control_tokens,
     acquireSlot: accounts.acquireSlotForWork,
+    notifyEvents: exports.notifyEvents,
+    deletionSignal: exports.deletionSignal,
+    finished: exports.finished,
+    now,
   }
   return {
     exports,
@@ -48,9 +65,10 @@ export function createExportsFeature(
     start: async () => [
       exports.start(),
       startWorker({
-        ...context,
+        queue,
         kind: queueKind,
-        whenReady: context.trainingSetup.whenReady,
+        log,
+        whenReady: trainingSetup.whenReady,
         handle: (claim, signal) => workOnExport(work, claim, signal),
       }),
     ],

@@ -6,11 +6,22 @@ import { createFiles, type Files } from './service.ts'
 import { createUploads } from './uploads.ts'
 
 export function createFilesFeature(
-  context: Context,
+  { config, db, artifacts, orphans, dataDir, min_free_mb, quota, now }: Context,
   { datasets, neededBy }: { datasets: Datasets; neededBy: readonly NeededBy[] },
 ): Feature & { files: Files; removeExpired(now: number): Promise<void> } {
-  const files = createFiles({ ...context, datasets, neededBy })
-  const uploads = createUploads({ ...context, datasets, files, max_mb: context.config.max_dataset_mb })
+  const files = createFiles({ db, datasets, artifacts, dataDir, quota, neededBy, now })
+  const uploads = createUploads({
+    db,
+    datasets,
+    files,
+    artifacts,
+    orphans,
+    dataDir,
+    max_mb: config.max_dataset_mb,
+    min_free_mb,
+    quota,
+    now,
+  })
   return {
     files,
     mount: (app) => fileRoutes(app, files, uploads),

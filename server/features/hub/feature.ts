@@ -9,29 +9,52 @@ import { hubRoutes } from './routes.ts'
 import { createHub, type Hub } from './service.ts'
 
 export async function createHubFeature(
-  context: Context,
+  { config, db, queue, notifications, events, trainingSetup, python, converters, min_free_mb, log, now }: Context,
   { plans }: { plans: Plans },
 ): Promise<Feature & { hub: Hub; downloads: Downloads }> {
-  const { models_dir: modelsDir, model_downloads: policy, huggingface_url, huggingface_token } = context.config
+  const { models_dir: modelsDir, model_downloads: policy, huggingface_url: url, huggingface_token: token } = config
   const states = new Map<string, Download>()
-  const names = context.config.model_names
   const hub = createHub(modelsDir, plans.pricing, {
     memory_bytes: await trainingMemoryBytes(),
     policy,
     downloads: states,
-    names,
-    keep_original: context.config.keep_original_weights,
-    trainingSetup: context.trainingSetup,
+    names: config.model_names,
+    keep_original: config.keep_original_weights,
+    trainingSetup,
   })
-  const downloads = createDownloads({ ...context, hub, states, modelsDir, policy })
-  const work = { ...context, downloads, hub, modelsDir, url: huggingface_url, token: huggingface_token }
+  const downloads = createDownloads({
+    db,
+    queue,
+    notifications,
+    events,
+    hub,
+    states,
+    modelsDir,
+    policy,
+    min_free_mb,
+    log,
+    now,
+  })
+  const work = {
+    downloads,
+    hub,
+    modelsDir,
+    url,
+    token,
+    trainingSetup,
+    python,
+    converters,
+    min_free_mb,
+    log,
+    now,
+  }
   return {
     hub,
     downloads,
     mount: (app) => hubRoutes(app, hub, downloads, plans.tiers),
     sweep: downloads.load,
     start: async () => [
-      startWorker({ ...context, kind: queueKind, handle: (claim, signal) => workOnDownload(work, claim, signal) }),
+      startWorker({ queue, kind: queueKind, log, handle: (claim, signal) => workOnDownload(work, claim, signal) }),
     ],
   }
 }

@@ -33,9 +33,11 @@ export function createInferenceFeature(
   context: Context,
   { plans, limits, serving, hub, models, usage, storedCompletions, pictureFetcher, aliases, servingSets }: Needs,
 ): Feature & { inference: Inference } {
-  const { changes, metrics, now, stopDeadline } = context
+  const { db, dataDir, min_free_mb, changes, metrics, now, stopDeadline } = context
   const inference = createInference({
-    ...serving,
+    engine: serving.engine,
+    pools: serving.pools,
+    mergedAdapters: serving.mergedAdapters,
     hub,
     models,
     usage,
@@ -52,7 +54,8 @@ export function createInferenceFeature(
       const aborts = createAborts(stopDeadline)
       const failures = countFailures(app, inference, usage)
       inferenceRoutes(app, { inference, stored: storedCompletions, limits, aborts, failures })
-      responseRoutes(app, { inference, responses: createResponses(context), aborts, now, failures })
+      const responses = createResponses({ db, dataDir, min_free_mb, now })
+      responseRoutes(app, { inference, responses, aborts, now, failures })
     },
   }
 }

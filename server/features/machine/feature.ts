@@ -22,8 +22,8 @@ export function createMachineFeature(
   context: Context,
   { engine, replicas, runningTrainings, version }: Needs,
 ): Feature {
-  const { config, queue, trainingSetup, min_free_mb, now } = context
-  const disk = createDiskUsage({ ...context, modelsDir: config.models_dir })
+  const { config, queue, trainingSetup, dataDir, min_free_mb, log, stopping, now } = context
+  const disk = createDiskUsage({ dataDir, modelsDir: config.models_dir, log, stopping, now })
   const gpus = createGpus()
   const engineState = createEngineState(engine, now)
   exportMachine(context, engine)

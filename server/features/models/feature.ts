@@ -23,12 +23,25 @@ export function createModelsFeature(
   models: TunedModels
 } {
   const models = createTunedModels({
-    ...context,
+    db: context.db,
     hub,
     datasets,
+    artifacts: context.artifacts,
+    orphans: context.orphans,
+    dataDir: context.dataDir,
+    trainingSetup: context.trainingSetup,
+    python: context.python,
+    converters: context.converters,
+    threads: context.threads,
+    min_free_mb: context.min_free_mb,
+    max_mb: context.config.max_adapter_mb,
+    quota: context.quota,
+    changes: context.changes,
+    events: context.events,
     compare,
     neededBy,
-    max_mb: context.config.max_adapter_mb,
+    log: context.log,
+    now: context.now,
   })
   return {
     models,

@@ -35,21 +35,26 @@ export function createServingFeature(
   context: Context,
   { engine, hub, models, scoreRows, secrets }: Needs,
 ): Feature & { serving: Serving } {
-  const { config, events, log, metrics } = context
+  const { config, events, artifacts, dataDir, trainingSetup, python, min_free_mb, log, metrics } = context
   const { client } = engine
   const pools = createPools({
     engine: client,
     upstreams: readUpstreams(config.upstreams, process.env),
     waiting_max: config.max_waiting,
     cacheSalt: (account_id) => secrets.derive(`prefix caches of ${account_id}`),
-    artifacts: context.artifacts,
+    artifacts,
     log,
   })
   const mergedAdapters = createMergedAdapters({
-    ...context,
     models,
     pools,
     check: createMergedCheck(scoreRows),
+    artifacts,
+    dataDir,
+    trainingSetup,
+    python,
+    min_free_mb,
+    log,
     // Sums in 16 bits would be slower than the adapter on eight.
     mergeBase: ({ id, gguf }) => {
       const eight_bits = hub.localOrUndefined(id)?.eight_bits

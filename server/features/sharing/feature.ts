@@ -15,24 +15,27 @@ interface Needs {
   limits: Limits
 }
 
-export function createSharingFeature(context: Context, { models, evaluations, inference, limits }: Needs): Feature {
-  const { config, stopDeadline: cutoff } = context
+export function createSharingFeature(
+  { config, db, changes, running, stopDeadline, now }: Context,
+  { models, evaluations, inference, limits }: Needs,
+): Feature {
   const sharing = createSharing({
-    ...context,
+    db,
     models,
     evaluations,
     enabled: config.share_links === 'on',
-    announce: context.changes.announce,
+    announce: changes.announce,
+    now,
   })
-  context.running.define('share', sharing.current)
+  running.define('share', sharing.current)
   return {
     mount(app) {
       const ask = createSharedChat({
-        running: context.running,
+        running,
         sharing,
         inference,
         limits,
-        aborts: createAborts(cutoff),
+        aborts: createAborts(stopDeadline),
       })
       mount(app, createShare, ({ caller, params, body }) => sharing.create(caller, params.model_id, body))
       mount(app, listShares, ({ caller, params, query }) => sharing.list(caller.account_id, params.model_id, query))

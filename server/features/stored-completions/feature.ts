@@ -8,11 +8,11 @@ import { createStoredCompletions, type StoredCompletions } from './service.ts'
 const emptyWal_ms = 30_000
 
 export function createStoredCompletionsFeature(
-  context: Context,
+  { config, db, dataDir, min_free_mb, log, now }: Context,
   { datasets }: { datasets: Datasets },
 ): Feature & { storedCompletions: StoredCompletions } {
-  const days = context.config.store_completions
-  const storedCompletions = createStoredCompletions({ ...context, datasets, days })
+  const days = config.store_completions
+  const storedCompletions = createStoredCompletions({ db, datasets, dataDir, min_free_mb, days, log, now })
   return {
     storedCompletions,
     mount: (app) => storedCompletionRoutes(app, storedCompletions),

@@ -7,16 +7,22 @@ import { createUsage, type Usage } from './service.ts'
 
 export { createDayThresholds } from './thresholds.ts'
 
-export function createUsageFeature(context: Context, { plans }: { plans: Plans }): Feature & { usage: Usage } {
+export function createUsageFeature(
+  { config, db, dataDir, quota, log, now }: Context,
+  { plans }: { plans: Plans },
+): Feature & { usage: Usage } {
   const usage = createUsage({
-    ...context,
-    database_url: context.config.database_url,
+    db,
+    dataDir,
+    database_url: config.database_url,
     currency: plans.currency,
+    log,
+    now,
   })
   async function storageOf({ account_id, tier }: Caller): Promise<StorageReport> {
-    const items = await context.quota.stored(context.db, account_id)
+    const items = await quota.stored(db, account_id)
     return {
-      max_bytes: context.quota.maxBytes(tier),
+      max_bytes: quota.maxBytes(tier),
       used_bytes: items.reduce((sum, { bytes }) => sum + bytes, 0),
       items,
     }

@@ -7,18 +7,19 @@ import { createWebhooks, type Webhooks } from './service.ts'
 import { backlog } from './store.ts'
 
 export function createWebhooksFeature(
-  context: Context,
+  { config, db, metrics, log, now }: Context,
   { secrets, rules }: { secrets: Secrets; rules: AddressRules },
 ): Feature & { webhooks: Webhooks } {
-  const { max_webhooks: max } = context.config
   const webhooks = createWebhooks({
-    ...context,
+    db,
     secrets,
     rules,
-    max,
+    max: config.max_webhooks,
     version: pkg.version,
+    log,
+    metrics,
+    now,
   })
-  const { db, metrics, now } = context
   metrics.onLook(async () => {
     const { pending, due_at } = await backlog(db, now())
     metrics.webhooksPending.set(pending)
