@@ -4,8 +4,6 @@ import type { File } from '../../../contract/files.ts'
 import { unixSeconds } from '../../../lib/utc-day.ts'
 import type { Db } from '../../platform/db/open.ts'
 import { timedPage } from '../../platform/db/page.ts'
-import type { Check } from './check-rows.ts'
-import type { ReadResult } from './reader/main.ts'
 import * as store from './store.ts'
 
 export interface DatasetFiles {
@@ -60,10 +58,10 @@ function toEntry(dataset: store.DatasetRow): FileEntry {
   }
 }
 
-function problemOf({ status, check_json, rows }: store.DatasetRow): string | null {
-  if (status === 'preparing') return null
-  const found = JSON.parse(check_json) as Check | Extract<ReadResult, { unreadable: unknown }>
-  if ('unreadable' in found) return found.unreadable.message
-  if (found.error_count === 0) return null
-  return `${found.error_count} of ${rows} rows cannot be trained on. The first: ${found.errors[0]}`
+function problemOf(dataset: store.DatasetRow): string | null {
+  if (dataset.status === 'preparing') return null
+  const read = store.readFileOf(dataset)
+  if ('unreadable' in read) return read.unreadable.message
+  if (read.error_count === 0) return null
+  return `${read.error_count} of ${dataset.rows} rows cannot be trained on. The first: ${read.errors[0]}`
 }

@@ -5,7 +5,7 @@ import type { Context, Feature } from '../feature.ts'
 import { defaultBase } from '../hub/index.ts'
 import { prepareDataset, queueKind } from './prepare.ts'
 import { datasetRoutes } from './routes.ts'
-import { createDatasets, type Datasets, type DatasetsOptions } from './service.ts'
+import { Datasets, type DatasetsOptions } from './service.ts'
 import { createTokens } from './tokens.ts'
 
 type Needs = Pick<DatasetsOptions, 'hub' | 'neededBy' | 'forgetDerived' | 'onUploaded'> & {
@@ -18,7 +18,7 @@ export function createDatasetsFeature(
 ): Feature & { datasets: Datasets } {
   const { config, db, queue, artifacts, dataDir, min_free_mb, log } = context
   const { max_dataset_mb: max_mb, max_dataset_rows: max_rows, huggingface_url, parse_control_tokens } = config
-  const datasets = createDatasets({
+  const datasets = new Datasets({
     db,
     queue,
     notifications: context.notifications,
@@ -46,11 +46,11 @@ export function createDatasetsFeature(
     max_bytes: 4e6 * max_mb,
     min_free_mb,
     huggingface_url,
-    hubToken: datasets.hubToken,
+    hubToken: (id: string) => datasets.uploads.hubToken(id),
     pictureFetcher,
     log,
-    deletionSignal: datasets.deletionSignal,
-    notifyPrepared: datasets.notifyPrepared,
+    deletionSignal: (id: string) => datasets.deletionSignal(id),
+    notifyPrepared: (id: string) => datasets.notifyPrepared(id),
   }
   const startOne = (name: string, claims: ClaimOptions = {}) =>
     startWorker({

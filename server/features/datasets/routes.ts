@@ -17,7 +17,7 @@ import type { Datasets } from './service.ts'
 
 export function datasetRoutes(app: FastifyInstance, datasets: Datasets, stopping: AbortSignal): void {
   mount(app, uploadDataset, ({ request, caller }) =>
-    readMultipart(request, UploadFields, (form) => datasets.upload(caller, form)),
+    readMultipart(request, UploadFields, (form) => datasets.uploads.upload(caller, form)),
   )
   mount(app, listDatasets, ({ caller, query }) => datasets.list(caller.account_id, query))
   mount(app, getDataset, ({ caller, params }) => datasets.get(caller.account_id, params.dataset_id))

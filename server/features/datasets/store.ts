@@ -8,6 +8,7 @@ import type { Db, Queryable, Trx } from '../../platform/db/open.ts'
 import { sortedPage } from '../../platform/db/page.ts'
 import type { NewRow, Row } from '../../platform/db/schema.ts'
 import type { Check } from './check-rows.ts'
+import type { ReadResult } from './reader/main.ts'
 
 export type DatasetRow = Row<'datasets'>
 
@@ -57,18 +58,27 @@ export const saveTokens = (db: Db, dataset_id: string, base_model_id: string, fo
     .onConflict((conflict) => conflict.columns(['dataset_id', 'base_model_id']).doUpdateSet({ found_json }))
     .execute()
 
+/** What reading a file found: the check of its rows, or why there are none. */
+export type ReadFile = Check | Extract<ReadResult, { unreadable: unknown }>
+
+/** Call it for a file that was read. */
+export const readFileOf = ({ check_json }: Pick<DatasetRow, 'check_json'>) => JSON.parse(check_json) as ReadFile
+
+/** The check of the rows; undefined until they are read. */
+function checkOf(dataset: Pick<DatasetRow, 'status' | 'check_json'>): Check | undefined {
+  const read = dataset.status === 'ready' ? readFileOf(dataset) : undefined
+  return read && 'unreadable' in read ? undefined : read
+}
+
 /** What the rows of a dataset can teach; none until they are read. Checks of earlier versions are of conversations. */
-export function objectivesOf({ status, check_json }: Pick<DatasetRow, 'status' | 'check_json'>): Objective[] {
-  return status === 'ready' ? ((JSON.parse(check_json) as Check).objectives ?? ['sft']) : []
+export function objectivesOf(dataset: Pick<DatasetRow, 'status' | 'check_json'>): Objective[] {
+  const check = checkOf(dataset)
+  return check ? (check.objectives ?? ['sft']) : []
 }
 
 /** How many pictures the rows have; 0 until they are read. */
-export const pictureCountOf = ({ status, check_json }: Pick<DatasetRow, 'status' | 'check_json'>): number =>
-  status === 'ready' ? ((JSON.parse(check_json) as Check).pictures ?? 0) : 0
-
-/** How many rows cannot be trained on; 0 until they are read. */
-const errorCountOf = ({ status, check_json }: Pick<DatasetRow, 'status' | 'check_json'>): number =>
-  status === 'ready' ? ((JSON.parse(check_json) as Check).error_count ?? 0) : 0
+export const pictureCountOf = (dataset: Pick<DatasetRow, 'status' | 'check_json'>): number =>
+  checkOf(dataset)?.pictures ?? 0
 
 /** The objective by which a dataset is counted and shown. */
 export const objectiveOf = (dataset: DatasetRow): Objective => objectivesOf(dataset)[0] ?? 'sft'
@@ -81,7 +91,8 @@ export const toResponse = (dataset: DatasetRow): Dataset => ({
   status: dataset.status,
   objectives: objectivesOf(dataset),
   rows: dataset.rows,
-  error_count: errorCountOf(dataset),
+  // 0 until they are read.
+  error_count: checkOf(dataset)?.error_count ?? 0,
   pictures: pictureCountOf(dataset),
   size_mb: Number((dataset.size_bytes / 1e6).toPrecision(4)),
   sha256: dataset.sha256,

@@ -58,7 +58,7 @@ export interface Files {
 
 interface Options {
   db: Db
-  datasets: Pick<Datasets, 'receive' | 'register' | 'discard' | 'asFiles' | 'delete'>
+  datasets: Pick<Datasets, 'uploads' | 'asFiles' | 'delete'>
   artifacts: Artifacts
   dataDir: string
   quota: StorageQuota
@@ -81,7 +81,9 @@ export function createFiles({ db, datasets, artifacts, dataDir, quota, neededBy,
     const { purpose } = fields
     // `register` discards what it does not take over.
     if (purpose === 'fine-tune' && !hasExpiry(fields)) {
-      const { id } = await datasets.register(by, received, filename, { description: '' }, also).catch(namingFile)
+      const { id } = await datasets.uploads
+        .register(by, received, filename, { description: '' }, also)
+        .catch(namingFile)
       return (await requireEntry(by.account_id, id)).file
     }
     try {
@@ -116,7 +118,7 @@ export function createFiles({ db, datasets, artifacts, dataDir, quota, neededBy,
       }
       return toEntry(row).file
     } catch (error) {
-      await datasets.discard(received)
+      await datasets.uploads.discard(received)
       throw error
     }
   }
@@ -135,9 +137,9 @@ export function createFiles({ db, datasets, artifacts, dataDir, quota, neededBy,
     adopt,
 
     async upload(by, { file, filename, announced_bytes, fields }) {
-      const received = await datasets.receive(file, announced_bytes, by.account_id).catch(namingFile)
+      const received = await datasets.uploads.receive(file, announced_bytes, by.account_id).catch(namingFile)
       const given = await fields().catch(async (error) => {
-        await datasets.discard(received)
+        await datasets.uploads.discard(received)
         throw error
       })
       return adopt(by, received, filename, given)

@@ -50,7 +50,7 @@ export interface Uploads {
 
 interface Options {
   db: Db
-  datasets: Pick<Datasets, 'receive' | 'discard'>
+  datasets: Pick<Datasets, 'uploads'>
   files: Files
   artifacts: Artifacts
   orphans: Orphans
@@ -175,10 +175,10 @@ export function createUploads(options: Options): Uploads {
           yield chunk
         }
     }
-    const received = await datasets.receive(Readable.from(hashed(), { objectMode: false }), upload.size_bytes)
+    const received = await datasets.uploads.receive(Readable.from(hashed(), { objectMode: false }), upload.size_bytes)
     const digest = hash.digest()
     if (md5 !== undefined && md5.toLowerCase() !== digest.toString('hex') && md5 !== digest.toString('base64')) {
-      await datasets.discard(received)
+      await datasets.uploads.discard(received)
       throw incomplete(`The file's MD5 is ${digest.toString('hex')}, not '${md5}'. A part is damaged.`, 'md5')
     }
     const fields: FileFields = {

@@ -83,7 +83,7 @@ const pageSize = 100
 
 interface Options {
   db: Db
-  datasets: Pick<Datasets, 'receive' | 'register'>
+  datasets: Pick<Datasets, 'uploads'>
   dataDir: string
   min_free_mb: number
   /** How long answers are kept; 0: never. */
@@ -238,9 +238,9 @@ export function createStoredCompletions(options: Options): StoredCompletions {
             param: 'filter',
           })
       }
-      const received = await datasets.receive(Readable.from(lines()), 0)
+      const received = await datasets.uploads.receive(Readable.from(lines()), 0)
       const filename = `${name ?? 'stored completions'}.jsonl`
-      return datasets.register(by, received, filename, {
+      return datasets.uploads.register(by, received, filename, {
         name: name ?? 'Stored completions',
         description,
         format: 'jsonl',

@@ -1,0 +1,76 @@
+// Why a dataset, or a file that is to become one, is refused.
+import type { Dataset, DatasetFormat } from '../../../contract/datasets.ts'
+import { ApiError } from '../../../contract/errors.ts'
+import type { Model } from '../../../contract/hub.ts'
+import type { Objective } from '../../../contract/hyperparameters.ts'
+import type { Check } from './check-rows.ts'
+
+const learnedFrom: Record<Objective, string> = {
+  sft: 'conversations (messages)',
+  dpo: 'pairs of answers (prompt, chosen, rejected)',
+  kto: 'rated answers (prompt, completion, label)',
+}
+export const wrongKind = (id: string, objective: Objective, objectives: Objective[]) =>
+  new ApiError(
+    'dataset_invalid',
+    `The rows of '${id}' are ${learnedFrom[objectives[0]!]}; the objective '${objective}' learns from ` +
+      `${learnedFrom[objective]}. Choose another dataset or the objective '${objectives[0]}' ` +
+      "(config.method_options.objective; in OpenAI's API method.type).",
+    { details: { objective, objectives } },
+  )
+
+export const sameAnswers = ({ id, rows }: Pick<Dataset, 'id' | 'rows'>) =>
+  new ApiError(
+    'dataset_invalid',
+    `${rows === 1 ? `'${id}' has one answer` : `All ${rows} answers of '${id}' are the same`}. The objective 'kto' ` +
+      'compares each answer with answers to other prompts, so it would learn nothing. Add rows with other answers.',
+    { details: { objective: 'kto', rows } },
+  )
+
+/** Throws invalid_request for rows with pictures and a base that reads text alone. */
+export function requirePictureReader(
+  base: Pick<Model, 'id' | 'category'>,
+  dataset: Pick<Dataset, 'id' | 'pictures'>,
+): void {
+  if (dataset.pictures > 0 && base.category !== 'multimodal') throw readsTextOnly(base, dataset)
+}
+export const readsTextOnly = (base: Pick<Model, 'id'>, { id, pictures }: Pick<Dataset, 'id' | 'pictures'>) =>
+  new ApiError(
+    'invalid_request',
+    `The rows of '${id}' have pictures, and ${base.id} reads text only. Choose a base of the category 'multimodal' ` +
+      '(GET /v1/hub/ lists them), or a dataset without pictures.',
+    { details: { field: 'model_id', pictures }, param: 'model_id' },
+  )
+
+/** The error for a dataset with rows that cannot be trained on. */
+export const invalidDataset = (dataset: { id: string; rows: number }, check: Check) =>
+  new ApiError(
+    'dataset_invalid',
+    `${check.error_count} of the dataset's ${dataset.rows} rows cannot be trained on. POST ` +
+      `/v1/datasets/${dataset.id}/validate lists them.`,
+    { details: { error_count: check.error_count, errors: check.errors.slice(0, 10) } },
+  )
+
+/** Throws for files that are not lines of text. Files with invalid rows are accepted: `validate` reports the rows. */
+export function refuseUnreadable(
+  format: DatasetFormat,
+  size_bytes: number,
+  counted: { rows: number; not_utf8_line?: number },
+  max_rows: number,
+): void {
+  if (size_bytes === 0) throw new ApiError('file_empty', 'The file is empty.')
+  if (format !== 'jsonl') return
+  if (counted.not_utf8_line)
+    throw new ApiError(
+      'file_not_utf8',
+      `The file is not UTF-8 text (first seen in line ${counted.not_utf8_line}). Save it as UTF-8 and upload it again.`,
+      {
+        details: { line: counted.not_utf8_line },
+      },
+    )
+  if (counted.rows === 0) throw new ApiError('file_empty', 'The file has no rows, only blank lines.')
+  if (counted.rows > max_rows)
+    throw new ApiError('file_too_large', `The file has more than ${max_rows} rows, the most this service takes.`, {
+      details: { max_rows },
+    })
+}
