@@ -1,8 +1,8 @@
 """Estimates a job's time and memory from a few of its own steps: `python -m trainer.cli.estimate RUN_FOLDER`, with a
 job's `spec.json`.
 
-The largest batch runs first: it warms up, and its memory is the run's peak. Then two typical batches are timed. The
-`result` line has the numbers.
+The largest batch runs first: it warms up, and its memory is the run's peak. Then typical batches are timed for a
+second. The `result` line has the numbers, for a machine without other work.
 """
 
 import math
@@ -12,20 +12,23 @@ from pathlib import Path
 import numpy as np
 
 from trainer.cli.train import run_job
+from trainer.data.dataset import Row
 from trainer.run.prepare import prepare_run
 from trainer.runtime.protocol import Protocol
 from trainer.runtime.spec import Spec
 
-TIMED_STEPS, TIMED_PICTURES = 2, 3
+TIMED_STEPS, MOST_TIMED_STEPS, TIMED_SECONDS, TIMED_PICTURES = 2, 20, 1.0, 3
 
 
 def estimate(spec: Spec, folder: Path, protocol: Protocol) -> bool:
     from trainer.run.memory import peak_bytes
     from trainer.run.progress import CLOSING_SECONDS
 
-    started = time.monotonic()
+    started, started_cpu = time.monotonic(), time.process_time()
     loop, _, predicted = prepare_run(spec, folder, protocol)
     setup_seconds = time.monotonic() - started
+    if loop.device.type == "cpu":
+        setup_seconds = min(setup_seconds, time.process_time() - started_cpu)
     setup_seconds += picture_seconds(loop)
     size = spec.training.batch_size
     longest = sorted(loop.data.rows, key=lambda row: -row.tokens)[:size]
@@ -45,10 +48,8 @@ def estimate(spec: Spec, folder: Path, protocol: Protocol) -> bool:
             loop.step(batch)
     if loop.features:
         loop.features.require(vectors_of(row for batch in batches for row in batch))
-    started = time.monotonic()
-    for batch in batches:
-        loop.step(batch)
-    seconds_per_token = (time.monotonic() - started) / sum(row.tokens for batch in batches for row in batch)
+    timed, tokens = time_steps(loop, batches)
+    seconds_per_token = idle_seconds(timed, loop.device.type == "cpu") / tokens
     total_tokens = loop.data.tokens * spec.training.epochs
     protocol.emit(
         "result",
@@ -64,6 +65,30 @@ def estimate(spec: Spec, folder: Path, protocol: Protocol) -> bool:
         predicted_memory_mb=round(predicted / 1e6),
     )
     return True
+
+
+def time_steps(loop, batches: list[list[Row]]) -> tuple[list[tuple[float, float]], int]:
+    """Seconds and processor time of steps, and the tokens that they had: each batch once, and again while that takes
+    less than a second.
+    """
+    timed, tokens, began = [], 0, time.monotonic()
+    while len(timed) < len(batches) or (time.monotonic() - began < TIMED_SECONDS and len(timed) < MOST_TIMED_STEPS):
+        batch = batches[len(timed) % len(batches)]
+        started, started_cpu = time.monotonic(), time.process_time()
+        loop.step(batch)
+        timed.append((time.monotonic() - started, time.process_time() - started_cpu))
+        tokens += sum(row.tokens for row in batch)
+    return timed, tokens
+
+
+def idle_seconds(timed: list[tuple[float, float]], on_cpu: bool) -> float:
+    """The seconds of these steps with nothing else on the machine. A step needs about the same processor time however
+    busy the machine is, and the one that kept most cores busy was disturbed least.
+    """
+    if not on_cpu:
+        return sum(seconds for seconds, _ in timed)
+    cores = max(cpu_seconds / seconds for seconds, cpu_seconds in timed)
+    return sum(cpu_seconds for _, cpu_seconds in timed) / cores
 
 
 def picture_seconds(loop) -> float:

@@ -192,6 +192,14 @@ def test_a_stop_does_not_wait_for_interruptible_work():
     assert process.wait(10) == 0
 
 
+def test_a_trial_beside_other_work_tells_the_time_without_it():
+    from trainer.cli.estimate import idle_seconds
+
+    idle, disturbed = (1.0, 2.0), (4.0, 2.1)
+    assert idle_seconds([idle, disturbed, disturbed], on_cpu=True) == pytest.approx(3.1)
+    assert idle_seconds([idle, disturbed], on_cpu=False) == 5.0
+
+
 def test_the_estimate_follows_the_speed_at_once():
     from trainer.run.progress import Estimate
 

@@ -78,7 +78,7 @@ export function EstimateCard({
           ) : query.data && isOld ? (
             'For the previous settings.'
           ) : query.data && !error ? (
-            'On an otherwise idle machine. Small jobs often finish sooner.'
+            'With nothing else running on this machine.'
           ) : (
             ''
           )}
