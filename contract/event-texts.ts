@@ -109,6 +109,8 @@ export const jobEventTexts: Record<(typeof jobEventTypes)[number], EventText> = 
       tokens_per_second: 'Trained tokens a second.',
       tokens: 'Tokens trained on so far.',
       grad_norm: 'Norm of the gradient before it is clipped.',
+      memory_mb: 'Memory that the trainer holds, of the GPU where it has one; of several, the first.',
+      cpu_cores: 'Processor time of the step by its duration: how many cores it kept busy.',
       validation_loss: 'Loss on the held-out rows.',
       reward_margin: 'With preferences: reward of the good answers of the batch less that of the bad ones.',
       reward_accuracy: 'Share of the preferences of the batch on whose side the model is.',

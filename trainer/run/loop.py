@@ -172,9 +172,9 @@ class Loop:
             loss, norm, rate, figures = self.step(batch)
             if self.totals.step % TRIM_STEPS == 0:
                 memory.trim_heap(self.predicted, self.device)
-            seconds = time.monotonic() - started
-            self._count(batch, loss, seconds, time.process_time() - started_cpu)
-            self._report(batch, loss, norm, rate, seconds, figures)
+            seconds, cpu_seconds = time.monotonic() - started, time.process_time() - started_cpu
+            self._count(batch, loss, seconds, cpu_seconds)
+            self._report(batch, loss, norm, rate, seconds, cpu_seconds, figures)
             if self.validation.due(self.totals.step, self.steps_per_epoch, self.steps_total):
                 self.totals.ended_early = self._evaluate()
             if self.distributed.any_rank(self.protocol.stop_requested, self.device):
@@ -338,7 +338,14 @@ class Loop:
         self.estimate.step(tokens, seconds, cpu_seconds if self.device.type == "cpu" else None)
 
     def _report(
-        self, batch: list[Row], loss: float, norm: float, rate: float, seconds: float, figures: dict[str, float]
+        self,
+        batch: list[Row],
+        loss: float,
+        norm: float,
+        rate: float,
+        seconds: float,
+        cpu_seconds: float,
+        figures: dict[str, float],
     ) -> None:
         totals = self.totals
         if not self.protocol.metrics_due(last=totals.step == self.steps_total):
@@ -356,6 +363,8 @@ class Loop:
             tokens_per_second=speed,
             tokens=totals.tokens,
             grad_norm=norm,
+            memory_mb=round(memory.held_bytes(self.device) / 1e6),
+            cpu_cores=round(cpu_seconds / seconds, 2),
             losses=self._take_unreported(),
             **figures,
         )

@@ -192,6 +192,11 @@ def peak_bytes(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def held_bytes(device: torch.device) -> int:
+    """Bytes that this process holds now: reserved GPU memory, or resident memory."""
+    return torch.cuda.memory_reserved(device) if device.type == "cuda" else resident_bytes()
+
+
 def resident_bytes() -> int:
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * resource.getpagesize()

@@ -109,6 +109,7 @@ def test_a_run_reports_metrics_and_progress(job, loop_of):
     assert metrics[-1]["epoch"] == 4
     assert metrics[-1]["tokens"] == loop.data.tokens * 4
     assert metrics[-1]["loss"] < metrics[0]["loss"]
+    assert all(line["memory_mb"] > 100 and line["cpu_cores"] > 0 for line in metrics)
     shares = [line["progress"] for line in progress]
     assert shares == sorted(shares)
     assert 0 < shares[0] < shares[-1] <= 1

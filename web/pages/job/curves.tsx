@@ -2,7 +2,7 @@ import { ChartLine } from 'lucide-react'
 import { useEffect, useMemo, useState } from 'react'
 import type { Job } from '../../../sdk/index.ts'
 import { isOver, type StreamState } from '../../lib/events.ts'
-import { formatDuration, formatNumber, formatPercent } from '../../lib/format.ts'
+import { formatBytes, formatDuration, formatNumber, formatPercent } from '../../lib/format.ts'
 import { Chart, type Series } from '../../ui/chart.tsx'
 import { Slider } from '../../ui/choices.tsx'
 import { Help } from '../../ui/disclosure.tsx'
@@ -284,6 +284,18 @@ const figures: readonly Figure[] = [
     title: 'Tokens per second',
     help: 'Training speed. It drops while other programs or requests use the processor.',
     lines: [{ name: 'tokens_per_second', label: 'Tokens per second' }],
+    format: (value) => formatNumber(value, 3),
+  },
+  {
+    title: 'Memory',
+    help: 'Memory that the training holds: of the GPU, or on a machine without one of the machine.',
+    lines: [{ name: 'memory_mb', label: 'Memory' }],
+    format: (value) => formatBytes(value * 1e6),
+  },
+  {
+    title: 'Busy cores',
+    help: 'Processor cores that the training keeps busy. Fewer than usual: other programs or requests take them.',
+    lines: [{ name: 'cpu_cores', label: 'Busy cores' }],
     format: (value) => formatNumber(value, 3),
   },
   {

@@ -13,6 +13,8 @@ const figureNames = [
   'learning_rate',
   'grad_norm',
   'tokens_per_second',
+  'memory_mb',
+  'cpu_cores',
   'reward_margin',
   'reward_accuracy',
   'validation_loss',
