@@ -57,6 +57,12 @@ export const Model = z.object({
   params_billions: z.number(),
   context_length: z.int(),
   license: z.string(),
+  gated: z
+    .boolean()
+    .describe(
+      'Whether its owner gives it only to those who accepted its license at Hugging Face: the service needs their token ' +
+        'to download it.',
+    ),
   huggingface_id: z.string().nullable(),
   methods: z
     .array(Method)

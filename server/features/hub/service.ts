@@ -232,6 +232,7 @@ export function createHub(
       params_billions: Number(((entry?.parameters ?? parameters) / 1e9).toPrecision(4)),
       context_length: base?.context_length ?? entry!.context_length,
       license: entry?.license ?? 'unknown',
+      gated: entry?.gated ?? false,
       huggingface_id: entry ? id : null,
       methods: trainable ? methodsFor(parameters, memory_bytes) : [],
       recommended: id === recommended,
