@@ -176,7 +176,17 @@ const deployment = createRoute({
 const models = createRoute({
   getParentRoute: () => shell,
   path: '/models',
+  // `q`: a part of a base's name. `fits`: bases that this machine can train.
+  validateSearch: (search): { q?: string; fits?: boolean } => ({
+    q: typed(search.q),
+    fits: search.fits === true || undefined,
+  }),
   component: lazyRouteComponent(() => import('./pages/models/index.tsx')),
+})
+const baseModel = createRoute({
+  getParentRoute: () => shell,
+  path: '/models/base/$',
+  component: lazyRouteComponent(() => import('./pages/base-model/index.tsx')),
 })
 const model = createRoute({
   getParentRoute: () => shell,
@@ -235,6 +245,7 @@ const routeTree = root.addChildren([
     deployments,
     deployment,
     models,
+    baseModel,
     model,
     exports,
     settings.addChildren([settingsSection]),

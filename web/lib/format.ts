@@ -22,6 +22,10 @@ export const formatCount = (value: number | null | undefined): string =>
 export const formatCompact = (value: number | null | undefined): string =>
   value == null ? none : numbers({ notation: 'compact', maximumFractionDigits: 1 }).format(value)
 
+/** Weights of a model as their makers write them, in every language: `135M`, `1.7B`. */
+export const formatParameters = (billions: number): string =>
+  billions < 0.9995 ? `${Math.round(billions * 1000)}M` : `${Number(billions.toFixed(1))}B`
+
 /** A measured number with `digits` significant digits: `0.0123`, `1.23e-7` where it would have many zeros. */
 export function formatNumber(value: number | null | undefined, digits = 3): string {
   if (value == null || Number.isNaN(value)) return none
@@ -29,6 +33,12 @@ export function formatNumber(value: number | null | undefined, digits = 3): stri
   if (size !== 0 && (size < 1e-4 || size >= 1e9)) return value.toExponential(digits - 1)
   return numbers({ maximumSignificantDigits: digits }).format(value)
 }
+
+const exportFormats: Record<string, string> = { gguf: 'GGUF', huggingface: 'Hugging Face', onnx: 'ONNX' }
+
+/** What an export is: `GGUF Q4_K_M`. */
+export const formatExport = ({ format, quantization }: { format: string; quantization: string | null }): string =>
+  [exportFormats[format] ?? format, quantization].filter(Boolean).join(' ')
 
 /** A share of 0 to 1: `87.5 %` in the locale's form. */
 export const formatPercent = (share: number | null | undefined, digits = 0): string =>

@@ -61,6 +61,16 @@ export function whenText(job: Job): string {
 export const secondsOf = ({ started_at, finished_at }: Job): number | null =>
   started_at ? ((finished_at ? Date.parse(finished_at) : Date.now()) - Date.parse(started_at)) / 1000 : null
 
+/** A setting's name in words: `learning_rate` as `Learning rate`. */
+export function settingLabel(name: string): string {
+  if (name === 'r') return 'Rank'
+  const words = name
+    .replaceAll('_', ' ')
+    .replace(/\bid\b/, '')
+    .trim()
+  return words[0]!.toUpperCase() + words.slice(1)
+}
+
 /** Whether the job measures itself on rows that it does not learn from. */
 export const hasValidation = ({ resolved_config: { evaluation_config } }: Job): boolean =>
   evaluation_config.validation_split.value > 0 || evaluation_config.validation_dataset_id.value !== null

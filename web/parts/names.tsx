@@ -1,8 +1,11 @@
 // Things by their names, as links to their pages.
+import { useQuery } from '@tanstack/react-query'
+import { tunery } from '../lib/api.ts'
 import { useDatasetNames, useModelNames } from '../lib/names.ts'
+import { useMay } from '../lib/session.ts'
 import { TextLink } from '../ui/button.tsx'
 
-/** A tuned model by its name, linked; a base or a deployment as it is called. */
+/** A tuned model by its name, or a base by its id, linked; a deployment as it is called. */
 export function ModelName({ id }: { id: string }) {
   const nameOf = useModelNames()
   return id.startsWith('mdl_') ? (
@@ -10,7 +13,24 @@ export function ModelName({ id }: { id: string }) {
       {nameOf(id)}
     </TextLink>
   ) : (
-    <span className="wrap-anywhere">{id}</span>
+    <BaseName id={id} />
+  )
+}
+
+const rarely_ms = 60_000
+
+function BaseName({ id }: { id: string }) {
+  const { data } = useQuery({
+    queryKey: ['hub', 'list'],
+    queryFn: ({ signal }) => tunery.hub.list({ signal }),
+    enabled: useMay('hub:read'),
+    staleTime: rarely_ms,
+  })
+  if (!data?.models.some((each) => each.id === id)) return <span className="wrap-anywhere">{id}</span>
+  return (
+    <TextLink to="/models/base/$" params={{ _splat: id }} className="wrap-anywhere">
+      {id}
+    </TextLink>
   )
 }
 

@@ -1,31 +1,47 @@
 // The frame around every page of someone who is signed in.
 
 import { Link, Outlet, useRouter } from '@tanstack/react-router'
-import { BookOpen, Braces, WifiOff } from 'lucide-react'
-import { useEffect, useState } from 'react'
+import { BookOpen, Braces, Search as SearchIcon, WifiOff } from 'lucide-react'
+import { lazy, Suspense, useEffect, useState } from 'react'
 import { classes } from '../lib/classes.ts'
 import { useConnection } from '../lib/connection.ts'
+import { isSearchKey, searchKey } from '../lib/keys.ts'
 import { queryClient } from '../lib/query.ts'
 import { useSessionQuery } from '../lib/session.ts'
 import { Announcer, SkipLink } from '../ui/announcer.tsx'
 import { Brand } from '../ui/brand.tsx'
+import { IconButton } from '../ui/button.tsx'
 import { NavigationDrawer } from '../ui/drawer.tsx'
 import { ErrorState, SkeletonLines } from '../ui/feedback.tsx'
 import { Redirect } from '../ui/redirect.tsx'
 import { AccountMenu } from './account-menu.tsx'
 import { navigation } from './navigation.ts'
 
+// What is searched is loaded when the search is opened for the first time.
+const Search = lazy(() => import('./search.tsx'))
+
 export function Shell() {
   const session = useSessionQuery()
+  const [searching, setSearching] = useState<boolean>()
+  useEffect(() => {
+    const onKey = (event: KeyboardEvent) => {
+      if (!isSearchKey(event)) return
+      event.preventDefault()
+      setSearching(true)
+    }
+    addEventListener('keydown', onKey)
+    return () => removeEventListener('keydown', onKey)
+  }, [])
+  const onSearch = () => setSearching(true)
   if (session.data === null) return <ToSignIn />
   return (
     <>
       <SkipLink />
       <Announcer />
       <div className="flex min-h-dvh max-lg:flex-col">
-        <TopBar />
+        <TopBar onSearch={onSearch} />
         <aside className="sticky top-0 flex h-dvh w-58 shrink-0 flex-col border-r border-line bg-surface max-lg:hidden">
-          <SideBar />
+          <SideBar onSearch={onSearch} />
         </aside>
         <main id="main" tabIndex={-1} className="min-w-0 flex-1 outline-none">
           <ConnectionBanner />
@@ -40,6 +56,11 @@ export function Shell() {
           )}
         </main>
       </div>
+      {searching !== undefined && session.data && (
+        <Suspense>
+          <Search open={searching} onOpenChange={setSearching} />
+        </Suspense>
+      )}
     </>
   )
 }
@@ -51,7 +72,7 @@ function ToSignIn() {
   return <Redirect to={address === '/' ? '/sign-in' : `/sign-in?next=${encodeURIComponent(address)}`} />
 }
 
-function SideBar({ onNavigate }: { onNavigate?: () => void }) {
+function SideBar({ onNavigate, onSearch }: { onNavigate?: () => void; onSearch?: () => void }) {
   return (
     <>
       <div className="px-4 py-4">
@@ -59,6 +80,21 @@ function SideBar({ onNavigate }: { onNavigate?: () => void }) {
           <Brand />
         </Link>
       </div>
+      {onSearch && (
+        <div className="px-2 pb-2">
+          <button
+            type="button"
+            onClick={onSearch}
+            className="focus-inset flex h-8.5 w-full items-center gap-2.5 rounded-md px-2.5 text-muted ring-1 ring-line ring-inset hover:bg-hover hover:text-ink"
+          >
+            <SearchIcon aria-hidden className="size-4.5 shrink-0" />
+            <span className="flex-1 text-left">Search</span>
+            <kbd aria-hidden className="font-mono text-xs">
+              {searchKey}
+            </kbd>
+          </button>
+        </div>
+      )}
       <Navigation onNavigate={onNavigate} />
       <div className="border-t border-line p-2">
         <AccountMenu />
@@ -116,7 +152,7 @@ function Navigation({ onNavigate }: { onNavigate?: () => void }) {
 }
 
 /** Phones and narrow windows: the navigation is a drawer. */
-const TopBar = () => (
+const TopBar = ({ onSearch }: { onSearch: () => void }) => (
   <div className="sticky top-0 z-30 flex h-13 items-center gap-2 border-b border-line bg-surface px-2 lg:hidden">
     <NavigationDrawer label="Navigation" className="flex w-[min(17rem,85vw)] flex-col">
       {(close) => <SideBar onNavigate={close} />}
@@ -124,6 +160,7 @@ const TopBar = () => (
     <Link to="/" className="rounded-md">
       <Brand />
     </Link>
+    <IconButton label="Search" icon={<SearchIcon aria-hidden />} className="ml-auto" onClick={onSearch} />
   </div>
 )
 

@@ -3,14 +3,16 @@
 import { Link, Outlet } from '@tanstack/react-router'
 import { ArrowLeft, Monitor, Moon, Search, Sun } from 'lucide-react'
 import { useEffect, useState } from 'react'
+import { isSearchKey } from '../../lib/keys.ts'
 import { setTheme, type Theme, useTheme } from '../../lib/theme.ts'
 import { Announcer, SkipLink } from '../../ui/announcer.tsx'
 import { Brand } from '../../ui/brand.tsx'
 import { IconButton, LinkButton } from '../../ui/button.tsx'
 import { NavigationDrawer } from '../../ui/drawer.tsx'
 import { Menu, MenuChoices } from '../../ui/popups.tsx'
+
 import { Navigation } from './navigation.tsx'
-import { SearchDialog } from './search.tsx'
+import { DocsSearch } from './search.tsx'
 
 export default function Docs() {
   const [searching, setSearching] = useState(false)
@@ -19,7 +21,7 @@ export default function Docs() {
       const { target } = event
       const typing =
         target instanceof HTMLElement && (target.isContentEditable || /^(INPUT|TEXTAREA)$/.test(target.tagName))
-      const asked = event.key === '/' ? !typing && !event.ctrlKey && !event.metaKey : isCommandK(event)
+      const asked = event.key === '/' ? !typing && !event.ctrlKey && !event.metaKey : isSearchKey(event)
       if (!asked) return
       event.preventDefault()
       setSearching(true)
@@ -63,12 +65,10 @@ export default function Docs() {
           <Outlet />
         </main>
       </div>
-      <SearchDialog open={searching} onOpenChange={setSearching} />
+      <DocsSearch open={searching} onOpenChange={setSearching} />
     </>
   )
 }
-
-const isCommandK = ({ key, ctrlKey, metaKey }: KeyboardEvent) => key === 'k' && (ctrlKey || metaKey)
 
 const themes = [
   { value: 'light', label: 'Light', icon: <Sun aria-hidden /> },

@@ -1,6 +1,7 @@
 import { type GroupName, hyperparameters, method } from '../../../contract/hyperparameters.ts'
 import type { Job } from '../../../sdk/index.ts'
 import { formatCount, formatNumber } from '../../lib/format.ts'
+import { settingLabel } from '../../lib/jobs.ts'
 import { DatasetName, ModelName } from '../../parts/names.tsx'
 import { CopyButton, ExternalLink, LinkButton } from '../../ui/button.tsx'
 import { Help } from '../../ui/disclosure.tsx'
@@ -131,9 +132,9 @@ function Settings({ label, settings }: { label: string; settings: readonly Setti
         {settings.map(({ name, value, source, description }) => (
           <tr key={name} className="align-baseline">
             <th scope="row" className="py-1 pr-3 text-left font-normal whitespace-nowrap text-muted">
-              {name.replaceAll('_', ' ')}{' '}
+              {settingLabel(name)}{' '}
               {description && (
-                <Help word={name.replaceAll('_', ' ')}>
+                <Help word={settingLabel(name)}>
                   <Message text={description} />
                 </Help>
               )}

@@ -17,11 +17,14 @@ export function columnsOf({
   losses,
   mayTrain,
   wide,
+  added,
 }: {
   losses: ReadonlyMap<string, readonly number[]>
   mayTrain: boolean
   /** Room for every column. */
   wide: boolean
+  /** By the reader. */
+  added: readonly Column<Job>[]
 }): Column<Job>[] {
   return [
     {
@@ -95,6 +98,7 @@ export function columnsOf({
           },
         ]
       : []),
+    ...added,
     ...(mayTrain
       ? [
           {

@@ -14,6 +14,7 @@ import { EmptyState, Loaded, Skeleton } from '../../ui/feedback.tsx'
 import { Input } from '../../ui/field.tsx'
 import { Card, Page } from '../../ui/layout.tsx'
 import { Table } from '../../ui/table.tsx'
+import { ChooseColumns, chosenColumnsOf, useChosenColumns } from './chosen-columns.tsx'
 import { columnsOf } from './columns.tsx'
 import { useLiveJobs } from './live.ts'
 
@@ -63,7 +64,11 @@ export default function JobsPage() {
   )
   const { jobs, losses } = useLiveJobs(rows)
   const wide = useSyncExternalStore(watchWidth, () => wideWindow.matches)
-  const columns = useMemo(() => columnsOf({ losses, mayTrain, wide }), [losses, mayTrain, wide])
+  const [added, setAdded] = useChosenColumns()
+  const columns = useMemo(
+    () => columnsOf({ losses, mayTrain, wide, added: chosenColumnsOf(added) }),
+    [losses, mayTrain, wide, added],
+  )
   const chosen = jobs.filter(({ id }) => selected.has(id))
 
   const newJob = mayTrain && (
@@ -100,6 +105,7 @@ export default function JobsPage() {
               onChange={(next) => change({ sort: next === 'newest' ? undefined : next })}
               choices={Object.entries(sorts).map(([value, { label }]) => ({ value: value as Sort, label }))}
             />
+            <ChooseColumns jobs={jobs} chosen={added} onChange={setAdded} />
             <Compare chosen={chosen} onClear={() => setSelected(new Set())} />
           </div>
           <Loaded query={query} skeleton={<ListSkeleton />}>

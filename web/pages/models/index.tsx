@@ -1,22 +1,24 @@
-import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query'
-import { Boxes, Download, Upload } from 'lucide-react'
+import { useMutation, useQueryClient } from '@tanstack/react-query'
+import { useNavigate, useSearch } from '@tanstack/react-router'
+import { Boxes, Upload } from 'lucide-react'
 import { useState } from 'react'
 import type { Model, TunedModel } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
 import { fieldError } from '../../lib/errors.ts'
-import { formatBytes, formatCompact } from '../../lib/format.ts'
+import { formatBytes, formatCount, formatParameters } from '../../lib/format.ts'
 import { usePages } from '../../lib/pages.ts'
-import { refresh_ms } from '../../lib/query.ts'
 import { useMay } from '../../lib/session.ts'
+import { BaseBadges, BaseWeights, servedForm, useBases } from '../../parts/base-weights.tsx'
 import { Button, LinkButton } from '../../ui/button.tsx'
 import { FileDrop } from '../../ui/disclosure.tsx'
-import { Badge, EmptyState, FormError, Loaded, Progress, Status } from '../../ui/feedback.tsx'
+import { Badge, EmptyState, FormError, Loaded, Status } from '../../ui/feedback.tsx'
 import { Field, Form, FormButtons, Input } from '../../ui/field.tsx'
 import { Card, Page } from '../../ui/layout.tsx'
 import { Dialog } from '../../ui/popups.tsx'
 import { type Column, Table } from '../../ui/table.tsx'
-import { toast, toastError } from '../../ui/toast.tsx'
-import { RelativeTime } from '../../ui/values.tsx'
+import { toast } from '../../ui/toast.tsx'
+import { Checkbox } from '../../ui/toggles.tsx'
+import { Message, RelativeTime } from '../../ui/values.tsx'
 
 export default function ModelsPage() {
   const mayTrain = useMay('tuning:write')
@@ -39,7 +41,7 @@ export default function ModelsPage() {
     >
       <div className="grid gap-4">
         <Tuned />
-        <Bases mayTrain={mayTrain} />
+        <Bases />
       </div>
       {importing && <ImportAdapter onClose={() => setImporting(false)} />}
     </Page>
@@ -95,43 +97,38 @@ function Tuned() {
   )
 }
 
-const isMoving = ({ download }: Model) =>
-  download !== null && ['queued', 'downloading', 'converting'].includes(download.status)
+const hasDownloaded = ({ weights }: Model) => Number(weights.available)
 
-function Bases({ mayTrain }: { mayTrain: boolean }) {
-  const client = useQueryClient()
-  const query = useQuery({
-    queryKey: ['hub', 'list'],
-    queryFn: ({ signal }) => tunery.hub.list({ signal }),
-    refetchInterval: ({ state }) => (state.data?.models.some(isMoving) ? refresh_ms : false),
-  })
-  const refresh = () => client.invalidateQueries({ queryKey: ['hub'] })
-  const start = useMutation({
-    mutationFn: (id: string) => tunery.hub.startDownload(id),
-    onSuccess: refresh,
-    onError: toastError('Could not start the download'),
-  })
-  const cancel = useMutation({
-    mutationFn: (id: string) => tunery.hub.cancelDownload(id),
-    onSuccess: refresh,
-    onError: toastError('Could not cancel the download'),
-  })
-  const [text, setText] = useState('')
-  const isFound = ({ id, name, description }: Model) =>
-    `${id} ${name} ${description}`.toLowerCase().includes(text.trim().toLowerCase())
+function Bases() {
+  const query = useBases()
+  const { q, fits } = useSearch({ from: '/shell/models' })
+  const navigate = useNavigate()
+  const change = (next: { q?: string; fits?: boolean }) =>
+    void navigate({ to: '/models', search: (before) => ({ ...before, ...next }), replace: true, resetScroll: false })
+  const text = (q ?? '').trim().toLowerCase()
+  const isShown = ({ id, name, description, methods }: Model) =>
+    `${id} ${name} ${description}`.toLowerCase().includes(text) && (!fits || methods.length > 0)
   return (
     <Card
       title="Base models"
-      description="Open models to train and to call."
+      description="Open models to call and to train."
       actions={
-        <Input
-          type="search"
-          aria-label="Search base models"
-          placeholder="Search base models"
-          className="w-56"
-          value={text}
-          onChange={(event) => setText(event.target.value)}
-        />
+        <>
+          <Checkbox
+            label="Trainable here"
+            checked={fits ?? false}
+            onChange={(on) => change({ fits: on || undefined })}
+          />
+          <div className="w-56">
+            <Input
+              type="search"
+              aria-label="Search base models"
+              placeholder="Search base models"
+              value={q ?? ''}
+              onChange={(event) => change({ q: event.target.value || undefined })}
+            />
+          </div>
+        </>
       }
       flush
     >
@@ -139,78 +136,17 @@ function Bases({ mayTrain }: { mayTrain: boolean }) {
         {({ models }) => (
           <Table
             label="Base models"
-            empty={<EmptyState compact title={`No base model matches “${text}”`} />}
-            rows={models.filter(isFound).toSorted((a, b) => Number(b.weights.available) - Number(a.weights.available))}
+            empty={
+              <EmptyState
+                compact
+                title="No base models match"
+                action={<Button onClick={() => change({ q: undefined, fits: undefined })}>Clear filters</Button>}
+              />
+            }
+            rows={models.filter(isShown).toSorted((a, b) => hasDownloaded(b) - hasDownloaded(a))}
             rowId={({ id }) => id}
-            columns={[
-              {
-                id: 'name',
-                header: 'Model',
-                grow: true,
-                value: ({ id }) => id,
-                cell: (each) => (
-                  <>
-                    <span title={each.description} className="flex flex-wrap items-center gap-1 whitespace-normal">
-                      <span className="min-w-0 wrap-anywhere">{each.id}</span>
-                      {each.category !== 'language' && <Badge>{each.category}</Badge>}
-                      {each.recommended && <Badge tone="accent">recommended</Badge>}
-                      {each.weights.available && each.methods.length === 0 && (
-                        <Badge tone="warn">too large to train here</Badge>
-                      )}
-                      {each.pictures && (
-                        <Badge tone={each.pictures.served ? 'good' : 'warn'}>
-                          {each.pictures.served ? 'reads images' : 'text only'}
-                        </Badge>
-                      )}
-                    </span>
-                    <ServedForm weights={each.weights} />
-                    {each.pictures?.notes.map((note) => (
-                      <Note key={note} text={note} />
-                    ))}
-                  </>
-                ),
-              },
-              {
-                id: 'size',
-                header: 'Parameters',
-                align: 'right',
-                from: 'sm',
-                value: (each) => each.params_billions,
-                cell: (each) => formatCompact(each.params_billions * 1e9),
-              },
-              {
-                id: 'context',
-                header: 'Context',
-                align: 'right',
-                from: 'lg',
-                cell: (each) => formatCompact(each.context_length),
-              },
-              { id: 'license', header: 'License', from: 'lg', cell: (each) => each.license },
-              {
-                id: 'methods',
-                header: 'Methods',
-                from: 'md',
-                cell: ({ methods }) => (
-                  <span className="flex gap-1">
-                    {methods.length > 0 ? methods.map((each) => <Badge key={each}>{each}</Badge>) : '–'}
-                  </span>
-                ),
-              },
-              {
-                id: 'weights',
-                header: 'Weights',
-                align: 'right',
-                cell: (each) => (
-                  <Weights
-                    model={each}
-                    mayTrain={mayTrain}
-                    busy={start.isPending && start.variables === each.id}
-                    onStart={() => start.mutate(each.id)}
-                    onCancel={() => cancel.mutate(each.id)}
-                  />
-                ),
-              },
-            ]}
+            link={({ id }) => ({ to: '/models/base/$', params: { _splat: id } })}
+            columns={baseColumns}
           />
         )}
       </Loaded>
@@ -218,70 +154,61 @@ function Bases({ mayTrain }: { mayTrain: boolean }) {
   )
 }
 
-/** In which form the weights answer, and how far that is from the original. */
-function ServedForm({ weights: { keep_original, eight_bits, eight_bits_problem, available } }: Pick<Model, 'weights'>) {
-  if (available && keep_original) return <Note text="Served with its original weights." />
-  if (eight_bits_problem) return <Note text={`Served with its original weights. ${eight_bits_problem}`} />
-  if (!eight_bits) return null
-  const { size_mb, original_type, distance } = eight_bits
-  return (
-    <Note
-      text={
-        `Served in 8-bit (${formatBytes(size_mb * 1e6)}, from ${original_type}): same top token for ` +
-        `${(100 * distance.same_top).toFixed(1)}% of ${distance.tokens} tokens, ${distance.divergence} nats apart on average.`
-      }
-    />
-  )
-}
-
-/** What is to be known of a model; commands stand in backticks. */
-const Note = ({ text }: { text: string }) => (
-  <span className="mt-0.5 block max-w-xl text-xs whitespace-normal text-muted">
-    {text.split('`').map((part, index) => (index % 2 === 1 ? <code key={index}>{part}</code> : part))}
-  </span>
-)
-
-function Weights({
-  model,
-  mayTrain,
-  busy,
-  onStart,
-  onCancel,
-}: {
-  model: Model
-  mayTrain: boolean
-  busy: boolean
-  onStart: () => void
-  onCancel: () => void
-}) {
-  const { weights, download } = model
-  if (weights.available) return <Status status="downloaded" tone="good" />
-  if (download && isMoving(model))
-    return (
-      <span className="flex items-center justify-end gap-2">
-        <Progress
-          className="w-24"
-          value={download.status === 'downloading' ? download.progress : null}
-          label={`${model.name}: ${download.status}`}
-        />
-        {mayTrain && (
-          <Button size="sm" variant="quiet" onClick={onCancel}>
-            Cancel download
-          </Button>
-        )}
+const baseColumns: readonly Column<Model>[] = [
+  {
+    id: 'name',
+    header: 'Model',
+    grow: true,
+    value: ({ id }) => id,
+    cell: (model) => (
+      <>
+        <span title={model.description} className="flex flex-wrap items-center gap-1 whitespace-normal">
+          <span className="min-w-0 wrap-anywhere">{model.id}</span>
+          <BaseBadges model={model} />
+        </span>
+        {[servedForm(model), ...(model.pictures?.notes ?? [])].filter(Boolean).map((note) => (
+          <span key={note} className="mt-0.5 block max-w-xl text-xs font-normal whitespace-normal text-muted">
+            <Message text={note} />
+          </span>
+        ))}
+      </>
+    ),
+  },
+  {
+    id: 'size',
+    header: 'Parameters',
+    align: 'right',
+    from: 'sm',
+    value: ({ params_billions }) => params_billions,
+    cell: ({ params_billions }) => formatParameters(params_billions),
+  },
+  {
+    id: 'context',
+    header: 'Context',
+    align: 'right',
+    from: 'lg',
+    value: ({ context_length }) => context_length,
+    cell: ({ context_length }) => formatCount(context_length),
+  },
+  { id: 'license', header: 'License', from: 'lg', value: ({ license }) => license, cell: ({ license }) => license },
+  {
+    id: 'methods',
+    header: 'Methods',
+    from: 'md',
+    cell: ({ methods }) => (
+      <span className="flex gap-1">
+        {methods.length > 0 ? methods.map((each) => <Badge key={each}>{each}</Badge>) : '–'}
       </span>
-    )
-  return (
-    <span className="flex items-center justify-end gap-2">
-      {download?.error && <Badge tone="bad">failed</Badge>}
-      <span title={download?.error?.message ?? weights.how_to_get ?? undefined}>
-        <Button size="sm" icon={<Download aria-hidden />} busy={busy} disabled={!mayTrain} onClick={onStart}>
-          {weights.size_mb ? `Download ${formatBytes(weights.size_mb * 1e6)}` : 'Download'}
-        </Button>
-      </span>
-    </span>
-  )
-}
+    ),
+  },
+  {
+    id: 'weights',
+    header: 'Weights',
+    align: 'right',
+    value: ({ weights }) => weights.size_mb,
+    cell: (model) => <BaseWeights model={model} />,
+  },
+]
 
 function ImportAdapter({ onClose }: { onClose: () => void }) {
   const [file, setFile] = useState<File>()

@@ -3,7 +3,7 @@ import type { ReactNode } from 'react'
 import type { Dataset, Evaluation, Model, TunedModel } from '../../../sdk/index.ts'
 import { classes } from '../../lib/classes.ts'
 import { datasetChoice } from '../../lib/datasets.ts'
-import { formatBytes, formatCount, formatNumber, plural } from '../../lib/format.ts'
+import { formatBytes, formatCount, formatParameters, plural } from '../../lib/format.ts'
 import { TextLink } from '../../ui/button.tsx'
 import { type Choice, Combobox, Select } from '../../ui/choices.tsx'
 import { Badge, Notice } from '../../ui/feedback.tsx'
@@ -38,7 +38,7 @@ export function ModelCard({
           ? 'Needs more memory than this machine has'
           : [
               recommended && 'Recommended',
-              `${formatNumber(params_billions)}B parameters`,
+              `${formatParameters(params_billions)} parameters`,
               `${formatCount(context_length)} tokens context`,
               !weights.available && `${weights.size_mb ? `${formatBytes(weights.size_mb * 1e6)} ` : ''}download`,
             ]
@@ -60,7 +60,8 @@ export function ModelCard({
         </Field>
         {base && (
           <p className="text-muted">
-            {base.description} <span className="whitespace-nowrap">License: {base.license}.</span>
+            {base.description}
+            {base.license !== 'unknown' && <span className="whitespace-nowrap"> License: {base.license}.</span>}
           </p>
         )}
         {base && !base.weights.available && (

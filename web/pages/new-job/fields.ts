@@ -27,16 +27,6 @@ export const groupNames = ['method_options', 'lora_config', 'training_config', '
 export type GroupName = (typeof groupNames)[number]
 export type Objective = 'sft' | 'dpo' | 'kto'
 
-/** `learning_rate` as `Learning rate`. */
-export function labelOf(name: string): string {
-  if (name === 'r') return 'Rank'
-  const words = name
-    .replaceAll('_', ' ')
-    .replace(/\bid\b/, '')
-    .trim()
-  return words[0]!.toUpperCase() + words.slice(1)
-}
-
 /** A setting's number, whole ones in full. */
 export const numberOf = (value: number): string =>
   Number.isInteger(value) ? formatCount(value) : formatNumber(value, 10)

@@ -1,10 +1,11 @@
 // One hyperparameter as a field: its default, its range, and a sentence on what it does, all from the contract.
 import { Plus, X } from 'lucide-react'
 import { Fragment, type ReactNode, useRef, useState } from 'react'
+import { settingLabel } from '../../lib/jobs.ts'
 import { Button, IconButton } from '../../ui/button.tsx'
 import { Select } from '../../ui/choices.tsx'
 import { Field, Input, NumberInput, Textarea } from '../../ui/field.tsx'
-import { defaultOf, type HyperparameterInfo, labelOf, numberOf, rangeOf } from './fields.ts'
+import { defaultOf, type HyperparameterInfo, numberOf, rangeOf } from './fields.ts'
 
 /** A text with `code` in backticks. */
 const rich = (text: string): ReactNode =>
@@ -36,8 +37,8 @@ export function Setting({ info, value, onChange, error, inForce, control }: Sett
   const range = rangeOf(info)
   const label = (
     <span className="inline-flex flex-wrap items-baseline gap-x-2">
-      {labelOf(info.name)}
-      {labelOf(info.name) !== info.name && (
+      {settingLabel(info.name)}
+      {settingLabel(info.name) !== info.name && (
         <code className="font-mono text-xs font-normal text-muted">{info.name}</code>
       )}
     </span>
