@@ -15,6 +15,7 @@ async function load(signal: AbortSignal): Promise<Session | null> {
   try {
     const { csrf_token, ...session } = await tunery.session.get({ signal })
     setCsrfToken(csrf_token)
+    forgetDraftsOfOthers(session.profile.id)
     return session
   } catch (error) {
     if (isTuneryError(error) && error.status === 401) return null
@@ -24,6 +25,19 @@ async function load(signal: AbortSignal): Promise<Session | null> {
       return { profile, scopes: profile.key?.scopes ?? [], has_password: true, has_passkey: false }
     }
     throw error
+  }
+}
+
+const personKey = 'tunery.person'
+
+/** Drafts of this tab stay for the person who wrote them: also through a session that ended, but for nobody else. */
+function forgetDraftsOfOthers(person: string): void {
+  try {
+    const before = sessionStorage.getItem(personKey)
+    if (before !== null && before !== person) sessionStorage.clear()
+    sessionStorage.setItem(personKey, person)
+  } catch {
+    // Storage may be refused: then nothing is kept.
   }
 }
 

@@ -3,8 +3,9 @@ import { AlertDialog as BaseAlert } from '@base-ui/react/alert-dialog'
 import { Dialog as BaseDialog } from '@base-ui/react/dialog'
 import { Menu as BaseMenu } from '@base-ui/react/menu'
 import { Popover as BasePopover } from '@base-ui/react/popover'
+import { useBlocker } from '@tanstack/react-router'
 import { X } from 'lucide-react'
-import { type ReactElement, type ReactNode, useState } from 'react'
+import { type FormEvent, type ReactElement, type ReactNode, useEffect, useState } from 'react'
 import { classes } from '../lib/classes.ts'
 import { Button, buttonClass } from './button.tsx'
 
@@ -169,11 +170,19 @@ export function Dialog({
   footer?: ReactNode
   width?: keyof typeof widths
 }) {
+  const unsaved = useUnsaved(open)
   return (
-    <BaseDialog.Root open={open} onOpenChange={onOpenChange}>
+    <BaseDialog.Root
+      open={open}
+      disablePointerDismissal={unsaved.typed}
+      onOpenChange={(next, { reason }) => {
+        if (!next && reason === 'escape-key' && unsaved.typed) unsaved.ask(() => onOpenChange(false))
+        else onOpenChange(next)
+      }}
+    >
       <BaseDialog.Portal>
         <BaseDialog.Backdrop className={backdropClass} />
-        <BaseDialog.Popup className={classes(dialogClass, widths[width])}>
+        <BaseDialog.Popup className={classes(dialogClass, widths[width])} {...unsaved.listeners}>
           <div className="px-5 pt-4 pr-14 pb-3">
             <BaseDialog.Title className="text-lg font-semibold">{title}</BaseDialog.Title>
             {description && <BaseDialog.Description className="mt-1 text-muted">{description}</BaseDialog.Description>}
@@ -189,8 +198,54 @@ export function Dialog({
           </BaseDialog.Close>
         </BaseDialog.Popup>
       </BaseDialog.Portal>
+      {unsaved.question}
     </BaseDialog.Root>
   )
+}
+
+/**
+ * Keeps what was typed into a form of a dialog: a click beside it closes nothing, and Escape, Back or a closed tab ask
+ * first. Its own buttons close it at once.
+ */
+function useUnsaved(open: boolean) {
+  const [typed, setTyped] = useState(false)
+  const [leave, setLeave] = useState<() => void>()
+  useEffect(() => {
+    if (!open) setTyped(false)
+  }, [open])
+  const blocker = useBlocker({
+    shouldBlockFn: () => open && typed,
+    enableBeforeUnload: () => open && typed,
+    withResolver: true,
+  })
+  return {
+    typed,
+    ask: (then: () => void) => setLeave(() => then),
+    listeners: {
+      onChange: ({ target }: FormEvent<HTMLElement>) => (target as HTMLElement).closest('form') && setTyped(true),
+      // Sent: what it leads to is no loss.
+      onSubmitCapture: () => setTyped(false),
+    },
+    question: (
+      <ConfirmDialog
+        open={leave !== undefined || blocker.status === 'blocked'}
+        onOpenChange={() => {
+          setLeave(undefined)
+          blocker.reset?.()
+        }}
+        title="Discard what you entered?"
+        action="Discard"
+        keep="Keep editing"
+        onConfirm={() => {
+          setTyped(false)
+          leave?.()
+          blocker.proceed?.()
+        }}
+      >
+        The form has not been sent.
+      </ConfirmDialog>
+    ),
+  }
 }
 
 /**

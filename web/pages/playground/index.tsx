@@ -23,7 +23,7 @@ import { hasPictures, samplesOf } from './code.ts'
 import { Composer } from './composer.tsx'
 import { ParametersPanel } from './parameters.tsx'
 import { RowsPanel } from './rows.tsx'
-import { type Column, newId, type Turn, usePlayground, type Vote } from './state.ts'
+import { type Column, newId, type Turn, usePlayground, useQuestion, type Vote } from './state.ts'
 import { useTrainingRows } from './training-rows.ts'
 import { Votes } from './votes.tsx'
 
@@ -78,7 +78,7 @@ function Playground({ account }: { account: string }) {
   const [state, dispatch] = usePlayground(account, search.models?.split(',').filter(Boolean).slice(0, columnsMax) ?? [])
   const { columns, parameters, turns, votes } = state
   const models = useModels()
-  const [text, setText] = useState('')
+  const [text, setText] = useQuestion()
   const [pictures, setPictures] = useState<string[]>([])
   const [blind, setBlind] = useState(false)
   const [problem, setProblem] = useState<string>()

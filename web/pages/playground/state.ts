@@ -1,5 +1,5 @@
 // What the playground remembers: its columns, their parameters, the conversation and the votes. It survives a refresh.
-import { useEffect, useReducer } from 'react'
+import { useEffect, useReducer, useState } from 'react'
 import type { Content } from '../../lib/pictures.ts'
 
 /** Parameters of a request; null leaves one to the service's default. */
@@ -151,6 +151,22 @@ const keyOf = (account: string) => `tunery.playground.${account}`
 const newId = () => crypto.randomUUID?.() ?? String(Math.random()).slice(2)
 
 export { newId }
+
+const draftKey = 'tunery.playground.question'
+
+/** The question that is being written, kept in this tab. */
+export function useQuestion() {
+  const [text, setText] = useState(() => sessionStorage.getItem(draftKey) ?? '')
+  const change = (next: string) => {
+    setText(next)
+    try {
+      sessionStorage.setItem(draftKey, next)
+    } catch {
+      // Too much to keep: it lasts until the page is left.
+    }
+  }
+  return [text, change] as const
+}
 
 export function usePlayground(account: string, models: string[]) {
   const [state, dispatch] = useReducer(reduce, undefined, (): State => {
