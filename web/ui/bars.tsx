@@ -41,7 +41,9 @@ export function Bars({
           {shown ? (
             format(shown.value)
           ) : (
-            <span className="text-muted">max {format(Math.max(0, ...bars.map(({ value }) => value)))}</span>
+            <span className="shrink-0 whitespace-nowrap text-muted">
+              max {format(Math.max(0, ...bars.map(({ value }) => value)))}
+            </span>
           )}
         </span>
       </div>

@@ -131,8 +131,9 @@ export function Chart({
             ...axis,
             label: xLabel,
             labelSize: 18,
-            size: 28,
+            size: time ? 44 : 28,
             gap: 4,
+            ...(time && { values: (_plot, ticks, _axis, _space, step) => timesOf(ticks, step) }),
             // Steps are whole.
             ...(xLabel === 'Step' && { incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 50_000] }),
           },
@@ -308,6 +309,20 @@ export function Chart({
       </figcaption>
     </figure>
   )
+}
+
+const clock = new Intl.DateTimeFormat(undefined, { timeStyle: 'short' })
+const day = new Intl.DateTimeFormat(undefined, { day: 'numeric', month: 'short' })
+const day_s = 86_400
+
+/** Times of an axis, in unix seconds, in the reader's language: days, or hours with the day below where it changes. */
+function timesOf(ticks: readonly number[], step: number): string[] {
+  const days = ticks.map((tick) => day.format(tick * 1000))
+  if (step >= day_s) return days
+  return ticks.map((tick, index) => {
+    const text = clock.format(tick * 1000)
+    return days[index] === days[index - 1] ? text : `${text}\n${days[index]}`
+  })
 }
 
 /** Ticks of a log scale: 1, 2 and 5 of each power of ten, or even steps where that gives too few. */

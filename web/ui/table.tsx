@@ -189,6 +189,8 @@ export function Table<T extends object>(props: TableProps<T>) {
                       headClass,
                       column.align === 'right' && 'text-right',
                       column.from && fromClasses[column.from],
+                      // Beside many columns the table scrolls before this one is cut to nothing.
+                      column.grow && columns.length > 6 && 'min-w-44',
                     )}
                     style={{ width: column.width }}
                   >

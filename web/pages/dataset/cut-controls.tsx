@@ -27,7 +27,7 @@ export function CutControls({
   const model = cut.model ?? inForce?.model_id
   const context = bases.data?.find(({ id }) => id === model)?.context_length
   return (
-    <div className="grid gap-4 sm:grid-cols-2">
+    <div className="grid items-start gap-4 sm:grid-cols-2">
       <Field label="Model" help="Models read pieces of words, called tokens. Each base has its own.">
         <Select
           value={model ?? null}

@@ -21,6 +21,9 @@ import { hints } from './hints.ts'
 const mendable_mb = 8
 const retries = 8
 
+/** The check's words, which go on after the number of the line, as a sentence of their own. */
+export const sentence = (message: string): string => message.replace(/^[a-z]/, (letter) => letter.toUpperCase())
+
 export const canMend = ({ format, size_mb }: Dataset) => format === 'jsonl' && size_mb <= mendable_mb
 
 /** By line: its new text, or null where it is left out. */
@@ -200,7 +203,7 @@ function WrongLine({
               {same && !left && <Badge tone="bad">{issue.code.replaceAll('_', ' ')}</Badge>}
             </span>
           }
-          error={left ? undefined : same ? issue.message : problem}
+          error={left ? undefined : same ? sentence(issue.message) : problem}
           help={
             left
               ? 'Left out.'

@@ -295,7 +295,7 @@ function About({ dataset }: { dataset: Dataset }) {
             ),
           ],
           [
-            'Id',
+            'ID',
             <span key="id" className="inline-flex max-w-full items-center gap-1">
               <Code>{dataset.id}</Code>
               <CopyButton text={dataset.id} label="Copy ID" />

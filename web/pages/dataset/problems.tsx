@@ -9,7 +9,7 @@ import { Card } from '../../ui/layout.tsx'
 import { Segments } from '../../ui/toggles.tsx'
 import { hasLines, type Issue, useLines } from './data.ts'
 import { hints } from './hints.ts'
-import { AnotherFile, canMend, Mend } from './mend.tsx'
+import { AnotherFile, canMend, Mend, sentence } from './mend.tsx'
 
 type Kind = 'errors' | 'warnings' | 'repeats'
 const repeats = new Set(['duplicate', 'conflicting_answer'])
@@ -36,8 +36,8 @@ export function Problems({ dataset, validation }: { dataset: Dataset; validation
   if (errorCount + (validation.warning_count ?? 0) === 0)
     return (
       <Card>
-        <EmptyState icon={<CircleCheck />} title="Nothing to mend">
-          Every row is well formed, none repeats another, and none answers the same question otherwise.
+        <EmptyState icon={<CircleCheck />} title="No problems">
+          Every row is valid, and no row repeats or contradicts another.
         </EmptyState>
       </Card>
     )
@@ -65,7 +65,7 @@ export function Problems({ dataset, validation }: { dataset: Dataset; validation
             onChange={setKind}
             choices={(['errors', 'warnings', 'repeats'] as const).map((value) => ({
               value,
-              label: `${value === 'repeats' ? 'Repeats' : names[value]} ${formatCount(counts[value])}`,
+              label: `${value === 'repeats' ? 'Duplicates' : names[value]} ${formatCount(counts[value])}`,
             }))}
           />
         }
@@ -98,8 +98,8 @@ export function Problems({ dataset, validation }: { dataset: Dataset; validation
 
 const descriptions = {
   errors:
-    'A job cannot begin while there are any. A dataset never changes, as jobs and models remember what they were made from: corrected rows become a new one.',
-  warnings: 'May be meant: a job can begin.',
+    'Fix these before you train. Corrected rows become a new dataset: jobs and models keep the one they were made from.',
+  warnings: 'Check these. They do not keep a job from starting.',
   repeats: 'Rows that repeat an earlier row, or its question with another answer.',
 }
 
@@ -148,7 +148,7 @@ function IssueList({
               <span className="font-medium whitespace-nowrap">
                 {numbered} {formatCount(issue.line)}
               </span>
-              <span className="min-w-0 flex-1 basis-60 wrap-anywhere">{issue.message}</span>
+              <span className="min-w-0 flex-1 basis-60 wrap-anywhere">{sentence(issue.message)}</span>
               <Badge tone={tone}>{issue.code.replaceAll('_', ' ')}</Badge>
             </p>
             {hints[issue.code] && <p className="mt-0.5 text-sm text-muted">{hints[issue.code]}</p>}

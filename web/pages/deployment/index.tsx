@@ -154,7 +154,7 @@ function Serves({ deployment }: { deployment: Deployment }) {
       <Facts
         facts={[
           ['Model', <ModelName key="model" id={model} />],
-          ['Base', base_model_id],
+          ['Base', <ModelName key="base" id={base_model_id} />],
           ['Previous model', former_model ? <ModelName key="former" id={former_model} /> : 'None'],
           ['Replicas', replicas],
           ['Created', <RelativeTime key="created" time={created_at} />],

@@ -103,7 +103,6 @@ function Figures({ timeline: { total, buckets } }: { timeline: Timeline }) {
         <Chart
           title="Latency"
           xLabel="Time"
-          yLabel="Seconds"
           time
           height={200}
           formatY={(value) => formatDuration(value)}

@@ -118,7 +118,7 @@ function Found({ evaluation }: { evaluation: Evaluation }) {
         </Notice>
       )}
       {result && <Result evaluation={evaluation} result={result} />}
-      <div className="grid items-start gap-4 lg:grid-cols-[minmax(0,1fr)_20rem]">
+      <div className="grid items-start gap-4 2xl:grid-cols-[minmax(0,1fr)_20rem]">
         <Rows evaluation={evaluation} />
         <Settings evaluation={evaluation} />
       </div>

@@ -2,7 +2,7 @@ import { useQueryClient } from '@tanstack/react-query'
 import { useEffect, useState } from 'react'
 import type { Evaluation, EvaluationRow } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
-import { formatNumber } from '../../lib/format.ts'
+import { formatNumber, none } from '../../lib/format.ts'
 import { usePages } from '../../lib/pages.ts'
 import { refresh_ms } from '../../lib/query.ts'
 import { Badge, EmptyState, Loaded } from '../../ui/feedback.tsx'
@@ -95,7 +95,7 @@ export function Rows({ evaluation }: { evaluation: Evaluation }) {
                 id: 'answer',
                 header: 'Answer',
                 from: 'lg',
-                cell: ({ model }) => <Short text={model?.output ?? model?.error?.message ?? ''} />,
+                cell: ({ model }) => <Short text={model?.output || (model?.error?.message ?? none)} />,
               },
               { id: 'model', header: 'Score', align: 'right', cell: ({ model }) => formatNumber(model?.score) },
               ...(compared
@@ -105,7 +105,7 @@ export function Rows({ evaluation }: { evaluation: Evaluation }) {
                       header: 'Baseline answer',
                       from: 'lg' as const,
                       cell: ({ baseline }: EvaluationRow) => (
-                        <Short text={baseline?.output ?? baseline?.error?.message ?? ''} />
+                        <Short text={baseline?.output || (baseline?.error?.message ?? none)} />
                       ),
                     },
                     {

@@ -2,7 +2,7 @@ import { useQuery, useQueryClient } from '@tanstack/react-query'
 import { Download } from 'lucide-react'
 import type { Export } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
-import { formatBytes, formatNumber, formatPercent } from '../../lib/format.ts'
+import { formatBytes, formatExport, formatNumber, formatPercent } from '../../lib/format.ts'
 import { useModelNames } from '../../lib/names.ts'
 import { refresh_ms } from '../../lib/query.ts'
 import { Button, buttonClass, CopyButton, ExternalLink } from '../../ui/button.tsx'
@@ -23,8 +23,6 @@ const stages: Record<NonNullable<Export['stage']>, string> = {
   push: 'Pushing to the repository',
 }
 
-const formats: Record<string, string> = { gguf: 'GGUF', huggingface: 'Hugging Face', onnx: 'ONNX' }
-
 /** One export: how far it is, its check, and its files. */
 export function ExportDetails({
   made,
@@ -44,7 +42,7 @@ export function ExportDetails({
     initialData: made,
     refetchInterval: making ? refresh_ms : false,
   })
-  const { status, stage, progress, files, check, error, push, expires_at, format, quantization, model } = query.data
+  const { status, stage, progress, files, check, error, push, expires_at, model } = query.data
   const ready = status === 'ready'
   const nameOf = useModelNames()
   return (
@@ -52,7 +50,7 @@ export function ExportDetails({
       open
       onOpenChange={(open) => !open && onClose()}
       title={nameOf(model)}
-      description={`${formats[format] ?? format}${quantization ? `, ${quantization}` : ''}`}
+      description={formatExport(query.data)}
       width="lg"
       footer={
         <>

@@ -4,7 +4,7 @@ import { PackageOpen, Plus } from 'lucide-react'
 import { useState } from 'react'
 import type { Export } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
-import { formatPercent } from '../../lib/format.ts'
+import { formatExport, formatPercent } from '../../lib/format.ts'
 import { usePages } from '../../lib/pages.ts'
 import { refresh_ms } from '../../lib/query.ts'
 import { useMay } from '../../lib/session.ts'
@@ -21,7 +21,7 @@ const isMaking = ({ status }: Export) => status === 'queued' || status === 'runn
 
 const columns: readonly Column<Export>[] = [
   { id: 'model', header: 'Model', grow: true, cell: (each) => <ModelText id={each.model} /> },
-  { id: 'format', header: 'Format', cell: (each) => [each.format, each.quantization].filter(Boolean).join(' ') },
+  { id: 'format', header: 'Format', cell: formatExport },
   {
     id: 'status',
     header: 'Status',

@@ -129,14 +129,21 @@ function ServedAs({ model }: { model: string }) {
 const pending = (evaluation: Evaluation | undefined) =>
   evaluation?.status === 'queued' || evaluation?.status === 'running'
 
-/** The evaluation that the job named: the result beside the model that it started from. */
-function Scores({ job: { evaluation, result_evaluation: id, model, model_id } }: { job: Job }) {
+/** The evaluation that the job named, beside the model that it started from; else the latest of the result. */
+function Scores({ job: { evaluation, result_evaluation, model, model_id } }: { job: Job }) {
+  const others = useQuery({
+    queryKey: ['evaluations', 'list', { limit: 100 }],
+    queryFn: ({ signal }) => tunery.evaluations.list({ limit: 100 }, { signal }),
+    enabled: evaluation === null,
+  })
+  const id = result_evaluation ?? others.data?.items.find((each) => each.model === model)?.id ?? null
   const { data, isError, error } = useQuery({
     queryKey: ['evaluations', id],
     queryFn: ({ signal }) => tunery.evaluations.get(id!, { signal }),
     enabled: id !== null,
     refetchInterval: ({ state }) => (pending(state.data) ? refresh_ms : false),
   })
+  if (others.isLoading) return <Skeleton className="h-4 w-40" />
   if (id === null)
     return evaluation === null ? (
       <span className="text-muted">

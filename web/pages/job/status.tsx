@@ -191,7 +191,7 @@ function Figures({ job, run }: { job: Job; run: Run }) {
       />
       <Stat
         label={
-          <Label text="Tokens per second" word="a token">
+          <Label text="Tokens/s" word="a token">
             A piece of a word. Models read and write tokens; training goes through all of yours once per epoch.
           </Label>
         }

@@ -5,9 +5,10 @@ import { useState } from 'react'
 import type { Deployment, LineageStep, TunedModelDetails } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
 import { fieldError } from '../../lib/errors.ts'
-import { formatBytes, formatNumber } from '../../lib/format.ts'
+import { formatBytes, formatExport, formatNumber } from '../../lib/format.ts'
 import { useMay } from '../../lib/session.ts'
 import { DeployDialog } from '../../parts/deploy.tsx'
+import { ModelName } from '../../parts/names.tsx'
 import { Button, IconButton, LinkButton, TextLink } from '../../ui/button.tsx'
 import { Help } from '../../ui/disclosure.tsx'
 import { Badge, EmptyState, FormError, Loaded, Notice, Status } from '../../ui/feedback.tsx'
@@ -178,7 +179,7 @@ function About({ model }: { model: TunedModelDetails }) {
         facts={[
           ['ID', <Code key="id">{id}</Code>],
           ['Kind', kind === 'adapter' ? 'Adapter' : 'Full weights'],
-          ['Base', <Code key="base">{base_model_id}</Code>],
+          ['Base', <ModelName key="base" id={base_model_id} />],
           ['Method', <Badge key="method">{method}</Badge>],
           ['Size', formatBytes(size_mb * 1e6)],
           [
@@ -330,9 +331,9 @@ function Uses({ model }: { model: TunedModelDetails }) {
           [
             'Exports',
             exports.data?.items.length
-              ? exports.data.items.map(({ id, format, quantization }) => (
+              ? exports.data.items.map(({ id, ...made }) => (
                   <TextLink key={id} to="/exports" search={{ open: id }} className="mr-3">
-                    {[format, quantization].filter(Boolean).join(' ')}
+                    {formatExport(made)}
                   </TextLink>
                 ))
               : 'None',

@@ -1,7 +1,7 @@
 import { useQuery } from '@tanstack/react-query'
 import type { Machine as MachineState } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
-import { formatBytes, formatCount, formatDuration, formatNumber, formatPercent } from '../../lib/format.ts'
+import { formatBytes, formatCount, formatDuration, formatNumber, formatPercent, plural } from '../../lib/format.ts'
 import { refresh_ms } from '../../lib/query.ts'
 import { EmptyState, Loaded, Notice, Progress, Status } from '../../ui/feedback.tsx'
 import { Card, Facts, Stat } from '../../ui/layout.tsx'
@@ -43,27 +43,33 @@ function Overview({ machine }: { machine: MachineState }) {
     <Card title="Machine" description={`Tunery ${version}, Node ${node}, up ${formatDuration(uptime_seconds)}`}>
       <div className="grid gap-5">
         <dl className="grid grid-cols-2 gap-4 sm:grid-cols-4">
-          <Stat label="Load" value={formatNumber(load[0])} note={`of ${cores} cores`} />
+          <Stat label="Load" value={formatNumber(load[0])} note={`on ${plural(cores, 'core')}`} />
           <Stat
             label="Memory free"
             value={formatBytes(memory.available_bytes)}
-            note={`of ${formatBytes(memory.total_bytes)}`}
+            note={
+              <Share
+                name="Memory"
+                used={used}
+                total={memory.total_bytes}
+                tone={used > 0.9 * memory.total_bytes ? 'warn' : 'accent'}
+              />
+            }
           />
-          <Stat label="Disk free" value={formatBytes(disk.free_bytes)} note={`of ${formatBytes(disk.total_bytes)}`} />
-          <Stat label="Trainings" value={trainings} note="running" />
+          <Stat
+            label="Disk free"
+            value={formatBytes(disk.free_bytes)}
+            note={
+              <Share
+                name="Disk"
+                used={disk.total_bytes - disk.free_bytes}
+                total={disk.total_bytes}
+                tone={disk.free_bytes < 2 * disk.kept_free_bytes ? 'warn' : 'accent'}
+              />
+            }
+          />
+          <Stat label="Jobs running" value={trainings} />
         </dl>
-        <div className="grid gap-3 sm:grid-cols-2">
-          <Progress
-            value={used / memory.total_bytes}
-            label="Memory"
-            tone={used > 0.9 * memory.total_bytes ? 'warn' : 'accent'}
-          />
-          <Progress
-            value={1 - disk.free_bytes / disk.total_bytes}
-            label="Disk"
-            tone={disk.free_bytes < 2 * disk.kept_free_bytes ? 'warn' : 'accent'}
-          />
-        </div>
         {gpus.map((gpu, index) => (
           <div key={index} className="grid gap-1">
             <Progress
@@ -79,6 +85,14 @@ function Overview({ machine }: { machine: MachineState }) {
     </Card>
   )
 }
+
+/** How much of it is taken: `73% of 25.3 GB used`, and the same as a bar. */
+const Share = ({ name, used, total, tone }: { name: string; used: number; total: number; tone: 'warn' | 'accent' }) => (
+  <div className="grid max-w-48 gap-1.5">
+    {formatPercent(used / total)} of {formatBytes(total)} used
+    <Progress value={used / total} label={name} tone={tone} />
+  </div>
+)
 
 function Engine({ machine: { engine } }: { machine: MachineState }) {
   return (
@@ -127,7 +141,7 @@ function Queues({ machine: { queues } }: { machine: MachineState }) {
         label="Queues"
         rows={queues}
         rowId={({ kind }) => kind}
-        empty={<EmptyState compact title="Nothing waits" />}
+        empty={<EmptyState compact title="Nothing running or waiting" />}
         columns={[
           { id: 'kind', header: 'Work', grow: true, cell: (each) => each.kind },
           { id: 'running', header: 'Running', align: 'right', cell: (each) => each.running },
@@ -170,9 +184,9 @@ function Disk({ machine: { disk } }: { machine: MachineState }) {
 
 function Replicas({ machine: { replicas, waiting } }: { machine: MachineState }) {
   return (
-    <Card title="Servers of models" flush>
+    <Card title="Model servers" flush>
       <Table
-        label="Servers of models"
+        label="Model servers"
         rows={replicas}
         rowId={({ name, model }) => `${name} ${model}`}
         columns={[

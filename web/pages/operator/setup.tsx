@@ -22,7 +22,7 @@ export function SetUp() {
     onError: toastError('Could not start the setup'),
   })
   return (
-    <Card title="Set-up of training" flush>
+    <Card title="Training setup" flush>
       <Loaded query={query}>
         {({ ready, steps }) => (
           <>

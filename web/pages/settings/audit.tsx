@@ -60,12 +60,19 @@ export function Audit() {
   const modelName = useModelNames()
   const datasetName = useDatasetNames()
   const keyName = useKeyNames()
-  const nameOf = (id: string) => names.get(id) ?? keyName(datasetName(modelName(id)))
+  /** What it is called now, or was when it was changed. */
+  const nameOf = ({ target, details }: AuditEntry) => {
+    const name = names.get(target) ?? keyName(datasetName(modelName(target)))
+    return name === target && typeof details.name === 'string' && details.name !== '' ? details.name : name
+  }
   const names = useMemo(() => new Map(people.rows?.map(({ id, name }) => [id, name])), [people.rows])
   const text = filter.trim().toLowerCase()
   const found = rows.filter(
     (entry) =>
-      !text || [entry.action, entry.target, byWhom(entry.by, names)].some((each) => each.toLowerCase().includes(text)),
+      !text ||
+      [entry.action, entry.target, nameOf(entry), byWhom(entry.by, names)].some((each) =>
+        each.toLowerCase().includes(text),
+      ),
   )
   return (
     <Card
@@ -74,7 +81,7 @@ export function Audit() {
       actions={
         <Input
           aria-label="Filter the loaded entries"
-          placeholder="Filter by action, object or member"
+          placeholder="Filter entries"
           value={filter}
           onChange={(event) => setFilter(event.target.value)}
           className="w-64"
@@ -94,7 +101,7 @@ export function Audit() {
             empty={<EmptyState compact title={text ? 'No matching entries' : 'No entries yet'} />}
             columns={[
               { id: 'action', header: 'Action', cell: (each) => each.action },
-              { id: 'target', header: 'Object', grow: true, cell: (each) => nameOf(each.target), from: 'sm' },
+              { id: 'target', header: 'Object', grow: true, cell: nameOf, from: 'sm' },
               { id: 'by', header: 'By', cell: (each) => byWhom(each.by, names), from: 'md' },
               { id: 'when', header: 'When', align: 'right', cell: (each) => <RelativeTime time={each.created_at} /> },
             ]}
@@ -109,7 +116,7 @@ export function Audit() {
                 ['When', formatTime(shown.created_at)],
                 ['By', byWhom(shown.by, names)],
                 ['API key', shown.by.key_id ? keyName(shown.by.key_id) : '–'],
-                ['Object', <Target key="object" id={shown.target} name={nameOf(shown.target)} />],
+                ['Object', <Target key="object" id={shown.target} name={nameOf(shown)} />],
                 ['ID', <Code key="id">{shown.target}</Code>],
               ]}
             />

@@ -200,7 +200,7 @@ function Invitations({ mayWrite, refresh }: { mayWrite: boolean; refresh: () => 
         columns={[
           { id: 'name', header: 'Name', grow: true, cell: ({ member }) => member.name },
           { id: 'email', header: 'Email', from: 'sm', cell: ({ member }) => member.email ?? '–' },
-          { id: 'role', header: 'Role', cell: ({ member }) => member.role },
+          { id: 'role', header: 'Role', cell: ({ member }) => roles.find(({ value }) => value === member.role)?.label },
           { id: 'expires', header: 'Expires', from: 'sm', cell: (each) => <RelativeTime time={each.expires_at} /> },
           {
             id: 'actions',

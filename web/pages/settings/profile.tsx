@@ -27,7 +27,7 @@ export function Profile() {
           facts={[
             ['Account', profile.account.name],
             ['ID', <Code key="id">{profile.account.id}</Code>],
-            ['Your role', profile.role],
+            ['Your role', profile.role.replace(/^./, (letter) => letter.toUpperCase())],
             ['Tier', profile.tier.name],
           ]}
         />
