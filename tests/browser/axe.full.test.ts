@@ -3,9 +3,7 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import type { Page } from 'playwright-core'
-import { Tunery } from '../../sdk/index.ts'
-import { tiny } from '../support/tiny.ts'
-import { type Furniture, furnish } from './furnish.ts'
+import { type Furniture, furnish, furnishable } from './furnish.ts'
 import {
   type BrowserService,
   browserTest,
@@ -18,65 +16,13 @@ import {
 } from './support.ts'
 
 let service: BrowserService
-let furniture: Furniture & { addresses: string[]; invitation: string }
+let furniture: Furniture
 before(async () => {
   if (browserTest.skip) return
-  service = await startBrowserService('axe')
-  furniture = await furnishMore()
+  service = await startBrowserService('axe', furnishable)
+  furniture = await furnish(service)
 })
 after(() => service?.stop())
-
-/** What an account has after its first week, and the address of each page of it. */
-async function furnishMore() {
-  const made = await furnish(service)
-  const tunery = new Tunery({ baseUrl: `${service.address}/v1`, apiKey: service.key })
-  const evaluation = await tunery.evaluations.create({
-    model: made.job.model!,
-    baseline: tiny,
-    dataset: made.dataset.id,
-    graders: [{ type: 'regex', name: 'words', pattern: '\\w' }],
-    rows: 6,
-    sampling: { max_tokens: 8 },
-  })
-  const rows = [
-    '{"messages":[{"role":"user","content":"no answer"}]}',
-    '{"messages":',
-    '{"prompt":"a","completion":"b"}',
-  ]
-  const broken = await tunery.datasets.upload(rows.join('\n'), { name: 'broken rows' })
-  await tunery.exports.create({ model: made.job.model!, format: 'gguf' })
-  await tunery.webhooks.create({ url: 'https://example.com/hooks/tunery', events: ['training.completed'] })
-  const { link } = await tunery.invitations.create({ name: 'Grace', email: 'grace@example.com', role: 'member' })
-  const dataset = `/datasets/${made.dataset.id}`
-  const job = `/jobs/${made.job.id}`
-  const addresses = [
-    `/jobs/${made.running.id}`,
-    '/',
-    '/datasets',
-    dataset,
-    ...['problems', 'rows', 'tokens'].map((tab) => `${dataset}?tab=${tab}`),
-    `/datasets/${broken.id}?tab=problems`,
-    '/jobs',
-    job,
-    ...['samples', 'rows', 'checkpoints', 'log', 'config'].map((tab) => `${job}?tab=${tab}`),
-    `/jobs/new?clone=${made.job.id}`,
-    '/models',
-    `/models/${made.job.model}`,
-    '/evaluations',
-    `/evaluations/${evaluation.id}`,
-    '/deployments',
-    '/deployments/tickets',
-    '/exports',
-    '/playground',
-    ...['profile', 'keys', 'members', 'webhooks', 'usage', 'audit', 'sessions'].map((each) => `/settings/${each}`),
-    ...['accounts', 'tiers', 'machine'].map((tab) => `/operator?tab=${tab}`),
-    '/docs/api',
-    '/docs/overview',
-    '/nowhere/at/all',
-    '/datasets/ds_nothing',
-  ]
-  return { ...made, addresses, invitation: link.replace(service.address, '') }
-}
 
 /** Complaints of a page that asks for what is not there are its purpose. */
 const isAsked = (complaint: string) => /nothing|40[14]/.test(complaint)
@@ -112,10 +58,12 @@ for (const { name, size } of [
     async (t) => {
       const visit = await service.visit({ size, reducedMotion: true })
       const visitor = await service.visit({ size, reducedMotion: true, signedIn: false })
-      const found = await look(visit, furniture.addresses, size.width)
-      found.push(...(await look(visitor, ['/sign-in', furniture.invitation, '/share/nothing'], size.width)))
+      const addresses = Object.values(furniture.pages)
+      const found = await look(visit, addresses, size.width)
+      const open = ['/sign-in', furniture.invitation, furniture.share, '/share']
+      found.push(...(await look(visitor, open, size.width)))
       assert.deepEqual(found, [])
-      t.diagnostic(`${furniture.addresses.length + 3} pages`)
+      t.diagnostic(`${addresses.length + open.length} pages`)
     },
   )
 

@@ -4,14 +4,75 @@ import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { Tunery } from '../../sdk/index.ts'
 import { allowed } from '../support/allowed-time.ts'
-import { until } from '../support/client.ts'
+import { colourRows, until } from '../support/client.ts'
+import { tiny } from '../support/tiny.ts'
 import { type BrowserService, browserTest, phone, problemsOf, settled, startBrowserService } from './support.ts'
+
+/** A training, beside the other tests of a busy machine. */
+const trained_ms = 90_000
 
 let service: BrowserService
 before(async () => {
   if (!browserTest.skip) service = await startBrowserService('dashboard')
 })
 after(() => service?.stop())
+
+const tuneryOf = (apiKey: string) => new Tunery({ baseUrl: `${service.address}/v1`, apiKey, maxRetries: 0 })
+
+test('a password signs in, and the first question is answered', browserTest, async () => {
+  const email = 'ada@example.com'
+  const password = 'a sentence that is long enough'
+  const { page: welcome } = await service.visit()
+  await welcome.goto('/welcome')
+  await welcome.getByLabel('Name').fill('Ada Lovelace')
+  await welcome.getByLabel('Email').fill(email)
+  await welcome.getByLabel('Password', { exact: true }).fill(password)
+  await welcome.getByRole('button', { name: 'Set password' }).click()
+  await welcome.getByRole('heading', { level: 1, name: 'Home' }).waitFor()
+  await welcome.context().close()
+
+  const { page, complaints } = await service.visit({ signedIn: false })
+  await page.goto('/playground')
+  await page.getByLabel('Email').fill(email)
+  await page.getByLabel('Password').fill(password)
+  // Until then nobody was signed in, which the browser itself reports.
+  complaints.length = 0
+  await page.keyboard.press('Enter')
+  await page.getByRole('heading', { level: 1, name: 'Playground' }).waitFor()
+  await page.getByRole('textbox', { name: 'Max tokens' }).fill('12')
+  await page.getByLabel('Your question').fill('code of red?')
+  await page.keyboard.press('Enter')
+  const answer = page.getByRole('article', { name: 'Answer of model A' })
+  await answer.getByText(/^\d+ in, \d+ out$/).waitFor()
+  assert.deepEqual(complaints, [])
+  await page.context().close()
+})
+
+test('a job is watched live until its model is there', browserTest, async () => {
+  const tunery = tuneryOf(service.key)
+  const dataset = await tunery.datasets.upload(colourRows(64), { name: 'colours' })
+  const job = await tunery.jobs.create({
+    model_id: tiny,
+    dataset_id: dataset.id,
+    name: 'colours',
+    config: { training_config: { epochs: 20, batch_size: 4 }, evaluation_config: { validation_split: 0.2 } },
+  })
+  const { page, complaints } = await service.visit()
+  await page.goto(`/jobs/${job.id}`)
+  await page.getByText('live', { exact: true }).waitFor({ timeout: trained_ms })
+  const step = page.locator('dl div', { hasText: /^Step/ }).locator('dd').first()
+  const stepOf = async () => Number((await step.innerText()).replace(/\D/g, ''))
+  await step.waitFor({ timeout: trained_ms })
+  const seen = await stepOf()
+  await until('a later step', async () => (await stepOf()) > seen)
+  await page.getByRole('heading', { name: 'Trained model' }).waitFor({ timeout: trained_ms })
+  await page.getByRole('img', { name: /^Loss\. Training loss.* Validation loss: from/ }).waitFor()
+  const { metrics, model } = await tunery.jobs.get(job.id)
+  assert.equal(await stepOf(), metrics.step)
+  await page.getByRole('link', { name: (await tunery.models.get(model!)).name, exact: true }).waitFor()
+  assert.deepEqual(complaints, [])
+  await page.context().close()
+})
 
 test('the page is painted within a second, with no complaint of the browser', browserTest, async (t) => {
   const painted_ms: number[] = []
@@ -41,7 +102,7 @@ test(
   browserTest,
   async () => {
     const { page } = await service.visit()
-    const tunery = new Tunery({ baseUrl: `${service.address}/v1`, apiKey: service.key, maxRetries: 0 })
+    const tunery = tuneryOf(service.key)
     const countOf = async (name: string) =>
       (await tunery.keys.list({ limit: 100 })).items.filter((key) => key.name === name).length
     for (const how of ['double click', 'enter'] as const) {
@@ -88,8 +149,8 @@ test('a key is shown once and never again, may what was chosen, and is refused o
   await form.getByRole('button', { name: 'Create key' }).click()
   const key = await page.getByRole('dialog', { name: 'Your new API key' }).getByTestId('secret').innerText()
 
-  const tunery = new Tunery({ baseUrl: `${service.address}/v1`, apiKey: key, maxRetries: 0 })
-  assert.deepEqual((await tunery.datasets.list()).items, [])
+  const tunery = tuneryOf(key)
+  await tunery.datasets.list()
   await assert.rejects(tunery.keys.create({ name: 'another' }), { status: 403 })
 
   await page.getByRole('button', { name: 'Done' }).click()

@@ -34,7 +34,7 @@ const row = (question: string, answer?: string) =>
 const heading = (page: Page, name: string | RegExp) => page.getByRole('heading', { level: 1, name }).waitFor()
 const tab = (page: Page, name: string) => page.getByRole('tab', { name: new RegExp(`^${name}`) }).click()
 
-/** An estimate tries steps of a training, beside the other tests. */
+/** An estimate tries steps of a training, and a check counts tokens, beside the other tests. */
 const slow_ms = 60_000
 
 /** axe, in both schemes, and no wider than the window. */
@@ -126,7 +126,7 @@ test('wrong rows are corrected where they are shown, and train, with every text 
   await page.getByRole('button', { name: 'Upload the corrected rows' }).click()
 
   await heading(page, `tickets ${hostile} (corrected)`)
-  await page.getByText('All rows are valid').waitFor()
+  await page.getByText('All rows are valid').waitFor({ timeout: slow_ms })
   await page.getByText('No rows are truncated').waitFor()
   await tab(page, 'Rows')
   await page.getByRole('article', { name: 'Row 1', exact: true }).getByText('assistant').waitFor()
@@ -146,7 +146,7 @@ test('wrong rows are corrected where they are shown, and train, with every text 
 
   await page.getByRole('link', { name: 'Train' }).click()
   await heading(page, 'New job')
-  await page.getByText(/^about .* s$/).waitFor({ timeout: slow_ms })
+  await page.getByText(/^~.* s$/).waitFor({ timeout: slow_ms })
   await assertFit(page, 'new job')
   await page.getByRole('button', { name: 'Start job' }).click()
   await page.waitForURL(/\/jobs\/job_/)
@@ -252,7 +252,7 @@ test(
     const { id } = await tunery.jobs.create(shown)
     await tunery.jobs.cancel(id)
     await page.goto(`/jobs/new?clone=${id}`)
-    await page.getByText(/^[45] settings changed$/).waitFor()
+    await page.getByText(/^[45] settings changed\.$/).waitFor()
     assert.equal(await page.getByLabel(/^Epochs/).inputValue(), '3')
     assert.equal(await page.getByLabel(/^Learning rate/).inputValue(), '0.00025')
     assert.equal(await page.getByLabel(/^Beta/).inputValue(), '0.2')

@@ -211,7 +211,9 @@ test(
     await page.getByRole('textbox', { name: 'Max tokens' }).fill('8')
     await page.getByRole('button', { name: 'Run', exact: true }).click()
     const answers = page.getByRole('table', { name: 'Answers by row' })
-    await answers.getByRole('columnheader', { name: job.name }).waitFor()
+    // The job was renamed; its model keeps its name.
+    const { name } = await tunery.models.get(job.model!)
+    await answers.getByRole('columnheader', { name }).waitFor()
     await page.getByRole('progressbar', { name: 'Rows answered' }).waitFor({ state: 'detached' })
     // The header and each row.
     assert.equal(await answers.getByRole('row').count(), 1 + heldOut.length)
@@ -227,7 +229,6 @@ test(
     await page.getByRole('link', { name: 'Evaluate', exact: true }).click()
     const form = page.getByRole('dialog', { name: 'New evaluation' })
     const chosen = form.getByRole('combobox', { name: 'Model' })
-    const { name } = await tunery.models.get(job.model!)
     await until('the model to be chosen', async () => (await chosen.inputValue()).includes(name))
     assert.deepEqual(complaints, [])
   },
@@ -303,6 +304,13 @@ test(
     await page.getByRole('searchbox').fill('nothing has this name')
     await page.getByRole('button', { name: 'Clear filters' }).click()
     await row('renamed').waitFor()
+    // A setting as a column, also after a reload.
+    await page.getByRole('button', { name: 'Columns' }).click()
+    await page.getByRole('checkbox', { name: 'Epochs' }).check()
+    await page.keyboard.press('Escape')
+    await page.reload()
+    await page.getByRole('columnheader', { name: 'Epochs' }).waitFor()
+    await row('renamed').getByRole('cell', { name: '10', exact: true }).waitFor()
     for (const size of [phone, desktop]) {
       await page.setViewportSize(size)
       assert.deepEqual(await problemsOf(page), [], `${size.width} px`)

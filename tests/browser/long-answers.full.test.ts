@@ -5,7 +5,9 @@ import type { AddressInfo } from 'node:net'
 import { after, before, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Page } from 'playwright-core'
+import { Tunery } from '../../sdk/index.ts'
 import { tiny } from '../support/tiny.ts'
+import { installColourModel } from '../support/trained.ts'
 import { type BrowserService, browserTest, desktop, phone, settled, startBrowserService } from './support.ts'
 
 let service: BrowserService
@@ -93,6 +95,46 @@ test('a question and answers of one long word leave the page as wide as its wind
     await ask(page, 'z'.repeat(3000))
     await page.getByTestId('answer').filter({ hasText: 'yyyy' }).nth(1).waitFor()
     assert.ok(await isAsWideAsItsWindow(page), `${size.width} pixels`)
+    await page.context().close()
+  }
+})
+
+test('a shared page keeps its width and its Stop with an answer of 10 MB and a hostile name', browserTest, async () => {
+  const tunery = new Tunery({ baseUrl: `${service.address}/v1`, apiKey: service.key })
+  const model = await installColourModel({ dataDir: service.folder.dataDir })
+  const hostile = `${'n'.repeat(150)}<img src=x onerror="hit=1">`
+  await tunery.models.update(model, { name: hostile, description: 'd'.repeat(2000) })
+  const { link } = await tunery.models.shares.create(model, {})
+  for (const size of [desktop, phone]) {
+    const { page } = await service.visit({ size, address, signedIn: false })
+    await page.goto(link.replace(service.address, address))
+    await page.getByRole('heading', { level: 1, name: hostile }).waitFor()
+    answer = { ...long, end: false }
+    await ask(page, 'z'.repeat(3000))
+    await page.getByText(/^9,98\d,\d+ more characters/).waitFor()
+    await page.getByRole('button', { name: 'Stop', exact: true }).click({ timeout: 5000 })
+    await page.getByRole('button', { name: 'Send' }).waitFor({ timeout: 5000 })
+    assert.ok(await isAsWideAsItsWindow(page), `${size.width} pixels`)
+    assert.equal(await page.evaluate(() => 'hit' in window), false)
+    await page.context().close()
+  }
+})
+
+test('a row of one endless word leaves the pages of its dataset as wide as their window', browserTest, async () => {
+  const tunery = new Tunery({ baseUrl: `${service.address}/v1`, apiKey: service.key })
+  const word = 'w'.repeat(200_000)
+  const row = JSON.stringify({
+    messages: [
+      { role: 'user', content: word },
+      { role: 'assistant', content: word },
+    ],
+  })
+  const dataset = await tunery.datasets.upload(row, { name: word.slice(0, 200) })
+  for (const tab of ['overview', 'rows', 'tokens', 'problems']) {
+    const { page } = await service.visit({ size: phone })
+    await page.goto(`/datasets/${dataset.id}?tab=${tab}`)
+    await settled(page)
+    assert.ok(await isAsWideAsItsWindow(page), tab)
     await page.context().close()
   }
 })

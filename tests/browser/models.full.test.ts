@@ -1,5 +1,5 @@
-// The page of models says in which form the weights of a base answer: the eight-bit one with its distance, the original
-// as set, or the original and why.
+// Base models: their list, their pages, and in which form the weights of one answer: the eight-bit
+// one with its distance, the original as set, or the original and why.
 import assert from 'node:assert/strict'
 import { copyFileSync, cpSync, mkdtempSync, readFileSync, rmSync, statSync, utimesSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
@@ -22,6 +22,34 @@ before(async () => {
 after(async () => {
   await service?.stop()
   rmSync(models, { recursive: true })
+})
+
+test('base models are searched, filtered and sorted, and each has a page with what to do', browserTest, async () => {
+  const { page, complaints } = await service.visit()
+  await page.goto('/models')
+  await settled(page)
+  const bases = page.getByRole('table', { name: 'Base models' })
+  await bases
+    .getByRole('row', { name: /Llama-3\.2-1B/ })
+    .getByText('gated')
+    .waitFor()
+  await page.getByRole('checkbox', { name: 'Trainable here' }).check()
+  await bases.getByRole('row', { name: /MiniLM/ }).waitFor({ state: 'detached' })
+  await bases.getByRole('button', { name: 'Parameters' }).click()
+  await page.waitForFunction(() => document.querySelector('th[aria-sort]'))
+  await page.getByRole('searchbox', { name: 'Search base models' }).fill('no such base')
+  await page.getByText('No base models match').waitFor()
+  await page.getByRole('searchbox', { name: 'Search base models' }).fill(tiny)
+  await page.reload()
+  await bases.getByRole('link', { name: new RegExp(tiny) }).click()
+  await page.getByRole('heading', { level: 1, name: tiny }).waitFor()
+  await page.getByText('None yet').waitFor()
+  await page.getByRole('link', { name: 'Train', exact: true }).click()
+  await page.getByRole('heading', { level: 1, name: 'New job' }).waitFor()
+  await page.goto('/models/base/no/such')
+  await page.getByText('There is no such base model').waitFor()
+  assert.deepEqual(complaints, [])
+  await page.context().close()
 })
 
 test('a base has a note of the form that answers', browserTest, async () => {

@@ -1,5 +1,5 @@
 // Pictures in the dashboard: attached to a question by file, paste and drop, bounded and removable; shown with rows;
-// and what the list of bases says of models that see them.
+// and which bases see them.
 import assert from 'node:assert/strict'
 import { mkdirSync } from 'node:fs'
 import path from 'node:path'
@@ -34,6 +34,8 @@ async function look(page: Page, name: string): Promise<void> {
   mkdirSync(folder, { recursive: true })
   await page.screenshot({ path: path.join(folder, `${name}.png`) })
 }
+/** Two answers to pictures, beside the other tests. */
+const slow_ms = 60_000
 const question = (page: Page) => page.getByRole('textbox', { name: 'Your question' })
 const attached = (page: Page) => page.getByAltText(/^\d of your question$/)
 
@@ -133,7 +135,7 @@ test('rows are asked with their pictures, which are shown', { skip }, async () =
   await page.getByRole('button', { name: 'Run', exact: true }).click()
   const rows = page.getByRole('table', { name: 'Answers by row' })
   await rows.getByAltText('1 of the row').nth(1).waitFor()
-  await page.getByText(/: \d of 2 match/).waitFor()
+  await page.getByText(/: \d of 2 match/).waitFor({ timeout: slow_ms })
   await rows.scrollIntoViewIfNeeded()
   await look(page, 'rows')
   assert.deepEqual(
@@ -144,7 +146,7 @@ test('rows are asked with their pictures, which are shown', { skip }, async () =
   await page.context().close()
 })
 
-test('the list of bases says which see pictures here, and what is not tested', { skip }, async () => {
+test('the list of bases says which see pictures here', { skip }, async () => {
   const { page, complaints } = await service.visit()
   await page.goto('/models')
   await settled(page)
@@ -153,7 +155,6 @@ test('the list of bases says which see pictures here, and what is not tested', {
     .getByRole('row', { name: new RegExp(tinyEye) })
     .getByText('reads images')
     .waitFor()
-  await bases.getByText('Pictures are not tested with this family of models').last().scrollIntoViewIfNeeded()
   await look(page, 'models')
   assert.deepEqual(await problemsOf(page), [])
   assert.deepEqual(complaints, [])

@@ -104,13 +104,22 @@ export async function startBrowserService(
   const addressOf = () => server.url.replace(/\/v1$/, '')
   const browser = await startBrowser(addressOf)
   let owner: StorageState | undefined
-  if (signIn) {
-    const { page } = await browser.visit()
-    await page.goto(link)
-    await page.getByRole('heading', { level: 1, name: 'Welcome to Tunery' }).waitFor()
-    owner = await page.context().storageState()
-    await page.context().close()
+  const stop = async () => {
+    await browser.stop()
+    folder.remove()
   }
+  if (signIn)
+    try {
+      const { page } = await browser.visit()
+      await page.goto(link)
+      await page.getByRole('heading', { level: 1, name: 'Welcome to Tunery' }).waitFor()
+      owner = await page.context().storageState()
+      await page.context().close()
+    } catch (error) {
+      // The test has nothing to stop yet.
+      await stop()
+      throw error
+    }
   return {
     get address() {
       return addressOf()
@@ -125,10 +134,7 @@ export async function startBrowserService(
       await server.end('SIGKILL')
       server = await folder.start()
     },
-    async stop() {
-      await browser.stop()
-      folder.remove()
-    },
+    stop,
   }
 }
 
