@@ -844,9 +844,7 @@ export interface Model {
   params_billions: number
   context_length: number
   license: string
-  /**
-   * Whether its owner gives it only to those who accepted its license at Hugging Face: the service needs their token to download it.
-   */
+  /** Whether its owner gives it only to those who accepted its license at Hugging Face: the service needs their token to download it. */
   gated: boolean
   huggingface_id: string | null
   /** The fine-tuning methods that this machine has the memory for, once the weights are here: see `weights.available`. Empty: it cannot be trained. */
