@@ -25,11 +25,11 @@ interface Round {
 
 /** The environment without what `npm run bench` added: npm in the clone would take this checkout for its own. */
 function ownEnvironment(): NodeJS.ProcessEnv {
-  const own = Object.entries(process.env).filter(
+  const inherited = Object.entries(process.env).filter(
     ([name]) => !/^(npm_(config_local_prefix|package|lifecycle)|INIT_CWD)/.test(name),
   )
   const PATH = process.env.PATH!.split(':').filter((folder) => !folder.startsWith(root))
-  return { ...Object.fromEntries(own), PATH: PATH.join(':') }
+  return { ...Object.fromEntries(inherited), PATH: PATH.join(':') }
 }
 
 /** Clones the checkout, runs `npm start` in the clone until it has answered, and removes it. */
@@ -49,8 +49,8 @@ async function measure(): Promise<Round> {
   const waitFor = async <T>(what: string, find: () => Promise<T | undefined> | T | undefined): Promise<T> => {
     for (;;) {
       if (service.exitCode !== null) throw new Error(`npm start ended with ${service.exitCode} before ${what}`)
-      const found = await find()
-      if (found !== undefined && found !== false) return found
+      const value = await find()
+      if (value !== undefined && value !== false) return value
       await sleep(poll_ms)
     }
   }

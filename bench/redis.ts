@@ -27,7 +27,7 @@ try {
     theirs: { ...without, model: 'mock', keepAlive: true },
   } satisfies Record<string, Target>
   for (const side of Object.values(sides)) await measure(side, 4, new Array(2000).fill(body))
-  const found = await interleave(rounds, sides, async (side) => {
+  const figures = await interleave(rounds, sides, async (side) => {
     const all = durations(await measure(side, 1, new Array(each).fill(body)))
     console.log(
       `${side === sides.ours ? 'with   ' : 'without'} p50 ${median(all).toFixed(3)} ms, p99 ${percentile(all, 0.99).toFixed(3)} ms`,
@@ -38,12 +38,12 @@ try {
     const { requests, wall_ms } = await measure(side, 32, [body], 5)
     return requests.length / (wall_ms / 1000)
   })
-  const row = (what: string, { ours, theirs }: typeof found, digits: number) =>
+  const row = (what: string, { ours, theirs }: typeof figures, digits: number) =>
     console.log(
       `${what}: without Redis ${median(theirs).toFixed(digits)}, with Redis ${median(ours).toFixed(digits)}, ` +
         `difference ${(median(ours) - median(theirs)).toFixed(digits)}`,
     )
-  row('p50 at 1 client, ms', found, 3)
+  row('p50 at 1 client, ms', figures, 3)
   row('requests a second at 32 clients', rate, 0)
 } finally {
   await Promise.all([without.stop(), withRedis.stop()])

@@ -42,9 +42,9 @@ const bases = async (tunery: Tunery) => named((await tunery.hub.list()).models)
 /** All that a request can name. */
 const callable = async (tunery: Tunery) => {
   const [own, names, { data }] = await Promise.all([models(tunery), deployments(tunery), tunery.models.callable.list()])
-  const known = new Set([...own, ...names].map(({ value }) => value))
+  const values = new Set([...own, ...names].map(({ value }) => value))
   const others = data
-    .filter(({ id }) => !known.has(id))
+    .filter(({ id }) => !values.has(id))
     .map(({ id, owned_by }) => ({ value: id, description: owned_by }))
   return [...own, ...names, ...others]
 }
@@ -133,21 +133,21 @@ class Wanted extends Error {
 
 /** Prints the candidates for the last of the words, as the script reads them. Never fails: a shell would show it. */
 export async function complete(program: Command, words: string[], options: GlobalOptions): Promise<void> {
-  let found: Candidate[] | undefined
+  let candidates: Candidate[] | undefined
   const root = new RootCommand()
   register(root, program, (source) => (add) => {
-    if (!found) throw new Wanted(source)
-    for (const { value, description } of found) add(value, oneLine(description))
+    if (!candidates) throw new Wanted(source)
+    for (const { value, description } of candidates) add(value, oneLine(description))
   })
   try {
     root.parse([...words])
   } catch (error) {
     if (!(error instanceof Wanted)) throw error
     const { source } = error
-    found = await candidatesOf(source, options)
+    candidates = await candidatesOf(source, options)
     const prefix = words.at(-1) ?? ''
     // The shell's own completion takes over.
-    if (source.files && !found.some(({ value }) => value.startsWith(prefix))) console.log(':0')
+    if (source.files && !candidates.some(({ value }) => value.startsWith(prefix))) console.log(':0')
     else root.parse([...words])
   }
 }

@@ -6,7 +6,7 @@ interface Bounds {
   min?: number
   max: number
   /** A second limit besides the number of items: a size of the whole list, with its name for the error. */
-  besides?: { size(given: unknown[]): number; what: string; max: number }
+  besides?: { size(items: unknown[]): number; what: string; max: number }
 }
 
 // Limit of collected issues of the items; responses report fewer.
@@ -23,12 +23,12 @@ export function list<S extends z.ZodType>(item: S, { min, max, besides }: Bounds
   const { $schema: _, ...shape } = z.toJSONSchema(items, { target: 'openapi-3.0', io: 'input', unrepresentable: 'any' })
   const checked = z
     .custom<z.input<S>[]>(() => true)
-    .transform((given: unknown, context): z.output<S>[] => {
-      if (Array.isArray(given)) {
+    .transform((input: unknown, context): z.output<S>[] => {
+      if (Array.isArray(input)) {
         const exceeded =
-          given.length > max
+          input.length > max
             ? `${max} items`
-            : besides && besides.size(given) > besides.max
+            : besides && besides.size(input) > besides.max
               ? `${besides.max} ${besides.what}`
               : undefined
         if (exceeded) {
@@ -36,7 +36,7 @@ export function list<S extends z.ZodType>(item: S, { min, max, besides }: Bounds
           return z.NEVER
         }
       }
-      const result = items.safeParse(given)
+      const result = items.safeParse(input)
       if (result.success) return result.data
       for (const issue of result.error.issues.slice(0, issuesMax)) context.issues.push({ ...issue, input: undefined })
       return z.NEVER
@@ -62,8 +62,8 @@ export function textOrTokens(max: number) {
   )
   return z
     .custom<TextOrTokens>(() => true)
-    .superRefine((given: unknown, context) => {
-      const problem = problemOf(given, max)
+    .superRefine((input: unknown, context) => {
+      const problem = problemOf(input, max)
       if (problem) context.addIssue({ code: 'custom', path: problem.path, message: problem.message })
     })
     .meta(shape)
@@ -74,14 +74,14 @@ interface Problem {
   message: string
 }
 
-function problemOf(given: unknown, max: number): Problem | undefined {
-  if (typeof given === 'string') return given === '' ? { path: [], message: 'must not be empty' } : undefined
-  if (!Array.isArray(given) || given.length === 0) return { path: [], message: invalidText }
-  if (typeof given[0] === 'number') return problemOfTokens(given, [])
-  if (given.length > max) return { path: [], message: `may have ${max} items at most` }
-  for (let index = 0; index < given.length; index++) {
-    const item = given[index]
-    const same = typeof item === typeof given[0]
+function problemOf(input: unknown, max: number): Problem | undefined {
+  if (typeof input === 'string') return input === '' ? { path: [], message: 'must not be empty' } : undefined
+  if (!Array.isArray(input) || input.length === 0) return { path: [], message: invalidText }
+  if (typeof input[0] === 'number') return problemOfTokens(input, [])
+  if (input.length > max) return { path: [], message: `may have ${max} items at most` }
+  for (let index = 0; index < input.length; index++) {
+    const item = input[index]
+    const same = typeof item === typeof input[0]
     if (!same || (typeof item !== 'string' && !Array.isArray(item)) || item.length === 0)
       return { path: [index], message: invalidText }
     const problem = typeof item === 'string' ? undefined : problemOfTokens(item, [index])
@@ -90,8 +90,8 @@ function problemOf(given: unknown, max: number): Problem | undefined {
   return undefined
 }
 
-function problemOfTokens(given: unknown[], path: number[]): Problem | undefined {
-  if (given.length > tokensMax) return { path, message: `may have ${tokensMax} tokens at most` }
-  const index = given.findIndex((token) => !Number.isSafeInteger(token) || (token as number) < 0)
+function problemOfTokens(tokens: unknown[], path: number[]): Problem | undefined {
+  if (tokens.length > tokensMax) return { path, message: `may have ${tokensMax} tokens at most` }
+  const index = tokens.findIndex((token) => !Number.isSafeInteger(token) || (token as number) < 0)
   return index === -1 ? undefined : { path: [...path, index], message: 'must be the number of a token' }
 }

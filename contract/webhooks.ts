@@ -46,7 +46,7 @@ const Events = z
   .array(EventName)
   .min(1)
   .max(EventName.options.length)
-  .refine((given) => new Set(given).size === given.length, 'has an event type twice')
+  .refine((types) => new Set(types).size === types.length, 'has an event type twice')
 const Secret = z
   .string()
   .min(1)

@@ -122,14 +122,14 @@ function ticket({ requests, around: say }: Lists, random: Random, category: Cate
 
 /** `count` different tickets, equally many of each category. */
 function tickets(count: number, random: Random, lists: () => Lists, usedTexts: Set<string>): Ticket[] {
-  const made: Ticket[] = []
-  while (made.length < count) {
-    const next = ticket(lists(), random, categories[made.length % categories.length] as Category)
+  const tickets: Ticket[] = []
+  while (tickets.length < count) {
+    const next = ticket(lists(), random, categories[tickets.length % categories.length] as Category)
     if (usedTexts.has(next.text)) continue
     usedTexts.add(next.text)
-    made.push(next)
+    tickets.push(next)
   }
-  return random.shuffled(made)
+  return random.shuffled(tickets)
 }
 
 function lines(rows: Ticket[]): string {

@@ -77,13 +77,13 @@ export function createConfirmations(now: () => number = Date.now): Confirmations
       return { confirmation: token, expires_at: new Date(expires_at).toISOString() }
     },
     redeem(token, tool, args) {
-      const found = waiting.get(token)
-      if (!found || found.expires_at <= now())
+      const entry = waiting.get(token)
+      if (!entry || entry.expires_at <= now())
         throw new ToolError(
           'confirmation_invalid',
           'This confirmation was used already, has expired or is of another session. Call without it for a new estimate.',
         )
-      if (found.call !== digest(tool, args))
+      if (entry.call !== digest(tool, args))
         throw new ToolError(
           'confirmation_mismatch',
           'This confirmation is for other arguments. Repeat exactly those of its estimate, or call without it for a new one.',

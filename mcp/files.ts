@@ -12,14 +12,14 @@ const endings = ['.jsonl', '.json', '.csv', '.parquet', '.zip']
  */
 export function createFileReader(folders: string[]): (file: string) => Promise<File> {
   const roots = folders.map((folder) => realpathSync(folder))
-  return async (given) => {
+  return async (requested) => {
     const refuse = (why: string): never => {
-      throw new ToolError('path_refused', `'${given}' is not uploaded: ${why}`)
+      throw new ToolError('path_refused', `'${requested}' is not uploaded: ${why}`)
     }
     if (roots.length === 0) refuse('no folder is open to this server. The user starts it with --folder DIR.')
     let file: string
     try {
-      file = realpathSync(path.resolve(roots[0]!, given))
+      file = realpathSync(path.resolve(roots[0]!, requested))
     } catch {
       return refuse('there is no such file.')
     }

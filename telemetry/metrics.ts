@@ -56,9 +56,9 @@ export const tokenBuckets = [0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075
 
 /** Keeps the values of a label bounded: the first `max` keep their names, the others become `other`. */
 export function boundedLabel(max: number): (value: string) => string {
-  const known = new Set<string>()
+  const seen = new Set<string>()
   return (value) => {
-    if (!known.has(value) && known.size < max) known.add(value)
-    return known.has(value) ? value : 'other'
+    if (!seen.has(value) && seen.size < max) seen.add(value)
+    return seen.has(value) ? value : 'other'
   }
 }

@@ -26,8 +26,8 @@ const samplers = [
 /** Undefined: no traces. Throws a TracingSettingError. */
 export function readTracingSettings(env: NodeJS.ProcessEnv): TracingSettings | undefined {
   const read = (name: string) => env[name]?.trim() || undefined
-  const own = (name: string) => read(`OTEL_EXPORTER_OTLP_TRACES_${name}`) ?? read(`OTEL_EXPORTER_OTLP_${name}`)
-  const endpoint = own('ENDPOINT')
+  const setting = (name: string) => read(`OTEL_EXPORTER_OTLP_TRACES_${name}`) ?? read(`OTEL_EXPORTER_OTLP_${name}`)
+  const endpoint = setting('ENDPOINT')
   const exporter = read('OTEL_TRACES_EXPORTER') ?? 'otlp'
   if (!endpoint || exporter === 'none' || read('OTEL_SDK_DISABLED')?.toLowerCase() === 'true') return undefined
   if (exporter !== 'otlp')
@@ -36,7 +36,7 @@ export function readTracingSettings(env: NodeJS.ProcessEnv): TracingSettings | u
     throw new TracingSettingError(
       `OTEL_EXPORTER_OTLP_ENDPOINT is '${endpoint}': write the address of a collector, such as http://localhost:4318.`,
     )
-  const protocol = own('PROTOCOL') ?? 'http/protobuf'
+  const protocol = setting('PROTOCOL') ?? 'http/protobuf'
   if (protocol !== 'http/protobuf')
     throw new TracingSettingError(
       `OTEL_EXPORTER_OTLP_PROTOCOL is '${protocol}': only http/protobuf is supported, at a collector's port 4318.`,

@@ -108,10 +108,10 @@ export async function createTracing({ service, version, onSpans, onProblem }: Op
   }
 
   /** A span that is not sampled: it stands for all within it, and says so to the next process. */
-  function unsampled(trace_id: string, own: Context): Span {
+  function unsampled(trace_id: string, context: Context): Span {
     const span: Span = {
       trace_id,
-      headers: () => headersOf(own),
+      headers: () => headersOf(context),
       child: () => span,
       set() {},
       event() {},
@@ -127,13 +127,13 @@ export async function createTracing({ service, version, onSpans, onProblem }: Op
       { kind: kinds[kind], startTime: at, ...(attributes && { attributes: { ...attributes } }) },
       context,
     )
-    const own = trace.setSpan(ROOT_CONTEXT, span)
-    if (!span.isRecording()) return unsampled(span.spanContext().traceId, own)
+    const parent = trace.setSpan(ROOT_CONTEXT, span)
+    if (!span.isRecording()) return unsampled(span.spanContext().traceId, parent)
     let ended = false
     return {
       trace_id: span.spanContext().traceId,
-      headers: () => headersOf(own),
-      child: (name, options = {}) => begin(own, name, options),
+      headers: () => headersOf(parent),
+      child: (name, options = {}) => begin(parent, name, options),
       set: (attributes) => void span.setAttributes(attributes),
       event: (name, attributes = {}) => void span.addEvent(name, attributes, performance.now()),
       end({ error, at = performance.now() } = {}) {

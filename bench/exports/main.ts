@@ -53,9 +53,9 @@ async function measure(service: Awaited<ReturnType<typeof startService>>, model:
   await waitForEnd(service, `/exports/${id}`)
   const seconds = (performance.now() - started) / 1000
   const peak_mb = memory.end() / 1e6
-  const made = (await service.api('GET', `/exports/${id}`)) as Export
+  const exported = (await service.api('GET', `/exports/${id}`)) as Export
   await service.api('DELETE', `/exports/${id}`)
-  return { made, seconds, peak_mb }
+  return { made: exported, seconds, peak_mb }
 }
 
 function describeMachine(): string {

@@ -18,9 +18,9 @@ let folder: string | undefined
 /** A temporary JSONL file of conversations; `row` gives question and answer of each. */
 export function writeRows(count: number, row: (number: number) => [question: string, answer: string]): string {
   if (!folder) {
-    const made = mkdtempSync(path.join(os.tmpdir(), 'tunery-growth-'))
-    process.once('exit', () => rmSync(made, { recursive: true, force: true }))
-    folder = made
+    const temporary = mkdtempSync(path.join(os.tmpdir(), 'tunery-growth-'))
+    process.once('exit', () => rmSync(temporary, { recursive: true, force: true }))
+    folder = temporary
   }
   const file = path.join(folder, 'rows.jsonl')
   const fd = openSync(file, 'w')

@@ -56,12 +56,12 @@ export async function runSweep(
   now = () => performance.now(),
 ): Promise<Result> {
   const began = now()
-  const found: { size: number; seconds: number; figures: Record<string, number> }[] = []
+  const measured: { size: number; seconds: number; figures: Record<string, number> }[] = []
   let left_out: Result['left_out']
   const opened = await sweep.open(threads)
   try {
     for (const size of [...sweep.sizes, ...(large ? sweep.large : [])]) {
-      const next_seconds = secondsOf(size, found)
+      const next_seconds = secondsOf(size, measured)
       if (next_seconds > seconds_max) {
         left_out = { size, seconds: Math.round(next_seconds) }
         report(`${sweep.name}: ${size} left out, would take ${left_out.seconds} s`)
@@ -70,7 +70,7 @@ export async function runSweep(
       const started = now()
       const figures = await opened.at(size)
       const seconds = (now() - started) / 1000
-      found.push({ size, seconds, figures })
+      measured.push({ size, seconds, figures })
       const text = Object.entries(figures).map(([name, value]) => `${name} ${Number(value.toPrecision(3))}`)
       report(`${sweep.name}: ${size} in ${seconds.toFixed(0)} s: ${text.join(', ')}`)
     }
@@ -78,7 +78,7 @@ export async function runSweep(
     await opened.close()
   }
   const curve = (measure: Measure): Curve => {
-    const points = found.flatMap(({ size, figures }): Curve['points'] => {
+    const points = measured.flatMap(({ size, figures }): Curve['points'] => {
       const value = figures[measure.name]
       return value === undefined ? [] : [[size, Number(value.toPrecision(4))]]
     })
@@ -95,9 +95,9 @@ export async function runSweep(
 }
 
 /** Predicted duration of a size: that of the last one, growing as the last two did. 0 where there are no two. */
-function secondsOf(size: number, found: readonly { size: number; seconds: number }[]): number {
-  const growth = fit(found.slice(-2).map(({ size: x, seconds }) => [x, seconds]))
-  const last = found.at(-1)!
+function secondsOf(size: number, measured: readonly { size: number; seconds: number }[]): number {
+  const growth = fit(measured.slice(-2).map(({ size: x, seconds }) => [x, seconds]))
+  const last = measured.at(-1)!
   return growth ? last.seconds * (size / last.size) ** Math.max(0, growth.exponent) : 0
 }
 

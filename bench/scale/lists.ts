@@ -92,12 +92,12 @@ interface Column {
 }
 
 async function columnsOf(db: Db, table: string): Promise<Column[]> {
-  const found = isPostgres(db)
+  const result = isPostgres(db)
     ? await sql<Column>`select column_name as name, data_type as type,
           is_nullable = 'NO' and column_default is null and is_identity = 'NO' as required
         from information_schema.columns where table_name = ${table} and table_schema = current_schema()`.execute(db)
     : await sql<Column>`select name, type, "notnull" as required from pragma_table_info(${table})`.execute(db)
-  return found.rows
+  return result.rows
 }
 
 /** Copies the job as many times as there are to be rows. */

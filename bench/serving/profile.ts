@@ -33,9 +33,9 @@ export function childOf(pid: number, program: string): number {
   const children = readdirSync(`/proc/${pid}/task`).flatMap((thread) =>
     readFileSync(`/proc/${pid}/task/${thread}/children`, 'utf8').trim().split(' '),
   )
-  const found = children.find((child) => child && readFileSync(`/proc/${child}/cmdline`, 'utf8').includes(program))
-  if (!found) throw new Error(`process ${pid} has no child that runs ${program}`)
-  return Number(found)
+  const match = children.find((child) => child && readFileSync(`/proc/${child}/cmdline`, 'utf8').includes(program))
+  if (!match) throw new Error(`process ${pid} has no child that runs ${program}`)
+  return Number(match)
 }
 
 interface Frame {

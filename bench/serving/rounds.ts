@@ -31,12 +31,12 @@ export async function interleave<T>(
   sides: Sides<T>,
   measureOnce: (side: T, turn: number) => Promise<number>,
 ): Promise<Sides<number[]>> {
-  const found: Sides<number[]> = { ours: [], theirs: [] }
+  const figures: Sides<number[]> = { ours: [], theirs: [] }
   for (let round = 0; round < rounds; round++) {
     for (const name of ['ours', 'theirs', 'theirs', 'ours'] as const)
-      found[name].push(await measureOnce(sides[name], found[name].length))
+      figures[name].push(await measureOnce(sides[name], figures[name].length))
   }
-  return found
+  return figures
 }
 
 type Bound = { least?: number; most?: number }
@@ -54,11 +54,11 @@ export function comparisonRow(
   scenario: string,
   what: string,
   unit: string,
-  found: Sides<number[]>,
+  figures: Sides<number[]>,
   bound: Bound,
   note?: string,
 ): Row {
-  const [ours, theirs] = [median(found.ours), median(found.theirs)]
+  const [ours, theirs] = [median(figures.ours), median(figures.theirs)]
   const ratio = ours / theirs
   return {
     scenario,
@@ -68,8 +68,8 @@ export function comparisonRow(
     theirs,
     ratio,
     ...checkBound(ratio, bound),
-    ours_all: found.ours,
-    theirs_all: found.theirs,
+    ours_all: figures.ours,
+    theirs_all: figures.theirs,
     ...(note && { note }),
   }
 }

@@ -22,10 +22,10 @@ function descendants(pid: number): number[] {
     const parent = Number(/.*\) \S (\d+)/s.exec(read(`/proc/${name}/stat`))?.[1])
     if (parent) children.set(parent, [...(children.get(parent) ?? []), Number(name)])
   }
-  const found: number[] = []
+  const pids: number[] = []
   for (let next = children.get(pid) ?? []; next.length > 0; next = next.flatMap((pid) => children.get(pid) ?? []))
-    found.push(...next)
-  return found
+    pids.push(...next)
+  return pids
 }
 
 const field = (pid: number | string, name: string) =>
@@ -36,9 +36,9 @@ export const residentMb = (pid: number) => field(pid, 'VmRSS') / 1e6
 
 /** The engine that a server has started. */
 export function engineOf(server: number): number {
-  const found = descendants(server).find((pid) => read(`/proc/${pid}/cmdline`).includes('engine/main.ts'))
-  if (found === undefined) throw new Error('the service has no engine')
-  return found
+  const engine = descendants(server).find((pid) => read(`/proc/${pid}/cmdline`).includes('engine/main.ts'))
+  if (engine === undefined) throw new Error('the service has no engine')
+  return engine
 }
 
 /** The most resident memory of a process until `end`, in MB. */

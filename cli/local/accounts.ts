@@ -65,14 +65,14 @@ export async function createAccount(options: Options): Promise<void> {
 
 export async function listAccounts(options: Options): Promise<void> {
   const all = await withAccounts(async ({ operator }) => {
-    const found = []
+    const rows = []
     for (let after: string | undefined, more = true; more; ) {
       const page = await operator.list({ limit: 100, after })
-      found.push(...page.items)
+      rows.push(...page.items)
       more = page.has_more
       after = page.items.at(-1)?.id
     }
-    return found
+    return rows
   })
   show(options, all, () =>
     all

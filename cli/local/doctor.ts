@@ -84,17 +84,17 @@ async function checkPython(): Promise<Check[]> {
   if (!existsSync(python)) return [problem('Python', 'the trainer has no Python yet', setup)]
   try {
     const { stdout } = await run(python, ['-c', script], { timeout: python_ms })
-    const found = JSON.parse(stdout) as { python: string; torch: string; cuda: boolean; gpu: string | null }
-    const torch = found.cuda
-      ? ok('torch', `${found.torch}, trains on ${found.gpu}`)
+    const facts = JSON.parse(stdout) as { python: string; torch: string; cuda: boolean; gpu: string | null }
+    const torch = facts.cuda
+      ? ok('torch', `${facts.torch}, trains on ${facts.gpu}`)
       : nvidiaDevices() > 0
         ? warning(
             'torch',
-            `${found.torch} does not see the GPU`,
+            `${facts.torch} does not see the GPU`,
             "Update the driver, then run 'TUNERY_GPU=cuda npm run setup'.",
           )
-        : ok('torch', `${found.torch}, trains on the processor`)
-    return [ok('Python', found.python), torch]
+        : ok('torch', `${facts.torch}, trains on the processor`)
+    return [ok('Python', facts.python), torch]
   } catch (error) {
     const last = String((error as { stderr?: string }).stderr || (error as Error).message)
       .trim()
@@ -165,14 +165,14 @@ async function checkDisk({ data_dir, min_free_disk_mb }: Config): Promise<Check[
 }
 
 function checkBases({ models_dir }: Config): Check {
-  const found = existsSync(models_dir)
+  const bases = existsSync(models_dir)
     ? readdirSync(models_dir, { withFileTypes: true })
         .filter((owner) => owner.isDirectory())
         .flatMap((owner) => readdirSync(path.join(models_dir, owner.name)).map((name) => `${owner.name}/${name}`))
         .filter((id) => existsSync(path.join(models_dir, id, 'model.json')))
     : []
-  return found.length > 0
-    ? ok('base models', found.join(', '))
+  return bases.length > 0
+    ? ok('base models', bases.join(', '))
     : warning(
         'base models',
         `there are none in ${models_dir}`,

@@ -10,7 +10,7 @@ import { UsageError } from '../support/errors.ts'
 
 /** The error as a UsageError, if its message says what to do. */
 export function asUsageError(error: unknown): unknown {
-  const known =
+  const message =
     error instanceof ConfigError ||
     error instanceof ApiError ||
     error instanceof BackupError ||
@@ -18,5 +18,5 @@ export function asUsageError(error: unknown): unknown {
     error instanceof NewerDatabase ||
     error instanceof WrongInstallation ||
     storageError(error)
-  return known ? new UsageError((error as Error).message) : error
+  return message ? new UsageError((error as Error).message) : error
 }

@@ -3,10 +3,10 @@ import type { LocalCommands } from './commands.ts'
 
 /** Failures that the user can fix come as UsageErrors. */
 const guarded = (load: () => Promise<Run>) => async (): Promise<Run> => {
-  const run = (await load()) as (...given: unknown[]) => Promise<void> | void
-  return async (...given: unknown[]) => {
+  const run = (await load()) as (...args: unknown[]) => Promise<void> | void
+  return async (...args: unknown[]) => {
     try {
-      await run(...given)
+      await run(...args)
     } catch (error) {
       const { asUsageError } = await import('./errors.ts')
       throw asUsageError(error)

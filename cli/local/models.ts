@@ -84,7 +84,7 @@ function setWeights(folder: string, weights: 'fastest' | 'original'): void {
   renameSync(`${file}.new`, file)
   if (weights === 'fastest') return
   const gguf = path.join(folder, described.gguf)
-  for (const made of [eightBitsFile(gguf), eightBitsRecord(gguf)]) rmSync(made, { force: true })
+  for (const file of [eightBitsFile(gguf), eightBitsRecord(gguf)]) rmSync(file, { force: true })
 }
 
 /** Removes the owner's folder unless it has other models. */

@@ -22,7 +22,7 @@ interface Options extends GlobalOptions {
 
 /** Prints a link that signs the operator, or the member with an email, in to the dashboard once. */
 export async function createSignInLink({ email, account, json }: Options): Promise<void> {
-  const made = await withAccounts((accounts, db, changes) => {
+  const created = await withAccounts((accounts, db, changes) => {
     const sessions = createSessions(db, changes, Date.now)
     const throttle = createSignInThrottle(Date.now)
     const signIn = createSignIn({ db, accounts, sessions, throttle, changes, now: Date.now })
@@ -31,12 +31,12 @@ export async function createSignInLink({ email, account, json }: Options): Promi
       throw error
     })
   })
-  const link = `${address()}/sign-in#${made.token}`
-  const { name, email: theirs } = made.user
-  const who = `${theirs ?? name}, a member of the account ${made.account},`
+  const link = `${address()}/sign-in#${created.token}`
+  const { name, email: theirs } = created.user
+  const who = `${theirs ?? name}, a member of the account ${created.account},`
   console.log(
     json
-      ? JSON.stringify({ link, user_id: made.user.id, expires_at: made.expires_at })
+      ? JSON.stringify({ link, user_id: created.user.id, expires_at: created.expires_at })
       : `${link}\n\nIt signs ${who} in to the dashboard, once, within a day.`,
   )
 }

@@ -61,9 +61,9 @@ export function findService(options: GlobalOptions, env: NodeJS.ProcessEnv): Ser
   const { current, profiles } = readProfiles()
   const fallback = current ?? (Object.hasOwn(profiles, 'local') ? 'local' : undefined)
   if (fallback !== undefined) return named(fallback)
-  const own = invocation().dataDir === undefined ? '' : ` '${typed('keys create --name cli')}' makes a key here.`
+  const advice = invocation().dataDir === undefined ? '' : ` '${typed('keys create --name cli')}' makes a key here.`
   throw new UsageError(
-    `There is no key. '${typed('login')}' stores one, or set TUNERY_KEY (or TUNERY_API_KEY) to a key of the account.${own}`,
+    `There is no key. '${typed('login')}' stores one, or set TUNERY_KEY (or TUNERY_API_KEY) to a key of the account.${advice}`,
   )
 }
 
@@ -83,8 +83,8 @@ function named(name: string): Service {
 
 /** The address of the service on the data folder. Throws a UsageError if none runs. */
 export function localUrl(): string {
-  const found = runningUrl()
-  if (found) return found
+  const url = runningUrl()
+  if (url) return url
   const { dataDir } = invocation()
   throw new UsageError(
     dataDir === undefined
@@ -108,10 +108,10 @@ export function runningUrl(): string | undefined {
 }
 
 /** An address with its version and no slash at its end. Throws a UsageError. */
-export function normalizeUrl(given: string): string {
-  const url = URL.canParse(given) ? new URL(given) : undefined
+export function normalizeUrl(address: string): string {
+  const url = URL.canParse(address) ? new URL(address) : undefined
   if (!url || !/^https?:$/.test(url.protocol))
-    throw new UsageError(`'${given}' is not the address of a service. It is like https://tunery.example.com/v1.`)
+    throw new UsageError(`'${address}' is not the address of a service. It is like https://tunery.example.com/v1.`)
   if (url.username || url.password) throw new UsageError('The address of a service has no user and no password in it.')
   const pathname = url.pathname.replace(/(?<!\/)\/+$/, '')
   return `${url.origin}${pathname || '/v1'}`

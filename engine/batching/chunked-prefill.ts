@@ -121,14 +121,14 @@ export function sharePrefillBudget<T extends Prefill>(
   if (prompts.length === 0) return shares
   let rest = tokens
   let partRest = part
-  const assign = (prompt: T, wanted: number) => {
+  const assign = (prompt: T, requested: number) => {
     const before = shares.get(prompt) ?? 0
-    const count = Math.min(wanted, rest)
+    const count = Math.min(requested, rest)
     const ends = before + count === prompt.tokens_left && !prompt.in_parts
-    const given = ends ? count : Math.min(count, partRest)
-    if (!ends) partRest -= given
-    rest -= given
-    if (given > 0) shares.set(prompt, before + given)
+    const granted = ends ? count : Math.min(count, partRest)
+    if (!ends) partRest -= granted
+    rest -= granted
+    if (granted > 0) shares.set(prompt, before + granted)
   }
   const oldest = prompts.reduce((first, prompt) => (prompt.since_ms < first.since_ms ? prompt : first))
   assign(oldest, Math.min(oldest.tokens_left, Math.ceil(tokens / 4)))

@@ -76,7 +76,7 @@ export function createKvCache(
         slot.account === account && slot.cached.length <= tokens_max
           ? commonPrefix(slot.cached, prompt, prompt.length - 1)
           : 0
-      const best = slots.reduce((found, slot) => (sharedTokens(slot) > sharedTokens(found) ? slot : found))
+      const best = slots.reduce((best, slot) => (sharedTokens(slot) > sharedTokens(best) ? slot : best))
       if (sharedTokens(best) < tokens + copyGainMin(best.cached.length)) return null
       const saved = context.save(best.index)
       return saved && { tokens: best.cached.slice(), saved }

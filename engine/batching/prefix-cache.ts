@@ -36,21 +36,21 @@ export function chooseSlot(slots: readonly Slot[], generation: Generation, canSh
     return { kind: 'slot', slot: nearest, donor: null, keep: 0 }
 
   const { prompt, account } = generation.request
-  const own = slots.filter((slot) => slot.account === account)
+  const accountSlots = slots.filter((slot) => slot.account === account)
   const sharedTokens = (tokens: readonly number[]) => commonPrefix(tokens, prompt, prompt.length - 1)
   let best = {
     slot: nearest,
     donor: null as Slot | null,
     keep: nearest.account === account ? sharedTokens(nearest.cached) : 0,
   }
-  for (const slot of own) {
+  for (const slot of accountSlots) {
     const keep = sharedTokens(slot.cached)
     // If less than half of a slot fits, leave it for the next request of its own conversation.
     if (slot.generation !== null || keep <= best.keep || keep * 2 < slot.cached.length) continue
     if (countRuns(slots, slot) <= countRuns(slots, nearest)) best = { slot, donor: null, keep }
     else if (keep >= best.keep + copyGainMin(slot.cached.length)) best = { slot: nearest, donor: slot, keep }
   }
-  for (const slot of own) {
+  for (const slot of accountSlots) {
     const keep = sharedTokens(slot.cached)
     if (slot !== nearest && keep >= best.keep + copyGainMin(slot.cached.length))
       best = { slot: nearest, donor: slot, keep }
@@ -61,7 +61,7 @@ export function chooseSlot(slots: readonly Slot[], generation: Generation, canSh
     (generation.request.background || !slot.generation.request.background) &&
     sharedTokens(slot.generation.request.prompt) >=
       Math.max(best.keep + copyGainMin(slot.cached.length), slot.cached.length + 1)
-  if (own.some(isComputingPrefix)) return { kind: 'wait' }
+  if (accountSlots.some(isComputingPrefix)) return { kind: 'wait' }
   return { kind: 'slot', ...best }
 }
 

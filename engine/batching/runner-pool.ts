@@ -117,8 +117,8 @@ export function createRunnerPool(backend: Backend, limits: MemoryLimits, hooks: 
   }
 
   const get = (served: ServedModel, size_class: number): PooledRunner => {
-    const found = runners.find((pooled) => pooled.served === served && pooled.size_class === size_class)
-    if (found) return found
+    const runner = runners.find((pooled) => pooled.served === served && pooled.size_class === size_class)
+    if (runner) return runner
     const shape = runnerShapes(served.model, limits)[size_class]!
     const pooled: PooledRunner = {
       served,

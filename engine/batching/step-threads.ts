@@ -68,12 +68,12 @@ export function createStepThreads(max: number, times: CoreTimes, now = () => per
     const at = now()
     const elapsed_ms = at - counted.at
     const cores = countCores()
-    const own = (cores.used_ms - counted.used_ms) / elapsed_ms
+    const used = (cores.used_ms - counted.used_ms) / elapsed_ms
     const idle = (cores.idle_ms - counted.idle_ms) / elapsed_ms
     // Programs at a lower priority leave a core to these threads, some at once, some in part.
     const nice = at - grown_at > retry_ms ? (cores.nice_ms - counted.nice_ms) / elapsed_ms : 0
     counted = { at, ...cores }
-    const next = sizeOf(Math.floor(own + idle + nice + 1 - freeMin))
+    const next = sizeOf(Math.floor(used + idle + nice + 1 - freeMin))
     if (next <= threads) return
     grown_at = at
     become(next)

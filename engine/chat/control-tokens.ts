@@ -18,8 +18,8 @@ export function controlsOf(model: ChatModel): Controls {
   const { vocab } = model
   const texts = new Map<number, Buffer>()
   for (const text of readTemplate(model).control_texts) {
-    const found = vocab.special_tokens.find((special) => special.control && special.text === text)
-    if (found) texts.set(found.token, Buffer.from(text))
+    const token = vocab.special_tokens.find((special) => special.control && special.text === text)
+    if (token) texts.set(token.token, Buffer.from(text))
   }
   const controls: Controls = {
     texts,

@@ -81,20 +81,20 @@ export function picturesOf(messages: readonly ChatMessage[]): PicturePart[] {
  * template has shown another number of pictures.
  */
 export function findMarkers(tokens: readonly number[], marker: readonly number[], count: number): number[] {
-  const found: number[] = []
+  const places: number[] = []
   for (let at = 0; at + marker.length <= tokens.length; at++) {
     if (!marker.every((token, index) => tokens[at + index] === token)) continue
-    found.push(at)
+    places.push(at)
     at += marker.length - 1
   }
-  if (found.length !== count)
+  if (places.length !== count)
     throw new ApiError(
       'invalid_request',
-      `The model’s chat template shows ${found.length} pictures of these messages, which have ${count}. ` +
+      `The model’s chat template shows ${places.length} pictures of these messages, which have ${count}. ` +
         'Put each picture into a message of the role user.',
       { param: 'messages' },
     )
-  return found
+  return places
 }
 
 /** The prompt with the pictures in the place of their markers, which are `length` tokens long. */

@@ -124,9 +124,9 @@ function markWhole(
   const parts: string[] = []
   let from = 0
   for (let at = 0; at < text.length; at++) {
-    const found = finder.matchAt(text, at)
-    if (!found || exempt.includes(found.text)) continue
-    const next = at + firstOf(found.text).length
+    const match = finder.matchAt(text, at)
+    if (!match || exempt.includes(match.text)) continue
+    const next = at + firstOf(match.text).length
     parts.push(text.slice(from, next), marker)
     from = next
   }

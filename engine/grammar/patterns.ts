@@ -136,11 +136,11 @@ function parse(source: string): Part[] {
   }
 
   const repeated = (part: Part): Part => {
-    const found = /^(?:([*+?])|\{(\d+)(?:(,)(\d*))?\})\??/.exec(input.slice(at, at + 30).join(''))
-    if (!found) return part
+    const quantifier = /^(?:([*+?])|\{(\d+)(?:(,)(\d*))?\})\??/.exec(input.slice(at, at + 30).join(''))
+    if (!quantifier) return part
     if (part.kind === 'start' || part.kind === 'end') throw new Error('an anchor can not be repeated.')
-    at += found[0].length
-    const [, sign, low, comma, high] = found
+    at += quantifier[0].length
+    const [, sign, low, comma, high] = quantifier
     if (sign) return { kind: 'repeat', part, min: sign === '+' ? 1 : 0, max: sign === '?' ? 1 : null }
     return { kind: 'repeat', part, min: Number(low), max: comma ? (high ? Number(high) : null) : Number(low) }
   }

@@ -64,12 +64,12 @@ function areDisjoint(a: ReadonlySet<string>, b: ReadonlySet<string>): boolean {
 
 /** Memoizes per schema, since each case is compared with every other. */
 function memoized<T>(of: (node: SchemaNode) => T): (node: SchemaNode) => T {
-  const known = new WeakMap<SchemaNode, T>()
+  const cached = new WeakMap<SchemaNode, T>()
   return (node) => {
-    let memo = known.get(node)
+    let memo = cached.get(node)
     if (memo === undefined) {
       memo = of(node)
-      known.set(node, memo)
+      cached.set(node, memo)
     }
     return memo
   }

@@ -133,19 +133,19 @@ class SchemaCompiler {
   }
 
   private referenceRule(ref: unknown, path: string): Expr {
-    const found = resolvePointer(this.schema, ref)
-    if (!found)
+    const target = resolvePointer(this.schema, ref)
+    if (!target)
       throw schemaError(
         path,
         'it does not lead to a schema inside of this one; only references such as "#/$defs/name" are followed.',
       )
-    let name = this.byPointer.get(found.pointer)
+    let name = this.byPointer.get(target.pointer)
     if (!name) {
       name = `ref${this.byPointer.size}`
-      this.byPointer.set(found.pointer, name)
-      this.paths.set(name, found.pointer)
+      this.byPointer.set(target.pointer, name)
+      this.paths.set(name, target.pointer)
       // Visit it later: a chain of references could overflow the stack.
-      this.pending.push({ name, node: found.node, path: found.pointer })
+      this.pending.push({ name, node: target.node, path: target.pointer })
     }
     return rule(name)
   }

@@ -29,12 +29,12 @@ export function createVerdicts({ grammars, rejection_ms }: { grammars: number; r
 
   return {
     get(key) {
-      const found = entries.get(key)
-      if (!found) return null
+      const verdict = entries.get(key)
+      if (!verdict) return null
       entries.delete(key)
-      if (typeof found.verdict === 'object' && Date.now() - found.at_ms > rejection_ms) return null
-      entries.set(key, found)
-      return found.verdict
+      if (typeof verdict.verdict === 'object' && Date.now() - verdict.at_ms > rejection_ms) return null
+      entries.set(key, verdict)
+      return verdict.verdict
     },
     set: (key, verdict) => set(key, verdict, entries.get(key)?.strikes ?? 0),
     addStrike(key, error) {

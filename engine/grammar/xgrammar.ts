@@ -58,10 +58,10 @@ export function loadXGrammar(memory_bytes: number): { xgrammar: XGrammar; memory
   const bounded = Object.create(wasm, {
     instantiate: {
       value: async (code: unknown, imports: unknown) => {
-        const made = await wasm.instantiate(code, imports)
-        memory = Object.values(made.instance.exports).find((one) => one instanceof wasm.Memory)
+        const instantiated = await wasm.instantiate(code, imports)
+        memory = Object.values(instantiated.instance.exports).find((one) => one instanceof wasm.Memory)
         if (memory) boundMemory(memory, memory_bytes)
-        return made
+        return instantiated
       },
     },
   })

@@ -105,8 +105,8 @@ export function assertDefaultParams(library: LlamaFunctions): void {
 }
 
 function differences(struct: string, expected: object, actual: object): string[] {
-  const found = actual as Record<string, unknown>
+  const values = actual as Record<string, unknown>
   return Object.entries(expected)
-    .filter(([field, value]) => (found[field] ?? null) !== value)
-    .map(([field, value]) => `${struct}.${field} is ${found[field]}, not ${value}`)
+    .filter(([field, value]) => (values[field] ?? null) !== value)
+    .map(([field, value]) => `${struct}.${field} is ${values[field]}, not ${value}`)
 }

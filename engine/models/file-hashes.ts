@@ -31,7 +31,7 @@ export const unknownHash: LoadedFile = { hash: 'sha256:unknown' }
 const knownMax = 1000
 
 export function createFileHashes(): FileHashes {
-  const known = new Map<string, { stamp: string; file: LoadedFile }>()
+  const cached = new Map<string, { stamp: string; file: LoadedFile }>()
   const jobs: { path: string; stamp: string; file: LoadedFile }[] = []
   let thread: Worker | null = null
 
@@ -50,7 +50,7 @@ export function createFileHashes(): FileHashes {
     const { path, stamp, file } = jobs.shift()!
     file.hash = hash ? `sha256:${hash.slice(0, 16)}` : unknownHash.hash
     // The next load reads it again.
-    if (!hash && known.get(path)?.stamp === stamp) known.delete(path)
+    if (!hash && cached.get(path)?.stamp === stamp) cached.delete(path)
     startNext()
   }
   function startThread(): Worker {
@@ -75,11 +75,11 @@ export function createFileHashes(): FileHashes {
       } catch {
         return unknownHash
       }
-      const existing = known.get(path)
+      const existing = cached.get(path)
       if (existing?.stamp === stamp) return existing.file
       const file: LoadedFile = { hash: 'sha256:pending' }
-      if (known.size >= knownMax) known.delete(known.keys().next().value!)
-      known.set(path, { stamp, file })
+      if (cached.size >= knownMax) cached.delete(cached.keys().next().value!)
+      cached.set(path, { stamp, file })
       if (jobs.push({ path, stamp, file }) === 1) startNext()
       return file
     },

@@ -72,21 +72,21 @@ export function createModels(
   const serialize = createMutex()
 
   const get = (name: string): ServedModel => {
-    const found = served.get(name)
-    if (!found) throw new ApiError('model_not_found', `The model '${name}' is not loaded.`, { param: 'model' })
-    return found
+    const model = served.get(name)
+    if (!model) throw new ApiError('model_not_found', `The model '${name}' is not loaded.`, { param: 'model' })
+    return model
   }
 
   /** Whether these files are loaded already under this name. Throws name_taken if the name has other files. */
   const isLoaded = (name: string, path: string, baseName: string | null, projector: string | null): boolean => {
-    const found = served.get(name)
-    if (!found) return false
-    if (found.path === path && found.base_name === baseName) {
-      if (found.projector_path === projector) return true
+    const model = served.get(name)
+    if (!model) return false
+    if (model.path === path && model.base_name === baseName) {
+      if (model.projector_path === projector) return true
       throw new ApiError('name_taken', `The name '${name}' is in use with another projector. Unload it first.`)
     }
-    throw new ApiError('name_taken', `The name '${name}' is in use for ${found.path}. Unload it first.`, {
-      details: { path: found.path },
+    throw new ApiError('name_taken', `The name '${name}' is in use for ${model.path}. Unload it first.`, {
+      details: { path: model.path },
     })
   }
 
@@ -183,8 +183,14 @@ export function createModels(
           )
         })
         try {
-          const own = await openProjector(name, base.model, sight, true)
-          add(name, path, { ...base, ...(own.owns_projector ? own : { owns_projector: false }) }, adapter, baseName)
+          const projector = await openProjector(name, base.model, sight, true)
+          add(
+            name,
+            path,
+            { ...base, ...(projector.owns_projector ? projector : { owns_projector: false }) },
+            adapter,
+            baseName,
+          )
         } catch (error) {
           await nativeMutex(() => adapters.close(adapter))
           throw error

@@ -24,9 +24,9 @@ export function createLogprobReader(count: number): LogprobReader {
       const total = logSumExp(logits)
       const top: TokenLogprobs['top'] = []
       if (topK) {
-        const found = topK.find(logits, null)
-        for (let rank = 0; rank < found.count; rank++)
-          top.push({ token: found.tokens[rank]!, logprob: found.values[rank]! - total })
+        const best = topK.find(logits, null)
+        for (let rank = 0; rank < best.count; rank++)
+          top.push({ token: best.tokens[rank]!, logprob: best.values[rank]! - total })
       }
       const original = Float32Array.from(logits)
       return (token) => ({ token, logprob: original[token]! - total, top })

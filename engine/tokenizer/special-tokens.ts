@@ -41,13 +41,13 @@ export function createSpecialTokenFinder(tokens: readonly SpecialToken[]): Speci
   }
 
   const matchAt = (text: string, position: number): SpecialToken | null => {
-    let found: SpecialToken | null = null
+    let first: SpecialToken | null = null
     let node = root.next.get(text.charCodeAt(position))
     for (let next = position + 1; node; next++) {
-      found = node.token ?? found
+      first = node.token ?? first
       node = next < text.length ? node.next.get(text.charCodeAt(next)) : undefined
     }
-    return found
+    return first
   }
 
   return {

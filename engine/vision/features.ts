@@ -71,8 +71,8 @@ export function createFeatures(
   })
 
   const firstIdOf = (key: string, count: number): number => {
-    const known = firstIds.get(key)
-    if (known !== undefined) return known
+    const firstId = firstIds.get(key)
+    if (firstId !== undefined) return firstId
     if (firstIds.size >= knownMax) firstIds.delete(firstIds.keys().next().value!)
     const first = nextId
     nextId += count
@@ -130,7 +130,7 @@ export function createFeatures(
     const job = { features, waiting: 0, controller }
     jobs.set(key, job)
     features
-      .then((made) => store(key, made))
+      .then((features) => store(key, features))
       .catch(() => {})
       .finally(() => {
         if (jobs.get(key) === job) jobs.delete(key)

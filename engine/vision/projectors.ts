@@ -150,8 +150,8 @@ export function createProjectors(library: Library, encoder: Encoder, threads: nu
   }
 }
 
-const otherFile = (found: string, expected: string) =>
-  `it is not the file that belongs to the model (SHA-256 ${found.slice(0, 16)}… instead of ${expected.slice(0, 16)}…)`
+const otherFile = (actual: string, expected: string) =>
+  `it is not the file that belongs to the model (SHA-256 ${actual.slice(0, 16)}… instead of ${expected.slice(0, 16)}…)`
 
 async function hashOf(path: string): Promise<string> {
   const hash = createHash('sha256')

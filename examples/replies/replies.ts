@@ -29,8 +29,8 @@ export interface Case {
 /** `count` different cases. */
 export function cases(count: number, seed: number): Case[] {
   const random = new Random(seed)
-  const found = new Map<string, Case>()
-  while (found.size < count) {
+  const cases = new Map<string, Case>()
+  while (cases.size < count) {
     const [name, thing] = [random.pick(names), random.pick(things)]
     const fill = (texts: string[]) =>
       random
@@ -40,9 +40,9 @@ export function cases(count: number, seed: number): Case[] {
         .replaceAll('{Thing}', thing[0]!.toUpperCase() + thing.slice(1))
     const request = fill(requests)
     const prompt = request.includes(name) ? request : `${request} ${name}`
-    found.set(prompt, { prompt, good: fill(checks), bad: fill(promises) })
+    cases.set(prompt, { prompt, good: fill(checks), bad: fill(promises) })
   }
-  return [...found.values()]
+  return [...cases.values()]
 }
 
 /** What support wrote until now: three of four replies promise the money. Rows for supervised training. */

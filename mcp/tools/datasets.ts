@@ -128,20 +128,20 @@ const validate = defineTool({
   }),
   annotations: { ...reads, idempotentHint: true },
   async run({ dataset_id, ...query }, { tunery, signal }) {
-    const found = await tunery.datasets.validate(dataset_id, query, { signal })
-    const { valid, total_samples: rows, error_count = 0, warning_count = 0 } = found
+    const validation = await tunery.datasets.validate(dataset_id, query, { signal })
+    const { valid, total_samples: rows, error_count = 0, warning_count = 0 } = validation
     return {
       summary: `${valid ? 'Valid' : 'Not valid'}: ${rows} rows, ${error_count} errors, ${warning_count} warnings.`,
       data: {
         valid,
         rows,
         error_count,
-        errors: (found.issues ?? []).slice(0, findingsMax),
+        errors: (validation.issues ?? []).slice(0, findingsMax),
         warning_count,
-        warnings: (found.warnings ?? []).slice(0, findingsMax),
-        duplicates: found.duplicates ?? null,
-        conflicts: found.conflicts ?? null,
-        tokens: found.tokens ?? null,
+        warnings: (validation.warnings ?? []).slice(0, findingsMax),
+        duplicates: validation.duplicates ?? null,
+        conflicts: validation.conflicts ?? null,
+        tokens: validation.tokens ?? null,
       },
     }
   },

@@ -150,14 +150,14 @@ async function estimateEvaluation(
   const base = await baseOf(tunery, model, signal)
   const notes = ['Tokens and price are the most that it can be: answers are usually shorter.']
   // A file of OpenAI's API is no dataset, and its tokens are not counted.
-  const found = await tunery.datasets
+  const validation = await tunery.datasets
     .validate(dataset, base ? { model_id: base.id } : {}, { signal })
     .catch((error: unknown) => {
       if (error instanceof TuneryError && error.status < 500 && error.code !== 'invalid_api_key') return undefined
       throw error
     })
-  const rows = Math.min(limits.rows, found?.total_samples ?? limits.rows)
-  const counted = found?.tokens
+  const rows = Math.min(limits.rows, validation?.total_samples ?? limits.rows)
+  const counted = validation?.tokens
   const prompt_tokens = counted && Math.ceil((rows * counted.total) / Math.max(1, counted.counted_rows))
   if (prompt_tokens === undefined) notes.push('The tokens of the rows could not be counted before.')
   const judges = graders.filter(({ type }) => type === 'label_model' || type === 'score_model').length

@@ -43,9 +43,9 @@ const listBaseModels = defineTool({
   annotations: { ...reads, idempotentHint: true },
   async run({ available_only }, { tunery, signal }) {
     const { models } = await tunery.hub.list({ signal })
-    const wanted = models.filter(({ weights }) => weights.available || !available_only).slice(0, 100)
-    const here = wanted.filter(({ weights }) => weights.available).length
-    return { summary: `${wanted.length} base models; the weights of ${here} are here.`, data: { models: wanted } }
+    const callable = models.filter(({ weights }) => weights.available || !available_only).slice(0, 100)
+    const here = callable.filter(({ weights }) => weights.available).length
+    return { summary: `${callable.length} base models; the weights of ${here} are here.`, data: { models: callable } }
   },
 })
 

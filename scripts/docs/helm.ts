@@ -55,13 +55,13 @@ function schemaText(chart: string): string {
 export function valueRows(chart: string): { path: string; type: string; fallback: string; about: string }[] {
   const schema = JSON.parse(read(chart, 'values.schema.json')) as Schema
   const rows: ReturnType<typeof valueRows> = []
-  const visit = (given: Schema, at: string, value: unknown) => {
-    const target = given.$ref ? schema.definitions![given.$ref.replace('#/definitions/', '')]! : given
-    const about = given.description ?? target.description ?? ''
+  const visit = (part: Schema, at: string, value: unknown) => {
+    const target = part.$ref ? schema.definitions![part.$ref.replace('#/definitions/', '')]! : part
+    const about = part.description ?? target.description ?? ''
     if (target.properties)
       for (const [name, each] of Object.entries(target.properties))
         visit(each, at ? `${at}.${name}` : name, (value as Record<string, unknown> | undefined)?.[name])
-    else rows.push({ path: at, type: typeOf(given, target), fallback: shown(value), about })
+    else rows.push({ path: at, type: typeOf(part, target), fallback: shown(value), about })
     if (target.items?.properties)
       // The others are those of the defaults beside the list.
       for (const [name, each] of Object.entries(target.items.properties))
@@ -71,9 +71,9 @@ export function valueRows(chart: string): { path: string; type: string; fallback
   return rows.filter((row) => row.path !== 'global')
 }
 
-function typeOf(given: Schema, target: Schema): string {
+function typeOf(schema: Schema, target: Schema): string {
   if (target.enum) return target.enum.map((value) => `\`${value}\``).join(', ')
-  const name = given.$ref?.replace('#/definitions/', '')
+  const name = schema.$ref?.replace('#/definitions/', '')
   if (name === 'quantity') return 'size, as `8Gi`'
   if (name === 'secretName') return 'name of a Secret'
   if (name === 'secretKey') return 'key in a Secret'

@@ -60,17 +60,17 @@ const messages = [{ role: 'user', content: 'x' }]
 
 /** Another account, and a key of its owner. */
 function newAccount(folder: DataFolder, name: string) {
-  const made: unknown = folder.tunery('accounts', 'create', '--name', name)
-  const { account, key } = made as { account: { id: string }; key: string }
+  const created: unknown = folder.tunery('accounts', 'create', '--name', name)
+  const { account, key } = created as { account: { id: string }; key: string }
   return { id: account.id, key }
 }
 
 /** A member of the account of `by` with a role, and a client with a key of theirs. */
 async function addMember(by: Client, url: string, role: Role, carried?: readonly Scope[]) {
   const { body: member } = await by.api('POST', '/members', { name: `a ${role}`, role })
-  const made = await by.api('POST', '/keys', { name: 'k', user_id: member.id, ...(carried && { scopes: carried }) })
-  assert.equal(made.status, 201, JSON.stringify(made.body))
-  return { id: member.id as string, key: made.body.key as string, ...client(url, made.body.key) }
+  const answer = await by.api('POST', '/keys', { name: 'k', user_id: member.id, ...(carried && { scopes: carried }) })
+  assert.equal(answer.status, 201, JSON.stringify(answer.body))
+  return { id: member.id as string, key: answer.body.key as string, ...client(url, answer.body.key) }
 }
 
 /** Begins an answer that does not end, and resolves once the upstream has the request. */
@@ -500,17 +500,17 @@ describe('one server, and sign-in by a provider', () => {
     const operators = { name: 'k', scopes: ['operator'] }
     for (const until of [undefined, null, at(60 * 24 * 40)])
       assert.equal((await page.send('POST', '/keys', { ...operators, expires_at: until })).status, 400, String(until))
-    const own = `/operator/accounts/${profile.account.id}`
-    assert.deepEqual(codeOf(await page.send('PUT', own, { status: 'suspended' })), [400, 'in_use'])
+    const address = `/operator/accounts/${profile.account.id}`
+    assert.deepEqual(codeOf(await page.send('PUT', address, { status: 'suspended' })), [400, 'in_use'])
     const short_lived = await page.send('POST', '/keys', { ...operators, expires_at })
     assert.equal(short_lived.status, 201)
     const operator = client(server.url, short_lived.body.key)
-    assert.deepEqual(codeOf(await operator.api('PUT', own, { status: 'suspended' })), [400, 'in_use'])
+    assert.deepEqual(codeOf(await operator.api('PUT', address, { status: 'suspended' })), [400, 'in_use'])
 
     const few = client(server.url, newAccount(folder, 'many keys').key)
-    const made = await Promise.all(Array.from({ length: 210 }, () => few.api('POST', '/keys', { name: 'k' })))
+    const answers = await Promise.all(Array.from({ length: 210 }, () => few.api('POST', '/keys', { name: 'k' })))
     assert.equal(
-      made.filter(({ status }) => status === 201).length,
+      answers.filter(({ status }) => status === 201).length,
       199,
       'with the first one 200, however many at once',
     )

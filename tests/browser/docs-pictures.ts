@@ -97,8 +97,8 @@ const onPhone = ['home', 'job', 'playground']
 mkdirSync(folder, { recursive: true })
 const service = await startBrowserService('pictures', settings)
 try {
-  const made = await furnish(new Tunery({ baseUrl: `${service.address}/v1`, apiKey: service.key }))
-  const pages = Object.entries(pagesOf(made)).filter(([name]) => only.length === 0 || only.includes(name))
+  const objects = await furnish(new Tunery({ baseUrl: `${service.address}/v1`, apiKey: service.key }))
+  const pages = Object.entries(pagesOf(objects)).filter(([name]) => only.length === 0 || only.includes(name))
   for (const scheme of ['light', 'dark'] as const) {
     const { page, complaints } = await service.visit({ scheme, size: desktop, reducedMotion: true })
     for (const [name, address] of pages) await shoot(page, address, `${name}-${scheme}`, width_px.desktop)

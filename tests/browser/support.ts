@@ -6,8 +6,8 @@ import { type BrowserContext, chromium, type Page } from 'playwright-core'
 import { until } from '../support/client.ts'
 import { type DataFolder, dataFolder } from '../support/server.ts'
 
-const found = [process.env.CHROMIUM, '/usr/bin/chromium', '/usr/bin/chromium-browser', '/usr/bin/google-chrome']
-const executablePath = found.find((file) => file && existsSync(file))
+const browsers = [process.env.CHROMIUM, '/usr/bin/chromium', '/usr/bin/chromium-browser', '/usr/bin/google-chrome']
+const executablePath = browsers.find((file) => file && existsSync(file))
 /** Options of a test that needs the browser: skipped, with what to do, where it is missing. */
 export const browserTest = {
   skip: executablePath ? false : 'Chromium is not installed: run `node scripts/setup.mjs --with chromium` as root',

@@ -35,20 +35,20 @@ after(async () => {
 async function staysText(page: Page, complaints: string[], where: string, texts: string[]): Promise<void> {
   for (const text of texts)
     await page
-      .waitForFunction((wanted) => {
+      .waitForFunction((expected) => {
         const squeezed = (part: string | null) => (part ?? '').replaceAll(/\s+/g, ' ')
         const values = [...document.querySelectorAll<HTMLInputElement>('input, textarea')].map(({ value }) => value)
-        return [document.body.textContent, ...values].some((part) => squeezed(part).includes(wanted))
+        return [document.body.textContent, ...values].some((part) => squeezed(part).includes(expected))
       }, text)
       .catch(() => assert.fail(`${where} does not show ${text.slice(0, 40)}`))
-  const made = await page.evaluate(() =>
+  const rendered = await page.evaluate(() =>
     [
       ...document.querySelectorAll(
         'img[src="x"], [onerror], body script:not([src]), a[href^="javascript:" i], [src^="javascript:" i], [action^="javascript:" i]',
       ),
     ].map(({ outerHTML }) => outerHTML),
   )
-  assert.deepEqual(made, [], where)
+  assert.deepEqual(rendered, [], where)
   assert.equal(await page.evaluate(() => 'hit' in window), false, where)
   // An inline script that the policy refuses would be told here.
   assert.deepEqual(complaints, [], where)
@@ -124,44 +124,44 @@ test('texts of attackers stay text on every page', browserTest, async (t) => {
     body: JSON.stringify({ token: link!.split('#')[1] }),
   })
   assert.equal(begun.status, 200)
-  const made = await fill(owner)
-  const byItsKey = new Tunery({ baseUrl: `${service.address}/v1`, apiKey: made.key, maxRetries: 0 })
+  const filled = await fill(owner)
+  const byItsKey = new Tunery({ baseUrl: `${service.address}/v1`, apiKey: filled.key, maxRetries: 0 })
   await byItsKey.chat.completions.create({
-    model: made.model,
+    model: filled.model,
     max_tokens: 2,
     messages: [{ role: 'user', content: attack }],
   })
 
   const m = marked
-  const dataset = `/datasets/${made.dataset.id}`
-  const job = `/jobs/${made.job.id}`
+  const dataset = `/datasets/${filled.dataset.id}`
+  const job = `/jobs/${filled.job.id}`
   const pages: [string, ...string[]][] = [
     ['/', m('person'), m('account'), m('job name')],
     ['/datasets', m('dataset name')],
     [dataset, m('dataset name'), m('dataset notes')],
     [`${dataset}?tab=rows`, m('system'), m('question 1 '), m('reply')],
     [`${dataset}?tab=tokens&model=${encodeURIComponent(tiny)}`, m('dataset name')],
-    [`/datasets/${made.invalid.id}?tab=problems`, m('broken')],
+    [`/datasets/${filled.invalid.id}?tab=problems`, m('broken')],
     ['/jobs', m('job name')],
     [job, m('job name'), m('job notes')],
     [`${job}?tab=samples`, m('prompt')],
     [`${job}?tab=rows`, m('reply')],
     [`${job}?tab=config`, m('job value'), short, javascript],
     [`${job}?tab=log`, m('job name')],
-    [`/jobs/new?clone=${made.job.id}`, m('job name'), m('job notes'), m('job value'), short],
+    [`/jobs/new?clone=${filled.job.id}`, m('job name'), m('job notes'), m('job value'), short],
     ['/models', m('model name')],
-    [`/models/${made.model}`, m('model name'), m('model notes'), m('model value'), short, javascript],
+    [`/models/${filled.model}`, m('model name'), m('model notes'), m('model value'), short, javascript],
     ['/evaluations', m('evaluation name')],
-    [`/evaluations/${made.evaluation.id}`, m('evaluation name'), m('question 1 '), short],
+    [`/evaluations/${filled.evaluation.id}`, m('evaluation name'), m('question 1 '), short],
     ['/settings/profile', m('person'), m('account')],
     ['/settings/keys', m('key name')],
     ['/settings/members', m('person'), m('guest')],
-    ['/settings/webhooks', made.webhook.url],
+    ['/settings/webhooks', filled.webhook.url],
     ['/settings/usage', m('model name')],
     ['/settings/audit', 'member.'],
     ['/settings/sessions', 'browser"><img src=x onerror="window.hit=1">'],
     ['/operator', m('account')],
-    [`/invitation#${made.invitation.link.split('#')[1]}`, m('guest'), m('account')],
+    [`/invitation#${filled.invitation.link.split('#')[1]}`, m('guest'), m('account')],
   ]
   for (const [address, ...texts] of pages) {
     await page.goto(address)

@@ -21,17 +21,17 @@ const rows = Object.entries(colours)
 
 async function until<T>(condition: () => Promise<T | undefined | false>): Promise<T> {
   for (const deadline = Date.now() + 240_000; ; await sleep(200)) {
-    const found = await condition()
-    if (found) return found
+    const value = await condition()
+    if (value) return value
     assert.ok(Date.now() < deadline, 'waited too long')
   }
 }
 const file = (text: string, purpose: 'fine-tune' | 'batch') =>
   openai.files.create({ file: new File([text], 'rows.jsonl'), purpose })
 async function all<T>(pages: AsyncIterable<T>): Promise<T[]> {
-  const found: T[] = []
-  for await (const page of pages) found.push(page)
-  return found
+  const items: T[] = []
+  for await (const page of pages) items.push(page)
+  return items
 }
 const statusOf = async (id: string) => (await openai.fineTuning.jobs.retrieve(id)).status
 
@@ -131,8 +131,8 @@ test('a batch is answered', async () => {
     completion_window: '24h',
   })
   const batch = await until(async () => {
-    const found = await openai.batches.retrieve(id)
-    return found.status === 'completed' && found
+    const batch = await openai.batches.retrieve(id)
+    return batch.status === 'completed' && batch
   })
   const answers = await (await openai.files.content(batch.output_file_id!)).text()
   assert.equal(answers.trim().split('\n').length, 3)
@@ -173,7 +173,7 @@ test('an eval has runs that ask a model or grade given answers', async () => {
       sampling_params: { max_completion_tokens: 8 },
     },
   })
-  const given = await openai.evals.runs.create(eval_id, {
+  const started = await openai.evals.runs.create(eval_id, {
     name: 'given',
     data_source: {
       type: 'jsonl',
@@ -184,8 +184,8 @@ test('an eval has runs that ask a model or grade given answers', async () => {
     },
   })
   assert.equal((await ended(asked.id)).status, 'completed')
-  assert.deepEqual((await ended(given.id)).result_counts, { total: 5, passed: 4, failed: 1, errored: 0 })
-  const failed = await all(openai.evals.runs.outputItems.list(given.id, { eval_id, status: 'fail' }))
+  assert.deepEqual((await ended(started.id)).result_counts, { total: 5, passed: 4, failed: 1, errored: 0 })
+  const failed = await all(openai.evals.runs.outputItems.list(started.id, { eval_id, status: 'fail' }))
   assert.deepEqual(
     failed.map(({ datasource_item }) => datasource_item.name),
     ['red'],
@@ -206,7 +206,7 @@ test('an eval has runs that ask a model or grade given answers', async () => {
     { status: 404 },
   )
   assert.equal((await openai.evals.update(eval_id, { name: 'renamed' })).name, 'renamed')
-  assert.ok((await openai.evals.runs.delete(given.id, { eval_id })).deleted)
+  assert.ok((await openai.evals.runs.delete(started.id, { eval_id })).deleted)
   assert.ok((await openai.evals.delete(eval_id)).deleted)
   await assert.rejects(openai.evals.retrieve(eval_id), { status: 404 })
 })

@@ -125,9 +125,9 @@ test('each error has the client’s class, code, type and param, and is not retr
         return fetch(...args)
       },
     })
-  async function rejects(made: Promise<unknown>, type: new (...args: never[]) => Error, expected: object) {
+  async function rejects(promise: Promise<unknown>, type: new (...args: never[]) => Error, expected: object) {
     requestCount = 0
-    const error = await made.then(
+    const error = await promise.then(
       () => assert.fail('it was answered'),
       (thrown: Error) => thrown,
     )

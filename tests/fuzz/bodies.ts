@@ -44,9 +44,9 @@ function message(draw: Draw): object {
 }
 
 function messages(draw: Draw): object[] {
-  const made = Array.from({ length: draw.int(1, 4) }, () => message(draw))
+  const messages = Array.from({ length: draw.int(1, 4) }, () => message(draw))
   if (draw.chance(0.2))
-    made.push(
+    messages.push(
       {
         role: 'assistant',
         content: draw.pick([null, '', undefined]),
@@ -61,8 +61,8 @@ function messages(draw: Draw): object[] {
       { role: 'tool', tool_call_id: draw.pick(['call_1', 'call_2']), content: 'Sunny.' },
     )
   if (draw.chance(0.05))
-    made.push({ role: 'user', content: [{ type: 'image_url', image_url: { url: 'data:image/png;base64,AAAA' } }] })
-  return made
+    messages.push({ role: 'user', content: [{ type: 'image_url', image_url: { url: 'data:image/png;base64,AAAA' } }] })
+  return messages
 }
 
 function chat(draw: Draw): Record<string, unknown> {

@@ -45,9 +45,9 @@ const hugeFields = (draw: Draw) => {
 }
 
 function mutate(value: Record<string, unknown>, draw: Draw): void {
-  const found = positions(value)
-  if (found.length === 0) return
-  const { holder, key } = draw.pick(found)
+  const places = positions(value)
+  if (places.length === 0) return
+  const { holder, key } = draw.pick(places)
   switch (draw.int(0, 4)) {
     case 0:
       if (Array.isArray(holder)) holder.splice(Number(key), 1)
@@ -128,12 +128,12 @@ function mangle(text: string, draw: Draw): Buffer {
 export function makeCase(seed: number, number: number, models: { text: string; embedding: string }): Case {
   const random = draw(seed, number)
   const path = random.pick(paths)
-  const made = body(path, random, path === '/embeddings' ? models.embedding : models.text)
+  const request = body(path, random, path === '/embeddings' ? models.embedding : models.text)
   const kind = random.next()
   // Some stay valid: these must be answered despite all the invalid ones.
-  if (kind > 0.3) for (let count = random.int(1, 3); count > 0; count--) mutate(made, random)
-  if (path !== '/embeddings') keepShort(made)
-  const text = stringify(made)
+  if (kind > 0.3) for (let count = random.int(1, 3); count > 0; count--) mutate(request, random)
+  if (path !== '/embeddings') keepShort(request)
+  const text = stringify(request)
   const bytes = kind > 0.85 ? mangle(text, random) : Buffer.from(text)
   const types = [
     'text/plain',
@@ -145,5 +145,5 @@ export function makeCase(seed: number, number: number, models: { text: string; e
     'application/jsonp',
   ]
   const type = random.chance(0.04) ? random.pick(types) : 'application/json'
-  return { number, path, headers: { 'content-type': type }, bytes, stream: made.stream === true }
+  return { number, path, headers: { 'content-type': type }, bytes, stream: request.stream === true }
 }

@@ -93,24 +93,24 @@ function recordFailure(what: string) {
 }
 
 async function run(number: number): Promise<void> {
-  const made = makeCase(seed, number, models)
+  const testCase = makeCase(seed, number, models)
   const began = performance.now()
   try {
-    const answer = await sendRequest(made)
-    const kind = `${made.path} ${answer.status}`
+    const answer = await sendRequest(testCase)
+    const kind = `${testCase.path} ${answer.status}`
     slowest.push({ number, kind, seconds: (performance.now() - began) / 1000 })
     statuses.set(kind, (statuses.get(kind) ?? 0) + 1)
     if (values.case)
       console.log(
-        `${made.path} ${JSON.stringify(made.headers)}\n${made.bytes.toString()}\n\n` +
+        `${testCase.path} ${JSON.stringify(testCase.headers)}\n${testCase.bytes.toString()}\n\n` +
           `${answer.status} ${answer.text.slice(0, 5000)}\n`,
       )
-    checkAnswer(made.path, answer)
+    checkAnswer(testCase.path, answer)
   } catch (error) {
     recordFailure(
       `case ${number}: ${(error as Error).message}\n` +
         `  repeat: npm run test:fuzz -- --seed ${seed} --case ${number}\n` +
-        `  ${made.path} ${made.headers['content-type']} ${made.bytes.toString().slice(0, 600)}`,
+        `  ${testCase.path} ${testCase.headers['content-type']} ${testCase.bytes.toString().slice(0, 600)}`,
     )
   }
 }

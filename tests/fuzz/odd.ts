@@ -51,9 +51,9 @@ const numbers = [
 ]
 
 export function deep(depth: number): unknown {
-  let made: unknown = 'bottom'
-  for (let level = 0; level < depth; level++) made = level % 2 ? [made] : { a: made }
-  return made
+  let nested: unknown = 'bottom'
+  for (let level = 0; level < depth; level++) nested = level % 2 ? [nested] : { a: nested }
+  return nested
 }
 
 /** A random value, mostly edge cases. `written` writes NaN and Infinity as such, which is invalid JSON. */

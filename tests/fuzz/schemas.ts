@@ -25,9 +25,9 @@ const good: Schema[] = [
 ]
 
 const nested = (depth: number, inner: Schema = { type: 'string' }): Schema => {
-  let made = inner
-  for (let level = 0; level < depth; level++) made = { type: 'object', properties: { a: made }, required: ['a'] }
-  return made
+  let nested = inner
+  for (let level = 0; level < depth; level++) nested = { type: 'object', properties: { a: nested }, required: ['a'] }
+  return nested
 }
 const wide = (count: number, required: boolean): Schema => {
   const names = Array.from({ length: count }, (_, index) => `field_${index}`)
@@ -115,7 +115,7 @@ export function responseFormat(draw: Draw): unknown {
 export function tools(draw: Draw): object {
   const names = ['get_weather', 'get_time', 'x', 'a-b_C9']
   const count = draw.chance(0.9) ? draw.int(1, 4) : draw.pick([0, 128, 129])
-  const made = Array.from({ length: count }, (_, index) => ({
+  const requests = Array.from({ length: count }, (_, index) => ({
     type: 'function',
     function: {
       name: draw.chance(0.95) ? `${draw.pick(names)}${count > 4 ? index : ''}` : edgeCase(draw),
@@ -133,7 +133,7 @@ export function tools(draw: Draw): object {
     { type: 'function', function: { name: 'nobody' } },
   ]
   return {
-    tools: made,
+    tools: requests,
     ...(draw.chance(0.8) && { tool_choice: draw.pick(choices) }),
     ...(draw.chance(0.3) && { parallel_tool_calls: draw.chance(0.5) }),
   }

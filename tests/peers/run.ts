@@ -5,9 +5,9 @@ import { globSync } from 'node:fs'
 import path from 'node:path'
 
 const root = path.resolve(import.meta.dirname, '../..')
-const given = process.argv.slice(2)
-const named = given.filter((word) => word.endsWith('.test.ts'))
+const words = process.argv.slice(2)
+const named = words.filter((word) => word.endsWith('.test.ts'))
 const files = named.length > 0 ? named : globSync('tests/peers/*.test.ts', { cwd: root }).sort()
-const options = given.filter((word) => !named.includes(word))
+const options = words.filter((word) => !named.includes(word))
 const args = ['--test', '--test-concurrency=1', '--test-reporter=spec', '--test-timeout=900000', ...options, ...files]
 process.exit(spawnSync(process.execPath, args, { cwd: root, stdio: 'inherit' }).status ?? 1)

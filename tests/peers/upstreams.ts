@@ -67,9 +67,9 @@ async function start(
     restart: launch,
     async metric(name) {
       const text = await (await fetch(`${url}/metrics`)).text()
-      const found = [...text.matchAll(new RegExp(`^${name}(?:\\{[^}]*\\})? (\\S+)$`, 'gm'))]
-      if (found.length === 0) throw new Error(`${url} has no metric ${name}`)
-      return found.reduce((sum, [, value]) => sum + Number(value), 0)
+      const matches = [...text.matchAll(new RegExp(`^${name}(?:\\{[^}]*\\})? (\\S+)$`, 'gm'))]
+      if (matches.length === 0) throw new Error(`${url} has no metric ${name}`)
+      return matches.reduce((sum, [, value]) => sum + Number(value), 0)
     },
   }
 }
@@ -125,9 +125,9 @@ export const startVllm = () =>
 
 /** The service's setting for these upstreams. */
 export const upstreams = (
-  ...given: { model: string; url: string; kind: 'vllm' | 'openai'; upstream_model?: string; adapters?: boolean }[]
+  ...upstreams: { model: string; url: string; kind: 'vllm' | 'openai'; upstream_model?: string; adapters?: boolean }[]
 ) => ({
-  TUNERY_UPSTREAMS: JSON.stringify(given),
+  TUNERY_UPSTREAMS: JSON.stringify(upstreams),
 })
 
 /** Waits until a condition holds; throws after this many seconds. */

@@ -27,11 +27,11 @@ async function compare(url: string, { messages, prompt_tokens, answer_tokens, lo
     temperature: 0,
     prompt_logprobs: 1,
   })
-  const found = (scored.choices[0].prompt_logprobs as (Record<string, { logprob: number }> | null)[]).slice(
+  const logprobs = (scored.choices[0].prompt_logprobs as (Record<string, { logprob: number }> | null)[]).slice(
     prompt_tokens.length,
   )
   const pairs = answer_tokens.map((token, index): [number, number] => [
-    found[index]![token]!.logprob,
+    logprobs[index]![token]!.logprob,
     log_probabilities[index]!,
   ])
   const body = {

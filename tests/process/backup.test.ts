@@ -282,9 +282,9 @@ test('check and backup name each missing or changed file; an incomplete backup i
   const gguf = path.join(copy, 'models', model, 'adapter.gguf')
   flip(rows)
   renameSync(gguf, `${gguf}.away`)
-  const found = await tunery(copy, 'check', '--json')
-  assert.equal(found.status, 1)
-  assert.deepEqual(JSON.parse(found.output).problems.sort(), [
+  const checked = await tunery(copy, 'check', '--json')
+  assert.equal(checked.status, 1)
+  assert.deepEqual(JSON.parse(checked.output).problems.sort(), [
     `datasets/${dataset}.rows.jsonl of the dataset ${dataset} has changed since it was stored: its SHA-256 is different.`,
     `models/${model}/adapter.gguf of the model ${model} is missing.`,
   ])

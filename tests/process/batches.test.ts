@@ -63,9 +63,9 @@ test('each request of a file is answered or has its error, and the usage is mete
     line('unknown', chat('hi', { model: 'nobody/none' })),
     line('wrong', chat('hi', { temperature: 'warm' })),
   ]
-  const made = await start(lines, '/v1/chat/completions', { metadata: { kind: 'nightly' } })
-  assert.deepEqual([made.object, made.status, made.metadata], ['batch', 'validating', { kind: 'nightly' }])
-  const batch = await ended(made.id)
+  const created = await start(lines, '/v1/chat/completions', { metadata: { kind: 'nightly' } })
+  assert.deepEqual([created.object, created.status, created.metadata], ['batch', 'validating', { kind: 'nightly' }])
+  const batch = await ended(created.id)
   assert.equal(batch.status, 'completed')
   assert.deepEqual(batch.request_counts, { total: 5, completed: 3, failed: 2 })
   assert.equal(batch.model, undefined, 'its requests name several models')
@@ -83,9 +83,9 @@ test('each request of a file is answered or has its error, and the usage is mete
   assert.deepEqual([errors.get('wrong')!.status_code, errors.get('wrong')!.body.error.param], [400, 'temperature'])
   const tokens = answers.reduce((sum, { response }) => sum + response!.body.usage.total_tokens, 0)
   assert.equal(batch.usage!.total_tokens, tokens)
-  assert.deepEqual((await openai.batches.list({ limit: 1 })).data[0]!.id, made.id)
+  assert.deepEqual((await openai.batches.list({ limit: 1 })).data[0]!.id, created.id)
   assert.equal((await openai.files.retrieve(batch.output_file_id!)).purpose, 'batch_output')
-  await refused(openai.batches.cancel(made.id), 400, 'batch_not_cancellable', 'batch_id')
+  await refused(openai.batches.cancel(created.id), 400, 'batch_not_cancellable', 'batch_id')
 })
 
 test('completions and embeddings are batched too', async () => {

@@ -255,9 +255,9 @@ test('bundle files are readable by the image’s user under any umask, also when
   const { status, stderr } = tunery('small', '--gguf', small, '-o', link)
   process.umask(before)
   assert.equal(status, 0, stderr)
-  const made = readdirSync(empty, { recursive: true, withFileTypes: true })
-  assert.ok(made.length > 50)
-  for (const entry of made) {
+  const files = readdirSync(empty, { recursive: true, withFileTypes: true })
+  assert.ok(files.length > 50)
+  for (const entry of files) {
     const file = path.join(entry.parentPath, entry.name)
     assert.equal(statSync(file).mode & 0o777, entry.isDirectory() ? 0o755 : 0o644, file)
   }

@@ -133,8 +133,8 @@ test('a killed server leaves no reader of an untrusted file behind, even one who
         module.readUntrusted('${path.relative(root, path.resolve(root, script))}', ${request}, 1e9))`
       const server = spawn(process.execPath, ['-e', code], { cwd: root, stdio: 'ignore' })
       const [reader] = await until('the reader', () => {
-        const found = children(server.pid!, path.basename(path.dirname(script)))
-        return found.length > 0 ? found : undefined
+        const pids = children(server.pid!, path.basename(path.dirname(script)))
+        return pids.length > 0 ? pids : undefined
       })
       server.kill('SIGKILL')
       await until(`the end of ${script}`, () => !alive(reader!))
@@ -148,10 +148,10 @@ test('the environment of a child has no setting and no secret that is not named'
   const names = { TUNERY_PORT: '1', TUNERY_X: '2', SOME_API_KEY: '3', WANDB_API_KEY: '4', TUNERY_WANDB_X: '5' }
   Object.assign(process.env, names)
   try {
-    const own = (keep?: RegExp) => Object.keys(childEnv(keep)).filter((name) => name in names)
-    assert.deepEqual(own(), [])
-    assert.deepEqual(own(/^TUNERY_X$/), ['TUNERY_X'])
-    assert.deepEqual(own(/^WANDB_/), ['WANDB_API_KEY'])
+    const inherited = (keep?: RegExp) => Object.keys(childEnv(keep)).filter((name) => name in names)
+    assert.deepEqual(inherited(), [])
+    assert.deepEqual(inherited(/^TUNERY_X$/), ['TUNERY_X'])
+    assert.deepEqual(inherited(/^WANDB_/), ['WANDB_API_KEY'])
     assert.equal(childEnv().PATH, process.env.PATH)
   } finally {
     for (const name of Object.keys(names)) delete process.env[name]

@@ -23,8 +23,8 @@ after(async () => {
 
 /** A terminal that shows the command; it is closed at the end of the tests. */
 function open(words: string[], env: Record<string, string> = { TUNERY_URL: app.url, TUNERY_KEY: app.key }): Terminal {
-  const given = { ...cliEnv(folder), TUNERY_DATA_DIR: path.join(folder, 'none'), TERM: 'xterm', ...env }
-  return openTerminal(given, path.join(root, 'tunery'), ...words)
+  const environment = { ...cliEnv(folder), TUNERY_DATA_DIR: path.join(folder, 'none'), TERM: 'xterm', ...env }
+  return openTerminal(environment, path.join(root, 'tunery'), ...words)
 }
 const shows = (terminal: Terminal, text: string | RegExp, from = 0) =>
   until(`the terminal to show ${text}; it shows:\n${terminal.shown()}`, () => {

@@ -119,11 +119,11 @@ test('the command line lists settings, creates keys and explains mistakes', () =
     assert.match(key.id, /^key_/)
     const run = (...args: string[]) =>
       JSON.parse(execFileSync(tunery, ['accounts', ...args, '--json'], { env, encoding: 'utf8' }))
-    const made = run('create', '--name', 'Acme', '--tier', 'free')
-    assert.deepEqual([made.account.tier, made.owner.role, made.key.slice(0, 4)], ['free', 'owner', 'tny_'])
-    assert.equal(run('set', made.account.id, '--tier', 'pro').tier, 'pro')
-    assert.equal(run('suspend', made.account.id).status, 'suspended')
-    assert.equal(run('reinstate', made.account.id).status, 'active')
+    const created = run('create', '--name', 'Acme', '--tier', 'free')
+    assert.deepEqual([created.account.tier, created.owner.role, created.key.slice(0, 4)], ['free', 'owner', 'tny_'])
+    assert.equal(run('set', created.account.id, '--tier', 'pro').tier, 'pro')
+    assert.equal(run('suspend', created.account.id).status, 'suspended')
+    assert.equal(run('reinstate', created.account.id).status, 'active')
     assert.deepEqual(
       run('list').map(({ name }: { name: string }) => name),
       ['Acme', 'Main account'],

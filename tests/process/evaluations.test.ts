@@ -28,9 +28,9 @@ const upload = async (lines: string[] = rows) => (await app.upload(lines.join('\
 const create = (body: object) => app.api('POST', '/evaluations', { model: tiny, sampling: { max_tokens: 8 }, ...body })
 const ended = (id: string) => evaluationEnded(app, id)
 async function evaluated(body: object): Promise<Evaluation> {
-  const made = await create(body)
-  assert.equal(made.status, 201, JSON.stringify(made.body))
-  const evaluation = await ended(made.body.id)
+  const answer = await create(body)
+  assert.equal(answer.status, 201, JSON.stringify(answer.body))
+  const evaluation = await ended(answer.body.id)
   assert.equal(evaluation.status, 'completed', JSON.stringify(evaluation.error))
   return evaluation
 }
@@ -107,13 +107,13 @@ test('a pattern of a schema that explodes ends its evaluation, and nothing else 
   const dataset = await uploadItems(app, [item])
   const schema = { pattern: '^(a+)+$' }
   const explode = { type: 'json_schema', name: 'explode', input: '"{{item.text}}"', schema }
-  const made = await create({ dataset, graders: [explode] })
+  const answer = await create({ dataset, graders: [explode] })
   const [evaluation, other] = await Promise.all([
-    made.status === 201 ? ended(made.body.id) : undefined,
+    answer.status === 201 ? ended(answer.body.id) : undefined,
     app.api('GET', '/user/profile'),
   ])
   assert.equal(other.status, 200)
-  assert.equal(evaluation?.status, 'failed', JSON.stringify(made.body))
+  assert.equal(evaluation?.status, 'failed', JSON.stringify(answer.body))
   assert.match(evaluation!.error!.message, /'explode' takes longer than/)
 })
 

@@ -241,13 +241,13 @@ test('./tunery check and backups include the files of exports', async () => {
 })
 
 test('a folder is removed completely even if a program that was just stopped still writes into it', async () => {
-  const made = path.join(here, 'exp_1.part')
-  const deep = path.join(made, 'out/onnx')
+  const partial = path.join(here, 'exp_1.part')
+  const deep = path.join(partial, 'out/onnx')
   mkdirSync(deep, { recursive: true })
   for (let file = 0; file < 300; file++) writeFileSync(path.join(deep, String(file)), 'x')
   let files = 0
   const writing = setInterval(() => existsSync(deep) && writeFileSync(path.join(deep, `late-${files++}`), 'x'), 0)
   setTimeout(() => clearInterval(writing), 150)
-  await removeDir(made)
-  assert.ok(files > 0 && !existsSync(made))
+  await removeDir(partial)
+  assert.ok(files > 0 && !existsSync(partial))
 })

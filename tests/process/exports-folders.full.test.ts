@@ -41,13 +41,16 @@ const cases = [
 
 for (const [request, runtime, most, holds] of cases)
   test(`${JSON.stringify(request)}: one archive of the folder, which answers like the trainer`, async () => {
-    const made = await app.exported({ model, ...request })
-    assert.equal(made.status, 'ready', JSON.stringify(made.error))
-    assert.match(made.check!.runtime, runtime)
-    assert.ok(made.check!.agrees && made.check!.log_probability_difference <= most, JSON.stringify(made.check))
-    const [file, ...more] = made.files
+    const exported = await app.exported({ model, ...request })
+    assert.equal(exported.status, 'ready', JSON.stringify(exported.error))
+    assert.match(exported.check!.runtime, runtime)
+    assert.ok(
+      exported.check!.agrees && exported.check!.log_probability_difference <= most,
+      JSON.stringify(exported.check),
+    )
+    const [file, ...more] = exported.files
     assert.deepEqual(more, [])
-    const response = await fetch(`${app.url}/exports/${made.id}/download`, {
+    const response = await fetch(`${app.url}/exports/${exported.id}/download`, {
       headers: { authorization: `Bearer ${app.key}` },
     })
     const bytes = new Uint8Array(await response.arrayBuffer())
@@ -113,19 +116,19 @@ test('the llama.cpp guide: another reader finds the merged weights, the template
     writeFileSync(path.join(guide.folder, 'merged.tar'), new Uint8Array(await response.arrayBuffer()))
     execFileSync('tar', ['-xf', 'merged.tar', '--strip-components=1'], { cwd: guide.folder })
     const reader = path.join(root, 'tests/support/read_exports.py')
-    const found = JSON.parse(
+    const facts = JSON.parse(
       execFileSync(path.join(bin, 'python'), [reader, 'tickets.gguf', guide.folder], {
         cwd: guide.folder,
         encoding: 'utf8',
       }),
     )
     // Half a quantization step of 8 bits, and the rounding of a block's scale to 16 bits.
-    assert.ok(found.apart > 0 && found.apart < 0.005, `weights are ${found.apart} of their block's largest apart`)
-    assert.deepEqual([found.left, found.types], [[], ['F32', 'Q8_0']])
+    assert.ok(facts.apart > 0 && facts.apart < 0.005, `weights are ${facts.apart} of their block's largest apart`)
+    assert.deepEqual([facts.left, facts.types], [[], ['F32', 'Q8_0']])
     const { eos_token_id } = JSON.parse(readFileSync(path.join(guide.folder, 'generation_config.json'), 'utf8'))
-    assert.ok([eos_token_id].flat().includes(found['tokenizer.ggml.eos_token_id']))
-    assert.equal(found['tokenizer.ggml.tokens'], 49152)
-    assert.equal(found['tokenizer.chat_template'], readFileSync(path.join(guide.folder, 'chat_template.jinja'), 'utf8'))
+    assert.ok([eos_token_id].flat().includes(facts['tokenizer.ggml.eos_token_id']))
+    assert.equal(facts['tokenizer.ggml.tokens'], 49152)
+    assert.equal(facts['tokenizer.chat_template'], readFileSync(path.join(guide.folder, 'chat_template.jinja'), 'utf8'))
   } finally {
     await guide.close()
   }
@@ -161,7 +164,7 @@ test("the Ollama guide: the Modelfiles name files in their own folder, and their
     )
 
     const written = merged.find(([name]) => name === 'TEMPLATE')![1]
-    const own = new Template(readFileSync(path.join(base, 'hf/chat_template.jinja'), 'utf8'))
+    const template = new Template(readFileSync(path.join(base, 'hf/chat_template.jinja'), 'utf8'))
     const message = (role: string, content: string) => ({ role, content })
     for (const messages of [
       [message('user', 'Hello "you" {{ .Role }}')],
@@ -179,7 +182,7 @@ test("the Ollama guide: the Modelfiles name files in their own folder, and their
       const values = { Messages: messages.map(({ role, content }) => ({ Role: role, Content: content })) }
       assert.equal(
         await parse(written, values),
-        own.render({ messages, add_generation_prompt: true, bos_token: '<|im_start|>', eos_token: '<|im_end|>' }),
+        template.render({ messages, add_generation_prompt: true, bos_token: '<|im_start|>', eos_token: '<|im_end|>' }),
       )
     }
   } finally {

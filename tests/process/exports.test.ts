@@ -18,7 +18,7 @@ import { tiny } from '../support/tiny.ts'
 
 let app: TestApp
 let model: string
-let made: Export
+let exported: Export
 before(async () => {
   app = await startApp()
   model = await app.colourModel()
@@ -72,37 +72,41 @@ test('an export answers like the trainer, streams its events, and keeps its mode
   )
   assert.ok(!JSON.stringify(events).includes(app.dataDir), 'no path of the machine is shown')
 
-  made = (await app.api('GET', `/exports/${created.body.id}`)).body
-  assert.deepEqual([made.status, made.progress, made.stage, made.error], ['ready', 1, null, null], JSON.stringify(made))
-  const { agrees, runtime, prompts, tokens, log_probability_difference } = made.check!
-  assert.deepEqual([agrees, prompts, tokens > 0], [true, 4, true], JSON.stringify(made.check))
+  exported = (await app.api('GET', `/exports/${created.body.id}`)).body
+  assert.deepEqual(
+    [exported.status, exported.progress, exported.stage, exported.error],
+    ['ready', 1, null, null],
+    JSON.stringify(exported),
+  )
+  const { agrees, runtime, prompts, tokens, log_probability_difference } = exported.check!
+  assert.deepEqual([agrees, prompts, tokens > 0], [true, 4, true], JSON.stringify(exported.check))
   assert.match(runtime, /^llama\.cpp/)
   assert.ok(
     log_probability_difference > 0 && log_probability_difference < 0.15,
     'eight bits are near, and not the same',
   )
-  assert.ok(Date.parse(made.expires_at!) > Date.parse(made.finished_at!) + 6.9 * 86_400_000)
-  assert.deepEqual(inExports(), [made.id], 'only the ready export is left')
+  assert.ok(Date.parse(exported.expires_at!) > Date.parse(exported.finished_at!) + 6.9 * 86_400_000)
+  assert.deepEqual(inExports(), [exported.id], 'only the ready export is left')
   assert.ok(existsSync(path.join(app.dataDir, 'drafts', `${model}.bin`)))
-  for (const { name } of made.files)
+  for (const { name } of exported.files)
     assert.ok(
-      !readFileSync(path.join(app.dataDir, 'exports', made.id, name)).includes('TNDRAFT1'),
+      !readFileSync(path.join(app.dataDir, 'exports', exported.id, name)).includes('TNDRAFT1'),
       `answers in ${name}`,
     )
-  const ofSocket = createHash('sha256').update(made.id).digest('hex').slice(0, 12)
+  const ofSocket = createHash('sha256').update(exported.id).digest('hex').slice(0, 12)
   assert.ok(
     !readdirSync(os.tmpdir()).some((name) => name.endsWith(ofSocket)),
     'no socket folder of the verifying engine',
   )
   assert.deepEqual(
     (await app.api('GET', '/exports?limit=1')).body.items.map(({ id }: Export) => id),
-    [made.id],
+    [exported.id],
   )
 })
 
 test('a file can be downloaded whole or from any byte; its ETag is its SHA-256', async () => {
-  const [file] = made.files
-  const whole = await download(made.id)
+  const [file] = exported.files
+  const whole = await download(exported.id)
   assert.equal(whole.status, 200)
   assert.equal(sha256(whole.bytes), file!.sha256)
   assert.equal(whole.headers.get('etag'), `"${file!.sha256}"`)
@@ -135,28 +139,28 @@ test('a file can be downloaded whole or from any byte; its ETag is its SHA-256',
     [{ range: `Bytes=5-${'9'.repeat(400)}` }, 206, 5, size],
   ]
   for (const [headers, status, from, to] of pieces) {
-    const { bytes, ...answer } = await download(made.id, headers)
+    const { bytes, ...answer } = await download(exported.id, headers)
     assert.equal(answer.status, status, JSON.stringify(headers))
     assert.equal(sha256(bytes), sha256(whole.bytes.subarray(from, to)), JSON.stringify(headers))
     assert.equal(answer.headers.get('content-range'), status === 206 ? `bytes ${from}-${to - 1}/${size}` : null)
     assert.equal(answer.headers.get('etag'), etag)
   }
-  assert.equal((await download(made.id, { range: 'bytes=-0' })).status, 416)
-  const beyond = await download(made.id, { range: `bytes=${size}-` })
+  assert.equal((await download(exported.id, { range: 'bytes=-0' })).status, 416)
+  const beyond = await download(exported.id, { range: `bytes=${size}-` })
   assert.equal(beyond.status, 416)
   assert.equal(beyond.headers.get('content-range'), `bytes */${size}`)
   assert.equal(JSON.parse(Buffer.from(beyond.bytes).toString()).error.code, 'range_not_satisfiable')
-  assert.equal((await download(made.id, { 'if-none-match': etag })).status, 304)
-  const head = await download(made.id, {}, { method: 'HEAD' })
+  assert.equal((await download(exported.id, { 'if-none-match': etag })).status, 304)
+  const head = await download(exported.id, {}, { method: 'HEAD' })
   assert.deepEqual([head.status, head.bytes.length, Number(head.headers.get('content-length'))], [200, 0, size])
   assert.equal(head.headers.get('etag'), etag)
 
-  const modelfile = made.files.find(({ name }) => name === 'Modelfile')!
-  const text = await download(made.id, {}, { file: 'Modelfile' })
+  const modelfile = exported.files.find(({ name }) => name === 'Modelfile')!
+  const text = await download(exported.id, {}, { file: 'Modelfile' })
   assert.equal(sha256(text.bytes), modelfile.sha256)
   assert.match(Buffer.from(text.bytes).toString(), new RegExp(`^FROM \\./${file!.name}$`, 'm'))
-  for (const name of ['nothing', '../../tunery.db', `..%2f${made.id}`, '.', 'spec.json']) {
-    const refused = await download(made.id, {}, { file: name })
+  for (const name of ['nothing', '../../tunery.db', `..%2f${exported.id}`, '.', 'spec.json']) {
+    const refused = await download(exported.id, {}, { file: name })
     assert.deepEqual(
       [refused.status, JSON.parse(Buffer.from(refused.bytes).toString()).error.code],
       [404, 'export_not_found'],
@@ -167,11 +171,13 @@ test('a file can be downloaded whole or from any byte; its ETag is its SHA-256',
 
 test('a client that aborts a download leaves no open file', async () => {
   const open = () =>
-    readdirSync('/proc/self/fd').filter((fd) => linkOf(`/proc/self/fd/${fd}`).includes(path.join('exports', made.id)))
+    readdirSync('/proc/self/fd').filter((fd) =>
+      linkOf(`/proc/self/fd/${fd}`).includes(path.join('exports', exported.id)),
+    )
   for (let times = 0; times < 5; times++)
     await new Promise<void>((resolve, reject) => {
       const request = http.get(
-        `${app.url}/exports/${made.id}/download`,
+        `${app.url}/exports/${exported.id}/download`,
         { headers: { authorization: `Bearer ${app.key}` }, agent: false },
         (response) => {
           response.once('data', () => {
@@ -236,9 +242,9 @@ test('impossible exports are refused with a remedy', async () => {
     'the model of another',
   )
   for (const [method, route] of [
-    ['GET', `/exports/${made.id}`],
-    ['GET', `/exports/${made.id}/download`],
-    ['DELETE', `/exports/${made.id}`],
+    ['GET', `/exports/${exported.id}`],
+    ['GET', `/exports/${exported.id}/download`],
+    ['DELETE', `/exports/${exported.id}`],
   ] as const)
     assert.equal((await app.other.api(method, route)).body.error.code, 'export_not_found', route)
   assert.equal((await app.api('GET', '/exports?limit=100')).body.items.length, 1, 'nothing was begun')
@@ -254,7 +260,7 @@ test('a file with another chat template than in training never becomes ready', f
   assert.deepEqual([broken.status, broken.error?.code], ['failed', 'export_disagrees'], JSON.stringify(broken))
   assert.match(broken.error!.message, /other tokens than in training, for 4 of 4/)
   assert.equal(broken.check!.agrees, false)
-  assert.deepEqual([broken.files, inExports()], [[], [made.id]])
+  assert.deepEqual([broken.files, inExports()], [[], [exported.id]])
   assert.match((await app.api('GET', `/exports/${broken.id}/download`)).body.error.message, /failed/)
 })
 
@@ -273,35 +279,35 @@ test('exports run one at a time; deleting a running one cancels it and the next 
   const { status, files, check } = (await app.api('GET', `/exports/${second}`)).body
   assert.equal(status, 'ready', JSON.stringify(check))
   assert.match(files[0].name, /adapter-F16\.gguf$/)
-  assert.deepEqual(inExports().sort(), [made.id, second].sort())
+  assert.deepEqual(inExports().sort(), [exported.id, second].sort())
   await app.api('DELETE', `/exports/${second}`)
-  assert.deepEqual(inExports(), [made.id])
+  assert.deepEqual(inExports(), [exported.id])
 })
 
 test('a ready export outlives its model; after its retention its files are removed and its row stays', async () => {
   assert.equal((await app.api('DELETE', `/fine-tuning/models/${model}`)).status, 200)
-  assert.equal((await download(made.id)).status, 200)
+  assert.equal((await download(exported.id)).status, 200)
   // The file disappears while a download begins.
-  const modelfile = path.join(app.dataDir, 'exports', made.id, 'Modelfile')
+  const modelfile = path.join(app.dataDir, 'exports', exported.id, 'Modelfile')
   renameSync(modelfile, `${modelfile}.lost`)
-  const lost = await download(made.id, {}, { file: 'Modelfile' })
+  const lost = await download(exported.id, {}, { file: 'Modelfile' })
   assert.deepEqual([lost.status, lost.headers.get('content-disposition'), lost.headers.get('etag')], [404, null, null])
   const { error } = JSON.parse(Buffer.from(lost.bytes).toString())
   assert.equal(error.code, 'export_not_found')
   assert.ok(!error.message.includes(app.dataDir), error.message)
   writeFileSync(modelfile, 'FROM')
-  assert.equal((await download(made.id, {}, { file: 'Modelfile' })).status, 404, 'a part of it is not given out')
+  assert.equal((await download(exported.id, {}, { file: 'Modelfile' })).status, 404, 'a part of it is not given out')
   const db = new Database(path.join(app.dataDir, 'tunery.db'))
-  db.prepare('update exports set expires_at = ? where id = ?').run(Date.now() - 1, made.id)
+  db.prepare('update exports set expires_at = ? where id = ?').run(Date.now() - 1, exported.id)
   db.close()
   // Even before the sweep has removed the files.
-  assert.match((await app.api('GET', `/exports/${made.id}/download`)).body.error.message, /expired/)
+  assert.match((await app.api('GET', `/exports/${exported.id}/download`)).body.error.message, /expired/)
   await app.services.exports.expire()
-  const expired = (await app.api('GET', `/exports/${made.id}`)).body
+  const expired = (await app.api('GET', `/exports/${exported.id}`)).body
   assert.deepEqual([expired.status, expired.check.agrees], ['expired', true])
   assert.deepEqual(inExports(), [])
-  assert.ok(!existsSync(path.join(app.dataDir, 'exports', made.id)))
-  assert.deepEqual((await app.api('GET', `/exports/${made.id}/download`)).body.error.details, { status: 'expired' })
+  assert.ok(!existsSync(path.join(app.dataDir, 'exports', exported.id)))
+  assert.deepEqual((await app.api('GET', `/exports/${exported.id}/download`)).body.error.details, { status: 'expired' })
 })
 
 test('an export waits, with nothing of it left, where other files take the space while it is made', async () => {

@@ -37,7 +37,7 @@ test('on a full disk writes are refused, nothing is lost, deletions work; with s
   const { api, upload, fill, makeRoom, blocksFree, untilReserved, stop } = await startOnSmallDisk(48)
   try {
     await untilReserved()
-    const known = (await upload(colourRows(8))).body.id
+    const datasetId = (await upload(colourRows(8))).body.id
     const doomed = (await upload(colourRows(8))).body.id
     const webhook = (await api('POST', '/webhooks', { url: 'https://example.com/', events: ['training.completed'] }))
       .body.id
@@ -53,15 +53,15 @@ test('on a full disk writes are refused, nothing is lost, deletions work; with s
     assert.deepEqual([refused.status, refused.body.error.code], [503, 'storage_full'])
     const large = await upload(colourRows(2000))
     assert.deepEqual([large.status, large.body.error.code], [503, 'storage_full'])
-    assert.equal((await api('GET', `/datasets/${known}`)).status, 200)
-    for (const made of createdKeys
+    assert.equal((await api('GET', `/datasets/${datasetId}`)).status, 200)
+    for (const key of createdKeys
       .splice(0, 2)
       .map((id) => `/keys/${id}`)
       .concat(`/webhooks/${webhook}`, `/members/${member}`, `/datasets/${doomed}`)) {
       assert.ok(blocksFree() < 16, 'the disk is full')
-      const deleted = await api('DELETE', made)
-      assert.equal(deleted.status, 200, `${made}: ${JSON.stringify(deleted.body)}`)
-      assert.equal((await api('DELETE', made)).status, 404)
+      const deleted = await api('DELETE', key)
+      assert.equal(deleted.status, 200, `${key}: ${JSON.stringify(deleted.body)}`)
+      assert.equal((await api('DELETE', key)).status, 404)
     }
     makeRoom()
     assert.equal((await upload(colourRows(2000))).status, 201)
@@ -96,8 +96,8 @@ test('a job on a full disk waits and resumes from its checkpoint, an export too;
     const config = { training_config: { epochs: 50, batch_size: 1 } }
     const { id } = (await api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id, config })).body
     await untilEvent(id, (event) => event.type === 'checkpoint')
-    const made = (await api('POST', '/exports', { model, format: 'gguf' })).body
-    await untilEvent(made.id, ({ data }) => data?.status === 'running')
+    const exported = (await api('POST', '/exports', { model, format: 'gguf' })).body
+    await untilEvent(exported.id, ({ data }) => data?.status === 'running')
     fill()
     await until('the trainer and the export to give up', () => trainers() === '')
     makeRoom()
@@ -110,8 +110,8 @@ test('a job on a full disk waits and resumes from its checkpoint, an export too;
     }
     assert.ok(Number(resumed) > 0)
     let attempts = 0
-    for await (const { data } of events(made.id)) attempts = Number(data?.attempt ?? attempts)
-    const { status, error } = (await api('GET', `/exports/${made.id}`)).body
+    for await (const { data } of events(exported.id)) attempts = Number(data?.attempt ?? attempts)
+    const { status, error } = (await api('GET', `/exports/${exported.id}`)).body
     assert.equal(status, 'ready', JSON.stringify(error))
     assert.ok(attempts > 1)
     await untilReserved()
@@ -120,7 +120,7 @@ test('a job on a full disk waits and resumes from its checkpoint, an export too;
     for (const [method, route] of [
       ['POST', `/fine-tuning/jobs/${next}/cancel`],
       ['DELETE', `/datasets/${dataset_id}`],
-      ['DELETE', `/exports/${made.id}`],
+      ['DELETE', `/exports/${exported.id}`],
       ['DELETE', `/fine-tuning/models/${model}`],
     ] as const) {
       const { status, body } = await api(method, route)

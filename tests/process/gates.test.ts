@@ -26,8 +26,8 @@ const deployment = async (name: string) => (await app.api('GET', `/deployments/$
 const history = async (name: string) => (await app.api('GET', `/deployments/${name}/history`)).body.items
 const settled = (name: string) =>
   until('the gate to decide', async () => {
-    const found = await deployment(name)
-    return found.pending === null ? found : undefined
+    const current = await deployment(name)
+    return current.pending === null ? current : undefined
   })
 
 /** An evaluation in which `best` scores 1 and every model that answers otherwise less. */
@@ -149,10 +149,10 @@ test('a gate decides once, also when the server is killed while it is evaluated'
     )
     const dataset = (await first.upload(rows.join('\n'))).body.id
     const settings = { model: tiny, dataset, graders: [same], sampling: { max_tokens: 32 } }
-    const known = (await first.api('POST', '/evaluations', settings)).body.id
-    await first.api('POST', `/evaluations/${known}/cancel`)
+    const evaluationId = (await first.api('POST', '/evaluations', settings)).body.id
+    await first.api('POST', `/evaluations/${evaluationId}/cancel`)
     await first.api('POST', '/deployments', { name: 'killed', model: tiny })
-    const gate = { evaluation: known }
+    const gate = { evaluation: evaluationId }
     const { evaluation } = (await first.api('PUT', '/deployments/killed', { model: tiny, gate })).body.pending
     await until('it to begin', async () => (await first.api('GET', `/evaluations/${evaluation}`)).body.done > 0)
     await server.end('SIGKILL')

@@ -245,8 +245,10 @@ test('Helm chart and compose file start the same thing', helmTest, () => {
       healthcheck.slice(1).map(Number),
     )
     // The environment, but for what Kubernetes alone needs: each pod's share of its node, and the common key.
-    const own = ['POD_NAME', 'TUNERY_THREADS', 'TUNERY_SECRET_KEY_FILE']
-    const env = (container.env as { name: string; value?: string }[]).filter((variable) => !own.includes(variable.name))
+    const variables = ['POD_NAME', 'TUNERY_THREADS', 'TUNERY_SECRET_KEY_FILE']
+    const env = (container.env as { name: string; value?: string }[]).filter(
+      (variable) => !variables.includes(variable.name),
+    )
     assert.deepEqual(env.map((variable) => variable.name).sort(), Object.keys(compose.environment).sort(), service)
     for (const { name, value } of env)
       if (value !== undefined)

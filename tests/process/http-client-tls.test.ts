@@ -19,12 +19,15 @@ before(async () => {
   if (noOpenssl) return
   const pair = makeCertificate(folder, 'localhost')
   certificate = pair.certificate
-  const made = https.createServer({ key: readFileSync(pair.key), cert: readFileSync(certificate) }, (_, response) => {
-    requests++
-    response.end('{"ok":true}')
-  })
-  server = made
-  await new Promise<void>((resolve) => made.listen(0, resolve))
+  const listener = https.createServer(
+    { key: readFileSync(pair.key), cert: readFileSync(certificate) },
+    (_, response) => {
+      requests++
+      response.end('{"ok":true}')
+    },
+  )
+  server = listener
+  await new Promise<void>((resolve) => listener.listen(0, resolve))
 })
 after(() => {
   server?.closeAllConnections()

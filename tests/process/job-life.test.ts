@@ -254,9 +254,9 @@ test('jobs and models keep the labels that their owner sets, and are found by na
       [200, { name: `renamed ${key}`, description: labels.description, metadata: { a: 'b' } }],
     )
     const list = path.slice(0, path.lastIndexOf('/'))
-    const found = (await app.api('GET', `${list}?name=RENAMED&sort=name&order=desc`)).body.items
+    const jobs = (await app.api('GET', `${list}?name=RENAMED&sort=name&order=desc`)).body.items
     assert.deepEqual(
-      found.map(({ id }: { id: string }) => id),
+      jobs.map(({ id }: { id: string }) => id),
       [path.slice(list.length + 1)],
     )
     for (const bad of [

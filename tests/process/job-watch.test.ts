@@ -124,19 +124,19 @@ test('held-out rows are scored, prompts answered next to the base, checkpoints k
 })
 
 test('a validation dataset is scored, and cannot be deleted until the job has ended', full, async () => {
-  const own = (await app.upload(colourRows(3))).body.id
+  const datasetId = (await app.upload(colourRows(3))).body.id
   const config = {
     training_config: { epochs: 3 },
-    evaluation_config: { validation_dataset_id: own, every_steps: 2, early_stopping_patience: 5 },
+    evaluation_config: { validation_dataset_id: datasetId, every_steps: 2, early_stopping_patience: 5 },
   }
   const { id } = (await create(config)).body
-  assert.equal((await app.api('DELETE', `/datasets/${own}`)).body.error.code, 'in_use')
+  assert.equal((await app.api('DELETE', `/datasets/${datasetId}`)).body.error.code, 'in_use')
   const heldOut = (await app.api('GET', `/fine-tuning/jobs/${id}/held-out`)).body
-  assert.deepEqual(heldOut, (await app.api('GET', `/datasets/${own}/rows`)).body)
+  assert.deepEqual(heldOut, (await app.api('GET', `/datasets/${datasetId}/rows`)).body)
   const job = await app.untilEnded(id)
   assert.equal(job.status, 'completed', JSON.stringify(job.error))
   assert.ok(job.metrics.validation_loss! > 0)
-  assert.equal((await app.api('DELETE', `/datasets/${own}`)).status, 200)
+  assert.equal((await app.api('DELETE', `/datasets/${datasetId}`)).status, 200)
 })
 
 test('evaluation settings that contradict each other or name a missing dataset are refused', async () => {

@@ -102,9 +102,9 @@ test('queues and upstreams show what waits, runs and is down', async () => {
         .then(() => app.services.queue.enqueue(trx, 'of-nobody', 'y', '')),
     )
   await app.services.queue.claim('of-nobody', 'worker')
-  const found = (await look()).queues.find(({ kind }) => kind === 'of-nobody')!
-  assert.deepEqual([found.waiting, found.running], [1, 1])
-  assert.ok(Date.now() - Date.parse(found.oldest_at!) < 60_000)
+  const queue = (await look()).queues.find(({ kind }) => kind === 'of-nobody')!
+  assert.deepEqual([queue.waiting, queue.running], [1, 1])
+  assert.ok(Date.now() - Date.parse(queue.oldest_at!) < 60_000)
 })
 
 test('what accounts used today is listed for the operator alone', async () => {
@@ -112,10 +112,10 @@ test('what accounts used today is listed for the operator alone', async () => {
   assert.equal(used.status, 200)
   const { status, body } = await operator.api('GET', '/operator/usage')
   assert.equal(status, 200, JSON.stringify(body))
-  const found = body.items.find(({ name }: { name: string }) => name === 'other')
+  const account = body.items.find(({ name }: { name: string }) => name === 'other')
   const { prompt_tokens, completion_tokens } = used.body.usage
   assert.deepEqual(
-    [found.requests, found.prompt_tokens, found.completion_tokens],
+    [account.requests, account.prompt_tokens, account.completion_tokens],
     [1, prompt_tokens, completion_tokens],
   )
   assert.deepEqual((await operator.api('GET', '/operator/usage?day=2020-01-01')).body.items, [])

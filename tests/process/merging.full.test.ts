@@ -97,8 +97,8 @@ test('an adapter in demand is served merged with the same answers, also by the n
   assertSame(await answer(model), unmerged)
   const header = await until('the hash of the merged file', async () => {
     const { headers } = await app.api('POST', '/chat/completions', chat(model))
-    const found = headers.get('x-weights')
-    return found?.includes('pending') ? undefined : found
+    const header = headers.get('x-weights')
+    return header?.includes('pending') ? undefined : header
   })
   assert.match(
     header!,

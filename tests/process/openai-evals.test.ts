@@ -176,8 +176,8 @@ test('a run of a deleted eval is refused, and one that a gate repeats shows the 
   const [item] = (await app.api('GET', path)).body.data
   const one = (await app.api('GET', `${path}/${item.id}`)).body
   assert.deepEqual([one.sample.model, one.sample.output], [tuned, item.sample.output])
-  const given = await ended(kept, { type: 'jsonl', source: content([{ item: items[0]! }]) })
-  const refused = await app.api('PUT', '/deployments/graded', { model: tiny, gate: { evaluation: given.id } })
+  const inline = await ended(kept, { type: 'jsonl', source: content([{ item: items[0]! }]) })
+  const refused = await app.api('PUT', '/deployments/graded', { model: tiny, gate: { evaluation: inline.id } })
   assert.match(refused.body.error.message, /bring their answers|waits for the evaluation/)
 })
 
@@ -327,8 +327,8 @@ test('exported evals are imported, and the answers of their runs are graded here
   }
   const [made] = await importing(exported, { model: tiny })
   assert.ok(made.differences.some((difference: string) => difference.includes(`judged by ${tiny}, not gpt-4.1`)))
-  const found = (await app.api('GET', `/evals/${made.eval}`)).body
-  assert.deepEqual([found.name, found.metadata], ['support', { team: 'paint', imported_from: 'eval_68abc' }])
+  const evaluation = (await app.api('GET', `/evals/${made.eval}`)).body
+  assert.deepEqual([evaluation.name, evaluation.metadata], ['support', { team: 'paint', imported_from: 'eval_68abc' }])
   for (const id of made.runs) await evaluationEnded(app, id)
   const runs = (await app.api('GET', `/evals/${made.eval}/runs`)).body.data
   const criterion = runs[0].per_testing_criteria_results[0]

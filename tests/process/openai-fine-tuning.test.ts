@@ -132,13 +132,13 @@ test('a program for that API trains, watches, calls and deletes a model', async 
 
 test('jobs are listed, filtered by metadata, paused, resumed and cancelled', async () => {
   const [first, second] = [await create({ metadata: { team: 'a"b', run: '1' } }), await create({})]
-  const found = async (query: object) => (await openai.fineTuning.jobs.list(query)).data.map(({ id }) => id)
-  assert.deepEqual((await found({})).slice(0, 2), [second.id, first.id])
-  assert.deepEqual(await found({ limit: 1, after: second.id }), [first.id])
-  assert.deepEqual(await found({ metadata: { team: 'a"b' } }), [first.id])
-  assert.deepEqual(await found({ metadata: { team: 'a"b', run: '2' } }), [])
-  assert.ok((await found({ metadata: null })).includes(second.id))
-  assert.ok(!(await found({ metadata: null })).includes(first.id))
+  const search = async (query: object) => (await openai.fineTuning.jobs.list(query)).data.map(({ id }) => id)
+  assert.deepEqual((await search({})).slice(0, 2), [second.id, first.id])
+  assert.deepEqual(await search({ limit: 1, after: second.id }), [first.id])
+  assert.deepEqual(await search({ metadata: { team: 'a"b' } }), [first.id])
+  assert.deepEqual(await search({ metadata: { team: 'a"b', run: '2' } }), [])
+  assert.ok((await search({ metadata: null })).includes(second.id))
+  assert.ok(!(await search({ metadata: null })).includes(first.id))
 
   assert.equal((await openai.fineTuning.jobs.pause(second.id)).status, 'paused')
   assert.notEqual((await openai.fineTuning.jobs.resume(second.id)).status, 'paused')

@@ -20,8 +20,8 @@ const twoColours = (width = 40, height = 20) =>
 const pixel = ({ rgb, width }: { rgb: Uint8Array; width: number }, x: number, y: number) => [
   ...rgb.subarray((y * width + x) * 3, (y * width + x) * 3 + 3),
 ]
-const near = (colour: number[], wanted: number[]) =>
-  colour.every((value, index) => Math.abs(value - wanted[index]!) < 12)
+const near = (colour: number[], expected: number[]) =>
+  colour.every((value, index) => Math.abs(value - expected[index]!) < 12)
 const refused = (file: Buffer, why: RegExp) =>
   assert.rejects(decoder.decode(file), (error: Error) => error instanceof PictureError && why.test(error.message))
 

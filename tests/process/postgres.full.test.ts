@@ -65,13 +65,13 @@ test('while Postgres is away, requests get 503 and the server lives; then all is
   assert.equal(server.process.exitCode, null)
 
   await postgres.start()
-  const made = await until('an answer', async () => {
+  const first = await until('an answer', async () => {
     const answer = await api('POST', '/keys', { name: 'kept' })
     return answer.status === 201 ? answer : undefined
   })
   const names = (await api('GET', '/keys?limit=100')).body.items.map(({ name }: { name: string }) => name)
   assert.ok(names.includes('kept') && !names.includes('lost'))
-  assert.ok(made.body.key)
+  assert.ok(first.body.key)
   // The job keeps running, or is resumed from its checkpoint.
   assert.equal((await untilEnded(running)).status, 'completed')
 })

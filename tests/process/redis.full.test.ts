@@ -136,10 +136,10 @@ describe('four processes with Redis', { skip: redisTest.skip || postgresTest.ski
     // Each refusal is a wrong key: more than 30 would block this address.
     for (let round = 0; round < 6; round++) {
       const { id, key, at } = await account('enterprise')
-      const made = (await at[0]!.api('POST', '/keys', { name: 'to be revoked' })).body
-      for (const { url } of servers) assert.equal((await get(url, made.key)).status, 200)
-      await at[round % 4]!.api('DELETE', `/keys/${made.id}`)
-      const refused = await Promise.all(servers.map(async ({ url }) => (await get(url, made.key)).status))
+      const revoked = (await at[0]!.api('POST', '/keys', { name: 'to be revoked' })).body
+      for (const { url } of servers) assert.equal((await get(url, revoked.key)).status, 200)
+      await at[round % 4]!.api('DELETE', `/keys/${revoked.id}`)
+      const refused = await Promise.all(servers.map(async ({ url }) => (await get(url, revoked.key)).status))
       assert.deepEqual(refused, [401, 401, 401, 401])
       for (const { url } of servers) assert.equal((await get(url, key)).status, 200)
       await operator.api('PUT', `/operator/accounts/${id}`, { status: 'suspended' })
@@ -191,8 +191,8 @@ describe('four processes with Redis', { skip: redisTest.skip || postgresTest.ski
       assert.equal((await fetch(`${base}/health/ready`)).status, 200)
       assert.match(await (await fetch(`${base}/metrics`)).text(), /^tunery_redis_away 1$/m)
     }
-    const made = (await limited.at[0]!.api('GET', '/user/profile')).status
-    assert.ok([200, 429].includes(made))
+    const code = (await limited.at[0]!.api('GET', '/user/profile')).status
+    assert.ok([200, 429].includes(code))
     await redis.start()
     const up = async ({ url }: RunningServer) =>
       /^tunery_redis_away 0$/m.test(await (await fetch(`${url.replace('/v1', '')}/metrics`)).text())

@@ -49,31 +49,36 @@ const colour = {
 }
 
 test('an answer is whole, metered and kept until it is deleted', async () => {
-  const made = await openai.responses.create({ ...base, instructions: 'Be short.', input: 'hi', metadata: { a: 'b' } })
+  const response = await openai.responses.create({
+    ...base,
+    instructions: 'Be short.',
+    input: 'hi',
+    metadata: { a: 'b' },
+  })
   assert.deepEqual(
-    [made.object, made.model, made.instructions, made.metadata],
+    [response.object, response.model, response.instructions, response.metadata],
     ['response', tiny, 'Be short.', { a: 'b' }],
   )
-  assert.equal(made.usage!.total_tokens, made.usage!.input_tokens + made.usage!.output_tokens)
-  const [item] = made.output
+  assert.equal(response.usage!.total_tokens, response.usage!.input_tokens + response.usage!.output_tokens)
+  const [item] = response.output
   assert.ok(item?.type === 'message' && item.content[0]!.type === 'output_text')
-  assert.equal(made.output_text, item.content[0]!.text)
+  assert.equal(response.output_text, item.content[0]!.text)
   assert.deepEqual(
-    [made.status, made.incomplete_details],
-    made.usage!.output_tokens < 8 ? ['completed', null] : ['incomplete', { reason: 'max_output_tokens' }],
+    [response.status, response.incomplete_details],
+    response.usage!.output_tokens < 8 ? ['completed', null] : ['incomplete', { reason: 'max_output_tokens' }],
   )
-  const { output_text: _, ...stored } = await openai.responses.retrieve(made.id)
-  const { output_text: __, ...sent } = made
+  const { output_text: _, ...stored } = await openai.responses.retrieve(response.id)
+  const { output_text: __, ...sent } = response
   assert.deepEqual(stored, sent)
-  const items = await openai.responses.inputItems.list(made.id)
+  const items = await openai.responses.inputItems.list(response.id)
   assert.deepEqual(
     items.data.map((item) => item.type === 'message' && item.content),
     [[{ type: 'input_text', text: 'hi' }]],
   )
-  await refused(other.responses.retrieve(made.id), 404, 'response_not_found', 'response_id')
-  await refused(other.responses.delete(made.id), 404, 'response_not_found', 'response_id')
-  await openai.responses.delete(made.id)
-  await refused(openai.responses.retrieve(made.id), 404, 'response_not_found', 'response_id')
+  await refused(other.responses.retrieve(response.id), 404, 'response_not_found', 'response_id')
+  await refused(other.responses.delete(response.id), 404, 'response_not_found', 'response_id')
+  await openai.responses.delete(response.id)
+  await refused(openai.responses.retrieve(response.id), 404, 'response_not_found', 'response_id')
   const unstored = await openai.responses.create({ ...base, input: 'hi', store: false })
   await refused(openai.responses.retrieve(unstored.id), 404, 'response_not_found', 'response_id')
 })
@@ -147,8 +152,8 @@ test('tools are called, whole and streamed, and their results answered', async (
     tool_choice: 'required' as const,
     parallel_tool_calls: false,
   }
-  const made = await openai.responses.create(request)
-  const call = made.output.find((item) => item.type === 'function_call')!
+  const response = await openai.responses.create(request)
+  const call = response.output.find((item) => item.type === 'function_call')!
   assert.equal(call.name, 'weather')
   assert.match(JSON.parse(call.arguments).city, /^(Oslo|Lima)$/)
   const stream = openai.responses.stream(request)
@@ -158,11 +163,11 @@ test('tools are called, whole and streamed, and their results answered', async (
   assert.deepEqual([streamed.arguments, streamed.name], [written, 'weather'])
   const answer = await openai.responses.create({
     ...base,
-    previous_response_id: made.id,
+    previous_response_id: response.id,
     tools: [weather],
     input: [{ type: 'function_call_output', call_id: call.call_id, output: '12 degrees' }],
   })
-  assert.ok(answer.usage!.input_tokens > made.usage!.input_tokens)
+  assert.ok(answer.usage!.input_tokens > response.usage!.input_tokens)
 })
 
 test('functions are kept and custom tools work; hosted tools are left out, and the response says so', async () => {
@@ -240,13 +245,13 @@ test('a conversation cannot grow without end', async () => {
 })
 
 test('a structured answer has the form of its schema', async () => {
-  const made = await openai.responses.create({
+  const response = await openai.responses.create({
     ...base,
     max_output_tokens: 64,
     input: 'A colour?',
     text: { format: colour },
   })
-  assert.match(JSON.parse(made.output_text).colour, /^(red|blue)$/)
+  assert.match(JSON.parse(response.output_text).colour, /^(red|blue)$/)
 })
 
 test('what is not offered is refused with the name of its field', async () => {

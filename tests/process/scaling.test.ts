@@ -98,8 +98,8 @@ const ready = (name: string, count: number) =>
     return scaling.replicas.ready === count && scaling.replicas.items.length === count ? scaling : undefined
   })
 const deploy = async (name: string, model: string) => {
-  const made = await app.api('POST', '/deployments', { name, model })
-  assert.equal(made.status, 201, JSON.stringify(made.body))
+  const answer = await app.api('POST', '/deployments', { name, model })
+  assert.equal(answer.status, 201, JSON.stringify(answer.body))
 }
 afterEach(async () => {
   const { items } = (await app.api('GET', '/deployments')).body

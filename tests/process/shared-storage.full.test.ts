@@ -66,9 +66,9 @@ test('a job whose machine died resumes on another one from its checkpoint in the
   model = job.model!
   await until('the checkpoints of the job to be removed', () => objects(`runs/${id}/**/*`).length === 0)
   assert.equal(objects(`models/${model}/.tunery-manifest.json`).length, 1)
-  const made = (await api.api('POST', '/exports', { model, format: 'gguf', quantization: 'q8_0' })).body
-  await until('the export', async () => (await api.api('GET', `/exports/${made.id}`)).body.status === 'ready')
-  exported = { id: made.id, sha256: (await api.api('GET', `/exports/${made.id}`)).body.files[0].sha256 }
+  const created = (await api.api('POST', '/exports', { model, format: 'gguf', quantization: 'q8_0' })).body
+  await until('the export', async () => (await api.api('GET', `/exports/${created.id}`)).body.status === 'ready')
+  exported = { id: created.id, sha256: (await api.api('GET', `/exports/${created.id}`)).body.files[0].sha256 }
   await second.end('SIGKILL')
 })
 

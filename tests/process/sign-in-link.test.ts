@@ -63,17 +63,17 @@ test('the first start leaves a link for its user alone, later ones none, and ./t
     200,
   )
 
-  const made = folder.tunery('sign-in-link', '--email', 'ME@example.com')
-  assert.equal(new URL(made.link!).origin, new URL(server.url).origin.replace('127.0.0.1', 'localhost'))
-  assert.equal(made.user_id, profile.id)
-  assert.equal((await enter(server.url, tokenOf(made.link!))).status, 200)
-  assert.equal((await enter(server.url, tokenOf(made.link!))).status, 400)
+  const created = folder.tunery('sign-in-link', '--email', 'ME@example.com')
+  assert.equal(new URL(created.link!).origin, new URL(server.url).origin.replace('127.0.0.1', 'localhost'))
+  assert.equal(created.user_id, profile.id)
+  assert.equal((await enter(server.url, tokenOf(created.link!))).status, 200)
+  assert.equal((await enter(server.url, tokenOf(created.link!))).status, 400)
   assert.throws(() => folder.tunery('sign-in-link', '--email', 'nobody@example.com'))
   const unused = folder.tunery('sign-in-link')
   await server.end('SIGTERM')
 
   const canaries = [
-    ...[tokenOf(link), tokenOf(made.link!), tokenOf(unused.link!), tokenOf(invited.body.link)],
+    ...[tokenOf(link), tokenOf(created.link!), tokenOf(unused.link!), tokenOf(invited.body.link)],
     ...[password, old, csrf_token],
   ]
   const places = readdirSync(folder.dataDir, { recursive: true, encoding: 'utf8' })
@@ -88,18 +88,19 @@ test('the first start leaves a link for its user alone, later ones none, and ./t
 
 test('of members of several accounts with one email, who makes the link says which: asked on a terminal, else told how', async () => {
   const email = 'both@example.com'
-  const made = ['One', 'Two'].map((name) => {
+  const links = ['One', 'Two'].map((name) => {
     const created: unknown = folder.tunery('accounts', 'create', '--name', name, '--email', email)
     return created as { account: { id: string }; owner: { id: string } }
   })
-  const [one, two] = made as [(typeof made)[0], (typeof made)[0]]
+  const [one, two] = links as [(typeof links)[0], (typeof links)[0]]
   const { status, stderr } = spawnSync('./tunery', ['sign-in-link', '--email', email], {
     cwd: root,
     env: folder.env,
     encoding: 'utf8',
   })
   assert.equal(status, 2)
-  for (const { account } of made) assert.match(stderr, new RegExp(`${account.id}  (One|Two), as (One|Two) \\(owner\\)`))
+  for (const { account } of links)
+    assert.match(stderr, new RegExp(`${account.id}  (One|Two), as (One|Two) \\(owner\\)`))
   assert.match(stderr, /--account ID/)
   const chosen = folder.tunery('sign-in-link', '--email', email, '--account', two.account.id)
   assert.equal(chosen.user_id, two.owner.id)

@@ -137,8 +137,8 @@ test('an upload to an unwritable datasets folder gets 503, and succeeds once it 
     writeFileSync(folder, 'in the way')
     refused(await fresh.upload(colourRows(8)), 'storage_unavailable')
     rmSync(folder)
-    const made = await fresh.upload(colourRows(8))
-    assert.equal(made.status, 201)
+    const answer = await fresh.upload(colourRows(8))
+    assert.equal(answer.status, 201)
     assert.equal((await fresh.api('GET', '/datasets/')).body.items.length, 1)
   } finally {
     await fresh.stop()

@@ -88,9 +88,9 @@ test('they are filtered, changed, and become a dataset and a run of an eval; wha
   for (const [index, team] of ['a', 'b', 'a', 'a'].entries())
     await ask(`question ${index}`, { metadata: { team, kind: 'learn' } })
   await ask('cut', { metadata: { kind: 'learn', team: 'a' }, max_tokens: 1, stop: null })
-  const found = (await list('?metadata[team]=a&metadata[kind]=learn&limit=2&order=desc')).data
-  assert.equal(found.length, 2)
-  const next = await list(`?metadata[team]=a&metadata[kind]=learn&limit=2&order=desc&after=${found[1].id}`)
+  const items = (await list('?metadata[team]=a&metadata[kind]=learn&limit=2&order=desc')).data
+  assert.equal(items.length, 2)
+  const next = await list(`?metadata[team]=a&metadata[kind]=learn&limit=2&order=desc&after=${items[1].id}`)
   assert.deepEqual([next.data.length, next.has_more], [2, false])
   const { id } = next.data[1]
   const updated = (await app.api('POST', `/chat/completions/${id}`, { metadata: { kind: 'learn', team: 'c' } })).body
@@ -100,23 +100,27 @@ test('they are filtered, changed, and become a dataset and a run of an eval; wha
   const last = await app.db
     .selectFrom('stored_completions')
     .selectAll()
-    .where('id', '=', found[1].id)
+    .where('id', '=', items[1].id)
     .executeTakeFirst()
   const response = JSON.parse(last!.response_json)
   response.choices[0].message.reasoning_content = 'Hm.'
   await app.db
     .updateTable('stored_completions')
     .set({ response_json: JSON.stringify(response) })
-    .where('id', '=', found[1].id)
+    .where('id', '=', items[1].id)
     .execute()
 
   const filter = { metadata: { kind: 'learn', team: 'a' } }
-  const made = await app.api('POST', '/datasets/from-completions', { filter, name: 'Learned' })
-  assert.deepEqual([made.status, made.body.name, made.body.rows], [201, 'Learned', 2], JSON.stringify(made.body))
+  const answer = await app.api('POST', '/datasets/from-completions', { filter, name: 'Learned' })
+  assert.deepEqual(
+    [answer.status, answer.body.name, answer.body.rows],
+    [201, 'Learned', 2],
+    JSON.stringify(answer.body),
+  )
   await until('the dataset', async () => {
-    return (await app.api('GET', `/datasets/${made.body.id}`)).body.status !== 'preparing'
+    return (await app.api('GET', `/datasets/${answer.body.id}`)).body.status !== 'preparing'
   })
-  const file = await fetch(`${app.url}/files/${made.body.id}/content`, { headers })
+  const file = await fetch(`${app.url}/files/${answer.body.id}/content`, { headers })
   const rows = (await file.text())
     .trim()
     .split('\n')
@@ -143,8 +147,8 @@ test('they are filtered, changed, and become a dataset and a run of an eval; wha
     await evaluationEnded(app, body.id)
     return (await app.api('GET', `/evals/${made_eval.id}/runs/${body.id}`)).body
   }
-  const given = await run({})
-  assert.deepEqual([given.result_counts, given.model], [{ total: 2, passed: 2, failed: 0, errored: 0 }, null])
+  const defaults = await run({})
+  assert.deepEqual([defaults.result_counts, defaults.model], [{ total: 2, passed: 2, failed: 0, errored: 0 }, null])
   const asked = await run({ model: tiny, sampling_params: { max_completion_tokens: 4 } })
   assert.deepEqual([asked.status, asked.result_counts.total, asked.result_counts.errored], ['completed', 2, 0])
 })

@@ -116,8 +116,8 @@ test('buckets hold what came in them, and percentiles are those of their own req
       [iso(base + 2 * minute), 0],
     ],
   )
-  const near = (found: Timeline['total']['latency_ms'], p50: number, p95: number) => {
-    assert.ok(Math.abs(found!.p50 / p50 - 1) < 0.03 && Math.abs(found!.p95 / p95 - 1) < 0.03, JSON.stringify(found))
+  const near = (actual: Timeline['total']['latency_ms'], p50: number, p95: number) => {
+    assert.ok(Math.abs(actual!.p50 / p50 - 1) < 0.03 && Math.abs(actual!.p95 / p95 - 1) < 0.03, JSON.stringify(actual))
   }
   near(buckets[0]!.latency_ms, 500, 950)
   near(buckets[0]!.first_token_ms, 50, 95)

@@ -39,10 +39,10 @@ test('TensorBoard reads the loss curves of a job', () =>
     const python = path.join(root, '.local/tracking/tensorboard/bin/python')
     const folder = path.join(dataDir, 'tensorboard/tunery', job)
     const curves = await until('the curves are written', () => {
-      const found = JSON.parse(
+      const recorded = JSON.parse(
         execFileSync(python, ['-c', read, folder], { encoding: 'utf8', stdio: ['ignore', 'pipe', 'ignore'] }),
       )
-      return found.validation_loss?.length === 3 && found
+      return recorded.validation_loss?.length === 3 && recorded
     })
     assert.equal(curves.loss.at(-1)[0], 6, 'the last step')
     assert.ok(curves.loss.every(([, loss]: [number, number]) => loss > 0))

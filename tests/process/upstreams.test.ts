@@ -91,13 +91,18 @@ test('an upstream gets the API key, this service’s defaults, no null fields an
     headers = request.headers
     json(response, 200, answer('Plain'))
   }
-  const given = {
+  const settings = {
     tools: null,
     messages: [{ role: 'developer', content: 'Be brief.' }, ...messages],
     max_completion_tokens: 7,
     user: 'me',
   }
-  const { body } = await app.api('POST', '/chat/completions', { model: 'far/plain', ...given }, { 'x-client': 'mine' })
+  const { body } = await app.api(
+    'POST',
+    '/chat/completions',
+    { model: 'far/plain', ...settings },
+    { 'x-client': 'mine' },
+  )
   assert.equal(body.model, 'far/plain')
   assert.deepEqual(seen, {
     model: 'Plain',

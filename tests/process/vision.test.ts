@@ -212,9 +212,9 @@ describe('a vision model of the service', { skip: noVision }, () => {
     assert.ok(JSON.parse(probe).rows.every(({ tokens }: { tokens: number[] }) => tokens.includes(-1)))
     const [trained, base] = [job.model!, tinyEye]
     const recorded = JSON.parse(readFileSync(path.join(folder, 'model.json'), 'utf8'))
-    const own = path.join(app.dataDir, 'models', trained, 'mmproj.gguf')
-    const projector_sha256 = projectorToo ? sha256(readFileSync(own)) : recorded.projector_sha256
-    assert.equal(existsSync(own), projectorToo)
+    const trainedProjector = path.join(app.dataDir, 'models', trained, 'mmproj.gguf')
+    const projector_sha256 = projectorToo ? sha256(readFileSync(trainedProjector)) : recorded.projector_sha256
+    assert.equal(existsSync(trainedProjector), projectorToo)
     assert.equal(model.projector_sha256, projectorToo ? projector_sha256 : null)
     assert.equal(projector_sha256 !== recorded.projector_sha256, projectorToo)
     const answer = async (of: string) => {
@@ -256,7 +256,7 @@ describe('a vision model of the service', { skip: noVision }, () => {
     assert.deepEqual([onnx.status, onnx.body.error.details.field], [400, 'format'])
     assert.match(onnx.body.error.message, /reads pictures/)
 
-    const shown = projectorToo ? own : path.join(folder, 'mmproj.gguf')
+    const shown = projectorToo ? trainedProjector : path.join(folder, 'mmproj.gguf')
     const kept = `${shown}.kept`
     renameSync(shown, kept)
     copyFileSync(kept, shown)

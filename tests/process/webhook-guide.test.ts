@@ -36,12 +36,12 @@ after(async () => {
 
 /** A genuine delivery as received, with its secret. */
 async function genuine(secret?: string): Promise<{ id: string; secret: string; got: Received }> {
-  const made = await it.webhooks.create(by, { url: capture.url, events: ['model.deployed'], secret })
-  const { event_id } = await it.webhooks.test(by, made.id)
+  const webhook = await it.webhooks.create(by, { url: capture.url, events: ['model.deployed'], secret })
+  const { event_id } = await it.webhooks.test(by, webhook.id)
   const got = await until('the delivery', () =>
     capture.received.find(({ headers }) => headers['webhook-id'] === event_id),
   )
-  return { id: made.id, secret: secret ?? made.secret!, got }
+  return { id: webhook.id, secret: secret ?? webhook.secret!, got }
 }
 
 async function startProgram([command, file]: readonly [string, string], secret: string, old = '') {
@@ -129,31 +129,31 @@ for (const [language, program] of Object.entries(programs)) {
 
   test(`the guide's receiver in ${language} accepts the service's deliveries through a rotation`, async () => {
     const old = 'a secret of our own'
-    const made = await it.webhooks.create(by, { url: capture.url, events: ['model.deployed'], secret: old })
+    const webhook = await it.webhooks.create(by, { url: capture.url, events: ['model.deployed'], secret: old })
     const deliver = async (receiver: { url: string }) => {
-      await it.webhooks.change(by, made.id, { url: receiver.url })
-      const { id } = await it.webhooks.test(by, made.id)
+      await it.webhooks.change(by, webhook.id, { url: receiver.url })
+      const { id } = await it.webhooks.test(by, webhook.id)
       const ended = await until('its end', async () =>
-        (await it.deliveries(made.id)).find((delivery) => delivery.id === id && delivery.status !== 'pending'),
+        (await it.deliveries(webhook.id)).find((delivery) => delivery.id === id && delivery.status !== 'pending'),
       )
       return ended.last_attempt!.response_status
     }
     const before = await startProgram(program, old)
     assert.equal(await deliver(before), 200)
-    const fresh = (await it.webhooks.rotate(by, made.id, { overlap_hours: 24 })).secret!
+    const fresh = (await it.webhooks.rotate(by, webhook.id, { overlap_hours: 24 })).secret!
     const after = await startProgram(program, fresh, old)
     for (const receiver of [before, after]) assert.equal(await deliver(receiver), 200)
-    await it.webhooks.rotate(by, made.id, { secret: fresh, overlap_hours: 0 })
+    await it.webhooks.rotate(by, webhook.id, { secret: fresh, overlap_hours: 0 })
     assert.deepEqual([await deliver(after), await deliver(before)], [200, 401])
     await before.stop()
     await after.stop()
-    await it.webhooks.delete(by, made.id)
+    await it.webhooks.delete(by, webhook.id)
   })
 }
 
 test('the guide’s checks of X-Service-Signature accept genuine deliveries only', async () => {
-  for (const given of [undefined, 'a secret of our own']) {
-    const { secret, got } = await genuine(given)
+  for (const ownSecret of [undefined, 'a secret of our own']) {
+    const { secret, got } = await genuine(ownSecret)
     const signature = String(got.headers['x-service-signature'])
     const wrong = [signature.toUpperCase(), signature.slice(1), '', 'ü', `${signature}0`, 'f'.repeat(64)]
     const cases = [
@@ -163,17 +163,17 @@ test('the guide’s checks of X-Service-Signature accept genuine deliveries only
       ...wrong.map((header) => [secret, header, got.body]),
     ]
     const { isGenuine } = (await import(path.join(folder, 'plain.mjs'))) as { isGenuine(...of: string[]): boolean }
-    const wanted = cases.map((_, index) => index === 0)
+    const expected = cases.map((_, index) => index === 0)
     assert.deepEqual(
       cases.map((args) => isGenuine(...args)),
-      wanted,
+      expected,
     )
     const script =
       'import json, plain, sys; print(json.dumps([plain.is_genuine(s, g, b.encode()) for s, g, b in ' +
       'json.loads(sys.argv[1])]))'
     assert.deepEqual(
       JSON.parse(execFileSync(python, ['-c', script, JSON.stringify(cases)], { cwd: folder, encoding: 'utf8' })),
-      wanted,
+      expected,
     )
   }
 })

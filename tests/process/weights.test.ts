@@ -134,8 +134,8 @@ test('a merged file says what was merged, and its own hash', async () => {
         body: JSON.stringify({ model: 'any', messages, max_tokens: 1 }),
       })
       assert.equal(response.status, 200, await response.text())
-      const found = response.headers.get('x-weights')!
-      return found.includes('pending') ? undefined : found
+      const header = response.headers.get('x-weights')!
+      return header.includes('pending') ? undefined : header
     })
     assert.equal(header, `${ofAdapter(tuned)}; merged=1 ${sum(merged)}`)
   } finally {
@@ -178,8 +178,8 @@ test('an answer of an upstream names it and the model that it reports; an engine
     assert.equal(streamed.headers.get('x-weights'), 'upstream=their/base; reports=streamed')
     await streamed.text()
     const header = await until('its hash', async () => {
-      const found = (await send('other/base')).headers.get('x-weights')!
-      return found.includes('pending') ? undefined : found
+      const header = (await send('other/base')).headers.get('x-weights')!
+      return header.includes('pending') ? undefined : header
     })
     assert.equal(header, `upstream=other/base; reports=behind; base=behind ${sum(baseFile)}`)
   } finally {

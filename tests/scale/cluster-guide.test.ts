@@ -115,8 +115,8 @@ async function startWith(code: string, machine: Machine): Promise<void> {
   machine.env = Object.fromEntries(
     lines.map((line) => [line.slice(0, line.indexOf('=')), line.slice(line.indexOf('=') + 1)]),
   )
-  const own = Object.entries(machine.env).filter(([name]) => /^(TUNERY|AWS)_/.test(name)) as [string, string][]
-  machine.folder = dataFolder('cluster', Object.fromEntries(own), { dataDir: machine.env.TUNERY_DATA_DIR! })
+  const variables = Object.entries(machine.env).filter(([name]) => /^(TUNERY|AWS)_/.test(name)) as [string, string][]
+  machine.folder = dataFolder('cluster', Object.fromEntries(variables), { dataDir: machine.env.TUNERY_DATA_DIR! })
   mkdirSync(machine.env.TUNERY_DATA_DIR!, { recursive: true })
   folders.push(machine.folder)
   machine.server = await machine.folder.start()
@@ -218,8 +218,8 @@ test('step 4: a server killed under load loses nothing acknowledged, and its job
   const load = async (worker: number) => {
     for (let n = 0; !over; n++) {
       const name = `${worker}-${n}`
-      const made = await proxy.api('POST', '/keys', { name }).catch(() => undefined)
-      if (made?.status === 201) acknowledged.push(name)
+      const key = await proxy.api('POST', '/keys', { name }).catch(() => undefined)
+      if (key?.status === 201) acknowledged.push(name)
       const said = await answer(proxy).catch(() => undefined)
       if (said !== undefined) answered++
     }
@@ -267,10 +267,10 @@ test(
     }
     const seen = await run(/tunery_redis_away/)
     assert.equal(seen, next(/^tunery_redis_away 0/))
-    const made = (await at(0).api('POST', '/keys', { name: 'revoked' })).body
-    const other = (index: number) => client(machines[index]!.server!.url, made.key).api('GET', '/models')
+    const key = (await at(0).api('POST', '/keys', { name: 'revoked' })).body
+    const other = (index: number) => client(machines[index]!.server!.url, key.key).api('GET', '/models')
     for (const index of [0, 1, 2]) assert.equal((await other(index)).status, 200)
-    assert.ok((await at(1).api('DELETE', `/keys/${made.id}`)).status < 300)
+    assert.ok((await at(1).api('DELETE', `/keys/${key.id}`)).status < 300)
     for (const index of [0, 1, 2]) assert.equal((await other(index)).status, 401)
 
     await run(/deployments scale tickets --min 1/)

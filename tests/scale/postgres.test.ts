@@ -89,9 +89,9 @@ test('creating requests at once share syncs of the disk', postgresTest, async ()
       await Promise.all(
         Array.from({ length: 16 }, (_, index) => app.api('POST', '/keys', { name: `${round} ${index}` })),
       )
-    const made = (await settled()) - before
-    console.log(`${made} syncs for 320 requests, 16 at once`)
-    assert.ok(made < 320)
+    const count = (await settled()) - before
+    console.log(`${count} syncs for 320 requests, 16 at once`)
+    assert.ok(count < 320)
   } finally {
     await app.stop()
   }

@@ -75,24 +75,28 @@ test('writers of several servers change their own applications at once, and nobo
     const names = (writer: number) => [1, 2].map((n) => `tunery-${writer}-${n}`)
     await Promise.all(
       writers.flatMap((serve, writer) =>
-        names(writer).map((name) => serve.change((own) => void own.set(name, hello(name)))),
+        names(writer).map((name) => serve.change((applications) => void applications.set(name, hello(name)))),
       ),
     )
     const all = [...names(0), ...names(1)]
     await until('all to run', async () => {
-      const own = await writers[0]!.own()
-      return all.every((name) => own.get(name)?.status === 'RUNNING')
+      const applications = await writers[0]!.own()
+      return all.every((name) => applications.get(name)?.status === 'RUNNING')
     })
     assert.equal(await answerOf('theirs'), 'of theirs', 'with its secret')
-    await Promise.all(writers.map((serve, writer) => serve.change((own) => void own.delete(names(writer)[0]!))))
+    await Promise.all(
+      writers.map((serve, writer) => serve.change((applications) => void applications.delete(names(writer)[0]!))),
+    )
     await until('two to be gone', async () => (await writers[0]!.own()).size === 2)
     assert.deepEqual([...(await writers[1]!.own()).keys()].sort(), ['tunery-0-2', 'tunery-1-2'])
     assert.equal(await answerOf('theirs'), 'of theirs')
     await assert.rejects(
-      writers[0]!.change((own) => void own.set('tunery-x', { ...hello('tunery-x'), route_prefix: '/theirs' })),
+      writers[0]!.change(
+        (applications) => void applications.set('tunery-x', { ...hello('tunery-x'), route_prefix: '/theirs' }),
+      ),
       ApplicationTaken,
     )
-    await writers[0]!.change((own) => own.clear())
+    await writers[0]!.change((applications) => applications.clear())
     await until('ours to be gone', async () => (await writers[0]!.own()).size === 0)
     assert.equal(await answerOf('theirs'), 'of theirs')
   } finally {
@@ -127,7 +131,7 @@ test(
       node: process.execPath,
       token,
     })
-    await serve.change((own) => void own.set(application.name, application))
+    await serve.change((applications) => void applications.set(application.name, application))
     await until('it to run', async () => {
       const state = (await serve.own()).get(application.name)
       assert.ok(!/FAILED/.test(state?.status ?? ''), state?.message)
@@ -192,7 +196,7 @@ test(
     } finally {
       await app.stop()
     }
-    await serve.change((own) => void own.delete(application.name))
+    await serve.change((applications) => void applications.delete(application.name))
     await until('the engines to end', () => cluster.processes(/engine\/main\.ts/).length === 0)
   },
 )

@@ -176,14 +176,14 @@ test('a replica asks for one GPU of its kind, and waits where there is none', ra
     weights: '',
     written_at: 0,
   })
-  await serve.change((own) => void own.set(application.name, application))
-  const wanted = await until('Ray to look for room', async () => {
+  await serve.change((applications) => void applications.set(application.name, application))
+  const reported = await until('Ray to look for room', async () => {
     const { status = '', message = '' } = (await serve.own()).get(application.name) ?? {}
     assert.notEqual(status, 'DEPLOY_FAILED', message)
     return /Resources required for each replica: (\[.*?\])/.exec(message)?.[1]
   })
-  assert.deepEqual(JSON.parse(wanted), [{ CPU: 1, GPU: 1, 'accelerator_type:A10G': 0.001 }])
-  await serve.change((own) => void own.delete(application.name))
+  assert.deepEqual(JSON.parse(reported), [{ CPU: 1, GPU: 1, 'accelerator_type:A10G': 0.001 }])
+  await serve.change((applications) => void applications.delete(application.name))
 })
 
 test('deletion removes ours alone', rayVllmTest, async () => {

@@ -114,7 +114,7 @@ test('a machine with the database alone serves, exports and redirects to the buc
     const request = { model_id: tiny, dataset_id: dataset, config: { training_config: { epochs: 2 } } }
     const job = await api.untilEnded((await api.api('POST', '/fine-tuning/jobs', request)).body.id)
     assert.equal(job.status, 'completed', JSON.stringify(job.error))
-    const made = await api.exported({ model: job.model, format: 'gguf', quantization: 'q8_0' })
+    const exported = await api.exported({ model: job.model, format: 'gguf', quantization: 'q8_0' })
     await server.end('SIGTERM')
     copyFileSync(path.join(first.dataDir, 'tunery.db'), path.join(second.dataDir, 'tunery.db'))
 
@@ -123,12 +123,12 @@ test('a machine with the database alone serves, exports and redirects to the buc
     assert.equal((await api.api('GET', `/datasets/${dataset}/rows?limit=1`)).body.items.length, 1)
     const chat = { model: job.model, messages: [{ role: 'user', content: 'colour 1?' }], max_tokens: 2 }
     assert.equal((await api.api('POST', '/chat/completions', chat)).status, 200)
-    const url = `${other.url}/exports/${made.id}/download`
+    const url = `${other.url}/exports/${exported.id}/download`
     const headers = { authorization: `Bearer ${key}` }
     const redirect = await fetch(url, { headers, redirect: 'manual' })
     assert.equal(redirect.status, 307)
     assert.ok(redirect.headers.get('location')!.startsWith(s3.endpoint))
-    const [file] = made.files
+    const [file] = exported.files
     const whole = await fetch(url, { headers })
     assert.equal(whole.status, 200)
     const hash = createHash('sha256')
@@ -153,11 +153,11 @@ test('a machine with the database alone serves, exports and redirects to the buc
     const handle = openSync(part, 'w')
     writeSync(handle, bytes.subarray(0, 1000))
     closeSync(handle)
-    cli('export', made.id, '--output', target)
+    cli('export', exported.id, '--output', target)
     assert.ok(readFileSync(path.join(target, file!.name)).equals(bytes))
-    await api.api('DELETE', `/exports/${made.id}`)
+    await api.api('DELETE', `/exports/${exported.id}`)
     const left = await s3.client.send(
-      new ListObjectsV2Command({ Bucket: 'tunery', Prefix: `service/exports/${made.id}` }),
+      new ListObjectsV2Command({ Bucket: 'tunery', Prefix: `service/exports/${exported.id}` }),
     )
     assert.equal(left.KeyCount, 0)
     await other.end('SIGTERM')

@@ -26,9 +26,9 @@ const codeOf = ({ status, body }: Pick<Answer, 'status' | 'body'>) => [status, b
 /** A member with a role, and a client with a key of that member. */
 async function member(role: string) {
   const { body } = await app.api('POST', '/members', { name: `a ${role}`, role })
-  const made = await app.api('POST', '/keys', { name: `key of the ${role}`, user_id: body.id })
-  assert.equal(made.status, 201, JSON.stringify(made.body))
-  return { id: body.id as string, key: made.body, ...as(made) }
+  const answer = await app.api('POST', '/keys', { name: `key of the ${role}`, user_id: body.id })
+  assert.equal(answer.status, 201, JSON.stringify(answer.body))
+  return { id: body.id as string, key: answer.body, ...as(answer) }
 }
 
 test('a key makes only keys that end no later, the operator’s end soon, and an account has so many at once', async () => {
@@ -49,9 +49,9 @@ test('a key makes only keys that end no later, the operator’s end soon, and an
   for (const later of [null, at(40)]) assert.deepEqual(codeOf(await ask(later)), [400, 'invalid_request'])
   assert.equal((await ask(at(30))).status, 201)
   // Who suspends their own account could not undo it.
-  const own = `/operator/accounts/${app.owner.account_id}`
-  assert.deepEqual(codeOf(await operator.send('PUT', own, { status: 'suspended' })), [400, 'in_use'])
-  assert.equal((await operator.send('PUT', own, { name: 'test' })).status, 200)
+  const address = `/operator/accounts/${app.owner.account_id}`
+  assert.deepEqual(codeOf(await operator.send('PUT', address, { status: 'suspended' })), [400, 'in_use'])
+  assert.equal((await operator.send('PUT', address, { name: 'test' })).status, 200)
 
   const few = await startApp({ TUNERY_MAX_KEYS: '2' })
   try {
@@ -66,16 +66,16 @@ test('a key makes only keys that end no later, the operator’s end soon, and an
 })
 
 test('a key is shown once, works, can be renamed, shows its prefix and last use, and stops when revoked', async () => {
-  const made = await app.api('POST', '/keys', { name: 'ci', scopes: 'inference' })
-  assert.equal(made.status, 201)
-  const { key, ...rest } = made.body
+  const answer = await app.api('POST', '/keys', { name: 'ci', scopes: 'inference' })
+  assert.equal(answer.status, 201)
+  const { key, ...rest } = answer.body
   assert.match(key, /^tny_[0-9A-Za-z]{36}$/)
   assert.deepEqual(
     [rest.name, rest.scopes, rest.status, rest.expires_at, rest.last_used_at],
     ['ci', scopePresets.inference, 'active', null, null],
   )
   assert.equal(rest.prefix, key.slice(0, 12))
-  const mine = as(made)
+  const mine = as(answer)
   assert.equal((await mine.api('GET', '/user/profile')).body.key.id, rest.id)
   const renamed = await app.api('PUT', `/keys/${rest.id}`, { name: 'ci 2' })
   assert.deepEqual([renamed.status, renamed.body.name], [200, 'ci 2'])
@@ -92,13 +92,13 @@ test('a key is shown once, works, can be renamed, shows its prefix and last use,
 })
 
 test('a key revoked by another process is refused within a second; an expired key at its expiry', async () => {
-  const made = await app.api('POST', '/keys', { name: 'elsewhere' })
-  assert.equal((await as(made).api('GET', '/user/profile')).status, 200)
+  const answer = await app.api('POST', '/keys', { name: 'elsewhere' })
+  assert.equal((await as(answer).api('GET', '/user/profile')).status, 200)
   const db = await app.openDatabase()
-  await db.updateTable('api_keys').set({ revoked_at: Date.now() }).where('id', '=', made.body.id).execute()
+  await db.updateTable('api_keys').set({ revoked_at: Date.now() }).where('id', '=', answer.body.id).execute()
   await db.destroy()
   const revoked = Date.now()
-  await until('it to be refused', async () => (await as(made).api('GET', '/user/profile')).status === 401)
+  await until('it to be refused', async () => (await as(answer).api('GET', '/user/profile')).status === 401)
   assert.ok(Date.now() - revoked < allowed(1000))
 
   const expires_at = new Date(Date.now() + 400).toISOString()
@@ -144,8 +144,8 @@ test('malformed, unknown and missing keys are refused alike', async () => {
 
 test('nobody can create a key with more permissions than their own', async () => {
   const reader = as(await app.api('POST', '/keys', { name: 'reader', scopes: ['keys:read', 'keys:write', 'hub:read'] }))
-  const own = await reader.api('POST', '/keys', { name: 'full?', scopes: 'full' })
-  assert.deepEqual(own.body.scopes.toSorted(), ['hub:read', 'keys:read', 'keys:write'])
+  const answer = await reader.api('POST', '/keys', { name: 'full?', scopes: 'full' })
+  assert.deepEqual(answer.body.scopes.toSorted(), ['hub:read', 'keys:read', 'keys:write'])
   const more = await reader.api('POST', '/keys', { name: 'more', scopes: ['hub:read', 'datasets:write'] })
   assert.deepEqual(codeOf(more), [403, 'insufficient_permissions'])
   assert.equal(more.body.error.details.scope, 'datasets:write')
@@ -214,15 +214,15 @@ test('members manage their own keys, admins all keys; only owners manage owners,
 })
 
 test('the operator creates, changes and suspends accounts; others cannot see that other accounts exist', async () => {
-  const made = await operator.api('POST', '/operator/accounts', {
+  const answer = await operator.api('POST', '/operator/accounts', {
     name: 'Acme',
     tier: 'free',
     owner: { name: 'Ada', email: 'ada@example.com' },
   })
-  assert.equal(made.status, 201, JSON.stringify(made.body))
-  const { account, owner } = made.body
+  assert.equal(answer.status, 201, JSON.stringify(answer.body))
+  const { account, owner } = answer.body
   assert.deepEqual([account.tier, account.status, account.members, owner.role], ['free', 'active', 1, 'owner'])
-  const ada = as(made)
+  const ada = as(answer)
   const profile = (await ada.api('GET', '/user/profile')).body
   assert.deepEqual([profile.account.id, profile.tier.id], [account.id, 'free'])
   for (const [method, route, body] of [
@@ -249,11 +249,11 @@ test('the operator creates, changes and suspends accounts; others cannot see tha
 })
 
 test('the audit log shows who did what, only to its account, and has no secrets', async () => {
-  const made = await operator.api('POST', '/operator/accounts', { name: 'Logged', owner: { name: 'Lin' } })
-  const lin = as(made)
+  const answer = await operator.api('POST', '/operator/accounts', { name: 'Logged', owner: { name: 'Lin' } })
+  const lin = as(answer)
   const key = await lin.api('POST', '/keys', { name: 'another' })
   await lin.api('DELETE', `/keys/${key.body.id}`)
-  await operator.api('PUT', `/operator/accounts/${made.body.account.id}`, { tier: 'pro' })
+  await operator.api('PUT', `/operator/accounts/${answer.body.account.id}`, { tier: 'pro' })
   const { items } = (await lin.api('GET', '/audit')).body
   const entries = items.map(({ action, by }: { action: string; by: { kind: string } }) => `${action} by ${by.kind}`)
   assert.deepEqual(entries, [
@@ -263,13 +263,13 @@ test('the audit log shows who did what, only to its account, and has no secrets'
     'key.created by operator',
     'account.created by operator',
   ])
-  assert.deepEqual([items[1].target, items[1].by.user_id], [key.body.id, made.body.owner.id])
+  assert.deepEqual([items[1].target, items[1].by.user_id], [key.body.id, answer.body.owner.id])
   assert.deepEqual(
     [items[0].by.user_id, items[0].by.key_id],
     [null, null],
     'whose key the operator used is none of the account’s business',
   )
-  for (const secret of [key.body.key, made.body.key]) assert.ok(!JSON.stringify(items).includes(secret.slice(12)))
+  for (const secret of [key.body.key, answer.body.key]) assert.ok(!JSON.stringify(items).includes(secret.slice(12)))
   assert.ok(!JSON.stringify((await app.api('GET', '/audit?limit=100')).body).includes(key.body.id))
   assert.deepEqual(codeOf(await lin.api('GET', `/audit?after=${(await app.api('GET', '/audit')).body.items[0].id}`)), [
     404,

@@ -111,10 +111,10 @@ test('login stores a profile for its owner alone, and a key is sent to the servi
   const refused = await run(['login', app.url, '--key-stdin'], { env, input: 'tny_wrong\n' })
   assert.equal(refused.status, 3)
   assert.ok(!existsSync(file), 'a key that is refused is not stored')
-  const given = await run(['login', app.address, '--key-stdin', '--profile', 'test'], { env, input: `${app.key}\n` })
-  assert.equal(given.status, 0, given.stderr)
-  assert.match(given.stdout, /You are .* \(owner\) of test at .*\/v1\./)
-  assert.ok(!`${given.stdout}${given.stderr}`.includes(app.key), 'a key is never shown')
+  const result = await run(['login', app.address, '--key-stdin', '--profile', 'test'], { env, input: `${app.key}\n` })
+  assert.equal(result.status, 0, result.stderr)
+  assert.match(result.stdout, /You are .* \(owner\) of test at .*\/v1\./)
+  assert.ok(!`${result.stdout}${result.stderr}`.includes(app.key), 'a key is never shown')
   assert.equal(statSync(file).mode & 0o777, 0o600)
   assert.equal((await run(['jobs'], { env })).status, 0, 'further commands use it')
   assert.match((await run(['profiles'], { env })).stdout, /\* +test +http/)
@@ -170,14 +170,14 @@ test('train goes from a file to a model, tells each event, and compare shows wha
   const plain = await run([...words, '--name', 'first'])
   assert.equal(plain.status, 0, plain.stderr)
   assert.match(plain.stdout, /metrics .*step=1 /)
-  const made = /model (mdl_\w+)/.exec(plain.stdout)?.[1]
-  assert.ok(made && plain.stdout.includes(`./tunery deploy ${made} NAME`))
+  const modelId = /model (mdl_\w+)/.exec(plain.stdout)?.[1]
+  assert.ok(modelId && plain.stdout.includes(`./tunery deploy ${modelId} NAME`))
   assert.ok(!plain.stdout.includes('\x1b'), 'no terminal, no colours')
   const [first] = await json('jobs', 'list', '--limit', '1')
   assert.equal(first.name, 'first')
   const lines = (await run(['jobs', 'follow', first.id, '--json'])).stdout.trim().split('\n')
   const [job, ...events] = lines.map((line) => JSON.parse(line)).reverse()
-  assert.deepEqual([job.id, job.status, job.model], [first.id, 'completed', made])
+  assert.deepEqual([job.id, job.status, job.model], [first.id, 'completed', modelId])
   assert.deepEqual(
     events.reverse().map(({ seq }) => seq),
     events.map((_, index) => index + 1),

@@ -215,7 +215,7 @@ test('errors keep SQLite’s code and message; counts and returned rows are corr
   await add(db, 'b')
   const changed = await db.updateTable('accounts').set({ created_at: 9_007_199_254_740_991 }).executeTakeFirst()
   assert.equal(changed.numUpdatedRows, 2n)
-  const made = await db
+  const inserted = await db
     .insertInto('queue_entries')
     .values({
       kind: 'k',
@@ -228,7 +228,7 @@ test('errors keep SQLite’s code and message; counts and returned rows are corr
       created_at: 1,
     })
     .executeTakeFirst()
-  assert.equal(made.insertId, 1n)
+  assert.equal(inserted.insertId, 1n)
   assert.deepEqual(await db.deleteFrom('accounts').where('id', '=', 'b').returning(['id', 'created_at']).execute(), [
     { id: 'b', created_at: 9_007_199_254_740_991 },
   ])

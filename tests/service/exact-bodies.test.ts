@@ -87,13 +87,13 @@ test('seeds keep their digits in stored completions, batches, evaluations and th
   const dataset = await uploadItems(app, [{ messages: [{ role: 'user', content: 'x' }], reference: 'yes' }])
   const judge = `{"type": "score_model", "name": "judge", "model": "far/exact", "range": [0, 1], "sampling_params": {"seed": ${least}},
     "input": [{"role": "user", "content": "Score it."}]}`
-  const made = await post(
+  const answer = await post(
     '/evaluations',
     `{"model": "far/exact", "dataset": "${dataset}", "sampling": {"seed": ${odd}}, "graders": [${judge}]}`,
   )
-  assert.equal(made.status, 201, made.text)
-  assert.match(made.text, new RegExp(`"seed":${odd}`))
-  await evaluationEnded(app, made.body.id)
+  assert.equal(answer.status, 201, answer.text)
+  assert.match(answer.text, new RegExp(`"seed":${odd}`))
+  await evaluationEnded(app, answer.body.id)
   assert.deepEqual(seedsAsked(), [odd, least])
 })
 

@@ -190,8 +190,8 @@ const lines = (rows: object[]) => rows.map((row) => `${JSON.stringify(row)}\n`).
 async function uploaded(content: string, fields = { format: 'jsonl' }) {
   const { status, body } = await app.upload(content, fields)
   assert.equal(status, 201, JSON.stringify(body))
-  const found = (await app.api('POST', `/datasets/${body.id}/validate`)).body
-  return { id: body.id as string, found, dataset: (await app.api('GET', `/datasets/${body.id}`)).body }
+  const validation = (await app.api('POST', `/datasets/${body.id}/validate`)).body
+  return { id: body.id as string, found: validation, dataset: (await app.api('GET', `/datasets/${body.id}`)).body }
 }
 
 test('rows keep the pictures themselves; the file that was uploaded stays as it was', async () => {

@@ -77,9 +77,9 @@ test('every kind of answer carries the security headers', async () => {
 })
 
 test('answers with private data must not be cached', async () => {
-  const made = await app.api('POST', '/keys', { name: 'shown once' })
-  assert.equal(made.status, 201)
-  assert.equal(made.headers.get('cache-control'), 'no-store')
+  const answer = await app.api('POST', '/keys', { name: 'shown once' })
+  assert.equal(answer.status, 201)
+  assert.equal(answer.headers.get('cache-control'), 'no-store')
 })
 
 test('the documentation page loads only its own files and cannot be framed', async () => {
@@ -127,13 +127,13 @@ test('an allowed origin gets preflights and exposed headers; an unknown origin g
     'access-control-request-method': 'PUT',
     'access-control-request-headers': 'authorization,content-type',
   })
-  const known = await fetch(`${proxied.url}/deployments/x`, { method: 'OPTIONS', headers: asks(origin) })
-  assert.equal(known.status, 204)
-  assert.equal(known.headers.get('access-control-allow-origin'), origin)
-  assert.match(known.headers.get('access-control-allow-methods')!, /PUT.*DELETE/)
-  assert.equal(known.headers.get('access-control-allow-headers'), 'authorization,content-type')
-  assert.equal(known.headers.get('access-control-allow-credentials'), null)
-  assert.match(known.headers.get('vary')!, /origin/i)
+  const response = await fetch(`${proxied.url}/deployments/x`, { method: 'OPTIONS', headers: asks(origin) })
+  assert.equal(response.status, 204)
+  assert.equal(response.headers.get('access-control-allow-origin'), origin)
+  assert.match(response.headers.get('access-control-allow-methods')!, /PUT.*DELETE/)
+  assert.equal(response.headers.get('access-control-allow-headers'), 'authorization,content-type')
+  assert.equal(response.headers.get('access-control-allow-credentials'), null)
+  assert.match(response.headers.get('vary')!, /origin/i)
   const read = await proxied.api('GET', '/datasets/', undefined, { origin })
   assert.equal(read.headers.get('access-control-allow-origin'), origin)
   const exposed = read.headers.get('access-control-expose-headers')!.split(', ')

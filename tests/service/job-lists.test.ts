@@ -64,12 +64,12 @@ const job = (index: number, more: Partial<store.JobRow>) =>
 /** The names of all jobs that match a filter, read in pages of `limit`. */
 async function listNames(filter: object, limit: number): Promise<string[]> {
   const query = JobQuery.parse({ limit: String(limit), ...filter })
-  const found: string[] = []
+  const pages: string[] = []
   let after: store.JobRow | undefined
   for (;;) {
     const rows = await store.listJobs(db, 'mine', query, after)
-    found.push(...rows.slice(0, limit).map(({ name }) => name))
-    if (rows.length <= limit) return found
+    pages.push(...rows.slice(0, limit).map(({ name }) => name))
+    if (rows.length <= limit) return pages
     after = rows[limit - 1]
   }
 }
@@ -154,12 +154,12 @@ test('a search in an account of many jobs finds what comparing each name finds, 
       await store.insertJob(trx, jobRow({ id, name, account_id, status: 'cancelled', created_at: 1 }))
   })
   // More than are scanned, and before the odd ones in both orders.
-  const own: Record<string, string> = { id: "'filler_' || i", name: "' filler ' || i", created_at: 'i + 1' }
+  const expressions: Record<string, string> = { id: "'filler_' || i", name: "' filler ' || i", created_at: 'i + 1' }
   const columns = Object.keys(jobRow({}))
   await sql
     .raw(`insert into tuning_jobs (${columns.join()})
       with recursive n(i) as (select 1 union all select i + 1 from n where i < ${scannedRows + 10})
-      select ${columns.map((column) => own[column] ?? column).join()} from n, tuning_jobs where id = 'odd_0'`)
+      select ${columns.map((column) => expressions[column] ?? column).join()} from n, tuning_jobs where id = 'odd_0'`)
     .execute(db)
 
   const search = async (name: string, account: string, more: object): Promise<string[]> =>
@@ -192,10 +192,10 @@ test('a search in an account of many jobs finds what comparing each name finds, 
   const check = async (state: string) => {
     // Each text with one of the queries, another one each time.
     for (const [index, text] of [...texts].filter((text) => text !== '').entries()) {
-      const found = [...jobs].filter(([, name]) => fold(name).includes(fold(text))).map(([id]) => id)
+      const matching = [...jobs].filter(([, name]) => fold(name).includes(fold(text))).map(([id]) => id)
       const more = queries[(index + state.length) % queries.length]!
       const about = `${state}: ${JSON.stringify(text)} ${JSON.stringify(more)}`
-      assert.deepEqual(await search(text, account_id, more), found.toSorted(), about)
+      assert.deepEqual(await search(text, account_id, more), matching.toSorted(), about)
     }
     assert.deepEqual(await search('tickets', account_id, { status: 'failed' }), [])
     assert.deepEqual(await search('tickets', 'mine', {}), [], 'of another account')
@@ -233,10 +233,10 @@ test('a search in an account of many jobs finds what comparing each name finds, 
 
 const onPostgres = { skip: full.skip || (process.env.TEST_DATABASE_URL ? false : 'about Postgres') }
 test('a Postgres role that may not create extensions gets the lists without the index', onPostgres, async () => {
-  const own = (await newPostgresDatabase())!
+  const postgres = (await newPostgresDatabase())!
   const role = `tunery_role_${randomBytes(4).toString('hex')}`
-  const admin = await openUnmigrated(dataDir, own.url)
-  const url = new URL(own.url)
+  const admin = await openUnmigrated(dataDir, postgres.url)
+  const url = new URL(postgres.url)
   url.username = role
   try {
     await sql.raw(`create role ${role} login`).execute(admin)
@@ -248,7 +248,7 @@ test('a Postgres role that may not create extensions gets the lists without the 
     await limited.destroy()
   } finally {
     await admin.destroy()
-    await own.drop()
+    await postgres.drop()
     await sql.raw(`drop role if exists ${role}`).execute(db)
   }
 })
@@ -271,7 +271,7 @@ test('deployments and exports are filtered and sorted like jobs', async () => {
         error_json: null,
         updated_at: 1,
       })
-      const made = {
+      const times = {
         format: 'gguf',
         quantization: null,
         merge: 1,
@@ -293,7 +293,7 @@ test('deployments and exports are filtered and sorted like jobs', async () => {
       }
       await exports.insert(trx, {
         ...at,
-        ...made,
+        ...times,
         ...none,
         id: `exp_${index}`,
         model_id: index < 4 ? 'mdl_a' : 'mdl_b',
@@ -523,12 +523,12 @@ test('the start of a queued job is estimated from the duration of similar comple
     await store.insertJob(trx, job(6, { ...queued, id: 'last', recipe_json: recipe(1) }))
     await store.insertJob(trx, job(7, { ...queued, id: 'paused', paused: 1, recipe_json: recipe(1) }))
   })
-  const found = await estimateQueue(db, queueOf(['runs', 'twice', 'half', 'unknown', 'last']), 'tuning', 1000, {
+  const estimates = await estimateQueue(db, queueOf(['runs', 'twice', 'half', 'unknown', 'last']), 'tuning', 1000, {
     at_once: 1,
     slice_ms: 900_000,
   })
   assert.deepEqual(
-    [...found].map(([id, estimate]) => [id, ...Object.values(estimate)]),
+    [...estimates].map(([id, estimate]) => [id, ...Object.values(estimate)]),
     [
       ['runs', null, null, 5000],
       ['twice', 1, 5000, 27_000],
@@ -546,9 +546,12 @@ test('estimates know turns and time slices', () => {
   const lengths: Record<string, number> = { a1: hour, a2: hour, b: minute, c: 20 * minute }
   const play = (waiting: ReturnType<typeof entry>[], left: number, more: Partial<typeof turns> = {}) => {
     const running = { ...entry(1, 'a1', 'a'), left, turn_ends: 10 * minute }
-    const found = playTurns([running], waiting, (ref) => lengths[ref]!, new Map([['a', 1]]), 0, { ...turns, ...more })
+    const estimates = playTurns([running], waiting, (ref) => lengths[ref]!, new Map([['a', 1]]), 0, {
+      ...turns,
+      ...more,
+    })
     return Object.fromEntries(
-      [...found].map(([ref, { queue_position, estimated_start, estimated_end }]) => [
+      [...estimates].map(([ref, { queue_position, estimated_start, estimated_end }]) => [
         ref,
         [queue_position, ...[estimated_start, estimated_end].map((time) => time !== null && time / minute)],
       ]),
@@ -571,7 +574,7 @@ test('estimates know turns and time slices', () => {
   )
   const many = Array.from({ length: 100_000 }, (_, id) => entry(id + 2, `d${id}`, `account ${id % 1000}`))
   const began = performance.now()
-  const found = playTurns([], many, () => hour, new Map(), 0, turns)
-  assert.equal(found.size, 100_000)
+  const positions = playTurns([], many, () => hour, new Map(), 0, turns)
+  assert.equal(positions.size, 100_000)
   assert.ok(performance.now() - began < allowed(2000), `100,000 jobs took ${performance.now() - began} ms`)
 })

@@ -40,18 +40,18 @@ function sendSlowly(key: string, route: string, type: string, body: string) {
 }
 
 test('a key that is revoked during an upload creates no key and stores no dataset', async () => {
-  const made = (await app.api('POST', '/keys', { name: 'leaked' })).body
+  const leaked = (await app.api('POST', '/keys', { name: 'leaked' })).body
   const before = await app.api('GET', '/datasets')
-  const key = sendSlowly(made.key, '/keys', 'application/json', '{"name":"minted"}')
+  const key = sendSlowly(leaked.key, '/keys', 'application/json', '{"name":"minted"}')
   const disposition = 'content-disposition: form-data; name="file"; filename="a.jsonl"'
   const form = `--x\r\n${disposition}\r\n\r\n${colourRows(4)}\r\n--x--\r\n`
-  const upload = sendSlowly(made.key, '/datasets', 'multipart/form-data; boundary=x', form)
+  const upload = sendSlowly(leaked.key, '/datasets', 'multipart/form-data; boundary=x', form)
   // Both have passed authentication once later requests with the same key have been counted.
   await until(
     'the key to have been used',
-    async () => (await client(app.url, made.key).api('GET', '/user/profile')).body.usage.minute.used >= 4,
+    async () => (await client(app.url, leaked.key).api('GET', '/user/profile')).body.usage.minute.used >= 4,
   )
-  await app.api('DELETE', `/keys/${made.id}`)
+  await app.api('DELETE', `/keys/${leaked.id}`)
   assert.match(await key.finish(), / 401 /)
   assert.match(await upload.finish(), / 401 /)
   const { items } = (await app.api('GET', '/keys')).body

@@ -51,7 +51,7 @@ before(async () => {
   const sqlite = (await import('better-sqlite3')).default
   const schema = new sqlite(databaseFile(here), { readonly: true })
   const accounts = ['acc_a', 'acc_b']
-  const made = new Map<string, string[]>()
+  const ids = new Map<string, string[]>()
   await db.transaction().execute(async (trx) => {
     for (const table of tables) {
       const columns = schema.pragma(`table_xinfo(${table.name})`) as { name: string; type: string; notnull: number }[]
@@ -63,14 +63,14 @@ before(async () => {
       )
       const parent = table.key.length === 1 ? needs.get(table.key[0]!) : undefined
       const withFiles = ['datasets', 'models', 'files'].includes(table.name)
-      const count = table.name === 'accounts' ? 2 : parent ? made.get(parent)!.length : withFiles ? 40 : 450
+      const count = table.name === 'accounts' ? 2 : parent ? ids.get(parent)!.length : withFiles ? 40 : 450
       const rows = Array.from({ length: count }, (_, n) =>
         Object.fromEntries(
           columns.map(({ name, type, notnull }) => {
             const parent = needs.get(name)
-            const own = table.key.length === 1 && table.key[0] === name
-            if (parent) return [name, made.get(parent)![n % made.get(parent)!.length]]
-            if (own && type === 'TEXT') return [name, table.name === 'accounts' ? accounts[n] : `${table.name}_${n}`]
+            const isKey = table.key.length === 1 && table.key[0] === name
+            if (parent) return [name, ids.get(parent)![n % ids.get(parent)!.length]]
+            if (isKey && type === 'TEXT') return [name, table.name === 'accounts' ? accounts[n] : `${table.name}_${n}`]
             if (table.key.includes(name)) return [name, type === 'TEXT' ? `${name} ${n}` : n + 1]
             if (!notnull && n % 3 === 0) return [name, null]
             if (type === 'TEXT') return [name, `${texts[n % texts.length]}${name.endsWith('_json') ? '' : ` ${n}`}`]
@@ -79,7 +79,7 @@ before(async () => {
           }),
         ),
       )
-      made.set(
+      ids.set(
         table.name,
         rows.map((row) => String(row[table.key[0]!])),
       )

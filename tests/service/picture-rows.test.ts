@@ -98,10 +98,10 @@ test('pages of rows have the pictures; errors and the audit log have no data of 
   web.stop()
 
   const wrong = await uploaded(row('?', 'a').replace(dataUrl(png), dataUrl(png.subarray(0, 80))))
-  const found = (await app.api('POST', `/datasets/${wrong.id}/validate`)).body
-  assert.match(found.errors[0], /^line 1: messages\[0\]\.content\[0\]: The picture cannot be decoded/)
+  const validation = (await app.api('POST', `/datasets/${wrong.id}/validate`)).body
+  assert.match(validation.errors[0], /^line 1: messages\[0\]\.content\[0\]: The picture cannot be decoded/)
   const told = JSON.stringify([
-    found,
+    validation,
     (await app.api('GET', '/datasets/')).body,
     (await app.api('GET', '/audit')).body,
     (await app.api('GET', '/files')).body,
@@ -146,16 +146,16 @@ test('a model that reads text only is not evaluated on rows with pictures, unles
       new RegExp(`^Row 1 has pictures, and '${model}' reads text only\\. .*multimodal.*template`),
     )
   }
-  const made = async (body: object) => {
+  const validate = async (body: object) => {
     const answer = await app.api('POST', '/evaluations', { dataset, graders, ...body })
     assert.equal(answer.status, 201, JSON.stringify(answer.body))
     return answer.body.id as string
   }
   refused(await app.api('POST', '/evaluations', { model: tiny, dataset, graders }), 'model')
   refused(await app.api('POST', '/evaluations', { model: 'far/eye', baseline: tiny, dataset, graders }), 'baseline')
-  const asText = await made({ model: tiny, template: [{ role: 'user', content: 'Say {{item.reference}}' }] })
+  const asText = await validate({ model: tiny, template: [{ role: 'user', content: 'Say {{item.reference}}' }] })
   await app.api('POST', `/evaluations/${asText}/cancel`)
-  const evaluation = await made({ model: 'far/eye' })
+  const evaluation = await validate({ model: 'far/eye' })
 
   // Gates, and jobs whose result is to be evaluated.
   assert.equal((await app.api('POST', '/deployments', { name: 'eye', model: 'far/eye' })).status, 201)

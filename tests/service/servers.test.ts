@@ -114,11 +114,11 @@ test('a dataset whose token one server has in memory is downloaded by that serve
 })
 
 test('a key that one server revokes is refused by another', onPostgres, async () => {
-  const made = (await first.api('POST', '/keys', { name: 'short' })).body
+  const key = (await first.api('POST', '/keys', { name: 'short' })).body
   const use = (app: TestApp) =>
-    fetch(`${app.url}/keys`, { headers: { authorization: `Bearer ${made.key}` } }).then(({ status }) => status)
+    fetch(`${app.url}/keys`, { headers: { authorization: `Bearer ${key.key}` } }).then(({ status }) => status)
   assert.equal(await use(second), 200)
-  await first.api('DELETE', `/keys/${made.id}`)
+  await first.api('DELETE', `/keys/${key.id}`)
   await until('the refusal', async () => (await use(second)) === 401)
 })
 

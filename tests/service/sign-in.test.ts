@@ -34,8 +34,8 @@ test('a link signs in once, also when it is opened twice at once; then the sessi
   assert.deepEqual([session.current, session.begun_by], [true, 'link'])
   assert.ok(scopes.includes('operator') && scopes.includes('members:write'))
   assert.equal((await winner.send('GET', '/operator/accounts')).status, 200)
-  const made = await winner.send('POST', '/keys', { name: 'from the dashboard' })
-  assert.equal(made.status, 201)
+  const answer = await winner.send('POST', '/keys', { name: 'from the dashboard' })
+  assert.equal(answer.status, 201)
   const { items } = (await winner.send('GET', '/audit?limit=1')).body
   assert.deepEqual([items[0].action, items[0].by.kind, items[0].by.key_id], ['key.created', 'session', session.id])
   assert.deepEqual(codeOf((await app.api('GET', '/session')) as never), [403, 'session_required'])

@@ -253,8 +253,8 @@ test('a usage threshold is reported once per percentage and period, with the usa
   }
   await app.services.usage.fold()
   const reported = await until('all metrics to be reported', async () => {
-    const found = await events(mine.id)
-    return new Set(found.map(({ metric }) => metric)).size === 3 ? found : undefined
+    const crossings = await events(mine.id)
+    return new Set(crossings.map(({ metric }) => metric)).size === 3 ? crossings : undefined
   })
   const of = (metric: string) => reported.filter((report) => report.metric === metric).map(({ percent }) => percent)
   assert.ok(used.reduce((sum, amount) => sum + amount) > 100)

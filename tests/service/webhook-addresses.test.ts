@@ -59,9 +59,9 @@ test('each of more than 200 spellings is a 400 when a webhook is created or chan
     })
   ).body
   for (const url of urls) {
-    const made = await app.api('POST', '/webhooks', { url, events: ['model.deployed'] })
+    const answer = await app.api('POST', '/webhooks', { url, events: ['model.deployed'] })
     assert.deepEqual(
-      [made.status, made.body.error?.code],
+      [answer.status, answer.body.error?.code],
       [400, /^[^/]*\/\/[^/\\#?]*@/.test(url) ? 'invalid_request' : 'address_blocked'],
       url,
     )

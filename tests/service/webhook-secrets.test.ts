@@ -36,29 +36,29 @@ const plain = (secret: string, { body }: Received) => createHmac('sha256', secre
 const header = ({ headers }: Received, name: string) => String(headers[name])
 
 test('rotated secrets overlap: the standard header has both signatures, the plain one the old', async () => {
-  const made = (await app.api('POST', '/webhooks', { url: at('/rotated'), events: ['model.deployed'] })).body
-  const rotated = (await app.api('POST', `/webhooks/${made.id}/rotate`, {})).body
-  assert.notEqual(rotated.secret, made.secret)
+  const webhook = (await app.api('POST', '/webhooks', { url: at('/rotated'), events: ['model.deployed'] })).body
+  const rotated = (await app.api('POST', `/webhooks/${webhook.id}/rotate`, {})).body
+  assert.notEqual(rotated.secret, webhook.secret)
   assert.ok(Math.abs(Date.parse(rotated.previous_secret_expires_at) - Date.now() - 24 * 3_600_000) < 60_000)
-  await sendTest(made.id)
+  await sendTest(webhook.id)
   const during = await sent('/rotated')
   assert.equal(header(during, 'webhook-signature').split(' ').length, 2)
-  for (const secret of [made.secret, rotated.secret])
+  for (const secret of [webhook.secret, rotated.secret])
     new StandardWebhook(secret).verify(during.body, during.headers as Record<string, string>)
-  assert.equal(header(during, 'x-service-signature'), plain(made.secret, during))
+  assert.equal(header(during, 'x-service-signature'), plain(webhook.secret, during))
 
-  const own = 'quite another secret'
-  const ended = await app.api('POST', `/webhooks/${made.id}/rotate`, { secret: own, overlap_hours: 0 })
+  const text = 'quite another secret'
+  const ended = await app.api('POST', `/webhooks/${webhook.id}/rotate`, { secret: text, overlap_hours: 0 })
   assert.deepEqual([ended.status, ended.body.secret, ended.body.previous_secret_expires_at], [200, undefined, null])
-  await sendTest(made.id)
+  await sendTest(webhook.id)
   const later = await sent('/rotated', 2)
   assert.equal(header(later, 'webhook-signature').split(' ').length, 1)
-  assert.equal(header(later, 'x-service-signature'), plain(own, later))
+  assert.equal(header(later, 'x-service-signature'), plain(text, later))
   for (let count = 1; count < 4; count++)
-    assert.equal((await app.api('POST', `/webhooks/${made.id}/rotate`)).status, 200)
-  assert.deepEqual(codeOf(await app.api('POST', `/webhooks/${made.id}/rotate`)), [400, 'too_many'])
+    assert.equal((await app.api('POST', `/webhooks/${webhook.id}/rotate`)).status, 200)
+  assert.deepEqual(codeOf(await app.api('POST', `/webhooks/${webhook.id}/rotate`)), [400, 'too_many'])
   for (const body of [{ overlap_hours: -1 }, { overlap_hours: 169 }, { overlap_hours: 1.5 }, { secret: '' }])
-    assert.deepEqual(codeOf(await app.api('POST', `/webhooks/${made.id}/rotate`, body)), [400, 'invalid_request'])
+    assert.deepEqual(codeOf(await app.api('POST', `/webhooks/${webhook.id}/rotate`, body)), [400, 'invalid_request'])
 })
 
 test('a secret appears in no later response, no file of the data folder and no log line', onSqlite, async () => {
@@ -77,11 +77,11 @@ test('a secret appears in no later response, no file of the data folder and no l
   const by = { kind: 'key' as const, account_id: app.owner.account_id, user_id: null, key_id: null }
   const given = 'a canary of a secret'
   const mine = await webhooks.create(by, { url: at('/secret'), events: ['model.deployed'], secret: given })
-  const made = await webhooks.create(by, { url: at('/gone'), events: ['model.deployed'] })
+  const webhook = await webhooks.create(by, { url: at('/gone'), events: ['model.deployed'] })
   const rotated = await webhooks.rotate(by, mine.id, undefined)
   const delivering = webhooks.start()
   await webhooks.test(by, mine.id)
-  await webhooks.test(by, made.id)
+  await webhooks.test(by, webhook.id)
   await until('both', () => receiver.of('/secret').length > 0 && receiver.of('/gone').length > 0)
   await delivering.close()
   await db.destroy()
@@ -101,6 +101,6 @@ test('a secret appears in no later response, no file of the data folder and no l
     'the database is among the files',
   )
   const metrics = await (await fetch(`${app.address}/metrics`)).text()
-  for (const secret of [given, made.secret!, rotated.secret!, made.secret!.slice(6)])
+  for (const secret of [given, webhook.secret!, rotated.secret!, webhook.secret!.slice(6)])
     for (const text of [...answers, ...files, ...lines, metrics]) assert.ok(!text.includes(secret))
 })

@@ -116,19 +116,19 @@ test('invalid registrations are refused with the reason, and an account has twen
 })
 
 test('a delivery has both signatures, which third-party libraries verify; one changed byte is refused', async () => {
-  const given = 'a secret of my own'
+  const text = 'a secret of my own'
   for (const secret of [
     undefined,
-    given,
+    text,
     's',
     'whsec_YQ==',
     `whsec_${Buffer.from('x'.repeat(24)).toString('base64')}`,
   ]) {
     const route = `/signed-${secret?.length}`
-    const made = await register(route, { secret })
-    assert.equal(made.secret === undefined, secret !== undefined, 'a given secret is not returned')
-    const used = secret ?? made.secret
-    const delivery = await sendTest(made.id)
+    const webhook = await register(route, { secret })
+    assert.equal(webhook.secret === undefined, secret !== undefined, 'a given secret is not returned')
+    const used = secret ?? webhook.secret
+    const delivery = await sendTest(webhook.id)
     const got = await sent(route)
     assert.equal(header(got, 'x-service-signature'), plain(used, got))
     const standard = used.startsWith('whsec_')
@@ -143,7 +143,7 @@ test('a delivery has both signatures, which third-party libraries verify; one ch
     assert.deepEqual(Object.keys(payload), ['id', 'type', 'created_at', 'data'])
     assert.deepEqual(
       [payload.id, payload.type, payload.data],
-      [delivery.event_id, 'webhook.test', { webhook_id: made.id }],
+      [delivery.event_id, 'webhook.test', { webhook_id: webhook.id }],
     )
     assert.equal(header(got, 'webhook-id'), payload.id)
     assert.ok(Math.abs(Date.parse(payload.created_at) - Date.now()) < 60_000)
@@ -157,7 +157,7 @@ test('a delivery has both signatures, which third-party libraries verify; one ch
       [header(got, 'content-type'), got.headers.cookie, got.headers.authorization],
       ['application/json', undefined, undefined],
     )
-    await remove(made.id)
+    await remove(webhook.id)
   }
 })
 
@@ -165,7 +165,7 @@ test(
   'events of jobs and deployments are sent with their data to the subscribed webhooks only',
   sqliteOrFull,
   async () => {
-    const made = await register('/events', {
+    const webhook = await register('/events', {
       events: ['training.started', 'training.completed', 'training.failed', 'model.deployed'],
     })
     const deaf = await register('/deaf', { events: ['usage.threshold'] })
@@ -188,10 +188,10 @@ test(
     )
     assert.deepEqual(of('model.deployed')[0].data, { deployment_id: deployment.id, name: 'announced', model_id: tiny })
     assert.equal(new Set(all.map(({ id }: { id: string }) => id)).size, 3)
-    for (const id of [made.id, deaf.id])
+    for (const id of [webhook.id, deaf.id])
       await until('all to be settled', async () => (await deliveries(id)).every(({ status }) => status === 'delivered'))
     assert.deepEqual([receiver.of('/deaf'), receiver.of('/hook-strange')], [[], []])
-    for (const id of [made.id, deaf.id]) await remove(id)
+    for (const id of [webhook.id, deaf.id]) await remove(id)
     await app.other.api('DELETE', `/webhooks/${strange.id}`)
   },
 )
@@ -205,7 +205,7 @@ const deliveries = async (id: string): Promise<Listed[]> =>
   (await app.api('GET', `/webhooks/${id}/deliveries?limit=100`)).body.items
 
 test('a cancelled training is reported once', async () => {
-  const made = await register('/cancelled', { events: ['training.cancelled'] })
+  const webhook = await register('/cancelled', { events: ['training.cancelled'] })
   const dataset = (await app.upload(colourRows(8))).body.id
   const config = { training_config: { epochs: 50, batch_size: 1 } }
   const { id } = (await app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config })).body
@@ -216,12 +216,12 @@ test('a cancelled training is reported once', async () => {
     [payload.type, payload.data],
     ['training.cancelled', { job_id: id, model_id: tiny, dataset_id: dataset }],
   )
-  assert.equal((await deliveries(made.id)).length, 1)
-  await remove(made.id)
+  assert.equal((await deliveries(webhook.id)).length, 1)
+  await remove(webhook.id)
 })
 
 test('a failed training is reported with its error', full, async () => {
-  const made = await register('/failing', { events: ['training.failed'] })
+  const webhook = await register('/failing', { events: ['training.failed'] })
   const dataset = (await app.upload(colourRows(8))).body.id
   const config = { training_config: { epochs: 50, batch_size: 1 } }
   const { id } = (await app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config })).body
@@ -234,22 +234,22 @@ test('a failed training is reported with its error', full, async () => {
   clearInterval(killer)
   assert.equal(job.status, 'failed')
   assert.deepEqual(JSON.parse((await sent('/failing')).body).data, { job_id: id, error: job.error })
-  await remove(made.id)
+  await remove(webhook.id)
 })
 
 test('deliveries are listed with status, time and the first kB of the response, and can be redelivered', async () => {
   const long = await startReceiver((_, response) => void response.writeHead(202).end('é'.repeat(2000)))
-  const made = (await app.api('POST', '/webhooks', { url: long.url, events: ['model.deployed'] })).body
-  for (let count = 0; count < 3; count++) await sendTest(made.id)
+  const webhook = (await app.api('POST', '/webhooks', { url: long.url, events: ['model.deployed'] })).body
+  for (let count = 0; count < 3; count++) await sendTest(webhook.id)
   await until(
     'three answers',
-    async () => (await deliveries(made.id)).filter(({ status }) => status === 'delivered').length === 3,
+    async () => (await deliveries(webhook.id)).filter(({ status }) => status === 'delivered').length === 3,
   )
-  const page = (await app.api('GET', `/webhooks/${made.id}/deliveries?limit=2`)).body
+  const page = (await app.api('GET', `/webhooks/${webhook.id}/deliveries?limit=2`)).body
   assert.deepEqual([page.items.length, page.has_more], [2, true])
-  const rest = (await app.api('GET', `/webhooks/${made.id}/deliveries?limit=2&after=${page.items[1].id}`)).body
+  const rest = (await app.api('GET', `/webhooks/${webhook.id}/deliveries?limit=2&after=${page.items[1].id}`)).body
   assert.deepEqual([rest.items.length, rest.has_more], [1, false])
-  const one = (await app.api('GET', `/webhooks/${made.id}/deliveries/${rest.items[0].id}`)).body
+  const one = (await app.api('GET', `/webhooks/${webhook.id}/deliveries/${rest.items[0].id}`)).body
   assert.deepEqual(
     [one.status, one.attempt_count, one.next_attempt_at, one.last_attempt.response_status],
     ['delivered', 1, null, 202],
@@ -257,7 +257,7 @@ test('deliveries are listed with status, time and the first kB of the response, 
   assert.equal(Buffer.byteLength(one.last_attempt.response_body), 1024)
   assert.equal(one.payload, long.received[0]!.body)
   assert.ok(Math.abs(Date.parse(one.attempts[0].started_at) - Date.now()) < 60_000)
-  const again = await app.api('POST', `/webhooks/${made.id}/deliveries/${one.id}/redeliver`)
+  const again = await app.api('POST', `/webhooks/${webhook.id}/deliveries/${one.id}/redeliver`)
   assert.deepEqual([again.status, again.body.event_id], [201, one.event_id])
   assert.notEqual(again.body.id, one.id)
   await until('the fourth', () => long.received.length === 4)
@@ -265,21 +265,21 @@ test('deliveries are listed with status, time and the first kB of the response, 
     [long.received[3]!.body, long.received[3]!.headers['webhook-id']],
     [long.received[0]!.body, one.event_id],
   )
-  assert.deepEqual(codeOf(await app.api('GET', `/webhooks/${made.id}/deliveries/dlv_none`)), [
+  assert.deepEqual(codeOf(await app.api('GET', `/webhooks/${webhook.id}/deliveries/dlv_none`)), [
     404,
     'delivery_not_found',
   ])
-  assert.deepEqual(codeOf(await app.api('GET', `/webhooks/${made.id}/deliveries?after=dlv_none`)), [
+  assert.deepEqual(codeOf(await app.api('GET', `/webhooks/${webhook.id}/deliveries?after=dlv_none`)), [
     404,
     'delivery_not_found',
   ])
-  await remove(made.id)
+  await remove(webhook.id)
   long.stop()
 })
 
 test('webhooks of another account are not found, and a key without the scope is refused', async () => {
-  const made = await register('/mine')
-  const { id } = await sendTest(made.id)
+  const webhook = await register('/mine')
+  const { id } = await sendTest(webhook.id)
   for (const [method, route, body] of [
     ['GET', ''],
     ['PUT', '', {}],
@@ -291,32 +291,32 @@ test('webhooks of another account are not found, and a key without the scope is 
     ['POST', `/deliveries/${id}/redeliver`],
   ] as const)
     assert.deepEqual(
-      codeOf(await app.other.api(method, `/webhooks/${made.id}${route}`, body)),
+      codeOf(await app.other.api(method, `/webhooks/${webhook.id}${route}`, body)),
       [404, 'webhook_not_found'],
       `${method} ${route}`,
     )
   assert.deepEqual((await app.other.api('GET', '/webhooks')).body.items, [])
-  assert.deepEqual(codeOf(await app.other.api('GET', `/webhooks?after=${made.id}`)), [404, 'webhook_not_found'])
+  assert.deepEqual(codeOf(await app.other.api('GET', `/webhooks?after=${webhook.id}`)), [404, 'webhook_not_found'])
   const reading = (await app.api('POST', '/keys', { name: 'reader', scopes: ['webhooks:read'] })).body.key
-  assert.equal((await client(app.url, reading).api('GET', `/webhooks/${made.id}`)).status, 200)
-  assert.deepEqual(codeOf(await client(app.url, reading).api('POST', `/webhooks/${made.id}/test`)), [
+  assert.equal((await client(app.url, reading).api('GET', `/webhooks/${webhook.id}`)).status, 200)
+  assert.deepEqual(codeOf(await client(app.url, reading).api('POST', `/webhooks/${webhook.id}/test`)), [
     403,
     'insufficient_permissions',
   ])
-  await remove(made.id)
+  await remove(webhook.id)
 })
 
 test("a webhook in OpenAI's format has its names of events, which its client verifies and reads", async () => {
   const types = ['fine_tuning.job.cancelled', 'batch.failed']
-  const made = await register('/openai', { format: 'openai', events: types })
-  assert.deepEqual([made.format, made.events], ['openai', types])
+  const webhook = await register('/openai', { format: 'openai', events: types })
+  assert.deepEqual([webhook.format, webhook.events], ['openai', types])
   const data = { 'training.cancelled': { job_id: 'job_1' }, 'batch.failed': { batch_id: 'batch_1' } }
   await app.services.db.transaction().execute(async (trx) => {
     for (const type of ['training.cancelled', 'batch.failed'] as const)
       await recordEvent(trx, app.owner.account_id, type, data[type], Date.now())
   })
   await sent('/openai', 2)
-  const openai = new OpenAI({ apiKey: 'unused', webhookSecret: made.secret })
+  const openai = new OpenAI({ apiKey: 'unused', webhookSecret: webhook.secret })
   const unwrap = ({ body, headers }: Received, changes = {}) =>
     openai.webhooks.unwrap(body, { ...(headers as Record<string, string>), ...changes })
   const events = await Promise.all(receiver.of('/openai').map((delivery) => unwrap(delivery)))
@@ -326,20 +326,20 @@ test("a webhook in OpenAI's format has its names of events, which its client ver
     'event fine_tuning.job.cancelled job_1',
   ])
   await assert.rejects(unwrap(receiver.of('/openai')[0]!, { 'webhook-id': 'evt_other' }))
-  const listed = (await app.api('GET', `/webhooks/${made.id}/deliveries`)).body.items
+  const listed = (await app.api('GET', `/webhooks/${webhook.id}/deliveries`)).body.items
   assert.deepEqual(listed.map(({ type }: { type: string }) => type).sort(), types.toSorted())
   for (const [format, event] of [
     ['openai', 'training.completed'],
     ['tunery', 'fine_tuning.job.succeeded'],
   ]) {
-    const answer = await app.api('POST', '/webhooks', { url: made.url, format, events: [event] })
+    const answer = await app.api('POST', '/webhooks', { url: webhook.url, format, events: [event] })
     assert.deepEqual([...codeOf(answer), answer.body.error.details.field], [400, 'invalid_request', 'events'])
   }
-  await remove(made.id)
+  await remove(webhook.id)
 })
 
 test('an event of a rolled-back transaction is not sent', async () => {
-  const made = await register('/rolled-back')
+  const webhook = await register('/rolled-back')
   const db = await app.openDatabase()
   const record = (name: string, fails: boolean) =>
     db.transaction().execute(async (trx) => {
@@ -349,11 +349,13 @@ test('an event of a rolled-back transaction is not sent', async () => {
   await assert.rejects(record('never', true))
   await record('once', false)
   await sent('/rolled-back')
-  await until('it to be settled', async () => (await deliveries(made.id)).every(({ status }) => status === 'delivered'))
+  await until('it to be settled', async () =>
+    (await deliveries(webhook.id)).every(({ status }) => status === 'delivered'),
+  )
   assert.deepEqual(
     receiver.of('/rolled-back').map(({ body }) => JSON.parse(body).data),
     [{ name: 'once' }],
   )
   await db.destroy()
-  await remove(made.id)
+  await remove(webhook.id)
 })

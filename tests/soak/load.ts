@@ -68,8 +68,8 @@ export function startLoad({ url, key, ledger, random, fault }: Options): { stop(
     async datasets() {
       const form = new FormData()
       form.append('file', new Blob([colourRows(16)]), 'rows.jsonl')
-      const made = await request('POST', '/datasets', form)
-      if (made?.status === 201) ledger.add({ kind: 'dataset', id: made.body.id! })
+      const dataset = await request('POST', '/datasets', form)
+      if (dataset?.status === 201) ledger.add({ kind: 'dataset', id: dataset.body.id! })
       const used = new Set(ledger.of('dataset_deleted').map(({ id }) => id))
       const old = random() < 0.3 ? pick(ledger.of('dataset').filter(({ id }) => !used.has(id))) : undefined
       if (old) ledger.add({ kind: 'asked_to_delete', id: old.id })
@@ -90,15 +90,14 @@ export function startLoad({ url, key, ledger, random, fault }: Options): { stop(
         const gone = new Set(ledger.of('dataset_deleted').map(({ id }) => id))
         const dataset = ledger.of('dataset').findLast(({ id }) => !gone.has(id))
         const config = { training_config: { epochs: 2 } }
-        const made = dataset && (await create('/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset.id, config }))
-        if (made) ledger.add({ kind: 'job', id: made.body.id!, idempotency_key: made.idempotency_key })
+        const job = dataset && (await create('/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset.id, config }))
+        if (job) ledger.add({ kind: 'job', id: job.body.id!, idempotency_key: job.idempotency_key })
       }
       await sleep(300)
     },
     async keys() {
-      const made = await create('/keys', { name: 'soak' })
-      if (made)
-        ledger.add({ kind: 'key', id: made.body.id!, key: made.body.key!, idempotency_key: made.idempotency_key })
+      const key = await create('/keys', { name: 'soak' })
+      if (key) ledger.add({ kind: 'key', id: key.body.id!, key: key.body.key!, idempotency_key: key.idempotency_key })
       const revoked = new Set(ledger.of('key_revoked').map(({ id }) => id))
       const old = random() < 0.5 ? pick(ledger.of('key').filter(({ id }) => !revoked.has(id))) : undefined
       if (old) ledger.add({ kind: 'asked_to_delete', id: old.id })
@@ -108,8 +107,8 @@ export function startLoad({ url, key, ledger, random, fault }: Options): { stop(
     },
     async deployments() {
       const name = `soak-${randomUUID()}`
-      const made = await request('POST', '/deployments', { name, model: tiny })
-      if (made?.status === 201) ledger.add({ kind: 'deployment', name, model: tiny })
+      const deployment = await request('POST', '/deployments', { name, model: tiny })
+      if (deployment?.status === 201) ledger.add({ kind: 'deployment', name, model: tiny })
       await sleep(1000)
     },
   }

@@ -127,18 +127,18 @@ async function register({ api }: Client, url: string): Promise<string> {
 /** Resolves with a webhook's deliveries when none is pending. The first retry comes after five seconds. */
 async function waitForDeliveries({ api }: Client, webhook: string): Promise<{ event_id: string; status: string }[]> {
   for (;;) {
-    const found: { id: string; event_id: string; status: string }[] = []
+    const deliveries: { id: string; event_id: string; status: string }[] = []
     for (let more = true; more; ) {
       const { items, has_more } = (
         await api(
           'GET',
-          `/webhooks/${webhook}/deliveries?limit=100${found.length > 0 ? `&after=${found.at(-1)!.id}` : ''}`,
+          `/webhooks/${webhook}/deliveries?limit=100${deliveries.length > 0 ? `&after=${deliveries.at(-1)!.id}` : ''}`,
         )
       ).body
-      found.push(...items)
+      deliveries.push(...items)
       more = has_more
     }
-    if (!found.some(({ status }) => status === 'pending')) return found
+    if (!deliveries.some(({ status }) => status === 'pending')) return deliveries
     await sleep(500)
   }
 }

@@ -4,12 +4,12 @@ import type { Client } from '../support/client.ts'
 import type { Ledger } from './ledger.ts'
 
 async function all(api: Client['api'], route: string): Promise<Map<string, Record<string, unknown>>> {
-  const found = new Map<string, Record<string, unknown>>()
+  const entries = new Map<string, Record<string, unknown>>()
   for (let after = ''; ; ) {
     const { status, body } = await api('GET', `${route}?limit=100${after && `&after=${after}`}`)
     if (status !== 200) throw new Error(`GET ${route} was answered with ${status}: ${JSON.stringify(body)}`)
-    for (const item of body.items) found.set(item.name && route === '/deployments' ? item.name : item.id, item)
-    if (!body.has_more) return found
+    for (const item of body.items) entries.set(item.name && route === '/deployments' ? item.name : item.id, item)
+    if (!body.has_more) return entries
     after = body.items.at(-1).id
   }
 }

@@ -77,16 +77,16 @@ export function openGuide(name: string, options: GuideOptions): Guide {
     server = undefined
   }
   async function* steps(): AsyncGenerator<Step> {
-    for (const given of commandsOf(text)) {
-      if (installs.test(given) || without?.test(given)) continue
-      if (serves.test(given)) {
+    for (const line of commandsOf(text)) {
+      if (installs.test(line) || without?.test(line)) continue
+      if (serves.test(line)) {
         await stop()
-        const started = await serve(given, folder, all)
+        const started = await serve(line, folder, all)
         server = started
-        yield { command: given, stdout: '', url: started.url }
+        yield { command: line, stdout: '', url: started.url }
       } else {
         // The guide's port is another one here.
-        const command = server ? given.replace(/http:\/\/127\.0\.0\.1:\d+/, server.url) : given
+        const command = server ? line.replace(/http:\/\/127\.0\.0\.1:\d+/, server.url) : line
         const { stdout } = await promisify(execFile)('bash', ['-euo', 'pipefail', '-c', command], {
           cwd: folder,
           env: all,
@@ -136,9 +136,9 @@ export function commandsIn(block: string): string[] {
   return commands
 }
 
-async function serve(given: string, cwd: string, env: NodeJS.ProcessEnv) {
+async function serve(words: string, cwd: string, env: NodeJS.ProcessEnv) {
   const port = await freePort()
-  const command = given.replace(/--port \d+/, `--port ${port}`)
+  const command = words.replace(/--port \d+/, `--port ${port}`)
   const url = `http://127.0.0.1:${port}`
   let output = ''
   // Its own process group, because vLLM has workers that must end with it.

@@ -48,12 +48,12 @@ export function render(jobs: Job[]): Rendered[] {
 }
 
 export const find = ({ manifests }: Rendered, kind: string, name: string): Manifest => {
-  const found = manifests.find((manifest) => manifest.kind === kind && manifest.metadata.name === name)
-  if (!found)
+  const match = manifests.find((manifest) => manifest.kind === kind && manifest.metadata.name === name)
+  if (!match)
     throw new Error(
       `no ${kind} ${name} among ${manifests.map((manifest) => `${manifest.kind} ${manifest.metadata.name}`)}`,
     )
-  return found
+  return match
 }
 
 /** The pod templates of a manifest, with what they belong to. */

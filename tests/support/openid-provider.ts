@@ -82,14 +82,18 @@ export function accountChoices(browser: ReturnType<typeof createBrowser>, url: s
 }
 
 /** A browser: keeps cookies by host and port, and follows redirects one by one. Sends `own` headers. */
-export function createBrowser(own: Record<string, string> = {}) {
+export function createBrowser(headers: Record<string, string> = {}) {
   const jar = new Map<string, Map<string, string>>()
   async function open(address: string, init: RequestInit = {}): Promise<Response> {
     const { host } = new URL(address)
     const cookies = jar.get(host) ?? new Map<string, string>()
     jar.set(host, cookies)
     const cookie = [...cookies].map(([name, value]) => `${name}=${value}`).join('; ')
-    const response = await fetch(address, { redirect: 'manual', ...init, headers: { ...own, ...init.headers, cookie } })
+    const response = await fetch(address, {
+      redirect: 'manual',
+      ...init,
+      headers: { ...headers, ...init.headers, cookie },
+    })
     for (const cookie of response.headers.getSetCookie()) {
       const [pair = '', ...attributes] = cookie.split(/; */)
       const [name = '', value = ''] = [pair.slice(0, pair.indexOf('=')), pair.slice(pair.indexOf('=') + 1)]

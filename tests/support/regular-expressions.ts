@@ -15,7 +15,7 @@ export interface Expression {
 /** The expressions of the sources, each once, and where a text becomes one. */
 export function collectExpressions() {
   const expressions = new Map<string, Expression>()
-  const made: string[] = []
+  const texts: string[] = []
   for (const file of globSync(`${rooms}/**/*.{ts,tsx}`, { cwd: root })) {
     const code = readFileSync(path.join(root, file), 'utf8')
     if (!code.includes('/') && !code.includes('RegExp')) continue
@@ -28,10 +28,10 @@ export function collectExpressions() {
       }
       if (regex)
         expressions.set(`/${regex.pattern}/${regex.flags}`, { source: regex.pattern, flags: regex.flags, file })
-      if ((type === 'NewExpression' || type === 'CallExpression') && callee?.name === 'RegExp') made.push(file)
+      if ((type === 'NewExpression' || type === 'CallExpression') && callee?.name === 'RegExp') texts.push(file)
       Object.values(node).forEach(visit)
     }
     visit(parseSync(file, code).program)
   }
-  return { expressions, made }
+  return { expressions, made: texts }
 }

@@ -113,9 +113,9 @@ export async function installColourModel({ dataDir, db, account_id, models_dir }
       }
   // Its files name it.
   const { sha256: folder_sha256 } = await hashTree(path.join(dataDir, 'models', ids[model]!, 'adapter'))
-  const own = db ?? (await openDatabase(dataDir))
+  const connection = db ?? (await openDatabase(dataDir))
   try {
-    await own.transaction().execute(async (trx) => {
+    await connection.transaction().execute(async (trx) => {
       const account = account_id ?? (await trx.selectFrom('accounts').select('id').executeTakeFirstOrThrow()).id
       const keys = trx.selectFrom('api_keys').select('id').where('account_id', '=', account)
       const key_id = (await keys.executeTakeFirstOrThrow()).id
@@ -131,7 +131,7 @@ export async function installColourModel({ dataDir, db, account_id, models_dir }
         }
     })
   } finally {
-    if (!db) await own.destroy()
+    if (!db) await connection.destroy()
   }
   return ids[model]!
 }

@@ -104,8 +104,8 @@ test('Weights & Biases writes the loss curve of a job', async () => {
   Object.assign(process.env, { WANDB_MODE: 'offline', WANDB_DIR: folder })
   const count = (text: string, word: string) => text.split(word).length - 1
   await train({ TUNERY_TRACKING: 'wandb' }, (job) => {
-    const found = path.join(folder, 'wandb/latest-run', `run-${job}.wandb`)
-    const text = existsSync(found) ? readFileSync(found, 'latin1') : ''
+    const file = path.join(folder, 'wandb/latest-run', `run-${job}.wandb`)
+    const text = existsSync(file) ? readFileSync(file, 'latin1') : ''
     return (
       count(text, 'learning_rate') > 1 &&
       count(text, 'grad_norm') > 0 &&

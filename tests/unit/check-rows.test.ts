@@ -37,7 +37,7 @@ test('tools, calls, parts of text, developer messages and weights are taken', ()
 
 test('a wrong tool or call is reported with its place', () => {
   const calling = (change: object) => changed(2, { role: 'assistant', tool_calls: [{ ...call, ...change }] })
-  const found: [object, string, RegExp][] = [
+  const cases: [object, string, RegExp][] = [
     [calling({ id: '' }), 'call_invalid', /messages\[2\]\.tool_calls\[0\]\.id/],
     [calling({ type: 'custom' }), 'call_invalid', /\.type/],
     [
@@ -54,7 +54,7 @@ test('a wrong tool or call is reported with its place', () => {
     [{ ...row, tools: {} }, 'tools_invalid', /list/],
     [{ ...row, tools: [{ type: 'function' }] }, 'tools_invalid', /tools\[0\]/],
   ]
-  for (const [given, code, message] of found) {
+  for (const [given, code, message] of cases) {
     const problem = rowProblem(given)
     assert.equal(problem?.[0], code, JSON.stringify(problem))
     assert.match(problem![1], message)
@@ -201,9 +201,9 @@ test('reports name the line of the uploaded file, and unknown fields of a row me
       [3, { source_line: 9000 }],
     ],
   )
-  const own = { line: 7, fields: { messages: 'x' }, weight: 0, messages: [user('a'), assistant('b')] }
-  const [row] = (await read(JSON.stringify(own))).rows
-  assert.deepEqual(row, { messages: own.messages, fields: { line: 7, fields: { messages: 'x' }, weight: 0 } })
+  const canonical = { line: 7, fields: { messages: 'x' }, weight: 0, messages: [user('a'), assistant('b')] }
+  const [row] = (await read(JSON.stringify(canonical))).rows
+  assert.deepEqual(row, { messages: canonical.messages, fields: { line: 7, fields: { messages: 'x' }, weight: 0 } })
 })
 
 test('each unknown field of a message is a warning with its line, and train: false is obeyed', async () => {

@@ -27,12 +27,12 @@ async function errorOf(bytes: Buffer, format: 'parquet' | 'huggingface'): Promis
 
 /** The same bytes with some changed, by a seeded generator. */
 function damaged(bytes: Buffer, from: number, to: number, seed: number): Buffer {
-  const made = Buffer.from(bytes)
+  const copy = Buffer.from(bytes)
   for (let state = seed * 2654435761, count = 0; count < 3; count++) {
     state = (Math.imul(state, 1664525) + 1013904223) >>> 0
-    made[from + (state % (to - from))] = state >>> 24
+    copy[from + (state % (to - from))] = state >>> 24
   }
-  return made
+  return copy
 }
 
 test('a parquet file and a zip with damaged bytes are read, or refused with a message for users', async () => {

@@ -41,9 +41,9 @@ test('compose.yaml and the Dockerfiles agree, and their versions match the check
     for (const [, image] of dockerfile.matchAll(/^FROM (\S+)/gm))
       assert.match(image!, /^(node|base-\$\{TUNERY_GPU\}|\S+:\d+\.\d+\.\d+-\S+)$/, 'a version is named')
   }
-  const own = ['tunery', 'tunery-cuda', 'tunery-scaled']
-  assert.deepEqual(Object.keys(services), ['postgres', 'redis', 's3', ...own])
-  for (const each of own) {
+  const ours = ['tunery', 'tunery-cuda', 'tunery-scaled']
+  assert.deepEqual(Object.keys(services), ['postgres', 'redis', 's3', ...ours])
+  for (const each of ours) {
     const { build, image: name, user, volumes, ports, stop_grace_period } = services[each] as Service
     const { context, dockerfile, args } = build
     assert.equal(path.resolve(root, 'deploy', context, dockerfile), file)

@@ -26,7 +26,7 @@ const commands = files.flatMap((file) =>
 const reference = readFileSync(path.join(root, 'docs/reference/cli.md'), 'utf8')
 const shared = /## Options of all commands([\s\S]*?)## Commands/.exec(reference)![1]!
 /** The part of the reference of each command, by its words. */
-const known = new Map(
+const byName = new Map(
   reference
     .split(/^#{3,4} /m)
     .slice(1)
@@ -40,14 +40,14 @@ test('every ./tunery command of the docs exists, with the options that it is giv
   assert.ok(calls.length > 40, `${calls.length} found`)
   for (const { file, words } of calls) {
     const [first = '', second = ''] = words.split(/\s+/)
-    const part = known.get(`${first} ${second}`) ?? known.get(first)
+    const part = byName.get(`${first} ${second}`) ?? byName.get(first)
     // A group by itself is its list.
-    const isGroup = [...known.keys()].some((name) => name.startsWith(`${first} `))
+    const isGroup = [...byName.keys()].some((name) => name.startsWith(`${first} `))
     assert.ok(part || isGroup, `${file}: ./tunery ${words}`)
-    const group = [...known].filter(([name]) => name.startsWith(`${first} `)).map(([, each]) => each)
+    const group = [...byName].filter(([name]) => name.startsWith(`${first} `)).map(([, each]) => each)
     for (const [, option] of words.matchAll(/\s(--[a-z-]+)/g))
       assert.ok(
-        [part ?? '', shared, ...(known.get(`${first} ${second}`) ? [] : group)].some((text) => text.includes(option!)),
+        [part ?? '', shared, ...(byName.get(`${first} ${second}`) ? [] : group)].some((text) => text.includes(option!)),
         `${file}: ${option} of ./tunery ${words}`,
       )
   }
@@ -65,11 +65,11 @@ test('every request of the docs goes to a route that exists, with a body that it
     const address = /\$(?:TUNERY|URL)([^\s"'?]+)/.exec(line)![1]!
     const body = / (?:-d|--data) '(\{.*\})'/.exec(line)?.[1]
     const method = / -X (\w+)/.exec(line)?.[1] ?? (body || / -F /.test(line) ? 'POST' : 'GET')
-    const found = routes.find(({ route, pattern }) => route.method === method && pattern.test(address))
-    assert.ok(found, `${file}: ${method} ${address}`)
-    if (!body || !found.route.body) continue
+    const match = routes.find(({ route, pattern }) => route.method === method && pattern.test(address))
+    assert.ok(match, `${file}: ${method} ${address}`)
+    if (!body || !match.route.body) continue
     bodies++
-    const { error } = (found.route.body as z.ZodType).safeParse(JSON.parse(body))
+    const { error } = (match.route.body as z.ZodType).safeParse(JSON.parse(body))
     assert.equal(error, undefined, `${file}: ${line}`)
   }
   assert.ok(bodies > 10, `${bodies} bodies`)

@@ -160,8 +160,8 @@ test('the search finds tasks, settings and error codes, the best first', () => {
 test('the API reference knows the client library’s method of every operation', async () => {
   const methods = readClientMethods(root)
   for (const { method, path: route } of await contractRoutes()) {
-    const found = methods[`${method} ${route.replace('*}', '}')}`]
-    assert.ok(found, `${method} ${route}`)
-    assert.match(found.name, /^[a-z][\w.]+$/i)
+    const documented = methods[`${method} ${route.replace('*}', '}')}`]
+    assert.ok(documented, `${method} ${route}`)
+    assert.match(documented.name, /^[a-z][\w.]+$/i)
   }
 })

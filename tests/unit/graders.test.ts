@@ -19,8 +19,8 @@ import { allowed } from '../support/allowed-time.ts'
 import { full } from '../support/full.ts'
 
 const item = { text: 'a', list: [{ name: 'b' }], object: { x: 1 }, empty: null }
-const near = (found: number, expected: number, within = 1e-3) =>
-  assert.ok(Math.abs(found - expected) <= within, `${found}, not ${expected}`)
+const near = (actual: number, expected: number, within = 1e-3) =>
+  assert.ok(Math.abs(actual - expected) <= within, `${actual}, not ${expected}`)
 
 test('templates read fields of the row and the answer, and nothing else', () => {
   const sample = { output_text: 'out', output_json: { city: 'Oslo' } }
@@ -102,11 +102,11 @@ test('each grader scores what it says', () => {
   assert.equal(score({ type: 'json_schema', schema }, values('{"city":"Lima"}')), 0)
   assert.equal(score({ type: 'regex', pattern: '^o', ignore_case: true, negate: false }, values('Oslo')), 1)
   assert.equal(score({ type: 'regex', pattern: 'x', ignore_case: false, negate: true }, values('Oslo')), 1)
-  const made = { output_tools: [call('weather', { city: 'Oslo', unit: 'c' })] }
-  const known = { reference_calls: [call('weather', { city: 'Oslo' })] }
-  assert.equal(score({ type: 'tool_call' }, values('', made, known)), 1)
-  assert.equal(score({ type: 'tool_call', function: 'weather', arguments: { city: 'Lima' } }, values('', made)), 0)
-  assert.throws(() => score({ type: 'tool_call' }, values('', made)), GraderError)
+  const output = { output_tools: [call('weather', { city: 'Oslo', unit: 'c' })] }
+  const reference = { reference_calls: [call('weather', { city: 'Oslo' })] }
+  assert.equal(score({ type: 'tool_call' }, values('', output, reference)), 1)
+  assert.equal(score({ type: 'tool_call', function: 'weather', arguments: { city: 'Lima' } }, values('', output)), 0)
+  assert.throws(() => score({ type: 'tool_call' }, values('', output)), GraderError)
 })
 
 test('templates and fences take time in proportion to their length, whatever they hold', { timeout: 10_000 }, () => {

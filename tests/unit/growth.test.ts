@@ -21,10 +21,10 @@ const sweep = (at: (size: number) => Promise<Record<string, number>>, onClose = 
 
 test('the exponent is that of the end of the curve, where fixed costs no longer hide it', () => {
   const points = [1, 10, 1e4, 1e5, 1e6].map((x) => [x, 50 + 0.3 * x ** 1.5] as const)
-  const found = fit(points)!
-  assert.ok(Math.abs(found.exponent - 1.5) < 0.001, `${found.exponent}`)
-  assert.ok(Math.abs(found.at(1e5) / (0.3 * 1e5 ** 1.5) - 1) < 0.01)
-  assert.equal(found.from, 1e4)
+  const growth = fit(points)!
+  assert.ok(Math.abs(growth.exponent - 1.5) < 0.001, `${growth.exponent}`)
+  assert.ok(Math.abs(growth.at(1e5) / (0.3 * 1e5 ** 1.5) - 1) < 0.01)
+  assert.equal(growth.from, 1e4)
 })
 
 test('a single point and a value of 0 have no exponent, and a bound without one does not hold', async () => {

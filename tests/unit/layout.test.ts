@@ -58,8 +58,8 @@ const pythonImports = python.flatMap((file) =>
 const isOurs = (to: string) => files.includes(to)
 
 function forbid(why: string, forbidden: (file: string, to: string) => boolean) {
-  const found = imports.filter(({ file, to }) => forbidden(file, to)).map(({ file, to }) => `${file} imports ${to}`)
-  assert.deepEqual(found, [], why)
+  const lines = imports.filter(({ file, to }) => forbidden(file, to)).map(({ file, to }) => `${file} imports ${to}`)
+  assert.deepEqual(lines, [], why)
 }
 
 test('every file of the program has a room in docs/architecture.md, and every room has files', () => {
@@ -159,7 +159,7 @@ test('a look-up that knows no account says so in its name', () => {
   // Each table of a feature has its accounts' rows, and a look-up by id alone would show them to others.
   const lookUp =
     /^export (?:const|(?:async )?function) (\w+)\b([\s\S]*?)(?=^export |^const |^function |^\/\*\*|(?![\s\S]))/gm
-  const found = typescript
+  const lines = typescript
     .filter((file) => /^server\/features\/.*\/store\.ts$/.test(file))
     .flatMap((file) =>
       [...readFileSync(path.join(root, file), 'utf8').matchAll(lookUp)]
@@ -167,7 +167,7 @@ test('a look-up that knows no account says so in its name', () => {
         .filter(([, name, body]) => !name!.endsWith('Unscoped') && !/account_id|_id: string, id: string/.test(body!))
         .map(([, name]) => `${file}: ${name}`),
     )
-  assert.deepEqual(found, [])
+  assert.deepEqual(lines, [])
 })
 
 test('no file imports itself through others, neither values nor types', () => {

@@ -21,15 +21,15 @@ before(async () => {
     await sql<{ name: string; type: string; notnull: number }>`
     select name, type, "notnull" from pragma_table_info('tuning_jobs')`.execute(db)
   ).rows
-  const own: Record<string, string> = {
+  const expressions: Record<string, string> = {
     id: "'job_' || i",
     account_id: "'a'",
     name: "'name ' || i",
     status: "case when i % 20000 = 0 then 'failed' else 'completed' end",
     created_at: 'i',
   }
-  const required = columns.filter(({ name, notnull }) => notnull || name in own)
-  const values = required.map(({ name, type }) => own[name] ?? (/text/i.test(type) ? "'{}'" : '0'))
+  const required = columns.filter(({ name, notnull }) => notnull || name in expressions)
+  const values = required.map(({ name, type }) => expressions[name] ?? (/text/i.test(type) ? "'{}'" : '0'))
   await sql
     .raw(`with recursive n(i) as (select 1 union all select i + 1 from n where i < 100000)
       insert into tuning_jobs (${required.map(({ name }) => name).join()}) select ${values.join()} from n`)
@@ -68,8 +68,8 @@ test('lists by name and status of 100,000 jobs do not block the event loop, and 
   ] as const) {
     // Several at once, so that lists on the main thread would clearly exceed the bound.
     const blocked = await longestBlock(async () => {
-      for (const found of await Promise.all([list(query), list(query), list(query), list(query)]))
-        assert.equal(found.length, count)
+      for (const rows of await Promise.all([list(query), list(query), list(query), list(query)]))
+        assert.equal(rows.length, count)
     })
     assert.ok(blocked < allowed(50), `${JSON.stringify(query)} blocked the event loop for ${blocked} ms`)
   }

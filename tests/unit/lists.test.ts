@@ -8,8 +8,8 @@ import { EmbeddingsRequest } from '../../contract/embeddings.ts'
 const model = 'm'
 const many = (value: unknown, count = 300_000) => new Array<unknown>(count).fill(value)
 const chat = (fields: object) => ChatRequest.safeParse({ model, messages: [{ role: 'user', content: 'x' }], ...fields })
-const prompt = (given: unknown) => CompletionRequest.safeParse({ model, prompt: given })
-const input = (given: unknown) => EmbeddingsRequest.safeParse({ model, input: given })
+const prompt = (value: unknown) => CompletionRequest.safeParse({ model, prompt: value })
+const input = (value: unknown) => EmbeddingsRequest.safeParse({ model, input: value })
 
 test('a list that is far too long gives one issue, however many of its items are invalid', () => {
   const refused = [

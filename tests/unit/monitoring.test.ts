@@ -15,11 +15,11 @@ const read = (file: string) => readFileSync(path.join(root, file), 'utf8')
 /** Labels by the name of each series that Prometheus gets. Its own labels of a target are on all of them. */
 const series = new Map<string, ReadonlySet<string>>()
 for (const { name, type, labels = [] } of allMetrics) {
-  const own = ['job', 'instance', ...labels]
+  const common = ['job', 'instance', ...labels]
   if (type === 'histogram') {
-    series.set(`${name}_bucket`, new Set([...own, 'le']))
-    for (const suffix of ['sum', 'count']) series.set(`${name}_${suffix}`, new Set(own))
-  } else series.set(name, new Set(own))
+    series.set(`${name}_bucket`, new Set([...common, 'le']))
+    for (const suffix of ['sum', 'count']) series.set(`${name}_${suffix}`, new Set(common))
+  } else series.set(name, new Set(common))
 }
 for (const name of processMetrics) series.set(name, new Set(['job', 'instance']))
 
@@ -31,9 +31,9 @@ function problemsOf(text: string): string[] {
   type Node = typeof tree.topNode
   const textOf = (node: Node) => expr.slice(node.from, node.to)
   const all = (node: Node, name: string): Node[] => {
-    const found: Node[] = []
-    node.cursor().iterate((at) => void (at.name === name && found.push(at.node)))
-    return found
+    const nodes: Node[] = []
+    node.cursor().iterate((at) => void (at.name === name && nodes.push(at.node)))
+    return nodes
   }
   tree.iterate({ enter: (at) => void (at.type.isError && problems.push(`syntax at ${at.from}: ${expr}`)) })
   const labelsOf = (selector: Node) => series.get(textOf(selector.getChild('Identifier')!))

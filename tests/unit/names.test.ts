@@ -46,7 +46,7 @@ test('descriptions may have line breaks and tabs, but no other control character
 })
 
 test('every name and description in a request has these limits', async () => {
-  const found: string[] = []
+  const names: string[] = []
   // What a model reads, as in chat completions.
   const read = ['tools', 'response_format']
   const walk = (schema: unknown, where: string): void => {
@@ -54,7 +54,7 @@ test('every name and description in a request has these limits', async () => {
     for (const [name, part] of Object.entries((schema as { properties?: object }).properties ?? {})) {
       if (read.includes(name)) continue
       if (/(^|_)name$|^description$/.test(name) && part.type === 'string') {
-        found.push(`${where}.${name}`)
+        names.push(`${where}.${name}`)
         assert.ok(part.pattern, `${where}.${name}`)
         assert.ok(!new RegExp(part.pattern, 'u').test('a\u202eb'), `${where}.${name}`)
         assert.ok(!new RegExp(part.pattern, 'u').test('a\u0000b'), `${where}.${name}`)
@@ -75,14 +75,14 @@ test('every name and description in a request has these limits', async () => {
     'POST /operator/accounts.owner.name',
     'POST /deployments.name',
   ])
-    assert.ok(found.includes(name), `${name} of ${found.join(', ')}`)
+    assert.ok(names.includes(name), `${name} of ${names.join(', ')}`)
 })
 
 test('a file name becomes a valid name: forbidden characters are removed, and no character is split', () => {
   assert.equal(asDisplayName(' a\u202eb\u0000.csv\n'), 'ab.csv')
   assert.equal(asDisplayName('\u0000'), '')
   for (const name of [`${'x'.repeat(199)}😀.csv`, `${'x'.repeat(199)} y`, ...refusedInNames]) {
-    const made = asDisplayName(name)
-    if (made) assert.equal(DisplayName.parse(made), made)
+    const accepted = asDisplayName(name)
+    if (accepted) assert.equal(DisplayName.parse(accepted), accepted)
   }
 })

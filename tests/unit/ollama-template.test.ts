@@ -54,13 +54,13 @@ test("Go's template engine, which Ollama uses, renders the same text as the mode
       const written = await parse(inOllama(fixture(name))!, {
         Messages: messages.map(({ role, content }) => ({ Role: role, Content: content })),
       })
-      const wanted = new Template(fixture(name)).render({
+      const expected = new Template(fixture(name)).render({
         messages,
         add_generation_prompt: true,
         bos_token: '<s>',
         eos_token: '</s>',
       })
-      assert.equal(written, wanted, name)
+      assert.equal(written, expected, name)
     }
 })
 

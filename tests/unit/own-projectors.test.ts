@@ -24,11 +24,11 @@ for (const [part, file] of [
   writeFileSync(path.join(folder, part, 'weights.gguf'), part)
 }
 const projector = { path: path.join(folder, 'base/mmproj.gguf'), sha256: 'a'.repeat(64) }
-const own = { path: path.join(folder, 'tuned/mmproj.gguf'), sha256: 'b'.repeat(64) }
+const tuned = { path: path.join(folder, 'tuned/mmproj.gguf'), sha256: 'b'.repeat(64) }
 const base = { id: 'far/eye', gguf: path.join(folder, 'base/weights.gguf'), projector }
 const adapter = { id: 'mdl_1', gguf: path.join(folder, 'tuned/weights.gguf') }
 const shared: Target = { base, adapter }
-const apart: Target = { base, adapter: { ...adapter, projector: own } }
+const apart: Target = { base, adapter: { ...adapter, projector: tuned } }
 
 test('an upstream that loads adapters is not asked for one with its own projector, and the client is told why', () => {
   const poolsOf = (more: object) => {
@@ -72,8 +72,8 @@ test('on Ray our engine gets both projectors, and vLLM refuses', { skip: noVisio
   assert.match(await at(shared), /; projector=sha256:a{16}; adapter=mdl_1/)
   assert.match(await at(apart), /; projector=sha256:b{16}; adapter=mdl_1/)
   assert.deepEqual(
-    [await files.find(apart, projector.sha256), await files.find(apart, own.sha256)],
-    [projector.path, own.path],
+    [await files.find(apart, projector.sha256), await files.find(apart, tuned.sha256)],
+    [projector.path, tuned.path],
   )
   for (const target of [shared, apart])
     await assert.rejects(files.forVllm(target), /'mdl_1' was trained on a base that reads/)

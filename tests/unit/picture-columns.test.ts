@@ -76,13 +76,13 @@ test('a CSV file with a picture column is refused with the formats that can hold
 
 test('pictures of pairs go into their prompt; those that have no bytes or no place are errors that say what to do', async () => {
   const bytes = disk(8, 8, [255, 0, 0])
-  const made = async (record: Record<string, unknown>) => {
+  const make = async (record: Record<string, unknown>) => {
     const uploaded = rowMaker(Object.keys(record))!(record)
     return Array.isArray(uploaded) ? uploaded : embedPictures(uploaded.row, pictures)
   }
   const picture = { type: 'image_url', image_url: { url: dataUrl(bytes) } }
   const asked = [{ role: 'user', content: [picture, { type: 'text', text: 'What?' }] }]
-  assert.deepEqual(await made({ prompt: 'What?', chosen: 'a', rejected: 'b', images: [{ bytes, path: null }] }), {
+  assert.deepEqual(await make({ prompt: 'What?', chosen: 'a', rejected: 'b', images: [{ bytes, path: null }] }), {
     prompt: asked,
     chosen: 'a',
     rejected: 'b',
@@ -91,7 +91,7 @@ test('pictures of pairs go into their prompt; those that have no bytes or no pla
     { role: 'user', content: 'What?' },
     { role: 'assistant', content: answer },
   ]
-  assert.deepEqual(await made({ chosen: talk('a'), rejected: talk('b'), image: bytes }), {
+  assert.deepEqual(await make({ chosen: talk('a'), rejected: talk('b'), image: bytes }), {
     chosen: [...asked, talk('a')[1]],
     rejected: [...asked, talk('b')[1]],
   })
@@ -107,7 +107,7 @@ test('pictures of pairs go into their prompt; those that have no bytes or no pla
     [{ messages: [{ role: 'assistant', content: 'a' }], image: bytes }, 'picture_misplaced', /no message of the user/],
   ]
   for (const [record, code, message] of wrong) {
-    const problem = (await made(record)) as [string, string]
+    const problem = (await make(record)) as [string, string]
     assert.equal(problem[0], code, JSON.stringify(problem).slice(0, 200))
     assert.match(problem[1], message)
   }

@@ -19,12 +19,12 @@ const file = path.join(folder, 'rows.jsonl')
 writeFileSync(file, `\uFEFF${lines.join('\n')}`)
 
 async function page(rows: ReturnType<typeof createRowReader>, first: number, length = 3, id = 'ds_1') {
-  const found: [row: number, n: number, line: number][] = []
+  const read: [row: number, n: number, line: number][] = []
   for await (const { row, line, json } of rows.from(id, file, first)) {
-    found.push([row, JSON.parse(json).n, line])
-    if (found.length === length) break
+    read.push([row, JSON.parse(json).n, line])
+    if (read.length === length) break
   }
-  return found
+  return read
 }
 
 test('a page is the same from any row on, whatever was read before', async () => {
@@ -39,11 +39,11 @@ test('a page is the same from any row on, whatever was read before', async () =>
 
 test('a page that was read once is read again without the rows before it', async () => {
   const rows = createRowReader()
-  const known = await page(rows, 5200)
+  const first = await page(rows, 5200)
   const fd = openSync(file, 'r+')
   // The first rows are no rows any more.
   writeSync(fd, '#'.repeat(1000), 100)
   closeSync(fd)
-  assert.deepEqual(await page(rows, 5200), known)
-  assert.notDeepEqual(await page(createRowReader(), 5200), known, 'another reader has to read them')
+  assert.deepEqual(await page(rows, 5200), first)
+  assert.notDeepEqual(await page(createRowReader(), 5200), first, 'another reader has to read them')
 })

@@ -60,12 +60,12 @@ test('without a collector nothing of OpenTelemetry is loaded', () => {
 
 test('a full queue drops spans and counts them; the others arrive', async () => {
   const collector = await startCollector()
-  const given = {
+  const env = {
     OTEL_EXPORTER_OTLP_ENDPOINT: collector.url,
     OTEL_BSP_MAX_QUEUE_SIZE: '10',
     OTEL_BSP_SCHEDULE_DELAY: '60000',
   }
-  Object.assign(process.env, given)
+  Object.assign(process.env, env)
   const counts = { exported: 0, failed: 0, dropped: 0 }
   const tracing = await createTracing({
     service: 'test',
@@ -75,7 +75,7 @@ test('a full queue drops spans and counts them; the others arrive', async () => 
     },
     onProblem: () => {},
   })
-  for (const name of Object.keys(given)) delete process.env[name]
+  for (const name of Object.keys(env)) delete process.env[name]
   for (let number = 0; number < 1000; number++) tracing!.start(`span ${number}`, {}).end()
   // One batch of ten is being sent, and ten wait.
   assert.equal(counts.dropped, 980)
@@ -86,18 +86,18 @@ test('a full queue drops spans and counts them; the others arrive', async () => 
 })
 
 test('children get no variables of traces, whose headers carry keys, but those that export spans', () => {
-  const given = { OTEL_EXPORTER_OTLP_HEADERS: 'api-key=1', OTEL_SERVICE_NAME: 'x', TRACEPARENT: '00-1' }
-  Object.assign(process.env, given)
+  const env = { OTEL_EXPORTER_OTLP_HEADERS: 'api-key=1', OTEL_SERVICE_NAME: 'x', TRACEPARENT: '00-1' }
+  Object.assign(process.env, env)
   try {
     assert.deepEqual(
-      Object.keys(given).filter((name) => childEnv()[name]),
+      Object.keys(env).filter((name) => childEnv()[name]),
       [],
     )
     assert.deepEqual(
-      Object.keys(given).filter((name) => childEnv(/^OTEL_/)[name]),
-      Object.keys(given).slice(0, 2),
+      Object.keys(env).filter((name) => childEnv(/^OTEL_/)[name]),
+      Object.keys(env).slice(0, 2),
     )
   } finally {
-    for (const name of Object.keys(given)) delete process.env[name]
+    for (const name of Object.keys(env)) delete process.env[name]
   }
 })

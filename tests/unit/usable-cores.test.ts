@@ -31,10 +31,10 @@ const v1 = (root = '/') =>
 test('version 2: the least quota of the group and its parents counts', () => {
   const system = { 'proc/self/cgroup': '0::/a.slice/b.scope\n', 'proc/self/mountinfo': v2 }
   assert.equal(quotaOf(system), none)
-  const own = 'sys/fs/cgroup/a.slice/b.scope/cpu.max'
-  assert.equal(quotaOf({ ...system, [own]: 'max 100000\n' }), none)
-  assert.equal(quotaOf({ ...system, [own]: '150000 100000\n' }), 1.5)
-  assert.equal(quotaOf({ ...system, [own]: '400000 100000\n', 'sys/fs/cgroup/a.slice/cpu.max': '50000 50000\n' }), 1)
+  const file = 'sys/fs/cgroup/a.slice/b.scope/cpu.max'
+  assert.equal(quotaOf({ ...system, [file]: 'max 100000\n' }), none)
+  assert.equal(quotaOf({ ...system, [file]: '150000 100000\n' }), 1.5)
+  assert.equal(quotaOf({ ...system, [file]: '400000 100000\n', 'sys/fs/cgroup/a.slice/cpu.max': '50000 50000\n' }), 1)
 })
 
 test('version 2 in a container: its group is the root that it sees', () => {

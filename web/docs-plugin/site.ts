@@ -57,7 +57,7 @@ export function readSite(root: string): Site {
     .map((file) => file.split(path.sep).join('/'))
     .filter((file) => existsSync(path.join(root, file)))
     .sort()
-  const known = new Set(files)
+  const published = new Set(files)
   const broken: string[] = []
   const named = new Set<string>()
   /** Checked when all pages have their anchors. */
@@ -73,7 +73,7 @@ export function readSite(root: string): Site {
         const [target = '', id] = href.split('#')
         const to = target === '' ? file : path.posix.normalize(path.posix.join(from, target)).replace(/\/$/, '')
         const slug = slugOf(to)
-        if (known.has(to)) {
+        if (published.has(to)) {
           if (id) anchors.push({ from: file, to, id })
           return target === '' ? `#${id}` : `/docs/${slug}${id ? `#${id}` : ''}`
         }

@@ -30,12 +30,12 @@ const longestWait_ms = 10_000
 export function useEvents(jobId: string, { enabled = true }: { enabled?: boolean } = {}): EventsState {
   const client = useQueryClient()
   const [value, setValue] = useState<EventsState>({ events: [], state: 'connecting' })
-  const known = useRef<{ id: string; events: JobEvent[] }>({ id: jobId, events: [] })
+  const seen = useRef<{ id: string; events: JobEvent[] }>({ id: jobId, events: [] })
 
   useEffect(() => {
     if (!enabled) return
-    if (known.current.id !== jobId) known.current = { id: jobId, events: [] }
-    const { events } = known.current
+    if (seen.current.id !== jobId) seen.current = { id: jobId, events: [] }
+    const { events } = seen.current
     const stop = new AbortController()
     let state: StreamState = 'connecting'
     let timer: number | undefined

@@ -15,10 +15,10 @@ export function withOneKey(fetch: Fetch): Fetch {
   const keys = new Map<string, string>()
   return async (input, init) => {
     const headers = new Headers(init?.headers)
-    const own = headers.get('idempotency-key')
-    if (own === null || typeof init?.body !== 'string') return fetch(input, init)
+    const sent = headers.get('idempotency-key')
+    if (sent === null || typeof init?.body !== 'string') return fetch(input, init)
     const request = `${init.method} ${input}\n${init.body}`
-    const key = keys.get(request) ?? own
+    const key = keys.get(request) ?? sent
     keys.delete(request)
     if (keys.size >= remembered_max) keys.delete(keys.keys().next().value!)
     keys.set(request, key)

@@ -8,9 +8,9 @@ export function useSecretOfLink(): string | undefined {
   const [secret, setSecret] = useState(() => location.hash.slice(1) || undefined)
   useEffect(() => {
     const read = () => {
-      const found = location.hash.slice(1)
-      if (!found) return
-      setSecret(found)
+      const secret = location.hash.slice(1)
+      if (!secret) return
+      setSecret(secret)
       history.replaceState(history.state, '', location.pathname + location.search)
     }
     read()

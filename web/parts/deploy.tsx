@@ -37,11 +37,11 @@ export function DeployDialog({
   const deploy = useMutation({
     mutationFn: () =>
       target === newName ? tunery.deployments.create({ model, name }) : tunery.deployments.switch(target, { model }),
-    onSuccess: async (made) => {
+    onSuccess: async (deployment) => {
       await client.invalidateQueries({ queryKey: ['deployments'] })
-      toast.good(`${made.name} is deployed`)
+      toast.good(`${deployment.name} is deployed`)
       onClose()
-      await navigate({ to: '/deployments/$name', params: { name: made.name } })
+      await navigate({ to: '/deployments/$name', params: { name: deployment.name } })
     },
   })
   return (

@@ -82,11 +82,11 @@ async function fourAtOnce(
     await waitUntilMerged(us, mode.merged)
     await measure(us, 8, bodies(901, byName))
     await measure(them, 8, bodies(900, byScale))
-    const found = await interleave(rounds, { ours: us, theirs: them }, async (side, turn) =>
+    const figures = await interleave(rounds, { ours: us, theirs: them }, async (side, turn) =>
       tokensPerSecond(await measure(side, 8, bodies(turn, side === them ? byScale : byName)), output),
     )
     const what = `four at once at 8 clients, ${mode.title}`
-    report(comparisonRow('adapters', what, 'tokens/s', found, { least: mode.four }, note))
+    report(comparisonRow('adapters', what, 'tokens/s', figures, { least: mode.four }, note))
   } finally {
     await them.stop()
   }
@@ -111,10 +111,10 @@ async function oneAgainstBase(us: Ours, mode: Mode, rounds: number, report: (row
         body(3_000_000 + clients * 100_000 + turn * 100 + index),
       )
     await measure(adapter, clients, bodies(900))
-    const found = await interleave(rounds, { ours: adapter, theirs: us }, async (side, turn) =>
+    const figures = await interleave(rounds, { ours: adapter, theirs: us }, async (side, turn) =>
       tokensPerSecond(await measure(side, clients, bodies(turn)), output),
     )
     const what = `one (ours) against the base, ${clients} client${clients > 1 ? 's' : ''}, ${mode.title}`
-    report(comparisonRow('adapters', what, 'tokens/s', found, { least: mode.one[clients] }))
+    report(comparisonRow('adapters', what, 'tokens/s', figures, { least: mode.one[clients] }))
   }
 }

@@ -39,11 +39,11 @@ async function compareOutput(rounds: number, report: (row: Row) => void, us: Sid
   const them = await startLlamaServer(clients, 1024, { weights: file })
   try {
     await measure(them, clients, bodies(998, clients))
-    const found = await interleave(rounds, { ours: us, theirs: them }, async (side, turn) =>
+    const figures = await interleave(rounds, { ours: us, theirs: them }, async (side, turn) =>
       tokensPerSecond(await measure(side, clients, bodies(turn, Math.max(2, clients))), output),
     )
     const what = `output at ${clients} client${clients > 1 ? 's' : ''}, ${form}`
-    report(comparisonRow('added-base', what, 'tokens/s', found, { least: 1 }, them.form))
+    report(comparisonRow('added-base', what, 'tokens/s', figures, { least: 1 }, them.form))
   } finally {
     await them.stop()
   }
@@ -57,11 +57,11 @@ async function comparePrompts(rounds: number, report: (row: Row) => void, us: Si
   const them = await startLlamaServer(1, 1024, { weights: file })
   try {
     await measure(them, 1, prompts(998))
-    const found = await interleave(rounds, { ours: us, theirs: them }, async (side, turn) =>
+    const figures = await interleave(rounds, { ours: us, theirs: them }, async (side, turn) =>
       median(durations(await measure(side, 1, prompts(turn)))),
     )
     const what = `one token after a prompt of ${promptTokens}, ${form}`
-    report(comparisonRow('added-base', what, 'ms', found, { most: 1 }, them.form))
+    report(comparisonRow('added-base', what, 'ms', figures, { most: 1 }, them.form))
   } finally {
     await them.stop()
   }

@@ -107,15 +107,15 @@ export async function gateway(rounds: number, report: (row: Row) => void): Promi
       await us.stop()
     }
     await (await startOurs({}, dataDir)).stop()
-    const found = countMetered(dataDir)
+    const metered = countMetered(dataDir)
     report(
       singleRow(
         'gateway',
         'metered of those sent, after a SIGKILL',
         'share',
-        [found / sent],
+        [metered / sent],
         { least: 1, most: 1 },
-        `${found} of ${sent}`,
+        `${metered} of ${sent}`,
       ),
     )
   } finally {

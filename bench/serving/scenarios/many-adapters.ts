@@ -38,11 +38,11 @@ function zipf(seed: number): number[] {
   const next = random(seed)
   return Array.from({ length: requests }, () => {
     let left = next() * total
-    const found = weights.findIndex((weight) => {
+    const index = weights.findIndex((weight) => {
       left -= weight
       return left <= 0
     })
-    return Math.max(0, found)
+    return Math.max(0, index)
   })
 }
 
@@ -67,7 +67,7 @@ export async function manyAdapters(rounds: number, report: (row: Row) => void): 
     await measure(us, clients, bodies(900, zipf(900)))
     const sides = { ours: (turn: number) => zipf(turn), theirs: () => new Array(requests).fill(0) }
     let peak = 0
-    const found = await interleave(rounds, sides, async (which, turn) => {
+    const figures = await interleave(rounds, sides, async (which, turn) => {
       const timing = await measure(us, clients, bodies(turn, which(turn)))
       peak = Math.max(peak, memory(us.pid))
       return percentile(firstTokens(timing), 0.95)
@@ -76,7 +76,7 @@ export async function manyAdapters(rounds: number, report: (row: Row) => void): 
       `${memory(us.pid).toFixed(0)} MB at the end, ${peak.toFixed(0)} at most, ` +
       `${before.toFixed(0)} before a deployment`
     report(
-      comparisonRow('many', `first token p95, ${count} by Zipf (ours) against one`, 'ms', found, { most: 1.5 }, note),
+      comparisonRow('many', `first token p95, ${count} by Zipf (ours) against one`, 'ms', figures, { most: 1.5 }, note),
     )
     report(singleRow('many', `memory of the service with ${count} deployed`, 'MB', [peak], {}))
   } finally {

@@ -105,7 +105,7 @@ async function firstPictures(
   report: (row: Row) => void,
 ): Promise<void> {
   const second: Sides<number[]> = { ours: [], theirs: [] }
-  const found = await interleave(rounds, sides, async (side) => {
+  const figures = await interleave(rounds, sides, async (side) => {
     const picture = newPicture()
     const first = await firstToken(side, about(picture, 'What is in this picture?', 4))
     second[side === sides.ours ? 'ours' : 'theirs'].push(
@@ -113,7 +113,7 @@ async function firstPictures(
     )
     return first
   })
-  report(comparisonRow('pictures', 'first token after a new picture', 'ms', found, { most: 1 }, note))
+  report(comparisonRow('pictures', 'first token after a new picture', 'ms', figures, { most: 1 }, note))
   report(comparisonRow('pictures', 'first token of a second question', 'ms', second, { most: 1 }, note))
 }
 
@@ -130,11 +130,11 @@ async function outputAfter(
   const bodies = (turn: number) =>
     Array.from({ length: clients }, (_, index) => about(picture, `${text(8, 100 * turn + index)}?`, output))
   for (const side of [sides.ours, sides.theirs]) await measure(side, clients, bodies(999))
-  const found = await interleave(rounds, sides, async (side, turn) =>
+  const figures = await interleave(rounds, sides, async (side, turn) =>
     tokensPerSecond(await measure(side, clients, bodies(turn)), output),
   )
   const who = `${clients} client${clients > 1 ? 's' : ''}`
-  report(comparisonRow('pictures', `output after a known picture, ${who}`, 'tokens/s', found, { least: 1 }, note))
+  report(comparisonRow('pictures', `output after a known picture, ${who}`, 'tokens/s', figures, { least: 1 }, note))
 }
 
 /** The language model of the vision base and the same one without a projector. */
@@ -149,10 +149,10 @@ async function textAlone(us: Ours, rounds: number, report: (row: Row) => void): 
         max_tokens: output,
       }))
     for (const side of [sides.ours, sides.theirs]) await measure(side, clients, bodies(999))
-    const found = await interleave(rounds, sides, async (side, turn) =>
+    const figures = await interleave(rounds, sides, async (side, turn) =>
       tokensPerSecond(await measure(side, clients, bodies(turn)), output),
     )
     const what = `text alone, ${clients} client${clients > 1 ? 's' : ''}; theirs: no projector`
-    report(comparisonRow('pictures', what, 'tokens/s', found, { least: 0.95 }))
+    report(comparisonRow('pictures', what, 'tokens/s', figures, { least: 0.95 }))
   }
 }

@@ -34,10 +34,10 @@ export async function prefix(rounds: number, report: (row: Row) => void): Promis
         ['theirs', them],
         ['ours', us],
       ] as const) {
-        const found = await pair(side, 1000 + turn * 10 + share[name].length)
-        share[name].push(found.warm / found.cold)
-        warm[name].push(found.warm)
-        if (name === 'ours') cold.push(found.cold)
+        const times = await pair(side, 1000 + turn * 10 + share[name].length)
+        share[name].push(times.warm / times.cold)
+        warm[name].push(times.warm)
+        if (name === 'ours') cold.push(times.cold)
       }
     }
     report(singleRow('prefix', 'second first token over the cold one', 'share', share.ours, { most: 0.15 }))

@@ -35,11 +35,11 @@ export async function speculation(rounds: number, report: (row: Row) => void): P
     const body = (more: object) => ({ temperature: 0, stream: true, stream_options: { include_usage: true }, ...more })
     // Acceptance and costs of steps are learned in the first answers.
     for (const side of [sides.ours, sides.theirs]) await measure(side, clients, bodies(99).map(body))
-    const found = await interleave(rounds, sides, async (side, turn) =>
+    const figures = await interleave(rounds, sides, async (side, turn) =>
       tokensPerSecond(await measure(side, clients, bodies(turn).map(body))),
     )
     const at = `${what} at ${clients} client${clients > 1 ? 's' : ''}, on (ours) and off`
-    report(comparisonRow('speculation', at, 'tokens/s', found, { least: bound }))
+    report(comparisonRow('speculation', at, 'tokens/s', figures, { least: bound }))
   }
   try {
     for (const side of [sides.ours, sides.theirs]) {

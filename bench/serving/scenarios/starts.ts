@@ -94,9 +94,9 @@ export async function coldStart(rounds: number, report: (row: Row) => void): Pro
     },
   }
   await sides.theirs(99)
-  const found = await interleave(rounds, sides, (side, turn) => side(turn))
-  const overhead = found.ours.map((value, index) => value - found.theirs[index]!)
-  report(singleRow('start', 'npm start to the first token', 'ms', found.ours, {}))
-  report(singleRow('start', 'llama-server to the first token', 'ms', found.theirs, {}, form))
+  const figures = await interleave(rounds, sides, (side, turn) => side(turn))
+  const overhead = figures.ours.map((value, index) => value - figures.theirs[index]!)
+  report(singleRow('start', 'npm start to the first token', 'ms', figures.ours, {}))
+  report(singleRow('start', 'llama-server to the first token', 'ms', figures.theirs, {}, form))
   report(singleRow('start', 'npm start, beyond llama-server', 'ms', overhead, { most: 2000 }, form))
 }

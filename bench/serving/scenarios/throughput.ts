@@ -45,12 +45,12 @@ export async function throughput(
       try {
         await measure(them, clients, bodies(999))
         for (const placement of placements) {
-          const found = await interleave(rounds, { ours: us, theirs: them }, async (side, turn) =>
+          const figures = await interleave(rounds, { ours: us, theirs: them }, async (side, turn) =>
             tokensPerSecond(await measure(side, clients, bodies(turn), undefined, placement), output),
           )
           const where = placement === 'pinned' ? ', load pinned to a core' : ''
           const what = `output at ${clients} client${clients > 1 ? 's' : ''}${where}`
-          const row = comparisonRow('throughput', what, 'tokens/s', found, { least: minRatio[clients]! }, note)
+          const row = comparisonRow('throughput', what, 'tokens/s', figures, { least: minRatio[clients]! }, note)
           report({ ...row, demand: demandOf(row.ours, clients) })
         }
       } finally {
@@ -79,11 +79,11 @@ export async function firstToken(rounds: number, report: (row: Row) => void): Pr
   )
   try {
     await measure(them, clients, bodies(999))
-    const found = await interleave(rounds, { ours: us, theirs: them }, async (side, turn) =>
+    const figures = await interleave(rounds, { ours: us, theirs: them }, async (side, turn) =>
       percentile(firstTokens(await measure(side, clients, bodies(turn))), 0.95),
     )
     const what = 'p95 at 32 clients, prompts of 256 tokens'
-    const row = comparisonRow('first-token', what, 'ms', found, { most: maxFirstToken }, note)
+    const row = comparisonRow('first-token', what, 'ms', figures, { most: maxFirstToken }, note)
     report({ ...row, demand: { int8: demandOf((clients * prompt) / (row.ours / 1000), prompt).int8 } })
   } finally {
     await Promise.all([us.stop(), them.stop()])

@@ -76,13 +76,13 @@ function importedPackages(): string[] {
 
 /** The lockfile's entries of these packages and their dependencies. */
 function closure(locked: Record<string, LockedPackage>, names: string[]): Record<string, LockedPackage> {
-  const found: Record<string, LockedPackage> = {}
+  const packages: Record<string, LockedPackage> = {}
   const visit = (name: string, from: string): void => {
     const at = resolvePackage(locked, name, from)
     // Only optional packages may be missing from a lockfile.
-    if (at === undefined || found[at]) return
+    if (at === undefined || packages[at]) return
     const { dev: _, ...entry } = locked[at]!
-    found[at] = entry
+    packages[at] = entry
     for (const dependency of Object.keys({
       ...entry.dependencies,
       ...entry.optionalDependencies,
@@ -91,7 +91,7 @@ function closure(locked: Record<string, LockedPackage>, names: string[]): Record
       visit(dependency, at)
   }
   for (const name of names) visit(name, '')
-  return found
+  return packages
 }
 
 /** Resolves a package from the folder `from` as Node does: in its node_modules, then in those of its parents. */

@@ -37,13 +37,13 @@ export async function completions(
     // Code that is filled in may have the text of any token in its strings.
     const controls = (body.parse_special ?? fim === null) ? 'all' : 'none'
     const tokenizeText = (text: string, param: string) => tokenize({ text, controls }, param)
-    const given = await Promise.all(
+    const requested = await Promise.all(
       textsOf(body.prompt).map((text) =>
         typeof text === 'string' ? tokenizeText(text, 'prompt') : requireKnownTokens(model, text, 'prompt'),
       ),
     )
     const after = fim && (await tokenizeText(suffix!, 'suffix'))
-    const prompts = after ? given.map((before) => fimPrompt(model.vocab, fim, before, after)) : given
+    const prompts = after ? requested.map((before) => fimPrompt(model.vocab, fim, before, after)) : requested
     const input: GenerationInput = {
       prompts,
       param: 'prompt',

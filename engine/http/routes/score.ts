@@ -207,11 +207,11 @@ async function picturesIn(
   return { pictures, sequence: { tokens: named, spans } }
 }
 
-function otherVectors(pictures: readonly PictureFeatures[], found: number) {
+function otherVectors(pictures: readonly PictureFeatures[], actual: number) {
   const vectors = pictures.flatMap(({ spans }) => spans).reduce((sum, { n_tokens }) => sum + n_tokens, 0)
   return new ApiError(
     'invalid_request',
-    `The engine makes ${vectors} vectors of the pictures of a row, which has ${found} in another order or number.`,
+    `The engine makes ${vectors} vectors of the pictures of a row, which has ${actual} in another order or number.`,
   )
 }
 

@@ -77,30 +77,30 @@ export function createDrafting(answers: () => Drafts | null): Drafting {
     costs: createStepCosts(),
     drafter({ account, prompt, answer, greedy, endsAt }) {
       const acceptance = greedy ? acceptances.greedy : acceptances.sampled
-      const own = createTokenHistory([...prompt, ...answer])
+      const history = createTokenHistory([...prompt, ...answer])
       /** Guesses for each token after those that are known, while the tokens follow `proposed`. */
       let guesses: Guess[][] = []
       let proposed: number[] = []
-      let known = 0
-      const answerLength = () => own.length() - prompt.length
+      let matched = 0
+      const answerLength = () => history.length() - prompt.length
 
       return {
         append(token) {
-          for (const { token: guessed, bucket } of guesses[known] ?? []) acceptance.record(bucket, guessed === token)
-          if (proposed[known++] !== token) guesses = []
-          own.append(token)
+          for (const { token: guessed, bucket } of guesses[matched] ?? []) acceptance.record(bucket, guessed === token)
+          if (proposed[matched++] !== token) guesses = []
+          history.append(token)
         },
         propose(max) {
           guesses = []
           proposed = []
-          known = 0
+          matched = 0
           const reaches: number[] = []
-          const tail = own.end(matchMax)
-          const answerTail = answerLength() > 0 ? own.end(Math.min(trainedMatches[0], answerLength())) : []
+          const tail = history.end(matchMax)
+          const answerTail = answerLength() > 0 ? history.end(Math.min(trainedMatches[0], answerLength())) : []
           if (answerTail.length < trainedMatches[0]) answerTail.unshift(separator)
           let reach = 1
           while (proposed.length < Math.min(max, draftTokensMax)) {
-            const candidates = guess(acceptance, answers(), recent.get(account), own, answerTail, tail)
+            const candidates = guess(acceptance, answers(), recent.get(account), history, answerTail, tail)
             guesses.push(candidates)
             const best = likeliest(acceptance, candidates)
             if (!best || endsAt(best.token)) break
@@ -113,7 +113,7 @@ export function createDrafting(answers: () => Drafts | null): Drafting {
           }
           return { tokens: proposed, reach: reaches }
         },
-        finish: () => keep(account, own.end(answerLength())),
+        finish: () => keep(account, history.end(answerLength())),
       }
     },
   }
@@ -124,7 +124,7 @@ function guess(
   acceptance: Acceptance,
   answers: Drafts | null,
   recent: TokenHistory | undefined,
-  own: TokenHistory,
+  history: TokenHistory,
   answerTail: readonly number[],
   tail: readonly number[],
 ): Guess[] {
@@ -136,15 +136,15 @@ function guess(
     const matched = Math.min(most, answerTail.length)
     if (matched >= shorter) continue
     shorter = matched
-    const found = continuation(answers!, answerTail, matched)
-    if (!found) continue
-    add('trained', most, found.token, found.share, found.places)
-    if (found.share === 1 && found.places >= placesSure) break
+    const draft = continuation(answers!, answerTail, matched)
+    if (!draft) continue
+    add('trained', most, draft.token, draft.share, draft.places)
+    if (draft.share === 1 && draft.places >= placesSure) break
   }
   // Where the training answers say something, recent ones only made drafts worse.
   const again = guesses.length === 0 ? recent?.continuation(answerTail) : null
   if (again && again.token !== separator) add('recent', again.matched, again.token, again.share, again.places)
-  const earlier = own.continuation(tail)
+  const earlier = history.continuation(tail)
   if (earlier) add('prompt', earlier.matched, earlier.token, earlier.share, earlier.places)
   return guesses
 }

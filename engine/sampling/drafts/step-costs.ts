@@ -31,15 +31,15 @@ export function createStepCosts(): StepCosts {
   let level = 0
 
   const isKnown = (tokens: number) => steps - lastStep[tokens]! <= stepsMax
-  const known = (from: number, step: number) => {
+  const nearestMeasured = (from: number, step: number) => {
     let tokens = from
     while (tokens >= 1 && tokens <= tokensMax && !isKnown(tokens)) tokens += step
     return tokens >= 1 && tokens <= tokensMax ? tokens : null
   }
   const cost = (tokens: number): number => {
-    const below = known(Math.min(tokens, tokensMax), -1)
+    const below = nearestMeasured(Math.min(tokens, tokensMax), -1)
     if (below === tokens) return measured[tokens]!
-    const above = known(tokens, 1)
+    const above = nearestMeasured(tokens, 1)
     if (below !== null && above !== null) {
       const part = (tokens - below) / (above - below)
       return measured[below]! * (1 - part) + measured[above]! * part

@@ -26,11 +26,11 @@ interface Artifact {
 
 /** All artifacts of the rows, in a stable order. */
 export async function listArtifacts(db: Db): Promise<Artifact[]> {
-  const found = new Map<string, Artifact>()
+  const artifacts = new Map<string, Artifact>()
   for (const { key, path: file, owner, required, sha256 } of await ownedFiles(db)) {
-    const artifact = found.get(key) ?? { key, owner, required, hashes: new Map() }
+    const artifact = artifacts.get(key) ?? { key, owner, required, hashes: new Map() }
     if (sha256) artifact.hashes.set(file, sha256)
-    found.set(key, artifact)
+    artifacts.set(key, artifact)
   }
   const parts = await db
     .selectFrom('upload_parts')
@@ -47,8 +47,8 @@ export async function listArtifacts(db: Db): Promise<Artifact[]> {
     ...parts.map(({ id, upload_id }) => `uploads/${upload_id}/${id}`),
     ...batches.map(({ id }) => `batches/${id}/`),
   ])
-    found.set(key, { key, owner: 'unfinished work', required: false, hashes: new Map() })
-  return [...found.values()]
+    artifacts.set(key, { key, owner: 'unfinished work', required: false, hashes: new Map() })
+  return [...artifacts.values()]
 }
 
 const silent = pino({ level: 'silent' })

@@ -200,10 +200,10 @@ async function openTarget(
   await unmigrated.destroy()
   const db = (await openDatabase(data_dir, database_url)) as AnyDb
   try {
-    const found = await firstWithRows(db, tables)
-    if (found)
+    const filled = await firstWithRows(db, tables)
+    if (filled)
       throw new MigrateError(
-        `The target database holds other data (the table ${found} has rows). Data moves into an empty database only.`,
+        `The target database holds other data (the table ${filled} has rows). Data moves into an empty database only.`,
       )
     await db.transaction().execute(async (trx) => {
       await trx.insertInto('migrations').values({ name: unfinishedMove, applied_at: Date.now() }).execute()

@@ -125,11 +125,11 @@ export async function compareTable(source: AnyDb, target: AnyDb, table: Table): 
   let rows = 0
   for (let after: unknown[] | undefined; ; ) {
     const expected = await readPage(source, table, after)
-    const found = await readPage(target, table, after)
-    for (let index = 0; index < Math.max(expected.length, found.length); index++) {
-      const [own, other] = [expected[index], found[index]].map((row) => row && canonical(table, row))
+    const page = await readPage(target, table, after)
+    for (let index = 0; index < Math.max(expected.length, page.length); index++) {
+      const [own, other] = [expected[index], page[index]].map((row) => row && canonical(table, row))
       if (own === undefined || own !== other) {
-        const key = JSON.stringify(keyOf(table, expected[index] ?? found[index]!))
+        const key = JSON.stringify(keyOf(table, expected[index] ?? page[index]!))
         throw new MigrateError(
           `The row ${key} of ${table.name} is not the same in both databases. If the source was used since the copy ` +
             'began, empty the target and begin again.',

@@ -25,12 +25,12 @@ export async function readTables(): Promise<Table[]> {
   const db = new Kysely<Schema>({ dialect: new SqliteDialect({ database: sqlite }) })
   try {
     await migrate(db)
-    const found = sqlite
+    const existing = sqlite
       .prepare(`select name, sql from sqlite_master join pragma_table_list using (name)
         where pragma_table_list.type = 'table' and name not like 'sqlite_%' order by name`)
       .all() as { name: string; sql: string }[]
     const tables = new Map<string, Table & { needs: string[] }>()
-    for (const { name, sql } of found) {
+    for (const { name, sql } of existing) {
       if (leftOut.has(name)) continue
       const columns = sqlite.pragma(`table_xinfo(${name})`) as { name: string; pk: number; hidden: number }[]
       const key = columns.filter(({ pk }) => pk > 0).sort((a, b) => a.pk - b.pk)

@@ -143,8 +143,8 @@ export function createServers(options: Options): Servers {
 
 /** The id in the data folder, which one process at a time has locked. */
 function readOrCreateId(dataDir: string): string {
-  const known = readServerId(dataDir)
-  if (known !== undefined) return known
+  const previousId = readServerId(dataDir)
+  if (previousId !== undefined) return previousId
   const id = newId('srv')
   mkdirSync(dataDir, { recursive: true, mode: 0o700 })
   writeFileSync(idFile(dataDir), `${id}\n`)

@@ -47,16 +47,16 @@ export async function findCandidates(
   const some = Array.from({ length: Math.min(all.length, maxTrigrams) }, (_, index) => all[Math.floor(index * step)]!)
   const match = some.map((trigram) => `"${trigram.replaceAll('"', '""')}"`).join(' ')
   const scope = sql`(select scope from name_scopes where kind = ${kind} and account_id = ${account_id})`
-  const found = sql`name_trigrams match ${match} and rowid between ${scope} << 32 and (${scope} + 1) << 32`
+  const matches = sql`name_trigrams match ${match} and rowid between ${scope} << 32 and (${scope} + 1) << 32`
   const { count } = await db
-    .selectFrom(sql<object>`(select rowid from name_trigrams where ${found} limit ${maxCandidates + 1})`.as('found'))
+    .selectFrom(sql<object>`(select rowid from name_trigrams where ${matches} limit ${maxCandidates + 1})`.as('found'))
     .select(sql<number>`count(*)`.as('count'))
     // An order makes it a list, which is not read on the main thread.
     .orderBy('count')
     .executeTakeFirstOrThrow()
   if (count > maxCandidates) return undefined
   return sql`(
-    select id as object_id from (select rowid as key from name_trigrams where ${found}) as found
+    select id as object_id from (select rowid as key from name_trigrams where ${matches}) as found
     cross join name_keys where name_keys.key = found.key
   )`
 }

@@ -134,12 +134,12 @@ export async function sortedPage<T extends NamedTable>(
     )
   const candidates = await findCandidates(db, table, account_id, name)
   if (!candidates) return read(scanned)
-  const found = db
+  const matching = db
     .selectFrom(candidates.as('found'))
     .crossJoin(of)
     .selectAll(of)
     .where(sql<boolean>`id = object_id`) as unknown as Rows
-  return read(filter(found, columns).where(nameHas(name)))
+  return read(filter(matching, columns).where(nameHas(name)))
 }
 
 /** The same for tables without a name column: filtered and sorted by time. */

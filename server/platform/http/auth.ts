@@ -132,8 +132,8 @@ export function requirePermission(
   if (also) requireEach(own, also, 'This operation')
 }
 
-function requireEach(own: readonly Scope[], needed: readonly Scope[], what: string): void {
-  for (const scope of needed) if (!own.includes(scope)) throw missingScope(what, scope)
+function requireEach(scopes: readonly Scope[], needed: readonly Scope[], what: string): void {
+  for (const scope of needed) if (!scopes.includes(scope)) throw missingScope(what, scope)
 }
 
 const missingScope = (what: string, scope: Scope) =>

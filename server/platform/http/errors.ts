@@ -12,28 +12,28 @@ import { setSecurityHeaders } from './security-headers.ts'
  */
 export function handleErrors(app: FastifyInstance, onRefused: (limit: string) => void = () => {}): void {
   app.setErrorHandler(async (error: FastifyError | ApiError, request, reply) => {
-    const known = toApiError(error, request)
+    const refusal = toApiError(error, request)
     // A client that disconnected is not a failure of the service.
     const hungUp = reply.raw.destroyed || (error as FastifyError).code === 'ECONNRESET'
     // Nor is a wait for set-up, which has its own lines.
-    const expected = hungUp || known.code === 'training_not_ready'
-    if (known.code === 'rate_limit_exceeded') onRefused(String(known.details?.limit ?? 'other'))
-    if (known.code === 'overloaded') onRefused('overloaded')
+    const expected = hungUp || refusal.code === 'training_not_ready'
+    if (refusal.code === 'rate_limit_exceeded') onRefused(String(refusal.details?.limit ?? 'other'))
+    if (refusal.code === 'overloaded') onRefused('overloaded')
     // A full queue is one line without a stack: who fills it must not fill the log too.
-    if (known.code === 'overloaded') request.log.warn({ reason: known.message }, 'a request found a queue full')
-    else if (known.status >= 500 && !expected) request.log.error({ err: error }, 'a request failed')
-    const wait_seconds = known.details?.retry_after_seconds
-    if (known.status === 503 || known.status === 429) reply.header('retry-after', String(wait_seconds ?? 1))
-    else if (known.status > 500 && wait_seconds !== undefined) reply.header('retry-after', String(wait_seconds))
-    if (isPermanent(known.status)) reply.header('x-should-retry', 'false')
-    if (known.status === 401) reply.header('www-authenticate', 'Bearer')
-    if (known.status === 413 || request.routeOptions.config.route?.consumes) {
+    if (refusal.code === 'overloaded') request.log.warn({ reason: refusal.message }, 'a request found a queue full')
+    else if (refusal.status >= 500 && !expected) request.log.error({ err: error }, 'a request failed')
+    const wait_seconds = refusal.details?.retry_after_seconds
+    if (refusal.status === 503 || refusal.status === 429) reply.header('retry-after', String(wait_seconds ?? 1))
+    else if (refusal.status > 500 && wait_seconds !== undefined) reply.header('retry-after', String(wait_seconds))
+    if (isPermanent(refusal.status)) reply.header('x-should-retry', 'false')
+    if (refusal.status === 401) reply.header('www-authenticate', 'Bearer')
+    if (refusal.status === 413 || request.routeOptions.config.route?.consumes) {
       // The rest of the body is unread, so the connection cannot be reused. Drain it: some clients read the answer only
       // after they have sent the whole body.
       reply.header('connection', 'close')
       await drain(request.raw)
     }
-    return reply.status(known.status).send(errorBody(known, request.routeOptions.config.route?.openai ?? false))
+    return reply.status(refusal.status).send(errorBody(refusal, request.routeOptions.config.route?.openai ?? false))
   })
   app.setNotFoundHandler((request, reply) => {
     const path = request.url.split('?')[0]!.slice(0, maxPath)
@@ -62,9 +62,9 @@ const isPermanent = (status: number) =>
 
 /** Answers errors that Fastify raises before it finds a route, in the same shape. */
 export function frameworkError(error: FastifyError, request: FastifyRequest, reply: FastifyReply): void {
-  const known = new ApiError('invalid_request', `The address is not valid: ${error.message.slice(0, maxPath)}`)
+  const refusal = new ApiError('invalid_request', `The address is not valid: ${error.message.slice(0, maxPath)}`)
   setSecurityHeaders(reply)
-  void reply.status(known.status).send(errorBody(known, isOpenaiPath(request.raw.url ?? '')))
+  void reply.status(refusal.status).send(errorBody(refusal, isOpenaiPath(request.raw.url ?? '')))
 }
 
 export const { refuse, clientError } = createRefusals(() => newId('req'))

@@ -2,14 +2,14 @@ import type { z } from 'zod'
 
 /** Most paths that are stored per field name. */
 const maxPaths = 4
-const known = new WeakMap<z.ZodType, Map<string, string[]>>()
+const cached = new WeakMap<z.ZodType, Map<string, string[]>>()
 
 /** Maps each field name in a schema to the paths of the objects that have it; the outermost object's path is ''. */
 export function fieldPaths(schema: z.ZodType): Map<string, string[]> {
-  const before = known.get(schema)
+  const before = cached.get(schema)
   if (before) return before
   const paths = new Map<string, string[]>()
-  known.set(schema, paths)
+  cached.set(schema, paths)
   collect(schema, '', [], paths)
   return paths
 }
@@ -25,8 +25,8 @@ function collect(
   const { def } = (schema as z.core.$ZodTypes)._zod
   if (def.type === 'object')
     for (const name of Object.keys(def.shape)) {
-      const found = places.get(name) ?? []
-      if (!found.includes(path) && found.length < maxPaths) places.set(name, [...found, path])
+      const paths = places.get(name) ?? []
+      if (!paths.includes(path) && paths.length < maxPaths) places.set(name, [...paths, path])
     }
   for (const [inner, step] of partsOf(def))
     collect(inner, `${path}${step}`.replace(/^\./, ''), [...ancestors, schema], places)

@@ -32,8 +32,8 @@ export function mountHealth(
     const reason = await ready()
     if (reason) return reply.status(503).send({ status: 'unavailable', reason })
     // Not a reason to take no requests: every server shares the storage, and would leave the load balancer at once.
-    const found = await warnings()
-    return found.length > 0 ? { status: 'ok', warnings: found } : { status: 'ok' }
+    const problems = await warnings()
+    return problems.length > 0 ? { status: 'ok', warnings: problems } : { status: 'ok' }
   })
   app.get('/metrics', hidden, async (_request, reply) => reply.type(metrics.contentType).send(await metrics.text()))
 }

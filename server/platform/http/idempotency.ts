@@ -125,28 +125,28 @@ export async function runIdempotent(
     }
   }
 
-  async function replay(known: Creation, currentFingerprint: string): Promise<object> {
-    if (known.fingerprint !== currentFingerprint)
+  async function replay(creation: Creation, currentFingerprint: string): Promise<object> {
+    if (creation.fingerprint !== currentFingerprint)
       throw new ApiError(
         'idempotency_key_reused',
         'This Idempotency-Key came before with another request. Take a new key for each thing that you create.',
       )
-    const answer = await answerOf(known)
+    const answer = await answerOf(creation)
     if (!answer)
       throw new ApiError(
         'idempotency_key_reused',
-        `The first request with this Idempotency-Key created '${known.target}', but its answer was lost and ` +
+        `The first request with this Idempotency-Key created '${creation.target}', but its answer was lost and ` +
           'cannot be made again. Look at what it created, or take a new key.',
-        { details: { created: known.target } },
+        { details: { created: creation.target } },
       )
     reply.header('idempotent-replayed', 'true')
     return answer
   }
 
-  async function answerOf(known: Creation): Promise<object | undefined> {
-    if (known.answer !== undefined) return JSON.parse(known.answer) as object
-    const recovered = await recover(known.target)
-    if (recovered || Date.now() - known.created_at > answerLost_ms) return recovered
+  async function answerOf(creation: Creation): Promise<object | undefined> {
+    if (creation.answer !== undefined) return JSON.parse(creation.answer) as object
+    const recovered = await recover(creation.target)
+    if (recovered || Date.now() - creation.created_at > answerLost_ms) return recovered
     for (let waited = 0; waited < answerWait_ms; waited += answerPoll_ms) {
       await sleep(answerPoll_ms)
       const { answer } = (await idempotency!.find(account_id, key!)) ?? {}

@@ -25,8 +25,8 @@ export async function contractNames(): Promise<ContractNames> {
     for (const [name, value] of Object.entries((await import(path.join(root, file))) as Record<string, unknown>)) {
       if (!(value instanceof z.ZodType)) operations.set(value, name)
       else if (/^[A-Z]/.test(name) && !schemas.has(value)) {
-        const own = renamed[name] ?? name
-        const free = taken.has(own) ? pascal([...path.basename(file, '.ts').split('-'), own]) : own
+        const exported = renamed[name] ?? name
+        const free = taken.has(exported) ? pascal([...path.basename(file, '.ts').split('-'), exported]) : exported
         taken.add(free)
         schemas.set(value, free)
       }

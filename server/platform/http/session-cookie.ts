@@ -72,9 +72,9 @@ export const csrfTokenOf = (token: string) => createHmac('sha256', token).update
 export function requireOwnPage(request: FastifyRequest, token: string, publicOrigin: string | undefined): void {
   requireSameOrigin(request, publicOrigin)
   if (request.method === 'GET' || request.method === 'HEAD') return
-  const given = Buffer.from(String(request.headers['x-csrf-token'] ?? ''))
-  const wanted = Buffer.from(csrfTokenOf(token))
-  if (given.length !== wanted.length || !timingSafeEqual(given, wanted))
+  const presented = Buffer.from(String(request.headers['x-csrf-token'] ?? ''))
+  const expected = Buffer.from(csrfTokenOf(token))
+  if (presented.length !== expected.length || !timingSafeEqual(presented, expected))
     throw new ApiError(
       'csrf_failed',
       'The header `x-csrf-token` is missing or not that of the session. `GET /v1/session` tells it; reload the page.',

@@ -32,8 +32,8 @@ export function validationError(issues: readonly z.core.$ZodIssue[], where: stri
     const names = named.map((key) => (field ? `${field}.` : '') + key.slice(0, maxNameLength))
     const others = issue.keys.length > maxNamed ? ` and ${issue.keys.length - maxNamed} more` : ''
     const hints = named.flatMap((key) => {
-      const found = paths.get(key)?.map((place) => (place ? `in ${place}` : `at the top level of the ${where}`))
-      return found ? [`'${key}' belongs ${found.join(' or ')}.`] : []
+      const hints = paths.get(key)?.map((place) => (place ? `in ${place}` : `at the top level of the ${where}`))
+      return hints ? [`'${key}' belongs ${hints.join(' or ')}.`] : []
     })
     return new ApiError(
       'unknown_field',

@@ -24,7 +24,7 @@ export async function grantRequests(
   account_id: string,
   day: number,
   limit: number,
-  wanted: number,
+  requested: number,
 ): Promise<Grant> {
   return db.transaction().execute(async (trx) => {
     const row = await trx
@@ -34,7 +34,7 @@ export async function grantRequests(
       .where('day', '=', day)
       .executeTakeFirst()
     const before = row?.requests ?? 0
-    const granted = Math.max(0, Math.min(wanted, limit - before))
+    const granted = Math.max(0, Math.min(requested, limit - before))
     if (granted === 0) return { granted, total: before }
     const updated = await trx
       .insertInto('day_counts')

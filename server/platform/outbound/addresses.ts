@@ -29,12 +29,12 @@ export function readAllowed(text: string | undefined): AllowedRange[] {
     .map((part) => part.trim())
     .filter(Boolean)
     .map((part) => {
-      const found = /^(?:\[([^\]]+)\]|([\d.]+))\/(\d{1,3})(?::(\d{1,5}))?$/.exec(part)
-      const address = found?.[1] ?? found?.[2] ?? ''
-      const bits = Number(found?.[3])
-      const port = found?.[4] === undefined ? null : Number(found[4])
+      const match = /^(?:\[([^\]]+)\]|([\d.]+))\/(\d{1,3})(?::(\d{1,5}))?$/.exec(part)
+      const address = match?.[1] ?? match?.[2] ?? ''
+      const bits = Number(match?.[3])
+      const port = match?.[4] === undefined ? null : Number(match[4])
       const version = isIP(address)
-      if (version !== (found?.[1] ? 6 : 4) || bits > (version === 6 ? 128 : 32) || port === 0 || (port ?? 0) > 65_535)
+      if (version !== (match?.[1] ? 6 : 4) || bits > (version === 6 ? 128 : 32) || port === 0 || (port ?? 0) > 65_535)
         throw new ConfigError(
           `TUNERY_WEBHOOK_ALLOW: '${part}' is not an address range. Write 10.1.0.0/16, 10.1.2.3/32:8080 ` +
             'or [fd00::]/8:443.',
@@ -127,20 +127,20 @@ const hostsFile =
 // Not `dns.lookup`: it blocks one of libuv's four threads while it waits, so four slow names would stop all file I/O.
 // `Resolver` uses no thread and can be cancelled.
 export const resolve: Resolve = async (name, signal) => {
-  const known = loopbackOf(name) ?? (await inHostsFile(name))
-  if (known.length > 0) return known
+  const local = loopbackOf(name) ?? (await inHostsFile(name))
+  if (local.length > 0) return local
   const resolver = new Resolver({ timeout: 3000, tries: 2 })
   const cancel = () => resolver.cancel()
   signal.addEventListener('abort', cancel, { once: true })
   try {
     signal.throwIfAborted()
     const [four, six] = await Promise.allSettled([resolver.resolve4(name), resolver.resolve6(name)])
-    const found = [four, six].flatMap((lookup) => (lookup.status === 'fulfilled' ? lookup.value : []))
+    const addresses = [four, six].flatMap((lookup) => (lookup.status === 'fulfilled' ? lookup.value : []))
     const failed = [four, six].find(
       (lookup) => lookup.status === 'rejected' && !['ENODATA', 'ENOTFOUND'].includes(lookup.reason.code),
     )
-    if (found.length === 0 && failed) throw (failed as PromiseRejectedResult).reason
-    return found
+    if (addresses.length === 0 && failed) throw (failed as PromiseRejectedResult).reason
+    return addresses
   } finally {
     signal.removeEventListener('abort', cancel)
   }

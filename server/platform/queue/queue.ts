@@ -205,7 +205,7 @@ export function createQueue({ db, server, notifications, now = Date.now }: Optio
 
     async othersWait({ kind, ref }) {
       const time = now()
-      const found = await db
+      const counts = await db
         .selectFrom('queue_entries')
         .select('id')
         .where('kind', '=', kind)
@@ -214,7 +214,7 @@ export function createQueue({ db, server, notifications, now = Date.now }: Optio
         .where('run_at', '<=', time)
         .limit(1)
         .executeTakeFirst()
-      return found !== undefined
+      return counts !== undefined
     },
 
     async giveWay({ kind, account_id }) {
@@ -296,7 +296,7 @@ export function createQueue({ db, server, notifications, now = Date.now }: Optio
     },
 
     async isLeased(trx, kind, ref) {
-      const found = await trx
+      const entry = await trx
         .selectFrom('queue_entries')
         .select('id')
         .where('kind', '=', kind)
@@ -304,7 +304,7 @@ export function createQueue({ db, server, notifications, now = Date.now }: Optio
         .where('status', '=', 'leased')
         .where('lease_until', '>=', now())
         .executeTakeFirst()
-      return found !== undefined
+      return entry !== undefined
     },
 
     async isLive(trx, kind, ref) {

@@ -96,17 +96,17 @@ function enginePackages(): string[] {
 }
 
 /** A package and what it needs in turn, of those that are installed. */
-function closure(name: string, found = new Set<string>()): Set<string> {
-  if (found.has(name)) return found
+function closure(name: string, names = new Set<string>()): Set<string> {
+  if (names.has(name)) return names
   try {
     const file = path.join(root, 'node_modules', name, 'package.json')
     const { dependencies = {}, optionalDependencies = {} } = JSON.parse(readFileSync(file, 'utf8'))
-    found.add(name)
-    for (const dependency of Object.keys({ ...dependencies, ...optionalDependencies })) closure(dependency, found)
+    names.add(name)
+    for (const dependency of Object.keys({ ...dependencies, ...optionalDependencies })) closure(dependency, names)
   } catch {
     // An optional package of another platform.
   }
-  return found
+  return names
 }
 
 /** The engine with its library and packages, for machines of this one's kind. */

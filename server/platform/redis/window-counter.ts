@@ -70,8 +70,8 @@ export function createFixedWindows(window_ms: number, now: () => number): FixedW
   // In the order in which they were opened, which is that of their ends.
   const windows = new Map<string, { count: number; resets_at: number }>()
   const get = (key: string) => {
-    const found = windows.get(key)
-    return found && found.resets_at > now() ? found : undefined
+    const entry = windows.get(key)
+    return entry && entry.resets_at > now() ? entry : undefined
   }
   return {
     get,
@@ -95,8 +95,8 @@ export function createFixedWindows(window_ms: number, now: () => number): FixedW
 
 function createMemoryCounter(window_ms: number): WindowCounter {
   const windows = createFixedWindows(window_ms, Date.now)
-  const read = (found: ReturnType<FixedWindows['get']>): WindowCount =>
-    found ? { count: found.count, left_ms: found.resets_at - Date.now() } : { count: 0, left_ms: window_ms }
+  const read = (entry: ReturnType<FixedWindows['get']>): WindowCount =>
+    entry ? { count: entry.count, left_ms: entry.resets_at - Date.now() } : { count: 0, left_ms: window_ms }
   return {
     add: async (key) => read(windows.add(key)),
     async subtract(key) {

@@ -38,14 +38,14 @@ export async function hashFile(file: string): Promise<string> {
 
 /** Returns a function that hashes files and remembers the hash while a file's size and time of change stay the same. */
 export function createFileHashes(): (file: string) => Promise<StoredFile> {
-  const known = new Map<string, Promise<string>>()
+  const hashes = new Map<string, Promise<string>>()
   return async (file) => {
     const { size, mtimeMs } = await stat(file)
     const key = `${file}\0${size}\0${mtimeMs}`
-    const found = known.get(key) ?? hashFile(file)
-    known.set(key, found)
-    found.catch(() => known.delete(key))
-    return { sha256: await found, size_bytes: size }
+    const hash = hashes.get(key) ?? hashFile(file)
+    hashes.set(key, hash)
+    hash.catch(() => hashes.delete(key))
+    return { sha256: await hash, size_bytes: size }
   }
 }
 

@@ -82,15 +82,15 @@ export async function openSecrets(file: string, db: Db, log: Logger): Promise<Se
 
 /** What rows have in words that are sealed with another key than this one, or with any. */
 async function sealedWithout(db: Db, keyId: string | undefined): Promise<string[]> {
-  const found: string[] = []
+  const damaged: string[] = []
   for (const { table, column, like, what } of sealedColumns) {
     const value = sql.ref(column)
     const other = keyId === undefined ? sql`true` : sql`${value} not like ${`${like}${keyId}.%`}`
     const { rows } = await sql<{ count: number }>`
       select count(*) as count from ${sql.table(table)} where ${value} like ${`${like}%`} and ${other}`.execute(db)
-    if (Number(rows[0]?.count) > 0) found.push(`${what}: ${rows[0]!.count}`)
+    if (Number(rows[0]?.count) > 0) damaged.push(`${what}: ${rows[0]!.count}`)
   }
-  return found
+  return damaged
 }
 
 /** Compares texts in a time that tells nothing of where they differ. */

@@ -346,7 +346,7 @@ export const serverMetrics = {
 } as const satisfies Declarations
 
 /** Label values that exist from the start: an increase is only seen between two values. */
-const known = {
+const gauges = {
   limitRejections: [
     'requests_per_minute',
     'requests_per_day',
@@ -389,7 +389,7 @@ export interface ServerMetrics extends Metrics<typeof serverMetrics> {
 export function createServerMetrics(now: () => number = Date.now): ServerMetrics {
   const { registry, metrics } = createMetrics(serverMetrics)
   collectDefaultMetrics({ register: registry, eventLoopMonitoringPrecision: lagPrecision_ms })
-  for (const [name, values] of Object.entries(known))
+  for (const [name, values] of Object.entries(gauges))
     for (const labels of values) metrics[name as 'limitRejections'].inc(labels as never, 0)
   const looks: (() => Promise<void>)[] = []
   const readers: Parameters<ServerMetrics['onScrape']>[0][] = []

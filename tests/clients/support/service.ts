@@ -29,12 +29,12 @@ const text = (file: string) => {
 
 /** The process id of the service's current engine. */
 export function enginePid(): number {
-  const found = readdirSync('/proc').find((pid) => {
+  const server = readdirSync('/proc').find((pid) => {
     const [, parent] = /^PPid:\s+(\d+)$/m.exec(text(`/proc/${pid}/status`)) ?? []
     return Number(parent) === servicePid && text(`/proc/${pid}/cmdline`).includes('engine/main.ts')
   })
-  if (!found) throw new Error('the service has no engine')
-  return Number(found)
+  if (!server) throw new Error('the service has no engine')
+  return Number(server)
 }
 
 /** CPU time of a process, in ticks of 10 ms. */

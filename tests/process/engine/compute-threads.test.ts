@@ -25,17 +25,17 @@ function logits(model: Model, next: (step: number) => number): Float32Array[] {
   threads.choose({ threads: () => next(step++), record: (count) => asked.push(count) })
   const size = { sequences: 1, tokens_per_sequence: 128, batch_tokens: 128, adapter: null, outputs: 1 }
   const context = createContext(library, model, { ...size, threads })
-  const found: Float32Array[] = []
+  const outputs: Float32Array[] = []
   const compute = (length: number, from: number) => {
     for (let at = 0; at < length; at++) context.add(1000 + 7 * (from + at), from + at, 0, at === length - 1)
     assert.equal(context.decode(), 0)
-    found.push(context.logits(length - 1, model.vocab.size).slice())
+    outputs.push(context.logits(length - 1, model.vocab.size).slice())
   }
   compute(48, 0)
   for (let token = 0; token < 8; token++) compute(1, 48 + token)
   context.free()
-  assert.deepEqual(asked, Array.from(found.keys(), next), 'each step had the threads that were chosen')
-  return found
+  assert.deepEqual(asked, Array.from(outputs.keys(), next), 'each step had the threads that were chosen')
+  return outputs
 }
 
 async function sameNumbers(model: Model) {

@@ -63,9 +63,9 @@ test('a base changes to its eight-bit form while answers continue, with its adap
   assert.ok(events.done, 'the answer that had begun was cut off')
   assert.ok(textOf(events).length > 0)
 
-  const made = readEightBits(file)!
-  assert.ok(made.distance.tokens > 100 && made.distance.divergence >= 0 && made.distance.divergence < 0.01)
-  assert.ok(made.distance.same_top > 0.8)
+  const record = readEightBits(file)!
+  assert.ok(record.distance.tokens > 100 && record.distance.divergence >= 0 && record.distance.divergence < 0.01)
+  assert.ok(record.distance.same_top > 0.8)
   assert.deepEqual(readdirSync(folder).sort(), [
     'adapter.gguf',
     'model.eight-bits.gguf',
@@ -75,7 +75,7 @@ test('a base changes to its eight-bit form while answers continue, with its adap
   const { json } = await engine.ask('GET', '/v1/models')
   const [base] = json.data
   assert.equal(base.eight_bits, true)
-  assert.ok(base.bytes < made.bytes * 1.1, 'the size is that of the form that answers')
+  assert.ok(base.bytes < record.bytes * 1.1, 'the size is that of the form that answers')
 })
 
 test('a base that keeps its original is served from it, though the eight-bit form is there', async () => {

@@ -25,16 +25,16 @@ const kinds = [
   ['in eight bits', eightBits],
   ['in bfloat16', bfloat16],
 ] as const
-const own = new Map<string, Engine>()
+const engines = new Map<string, Engine>()
 before(async () => {
   if (skip) return
   // Heads of a length that our attention has too.
   const source = path.join(tinyModelsDir({ hidden_size: 256, intermediate_size: 512 }), tiny, 'model.gguf')
   const options = { source, out: file, type: 'BF16', threads: 1, importance: undefined, onProgress() {} } as const
   await quantize(openLibrary(`${root}/.local/llama/lib`), options)
-  for (const [kind, args] of kinds) own.set(kind, await startEngine(args))
+  for (const [kind, args] of kinds) engines.set(kind, await startEngine(args))
 })
-after(() => Promise.all([...own.values()].map((engine) => engine.stop())))
+after(() => Promise.all([...engines.values()].map((engine) => engine.stop())))
 
 /** Log-probabilities of five tokens after a prompt; with `echo` of the prompt's tokens too. */
 async function logprobs(engine: Engine, prompt: string, echo: boolean, account = 'a'): Promise<number[]> {
@@ -47,7 +47,7 @@ for (const [kind, args] of kinds)
   test(`answers of a model ${kind} are as probable as with the kernels of the library`, { skip }, async () => {
     const library = await startEngine([...args, '--no-kernels'])
     try {
-      const [ours, theirs] = [await logprobs(own.get(kind)!, text, true), await logprobs(library, text, true)]
+      const [ours, theirs] = [await logprobs(engines.get(kind)!, text, true), await logprobs(library, text, true)]
       const differences = ours.map((value, index) => Math.abs(value - theirs[index]!))
       const mean = differences.reduce((sum, difference) => sum + difference, 0) / differences.length
       // Each is 0.08 from sums in 32 bits: activations have eight bits in both (decision 010).
@@ -62,7 +62,7 @@ for (const [kind, args] of kinds)
 // prompts are few tokens alone and part of many beside others, for which there are other kernels.
 for (const [kind] of kinds)
   test(`a prompt has the same probabilities to the last bit alone and beside others, ${kind}`, { skip }, async () => {
-    const engine = own.get(kind)!
+    const engine = engines.get(kind)!
     const prompts = [
       'A ferry crosses the bay',
       ...[1, 12, 1, 2].map((times, index) => `${index}. ${text.repeat(times)}`),

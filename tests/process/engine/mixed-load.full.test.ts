@@ -64,11 +64,11 @@ test('under a mixed load, every greedy answer follows from its own prompt', asyn
   let unlikely = 0
   for (const [index, answer] of answers.entries()) {
     if (answer === null) continue
-    const found = await gaps(prompts[index]!, answer)
-    tokens += found.length
+    const pauses = await gaps(prompts[index]!, answer)
+    tokens += pauses.length
     // Small gaps are fine: batches of different sizes round differently, and the reference may tokenize the text
     // differently.
-    unlikely += found.filter((gap) => gap > 1).length
+    unlikely += pauses.filter((gap) => gap > 1).length
   }
   assert.ok(tokens > 1000, `${tokens} tokens`)
   assert.ok(unlikely < tokens * 0.02, `${unlikely} of ${tokens} tokens do not follow from their prompts`)

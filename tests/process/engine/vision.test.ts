@@ -183,11 +183,11 @@ for (const { family, architecture, vectors, picture_tokens, placeholder, foreign
       const { content } = (await answered([image(red), text('What is it?')], { logprobs: true, top_logprobs: 20 }))
         .choices[0].logprobs
       const { vocab } = JSON.parse(readFileSync(join(tinyVision(family), 'hf/tokenizer.json'), 'utf8')).model
-      const known = content[0].top_logprobs.find(({ token }: { token: string }) => /^[a-zA-Z]+$/.test(token))
-      const scored = await score(red, [...prompt, vocab[known.token]])
-      assert.ok(Math.abs(scored.json.rows[0].logprobs[0] - known.logprob) < 1e-3)
-      const other = await score(blue, [...prompt, vocab[known.token]])
-      assert.ok(Math.abs(other.json.rows[0].logprobs[0] - known.logprob) > 1e-3)
+      const word = content[0].top_logprobs.find(({ token }: { token: string }) => /^[a-zA-Z]+$/.test(token))
+      const scored = await score(red, [...prompt, vocab[word.token]])
+      assert.ok(Math.abs(scored.json.rows[0].logprobs[0] - word.logprob) < 1e-3)
+      const other = await score(blue, [...prompt, vocab[word.token]])
+      assert.ok(Math.abs(other.json.rows[0].logprobs[0] - word.logprob) > 1e-3)
       const { status, json } = await score(red, filled(vectors - 1))
       assert.equal(status, 400)
       assert.match(json.error.message, new RegExp(`makes ${vectors} vectors`))
@@ -242,8 +242,8 @@ for (const { family, architecture, vectors, picture_tokens, placeholder, foreign
     })
 
     test('an adapter with a projector of its own sees with it, and shares no picture with the base', async () => {
-      const own = join(folder, 'mmproj.gguf')
-      copyFileSync(projector, own)
+      const projectorFile = join(folder, 'mmproj.gguf')
+      copyFileSync(projector, projectorFile)
       const negate = `
 import sys; sys.path.insert(0, sys.argv[1])
 from gguf import GGUFReader
@@ -251,8 +251,8 @@ tensors = [each for each in GGUFReader(sys.argv[2], "r+").tensors if each.name.s
 last = tensors[-1].data
 last *= -1`
       const gguf = join(root, '.local/llama/source/gguf-py')
-      execFileSync(join(root, '.local/python/bin/python'), ['-c', negate, gguf, own])
-      const projector_sha256 = createHash('sha256').update(readFileSync(own)).digest('hex')
+      execFileSync(join(root, '.local/python/bin/python'), ['-c', negate, gguf, projectorFile])
+      const projector_sha256 = createHash('sha256').update(readFileSync(projectorFile)).digest('hex')
       const load = (fields: object) =>
         engine.ask('POST', '/v1/load_lora_adapter', {
           lora_name: 'sighted',
@@ -262,8 +262,8 @@ last *= -1`
         })
       const swapped = await load({ projector, projector_sha256 })
       assert.deepEqual([swapped.status, swapped.json.error.param], [400, 'projector'])
-      assert.equal((await load({ projector: own, projector_sha256 })).status, 200)
-      assert.equal((await load({ projector: own, projector_sha256 })).status, 200)
+      assert.equal((await load({ projector: projectorFile, projector_sha256 })).status, 200)
+      assert.equal((await load({ projector: projectorFile, projector_sha256 })).status, 200)
       assert.equal((await load({})).json.error.code, 'name_taken')
       const fields = { logprobs: true, top_logprobs: 5 }
       const content = [image(disk(128, 96, [7, 80, 90])), text('What?')]
@@ -293,7 +293,7 @@ last *= -1`
       copyFileSync(model, file)
       // A copy is made of files from 32 MB on: bytes after the tensors count.
       truncateSync(file, 33e6)
-      const own = join(folder, 'mmproj.gguf')
+      const projectorFile = join(folder, 'mmproj.gguf')
       const load = (path: string, body: object) => engine.ask('POST', path, body)
       assert.equal((await load('/internal/load_model', { name: 'large', path: file, projector })).status, 200)
       const content = [image(red), text('What?')]
@@ -303,7 +303,7 @@ last *= -1`
       )
       assert.ok(!String((await long.headers).headers['x-weights']).includes('eight_bits'))
       const lora = { lora_name: 'sighted', lora_path: join(folder, 'adapter.gguf'), base_model_name: 'large' }
-      assert.equal((await load('/v1/load_lora_adapter', { ...lora, projector: own })).status, 200)
+      assert.equal((await load('/v1/load_lora_adapter', { ...lora, projector: projectorFile })).status, 200)
       const before = await answered(content, { model: 'large' })
 
       const weights = async (name: string) => String((await chat(content, { model: name })).headers['x-weights'])
@@ -316,7 +316,7 @@ last *= -1`
         `projector=sha256:${createHash('sha256').update(readFileSync(path)).digest('hex').slice(0, 16)}`
       assert.ok((await weights('large')).includes(shown(projector)))
       const tuned = await weights('sighted')
-      assert.ok(tuned.includes(shown(own)) && tuned.includes('; eight_bits=1'), tuned)
+      assert.ok(tuned.includes(shown(projectorFile)) && tuned.includes('; eight_bits=1'), tuned)
       assert.equal((await answered(content, { model: 'large' })).usage.prompt_tokens, before.usage.prompt_tokens)
       const events = await readEvents(long)
       assert.ok(events.done && textOf(events).length > 0, 'the answer that had begun was cut off')

@@ -137,9 +137,9 @@ const small = (number: number) => ({
 })
 
 test('ten costly schemas of one account delay others by at most a slice, and end when their client disconnects', async () => {
-  const own = createGrammars({ account_trials: 10 })
+  const grammars = createGrammars({ account_trials: 10 })
   const ask = (schema: object, account: string, signal?: AbortSignal) =>
-    own.open(vocab, { kind: 'json_schema', schema: { ...schema } }, signal, account)
+    grammars.open(vocab, { kind: 'json_schema', schema: { ...schema } }, signal, account)
   const time = async (number: number) => {
     const began = performance.now()
     const session = await ask(small(number), 'other')
@@ -166,20 +166,25 @@ test('ten costly schemas of one account delay others by at most a slice, and end
   const again = await ask(small(11), 'one')
   again.close()
   assert.ok(performance.now() - began < allowed(most_ms), 'aborted trials free their slots')
-  await own.close()
+  await grammars.close()
 })
 
 test('a schema that waits longer than the limit is rejected as overloaded', async () => {
   // A grammar that is not cheap would keep the worker, also one that only a busy machine makes slow.
-  const own = createGrammars({ trial_wait_ms: 400, slice_ms: 10_000, cheap_compile_ms: 10_000, cheap_mask_ms: 10_000 })
+  const grammars = createGrammars({
+    trial_wait_ms: 400,
+    slice_ms: 10_000,
+    cheap_compile_ms: 10_000,
+    cheap_mask_ms: 10_000,
+  })
   // On a busy machine a worker takes longer to start than a trial may wait: try until it has started.
   const openWhenFree = (schema: object) =>
-    until('a free slot', () => own.open(vocab, { kind: 'json_schema', schema: { ...schema } }).catch(() => null))
+    until('a free slot', () => grammars.open(vocab, { kind: 'json_schema', schema: { ...schema } }).catch(() => null))
   const first = await openWhenFree({ type: 'boolean' })
   first.close()
   const [slow, ...waiting] = await Promise.allSettled(
     [hostile['repeated repetitions']!, person, { type: 'integer' }].map((schema) =>
-      own.open(vocab, { kind: 'json_schema', schema }),
+      grammars.open(vocab, { kind: 'json_schema', schema }),
     ),
   )
   assert.ok(slow!.status === 'fulfilled' || slow!.reason.code === 'schema_not_enforceable', JSON.stringify(slow))
@@ -187,14 +192,14 @@ test('a schema that waits longer than the limit is rejected as overloaded', asyn
     assert.ok(one.status === 'rejected' && one.reason.code === 'overloaded', JSON.stringify(one))
   const again = await openWhenFree(person)
   again.close()
-  await own.close()
+  await grammars.close()
 })
 
 test('a session with a slow mask fails alone; the other sessions of its worker continue', async () => {
   // One probed mask, the cheap first, lets a pattern pass its trial whose later masks take 300 ms and more.
-  const own = createGrammars({ mask_ms: 100, probe_masks: 1, cheap_mask_ms: 10_000, cheap_compile_ms: 10_000 })
+  const grammars = createGrammars({ mask_ms: 100, probe_masks: 1, cheap_mask_ms: 10_000, cheap_compile_ms: 10_000 })
   const others: GrammarSession[] = []
-  for (let index = 0; index < 3; index++) others.push(await own.open(vocab, { kind: 'json_object' }))
+  for (let index = 0; index < 3; index++) others.push(await grammars.open(vocab, { kind: 'json_object' }))
   const tokens = vocab.tokenize('{"a": [1, 2')
   for (const session of others)
     for (const token of tokens) {
@@ -202,12 +207,15 @@ test('a session with a slow mask fails alone; the other sessions of its worker c
       session.accept(token)
     }
   const before = allowedTokens(await nextMask(others[0]!), vocab.size)
-  const slow = await own.open(vocab, { kind: 'json_schema', schema: { type: 'string', pattern: '^(.{1,5}){1,5}$' } })
+  const slow = await grammars.open(vocab, {
+    kind: 'json_schema',
+    schema: { type: 'string', pattern: '^(.{1,5}){1,5}$' },
+  })
   const [more] = vocab.tokenize('1')
   await assert.rejects(walk(slow, vocab, seeded(1), 400), refused())
   // Accepted while there is no worker: the new worker must replay it too.
   for (const session of others) session.accept(more!)
   for (const session of others) assert.deepEqual(allowedTokens(await nextMask(session), vocab.size), before)
   for (const session of [...others, slow]) session.close()
-  await own.close()
+  await grammars.close()
 })

@@ -50,9 +50,9 @@ const kinds = new WeakMap<GrammarVocab, Uint8Array>()
 
 /** The answers for every token, computed once: a walk asks for thousands of tokens at each step. */
 function kindsOf(vocab: GrammarVocab): Uint8Array {
-  const known = kinds.get(vocab)
-  if (known) return known
-  const made = Uint8Array.from({ length: vocab.size }, (_, token) => {
+  const cached = kinds.get(vocab)
+  if (cached) return cached
+  const kind = Uint8Array.from({ length: vocab.size }, (_, token) => {
     const bytes = vocab.bytes(token)
     const text = Buffer.from(bytes).toString('latin1')
     return (
@@ -63,8 +63,8 @@ function kindsOf(vocab: GrammarVocab): Uint8Array {
       (/^\s*$/.test(text) ? isBlank : 0)
     )
   })
-  kinds.set(vocab, made)
-  return made
+  kinds.set(vocab, kind)
+  return kind
 }
 
 /**

@@ -91,9 +91,9 @@ function makeRunner(
   const { slots = 2, tokens_per_slot = 4096, decodes = [], speculate = false } = options
   const calls: Call[] = []
   const pictures: PictureCall[] = []
-  let made = 0
+  let tokens = 0
   const makeContext = () => {
-    made++
+    tokens++
     return fakeContext(calls, decodes, pictures)
   }
   const outgrown: Generation[] = []
@@ -111,7 +111,7 @@ function makeRunner(
     onOutgrown: (generation) => outgrown.push(generation),
     importPrefix: () => null,
   })
-  return { runner, calls, pictures, outgrown, makeLargerContext: makeContext, made: () => made }
+  return { runner, calls, pictures, outgrown, makeLargerContext: makeContext, made: () => tokens }
 }
 
 const noPictures: PictureSpan[] = []
@@ -346,8 +346,8 @@ test('a long prompt at most doubles the time per token of the streams; one that 
   assert.equal(createPartTime()({ whole_ms: 350, part_ms: 350 }), 350, 'at once while nothing streams')
   const shares = (left: number[], tokens: number, part: number, in_parts = false) => {
     const prompts = left.map((tokens_left, since_ms) => ({ tokens_left, since_ms, in_parts }))
-    const given = sharePrefillBudget(prompts, tokens, part)
-    return prompts.map((prompt) => given.get(prompt) ?? 0)
+    const shares = sharePrefillBudget(prompts, tokens, part)
+    return prompts.map((prompt) => shares.get(prompt) ?? 0)
   }
   assert.deepEqual(shares([2000], 150, 20), [20])
   assert.deepEqual(shares([150], 150, 20), [150])

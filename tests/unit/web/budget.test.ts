@@ -19,12 +19,12 @@ interface Chunk {
 const chunks: Record<string, Chunk> = JSON.parse(readFileSync(path.join(built, 'manifest.json'), 'utf8'))
 
 /** The files of a chunk and of all that it imports at once. */
-function filesOf(name: string, found = new Set<string>()): Set<string> {
+function filesOf(name: string, files = new Set<string>()): Set<string> {
   const { file, css = [], imports = [] } = chunks[name]!
-  if (found.has(file)) return found
-  for (const name of [file, ...css]) found.add(name)
-  for (const module of imports) filesOf(module, found)
-  return found
+  if (files.has(file)) return files
+  for (const name of [file, ...css]) files.add(name)
+  for (const module of imports) filesOf(module, files)
+  return files
 }
 const kB = (file: string) => gzipSync(readFileSync(path.join(built, file)), { level: 9 }).length / 1000
 const sum = (files: Iterable<string>) => [...files].reduce((total, file) => total + kB(file), 0)

@@ -5,8 +5,8 @@ import type { JobEvent } from '../../../sdk/index.ts'
 import { RunReader, runOf, smooth, thin } from '../../../web/pages/job/run.ts'
 
 /** Events at these seconds. */
-const events = (...given: [seconds: number, type: JobEvent['type'], data: Record<string, unknown>][]): JobEvent[] =>
-  given.map(([seconds, type, data], index) => ({
+const events = (...entries: [seconds: number, type: JobEvent['type'], data: Record<string, unknown>][]): JobEvent[] =>
+  entries.map(([seconds, type, data], index) => ({
     type,
     message: '',
     seq: index + 1,

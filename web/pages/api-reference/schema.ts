@@ -91,7 +91,7 @@ const ofOperation: Record<string, Record<string, unknown>> = {
   createExport: { model: 'mdl_…', model_id: 'mdl_…' },
 }
 /** Optional fields that an example is better with. */
-const wanted: Record<string, string[]> = {
+const required: Record<string, string[]> = {
   chatCompletions: ['max_tokens'],
   completions: ['max_tokens'],
   createResponse: ['input'],
@@ -101,8 +101,8 @@ const wanted: Record<string, string[]> = {
 export function exampleOf(description: Description, schema: Schema, operation: string, field = '', depth = 0): unknown {
   const { schema: found } = resolve(description, schema)
   if (found.example !== undefined) return found.example
-  const known = { ...sensible, ...ofOperation[operation] }[field]
-  if (known !== undefined && fits(found, known)) return known
+  const example = { ...sensible, ...ofOperation[operation] }[field]
+  if (example !== undefined && fits(found, example)) return example
   if (found.default !== undefined) return found.default
   if (found.enum) return found.enum.find((value) => value !== null)
   const choices = alternatives(found)
@@ -113,7 +113,7 @@ export function exampleOf(description: Description, schema: Schema, operation: s
       : []
   if (found.properties) {
     const names = Object.keys(found.properties).filter(
-      (name) => found.required?.includes(name) || (depth === 0 && wanted[operation]?.includes(name)),
+      (name) => found.required?.includes(name) || (depth === 0 && required[operation]?.includes(name)),
     )
     // A change of something has no required field: one shows how it is done.
     if (names.length === 0 && depth === 0) names.push(...Object.keys(found.properties).slice(0, 1))

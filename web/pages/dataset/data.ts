@@ -66,16 +66,16 @@ export const useLines = (dataset: Dataset, lines: readonly number[]) =>
   })
 
 /** Reads the file only up to the last line that is wanted. */
-async function readLines(id: string, wanted: ReadonlySet<number>, signal: AbortSignal): Promise<Map<number, string>> {
-  const last = Math.max(...wanted)
-  const found = new Map<number, string>()
+async function readLines(id: string, lines: ReadonlySet<number>, signal: AbortSignal): Promise<Map<number, string>> {
+  const last = Math.max(...lines)
+  const texts = new Map<number, string>()
   const { body } = await tunery.files.content(id, { signal, timeout_ms: slow_ms })
   const reader = body.getReader()
   const decoder = new TextDecoder()
   let line = 1
   let rest = ''
   const finish = (text: string) => {
-    if (wanted.has(line)) found.set(line, text.replace(/\r$/, ''))
+    if (lines.has(line)) texts.set(line, text.replace(/\r$/, ''))
     line++
   }
   try {
@@ -92,7 +92,7 @@ async function readLines(id: string, wanted: ReadonlySet<number>, signal: AbortS
   } finally {
     await reader.cancel().catch(() => {})
   }
-  return found
+  return texts
 }
 
 /** The whole file as text, to be corrected. */

@@ -38,9 +38,9 @@ export function Rows({ dataset, row, onRow }: { dataset: Dataset; row?: number; 
         for (let more = true; more && rows.length < pageRows; ) {
           const after = page * pageRows + rows.length
           const query = { limit: pageRows - rows.length, ...(after > 0 && { after }) }
-          const found = await tunery.datasets.rows(dataset.id, query, { signal, timeout_ms: slow_ms })
-          rows.push(...found.items)
-          more = found.has_more && found.items.length > 0
+          const answer = await tunery.datasets.rows(dataset.id, query, { signal, timeout_ms: slow_ms })
+          rows.push(...answer.items)
+          more = answer.has_more && answer.items.length > 0
         }
         return rows
       },
@@ -107,7 +107,7 @@ export function Rows({ dataset, row, onRow }: { dataset: Dataset; row?: number; 
       >
         <div className="relative" style={{ height: virtualizer.getTotalSize() }}>
           {items.map(({ index, key, start }) => {
-            const found = rowAt(index)
+            const row = rowAt(index)
             return (
               <article
                 key={key}
@@ -121,9 +121,7 @@ export function Rows({ dataset, row, onRow }: { dataset: Dataset; row?: number; 
               >
                 <div className="mb-2 flex flex-wrap items-baseline gap-x-3 text-sm">
                   <span className="font-medium">Row {formatCount(index + 1)}</span>
-                  {found && found.line !== found.row && (
-                    <span className="text-muted">line {formatCount(found.line)}</span>
-                  )}
+                  {row && row.line !== row.row && <span className="text-muted">line {formatCount(row.line)}</span>}
                   <TextLink
                     to="/datasets/$datasetId"
                     params={{ datasetId: dataset.id }}
@@ -134,8 +132,8 @@ export function Rows({ dataset, row, onRow }: { dataset: Dataset; row?: number; 
                     Tokens
                   </TextLink>
                 </div>
-                {found ? (
-                  <Conversation messages={found.messages ?? []} rejected={found.rejected} />
+                {row ? (
+                  <Conversation messages={row.messages ?? []} rejected={row.rejected} />
                 ) : (
                   <div className="grid gap-2">
                     <Skeleton className="h-12 w-full" />

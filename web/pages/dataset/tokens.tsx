@@ -215,16 +215,16 @@ const repeatedMax = 4
 
 /** The tokens of a run, those that repeat as one. `index`: of the first of them. */
 function alike(run: readonly Token[]) {
-  const found: { token: Token; count: number; index: number }[] = []
+  const matches: { token: Token; count: number; index: number }[] = []
   for (let from = 0; from < run.length; ) {
     const token = run[from]!
     let to = from
     while (run[to]?.id === token.id) to++
-    if (to - from > repeatedMax) found.push({ token, count: to - from, index: from })
-    else for (let index = from; index < to; index++) found.push({ token, count: 1, index })
+    if (to - from > repeatedMax) matches.push({ token, count: to - from, index: from })
+    else for (let index = from; index < to; index++) matches.push({ token, count: 1, index })
     from = to
   }
-  return found
+  return matches
 }
 
 /** A line break is shown as a sign, and still breaks the line. */

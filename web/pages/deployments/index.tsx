@@ -96,9 +96,9 @@ function CreateDeployment({ onClose }: { onClose: () => void }) {
   const client = useQueryClient()
   const create = useMutation({
     mutationFn: () => tunery.deployments.create({ model: model!, name }),
-    onSuccess: async (made) => {
+    onSuccess: async (deployment) => {
       await client.invalidateQueries({ queryKey: ['deployments'] })
-      await navigate({ to: '/deployments/$name', params: { name: made.name } })
+      await navigate({ to: '/deployments/$name', params: { name: deployment.name } })
     },
   })
   return (

@@ -8,10 +8,10 @@ interface Score {
 
 /** Scores with their intervals on one scale. */
 export function Interval({ entries }: { entries: { label: string; interval: Score | null }[] }) {
-  const known = entries.flatMap(({ interval }) => (interval ? [interval] : []))
-  if (known.length === 0) return null
-  const low = Math.min(0, ...known.map((score) => score.low ?? score.mean))
-  const high = Math.max(1, ...known.map((score) => score.high ?? score.mean))
+  const intervals = entries.flatMap(({ interval }) => (interval ? [interval] : []))
+  if (intervals.length === 0) return null
+  const low = Math.min(0, ...intervals.map((score) => score.low ?? score.mean))
+  const high = Math.max(1, ...intervals.map((score) => score.high ?? score.mean))
   const at = (value: number) => `${((value - low) / (high - low)) * 100}%`
   return (
     <div className="grid gap-3">

@@ -36,7 +36,7 @@ export default function InvitationPage() {
         </Notice>
       ) : (
         <Loaded query={invitation} skeleton={<SkeletonLines lines={4} />}>
-          {(found) => <Accept token={token} invitation={found} />}
+          {(invitation) => <Accept token={token} invitation={invitation} />}
         </Loaded>
       )}
     </Centered>

@@ -59,11 +59,11 @@ export default function JobPage() {
 
 /** What the events say. Only those that are new are read. */
 function useRun(events: readonly JobEvent[]): Run {
-  const known = useRef({ reader: new RunReader(), count: 0 })
+  const state = useRef({ reader: new RunReader(), count: 0 })
   return useMemo(() => {
-    if (events.length < known.current.count) known.current = { reader: new RunReader(), count: 0 }
-    const { reader, count } = known.current
-    known.current.count = events.length
+    if (events.length < state.current.count) state.current = { reader: new RunReader(), count: 0 }
+    const { reader, count } = state.current
+    state.current.count = events.length
     return reader.read(events.slice(count))
   }, [events])
 }

@@ -156,9 +156,9 @@ function Accounts() {
         <CreateAccount
           tiers={choices}
           onClose={() => setCreating(false)}
-          onCreated={(made) => {
+          onCreated={(account) => {
             setCreating(false)
-            setKey(made)
+            setKey(account)
             void refresh()
             toast.good('The account is there')
           }}

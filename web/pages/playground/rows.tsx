@@ -59,7 +59,7 @@ export function RowsPanel({ columns, parameters, of }: RowsPanelProps) {
         : tunery.datasets.rows(source, page, options))
       if (found.items.length === 0)
         setProblem(isJob(source) ? 'This job held out no rows.' : 'This dataset has no rows.')
-      const made = found.items.map(({ row, messages }): Row => {
+      const rows = found.items.map(({ row, messages }): Row => {
         const all = (messages ?? []) as { role: string; content: unknown }[]
         const last = all.at(-1)
         const prompt = last?.role === 'assistant' ? all.slice(0, -1) : all
@@ -74,14 +74,14 @@ export function RowsPanel({ columns, parameters, of }: RowsPanelProps) {
           answers: {},
         }
       })
-      setRows(made)
-      const waiting = made.flatMap((row) => models.map((column) => ({ row, column })))
+      setRows(rows)
+      const waiting = rows.flatMap((row) => models.map((column) => ({ row, column })))
       const worker = async () => {
         for (let next = waiting.shift(); next && !ended.signal.aborted; next = waiting.shift()) {
           const { row, column } = next
           const answer = await ask(requestOf(column.model, row.messages, parameters), ended.signal, () => {})
           row.answers = { ...row.answers, [column.id]: answer }
-          setRows([...made])
+          setRows([...rows])
           setDone((before) => before + 1)
         }
       }

@@ -85,9 +85,9 @@ export function Webhooks() {
       <CreateWebhook
         open={creating}
         onClose={() => setCreating(false)}
-        onCreated={(made) => {
+        onCreated={(webhook) => {
           setCreating(false)
-          setSecret(made)
+          setSecret(webhook)
           void refresh()
         }}
       />

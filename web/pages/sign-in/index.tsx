@@ -23,7 +23,7 @@ export default function SignInPage() {
     // Who came by a link and has no other way in yet is asked to make one.
     navigate({ href: byLink && !has_password && !has_passkey ? '/welcome' : safeNext(next), replace: true })
 
-  const link = useMutation({ mutationFn: signInByLink, onSuccess: (found) => enter(found, true) })
+  const link = useMutation({ mutationFn: signInByLink, onSuccess: (session) => enter(session, true) })
   const used = useRef<string>(undefined)
   useEffect(() => {
     // Once each: it works once.
@@ -49,7 +49,7 @@ export default function SignInPage() {
       {error && !link.isError && (
         <Notice tone="bad">{oidcErrors[error] ?? `Signing in there failed (${error}). Try again.`}</Notice>
       )}
-      <Loaded query={ways}>{(found) => <Ways ways={found} next={next} enter={enter} />}</Loaded>
+      <Loaded query={ways}>{(available) => <Ways ways={available} next={next} enter={enter} />}</Loaded>
     </Centered>
   )
 }

@@ -31,8 +31,8 @@ interface Tables {
  * Jobs and models get name, description and metadata. A job stores a snapshot of its starting model and datasets, which
  * may be deleted later. `weights_model_id` is separate from `parent_model_id`. Evaluations get their own table.
  */
-export async function up(given: Kysely<unknown>): Promise<void> {
-  const { schema } = given
+export async function up(connection: Kysely<unknown>): Promise<void> {
+  const { schema } = connection
   for (const table of ['tuning_jobs', 'models']) {
     if (table === 'tuning_jobs')
       await schema
@@ -73,7 +73,7 @@ export async function up(given: Kysely<unknown>): Promise<void> {
     .on('tuning_jobs')
     .columns(['base_model_id', 'status', 'finished_at'])
     .execute()
-  const db = given as Kysely<Tables>
+  const db = connection as Kysely<Tables>
   await fillJobs(db)
   await fillEvaluations(db)
 }
@@ -93,23 +93,23 @@ async function fillJobs(db: Kysely<Tables>): Promise<void> {
   const made_by = Map.groupBy(models.values(), ({ job_id }) => job_id)
   const dataset = (id: string | null) => {
     if (id === null) return null
-    const found = datasets.get(id)
+    const dataset = datasets.get(id)
     return {
       id,
-      name: found?.name ?? null,
-      sha256: found?.sha256 ?? null,
-      size_mb: found ? found.size_bytes / 1e6 : null,
+      name: dataset?.name ?? null,
+      sha256: dataset?.sha256 ?? null,
+      size_mb: dataset ? dataset.size_bytes / 1e6 : null,
     }
   }
   for (const job of jobs) {
     const parent = models.get(job.model_id)
-    const made = parent ?? results.get(job.model_id)
-    const base_model_id = made?.base_model_id ?? job.model_id
-    const parent_json = made
+    const origin = parent ?? results.get(job.model_id)
+    const base_model_id = origin?.base_model_id ?? job.model_id
+    const parent_json = origin
       ? JSON.stringify({
           model_id: job.model_id,
           name: parent?.name ?? null,
-          job_id: made.job_id,
+          job_id: origin.job_id,
           step: parent?.step ?? null,
           sha256: parent?.gguf_sha256 ?? null,
         })
@@ -130,7 +130,7 @@ async function fillJobs(db: Kysely<Tables>): Promise<void> {
       .where('id', '=', job.id)
       .execute()
     if (job.model) results.set(job.model, { job_id: job.id, base_model_id })
-    const parent_model_id = made ? job.model_id : null
+    const parent_model_id = origin ? job.model_id : null
     for (const model of made_by.get(job.id) ?? []) {
       const named =
         model.name ??

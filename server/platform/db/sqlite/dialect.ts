@@ -121,8 +121,8 @@ function createDriver(settings: ThreadSettings, listLimit_ms: number): Driver {
     { sql, parameters, query }: CompiledQuery,
   ): Promise<QueryResult<unknown>> {
     if (transaction) return transaction.thread.send({ kind: 'run', sql, parameters, inside: true })
-    const found = isList(query) ? await readList(sql, parameters) : SelectQueryNode.is(query) && read(sql, parameters)
-    if (found) return found
+    const rows = isList(query) ? await readList(sql, parameters) : SelectQueryNode.is(query) && read(sql, parameters)
+    if (rows) return rows
     const release = await turns.take()
     let result: QueryResult<unknown>
     try {

@@ -150,9 +150,9 @@ export function createArtifacts({
       const part = path.join(folder, 'part')
       if (key.endsWith('/')) await fetchFolder(key, part, folder)
       else {
-        const found = await store!.head(key)
-        if (!found) return
-        await cache.makeRoom(found.size_bytes)
+        const object = await store!.head(key)
+        if (!object) return
+        await cache.makeRoom(object.size_bytes)
         await store!.get(key, part)
       }
       if (!existsSync(part)) return
@@ -181,8 +181,8 @@ export function createArtifacts({
     await inParallel(files, async ({ path: name, sha256 }) => {
       const file = path.join(part, name)
       await mkdir(path.dirname(file), { recursive: true, mode: 0o700 })
-      const found = await store!.get(key + name, file)
-      if (found.sha256 !== sha256) throw hashError(key + name, found.sha256, sha256)
+      const object = await store!.get(key + name, file)
+      if (object.sha256 !== sha256) throw hashError(key + name, object.sha256, sha256)
     })
   }
 

@@ -49,7 +49,7 @@ export function createCache({ dataDir, max_mb, min_free_mb, isStored, log, now =
   let scheduled = false
 
   async function entries(): Promise<CacheEntry[]> {
-    const found: CacheEntry[] = []
+    const entries: CacheEntry[] = []
     for (const folder of folders)
       for (const entry of await readdir(path.join(dataDir, folder), { withFileTypes: true }).catch(() => [])) {
         if (unfinished.test(entry.name) || !(entry.isFile() || entry.isDirectory())) continue
@@ -58,9 +58,9 @@ export function createCache({ dataDir, max_mb, min_free_mb, isStored, log, now =
         if (!stats) continue
         const key = `${folder}/${entry.name}${entry.isDirectory() ? '/' : ''}`
         const size_bytes = entry.isDirectory() ? await sizeOf(file) : stats.size
-        found.push({ key, file, size_bytes, used_at: lastUse(stats) })
+        entries.push({ key, file, size_bytes, used_at: lastUse(stats) })
       }
-    return found.sort((a, b) => a.used_at - b.used_at)
+    return entries.sort((a, b) => a.used_at - b.used_at)
   }
 
   /** Bytes that the disk lacks to keep its free space after `coming` more. */

@@ -47,8 +47,8 @@ export function createFileStore(folder: string): ObjectStore {
     async put(file, key) {
       const there = await using(() => find(key))
       if (there) {
-        const own = await copyHashed(file)
-        if (own.sha256 === there.sha256 && own.size_bytes === there.size_bytes) return own
+        const copied = await copyHashed(file)
+        if (copied.sha256 === there.sha256 && copied.size_bytes === there.size_bytes) return copied
       }
       return await using(async () => {
         await mkdir(incoming, { recursive: true, mode: 0o700 })
@@ -74,10 +74,10 @@ export function createFileStore(folder: string): ObjectStore {
         const expected = await find(key)
         if (!expected) throw missingError(key)
         try {
-          const found = await copyHashed(objectPath(key), file)
-          if (found.sha256 !== expected.sha256) throw hashError(key, found.sha256, expected.sha256 || '(not kept)')
+          const copied = await copyHashed(objectPath(key), file)
+          if (copied.sha256 !== expected.sha256) throw hashError(key, copied.sha256, expected.sha256 || '(not kept)')
           await syncPath(file)
-          return found
+          return copied
         } catch (error) {
           await rm(file, { force: true })
           throw (error as { code?: unknown }).code === 'ENOENT' ? missingError(key) : error

@@ -22,13 +22,13 @@ export type FolderManifest = z.infer<typeof FolderManifest>
 
 /** The files in a folder and its subfolders, as sorted relative paths with slashes. Links count as what they name. */
 export async function filesOfFolder(folder: string): Promise<string[]> {
-  const found: string[] = []
+  const names: string[] = []
   for (const entry of await readdir(folder, { recursive: true, withFileTypes: true })) {
     const file = path.join(entry.parentPath, entry.name)
     if (entry.isFile() || (entry.isSymbolicLink() && (await stat(file)).isFile()))
-      found.push(path.relative(folder, file).replaceAll(path.sep, '/'))
+      names.push(path.relative(folder, file).replaceAll(path.sep, '/'))
   }
-  return found.sort()
+  return names.sort()
 }
 
 export const writeFolderManifest = (file: string, files: FolderManifest['files']): Promise<void> =>

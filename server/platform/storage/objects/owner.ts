@@ -45,10 +45,10 @@ export async function claimStorage({ store, staging }: Place, { owner, formerOwn
   try {
     if (await store.head(ownerKey)) {
       await store.get(ownerKey, file)
-      const found = (await readFile(file, 'utf8')).trim()
-      if (found === owner || found === formerOwner) return
+      const holder = (await readFile(file, 'utf8')).trim()
+      if (holder === owner || holder === formerOwner) return
       throw new WrongInstallation(
-        `The storage ${store.name} belongs to the installation ${found}, and the database to ${owner}. Nothing was changed. ` +
+        `The storage ${store.name} belongs to the installation ${holder}, and the database to ${owner}. Nothing was changed. ` +
           'Set TUNERY_STORAGE_URL to the storage of this database; each installation needs its own prefix.',
       )
     }

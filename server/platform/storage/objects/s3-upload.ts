@@ -59,10 +59,10 @@ export async function upload(
   }
   const partBytes = Math.max(minPart_bytes, Math.ceil(size_bytes / maxParts / (1 << 20)) * (1 << 20))
   const folder = `${prefix}${records}${createHash('sha256').update(`${name}\n${sha256}`).digest('hex')}/`
-  const found = resume ? await findBegun(to, folder) : undefined
-  const begun = found ?? (await begin(to, folder, described))
+  const upload = resume ? await findBegun(to, folder) : undefined
+  const begun = upload ?? (await begin(to, folder, described))
   const { upload_id: UploadId } = begun
-  const there = new Map(found?.parts.map((part) => [part.number, part]))
+  const there = new Map(upload?.parts.map((part) => [part.number, part]))
   const hash = createHash('sha256')
   const done: Part[] = []
   /** Buffers that are not in use: as many as parts in memory, instead of what garbage collection leaves. */
@@ -75,9 +75,9 @@ export async function upload(
     const buffer = free.pop() ?? Buffer.allocUnsafeSlow(partBytes)
     const body = await readPart(file, start, buffer.subarray(0, Math.min(partBytes, size_bytes - start)))
     hash.update(body)
-    const known = there.get(number)
-    if (known && known.size_bytes === body.length && known.etag === md5(body)) {
-      done.push(known)
+    const uploaded = there.get(number)
+    if (uploaded && uploaded.size_bytes === body.length && uploaded.etag === md5(body)) {
+      done.push(uploaded)
       free.push(buffer)
       continue
     }
@@ -137,9 +137,9 @@ async function begin({ client, bucket, prefix }: Bucket, folder: string, describ
 
 /** The newest unfinished upload with a record in this folder, and its parts. */
 async function findBegun(to: Bucket, folder: string): Promise<(Begun & { parts: Part[] }) | undefined> {
-  const found: { record: string; begun_at: number }[] = []
-  for await (const record of listRecords(to, folder)) found.push(record)
-  for (const { record } of found.sort((a, b) => b.begun_at - a.begun_at)) {
+  const uploads: { record: string; begun_at: number }[] = []
+  for await (const record of listRecords(to, folder)) uploads.push(record)
+  for (const { record } of uploads.sort((a, b) => b.begun_at - a.begun_at)) {
     const begun = await readRecord(to, record)
     const parts = begun && (await partsOf(to, begun))
     if (parts) return { ...begun, parts }
@@ -170,8 +170,8 @@ async function* listRecords({ client, bucket }: Bucket, within: string) {
 
 /** Undefined if the upload has just ended, or for what is no record. */
 async function readRecord({ client, bucket }: Bucket, record: string): Promise<Begun | undefined> {
-  const found = await client.send(new GetObjectCommand({ Bucket: bucket, Key: record })).catch(ignoreMissing)
-  const text = await found?.Body?.transformToString()
+  const response = await client.send(new GetObjectCommand({ Bucket: bucket, Key: record })).catch(ignoreMissing)
+  const text = await response?.Body?.transformToString()
   try {
     return { ...UploadRecord.parse(JSON.parse(text ?? '')), record }
   } catch {

@@ -59,8 +59,8 @@ export const damagedError = (key: string, what: string): ApiError =>
 
 export const missingError = (key: string): ApiError => damagedError(key, 'is missing')
 
-export const hashError = (key: string, found: string, expected: string): ApiError =>
-  damagedError(key, `is damaged: its SHA-256 is ${found}, not ${expected}`)
+export const hashError = (key: string, actual: string, expected: string): ApiError =>
+  damagedError(key, `is damaged: its SHA-256 is ${actual}, not ${expected}`)
 
 /** Throws for a key that is no path within the storage. */
 export function assertKey(key: string): void {
