@@ -61,7 +61,7 @@ export const createDeployment = route('POST', '/deployments', {
 export const switchDeployment = route('PUT', '/deployments/{name}', {
   scope: 'deployments:write',
   also_with: { gate: ['datasets:read', 'inference'] },
-  summary: 'Let the name serve another model, at once or once a gate passes; requests under way finish on the old one',
+  summary: 'Let the name serve another model, at once or once a gate passes; running requests finish on the old one',
   params: NameParams,
   body: z.strictObject({
     model: z.string().min(1).max(256),

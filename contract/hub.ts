@@ -225,7 +225,7 @@ const download = { scope: 'tuning:write', or_scope: 'operator', params: z.object
 
 export const startDownload = route('POST', '/hub/models/{model_id*}/download', {
   ...download,
-  summary: 'Download the weights of a base model to this machine; one that is here or under way is left as it is',
+  summary: 'Download the weights of a base model to this machine; one that is here or in progress is left as it is',
   body: z.strictObject({}).nullish(),
   responses: { 202: Model },
 })

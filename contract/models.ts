@@ -20,7 +20,7 @@ export const Comparison = z
       .boolean()
       .optional()
       .describe(
-        'Whether the engine answered with the eight-bit form of the base. The comparison is made anew at a deployment ' +
+        'Whether the engine answered with the eight-bit form of the base. The comparison is repeated at a deployment ' +
           'when the base is served in another form.',
       ),
   })

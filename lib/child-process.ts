@@ -170,7 +170,7 @@ export function spawnChild(command: string, args: readonly string[], options: Ch
       else resolve({ status, killed_by, stdout, stderr: stderr.trim(), ...(exceeded && { exceeded }) })
     })
   })
-  // Whoever started it may look later.
+  // Its owner may look later.
   ended.catch(() => {})
   return { pid: child.pid, stdin: child.stdin!, ended, kill: (name) => void child.kill(name), killAfter, stopOn }
 }

@@ -17,7 +17,7 @@ const healthPath = /^\/health(\/(live|ready))?\/?(\?|$)/
 export interface ConnectionLimits {
   /** Most connections of all clients, besides the reserve. */
   connections_max: number
-  /** Most connections of an address (of IPv6: a /64) whose request under way, if any, has shown no right key. */
+  /** Most connections of an address (of IPv6: a /64) whose request in progress, if any, has shown no right key. */
   address_max: number
   /** Whether this is the address of a proxy: its connections carry requests of many clients. */
   isProxy?(address: string): boolean
@@ -27,12 +27,12 @@ export interface ConnectionLimits {
 export type Refused = 'address' | 'all'
 
 export interface Connections {
-  /** Most requests under way of one owner: nobody holds more than a quarter of the connections. */
+  /** Most requests in progress of one owner: nobody holds more than a quarter of the connections. */
   readonly owner_max: number
   readonly address_max: number
   /** Why a request is refused; undefined: it may continue. `clientOf`: its client's address, as a proxy forwards it. */
   refusal(request: IncomingMessage, clientOf: () => string): Refused | undefined
-  /** The request has shown a right key of this owner. False, if the owner has as many under way as it may. */
+  /** The request has shown a right key of this owner. False, if the owner has as many in progress as it may. */
   claim(request: IncomingMessage, owner: string): boolean
 }
 
@@ -43,7 +43,7 @@ interface Connection {
   reserved: boolean
   /** Whether it counts towards its address. */
   counted: boolean
-  /** Requests under way. */
+  /** Requests in progress. */
   requests: number
 }
 
@@ -61,7 +61,7 @@ export function limitConnections(
 ): Connections {
   const owner_max = Math.max(4, Math.floor(connections_max / 4))
   const connections = new Map<Socket, Connection>()
-  /** Connections without a request under way, longest unused first; those that count by address; and of the reserve. */
+  /** Idle connections, longest unused first; those that count by address; and those of the reserve. */
   const idle = new Set<Connection>()
   const idleOf = new Map<string, Set<Connection>>()
   const idleReserve = new Set<Connection>()

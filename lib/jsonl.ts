@@ -42,7 +42,7 @@ export async function* readNumberedJsonl(
 }
 
 // Splits at line feeds only. node:readline also splits at characters that may occur inside a JSON string (U+2028).
-// `onRest` is told the length of the line that is being read.
+// `onRest` gets the length of the line that is being read.
 async function* readLines(file: string, start: number, onRest: (chars: number) => void): AsyncGenerator<string> {
   // The pieces of the line that is being read, joined once: a long line has thousands.
   let rest: string[] = []

@@ -12,7 +12,7 @@ const waiting_max = 32
  */
 export function handleInTurn(server: Server): void {
   const emit = server.emit.bind(server)
-  /** Requests that wait, of connections with one under way. */
+  /** Requests that wait, of connections with one in progress. */
   const waiting = new WeakMap<Socket, [IncomingMessage, ServerResponse][]>()
 
   function handle(request: IncomingMessage, response: ServerResponse): void {

@@ -134,7 +134,7 @@ export async function serveHttp(settings: HttpSettings): Promise<HttpServer> {
     else response.once('close', end)
     try {
       if (!connections.claim(request, hash.toString('hex')))
-        throw new Refusal(429, 'This key has too many requests under way.', { 'retry-after': '5' })
+        throw new Refusal(429, 'This key has too many requests in progress.', { 'retry-after': '5' })
       await session.transport.handleRequest(request, response)
     } finally {
       // The first request was not one that begins a session.

@@ -1,6 +1,6 @@
 import type { ServerResponse } from 'node:http'
 
-/** A refusal: the status, what the client is told, and headers. */
+/** A refusal: the status, the message for the client, and headers. */
 export class Refusal extends Error {
   readonly status: number
   readonly headers: Record<string, string>

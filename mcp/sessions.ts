@@ -13,7 +13,7 @@ export interface Session {
   close: () => Promise<void>
   /** Unix milliseconds. */
   used_at: number
-  /** Responses that are under way; `calls`: without the stream that a client keeps open to listen. */
+  /** Responses in progress; `calls`: without the stream that a client keeps open to listen. */
   open: number
   calls: number
 }
@@ -21,7 +21,7 @@ export interface Session {
 /**
  * Makes room for one more session of this key and account: closes the longest unused one of the key or account that has
  * as many as it may. If all are taken, that is one of the account that has most. Throws Refusal where each has a call
- * under way.
+ * in progress.
  */
 export function makeRoom(sessions: ReadonlyMap<string, Session>, key: Buffer, account: string): void {
   const all = [...sessions.values()]
@@ -36,12 +36,12 @@ export function makeRoom(sessions: ReadonlyMap<string, Session>, key: Buffer, ac
   ] as const) {
     if (own.length < max) continue
     if (closeOldest(own)) return
-    throw new Refusal(429, `This ${whose} has ${max} sessions with calls under way. Wait until one has ended.`, {
+    throw new Refusal(429, `This ${whose} has ${max} sessions with calls in progress. Wait until one has ended.`, {
       'retry-after': '5',
     })
   }
   if (sessions.size < sessionsMax) return
   const byAccount = [...Map.groupBy(all, (each) => each.account).values()].toSorted((a, b) => b.length - a.length)
   if (!byAccount.some((own) => closeOldest(own)))
-    throw new Refusal(503, 'Too many sessions have calls under way. Try again later.', { 'retry-after': '60' })
+    throw new Refusal(503, 'Too many sessions have calls in progress. Try again later.', { 'retry-after': '60' })
 }

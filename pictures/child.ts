@@ -41,7 +41,7 @@ async function decode(file: Uint8Array): Promise<DecodedPicture> {
 
 const metadataOf = (file: Uint8Array) => sharp(file, { limitInputPixels: picturePixelsMax }).metadata()
 
-/** Formats of kept pictures, and how one is written anew. */
+/** Formats of kept pictures, and how one is re-encoded. */
 const encoders = {
   jpeg: (picture: Sharp) => picture.jpeg({ quality: 95, chromaSubsampling: '4:4:4' }),
   webp: (picture: Sharp) => picture.webp({ quality: 95 }),

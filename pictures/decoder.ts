@@ -1,4 +1,4 @@
-// Decodes pictures of users in a child process of bounded time and memory, which is started anew when it dies.
+// Decodes pictures of users in a child process of bounded time and memory, which is restarted when it dies.
 import { type ChildProcess, fork } from 'node:child_process'
 import path from 'node:path'
 import { childEnv, processMemoryMb } from '../lib/child-process.ts'

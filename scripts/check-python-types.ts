@@ -9,7 +9,7 @@ const root = path.resolve(import.meta.dirname, '..')
 const program = path.join(root, 'node_modules/pyright/index.js')
 
 if (!existsSync(program)) {
-  // A checkout that was set up before pyright came can still run the other checks. CI sets up anew.
+  // A checkout that was set up before pyright came can still run the other checks. CI sets up from scratch.
   console.log(
     'Not checked: pyright is not installed. Run `npm ci --ignore-scripts`, which installs what package-lock.json lists.',
   )

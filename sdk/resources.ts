@@ -7,7 +7,7 @@ import { jsonLines, serverSentEvents } from './streams.ts'
 import type { EventStream, FileInput, FileResponse, Page, PagePromise, RequestOptions } from './types.ts'
 
 type Row = Record<string, unknown>
-/** How often in a row a stream is taken up again: about a minute, in which a service starts anew. */
+/** How often in a row a stream is taken up again: about a minute, in which a service restarts. */
 export const streamRetries = 10
 interface Table {
   [name: string]: string | Table

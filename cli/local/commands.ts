@@ -129,7 +129,7 @@ export function addLocalCommands(program: Program, models: Program, local: Local
   runsLocally(
     program
       .command('migrate-data')
-      .description('move the data of a stopped service to another database and storage, verified; goes on after a kill')
+      .description('move the data of a stopped service to another database and storage, verified; resumes after a kill')
       .option('--to-database <url>', 'an empty Postgres database: postgres://user:password@host/database')
       .option('--to-storage <url>', 'an empty storage: s3://bucket/prefix?endpoint=…&region=… or file:///folder')
       .option('--to-data-dir <folder>', 'a new data folder, for SQLite and all files')

@@ -40,7 +40,7 @@ interface Answer {
 /** Narrower terminals show two answers one after the other. */
 const sideBySide_columns = 80
 
-const commands = `/system TEXT  another system message     /clear  begin anew
+const commands = `/system TEXT  another system message     /clear  start over
 /save FILE    add the conversation to a file of examples     /quit   end (or Ctrl-D)`
 
 export function addChatCommand(program: Program): void {
@@ -185,7 +185,7 @@ function command(typed: string, sides: Side[]): void {
   const rest = words.join(' ')
   if (name === '/clear') {
     for (const side of sides) side.messages = side.messages.filter(({ role }) => role === 'system')
-    console.log(paint('dim', 'The conversation begins anew.'))
+    console.log(paint('dim', 'The conversation starts over.'))
   } else if (name === '/system') {
     for (const side of sides) {
       const others = side.messages.filter(({ role }) => role !== 'system')

@@ -1,5 +1,5 @@
 // Texts that arrive at once, side by side. A line is printed for good when every column has it; the one that is still
-// being written is drawn anew.
+// being written is redrawn.
 import { columnsOf, pad, paint, wrap } from '../support/text.ts'
 
 const gap = ' │ '

@@ -121,7 +121,7 @@ function describe(
 ) {
   if (status === 'failed') return `${name} does not serve: ${clean(error?.message ?? 'it failed.')}`
   if (pending) return `${name} serves ${served} until the gate has decided; ${pending.evaluation} runs.`
-  if (reason !== undefined) return `${name} goes on serving ${served}: ${clean(reason)}`
+  if (reason !== undefined) return `${name} keeps serving ${served}: ${clean(reason)}`
   return status === 'ready'
     ? `${name} serves ${model}. Ask it: ${typed(`chat ${name}`)}`
     : `${name} is ${status} with ${served}.`

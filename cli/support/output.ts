@@ -40,7 +40,7 @@ export async function confirm(question: string): Promise<boolean> {
   }
 }
 
-/** Lines at the end of a terminal that are drawn anew, below lines that stay. */
+/** Lines at the end of a terminal that are redrawn, below lines that stay. */
 export function createLiveLines(out: NodeJS.WriteStream = process.stdout) {
   let drawn = 0
   const erase = () => {

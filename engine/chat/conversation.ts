@@ -45,7 +45,7 @@ export function prepareConversation(model: ChatModel, request: ChatRequest, can_
   if (json && plan && !plan.required && syntax.exclusive)
     throw new ApiError(
       'parameter_not_supported',
-      'This model writes calls of tools as plain JSON, so they can’t be told from an answer in JSON. ' +
+      'This model writes calls of tools as plain JSON, so they can’t be distinguished from an answer in JSON. ' +
         'Send response_format or tools, or set tool_choice to none or required.',
       { param: 'response_format' },
     )

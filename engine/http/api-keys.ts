@@ -26,7 +26,7 @@ export function readApiKeys(file: string | undefined, env: NodeJS.ProcessEnv): A
   const keys = lines.filter((line) => line !== '' && !line.startsWith('#'))
   const source = file === undefined ? keyVariable : `The file of --api-key-file, ${file},`
   if (keys.length === 0)
-    throw new Error(`${source} holds no key. Put one in, or leave the setting out to serve whoever reaches the port.`)
+    throw new Error(`${source} holds no key. Put one in, or omit the setting to serve anyone who reaches the port.`)
   if (!keys.every((key) => key.length >= charactersMin && /^[\x21-\x7e]+$/.test(key)))
     throw new Error(
       `${source} holds a key that is not ${charactersMin} or more ASCII characters without blanks. ` +

@@ -1,6 +1,6 @@
 // Matrix products with bfloat16 weights on x64 processors with AVX-512.
 //
-// ggml computes them as dot products of rows, for each token anew: eight tokens take eight times as long as one. Here a
+// ggml computes them as dot products of rows, token by token: eight tokens take eight times as long as one. Here a
 // tile of up to 12 tokens reads each weight once. Weights are those of the file; activations are rounded to bfloat16, as
 // ggml rounds them.
 #include "bfloat16.h"

@@ -1,6 +1,6 @@
 """A replica of Ray Serve that starts the engine as its child, and passes requests on to it, answers streamed.
 
-It takes requests only when the engine has loaded the files that it was told, each compared by its hash, answers with
+It takes requests only when the engine has loaded the files of its target, each compared by its hash, answers with
 the weights that were asked for, and gives the probabilities that the trainer kept.
 """
 

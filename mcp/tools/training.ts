@@ -74,7 +74,7 @@ const trainingInput = {
     .min(1)
     .max(200)
     .describe(
-      'A base model of list_base_models whose weights are available, or a model of the account (mdl_…) to go on from.',
+      'A base model of list_base_models whose weights are available, or a model of the account (mdl_…) to continue.',
     ),
   dataset_id: z.string().min(1).max(100).describe('A valid dataset, ds_…'),
   config: Config.optional(),
@@ -296,7 +296,7 @@ const deleteJob = defineTool({
 const pauseJob = defineTool({
   name: 'pause_job',
   title: 'Pause a job',
-  description: 'Saves the progress of a job and frees the machine. resume_job goes on exactly there.',
+  description: 'Saves the progress of a job and frees the machine. resume_job continues exactly there.',
   scopes: ['tuning:write'],
   input: z.strictObject({ job_id }),
   output: z.object({ job: Job }),
@@ -311,7 +311,7 @@ const resumeJob = defineTool({
   name: 'resume_job',
   title: 'Resume a job',
   description:
-    'Goes on with a paused job exactly where it stopped. It costs what is still to do: the user is asked first, with the estimate, ' +
+    'Resumes a paused job exactly where it stopped. It costs what is still to do: the user is asked first, with the estimate, ' +
     'as by start_training.',
   scopes: ['tuning:write'],
   input: z.strictObject({ job_id, confirmation }),
@@ -322,7 +322,7 @@ const resumeJob = defineTool({
     const confirmed = await confirm({
       tool: 'resume_job',
       args,
-      action: `go on with the training ${job_id}`,
+      action: `resume the training ${job_id}`,
       estimate: async () => {
         const { model_id, dataset_id, config, progress } = await tunery.jobs.get(job_id, { signal })
         return costOf(await tunery.jobs.estimate({ model_id, dataset_id, config }, { signal }), 1 - progress)

@@ -32,7 +32,7 @@ the address of that profile alone; that of \`local\` to the service on the data 
 | 3 | not authorized: a wrong key, or one without the scope |
 | 4 | not found |
 | 5 | the service cannot be reached |
-| 130 | interrupted by Ctrl-C. What runs on the service goes on; the message says how to come back |
+| 130 | interrupted by Ctrl-C. What runs on the service continues; the message says how to come back |
 
 ## JSON
 

@@ -9,7 +9,7 @@ import { fileHash, isDone, local, pins, root, step } from './state.mjs'
 const platform = `${process.platform}-${process.arch}`
 
 /**
- * No install scripts: the packages that we use ship their binaries. Packages in npm's cache are not asked for anew, as
+ * No install scripts: the packages that we use ship their binaries. Packages in npm's cache are not asked for again, as
  * the lockfile has their hashes.
  */
 const npmFlags = ['--ignore-scripts', '--no-audit', '--no-fund', '--prefer-offline', '--loglevel=http']

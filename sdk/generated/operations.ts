@@ -143,7 +143,7 @@ export interface Operations {
     tiers: (options?: RequestOptions) => Promise<T.HubTiersResponse>
     /** Base models to begin with. `GET /hub/featured` */
     featured: (options?: RequestOptions) => Promise<T.HubListResponse>
-    /** Download the weights of a base model to this machine; one that is here or under way is left as it is. `POST /hub/models/{model_id}/download` */
+    /** Download the weights of a base model to this machine; one that is here or in progress is left as it is. `POST /hub/models/{model_id}/download` */
     startDownload: (model_id: string, options?: RequestOptions) => Promise<T.Model>
     /** Cancel a download and remove what it has brought. `DELETE /hub/models/{model_id}/download` */
     cancelDownload: (model_id: string, options?: RequestOptions) => Promise<T.Model>
@@ -243,7 +243,7 @@ export interface Operations {
   deployments: {
     /** Serve a model by name. `POST /deployments` */
     create: (body: T.DeploymentsCreateBody, options?: RequestOptions) => Promise<T.Deployment>
-    /** Let the name serve another model, at once or once a gate passes; requests under way finish on the old one. `PUT /deployments/{name}` */
+    /** Let the name serve another model, at once or once a gate passes; running requests finish on the old one. `PUT /deployments/{name}` */
     switch: (name: string, body: T.DeploymentsSwitchBody, options?: RequestOptions) => Promise<T.Deployment>
     /** The deployments of the account, newest first or as sorted. `GET /deployments` */
     list: (query?: T.DeploymentQueryInput, options?: RequestOptions) => PagePromise<T.Deployment>

@@ -1465,7 +1465,7 @@ export interface Comparison {
   difference: number
   /** By how much the two differ on the starting model, because of their precisions. */
   base_difference: number
-  /** Whether the engine answered with the eight-bit form of the base. The comparison is made anew at a deployment when the base is served in another form. */
+  /** Whether the engine answered with the eight-bit form of the base. The comparison is repeated at a deployment when the base is served in another form. */
   eight_bits?: boolean
 }
 export interface TunedModelDetails {

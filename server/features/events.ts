@@ -1,5 +1,5 @@
-// What features tell each other in this process: an earlier one emits, later ones listen. What accounts are told is in
-// the outbox (server/platform/events/outbox.ts).
+// What features tell each other in this process: an earlier one emits, later ones listen. What accounts get is in the
+// outbox (server/platform/events/outbox.ts).
 import type { Download } from '../../contract/hub.ts'
 import type { Trx } from '../platform/db/open.ts'
 

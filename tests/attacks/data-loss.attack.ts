@@ -279,7 +279,7 @@ describe('a service that was killed on a full disk', {
       fill()
       server!.kill('SIGKILL')
       await ended(server!)
-      // What SQLite makes anew at a start, and what a kill may have left free.
+      // What SQLite recreates at a start, and what a kill may have left free.
       for (const name of ['tunery.db-shm', 'server.lock-journal']) rmSync(path.join(data, name), { force: true })
       fill()
       url = await start()

@@ -18,7 +18,7 @@ before(async () => {
 })
 after(() => service?.stop())
 
-test('a guide opens directly at its anchor; links between pages load no page anew', browserTest, async () => {
+test('a guide opens directly at its anchor; links between pages do not reload it', browserTest, async () => {
   const { page, complaints } = await service.visit({ signedIn: false })
   await page.goto('/docs/guides/operate#back-up-and-restore')
   const heading = page.getByRole('heading', { name: /^Back up and restore/ })

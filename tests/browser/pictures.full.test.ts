@@ -102,7 +102,7 @@ test('pictures go with a question, and are asked about', { skip }, async () => {
   assert.equal(await attached(page).count(), 8)
   assert.deepEqual(await problemsOf(page), [])
   await page.waitForTimeout(500)
-  // An address that names models begins anew.
+  // An address that names models starts over.
   await page.goto('/playground')
   await page.getByText('2 pictures not kept after reloading').waitFor()
   assert.deepEqual(complaints, [])

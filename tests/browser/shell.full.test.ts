@@ -129,7 +129,7 @@ test('a service that goes away is said, and all is well again when it is back', 
   await gone.waitFor({ state: 'detached' })
 })
 
-test('a page whose file is gone, as after an update, is loaded anew, and otherwise says so', browserTest, async () => {
+test('a page whose file is gone, as after an update, is reloaded, and otherwise says so', browserTest, async () => {
   const { page } = await service.visit()
   await page.goto('/')
   await settled(page)
@@ -145,7 +145,7 @@ test('a page whose file is gone, as after an update, is loaded anew, and otherwi
     () => performance.getEntriesByType('navigation')[0]!.entryType && document.readyState === 'complete',
   )
   assert.ok(await page.getByRole('navigation', { name: 'Main' }).isVisible(), 'the rest of the dashboard goes on')
-  assert.ok(asked >= 2, 'it was loaded anew once')
+  assert.ok(asked >= 2, 'it was reloaded once')
   await page.unroute(file)
   await page.getByRole('button', { name: 'Try again' }).click()
   await page.getByRole('heading', { level: 1, name: 'Datasets' }).waitFor()

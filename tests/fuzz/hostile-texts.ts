@@ -1,4 +1,4 @@
-// Texts that take long where something backtracks, begins anew at each character, or recurses; and requests that have
+// Texts that take long where something backtracks, begins again at each character, or recurses; and requests that have
 // one of them in one string field.
 
 /** What long texts are made of, after an opening that makes a parser look for an end. */

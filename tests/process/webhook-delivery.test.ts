@@ -204,7 +204,7 @@ test('an account with many deliveries holds up those of another by one at most',
     return claimed.map((delivery) => delivery.account_id).sort()
   }
   assert.deepEqual(await next(3), [other, account_id, account_id].sort())
-  assert.deepEqual(await next(1), [other], 'two of the first are under way')
+  assert.deepEqual(await next(1), [other], 'two of the first are in progress')
   assert.deepEqual(await next(9), Array(4).fill(account_id))
 })
 

@@ -1,5 +1,5 @@
 // Deployments that scale on a real Ray Serve, through the API: requests by the gateway, to zero and back, another model
-// for the name, the head of the cluster killed and started anew, and somebody else's application beside ours.
+// for the name, the head of the cluster killed and restarted, and somebody else's application beside ours.
 import assert from 'node:assert/strict'
 import { createHash } from 'node:crypto'
 import { readFileSync, writeFileSync } from 'node:fs'
@@ -130,7 +130,7 @@ test('to zero without requests, and back with the first', rayTest, async () => {
 })
 
 test(
-  'the head is away: said, and nothing lost; anew without applications: they are written again',
+  'the head is away: said, and nothing lost; restarted without applications: they are written again',
   rayTest,
   async () => {
     await cluster.killHead()
@@ -177,7 +177,7 @@ test('an adapter with a changed record never answers, and answers again once it 
 
 test('deletion removes ours alone', rayTest, async () => {
   assert.equal((await service.ours()).length, 1)
-  // The head was started anew without it.
+  // The head was restarted without it.
   await service.addTheirs()
   assert.equal((await app.api('DELETE', '/deployments/colours')).status, 200)
   await until('our application to be gone', async () => (await service.ours()).length === 0)

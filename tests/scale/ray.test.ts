@@ -202,7 +202,7 @@ test('a machine killed in the middle of a training: it resumes on the other from
   nodes[at] = await cluster.addNode()
 })
 
-test('a head killed and started anew: the job waits, is submitted again, and goes on', rayTest, async () => {
+test('a head killed and restarted: the job waits, is submitted again, and goes on', rayTest, async () => {
   const id = await create(long)
   await api.untilEvent(id, ({ type }) => type === 'checkpoint')
   // The whole cluster vanishes.

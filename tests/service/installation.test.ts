@@ -183,7 +183,7 @@ test('files without a row are set aside after a day, with a line in the log, and
   assert.match(lines.at(-1)!.msg, /removed files that no row names/)
 })
 
-test('a secret key that rows need is never made anew, and a cut one is not taken', async () => {
+test('a secret key that rows need is never replaced, and a cut one is not taken', async () => {
   const file = path.join(scratch, 'keys', 'secret.key')
   const lines: string[] = []
   const logged = pino({ base: null }, { write: (line: string) => void lines.push(line) })
@@ -199,7 +199,7 @@ test('a secret key that rows need is never made anew, and a cut one is not taken
     await assert.rejects(openSecrets(file, app.db, logged), new RegExp(`damaged: it has ${bytes} bytes`))
     assert.equal(readFileSync(file).length, bytes)
   }
-  // Neither a folder, nor a link whose target is away, nor one to itself is a key that may be made anew.
+  // Neither a folder, nor a link whose target is away, nor one to itself is a key that may be replaced.
   for (const [place, problem] of [
     [() => mkdirSync(file), 'is a folder, not a file'],
     [() => symlinkSync(path.join(scratch, 'away/secret.key'), file), 'is a link to a file that does not exist'],

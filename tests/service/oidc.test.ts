@@ -161,7 +161,7 @@ test('the operator is connected only in their own session', async () => {
   assert.equal((await signIn('boss')).profile?.id, app.owner.user_id, 'connected from now on')
 })
 
-test('a connection to the provider is listed and can be removed: its sessions end, and it must be accepted anew', async () => {
+test('a connection to the provider is listed and removable: its sessions end; it must be accepted again', async () => {
   const id = await addMember('cut@example.com')
   const path = `/members/${id}/identities`
   assert.deepEqual((await app.api('GET', path)).body.items, [])
@@ -178,7 +178,7 @@ test('a connection to the provider is listed and can be removed: its sessions en
   const ended = await fetch(`${app.url}/session`, { headers: { cookie: cookieOf(browser)! } })
   assert.equal(ended.status, 401)
   assert.deepEqual(await signIn('cut'), { end: '/choose-account', profile: undefined })
-  // Accepted anew it is the same connection; the member removes it too, and stays in the session that they do it in.
+  // Accepted again it is the same connection; the member removes it too, and stays in the session that they do it in.
   const back = createBrowser()
   assert.equal((await signIn('cut', { browser: back, accept: id })).profile?.id, id)
   assert.equal((await app.api('GET', path)).body.items[0].id, identity.id)

@@ -1,4 +1,4 @@
-// An answer under way ends with the key, the session or the link that asked for it, within a second: whole and streamed
+// A running answer ends with the key, the session or the link that asked for it, within a second: whole and streamed
 // ones, streams of events, downloads, and on every server.
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
@@ -46,7 +46,7 @@ after(async () => {
 
 const messages = [{ role: 'user', content: 'x' }]
 const limit_ms = 1000
-/** Longer than a lookup is remembered: the request is under way, and not about to begin. */
+/** Longer than a lookup is remembered: the request is in progress, and not about to begin. */
 async function newKey(body: object = {}, by: Pick<TestApp, 'api'> = app) {
   const { body: made } = await by.api('POST', '/keys', { name: 'k', ...body })
   return { id: made.id as string, key: made.key as string }
@@ -183,7 +183,7 @@ test('an answer by a shared link ends with the link, whole and streamed', { time
   const [engine] = children(process.pid, 'engine/main.ts')
   for (const stream of [true, false]) {
     const { id, link } = await share()
-    // An engine that stands still: the answer is under way and does not end by itself.
+    // An engine that stands still: the answer is in progress and does not end by itself.
     process.kill(engine!, 'SIGSTOP')
     try {
       const ended = ask(link, stream).then(async (response) => ({ text: await response.text(), at: Date.now() }))

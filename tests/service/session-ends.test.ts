@@ -1,4 +1,4 @@
-// Where a session ends and where it holds: in streams under way, after a restore, in the cookies of a browser.
+// Where a session ends and where it holds: in streams in progress, after a restore, in the cookies of a browser.
 import assert from 'node:assert/strict'
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import os from 'node:os'
@@ -38,7 +38,7 @@ test('a session is known by every server of the installation, whatever its port;
   )
 })
 
-test('a stream of events under way ends with its session or key, before the next event', async () => {
+test('a stream of events in progress ends with its session or key, before the next event', async () => {
   const dataset_id = (await app.upload(colourRows(8))).body.id
   const { id } = (await app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id })).body
   const page = newBrowser(app)

@@ -103,7 +103,7 @@ test('wrong keys from an address block keys, and sign nobody out', async () => {
   assert.equal((await page.send('GET', '/keys')).status, 200)
 })
 
-test('a hash made with other parameters is made anew at the next sign-in', async () => {
+test('a hash made with other parameters is made again at the next sign-in', async () => {
   const { id } = await person('old@example.com', 'a password of old')
   const nonce = Buffer.alloc(16, 7)
   const weak = { message: 'another password', nonce, parallelism: 1, tagLength: 32, memory: 1024, passes: 1 }

@@ -149,7 +149,7 @@ test('lines are recorded in order and once, whatever is sent twice', async () =>
 test('a run whose account’s turn is over is told to stop, and its job waits for its next turn', async () => {
   const { id, call } = await createRun({ epochs: 1 })
   await call('POST', 'lines', { first: 1, lines: [line('it runs')] })
-  // As the worker does that finds another account waiting; this one may have been started anew since.
+  // As the worker does that finds another account waiting; this one may have been restarted since.
   await app.db.updateTable('training_runs').set({ turn_over: 1 }).where('job_id', '=', id).execute()
   assert.equal((await call('POST', 'lines', { first: 0, lines: [] })).body.stop, true)
   await call('POST', 'lines', { first: 2, lines: [{ type: 'exit', message: '', data: { status: 75 } }] })

@@ -59,7 +59,7 @@ export async function createInstallation(folder: string, servers: number): Promi
   const running: RunningServer[] = []
 
   const down = new Set<Victim | number>()
-  /** Resolves with undefined, and does nothing, while it is under way for the same one. */
+  /** Resolves with undefined, and does nothing, while it is in progress for the same one. */
   async function once<T>(what: Victim | number, work: () => Promise<T>): Promise<T | undefined> {
     if (down.has(what)) return undefined
     down.add(what)

@@ -162,7 +162,7 @@ export function testObjectStore(name: string, { folder, open, corrupt, skip = fa
     // A database that was behind the storage is restored: its rows name them again.
     const restored = { ...options, live: async () => new Set(keys) }
     assert.deepEqual(await sweep(restored, later + week), [])
-    assert.deepEqual(await sweep(options, later + week), [], 'the week begins anew')
+    assert.deepEqual(await sweep(options, later + week), [], 'the week begins again')
     assert.deepEqual(await sweep(options, later + week + week / 2), [])
     const removed = await sweep(options, later + 2 * week)
     const mine = removed.filter((key) => /_orphan/.test(key)).sort()

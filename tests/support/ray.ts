@@ -35,7 +35,7 @@ export interface RayCluster {
   /** The address of the dashboard and REST API. */
   url: string
   token: string | undefined
-  /** Starts the head, or starts it anew on the same ports: it knows nothing of before. */
+  /** Starts the head, or starts it again on the same ports: it knows nothing of before. */
   startHead(): Promise<RayNode>
   /** SIGKILL for the head that was started last. */
   killHead(): Promise<void>

@@ -17,7 +17,7 @@ function sender(answer: () => Promise<Response>) {
 }
 const made = () => Promise.resolve(new Response('{}', { status: 201 }))
 
-test('the same request has one key while it is under way and just after it; another one has another', async (t) => {
+test('the same request has one key while it is in progress and just after it; another one has another', async (t) => {
   t.mock.timers.enable({ apis: ['setTimeout'] })
   const { seen, send } = sender(made)
   await Promise.all([

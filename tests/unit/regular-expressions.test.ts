@@ -1,5 +1,5 @@
 // No regular expression of the service takes more than linear time for any text: not by backtracking, nor by beginning
-// anew at each character. `scslre` finds both, as `eslint-plugin-regexp` does with it. What clients write as a pattern
+// again at each character. `scslre` finds both, as `eslint-plugin-regexp` does with it. What clients write as a pattern
 // runs in RE2, or in a thread that can be ended.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'

@@ -24,6 +24,9 @@ const replaced = [
   /was not (started|cancelled|paused|resumed|renamed|changed)'/i,
 ]
 
+/** Expressions of our own, for "again", "in progress", "continues", "anyone who" and "is notified". */
+const dialect = /\banew\b|\bunder way\b|\bgo(es)? on\b|\bwent on\b|\bgoing on\b|\bwhoever\b|\b(is|are) told\b/i
+
 /** The texts of a source file: what is not a comment. */
 const textsOf = (source: string) => source.replace(/^\s*(\/\/|\*|\/\*).*$/gm, '').replace(/\{\/\*.*?\*\/\}/gs, '')
 
@@ -42,6 +45,22 @@ test('the first pages of the docs do too', () => {
     const text = readFileSync(path.join(root, file), 'utf8')
     for (const word of replaced) assert.doesNotMatch(text, word, file)
   }
+})
+
+test('every page, and every text of the API, the commands and the assistants, says it in plain words', () => {
+  const pages = globSync('{,*/,deploy/**/}{README,CONTRIBUTING,SECURITY}.md', {
+    cwd: root,
+    exclude: ['node_modules/**'],
+  })
+  const guides = globSync('docs/**/*.md', { cwd: root, exclude: ['docs/decisions/**', 'docs/glossary.md'] })
+  const texts = globSync('{cli,contract,engine,mcp,server,web}/**/*.{ts,tsx}', { cwd: root })
+  assert.ok(pages.length > 8 && guides.length > 30 && texts.length > 200)
+  const found = [...pages, ...guides, ...texts].flatMap((file) => {
+    const source = readFileSync(path.join(root, file), 'utf8')
+    const word = dialect.exec(file.endsWith('.md') ? source : textsOf(source))
+    return word ? [`${file}: ${word[0]}`] : []
+  })
+  assert.deepEqual(found, [])
 })
 
 test('a button that changes nothing is not called Cancel beside one that cancels', () => {

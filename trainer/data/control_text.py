@@ -31,8 +31,8 @@ COMPARED_COUNTS = 64
 # (`does_token_look_special`).
 LOOKS_SPECIAL = re.compile(r"<pad>|<mask>|<2mass>|\[@BOS@\]|<\|.*\|>|<\uff5c.*\uff5c>|<unused.*>", re.DOTALL)
 REFUSAL = (
-    "The model's chat template rewrites text that spells control tokens, so it cannot be told what of it is text. "
-    "Remove it from the row, or let the operator set TUNERY_PARSE_CONTROL_TOKENS=true."
+    "The model's chat template rewrites text that spells control tokens, so text and control "
+    "tokens cannot be distinguished. Remove it from the row, or let the operator set TUNERY_PARSE_CONTROL_TOKENS=true."
 )
 
 REFUSAL_OF_TOOLS = (

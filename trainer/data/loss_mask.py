@@ -56,7 +56,7 @@ def _as_read(content: Content, tokenizer: Tokenizer) -> Content:
 
 def rendering(messages: list[dict], tokenizer: Tokenizer, open_turn: bool = False) -> Rendering:
     """Renders a whole conversation with its tools, or a prompt, for tokenizing. Raises JobError("dataset_invalid") if
-    text cannot be told from control tokens, or the template writes no tools.
+    text cannot be distinguished from control tokens, or the template writes no tools.
     """
     messages, tools = _with_tools(messages, tokenizer)
     return _first_view(

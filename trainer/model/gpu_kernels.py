@@ -197,7 +197,7 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, heads: int, un
 
 
 def gated(gate_up: torch.Tensor, width: int) -> torch.Tensor:
-    """silu(gate) * up [tokens, width], of rows that begin with the gate and go on with up."""
+    """silu(gate) * up [tokens, width], of rows that begin with the gate and end with up."""
     product = gate_up.new_empty(len(gate_up), width)
     _gated[(len(gate_up), triton.cdiv(width, GATED))](gate_up, gate_up.stride(0), product, width, BLOCK=GATED)
     return product

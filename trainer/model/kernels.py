@@ -113,7 +113,7 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, heads: int, un
 
 
 def gated(gate_up: torch.Tensor, width: int) -> torch.Tensor:
-    """silu(gate) * up [tokens, width], of rows that begin with the gate and go on with up."""
+    """silu(gate) * up [tokens, width], of rows that begin with the gate and end with up."""
     product = gate_up.new_empty(len(gate_up), width)
     _library().tunery_gated(_at(gate_up), gate_up.stride(0), _at(product), len(gate_up), width)
     return product

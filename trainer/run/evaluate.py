@@ -72,7 +72,7 @@ def generate_answers(
     and few.
 
     Where training computes with less, its model drafts whole answers, and one pass of the served model finds the first
-    token of each that it would not have chosen, which it replaces. Then the rest is drafted anew.
+    token of each that it would not have chosen, which it replaces. Then the rest is drafted again.
     """
     was_training = model.training
     model.eval()

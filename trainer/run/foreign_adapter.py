@@ -131,7 +131,7 @@ def is_plain(folder: Path, linear_modules: list[str]) -> bool:
     if start in UNREPEATABLE:
         raise invalid(f"{CONFIG}: training with init_lora_weights '{start}' began with another base. {CONVERT}")
     if start not in UNCHANGED_BASE and start not in REPEATABLE:
-        raise invalid(f"{CONFIG}: init_lora_weights {start!r} is not known here, so its base cannot be told. {CONVERT}")
+        raise invalid(f"{CONFIG}: init_lora_weights {start!r} is not known here, so its base is unknown. {CONVERT}")
     if options or start not in UNCHANGED_BASE or not isinstance(config["lora_alpha"], int):
         return False
     with safe_open(folder / WEIGHTS, "pt") as tensors:

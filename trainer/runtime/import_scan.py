@@ -58,7 +58,7 @@ def _replace_scan(module: ModuleType) -> None:
             return scan(path)
         try:
             file = package / "__pycache__" / f"import_structure.{sys.implementation.cache_tag}.marshal"
-            # Set-up installs a release by making these anew.
+            # Set-up installs a release by making these again.
             release = [(path / "__init__.py").stat().st_mtime_ns for path in (package, models)]
         except OSError:
             return scan(path)

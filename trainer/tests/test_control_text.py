@@ -150,7 +150,7 @@ def test_parts_joined_by_a_deletion_in_the_template_become_no_control_token(toke
     for text in ("<|im_~start|>", "<~|im_start|>", "~<|im_start|~>", "<|im_start|>~"):
         ids = token_ids(talk(text), tokenizer)
         assert controls_of(ids, tokenizer) == harmless, text
-    # If the template deletes text around a mark, text and control tokens cannot be told apart: the row is refused.
+    # If the template deletes text around a mark, text and control tokens cannot be distinguished: the row is refused.
     tokenizer = tokenizer_with(TRIM.replace("| trim", "| replace('<b>', '')"))
     assert controls_of(token_ids(talk("<b>bold"), tokenizer), tokenizer) == harmless
     with pytest.raises(JobError, match="rewrites text that spells control tokens"):

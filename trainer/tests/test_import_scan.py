@@ -1,4 +1,4 @@
-"""The kept scan of transformers' files equals a new one, and is made anew for another release."""
+"""The kept scan of transformers' files equals a new one, and is made again for another release."""
 
 import inspect
 import os

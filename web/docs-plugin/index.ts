@@ -37,7 +37,7 @@ export function docs(root: string): Plugin {
       this.addWatchFile(path.join(root, found.file))
       return pageModule(root, found)
     },
-    // While `vite web` runs, a page that is saved is shown anew.
+    // While `vite web` runs, a page that is saved is shown again.
     handleHotUpdate({ file, server }) {
       if (!file.endsWith('.md')) return
       site = undefined

@@ -13,7 +13,7 @@ export const unusable = ({ status, error_count }: Pick<Dataset, 'status' | 'erro
       ? `Invalid: ${plural(error_count, 'row')} to fix`
       : undefined
 
-/** An entry of a list. Those with the same name are told apart by when they were added. */
+/** An entry of a list. Those with the same name are distinguished by when they were added. */
 export function datasetChoice<T extends Listed>(dataset: T, all: readonly { name: string }[], more: string[] = []) {
   const { id, name, rows, status, created_at } = dataset
   const problem = unusable(dataset)

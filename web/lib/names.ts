@@ -39,6 +39,6 @@ export function useKeyNames(): (id: string) => string {
   return useCallback((id) => data?.items.find((key) => key.id === id)?.name ?? id, [data])
 }
 
-/** Notes for a list to choose from: those with the same name are told apart by when they were made. */
+/** Notes for a list to choose from: those with the same name are distinguished by when they were made. */
 export const isRepeated = <T extends { name: string }>(items: readonly T[], { name }: T): boolean =>
   items.filter((each) => each.name === name).length > 1

@@ -7,7 +7,7 @@ const reloadedKey = 'tunery.reloaded'
 /** Stands where a page failed; the rest of the dashboard keeps working. */
 export function PageError({ error, reset }: ErrorComponentProps) {
   const router = useRouter()
-  // A newer build has replaced the file of a page that was not loaded yet: load everything anew, once.
+  // A newer build has replaced the file of a page that was not loaded yet: load everything again, once.
   const stale = /dynamically imported module|module script failed|preload/i.test(String(error))
   useEffect(() => {
     if (!stale || sessionStorage.getItem(reloadedKey) === location.pathname) return

@@ -28,7 +28,7 @@ const ProblemContext = createContext<((problem: string | undefined) => void) | u
 /**
  * Around one control of this folder. The label, the help and the error are tied to it. `error` is what the API or the
  * page found wrong; a field of a request has its error in `TuneryError.param` or `details.field`. It goes when the
- * field is edited, unless it is `live`: judged anew at each change.
+ * field is edited, unless it is `live`: judged again at each change.
  */
 export function Field({
   label,
@@ -122,7 +122,7 @@ interface Bounds {
   decimals?: boolean | undefined
 }
 
-/** What is wrong with a typed number. It is told, and never changed to another in silence. */
+/** What is wrong with a typed number. It is shown, and never changed silently. */
 function numberProblem(text: string, { min, max, decimals }: Bounds): string | undefined {
   if (text.trim() === '') return undefined
   const number = numberIn(text)

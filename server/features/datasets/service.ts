@@ -302,8 +302,8 @@ export class Datasets {
   }
 
   /**
-   * The rows to train on, once they are `ready`; whoever opens the path makes it local first (`artifacts`). `known_as`:
-   * the hash by which checkpoints know them, where an earlier version wrote them. Throws dataset_not_found,
+   * The rows to train on, once they are `ready`; make the path local before you open it (`artifacts`). `known_as`: the
+   * hash by which checkpoints know them, where an earlier version wrote them. Throws dataset_not_found,
    * dataset_not_ready, or dataset_invalid if rows have errors or are not of the kind that the objective learns from.
    */
   async forTraining(from: Queryable, account_id: string, id: string, objective: Objective): Promise<TrainingRows> {

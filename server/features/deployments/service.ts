@@ -41,7 +41,7 @@ export interface Deployments {
   delete(by: AccountActor, name: string): Promise<{ id: string; deleted: true }>
   /** The deployment with this name. Throws deployment_not_found. */
   require(account_id: string, name: string): Promise<Pick<store.DeploymentRow, 'id' | 'name' | 'account_id' | 'model'>>
-  /** The same by its id, whoever owns it. */
+  /** The same by its id, of any account. */
   findUnscoped(id: string): Promise<Pick<store.DeploymentRow, 'id' | 'name' | 'account_id' | 'model'> | undefined>
   /** Finishes deployments that were starting when the service was killed. */
   recover(): Promise<void>

@@ -21,7 +21,7 @@ export function showsPictures(row: number, json: string, template: Template | un
       return Array.isArray(content) && content.some(isPicture)
     })
   } catch {
-    // What is wrong with the row is told when it is read.
+    // What is wrong with the row is reported when it is read.
     return false
   }
 }

@@ -55,7 +55,7 @@ export interface Exports {
   expire(): Promise<void>
   /** Runs `expire` periodically. `close()` waits for the current run. */
   start(): { close(): Promise<void> }
-  /** Removes the folders of exports that are not ready: each is made anew. */
+  /** Removes the folders of exports that are not ready: each is made again. */
   sweep(): Promise<void>
 }
 

@@ -18,7 +18,7 @@ export interface TrainerHost {
   train(claim: Claim, job: JobRow, run: Run): Promise<TrainerEnd>
   /** Whether a job has a run that continues without this process. */
   hasRun(job_id: string): Promise<boolean>
-  /** Why a job's run was told to stop, by this worker or by one before it. */
+  /** Why a job's run was stopped, by this worker or by one before it. */
   whyStopped(job_id: string): Promise<'paused' | 'passed' | undefined>
   /** Accepts nothing more from a job's run, and ends it where it continues. */
   endRun(job_id: string): Promise<void>

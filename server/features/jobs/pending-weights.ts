@@ -203,7 +203,7 @@ export function createPendingWeights({
         reports = reports
           .then(reportSetup)
           .then(() => (trainingSetup.ready() ? enqueueAfterSetup() : undefined))
-          .catch((error: Error) => log.error({ err: error }, 'the jobs that wait for set-up could not be told of it'))
+          .catch((error: Error) => log.error({ err: error }, 'could not notify the jobs that wait for set-up'))
       })
     },
 

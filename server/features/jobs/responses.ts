@@ -25,7 +25,7 @@ interface Options {
 
 export function createJobResponses({ db, queue, trainingSetup, turns, now }: Options) {
   const estimates = createTtlCache<Map<string, QueueEstimate>>(estimates_ms)
-  /** The estimates of all accounts' jobs. They are computed anew if they lack one of these. */
+  /** The estimates of all accounts' jobs. They are recomputed if they lack one of these. */
   async function estimatesWith(ids: string[]): Promise<Map<string, QueueEstimate>> {
     const load = () => estimateQueue(db, queue, store.queueKind, now(), turns)
     const cached = (await estimates.getOrLoad('', load))!
@@ -62,7 +62,7 @@ export function createJobResponses({ db, queue, trainingSetup, turns, now }: Opt
 
   return {
     toResponses,
-    /** A job of this process has changed: the next estimates are computed anew. */
+    /** A job of this process has changed: the next estimates are recomputed. */
     outdated: estimates.clear,
   }
 }

@@ -8,7 +8,7 @@ import { isoTime } from '../../../lib/utc-day.ts'
 export interface DiskUsage {
   /** The file system as it is now, and the last count; starts another one if that is old. */
   read(): Promise<Omit<Machine['disk'], 'kept_free_bytes'>>
-  /** Waits for the count under way. */
+  /** Waits for the count in progress. */
   close(): Promise<void>
 }
 

@@ -96,7 +96,7 @@ export interface TunedModels {
   getComparison(account_id: string, id: string): Promise<Comparison | undefined>
   /** Compares files that are about to become a model; null if that fails now. */
   compareNew(account_id: string, model: NewModel, from: ServedBase): Promise<Comparison | null>
-  /** What a replica must serve as this model, whoever owns it; undefined if there is no such tuned model. */
+  /** What a replica must serve as this model, of any account; undefined if there is no such tuned model. */
   expected(id: string): Promise<ExpectedModel | undefined>
   /**
    * How many of these rows of a dataset the model was trained on, by its lineage: those that no training on this file

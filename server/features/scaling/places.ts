@@ -66,7 +66,7 @@ export function createPlaces({
   const cache_bytes = Math.floor(total_bytes / 4 / sets.length)
   let known: { at: number; gpus: Promise<Gpu[]> } | undefined
 
-  /** Their number and names do not change; memory is read anew for each replica. */
+  /** Their number and names do not change; memory is read again for each replica. */
   function knownGpus(): Promise<Gpu[]> {
     if (!known || performance.now() - known.at > gpuClassRead_ms) known = { at: performance.now(), gpus: gpus() }
     return known.gpus

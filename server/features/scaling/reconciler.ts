@@ -43,7 +43,7 @@ export interface ReconcilerOptions {
 /** What the controller lends to the reconciler. */
 interface Control {
   entries: ReadonlyMap<string, Entry>
-  /** Observes and decides anew, soon. */
+  /** Observes and decides again, soon. */
   step(entry: Entry): Promise<void>
   decide(entry: Entry, to: number, reason: string): Promise<void>
   isStopping(): boolean

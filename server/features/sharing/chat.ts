@@ -27,7 +27,7 @@ interface Needs {
 }
 
 export function createSharedChat({ running, sharing, inference, limits, aborts }: Needs) {
-  /** Links with an answer under way: one at a time. */
+  /** Links with an answer in progress: one at a time. */
   const active = new Set<string>()
 
   /** Takes the link's and the account's slot until the response has ended. Throws rate_limit_exceeded. */

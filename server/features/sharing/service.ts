@@ -50,7 +50,7 @@ interface Options {
   models: Pick<TunedModels, 'get'>
   evaluations: Pick<Evaluations, 'get' | 'result'>
   enabled: boolean
-  /** Called after a link was withdrawn: answers under way end. */
+  /** Called after a link was withdrawn: answers in progress end. */
   announce(account_id: string): Promise<void>
   now(): number
 }

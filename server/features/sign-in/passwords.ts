@@ -16,7 +16,7 @@ const derive = promisify(
 )
 /** One at a time: each takes 19 MB and a core, and who signs in can wait. */
 const mutex = createMutex()
-/** Most hashes under way and waiting: about two seconds of work, so that many sign-ins at once pile up nothing. */
+/** Most hashes in progress and waiting: about two seconds of work, so that many sign-ins at once pile up nothing. */
 export const hashesMax = 32
 let hashes = 0
 

@@ -62,7 +62,7 @@ const maxPerWebhook = 2
 /**
  * Leases due deliveries until `lease_until`, one per webhook at most. `failing` selects the webhooks whose last attempt
  * failed, or the others. Skips webhooks at their concurrency limit, slowed or disabled webhooks (except for test
- * events), and suspended accounts. The account with the fewest attempts under way is next. Of an account, deliveries
+ * events), and suspended accounts. The account with the fewest attempts in progress is next. Of an account, deliveries
  * with the fewest attempts come first: they show soonest whether a slowed webhook has recovered.
  */
 export function claim(

@@ -1,4 +1,4 @@
-// What the two databases have in common, and how they are told apart.
+// What the two databases have in common, and how code distinguishes them.
 import {
   type CompiledQuery,
   type DatabaseConnection,

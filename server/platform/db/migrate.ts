@@ -42,7 +42,7 @@ export async function migrate(db: Kysely<Schema>): Promise<string[]> {
   const { pending, unknown } = await readMigrations(db)
   if (unknown.includes(unfinishedMove))
     throw new NewerDatabase(
-      "'./tunery migrate-data' has not finished with this database. Run the same command again: it goes on where it was.",
+      "'./tunery migrate-data' has not finished with this database. Run the same command again to continue it.",
     )
   if (unknown.length > 0)
     throw new NewerDatabase(

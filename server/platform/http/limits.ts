@@ -99,11 +99,11 @@ const refusalText: Record<LimitName, (max: number) => string> = {
   requests_per_minute: (max) => `This account may make ${max} requests a minute.`,
   requests_per_day: (max) => `This account may make ${max} requests a day (UTC).`,
   max_concurrent: (max) =>
-    `This account may have ${max} requests and jobs under way at once. Wait until one has ended.`,
+    `This account may have ${max} requests and jobs in progress at once. Wait until one has ended.`,
   max_event_streams: (max) =>
     `This account may have ${max} streams of events open at once. Close one, or ask for the state now and then instead.`,
   connections_per_account: (max) =>
-    `This account may have ${max} requests under way at once, of any kind. Wait until one has ended.`,
+    `This account may have ${max} requests in progress at once, of any kind. Wait until one has ended.`,
   connections_per_address: (max) => `Your address may have ${max} connections without a right key at once. Close some.`,
   wrong_keys_per_minute: (max) => `${max} wrong keys came from this address within a minute.`,
   session_reads_per_minute: (max) => `Your sessions may read ${max} times a minute. Close some tabs of the dashboard.`,

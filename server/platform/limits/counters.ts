@@ -65,7 +65,7 @@ export function createLocalCounters(
   const quota = (several ? createSharedDailyQuota : createDailyQuota)(db, log, now, onCounted)
   const slots = createConcurrencySlots()
 
-  /** A demand for a slot alone is told only the slots in use. */
+  /** Demands for a slot alone report only the slots in use. */
   async function countsOf({ account_id, bounds, minute: m, day: d, slot }: Demand): Promise<Counts> {
     if (slot && !m && !d) return { minute: 0, minute_resets_at: 0, day: 0, slots: slots.used(account_id) }
     const minute = minutes.get(account_id)

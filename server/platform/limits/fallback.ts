@@ -36,7 +36,7 @@ interface Needs {
   now(): number
 }
 
-/** The end of a window is told in milliseconds from now, with the delay of a reply. */
+/** The end of a window is given in milliseconds from now, with the delay of a reply. */
 const sameWindow_ms = 5000
 
 export function createFallback({ quota, processes, slots, now }: Needs): Fallback {

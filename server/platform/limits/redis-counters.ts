@@ -104,7 +104,7 @@ export function createRedisCounters(
         async ({ granted, total }) => {
           const told = [dayKey(account_id, day.day), keyOf(account_id, `grant:${newVersion()}`)]
           await redis.run(grantScript, told, [granted, total]).catch((error) => {
-            // It may have been counted: it is told again, under the same mark.
+            // It may have been counted: it is sent again, under the same mark.
             if (granted > 0) untold.push({ keys: told, args: [granted, total], until: now() + untold_ms })
             throw error
           })
@@ -201,7 +201,7 @@ export function createRedisCounters(
       if (each.until > now()) await run(grantScript, each.keys, each.args)
       untold.shift()
     }
-    // What was to be told to the lost data is part of what is told to the new.
+    // What was meant for the lost data is part of what is sent to the new.
     if (lost) unmerged.length = 0
     unmerged.push(...(await fallback.drain(lost)))
     const today = startOfDay(now())

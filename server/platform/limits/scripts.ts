@@ -94,12 +94,12 @@ if wants_slot then
 end
 return reply('ok')`)
 
-/** How long a grant can be told again. */
+/** How long a grant can be sent again. */
 const retell_ms = 600_000
 
 /**
  * KEYS: day, mark of this grant. ARGV: requests that the database has granted, and its sum with them. Of a day that
- * Redis does not know, all but the new grant counts as used. A grant that is told twice counts once.
+ * Redis does not know, all but the new grant counts as used. A grant that is sent twice counts once.
  */
 export const grantScript = script(`
 if not redis.call('SET', KEYS[2], '1', 'NX', 'PX', ${retell_ms}) then return {} end

@@ -1,6 +1,6 @@
 // The writer of Ray Serve's applications. Serve takes them all at once: a PUT removes every application that it does
-// not name, whoever made it. So each change reads what is there, changes its own, and writes all back, one writer at a
-// time.
+// not name, also those of others. So each change reads what is there, changes its own, and writes all back, one writer
+// at a time.
 import { isDeepStrictEqual } from 'node:util'
 import { z } from 'zod'
 import type { RayClient } from './client.ts'

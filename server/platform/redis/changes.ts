@@ -30,7 +30,7 @@ export interface Changes {
   onAnnounced(clear: () => void): void
 }
 
-/** Accounts whose version is remembered. Of a forgotten one, the next request reads anew. */
+/** Accounts whose version is remembered. Of a forgotten one, the next request reads again. */
 const accounts_max = 100_000
 /** Longer than anything read before is used. */
 export const version_s = 600

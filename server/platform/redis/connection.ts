@@ -27,7 +27,7 @@ type Reply = (string | number | null)[]
 export interface Beat {
   /** Redis was away until now, and is used again when all listeners are done. */
   returned: boolean
-  /** Redis has lost its data since it was last heard: all that it should know has to be told again. */
+  /** Redis has lost its data since it was last heard: all that it should know has to be sent again. */
   lost: boolean
   /** As `Redis.run`, also before Redis is used again. */
   run: Redis['run']
@@ -56,7 +56,7 @@ const answer_ms = 250
 const beat_ms = 1000
 /** A process is counted as live for this long after it was last heard. */
 const live_ms = 5000
-/** Without a word from Redis for this long, beats included, the connection is made anew. */
+/** Without a word from Redis for this long, beats included, the connection is made again. */
 const silence_ms = 5000
 const start_ms = 1000
 const reconnect_ms = 250

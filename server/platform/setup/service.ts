@@ -59,7 +59,7 @@ interface Options {
   /** The root of the checkout. */
   checkout: string
   log: Logger
-  /** Prints a line for whoever watches the terminal. */
+  /** Prints a line for people at the terminal. */
   announce(line: string): void
   /** Aborts when the service begins to stop. */
   stopping: AbortSignal
@@ -175,7 +175,9 @@ export function createTrainingSetup({ checkout, log, announce, now, ...options }
     step.status = 'failed'
     step.ended_at = now()
     announce(`Set-up for training, ${place(step)} failed: ${messageOf(step, true)}`)
-    announce('The service goes on. `npm run setup` tries again, and so do POST /v1/hub/setup/retry and the next start.')
+    announce(
+      'The service keeps running. `npm run setup` tries again; so do POST /v1/hub/setup/retry and the next start.',
+    )
     changed()
   }
 

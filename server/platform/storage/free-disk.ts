@@ -22,13 +22,13 @@ export interface DiskClaim {
 /** The account whose upload it is. */
 export interface Uploader {
   id: string
-  /** Throws if its uploads under way, with this many bytes together, are more than it may store. */
+  /** Throws if its uploads in progress, with this many bytes together, are more than it may store. */
   admit(bytes: number): Promise<void>
 }
 
 /** Bytes that are claimed and not written yet, by device: of this process. */
 const claimed = new Map<number, number>()
-/** Bytes of uploads under way, claimed or written, by account: of this process. */
+/** Bytes of uploads in progress, claimed or written, by account: of this process. */
 const underWay = new Map<string, number>()
 /** More is claimed, and what is free is looked at again, in steps of this size: other programs write too. */
 const step_bytes = 8e6
@@ -61,7 +61,7 @@ const storageFull = (left_bytes: number, min_free_mb: number) => {
 const shareFull = (free_bytes: number, all: number) =>
   new ApiError(
     'storage_full',
-    `The uploads of this account that are under way take ${Math.ceil(all / 1e6)} MB; together they may take half of the ` +
+    `The uploads of this account in progress take ${Math.ceil(all / 1e6)} MB; together they may take half of the ` +
       `${Math.floor((free_bytes + all) / 1e6)} MB that are free. Send the files one after the other.`,
   )
 
@@ -132,7 +132,7 @@ export async function claimDisk(
     left += by
     claimed.set(device, (claimed.get(device) ?? 0) + by)
   }
-  /** Counts bytes of the uploader's that are under way. Returns those of all its uploads. */
+  /** Counts bytes of the uploader's that are in progress. Returns those of all its uploads. */
   function grow(by: number): number {
     if (!uploader) return 0
     total += by

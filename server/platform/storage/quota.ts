@@ -26,7 +26,7 @@ export interface StorageQuota {
    * transaction that has inserted what is new, nobody else can be let in at once.
    */
   require(db: Queryable, account_id: string, more: number): Promise<void>
-  /** The account as one that uploads: what is under way counts with what it stores. */
+  /** The account as one that uploads: what is in progress counts with what it stores. */
   uploader(db: Db, account_id: string): Uploader
 }
 

@@ -109,7 +109,7 @@ async function* readAll(response: Response): AsyncGenerator<Uint8Array> {
       yield value
     }
   } finally {
-    // Whoever stops reading early wants no more.
+    // A reader that stops early wants no more.
     await reader.cancel().catch(() => {})
   }
 }

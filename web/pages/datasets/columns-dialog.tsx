@@ -36,7 +36,7 @@ const roles: Record<Kind, Role[]> = {
 const none = ''
 
 /**
- * The fields of the first row of JSON lines, if none of them has a name that is read; tables are told by the service.
+ * The fields of the first row of JSON lines, if none of them has a name that is read; the service reads tables.
  */
 export async function unknownColumns(file: File): Promise<string[] | undefined> {
   const line = (await file.slice(0, 65_536).text()).trimStart().split('\n', 1)[0]!

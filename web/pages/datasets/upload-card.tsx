@@ -23,7 +23,7 @@ export function UploadCard({ send }: { send: Send }) {
     file: (
       <FileDrop
         title="Drop a file of examples here"
-        note="JSONL, CSV or parquet, or a zip of a dataset saved by Hugging Face datasets. A large file goes up in parts: if the connection breaks, choose it again and it goes on."
+        note="JSONL, CSV or parquet, or a zip of a dataset saved by Hugging Face datasets. A large file goes up in parts: if the connection breaks, choose it again to continue."
         onFile={(file) => send(file)}
       />
     ),

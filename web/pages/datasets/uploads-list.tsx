@@ -10,7 +10,7 @@ import { Card } from '../../ui/layout.tsx'
 import { ColumnsDialog } from './columns-dialog.tsx'
 import { columnsOf, continueUpload, dropUpload, hasFile, mapColumns, startUpload, type Upload } from './uploads.ts'
 
-/** Uploads that are under way, have stopped, or have just ended. */
+/** Uploads that are in progress, have stopped, or have just ended. */
 export function UploadsList({ uploads }: { uploads: readonly Upload[] }) {
   if (uploads.length === 0) return null
   return (

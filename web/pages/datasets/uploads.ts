@@ -1,4 +1,4 @@
-// Uploads under way. They continue while other pages are shown; what a large one has sent is remembered, so that it
+// Uploads in progress. They continue while other pages are shown; what a large one has sent is remembered, so that it
 // resumes after a lost connection or a refresh, when the same file is chosen again.
 import { useMemo, useSyncExternalStore } from 'react'
 import {
@@ -36,7 +36,7 @@ const key = 'tunery.uploads'
 /** The service forgets an unfinished upload after an hour. */
 const kept_ms = 3_600_000
 const slow_ms = 600_000
-/** About a minute of tries, in which a service starts anew. */
+/** About a minute of tries, in which a service restarts. */
 const retries = 8
 
 const files = new Map<string, File>()
@@ -158,7 +158,7 @@ async function send(id: string): Promise<void> {
     await queryClient.invalidateQueries({ queryKey: ['datasets'] })
   } catch (error) {
     if (stop.signal.aborted) return
-    // The service has forgotten what it had: begin anew.
+    // The service has forgotten what it had: begin again.
     if (upload.state && isUploadGone(error)) {
       update(id, { state: undefined, sent_bytes: 0 })
       return send(id)

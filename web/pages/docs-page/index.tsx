@@ -53,7 +53,7 @@ function Content({ slug, content }: { slug: string; content: DocContent }) {
     if (hash) document.getElementById(decodeURIComponent(hash))?.scrollIntoView()
   }, [hash])
 
-  /** Links between pages load no page anew, and every block of code can be copied. */
+  /** Links between pages do not reload the page, and every block of code can be copied. */
   const onClick = (event: MouseEvent<HTMLElement>) => {
     const target = event.target as Element
     const button = target.closest<HTMLButtonElement>('button[data-copy]')

@@ -88,7 +88,7 @@ export function useCompared(ids: readonly string[]): Compared[] {
 }
 
 const runs = new WeakMap<readonly JobEvent[], Run>()
-/** The same events give the same object, so that a chart is not drawn anew. */
+/** The same events give the same object, so that a chart is not redrawn. */
 function memoRun(events: readonly JobEvent[] | undefined): Run | undefined {
   if (!events) return undefined
   let run = runs.get(events)

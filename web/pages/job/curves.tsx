@@ -148,7 +148,7 @@ function useDrawn(job: Job, run: Run, others: readonly Compared[]): Drawn[] {
     each && its ? [{ id, name: each.name, run: its, color: ((index % 6) + 1) as Color }] : [],
   )
   const key = all.map(({ id, name }) => `${id} ${name}`).join('\n')
-  // biome-ignore lint/correctness/useExhaustiveDependencies: the list is made anew at each render; its parts are not
+  // biome-ignore lint/correctness/useExhaustiveDependencies: the list is made again at each render; its parts are not
   return useMemo(
     () =>
       all.map((each) => ({

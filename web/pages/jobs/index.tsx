@@ -150,7 +150,7 @@ export default function JobsPage() {
 function NameFilter({ value, onChange }: { value: string; onChange: (value: string) => void }) {
   const [typed, setTyped] = useState(value)
   useEffect(() => setTyped(value), [value])
-  // biome-ignore lint/correctness/useExhaustiveDependencies: `onChange` is made anew at each render
+  // biome-ignore lint/correctness/useExhaustiveDependencies: `onChange` is made again at each render
   useEffect(() => {
     if (typed === value) return
     const timer = setTimeout(() => onChange(typed), 300)

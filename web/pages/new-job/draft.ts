@@ -72,7 +72,7 @@ export function useDraft(from: string, first: () => Draft) {
       if (kept?.from === from || (kept && from === '{}'))
         return { draft: { ...emptyDraft(), ...kept.draft }, continued: true }
     } catch {
-      // Begin anew.
+      // Begin again.
     }
     return { draft: first(), continued: false }
   })

@@ -1,4 +1,4 @@
-// What the job would take, measured anew as the settings change.
+// What the job would take, measured again as the settings change.
 import { keepPreviousData, useQuery } from '@tanstack/react-query'
 import { LoaderCircle } from 'lucide-react'
 import { type ReactNode, useEffect, useState } from 'react'

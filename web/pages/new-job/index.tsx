@@ -109,7 +109,7 @@ function NewJob({ cloned }: { cloned?: Job }) {
     ...(search.model && { model_id: search.model }),
   })
   const [draft, change, continued] = useDraft(JSON.stringify(search), first)
-  /** Makes the fields anew, also those that keep a text of their own. */
+  /** Makes the fields again, also those that keep a text of their own. */
   const [round, setRound] = useState(0)
   const { bases, tuned, datasets, evaluations, dataset } = useChoices(draft)
 

@@ -78,7 +78,7 @@ const ofDefault = ' '
 
 function Control({ info, value, onChange, inForce }: Omit<SettingProps, 'error' | 'control'>) {
   const words = defaultOf(info)
-  // While it is measured anew, what was in force stays.
+  // While it is measured again, what was in force stays.
   const last = useRef<string>(undefined)
   last.current = shown(inForce) ?? last.current
   const placeholder = last.current ?? (words.length > placeholder_characters ? 'Default' : words)

@@ -190,7 +190,7 @@ export function usePlayground(account: string, models: string[]) {
 function read(account: string): Partial<State> | undefined {
   try {
     const kept = JSON.parse(localStorage.getItem(keyOf(account)) ?? '') as State
-    // An answer that was under way when the page was left has stopped there.
+    // An answer that was in progress when the page was left has stopped there.
     for (const turn of kept.turns)
       for (const answer of Object.values(turn.answers)) if (answer.status === 'streaming') answer.status = 'stopped'
     return kept

@@ -47,7 +47,7 @@
     {{- fail "ray.bundled.image must name an image with Ray and the trainer's packages: docs/guides/ray.md." -}}
   {{- end -}}
   {{- if not $v.ray.bundled.existingSecret -}}
-    {{- fail "ray.bundled.existingSecret must name a Secret with the cluster's token: whoever reaches Ray may run programs." -}}
+    {{- fail "ray.bundled.existingSecret must name a Secret with the cluster's token: anyone who reaches Ray may run programs." -}}
   {{- end -}}
   {{- if and $v.ray.bundled.autoscaling $v.ray.bundled.queueName -}}
     {{- fail "Kueue admits a cluster of a fixed size: set ray.bundled.autoscaling to false, or leave ray.bundled.queueName empty." -}}

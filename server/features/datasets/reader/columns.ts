@@ -222,7 +222,7 @@ export function errorDetail(error: unknown): string {
 /** The file does not match its format or exceeds a limit. The whole file is rejected. */
 export class Unreadable extends Error {
   readonly code: 'file_not_readable' | 'file_too_large' | 'file_not_utf8' | 'file_empty'
-  /** The columns of a file whose columns could not be told. */
+  /** The columns of a file whose columns could not be recognized. */
   readonly columns: string[] | undefined
   constructor(code: Unreadable['code'], message: string, columns?: string[]) {
     super(message)

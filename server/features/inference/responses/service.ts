@@ -49,7 +49,7 @@ export function createResponses({ db, dataDir, min_free_mb, now }: Options): Res
   const notFound = (id: string) =>
     new ApiError(
       'response_not_found',
-      `There is no stored response '${id}'. Responses are kept for 30 days after their conversation last went on.`,
+      `There is no stored response '${id}'. Responses are kept for 30 days after their conversation's last answer.`,
       {
         param: 'response_id',
       },

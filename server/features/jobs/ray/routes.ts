@@ -82,7 +82,7 @@ export function runRoutes(
     authenticated.set(request, { run, job })
   }
 
-  /** What a run was told that it needs; found anew with `fresh`, and by a process that does not know it. */
+  /** What a run needs; looked up again with `fresh`, and by a process that does not know it. */
   const inputsOf = (job: store.JobRow, run: runs.Run, fresh: boolean) => {
     const key = run.submission_id
     const found = (!fresh && described.get(key)) || describe(job, run)

@@ -25,7 +25,7 @@ const poll_ms = 2000
 const lines_ms = 500
 /** A run that reported within this time is running, whatever the cluster says. Four missed heartbeats. */
 const fresh_ms = 20_000
-/** After this time without a report the cluster is told to end a run that it calls running. */
+/** After this time without a report the cluster has to end a run that it calls running. */
 const silent_ms = 180_000
 const linesPage = 500
 /** Two as the trainer keeps, and the one that is not recorded yet. */
@@ -133,7 +133,7 @@ export async function followRun(needs: Needs, claim: Claim, job: JobRow, events:
         away = undefined
         if (!found) {
           if (current.submitted_at !== null)
-            return { how: 'lost', message: 'The cluster no longer knows the run: its head was started anew' }
+            return { how: 'lost', message: 'The cluster no longer knows the run: its head was restarted' }
           await submit(needs, job, current)
         } else if (current.submitted_at === null) await runs.update(db, run, { submitted_at: now() })
         if (found && !['PENDING', 'RUNNING'].includes(found.status)) {
@@ -156,7 +156,7 @@ export async function followRun(needs: Needs, claim: Claim, job: JobRow, events:
         if (!(error instanceof RayAway)) throw error
         if (away === undefined) {
           log.warn({ job: job.id, reason: error.message }, 'the Ray cluster is away')
-          events.onNote('The cluster does not answer. The job goes on when it does.', { code: 'cluster_away' })
+          events.onNote('The cluster does not answer. The job continues when it does.', { code: 'cluster_away' })
         }
         away = error.message
         show(current.seen_at, {

@@ -1,4 +1,4 @@
-// What Ray Serve is told to run for a deployment: one application for each model that the deployment serves, so that
+// What Ray Serve runs for a deployment: one application for each model that the deployment serves, so that
 // the former one answers until the next one runs.
 
 import { createHash } from 'node:crypto'

@@ -169,7 +169,7 @@ export function createRayServing(options: Options): RayServing {
           'engine_unavailable',
           `No replica of '${deployment.name}' could be started in the Ray cluster: ${state.message.slice(0, 1000)}`,
         )
-      // The cluster has been started anew.
+      // The cluster has been restarted.
       if (!state) await check().catch((error) => log.warn({ err: error }, 'an application was not written again'))
       if (now() > last)
         throw new ApiError(
@@ -189,7 +189,7 @@ export function createRayServing(options: Options): RayServing {
         let { name } = await whereIs(entry, request.target)
         const began_at = performance.now()
         if (!answers(name)) {
-          // Its files may have been installed anew.
+          // Its files may have been installed again.
           entry.served.delete(keyOf(request.target))
           name = (await whereIs(entry, request.target)).name
           entry.starting++

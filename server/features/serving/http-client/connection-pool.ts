@@ -155,7 +155,7 @@ function dispatch(dispatcher: Dispatcher, request: HttpRequest, signal: AbortSig
       },
       onResponseError(_, error) {
         signal.removeEventListener('abort', abort)
-        // In the next tick: whoever aborts first handles the abort itself, which is not a broken connection.
+        // In the next tick: the first to abort handles the abort itself, which is not a broken connection.
         if (response) process.nextTick((broken: HttpResponse) => broken.fail(error), response)
         else reject(failure(error))
       },

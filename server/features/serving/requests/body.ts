@@ -27,7 +27,7 @@ function renamed({ body, text, model }: Pick<ReplicaRequest, 'body' | 'text' | '
   return serialize({ ...body, model: name })
 }
 
-/** What an engine of ours is told of a request beside its body. */
+/** What our engine gets of a request beside its body. */
 export const engineHeaders = (request: ReplicaRequest): Record<string, string> => ({
   'x-served-model-name': request.model,
   'x-tunery-account': request.account_id,

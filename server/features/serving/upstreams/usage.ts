@@ -112,7 +112,7 @@ export function reportedCounts(usage: unknown, allowance: Allowance): ReportedCo
 const countUpTo = (value: unknown, max: number) =>
   Number.isInteger(value) && (value as number) >= 0 && (value as number) <= max ? (value as number) : undefined
 
-/** The counts that are metered, and that the client is told. `completion_tokens`: counted here. */
+/** The counts that are metered, and that the client gets. `completion_tokens`: counted here. */
 export function usedTokens(
   { prompt_tokens, completion_tokens, cached_tokens }: ReportedCounts,
   allowance: Allowance,

@@ -35,7 +35,7 @@ const gather_ms = 10
 /** Postgres' code for a statement that took too long. */
 const queryCanceled = '57014'
 
-/** The advisory lock of whoever writes, in every process of an installation. */
+/** The advisory lock of the writer, in every process of an installation. */
 const writeLock = 7_202_611
 const begin = `begin; select pg_advisory_xact_lock(${writeLock})`
 

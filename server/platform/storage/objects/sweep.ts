@@ -90,7 +90,7 @@ async function readRecord({ store, staging }: Options): Promise<Since> {
       await store.get(recordKey, file)
       return Since.parse(JSON.parse(await readFile(file, 'utf8')))
     } catch (error) {
-      // One that a kill has cut: the week begins anew.
+      // One that a kill has cut: the week begins again.
       if ((error as { code?: string }).code === 'stored_object_damaged' || error instanceof SyntaxError) return {}
       throw error
     }
