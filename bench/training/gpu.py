@@ -89,7 +89,7 @@ def base_of(name: str, folder: Path) -> None:
 
 
 def start_base(name: str, folder: Path) -> subprocess.Popen:
-    """Writes the base in a process of its own, which returns the GPU's memory; the tokenizer is there at once."""
+    """Writes the base in its own process, which returns the GPU's memory; the tokenizer is there at once."""
     folder.mkdir(parents=True)
     for file in TOKENIZER_FILES:
         shutil.copyfile(TOKENIZER / file, folder / file)

@@ -1,5 +1,5 @@
 """The peer: TRL's SFTTrainer with LoRA on the language model of a vision base, on a file of conversations with
-pictures, in one of its modes. Runs in an environment of its own.
+pictures, in one of its modes. Runs in its own environment.
 
 `default` is TRL's default (bf16, gradient checkpointing on); `bf16` and `fp32` switch checkpointing off. Rows are taken
 in the order of the file. Only the last message is learned. The first step is not counted. Prints one JSON line.

@@ -1,5 +1,5 @@
 """The peer on GPUs: Unsloth's trainer with LoRA on a file of conversations, in its best mode: bf16, packed rows, its
-own kernels, no gradient checkpointing. Runs in an environment of its own.
+own kernels, no gradient checkpointing. Runs in its own environment.
 
 Unlike the others it learns all tokens, prompts included; they are few. The first steps (`--warm-up`) are not counted.
 Prints one JSON line.

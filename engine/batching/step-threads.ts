@@ -18,7 +18,7 @@ const waitedMax = 0.4
  * 0.8 of it at least. All threads are back before the second answer after the load.
  */
 const counted_ms = 50
-/** How many numbers of threads there are at most: each has threads of its own, which sleep while others compute. */
+/** How many numbers of threads there are at most: each has its own threads, which sleep while others compute. */
 const sizesMax = 16
 /** A thread more needs this much of a core: one that waits for the rest of its time is kept. */
 const freeMin = 1 - waitedMax

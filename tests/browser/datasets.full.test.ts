@@ -159,7 +159,7 @@ test('wrong rows are corrected where they are shown, and train, with every text 
 })
 
 test(
-  'a large upload goes on after a lost connection and a refresh, with the parts that are missing',
+  'a large upload continues after a lost connection and a refresh, with the parts that are missing',
   browserTest,
   async () => {
     const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-upload-'))

@@ -12,7 +12,7 @@ before(async () => {
 })
 after(() => service?.stop())
 
-test('a running job is live, says when it is not, and goes on by itself', browserTest, async () => {
+test('a running job is live, says when it is not, and continues by itself', browserTest, async () => {
   const tunery = new Tunery({ baseUrl: `${service.address}/v1`, apiKey: service.key })
   const dataset = await tunery.datasets.upload(colourRows(200), { name: 'colours' })
   const job = await tunery.jobs.create({

@@ -167,7 +167,7 @@ async function train(): Promise<void> {
   await page.getByText(/^Step 1: Training loss/).waitFor({ state: 'attached' })
 }
 
-/** The base and the model answer side by side, each with weights of its own. */
+/** The base and the model answer side by side, each with its own weights. */
 async function compare(): Promise<void> {
   await page.getByRole('link', { name: 'Compare with base' }).click()
   await heading('Playground')

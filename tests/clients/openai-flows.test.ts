@@ -234,7 +234,7 @@ test('a stored completion is listed, read, changed, evaluated and deleted', asyn
   await assert.rejects(openai.chat.completions.retrieve(id), { status: 404 })
 })
 
-test('responses are whole and streamed, call tools and go on', async () => {
+test('responses are whole and streamed, call tools and continue', async () => {
   const base = { model, temperature: 0, max_output_tokens: 32 }
   const whole = await openai.responses.create({ ...base, input: 'Say hi.' })
   const stream = openai.responses.stream({ ...base, input: 'Say hi.' })

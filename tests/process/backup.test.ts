@@ -114,7 +114,7 @@ test('a backup made under load restores everything that was acknowledged, and it
     [],
   )
   assert.ok(!existsSync(path.join(backup, 'secret.key')))
-  // Its folder of models may be a volume of its own.
+  // Its folder of models may be a separate volume.
   const [restored, volume] = [path.join(folder, 'restored'), path.join(folder, 'volume')]
   for (const folder of [restored, volume]) mkdirSync(folder)
   symlinkSync(volume, path.join(restored, 'models'))

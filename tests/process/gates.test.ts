@@ -54,7 +54,7 @@ test('a gate lets a better model serve and refuses a worse one; the history says
   const passed = await switchTo(tuned, {})
   assert.deepEqual([passed.model, passed.former_model], [tuned, tiny])
   const refused = await switchTo(tiny, {})
-  assert.equal(refused.model, tuned, 'the better model goes on serving')
+  assert.equal(refused.model, tuned, 'the better model keeps serving')
   assert.equal((await switchTo(tiny, { not_worse_than_current: false, min_score: 0.99 })).model, tuned)
   assert.equal((await switchTo(tiny, { not_worse_than_current: false })).model, tiny)
   const [third, second, first, begin, created] = await history('gated')

@@ -88,7 +88,7 @@ describe('a projector that was trained', { skip: noVision }, () => {
   }
   const withProjector = { target_modules: ['all-linear', 'projector'] }
 
-  test('with an adapter goes on in what continues it, is inherited by whole weights, and stays when it is served merged', async () => {
+  test('with an adapter is kept by what continues it, is inherited by whole weights, and stays when it is served merged', async () => {
     const first = await trained(tinyEye, { lora_config: withProjector })
     const next = await trained(first.id, {})
     assert.deepEqual(next.config.projector, { value: true, source: 'model' })

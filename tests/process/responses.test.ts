@@ -113,7 +113,7 @@ test('a stream has the same answer, as events that the client accumulates', asyn
   assert.equal((await openai.responses.retrieve(final.id)).output_text, text)
 })
 
-test('a conversation goes on from a stored response, with the same prompt as one that is sent whole', async () => {
+test('a conversation continues from a stored response, with the same prompt as one that is sent whole', async () => {
   const first = await openai.responses.create({ ...base, input: 'one' })
   const second = await openai.responses.create({ ...base, previous_response_id: first.id, input: 'two' })
   const third = await openai.responses.create({ ...base, previous_response_id: second.id, input: 'three' })

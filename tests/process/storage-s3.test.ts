@@ -86,7 +86,7 @@ const breakUpload = (file: string, key: string) =>
 const uploads = async () => (await s3.client.send(new ListMultipartUploadsCommand({ Bucket: 'tunery' }))).Uploads ?? []
 const records = () => collect(store.list('incoming/'))
 
-test('a broken upload goes on with the parts that are there, and sends a damaged part again', s3Test, async () => {
+test('a broken upload continues with the parts that are there, and sends a damaged part again', s3Test, async () => {
   const file = largeFile(1, 2, 3)
   const key = 'models/mdl_1/model.gguf'
   assert.deepEqual(await breakUpload(file, key), ['1', '2'])
@@ -100,7 +100,7 @@ test('a broken upload goes on with the parts that are there, and sends a damaged
   assert.deepEqual(await sendsOf(() => store.put(file, key)), [])
 })
 
-test('an upload never goes on with the parts of other bytes, nor ends with their hash', s3Test, async () => {
+test('an upload never continues with the parts of other bytes, nor ends with their hash', s3Test, async () => {
   const [first, second] = [largeFile(1, 2, 3), largeFile(1, 5, 6)]
   const key = 'models/mdl_2/model.gguf'
   await breakUpload(first, key)

@@ -49,7 +49,7 @@ test('TensorBoard reads the loss curves of a job', () =>
     assert.ok(curves.learning_rate.length > 0 && curves.tokens_per_second.length > 0)
   }))
 
-test('a run that another attempt continues has each step once, and goes on with what the tracker lacks', async () => {
+test('a run that another attempt continues has each step once, and continues with what the tracker lacks', async () => {
   const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-track-'))
   const python = path.join(root, '.local/tracking/tensorboard/bin/python')
   const track = (lines: object[]) =>

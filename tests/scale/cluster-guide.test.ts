@@ -228,7 +228,7 @@ test('step 4: a server killed under load loses nothing acknowledged, and its job
   await until('some load', () => acknowledged.length > 10)
   await killed.server!.end('SIGKILL')
   const then = acknowledged.length
-  await until('the load to go on', () => acknowledged.length > then + 10)
+  await until('the load to continue', () => acknowledged.length > then + 10)
   over = true
   await Promise.all(workers)
   const left = machines.findIndex((machine) => machine !== killed)

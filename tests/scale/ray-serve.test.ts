@@ -105,7 +105,7 @@ test('writers of several servers change their own applications at once, and nobo
 })
 
 test(
-  'our engine as replicas on two machines: the gateway streams, and goes on when one is killed',
+  'our engine as replicas on two machines: the gateway streams, and continues when one is killed',
   rayTest,
   async () => {
     const serve: Serve = createServe(ray, createWriterLock(undefined), options())
@@ -186,11 +186,11 @@ test(
       await until('requests to be answered', () => answered > 10)
       await nodes[0]!.kill()
       const killed_at = answered
-      await until('requests to go on', () => answered > killed_at + 40)
+      await until('requests to continue', () => answered > killed_at + 40)
       nodes[0] = await cluster.addNode()
       await until('an engine on the new machine', () => cluster.processes(/engine\/main\.ts/, nodes[0]).length === 1)
       const restored_at = answered
-      await until('requests to go on', () => answered > restored_at + 40)
+      await until('requests to continue', () => answered > restored_at + 40)
       stopped = true
       await loops
     } finally {

@@ -71,35 +71,39 @@ test('1 GB goes up and comes down in less than 200 MB of memory', s3Test, async 
   rmSync(folder('b'), { recursive: true })
 })
 
-test('an upload killed in the middle leaves nothing that looks whole, and goes on from its parts', s3Test, async () => {
-  const key = 'models/mdl_killed/'
-  const file = largeFile(folder('c'), `${key}model.gguf`, 200)
-  const child = spawn(process.execPath, [worker, 'publish', s3.url('killed'), folder('c'), key], {
-    env,
-    stdio: 'ignore',
-  })
-  const parts = async () => {
-    const { Uploads = [] } = await s3.client.send(new ListMultipartUploadsCommand({ Bucket: 'tunery' }))
-    const [upload] = Uploads
-    if (!upload) return 0
-    const at = { Bucket: 'tunery', Key: upload.Key!, UploadId: upload.UploadId! }
-    return (await s3.client.send(new ListPartsCommand(at))).Parts?.length ?? 0
-  }
-  await until('some parts to be there', async () => (await parts()) >= 3)
-  const ended = once(child, 'exit')
-  child.kill('SIGKILL')
-  await ended
-  const kept = await parts()
-  assert.ok(kept >= 3 && kept < 25, `${kept} parts`)
-  // Another machine finds nothing: no manifest, no object.
-  mkdirSync(folder('d'))
-  run('fetch', 'killed', folder('d'), key)
-  assert.ok(!existsSync(path.join(folder('d'), key)))
-  run('publish', 'killed', folder('c'), key)
-  assert.equal(await parts(), 0)
-  run('fetch', 'killed', folder('d'), key)
-  assert.equal(await hashFile(path.join(folder('d'), key, 'model.gguf')), await hashFile(file))
-})
+test(
+  'an upload killed in the middle leaves nothing that looks whole, and continues from its parts',
+  s3Test,
+  async () => {
+    const key = 'models/mdl_killed/'
+    const file = largeFile(folder('c'), `${key}model.gguf`, 200)
+    const child = spawn(process.execPath, [worker, 'publish', s3.url('killed'), folder('c'), key], {
+      env,
+      stdio: 'ignore',
+    })
+    const parts = async () => {
+      const { Uploads = [] } = await s3.client.send(new ListMultipartUploadsCommand({ Bucket: 'tunery' }))
+      const [upload] = Uploads
+      if (!upload) return 0
+      const at = { Bucket: 'tunery', Key: upload.Key!, UploadId: upload.UploadId! }
+      return (await s3.client.send(new ListPartsCommand(at))).Parts?.length ?? 0
+    }
+    await until('some parts to be there', async () => (await parts()) >= 3)
+    const ended = once(child, 'exit')
+    child.kill('SIGKILL')
+    await ended
+    const kept = await parts()
+    assert.ok(kept >= 3 && kept < 25, `${kept} parts`)
+    // Another machine finds nothing: no manifest, no object.
+    mkdirSync(folder('d'))
+    run('fetch', 'killed', folder('d'), key)
+    assert.ok(!existsSync(path.join(folder('d'), key)))
+    run('publish', 'killed', folder('c'), key)
+    assert.equal(await parts(), 0)
+    run('fetch', 'killed', folder('d'), key)
+    assert.equal(await hashFile(path.join(folder('d'), key, 'model.gguf')), await hashFile(file))
+  },
+)
 
 test('a machine with the database alone serves, exports and redirects to the bucket', s3Test, async () => {
   const settings = { ...s3Credentials, TUNERY_STORAGE_URL: s3.url('service') }

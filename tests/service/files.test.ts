@@ -186,7 +186,7 @@ test('of requests that end one upload at once, one does, and parts that come too
   assert.doesNotMatch(completed[0]!.filename, /\0/)
 })
 
-test('a list goes on after a file that was deleted meanwhile', async () => {
+test('a list continues after a file that was deleted meanwhile', async () => {
   const names = ['one', 'two', 'three', 'four', 'five']
   for (const name of names) await upload(name, 'evals', name)
   let deleted = 0

@@ -167,7 +167,7 @@ async function moveAndDie(
 }
 
 test(
-  'rows and files are the same after Postgres and back, through interruptions; numbers go on',
+  'rows and files are the same after Postgres and back, through interruptions; numbers continue',
   onPostgres,
   async () => {
     const source = statSync(databaseFile(here)).mtimeMs
@@ -318,7 +318,7 @@ test(
   },
 )
 
-test('the command that was killed goes on where it was', full, async () => {
+test('the command that was killed continues where it was', full, async () => {
   const args = ['migrate-data', '--to-data-dir', folder('killed'), '--json']
   const env = { ...process.env, TUNERY_DATA_DIR: here }
   const run = (until: RegExp) =>

@@ -1,4 +1,4 @@
-// What a passkey must prove: a challenge of its own, in time, once, at this address, by its user, and by no copy of it.
+// What a passkey must prove: its own challenge, in time, once, at this address, by its user, and by no copy of it.
 import assert from 'node:assert/strict'
 import { after, before, beforeEach, test } from 'node:test'
 import { createAuthenticator } from '../support/authenticator.ts'

@@ -118,7 +118,7 @@ test('a requeued entry waits until its run_at', async () => {
   assert.equal((await queue.claim('work', 'w'))?.attempt, 2)
 })
 
-test('long work sees whether others of its kind are due, and goes on behind them; that is no attempt', async () => {
+test('long work sees whether others of its kind are due, and continues behind them; that is no attempt', async () => {
   await enqueue('long')
   const claim = (await queue.claim('work', 'w'))!
   assert.equal(await queue.othersWait(claim), false, 'it does not wait for itself')

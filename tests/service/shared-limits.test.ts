@@ -220,7 +220,7 @@ describe('limits that processes share', redisTest, () => {
       async () => void (await redis.command('CONFIG SET maxmemory 0')),
     ],
   ] as const)
-    test(`while Redis is ${how}, requests go on within each process's share, and count when it is back`, {
+    test(`while Redis is ${how}, requests continue within each process's share, and count when it is back`, {
       ...(how === 'frozen' && full),
     }, async (context) => {
       const four = await startProcesses(context, 4)

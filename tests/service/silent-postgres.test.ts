@@ -40,7 +40,7 @@ const write = () => sql`insert into migrations (name, applied_at) values (gen_ra
 const list = () => db.selectFrom('accounts').select('id').orderBy('id').execute()
 
 test('reads, lists and writes on forgotten connections fail soon, and the next ones work', onPostgres, async () => {
-  // Each kind has connections of its own, in use or idle.
+  // Each kind has its own connections, in use or idle.
   await Promise.all([...Array.from({ length: 6 }, read), list(), list(), write()])
   assert.ok(link.forget() >= 3)
   const began = performance.now()

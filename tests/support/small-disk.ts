@@ -1,4 +1,4 @@
-// A server whose data folder is a disk of its own: a small tmpfs in the server's own mount namespace.
+// A server whose data folder is its own disk: a small tmpfs in the server's own mount namespace.
 import { execFileSync, spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
 import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'

@@ -73,7 +73,7 @@ test('every file of the program has a room in docs/architecture.md, and every ro
   )
 })
 
-test('every folder has a row of its own, but the pages of the dashboard', () => {
+test('every folder has its own row, but the pages of the dashboard', () => {
   const withoutRow = typescript.filter((file) => {
     const { prefix } = roomOf(file)!
     return prefix !== file && prefix !== `${path.dirname(file)}/`

@@ -87,7 +87,7 @@ test('braces in a template are escaped, and templates that cannot be expressed e
   assert.equal(inOllama(fixture('no-system.jinja')), undefined)
 })
 
-test('the end token becomes a stop parameter, and cannot inject a line of its own', async () => {
+test('the end token becomes a stop parameter, and cannot inject its own line', async () => {
   const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-modelfile-'))
   const linesFor = async (eos_token: string) => {
     writeFileSync(path.join(folder, 'tokenizer_config.json'), JSON.stringify({ eos_token }))

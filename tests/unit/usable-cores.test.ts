@@ -40,7 +40,7 @@ test('version 2: the least quota of the group and its parents counts', () => {
 test('version 2 in a container: its group is the root that it sees', () => {
   const max = { 'sys/fs/cgroup/cpu.max': '50000 100000\n' }
   assert.equal(quotaOf({ 'proc/self/cgroup': '0::/\n', 'proc/self/mountinfo': v2, ...max }), 0.5)
-  // Without a namespace of its own, the path is the host's.
+  // Without its own namespace, the path is the host's.
   const mountinfo = v2.replace(' / /sys', ' /docker/1f /sys')
   assert.equal(quotaOf({ 'proc/self/cgroup': '0::/docker/1f\n', 'proc/self/mountinfo': mountinfo, ...max }), 0.5)
   assert.equal(quotaOf({ 'proc/self/cgroup': '0::/../../other\n', 'proc/self/mountinfo': v2, ...max }), 0.5)

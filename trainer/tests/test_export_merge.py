@@ -104,7 +104,7 @@ def logits_as_trained(base, adapter, ids):
         {"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]},
         {"target_modules": ["q_proj", "lm_head"]},
     ],
-    ids=["embeddings", "a head of its own", "the head"],
+    ids=["embeddings", "its own head", "the head"],
 )
 @pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings")
 @torch.no_grad()

@@ -157,7 +157,7 @@ export function renderMarkdown(source: string, resolve: Resolve): Rendered {
   }
 }
 
-/** A page without its comments, each on lines of its own: notes to those who edit the file. */
+/** A page without its comments, each on its own lines: notes to those who edit the file. */
 function withoutNotes(source: string): string {
   const text = `\n${source}`
   let [kept, end] = ['', 0]

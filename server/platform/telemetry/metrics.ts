@@ -27,7 +27,7 @@ export const labelTexts: Record<string, string> = {
     'source file of the service that held the event loop, `node` (none of its own), `unknown` (nobody looked: at most ' +
     'every five seconds)',
   thread: '`running`, or `waiting` for the processor of a busy machine or for a file',
-  engine: '`shared`, or the place of a replica of its own: `cores 0-3`, `GPU 1`, `GPU 1 (2)` for a second one there',
+  engine: '`shared`, or the place of a dedicated replica: `cores 0-3`, `GPU 1`, `GPU 1 (2)` for a second one there',
 }
 
 export const serverMetrics = {

@@ -193,7 +193,7 @@ for (const { family, architecture, vectors, picture_tokens, placeholder, foreign
       assert.match(json.error.message, new RegExp(`makes ${vectors} vectors`))
     })
 
-    test('text streams go on beside pictures, and all answers are those that each gets alone', async () => {
+    test('text streams continue beside pictures, and all answers are those that each gets alone', async () => {
       const texts = ['One', 'Two', 'Three'].map((word) => [text(`${word}?`)])
       const pictures = [
         [image(red), text('What?')],
@@ -241,7 +241,7 @@ for (const { family, architecture, vectors, picture_tokens, placeholder, foreign
       assert.notDeepEqual(logprobsOf(tuned), logprobsOf(base))
     })
 
-    test('an adapter with a projector of its own sees with it, and shares no picture with the base', async () => {
+    test('an adapter with its own projector sees with it, and shares no picture with the base', async () => {
       const projectorFile = join(folder, 'mmproj.gguf')
       copyFileSync(projector, projectorFile)
       const negate = `

@@ -56,7 +56,7 @@ test('every place where tokens occur in the training answers counts for what may
   assert.deepEqual(continuation(answers, [9, 5, 6], 2), { token: 8, share: 2 / 3, places: 3 })
   assert.deepEqual(continuation(answers, [6, 7], 2), { token: endToken, share: 1, places: 1 })
   assert.equal(continuation(answers, [7, 6], 2), null)
-  assert.equal(continuation(answers, [6, 8], 2)?.token, endToken, 'an answer never goes on with the next one')
+  assert.equal(continuation(answers, [6, 8], 2)?.token, endToken, 'an answer never continues with the next one')
   const random = Array.from({ length: 40 }, (_, row) => Array.from({ length: 30 }, (_, at) => (row * at * 7) % 5))
   const index = indexOf(random)
   for (const length of [1, 2, 5])

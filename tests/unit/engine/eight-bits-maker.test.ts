@@ -22,7 +22,7 @@ after(() => rmSync(folder, { recursive: true }))
 const original = path.join(tinyModelsDir(), tiny, 'model.gguf')
 const distance: EightBitsDistance = { tokens: 326, divergence: 0.0002, logprob_difference: 0.0156, same_top: 0.94 }
 
-/** A base in a folder of its own, and its maker. `measured`: its form is there. */
+/** A base in its own folder, and its maker. `measured`: its form is there. */
 function base(name: string, { measured = false, available = 8e9, min_free = 1e6 } = {}) {
   const file = path.join(folder, `${name}.gguf`)
   copyFileSync(original, file)

@@ -402,7 +402,7 @@ test('requests gather in adjacent slots, so that one decode computes them all', 
   assert.equal(Math.max(...last) - Math.min(...last), 2)
 })
 
-test('a paused background request gives its slot to another one and goes on later where it was', () => {
+test('a paused background request gives its slot to another one and continues later where it was', () => {
   const { runner, calls } = makeRunner({ slots: 1 })
   const background = submit(runner, 'abc', { max_tokens: 5, background: true })
   runner.step(budget(100))
@@ -417,7 +417,7 @@ test('a paused background request gives its slot to another one and goes on late
   runToEnd(runner)
   assert.deepEqual([background.outcome, background.text], ['length', 'xxxxx'])
   const computed = calls.flatMap((call) => call.computed.map(({ token }) => String.fromCharCode(token)))
-  assert.equal(computed.join(''), 'abcxxxx', 'it goes on after the tokens that it had')
+  assert.equal(computed.join(''), 'abcxxxx', 'it continues after the tokens that it had')
 })
 
 test('a paused background request is not computed, and nobody waits for a prefix that it computes', () => {

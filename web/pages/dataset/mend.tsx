@@ -21,7 +21,7 @@ import { hints } from './hints.ts'
 const mendable_mb = 8
 const retries = 8
 
-/** The check's words, which go on after the number of the line, as a sentence of their own. */
+/** The check's words, which continue after the number of the line, as their own sentence. */
 export const sentence = (message: string): string => message.replace(/^[a-z]/, (letter) => letter.toUpperCase())
 
 export const canMend = ({ format, size_mb }: Dataset) => format === 'jsonl' && size_mb <= mendable_mb

@@ -112,7 +112,7 @@ function Sequences({ preview: { sequences } }: { preview: Preview }) {
             {formatCount(sequences.length)} sequences{' '}
             <Help word="Sequences">
               The chat template of this model writes earlier turns differently once a later one follows, so each answer
-              is learned in a sequence of its own.
+              is learned in its own sequence.
             </Help>
           </span>
         )}

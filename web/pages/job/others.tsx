@@ -22,7 +22,7 @@ export function AddJob({ job, chosen, onAdd }: { job: Job; chosen: readonly stri
   return (
     <div className="ml-auto w-full sm:w-64">
       <Combobox
-        // Anew for each choice, so that it is empty again.
+        // New for each choice, so that it is empty.
         key={chosen.join()}
         aria-label="Compare with another job"
         placeholder="Compare with another job"

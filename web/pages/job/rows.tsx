@@ -48,7 +48,7 @@ export function HighestLossRows({ job }: { job: Job }) {
         {() =>
           !rows || rows.length === 0 ? (
             <EmptyState compact title="No rows recorded">
-              This model was not trained on rows of its own.
+              This model was not trained on its own rows.
             </EmptyState>
           ) : (
             <>
