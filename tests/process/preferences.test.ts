@@ -100,6 +100,8 @@ test('a dataset tells what it teaches, its tokens and what is cut; a job of anot
     const dataset = (await app.upload(lines(rows))).body
     await refused(create(dataset.id, { objective: 'kto' }), 'dataset_invalid', says)
   }
+  const two = (await app.upload(lines(rated.slice(0, 2)))).body
+  await refused(create(two.id, { objective: 'kto' }), 'invalid_request', /2 rows, and the split leaves one/)
   await refused(create(id, { objective: 'dpo', desirable_weight: 2 }), 'invalid_request', /objective kto/)
   await refused(create(id, { objective: 'dpo', loss_type: 'robust' }), 'invalid_request', /label_smoothing/)
   await refused(create(id, { objective: 'dpo', beta: 0 }), 'invalid_request', /beta/)

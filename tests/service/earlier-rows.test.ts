@@ -75,3 +75,18 @@ test('the upload of JSON lines stays, also where its pictures had been fetched',
     for (const ending of ['jsonl', 'uploaded.jsonl', 'rows.jsonl']) assert.ok(!existsSync(file(id, ending)), ending)
   }
 })
+
+test('rated answers that are all the same are refused at creation, though an earlier check did not look', async () => {
+  const same = row('a', { label: true }) + row('c', { label: false })
+  const id = await earlier(same, 'jsonl', same, () => null)
+  const { answers_equal: _, ...check } = JSON.parse((await stored(id)).check_json)
+  await app.db
+    .updateTable('datasets')
+    .set({ check_json: JSON.stringify(check) })
+    .where('id', '=', id)
+    .execute()
+  const config = { method_options: { objective: 'kto' } }
+  const { status, body } = await app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: id, config })
+  assert.deepEqual([status, body.error.code], [400, 'dataset_invalid'], JSON.stringify(body))
+  assert.match(body.error.message, /All 2 answers .* are the same/)
+})

@@ -142,6 +142,19 @@ def hold_out(rows: int, share: float, seed: int) -> tuple[list[int], list[int]]:
     return [index for index in range(rows) if index not in held_out], sorted(held_out)
 
 
+def keep_two_answers(rows: list[Conversation | Pair], learned: list[int], held_out: list[int]) -> None:
+    """Exchanges a learned row for a held-out one if all learned answers are the same and a held-out one is not: `kto`
+    compares each answer with another.
+    """
+    if len(learned) < 2 or any(rows[index][-1] != rows[learned[0]][-1] for index in learned):
+        return
+    place = next((place for place, index in enumerate(held_out) if rows[index][-1] != rows[learned[0]][-1]), None)
+    if place is not None:
+        learned[-1], held_out[place] = held_out[place], learned[-1]
+        learned.sort()
+        held_out.sort()
+
+
 def prepare(
     rows: list[Conversation | Pair],
     tokenizer: Tokenizer,
@@ -307,6 +320,8 @@ def prepare_splits(
         return prepare([rows[i] for i in indices], tokenizer, max_length, protocol, [i + 1 for i in indices])
 
     learned, held_out = hold_out(len(rows), evaluation.split, spec.training.seed)
+    if spec.options.objective == "kto":
+        keep_two_answers(rows, learned, held_out)
     return chosen(learned), chosen(held_out)
 
 

@@ -207,6 +207,18 @@ def test_rated_answers_that_are_all_the_same_are_refused(job, loop_of):
     assert refusal.value.code == "dataset_invalid"
 
 
+@pytest.mark.parametrize("odd", range(6))
+def test_a_validation_split_leaves_two_rated_answers_to_compare(job, loop_of, odd):
+    """Wherever the only other answer is, also among the rows that the seed holds out."""
+    answers = ["Another." if index == odd else "The same." for index in range(6)]
+    rows = [rated_row(f"Question {index}?", answer, index % 2 == 0) for index, answer in enumerate(answers)]
+    changes = {"options": {"objective": "kto"}, "evaluation": {"split": 0.5}}
+    loop = loop_of(job(f"odd-{odd}", text=lines(rows), **changes))
+    assert len({tuple(answer_ids(row.sequences[0])) for row in loop.data.rows}) == 2
+    learned, held_out = ([row.number for row in part.rows] for part in (loop.data, loop.validation.rows))
+    assert (len(learned), sorted([*learned, *held_out])) == (3, list(range(1, 7)))
+
+
 @pytest.mark.parametrize("objective", ["dpo", pytest.param("kto", marks=pytest.mark.full)])
 def test_a_run_prefers_what_it_was_taught_and_resumes_exactly(dpo, kto, loop_of, objective):
     make = {"dpo": dpo, "kto": kto}[objective]
