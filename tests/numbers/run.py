@@ -2,10 +2,10 @@
 (independent.py), and compares what the job reported with what it delivered. Prints a table and ends with 1 where a
 figure misses its limit.
 
-npm run test:numbers [-- --only lora,dpo] [--rows 24] [--bfloat16] [--base FOLDER]
+npm run test:numbers [-- --only lora,dpo] [--rows 24] [--dtype float32|bfloat16] [--base FOLDER]
 
-`--bfloat16` trains in bfloat16 on any processor: without instructions for it, slowly. The independent loop stays in
-float32.
+Jobs train in the precision that the trainer takes on this processor, or in that of `--dtype`: bfloat16 is slow without
+instructions for it. The independent loop computes in float32.
 """
 
 import argparse
@@ -36,11 +36,13 @@ REPORTED_SHARE = 0.02
 # validation loss too, as after many steps two loops are two runs.
 LOSS_SHARE = {"float32": 0.02, "bfloat16": 0.1}
 MEMORY_SHARE = 0.15
-# Trains in bfloat16 whatever the processor has.
-IN_BFLOAT16 = """
+# Trains in a precision whatever the processor has.
+IN_DTYPE = """
+import sys
 import torch
 from trainer.model import load
-load.device_and_dtype = lambda: (torch.device("cpu"), torch.bfloat16)
+dtype = getattr(torch, sys.argv.pop())
+load.device_and_dtype = lambda: (torch.device("cpu"), dtype)
 from trainer.cli.train import run_job, train
 run_job(train)
 """
@@ -107,15 +109,15 @@ def spec_of(kind: str, folder: Path, base: Path, rows: int) -> dict:
     }
 
 
-def run_job(folder: Path, spec: dict, bfloat16: bool) -> list[dict]:
+def run_job(folder: Path, spec: dict, dtype: str | None) -> list[dict]:
     """The events of a trainer's run."""
     (folder / "spec.json").write_text(json.dumps(spec))
-    program = ["-c", IN_BFLOAT16] if bfloat16 else ["-m", "trainer.cli.train"]
+    command = ["-c", IN_DTYPE, str(folder), dtype] if dtype else ["-m", "trainer.cli.train", str(folder)]
     # The trainer ends with its stdin.
     reading, writing = os.pipe()
     try:
         result = subprocess.run(
-            [sys.executable, *program, str(folder)],
+            [sys.executable, *command],
             cwd=ROOT,
             # A trainer yields to every other process by default: on a busy machine this one would hardly run.
             env={"TUNERY_TRAINING_PRIORITY": "normal", **os.environ},
@@ -146,11 +148,12 @@ def compare(kind: str, arguments: argparse.Namespace, folder: Path) -> tuple[lis
     """A line of the table, and what misses its limit."""
     method, objective, _ = KINDS[kind]
     spec = spec_of(kind, folder, arguments.base, arguments.rows)
-    events = run_job(folder, spec, arguments.bfloat16)
+    events = run_job(folder, spec, arguments.dtype)
     data = {
         name: [event["data"] for event in events if event["type"] == name] for name in ("metrics", "sample", "result")
     }
     (result,) = data["result"]
+    dtype = next(event["data"]["dtype"] for event in events if "dtype" in event["data"])
     steps = dict(pair for event in events for pair in event["data"].get("losses", []))
     norm = next(metrics["grad_norm"] for metrics in data["metrics"] if metrics.get("step") == 1)
     scored = {metrics["step"]: metrics for metrics in data["metrics"] if "validation_loss" in metrics}
@@ -172,7 +175,7 @@ def compare(kind: str, arguments: argparse.Namespace, folder: Path) -> tuple[lis
             "threads": spec["threads"],
         },
     )
-    limit = LOSS_SHARE["bfloat16" if arguments.bfloat16 else "float32"]
+    limit = LOSS_SHARE[dtype]
     delivered, own = alone["delivered"], alone["own"]
     last = [sample for sample in data["sample"] if sample["step"] == max(scored)]
     answers = (
@@ -200,7 +203,7 @@ def compare(kind: str, arguments: argparse.Namespace, folder: Path) -> tuple[lis
         misses.append(f"{kind}: {len(PROMPTS) - answers} sample answers are not the result's")
     margin = "validation_reward_margin"
     line = [
-        kind,
+        f"{kind}, {dtype}",
         f"{losses:.1%}",
         f"{norm:.4g} ({alone['first_norm']:.4g})",
         f"{reported['validation_loss']:.4f}",
@@ -217,7 +220,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default=",".join(KINDS))
     parser.add_argument("--rows", type=int, default=24)
-    parser.add_argument("--bfloat16", action="store_true")
+    parser.add_argument("--dtype", choices=LOSS_SHARE)
     parser.add_argument("--base", type=Path, default=SMOLLM2)
     parser.add_argument("--folder", type=Path, help="where the runs stay; a temporary folder otherwise")
     arguments = parser.parse_args()
