@@ -282,8 +282,9 @@ const settings = {
   ),
   training_priority: setting(
     z.enum(['idle', 'low', 'normal']),
-    'idle',
-    'CPU priority of trainers against all other programs: the kernel’s idle class, the lowest nice level, or normal.',
+    'low',
+    'CPU priority of trainers against all other programs: idle (what others leave), low (a sixth of a core that another ' +
+      'program keeps busy) or normal (half of it); see docs/guides/scale.md.',
   ),
   trainer_processes: computed(
     wholeNumber(1, 64),

@@ -1,7 +1,7 @@
 // Answers and training on a machine that another program keeps busy: alone, beside one loop, beside a loop per core,
 // and after. Beside llama-server on the same weights with as many threads, and TRL.
-// `npm run bench -- busy [--only steps,1,8,training] [--rounds N]`: `steps` is what choosing the threads of each step
-// costs alone; 1 and 8 are clients.
+// `npm run bench -- busy [--only steps,1,8,training,priorities] [--rounds N]`: `steps` is what choosing the threads of
+// each step costs alone; 1 and 8 are clients; `priorities` are those of trainings.
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import path from 'node:path'
@@ -22,8 +22,9 @@ import {
 import type { Measurement } from '../steps/measure.ts'
 import { endWithThisProcess } from '../support/child.ts'
 import { describeMachine } from '../support/machine.ts'
+import { measurePriority } from './priorities.ts'
 
-const parts = ['steps', '1', '8', 'training']
+const parts = ['steps', '1', '8', 'training', 'priorities']
 const { values } = parseArgs({
   options: { only: { type: 'string', default: parts.join(',') }, rounds: { type: 'string', default: '2' } },
 })
@@ -35,6 +36,7 @@ if (chosen.some((part) => !parts.includes(part)) || !(rounds >= 1)) {
 }
 
 const output = 32
+const priorities = ['idle', 'low', 'normal']
 /** Times that a step may take alone with chosen threads, of that with all. */
 const chosenMax = 1.02
 /** The share of one thread's speed alone. */
@@ -57,6 +59,7 @@ console.log(JSON.stringify(describeMachine()))
 for (const part of chosen)
   if (part === 'steps') stepsAlone()
   else if (part === 'training') await training()
+  else if (part === 'priorities') for (const priority of priorities) await measurePriority(priority, loads, besideLoops)
   else await answers(Number(part))
 process.exit(holds ? 0 : 1)
 

@@ -1,4 +1,4 @@
-// CPU throttle: pauses the engine between steps so that other processes, such as a trainer at the lowest priority, get
+// CPU throttle: pauses the engine between steps so that other processes, such as a trainer at a low priority, get
 // a share of the CPU. All compute threads pause together: threads that share a core with another process would wait for
 // each other at every step.
 import { setTimeout } from 'node:timers/promises'

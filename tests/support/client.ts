@@ -97,7 +97,7 @@ export function client(url: string, key: string) {
 }
 export type Client = ReturnType<typeof client>
 
-/** Waits until a condition holds. Throws after three minutes: a trainer has the lowest priority on a busy machine. */
+/** Waits until a condition holds. Throws after three minutes: a trainer has a low priority on a busy machine. */
 export async function until<T>(what: string, condition: () => T | Promise<T>): Promise<NonNullable<T>> {
   const started = Date.now()
   for (;;) {

@@ -25,19 +25,25 @@ def torch_settings(threads: int) -> dict[str, str]:
     return {**cpu, "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 
 
+# Of a core that another program keeps busy, the kernel leaves a sixth (docs/decisions/045-priority-of-trainings.md).
+LOW_NICENESS = 7
+
+
 def lower_priority(priority: str) -> None:
-    """Lets serving and other programs go first. `priority`: "idle", "low" (the lowest nice level) or "normal"."""
+    """Lets serving and other programs go first. `priority`: "idle" (they leave nothing of a core that they keep busy),
+    "low" or "normal".
+    """
     with suppress(OSError, AttributeError):
-        if priority != "normal":
-            os.nice(19)
-        # Only Linux has the idle class, which leaves the trainer no share of a busy core; the service guarantees it one
-        # (TUNERY_TRAINING_SHARE).
+        if priority == "low":
+            os.nice(LOW_NICENESS)
         if priority == "idle":
+            os.nice(19)
+            # Only Linux has the idle class.
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 def configure_process(threads: int, quantized: bool = False) -> None:
-    """Sets up the process before anything reads its environment: no network, few log messages, lowest CPU priority."""
+    """Sets up the process before anything reads its environment: no network, few log messages, low CPU priority."""
     os.environ.update(
         HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1", HF_HUB_DISABLE_PROGRESS_BARS="1"
     )
@@ -45,7 +51,7 @@ def configure_process(threads: int, quantized: bool = False) -> None:
     if not quantized:
         # peft imports bitsandbytes if it is installed: a second and 45 MB that only quantized bases need.
         sys.modules["bitsandbytes"] = None  # pyright: ignore[reportArgumentType]
-    lower_priority(os.environ.get("TUNERY_TRAINING_PRIORITY", "idle"))
+    lower_priority(os.environ.get("TUNERY_TRAINING_PRIORITY", "low"))
 
 
 @contextmanager

@@ -244,3 +244,42 @@ def test_an_unexpected_failure_shows_no_paths():
     message = str(explain(FileNotFoundError(2, "No such file", "/srv/data/runs/job_1/rows.jsonl")))
     assert message.endswith("FileNotFoundError: [Errno 2] No such file: 'rows.jsonl'")
     assert "1/2 of https://example.com/a/b" in str(explain(ValueError("1/2 of https://example.com/a/b")))
+
+
+LOOP = """
+import os, sys
+os.sched_setaffinity(0, {int(sys.argv[1])})
+from trainer.runtime.process import lower_priority
+lower_priority(sys.argv[2])
+print(flush=True)
+while True:
+    pass
+"""
+
+
+def cpu_seconds(process: subprocess.Popen) -> float:
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rsplit(") ", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.parametrize(("priority", "least", "most"), [("idle", 0, 0.05), ("low", 0.15, 0.4), ("normal", 0.4, 0.6)])
+def test_the_priority_decides_the_share_of_a_core_that_is_busy(priority, least, most):
+    core = str(min(os.sched_getaffinity(0)))
+    loops = [
+        subprocess.Popen([sys.executable, "-c", LOOP, core, each], cwd=ROOT, stdout=subprocess.PIPE)
+        for each in (priority, "normal")
+    ]
+    try:
+        for loop in loops:
+            loop.stdout.readline()
+        before = [cpu_seconds(loop) for loop in loops]
+        used = [0.0, 0.0]
+        # Other programs of the machine take from both.
+        while sum(used) < 1:
+            time.sleep(0.05)
+            used = [cpu_seconds(loop) - first for loop, first in zip(loops, before, strict=True)]
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+    assert least <= used[0] / sum(used) <= most

@@ -1,6 +1,6 @@
-// Guarantees training a minimum share of CPU time while the engine on this machine is busy. Trainers run at the lowest
-// priority, as a second busy program would slow every answer. So this asks the engine to pause between decode steps for
-// the time that the trainers lack.
+// Guarantees training a minimum share of CPU time while the engine on this machine is busy. Trainers run at a
+// low priority, as a second busy program would slow every answer. So this asks the engine to pause between decode steps
+// for the time that the trainers lack.
 
 import { readdirSync, readFileSync } from 'node:fs'
 import type { Logger } from 'pino'
