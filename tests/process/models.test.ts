@@ -128,6 +128,8 @@ test(
       'peft-corda': 'adapter',
       'peft-rslora': 'adapter',
       'peft-dora': 'model',
+      'peft-embeddings': 'adapter',
+      'peft-head': 'model',
     }
     for (const [kind, becomes] of Object.entries(expected)) {
       const { status, body } = await importZip(kind, { base_model_id: tiny })

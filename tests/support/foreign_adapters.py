@@ -14,6 +14,8 @@ KINDS = {
     "corda": {"init_lora_weights": "pissa"},
     "rslora": {"use_rslora": True, "rank_pattern": {"q_proj": 4}},
     "dora": {"use_dora": True, "modules_to_save": ["lm_head"]},
+    "embeddings": {},
+    "head": {"target_modules": ["q_proj", "lm_head"]},
 }
 
 
@@ -23,7 +25,9 @@ def main() -> None:
         torch.manual_seed(0)
         model = get_peft_model(
             AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32),
-            LoraConfig(r=8, lora_alpha=16, target_modules=["q_proj", "up_proj"], task_type="CAUSAL_LM", **config),
+            LoraConfig(
+                **{"r": 8, "lora_alpha": 16, "target_modules": ["q_proj", "up_proj"], "task_type": "CAUSAL_LM"} | config
+            ),
         )
         folder = out / name
         if name == "corda":
@@ -34,7 +38,7 @@ def main() -> None:
             model(input_ids=IDS, labels=IDS).loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-        model.save_pretrained(folder)
+        model.save_pretrained(folder, save_embedding_layers=True if name == "embeddings" else "auto")
         with zipfile.ZipFile(out / f"peft-{name}.zip", "w") as archive:
             for file in folder.rglob("*"):
                 archive.write(file, Path(name) / file.relative_to(folder))

@@ -32,6 +32,9 @@ WEIGHTS = "adapter_model.safetensors"
 # The adapter before its training, in a folder beside its own files.
 INITIAL = "initial"
 PAIR = re.compile(r"\.(?P<module>\w+)\.lora_[AB](\.default)?\.weight$")
+# What PEFT saves whole beside an adapter of these layers, after a change of the vocabulary, or on request
+# (`save_embedding_layers`).
+EMBEDDING = re.compile(r"\.(embed_tokens|lm_head)(\.base_layer)?\.weight$")
 
 # These say where the adapter is and how it was trained; the tensors say all that counts of them.
 DESCRIPTIVE = {
@@ -150,11 +153,12 @@ def _start(config: dict):
 @dataclass
 class Reading:
     """The adapter on its base, as PEFT computes it. `initial`: by module, what was taken out of the base's weights, as
-    its factors A and B with their scale.
+    its factors A and B with their scale. `replaced`: whether the adapter brought embeddings or a head of its own.
     """
 
     model: PeftModel
     initial: dict[str, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
+    replaced: bool = False
 
     def layers(self) -> dict[str, LoraLayer]:
         return {name: module for name, module in self.model.named_modules() if isinstance(module, LoraLayer)}
@@ -164,6 +168,8 @@ class Reading:
         None if something else is.
         """
         config = self.model.peft_config["default"]
+        if self.replaced:
+            return None
         if any(getattr(config, name) for name in MERGED - {"bias", "ensure_weight_tying"}) or config.bias != "none":
             return None
         layers = self.layers()
@@ -219,10 +225,10 @@ def read(base: torch.nn.Module, folder: Path, seed: int = 0) -> Reading:
     else:
         reading = Reading(_wrap(base, config, True))
         if (folder / INITIAL).exists():
-            _load(reading.model, folder / INITIAL / WEIGHTS)
+            reading.replaced = _load(reading.model, folder / INITIAL / WEIGHTS)
             reading.initial = {name: _factors(layer) for name, layer in reading.layers().items()}
             _take_out(reading)
-    _load(reading.model, folder / WEIGHTS)
+    reading.replaced |= _load(reading.model, folder / WEIGHTS)
     reading.model.eval()
     return reading
 
@@ -301,10 +307,26 @@ def _limited(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def _load(model: PeftModel, file: Path) -> None:
+def _load(model: PeftModel, file: Path) -> bool:
+    """Loads the adapter's weights. Returns whether embeddings or a head were among them that are not the base's own."""
     tensors = load_file(file)
     if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
         raise invalid("The adapter has weights that are not numbers (NaN or infinite).")
+    base = {name: weight for name, weight in model.state_dict().items() if EMBEDDING.search(name) and name in tensors}
+    saved = {name: tensors[name] for name in base}
+
+    def is_loaded(name: str) -> bool:
+        # The adapter may have it in another precision than the base.
+        return torch.equal(base[name].to(saved[name].dtype), saved[name])
+
+    for name, weight in base.items():
+        if weight.shape != saved[name].shape:
+            raise invalid(
+                f"The adapter's {name} has {len(saved[name])} tokens, and the base's vocabulary has {len(weight)}: an "
+                "adapter for another vocabulary cannot be kept."
+            )
+        if is_loaded(name):
+            del tensors[name]
     try:
         result = set_peft_model_state_dict(model, tensors)
     except (RuntimeError, ValueError, KeyError) as problem:
@@ -316,6 +338,10 @@ def _load(model: PeftModel, file: Path) -> None:
     ):
         if names:
             raise invalid(f"The adapter {what}: {names[0][:200]}.")
+    # Both are one weight where the base ties them.
+    if not all(is_loaded(name) for name in saved):
+        raise invalid("The adapter's embeddings and head differ, and this base has one weight for both.")
+    return any(name in tensors for name in saved)
 
 
 @torch.no_grad()

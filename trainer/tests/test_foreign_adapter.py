@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from trainer.cli.import_adapter import import_adapter
@@ -33,8 +34,10 @@ def logits(model) -> torch.Tensor:
         return model.eval()(input_ids=IDS).logits[0]
 
 
-def train(base, folder, tie: bool | None = None, initial: bool = False, **config):
-    """Writes an adapter after some steps. Returns the logits of the model that was trained."""
+def train(base, folder, initial: bool = False, save: dict | None = None, **config):
+    """Writes an adapter after some steps, with options of `save_pretrained`. Returns the logits of the model that was
+    trained.
+    """
     torch.manual_seed(3)
     settings = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "up_proj"], "task_type": "CAUSAL_LM", **config}
     model = get_peft_model(load(base), LoraConfig(**settings))
@@ -46,8 +49,14 @@ def train(base, folder, tie: bool | None = None, initial: bool = False, **config
         model(input_ids=IDS, labels=IDS).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-    model.save_pretrained(folder)
+    model.save_pretrained(folder, **(save or {}))
     return logits(model)
+
+
+def change_weights(folder, change) -> None:
+    weights = load_file(folder / foreign_adapter.WEIGHTS)
+    change(weights)
+    save_file(weights, folder / foreign_adapter.WEIGHTS)
 
 
 def change(folder, **fields) -> None:
@@ -101,6 +110,57 @@ def test_an_adapter_becomes_what_peft_reads(base, tmp_path, kind):
     became, result = imported(base, tmp_path)
     assert became == expected
     torch.testing.assert_close(result, read, atol=2e-4, rtol=1e-4)
+
+
+EMBEDDINGS, HEAD = "base_model.model.model.embed_tokens.weight", "base_model.model.lm_head.weight"
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16], ids=str)
+def test_embeddings_that_are_the_bases_own_are_left_out(base, tmp_path, precision):
+    """PEFT saves them with `save_embedding_layers=True`."""
+    trained = train(base, tmp_path, save={"save_embedding_layers": True})
+    names = [EMBEDDINGS, HEAD]
+
+    def round_to_precision(weights):
+        assert set(names) <= weights.keys()
+        weights |= {name: weights[name].to(precision) for name in names}
+
+    change_weights(tmp_path, round_to_precision)
+    became, result = imported(base, tmp_path)
+    assert became == "plain 4"
+    torch.testing.assert_close(result, trained, atol=2e-4, rtol=1e-4)
+
+
+def test_embeddings_of_the_adapters_own_are_merged(base, tmp_path):
+    train(base, tmp_path, save={"save_embedding_layers": True})
+
+    def shift(weights):
+        moved = weights[EMBEDDINGS] + 0.1 * torch.randn_like(weights[EMBEDDINGS])
+        weights |= {EMBEDDINGS: moved, HEAD: moved.clone()}
+
+    change_weights(tmp_path, shift)
+    read = logits(PeftModel.from_pretrained(load(base), tmp_path))
+    became, result = imported(base, tmp_path)
+    assert became == "merged"
+    torch.testing.assert_close(result, read, atol=2e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("change_embeddings", "reason"),
+    [
+        (lambda weights: {EMBEDDINGS: weights + 1}, "one weight for both"),
+        (
+            lambda weights: {EMBEDDINGS: torch.cat([weights, weights[:8]])},
+            "520 tokens, and the base's vocabulary has 512",
+        ),
+    ],
+    ids=["another than the head", "of a larger vocabulary"],
+)
+def test_embeddings_that_the_base_cannot_have_are_refused(base, tmp_path, change_embeddings, reason):
+    train(base, tmp_path, save={"save_embedding_layers": True})
+    change_weights(tmp_path, lambda weights: weights.update(change_embeddings(weights[EMBEDDINGS])))
+    with pytest.raises(JobError, match=reason):
+        foreign_adapter.read(load(base), tmp_path)
 
 
 @pytest.mark.parametrize("start", [True, "gaussian", "eva", "orthogonal"])

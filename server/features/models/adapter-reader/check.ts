@@ -25,12 +25,15 @@ const describeIssues = ({ issues }: z.ZodError) =>
 /** Options by which an adapter has tensors besides pairs of factors for linear layers. */
 const widening = ['use_dora', 'modules_to_save', 'trainable_token_indices', 'lora_bias', 'target_parameters']
 
+/** What PEFT may save whole beside the factors (trainer/run/foreign_adapter.py compares it with the base). */
+const embedding = /^base_model\.model\.(?:.+\.)?(?:embed_tokens|lm_head)(?:\.base_layer)?\.weight$/
+
 const isSet = (value: unknown) =>
   typeof value === 'object' && value !== null ? Object.keys(value).length > 0 : Boolean(value)
 
 /**
  * Throws adapter_invalid unless this is a LoRA adapter whose factors fit linear layers of these shapes. An adapter that
- * says so may have further tensors.
+ * says so may have further tensors, and every adapter embeddings and a head.
  */
 export function checkAdapter(
   { config, tensors }: Unpacked,
@@ -50,7 +53,7 @@ export function checkAdapter(
   const modules = new Set<string>()
   for (const [name, { shape }] of Object.entries(tensors)) {
     const [, layer, part] = /^base_model\.model\.(.+)\.lora_(A|B)(?:\.default)?\.weight$/.exec(name) ?? []
-    if (!layer && hasMore && name.startsWith('base_model.model.')) continue
+    if (!layer && ((hasMore && name.startsWith('base_model.model.')) || embedding.test(name))) continue
     if (!layer) throw invalid(`The tensor ${name.slice(0, 200)} is not one of a plain LoRA adapter.`)
     const module = layer.split('.').at(-1)!
     const base = shapes.get(`${layer}.weight`)
