@@ -57,7 +57,8 @@ class BaseFiles:
 class Served:
     """Computes a model that is being trained as it will be served, without a second copy of its weights.
 
-    `is_exact`: whether it is computed so in training anyway. On a GPU only a quantized base is replaced: float32 would
+    `is_exact`: whether it is computed so in training anyway. `is_cheap`: whether that takes no longer than computing as
+    in training. On a GPU only a quantized base is replaced: float32 would
     take many times as long there. The language model of a base that reads pictures stays as it is trained.
     """
 
@@ -66,6 +67,8 @@ class Served:
         text_only = base.config is base.config.get_text_config()
         narrow = device.type == "cpu" and dtype != torch.float32
         self.is_exact = not (text_only and (self.is_quantized or narrow))
+        # A base in 4 bits is widened in training too.
+        self.is_cheap = self.is_exact or (self.is_quantized and device.type == "cpu")
         self.files = BaseFiles(Path(spec.base.path), base) if not self.is_exact and spec.method != "full" else None
 
     @contextmanager
@@ -149,3 +152,9 @@ def as_served(model: torch.nn.Module):
     """Meanwhile a model of `load_model` computes as it will be served. Any other computes as it is."""
     served = getattr(model, "served", None)
     return served.computing(model) if served else nullcontext()
+
+
+def drafting(model: torch.nn.Module):
+    """Meanwhile a model drafts what it will answer when it is served, in the faster way."""
+    served = getattr(model, "served", None)
+    return served.computing(model) if served and served.is_cheap else nullcontext()

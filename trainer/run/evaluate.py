@@ -10,7 +10,7 @@ from trainer.data.layout import layout_of
 from trainer.data.loss_mask import token_ids
 from trainer.data.packing import Limits, Pack, pack, split
 from trainer.model.fast_head import HeadLoss
-from trainer.model.served import as_served
+from trainer.model.served import as_served, drafting
 from trainer.model.vision import inputs_of
 
 
@@ -71,8 +71,8 @@ def generate_answers(
     """Greedy answers of the model as it will be served, to all prompts together. Uses no KV cache: answers are short
     and few.
 
-    Where training computes with less, its model drafts whole answers, and one pass of the served model finds the first
-    token of each that it would not have chosen, which it replaces. Then the rest is drafted again.
+    Where training computes with less and faster, its model drafts whole answers, and one pass of the served model finds
+    the first token of each that it would not have chosen, which it replaces. Then the rest is drafted again.
     """
     was_training = model.training
     model.eval()
@@ -90,7 +90,8 @@ def generate_answers(
         ]
 
     while active := unfinished():
-        _extend(model, sequences, active, [starts[index] + max_tokens for index in active], ends, device)
+        with drafting(model):
+            _extend(model, sequences, active, [starts[index] + max_tokens for index in active], ends, device)
         with as_served(model):
             likeliest = _likeliest(model, sequences, active, [confirmed[index] for index in active], device)
         for index, tokens in zip(active, likeliest, strict=True):

@@ -91,6 +91,17 @@ def test_answers_are_those_of_the_result(trained, changes, precision, base):
         assert answer == tokenizer.decode(expected, skip_special_tokens=True)
 
 
+@pytest.mark.skipif(DEVICE != "cpu", reason="a GPU drafts with the quantized base")
+def test_answers_of_a_quantized_base_take_a_pass_a_token(trained, monkeypatch):
+    """Its drafts would often be wrong, and as slow."""
+    loop, _ = trained({"method": "qlora"}, "float32", {})
+    passes = []
+    likeliest = evaluate._likeliest
+    monkeypatch.setattr(evaluate, "_likeliest", lambda *given: passes.append(1) or likeliest(*given))
+    evaluate.generate_answers(loop.model, load_tokenizer(loop.spec), PROMPTS, 24, 2048, loop.device)
+    assert len(passes) <= 24 + 1
+
+
 @pytest.mark.parametrize(("changes", "precision", "base"), [SETTINGS[0], SETTINGS[2], SETTINGS[3]])
 def test_a_training_computes_as_before_after_an_evaluation(trained, changes, precision, base):
     loop, _ = trained(changes, precision, base)
