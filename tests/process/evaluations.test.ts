@@ -1,19 +1,15 @@
 // Evaluations through the service: models answer rows, graders score the answers, against a baseline.
 import assert from 'node:assert/strict'
-import { after, before, test } from 'node:test'
+import { test } from 'node:test'
 import type { Evaluation } from '../../contract/evaluations.ts'
 import { openDatabase } from '../../server/platform/db/open.ts'
 import { client, until } from '../support/client.ts'
 import { evaluationEnded, same, uploadItems } from '../support/evaluations.ts'
 import { dataFolder } from '../support/server.ts'
-import { startApp, type TestApp } from '../support/service.ts'
+import { appOfTests } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
 
-let app: TestApp
-before(async () => {
-  app = await startApp()
-})
-after(() => app.stop())
+const app = appOfTests()
 
 const colours = ['red', 'green', 'blue', 'white']
 const rows = colours.map((colour) =>

@@ -6,24 +6,22 @@ import { existsSync, readdirSync, readFileSync, readlinkSync, renameSync, statSy
 import http from 'node:http'
 import os from 'node:os'
 import path from 'node:path'
-import { after, before, test } from 'node:test'
+import { before, test } from 'node:test'
 import Database from 'better-sqlite3'
 import type { Export } from '../../contract/exports.ts'
 import type { JobEvent } from '../../contract/fine-tuning.ts'
 import { until } from '../support/client.ts'
 import { claimAll } from '../support/disk.ts'
 import { full } from '../support/full.ts'
-import { startApp, type TestApp } from '../support/service.ts'
+import { appOfTests } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
 
-let app: TestApp
+const app = appOfTests()
 let model: string
 let exported: Export
 before(async () => {
-  app = await startApp()
   model = await app.colourModel()
 })
-after(() => app.stop())
 
 const inExports = () => readdirSync(path.join(app.dataDir, 'exports'))
 const sha256 = (bytes: Uint8Array) => createHash('sha256').update(bytes).digest('hex')

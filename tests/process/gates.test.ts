@@ -1,19 +1,17 @@
 // Deployments behind a gate: a worse model is refused, a better one serves, and a roll-back loses no request.
 import assert from 'node:assert/strict'
-import { after, before, test } from 'node:test'
+import { before, test } from 'node:test'
 import { client, until } from '../support/client.ts'
 import { same, uploadItems } from '../support/evaluations.ts'
 import { dataFolder } from '../support/server.ts'
-import { startApp, type TestApp } from '../support/service.ts'
+import { appOfTests } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
 
-let app: TestApp
+const app = appOfTests()
 let tuned: string
 before(async () => {
-  app = await startApp()
   tuned = await app.colourModel()
 })
-after(() => app.stop())
 
 const prompts = ['code of red?', 'code of green?', 'code of blue?', 'code of white?', 'hi', 'who?']
 const sampling = { max_tokens: 8, temperature: 0 }

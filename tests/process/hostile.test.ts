@@ -1,19 +1,15 @@
 // One account sends requests that are expensive to parse while another chats, whose latency must hardly grow.
 import assert from 'node:assert/strict'
 import path from 'node:path'
-import { after, before, test } from 'node:test'
+import { test } from 'node:test'
 import { root } from '../../lib/root.ts'
 import { until } from '../support/client.ts'
 import { full } from '../support/full.ts'
-import { startApp, type TestApp } from '../support/service.ts'
+import { appOfTests } from '../support/service.ts'
 
 const base = 'HuggingFaceTB/SmolLM2-135M-Instruct'
 const embedder = 'sentence-transformers/all-MiniLM-L6-v2'
-let app: TestApp
-before(async () => {
-  app = await startApp({ TUNERY_MODELS_DIR: path.join(root, '.local/models') })
-})
-after(() => app.stop())
+const app = appOfTests({ TUNERY_MODELS_DIR: path.join(root, '.local/models') })
 
 const messages = [{ role: 'user', content: 'Tell me of rivers.' }]
 async function chatMs(): Promise<number> {

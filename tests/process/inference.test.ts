@@ -1,19 +1,15 @@
 // The inference gateway with a real engine: batches, model lookup, response headers, deployments, revoked keys.
 import assert from 'node:assert/strict'
-import { after, before, test } from 'node:test'
+import { test } from 'node:test'
 import { BatchResponse } from '../../contract/chat.ts'
 import { ModelCard } from '../../contract/inference.ts'
 import { allowed } from '../support/allowed-time.ts'
 import { until } from '../support/client.ts'
-import { startApp, type TestApp } from '../support/service.ts'
+import { appOfTests } from '../support/service.ts'
 import { stream } from '../support/streams.ts'
 import { tiny } from '../support/tiny.ts'
 
-let app: TestApp
-before(async () => {
-  app = await startApp()
-})
-after(() => app.stop())
+const app = appOfTests()
 
 const messages = [{ role: 'user', content: 'Say something.' }]
 const chat = (body: object = {}) =>

@@ -3,21 +3,19 @@
 import assert from 'node:assert/strict'
 import { existsSync } from 'node:fs'
 import path from 'node:path'
-import { after, before, test } from 'node:test'
+import { before, test } from 'node:test'
 import OpenAI from 'openai'
 import type { Job, JobEvent } from '../../contract/fine-tuning.ts'
 import { colourRows, until } from '../support/client.ts'
 import { full } from '../support/full.ts'
-import { startApp, type TestApp } from '../support/service.ts'
+import { appOfTests } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
 
-let app: TestApp
+const app = appOfTests()
 let dataset: string
 before(async () => {
-  app = await startApp()
   dataset = (await app.upload(colourRows(16))).body.id
 })
-after(() => app.stop())
 
 const create = (training_config: object, more: object = {}) =>
   app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config: { training_config }, ...more })

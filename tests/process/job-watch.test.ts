@@ -4,21 +4,19 @@ import assert from 'node:assert/strict'
 import { createHash } from 'node:crypto'
 import { readdirSync, readFileSync } from 'node:fs'
 import path from 'node:path'
-import { after, before, test } from 'node:test'
+import { before, test } from 'node:test'
 import type { Job, JobEvent } from '../../contract/fine-tuning.ts'
 import { recordSlowdown } from '../../server/features/jobs/trainer-events.ts'
 import { colourRows } from '../support/client.ts'
 import { full } from '../support/full.ts'
-import { startApp, type TestApp } from '../support/service.ts'
+import { appOfTests } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
 
-let app: TestApp
+const app = appOfTests()
 let dataset: string
 before(async () => {
-  app = await startApp()
   dataset = (await app.upload(colourRows(16))).body.id
 })
-after(() => app.stop())
 
 /** The id of the first test's job. */
 let completed: string

@@ -2,20 +2,16 @@
 import assert from 'node:assert/strict'
 import { existsSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
-import { after, before, test } from 'node:test'
+import { test } from 'node:test'
 import { until } from '../support/client.ts'
 import { draftTokens } from '../support/draft-tokens.ts'
-import { startApp, type TestApp } from '../support/service.ts'
+import { appOfTests } from '../support/service.ts'
 import { type Streamed, stream } from '../support/streams.ts'
 
 /** Reached after a few dozen answers. */
 const after_tokens = 400
 
-let app: TestApp
-before(async () => {
-  app = await startApp({ TUNERY_MERGE_AFTER_TOKENS: String(after_tokens) })
-})
-after(() => app.stop())
+const app = appOfTests({ TUNERY_MERGE_AFTER_TOKENS: String(after_tokens) })
 
 const gauge = async (name: string) => {
   const text = await (await fetch(`${app.address}/metrics`)).text()

@@ -3,18 +3,14 @@ import assert from 'node:assert/strict'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
-import { after, before, mock, test } from 'node:test'
+import { mock, test } from 'node:test'
 import { importOpenaiEvals } from '../../cli/remote/import-openai-evals.ts'
 import { until } from '../support/client.ts'
 import { evaluationEnded, same, uploadItems } from '../support/evaluations.ts'
-import { startApp, type TestApp } from '../support/service.ts'
+import { appOfTests, type TestApp } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
 
-let app: TestApp
-before(async () => {
-  app = await startApp()
-})
-after(() => app.stop())
+const app = appOfTests()
 
 const item_schema = {
   type: 'object',

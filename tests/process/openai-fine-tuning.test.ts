@@ -1,23 +1,21 @@
 // OpenAI's fine-tuning API, with OpenAI's own client: from a file of rows to answers of the model that they made.
 import assert from 'node:assert/strict'
-import { after, before, test } from 'node:test'
+import { before, test } from 'node:test'
 import OpenAI from 'openai'
 import { colourRows, until } from '../support/client.ts'
-import { startApp, type TestApp } from '../support/service.ts'
+import { appOfTests } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
 
-let app: TestApp
+const app = appOfTests({ TUNERY_MODEL_NAMES: `gpt-4o-mini-2024-07-18=${tiny}` })
 let openai: OpenAI
 let other: OpenAI
 let training_file: string
 before(async () => {
-  app = await startApp({ TUNERY_MODEL_NAMES: `gpt-4o-mini-2024-07-18=${tiny}` })
   openai = new OpenAI({ baseURL: app.url, apiKey: app.key, adminAPIKey: app.key, maxRetries: 0 })
   other = new OpenAI({ baseURL: app.url, apiKey: app.otherKey, adminAPIKey: app.otherKey, maxRetries: 0 })
   const file = await openai.files.create({ file: new File([colourRows(16)], 'rows.jsonl'), purpose: 'fine-tune' })
   training_file = file.id
 })
-after(() => app.stop())
 
 type ErrorOfOpenai = InstanceType<typeof OpenAI.APIError>
 const refused = (promise: Promise<unknown>, status: number, code: string, param: string | null, says = /./) =>

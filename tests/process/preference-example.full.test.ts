@@ -1,17 +1,13 @@
 // The example of docs/guides/preference-tuning.md with the default model: two trainings, about three minutes.
 import assert from 'node:assert/strict'
 import path from 'node:path'
-import { after, before, test } from 'node:test'
+import { test } from 'node:test'
 import { cases, isGood, preferences, writtenReplies } from '../../examples/replies/replies.ts'
 import { root } from '../../lib/root.ts'
 import { liftedScores } from '../support/preferences.ts'
-import { startApp, type TestApp } from '../support/service.ts'
+import { appOfTests } from '../support/service.ts'
 
-let app: TestApp
-before(async () => {
-  app = await startApp({ TUNERY_MODELS_DIR: path.join(root, '.local/models'), TUNERY_THREADS: '2' })
-})
-after(() => app.stop())
+const app = appOfTests({ TUNERY_MODELS_DIR: path.join(root, '.local/models'), TUNERY_THREADS: '2' })
 
 test('preferences lift the share of good replies that the written ones alone do not', async () => {
   const all = cases(160, 42)

@@ -2,21 +2,19 @@
 import assert from 'node:assert/strict'
 import { readFileSync } from 'node:fs'
 import path from 'node:path'
-import { after, before, test } from 'node:test'
+import { before, test } from 'node:test'
 import OpenAI from 'openai'
 import { root } from '../../lib/root.ts'
-import { startApp, type TestApp } from '../support/service.ts'
+import { appOfTests } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
 
-let app: TestApp
+const app = appOfTests()
 let openai: OpenAI
 let other: OpenAI
 before(async () => {
-  app = await startApp()
   openai = new OpenAI({ baseURL: app.url, apiKey: app.key, maxRetries: 0 })
   other = new OpenAI({ baseURL: app.url, apiKey: app.otherKey, maxRetries: 0 })
 })
-after(() => app.stop())
 
 const refused = (promise: Promise<unknown>, status: number, code: string, param: string | null) =>
   assert.rejects(promise, (error: InstanceType<typeof OpenAI.APIError>) => {

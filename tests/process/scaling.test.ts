@@ -15,29 +15,27 @@ import {
 import { request } from 'node:http'
 import os from 'node:os'
 import path from 'node:path'
-import { after, afterEach, before, test } from 'node:test'
+import { afterEach, before, test } from 'node:test'
 import type { Scaling } from '../../contract/scaling.ts'
 import { openObjectStore } from '../../server/platform/storage/objects/index.ts'
 import { client, until } from '../support/client.ts'
 import { full } from '../support/full.ts'
 import { artifactsOn } from '../support/object-store.ts'
 import { dataFolder } from '../support/server.ts'
-import { startApp, type TestApp } from '../support/service.ts'
+import { appOfTests, startApp, type TestApp } from '../support/service.ts'
 import { stream } from '../support/streams.ts'
 import { endless, tiny, tinyModelsDir } from '../support/tiny.ts'
 
-let app: TestApp
+const app = appOfTests({ TUNERY_REPLICA_CORES: '1', TUNERY_THREADS: '1' })
 /** Two adapters with different weights. */
 let first: string
 let second: string
 before(async () => {
-  app = await startApp({ TUNERY_REPLICA_CORES: '1', TUNERY_THREADS: '1' })
   first = await app.colourModel()
   second = await app.colourModel()
   await weaken(second)
   await deploy('keeper', tiny)
 })
-after(() => app.stop())
 
 const adapterFile = (model: string) => path.join(app.dataDir, 'models', model, 'adapter.gguf')
 const baseFile = path.join(tinyModelsDir(), tiny, 'model.gguf')

@@ -3,22 +3,20 @@ import assert from 'node:assert/strict'
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
-import { after, before, test } from 'node:test'
+import { before, test } from 'node:test'
 import { backUp } from '../../server/maintenance/backup/backup.ts'
 import { restore } from '../../server/maintenance/backup/restore.ts'
 import { openDatabase } from '../../server/platform/db/open.ts'
 import { evaluationEnded, same } from '../support/evaluations.ts'
-import { startApp, type TestApp } from '../support/service.ts'
+import { appOfTests, startApp } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
 
-let app: TestApp
+const app = appOfTests({ TUNERY_SHARE_LINKS: 'on', TUNERY_TRUSTED_PROXIES: '127.0.0.1' })
 let model: string
 before(async () => {
-  app = await startApp({ TUNERY_SHARE_LINKS: 'on', TUNERY_TRUSTED_PROXIES: '127.0.0.1' })
   model = await app.colourModel()
   await app.api('PATCH', `/fine-tuning/models/${model}`, { name: 'Colours', description: 'Codes of colours.' })
 })
-after(() => app.stop())
 
 const messages = [{ role: 'user', content: 'code of blue?' }]
 let visitors = 0

@@ -2,19 +2,17 @@
 import assert from 'node:assert/strict'
 import { readdirSync, readFileSync } from 'node:fs'
 import path from 'node:path'
-import { after, before, test } from 'node:test'
+import { before, test } from 'node:test'
 import { until } from '../support/client.ts'
 import { evaluationEnded } from '../support/evaluations.ts'
-import { startApp, type TestApp } from '../support/service.ts'
+import { appOfTests } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
 
-let app: TestApp
+const app = appOfTests({ TUNERY_STORE_COMPLETIONS: '30' })
 let headers: Record<string, string>
 before(async () => {
-  app = await startApp({ TUNERY_STORE_COMPLETIONS: '30' })
   headers = { authorization: `Bearer ${app.key}`, 'content-type': 'application/json' }
 })
-after(() => app.stop())
 
 const body = (text: string, more: object = {}) => ({
   model: tiny,

@@ -1,18 +1,16 @@
 // Figures of a deployment over time: the rows of its requests, by bucket, with what failed.
 import assert from 'node:assert/strict'
-import { after, before, test } from 'node:test'
+import { before, test } from 'node:test'
 import type { Timeline } from '../../contract/timeline.ts'
 import { until } from '../support/client.ts'
-import { startApp, type TestApp } from '../support/service.ts'
+import { appOfTests } from '../support/service.ts'
 import { stream } from '../support/streams.ts'
 import { endless, tiny } from '../support/tiny.ts'
 
-let app: TestApp
+const app = appOfTests()
 before(async () => {
-  app = await startApp()
   assert.equal((await app.api('POST', '/deployments', { name: 'mine', model: tiny })).status, 201)
 })
-after(() => app.stop())
 
 const messages = [{ role: 'user', content: 'Say something.' }]
 const ask = (body: object) => app.api('POST', '/chat/completions', { messages, max_tokens: 3, ...endless, ...body })

@@ -2,10 +2,10 @@
 // tokens at inference than in training.
 import assert from 'node:assert/strict'
 import path from 'node:path'
-import { after, before, test } from 'node:test'
+import { test } from 'node:test'
 import { root } from '../../lib/root.ts'
 import { full } from '../support/full.ts'
-import { startApp, type TestApp } from '../support/service.ts'
+import { appOfTests } from '../support/service.ts'
 
 const base = 'HuggingFaceTB/SmolLM2-135M-Instruct'
 const models = path.join(root, '.local/models')
@@ -25,11 +25,7 @@ const texts = [
 
 const answer = { role: 'assistant', content: 'yes' }
 
-let app: TestApp
-before(async () => {
-  app = await startApp({ TUNERY_MODELS_DIR: models })
-})
-after(() => app.stop())
+const app = appOfTests({ TUNERY_MODELS_DIR: models })
 
 test('validation, preview and engine produce the same tokens for difficult texts', full, async () => {
   const rows = texts.map((content) => JSON.stringify({ messages: [{ role: 'user', content }, answer] }))

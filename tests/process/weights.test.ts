@@ -5,22 +5,20 @@ import { createHash } from 'node:crypto'
 import { copyFileSync, existsSync, mkdtempSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
-import { after, before, test } from 'node:test'
+import { before, test } from 'node:test'
 import { root } from '../../lib/root.ts'
 import { until } from '../support/client.ts'
 import { draftTokens } from '../support/draft-tokens.ts'
-import { startApp, type TestApp } from '../support/service.ts'
+import { appOfTests, startApp } from '../support/service.ts'
 import { stream } from '../support/streams.ts'
 import { tiny, tinyModelsDir } from '../support/tiny.ts'
 import { json, startFakeUpstream, startTcpEngine } from '../support/upstream.ts'
 
-let app: TestApp
+const app = appOfTests()
 let tuned: string
 before(async () => {
-  app = await startApp()
   tuned = await app.colourModel()
 })
-after(() => app.stop())
 
 const messages = [{ role: 'user', content: 'code of blue?' }]
 const baseFile = path.join(tinyModelsDir(), tiny, 'model.gguf')

@@ -1,6 +1,6 @@
 // Keys, members, roles, accounts and the audit log: what each may do, and what is disclosed to whom.
 import assert from 'node:assert/strict'
-import { after, before, test } from 'node:test'
+import { before, test } from 'node:test'
 import Fastify from 'fastify'
 import { roleScopes, scopePresets, scopes } from '../../contract/scopes.ts'
 import { newKey } from '../../lib/key-format.ts'
@@ -8,17 +8,15 @@ import { requireScopes } from '../../server/platform/http/auth.ts'
 import { allowed } from '../support/allowed-time.ts'
 import { newBrowser } from '../support/browser.ts'
 import { type Answer, type Client, client, colourRows, until } from '../support/client.ts'
-import { startApp, type TestApp } from '../support/service.ts'
+import { appOfTests, startApp, type TestApp } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
 
-let app: TestApp
+const app = appOfTests()
 let operator: Client
 before(async () => {
-  app = await startApp()
   const { key } = await app.services.accounts.createKey('operator', 'operator', app.owner.user_id)
   operator = client(app.url, key)
 })
-after(() => app.stop())
 
 const as = ({ body }: Answer) => client(app.url, body.key)
 const codeOf = ({ status, body }: Pick<Answer, 'status' | 'body'>) => [status, body.error?.code]

@@ -1,15 +1,11 @@
 // A job that is deleted: it is gone from every list, and its models still tell what they came from.
 import assert from 'node:assert/strict'
-import { after, before, test } from 'node:test'
+import { test } from 'node:test'
 import { colourRows } from '../support/client.ts'
-import { startApp, type TestApp } from '../support/service.ts'
+import { appOfTests } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
 
-let app: TestApp
-before(async () => {
-  app = await startApp()
-})
-after(() => app.stop())
+const app = appOfTests()
 
 test('a job that has ended is deleted with its events; its model stays, with its origin', async () => {
   const { api } = app

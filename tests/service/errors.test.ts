@@ -2,20 +2,18 @@
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import http from 'node:http'
-import { after, before, test } from 'node:test'
+import { before, test } from 'node:test'
 import { randomBase62 } from '../../lib/ids.ts'
 import { type Answer, colourRows } from '../support/client.ts'
 import { full } from '../support/full.ts'
-import { startApp, type TestApp } from '../support/service.ts'
+import { appOfTests } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
 
-let app: TestApp
+const app = appOfTests({ TUNERY_MAX_DATASET_MB: '3' })
 let dataset: string
 before(async () => {
-  app = await startApp({ TUNERY_MAX_DATASET_MB: '3' })
   dataset = (await app.upload(colourRows(8))).body.id
 })
-after(() => app.stop())
 
 function refused(answer: Answer, status: number, code: string, pattern?: RegExp) {
   assert.equal(answer.body.error?.code, code, JSON.stringify(answer.body))

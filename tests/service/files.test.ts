@@ -3,20 +3,18 @@ import assert from 'node:assert/strict'
 import { createHash } from 'node:crypto'
 import { existsSync, readdirSync } from 'node:fs'
 import path from 'node:path'
-import { after, before, test } from 'node:test'
+import { before, test } from 'node:test'
 import OpenAI, { toFile } from 'openai'
 import { colourRows, until } from '../support/client.ts'
-import { startApp, type TestApp } from '../support/service.ts'
+import { appOfTests } from '../support/service.ts'
 
-let app: TestApp
+const app = appOfTests({ TUNERY_MAX_DATASET_MB: '1' })
 let openai: OpenAI
 let other: OpenAI
 before(async () => {
-  app = await startApp({ TUNERY_MAX_DATASET_MB: '1' })
   openai = new OpenAI({ baseURL: app.url, apiKey: app.key, maxRetries: 0 })
   other = new OpenAI({ baseURL: app.url, apiKey: app.otherKey, maxRetries: 0 })
 })
-after(() => app.stop())
 
 const rows = colourRows(12)
 const upload = (content: string, purpose: string, name = 'rows.jsonl') =>

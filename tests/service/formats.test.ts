@@ -5,19 +5,15 @@ import { execFileSync } from 'node:child_process'
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
-import { after, before, test } from 'node:test'
+import { test } from 'node:test'
 import { root } from '../../lib/root.ts'
 import { allowed } from '../support/allowed-time.ts'
 import { colourRows } from '../support/client.ts'
 import { full } from '../support/full.ts'
-import { startApp, type TestApp } from '../support/service.ts'
+import { appOfTests } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
 
-let app: TestApp
-before(async () => {
-  app = await startApp()
-})
-after(() => app.stop())
+const app = appOfTests()
 
 const fixture = (name: string) => new Uint8Array(readFileSync(path.join(root, 'tests/fixtures', name)))
 const readCase = (name: string) => readFileSync(path.join(root, 'tests/fixtures/cases', name), 'utf8')

@@ -1,19 +1,15 @@
 // What the link of an invitation must not be: a way to more than who made it may do.
 import assert from 'node:assert/strict'
 import http from 'node:http'
-import { after, before, test } from 'node:test'
+import { test } from 'node:test'
 import { roleScopes, type Scope } from '../../contract/scopes.ts'
 import { SeveralMembers } from '../../server/features/sign-in/index.ts'
 import { removeOldTokens } from '../../server/features/sign-in/store.ts'
 import { codeOf, newBrowser } from '../support/browser.ts'
 import { client } from '../support/client.ts'
-import { startApp, type TestApp } from '../support/service.ts'
+import { appOfTests, type TestApp } from '../support/service.ts'
 
-let app: TestApp
-before(async () => {
-  app = await startApp()
-})
-after(() => app.stop())
+const app = appOfTests()
 
 const tokenOf = ({ body }: { body: { link: string } }) => new URL(body.link).hash.slice(1)
 const accept = (token: string) => newBrowser(app).send('POST', '/sign-in/invitation', { token })

@@ -2,19 +2,17 @@
 import assert from 'node:assert/strict'
 import { mkdirSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
-import { after, before, test } from 'node:test'
+import { before, test } from 'node:test'
 import { pageBytes } from '../../server/platform/db/page.ts'
 import type { NewRow } from '../../server/platform/db/schema.ts'
 import { jobRow } from '../support/job-row.ts'
-import { startApp, type TestApp } from '../support/service.ts'
+import { appOfTests } from '../support/service.ts'
 
-let app: TestApp
+const app = appOfTests({ TUNERY_STORE_COMPLETIONS: '30' })
 let account_id: string
 before(async () => {
-  app = await startApp({ TUNERY_STORE_COMPLETIONS: '30' })
   account_id = app.owner.account_id
 })
-after(() => app.stop())
 
 const megabyte = 'x'.repeat(990_000)
 const countTo = (count: number) => Array.from({ length: count }, (_, index) => index + 1)

@@ -1,15 +1,11 @@
 // Keys and tiers that change while a request is still being sent, or while the service is down.
 import assert from 'node:assert/strict'
 import net from 'node:net'
-import { after, before, test } from 'node:test'
+import { test } from 'node:test'
 import { client, colourRows, until } from '../support/client.ts'
-import { startApp, type TestApp } from '../support/service.ts'
+import { appOfTests } from '../support/service.ts'
 
-let app: TestApp
-before(async () => {
-  app = await startApp()
-})
-after(() => app.stop())
+const app = appOfTests()
 
 /** Sends a request's head and the start of its body. `finish` sends the rest and resolves with the status line. */
 function sendSlowly(key: string, route: string, type: string, body: string) {

@@ -1,17 +1,13 @@
 // What the service tells Prometheus.
 import assert from 'node:assert/strict'
-import { after, before, test } from 'node:test'
+import { test } from 'node:test'
 import { sql } from 'kysely'
 import { isPostgres } from '../../server/platform/db/dialect.ts'
 import { allowed } from '../support/allowed-time.ts'
 import { postgresTest, startPostgres } from '../support/postgres.ts'
-import { startApp, type TestApp } from '../support/service.ts'
+import { appOfTests, startApp } from '../support/service.ts'
 
-let app: TestApp
-before(async () => {
-  app = await startApp()
-})
-after(() => app.stop())
+const app = appOfTests()
 
 const scrape = async () => (await fetch(`${app.address}/metrics`)).text()
 /** The value of the series with these labels; undefined if there is none. */

@@ -1,17 +1,13 @@
 import assert from 'node:assert/strict'
 import { readFileSync } from 'node:fs'
 import path from 'node:path'
-import { after, before, test } from 'node:test'
+import { test } from 'node:test'
 import { scopes } from '../../contract/scopes.ts'
 import { root } from '../../lib/root.ts'
 import { contractRoutes } from '../support/routes.ts'
-import { startApp, type TestApp } from '../support/service.ts'
+import { appOfTests } from '../support/service.ts'
 
-let app: TestApp
-before(async () => {
-  app = await startApp()
-})
-after(() => app.stop())
+const app = appOfTests()
 
 // biome-ignore lint/suspicious/noExplicitAny: a test reads whatever shape it asserts on
 const description = async (): Promise<any> => (await fetch(`${app.url}/openapi.json`)).json()

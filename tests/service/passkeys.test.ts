@@ -1,18 +1,16 @@
 // What a passkey must prove: its own challenge, in time, once, at this address, by its user, and by no copy of it.
 import assert from 'node:assert/strict'
-import { after, before, beforeEach, test } from 'node:test'
+import { before, beforeEach, test } from 'node:test'
 import { createAuthenticator } from '../support/authenticator.ts'
 import { codeOf, newBrowser } from '../support/browser.ts'
-import { startApp, type TestApp } from '../support/service.ts'
+import { appOfTests } from '../support/service.ts'
 
 const origin = 'https://tunery.example'
-let app: TestApp
+const app = appOfTests({ TUNERY_PUBLIC_URL: origin, TUNERY_TRUSTED_PROXIES: '127.0.0.1' })
 before(async () => {
-  app = await startApp({ TUNERY_PUBLIC_URL: origin, TUNERY_TRUSTED_PROXIES: '127.0.0.1' })
   await app.api('POST', '/members', { name: 'Ann', email: 'ann@example.com' })
   await app.api('POST', '/members', { name: 'Bob', email: 'bob@example.com' })
 })
-after(() => app.stop())
 
 /** Each test comes from another address. */
 let address = 0

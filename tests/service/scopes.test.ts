@@ -1,11 +1,11 @@
 // What each route lets out and sets going, and the scopes that it needs: by whatever way rows are read or models asked.
 import assert from 'node:assert/strict'
-import { after, before, test } from 'node:test'
+import { before, test } from 'node:test'
 import { type Scope, scopes } from '../../contract/scopes.ts'
 import { codeOf } from '../support/browser.ts'
 import { client, colourRows } from '../support/client.ts'
 import { contractRoutes } from '../support/routes.ts'
-import { startApp, type TestApp } from '../support/service.ts'
+import { appOfTests } from '../support/service.ts'
 
 /** Routes whose answer holds rows of datasets or files, or texts that accounts keep. */
 const readsRows = [
@@ -58,13 +58,11 @@ const others = new Set([
   'GET /responses/{response_id}/input_items',
 ])
 
-let app: TestApp
+const app = appOfTests()
 let dataset: string
 before(async () => {
-  app = await startApp()
   dataset = (await app.upload(colourRows(8))).body.id
 })
-after(() => app.stop())
 
 const nameOf = ({ method, path }: { method: string; path: string }) => `${method} ${path}`
 async function keyWith(carried: readonly Scope[]) {

@@ -1,17 +1,13 @@
 // What a session does counts, and is found again, as what a key does: usage, uploads, jobs, batches, retries.
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
-import { after, before, test } from 'node:test'
+import { test } from 'node:test'
 import { newBrowser } from '../support/browser.ts'
 import { colourRows, until } from '../support/client.ts'
-import { startApp, type TestApp } from '../support/service.ts'
+import { appOfTests } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
 
-let app: TestApp
-before(async () => {
-  app = await startApp()
-})
-after(() => app.stop())
+const app = appOfTests()
 
 /** A form, which the browser sends with its cookie and token. */
 async function sendForm(

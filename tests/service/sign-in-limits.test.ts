@@ -1,16 +1,12 @@
 // What sign-ins and the dashboard's sessions may use of the machine.
 import assert from 'node:assert/strict'
 import http from 'node:http'
-import { after, before, test } from 'node:test'
+import { test } from 'node:test'
 import { hashesMax, hashPassword, verifyPassword } from '../../server/features/sign-in/passwords.ts'
 import { sessionReadsPerMinute } from '../../server/platform/limits/service.ts'
-import { startApp, type TestApp } from '../support/service.ts'
+import { appOfTests } from '../support/service.ts'
 
-let app: TestApp
-before(async () => {
-  app = await startApp()
-})
-after(() => app.stop())
+const app = appOfTests()
 
 test('many passwords at once are refused beyond a number, wait in line below it, and leave nothing behind', async () => {
   const hash = await hashPassword('a good password')

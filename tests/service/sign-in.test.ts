@@ -2,19 +2,17 @@
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import http from 'node:http'
-import { after, before, test } from 'node:test'
+import { before, test } from 'node:test'
 import { createAuthenticator } from '../support/authenticator.ts'
 import { codeOf, newBrowser } from '../support/browser.ts'
-import { startApp, type TestApp } from '../support/service.ts'
+import { appOfTests } from '../support/service.ts'
 
-let app: TestApp
+const app = appOfTests()
 before(async () => {
-  app = await startApp()
   await app.api('PUT', `/members/${app.owner.user_id}`, { email: 'owner@example.com' })
   const { id } = (await app.other.api('GET', '/members')).body.items[0]
   await app.other.api('PUT', `/members/${id}`, { email: 'other@example.com' })
 })
-after(() => app.stop())
 
 const browser = (headers: Record<string, string> = {}) => newBrowser(app, headers)
 

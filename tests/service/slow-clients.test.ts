@@ -3,23 +3,19 @@ import assert from 'node:assert/strict'
 import { mkdirSync, readdirSync, readlinkSync, writeFileSync } from 'node:fs'
 import http from 'node:http'
 import path from 'node:path'
-import { after, before, test } from 'node:test'
+import { test } from 'node:test'
 import Database from 'better-sqlite3'
 import { allowed } from '../support/allowed-time.ts'
 import { colourRows, until } from '../support/client.ts'
 import { connect } from '../support/connection.ts'
 import { full } from '../support/full.ts'
-import { startApp, type TestApp } from '../support/service.ts'
+import { appOfTests, startApp } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
 
 const head_ms = 400
 const body_ms = 1000
 const unread_ms = 800
-let app: TestApp
-before(async () => {
-  app = await startApp({}, { times: { head_ms, body_ms, idle_ms: 500, unread_ms } })
-})
-after(() => app.stop())
+const app = appOfTests({}, { times: { head_ms, body_ms, idle_ms: 500, unread_ms } })
 
 /** Sends a piece every `every_ms` until the connection closes or no piece is left. */
 function trickle({ socket }: ReturnType<typeof connect>, every_ms: number, next: () => string | Buffer | undefined) {

@@ -4,18 +4,14 @@ import assert from 'node:assert/strict'
 import { readdirSync, readFileSync } from 'node:fs'
 import http from 'node:http'
 import path from 'node:path'
-import { after, before, test } from 'node:test'
+import { test } from 'node:test'
 import { brotliDecompressSync, gunzipSync } from 'node:zlib'
 import Fastify from 'fastify'
 import { root } from '../../lib/root.ts'
 import { webRoutes } from '../../server/features/web/routes.ts'
-import { startApp, type TestApp } from '../support/service.ts'
+import { appOfTests } from '../support/service.ts'
 
-let app: TestApp
-before(async () => {
-  app = await startApp()
-})
-after(() => app.stop())
+const app = appOfTests()
 
 const built = path.join(root, '.local/web')
 const asBrowser = { accept: 'text/html,application/xhtml+xml,*/*;q=0.8' }

@@ -1,6 +1,7 @@
 import { mkdtempSync, rmSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
+import { after, before } from 'node:test'
 import type { ClientTimeouts } from '../../lib/http/client-timeouts.ts'
 import { buildApp } from '../../server/app.ts'
 import { readConfig } from '../../server/config.ts'
@@ -88,6 +89,14 @@ export async function startApp(
   }
 }
 export type TestApp = Awaited<ReturnType<typeof startApp>>
+
+/** The app of a file's tests: started before the first one, stopped after the last. */
+export function appOfTests(...options: Parameters<typeof startApp>): TestApp {
+  const app = {} as TestApp
+  before(async () => void Object.assign(app, await startApp(...options)))
+  after(() => app.stop())
+  return app
+}
 
 /** Two accounts with a key each. The owner of the first operates the service, as the first owner of an installation. */
 async function createTestAccounts({ accounts }: Services, db: Db): Promise<Omit<Joined, 'shared'>> {
