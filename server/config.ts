@@ -188,7 +188,7 @@ const settings = {
   huggingface_token: optional(
     z.string().regex(/^hf_\S+$/, "must begin with 'hf_'"),
     'Token for that hub. It is used to download base models, gated ones included if its owner accepted their ' +
-      'licence, and to push exports to repositories.',
+      'license, and to push exports to repositories.',
   ),
   model_downloads: setting(
     z.enum(['any', 'operator', 'off']),

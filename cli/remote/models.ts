@@ -63,7 +63,7 @@ async function listModels(options: GlobalOptions & ListOptions & { available?: b
         { head: 'weights', value: weightsOf },
         { head: 'context', value: ({ context_length }) => String(context_length), right: true },
         { head: 'trains by', value: ({ methods }) => methods.join(', ') || '-' },
-        { head: 'licence', value: ({ license }) => license, flexible: true },
+        { head: 'license', value: ({ license }) => license, flexible: true },
       ]),
       '',
       paint('bold', 'Your models'),
@@ -117,7 +117,7 @@ async function showModel(id: string, options: GlobalOptions): Promise<void> {
         ['answers with', answersWith(model)],
         ['context', `${model.context_length} tokens`],
         ['trains by', model.methods.join(', ') || 'not trainable here'],
-        ['licence', model.license],
+        ['license', model.license],
       ]),
     )
   }

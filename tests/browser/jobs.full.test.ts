@@ -306,7 +306,7 @@ test(
     await row('renamed').waitFor()
     // A setting as a column, also after a reload.
     await page.getByRole('button', { name: 'Columns' }).click()
-    await page.getByRole('checkbox', { name: 'Epochs' }).check()
+    await page.getByRole('checkbox', { name: 'Epochs', exact: true }).check()
     await page.keyboard.press('Escape')
     await page.reload()
     await page.getByRole('columnheader', { name: 'Epochs' }).waitFor()

@@ -172,7 +172,7 @@ test('a base model that cannot be added is explained in one sentence and leaves 
     for (const [index, says] of [
       /cannot be reached from this machine \(.*refused\); .*--from FOLDER\.$/,
       /has no such model/,
-      /its licence must be accepted/,
+      /its license must be accepted/,
       /answered 500; try again later\.$/,
     ].entries()) {
       const [status, said] = all[index]!

@@ -100,7 +100,7 @@ test('without permission to download, jobs, deployments and downloads are refuse
 
 test('a model that is gated, missing or without safetensors fails with one clear sentence', async () => {
   for (const [status, code, pattern] of [
-    [403, 'access_denied', /accept the model's licence .*TUNERY_HUGGINGFACE_TOKEN/],
+    [403, 'access_denied', /accept the model's license .*TUNERY_HUGGINGFACE_TOKEN/],
     [401, 'access_denied', /\(401\)/],
     [undefined, 'no_safetensors', /no safetensors files; other formats can run code/],
     [404, 'not_on_hub', /has no model HuggingFaceTB/],

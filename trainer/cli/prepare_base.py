@@ -138,7 +138,7 @@ def _download_problem(error: BaseException) -> str:
     if isinstance(error, errors.LocalEntryNotFoundError) and error.__cause__ is not None:
         error = error.__cause__
     if isinstance(error, errors.GatedRepoError):
-        return "its licence must be accepted on its page first, by the account of HF_TOKEN"
+        return "its license must be accepted on its page first, by the account of HF_TOKEN"
     if isinstance(error, errors.RepositoryNotFoundError):
         return f"{constants.ENDPOINT} has no such model, or none that may be seen without a token in HF_TOKEN"
     if isinstance(error, errors.HfHubHTTPError):

@@ -59,7 +59,7 @@ def write_card(spec: Export, folder: Path) -> None:
     job = f", job {text_of(facts['job_id'])}" if facts.get("job_id") else ""
     sections.append(f"{what} {text_of(spec.base.id)}, method {text_of(spec.model.method)}.{training_note}{job}.\n")
     license_ = text_of(spec.base.license) if spec.base.license else "not known here; see the base model"
-    sections.append(f"The base's licence: {license_}. It holds for this model too.\n")
+    sections.append(f"The base's license: {license_}. It holds for this model too.\n")
     for heading, values in (
         ("Training data", facts.get("dataset")),
         ("Settings", facts.get("settings")),

@@ -200,7 +200,7 @@ def test_the_model_card_is_valid_and_escapes_names(tmp_path, tiny, adapter):
         "settings": {"lora": {"r": 4}, "seed": 42},
         "results": {"train_loss": 0.12345678},
     }
-    changes = {"model": {"name": HOSTILE}, "base": {"id": "org/base", "license": 'A licence: of "mine"'}}
+    changes = {"model": {"name": HOSTILE}, "base": {"id": "org/base", "license": 'A license: of "mine"'}}
     made = write_output(
         write_spec(tmp_path / "export", tiny, adapter, card=card, **changes), tmp_path / "export", silent
     )

@@ -24,7 +24,7 @@ export default function Search(props: { open: boolean; onOpenChange: (open: bool
     <SearchDialog
       {...props}
       label="Search"
-      placeholder="Search pages, datasets, jobs, models, deployments"
+      placeholder="Search or jump to…"
       useResults={useResults}
     />
   )

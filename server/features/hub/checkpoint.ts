@@ -90,7 +90,7 @@ async function requestHub(
   if (status === 401 || status === 403)
     throw new DownloadFailed(
       'access_denied',
-      `${url} does not give ${model_id} to this service (${status}): accept the model's licence on its page there, ` +
+      `${url} does not give ${model_id} to this service (${status}): accept the model's license on its page there, ` +
         'and set TUNERY_HUGGINGFACE_TOKEN to a token of that account.',
     )
   if (status === 404)

@@ -80,7 +80,7 @@ function Result({ model, evaluation }: { model: SharedModel; evaluation: NonNull
             value={formatNumber(baseline_score)}
             note={
               difference?.low != null
-                ? `difference ${formatNumber(difference.low)} to ${formatNumber(difference.high)}`
+                ? `95% interval of the difference: ${formatNumber(difference.low)} to ${formatNumber(difference.high)}`
                 : undefined
             }
           />
