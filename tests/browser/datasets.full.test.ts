@@ -76,6 +76,7 @@ test('a table with columns of its own names is mapped in a dialog, and so are JS
   await page.getByRole('button', { name: 'Map columns' }).click()
   await map(answers)
   await heading(page, 'own-columns.csv')
+  await page.getByText('Frage as prompt, Antwort as completion').waitFor({ timeout: slow_ms })
   await page.goto('/datasets')
   await page.getByRole('button', { name: 'Paste' }).click()
   await page.getByLabel('Rows').fill('{"Frage":"Wann offen?","Antwort":"Von neun bis fünf."}')

@@ -277,6 +277,14 @@ function About({ dataset }: { dataset: Dataset }) {
             `${formatCount(dataset.pictures)}: train a base of the category multimodal`,
           ],
           ['Format', dataset.format],
+          dataset.columns !== null && [
+            'Columns',
+            <span key="columns" className="wrap-anywhere">
+              {Object.entries(dataset.columns)
+                .map(([role, column]) => `${column} as ${role}`)
+                .join(', ')}
+            </span>,
+          ],
           ['Size', <Bytes key="size" value={dataset.size_mb * 1e6} />],
           ['Added', formatTime(dataset.created_at)],
           [
