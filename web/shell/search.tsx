@@ -20,14 +20,7 @@ import { SearchDialog, type SearchResult } from '../ui/search-dialog.tsx'
 import { navigation } from './navigation.ts'
 
 export default function Search(props: { open: boolean; onOpenChange: (open: boolean) => void }) {
-  return (
-    <SearchDialog
-      {...props}
-      label="Search"
-      placeholder="Search or jump to…"
-      useResults={useResults}
-    />
-  )
+  return <SearchDialog {...props} label="Search" placeholder="Search or jump to…" useResults={useResults} />
 }
 
 interface Place {
