@@ -1,6 +1,8 @@
 // Owner's handle of a worker thread: sends it jobs, watches their time limits and reports its exit.
+import { setPriority } from 'node:os'
 import { Worker } from 'node:worker_threads'
 import { control, elapsed, type SessionMemory, stateWord, type VocabData, working } from './session-memory.ts'
+import { threadTime } from './thread-time.ts'
 import type { FromWorker, GrammarSource, ToWorker, WorkerData } from './worker-messages.ts'
 
 /** A compile or probe job failed. */
@@ -31,7 +33,11 @@ export interface GrammarWorker {
   readonly isBusy: boolean
   /** Time of the last job, in milliseconds. */
   used_at: number
-  /** Compiles a grammar once. Returns how long that took, in milliseconds. Rejects with JobFailed. */
+  /** CPU time of the worker, in milliseconds; the clock where the kernel does not tell. Only differences count. */
+  used_ms(): number
+  /** From now on decoding comes first. */
+  lowerPriority(): void
+  /** Compiles a grammar once. Returns the CPU time of that, in milliseconds. Rejects with JobFailed. */
   compile(grammar: string, source: GrammarSource): Promise<number>
   probe(grammar: string): Promise<{ slowest_ms: number; stuck: boolean }>
   /** Serves a session after its `tokens`. The grammar must be compiled. */
@@ -45,8 +51,6 @@ export interface GrammarWorker {
 
 export interface WorkerOptions {
   vocab: VocabData
-  /** Runs trials, at low priority. */
-  isTrial: boolean
   limits: {
     start_ms: number
     compile_ms: number
@@ -61,6 +65,10 @@ export interface WorkerOptions {
 }
 
 const checkEvery_ms = 100
+/** A job ends at this many times its limit by the clock, though its thread got no core. */
+const starvedFactor = 10
+/** About a third of the normal CPU share under load. */
+const lowPriority = 5
 let jobs = 0
 
 /** A unique number for a job or session. */
@@ -75,14 +83,13 @@ interface PendingJob {
   limit_ms: number
 }
 
-export function startWorker({ vocab, isTrial, limits, onExit }: WorkerOptions): GrammarWorker {
+export function startWorker({ vocab, limits, onExit }: WorkerOptions): GrammarWorker {
   const words = new Int32Array(new SharedArrayBuffer(4 * control.words))
   const thread = new Worker(new URL('./worker.ts', import.meta.url), {
     workerData: {
       vocab,
       control: words.buffer as SharedArrayBuffer,
       memory_bytes: limits.memory_bytes,
-      isTrial,
     } satisfies WorkerData,
     // XGrammar logs there; errors also come as messages.
     stdout: true,
@@ -130,10 +137,17 @@ export function startWorker({ vocab, isTrial, limits, onExit }: WorkerOptions): 
     const isLate =
       job === 0
         ? !isStarted && Date.now() - started_at > limits.start_ms
-        : elapsed(since) > (pendingJobs.get(job)?.limit_ms ?? limits.mask_ms)
+        : isOver(elapsed(since), pendingJobs.get(job)?.limit_ms ?? limits.mask_ms)
     // Read again: the worker may have started another job between the two reads.
     if (isLate && Atomics.load(words, control.job) === job && Atomics.load(words, control.since) === since)
       terminate(job)
+  }
+
+  /** Whether the current job, which began `waited_ms` ago, has had more CPU time than this. */
+  const isOver = (waited_ms: number, limit_ms: number): boolean => {
+    if (waited_ms <= limit_ms) return false
+    const used = threadTime(words[control.thread]!)
+    return used === undefined || used - words[control.used]! > limit_ms || waited_ms > starvedFactor * limit_ms
   }
 
   const terminate = (job: number): void => {
@@ -187,6 +201,11 @@ export function startWorker({ vocab, isTrial, limits, onExit }: WorkerOptions): 
     },
     get isBusy() {
       return jobsSent !== Atomics.load(words, control.done)
+    },
+    used_ms: () => threadTime(words[control.thread]!) ?? performance.now(),
+    lowerPriority() {
+      // On Linux a thread has a priority of its own.
+      if (process.platform === 'linux' && words[control.thread]) setPriority(words[control.thread]!, lowPriority)
     },
     compile(grammar, source) {
       let compilation = compiled.get(grammar)

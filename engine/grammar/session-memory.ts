@@ -39,7 +39,11 @@ export const control = {
   memory_kib: 3,
   /** 1 once the worker is ready. */
   started: 4,
-  words: 5,
+  /** The kernel's id of the worker's thread; 0 if unknown. */
+  thread: 5,
+  /** CPU time of the thread at the start of the current job, in milliseconds. */
+  used: 6,
+  words: 7,
 } as const
 
 export function clock(): number {

@@ -5,7 +5,7 @@ import { ApiError } from '../../contract/errors.ts'
 import type { GrammarWorker } from './host.ts'
 
 export interface TrialLimits {
-  /** Time slice on the first worker, in milliseconds. */
+  /** Time slice on the first worker, in milliseconds of CPU time. */
   slice_ms: number
   /** Limit of unfinished trials per account. */
   account_trials: number
@@ -48,6 +48,11 @@ interface TrialQueue {
   jobs: Job[]
   isDraining: boolean
 }
+
+/** How often in a slice the CPU time is read. */
+const sliceChecks = 5
+/** While others wait, a slice ends at this many times its length by the clock, on a busy machine too. */
+const starvedFactor = 4
 
 export function createTrials(start: () => GrammarWorker, limits: TrialLimits): Trials {
   const first: TrialQueue = { worker: null, job: null, jobs: [], isDraining: false }
@@ -135,17 +140,26 @@ export function createTrials(start: () => GrammarWorker, limits: TrialLimits): T
   }
 
   const serve = async (worker: GrammarWorker, job: Job): Promise<void> => {
+    worker.lowerPriority()
     await attempt(second, worker, job)
     endJob(second, worker)
   }
 
   const serveSlice = async (worker: GrammarWorker, job: Job): Promise<void> => {
+    // One new grammar is tried at the priority of answers. Many of them, and long ones, come behind answers.
+    if (first.jobs.length > 0) worker.lowerPriority()
     const working = attempt(first, worker, job)
     const slice = Promise.withResolvers<'long'>()
-    const timer = setTimeout(slice.resolve, limits.slice_ms, 'long')
+    const [used_ms, began] = [worker.used_ms(), performance.now()]
+    const timer = setInterval(() => {
+      const isOver = worker.used_ms() - used_ms >= limits.slice_ms
+      const keepsOthers = first.jobs.length > 0 && performance.now() - began >= starvedFactor * limits.slice_ms
+      if (isOver || keepsOthers) slice.resolve('long')
+    }, limits.slice_ms / sliceChecks)
     const outcome = await Promise.race([working, slice.promise])
-    clearTimeout(timer)
+    clearInterval(timer)
     if (outcome !== 'long') return endJob(first, worker)
+    worker.lowerPriority()
     // Start the next worker right away, so that the next job waits for a slice at most.
     Object.assign(first, { job: null, worker: start() })
     const isFree = !second.job && second.jobs.length === 0

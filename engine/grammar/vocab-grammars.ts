@@ -10,14 +10,14 @@ import { createVerdicts, type Verdict } from './verdicts.ts'
 import type { GrammarSource } from './worker-messages.ts'
 
 export const defaultLimits = {
-  /** Time limits of a worker's start, a compile, a probe and a mask. */
+  /** Time limits of a worker's start, a compile, a probe and a mask: CPU time, except that of the start. */
   start_ms: 30_000,
   compile_ms: 6_000,
   probe_ms: 1_500,
   mask_ms: 1_000,
   /** Masks computed in a probe. */
   probe_masks: 50,
-  /** Up to these times a grammar is cheap. */
+  /** Up to these CPU times a grammar is cheap. */
   cheap_compile_ms: 100,
   cheap_mask_ms: 20,
   /** A grammar with a slower mask in the probe is rejected. */
@@ -76,13 +76,13 @@ export function createVocabGrammars(vocab: VocabData, limits: GrammarLimits): Vo
   let shared: GrammarWorker | null = null
   let isEnded = false
 
-  const start = (isTrial: boolean): GrammarWorker => {
+  const start = (): GrammarWorker => {
     if (isEnded) throw new ApiError('shutting_down', 'The engine is stopping.')
-    return startWorker({ vocab, isTrial, limits, onExit: onExit })
+    return startWorker({ vocab, limits, onExit: onExit })
   }
-  const trials = createTrials(() => start(true), limits)
+  const trials = createTrials(start, limits)
   const ensureSharedWorker = (): GrammarWorker => {
-    shared ??= start(false)
+    shared ??= start()
     return shared
   }
 

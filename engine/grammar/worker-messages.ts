@@ -7,7 +7,6 @@ export interface WorkerData {
   vocab: VocabData
   control: SharedArrayBuffer
   memory_bytes: number
-  isTrial: boolean
 }
 
 /** Each message is a job with a unique number. Jobs of a session carry the session's number. */

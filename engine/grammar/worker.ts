@@ -1,5 +1,4 @@
 // Worker thread that runs XGrammar: compiles grammars and computes token masks, one job at a time. Started by host.ts.
-import { setPriority } from 'node:os'
 import { parentPort, workerData } from 'node:worker_threads'
 import {
   clock,
@@ -13,11 +12,9 @@ import {
   viewSessionMemory,
   working,
 } from './session-memory.ts'
+import { ownTime, threadId } from './thread-time.ts'
 import type { FromWorker, GrammarSource, ToWorker, WorkerData } from './worker-messages.ts'
 import { type CompiledGrammar, loadXGrammar, type Matcher } from './xgrammar.ts'
-
-// About a third of the normal CPU share under load; enough for cheap grammars.
-const trialNice = 5
 
 interface Session {
   matcher: Matcher
@@ -25,10 +22,9 @@ interface Session {
   accepted: number
 }
 
-const { vocab, control: controlBuffer, memory_bytes, isTrial } = workerData as WorkerData
-// On Linux the priority applies to this thread only: decoding comes before trials of new grammars.
-if (isTrial && process.platform === 'linux') setPriority(trialNice)
+const { vocab, control: controlBuffer, memory_bytes } = workerData as WorkerData
 const words = new Int32Array(controlBuffer)
+Atomics.store(words, control.thread, threadId())
 const port = parentPort!
 const { xgrammar, memoryBytes } = loadXGrammar(memory_bytes)
 const info = await xgrammar.TokenizerInfo.createTokenizerInfo(
@@ -51,8 +47,9 @@ Atomics.store(words, control.started, 1)
 port.postMessage({ kind: 'started' } satisfies FromWorker)
 
 async function runJob(message: ToWorker): Promise<void> {
-  const began = performance.now()
+  const began = ownTime()
   Atomics.store(words, control.since, clock())
+  Atomics.store(words, control.used, began)
   Atomics.store(words, control.job, message.job)
   try {
     const result = await handle(message)
@@ -60,7 +57,7 @@ async function runJob(message: ToWorker): Promise<void> {
       port.postMessage({
         kind: 'done',
         job: message.job,
-        elapsed_ms: performance.now() - began,
+        elapsed_ms: ownTime() - began,
         ...result,
       } satisfies FromWorker)
   } catch (error) {
@@ -145,18 +142,21 @@ function publish(memory: SessionMemory, accepted: number, status: number): void 
   Atomics.notify(memory.state, 0)
 }
 
-/** Walks randomly through the grammar and measures the slowest mask, in milliseconds. `stuck`: no token is allowed. */
+/**
+ * Walks randomly through the grammar and measures the slowest mask, in milliseconds of CPU time. `stuck`: no token is
+ * allowed.
+ */
 async function probe(
   grammar: string,
   masks: number,
   total_ms: number,
 ): Promise<{ slowest_ms: number; stuck: boolean }> {
   const matcher = await xgrammar.GrammarMatcher.createGrammarMatcher(grammars.get(grammar)!)
-  const began = performance.now()
+  const began = ownTime()
   let slowest_ms = 0
   let random = 1
-  for (let step = 0; step < masks && performance.now() - began < total_ms; step++) {
-    const before = performance.now()
+  for (let step = 0; step < masks && ownTime() - began < total_ms; step++) {
+    const before = ownTime()
     const mask = await matcher.getNextTokenBitmask()
     const allowed: number[] = []
     for (let token = 0; token < vocab.size; token++)
@@ -165,7 +165,7 @@ async function probe(
     random = (random * 48_271) % 0x7fffffff
     const token = allowed[random % allowed.length]!
     if (!matcher.acceptToken(token)) return { slowest_ms, stuck: true }
-    slowest_ms = Math.max(slowest_ms, performance.now() - before)
+    slowest_ms = Math.max(slowest_ms, ownTime() - before)
     if (matcher.isTerminated()) matcher.reset()
   }
   matcher.dispose()

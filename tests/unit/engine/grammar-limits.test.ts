@@ -1,6 +1,7 @@
 // Limits on the cost of grammars: hostile schemas end in time and delay nobody else. The tests measure time, so nothing
 // else may run beside them (scripts/test.ts).
 import assert from 'node:assert/strict'
+import { spawn } from 'node:child_process'
 import { after, test } from 'node:test'
 import type { ApiError } from '../../../contract/errors.ts'
 import { writeEbnf } from '../../../engine/grammar/ebnf.ts'
@@ -134,6 +135,21 @@ const small = (number: number) => ({
   type: 'object',
   properties: { [`a${number}`]: { type: 'integer' } },
   additionalProperties: false,
+})
+
+test('beside twenty busy programs an ordinary schema is as cheap as alone', full, async () => {
+  const own = createGrammars()
+  const loops = Array.from({ length: 20 }, () => spawn('sh', ['-c', 'while :; do :; done'], { stdio: 'ignore' }))
+  try {
+    // Each costly schema would keep a worker of its own, of which there are four: a fifth would be refused.
+    const sessions: GrammarSession[] = []
+    for (let number = 20; number < 26; number++)
+      sessions.push(await own.open(vocab, { kind: 'json_schema', schema: small(number) }))
+    for (const session of sessions) session.close()
+  } finally {
+    for (const loop of loops) loop.kill('SIGKILL')
+    await own.close()
+  }
 })
 
 test('ten costly schemas of one account delay others by at most a slice, and end when their client disconnects', async () => {
