@@ -1,8 +1,8 @@
 // Owner's handle of a worker thread: sends it jobs, watches their time limits and reports its exit.
 import { setPriority } from 'node:os'
 import { Worker } from 'node:worker_threads'
+import { threadTime } from '../../lib/thread-time.ts'
 import { control, elapsed, type SessionMemory, stateWord, type VocabData, working } from './session-memory.ts'
-import { threadTime } from './thread-time.ts'
 import type { FromWorker, GrammarSource, ToWorker, WorkerData } from './worker-messages.ts'
 
 /** A compile or probe job failed. */

@@ -1,5 +1,6 @@
 // Worker thread that runs XGrammar: compiles grammars and computes token masks, one job at a time. Started by host.ts.
 import { parentPort, workerData } from 'node:worker_threads'
+import { ownTime, threadId } from '../../lib/thread-time.ts'
 import {
   clock,
   control,
@@ -12,7 +13,6 @@ import {
   viewSessionMemory,
   working,
 } from './session-memory.ts'
-import { ownTime, threadId } from './thread-time.ts'
 import type { FromWorker, GrammarSource, ToWorker, WorkerData } from './worker-messages.ts'
 import { type CompiledGrammar, loadXGrammar, type Matcher } from './xgrammar.ts'
 

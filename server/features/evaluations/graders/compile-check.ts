@@ -5,7 +5,7 @@ import type { Compilable } from './local.ts'
 import { GraderError } from './template.ts'
 import { createGradingThread } from './thread.ts'
 
-/** Time of all patterns and schemas of one request. */
+/** CPU time of all patterns and schemas of one request. */
 const total_ms = 2000
 /** Requests of an account that may wait for their check. */
 const waiting_max = 8
@@ -37,11 +37,11 @@ export function createCompileCheck(): CompileCheck {
     if (fields.length === 0) return undefined
     return inTurn(account_id, async () => {
       clearTimeout(idle)
-      const ends = performance.now() + total_ms
+      const bounds = { left_ms: total_ms }
       try {
         for (const { field, compilable } of fields) {
           try {
-            await thread.compile(compilable, Math.max(0, ends - performance.now()))
+            await thread.compile(compilable, bounds)
           } catch (error) {
             if (!(error instanceof GraderError)) throw error
             return { field, message: error.message }

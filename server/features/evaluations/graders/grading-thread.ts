@@ -1,4 +1,5 @@
 import { parentPort } from 'node:worker_threads'
+import { threadId } from '../../../../lib/thread-time.ts'
 import { type Compilable, compile, gradeLocally, type LocalGrader } from './local.ts'
 import { GraderError, type Values } from './template.ts'
 
@@ -12,4 +13,4 @@ parentPort!.on('message', (request: GradingRequest) => {
     parentPort!.postMessage({ error: (error as Error).message, expected: error instanceof GraderError })
   }
 })
-parentPort!.postMessage('ready')
+parentPort!.postMessage(threadId())

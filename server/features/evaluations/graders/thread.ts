@@ -3,12 +3,16 @@
 import { once } from 'node:events'
 import { Worker } from 'node:worker_threads'
 import { createMutex } from '../../../../lib/mutex.ts'
+import { threadTime } from '../../../../lib/thread-time.ts'
 import type { GradingRequest } from './grading-thread.ts'
 import type { Compilable, LocalGrader, Score } from './local.ts'
 import { GraderError, type Values } from './template.ts'
 
-/** Longest time of one grader for one answer, and of one compilation. */
+/** Longest CPU time of one grader for one answer, and of one compilation. */
 const limit_ms = 2000
+/** By the clock it may be so many times as long: on a busy machine a thread waits for a core. */
+const starvedFactor = 5
+const check_ms = 50
 const memory_mb = 256
 
 export class GraderTooSlow extends GraderError {}
@@ -16,19 +20,19 @@ export class GraderTooSlow extends GraderError {}
 /** Work that nobody waits for any more: its evaluation has failed, was cancelled, or lets others go first. */
 class Interrupted extends Error {}
 
-/** Bounds what several graders do for one thing, such as all graders of an answer. */
+/** Bounds what several graders do for one thing, such as all graders of an answer or of a request. */
 export interface GradingBounds {
   /** Ends the grader that runs, and those that wait. */
-  signal: AbortSignal
-  /** Time that is left for all of them. `grade` takes from it. */
+  signal?: AbortSignal
+  /** CPU time that is left for all of them. `grade` and `compile` take from it. */
   left_ms: number
 }
 
 export interface GradingThread {
   /** Throws GraderError, or GraderTooSlow. */
   grade(grader: LocalGrader, values: Values, bounds?: GradingBounds): Promise<Score>
-  /** Throws GraderError for a pattern or a schema that cannot be used, or GraderTooSlow after `max_ms`. */
-  compile(compilable: Compilable, max_ms: number): Promise<void>
+  /** Throws GraderError for a pattern or a schema that cannot be used, or GraderTooSlow. */
+  compile(compilable: Compilable, bounds: GradingBounds): Promise<void>
   close(): Promise<void>
 }
 
@@ -36,6 +40,8 @@ type Reply = { score: unknown } | { error: string; expected: boolean }
 
 export function createGradingThread(): GradingThread {
   let worker: Worker | undefined
+  /** The kernel's id of the worker. */
+  let thread_id = 0
   const serialize = createMutex()
 
   /** Its start does not count for the limit of the first request: on a busy machine it takes seconds. */
@@ -44,7 +50,8 @@ export function createGradingThread(): GradingThread {
       resourceLimits: { maxOldGenerationSizeMb: memory_mb },
     })
     // The first message says that it listens. Rejects if it cannot be started.
-    await once(thread, 'message')
+    const [id] = (await once(thread, 'message')) as [number]
+    thread_id = id
     worker = thread
     // Also between two answers: an error that nobody listens to ends the process.
     thread.on('error', () => {
@@ -55,22 +62,31 @@ export function createGradingThread(): GradingThread {
     return thread
   }
 
-  async function run(request: GradingRequest, max_ms: number, bounds?: GradingBounds): Promise<unknown> {
+  async function run(request: GradingRequest, bounds?: GradingBounds): Promise<unknown> {
     const throwIfInterrupted = () => {
-      if (bounds?.signal.aborted) throw new Interrupted()
+      if (bounds?.signal?.aborted) throw new Interrupted()
     }
     throwIfInterrupted()
     const thread = worker ?? (await start())
     throwIfInterrupted()
     const reply = Promise.withResolvers<Reply>()
-    const began = performance.now()
+    const [began, used] = [performance.now(), threadTime(thread_id)]
+    const waited_ms = () => performance.now() - began
+    /** CPU time; the time of the clock where the kernel does not tell, or the thread has ended. */
+    const spent_ms = () => {
+      const now = threadTime(thread_id)
+      return now === undefined || used === undefined ? waited_ms() : now - used
+    }
     const [allowed_ms, tooSlow] =
-      bounds && bounds.left_ms < max_ms
-        ? [Math.max(0, bounds.left_ms), 'takes too long, together with what was graded before it']
-        : [max_ms, `takes longer than ${limit_ms / 1000} s`]
-    const timer = setTimeout(() => reply.reject(new GraderTooSlow(tooSlow)), allowed_ms)
+      bounds && bounds.left_ms < limit_ms
+        ? [Math.max(0, bounds.left_ms), 'takes too long, together with what came before it']
+        : [limit_ms, `takes longer than ${limit_ms / 1000} s`]
+    const timer = setInterval(() => {
+      if (spent_ms() >= allowed_ms || waited_ms() >= starvedFactor * allowed_ms)
+        reply.reject(new GraderTooSlow(tooSlow))
+    }, check_ms)
     const interrupt = () => reply.reject(new Interrupted())
-    bounds?.signal.addEventListener('abort', interrupt)
+    bounds?.signal?.addEventListener('abort', interrupt)
     const onError = (error: Error) =>
       reply.reject(new GraderTooSlow(`takes too much memory or fails: ${error.message}`))
     thread.once('message', reply.resolve).once('error', onError)
@@ -86,16 +102,16 @@ export function createGradingThread(): GradingThread {
       }
       throw error
     } finally {
-      clearTimeout(timer)
-      if (bounds) bounds.left_ms -= performance.now() - began
-      bounds?.signal.removeEventListener('abort', interrupt)
+      clearInterval(timer)
+      if (bounds) bounds.left_ms -= spent_ms()
+      bounds?.signal?.removeEventListener('abort', interrupt)
       thread.off('message', reply.resolve).off('error', onError)
     }
   }
 
   return {
-    grade: (grader, values, bounds) => serialize(() => run({ grader, values }, limit_ms, bounds)) as Promise<Score>,
-    compile: (compilable, max_ms) => serialize(() => run({ compilable }, max_ms)) as Promise<void>,
+    grade: (grader, values, bounds) => serialize(() => run({ grader, values }, bounds)) as Promise<Score>,
+    compile: (compilable, bounds) => serialize(() => run({ compilable }, bounds)) as Promise<void>,
     async close() {
       await serialize(async () => void (await worker?.terminate()))
       worker = undefined

@@ -1,5 +1,5 @@
-// CPU time of a worker's thread. The time limits of grammars count it: on a busy machine a thread may wait seconds for
-// a core to do the work of milliseconds, and that is no fault of the grammar.
+// CPU time of a worker's thread. Time limits on what clients send count it: on a busy machine a thread may wait seconds
+// for a core to do the work of milliseconds, and that is no fault of the client's.
 import { readFileSync, readlinkSync } from 'node:fs'
 
 /** The kernel's id of the calling thread; 0 where it tells none. */
