@@ -1,21 +1,37 @@
 import { execFileSync } from 'node:child_process'
 import path from 'node:path'
-import type { startService } from '../../bench/support/service.ts'
+import { startService } from '../../bench/support/service.ts'
 import { client, colourRows } from '../support/client.ts'
-import { tiny } from '../support/tiny.ts'
+import { createOneOfEach, type Ids } from '../support/one-of-each.ts'
+import { tiny, tinyModelsDir } from '../support/tiny.ts'
 
 const root = path.resolve(import.meta.dirname, '../..')
+/** Objects of each kind that a run may delete, cancel or complete. */
+const spares_max = 3
+
+/** Starts a service in which a request for any route can find an object. */
+export async function startFurnished(settings: Record<string, string> = {}) {
+  const all = {
+    TUNERY_MODELS_DIR: tinyModelsDir(),
+    TUNERY_STORE_COMPLETIONS: '1',
+    TUNERY_SHARE_LINKS: 'on',
+    // Keep all requests on this machine.
+    TUNERY_HUGGINGFACE_URL: 'http://127.0.0.1:1',
+    ...settings,
+  }
+  const service = await startService(all)
+  return { service, ...(await createResources(service, all)) }
+}
 
 /**
- * Creates one of each resource, so that requests find something. Returns the ids of these (`known`), the ids that the
- * run itself needs (`own`), and an operator's key.
+ * Creates one of each object that routes name by an id. Returns their ids by the names of path parameters (`known`),
+ * those of others that may end (`spares`), the ids that the run itself needs (`own`), and an operator's key.
  */
-export async function createResources(
-  service: Awaited<ReturnType<typeof startService>>,
+async function createResources(
+  { url, key, dataDir, api }: Awaited<ReturnType<typeof startService>>,
   settings: Record<string, string>,
-): Promise<{ known: string[]; own: string[]; operatorKey: string }> {
-  const { api } = service
-  const env = { ...process.env, ...settings, TUNERY_DATA_DIR: service.dataDir }
+): Promise<{ known: Ids; spares: Ids[]; own: string[]; operatorKey: string }> {
+  const env = { ...process.env, ...settings, TUNERY_DATA_DIR: dataDir }
   const made = execFileSync(
     path.join(root, 'tunery'),
     ['keys', 'create', '--name', 'ops', '--scopes', 'operator', '--json'],
@@ -23,23 +39,32 @@ export async function createResources(
   )
   const operator = JSON.parse(made) as { id: string; key: string }
   const profile = await api('GET', '/user/profile')
-  const form = new FormData()
-  form.set('file', new Blob([colourRows(8)]), 'rows.jsonl')
-  const dataset = await api('POST', '/datasets/', form)
-  const job = await api('POST', '/fine-tuning/jobs', {
-    model_id: tiny,
-    dataset_id: dataset.id,
-    config: { training_config: { epochs: 1 } },
-  })
-  const own = client(service.url, service.key)
-  const { status, model } = await own.untilEnded(job.id)
-  if (status !== 'completed' || !model) throw new Error(`the first job is ${status}`)
-  const exported = await own.exported({ model, format: 'gguf', merge: false })
-  const deployment = await api('POST', '/deployments', { model, name: 'fuzz' })
-  const member = await api('POST', '/members', { name: 'Another' })
-  const key = await api('POST', '/keys', { name: 'another', user_id: member.id })
+  const owner = client(url, key)
+  const dataset_id = (await owner.upload(colourRows(8))).body.id
+  const train = async () => {
+    const config = { training_config: { epochs: 1 }, evaluation_config: { validation_split: 0.25 } }
+    const { id } = await api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id, config })
+    const { status, model } = await owner.untilEnded(id)
+    if (status !== 'completed' || !model) throw new Error(`the job is ${status}`)
+    return { job_id: id as string, model_id: model }
+  }
+  const trained = await train()
+  const exported = await owner.exported({ model: trained.model_id, format: 'gguf', merge: false })
+  const known = {
+    ...trained,
+    dataset_id,
+    export_id: exported.id,
+    account_id: profile.account.id,
+    ...(await createOneOfEach(owner, { ...trained, dataset_id, name: 'fuzz' })),
+  }
+  const spares: Ids[] = []
+  for (let number = 1; number <= spares_max; number++) {
+    const others = { dataset_id: (await owner.upload(colourRows(8))).body.id, ...(await train()) }
+    spares.push({ ...others, ...(await createOneOfEach(owner, { ...others, name: `fuzz-${number}` })) })
+  }
   return {
-    known: [dataset.id, job.id, model, deployment.name, exported.id, member.id, key.id],
+    known,
+    spares,
     own: [profile.account.id, profile.id, profile.key.id, operator.id],
     operatorKey: operator.key,
   }

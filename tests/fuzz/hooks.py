@@ -17,12 +17,15 @@ OPERATOR_KEY = os.environ["FUZZ_OPERATOR_KEY"]
 OWN = set(os.environ["FUZZ_OWN"].split(","))
 # Resources that requests can find.
 KEPT = set(os.environ["FUZZ_KEPT"].split(","))
+# The objects that an operation may end: ids by the names of its path parameters.
+SPARES = json.loads(os.environ["FUZZ_SPARES"])
 ROWS = b'{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}\n'
 URL = os.environ["FUZZ_URL"]
 JOBS = "/fine-tuning/jobs"
 ESTIMATE = "/fine-tuning/jobs/estimate"
 EVENTS = "/fine-tuning/jobs/{job_id}/events"
 EXPORTS = "/exports"
+DELETE_STORED = "/chat/completions/delete"
 EXPORT_EVENTS = "/exports/{export_id}/events"
 # Each estimate runs some training steps.
 MAX_ESTIMATES = 20
@@ -44,6 +47,12 @@ class Keys:
         case.headers = {**(case.headers or {}), "Authorization": f"Bearer {data}"}
 
 
+@schemathesis.deserializer("application/octet-stream")
+def as_text(ctx, response):
+    """Files are bytes, also those that happen to be JSON."""
+    return response.content.decode(errors="replace")
+
+
 @schemathesis.hook
 def before_call(ctx, case, kwargs):
     # Another client address for each case: after a hundred requests without a key, one address gets 429 instead of 401.
@@ -51,10 +60,13 @@ def before_call(ctx, case, kwargs):
     address = f"198.18.{number // 256 % 256}.{number % 256}"
     case.headers = {**(case.headers or {}), "X-Forwarded-For": address}
     method = case.method.upper()
-    untouchable = OWN | KEPT if method == "DELETE" else OWN if method not in ("GET", "HEAD") else set()
-    for name, value in (case.path_parameters or {}).items():
-        if value in untouchable:
-            case.path_parameters[name] = "none"
+    spare = SPARES.get(f"{method} {case.operation.path}")
+    untouchable = OWN | KEPT if spare else OWN if method not in ("GET", "HEAD") else set()
+    if any(value in untouchable for value in (case.path_parameters or {}).values()):
+        case.path_parameters.update(spare or dict.fromkeys(case.path_parameters, "none"))
+    # Without a filter it deletes the stored answers that other requests are to find.
+    if case.operation.path == DELETE_STORED and isinstance(case.body, dict) and case.body.get("filter") == {}:
+        case.body["filter"] = {"model": "none"}
     # Following the events would last until the job's end.
     if case.operation.path == EVENTS and case.path_parameters["job_id"] not in KEPT:
         cancel(case.path_parameters["job_id"])

@@ -6,9 +6,10 @@ import { once } from 'node:events'
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
-import { startService } from '../../bench/support/service.ts'
-import { tiny, tinyModelsDir } from '../support/tiny.ts'
-import { createResources } from './furnish.ts'
+import type { Ids } from '../support/one-of-each.ts'
+import { tiny } from '../support/tiny.ts'
+import { startFurnished } from './furnish.ts'
+import { type Operation, operationsOf } from './hostile-texts.ts'
 
 const root = path.resolve(import.meta.dirname, '../..')
 const schemathesis = path.join(root, '.local/peers/schemathesis/bin/schemathesis')
@@ -22,24 +23,15 @@ type Counts = Record<string, number>
 /** Makes about `wanted` requests; returns their number and the failures. */
 export async function fuzzRoutes(wanted: number, seed: number): Promise<{ made: number; failures: string[] }> {
   const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-fuzz-'))
-  const settings = {
-    TUNERY_MODELS_DIR: tinyModelsDir(),
-    // Keep all requests on this machine.
-    TUNERY_HUGGINGFACE_URL: 'http://127.0.0.1:1',
-    // hooks.py sets a different client address for each case.
-    TUNERY_TRUSTED_PROXIES: '127.0.0.1',
-  }
-  const service = await startService(settings)
+  // hooks.py sets a different client address for each case.
+  const { service, ...resources } = await startFurnished({ TUNERY_TRUSTED_PROXIES: '127.0.0.1' })
   const failures: string[] = []
   const counts: Counts = {}
   const made = () => Object.values(counts).reduce((sum, count) => sum + count, 0)
   const deadline_ms = Date.now() + limit_ms
   try {
-    const resources = await createResources(service, settings)
-    const operations = Object.values(
-      ((await (await fetch(`${service.url}/openapi.json`)).json()) as { paths: Record<string, object> }).paths,
-    )
-    const routes = operations.reduce((sum, methods) => sum + Object.keys(methods).length, 0)
+    const operations = operationsOf(await (await fetch(`${service.url}/openapi.json`)).json())
+    const routes = operations.length
     // Routes without input give few cases, so one round makes fewer than wanted; repeat with other seeds.
     for (let round = 0; made() < wanted && failures.length === 0; round++) {
       const each = Math.max(5, Math.ceil((wanted - made()) / routes))
@@ -54,7 +46,8 @@ export async function fuzzRoutes(wanted: number, seed: number): Promise<{ made: 
         FUZZ_KEY: service.key,
         FUZZ_OPERATOR_KEY: resources.operatorKey,
         FUZZ_OWN: resources.own.join(),
-        FUZZ_KEPT: resources.known.join(),
+        FUZZ_KEPT: Object.values(resources.known).join(),
+        FUZZ_SPARES: JSON.stringify(sparesOf(operations, resources.spares)),
         FUZZ_COUNTS: countsFile,
       }
       const child = spawn(schemathesis, ['--config-file', config, 'run', `${service.url}/openapi.json`], {
@@ -78,6 +71,7 @@ export async function fuzzRoutes(wanted: number, seed: number): Promise<{ made: 
           `Schemathesis reported failures above; repeat: npm run test:fuzz -- --only routes --seed ${seed + round}`,
         )
     }
+    if (wanted >= edgeCases) failures.push(...neverFound(operations, counts))
     const health = await fetch(new URL('/health/ready', service.url))
     if (health.status !== 200) failures.push(`/health/ready says ${health.status}`)
   } finally {
@@ -88,7 +82,34 @@ export async function fuzzRoutes(wanted: number, seed: number): Promise<{ made: 
   return { made: made(), failures }
 }
 
-const configOf = (seed: number, each: number, edges: boolean, known: string[]) => `
+const nameOf = ({ method, path }: Operation) => `${method} ${path}`
+const idsIn = ({ path }: Operation) => Array.from(path.matchAll(/\{(\w+)\}/g), ([, name]) => name!)
+
+/** The spare objects of each operation that ends one: each has its own, so that none takes those of another. */
+function sparesOf(operations: Operation[], spares: Ids[]): Record<string, Ids> {
+  const taken: Record<string, number> = {}
+  const ending = operations.filter(({ method, path }) => method === 'DELETE' || /\/(cancel|complete)$/.test(path))
+  const entries = ending.map((operation) => {
+    const names = idsIn(operation)
+    const index = Math.max(0, ...names.map((name) => taken[name] ?? 0))
+    for (const name of names) taken[name] = index + 1
+    return [nameOf(operation), Object.fromEntries(names.map((name) => [name, spares[index]?.[name] ?? 'none']))]
+  })
+  return Object.fromEntries(entries)
+}
+
+/** Operations on an object whose requests found none: their code behind the look-up has not run. */
+const neverFound = (operations: Operation[], counts: Counts): string[] =>
+  operations
+    .filter((operation) => idsIn(operation).length > 0 && !withoutObject.test(nameOf(operation)))
+    .filter((operation) => !Object.keys(counts).some((name) => isFound(name, nameOf(operation))))
+    .map((operation) => `no request of ${nameOf(operation)} has found an object`)
+const isFound = (counted: string, name: string) =>
+  counted.startsWith(`${name} `) && !/^(401|403|404|429)\b/.test(counted.slice(name.length + 1))
+/** For sessions of the dashboard alone, or for objects that only a provider of identities makes. */
+const withoutObject = /\/(identities|passkeys|sessions)\//
+
+const configOf = (seed: number, each: number, edges: boolean, known: Ids) => `
 seed = ${seed}
 # Python 3.11 sometimes fails when several threads parse source, as Hypothesis does.
 workers = 1
@@ -109,12 +130,18 @@ with-security-parameters = false
 
 # Existing ids, so that requests get past 404.
 [dictionaries.known]
-values = ${JSON.stringify([tiny, ...known])}
+values = ${JSON.stringify([tiny, ...Object.values(known)])}
+${Object.entries(known)
+  .map(([name, id]) => `[dictionaries.${name}]\nvalues = ${JSON.stringify([id])}`)
+  .join('\n')}
 
 [generation.dictionaries]
 string = { dictionary = "known", probability = 0.3 }
 
 [parameters]
+${Object.keys(known)
+  .map((name) => `"path.${name}" = { dictionary = "${name}", probability = 0.7 }`)
+  .join('\n')}
 "body.model" = { dictionary = "known", probability = 0.5 }
 "body.model_id" = { dictionary = "known", probability = 0.5 }
 "body.dataset_id" = { dictionary = "known", probability = 0.5 }

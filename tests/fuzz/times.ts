@@ -1,9 +1,8 @@
 // Every string field of every route gets long hostile texts, one at a time. No answer may take longer than 5 s, and
 // none may hold the event loop of the service, by its own watch.
-import { startService } from '../../bench/support/service.ts'
 import { blockedSeconds, blockedSince } from '../support/blocked.ts'
-import { tiny, tinyModelsDir } from '../support/tiny.ts'
-import { createResources } from './furnish.ts'
+import { tiny } from '../support/tiny.ts'
+import { startFurnished } from './furnish.ts'
 import { createMaker, hostileTexts, type Operation, operationsOf } from './hostile-texts.ts'
 
 /** Longest answer. The service's own limits on readers, compilers and threads are below it. */
@@ -12,27 +11,19 @@ const limit_ms = 5000
 const lengths = { body: 100_000, address: 6000 }
 /** Failures of one operation after which the rest of its requests is left out. */
 const failures_max = 5
-/** These run a trainer, take back the run's own key, or end other things that the rest needs. */
-const left_out = /\/estimate$|^DELETE |\/sign-out|\/sessions|\/password|\/operator\/|\/setup\/retry|\/rotate/
+/** These run a trainer, take back the run's own key, or end what the rest needs. */
+const left_out =
+  /\/estimate$|^DELETE |\/sign-out|\/sessions|\/password|\/operator\/|\/setup\/retry|\/rotate|\/(cancel|complete)$/
 
 /** Sends the texts to all routes whose name matches; returns the number of requests and what went wrong. */
 export async function fuzzTimes(only = ''): Promise<{ made: number; failures: string[] }> {
-  const settings = { TUNERY_MODELS_DIR: tinyModelsDir(), TUNERY_HUGGINGFACE_URL: 'http://127.0.0.1:1' }
-  const service = await startService(settings)
+  const { service, known } = await startFurnished()
   const failures: string[] = []
   let made = 0
   try {
-    const { known } = await createResources(service, settings)
-    const of = (prefix: string) => known.find((each) => each.startsWith(prefix))
-    const names = {
-      model: tiny,
-      model_id: tiny,
-      dataset: of('ds_'),
-      dataset_id: of('ds_'),
-      job_id: of('job_'),
-      export_id: of('exp_'),
-      url: 'https://example.com/hook',
-    }
+    // Fields of bodies that hold an id, or an address.
+    const names = { ...known, model: tiny, model_id: tiny, dataset: known.dataset_id, url: 'https://example.com/hook' }
+    const ids = { ...names, model_id: known.model_id, checkpoint: known.model_id }
     const document = await (await fetch(`${service.url}/openapi.json`)).json()
     const maker = createMaker(document, names)
     for (const operation of operationsOf(document)) {
@@ -41,7 +32,7 @@ export async function fuzzTimes(only = ''): Promise<{ made: number; failures: st
       const before = await blockedSeconds(service.url)
       const began = { at: performance.now(), made, failures: failures.length }
       const statuses: Record<number, number> = {}
-      for (const [address, body] of requestsOf(operation, maker, names)) {
+      for (const [address, body] of requestsOf(operation, maker, ids)) {
         // What fails here may take its longest each time: the run must end.
         if (failures.length - began.failures >= failures_max) break
         made++
@@ -80,10 +71,10 @@ export async function fuzzTimes(only = ''): Promise<{ made: number; failures: st
 function* requestsOf(
   { path, parameters, body }: Operation,
   { plain, withText }: ReturnType<typeof createMaker>,
-  names: Record<string, unknown>,
+  ids: Record<string, unknown>,
 ): Generator<[address: string, body: string | undefined]> {
   const inPath = (text?: string) =>
-    path.replaceAll(/\{(\w+)\}/g, (_, name: string) => encodeURIComponent(text ?? String(names[name] ?? 'x')))
+    path.replaceAll(/\{(\w+)\}/g, (_, name: string) => encodeURIComponent(text ?? String(ids[name] ?? 'x')))
   const sent = body && JSON.stringify(plain(body))
   for (const text of hostileTexts(lengths.address / 3)) {
     if (encodeURIComponent(text.slice(0, 9)).length > 27 || !text.isWellFormed()) continue

@@ -7,8 +7,9 @@ import { after, before, test } from 'node:test'
 import type { Route } from '../../contract/route.ts'
 import { newId } from '../../lib/ids.ts'
 import { exportDir } from '../../server/features/exports/store.ts'
-import { client, colourRows, until } from '../support/client.ts'
-import { evaluationEnded, same } from '../support/evaluations.ts'
+import { client, colourRows } from '../support/client.ts'
+import { same } from '../support/evaluations.ts'
+import { createOneOfEach } from '../support/one-of-each.ts'
 import { contractRoutes } from '../support/routes.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
@@ -28,56 +29,13 @@ before(async () => {
   await api('POST', `/fine-tuning/jobs/${theirs.job_id}/cancel`)
   await app.untilEnded(theirs.job_id)
   theirs.model_id = await app.colourModel()
-  theirs.share_id = (await api('POST', `/fine-tuning/models/${theirs.model_id}/shares`, {})).body.id
-  theirs.name = (await api('POST', '/deployments', { name: 'their-name', model: theirs.model_id })).body.name
-  await until(
-    'the deployment to be ready',
-    async () => (await api('GET', `/deployments/${theirs.name}`)).body.status === 'ready',
-  )
+  const around = { model_id: theirs.model_id, dataset_id: theirs.dataset_id!, name: 'their-name' }
+  // A dataset is a file too.
+  Object.assign(theirs, await createOneOfEach(app, around), { file_id: theirs.dataset_id })
   theirs.export_id = await readyExport(theirs.model_id)
-  theirs.key_id = (await api('POST', '/keys', { name: 'theirs' })).body.id
-  theirs.user_id = (await api('POST', '/members', { name: 'theirs', role: 'member' })).body.id
   const identity = { issuer: 'https://login.example.com', subject: 'someone', user_id: theirs.user_id!, created_at: 1 }
   await app.db.insertInto('oidc_identities').values(identity).execute()
   theirs.identity_id = (await api('GET', `/members/${theirs.user_id}/identities`)).body.items[0].id
-  theirs.invitation_id = (await api('POST', '/invitations', { name: 'invited' })).body.id
-  theirs.webhook_id = (
-    await api('POST', '/webhooks', { url: 'https://hooks.example.com/', events: ['training.failed'] })
-  ).body.id
-  theirs.delivery_id = (await api('POST', `/webhooks/${theirs.webhook_id}/test`)).body.id
-  await until('the delivery to have ended', async () => {
-    const { body } = await api('GET', `/webhooks/${theirs.webhook_id}/deliveries/${theirs.delivery_id}`)
-    return body.next_attempt_at === null
-  })
-  theirs.file_id = theirs.dataset_id!
-  theirs.checkpoint = theirs.model_id!
-  theirs.permission_id = 'cp_someone'
-  theirs.upload_id = (
-    await api('POST', '/uploads', { filename: 'x', purpose: 'batch', bytes: 1, mime_type: 'text/plain' })
-  ).body.id
-  const form = new FormData()
-  form.set('purpose', 'batch')
-  form.set('file', new Blob(['{}']), 'requests.jsonl')
-  const input_file_id = (await api('POST', '/files', form)).body.id
-  const batch = { input_file_id, endpoint: '/v1/completions', completion_window: '24h' }
-  theirs.batch_id = (await api('POST', '/batches', batch)).body.id
-  await until(
-    'the batch to end',
-    async () => (await api('GET', `/batches/${theirs.batch_id}`)).body.status === 'failed',
-  )
-  theirs.evaluation_id = (
-    await api('POST', '/evaluations', { model: tiny, dataset: theirs.dataset_id, graders: [same], rows: 1 })
-  ).body.id
-  assert.equal((await evaluationEnded(app, theirs.evaluation_id!)).status, 'completed')
-  const graded = { data_source_config: { type: 'custom', item_schema: {} }, testing_criteria: [same] }
-  theirs.eval_id = (await api('POST', '/evals', graded)).body.id
-  const run = (await api('POST', `/evals/${theirs.eval_id}/runs`, { data_source: rowsWithAnswers })).body
-  theirs.run_id = run.id
-  theirs.output_item_id = `outputitem-${run.id}-1`
-  assert.equal((await evaluationEnded(app, run.id)).status, 'completed')
-  const chat = { model: tiny, messages, max_tokens: 1, store: true }
-  theirs.completion_id = (await api('POST', '/chat/completions', chat)).body.id
-  theirs.response_id = (await api('POST', '/responses', { model: tiny, input: 'hi', max_output_tokens: 1 })).body.id
   theirs.account_id = app.owner.account_id
   for (const [name, id] of Object.entries(theirs))
     nobodys[name] = id.startsWith('their-') ? 'some-name' : `${id.slice(0, -4)}zzzz`
@@ -114,10 +72,6 @@ async function readyExport(model_id: string): Promise<string> {
 }
 
 const messages = [{ role: 'user', content: 'hello' }]
-const rowsWithAnswers = {
-  type: 'jsonl',
-  source: { type: 'file_content', content: [{ item: { reference: 'x' }, sample: { output_text: 'x' } }] },
-}
 /** A valid body for each route that takes one, for the account that owns `ids`. */
 const bodies: Record<string, (ids: Record<string, string>) => object | undefined> = {
   'POST /chat/completions': ({ model_id }) => ({ model: model_id, messages, max_tokens: 1 }),
