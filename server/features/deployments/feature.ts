@@ -3,7 +3,7 @@ import { startWorker } from '../../platform/queue/worker.ts'
 import type { Context, Feature } from '../feature.ts'
 import type { ModelAliases } from '../inference/index.ts'
 import { deploymentRoutes } from './routes.ts'
-import { createDeployments, type Deployments, type DeploymentsNeeds } from './service.ts'
+import { Deployments, type DeploymentsNeeds } from './service.ts'
 import * as store from './store.ts'
 
 export { createGateDecision } from './gate.ts'
@@ -19,7 +19,7 @@ export function createDeploymentsFeature(
   { db, queue, events, log, now }: Context,
   { models, inference, downloads, evaluations, usage }: DeploymentsNeeds,
 ): Feature & { deployments: Deployments } {
-  const deployments = createDeployments({ db, queue, events, models, inference, downloads, evaluations, usage, now })
+  const deployments = new Deployments({ db, queue, events, models, inference, downloads, evaluations, usage, now })
   return {
     deployments,
     mount: (app) => deploymentRoutes(app, deployments),

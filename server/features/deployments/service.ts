@@ -22,31 +22,6 @@ import * as store from './store.ts'
 
 type KeyActor = AccountActor & { key_id: string | null }
 
-export interface Deployments {
-  create(by: AccountActor, request: { model: string; name: string }): Promise<Deployment>
-  /**
-   * Points a deployment at another model, which is loaded first, so that requests are served without a gap. With a gate
-   * an evaluation decides; the deployment is `pending` until then.
-   */
-  switch(by: KeyActor, name: string, request: { model: string; gate?: Gate | undefined }): Promise<Deployment>
-  /** Returns to the model that was served before. */
-  rollback(by: AccountActor, name: string): Promise<Deployment>
-  history(account_id: string, name: string, query: ListQuery): Promise<Page<DeploymentChange>>
-  /** Lets a model serve that has passed its gate. */
-  finishGate(claim: Claim): Promise<void>
-  list(account_id: string, query: DeploymentQuery): Promise<Page<Deployment>>
-  get(account_id: string, name: string): Promise<Deployment>
-  /** Figures of the requests for its name, over time. */
-  metrics(account_id: string, name: string, period: PeriodQuery): Promise<Timeline>
-  delete(by: AccountActor, name: string): Promise<{ id: string; deleted: true }>
-  /** The deployment with this name. Throws deployment_not_found. */
-  require(account_id: string, name: string): Promise<Pick<store.DeploymentRow, 'id' | 'name' | 'account_id' | 'model'>>
-  /** The same by its id, of any account. */
-  findUnscoped(id: string): Promise<Pick<store.DeploymentRow, 'id' | 'name' | 'account_id' | 'model'> | undefined>
-  /** Finishes deployments that were starting when the service was killed. */
-  recover(): Promise<void>
-}
-
 export interface DeploymentsNeeds {
   models: TunedModels
   inference: Inference
@@ -55,36 +30,252 @@ export interface DeploymentsNeeds {
   usage: Usage
 }
 
-export function createDeployments({
-  db,
-  queue,
-  events,
-  models,
-  inference,
-  downloads,
-  evaluations,
-  usage,
-  now,
-}: DeploymentsNeeds & { db: Db; queue: Queue; events: EventBus; now: () => number }): Deployments {
-  /** Checks again in the transaction: the model may have been deleted while it was compared and loaded. */
-  async function requireModelExists(trx: Trx, account_id: string, model: string): Promise<void> {
-    if (!inference.isBase(model)) await models.require(trx, account_id, model)
+export class Deployments {
+  private readonly options: DeploymentsNeeds & { db: Db; queue: Queue; events: EventBus; now: () => number }
+
+  constructor(options: DeploymentsNeeds & { db: Db; queue: Queue; events: EventBus; now: () => number }) {
+    this.options = options
+    const { events, now } = this.options
+    events.on('download.changed', async (trx, { model_id: model, download: { status, error } }) => {
+      if (!['completed', 'failed', 'cancelled'].includes(status)) return undefined
+      const waiting = (await store.listStarting(trx)).filter((deployment) => deployment.model === model)
+      if (status !== 'completed') {
+        const why = error?.message ?? 'it was cancelled.'
+        const error_json = JSON.stringify({
+          code: 'download_failed',
+          message: `The download of the weights of ${model} failed: ${why}`,
+        })
+        for (const { id } of waiting) await store.update(trx, id, { status: 'failed', error_json, updated_at: now() })
+        return undefined
+      }
+      return () => {
+        // If the database fails here, `recover` finishes the deployment at the next start.
+        for (const deployment of waiting) this.loadAndRecord(deployment).catch(() => {})
+      }
+    })
   }
 
-  /** Those that are ready, of a deployment with dedicated replicas. */
-  const replicasOf = (id: string) =>
-    inference
-      .replicaSet(id)
-      ?.replicas()
-      .filter((each) => each.state() === 'ready').length ?? 1
+  async create(by: AccountActor, { model, name }: { model: string; name: string }): Promise<Deployment> {
+    const { db, inference, downloads, now } = this.options
+    const { account_id } = by
+    const nameTaken = () =>
+      new ApiError(
+        'name_taken',
+        `The name '${name}' is taken. Choose another, or PUT /v1/deployments/${name} to let it serve another model.`,
+        {
+          details: { name },
+        },
+      )
+    if (inference.isBase(name)) throw nameTaken()
+    const needsWeights = await this.needsDownload(by, model)
+    await inference.requireVerified(account_id, model)
+    const time = now()
+    const deployment = {
+      id: newId('dep'),
+      account_id,
+      name,
+      model,
+      status: 'starting' as const,
+      error_json: null,
+      former_model: null,
+      pending_json: null,
+      created_at: time,
+      updated_at: time,
+    }
+    try {
+      await db.transaction().execute(async (trx) => {
+        await this.requireModelExists(trx, account_id, model)
+        await store.insert(trx, deployment)
+        await store.recordChange(trx, deployment, 'created', model, now())
+        await recordAuditEntry(trx, by, 'deployment.created', deployment.id, { name, model }, time)
+        if (needsWeights) await downloads.request(trx, by, model)
+      })
+      await inference.aliasesChanged(account_id)
+    } catch (error) {
+      if (isUniqueViolation(error)) throw nameTaken()
+      throw error
+    }
+    if (needsWeights) await downloads.publishRequest(model)
+    else await this.loadAndRecord(deployment)
+    return this.toResponse(await this.require(account_id, name))
+  }
 
-  async function requireDeployment(account_id: string, name: string) {
+  /**
+   * Points a deployment at another model, which is loaded first, so that requests are served without a gap. With a gate
+   * an evaluation decides; the deployment is `pending` until then.
+   */
+  async switch(
+    by: KeyActor,
+    name: string,
+    { model, gate }: { model: string; gate?: Gate | undefined },
+  ): Promise<Deployment> {
+    const { db, inference, evaluations, now } = this.options
+    const { account_id } = by
+    const deployment = await this.require(account_id, name)
+    const pending = fromJson(deployment.pending_json)
+    if (pending) throw gatePending(name, pending)
+    if (!gate) {
+      await this.switchTo(by, deployment, model, 'switched')
+      return this.toResponse(await this.require(account_id, name))
+    }
+    await inference.target(account_id, model)
+    await inference.requireVerified(account_id, model)
+    await evaluations.requireSight(account_id, gate.evaluation, { model, baseline: deployment.model })
+    await db.transaction().execute(async (trx) => {
+      const current = await requireCurrent(trx, deployment)
+      const earlier = fromJson(current.pending_json)
+      if (earlier) throw gatePending(name, earlier)
+      const evaluation = await evaluations.repeat(trx, by, gate.evaluation, { model, baseline: current.model })
+      const pending_json = JSON.stringify({ model, evaluation, gate } satisfies Pending)
+      await store.update(trx, deployment.id, { pending_json, updated_at: now() })
+      await recordAuditEntry(trx, by, 'deployment.gated', deployment.id, { name, model, evaluation }, now())
+    })
+    evaluations.wake()
+    return this.toResponse(await this.require(account_id, name))
+  }
+
+  /** Returns to the model that was served before. */
+  async rollback(by: AccountActor, name: string): Promise<Deployment> {
+    const { evaluations } = this.options
+    const deployment = await this.require(by.account_id, name)
+    if (deployment.former_model === null)
+      throw new ApiError('invalid_request', `'${name}' served no other model before, so it cannot be rolled back.`)
+    const pending = await this.switchTo(by, deployment, deployment.former_model, 'rolled_back')
+    // Nobody waits for its result any more.
+    if (pending) await evaluations.cancel(by, pending.evaluation).catch(unlessRefused)
+    return this.toResponse(await this.require(by.account_id, name))
+  }
+
+  async history(account_id: string, name: string, query: ListQuery): Promise<Page<DeploymentChange>> {
+    const { db } = this.options
+    const { id } = await this.require(account_id, name)
+    const after = query.after === undefined ? undefined : await store.findChange(db, id, query.after)
+    if (query.after !== undefined && !after)
+      throw new ApiError('invalid_request', `'after': there is no change '${query.after}'.`, { param: 'after' })
+    const rows = await store.listChanges(db, id, query.limit, after)
+    return pageOf(
+      rows.map(({ id, action, model, former_model, evaluation_id, reason, created_at }) => ({
+        id,
+        action,
+        model,
+        former_model,
+        evaluation: evaluation_id,
+        reason,
+        created_at: isoTime(created_at),
+      })),
+      query.limit,
+    )
+  }
+
+  /** Lets a model serve that has passed its gate. */
+  async finishGate(claim: Claim): Promise<void> {
+    const { db, queue, evaluations, now } = this.options
+    const deployment = await store.findUnscoped(db, claim.ref)
+    const pending = deployment && fromJson(deployment.pending_json)
+    if (!pending) return await db.transaction().execute((trx) => queue.finish(trx, claim, 'done'))
+    const { account_id } = deployment
+    const decided = await evaluations.result(account_id, pending.evaluation).catch(unlessRefused)
+    if (decided && isActive(decided)) return await db.transaction().execute((trx) => queue.finish(trx, claim, 'done'))
+    const { passes, reason } = decided
+      ? decide(pending.gate, decided)
+      : { passes: false, reason: 'The evaluation was deleted.' }
+    const by = { ...serviceActor, account_id }
+    const more = { evaluation_id: pending.evaluation, reason }
+    try {
+      if (!passes) throw new GateVoid()
+      await this.switchTo(by, deployment, pending.model, 'gate_passed', more, (trx) => queue.finish(trx, claim, 'done'))
+    } catch (error) {
+      if (!(error instanceof GateVoid) && (!(error instanceof ApiError) || error.status >= 500)) throw error
+      await db.transaction().execute(async (trx) => {
+        const current = await store.findUnscoped(trx, deployment.id)
+        if (current && fromJson(current.pending_json)?.evaluation === pending.evaluation) {
+          await store.update(trx, deployment.id, { pending_json: null, updated_at: now() })
+          const refused = passes ? { ...more, reason: `${reason} But it cannot be served: ${error.message}` } : more
+          await store.recordChange(trx, current, 'gate_refused', pending.model, now(), refused)
+        }
+        await queue.finish(trx, claim, 'done')
+      })
+    }
+  }
+
+  async list(account_id: string, query: DeploymentQuery): Promise<Page<Deployment>> {
+    const { db } = this.options
+    const { limit, after } = query
+    const last = after ? await store.findById(db, account_id, after) : undefined
+    if (after && !last)
+      throw new ApiError('deployment_not_found', `There is no deployment '${after}' to continue after.`)
+    const rows = await store.list(db, account_id, query, last)
+    return pageOf(await Promise.all(rows.map((each) => this.toResponse(each))), limit)
+  }
+
+  async get(account_id: string, name: string): Promise<Deployment> {
+    return this.toResponse(await this.require(account_id, name))
+  }
+
+  /** Figures of the requests for its name, over time. */
+  async metrics(account_id: string, name: string, period: PeriodQuery): Promise<Timeline> {
+    const { usage } = this.options
+    await this.require(account_id, name)
+    return usage.timeline(account_id, name, period)
+  }
+
+  async delete(by: AccountActor, name: string): Promise<{ id: string; deleted: true }> {
+    const { db, events, inference, evaluations, now } = this.options
+    const deployment = await this.require(by.account_id, name)
+    const { id, model } = deployment
+    const removeReplicas = await db.transaction().execute(async (trx) => {
+      const removed = await store.remove(trx, id)
+      const effects = await events.emit(trx, 'deployment.deleted', { id })
+      if (removed.numDeletedRows > 0n) await recordAuditEntry(trx, by, 'deployment.deleted', id, { name, model }, now())
+      return effects
+    })
+    removeReplicas()
+    await inference.aliasesChanged(by.account_id)
+    const pending = fromJson(deployment.pending_json)
+    if (pending) await evaluations.cancel(by, pending.evaluation).catch(unlessRefused)
+    return { id, deleted: true }
+  }
+
+  /** The deployment with this name. Throws deployment_not_found. */
+  async require(account_id: string, name: string) {
+    const { db } = this.options
     const found = await store.find(db, account_id, name)
     if (!found) throw new ApiError('deployment_not_found', `There is no deployment '${name}'.`)
     return found
   }
 
-  async function toResponse(deployment: store.DeploymentRow): Promise<Deployment> {
+  /** The same by its id, whoever owns it. */
+  findUnscoped(id: string): Promise<Pick<store.DeploymentRow, 'id' | 'name' | 'account_id' | 'model'> | undefined> {
+    const { db } = this.options
+    return store.findUnscoped(db, id)
+  }
+
+  /** Finishes deployments that were starting when the service was killed. */
+  async recover(): Promise<void> {
+    const { db, downloads } = this.options
+    for (const deployment of await store.listStarting(db))
+      if (!downloads.isLive(deployment.model)) await this.loadAndRecord(deployment)
+  }
+
+  /** Checks again in the transaction: the model may have been deleted while it was compared and loaded. */
+  private async requireModelExists(trx: Trx, account_id: string, model: string): Promise<void> {
+    const { models, inference } = this.options
+    if (!inference.isBase(model)) await models.require(trx, account_id, model)
+  }
+
+  /** Those that are ready, of a deployment with dedicated replicas. */
+  private replicasOf(id: string) {
+    const { inference } = this.options
+    return (
+      inference
+        .replicaSet(id)
+        ?.replicas()
+        .filter((each) => each.state() === 'ready').length ?? 1
+    )
+  }
+
+  private async toResponse(deployment: store.DeploymentRow): Promise<Deployment> {
+    const { inference } = this.options
     return {
       id: deployment.id,
       name: deployment.name,
@@ -94,14 +285,15 @@ export function createDeployments({
       error: fromJson(deployment.error_json),
       former_model: deployment.former_model,
       pending: fromJson(deployment.pending_json),
-      replicas: replicasOf(deployment.id),
+      replicas: this.replicasOf(deployment.id),
       created_at: isoTime(deployment.created_at),
       updated_at: isoTime(deployment.updated_at),
     }
   }
 
   /** Whether the model is a base whose weights must and can be downloaded first. Throws if it cannot be served. */
-  async function needsDownload(by: AccountActor, model: string): Promise<boolean> {
+  private async needsDownload(by: AccountActor, model: string): Promise<boolean> {
+    const { inference, downloads } = this.options
     try {
       await inference.target(by.account_id, model)
       return false
@@ -117,32 +309,9 @@ export function createDeployments({
     }
   }
 
-  events.on('download.changed', async (trx, { model_id: model, download: { status, error } }) => {
-    if (!['completed', 'failed', 'cancelled'].includes(status)) return undefined
-    const waiting = (await store.listStarting(trx)).filter((deployment) => deployment.model === model)
-    if (status !== 'completed') {
-      const why = error?.message ?? 'it was cancelled.'
-      const error_json = JSON.stringify({
-        code: 'download_failed',
-        message: `The download of the weights of ${model} failed: ${why}`,
-      })
-      for (const { id } of waiting) await store.update(trx, id, { status: 'failed', error_json, updated_at: now() })
-      return undefined
-    }
-    return () => {
-      // If the database fails here, `recover` finishes the deployment at the next start.
-      for (const deployment of waiting) loadAndRecord(deployment).catch(() => {})
-    }
-  })
-
-  const deployedEvent = (deployment: { id: string; name: string; model: string }) => ({
-    deployment_id: deployment.id,
-    name: deployment.name,
-    model_id: deployment.model,
-  })
-
   /** Loads a deployment's model ahead of its first request and records the outcome. */
-  async function loadAndRecord(deployment: store.DeploymentRow): Promise<void> {
+  private async loadAndRecord(deployment: store.DeploymentRow): Promise<void> {
+    const { db, inference, now } = this.options
     const { id, account_id, model } = deployment
     const failure = await inference
       .target(account_id, model)
@@ -163,18 +332,11 @@ export function createDeployments({
     })
   }
 
-  /** Throws deployment_not_found if it was deleted. */
-  async function requireCurrent(trx: Trx, { id, name }: store.DeploymentRow): Promise<store.DeploymentRow> {
-    const found = await store.findUnscoped(trx, id)
-    if (!found) throw new ApiError('deployment_not_found', `The deployment '${name}' was deleted in the meantime.`)
-    return found
-  }
-
   /**
    * Loads the model first, so that requests are served without a gap. `also` writes in the transaction that switches.
    * Resolves with the gate that a roll-back ended.
    */
-  async function switchTo(
+  private async switchTo(
     by: AccountActor,
     deployment: store.DeploymentRow,
     model: string,
@@ -182,13 +344,14 @@ export function createDeployments({
     more: { evaluation_id?: string; reason?: string } = {},
     also: (trx: Trx) => Promise<void> = async () => {},
   ): Promise<Pending | null> {
+    const { db, queue, inference, now } = this.options
     const { account_id } = by
     const { name } = deployment
     const target = await inference.target(account_id, model)
     await inference.requireVerified(account_id, model)
     await inference.load(target, deployment.id)
     const waited = await db.transaction().execute(async (trx) => {
-      await requireModelExists(trx, account_id, model)
+      await this.requireModelExists(trx, account_id, model)
       // Loading took a while: it may have changed.
       const current = await requireCurrent(trx, deployment)
       const pending = fromJson(current.pending_json)
@@ -220,176 +383,21 @@ export function createDeployments({
     await inference.aliasesChanged(account_id)
     return waited
   }
+}
 
+function deployedEvent(deployment: { id: string; name: string; model: string }) {
   return {
-    async create(by, { model, name }) {
-      const { account_id } = by
-      const nameTaken = () =>
-        new ApiError(
-          'name_taken',
-          `The name '${name}' is taken. Choose another, or PUT /v1/deployments/${name} to let it serve another model.`,
-          {
-            details: { name },
-          },
-        )
-      if (inference.isBase(name)) throw nameTaken()
-      const needsWeights = await needsDownload(by, model)
-      await inference.requireVerified(account_id, model)
-      const time = now()
-      const deployment = {
-        id: newId('dep'),
-        account_id,
-        name,
-        model,
-        status: 'starting' as const,
-        error_json: null,
-        former_model: null,
-        pending_json: null,
-        created_at: time,
-        updated_at: time,
-      }
-      try {
-        await db.transaction().execute(async (trx) => {
-          await requireModelExists(trx, account_id, model)
-          await store.insert(trx, deployment)
-          await store.recordChange(trx, deployment, 'created', model, now())
-          await recordAuditEntry(trx, by, 'deployment.created', deployment.id, { name, model }, time)
-          if (needsWeights) await downloads.request(trx, by, model)
-        })
-        await inference.aliasesChanged(account_id)
-      } catch (error) {
-        if (isUniqueViolation(error)) throw nameTaken()
-        throw error
-      }
-      if (needsWeights) await downloads.publishRequest(model)
-      else await loadAndRecord(deployment)
-      return toResponse(await requireDeployment(account_id, name))
-    },
-
-    async switch(by, name, { model, gate }) {
-      const { account_id } = by
-      const deployment = await requireDeployment(account_id, name)
-      const pending = fromJson(deployment.pending_json)
-      if (pending) throw gatePending(name, pending)
-      if (!gate) {
-        await switchTo(by, deployment, model, 'switched')
-        return toResponse(await requireDeployment(account_id, name))
-      }
-      await inference.target(account_id, model)
-      await inference.requireVerified(account_id, model)
-      await evaluations.requireSight(account_id, gate.evaluation, { model, baseline: deployment.model })
-      await db.transaction().execute(async (trx) => {
-        const current = await requireCurrent(trx, deployment)
-        const earlier = fromJson(current.pending_json)
-        if (earlier) throw gatePending(name, earlier)
-        const evaluation = await evaluations.repeat(trx, by, gate.evaluation, { model, baseline: current.model })
-        const pending_json = JSON.stringify({ model, evaluation, gate } satisfies Pending)
-        await store.update(trx, deployment.id, { pending_json, updated_at: now() })
-        await recordAuditEntry(trx, by, 'deployment.gated', deployment.id, { name, model, evaluation }, now())
-      })
-      evaluations.wake()
-      return toResponse(await requireDeployment(account_id, name))
-    },
-
-    async rollback(by, name) {
-      const deployment = await requireDeployment(by.account_id, name)
-      if (deployment.former_model === null)
-        throw new ApiError('invalid_request', `'${name}' served no other model before, so it cannot be rolled back.`)
-      const pending = await switchTo(by, deployment, deployment.former_model, 'rolled_back')
-      // Nobody waits for its result any more.
-      if (pending) await evaluations.cancel(by, pending.evaluation).catch(unlessRefused)
-      return toResponse(await requireDeployment(by.account_id, name))
-    },
-
-    async history(account_id, name, query) {
-      const { id } = await requireDeployment(account_id, name)
-      const after = query.after === undefined ? undefined : await store.findChange(db, id, query.after)
-      if (query.after !== undefined && !after)
-        throw new ApiError('invalid_request', `'after': there is no change '${query.after}'.`, { param: 'after' })
-      const rows = await store.listChanges(db, id, query.limit, after)
-      return pageOf(
-        rows.map(({ id, action, model, former_model, evaluation_id, reason, created_at }) => ({
-          id,
-          action,
-          model,
-          former_model,
-          evaluation: evaluation_id,
-          reason,
-          created_at: isoTime(created_at),
-        })),
-        query.limit,
-      )
-    },
-
-    async finishGate(claim) {
-      const deployment = await store.findUnscoped(db, claim.ref)
-      const pending = deployment && fromJson(deployment.pending_json)
-      if (!pending) return await db.transaction().execute((trx) => queue.finish(trx, claim, 'done'))
-      const { account_id } = deployment
-      const decided = await evaluations.result(account_id, pending.evaluation).catch(unlessRefused)
-      if (decided && isActive(decided)) return await db.transaction().execute((trx) => queue.finish(trx, claim, 'done'))
-      const { passes, reason } = decided
-        ? decide(pending.gate, decided)
-        : { passes: false, reason: 'The evaluation was deleted.' }
-      const by = { ...serviceActor, account_id }
-      const more = { evaluation_id: pending.evaluation, reason }
-      try {
-        if (!passes) throw new GateVoid()
-        await switchTo(by, deployment, pending.model, 'gate_passed', more, (trx) => queue.finish(trx, claim, 'done'))
-      } catch (error) {
-        if (!(error instanceof GateVoid) && (!(error instanceof ApiError) || error.status >= 500)) throw error
-        await db.transaction().execute(async (trx) => {
-          const current = await store.findUnscoped(trx, deployment.id)
-          if (current && fromJson(current.pending_json)?.evaluation === pending.evaluation) {
-            await store.update(trx, deployment.id, { pending_json: null, updated_at: now() })
-            const refused = passes ? { ...more, reason: `${reason} But it cannot be served: ${error.message}` } : more
-            await store.recordChange(trx, current, 'gate_refused', pending.model, now(), refused)
-          }
-          await queue.finish(trx, claim, 'done')
-        })
-      }
-    },
-
-    async list(account_id, query) {
-      const { limit, after } = query
-      const last = after ? await store.findById(db, account_id, after) : undefined
-      if (after && !last)
-        throw new ApiError('deployment_not_found', `There is no deployment '${after}' to continue after.`)
-      const rows = await store.list(db, account_id, query, last)
-      return pageOf(await Promise.all(rows.map(toResponse)), limit)
-    },
-
-    async recover() {
-      for (const deployment of await store.listStarting(db))
-        if (!downloads.isLive(deployment.model)) await loadAndRecord(deployment)
-    },
-
-    require: requireDeployment,
-    findUnscoped: (id) => store.findUnscoped(db, id),
-    get: async (account_id, name) => toResponse(await requireDeployment(account_id, name)),
-
-    async metrics(account_id, name, period) {
-      await requireDeployment(account_id, name)
-      return usage.timeline(account_id, name, period)
-    },
-
-    async delete(by, name) {
-      const deployment = await requireDeployment(by.account_id, name)
-      const { id, model } = deployment
-      const removeReplicas = await db.transaction().execute(async (trx) => {
-        const removed = await store.remove(trx, id)
-        const effects = await events.emit(trx, 'deployment.deleted', { id })
-        if (removed.numDeletedRows > 0n)
-          await recordAuditEntry(trx, by, 'deployment.deleted', id, { name, model }, now())
-        return effects
-      })
-      removeReplicas()
-      await inference.aliasesChanged(by.account_id)
-      const pending = fromJson(deployment.pending_json)
-      if (pending) await evaluations.cancel(by, pending.evaluation).catch(unlessRefused)
-      return { id, deleted: true }
-    },
+    deployment_id: deployment.id,
+    name: deployment.name,
+    model_id: deployment.model,
   }
+}
+
+/** Throws deployment_not_found if it was deleted. */
+async function requireCurrent(trx: Trx, { id, name }: store.DeploymentRow): Promise<store.DeploymentRow> {
+  const found = await store.findUnscoped(trx, id)
+  if (!found) throw new ApiError('deployment_not_found', `The deployment '${name}' was deleted in the meantime.`)
+  return found
 }
 
 /** A gate that does not switch: it was refused, or its name rolled back or deleted in the meantime. */
