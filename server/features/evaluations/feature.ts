@@ -8,9 +8,9 @@ import type { Inference } from '../inference/index.ts'
 import type { TunedModels } from '../models/index.ts'
 import type { StoredCompletions } from '../stored-completions/index.ts'
 import { openaiEvalRoutes } from './openai/routes.ts'
-import { createOpenaiEvals } from './openai/service.ts'
+import { OpenaiEvals } from './openai/service.ts'
 import { evaluationRoutes } from './routes.ts'
-import { createEvaluations, type Evaluations, type OnEnded, queueKind } from './service.ts'
+import { Evaluations, type OnEnded, queueKind } from './service.ts'
 import { workOnEvaluation } from './work.ts'
 
 export { evaluationNeedsModel, evaluationNeedsSource } from './store.ts'
@@ -31,8 +31,8 @@ export function createEvaluationsFeature(
   { accounts, limits, datasets, files, models, inference, storedCompletions, onEnded }: Needs,
 ): Feature & { evaluations: Evaluations } {
   const { max_waiting_jobs: max_waiting } = config
-  const evaluations = createEvaluations({ db, queue, datasets, files, models, inference, max_waiting, onEnded, now })
-  const openaiEvals = createOpenaiEvals({ db, evaluations, files, storedCompletions, dataDir, min_free_mb, now })
+  const evaluations = new Evaluations({ db, queue, datasets, files, models, inference, max_waiting, onEnded, now })
+  const openaiEvals = new OpenaiEvals({ db, evaluations, files, storedCompletions, dataDir, min_free_mb, now })
   const work = { db, queue, datasets, files, models, inference, accounts, limits, evaluations, log, now }
   return {
     evaluations,

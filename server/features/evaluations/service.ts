@@ -50,57 +50,6 @@ interface Source {
   pictured(wanted: ReadonlySet<number>, template: Template | undefined): Promise<number | undefined>
 }
 
-export interface Evaluations {
-  /** Throws evaluation_not_found, or invalid_request if models of this base could not read the pictures of its rows. */
-  require(account_id: string, id: string, base?: { id: string; pictures: boolean }): Promise<void>
-  /**
-   * Evaluates other models on the rows and with the graders of an evaluation, in the caller's transaction. Call `wake`
-   * after it has committed. Resolves with the new one's id. Throws evaluation_not_found, or dataset_not_found if its
-   * rows are gone.
-   */
-  repeat(
-    trx: Trx,
-    by: AccountActor & { key_id: string | null },
-    id: string,
-    models: { model: string; baseline: string },
-  ): Promise<string>
-  wake(): void
-  create(by: Actor, request: CreateEvaluation): Promise<Evaluation>
-  /** `source` tells what a file that is not stored yet will have; `before` stores it, in the same transaction. */
-  createRun(
-    by: Actor,
-    run: NewRun,
-    source: Source | undefined,
-    before: (trx: Trx) => Promise<unknown>,
-  ): Promise<store.EvaluationRow>
-  /** Throws model_not_found, or invalid_request for graders that could never score. `field` is where they are. */
-  checkGraders(account_id: string, graders: readonly Grader[], field: string): Promise<void>
-  /** Throws invalid_request for a JSON Schema that cannot be used. */
-  checkSchema(account_id: string, schema: Record<string, unknown>, field: string): Promise<void>
-  /** Throws invalid_request if these models, asked with the rows of an evaluation, could not read their pictures. */
-  requireSight(account_id: string, id: string, models: { model: string; baseline: string }): Promise<void>
-  list(account_id: string, query: ListQuery): Promise<Page<Evaluation>>
-  get(account_id: string, id: string): Promise<Evaluation>
-  rows(
-    account_id: string,
-    id: string,
-    query: { limit: number; after?: number | undefined },
-  ): Promise<Page<EvaluationRow>>
-  cancel(by: AccountActor, id: string): Promise<Evaluation>
-  delete(by: AccountActor, id: string): Promise<{ id: string; deleted: true }>
-  /** Score so far; null while nothing is scored. */
-  resultOf(evaluation: store.EvaluationRow): Promise<Result | null>
-  /** An evaluation with its result so far. Throws evaluation_not_found. */
-  result(account_id: string, id: string): Promise<store.EvaluationRow>
-  /** Ends an evaluation with the result of what is scored. */
-  end(
-    trx: Trx,
-    evaluation: store.EvaluationRow,
-    status: 'completed' | 'failed' | 'cancelled',
-    error?: { code: string; message: string },
-  ): Promise<void>
-}
-
 interface Options {
   db: Db
   queue: Queue
@@ -113,42 +62,238 @@ interface Options {
   now(): number
 }
 
-export function createEvaluations(options: Options): Evaluations {
-  const { db, queue, datasets, files, models, inference, max_waiting, onEnded, now } = options
-  const check = createCompileCheck()
-
-  async function requireEvaluation(from: Queryable, account_id: string, id: string): Promise<store.EvaluationRow> {
-    const found = await store.find(from, account_id, id)
-    if (!found)
-      throw new ApiError('evaluation_not_found', `There is no evaluation '${id}'.`, { param: 'evaluation_id' })
-    return found
-  }
-
-  async function compute(from: Queryable, row: store.EvaluationRow): Promise<Result | null> {
-    const sums = await sumGraders(store.graders(from, row.id))
-    return resultOf(await store.figures(from, row.id), sums, row.model || null, row.baseline)
-  }
-
+export class Evaluations {
+  private readonly options: Options
+  private readonly check = createCompileCheck()
   /** Results of evaluations that have not ended, by how many answers are scored. */
-  const unfinished = createTtlCache<Result>(unfinished_ms)
+  private readonly unfinished = createTtlCache<Result>(unfinished_ms)
 
-  /** Figures so far. */
-  async function resultOfRow(row: store.EvaluationRow): Promise<Result | null> {
+  constructor(options: Options) {
+    this.options = options
+  }
+
+  /** Throws evaluation_not_found, or invalid_request if models of this base could not read the pictures of its rows. */
+  async require(account_id: string, id: string, base?: { id: string; pictures: boolean }): Promise<void> {
+    const { db } = this.options
+    const known = await requireEvaluation(db, account_id, id)
+    if (base) await this.requireSightOf(known, [{ name: base.id, pictures: base.pictures, field: 'model' }])
+  }
+
+  /**
+   * Evaluates other models on the rows and with the graders of an evaluation, in the caller's transaction. Call `wake`
+   * after it has committed. Resolves with the new one's id. Throws evaluation_not_found, or dataset_not_found if its
+   * rows are gone.
+   */
+  async repeat(
+    trx: Trx,
+    by: AccountActor & { key_id: string | null },
+    id: string,
+    { model, baseline }: { model: string; baseline: string },
+  ): Promise<string> {
+    const { datasets, files, models } = this.options
+    const { account_id } = by
+    const known = await requireEvaluation(trx, account_id, id)
+    const { dataset_id } = known
+    const dataset = await datasets.asFiles.find(account_id, dataset_id)
+    if (!dataset && !(await files.pathOf(account_id, dataset_id)))
+      throw new ApiError('dataset_not_found', `The rows of the evaluation '${id}', '${dataset_id}', were deleted.`)
+    if (known.model === '' && known.template_json === null)
+      throw new ApiError(
+        'invalid_request',
+        `The rows of '${id}' bring their answers: no model can be asked. Name an evaluation that asked one.`,
+      )
+    const name = `${(await models.nameOf(trx, account_id, model)) ?? model}, ${known.name}`.slice(0, 200)
+    const drawn = rowsOf(known, await this.heldOutOf(known))
+    const trained_rows = dataset
+      ? await models.trainedRows(trx, account_id, model, { id: dataset_id, sha256: dataset.sha256 }, drawn)
+      : null
+    const row = {
+      ...known,
+      ...this.fresh(by),
+      name,
+      model,
+      model_id: model,
+      baseline,
+      baseline_id: baseline,
+      trained_rows,
+    }
+    await this.enqueue(trx, by, row, { model, baseline, like: id })
+    return row.id
+  }
+
+  wake(): void {
+    const { queue } = this.options
+    queue.wake()
+  }
+
+  async create(by: Actor, request: CreateEvaluation): Promise<Evaluation> {
+    checkMessages(request.template)
+    await this.checkGraders(by.account_id, request.graders, 'graders')
+    return this.toResponse(await this.insert(by, request, undefined))
+  }
+
+  /** `source` tells what a file that is not stored yet will have; `before` stores it, in the same transaction. */
+  createRun(
+    by: Actor,
+    run: NewRun,
+    source: Source | undefined,
+    before: (trx: Trx) => Promise<unknown>,
+  ): Promise<store.EvaluationRow> {
+    return this.insert(by, run, run, source, before)
+  }
+
+  /** Throws model_not_found, or invalid_request for graders that could never score. `field` is where they are. */
+  async checkGraders(account_id: string, graders: readonly Grader[], field: string): Promise<void> {
+    const { inference } = this.options
+    await checkGraders(this.check, account_id, graders, field)
+    for (const judge of judgesOf(graders)) await inference.modelId(account_id, judge)
+  }
+
+  /** Throws invalid_request for a JSON Schema that cannot be used. */
+  checkSchema(account_id: string, schema: Record<string, unknown>, field: string): Promise<void> {
+    return checkSchema(this.check, account_id, schema, field)
+  }
+
+  /** Throws invalid_request if these models, asked with the rows of an evaluation, could not read their pictures. */
+  async requireSight(account_id: string, id: string, models: { model: string; baseline: string }): Promise<void> {
+    const { db } = this.options
+    await this.requireSightOf(await requireEvaluation(db, account_id, id), await this.readersOf(account_id, models))
+  }
+
+  async list(account_id: string, query: ListQuery): Promise<Page<Evaluation>> {
+    const { db } = this.options
+    const after = query.after === undefined ? undefined : await requireEvaluation(db, account_id, query.after)
+    const { items, has_more } = await store.list(db, account_id, query, after)
+    // One by one: the result of one that has not ended is made of all its answers.
+    const evaluations: Evaluation[] = []
+    for (const row of items) evaluations.push(await this.toResponse(row))
+    return { items: evaluations, has_more }
+  }
+
+  async get(account_id: string, id: string): Promise<Evaluation> {
+    const { db } = this.options
+    return this.toResponse(await requireEvaluation(db, account_id, id))
+  }
+
+  async rows(
+    account_id: string,
+    id: string,
+    { limit, after }: { limit: number; after?: number | undefined },
+  ): Promise<Page<EvaluationRow>> {
+    const { db } = this.options
+    const evaluation = await requireEvaluation(db, account_id, id)
+    const scores = await store.scores(db, id)
+    // What got worse first; without a baseline the lowest scores.
+    const rank = new Map<number, number>(
+      evaluation.baseline === null
+        ? scores.map(({ row, score }) => [row, score])
+        : differences(scores).map(({ row, difference }) => [row, difference]),
+    )
+    const rows = [...new Set(scores.map(({ row }) => row))].sort(
+      (a, b) => (rank.get(a) ?? Number.POSITIVE_INFINITY) - (rank.get(b) ?? Number.POSITIVE_INFINITY) || a - b,
+    )
+    const from = after === undefined ? 0 : rows.indexOf(after) + 1
+    const { items, has_more } = await store.answersOf(db, id, rows.slice(from), limit)
+    return {
+      items: items.flatMap((answers) => {
+        const of = (side: store.SideName) => answers.find((answer) => answer.side === side)
+        const [own, other] = [of('model'), of('baseline')]
+        // Deleted meanwhile.
+        if (!own && !other) return []
+        return {
+          row: answers[0]!.row,
+          item: JSON.parse((own ?? other)!.item_json),
+          model: own ? toAnswer(own) : null,
+          baseline: other ? toAnswer(other) : null,
+          difference: own && other ? own.score - other.score : null,
+        }
+      }),
+      has_more,
+    }
+  }
+
+  async cancel(by: AccountActor, id: string): Promise<Evaluation> {
+    const { db, queue, now } = this.options
+    await db.transaction().execute(async (trx) => {
+      const evaluation = await requireEvaluation(trx, by.account_id, id)
+      if (evaluation.status === 'cancelled') return
+      if (!store.isActive(evaluation))
+        throw new ApiError('evaluation_not_cancellable', `The evaluation is ${evaluation.status} already.`, {
+          details: { status: evaluation.status },
+        })
+      await queue.cancel(trx, queueKind, id)
+      await this.end(trx, evaluation, 'cancelled')
+      await recordAuditEntry(trx, by, 'evaluation.cancelled', id, {}, now())
+    })
+    queue.wake()
+    return this.toResponse(await requireEvaluation(db, by.account_id, id))
+  }
+
+  async delete(by: AccountActor, id: string): Promise<{ id: string; deleted: true }> {
+    const { db, now } = this.options
+    await db.transaction().execute(async (trx) => {
+      const evaluation = await requireEvaluation(trx, by.account_id, id)
+      if (store.isActive(evaluation))
+        throw new ApiError('in_use', `The evaluation is ${evaluation.status}. Cancel it, then delete it.`)
+      await store.remove(trx, id)
+      await recordAuditEntry(trx, by, 'evaluation.deleted', id, { name: evaluation.name }, now())
+    })
+    return { id, deleted: true }
+  }
+
+  /** Score so far; null while nothing is scored. */
+  async resultOf(row: store.EvaluationRow): Promise<Result | null> {
+    const { db } = this.options
     if (row.result_json) return fromJson(row.result_json)
     if (row.done === 0) return null
     if (store.isActive(row)) {
-      const result = unfinished.getOrLoad(row.id, async () => (await compute(db, row)) ?? undefined, `${row.done}`)
+      const result = this.unfinished.getOrLoad(
+        row.id,
+        async () => (await this.compute(db, row)) ?? undefined,
+        `${row.done}`,
+      )
       return (await result) ?? null
     }
-    const result = await compute(db, row)
+    const result = await this.compute(db, row)
     // It ended before a migration.
     if (result)
       await db.transaction().execute((trx) => store.update(trx, row.id, { result_json: JSON.stringify(result) }))
     return result
   }
 
-  async function toResponse(row: store.EvaluationRow): Promise<Evaluation> {
-    const result = await resultOfRow(row)
+  /** An evaluation with its result so far. Throws evaluation_not_found. */
+  async result(account_id: string, id: string): Promise<store.EvaluationRow> {
+    const { db } = this.options
+    const row = await requireEvaluation(db, account_id, id)
+    return { ...row, result_json: JSON.stringify(await this.resultOf(row)) }
+  }
+
+  /** Ends an evaluation with the result of what is scored. */
+  async end(
+    trx: Trx,
+    evaluation: store.EvaluationRow,
+    status: 'completed' | 'failed' | 'cancelled',
+    error?: { code: string; message: string },
+  ): Promise<void> {
+    const { onEnded, now } = this.options
+    const result = await this.compute(trx, evaluation)
+    const ended = {
+      status,
+      finished_at: now(),
+      error_json: error ? JSON.stringify(error) : null,
+      result_json: result && JSON.stringify(result),
+    }
+    await store.update(trx, evaluation.id, ended)
+    await onEnded(trx, { ...evaluation, ...ended })
+  }
+
+  private async compute(from: Queryable, row: store.EvaluationRow): Promise<Result | null> {
+    const sums = await sumGraders(store.graders(from, row.id))
+    return resultOf(await store.figures(from, row.id), sums, row.model || null, row.baseline)
+  }
+
+  private async toResponse(row: store.EvaluationRow): Promise<Evaluation> {
+    const result = await this.resultOf(row)
     return {
       id: row.id,
       name: row.name,
@@ -175,7 +320,8 @@ export function createEvaluations(options: Options): Evaluations {
   }
 
   /** The rows of the source, and its name. */
-  async function sourceOf(account_id: string, id: string): Promise<Source> {
+  private async sourceOf(account_id: string, id: string): Promise<Source> {
+    const { db, datasets, files } = this.options
     const dataset = await datasets.asFiles.find(account_id, id)
     if (dataset) {
       await datasets.ready(account_id, id)
@@ -196,8 +342,9 @@ export function createEvaluations(options: Options): Evaluations {
     return { total, name: file.filename, pictured: (wanted, template) => firstPictured(rows, wanted, template) }
   }
 
-  const readersOf = (account_id: string, names: { model?: string | undefined; baseline?: string | undefined }) =>
-    Promise.all(
+  private readersOf(account_id: string, names: { model?: string | undefined; baseline?: string | undefined }) {
+    const { inference } = this.options
+    return Promise.all(
       (['model', 'baseline'] as const).flatMap((field) => {
         const name = names[field]
         const reader = async (name: string): Promise<Reader> => ({
@@ -208,24 +355,28 @@ export function createEvaluations(options: Options): Evaluations {
         return name === undefined ? [] : [reader(name)]
       }),
     )
+  }
 
   /**
    * Throws for models that cannot be asked with the rows of a known evaluation. Rows that are gone are not looked at.
    */
-  async function requireSightOf(known: store.EvaluationRow, readers: Reader[]): Promise<void> {
+  private async requireSightOf(known: store.EvaluationRow, readers: Reader[]): Promise<void> {
     const { account_id, dataset_id } = known
     await requireSight(readers, async () => {
-      const source = await sourceOf(account_id, dataset_id).catch(undefinedIf('dataset_not_found'))
-      return source?.pictured(rowsOf(known, await heldOutOf(known)), store.templateOf(known))
+      const source = await this.sourceOf(account_id, dataset_id).catch(undefinedIf('dataset_not_found'))
+      return source?.pictured(rowsOf(known, await this.heldOutOf(known)), store.templateOf(known))
     })
   }
 
   /** The rows to draw from, where these are not all. The job may be deleted by now: its rows are known still. */
-  const heldOutOf = async ({ account_id, held_out_by }: Pick<store.EvaluationRow, 'account_id' | 'held_out_by'>) =>
-    held_out_by === null ? undefined : (await models.heldOutRows(account_id, held_out_by)).rows
+  private async heldOutOf({ account_id, held_out_by }: Pick<store.EvaluationRow, 'account_id' | 'held_out_by'>) {
+    const { models } = this.options
+    return held_out_by === null ? undefined : (await models.heldOutRows(account_id, held_out_by)).rows
+  }
 
   /** The rows that a job held out of this dataset. Throws job_not_found, or invalid_request if there are none. */
-  async function requireHeldOut(account_id: string, job_id: string, dataset: string): Promise<number[]> {
+  private async requireHeldOut(account_id: string, job_id: string, dataset: string): Promise<number[]> {
+    const { models } = this.options
     const { dataset_id, rows } = await models.heldOutRows(account_id, job_id)
     const refuse = (reason: string) =>
       new ApiError('invalid_request', `'held_out_by': ${reason}`, { param: 'held_out_by' })
@@ -238,12 +389,13 @@ export function createEvaluations(options: Options): Evaluations {
     return rows
   }
 
-  async function enqueue(
+  private async enqueue(
     trx: Trx,
     by: AccountActor,
     row: store.EvaluationRow,
     details: Record<string, unknown>,
   ): Promise<void> {
+    const { queue, max_waiting } = this.options
     assertBacklogLimit(await store.countActive(trx, row.account_id), 'evaluations', max_waiting)
     await store.insert(trx, row)
     await queue.enqueue(trx, queueKind, row.id, row.account_id)
@@ -251,55 +403,43 @@ export function createEvaluations(options: Options): Evaluations {
   }
 
   /** What is the same of every evaluation that has not begun. */
-  const fresh = (by: { key_id: string | null }) => ({
-    id: newId('eval'),
-    key_id: by.key_id ?? '',
-    status: 'queued' as const,
-    error_json: null,
-    done: 0,
-    result_json: null,
-    created_at: now(),
-    started_at: null,
-    finished_at: null,
-  })
-
-  async function end(...[trx, evaluation, status, error]: Parameters<Evaluations['end']>): Promise<void> {
-    const result = await compute(trx, evaluation)
-    const ended = {
-      status,
-      finished_at: now(),
-      error_json: error ? JSON.stringify(error) : null,
-      result_json: result && JSON.stringify(result),
+  private fresh(by: { key_id: string | null }) {
+    const { now } = this.options
+    return {
+      id: newId('eval'),
+      key_id: by.key_id ?? '',
+      status: 'queued' as const,
+      error_json: null,
+      done: 0,
+      result_json: null,
+      created_at: now(),
+      started_at: null,
+      finished_at: null,
     }
-    await store.update(trx, evaluation.id, ended)
-    await onEnded(trx, { ...evaluation, ...ended })
-  }
-
-  async function checkAll(account_id: string, graders: readonly Grader[], field: string): Promise<void> {
-    await checkGraders(check, account_id, graders, field)
-    for (const judge of judgesOf(graders)) await inference.modelId(account_id, judge)
   }
 
   /** A model as people call it: by its name where the request has its id. */
-  async function labelOf(account_id: string, model: string | null, model_id: string): Promise<string> {
+  private async labelOf(account_id: string, model: string | null, model_id: string): Promise<string> {
+    const { db, models } = this.options
     if (model === null) return 'answers'
     return model === model_id ? ((await models.nameOf(db, account_id, model_id)) ?? model) : model
   }
 
-  async function insert(
+  private async insert(
     by: Actor,
     request: Omit<CreateEvaluation, 'model'> & { model: string | null },
     of: Pick<NewRun, 'eval_id' | 'data_source'> | undefined,
     source?: Source,
     before: (trx: Trx) => Promise<unknown> = async () => {},
   ): Promise<store.EvaluationRow> {
+    const { db, queue, models, inference } = this.options
     const { account_id } = by
     const { model, baseline, dataset, graders, template, sampling, description, metadata } = request
     const model_id = model === null ? '' : await inference.modelId(account_id, model)
     const baseline_id = baseline === undefined ? null : await inference.modelId(account_id, baseline)
-    const from = source ?? (await sourceOf(account_id, dataset))
+    const from = source ?? (await this.sourceOf(account_id, dataset))
     const { held_out_by = null } = request
-    const heldOut = held_out_by === null ? undefined : await requireHeldOut(account_id, held_out_by, dataset)
+    const heldOut = held_out_by === null ? undefined : await this.requireHeldOut(account_id, held_out_by, dataset)
     const total = heldOut?.length ?? from.total
     const rows = Math.min(total, request.rows ?? total)
     if (rows > evaluationRowsMax)
@@ -313,14 +453,14 @@ export function createEvaluations(options: Options): Evaluations {
       throw new ApiError('dataset_invalid', of ? 'The run has no rows.' : 'The dataset has no rows.', {
         param: 'dataset',
       })
-    const readers = await readersOf(account_id, { model: model ?? undefined, baseline })
+    const readers = await this.readersOf(account_id, { model: model ?? undefined, baseline })
     const drawn = rowsOf({ total_rows: total, rows }, heldOut)
     await requireSight(readers, () => from.pictured(drawn, template))
     const { sha256 } = from
     const row: store.EvaluationRow = {
-      ...fresh(by),
+      ...this.fresh(by),
       account_id,
-      name: request.name ?? `${await labelOf(account_id, model, model_id)}, ${from.name}`.slice(0, 200),
+      name: request.name ?? `${await this.labelOf(account_id, model, model_id)}, ${from.name}`.slice(0, 200),
       description,
       metadata_json: JSON.stringify(metadata),
       model: model ?? '',
@@ -343,140 +483,17 @@ export function createEvaluations(options: Options): Evaluations {
     }
     await db.transaction().execute(async (trx) => {
       await before(trx)
-      await enqueue(trx, by, row, { model, baseline, dataset })
+      await this.enqueue(trx, by, row, { model, baseline, dataset })
     })
     queue.wake()
     return row
   }
+}
 
-  return {
-    end,
-
-    checkGraders: checkAll,
-    checkSchema: (account_id, schema, field) => checkSchema(check, account_id, schema, field),
-    resultOf: resultOfRow,
-
-    async create(by, request) {
-      checkMessages(request.template)
-      await checkAll(by.account_id, request.graders, 'graders')
-      return toResponse(await insert(by, request, undefined))
-    },
-
-    createRun: (by, run, source, before) => insert(by, run, run, source, before),
-
-    async repeat(trx, by, id, { model, baseline }) {
-      const { account_id } = by
-      const known = await requireEvaluation(trx, account_id, id)
-      const { dataset_id } = known
-      const dataset = await datasets.asFiles.find(account_id, dataset_id)
-      if (!dataset && !(await files.pathOf(account_id, dataset_id)))
-        throw new ApiError('dataset_not_found', `The rows of the evaluation '${id}', '${dataset_id}', were deleted.`)
-      if (known.model === '' && known.template_json === null)
-        throw new ApiError(
-          'invalid_request',
-          `The rows of '${id}' bring their answers: no model can be asked. Name an evaluation that asked one.`,
-        )
-      const name = `${(await models.nameOf(trx, account_id, model)) ?? model}, ${known.name}`.slice(0, 200)
-      const drawn = rowsOf(known, await heldOutOf(known))
-      const trained_rows = dataset
-        ? await models.trainedRows(trx, account_id, model, { id: dataset_id, sha256: dataset.sha256 }, drawn)
-        : null
-      const row = {
-        ...known,
-        ...fresh(by),
-        name,
-        model,
-        model_id: model,
-        baseline,
-        baseline_id: baseline,
-        trained_rows,
-      }
-      await enqueue(trx, by, row, { model, baseline, like: id })
-      return row.id
-    },
-    wake: () => queue.wake(),
-    async require(account_id, id, base) {
-      const known = await requireEvaluation(db, account_id, id)
-      if (base) await requireSightOf(known, [{ name: base.id, pictures: base.pictures, field: 'model' }])
-    },
-    async requireSight(account_id, id, models) {
-      await requireSightOf(await requireEvaluation(db, account_id, id), await readersOf(account_id, models))
-    },
-    async result(account_id, id) {
-      const row = await requireEvaluation(db, account_id, id)
-      return { ...row, result_json: JSON.stringify(await resultOfRow(row)) }
-    },
-
-    async list(account_id, query) {
-      const after = query.after === undefined ? undefined : await requireEvaluation(db, account_id, query.after)
-      const { items, has_more } = await store.list(db, account_id, query, after)
-      // One by one: the result of one that has not ended is made of all its answers.
-      const evaluations: Evaluation[] = []
-      for (const row of items) evaluations.push(await toResponse(row))
-      return { items: evaluations, has_more }
-    },
-
-    get: async (account_id, id) => toResponse(await requireEvaluation(db, account_id, id)),
-
-    async rows(account_id, id, { limit, after }) {
-      const evaluation = await requireEvaluation(db, account_id, id)
-      const scores = await store.scores(db, id)
-      // What got worse first; without a baseline the lowest scores.
-      const rank = new Map<number, number>(
-        evaluation.baseline === null
-          ? scores.map(({ row, score }) => [row, score])
-          : differences(scores).map(({ row, difference }) => [row, difference]),
-      )
-      const rows = [...new Set(scores.map(({ row }) => row))].sort(
-        (a, b) => (rank.get(a) ?? Number.POSITIVE_INFINITY) - (rank.get(b) ?? Number.POSITIVE_INFINITY) || a - b,
-      )
-      const from = after === undefined ? 0 : rows.indexOf(after) + 1
-      const { items, has_more } = await store.answersOf(db, id, rows.slice(from), limit)
-      return {
-        items: items.flatMap((answers) => {
-          const of = (side: store.SideName) => answers.find((answer) => answer.side === side)
-          const [own, other] = [of('model'), of('baseline')]
-          // Deleted meanwhile.
-          if (!own && !other) return []
-          return {
-            row: answers[0]!.row,
-            item: JSON.parse((own ?? other)!.item_json),
-            model: own ? toAnswer(own) : null,
-            baseline: other ? toAnswer(other) : null,
-            difference: own && other ? own.score - other.score : null,
-          }
-        }),
-        has_more,
-      }
-    },
-
-    async cancel(by, id) {
-      await db.transaction().execute(async (trx) => {
-        const evaluation = await requireEvaluation(trx, by.account_id, id)
-        if (evaluation.status === 'cancelled') return
-        if (!store.isActive(evaluation))
-          throw new ApiError('evaluation_not_cancellable', `The evaluation is ${evaluation.status} already.`, {
-            details: { status: evaluation.status },
-          })
-        await queue.cancel(trx, queueKind, id)
-        await end(trx, evaluation, 'cancelled')
-        await recordAuditEntry(trx, by, 'evaluation.cancelled', id, {}, now())
-      })
-      queue.wake()
-      return toResponse(await requireEvaluation(db, by.account_id, id))
-    },
-
-    async delete(by, id) {
-      await db.transaction().execute(async (trx) => {
-        const evaluation = await requireEvaluation(trx, by.account_id, id)
-        if (store.isActive(evaluation))
-          throw new ApiError('in_use', `The evaluation is ${evaluation.status}. Cancel it, then delete it.`)
-        await store.remove(trx, id)
-        await recordAuditEntry(trx, by, 'evaluation.deleted', id, { name: evaluation.name }, now())
-      })
-      return { id, deleted: true }
-    },
-  }
+async function requireEvaluation(from: Queryable, account_id: string, id: string): Promise<store.EvaluationRow> {
+  const found = await store.find(from, account_id, id)
+  if (!found) throw new ApiError('evaluation_not_found', `There is no evaluation '${id}'.`, { param: 'evaluation_id' })
+  return found
 }
 
 const toAnswer = (row: store.AnswerRow) => ({

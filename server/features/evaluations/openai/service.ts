@@ -37,25 +37,6 @@ type Actor = AccountActor & Pick<Caller, 'key_id' | 'scopes'>
 type NewRows = Exclude<DataSource['source'], { type: 'file_id' }>
 type List<T extends { id: string }> = ReturnType<typeof openaiPage<T>>
 
-export interface OpenaiEvals {
-  create(by: Actor, request: CreateEval): Promise<Eval>
-  list(account_id: string, query: EvalQuery): Promise<List<Eval>>
-  get(account_id: string, id: string): Promise<Eval>
-  update(by: AccountActor, id: string, changes: UpdateEval): Promise<Eval>
-  delete(by: AccountActor, id: string): Promise<{ object: 'eval.deleted'; deleted: true; eval_id: string }>
-  createRun(by: Actor, eval_id: string, request: CreateRun): Promise<Run>
-  runs(account_id: string, eval_id: string, query: RunQuery): Promise<List<Run>>
-  run(account_id: string, eval_id: string, id: string): Promise<Run>
-  cancelRun(by: AccountActor, eval_id: string, id: string): Promise<Run>
-  deleteRun(
-    by: AccountActor,
-    eval_id: string,
-    id: string,
-  ): Promise<{ object: 'eval.run.deleted'; deleted: true; run_id: string }>
-  outputItems(account_id: string, eval_id: string, run_id: string, query: OutputItemQuery): Promise<List<OutputItem>>
-  outputItem(account_id: string, eval_id: string, run_id: string, id: string): Promise<OutputItem>
-}
-
 interface Options {
   db: Db
   evaluations: Evaluations
@@ -82,17 +63,199 @@ function naming(error: unknown): never {
   throw error.with({ param })
 }
 
-export function createOpenaiEvals(options: Options): OpenaiEvals {
-  const { db, evaluations, files, storedCompletions, dataDir, min_free_mb, now } = options
+export class OpenaiEvals {
+  private readonly options: Options
 
-  async function requireEval(from: Queryable, account_id: string, id: string): Promise<store.EvalRow> {
-    const found = await store.findEvalUnscoped(from, id)
-    if (found?.account_id !== account_id)
-      throw new ApiError('evaluation_not_found', `There is no eval '${id}'.`, { param: 'eval_id' })
-    return found
+  constructor(options: Options) {
+    this.options = options
   }
 
-  async function requireRun(account_id: string, eval_id: string, id: string): Promise<store.EvaluationRow> {
+  async create(by: Actor, { name, metadata, data_source_config, testing_criteria }: CreateEval): Promise<Eval> {
+    const { db, evaluations, now } = this.options
+    if (data_source_config.type === 'custom')
+      await evaluations.checkSchema(by.account_id, data_source_config.item_schema, 'data_source_config.item_schema')
+    await evaluations.checkGraders(by.account_id, testing_criteria, 'testing_criteria')
+    const id = newId('evaldef')
+    const created_at = now()
+    const row: store.EvalRow = {
+      id,
+      account_id: by.account_id,
+      name:
+        name ??
+        testing_criteria
+          .map((grader) => grader.name)
+          .join(', ')
+          .slice(0, 200),
+      metadata_json: JSON.stringify(metadata ?? {}),
+      source_config_json: JSON.stringify(data_source_config),
+      graders_json: JSON.stringify(testing_criteria),
+      updated_at: created_at,
+      created_at,
+    }
+    await db.transaction().execute(async (trx) => {
+      await store.insertEval(trx, row)
+      await recordAuditEntry(trx, by, 'eval.created', id, { name: row.name }, created_at)
+    })
+    return toEval(row)
+  }
+
+  async list(account_id: string, query: EvalQuery): Promise<List<Eval>> {
+    const { db } = this.options
+    const after = query.after === undefined ? undefined : await requireEval(db, account_id, query.after)
+    const { items, has_more } = await store.listEvals(db, account_id, query, after)
+    return openaiPage({ items: items.map(toEval), has_more })
+  }
+
+  async get(account_id: string, id: string): Promise<Eval> {
+    const { db } = this.options
+    return toEval(await requireEval(db, account_id, id))
+  }
+
+  async update(by: AccountActor, id: string, { name, metadata }: UpdateEval): Promise<Eval> {
+    const { db, now } = this.options
+    return db.transaction().execute(async (trx) => {
+      await requireEval(trx, by.account_id, id)
+      const changes = {
+        ...(name != null && { name }),
+        ...(metadata != null && { metadata_json: JSON.stringify(metadata) }),
+        updated_at: now(),
+      }
+      await store.updateEval(trx, id, changes)
+      await recordAuditEntry(trx, by, 'eval.updated', id, { name, metadata }, changes.updated_at)
+      return toEval(await requireEval(trx, by.account_id, id))
+    })
+  }
+
+  async delete(by: AccountActor, id: string): Promise<{ object: 'eval.deleted'; deleted: true; eval_id: string }> {
+    const { db, now } = this.options
+    await db.transaction().execute(async (trx) => {
+      const { name } = await requireEval(trx, by.account_id, id)
+      const runs = await store.runsOf(trx, id)
+      const active = runs.find(({ status }) => store.isActive({ status }))
+      if (active)
+        throw new ApiError('in_use', `The run '${active.id}' is ${active.status}. Cancel it, then delete the eval.`, {
+          param: 'eval_id',
+        })
+      for (const run of runs) await store.remove(trx, run.id)
+      await store.removeEval(trx, id)
+      await recordAuditEntry(trx, by, 'eval.deleted', id, { name, runs: runs.length }, now())
+    })
+    return { object: 'eval.deleted', deleted: true, eval_id: id }
+  }
+
+  async createRun(by: Actor, eval_id: string, { name, metadata, data_source }: CreateRun): Promise<Run> {
+    const { db, evaluations, files, now } = this.options
+    const found = await requireEval(db, by.account_id, eval_id)
+    const config = fromJson(found.source_config_json)
+    const { model, template, sampling } = requestOf(data_source, config)
+    checkMessages(template, 'data_source.input_messages.template')
+    const { source } = data_source
+    const run = {
+      model,
+      template,
+      sampling,
+      graders: fromJsonWithSeeds(found.graders_json),
+      name: name ?? `${model ?? 'answers'}, ${found.name}`.slice(0, 200),
+      description: '',
+      metadata: metadata ?? {},
+      eval_id,
+    }
+    const requireStill = (trx: Trx) => requireEval(trx, by.account_id, eval_id)
+    if (source.type === 'file_id') {
+      const made = { ...run, dataset: source.id, data_source }
+      return this.runOf(await evaluations.createRun(by, made, undefined, requireStill).catch(naming))
+    }
+    const { file, total, pictured } = await this.writeRows(by.account_id, source, config, template)
+    const filename = `${run.name}.jsonl`
+    const row = { account_id: by.account_id, filename, purpose: 'evals' as const, created_at: now() }
+    const shown = source.type === 'file_content' ? { type: 'file_id', id: file.id } : source
+    const made = { ...run, dataset: file.id, data_source: { ...data_source, source: shown } }
+    const evaluation = await evaluations
+      .createRun(by, made, { total, name: filename, pictured: async () => pictured }, async (trx) => {
+        await requireStill(trx)
+        await files.insert(trx, file, row)
+      })
+      .catch(async (error) => {
+        await files.drop(file)
+        return naming(error)
+      })
+    return this.runOf(evaluation)
+  }
+
+  async runs(account_id: string, eval_id: string, { status, ...query }: RunQuery): Promise<List<Run>> {
+    const { db } = this.options
+    await requireEval(db, account_id, eval_id)
+    const after = query.after === undefined ? undefined : await this.requireRun(account_id, eval_id, query.after)
+    const wanted = status && statusOf(status)
+    const { items, has_more } = await store.listRuns(db, eval_id, wanted, query, after)
+    const runs: Run[] = []
+    for (const row of items) runs.push(await this.runOf(row))
+    return openaiPage({ items: runs, has_more })
+  }
+
+  async run(account_id: string, eval_id: string, id: string): Promise<Run> {
+    return this.runOf(await this.requireRun(account_id, eval_id, id))
+  }
+
+  async cancelRun(by: AccountActor, eval_id: string, id: string): Promise<Run> {
+    const { evaluations } = this.options
+    await this.requireRun(by.account_id, eval_id, id)
+    await evaluations.cancel(by, id)
+    return this.runOf(await this.requireRun(by.account_id, eval_id, id))
+  }
+
+  async deleteRun(
+    by: AccountActor,
+    eval_id: string,
+    id: string,
+  ): Promise<{ object: 'eval.run.deleted'; deleted: true; run_id: string }> {
+    const { evaluations } = this.options
+    await this.requireRun(by.account_id, eval_id, id)
+    await evaluations.delete(by, id)
+    return { object: 'eval.run.deleted', deleted: true, run_id: id }
+  }
+
+  async outputItems(
+    account_id: string,
+    eval_id: string,
+    run_id: string,
+    { limit, order, status, after: last }: OutputItemQuery,
+  ): Promise<List<OutputItem>> {
+    const { db } = this.options
+    const run = await this.requireRun(account_id, eval_id, run_id)
+    const after = last === undefined ? undefined : rowOf(run_id, last)
+    if (last !== undefined && after === undefined)
+      throw new ApiError('invalid_request', `There is no output item '${last}' of this run.`, { param: 'after' })
+    const passed = status && status === 'pass'
+    const answers = await store.listAnswers(db, run_id, { limit, order, passed, after })
+    const toItem = outputItems(run)
+    const items: OutputItem[] = []
+    let inputs = 0
+    for (const answer of answers.items) {
+      const item = toItem(answer)
+      inputs += inputLength(item)
+      // A template may make a long text of a short row.
+      if (items.length > 0 && inputs > pageBytes) return openaiPage({ items, has_more: true })
+      items.push(item)
+    }
+    return openaiPage({ items, has_more: answers.has_more })
+  }
+
+  async outputItem(account_id: string, eval_id: string, run_id: string, id: string): Promise<OutputItem> {
+    const { db } = this.options
+    const run = await this.requireRun(account_id, eval_id, run_id)
+    const row = rowOf(run_id, id)
+    const answers = row === undefined ? [] : (await store.answersOf(db, run_id, [row], 1)).items.flat()
+    const answer = answers.find(({ side }) => side === 'model')
+    if (!answer)
+      throw new ApiError('evaluation_not_found', `There is no output item '${id}' of this run.`, {
+        param: 'output_item_id',
+      })
+    return outputItems(run)(answer)
+  }
+
+  private async requireRun(account_id: string, eval_id: string, id: string): Promise<store.EvaluationRow> {
+    const { db } = this.options
     await requireEval(db, account_id, eval_id)
     const found = await store.find(db, account_id, id)
     if (found?.eval_id !== eval_id)
@@ -100,10 +263,14 @@ export function createOpenaiEvals(options: Options): OpenaiEvals {
     return found
   }
 
-  const runOf = async (row: store.EvaluationRow) => toRun(row, await evaluations.resultOf(row))
+  private async runOf(row: store.EvaluationRow) {
+    const { evaluations } = this.options
+    return toRun(row, await evaluations.resultOf(row))
+  }
 
   /** The lines of a file with the rows of a run. */
-  async function* linesOf(account_id: string, source: NewRows, config: SourceConfig): AsyncGenerator<string> {
+  private async *linesOf(account_id: string, source: NewRows, config: SourceConfig): AsyncGenerator<string> {
+    const { storedCompletions } = this.options
     if (source.type === 'file_content') {
       for (const row of source.content) yield `${JSON.stringify(row)}\n`
       return
@@ -127,11 +294,13 @@ export function createOpenaiEvals(options: Options): OpenaiEvals {
   }
 
   /** Writes the rows of a run into a file that is not the account's yet. */
-  async function writeRows(account_id: string, source: NewRows, config: SourceConfig, template: NewRun['template']) {
+  private async writeRows(account_id: string, source: NewRows, config: SourceConfig, template: NewRun['template']) {
+    const { files, dataDir, min_free_mb } = this.options
     let [total, bytes] = [0, 0]
     let pictured: number | undefined
+    const linesOf = () => this.linesOf(account_id, source, config)
     async function* counted(signal: AbortSignal) {
-      for await (const line of linesOf(account_id, source, config)) {
+      for await (const line of linesOf()) {
         signal.throwIfAborted()
         total++
         bytes += line.length
@@ -151,166 +320,11 @@ export function createOpenaiEvals(options: Options): OpenaiEvals {
     const file = await writeWhileFree(writing, (signal) => files.write(Readable.from(counted(signal))))
     return { file, total, pictured }
   }
+}
 
-  return {
-    async create(by, { name, metadata, data_source_config, testing_criteria }) {
-      if (data_source_config.type === 'custom')
-        await evaluations.checkSchema(by.account_id, data_source_config.item_schema, 'data_source_config.item_schema')
-      await evaluations.checkGraders(by.account_id, testing_criteria, 'testing_criteria')
-      const id = newId('evaldef')
-      const created_at = now()
-      const row: store.EvalRow = {
-        id,
-        account_id: by.account_id,
-        name:
-          name ??
-          testing_criteria
-            .map((grader) => grader.name)
-            .join(', ')
-            .slice(0, 200),
-        metadata_json: JSON.stringify(metadata ?? {}),
-        source_config_json: JSON.stringify(data_source_config),
-        graders_json: JSON.stringify(testing_criteria),
-        updated_at: created_at,
-        created_at,
-      }
-      await db.transaction().execute(async (trx) => {
-        await store.insertEval(trx, row)
-        await recordAuditEntry(trx, by, 'eval.created', id, { name: row.name }, created_at)
-      })
-      return toEval(row)
-    },
-
-    async list(account_id, query) {
-      const after = query.after === undefined ? undefined : await requireEval(db, account_id, query.after)
-      const { items, has_more } = await store.listEvals(db, account_id, query, after)
-      return openaiPage({ items: items.map(toEval), has_more })
-    },
-
-    get: async (account_id, id) => toEval(await requireEval(db, account_id, id)),
-
-    async update(by, id, { name, metadata }) {
-      return db.transaction().execute(async (trx) => {
-        await requireEval(trx, by.account_id, id)
-        const changes = {
-          ...(name != null && { name }),
-          ...(metadata != null && { metadata_json: JSON.stringify(metadata) }),
-          updated_at: now(),
-        }
-        await store.updateEval(trx, id, changes)
-        await recordAuditEntry(trx, by, 'eval.updated', id, { name, metadata }, changes.updated_at)
-        return toEval(await requireEval(trx, by.account_id, id))
-      })
-    },
-
-    async delete(by, id) {
-      await db.transaction().execute(async (trx) => {
-        const { name } = await requireEval(trx, by.account_id, id)
-        const runs = await store.runsOf(trx, id)
-        const active = runs.find(({ status }) => store.isActive({ status }))
-        if (active)
-          throw new ApiError('in_use', `The run '${active.id}' is ${active.status}. Cancel it, then delete the eval.`, {
-            param: 'eval_id',
-          })
-        for (const run of runs) await store.remove(trx, run.id)
-        await store.removeEval(trx, id)
-        await recordAuditEntry(trx, by, 'eval.deleted', id, { name, runs: runs.length }, now())
-      })
-      return { object: 'eval.deleted', deleted: true, eval_id: id }
-    },
-
-    async createRun(by, eval_id, { name, metadata, data_source }) {
-      const found = await requireEval(db, by.account_id, eval_id)
-      const config = fromJson(found.source_config_json)
-      const { model, template, sampling } = requestOf(data_source, config)
-      checkMessages(template, 'data_source.input_messages.template')
-      const { source } = data_source
-      const run = {
-        model,
-        template,
-        sampling,
-        graders: fromJsonWithSeeds(found.graders_json),
-        name: name ?? `${model ?? 'answers'}, ${found.name}`.slice(0, 200),
-        description: '',
-        metadata: metadata ?? {},
-        eval_id,
-      }
-      const requireStill = (trx: Trx) => requireEval(trx, by.account_id, eval_id)
-      if (source.type === 'file_id') {
-        const made = { ...run, dataset: source.id, data_source }
-        return runOf(await evaluations.createRun(by, made, undefined, requireStill).catch(naming))
-      }
-      const { file, total, pictured } = await writeRows(by.account_id, source, config, template)
-      const filename = `${run.name}.jsonl`
-      const row = { account_id: by.account_id, filename, purpose: 'evals' as const, created_at: now() }
-      const shown = source.type === 'file_content' ? { type: 'file_id', id: file.id } : source
-      const made = { ...run, dataset: file.id, data_source: { ...data_source, source: shown } }
-      const evaluation = await evaluations
-        .createRun(by, made, { total, name: filename, pictured: async () => pictured }, async (trx) => {
-          await requireStill(trx)
-          await files.insert(trx, file, row)
-        })
-        .catch(async (error) => {
-          await files.drop(file)
-          return naming(error)
-        })
-      return runOf(evaluation)
-    },
-
-    async runs(account_id, eval_id, { status, ...query }) {
-      await requireEval(db, account_id, eval_id)
-      const after = query.after === undefined ? undefined : await requireRun(account_id, eval_id, query.after)
-      const wanted = status && statusOf(status)
-      const { items, has_more } = await store.listRuns(db, eval_id, wanted, query, after)
-      const runs: Run[] = []
-      for (const row of items) runs.push(await runOf(row))
-      return openaiPage({ items: runs, has_more })
-    },
-
-    run: async (account_id, eval_id, id) => runOf(await requireRun(account_id, eval_id, id)),
-
-    async cancelRun(by, eval_id, id) {
-      await requireRun(by.account_id, eval_id, id)
-      await evaluations.cancel(by, id)
-      return runOf(await requireRun(by.account_id, eval_id, id))
-    },
-
-    async deleteRun(by, eval_id, id) {
-      await requireRun(by.account_id, eval_id, id)
-      await evaluations.delete(by, id)
-      return { object: 'eval.run.deleted', deleted: true, run_id: id }
-    },
-
-    async outputItems(account_id, eval_id, run_id, { limit, order, status, after: last }) {
-      const run = await requireRun(account_id, eval_id, run_id)
-      const after = last === undefined ? undefined : rowOf(run_id, last)
-      if (last !== undefined && after === undefined)
-        throw new ApiError('invalid_request', `There is no output item '${last}' of this run.`, { param: 'after' })
-      const passed = status && status === 'pass'
-      const answers = await store.listAnswers(db, run_id, { limit, order, passed, after })
-      const toItem = outputItems(run)
-      const items: OutputItem[] = []
-      let inputs = 0
-      for (const answer of answers.items) {
-        const item = toItem(answer)
-        inputs += inputLength(item)
-        // A template may make a long text of a short row.
-        if (items.length > 0 && inputs > pageBytes) return openaiPage({ items, has_more: true })
-        items.push(item)
-      }
-      return openaiPage({ items, has_more: answers.has_more })
-    },
-
-    async outputItem(account_id, eval_id, run_id, id) {
-      const run = await requireRun(account_id, eval_id, run_id)
-      const row = rowOf(run_id, id)
-      const answers = row === undefined ? [] : (await store.answersOf(db, run_id, [row], 1)).items.flat()
-      const answer = answers.find(({ side }) => side === 'model')
-      if (!answer)
-        throw new ApiError('evaluation_not_found', `There is no output item '${id}' of this run.`, {
-          param: 'output_item_id',
-        })
-      return outputItems(run)(answer)
-    },
-  }
+async function requireEval(from: Queryable, account_id: string, id: string): Promise<store.EvalRow> {
+  const found = await store.findEvalUnscoped(from, id)
+  if (found?.account_id !== account_id)
+    throw new ApiError('evaluation_not_found', `There is no eval '${id}'.`, { param: 'eval_id' })
+  return found
 }
