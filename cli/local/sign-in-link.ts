@@ -3,11 +3,10 @@ import path from 'node:path'
 import { readConfig } from '../../server/config.ts'
 import {
   createSessions,
-  createSignIn,
   createSignInThrottle,
   dashboardAddress,
   SeveralMembers,
-  type SignIn,
+  SignIn,
 } from '../../server/features/sign-in/index.ts'
 import { UsageError } from '../support/errors.ts'
 import type { GlobalOptions } from '../support/options.ts'
@@ -25,7 +24,7 @@ export async function createSignInLink({ email, account, json }: Options): Promi
   const created = await withAccounts((accounts, db, changes) => {
     const sessions = createSessions(db, changes, Date.now)
     const throttle = createSignInThrottle(Date.now)
-    const signIn = createSignIn({ db, accounts, sessions, throttle, changes, now: Date.now })
+    const signIn = new SignIn({ db, accounts, sessions, throttle, changes, now: Date.now })
     return signIn.createLink(email, account).catch((error) => {
       if (error instanceof SeveralMembers) return askWhich(signIn, email!, error.members)
       throw error

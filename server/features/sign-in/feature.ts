@@ -7,7 +7,7 @@ import { createIdentities } from './identities.ts'
 import { createOidc } from './oidc.ts'
 import { createPasskeys } from './passkeys.ts'
 import { signInRoutes } from './routes.ts'
-import { createSignIn, type SignIn } from './service.ts'
+import { SignIn } from './service.ts'
 import { createSessions, type Sessions } from './sessions.ts'
 import { createSignInThrottle, type SignInThrottle } from './throttle.ts'
 
@@ -27,7 +27,7 @@ export function createSignInFeature(
   const sessions = createSessions(db, changes, now)
   context.running.define('session', sessions.current)
   const throttle = createSignInThrottle(now, context.redis)
-  const signIn = createSignIn({ db, accounts, sessions, throttle, changes, now })
+  const signIn = new SignIn({ db, accounts, sessions, throttle, changes, now })
   const passkeys = createPasskeys(db, now)
   const identities = createIdentities({
     ...{ db, changes, now },
