@@ -367,7 +367,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
       // twice.
       works.push(
         startSweeping(context, {
-          shared: [withFiles.removeExpired, storedCompletions.removeExpired],
+          shared: [withFiles.removeExpired, (now) => storedCompletions.removeExpired(now)],
           own: [models.removeForgottenDrafts, jobs.removeExpiredRuns],
         }),
       )

@@ -2,7 +2,7 @@ import { runPeriodically } from '../../../lib/periodic.ts'
 import type { Datasets } from '../datasets/index.ts'
 import type { Context, Feature } from '../feature.ts'
 import { storedCompletionRoutes } from './routes.ts'
-import { createStoredCompletions, type StoredCompletions } from './service.ts'
+import { StoredCompletions } from './service.ts'
 
 /** How long deleted answers may stay in the write-ahead log, unless a reader needs it. */
 const emptyWal_ms = 30_000
@@ -12,10 +12,10 @@ export function createStoredCompletionsFeature(
   { datasets }: { datasets: Datasets },
 ): Feature & { storedCompletions: StoredCompletions } {
   const days = config.store_completions
-  const storedCompletions = createStoredCompletions({ db, datasets, dataDir, min_free_mb, days, log, now })
+  const storedCompletions = new StoredCompletions({ db, datasets, dataDir, min_free_mb, days, log, now })
   return {
     storedCompletions,
     mount: (app) => storedCompletionRoutes(app, storedCompletions),
-    start: async () => [runPeriodically(emptyWal_ms, storedCompletions.emptyWal)],
+    start: async () => [runPeriodically(emptyWal_ms, () => storedCompletions.emptyWal())],
   }
 }

@@ -25,29 +25,6 @@ import * as store from './store.ts'
 
 type List<T extends { id: string }> = ReturnType<typeof openaiPageOf<T>>
 
-export interface StoredCompletions {
-  /** Whether this request is to be kept. Throws invalid_request for metadata that cannot be. */
-  keeps(request: Record<string, unknown>): boolean
-  /** Keeps the answer that `read` returns. Never rejects: one that cannot be kept is an answer all the same. */
-  save(account_id: string, request: ChatRequest, read: () => unknown): Promise<void>
-  list(account_id: string, query: StoredQuery): Promise<List<StoredCompletion>>
-  get(account_id: string, id: string): Promise<StoredCompletion>
-  messages(
-    account_id: string,
-    id: string,
-    query: { limit: number; after?: string | undefined; order: 'asc' | 'desc' },
-  ): Promise<List<StoredMessage>>
-  update(by: AccountActor, id: string, metadata: Record<string, string>): Promise<StoredCompletion>
-  delete(by: AccountActor, id: string): Promise<{ id: string; object: 'chat.completion.deleted'; deleted: true }>
-  deleteMany(by: AccountActor, filter: StoredFilter): Promise<{ deleted: number }>
-  toDataset(by: AccountActor, request: DatasetOfStored): Promise<Dataset>
-  /** What was asked and answered, newest first. */
-  conversations(account_id: string, filter: StoredFilter, limit: number | undefined): AsyncGenerator<Conversation>
-  removeExpired(now: number): Promise<void>
-  /** Takes what was deleted since out of the database's write-ahead log too; later if a reader needs the log. */
-  emptyWal(): Promise<void>
-}
-
 interface Conversation {
   id: string
   messages: ChatRequest['messages']
@@ -92,33 +69,155 @@ interface Options {
   now(): number
 }
 
-export function createStoredCompletions(options: Options): StoredCompletions {
-  const { db, datasets, dataDir, min_free_mb, days, log, now } = options
+export class StoredCompletions {
+  private readonly options: Options
+  // After a kill, nobody knows.
+  private isDeleted = true
 
-  async function require(account_id: string, id: string, param = 'completion_id'): Promise<store.StoredRow> {
-    const row = await store.find(db, account_id, id, now())
-    if (row) return row
-    const why = days === 0 ? ' This service keeps none: its operator sets TUNERY_STORE_COMPLETIONS.' : ''
-    throw new ApiError('completion_not_found', `There is no stored completion '${id}'.${why}`, { param })
+  constructor(options: Options) {
+    this.options = options
   }
 
-  async function* rows(account_id: string, filter: StoredFilter) {
-    const time = now()
-    for (let after: store.StoredRow | undefined; ; ) {
-      const page = { limit: pageSize, order: 'desc' } as const
-      const { items, has_more } = await store.list(db, account_id, filter, page, after, time)
-      yield* items
-      if (!has_more) return
-      after = items.at(-1)
+  /** Whether this request is to be kept. Throws invalid_request for metadata that cannot be. */
+  keeps(request: Record<string, unknown>): boolean {
+    const { days } = this.options
+    if (days === 0 || request.store !== true) return false
+    const metadata = Metadata.nullish().safeParse(request.metadata)
+    if (metadata.success) return true
+    throw new ApiError('invalid_request', `'metadata': ${metadata.error.issues[0]!.message}.`, { param: 'metadata' })
+  }
+
+  /** Keeps the answer that `read` returns. Never rejects: one that cannot be kept is an answer all the same. */
+  async save(account_id: string, request: ChatRequest, read: () => unknown): Promise<void> {
+    const { db, dataDir, min_free_mb, days, log, now } = this.options
+    const { messages, model } = request
+    const asked = Object.fromEntries(
+      parameters.flatMap((name) => (request[name] == null ? [] : [[name, request[name]]])),
+    )
+    const request_json = JSON.stringify({ messages, ...asked })
+    const created_at = now()
+    try {
+      const answer = answerOf(read())
+      const response_json = JSON.stringify({ ...answer, model })
+      if (request_json.length + response_json.length > charsMax) return
+      await requireFreeDisk(dataDir, min_free_mb)
+      await store.insert(db, {
+        id: answer.id,
+        account_id,
+        model,
+        metadata_json: JSON.stringify(request.metadata ?? {}),
+        request_json,
+        response_json,
+        expires_at: created_at + days * day_ms,
+        created_at,
+      })
+    } catch (error) {
+      log.warn({ err: error }, 'an answer could not be stored')
     }
   }
 
-  // After a kill, nobody knows.
-  let isDeleted = true
+  async list(account_id: string, query: StoredQuery): Promise<List<StoredCompletion>> {
+    const { db, now } = this.options
+    const after = query.after === undefined ? undefined : await this.require(account_id, query.after, 'after')
+    const { limit, order, model } = query
+    const filter = { ...(model !== undefined && { model }), metadata: metadataFilter(query) }
+    const { items, has_more } = await store.list(db, account_id, filter, { limit, order }, after, now())
+    return openaiPage({ items: items.map(toResponse), has_more })
+  }
 
-  async function* conversations(account_id: string, filter: StoredFilter, limit: number | undefined) {
+  async get(account_id: string, id: string): Promise<StoredCompletion> {
+    return toResponse(await this.require(account_id, id))
+  }
+
+  async messages(
+    account_id: string,
+    id: string,
+    { limit, after, order }: { limit: number; after?: string | undefined; order: 'asc' | 'desc' },
+  ): Promise<List<StoredMessage>> {
+    const messages = requestOf(await this.require(account_id, id)).messages.map((message, index) =>
+      toMessage(`${id}-${index}`, message),
+    )
+    if (order === 'desc') messages.reverse()
+    const from = after === undefined ? 0 : messages.findIndex((each) => each.id === after) + 1
+    if (after !== undefined && from === 0)
+      throw new ApiError('invalid_request', `There is no message '${after}' to continue after.`, { param: 'after' })
+    return openaiPageOf(messages.slice(from, from + limit + 1), limit)
+  }
+
+  async update(by: AccountActor, id: string, metadata: Record<string, string>): Promise<StoredCompletion> {
+    const { db, now } = this.options
+    await this.require(by.account_id, id)
+    await db.transaction().execute(async (trx) => {
+      await store.setMetadata(trx, by.account_id, id, JSON.stringify(metadata))
+      await recordAuditEntry(trx, by, 'completion.updated', id, {}, now())
+    })
+    return toResponse(await this.require(by.account_id, id))
+  }
+
+  async delete(
+    by: AccountActor,
+    id: string,
+  ): Promise<{ id: string; object: 'chat.completion.deleted'; deleted: true }> {
+    const { db, now } = this.options
+    await this.require(by.account_id, id)
+    await db.transaction().execute(async (trx) => {
+      await store.remove(trx, by.account_id, [id])
+      await recordAuditEntry(trx, by, 'completion.deleted', id, {}, now())
+    })
+    this.isDeleted = true
+    return { id, object: 'chat.completion.deleted', deleted: true }
+  }
+
+  async deleteMany(by: AccountActor, filter: StoredFilter): Promise<{ deleted: number }> {
+    const { db, now } = this.options
+    const time = now()
+    let deleted = 0
+    for (let last = pageSize; last === pageSize; deleted += last) {
+      last = await db.transaction().execute(async (trx) => {
+        const ids = await store.removeMatching(trx, by.account_id, filter, pageSize, time)
+        if (ids.length > 0)
+          await recordAuditEntry(trx, by, 'completion.deleted', ids[0]!, { completions: ids.length }, now())
+        return ids.length
+      })
+      if (last > 0) this.isDeleted = true
+    }
+    return { deleted }
+  }
+
+  async toDataset(by: AccountActor, { filter, limit, name, description }: DatasetOfStored): Promise<Dataset> {
+    const { datasets } = this.options
+    const conversations = this.conversations(by.account_id, filter, limit)
+    async function* lines() {
+      let count = 0
+      for await (const { messages, tools, answer } of conversations) {
+        count++
+        const { content, tool_calls, reasoning_content } = answer.message
+        const reply = {
+          role: 'assistant',
+          content,
+          ...(reasoning_content && { reasoning_content }),
+          ...(tool_calls && { tool_calls }),
+        }
+        yield `${JSON.stringify({ messages: [...messages, reply], ...(tools && { tools }) })}\n`
+      }
+      if (count === 0)
+        throw new ApiError('completion_not_found', 'No stored answer that can be learned from matches the filter.', {
+          param: 'filter',
+        })
+    }
+    const received = await datasets.uploads.receive(Readable.from(lines()), 0)
+    const filename = `${name ?? 'stored completions'}.jsonl`
+    return datasets.uploads.register(by, received, filename, {
+      name: name ?? 'Stored completions',
+      description,
+      format: 'jsonl',
+    })
+  }
+
+  /** What was asked and answered, newest first. */
+  async *conversations(account_id: string, filter: StoredFilter, limit: number | undefined) {
     let left = limit ?? Number.MAX_SAFE_INTEGER
-    for await (const row of rows(account_id, filter)) {
+    for await (const row of this.rows(account_id, filter)) {
       const { messages, tools } = requestOf(row)
       const answer = responseOf(row).choices[0]
       if (!answer || !teaches(answer) || !messages.every(isRowMessage)) continue
@@ -127,142 +226,44 @@ export function createStoredCompletions(options: Options): StoredCompletions {
     }
   }
 
-  return {
-    keeps(request) {
-      if (days === 0 || request.store !== true) return false
-      const metadata = Metadata.nullish().safeParse(request.metadata)
-      if (metadata.success) return true
-      throw new ApiError('invalid_request', `'metadata': ${metadata.error.issues[0]!.message}.`, { param: 'metadata' })
-    },
+  async removeExpired(time: number): Promise<void> {
+    const { db } = this.options
+    for (let last = pageSize; last === pageSize; ) {
+      last = await store.removeExpired(db, time, pageSize)
+      if (last > 0) this.isDeleted = true
+    }
+  }
 
-    async save(account_id, request, read) {
-      const { messages, model } = request
-      const asked = Object.fromEntries(
-        parameters.flatMap((name) => (request[name] == null ? [] : [[name, request[name]]])),
-      )
-      const request_json = JSON.stringify({ messages, ...asked })
-      const created_at = now()
-      try {
-        const answer = answerOf(read())
-        const response_json = JSON.stringify({ ...answer, model })
-        if (request_json.length + response_json.length > charsMax) return
-        await requireFreeDisk(dataDir, min_free_mb)
-        await store.insert(db, {
-          id: answer.id,
-          account_id,
-          model,
-          metadata_json: JSON.stringify(request.metadata ?? {}),
-          request_json,
-          response_json,
-          expires_at: created_at + days * day_ms,
-          created_at,
-        })
-      } catch (error) {
-        log.warn({ err: error }, 'an answer could not be stored')
-      }
-    },
+  /** Takes what was deleted since out of the database's write-ahead log too; later if a reader needs the log. */
+  async emptyWal(): Promise<void> {
+    const { db, log } = this.options
+    if (!this.isDeleted) return
+    this.isDeleted = false
+    const isEmpty = await store.emptyWal(db).catch((error) => {
+      log.warn({ err: error }, 'the write-ahead log could not be emptied; the next try is in a moment')
+      return false
+    })
+    if (!isEmpty) this.isDeleted = true
+  }
 
-    async list(account_id, query) {
-      const after = query.after === undefined ? undefined : await require(account_id, query.after, 'after')
-      const { limit, order, model } = query
-      const filter = { ...(model !== undefined && { model }), metadata: metadataFilter(query) }
-      const { items, has_more } = await store.list(db, account_id, filter, { limit, order }, after, now())
-      return openaiPage({ items: items.map(toResponse), has_more })
-    },
+  private async require(account_id: string, id: string, param = 'completion_id'): Promise<store.StoredRow> {
+    const { db, days, now } = this.options
+    const row = await store.find(db, account_id, id, now())
+    if (row) return row
+    const why = days === 0 ? ' This service keeps none: its operator sets TUNERY_STORE_COMPLETIONS.' : ''
+    throw new ApiError('completion_not_found', `There is no stored completion '${id}'.${why}`, { param })
+  }
 
-    get: async (account_id, id) => toResponse(await require(account_id, id)),
-
-    async messages(account_id, id, { limit, after, order }) {
-      const messages = requestOf(await require(account_id, id)).messages.map((message, index) =>
-        toMessage(`${id}-${index}`, message),
-      )
-      if (order === 'desc') messages.reverse()
-      const from = after === undefined ? 0 : messages.findIndex((each) => each.id === after) + 1
-      if (after !== undefined && from === 0)
-        throw new ApiError('invalid_request', `There is no message '${after}' to continue after.`, { param: 'after' })
-      return openaiPageOf(messages.slice(from, from + limit + 1), limit)
-    },
-
-    async update(by, id, metadata) {
-      await require(by.account_id, id)
-      await db.transaction().execute(async (trx) => {
-        await store.setMetadata(trx, by.account_id, id, JSON.stringify(metadata))
-        await recordAuditEntry(trx, by, 'completion.updated', id, {}, now())
-      })
-      return toResponse(await require(by.account_id, id))
-    },
-
-    async delete(by, id) {
-      await require(by.account_id, id)
-      await db.transaction().execute(async (trx) => {
-        await store.remove(trx, by.account_id, [id])
-        await recordAuditEntry(trx, by, 'completion.deleted', id, {}, now())
-      })
-      isDeleted = true
-      return { id, object: 'chat.completion.deleted', deleted: true }
-    },
-
-    async deleteMany(by, filter) {
-      const time = now()
-      let deleted = 0
-      for (let last = pageSize; last === pageSize; deleted += last) {
-        last = await db.transaction().execute(async (trx) => {
-          const ids = await store.removeMatching(trx, by.account_id, filter, pageSize, time)
-          if (ids.length > 0)
-            await recordAuditEntry(trx, by, 'completion.deleted', ids[0]!, { completions: ids.length }, now())
-          return ids.length
-        })
-        if (last > 0) isDeleted = true
-      }
-      return { deleted }
-    },
-
-    conversations,
-
-    async toDataset(by, { filter, limit, name, description }) {
-      async function* lines() {
-        let count = 0
-        for await (const { messages, tools, answer } of conversations(by.account_id, filter, limit)) {
-          count++
-          const { content, tool_calls, reasoning_content } = answer.message
-          const reply = {
-            role: 'assistant',
-            content,
-            ...(reasoning_content && { reasoning_content }),
-            ...(tool_calls && { tool_calls }),
-          }
-          yield `${JSON.stringify({ messages: [...messages, reply], ...(tools && { tools }) })}\n`
-        }
-        if (count === 0)
-          throw new ApiError('completion_not_found', 'No stored answer that can be learned from matches the filter.', {
-            param: 'filter',
-          })
-      }
-      const received = await datasets.uploads.receive(Readable.from(lines()), 0)
-      const filename = `${name ?? 'stored completions'}.jsonl`
-      return datasets.uploads.register(by, received, filename, {
-        name: name ?? 'Stored completions',
-        description,
-        format: 'jsonl',
-      })
-    },
-
-    async removeExpired(time) {
-      for (let last = pageSize; last === pageSize; ) {
-        last = await store.removeExpired(db, time, pageSize)
-        if (last > 0) isDeleted = true
-      }
-    },
-
-    async emptyWal() {
-      if (!isDeleted) return
-      isDeleted = false
-      const isEmpty = await store.emptyWal(db).catch((error) => {
-        log.warn({ err: error }, 'the write-ahead log could not be emptied; the next try is in a moment')
-        return false
-      })
-      if (!isEmpty) isDeleted = true
-    },
+  private async *rows(account_id: string, filter: StoredFilter) {
+    const { db, now } = this.options
+    const time = now()
+    for (let after: store.StoredRow | undefined; ; ) {
+      const page = { limit: pageSize, order: 'desc' } as const
+      const { items, has_more } = await store.list(db, account_id, filter, page, after, time)
+      yield* items
+      if (!has_more) return
+      after = items.at(-1)
+    }
   }
 }
 
