@@ -19,7 +19,7 @@ import {
 import type { Controller } from './controller.ts'
 import type { Places } from './places.ts'
 import { scalingRoutes } from './routes.ts'
-import { configuredIn, createScaling, recordDecision } from './service.ts'
+import { configuredIn, recordDecision, ScalingService } from './service.ts'
 import * as store from './store.ts'
 
 interface Needs {
@@ -96,7 +96,7 @@ export async function createScalingFeature(
       ray?.serving.remove(id)
     }
   })
-  const scaling = createScaling({
+  const scaling = new ScalingService({
     db,
     deployments,
     inference,

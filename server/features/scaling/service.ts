@@ -20,14 +20,6 @@ import * as store from './store.ts'
 const kept = 500
 const shown = 100
 
-export interface ScalingService {
-  put(by: AccountActor, name: string, request: ScalingRequest): Promise<Scaling>
-  get(account_id: string, name: string): Promise<Scaling>
-  delete(by: AccountActor, name: string): Promise<{ id: string; deleted: true }>
-  /** Makes this process scale what the database says, as it is at the call or later. */
-  refresh(): Promise<void>
-}
-
 interface Options {
   db: Db
   deployments: Deployments
@@ -45,10 +37,89 @@ interface Options {
   log: Logger
 }
 
-export function createScaling(options: Options): ScalingService {
-  const { db, deployments, inference, plans, controller, running, places, ray, rayGpus, now, log } = options
+export class ScalingService {
+  private readonly options: Options
+  /** One reading of the database at a time, so that an older one never replaces a newer one. */
+  private readonly mutex = createMutex()
+  /** A reading that has not begun. */
+  private next: Promise<void> | undefined
+  /** Deployments that a setting keeps from their cluster; told once. */
+  private readonly told = new Set<string>()
 
-  async function instanceTypes() {
+  constructor(options: Options) {
+    this.options = options
+  }
+
+  async put(by: AccountActor, name: string, { model, scaling, instance_type }: ScalingRequest): Promise<Scaling> {
+    const { db, deployments, inference, ray, now } = this.options
+    const deployment = await deployments.require(by.account_id, name)
+    if (model !== undefined && model !== name && model !== deployment.model)
+      throw new ApiError(
+        'invalid_request',
+        `'model' is '${model}', but this address scales '${name}', which serves '${deployment.model}'. Leave it out.`,
+        { param: 'model' },
+      )
+    const target = await inference.target(by.account_id, deployment.model)
+    if (target.base.gguf === undefined)
+      throw new ApiError(
+        'model_not_callable',
+        `The weights of '${target.base.id}' are not on this machine: servers that the operator named serve it ` +
+          '(TUNERY_UPSTREAMS). Only what this machine serves can be scaled here.',
+      )
+    const row = {
+      deployment_id: deployment.id,
+      policy_json: JSON.stringify(scaling),
+      instance_type: await this.requireClass(instance_type),
+      updated_at: now(),
+    }
+    const assertLimit = (trx: Trx) => this.assertReplicasLimit(trx, by.account_id, deployment.id, scaling.max_replicas)
+    if (isRay(row.instance_type)) {
+      // Before it is stored: a refused change, or a cluster that is away, changes nothing.
+      await db.transaction().execute(assertLimit)
+      await ray!.write(scaled(row, deployment))
+    }
+    await db.transaction().execute(async (trx) => {
+      if (!(await trx.selectFrom('deployments').select('id').where('id', '=', deployment.id).executeTakeFirst()))
+        throw new ApiError('deployment_not_found', `The deployment '${name}' was deleted in the meantime.`)
+      await assertLimit(trx)
+      await store.save(trx, row)
+      const details = { name, instance_type: row.instance_type, ...scaling }
+      await recordAuditEntry(trx, by, 'scaling.changed', deployment.id, details, now())
+    })
+    await this.refresh()
+    await inference.aliasesChanged(by.account_id)
+    return this.toResponse(deployment)
+  }
+
+  async get(account_id: string, name: string): Promise<Scaling> {
+    const { deployments } = this.options
+    return this.toResponse(await deployments.require(account_id, name))
+  }
+
+  async delete(by: AccountActor, name: string): Promise<{ id: string; deleted: true }> {
+    const { db, deployments, inference, now } = this.options
+    const { id } = await deployments.require(by.account_id, name)
+    await db.transaction().execute(async (trx) => {
+      if (!(await store.remove(trx, id)))
+        throw new ApiError('not_found', `'${name}' does not scale. PUT /v1/deployments/${name}/scaling lets it.`)
+      await recordAuditEntry(trx, by, 'scaling.removed', id, { name }, now())
+    })
+    await this.refresh()
+    await inference.aliasesChanged(by.account_id)
+    return { id, deleted: true }
+  }
+
+  /** Makes this process scale what the database says, as it is at the call or later. */
+  refresh() {
+    this.next ??= this.mutex(() => {
+      this.next = undefined
+      return this.applyAll()
+    })
+    return this.next
+  }
+
+  private async instanceTypes() {
+    const { places, ray, rayGpus } = this.options
     const classes = await (await places()).classes()
     if (!ray) return classes
     const taken = ray.ids().reduce((sum, id) => sum + (ray.state(id)?.replicas.length ?? 0), 0)
@@ -56,14 +127,15 @@ export function createScaling(options: Options): ScalingService {
     return [...classes, ...[rayCores, ...rayGpus.map(rayGpu)].map((name) => ({ name, ...room }))]
   }
 
-  async function requireClass(requested: string | undefined): Promise<string> {
+  private async requireClass(requested: string | undefined): Promise<string> {
+    const { ray } = this.options
     if (requested !== undefined && isRay(requested) && !ray)
       throw new ApiError(
         'invalid_request',
         `'instance_type' is '${requested}', but no Ray cluster is set (TUNERY_RAY_ADDRESS).`,
         { param: 'instance_type' },
       )
-    const classes = await instanceTypes()
+    const classes = await this.instanceTypes()
     const name = requested ?? classes[0]!.name
     if (classes.some((each) => each.name === name)) return name
     throw new ApiError(
@@ -75,10 +147,11 @@ export function createScaling(options: Options): ScalingService {
     )
   }
 
-  async function toResponse(deployment: { id: string; name: string }): Promise<Scaling> {
+  private async toResponse(deployment: { id: string; name: string }): Promise<Scaling> {
+    const { db, running, ray, now } = this.options
     const row = await store.find(db, deployment.id)
     const decisions = row ? await store.decisions(db, deployment.id, shown) : []
-    const instance_types = await instanceTypes()
+    const instance_types = await this.instanceTypes()
     // From here on without waiting: a replica may end at any time.
     const local = row && running()?.state(deployment.id)
     const state = local ?? (row && ray?.state(deployment.id))
@@ -131,12 +204,13 @@ export function createScaling(options: Options): ScalingService {
   }
 
   /** Throws an ApiError if the deployments of the account may have more replicas then than its tier allows. */
-  async function assertReplicasLimit(
+  private async assertReplicasLimit(
     trx: Trx,
     account_id: string,
     deployment_id: string,
     wanted: number,
   ): Promise<void> {
+    const { plans } = this.options
     const account = await trx.selectFrom('accounts').select('tier').where('id', '=', account_id).executeTakeFirst()
     const tier = plans.tierOrTightest(account?.tier ?? '')
     const max = tier.max_replicas
@@ -158,7 +232,8 @@ export function createScaling(options: Options): ScalingService {
   }
 
   /** Lets the one that the instance type names serve a deployment, and not the other. */
-  async function apply(deployment: ScaledDeployment): Promise<void> {
+  private async apply(deployment: ScaledDeployment): Promise<void> {
+    const { controller, running, ray } = this.options
     if (isRay(deployment.instance_type) && ray) {
       running()?.remove(deployment.id)
       ray.set(deployment)
@@ -168,21 +243,8 @@ export function createScaling(options: Options): ScalingService {
     ;(await controller()).set(deployment)
   }
 
-  /** One reading of the database at a time, so that an older one never replaces a newer one. */
-  const mutex = createMutex()
-  /** A reading that has not begun. */
-  let next: Promise<void> | undefined
-  const refresh = () => {
-    next ??= mutex(() => {
-      next = undefined
-      return applyAll()
-    })
-    return next
-  }
-  /** Deployments that a setting keeps from their cluster; told once. */
-  const told = new Set<string>()
-
-  async function applyAll(): Promise<void> {
+  private async applyAll(): Promise<void> {
+    const { db, deployments, running, ray, log } = this.options
     const rows = await store.listAll(db)
     const known = new Set(running()?.ids() ?? [])
     const knownInRay = new Set(ray?.ids() ?? [])
@@ -190,78 +252,20 @@ export function createScaling(options: Options): ScalingService {
       const deployment = await deployments.findUnscoped(row.deployment_id)
       if (!deployment) continue
       if (isRay(row.instance_type) && !ray) {
-        if (!told.has(row.deployment_id))
+        if (!this.told.has(row.deployment_id))
           log.warn(
             { deployment: row.deployment_id },
             'it scales on Ray, and TUNERY_RAY_ADDRESS is not set: the engine of this machine serves it',
           )
-        told.add(row.deployment_id)
+        this.told.add(row.deployment_id)
         continue
       }
       known.delete(row.deployment_id)
       knownInRay.delete(row.deployment_id)
-      await apply(scaled(row, deployment))
+      await this.apply(scaled(row, deployment))
     }
     for (const id of known) running()?.remove(id)
     for (const id of knownInRay) ray?.remove(id)
-  }
-
-  return {
-    async put(by, name, { model, scaling, instance_type }) {
-      const deployment = await deployments.require(by.account_id, name)
-      if (model !== undefined && model !== name && model !== deployment.model)
-        throw new ApiError(
-          'invalid_request',
-          `'model' is '${model}', but this address scales '${name}', which serves '${deployment.model}'. Leave it out.`,
-          { param: 'model' },
-        )
-      const target = await inference.target(by.account_id, deployment.model)
-      if (target.base.gguf === undefined)
-        throw new ApiError(
-          'model_not_callable',
-          `The weights of '${target.base.id}' are not on this machine: servers that the operator named serve it ` +
-            '(TUNERY_UPSTREAMS). Only what this machine serves can be scaled here.',
-        )
-      const row = {
-        deployment_id: deployment.id,
-        policy_json: JSON.stringify(scaling),
-        instance_type: await requireClass(instance_type),
-        updated_at: now(),
-      }
-      const assertLimit = (trx: Trx) => assertReplicasLimit(trx, by.account_id, deployment.id, scaling.max_replicas)
-      if (isRay(row.instance_type)) {
-        // Before it is stored: a refused change, or a cluster that is away, changes nothing.
-        await db.transaction().execute(assertLimit)
-        await ray!.write(scaled(row, deployment))
-      }
-      await db.transaction().execute(async (trx) => {
-        if (!(await trx.selectFrom('deployments').select('id').where('id', '=', deployment.id).executeTakeFirst()))
-          throw new ApiError('deployment_not_found', `The deployment '${name}' was deleted in the meantime.`)
-        await assertLimit(trx)
-        await store.save(trx, row)
-        const details = { name, instance_type: row.instance_type, ...scaling }
-        await recordAuditEntry(trx, by, 'scaling.changed', deployment.id, details, now())
-      })
-      await refresh()
-      await inference.aliasesChanged(by.account_id)
-      return toResponse(deployment)
-    },
-
-    get: async (account_id, name) => toResponse(await deployments.require(account_id, name)),
-
-    async delete(by, name) {
-      const { id } = await deployments.require(by.account_id, name)
-      await db.transaction().execute(async (trx) => {
-        if (!(await store.remove(trx, id)))
-          throw new ApiError('not_found', `'${name}' does not scale. PUT /v1/deployments/${name}/scaling lets it.`)
-        await recordAuditEntry(trx, by, 'scaling.removed', id, { name }, now())
-      })
-      await refresh()
-      await inference.aliasesChanged(by.account_id)
-      return { id, deleted: true }
-    },
-
-    refresh,
   }
 }
 
