@@ -23,7 +23,7 @@ import { openaiFineTuningRoutes } from './openai/routes.ts'
 import { createOpenaiFineTuning } from './openai/service.ts'
 import { createRecorders } from './recorder.ts'
 import { jobRoutes } from './routes.ts'
-import { createJobs, type Jobs } from './service.ts'
+import { Jobs } from './service.ts'
 import { createSpecs } from './spec.ts'
 import * as store from './store.ts'
 import { createTracking } from './tracking.ts'
@@ -76,7 +76,7 @@ export async function createJobsFeature(
   })
   // This machine trains one job at a time; a cluster as many as it has room for.
   const turns = { at_once: config.ray_address ? config.ray_jobs : 1, slice_ms: turn_seconds * 1000 }
-  const jobs = createJobs({
+  const jobs = new Jobs({
     db,
     queue,
     events: context.events,
@@ -161,7 +161,7 @@ export async function createJobsFeature(
       ray?.mount(app)
     },
     owned: [{ folder: 'runs', table: 'tuning_jobs' }],
-    sweep: jobs.sweep,
+    sweep: () => jobs.sweep(),
     async start() {
       await jobs.settleRunningClocks()
       await jobs.watchTrainingSetup()

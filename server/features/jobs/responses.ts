@@ -1,10 +1,11 @@
 // Jobs as the API shows them: with their place in the queue, and when they start and end.
 
+import { ApiError } from '../../../contract/errors.ts'
 import type { Job } from '../../../contract/fine-tuning.ts'
 import { createTtlCache } from '../../../lib/ttl-cache.ts'
 import { isoTime } from '../../../lib/utc-day.ts'
 import { fromJson } from '../../platform/db/json.ts'
-import type { Db } from '../../platform/db/open.ts'
+import type { Db, Queryable } from '../../platform/db/open.ts'
 import type { Queue } from '../../platform/queue/queue.ts'
 import type { TrainingSetup } from '../../platform/setup/index.ts'
 import { labelsOf, readResolvedConfig } from '../models/index.ts'
@@ -22,6 +23,8 @@ interface Options {
   turns: Turns
   now(): number
 }
+
+export type JobResponses = ReturnType<typeof createJobResponses>
 
 export function createJobResponses({ db, queue, trainingSetup, turns, now }: Options) {
   const estimates = createTtlCache<Map<string, QueueEstimate>>(estimates_ms)
@@ -62,9 +65,17 @@ export function createJobResponses({ db, queue, trainingSetup, turns, now }: Opt
 
   return {
     toResponses,
-    /** A job of this process has changed: the next estimates are recomputed. */
+    toResponse: async (job: store.JobRow) => (await toResponses([job]))[0]!,
+    /** A job of this process has changed: the next estimates are computed anew. */
     outdated: estimates.clear,
   }
+}
+
+/** The row of an account's job. Throws job_not_found. */
+export async function requireJob(from: Queryable, account_id: string, id: string): Promise<store.JobRow> {
+  const job = await store.findJob(from, account_id, id)
+  if (!job) throw new ApiError('job_not_found', `There is no job '${id}'.`)
+  return job
 }
 
 const serializeJob = (job: store.JobRow, estimate?: QueueEstimate, waits_for: string | null = null): Job => ({

@@ -19,10 +19,10 @@ import type { Jobs } from './service.ts'
 
 export function jobRoutes(app: FastifyInstance, jobs: Jobs, stopping: AbortSignal): void {
   mount(app, createJob, ({ caller, body, request }) =>
-    jobs.create(caller, { ...body, traceparent: request.span?.headers().traceparent }),
+    jobs.creation.create(caller, { ...body, traceparent: request.span?.headers().traceparent }),
   )
   mount(app, estimateJob, ({ caller, body, reply }) =>
-    jobs.estimate(caller.account_id, body, presence(reply, stopping)),
+    jobs.creation.estimate(caller.account_id, body, presence(reply, stopping)),
   )
   mount(app, listJobs, ({ caller, query }) => jobs.list(caller.account_id, query))
   mount(app, getJob, ({ caller, params }) => jobs.get(caller.account_id, params.job_id))
@@ -31,10 +31,16 @@ export function jobRoutes(app: FastifyInstance, jobs: Jobs, stopping: AbortSigna
   mount(app, pauseJob, ({ caller, params }) => jobs.pause(caller, params.job_id))
   mount(app, resumeJob, ({ caller, params }) => jobs.resume(caller, params.job_id))
   mount(app, deleteJob, ({ caller, params }) => jobs.delete(caller, params.job_id))
-  mount(app, listEvaluations, ({ caller, params, query }) => jobs.evaluations(caller.account_id, params.job_id, query))
-  mount(app, listCheckpoints, ({ caller, params, query }) => jobs.checkpoints(caller.account_id, params.job_id, query))
-  mount(app, listHeldOutRows, ({ caller, params, query }) => jobs.heldOut(caller.account_id, params.job_id, query))
-  mount(app, listJobRows, ({ caller, params, query }) => jobs.rows(caller.account_id, params.job_id, query))
+  mount(app, listEvaluations, ({ caller, params, query }) =>
+    jobs.history.evaluations(caller.account_id, params.job_id, query),
+  )
+  mount(app, listCheckpoints, ({ caller, params, query }) =>
+    jobs.history.checkpoints(caller.account_id, params.job_id, query),
+  )
+  mount(app, listHeldOutRows, ({ caller, params, query }) =>
+    jobs.history.heldOut(caller.account_id, params.job_id, query),
+  )
+  mount(app, listJobRows, ({ caller, params, query }) => jobs.history.rows(caller.account_id, params.job_id, query))
   mount(app, jobEvents, ({ caller, params, query, reply }) =>
     sendEvents(reply, stopping, (signal) => jobs.events(caller.account_id, params.job_id, query.after, signal)),
   )

@@ -134,14 +134,14 @@ export function createOpenaiFineTuning(options: Options): OpenaiFineTuning {
       const { training_file, validation_file } = request
       const model_id = await modelToTrain(account_id, request.model)
       const objective = objectiveOf(request)
-      const defaults = jobs.resolvedConfig(by, model_id, { method_options: { objective } })
+      const defaults = jobs.creation.resolvedConfig(by, model_id, { method_options: { objective } })
       const { training_config } = await naming('model', defaults)
       const config = configOf(request, training_config.learning_rate.value)
       await requireRows(account_id, training_file, 'training_file', objective)
       if (validation_file != null) await requireRows(account_id, validation_file, 'validation_file', objective)
       const { id } = await naming(
         undefined,
-        jobs.create(by, {
+        jobs.creation.create(by, {
           model_id,
           dataset_id: training_file,
           config,

@@ -1,0 +1,221 @@
+// The creation of jobs, and what is told before: the config and the estimate.
+import type { z } from 'zod'
+import { ApiError } from '../../../contract/errors.ts'
+import type { CreateJob, Job, JobEstimate, ResolvedConfig } from '../../../contract/fine-tuning.ts'
+import type { JobConfig } from '../../../contract/job-config.ts'
+import { newId } from '../../../lib/ids.ts'
+import type { Db, Trx } from '../../platform/db/open.ts'
+import { type AccountActor, recordAuditEntry } from '../../platform/events/audit.ts'
+import { statusEvent } from '../../platform/events/event-streams.ts'
+import { assertBacklogLimit, type Queue } from '../../platform/queue/queue.ts'
+import type { TrainingSetup } from '../../platform/setup/index.ts'
+import { requireFreeDisk } from '../../platform/storage/free-disk.ts'
+import type { StorageQuota } from '../../platform/storage/quota.ts'
+import { type Datasets, requirePictureReader } from '../datasets/index.ts'
+import type { Evaluations } from '../evaluations/index.ts'
+import type { Hub } from '../hub/index.ts'
+import { sourceColumns, type TunedModels } from '../models/index.ts'
+import type { Estimator } from './estimate.ts'
+import { nameOfJob } from './names.ts'
+import type { OpenaiRequest } from './openai/request.ts'
+import { type PendingWeights, resolveLocalConfig } from './pending-weights.ts'
+import { type JobResponses, requireJob } from './responses.ts'
+import type { Specs } from './spec.ts'
+import * as store from './store.ts'
+
+interface Options {
+  db: Db
+  queue: Queue
+  hub: Hub
+  datasets: Datasets
+  models: TunedModels
+  evaluations: Pick<Evaluations, 'require'>
+  specs: Pick<Specs, 'ofTrial'>
+  estimator: Estimator
+  pendingWeights: PendingWeights
+  responses: JobResponses
+  trainingSetup: TrainingSetup
+  dataDir: string
+  threads: number
+  min_free_mb: number
+  quota: StorageQuota
+  max_waiting: number
+  parse_control_tokens: boolean
+  now(): number
+}
+
+export class JobCreation {
+  private readonly options: Options
+
+  constructor(options: Options) {
+    this.options = options
+  }
+
+  /** `traceparent`: the trace of the request, in which its attempts are. */
+  async create(
+    by: AccountActor,
+    {
+      model_id,
+      dataset_id,
+      config,
+      evaluation,
+      name,
+      description,
+      metadata,
+      openai,
+      traceparent,
+    }: z.output<typeof CreateJob> & { openai?: OpenaiRequest; traceparent?: string | undefined },
+  ): Promise<Job> {
+    const {
+      db,
+      queue,
+      hub,
+      datasets,
+      evaluations,
+      trainingSetup,
+      dataDir,
+      threads,
+      min_free_mb,
+      quota,
+      max_waiting,
+      pendingWeights,
+      responses,
+      now,
+    } = this.options
+    const { account_id } = by
+    if (evaluation !== undefined) await evaluations.require(account_id, evaluation)
+    const start = await pendingWeights.resolveStart(by, model_id, config)
+    const { resolved } = start
+    await requireFreeDisk(dataDir, min_free_mb)
+    await this.requireDatasets(account_id, dataset_id, start.base_model_id, resolved)
+    if (evaluation !== undefined) {
+      const { id, category } = hub.get(start.base_model_id)
+      await evaluations.require(account_id, evaluation, { id, pictures: category === 'multimodal' })
+    }
+    const validation_dataset_id = resolved.evaluation_config.validation_dataset_id.value
+    const { dataset, columns } = await sourceColumns(db, datasets, account_id, {
+      model_id,
+      dataset_id,
+      config: resolved,
+    })
+    const { base_model_id } = start
+    const id = newId('job')
+    const created_at = now()
+    await db.transaction().execute(async (trx) => {
+      // Inside the transaction, so that the dataset cannot be deleted in between.
+      const objective = resolved.method_options.objective.value
+      await datasets.forTraining(trx, account_id, dataset_id, objective)
+      assertBacklogLimit(await store.countQueued(trx, account_id), 'jobs', max_waiting)
+      await quota.require(trx, account_id, 1)
+      if (start.from_model) await this.requireModel(trx, account_id, model_id)
+      if (validation_dataset_id) await datasets.forTraining(trx, account_id, validation_dataset_id, objective)
+      await store.insertJob(trx, {
+        id,
+        account_id,
+        name: name ?? nameOfJob(dataset.name!, base_model_id),
+        description,
+        metadata_json: JSON.stringify(metadata),
+        model_id,
+        base_model_id,
+        dataset_id,
+        validation_dataset_id,
+        ...columns,
+        status: 'queued',
+        paused: 0,
+        progress: 0,
+        current_epoch: 0,
+        metrics_json: '{}',
+        estimated_completion: null,
+        config_json: JSON.stringify(config),
+        resolved_config_json: JSON.stringify(resolved),
+        threads,
+        error_json: null,
+        trained_tokens: 0,
+        key_id: by.key_id ?? '',
+        ran_ms: 0,
+        running_since: null,
+        crashes: 0,
+        model: null,
+        traceparent: traceparent ?? null,
+        evaluation_id: evaluation ?? null,
+        result_evaluation_id: null,
+        openai_json: openai ? JSON.stringify(openai) : null,
+        created_at,
+        started_at: null,
+        finished_at: null,
+      })
+      const event = start.awaits
+        ? await pendingWeights.waitForWeights(trx, by, id, start.awaits)
+        : statusEvent(
+            'queued',
+            trainingSetup.ready() ? 'The job waits for its turn.' : `The job waits. ${trainingSetup.describe()}`,
+          )
+      await store.appendEvents(trx, id, [event], created_at)
+      await pendingWeights.enqueue(trx, id, account_id)
+      await recordAuditEntry(trx, by, 'job.created', id, { model_id, dataset_id }, created_at)
+    })
+    if (start.awaits) await pendingWeights.published(start.awaits)
+    queue.wake()
+    return responses.toResponse(await requireJob(db, account_id, id))
+  }
+
+  /** The values that a job would be trained with. Throws what `create` throws for its model and config. */
+  async resolvedConfig(by: AccountActor, model_id: string, config: JobConfig): Promise<ResolvedConfig> {
+    return (await this.options.pendingWeights.resolveStart(by, model_id, config)).resolved
+  }
+
+  /** Estimates a job's time, memory and price, unless the signal aborts. Throws what `create` throws. */
+  async estimate(
+    account_id: string,
+    { model_id, dataset_id, config }: z.output<typeof CreateJob>,
+    signal?: AbortSignal,
+  ): Promise<JobEstimate> {
+    const { hub, models, specs, estimator, threads, parse_control_tokens } = this.options
+    const startingModel = await models.startingModel(account_id, model_id)
+    const resolved = resolveLocalConfig({ hub, parse_control_tokens }, config, startingModel)
+    await this.requireDatasets(account_id, dataset_id, startingModel.base_model_id, resolved, signal)
+    const found = await estimator.estimate(
+      { account_id, signal },
+      await specs.ofTrial({ account_id, model_id, dataset_id, config: resolved, threads }),
+    )
+    const { currency, training_per_million_tokens } = hub.get(startingModel.base_model_id).pricing
+    const price =
+      found.tokens === null ? null : { amount: (found.tokens / 1e6) * training_per_million_tokens, currency }
+    return { ...found, price, resolved_config: resolved }
+  }
+
+  /** Runs in the transaction that creates the job, so that the model cannot be deleted in between. */
+  private async requireModel(trx: Trx, account_id: string, id: string): Promise<void> {
+    const { models } = this.options
+    if ((await models.nameOf(trx, account_id, id)) === undefined)
+      throw new ApiError('model_not_found', `The model '${id}' was deleted in the meantime.`)
+  }
+
+  private async requireDatasets(
+    account_id: string,
+    dataset_id: string,
+    base_model_id: string,
+    { evaluation_config, method_options, training_config }: ResolvedConfig,
+    signal?: AbortSignal,
+  ): Promise<void> {
+    const { hub, datasets } = this.options
+    const { value, source } = training_config.max_length
+    for (const id of [dataset_id, evaluation_config.validation_dataset_id.value]) {
+      if (!id) continue
+      await datasets.ready(account_id, id)
+      requirePictureReader(hub.get(base_model_id), await datasets.get(account_id, id))
+      const max_length = source === 'request' ? value : undefined
+      await datasets.requireLearnable(account_id, id, base_model_id, max_length, signal)
+    }
+    // Held-out answers are compared with those that are learned, too.
+    if (method_options.objective.value === 'kto') await datasets.requireOtherAnswers(account_id, dataset_id)
+    const { rows } = await datasets.get(account_id, dataset_id)
+    if (evaluation_config.validation_split.value && rows < 2)
+      throw new ApiError(
+        'invalid_request',
+        `'config.evaluation_config.validation_split': '${dataset_id}' has one row, and a split needs at least two. Add ` +
+          'rows, or leave the split out.',
+        { details: { field: 'config.evaluation_config.validation_split' } },
+      )
+  }
+}
