@@ -6,7 +6,7 @@ import type { TunedModels } from '../models/index.ts'
 import { workOnExport } from './jobs.ts'
 import { createPush } from './push.ts'
 import { exportRoutes } from './routes.ts'
-import { createExports, type Exports, queueKind } from './service.ts'
+import { Exports, queueKind } from './service.ts'
 
 export { exportNeedsModel } from './store.ts'
 
@@ -17,7 +17,7 @@ export function createExportsFeature(
   const { config, db, queue, artifacts, dataDir, min_free_mb, quota, trainingSetup, log, now } = context
   const { huggingface_token: token, huggingface_url: url } = config
   const push = token ? createPush({ url, token }) : undefined
-  const exports = createExports({
+  const exports = new Exports({
     db,
     queue,
     notifications: context.notifications,
@@ -52,16 +52,16 @@ export function createExportsFeature(
     log,
     push,
     acquireSlot: accounts.acquireSlotForWork,
-    notifyEvents: exports.notifyEvents,
-    deletionSignal: exports.deletionSignal,
-    finished: exports.finished,
+    notifyEvents: (id: string) => exports.notifyEvents(id),
+    deletionSignal: (id: string) => exports.deletionSignal(id),
+    finished: (id: string) => exports.finished(id),
     now,
   }
   return {
     exports,
     mount: (app) => exportRoutes(app, exports, context.stopping),
     owned: [{ folder: 'exports', table: 'exports' }],
-    sweep: exports.sweep,
+    sweep: () => exports.sweep(),
     start: async () => [
       exports.start(),
       startWorker({
