@@ -368,7 +368,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
       works.push(
         startSweeping(context, {
           shared: [withFiles.removeExpired, (now) => storedCompletions.removeExpired(now)],
-          own: [models.removeForgottenDrafts, (now) => jobs.removeExpiredRuns(now)],
+          own: [() => models.removeForgottenDrafts(), (now) => jobs.removeExpiredRuns(now)],
         }),
       )
       return {

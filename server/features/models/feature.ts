@@ -3,7 +3,7 @@ import type { Datasets } from '../datasets/index.ts'
 import type { Context, Feature } from '../feature.ts'
 import type { Hub } from '../hub/index.ts'
 import { draftsFolder } from './artifacts.ts'
-import { type Compare, createTunedModels, type TunedModels } from './registry.ts'
+import { type Compare, TunedModels } from './registry.ts'
 import { modelRoutes } from './routes.ts'
 
 export { createDraftFiles, forgetDraftFiles } from './draft-files.ts'
@@ -22,7 +22,7 @@ export function createModelsFeature(
 ): Feature & {
   models: TunedModels
 } {
-  const models = createTunedModels({
+  const models = new TunedModels({
     db: context.db,
     hub,
     datasets,
@@ -50,6 +50,6 @@ export function createModelsFeature(
       { folder: 'models', table: 'models' },
       { folder: draftsFolder, table: 'models' },
     ],
-    sweep: models.removeForgottenDrafts,
+    sweep: () => models.removeForgottenDrafts(),
   }
 }
