@@ -3,14 +3,14 @@ import type { Datasets } from '../datasets/index.ts'
 import type { Context, Feature } from '../feature.ts'
 import { fileRoutes } from './routes.ts'
 import { createFiles, type Files } from './service.ts'
-import { createUploads } from './uploads.ts'
+import { Uploads } from './uploads.ts'
 
 export function createFilesFeature(
   { config, db, artifacts, orphans, dataDir, min_free_mb, quota, now }: Context,
   { datasets, neededBy }: { datasets: Datasets; neededBy: readonly NeededBy[] },
 ): Feature & { files: Files; removeExpired(now: number): Promise<void> } {
   const files = createFiles({ db, datasets, artifacts, dataDir, quota, neededBy, now })
-  const uploads = createUploads({
+  const uploads = new Uploads({
     db,
     datasets,
     files,
@@ -29,7 +29,7 @@ export function createFilesFeature(
       { folder: 'files', table: 'files' },
       { folder: 'uploads', table: 'uploads' },
     ],
-    sweep: uploads.sweep,
+    sweep: () => uploads.sweep(),
     async removeExpired(now) {
       await files.removeExpired(now)
       await uploads.removeExpired(now)
