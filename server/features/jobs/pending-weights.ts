@@ -31,18 +31,6 @@ interface JobStart {
   from_model: boolean
 }
 
-export interface PendingWeights {
-  /** Throws model_not_found, model_not_available, storage_full, and what `resolveConfig` throws. */
-  resolveStart(by: AccountActor, model_id: string, config: JobConfig): Promise<JobStart>
-  /** Enqueues a new or resumed job, unless it still waits for weights: their arrival enqueues it. */
-  enqueue(trx: Trx, job_id: string, account_id: string): Promise<void>
-  /** Makes a new job wait for weights, and requests a download. Call `published` after the commit. */
-  waitForWeights(trx: Trx, by: AccountActor, job_id: string, awaits: NonNullable<JobStart['awaits']>): Promise<NewEvent>
-  published(awaits: NonNullable<JobStart['awaits']>): Promise<void>
-  /** Reports the progress of set-up to waiting jobs, and enqueues them when it is done, also if it was done before. */
-  watchTrainingSetup(): Promise<void>
-}
-
 interface Options {
   db: Db
   queue: Queue
@@ -75,34 +63,138 @@ export const resolveLocalConfig = (
   parse_control_tokens,
 })
 
-export function createPendingWeights({
-  db,
-  queue,
-  events,
-  hub,
-  downloads,
-  meter,
-  trainingSetup,
-  models,
-  parse_control_tokens,
-  log,
-  notifyEvents,
-  now,
-}: Options): PendingWeights {
-  const settings = { hub, parse_control_tokens }
+export class PendingWeights {
+  private readonly options: Options
+  private readonly settings: { hub: Hub; parse_control_tokens: boolean }
   /** The last reported step of each download, in tenths; 11 is the conversion. */
-  const reportedSteps = new Map<string, number>()
+  private readonly reportedSteps = new Map<string, number>()
+  private reportedSetup = ''
 
-  async function resolveAgain(trx: Trx, job: store.JobRow): Promise<ResolvedConfig> {
+  constructor(options: Options) {
+    this.options = options
+    const { queue, events, hub, meter, parse_control_tokens, notifyEvents, now } = this.options
+    this.settings = { hub, parse_control_tokens }
+    events.on('download.changed', async (trx, { model_id, download }) => {
+      const jobs = await store.jobsAwaitingWeights(trx, model_id)
+      const live = ['queued', 'downloading', 'converting'].includes(download.status)
+      const event = live ? this.progressEvent(model_id, download) : undefined
+      for (const job of jobs) {
+        if (event) await store.appendEvents(trx, job.id, [event], now())
+        if (live) continue
+        if (download.status === 'completed') await this.enqueueWithWeights(trx, job)
+        else {
+          const reason = download.status === 'cancelled' ? 'it was cancelled.' : download.error?.message
+          await endAsFailed(
+            trx,
+            meter,
+            job,
+            { code: 'download_failed', message: `The download of the weights of ${model_id} failed: ${reason}` },
+            now(),
+          )
+        }
+      }
+      if (!live) {
+        this.reportedSteps.delete(model_id)
+        await store.removeAwaiting(trx, model_id)
+      }
+      return () => {
+        for (const job of jobs) notifyEvents(job.id)
+        queue.wake()
+      }
+    })
+  }
+
+  /** Throws model_not_found, model_not_available, storage_full, and what `resolveConfig` throws. */
+  async resolveStart(by: AccountActor, model_id: string, config: JobConfig): Promise<JobStart> {
+    const { hub, downloads, models } = this.options
+    const tuned = await models.find(by.account_id, model_id)
+    const expected = hub.downloadable(model_id)
+    if (tuned || !expected?.trainable || !(await downloads.needsDownload(by, model_id))) {
+      try {
+        const startingModel = await models.startingModel(by.account_id, model_id)
+        return {
+          resolved: resolveLocalConfig(this.settings, config, startingModel),
+          base_model_id: startingModel.base_model_id,
+          from_model: tuned !== undefined,
+        }
+      } catch (error) {
+        if (!(error instanceof ApiError) || error.code !== 'training_not_ready') throw error
+        const base_id = tuned?.base_model_id ?? model_id
+        return {
+          resolved: resolveConfig(config, { base: hub.local(base_id) }, undefined, hub.projectorProblem(base_id)),
+          base_model_id: base_id,
+          awaits: { base_id, from: 'setup' },
+          from_model: tuned !== undefined,
+        }
+      }
+    }
+    const base: BaseInfo['base'] = { id: model_id, ...expected }
+    return {
+      resolved: resolveConfig(config, { base }, undefined, hub.projectorProblem(model_id)),
+      base_model_id: model_id,
+      awaits: { base_id: model_id, from: 'download' },
+      from_model: false,
+    }
+  }
+
+  /** Enqueues a new or resumed job, unless it still waits for weights: their arrival enqueues it. */
+  async enqueue(trx: Trx, job_id: string, account_id: string): Promise<void> {
+    const { queue } = this.options
+    if (!(await store.isAwaiting(trx, job_id))) await queue.enqueue(trx, store.queueKind, job_id, account_id)
+  }
+
+  /** Makes a new job wait for weights, and requests a download. Call `published` after the commit. */
+  async waitForWeights(
+    trx: Trx,
+    by: AccountActor,
+    job_id: string,
+    { base_id, from }: NonNullable<JobStart['awaits']>,
+  ): Promise<NewEvent> {
+    const { downloads, trainingSetup } = this.options
+    if (from === 'download') await downloads.request(trx, by, base_id)
+    await store.addAwaiting(trx, job_id, base_id)
+    return {
+      type: 'status',
+      message:
+        from === 'download'
+          ? `The job waits for the weights of ${base_id}, which are being downloaded.`
+          : `The job waits. ${trainingSetup.describe()}`,
+      data: { status: 'queued' },
+    }
+  }
+
+  async published({ base_id, from }: NonNullable<JobStart['awaits']>): Promise<void> {
+    const { downloads, trainingSetup } = this.options
+    if (from === 'download') await downloads.publishRequest(base_id)
+    // Set-up may have ended before the job was stored.
+    else if (trainingSetup.ready()) await this.enqueueAfterSetup()
+  }
+
+  /** Reports the progress of set-up to waiting jobs, and enqueues them when it is done, also if it was done before. */
+  async watchTrainingSetup(): Promise<void> {
+    const { trainingSetup, log } = this.options
+    if (trainingSetup.ready()) return await this.enqueueAfterSetup()
+    let reports = Promise.resolve()
+    trainingSetup.onChange(() => {
+      reports = reports
+        .then(() => this.reportSetup())
+        .then(() => (trainingSetup.ready() ? this.enqueueAfterSetup() : undefined))
+        .catch((error: Error) => log.error({ err: error }, 'the jobs that wait for set-up could not be told of it'))
+    })
+  }
+
+  private async resolveAgain(trx: Trx, job: store.JobRow): Promise<ResolvedConfig> {
+    const { models } = this.options
     const startingModel = await models.startingModel(job.account_id, job.model_id, trx)
-    return resolveLocalConfig(settings, fromJson(job.config_json), startingModel)
+    return resolveLocalConfig(this.settings, fromJson(job.config_json), startingModel)
   }
 
   /** Resolves and enqueues a job whose weights have arrived. */
-  async function enqueueWithWeights(trx: Trx, job: store.JobRow): Promise<void> {
+  private async enqueueWithWeights(trx: Trx, job: store.JobRow): Promise<void> {
+    const { queue, meter, now } = this.options
     let resolved: ResolvedConfig
     try {
-      resolved = await resolveAgain(trx, job)
+      resolved = await this.resolveAgain(trx, job)
     } catch (error) {
       // The weights lack a layer that the job names, or are not a text model.
       const { code = 'internal', message } = error as Error & { code?: string }
@@ -115,13 +207,13 @@ export function createPendingWeights({
   }
 
   /** The progress event for the waiting jobs, about every tenth of a download; undefined in between. */
-  function progressEvent(
+  private progressEvent(
     model_id: string,
     { status, progress, bytes, total_bytes, error }: Download,
   ): NewEvent | undefined {
     const step = status === 'converting' ? 11 : Math.floor(progress * 10)
-    if (step <= (reportedSteps.get(model_id) ?? -1)) return undefined
-    reportedSteps.set(model_id, step)
+    if (step <= (this.reportedSteps.get(model_id) ?? -1)) return undefined
+    this.reportedSteps.set(model_id, step)
     const size = total_bytes === null ? '' : ` of ${Math.ceil(total_bytes / 1e6)} MB`
     const message =
       status === 'converting'
@@ -130,43 +222,15 @@ export function createPendingWeights({
     return { type: 'progress', message, data: { download: { status, progress, bytes, total_bytes, error } } }
   }
 
-  events.on('download.changed', async (trx, { model_id, download }) => {
-    const jobs = await store.jobsAwaitingWeights(trx, model_id)
-    const live = ['queued', 'downloading', 'converting'].includes(download.status)
-    const event = live ? progressEvent(model_id, download) : undefined
-    for (const job of jobs) {
-      if (event) await store.appendEvents(trx, job.id, [event], now())
-      if (live) continue
-      if (download.status === 'completed') await enqueueWithWeights(trx, job)
-      else {
-        const reason = download.status === 'cancelled' ? 'it was cancelled.' : download.error?.message
-        await endAsFailed(
-          trx,
-          meter,
-          job,
-          { code: 'download_failed', message: `The download of the weights of ${model_id} failed: ${reason}` },
-          now(),
-        )
-      }
-    }
-    if (!live) {
-      reportedSteps.delete(model_id)
-      await store.removeAwaiting(trx, model_id)
-    }
-    return () => {
-      for (const job of jobs) notifyEvents(job.id)
-      queue.wake()
-    }
-  })
-
   /** Enqueues the jobs that waited for set-up. */
-  async function enqueueAfterSetup(): Promise<void> {
+  private async enqueueAfterSetup(): Promise<void> {
+    const { db, queue, downloads, notifyEvents } = this.options
     const notify: string[] = []
     await db.transaction().execute(async (trx) => {
       for (const model_id of await store.awaitedModels(trx)) {
         if (downloads.isLive(model_id)) continue
         for (const job of await store.jobsAwaitingWeights(trx, model_id)) {
-          await enqueueWithWeights(trx, job)
+          await this.enqueueWithWeights(trx, job)
           notify.push(job.id)
         }
         await store.removeAwaiting(trx, model_id)
@@ -176,14 +240,14 @@ export function createPendingWeights({
     queue.wake()
   }
 
-  let reportedSetup = ''
   /** Tells all queued jobs how far set-up is, unless they know. */
-  async function reportSetup(): Promise<void> {
+  private async reportSetup(): Promise<void> {
+    const { db, trainingSetup, notifyEvents, now } = this.options
     const message = trainingSetup.ready()
       ? 'The training environment is ready; the job waits for its turn.'
       : trainingSetup.describe()
-    if (message === reportedSetup) return
-    reportedSetup = message
+    if (message === this.reportedSetup) return
+    this.reportedSetup = message
     const { ready, steps } = trainingSetup.status({ operator: false })
     const data = {
       training_setup: { ready, done: steps.filter(({ status }) => status === 'done').length, of: steps.length },
@@ -193,72 +257,5 @@ export function createPendingWeights({
       for (const { id } of jobs) await store.appendEvents(trx, id, [{ type: 'progress', message, data }], now())
     })
     for (const { id } of jobs) notifyEvents(id)
-  }
-
-  return {
-    async watchTrainingSetup() {
-      if (trainingSetup.ready()) return await enqueueAfterSetup()
-      let reports = Promise.resolve()
-      trainingSetup.onChange(() => {
-        reports = reports
-          .then(reportSetup)
-          .then(() => (trainingSetup.ready() ? enqueueAfterSetup() : undefined))
-          .catch((error: Error) => log.error({ err: error }, 'could not notify the jobs that wait for set-up'))
-      })
-    },
-
-    async resolveStart(by, model_id, config) {
-      const tuned = await models.find(by.account_id, model_id)
-      const expected = hub.downloadable(model_id)
-      if (tuned || !expected?.trainable || !(await downloads.needsDownload(by, model_id))) {
-        try {
-          const startingModel = await models.startingModel(by.account_id, model_id)
-          return {
-            resolved: resolveLocalConfig(settings, config, startingModel),
-            base_model_id: startingModel.base_model_id,
-            from_model: tuned !== undefined,
-          }
-        } catch (error) {
-          if (!(error instanceof ApiError) || error.code !== 'training_not_ready') throw error
-          const base_id = tuned?.base_model_id ?? model_id
-          return {
-            resolved: resolveConfig(config, { base: hub.local(base_id) }, undefined, hub.projectorProblem(base_id)),
-            base_model_id: base_id,
-            awaits: { base_id, from: 'setup' },
-            from_model: tuned !== undefined,
-          }
-        }
-      }
-      const base: BaseInfo['base'] = { id: model_id, ...expected }
-      return {
-        resolved: resolveConfig(config, { base }, undefined, hub.projectorProblem(model_id)),
-        base_model_id: model_id,
-        awaits: { base_id: model_id, from: 'download' },
-        from_model: false,
-      }
-    },
-
-    async waitForWeights(trx, by, job_id, { base_id, from }) {
-      if (from === 'download') await downloads.request(trx, by, base_id)
-      await store.addAwaiting(trx, job_id, base_id)
-      return {
-        type: 'status',
-        message:
-          from === 'download'
-            ? `The job waits for the weights of ${base_id}, which are being downloaded.`
-            : `The job waits. ${trainingSetup.describe()}`,
-        data: { status: 'queued' },
-      }
-    },
-
-    async published({ base_id, from }) {
-      if (from === 'download') await downloads.publishRequest(base_id)
-      // Set-up may have ended before the job was stored.
-      else if (trainingSetup.ready()) await enqueueAfterSetup()
-    },
-
-    async enqueue(trx, job_id, account_id) {
-      if (!(await store.isAwaiting(trx, job_id))) await queue.enqueue(trx, store.queueKind, job_id, account_id)
-    },
   }
 }

@@ -23,7 +23,7 @@ import type { Estimator } from './estimate.ts'
 import { createJobHistory, type JobHistory } from './history.ts'
 import type { StopRequest } from './host.ts'
 import { type JobMeter, settleClock } from './metering.ts'
-import { createPendingWeights, type PendingWeights } from './pending-weights.ts'
+import { PendingWeights } from './pending-weights.ts'
 import type { Turns } from './queue-estimate.ts'
 import { createJobResponses, type JobResponses, requireJob } from './responses.ts'
 import { removeExpiredRuns, runsKey } from './run-files.ts'
@@ -79,7 +79,7 @@ export class Jobs {
     const { meter, trainingSetup, log, artifacts, dataDir, threads, min_free_mb, quota, max_waiting, turns } = options
     const { parse_control_tokens, now } = options
     const responses = createJobResponses({ db, queue, trainingSetup, turns, now })
-    const pendingWeights = createPendingWeights({
+    const pendingWeights = new PendingWeights({
       db,
       queue,
       events,
