@@ -20,7 +20,7 @@ import * as store from '../store.ts'
 import { createApplications } from './applications.ts'
 import { isRay } from './instance-types.ts'
 import { replicaRoutes } from './routes.ts'
-import { createRayServing, type RayServing } from './serving.ts'
+import { RayServing } from './serving.ts'
 import { createTargetFiles } from './target-files.ts'
 
 export interface RayScaling {
@@ -57,7 +57,7 @@ export async function createRayScaling(context: Context, needs: Needs): Promise<
     node: config.ray_node,
     now,
   })
-  const serving = createRayServing({
+  const serving = new RayServing({
     serve: createServe(ray, createWriterLock(config.database_url), {
       http: { host: '0.0.0.0', port: config.ray_serve_port },
       proxy_location: 'EveryNode',

@@ -45,19 +45,6 @@ export interface RayState {
   error: string | null
 }
 
-export interface RayServing {
-  /** Writes the application of a deployment. Throws an ApiError, 503 if the cluster is away. */
-  write(deployment: ScaledDeployment): Promise<void>
-  /** Sends the deployment's requests to its application. */
-  set(deployment: ScaledDeployment): void
-  /** Stops that, and removes its applications: at once, or as soon as the cluster answers. */
-  remove(deployment_id: string): void
-  ids(): string[]
-  state(deployment_id: string): RayState | undefined
-  /** Watches the cluster and repairs what it has, until closed. */
-  start(): Running
-}
-
 interface Options {
   serve: Serve
   applications: Applications
@@ -91,36 +78,112 @@ interface Entry {
 
 const keyOf = ({ base, adapter }: Target) => (adapter ? `${base.id}\n${adapter.id}` : base.id)
 
-export function createRayServing(options: Options): RayServing {
-  const { serve, applications, configured, deployments, inference, oncePer, waiting_max, record, lastDecision } =
-    options
-  const { servingSets, cacheSalt, now, log } = options
-  const entries = new Map<string, Entry>()
-  let states = new Map<string, ApplicationState>()
-  let away: RayAway | undefined
-  let looking: Promise<void> | undefined
+export class RayServing {
+  private readonly options: Options
+  private readonly entries = new Map<string, Entry>()
+  private states = new Map<string, ApplicationState>()
+  private away: RayAway | undefined
+  private looking: Promise<void> | undefined
 
-  /** Reads what the cluster has. While it does not answer, what was known stays: its proxies may still answer. */
-  function look(): Promise<void> {
-    looking ??= (async () => {
-      try {
-        const [own, proxies] = [await serve.own(), await serve.proxies()]
-        states = own
-        if (away) log.info('the Ray cluster answers again')
-        away = undefined
-        for (const entry of entries.values()) useProxies(entry, proxies)
-      } catch (error) {
-        if (!(error instanceof RayAway)) throw error
-        if (!away) log.warn({ reason: error.message }, 'the Ray cluster that serves deployments does not answer')
-        away = error
-      }
-    })().finally(() => {
-      looking = undefined
-    })
-    return looking
+  constructor(options: Options) {
+    this.options = options
   }
 
-  function useProxies(entry: Entry, proxies: string[]): void {
+  /** Writes the application of a deployment. Throws an ApiError, 503 if the cluster is away. */
+  async write(deployment: ScaledDeployment): Promise<void> {
+    const { applications, deployments, inference } = this.options
+    const current = await deployments.findUnscoped(deployment.id)
+    if (!current) throw new ApiError('deployment_not_found', `There is no deployment '${deployment.name}'.`)
+    const target = await inference.target(current.account_id, current.model)
+    const { application } = await applications.describe(deployment, target).catch((error) => {
+      throw asApiError(error)
+    })
+    await this.change((own) => put(own, application))
+  }
+
+  /** Sends the deployment's requests to its application. */
+  set(deployment: ScaledDeployment): void {
+    const { waiting_max, servingSets, log } = this.options
+    const existing = this.entries.get(deployment.id)
+    if (existing) {
+      if (existing.deployment.instance_type !== deployment.instance_type) existing.served.clear()
+      existing.deployment = deployment
+      return
+    }
+    const engines: RemoteEngine[] = []
+    const pool = createPool(engines, waiting_max, () => pool.dispatchWaiting())
+    const served = new Map<string, ServedAt>()
+    const entry: Entry = { deployment, engines, pool, served, current: undefined, starting: 0 }
+    this.entries.set(deployment.id, entry)
+    servingSets.set(deployment.id, this.servingSet(entry))
+    void this.look().catch((error) => log.warn({ err: error }, 'the Ray cluster was not read'))
+  }
+
+  /** Stops that, and removes its applications: at once, or as soon as the cluster answers. */
+  remove(deployment_id: string): void {
+    const { applications, servingSets, log } = this.options
+    const entry = this.entries.get(deployment_id)
+    this.entries.delete(deployment_id)
+    if (entry) servingSets.delete(deployment_id)
+    entry?.pool.refuseWaiting(
+      new ApiError('overloaded', 'The deployment has just stopped scaling. Send the request once more.'),
+    )
+    void this.change((own) => {
+      const prefix = applications.prefixOf(deployment_id)
+      for (const name of own.keys()) if (name.startsWith(prefix)) own.delete(name)
+    }).catch((error) => log.warn({ err: error }, 'an application stays in the Ray cluster until it answers'))
+  }
+
+  ids(): string[] {
+    return [...this.entries.keys()]
+  }
+
+  state(deployment_id: string): RayState | undefined {
+    const entry = this.entries.get(deployment_id)
+    return entry && this.stateOf(entry)
+  }
+
+  /** Watches the cluster and repairs what it has, until closed. */
+  start(): Running {
+    const { oncePer, log } = this.options
+    const failed = (error: unknown) => {
+      if (!(error instanceof RayAway)) log.warn({ err: error }, 'the applications in the Ray cluster were not checked')
+    }
+    const watching = runPeriodically(look_ms, () =>
+      this.entries.size > 0 ? this.look().catch(failed) : Promise.resolve(),
+    )
+    const checking = runPeriodically(check_ms, () => oncePer('ray-serve', check_ms, () => this.check()).catch(failed))
+    return {
+      close: async () => {
+        await Promise.all([watching.close(), checking.close()])
+        for (const { engines } of this.entries.values()) for (const each of engines) each.close()
+      },
+    }
+  }
+
+  /** Reads what the cluster has. While it does not answer, what was known stays: its proxies may still answer. */
+  private look(): Promise<void> {
+    const { serve, log } = this.options
+    this.looking ??= (async () => {
+      try {
+        const [own, proxies] = [await serve.own(), await serve.proxies()]
+        this.states = own
+        if (this.away) log.info('the Ray cluster answers again')
+        this.away = undefined
+        for (const entry of this.entries.values()) this.useProxies(entry, proxies)
+      } catch (error) {
+        if (!(error instanceof RayAway)) throw error
+        if (!this.away) log.warn({ reason: error.message }, 'the Ray cluster that serves deployments does not answer')
+        this.away = error
+      }
+    })().finally(() => {
+      this.looking = undefined
+    })
+    return this.looking
+  }
+
+  private useProxies(entry: Entry, proxies: string[]): void {
+    const { cacheSalt } = this.options
     for (const gone of entry.engines.filter(({ name }) => !proxies.some((each) => name === nameOf(each)))) {
       entry.engines.splice(entry.engines.indexOf(gone), 1)
       gone.close()
@@ -135,20 +198,21 @@ export function createRayServing(options: Options): RayServing {
           },
           route: (target) => entry.served.get(keyOf(target))?.route,
           cacheSalt,
-          onFailed: () => void look().catch(() => {}),
+          onFailed: () => void this.look().catch(() => {}),
         }),
       )
     entry.pool.dispatchWaiting()
   }
 
   /** An application answers: also while Serve replaces its replicas, or has none and starts one for a request. */
-  const answers = (name: string) => {
-    const state = states.get(name)
+  private answers(name: string) {
+    const state = this.states.get(name)
     if (!state) return false
     return /^(RUNNING|UNHEALTHY)$/.test(state.status) || state.replicas.some((each) => each.state === 'RUNNING')
   }
 
-  async function whereIs(entry: Entry, target: Target): Promise<ServedAt> {
+  private async whereIs(entry: Entry, target: Target): Promise<ServedAt> {
+    const { applications } = this.options
     const key = keyOf(target)
     const found = entry.served.get(key) ?? (await applications.whereIs(entry.deployment, target))
     entry.served.set(key, found)
@@ -156,21 +220,22 @@ export function createRayServing(options: Options): RayServing {
   }
 
   /** Resolves when the application takes requests. Throws an ApiError if it does not start, or the cluster is away. */
-  async function untilItAnswers({ deployment }: Entry, name: string, signal?: AbortSignal): Promise<void> {
+  private async untilItAnswers({ deployment }: Entry, name: string, signal?: AbortSignal): Promise<void> {
+    const { now, log } = this.options
     const limit_ms = gpuOf(deployment.instance_type) === undefined ? start_ms : vllmStart_ms
     const last = now() + limit_ms
-    while (!answers(name)) {
-      await look()
-      if (answers(name)) return
-      if (away) throw awayError(away)
-      const state = states.get(name)
+    while (!this.answers(name)) {
+      await this.look()
+      if (this.answers(name)) return
+      if (this.away) throw awayError(this.away)
+      const state = this.states.get(name)
       if (state?.status === 'DEPLOY_FAILED')
         throw new ApiError(
           'engine_unavailable',
           `No replica of '${deployment.name}' could be started in the Ray cluster: ${state.message.slice(0, 1000)}`,
         )
-      // The cluster has been restarted.
-      if (!state) await check().catch((error) => log.warn({ err: error }, 'an application was not written again'))
+      // The cluster has been started anew.
+      if (!state) await this.check().catch((error) => log.warn({ err: error }, 'an application was not written again'))
       if (now() > last)
         throw new ApiError(
           'engine_unavailable',
@@ -181,25 +246,26 @@ export function createRayServing(options: Options): RayServing {
     }
   }
 
-  function servingSet(entry: Entry): ServingSet {
+  private servingSet(entry: Entry): ServingSet {
+    const { applications } = this.options
     return {
-      replicas: () => stateOf(entry).replicas.map(({ state }) => ({ state: () => state })),
+      replicas: () => this.stateOf(entry).replicas.map(({ state }) => ({ state: () => state })),
 
-      async run(request, signal) {
-        let { name } = await whereIs(entry, request.target)
+      run: async (request, signal) => {
+        let { name } = await this.whereIs(entry, request.target)
         const began_at = performance.now()
-        if (!answers(name)) {
-          // Its files may have been installed again.
+        if (!this.answers(name)) {
+          // Its files may have been installed anew.
           entry.served.delete(keyOf(request.target))
-          name = (await whereIs(entry, request.target)).name
+          name = (await this.whereIs(entry, request.target)).name
           entry.starting++
-          await untilItAnswers(entry, name, signal).finally(() => entry.starting--)
+          await this.untilItAnswers(entry, name, signal).finally(() => entry.starting--)
         }
         entry.current = name
         const waited_ms = performance.now() - began_at
         if (entry.engines.length === 0) {
-          await look()
-          if (away) throw awayError(away)
+          await this.look()
+          if (this.away) throw awayError(this.away)
           if (entry.engines.length === 0)
             throw new ApiError('engine_unavailable', 'Ray Serve has no healthy proxy now. Try again in a moment.')
         }
@@ -208,27 +274,27 @@ export function createRayServing(options: Options): RayServing {
           return waited_ms > 100 ? { ...response, start_ms: waited_ms } : response
         } catch (error) {
           if (!(error instanceof ReplicaFailure) || error.code !== 'engine_unavailable') throw error
-          await look().catch(() => {})
-          throw away ? awayError(away) : error
+          await this.look().catch(() => {})
+          throw this.away ? awayError(this.away) : error
         }
       },
 
       status: (target) => {
         const at = entry.served.get(keyOf(target))
-        return at && answers(at.name) ? 'loaded' : 'not_loaded'
+        return at && this.answers(at.name) ? 'loaded' : 'not_loaded'
       },
 
-      async prepare(target) {
+      prepare: async (target) => {
         const { name, application } = await applications.describe(entry.deployment, target)
-        const added = await change((own) => {
+        const added = await this.change((own) => {
           if (own.has(name)) return false
           own.set(name, application)
           return true
         })
         try {
-          await untilItAnswers(entry, name)
+          await this.untilItAnswers(entry, name)
         } catch (error) {
-          if (added) await change((own) => own.delete(name)).catch(() => {})
+          if (added) await this.change((own) => own.delete(name)).catch(() => {})
           throw error
         }
       },
@@ -238,12 +304,13 @@ export function createRayServing(options: Options): RayServing {
     }
   }
 
-  function stateOf(entry: Entry): RayState {
+  private stateOf(entry: Entry): RayState {
+    const { applications } = this.options
     const { deployment, engines, pool, starting, current } = entry
-    const own = [...states].filter(([name]) => name.startsWith(applications.prefixOf(deployment.id)))
+    const own = [...this.states].filter(([name]) => name.startsWith(applications.prefixOf(deployment.id)))
     const [name, main] = own.find(([name]) => name === current) ?? own[0] ?? []
-    const problem = away
-      ? awayError(away).message
+    const problem = this.away
+      ? awayError(this.away).message
       : main && main.status !== 'RUNNING' && main.message
         ? `Ray Serve says of ${name} (${main.status}): ${main.message}`.slice(0, 2000)
         : null
@@ -270,7 +337,8 @@ export function createRayServing(options: Options): RayServing {
   }
 
   /** Changes our applications. Throws an ApiError. */
-  async function change<T>(work: (own: Map<string, Application>) => T): Promise<T> {
+  private async change<T>(work: (own: Map<string, Application>) => T): Promise<T> {
+    const { serve } = this.options
     let result: T
     try {
       await serve.change((own) => {
@@ -282,15 +350,9 @@ export function createRayServing(options: Options): RayServing {
     return result!
   }
 
-  /** Puts what a deployment wants in place of what there is, unless that is the same. */
-  function put(own: Map<string, Application>, wanted: Application): void {
-    const existing = own.get(wanted.name)
-    const kept = existing ? withWrittenAt(wanted, writtenAt(existing)) : wanted
-    if (!existing || !contains(existing, kept)) own.set(wanted.name, kept)
-  }
-
   /** Compares what the cluster has with what the database says, and writes what differs. */
-  async function check(): Promise<void> {
+  private async check(): Promise<void> {
+    const { serve, applications, configured, deployments, inference, now, log } = this.options
     const rows = await configured()
     const kept: string[] = []
     const wanted: { deployment: ScaledDeployment; name: string; application: Application }[] = []
@@ -302,7 +364,7 @@ export function createRayServing(options: Options): RayServing {
         const target = await inference.target(current.account_id, current.model)
         const described = await applications.describe(deployment, target)
         wanted.push({ deployment, ...described })
-        const entry = entries.get(deployment.id)
+        const entry = this.entries.get(deployment.id)
         if (entry) entry.current = described.name
       } catch (error) {
         if (error instanceof RayAway) throw error
@@ -322,80 +384,26 @@ export function createRayServing(options: Options): RayServing {
         if (isFormer || age_ms > (prefix ? prepared_ms : unnamed_ms)) own.delete(name)
       }
     })
-    for (const { deployment, name } of wanted) await recordChange(deployment, running.get(name))
+    for (const { deployment, name } of wanted) await this.recordChange(deployment, running.get(name))
   }
 
-  async function recordChange({ id }: ScaledDeployment, state: ApplicationState | undefined): Promise<void> {
+  private async recordChange({ id }: ScaledDeployment, state: ApplicationState | undefined): Promise<void> {
+    const { record, lastDecision, now } = this.options
     if (!state) return
     const [from, to] = [await lastDecision(id), state.target_replicas]
     if (from === to) return
-    const entry = entries.get(id)
-    const { in_flight = 0, waiting = 0 } = entry ? stateOf(entry) : {}
+    const entry = this.entries.get(id)
+    const { in_flight = 0, waiting = 0 } = entry ? this.stateOf(entry) : {}
     const reason = state.reason ?? 'Ray Serve decided it by its requests in progress.'
     await record({ deployment_id: id, at: now(), from, to, reason, in_flight, waiting })
   }
+}
 
-  return {
-    async write(deployment) {
-      const current = await deployments.findUnscoped(deployment.id)
-      if (!current) throw new ApiError('deployment_not_found', `There is no deployment '${deployment.name}'.`)
-      const target = await inference.target(current.account_id, current.model)
-      const { application } = await applications.describe(deployment, target).catch((error) => {
-        throw asApiError(error)
-      })
-      await change((own) => put(own, application))
-    },
-
-    set(deployment) {
-      const existing = entries.get(deployment.id)
-      if (existing) {
-        if (existing.deployment.instance_type !== deployment.instance_type) existing.served.clear()
-        existing.deployment = deployment
-        return
-      }
-      const engines: RemoteEngine[] = []
-      const pool = createPool(engines, waiting_max, () => pool.dispatchWaiting())
-      const served = new Map<string, ServedAt>()
-      const entry: Entry = { deployment, engines, pool, served, current: undefined, starting: 0 }
-      entries.set(deployment.id, entry)
-      servingSets.set(deployment.id, servingSet(entry))
-      void look().catch((error) => log.warn({ err: error }, 'the Ray cluster was not read'))
-    },
-
-    remove(deployment_id) {
-      const entry = entries.get(deployment_id)
-      entries.delete(deployment_id)
-      if (entry) servingSets.delete(deployment_id)
-      entry?.pool.refuseWaiting(
-        new ApiError('overloaded', 'The deployment has just stopped scaling. Send the request once more.'),
-      )
-      void change((own) => {
-        const prefix = applications.prefixOf(deployment_id)
-        for (const name of own.keys()) if (name.startsWith(prefix)) own.delete(name)
-      }).catch((error) => log.warn({ err: error }, 'an application stays in the Ray cluster until it answers'))
-    },
-
-    ids: () => [...entries.keys()],
-    state: (deployment_id) => {
-      const entry = entries.get(deployment_id)
-      return entry && stateOf(entry)
-    },
-
-    start() {
-      const failed = (error: unknown) => {
-        if (!(error instanceof RayAway))
-          log.warn({ err: error }, 'the applications in the Ray cluster were not checked')
-      }
-      const watching = runPeriodically(look_ms, () => (entries.size > 0 ? look().catch(failed) : Promise.resolve()))
-      const checking = runPeriodically(check_ms, () => oncePer('ray-serve', check_ms, check).catch(failed))
-      return {
-        async close() {
-          await Promise.all([watching.close(), checking.close()])
-          for (const { engines } of entries.values()) for (const each of engines) each.close()
-        },
-      }
-    },
-  }
+/** Puts what a deployment wants in place of what there is, unless that is the same. */
+function put(own: Map<string, Application>, wanted: Application): void {
+  const existing = own.get(wanted.name)
+  const kept = existing ? withWrittenAt(wanted, writtenAt(existing)) : wanted
+  if (!existing || !contains(existing, kept)) own.set(wanted.name, kept)
 }
 
 const nameOf = (origin: string) => `Ray Serve at ${new URL(origin).host}`
