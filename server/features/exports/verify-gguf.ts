@@ -7,10 +7,9 @@ import { ApiError } from '../../../contract/errors.ts'
 import type { Projector } from '../hub/index.ts'
 import type { ExportSource } from '../models/index.ts'
 import {
-  createEngineClient,
   createEngineProcess,
   createScoring,
-  type EngineClient,
+  EngineClient,
   engineError,
   readAll,
   type Target,
@@ -74,7 +73,7 @@ export async function verifyGguf({
   ]
   // Half of the threads: the library's threads spin while they wait, and the service still serves requests.
   const engine = createEngineProcess({ dataDir, threads: Math.max(1, Math.floor(threads / 2)), options, log })
-  const client = createEngineClient(engine, log)
+  const client = new EngineClient(engine, log)
   const exported = { id: 'exported', gguf: file, projector }
   const target: Target = base
     ? { base: { id: 'base', gguf: base.gguf, projector: base.projector }, adapter: exported }

@@ -7,7 +7,7 @@ import type { EngineClient } from './engine/client.ts'
 import type { Engine } from './engine/engine.ts'
 import type { ScoreRows } from './fidelity/adapter-verification.ts'
 import { createMergedCheck } from './merged-adapters/check.ts'
-import { createMergedAdapters, type MergedAdapters } from './merged-adapters/manager.ts'
+import { MergedAdapters } from './merged-adapters/manager.ts'
 import { createPools, type Pools } from './replicas/pools.ts'
 import { readUpstreams } from './upstreams/settings.ts'
 
@@ -45,7 +45,7 @@ export function createServingFeature(
     artifacts,
     log,
   })
-  const mergedAdapters = createMergedAdapters({
+  const mergedAdapters = new MergedAdapters({
     models,
     pools,
     check: createMergedCheck(scoreRows),
@@ -84,7 +84,7 @@ export function createServingFeature(
   })
   return {
     serving: { engine: client, pools, mergedAdapters },
-    sweep: mergedAdapters.removeLeftovers,
+    sweep: () => mergedAdapters.removeLeftovers(),
     async start() {
       const idle_ms = config.idle_unload_seconds * 1000
       const stops = [engine.watchHealth(), ...(idle_ms > 0 ? [client.unloadIdle(idle_ms)] : [])]

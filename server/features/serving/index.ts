@@ -1,5 +1,5 @@
 // Serving: what answers a request for a model. What the rest of the service may import.
-export { createEngineClient, type EngineClient, engineError, type WeightFiles } from './engine/client.ts'
+export { EngineClient, engineError, type WeightFiles } from './engine/client.ts'
 export { createEngineProcess, engineOptions } from './engine/process.ts'
 export type { Serving } from './feature.ts'
 export { createScoring } from './fidelity/adapter-verification.ts'

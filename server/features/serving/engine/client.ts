@@ -21,37 +21,7 @@ interface EngineResponse {
   load_ms: number
 }
 
-export interface EngineClient {
-  /** Loads the target unless it is loaded. */
-  load(target: Target): Promise<void>
-  /** Unloads the target's adapter, or its base if it has no adapter. */
-  unload(target: Target): Promise<void>
-  status(target: Target): ModelStatus
-  /**
-   * Loads the target if needed, then sends the request. `body` gets the target's name in the engine. Throws a
-   * ReplicaFailure if the engine dies.
-   */
-  post(
-    target: Target,
-    path: string,
-    body: (name: string) => string,
-    headers: Record<string, string>,
-    signal: AbortSignal,
-    span?: Span | null,
-  ): Promise<EngineResponse>
-  /** Tokens used by a request whose client disconnected; undefined if the engine does not know the request. */
-  abortedUsage(request_id: string): Promise<TokenCounts | undefined>
-  /** The body of a GET of a running engine; undefined if none runs, or it does not answer in time. */
-  read(path: string): Promise<string | undefined>
-  /** Makes a running engine leave this share (0 to 1) of CPU time to other processes for the next `for_ms`. */
-  yieldCores(share: number, for_ms: number): Promise<void>
-  /** Whether the running engine has unfinished requests or loads. */
-  isBusy(): boolean
-  /** Periodically unloads models without requests for `idle_ms`. Returns a function that stops it. */
-  unloadIdle(idle_ms: number): () => void
-}
-
-/** What an engine needs to know of the models that it loads. */
+/** What an engine is told of the models that it loads. */
 export interface WeightFiles {
   /** Fetches weights that are not on this machine. */
   artifacts: Pick<Artifacts, 'hold'>
@@ -92,20 +62,138 @@ const neverAborts = new AbortController().signal
 /** Waits between lookups: the engine notices a disconnect shortly after the connection closes. */
 const abortedUsagePolls_ms = [5, 20, 50, 100, 300]
 
-export function createEngineClient(engine: EngineProcess, log: Logger, files: WeightFiles = filesHere): EngineClient {
-  const { artifacts, keepsOriginal, draftFile } = files
-  const modelsByInstance = new WeakMap<EngineInstance, Map<string, LoadedModel>>()
-  function modelsIn(instance: EngineInstance): Map<string, LoadedModel> {
-    const existing = modelsByInstance.get(instance)
+export class EngineClient {
+  private readonly engine: EngineProcess
+  private readonly log: Logger
+  private readonly files: WeightFiles
+  private readonly modelsByInstance = new WeakMap<EngineInstance, Map<string, LoadedModel>>()
+
+  constructor(engine: EngineProcess, log: Logger, files: WeightFiles = filesHere) {
+    this.engine = engine
+    this.log = log
+    this.files = files
+  }
+
+  /** Loads the target unless it is loaded. */
+  load(target: Target): Promise<void> {
+    return this.withEngine(async (instance) => (await this.acquire(instance, target, neverAborts))(), neverAborts)
+  }
+
+  /** Unloads the target's adapter, or its base if it has no adapter. */
+  async unload({ base, adapter }: Target): Promise<void> {
+    const instance = this.engine.current()
+    if (instance) await this.unloadFrom(instance, (adapter ?? base).id)
+  }
+
+  status({ base, adapter }: Target): ModelStatus {
+    const instance = this.engine.current()
+    const models = instance && this.modelsByInstance.get(instance)
+    const parts = adapter ? [base.id, adapter.id] : [base.id]
+    const states = parts.map((name) => models?.get(name)?.status ?? 'not_loaded')
+    return states.every((state) => state === 'loaded')
+      ? 'loaded'
+      : states.includes('loading')
+        ? 'loading'
+        : 'not_loaded'
+  }
+
+  /**
+   * Loads the target if needed, then sends the request. `body` gets the target's name in the engine. Throws a
+   * ReplicaFailure if the engine dies.
+   */
+  post(
+    target: Target,
+    path: string,
+    body: (name: string) => string,
+    headers: Record<string, string>,
+    signal: AbortSignal,
+    span?: Span | null,
+  ): Promise<EngineResponse> {
+    return this.withEngine(async (instance) => {
+      const started_at = performance.now()
+      const name = (target.adapter ?? target.base).id
+      for (let isRetry = false; ; isRetry = true) {
+        const release = await this.acquire(instance, target, signal, span)
+        const load_ms = performance.now() - started_at
+        try {
+          const response = await postTo(instance, path, body(name), headers, signal)
+          response.once('close', release)
+          if (response.status !== 404 || isRetry) return { response, load_ms }
+          // The engine evicted the model: load it again.
+          response.resume()
+          for (const each of [name, target.base.id]) this.modelsIn(instance).delete(each)
+        } catch (error) {
+          release()
+          throw error
+        }
+      }
+    }, signal)
+  }
+
+  /** Tokens used by a request whose client disconnected; undefined if the engine does not know the request. */
+  async abortedUsage(request_id: string): Promise<TokenCounts | undefined> {
+    for (const wait_ms of abortedUsagePolls_ms) {
+      await sleep(wait_ms)
+      const instance = this.engine.current()
+      if (!instance) return undefined
+      const response = await send(
+        instance.pool,
+        { method: 'GET', path: `/internal/usage/${encodeURIComponent(request_id)}` },
+        instance.ended,
+      ).catch(() => undefined)
+      if (!response) return undefined
+      const text = (await readAll(response).catch(() => Buffer.of())).toString('utf8')
+      if (response.status === 200 && text !== '') return toTokenCounts(JSON.parse(text))
+    }
+    return undefined
+  }
+
+  /** The body of a GET of a running engine; undefined if none runs, or it does not answer in time. */
+  async read(path: string): Promise<string | undefined> {
+    const instance = this.engine.current()
+    if (!instance) return undefined
+    const inTime = AbortSignal.any([instance.ended, AbortSignal.timeout(read_ms)])
+    try {
+      const response = await send(instance.pool, { method: 'GET', path }, inTime)
+      const text = (await readAll(response)).toString('utf8')
+      return response.status === 200 ? text : undefined
+    } catch {
+      return undefined
+    }
+  }
+
+  /** Makes a running engine leave this share (0 to 1) of CPU time to other processes for the next `for_ms`. */
+  async yieldCores(share: number, for_ms: number): Promise<void> {
+    const instance = this.engine.current()
+    if (instance) await postAndRead(instance, '/internal/leave_cores', JSON.stringify({ share, for_ms }))
+  }
+
+  /** Whether the running engine has unfinished requests or loads. */
+  isBusy(): boolean {
+    const instance = this.engine.current()
+    return instance !== undefined && [...this.modelsIn(instance).values()].some(({ references }) => references > 0)
+  }
+
+  /** Periodically unloads models without requests for `idle_ms`. Returns a function that stops it. */
+  unloadIdle(idle_ms: number): () => void {
+    const task = runPeriodically(Math.min(30_000, Math.max(20, idle_ms / 2)), () =>
+      this.unloadUnused(idle_ms).catch((error) => this.log.warn({ err: error }, 'an idle model could not be unloaded')),
+    )
+    // Not awaited: the engine may hang.
+    return () => void task.close()
+  }
+
+  private modelsIn(instance: EngineInstance): Map<string, LoadedModel> {
+    const existing = this.modelsByInstance.get(instance)
     if (existing) return existing
     const created = new Map<string, LoadedModel>()
-    modelsByInstance.set(instance, created)
+    this.modelsByInstance.set(instance, created)
     return created
   }
 
   /** Loads a base or adapter once per instance, shared by concurrent callers; a failed load can be retried. */
-  function loadOnce(instance: EngineInstance, name: string, target: Target, load: () => Promise<void>): LoadedModel {
-    const models = modelsIn(instance)
+  private loadOnce(instance: EngineInstance, name: string, target: Target, load: () => Promise<void>): LoadedModel {
+    const models = this.modelsIn(instance)
     const existing = models.get(name)
     if (existing) return existing
     const created: LoadedModel = { done: load(), status: 'loading', target, references: 0, used_at: Date.now() }
@@ -119,11 +207,11 @@ export function createEngineClient(engine: EngineProcess, log: Logger, files: We
     return created
   }
 
-  async function command(instance: EngineInstance, path: string, body: unknown): Promise<void> {
+  private async command(instance: EngineInstance, path: string, body: unknown): Promise<void> {
     const { status, text } = await postAndRead(instance, path, JSON.stringify(body))
     if (status === 200) return
     // The API's caller did not write this request: its paths and parameters belong in the log only.
-    log.error({ path, body, answer: text.slice(0, 2000) }, 'the engine refused a command')
+    this.log.error({ path, body, answer: text.slice(0, 2000) }, 'the engine refused a command')
     const error = engineError(status, text)
     if (status === 503) throw error
     throw error.param === 'projector' ? new LoadFailure(wrongProjector) : new LoadFailure()
@@ -133,32 +221,24 @@ export function createEngineClient(engine: EngineProcess, log: Logger, files: We
    * Loads weights that must stay on this disk meanwhile. Later the engine has them open. `model_id`: of the tuned model
    * that may have drafts.
    */
-  async function loadFile(
+  private async loadFile(
     instance: EngineInstance,
     gguf: string,
     path: string,
     body: object,
     model_id: string,
   ): Promise<void> {
-    const hold = await artifacts.hold([gguf])
+    const hold = await this.files.artifacts.hold([gguf])
     try {
-      const drafts = await draftFile(model_id)
-      await command(instance, path, { ...body, ...(drafts && { drafts }) })
+      const drafts = await this.files.draftFile(model_id)
+      await this.command(instance, path, { ...body, ...(drafts && { drafts }) })
     } finally {
       hold.release()
     }
   }
 
-  async function postAndRead(instance: EngineInstance, path: string, payload: string) {
-    const response = await postTo(instance, path, payload, {}, instance.ended)
-    return {
-      status: response.status,
-      text: (await readAll(response).catch((error) => throwUnavailable(error))).toString('utf8'),
-    }
-  }
-
   /** Loads the target's base, then its adapter. Both count as in use until the returned `release` is called. */
-  async function acquire(instance: EngineInstance, target: Target, signal: AbortSignal, span?: Span | null) {
+  private async acquire(instance: EngineInstance, target: Target, signal: AbortSignal, span?: Span | null) {
     const { base, adapter } = target
     const { gguf, projector } = base
     if (!gguf)
@@ -178,12 +258,12 @@ export function createEngineClient(engine: EngineProcess, log: Logger, files: We
       return each.status === 'loaded' ? undefined : traced(abortable(each.done, signal), span)
     }
     try {
-      const loadedBase = loadOnce(instance, base.id, { base }, () =>
-        loadFile(
+      const loadedBase = this.loadOnce(instance, base.id, { base }, () =>
+        this.loadFile(
           instance,
           gguf,
           '/internal/load_model',
-          { name: base.id, path: gguf, keep_original: keepsOriginal(base.id), ...fieldsOf(projector) },
+          { name: base.id, path: gguf, keep_original: this.files.keepsOriginal(base.id), ...fieldsOf(projector) },
           base.merged_from ?? base.id,
         ),
       )
@@ -191,8 +271,8 @@ export function createEngineClient(engine: EngineProcess, log: Logger, files: We
       if (adapter) {
         const own = fieldsOf(adapter.projector)
         const body = { lora_name: adapter.id, lora_path: adapter.gguf, base_model_name: base.id, ...own }
-        const load = () => loadFile(instance, adapter.gguf, '/v1/load_lora_adapter', body, adapter.id)
-        await use(loadOnce(instance, adapter.id, target, load))
+        const load = () => this.loadFile(instance, adapter.gguf, '/v1/load_lora_adapter', body, adapter.id)
+        await use(this.loadOnce(instance, adapter.id, target, load))
       }
       return release
     } catch (error) {
@@ -202,8 +282,8 @@ export function createEngineClient(engine: EngineProcess, log: Logger, files: We
   }
 
   /** Runs `work` on the running engine, and once more on the next if this one had died before the request. */
-  async function withEngine<T>(work: (instance: EngineInstance) => Promise<T>, signal: AbortSignal): Promise<T> {
-    const instance = engine.current() ?? (await abortable(engine.instance(), signal))
+  private async withEngine<T>(work: (instance: EngineInstance) => Promise<T>, signal: AbortSignal): Promise<T> {
+    const instance = this.engine.current() ?? (await abortable(this.engine.instance(), signal))
     try {
       return await work(instance)
     } catch (error) {
@@ -212,126 +292,44 @@ export function createEngineClient(engine: EngineProcess, log: Logger, files: We
         instance.ended.aborted || nextEvent(instance.ended, 'abort'),
         sleep(exitNotice_ms, undefined, { ref: false }),
       ])
-      return work(await abortable(engine.instance(), signal))
+      return work(await abortable(this.engine.instance(), signal))
     }
   }
 
-  async function unloadFrom(instance: EngineInstance, name: string): Promise<void> {
-    const models = modelsIn(instance)
+  private async unloadFrom(instance: EngineInstance, name: string): Promise<void> {
+    const models = this.modelsIn(instance)
     const model = models.get(name)
     if (!model) return
     models.delete(name)
-    await command(
+    await this.command(
       instance,
       model.target.adapter ? '/v1/unload_lora_adapter' : '/internal/unload_model',
       model.target.adapter ? { lora_name: name } : { name },
     )
   }
 
-  async function unloadUnused(idle_ms: number): Promise<void> {
-    const instance = engine.current()
+  private async unloadUnused(idle_ms: number): Promise<void> {
+    const instance = this.engine.current()
     if (!instance) return
-    const models = modelsIn(instance)
+    const models = this.modelsIn(instance)
     const idle = ({ references, used_at, status }: LoadedModel) =>
       references === 0 && status === 'loaded' && Date.now() - used_at >= idle_ms
-    for (const [name, model] of models) if (model.target.adapter && idle(model)) await unloadFrom(instance, name)
+    for (const [name, model] of models) if (model.target.adapter && idle(model)) await this.unloadFrom(instance, name)
     for (const [name, model] of models) {
       const hasAdapters = [...models.values()].some(({ target }) => target.adapter && target.base.id === name)
       if (!model.target.adapter && !hasAdapters && idle(model)) {
-        log.info({ model: name }, 'an idle model is unloaded')
-        await unloadFrom(instance, name)
+        this.log.info({ model: name }, 'an idle model is unloaded')
+        await this.unloadFrom(instance, name)
       }
     }
   }
+}
 
+async function postAndRead(instance: EngineInstance, path: string, payload: string) {
+  const response = await postTo(instance, path, payload, {}, instance.ended)
   return {
-    load: (target) => withEngine(async (instance) => (await acquire(instance, target, neverAborts))(), neverAborts),
-
-    async unload({ base, adapter }) {
-      const instance = engine.current()
-      if (instance) await unloadFrom(instance, (adapter ?? base).id)
-    },
-
-    status({ base, adapter }) {
-      const instance = engine.current()
-      const models = instance && modelsByInstance.get(instance)
-      const parts = adapter ? [base.id, adapter.id] : [base.id]
-      const states = parts.map((name) => models?.get(name)?.status ?? 'not_loaded')
-      return states.every((state) => state === 'loaded')
-        ? 'loaded'
-        : states.includes('loading')
-          ? 'loading'
-          : 'not_loaded'
-    },
-
-    post: (target, path, body, headers, signal, span) =>
-      withEngine(async (instance) => {
-        const started_at = performance.now()
-        const name = (target.adapter ?? target.base).id
-        for (let isRetry = false; ; isRetry = true) {
-          const release = await acquire(instance, target, signal, span)
-          const load_ms = performance.now() - started_at
-          try {
-            const response = await postTo(instance, path, body(name), headers, signal)
-            response.once('close', release)
-            if (response.status !== 404 || isRetry) return { response, load_ms }
-            // The engine evicted the model: load it again.
-            response.resume()
-            for (const each of [name, target.base.id]) modelsIn(instance).delete(each)
-          } catch (error) {
-            release()
-            throw error
-          }
-        }
-      }, signal),
-
-    async abortedUsage(request_id) {
-      for (const wait_ms of abortedUsagePolls_ms) {
-        await sleep(wait_ms)
-        const instance = engine.current()
-        if (!instance) return undefined
-        const response = await send(
-          instance.pool,
-          { method: 'GET', path: `/internal/usage/${encodeURIComponent(request_id)}` },
-          instance.ended,
-        ).catch(() => undefined)
-        if (!response) return undefined
-        const text = (await readAll(response).catch(() => Buffer.of())).toString('utf8')
-        if (response.status === 200 && text !== '') return toTokenCounts(JSON.parse(text))
-      }
-      return undefined
-    },
-
-    async read(path) {
-      const instance = engine.current()
-      if (!instance) return undefined
-      const inTime = AbortSignal.any([instance.ended, AbortSignal.timeout(read_ms)])
-      try {
-        const response = await send(instance.pool, { method: 'GET', path }, inTime)
-        const text = (await readAll(response)).toString('utf8')
-        return response.status === 200 ? text : undefined
-      } catch {
-        return undefined
-      }
-    },
-
-    async yieldCores(share, for_ms) {
-      const instance = engine.current()
-      if (instance) await postAndRead(instance, '/internal/leave_cores', JSON.stringify({ share, for_ms }))
-    },
-
-    isBusy() {
-      const instance = engine.current()
-      return instance !== undefined && [...modelsIn(instance).values()].some(({ references }) => references > 0)
-    },
-
-    unloadIdle(idle_ms) {
-      const task = runPeriodically(Math.min(30_000, Math.max(20, idle_ms / 2)), () =>
-        unloadUnused(idle_ms).catch((error) => log.warn({ err: error }, 'an idle model could not be unloaded')),
-      )
-      // Not awaited: the engine may hang.
-      return () => void task.close()
-    },
+    status: response.status,
+    text: (await readAll(response).catch((error) => throwUnavailable(error))).toString('utf8'),
   }
 }
 

@@ -1,7 +1,7 @@
 // This machine's engine: its process, its client and its health in one.
 import type { Logger } from 'pino'
 import type { Config } from '../../../config.ts'
-import { createEngineClient, type EngineClient, type WeightFiles } from './client.ts'
+import { EngineClient, type WeightFiles } from './client.ts'
 import { createEngineHealth } from './health.ts'
 import { createEngineProcess, engineOptions } from './process.ts'
 
@@ -19,7 +19,7 @@ interface Options {
 /** Starts nothing yet. */
 export function createEngine({ config, dataDir, threads, files, log }: Options) {
   const process = createEngineProcess({ dataDir, threads, options: engineOptions(config), log })
-  const client = createEngineClient(process, log, files)
+  const client = new EngineClient(process, log, files)
   const health = createEngineHealth(process, client, log)
   /** Replicas of deployments on the same cores. */
   const others = new Set<Pick<EngineClient, 'yieldCores'>>()
@@ -37,7 +37,7 @@ export function createEngine({ config, dataDir, threads, files, log }: Options) 
       others.add(other)
       return () => void others.delete(other)
     },
-    read: client.read,
+    read: (path: string) => client.read(path),
     /** Why it cannot answer, or undefined. */
     problem: async () => process.problem() ?? (await health.problem()),
     watchHealth: health.watch,

@@ -25,7 +25,7 @@ interface HealthTimes {
 
 export function createEngineHealth(
   engine: Pick<EngineProcess, 'current'>,
-  { isBusy }: Pick<EngineClient, 'isBusy'>,
+  client: Pick<EngineClient, 'isBusy'>,
   log: Logger,
   { answer_ms, watch_ms, misses_max }: HealthTimes = { answer_ms: 5_000, watch_ms: 10_000, misses_max: 6 },
 ): EngineHealth {
@@ -64,9 +64,9 @@ export function createEngineHealth(
       let watched: EngineInstance | undefined
       const check = async () => {
         const instance = engine.current()
-        if (instance !== watched || !instance || !isBusy()) missed = 0
+        if (instance !== watched || !instance || !client.isBusy()) missed = 0
         watched = instance
-        if (!instance || !isBusy()) return
+        if (!instance || !client.isBusy()) return
         missed = (await probe(instance)) === null ? missed + 1 : 0
         if (missed < misses_max || instance.ended.aborted) return
         log.error({ pid: instance.pid }, 'the engine has requests but does not answer: it is killed and restarted')

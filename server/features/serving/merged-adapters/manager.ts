@@ -5,7 +5,7 @@ import { existsSync, statSync } from 'node:fs'
 import { rm, stat } from 'node:fs/promises'
 import path from 'node:path'
 import type { Logger } from 'pino'
-import { runPeriodically } from '../../../../lib/periodic.ts'
+import { type PeriodicTask, runPeriodically } from '../../../../lib/periodic.ts'
 import type { TrainingSetup } from '../../../platform/setup/index.ts'
 import { writeWhileFree } from '../../../platform/storage/free-disk.ts'
 import type { Artifacts, Hold } from '../../../platform/storage/objects/index.ts'
@@ -25,22 +25,6 @@ const planInterval_ms = 10_000
 /** Delay before a failed merge is retried, and how many failures are accepted. */
 const retry_ms = 60_000
 const failures_max = 3
-
-export interface MergedAdapters {
-  /** Runs a request on the merged adapter if there is one that loads, otherwise on the unmerged target. */
-  run(account_id: string, target: Target, attempt: (target: Target) => Promise<PoolResponse>): Promise<PoolResponse>
-  /** Adds a response's output tokens to the adapter's demand. */
-  recordUsage(record: Pick<UsageRecord, 'model_id' | 'completion_tokens'>): void
-  /** The merged target that serves this model; undefined if the unmerged adapter does. */
-  servingTarget(model_id: string): Target | undefined
-  /** Adapters that are served merged, and adapters whose merge was rejected. */
-  counts(): { serving: number; refused: number }
-  /** Serves a deleted model no more. */
-  forget(model_id: string): void
-  /** Deletes merged files of an earlier process. */
-  removeLeftovers(): Promise<void>
-  close(): Promise<void>
-}
 
 interface MergedModel {
   target: Target
@@ -88,81 +72,187 @@ interface Options {
   log: Logger
 }
 
-export function createMergedAdapters({
-  models,
-  pools,
-  check,
-  artifacts,
-  mergeBase,
-  dataDir,
-  trainingSetup,
-  python,
-  memory_bytes,
-  after_tokens,
-  min_free_mb,
-  log,
-}: Options): MergedAdapters {
-  const folder = path.join(dataDir, 'merged')
-  const adapters = new Map<string, AdapterState>()
+export class MergedAdapters {
+  private readonly options: Options
+  private readonly folder: string
+  private readonly adapters = new Map<string, AdapterState>()
   /** Size of a merged file, by base file; known after the first merge on that base. */
-  const sizes = new Map<string, number>()
-  const stopping = new AbortController()
-  let merging: Promise<void> | undefined
+  private readonly sizes = new Map<string, number>()
+  private readonly stopping = new AbortController()
+  private merging: Promise<void> | undefined
+  private readonly planning: PeriodicTask
 
-  const mayMerge = (entry: AdapterState) =>
-    trainingSetup.ready() && !entry.merged && !entry.draining && !entry.refused && performance.now() >= entry.retryAt
-  const baseFile = (entry: AdapterState) => mergeBase(entry.target.base)
-  const sizeOf = (entry: AdapterState) =>
-    sizes.get(baseFile(entry)) ?? statSync(baseFile(entry), { throwIfNoEntry: false })?.size ?? Number.POSITIVE_INFINITY
+  constructor(options: Options) {
+    this.options = options
+    const { dataDir } = this.options
+    this.folder = path.join(dataDir, 'merged')
+    this.planning = runPeriodically(
+      planInterval_ms,
+      async () => {
+        for (const [id, entry] of this.adapters)
+          if (entry.demand.isExpired() && this.mayMerge(entry)) this.adapters.delete(id)
+        this.runPlan()
+      },
+      { delayed: true },
+    )
+  }
 
-  function runPlan(): void {
-    if (stopping.signal.aborted) return
-    const all = [...adapters.values()]
+  /** Runs a request on the merged adapter if there is one that loads, otherwise on the unmerged target. */
+  async run(
+    account_id: string,
+    target: Target,
+    attempt: (target: Target) => Promise<PoolResponse>,
+  ): Promise<PoolResponse> {
+    const { pools, memory_bytes } = this.options
+    const { base, adapter } = target
+    // Upstreams cannot serve merged adapters.
+    if (memory_bytes === 0 || !adapter || !base.gguf || pools.hasUpstream(base.id)) return attempt(target)
+    const entry = this.entryOf(account_id, { ...target, adapter })
+    entry.demand.touch()
+    const { merged } = entry
+    if (!merged) return attempt(target)
+    merged.inFlight++
+    let released = false
+    const release = () => {
+      if (released) return
+      released = true
+      if (--merged.inFlight === 0) merged.onIdle()
+    }
+    try {
+      const response = await attempt(merged.target)
+      return {
+        ...response,
+        release() {
+          response.release()
+          release()
+        },
+      }
+    } catch (error) {
+      release()
+      if (!(error instanceof LoadFailure)) throw error
+      if (entry.merged === merged) {
+        this.refuse(entry, error)
+        this.evict(entry, 'it cannot be loaded')
+      }
+      return attempt(target)
+    }
+  }
+
+  /** Adds a response's output tokens to the adapter's demand. */
+  recordUsage({ model_id, completion_tokens }: Pick<UsageRecord, 'model_id' | 'completion_tokens'>): void {
+    const { after_tokens } = this.options
+    const entry = this.adapters.get(model_id)
+    if (!entry) return
+    entry.demand.add(completion_tokens)
+    if (!this.merging && this.mayMerge(entry) && entry.demand.value() >= after_tokens) this.runPlan()
+  }
+
+  /** The merged target that serves this model; undefined if the unmerged adapter does. */
+  servingTarget(model_id: string): Target | undefined {
+    return this.adapters.get(model_id)?.merged?.target
+  }
+
+  /** Adapters that are served merged, and adapters whose merge was rejected. */
+  counts(): { serving: number; refused: number } {
+    const all = [...this.adapters.values()]
+    return {
+      serving: all.filter(({ merged }) => merged).length,
+      refused: all.filter(({ refused }) => refused).length,
+    }
+  }
+
+  /** Serves a deleted model no more. */
+  forget(model_id: string): void {
+    const entry = this.adapters.get(model_id)
+    if (!entry) return
+    this.adapters.delete(model_id)
+    entry.deleted.abort()
+    this.evict(entry, 'its model was deleted')
+  }
+
+  /** Deletes merged files of an earlier process. */
+  removeLeftovers(): Promise<void> {
+    return rm(this.folder, { recursive: true, force: true })
+  }
+
+  async close(): Promise<void> {
+    await this.planning.close()
+    this.stopping.abort()
+    await this.merging
+  }
+
+  private mayMerge(entry: AdapterState) {
+    const { trainingSetup } = this.options
+    return (
+      trainingSetup.ready() && !entry.merged && !entry.draining && !entry.refused && performance.now() >= entry.retryAt
+    )
+  }
+
+  private baseFile(entry: AdapterState) {
+    const { mergeBase } = this.options
+    return mergeBase(entry.target.base)
+  }
+
+  private sizeOf(entry: AdapterState) {
+    return (
+      this.sizes.get(this.baseFile(entry)) ??
+      statSync(this.baseFile(entry), { throwIfNoEntry: false })?.size ??
+      Number.POSITIVE_INFINITY
+    )
+  }
+
+  private runPlan(): void {
+    const { memory_bytes, after_tokens } = this.options
+    if (this.stopping.signal.aborted) return
+    const all = [...this.adapters.values()]
     const mergedAdapters = all.flatMap(({ id, demand, merged, draining }) => {
       const model = merged ?? draining
       return model ? [{ id, demand: demand.value(), bytes: model.bytes, draining: !merged }] : []
     })
     const candidates =
-      merging !== undefined
+      this.merging !== undefined
         ? []
-        : all.filter(mayMerge).map((entry) => ({ id: entry.id, demand: entry.demand.value(), bytes: sizeOf(entry) }))
+        : all
+            .filter((each) => this.mayMerge(each))
+            .map((entry) => ({ id: entry.id, demand: entry.demand.value(), bytes: this.sizeOf(entry) }))
     const next = plan(candidates, mergedAdapters, after_tokens, memory_bytes)
-    for (const id of next.evict) evict(adapters.get(id)!, 'its demand fell, or another adapter has more')
+    for (const id of next.evict) this.evict(this.adapters.get(id)!, 'its demand fell, or another adapter has more')
     if (!next.merge) return
-    merging = merge(adapters.get(next.merge)!).finally(() => {
-      merging = undefined
-      runPlan()
+    this.merging = this.merge(this.adapters.get(next.merge)!).finally(() => {
+      this.merging = undefined
+      this.runPlan()
     })
   }
 
-  async function merge(entry: AdapterState): Promise<void> {
+  private async merge(entry: AdapterState): Promise<void> {
+    const { models, pools, check, artifacts, dataDir, python, memory_bytes, min_free_mb, log } = this.options
     const { id, account_id, target } = entry
-    const file = path.join(folder, `${id}.gguf`)
+    const file = path.join(this.folder, `${id}.gguf`)
     const mergedTarget: Target = {
       base: { id: `${id}-merged`, gguf: file, projector: projectorOf(target), merged_from: id },
     }
     const started_at = performance.now()
-    const signal = AbortSignal.any([stopping.signal, entry.deleted.signal])
+    const signal = AbortSignal.any([this.stopping.signal, entry.deleted.signal])
     let hold: Hold | undefined
     const discard = async () => {
       await pools.unload(mergedTarget)
       await rm(file, { force: true })
-      await rm(path.join(folder, `${id}.part`), { force: true })
+      await rm(path.join(this.folder, `${id}.part`), { force: true })
     }
     try {
       const tuned = await models.find(account_id, id)
-      if (!tuned) return void adapters.delete(id)
-      hold = await artifacts.hold([tuned.gguf, baseFile(entry)])
+      if (!tuned) return void this.adapters.delete(id)
+      hold = await artifacts.hold([tuned.gguf, this.baseFile(entry)])
       if (!existsSync(tuned.probe)) throw new MergeRejected('it has no probe rows to check the merged adapter with')
       const names: [string, string] = [target.base.id, id]
-      await writeWhileFree({ folder: dataDir, min_free_mb, needed_bytes: sizeOf(entry), signal }, (signal) =>
-        mergeFiles(python, baseFile(entry), tuned.gguf, file, names, signal),
+      await writeWhileFree({ folder: dataDir, min_free_mb, needed_bytes: this.sizeOf(entry), signal }, (signal) =>
+        mergeFiles(python, this.baseFile(entry), tuned.gguf, file, names, signal),
       )
       const bytes = (await stat(file)).size
       if (bytes > memory_bytes)
         throw new MergeRejected(`the merged file has ${megabytes(bytes)} MB, more than TUNERY_MERGED_MEMORY_MB allows`)
-      const fits = bytes <= sizeOf(entry) || bytes <= memory_bytes - usedBytes()
-      sizes.set(baseFile(entry), bytes)
+      const fits = bytes <= this.sizeOf(entry) || bytes <= memory_bytes - this.usedBytes()
+      this.sizes.set(this.baseFile(entry), bytes)
       // Larger than estimated: the next plan evicts others first.
       if (!fits) return await discard()
       const result = await check(tuned, target, mergedTarget, signal)
@@ -173,7 +263,7 @@ export function createMergedAdapters({
     } catch (error) {
       await discard()
       if (signal.aborted) return
-      if (error instanceof MergeRejected || ++entry.failures >= failures_max) return refuse(entry, error as Error)
+      if (error instanceof MergeRejected || ++entry.failures >= failures_max) return this.refuse(entry, error as Error)
       entry.retryAt = performance.now() + retry_ms
       log.warn({ err: error, model: id }, 'an adapter could not be merged; a retry follows in a minute')
     } finally {
@@ -181,16 +271,15 @@ export function createMergedAdapters({
     }
   }
 
-  const usedBytes = () =>
-    [...adapters.values()].reduce((sum, { merged, draining }) => sum + ((merged ?? draining)?.bytes ?? 0), 0)
-
-  function refuse(entry: AdapterState, { message }: Error): void {
+  private refuse(entry: AdapterState, { message }: Error): void {
+    const { log } = this.options
     entry.refused = true
     log.warn({ model: entry.id, reason: message }, 'an adapter is served unmerged until the service restarts')
   }
 
   /** Stops routing requests to the merged adapter; unloads and deletes it when its last request ends. */
-  function evict(entry: AdapterState, why: string): void {
+  private evict(entry: AdapterState, why: string): void {
+    const { pools, log } = this.options
     const { merged } = entry
     if (!merged) return
     delete entry.merged
@@ -200,7 +289,7 @@ export function createMergedAdapters({
       await pools.unload(merged.target)
       await rm(merged.file, { force: true })
       delete entry.draining
-      runPlan()
+      this.runPlan()
     }
     merged.onIdle = () =>
       void remove().catch((error) =>
@@ -209,9 +298,16 @@ export function createMergedAdapters({
     if (merged.inFlight === 0) merged.onIdle()
   }
 
-  function entryOf(account_id: string, target: Target & { adapter: { id: string } }): AdapterState {
+  private usedBytes(): number {
+    return [...this.adapters.values()].reduce(
+      (sum, { merged, draining }) => sum + ((merged ?? draining)?.bytes ?? 0),
+      0,
+    )
+  }
+
+  private entryOf(account_id: string, target: Target & { adapter: { id: string } }): AdapterState {
     const { id } = target.adapter
-    const existing = adapters.get(id)
+    const existing = this.adapters.get(id)
     if (existing) return existing
     const created: AdapterState = {
       id,
@@ -223,87 +319,8 @@ export function createMergedAdapters({
       retryAt: 0,
       deleted: new AbortController(),
     }
-    adapters.set(id, created)
+    this.adapters.set(id, created)
     return created
-  }
-
-  const planning = runPeriodically(
-    planInterval_ms,
-    async () => {
-      for (const [id, entry] of adapters) if (entry.demand.isExpired() && mayMerge(entry)) adapters.delete(id)
-      runPlan()
-    },
-    { delayed: true },
-  )
-
-  return {
-    async run(account_id, target, attempt) {
-      const { base, adapter } = target
-      // Upstreams cannot serve merged adapters.
-      if (memory_bytes === 0 || !adapter || !base.gguf || pools.hasUpstream(base.id)) return attempt(target)
-      const entry = entryOf(account_id, { ...target, adapter })
-      entry.demand.touch()
-      const { merged } = entry
-      if (!merged) return attempt(target)
-      merged.inFlight++
-      let released = false
-      const release = () => {
-        if (released) return
-        released = true
-        if (--merged.inFlight === 0) merged.onIdle()
-      }
-      try {
-        const response = await attempt(merged.target)
-        return {
-          ...response,
-          release() {
-            response.release()
-            release()
-          },
-        }
-      } catch (error) {
-        release()
-        if (!(error instanceof LoadFailure)) throw error
-        if (entry.merged === merged) {
-          refuse(entry, error)
-          evict(entry, 'it cannot be loaded')
-        }
-        return attempt(target)
-      }
-    },
-
-    recordUsage({ model_id, completion_tokens }) {
-      const entry = adapters.get(model_id)
-      if (!entry) return
-      entry.demand.add(completion_tokens)
-      if (!merging && mayMerge(entry) && entry.demand.value() >= after_tokens) runPlan()
-    },
-
-    servingTarget: (model_id) => adapters.get(model_id)?.merged?.target,
-
-    counts() {
-      const all = [...adapters.values()]
-      return {
-        serving: all.filter(({ merged }) => merged).length,
-        refused: all.filter(({ refused }) => refused).length,
-      }
-    },
-
-    forget(model_id) {
-      const entry = adapters.get(model_id)
-      if (!entry) return
-      adapters.delete(model_id)
-      entry.deleted.abort()
-      evict(entry, 'its model was deleted')
-    },
-
-    removeLeftovers: () => rm(folder, { recursive: true, force: true }),
-
-    async close() {
-      await planning.close()
-      stopping.abort()
-      await merging
-    },
   }
 }
 

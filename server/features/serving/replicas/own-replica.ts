@@ -3,7 +3,7 @@
 import type { Logger } from 'pino'
 import { ApiError } from '../../../../contract/errors.ts'
 import { abortable } from '../../../../lib/abortable.ts'
-import { createEngineClient, type EngineClient, type WeightFiles } from '../engine/client.ts'
+import { EngineClient, type WeightFiles } from '../engine/client.ts'
 import { createEngineHealth } from '../engine/health.ts'
 import { createEngineProcess } from '../engine/process.ts'
 import type { VerifyReplica } from '../fidelity/replica-verification.ts'
@@ -99,7 +99,7 @@ export function startOwnReplica(options: Options): OwnReplica {
     restarts: false,
     log,
   })
-  const client = createEngineClient(engine, log, files)
+  const client = new EngineClient(engine, log, files)
   const inner = createLocalReplica(client, () => true)
   const stopWatching = createEngineHealth(engine, client, log).watch()
   const started_at = now()
