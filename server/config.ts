@@ -320,10 +320,6 @@ const settings = {
     'Which requests get a line in the log: those that fail with status 500 and above, or all.',
   ),
   plans_file: optional(folder, 'JSON file with the operator’s own tiers and prices; see docs/guides/operate.md.'),
-  currency: setting(z.string().regex(/^[A-Z]{3}$/), 'USD', 'Currency of the prices.'),
-  training_price: setting(z.coerce.number().min(0), '0', 'Price of a million trained tokens.'),
-  input_price: setting(z.coerce.number().min(0), '0', 'Price of a million prompt tokens.'),
-  output_price: setting(z.coerce.number().min(0), '0', 'Price of a million generated tokens.'),
   tracking: setting(
     z.enum(['none', 'tensorboard', 'mlflow', 'wandb']),
     'none',

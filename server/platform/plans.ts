@@ -45,16 +45,16 @@ const PlansFile = z.strictObject({
   models: z.record(z.string(), Price).default({}),
 })
 
-type Settings = Pick<Config, 'plans_file' | 'currency' | 'training_price' | 'input_price' | 'output_price'>
+/** The prices of a service without a plans file. */
+const free = {
+  currency: 'USD',
+  training_per_million_tokens: 0,
+  input_per_million_tokens: 0,
+  output_per_million_tokens: 0,
+}
 
-/** Reads the plans file, if set. Values that it omits come from the other settings. Throws ConfigError. */
-export function readPlans({ plans_file: file, currency, training_price, input_price, output_price }: Settings): Plans {
-  const settingsPrice = {
-    currency,
-    training_per_million_tokens: training_price,
-    input_per_million_tokens: input_price,
-    output_per_million_tokens: output_price,
-  }
+/** Reads the plans file, if set. What it omits keeps its default. Throws ConfigError. */
+export function readPlans({ plans_file: file }: Pick<Config, 'plans_file'>): Plans {
   const filePlans = file === undefined ? PlansFile.parse({}) : parse(file)
   const tiers = filePlans.tiers ?? defaultTiers
   const duplicate = tiers.find(({ id }, index) => tiers.findIndex((other) => other.id === id) !== index)
@@ -66,7 +66,7 @@ export function readPlans({ plans_file: file, currency, training_price, input_pr
       orUnlimited(a.requests_per_day) - orUnlimited(b.requests_per_day),
   )[0]!
   const byId = new Map(tiers.map((tier) => [tier.id, tier]))
-  const base = { ...settingsPrice, ...(filePlans.currency && { currency: filePlans.currency }), ...filePlans.default }
+  const base = { ...free, ...(filePlans.currency && { currency: filePlans.currency }), ...filePlans.default }
   return {
     currency: base.currency,
     tiers,

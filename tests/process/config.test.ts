@@ -40,7 +40,7 @@ test('every setting that scripts rely on is accepted, and each has a default', (
 
 test('unknown settings and invalid values are reported together', () => {
   assert.throws(
-    () => readConfig({ TUNERY_PROT: '1', TUNERY_PORT: 'x', TUNERY_CURRENCY: 'gold' }),
+    () => readConfig({ TUNERY_PROT: '1', TUNERY_PORT: 'x', TUNERY_GPU: 'gold' }),
     (error: Error) =>
       error instanceof ConfigError &&
       /TUNERY_PROT/.test(error.message) &&

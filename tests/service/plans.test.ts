@@ -34,10 +34,10 @@ test("tiers and prices of the file are those of the API; the file's omissions ke
   const file = fileOf({
     tiers: [team],
     currency: 'EUR',
-    default: { input_per_million_tokens: 1 },
+    default: { input_per_million_tokens: 1, output_per_million_tokens: 2 },
     models: { [id]: { output_per_million_tokens: 3 } },
   })
-  const app = await startApp({ TUNERY_PLANS_FILE: file, TUNERY_DEFAULT_TIER: 'team', TUNERY_OUTPUT_PRICE: '2' })
+  const app = await startApp({ TUNERY_PLANS_FILE: file, TUNERY_DEFAULT_TIER: 'team' })
   try {
     assert.deepEqual((await app.api('GET', '/hub/tiers')).body.tiers, [
       { ...team, max_replicas: null, max_event_streams: null, max_storage_mb: null },
