@@ -438,7 +438,6 @@ const settings = {
       'the one that runs on the data folder.',
   ),
   key: optional(text, 'API key that ./tunery uses. The service itself does not read it.'),
-  api_key: optional(text, 'The same by an older name; TUNERY_KEY wins.'),
   profile: optional(text, 'Profile of ./tunery login that ./tunery uses. The service itself does not read it.'),
   secret_key_file: optional(
     folder,
@@ -543,7 +542,6 @@ const secretSettings = new Set([
   'database_password',
   'redis_password',
   'key',
-  'api_key',
 ])
 /** Addresses that may have a password. */
 const addressSettings = new Set(['database_url', 'redis_url', 'ray_address'])

@@ -103,7 +103,7 @@ function listProfiles(options: GlobalOptions): void {
     ],
     { empty: `There are no profiles. '${typed('login')}' makes one.` },
   )
-  const set = ['TUNERY_URL', 'TUNERY_KEY', 'TUNERY_API_KEY', 'TUNERY_PROFILE'].filter((each) => process.env[each])
+  const set = ['TUNERY_URL', 'TUNERY_KEY', 'TUNERY_PROFILE'].filter((each) => process.env[each])
   if (set.length > 0 && !options.json) note(`${set.join(', ')} of the environment is used before the current profile.`)
 }
 

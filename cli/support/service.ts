@@ -39,7 +39,7 @@ export function findService(options: GlobalOptions, env: NodeJS.ProcessEnv): Ser
   if (options.profile !== undefined && options.url === undefined && options.key === undefined)
     return named(options.profile)
   const url = options.url ?? nonEmpty(env.TUNERY_URL)
-  const key = options.key ?? nonEmpty(env.TUNERY_KEY) ?? nonEmpty(env.TUNERY_API_KEY)
+  const key = options.key ?? nonEmpty(env.TUNERY_KEY)
   const name = options.profile ?? nonEmpty(env.TUNERY_PROFILE)
   if (url !== undefined) {
     const address = normalizeUrl(url)
@@ -63,7 +63,7 @@ export function findService(options: GlobalOptions, env: NodeJS.ProcessEnv): Ser
   if (fallback !== undefined) return named(fallback)
   const advice = invocation().dataDir === undefined ? '' : ` '${typed('keys create --name cli')}' makes a key here.`
   throw new UsageError(
-    `There is no key. '${typed('login')}' stores one, or set TUNERY_KEY (or TUNERY_API_KEY) to a key of the account.${advice}`,
+    `There is no key. '${typed('login')}' stores one, or set TUNERY_KEY to a key of the account.${advice}`,
   )
 }
 

@@ -13,7 +13,7 @@ const introduction = `# Command line
 The first of these that is given:
 
 1. \`--url\` and \`--key\`; \`--profile\`
-2. \`TUNERY_URL\` and \`TUNERY_KEY\` (\`TUNERY_API_KEY\` is the same)
+2. \`TUNERY_URL\` and \`TUNERY_KEY\`
 3. \`TUNERY_PROFILE\`, or the profile that \`login\` or \`profiles use\` made the current one. They are in
    \`~/.config/tunery/profiles.json\` (\`XDG_CONFIG_HOME\`), which only you can read
 4. the profile \`local\`

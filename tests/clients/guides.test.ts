@@ -79,7 +79,6 @@ const environment = (): NodeJS.ProcessEnv => ({
   URL: url,
   TUNERY_URL: url,
   TUNERY_KEY: key,
-  TUNERY_API_KEY: key,
   KEY: key,
   HOME: reader,
   XDG_CONFIG_HOME: path.join(reader, '.config'),

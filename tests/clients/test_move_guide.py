@@ -52,7 +52,7 @@ def test_the_code_of_the_guide_runs(tmp_path, monkeypatch, capsys):
         capture_output=True,
         text=True,
         check=True,
-        env={**os.environ, "TUNERY_URL": os.environ["OPENAI_BASE_URL"], "TUNERY_API_KEY": os.environ["OPENAI_API_KEY"]},
+        env={**os.environ, "TUNERY_URL": os.environ["OPENAI_BASE_URL"], "TUNERY_KEY": os.environ["OPENAI_API_KEY"]},
     )
     [made] = json.loads(imported.stdout)
     again = until(

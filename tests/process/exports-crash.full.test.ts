@@ -134,7 +134,7 @@ test('an export that keeps crashing the service is given up', async () => {
 })
 
 const tunery = (words: string[], env: Record<string, string> = {}) =>
-  promisify(execFile)(path.join(root, 'tunery'), words, { env: { ...folder.env, TUNERY_API_KEY: key, ...env } })
+  promisify(execFile)(path.join(root, 'tunery'), words, { env: { ...folder.env, TUNERY_KEY: key, ...env } })
 const refusal = async (words: string[], env: Record<string, string> = {}) => {
   const failed = await tunery(words, env).then(
     () => assert.fail('it should have been refused'),
@@ -197,7 +197,7 @@ test('a broken download resumes, also in another call; a file with a wrong hash 
 
 test('the command line reports missing arguments', async () => {
   assert.match(await refusal(['export', model]), /--format gguf\|huggingface\|onnx/)
-  assert.match(await refusal(['export', model, '--format', 'gguf'], { TUNERY_API_KEY: '' }), /TUNERY_API_KEY/)
+  assert.match(await refusal(['export', model, '--format', 'gguf'], { TUNERY_KEY: '' }), /TUNERY_KEY/)
   assert.match(await refusal(['export', model, '--format', 'gguf', '--quantization', 'Q9']), /must be one of F32/)
   assert.match(await refusal(['export', 'exp_nothing']), /no export/)
   assert.match(await refusal(['export', ready.id, '-o', path.join(here, 'no/such/file')]), /no folder/)

@@ -261,7 +261,7 @@ test('what could never run is refused with its field', async () => {
 
 test('exported evals are imported, and the answers of their runs are graded here', async () => {
   process.env.TUNERY_URL = app.url
-  process.env.TUNERY_API_KEY = app.key
+  process.env.TUNERY_KEY = app.key
   const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-evals-'))
   const file = path.join(folder, 'eval.json')
   // As the client for Python dumps what that API returns: unset fields are null, and `schema` is `schema_`.

@@ -243,7 +243,7 @@ describe('a vision model of the service', { skip: noVision }, () => {
       }
       const bundle = path.join(models, `${gguf.id}-bundle`)
       await promisify(execFile)(path.join(root, 'tunery'), ['bundle', gguf.id, '-o', bundle], {
-        env: { ...process.env, TUNERY_URL: app.url, TUNERY_API_KEY: app.key },
+        env: { ...process.env, TUNERY_URL: app.url, TUNERY_KEY: app.key },
       })
       const { projector } = JSON.parse(readFileSync(path.join(bundle, 'bundle.json'), 'utf8'))
       assert.equal(projector.sha256, projector_sha256)

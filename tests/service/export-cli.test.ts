@@ -33,7 +33,7 @@ const server = http.createServer((request, response) => {
 before(async () => {
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
   process.env.TUNERY_URL = `http://127.0.0.1:${(server.address() as AddressInfo).port}/v1`
-  process.env.TUNERY_API_KEY = 'a key'
+  process.env.TUNERY_KEY = 'a key'
 })
 beforeEach(() => {
   rmSync(here, { recursive: true, force: true })

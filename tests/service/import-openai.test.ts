@@ -42,7 +42,7 @@ let app: TestApp
 before(async () => {
   app = await startApp()
   process.env.TUNERY_URL = app.url
-  process.env.TUNERY_API_KEY = app.key
+  process.env.TUNERY_KEY = app.key
 })
 after(async () => {
   await app.stop()

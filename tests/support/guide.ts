@@ -65,7 +65,7 @@ export function openGuide(name: string, options: GuideOptions): Guide {
   const all = {
     ...process.env,
     TUNERY_URL: url,
-    TUNERY_API_KEY: key,
+    TUNERY_KEY: key,
     HF_HUB_OFFLINE: '1',
     ...env,
     PATH: [...programs, process.env.PATH].join(':'),
