@@ -244,7 +244,7 @@ export class Deployments {
     return found
   }
 
-  /** The same by its id, whoever owns it. */
+  /** The same by its id, of any account. */
   findUnscoped(id: string): Promise<Pick<store.DeploymentRow, 'id' | 'name' | 'account_id' | 'model'> | undefined> {
     const { db } = this.options
     return store.findUnscoped(db, id)

@@ -249,7 +249,7 @@ export class Exports {
     )
   }
 
-  /** Removes the folders of exports that are not ready: each is made anew. */
+  /** Removes the folders of exports that are not ready: each is made again. */
   sweep(): Promise<void> {
     const { db, orphans } = this.options
     return orphans.removeEnded('exports', async (id, name) => {

@@ -1,5 +1,6 @@
 // The creation of jobs, and what is told before: the config and the estimate.
 import type { z } from 'zod'
+import type { Dataset } from '../../../contract/datasets.ts'
 import { ApiError } from '../../../contract/errors.ts'
 import type { CreateJob, Job, JobEstimate, ResolvedConfig } from '../../../contract/fine-tuning.ts'
 import type { JobConfig } from '../../../contract/job-config.ts'
@@ -207,15 +208,31 @@ export class JobCreation {
       const max_length = source === 'request' ? value : undefined
       await datasets.requireLearnable(account_id, id, base_model_id, max_length, signal)
     }
+    const rated = method_options.objective.value === 'kto'
     // Held-out answers are compared with those that are learned, too.
-    if (method_options.objective.value === 'kto') await datasets.requireOtherAnswers(account_id, dataset_id)
-    const { rows } = await datasets.get(account_id, dataset_id)
-    if (evaluation_config.validation_split.value && rows < 2)
-      throw new ApiError(
-        'invalid_request',
-        `'config.evaluation_config.validation_split': '${dataset_id}' has one row, and a split needs at least two. Add ` +
-          'rows, or leave the split out.',
-        { details: { field: 'config.evaluation_config.validation_split' } },
-      )
+    if (rated) await datasets.requireOtherAnswers(account_id, dataset_id)
+    const split = evaluation_config.validation_split.value
+    if (split) requireSplittable(await datasets.get(account_id, dataset_id), split, rated)
   }
+}
+
+/** Throws invalid_request if a validation split leaves too few of a dataset's rows to learn from. */
+function requireSplittable({ id, rows }: Pick<Dataset, 'id' | 'rows'>, split: number, rated: boolean): void {
+  // As `hold_out` of trainer/data/dataset.py.
+  const learned = rows - Math.min(Math.max(1, Math.round(rows * split)), rows - 1)
+  const refuse = (reason: string, rest: string) => {
+    throw new ApiError(
+      'invalid_request',
+      `'config.evaluation_config.validation_split': '${id}' has ${reason}. ${rest}`,
+      {
+        details: { field: 'config.evaluation_config.validation_split' },
+      },
+    )
+  }
+  if (rows < 2) refuse('one row, and a split needs at least two', 'Add rows, or leave the split out.')
+  if (rated && learned < 2)
+    refuse(
+      `${rows} rows, and the split leaves one to learn from: the objective 'kto' compares each answer with another`,
+      'Add rows, or take a smaller split.',
+    )
 }

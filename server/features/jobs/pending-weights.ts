@@ -179,7 +179,7 @@ export class PendingWeights {
       reports = reports
         .then(() => this.reportSetup())
         .then(() => (trainingSetup.ready() ? this.enqueueAfterSetup() : undefined))
-        .catch((error: Error) => log.error({ err: error }, 'the jobs that wait for set-up could not be told of it'))
+        .catch((error: Error) => log.error({ err: error }, 'could not notify the jobs that wait for set-up'))
     })
   }
 

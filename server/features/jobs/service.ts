@@ -321,24 +321,3 @@ export class Jobs {
     return this.responses.toResponse(await requireJob(this.options.db, account_id, id))
   }
 }
-
-/** Throws invalid_request if a validation split leaves too few of a dataset's rows to learn from. */
-function requireSplittable({ id, rows }: Pick<Dataset, 'id' | 'rows'>, split: number, rated: boolean): void {
-  // As `hold_out` of trainer/data/dataset.py.
-  const learned = rows - Math.min(Math.max(1, Math.round(rows * split)), rows - 1)
-  const refuse = (reason: string, rest: string) => {
-    throw new ApiError(
-      'invalid_request',
-      `'config.evaluation_config.validation_split': '${id}' has ${reason}. ${rest}`,
-      {
-        details: { field: 'config.evaluation_config.validation_split' },
-      },
-    )
-  }
-  if (rows < 2) refuse('one row, and a split needs at least two', 'Add rows, or leave the split out.')
-  if (rated && learned < 2)
-    refuse(
-      `${rows} rows, and the split leaves one to learn from: the objective 'kto' compares each answer with another`,
-      'Add rows, or take a smaller split.',
-    )
-}

@@ -244,7 +244,7 @@ export class TunedModels {
     }
   }
 
-  /** What a replica must serve as this model, whoever owns it; undefined if there is no such tuned model. */
+  /** What a replica must serve as this model, of any account; undefined if there is no such tuned model. */
   async expected(id: string): Promise<ExpectedModel | undefined> {
     const { db } = this.options
     const model = await store.modelOfAnyAccount(db, id)

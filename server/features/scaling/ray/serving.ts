@@ -234,7 +234,7 @@ export class RayServing {
           'engine_unavailable',
           `No replica of '${deployment.name}' could be started in the Ray cluster: ${state.message.slice(0, 1000)}`,
         )
-      // The cluster has been started anew.
+      // The cluster has been restarted.
       if (!state) await this.check().catch((error) => log.warn({ err: error }, 'an application was not written again'))
       if (now() > last)
         throw new ApiError(
@@ -255,7 +255,7 @@ export class RayServing {
         let { name } = await this.whereIs(entry, request.target)
         const began_at = performance.now()
         if (!this.answers(name)) {
-          // Its files may have been installed anew.
+          // Its files may have been installed again.
           entry.served.delete(keyOf(request.target))
           name = (await this.whereIs(entry, request.target)).name
           entry.starting++

@@ -21,7 +21,7 @@ interface EngineResponse {
   load_ms: number
 }
 
-/** What an engine is told of the models that it loads. */
+/** What an engine needs to know of the models that it loads. */
 export interface WeightFiles {
   /** Fetches weights that are not on this machine. */
   artifacts: Pick<Artifacts, 'hold'>
