@@ -236,7 +236,7 @@ test('a service that stops during an attempt releases it, and the next process s
 })
 
 test('processes with a shared database share the work: each delivery is sent once', async () => {
-  const others = [it.another(), it.another()].map((each) => each.start())
+  const others = [it.another(), it.another()].map((each) => each.deliverer.start())
   const hooks = await Promise.all(Array.from({ length: 10 }, (_, index) => it.register(at(`/shared-${index}`))))
   for (let count = 0; count < 10; count++) await it.happen(`event ${count}`)
   for (const id of hooks)
@@ -276,7 +276,7 @@ test('while the secret key is missing, deliveries wait without using up attempts
   const lines: string[] = []
   const elsewhere = it.another('another.key', lines)
   await it.happen('locked up')
-  const wrong = elsewhere.start()
+  const wrong = elsewhere.deliverer.start()
   await until('the log to say so', () => lines.some((line) => line.includes('TUNERY_SECRET_KEY_FILE')))
   await wrong.close()
   assert.deepEqual([(await it.deliveries(id))[0]!.attempt_count, receiver.of('/locked').length], [0, 0])

@@ -7,7 +7,7 @@ import path from 'node:path'
 import { after, before, test } from 'node:test'
 import pino from 'pino'
 import { Webhook as StandardWebhook } from 'standardwebhooks'
-import { createWebhooks } from '../../server/features/webhooks/service.ts'
+import { Webhooks } from '../../server/features/webhooks/service.ts'
 import { createAddressRules, readAllowed } from '../../server/platform/outbound/addresses.ts'
 import { createSecrets } from '../../server/platform/storage/secrets.ts'
 import { createServerMetrics } from '../../server/platform/telemetry/metrics.ts'
@@ -65,7 +65,7 @@ test('a secret appears in no later response, no file of the data folder and no l
   const lines: string[] = []
   const log = pino({ level: 'trace' }, { write: (line: string) => void lines.push(line) })
   const db = await app.openDatabase()
-  const webhooks = createWebhooks({
+  const webhooks = new Webhooks({
     db,
     secrets: createSecrets(path.join(app.dataDir, 'secret.key')),
     rules: createAddressRules(readAllowed('127.0.0.0/8')),
@@ -79,7 +79,7 @@ test('a secret appears in no later response, no file of the data folder and no l
   const mine = await webhooks.create(by, { url: at('/secret'), events: ['model.deployed'], secret: given })
   const webhook = await webhooks.create(by, { url: at('/gone'), events: ['model.deployed'] })
   const rotated = await webhooks.rotate(by, mine.id, undefined)
-  const delivering = webhooks.start()
+  const delivering = webhooks.deliverer.start()
   await webhooks.test(by, mine.id)
   await webhooks.test(by, webhook.id)
   await until('both', () => receiver.of('/secret').length > 0 && receiver.of('/gone').length > 0)

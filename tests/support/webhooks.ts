@@ -3,7 +3,7 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import pino from 'pino'
-import { createWebhooks } from '../../server/features/webhooks/service.ts'
+import { Webhooks } from '../../server/features/webhooks/service.ts'
 import { openDatabase } from '../../server/platform/db/open.ts'
 import { recordEvent } from '../../server/platform/events/outbox.ts'
 import { createAddressRules, type Resolve, readAllowed } from '../../server/platform/outbound/addresses.ts'
@@ -31,7 +31,7 @@ export async function startWebhooks({ allow = '127.0.0.0/8', ...options }: Optio
   await addAccount(account_id)
   /** Another process on the same database. */
   const another = (key = 'secret.key', lines?: string[]) =>
-    createWebhooks({
+    new Webhooks({
       db,
       secrets: createSecrets(path.join(dataDir, key)),
       rules: createAddressRules(readAllowed(allow)),
@@ -43,7 +43,7 @@ export async function startWebhooks({ allow = '127.0.0.0/8', ...options }: Optio
       ...options,
     })
   const webhooks = another()
-  let delivering = webhooks.start()
+  let delivering = webhooks.deliverer.start()
   return {
     db,
     clock,
@@ -55,17 +55,17 @@ export async function startWebhooks({ allow = '127.0.0.0/8', ...options }: Optio
     /** Records an event that every webhook of the account subscribes to. */
     async happen(name: string, account = account_id): Promise<void> {
       await db.transaction().execute((trx) => recordEvent(trx, account, 'model.deployed', { name }, clock.time))
-      webhooks.wake()
+      webhooks.deliverer.wake()
     },
     passTo(time: number): void {
       clock.time = Math.max(clock.time, time)
-      webhooks.wake()
+      webhooks.deliverer.wake()
     },
     /** The deliveries of a webhook, oldest first. */
     deliveries: async (id: string) => (await webhooks.deliveries(account_id, id, { limit: 100 })).items.toReversed(),
     pause: () => delivering.close(),
     goOn: () => {
-      delivering = webhooks.start()
+      delivering = webhooks.deliverer.start()
     },
     async stop() {
       await delivering.close()

@@ -3,14 +3,14 @@ import type { AddressRules } from '../../platform/outbound/addresses.ts'
 import type { Secrets } from '../../platform/storage/secrets.ts'
 import type { Context, Feature } from '../feature.ts'
 import { webhookRoutes } from './routes.ts'
-import { createWebhooks, type Webhooks } from './service.ts'
+import { Webhooks } from './service.ts'
 import { backlog } from './store.ts'
 
 export function createWebhooksFeature(
   { config, db, metrics, log, now }: Context,
   { secrets, rules }: { secrets: Secrets; rules: AddressRules },
 ): Feature & { webhooks: Webhooks } {
-  const webhooks = createWebhooks({
+  const webhooks = new Webhooks({
     db,
     secrets,
     rules,
@@ -30,7 +30,7 @@ export function createWebhooksFeature(
     mount: (app) => webhookRoutes(app, webhooks),
     async start() {
       await webhooks.releaseAllLeases()
-      return [webhooks.start()]
+      return [webhooks.deliverer.start()]
     },
   }
 }

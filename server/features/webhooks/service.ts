@@ -30,22 +30,6 @@ import { attemptResponse, deliveryResponse, webhookResponse } from './serializer
 import { newSecret, secretProblem } from './signature.ts'
 import * as store from './store.ts'
 
-export interface Webhooks extends Deliverer {
-  create(by: AccountActor, request: z.input<typeof createWebhook.body>): Promise<NewWebhook>
-  list(account_id: string, query: ListQuery): Promise<Page<Webhook>>
-  get(account_id: string, id: string): Promise<Webhook>
-  change(by: AccountActor, id: string, request: z.output<typeof changeWebhook.body>): Promise<Webhook>
-  delete(by: AccountActor, id: string): Promise<{ id: string; deleted: true }>
-  /** Adds a new secret; the earlier ones stay active for the overlap. */
-  rotate(by: AccountActor, id: string, request: z.output<typeof rotateSecret.body>): Promise<NewWebhook>
-  test(by: AccountActor, id: string): Promise<Delivery>
-  deliveries(account_id: string, id: string, query: ListQuery): Promise<Page<Delivery>>
-  delivery(account_id: string, id: string, delivery_id: string): Promise<DeliveryDetails>
-  redeliver(by: AccountActor, id: string, delivery_id: string): Promise<Delivery>
-  /** Releases all leases. Only for a process with exclusive ownership of the database: the lease holders are gone. */
-  releaseAllLeases(): Promise<void>
-}
-
 interface Options {
   db: Db
   secrets: Secrets
@@ -63,42 +47,208 @@ interface Options {
 /** The most active secrets of a webhook. */
 const secretsMax = 4
 
-export function createWebhooks(options: Options): Webhooks {
-  const {
-    db,
-    secrets,
-    rules,
-    max,
-    version,
-    log,
-    metrics,
-    now = Date.now,
-    resolve = resolveByDns,
-    timeout_ms = 15_000,
-  } = options
-  const deliverer = createDeliverer({
-    db,
-    secrets,
-    send: createSend({ rules, resolve, timeout_ms }),
-    version,
-    log,
-    metrics,
-    now,
-  })
+export class Webhooks {
+  private readonly options: Required<Pick<Options, 'now' | 'resolve' | 'timeout_ms'>> & Options
+  readonly deliverer: Deliverer
 
-  async function find(trx: Queryable, account_id: string, id: string): Promise<store.WebhookRow> {
-    const row = await store.webhook(trx, account_id, id)
-    if (!row) throw new ApiError('webhook_not_found', `There is no webhook '${id}'.`)
-    return row
+  constructor(options: Options) {
+    this.options = {
+      ...options,
+      now: options.now ?? Date.now,
+      resolve: options.resolve ?? resolveByDns,
+      timeout_ms: options.timeout_ms ?? 15_000,
+    }
+    const { db, secrets, rules, version, log, metrics, now, resolve, timeout_ms } = this.options
+    this.deliverer = createDeliverer({
+      db,
+      secrets,
+      send: createSend({ rules, resolve, timeout_ms }),
+      version,
+      log,
+      metrics,
+      now,
+    })
   }
 
-  async function findDelivery(trx: Queryable, webhook_id: string, id: string): Promise<store.DeliveryRow> {
+  async create(
+    by: AccountActor,
+    { url, events, format = 'tunery', secret }: z.input<typeof createWebhook.body>,
+  ): Promise<NewWebhook> {
+    const { db, secrets, max, now } = this.options
+    const types = typesOf(events, format)
+    const { host } = this.requireTarget(url)
+    const used = requireSecret(secret)
+    const row = await db.transaction().execute(async (trx) => {
+      if ((await store.countWebhooks(trx, by.account_id)) >= max)
+        throw new ApiError(
+          'too_many',
+          `The account has ${max} webhooks, which is the most it may have. Delete one first.`,
+          { details: { max } },
+        )
+      const [id, time] = [newId('whk'), now()]
+      const made = {
+        id,
+        account_id: by.account_id,
+        url,
+        format,
+        events_json: JSON.stringify(types),
+        secrets_json: JSON.stringify([{ sealed: secrets.encrypt(used, id), expires_at: null }]),
+        ...healthy,
+        created_at: time,
+        updated_at: time,
+      }
+      await store.insertWebhook(trx, made)
+      await recordAuditEntry(trx, by, 'webhook.created', id, { host, format, events }, time)
+      return made
+    })
+    return { ...webhookResponse(row, now()), ...(secret === undefined && { secret: used }) }
+  }
+
+  async list(account_id: string, { limit, after }: ListQuery): Promise<Page<Webhook>> {
+    const { db, now } = this.options
+    const last = after ? await store.webhook(db, account_id, after) : undefined
+    if (after && !last) throw new ApiError('webhook_not_found', `There is no webhook '${after}' to continue after.`)
+    const rows = await store.listWebhooks(db, account_id, limit, last)
+    return pageOf(
+      rows.map((row) => webhookResponse(row, now())),
+      limit,
+    )
+  }
+
+  async get(account_id: string, id: string): Promise<Webhook> {
+    const { db, now } = this.options
+    return webhookResponse(await find(db, account_id, id), now())
+  }
+
+  async change(
+    by: AccountActor,
+    id: string,
+    { url, events, disabled }: z.output<typeof changeWebhook.body>,
+  ): Promise<Webhook> {
+    const { db, now } = this.options
+    const host = url === undefined ? undefined : this.requireTarget(url).host
+    const changed = await db.transaction().execute(async (trx) => {
+      const before = await find(trx, by.account_id, id)
+      const time = now()
+      const { failures, failing_since, slowed_until } = healthy
+      const values: Partial<store.WebhookRow> = {
+        ...(url !== undefined && { url }),
+        ...(events !== undefined && { events_json: JSON.stringify(typesOf(events, before.format)) }),
+        // A new URL, or enabling the webhook, resets its failures.
+        ...((url !== undefined || disabled === false) && { failures, failing_since, slowed_until }),
+        ...(disabled === false && { disabled_at: null, disabled_reason: null }),
+        ...(disabled === true &&
+          before.disabled_at === null && { disabled_at: time, disabled_reason: 'requested' as const }),
+        updated_at: time,
+      }
+      await store.updateWebhook(trx, id, values)
+      await recordAuditEntry(trx, by, 'webhook.changed', id, { host, events, disabled }, time)
+      return { ...before, ...values }
+    })
+    this.deliverer.wake()
+    return webhookResponse(changed, now())
+  }
+
+  async delete(by: AccountActor, id: string): Promise<{ id: string; deleted: true }> {
+    const { db, now } = this.options
+    await db.transaction().execute(async (trx) => {
+      const { url } = await find(trx, by.account_id, id)
+      await store.deleteWebhook(trx, id)
+      await recordAuditEntry(trx, by, 'webhook.deleted', id, { host: new URL(url).host }, now())
+    })
+    return { id, deleted: true }
+  }
+
+  /** Adds a new secret; the earlier ones stay active for the overlap. */
+  async rotate(by: AccountActor, id: string, request: z.output<typeof rotateSecret.body>): Promise<NewWebhook> {
+    const { db, secrets, now } = this.options
+    const { secret, overlap_hours } = request ?? { overlap_hours: 24 }
+    const used = requireSecret(secret)
+    const row = await db.transaction().execute(async (trx) => {
+      const before = await find(trx, by.account_id, id)
+      const time = now()
+      const until = time + overlap_hours * hour_ms
+      const old =
+        overlap_hours === 0
+          ? []
+          : activeSecrets(before, time).map((each) => ({ ...each, expires_at: each.expires_at ?? until }))
+      if (old.length >= secretsMax)
+        throw new ApiError(
+          'too_many',
+          `${secretsMax} secrets of this webhook are in force. Wait until one ends, or rotate with ` +
+            '"overlap_hours": 0.',
+        )
+      const secrets_json = JSON.stringify([...old, { sealed: secrets.encrypt(used, id), expires_at: null }])
+      await store.updateWebhook(trx, id, { secrets_json, updated_at: time })
+      await recordAuditEntry(trx, by, 'webhook.secret_rotated', id, { overlap_hours }, time)
+      return { ...before, secrets_json, updated_at: time }
+    })
+    return { ...webhookResponse(row, now()), ...(secret === undefined && { secret: used }) }
+  }
+
+  async test(by: AccountActor, id: string): Promise<Delivery> {
+    const { db, now } = this.options
+    const { webhook, row } = await db.transaction().execute(async (trx) => {
+      const webhook = await find(trx, by.account_id, id)
+      const event = await insertEvent(trx, by.account_id, 'webhook.test', { webhook_id: id }, now())
+      await recordAuditEntry(trx, by, 'webhook.tested', id, { event_id: event.id }, now())
+      return { webhook, row: await this.enqueue(trx, id, event) }
+    })
+    this.deliverer.wake()
+    return deliveryResponse(row, webhook, undefined)
+  }
+
+  async deliveries(account_id: string, id: string, { limit, after }: ListQuery): Promise<Page<Delivery>> {
+    const { db } = this.options
+    const webhook = await find(db, account_id, id)
+    const last = after ? await this.findDelivery(db, id, after) : undefined
+    const rows = await store.listDeliveries(db, id, limit, last)
+    const attempts = new Map((await store.lastAttempts(db, rows)).map((each) => [each.delivery_id, each]))
+    return pageOf(
+      rows.map((row) => deliveryResponse(row, webhook, attempts.get(row.id))),
+      limit,
+    )
+  }
+
+  async delivery(account_id: string, id: string, delivery_id: string): Promise<DeliveryDetails> {
+    const { db } = this.options
+    const webhook = await find(db, account_id, id)
+    const row = await this.findDelivery(db, id, delivery_id)
+    const attempts = await store.attempts(db, delivery_id)
+    const payload = payloadOf(await store.event(db, row.event_id), webhook.format)
+    return { ...deliveryResponse(row, webhook, attempts.at(-1)), payload, attempts: attempts.map(attemptResponse) }
+  }
+
+  async redeliver(by: AccountActor, id: string, delivery_id: string): Promise<Delivery> {
+    const { db, now } = this.options
+    const { webhook, row } = await db.transaction().execute(async (trx) => {
+      const webhook = await find(trx, by.account_id, id)
+      const { event_id, account_id, type } = await this.findDelivery(trx, id, delivery_id)
+      if (webhook.disabled_at !== null)
+        throw new ApiError(
+          'invalid_request',
+          `The webhook is disabled. Enable it first: PUT /v1/webhooks/${id} with {"disabled": false}.`,
+        )
+      await recordAuditEntry(trx, by, 'webhook.redelivered', id, { delivery_id, event_id }, now())
+      return { webhook, row: await this.enqueue(trx, id, { id: event_id, account_id, type }) }
+    })
+    this.deliverer.wake()
+    return deliveryResponse(row, webhook, undefined)
+  }
+
+  /** Releases all leases. Only for a process with exclusive ownership of the database: the lease holders are gone. */
+  async releaseAllLeases(): Promise<void> {
+    await store.releaseAllLeases(this.options.db)
+  }
+
+  private async findDelivery(trx: Queryable, webhook_id: string, id: string): Promise<store.DeliveryRow> {
     const row = await store.delivery(trx, webhook_id, id)
     if (!row) throw new ApiError('delivery_not_found', `There is no delivery '${id}' of this webhook.`)
     return row
   }
 
-  function requireTarget(url: string): URL {
+  private requireTarget(url: string): URL {
+    const { rules } = this.options
     try {
       return readTarget(url, rules).url
     } catch (error) {
@@ -114,175 +264,31 @@ export function createWebhooks(options: Options): Webhooks {
     }
   }
 
-  function requireSecret(requested: string | undefined): string {
-    const problem = requested === undefined ? undefined : secretProblem(requested)
-    if (problem)
-      throw new ApiError('invalid_request', `'secret': it ${problem}.`, {
-        param: 'secret',
-        details: { field: 'secret' },
-      })
-    return requested ?? newSecret()
-  }
-
   /** Inserts a delivery of an event, due at once. */
-  async function enqueue(
+  private async enqueue(
     trx: Trx,
     webhook_id: string,
     event: { id: string; account_id: string; type: string },
   ): Promise<store.DeliveryRow> {
+    const { now } = this.options
     const row = newDelivery(webhook_id, event, now())
     await store.insertDelivery(trx, row)
     return row
   }
+}
 
-  return {
-    ...deliverer,
-    releaseAllLeases: async () => void (await store.releaseAllLeases(db)),
+async function find(trx: Queryable, account_id: string, id: string): Promise<store.WebhookRow> {
+  const row = await store.webhook(trx, account_id, id)
+  if (!row) throw new ApiError('webhook_not_found', `There is no webhook '${id}'.`)
+  return row
+}
 
-    async create(by, { url, events, format = 'tunery', secret }) {
-      const types = typesOf(events, format)
-      const { host } = requireTarget(url)
-      const used = requireSecret(secret)
-      const row = await db.transaction().execute(async (trx) => {
-        if ((await store.countWebhooks(trx, by.account_id)) >= max)
-          throw new ApiError(
-            'too_many',
-            `The account has ${max} webhooks, which is the most it may have. Delete one first.`,
-            { details: { max } },
-          )
-        const [id, time] = [newId('whk'), now()]
-        const made = {
-          id,
-          account_id: by.account_id,
-          url,
-          format,
-          events_json: JSON.stringify(types),
-          secrets_json: JSON.stringify([{ sealed: secrets.encrypt(used, id), expires_at: null }]),
-          ...healthy,
-          created_at: time,
-          updated_at: time,
-        }
-        await store.insertWebhook(trx, made)
-        await recordAuditEntry(trx, by, 'webhook.created', id, { host, format, events }, time)
-        return made
-      })
-      return { ...webhookResponse(row, now()), ...(secret === undefined && { secret: used }) }
-    },
-
-    async list(account_id, { limit, after }) {
-      const last = after ? await store.webhook(db, account_id, after) : undefined
-      if (after && !last) throw new ApiError('webhook_not_found', `There is no webhook '${after}' to continue after.`)
-      const rows = await store.listWebhooks(db, account_id, limit, last)
-      return pageOf(
-        rows.map((row) => webhookResponse(row, now())),
-        limit,
-      )
-    },
-
-    get: async (account_id, id) => webhookResponse(await find(db, account_id, id), now()),
-
-    async change(by, id, { url, events, disabled }) {
-      const host = url === undefined ? undefined : requireTarget(url).host
-      const changed = await db.transaction().execute(async (trx) => {
-        const before = await find(trx, by.account_id, id)
-        const time = now()
-        const { failures, failing_since, slowed_until } = healthy
-        const values: Partial<store.WebhookRow> = {
-          ...(url !== undefined && { url }),
-          ...(events !== undefined && { events_json: JSON.stringify(typesOf(events, before.format)) }),
-          // A new URL, or enabling the webhook, resets its failures.
-          ...((url !== undefined || disabled === false) && { failures, failing_since, slowed_until }),
-          ...(disabled === false && { disabled_at: null, disabled_reason: null }),
-          ...(disabled === true &&
-            before.disabled_at === null && { disabled_at: time, disabled_reason: 'requested' as const }),
-          updated_at: time,
-        }
-        await store.updateWebhook(trx, id, values)
-        await recordAuditEntry(trx, by, 'webhook.changed', id, { host, events, disabled }, time)
-        return { ...before, ...values }
-      })
-      deliverer.wake()
-      return webhookResponse(changed, now())
-    },
-
-    async delete(by, id) {
-      await db.transaction().execute(async (trx) => {
-        const { url } = await find(trx, by.account_id, id)
-        await store.deleteWebhook(trx, id)
-        await recordAuditEntry(trx, by, 'webhook.deleted', id, { host: new URL(url).host }, now())
-      })
-      return { id, deleted: true }
-    },
-
-    async rotate(by, id, request) {
-      const { secret, overlap_hours } = request ?? { overlap_hours: 24 }
-      const used = requireSecret(secret)
-      const row = await db.transaction().execute(async (trx) => {
-        const before = await find(trx, by.account_id, id)
-        const time = now()
-        const until = time + overlap_hours * hour_ms
-        const old =
-          overlap_hours === 0
-            ? []
-            : activeSecrets(before, time).map((each) => ({ ...each, expires_at: each.expires_at ?? until }))
-        if (old.length >= secretsMax)
-          throw new ApiError(
-            'too_many',
-            `${secretsMax} secrets of this webhook are in force. Wait until one ends, or rotate with ` +
-              '"overlap_hours": 0.',
-          )
-        const secrets_json = JSON.stringify([...old, { sealed: secrets.encrypt(used, id), expires_at: null }])
-        await store.updateWebhook(trx, id, { secrets_json, updated_at: time })
-        await recordAuditEntry(trx, by, 'webhook.secret_rotated', id, { overlap_hours }, time)
-        return { ...before, secrets_json, updated_at: time }
-      })
-      return { ...webhookResponse(row, now()), ...(secret === undefined && { secret: used }) }
-    },
-
-    async test(by, id) {
-      const { webhook, row } = await db.transaction().execute(async (trx) => {
-        const webhook = await find(trx, by.account_id, id)
-        const event = await insertEvent(trx, by.account_id, 'webhook.test', { webhook_id: id }, now())
-        await recordAuditEntry(trx, by, 'webhook.tested', id, { event_id: event.id }, now())
-        return { webhook, row: await enqueue(trx, id, event) }
-      })
-      deliverer.wake()
-      return deliveryResponse(row, webhook, undefined)
-    },
-
-    async deliveries(account_id, id, { limit, after }) {
-      const webhook = await find(db, account_id, id)
-      const last = after ? await findDelivery(db, id, after) : undefined
-      const rows = await store.listDeliveries(db, id, limit, last)
-      const attempts = new Map((await store.lastAttempts(db, rows)).map((each) => [each.delivery_id, each]))
-      return pageOf(
-        rows.map((row) => deliveryResponse(row, webhook, attempts.get(row.id))),
-        limit,
-      )
-    },
-
-    async delivery(account_id, id, delivery_id) {
-      const webhook = await find(db, account_id, id)
-      const row = await findDelivery(db, id, delivery_id)
-      const attempts = await store.attempts(db, delivery_id)
-      const payload = payloadOf(await store.event(db, row.event_id), webhook.format)
-      return { ...deliveryResponse(row, webhook, attempts.at(-1)), payload, attempts: attempts.map(attemptResponse) }
-    },
-
-    async redeliver(by, id, delivery_id) {
-      const { webhook, row } = await db.transaction().execute(async (trx) => {
-        const webhook = await find(trx, by.account_id, id)
-        const { event_id, account_id, type } = await findDelivery(trx, id, delivery_id)
-        if (webhook.disabled_at !== null)
-          throw new ApiError(
-            'invalid_request',
-            `The webhook is disabled. Enable it first: PUT /v1/webhooks/${id} with {"disabled": false}.`,
-          )
-        await recordAuditEntry(trx, by, 'webhook.redelivered', id, { delivery_id, event_id }, now())
-        return { webhook, row: await enqueue(trx, id, { id: event_id, account_id, type }) }
-      })
-      deliverer.wake()
-      return deliveryResponse(row, webhook, undefined)
-    },
-  }
+function requireSecret(requested: string | undefined): string {
+  const problem = requested === undefined ? undefined : secretProblem(requested)
+  if (problem)
+    throw new ApiError('invalid_request', `'secret': it ${problem}.`, {
+      param: 'secret',
+      details: { field: 'secret' },
+    })
+  return requested ?? newSecret()
 }
