@@ -2,14 +2,14 @@ import type { NeededBy } from '../../platform/db/needed-by.ts'
 import type { Datasets } from '../datasets/index.ts'
 import type { Context, Feature } from '../feature.ts'
 import { fileRoutes } from './routes.ts'
-import { createFiles, type Files } from './service.ts'
+import { Files } from './service.ts'
 import { Uploads } from './uploads.ts'
 
 export function createFilesFeature(
   { config, db, artifacts, orphans, dataDir, min_free_mb, quota, now }: Context,
   { datasets, neededBy }: { datasets: Datasets; neededBy: readonly NeededBy[] },
 ): Feature & { files: Files; removeExpired(now: number): Promise<void> } {
-  const files = createFiles({ db, datasets, artifacts, dataDir, quota, neededBy, now })
+  const files = new Files({ db, datasets, artifacts, dataDir, quota, neededBy, now })
   const uploads = new Uploads({
     db,
     datasets,

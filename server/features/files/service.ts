@@ -24,38 +24,6 @@ export interface NewFile extends StoredFile {
   id: string
 }
 
-export interface Files {
-  upload(by: AccountActor, form: FormFile<FileFields>): Promise<File>
-  /** Makes a file, or a dataset, of received bytes. A failure leaves nothing behind. */
-  adopt(
-    by: AccountActor,
-    received: Received,
-    filename: string,
-    fields: FileFields,
-    /** Writes in the transaction that stores the file, with its id. */
-    also?: (trx: Trx, id: string) => Promise<void>,
-  ): Promise<File>
-  list(account_id: string, query: FileQuery): Promise<ReturnType<typeof openaiPageOf<File>>>
-  get(account_id: string, id: string): Promise<File>
-  content(account_id: string, id: string): Promise<SendableFile>
-  delete(by: AccountActor, id: string): Promise<{ id: string; object: 'file'; deleted: true }>
-  /** A file that is no dataset, with its path on this machine; undefined if there is none. */
-  pathOf(account_id: string, id: string): Promise<(store.FileRow & { path: string }) | undefined>
-  /** Throws file_not_found unless the file, which is no dataset, exists in this transaction. */
-  requireIn(trx: Trx, account_id: string, id: string): Promise<void>
-  /** Stores bytes that will become a file of the service: call `insert` in the transaction that names it. */
-  write(bytes: Readable | string): Promise<NewFile>
-  insert(
-    trx: Trx,
-    file: NewFile,
-    row: Pick<Row<'files'>, 'account_id' | 'filename' | 'purpose' | 'created_at'> & { expires_at?: number | null },
-  ): Promise<void>
-  /** Removes a written file that was not inserted. */
-  drop(file: NewFile): Promise<void>
-  /** Removes files whose time is over, and their rows. */
-  removeExpired(now: number): Promise<void>
-}
-
 interface Options {
   db: Db
   datasets: Pick<Datasets, 'uploads' | 'asFiles' | 'delete'>
@@ -67,24 +35,171 @@ interface Options {
   now(): number
 }
 
-export function createFiles({ db, datasets, artifacts, dataDir, quota, neededBy, now }: Options): Files {
-  const notFound = (id: string) => new ApiError('file_not_found', `There is no file '${id}'.`, { param: 'file_id' })
+export class Files {
+  private readonly options: Options
 
-  async function requireEntry(account_id: string, id: string): Promise<FileEntry> {
-    const found = await store.find(db, account_id, id, now())
-    const entry = found ? toEntry(found) : await datasets.asFiles.find(account_id, id)
-    if (!entry) throw notFound(id)
-    return entry
+  constructor(options: Options) {
+    this.options = options
   }
 
-  const adopt: Files['adopt'] = async (by, received, filename, fields, also) => {
+  async upload(by: AccountActor, { file, filename, announced_bytes, fields }: FormFile<FileFields>): Promise<File> {
+    const { datasets } = this.options
+    const received = await datasets.uploads.receive(file, announced_bytes, by.account_id).catch(namingFile)
+    const given = await fields().catch(async (error) => {
+      await datasets.uploads.discard(received)
+      throw error
+    })
+    return this.adopt(by, received, filename, given)
+  }
+
+  async list(
+    account_id: string,
+    { limit, order, after: last, purpose }: FileQuery,
+  ): Promise<ReturnType<typeof openaiPageOf<File>>> {
+    const { db, datasets, now } = this.options
+    const after = last === undefined ? undefined : await this.cursorOf(account_id, last)
+    const page = { limit, order }
+    const own = store.readable(db, account_id, now())
+    const rows =
+      purpose === 'fine-tune'
+        ? []
+        : await timedPage(purpose === undefined ? own : own.where('purpose', '=', purpose), page, after)
+    const found = rows.map(toEntry)
+    if (purpose === undefined || purpose === 'fine-tune')
+      found.push(...(await datasets.asFiles.list(account_id, page, after)))
+    const sign = order === 'asc' ? 1 : -1
+    found.sort((a, b) => sign * (a.created_at - b.created_at || (a.id < b.id ? -1 : 1)))
+    return openaiPageOf(
+      found.slice(0, limit + 1).map(({ file }) => file),
+      limit,
+    )
+  }
+
+  async get(account_id: string, id: string): Promise<File> {
+    return (await this.requireEntry(account_id, id)).file
+  }
+
+  async content(account_id: string, id: string): Promise<SendableFile> {
+    const { db, datasets, artifacts, dataDir, now } = this.options
+    const missing = new ApiError('file_not_found', `The bytes of '${id}' are no longer there.`, { param: 'file_id' })
+    const own = await store.find(db, account_id, id, now())
+    if (own) {
+      const { filename, size_bytes, sha256 } = own
+      await artifacts.ensureLocal(fileKey(id))
+      return { folder: filesDir(dataDir), name: id, filename, size_bytes, sha256, missing }
+    }
+    const dataset = await datasets.asFiles.find(account_id, id)
+    if (!dataset) throw notFound(id)
+    const { path: source, sha256, file } = dataset
+    await artifacts.ensureLocal(source)
+    return {
+      folder: path.dirname(source),
+      name: path.basename(source),
+      filename: file.filename,
+      size_bytes: file.bytes,
+      sha256,
+      missing,
+    }
+  }
+
+  async delete(by: AccountActor, id: string): Promise<{ id: string; object: 'file'; deleted: true }> {
+    const { db, datasets, artifacts, neededBy, now } = this.options
+    const { account_id } = by
+    const own = await store.find(db, account_id, id, now())
+    if (!own) {
+      if (!(await datasets.asFiles.find(account_id, id))) throw notFound(id)
+      await datasets.delete(by, id).catch(namingParam('file_id'))
+      return { id, object: 'file', deleted: true }
+    }
+    await db.transaction().execute(async (trx) => {
+      if (!(await store.find(trx, account_id, id, now()))) throw notFound(id)
+      await assertNotNeeded(
+        neededBy,
+        trx,
+        account_id,
+        id,
+        (user) => `The file is needed by ${user}. Cancel it or wait for its end, then delete.`,
+      ).catch(namingParam('file_id'))
+      await store.remove(trx, id)
+      await recordAuditEntry(trx, by, 'file.deleted', id, { filename: own.filename }, now())
+    })
+    await artifacts.remove(fileKey(id))
+    return { id, object: 'file', deleted: true }
+  }
+
+  /** A file that is no dataset, with its path on this machine; undefined if there is none. */
+  async pathOf(account_id: string, id: string): Promise<(store.FileRow & { path: string }) | undefined> {
+    const { db, artifacts } = this.options
+    const row = await store.find(db, account_id, id)
+    return row && { ...row, path: await artifacts.ensureLocal(fileKey(id)) }
+  }
+
+  /** Throws file_not_found unless the file, which is no dataset, exists in this transaction. */
+  async requireIn(trx: Trx, account_id: string, id: string): Promise<void> {
+    const { now } = this.options
+    if (!(await store.find(trx, account_id, id, now()))) throw notFound(id)
+  }
+
+  /** Stores bytes that will become a file of the service: call `insert` in the transaction that names it. */
+  async write(bytes: Readable | string): Promise<NewFile> {
+    const { artifacts, dataDir } = this.options
+    const id = newId('file')
+    const stored = await storeStream(
+      typeof bytes === 'string' ? Readable.from([Buffer.from(bytes)]) : bytes,
+      filePath(dataDir, id),
+      () => {},
+    )
+    await artifacts.publish(fileKey(id)).catch(async (error) => {
+      await artifacts.remove(fileKey(id))
+      throw error
+    })
+    return { id, ...stored }
+  }
+
+  async insert(
+    trx: Trx,
+    { id, size_bytes, sha256 }: NewFile,
+    row: Pick<Row<'files'>, 'account_id' | 'filename' | 'purpose' | 'created_at'> & { expires_at?: number | null },
+  ): Promise<void> {
+    await store.insert(trx, { expires_at: null, ...row, id, size_bytes, sha256 })
+  }
+
+  /** Removes a written file that was not inserted. */
+  drop({ id }: NewFile): Promise<void> {
+    const { artifacts } = this.options
+    return artifacts.remove(fileKey(id))
+  }
+
+  /** Removes files whose time is over, and their rows. */
+  async removeExpired(time: number): Promise<void> {
+    const { db, artifacts, neededBy } = this.options
+    for (const { id, account_id } of await store.expired(db, time)) {
+      const removed = await db.transaction().execute(async (trx) => {
+        for (const check of neededBy) if (await check(trx, account_id, id)) return false
+        await store.remove(trx, id)
+        return true
+      })
+      if (removed) await artifacts.remove(fileKey(id))
+    }
+  }
+
+  /** Makes a file, or a dataset, of received bytes. A failure leaves nothing behind. */
+  async adopt(
+    by: AccountActor,
+    received: Received,
+    filename: string,
+    fields: FileFields,
+    /** Writes in the transaction that stores the file, with its id. */
+    also?: (trx: Trx, id: string) => Promise<void>,
+  ): Promise<File> {
+    const { db, datasets, artifacts, dataDir, quota, now } = this.options
     const { purpose } = fields
     // `register` discards what it does not take over.
     if (purpose === 'fine-tune' && !hasExpiry(fields)) {
       const { id } = await datasets.uploads
         .register(by, received, filename, { description: '' }, also)
         .catch(namingFile)
-      return (await requireEntry(by.account_id, id)).file
+      return (await this.requireEntry(by.account_id, id)).file
     }
     try {
       if (purpose === 'fine-tune') throw expiryRefused()
@@ -123,131 +238,28 @@ export function createFiles({ db, datasets, artifacts, dataDir, quota, neededBy,
     }
   }
 
+  private async requireEntry(account_id: string, id: string): Promise<FileEntry> {
+    const { db, datasets, now } = this.options
+    const found = await store.find(db, account_id, id, now())
+    const entry = found ? toEntry(found) : await datasets.asFiles.find(account_id, id)
+    if (!entry) throw notFound(id)
+    return entry
+  }
+
   /** Where a page begins: after a file, which may have been deleted since. */
-  async function cursorOf(account_id: string, id: string): Promise<{ created_at: number; id: string }> {
-    const entry = await requireEntry(account_id, id).catch(undefinedIf('file_not_found'))
+  private async cursorOf(account_id: string, id: string): Promise<{ created_at: number; id: string }> {
+    const { db } = this.options
+    const entry = await this.requireEntry(account_id, id).catch(undefinedIf('file_not_found'))
     const created_at =
       entry?.created_at ?? (await creationTime(db, account_id, ['file.created', 'dataset.created'], id))
     if (created_at === undefined)
       throw new ApiError('file_not_found', `'after': there was never a file '${id}'.`, { param: 'after' })
     return { created_at, id }
   }
+}
 
-  return {
-    adopt,
-
-    async upload(by, { file, filename, announced_bytes, fields }) {
-      const received = await datasets.uploads.receive(file, announced_bytes, by.account_id).catch(namingFile)
-      const given = await fields().catch(async (error) => {
-        await datasets.uploads.discard(received)
-        throw error
-      })
-      return adopt(by, received, filename, given)
-    },
-
-    async list(account_id, { limit, order, after: last, purpose }) {
-      const after = last === undefined ? undefined : await cursorOf(account_id, last)
-      const page = { limit, order }
-      const own = store.readable(db, account_id, now())
-      const rows =
-        purpose === 'fine-tune'
-          ? []
-          : await timedPage(purpose === undefined ? own : own.where('purpose', '=', purpose), page, after)
-      const found = rows.map(toEntry)
-      if (purpose === undefined || purpose === 'fine-tune')
-        found.push(...(await datasets.asFiles.list(account_id, page, after)))
-      const sign = order === 'asc' ? 1 : -1
-      found.sort((a, b) => sign * (a.created_at - b.created_at || (a.id < b.id ? -1 : 1)))
-      return openaiPageOf(
-        found.slice(0, limit + 1).map(({ file }) => file),
-        limit,
-      )
-    },
-
-    get: async (account_id, id) => (await requireEntry(account_id, id)).file,
-
-    async content(account_id, id) {
-      const missing = new ApiError('file_not_found', `The bytes of '${id}' are no longer there.`, { param: 'file_id' })
-      const own = await store.find(db, account_id, id, now())
-      if (own) {
-        const { filename, size_bytes, sha256 } = own
-        await artifacts.ensureLocal(fileKey(id))
-        return { folder: filesDir(dataDir), name: id, filename, size_bytes, sha256, missing }
-      }
-      const dataset = await datasets.asFiles.find(account_id, id)
-      if (!dataset) throw notFound(id)
-      const { path: source, sha256, file } = dataset
-      await artifacts.ensureLocal(source)
-      return {
-        folder: path.dirname(source),
-        name: path.basename(source),
-        filename: file.filename,
-        size_bytes: file.bytes,
-        sha256,
-        missing,
-      }
-    },
-
-    async delete(by, id) {
-      const { account_id } = by
-      const own = await store.find(db, account_id, id, now())
-      if (!own) {
-        if (!(await datasets.asFiles.find(account_id, id))) throw notFound(id)
-        await datasets.delete(by, id).catch(namingParam('file_id'))
-        return { id, object: 'file', deleted: true }
-      }
-      await db.transaction().execute(async (trx) => {
-        if (!(await store.find(trx, account_id, id, now()))) throw notFound(id)
-        await assertNotNeeded(
-          neededBy,
-          trx,
-          account_id,
-          id,
-          (user) => `The file is needed by ${user}. Cancel it or wait for its end, then delete.`,
-        ).catch(namingParam('file_id'))
-        await store.remove(trx, id)
-        await recordAuditEntry(trx, by, 'file.deleted', id, { filename: own.filename }, now())
-      })
-      await artifacts.remove(fileKey(id))
-      return { id, object: 'file', deleted: true }
-    },
-
-    async pathOf(account_id, id) {
-      const row = await store.find(db, account_id, id)
-      return row && { ...row, path: await artifacts.ensureLocal(fileKey(id)) }
-    },
-    async requireIn(trx, account_id, id) {
-      if (!(await store.find(trx, account_id, id, now()))) throw notFound(id)
-    },
-
-    async write(bytes) {
-      const id = newId('file')
-      const stored = await storeStream(
-        typeof bytes === 'string' ? Readable.from([Buffer.from(bytes)]) : bytes,
-        filePath(dataDir, id),
-        () => {},
-      )
-      await artifacts.publish(fileKey(id)).catch(async (error) => {
-        await artifacts.remove(fileKey(id))
-        throw error
-      })
-      return { id, ...stored }
-    },
-    insert: async (trx, { id, size_bytes, sha256 }, row) =>
-      void (await store.insert(trx, { expires_at: null, ...row, id, size_bytes, sha256 })),
-    drop: ({ id }) => artifacts.remove(fileKey(id)),
-
-    async removeExpired(time) {
-      for (const { id, account_id } of await store.expired(db, time)) {
-        const removed = await db.transaction().execute(async (trx) => {
-          for (const check of neededBy) if (await check(trx, account_id, id)) return false
-          await store.remove(trx, id)
-          return true
-        })
-        if (removed) await artifacts.remove(fileKey(id))
-      }
-    },
-  }
+function notFound(id: string) {
+  return new ApiError('file_not_found', `There is no file '${id}'.`, { param: 'file_id' })
 }
 
 const hasExpiry = (fields: FileFields) =>
