@@ -8,7 +8,7 @@ import { runPeriodically } from '../../../lib/periodic.ts'
 import { createReplicaSet, type OwnReplica, type ServingSet } from '../serving/index.ts'
 import { addObservation, autoscale, decisionsKept_ms, type ScalingPolicy } from './autoscaler.ts'
 import type { ReadGpus } from './gpus.ts'
-import { createReconciler, firstStart_ms, type ReconcilerOptions } from './reconciler.ts'
+import { createReconciler, firstStart_ms, type Reconciler, type ReconcilerOptions } from './reconciler.ts'
 import { activeOf, type Decision, type Entry, type ScaledDeployment } from './scaled-deployment.ts'
 
 const tick_ms = 1000
@@ -24,19 +24,6 @@ interface ScalingState {
   error: string | null
 }
 
-export interface Controller {
-  /** Begins to scale a deployment, or continues with another configuration. */
-  set(deployment: ScaledDeployment): void
-  /** Stops scaling; its replicas end their requests. */
-  remove(deployment_id: string): void
-  ids(): string[]
-  state(deployment_id: string): ScalingState | undefined
-  /** The metrics of each replica's engine, by its place on the machine: these are few, whatever scales. */
-  metrics(): Promise<{ engine: string; text: string | undefined }[]>
-  /** Ends all replicas. */
-  close(): Promise<void>
-}
-
 interface Options extends ReconcilerOptions {
   waiting_max: number
   gpus: ReadGpus
@@ -44,28 +31,99 @@ interface Options extends ReconcilerOptions {
   record: (decision: Decision) => Promise<void>
 }
 
-export function createController(options: Options): Controller {
-  const { waiting_max, places, gpus, servingSets, record, now, log } = options
-  const entries = new Map<string, Entry>()
-  const stopping = new AbortController()
-  let task: ReturnType<typeof runPeriodically> | undefined
-  const isStopping = () => stopping.signal.aborted
-  const { reconcile, drain, onEnded } = createReconciler(options, { entries, step, decide, isStopping })
+export class Controller {
+  private readonly options: Options
+  private readonly entries = new Map<string, Entry>()
+  private readonly stopping = new AbortController()
+  private readonly reconciler: Reconciler
+  private task: ReturnType<typeof runPeriodically> | undefined
 
-  function create(deployment: ScaledDeployment): Entry {
+  constructor(options: Options) {
+    this.options = options
+    this.reconciler = createReconciler(options, {
+      entries: this.entries,
+      step: (entry) => this.step(entry),
+      decide: (entry, to, reason) => this.decide(entry, to, reason),
+      isStopping: () => this.isStopping(),
+    })
+  }
+
+  /** Begins to scale a deployment, or continues with another configuration. */
+  set(deployment: ScaledDeployment): void {
+    const { servingSets } = this.options
+    const existing = this.entries.get(deployment.id)
+    const entry = existing ?? this.create(deployment)
+    if (!existing) {
+      this.entries.set(deployment.id, entry)
+      servingSets.set(deployment.id, entry.set)
+    } else if (!isDeepStrictEqual(existing.deployment, deployment))
+      Object.assign(existing, { deployment, policy: policyOf(deployment.policy), retry_at: 0, failures: 0 })
+    this.task ??= runPeriodically(tick_ms, () => this.tick(), { delayed: true })
+    void this.step(entry)
+  }
+
+  /** Stops scaling; its replicas end their requests. */
+  remove(deployment_id: string): void {
+    const { servingSets } = this.options
+    const entry = this.entries.get(deployment_id)
+    if (!entry) return
+    this.entries.delete(deployment_id)
+    servingSets.delete(deployment_id)
+    entry.removed = true
+    entry.set.refuseWaiting(
+      new ApiError('overloaded', 'The deployment has just stopped scaling. Send the request once more.'),
+    )
+    for (const each of activeOf(entry)) this.reconciler.drain(entry, each)
+  }
+
+  ids(): string[] {
+    return [...this.entries.keys()]
+  }
+
+  state(deployment_id: string): ScalingState | undefined {
+    const entry = this.entries.get(deployment_id)
+    if (!entry) return undefined
+    const { in_flight, waiting } = entry.set.counts()
+    const { desired, utilization, reason, limit, error } = entry
+    const replicas = entry.set.replicas().filter((each) => each.state() !== 'ended')
+    return { desired, replicas, in_flight, waiting, utilization, reason, limit, error: error?.message ?? null }
+  }
+
+  /** The metrics of each replica's engine, by its place on the machine: these are few, whatever scales. */
+  metrics(): Promise<{ engine: string; text: string | undefined }[]> {
+    return Promise.all(
+      [...this.entries.values()]
+        .flatMap(({ places }) => [...places])
+        .map(async ([replica, { slot }]) => ({ engine: slot, text: await replica.engine.read('/metrics') })),
+    )
+  }
+
+  /** Ends all replicas. */
+  async close(): Promise<void> {
+    this.stopping.abort()
+    await this.task?.close()
+    await Promise.all([...this.entries.values()].map(({ set }) => set.close()))
+  }
+
+  private isStopping() {
+    return this.stopping.signal.aborted
+  }
+
+  private create(deployment: ScaledDeployment): Entry {
+    const { waiting_max, now } = this.options
     const entry: Entry = {
       deployment,
       policy: policyOf(deployment.policy),
       set: createReplicaSet({
         waiting_max,
-        onDemand() {
+        onDemand: () => {
           if (activeOf(entry).length > 0) return
           if (entry.error && now() < entry.retry_at) throw entry.error
           // When the request is in the queue.
-          setImmediate(() => void step(entry))
+          setImmediate(() => void this.step(entry))
         },
-        isGrowing: () => !entry.removed && !isStopping() && entry.failures === 0,
-        onEnded: (replica) => onEnded(entry, replica),
+        isGrowing: () => !entry.removed && !this.isStopping() && entry.failures === 0,
+        onEnded: (replica) => this.reconciler.onEnded(entry, replica),
       }),
       places: new Map(),
       leaving: new Set(),
@@ -90,27 +148,29 @@ export function createController(options: Options): Controller {
   }
 
   /** Observes, decides and acts; one at a time for a deployment. */
-  function step(entry: Entry): Promise<void> {
+  private step(entry: Entry): Promise<void> {
+    const { log } = this.options
     if (entry.running !== undefined) {
       entry.again = true
       return entry.running
     }
-    entry.running = act(entry)
+    entry.running = this.act(entry)
       .catch((error) => log.error({ err: error, deployment: entry.deployment.id }, 'scaling a deployment failed'))
       .finally(() => {
         entry.running = undefined
         if (!entry.again) return
         entry.again = false
-        setImmediate(() => void step(entry))
+        setImmediate(() => void this.step(entry))
       })
     return entry.running
   }
 
-  async function act(entry: Entry): Promise<void> {
-    if (entry.removed || isStopping()) return
-    await observe(entry)
+  private async act(entry: Entry): Promise<void> {
+    const { now } = this.options
+    if (entry.removed || this.isStopping()) return
+    await this.observe(entry)
     const { deployment, policy, observations, decisions, start_ms } = entry
-    const room = await roomFor(entry)
+    const room = await this.roomFor(entry)
     const bounded = {
       ...policy,
       min_replicas: Math.min(policy.min_replicas, Math.max(1, room)),
@@ -125,22 +185,24 @@ export function createController(options: Options): Controller {
         ? `This machine has room for ${room} replica${room === 1 ? '' : 's'} on ${deployment.instance_type} now; ` +
           `max_replicas is ${policy.max_replicas}.`
         : null
-    if (result.replicas !== entry.desired) await decide(entry, result.replicas, result.reason)
-    await reconcile(entry)
+    if (result.replicas !== entry.desired) await this.decide(entry, result.replicas, result.reason)
+    await this.reconciler.reconcile(entry)
   }
 
   /** Places that it has or may take. What becomes free belongs to deployments without any first. */
-  async function roomFor(entry: Entry): Promise<number> {
+  private async roomFor(entry: Entry): Promise<number> {
+    const { places } = this.options
     const { id, instance_type } = entry.deployment
     const room = await places.room(instance_type, id)
     const own = [...entry.places.values()].filter((place) => place.class === instance_type).length
-    const starving = [...entries.values()].filter(
+    const starving = [...this.entries.values()].filter(
       (other) => other !== entry && other.isStarving && other.deployment.instance_type === instance_type,
     )
     return Math.max(own, room - starving.length)
   }
 
-  async function decide(entry: Entry, to: number, reason: string): Promise<void> {
+  private async decide(entry: Entry, to: number, reason: string): Promise<void> {
+    const { record, now, log } = this.options
     const { in_flight, waiting } = entry.set.counts()
     const from = entry.desired
     const decision = { deployment_id: entry.deployment.id, at: now(), from, to, reason, in_flight, waiting }
@@ -151,11 +213,12 @@ export function createController(options: Options): Controller {
     await record(decision).catch((error) => log.warn({ err: error }, 'a scaling decision could not be stored'))
   }
 
-  async function observe(entry: Entry): Promise<void> {
+  private async observe(entry: Entry): Promise<void> {
+    const { now } = this.options
     const { set, policy, counted } = entry
     const { in_flight, waiting, arrived, completed } = set.counts()
     const serving = activeOf(entry).filter((each) => each.state() === 'ready')
-    entry.utilization = policy.target_utilization === null ? null : await utilizationOf(entry, serving)
+    entry.utilization = policy.target_utilization === null ? null : await this.utilizationOf(entry, serving)
     const at = now()
     const observation = {
       at,
@@ -172,7 +235,8 @@ export function createController(options: Options): Controller {
   }
 
   /** Mean share of the time that these replicas computed since the last look; null if that is not known. */
-  async function utilizationOf({ places, counted }: Entry, serving: OwnReplica[]): Promise<number | null> {
+  private async utilizationOf({ places, counted }: Entry, serving: OwnReplica[]): Promise<number | null> {
+    const { gpus } = this.options
     const onGpus = serving.some((each) => places.get(each)?.gpu) ? await gpus() : []
     const shares = await Promise.all(
       serving.map(async (each) => {
@@ -190,60 +254,10 @@ export function createController(options: Options): Controller {
     return known.length === 0 ? null : known.reduce((sum, each) => sum + each, 0) / known.length
   }
 
-  function tick(): Promise<void> {
+  private tick(): Promise<void> {
     // Not awaited: a deployment whose replicas hang must not stop the others.
-    for (const entry of entries.values()) void step(entry)
+    for (const entry of this.entries.values()) void this.step(entry)
     return Promise.resolve()
-  }
-
-  return {
-    set(deployment) {
-      const existing = entries.get(deployment.id)
-      const entry = existing ?? create(deployment)
-      if (!existing) {
-        entries.set(deployment.id, entry)
-        servingSets.set(deployment.id, entry.set)
-      } else if (!isDeepStrictEqual(existing.deployment, deployment))
-        Object.assign(existing, { deployment, policy: policyOf(deployment.policy), retry_at: 0, failures: 0 })
-      task ??= runPeriodically(tick_ms, tick, { delayed: true })
-      void step(entry)
-    },
-
-    remove(deployment_id) {
-      const entry = entries.get(deployment_id)
-      if (!entry) return
-      entries.delete(deployment_id)
-      servingSets.delete(deployment_id)
-      entry.removed = true
-      entry.set.refuseWaiting(
-        new ApiError('overloaded', 'The deployment has just stopped scaling. Send the request once more.'),
-      )
-      for (const each of activeOf(entry)) drain(entry, each)
-    },
-
-    ids: () => [...entries.keys()],
-
-    state(deployment_id) {
-      const entry = entries.get(deployment_id)
-      if (!entry) return undefined
-      const { in_flight, waiting } = entry.set.counts()
-      const { desired, utilization, reason, limit, error } = entry
-      const replicas = entry.set.replicas().filter((each) => each.state() !== 'ended')
-      return { desired, replicas, in_flight, waiting, utilization, reason, limit, error: error?.message ?? null }
-    },
-
-    metrics: () =>
-      Promise.all(
-        [...entries.values()]
-          .flatMap(({ places }) => [...places])
-          .map(async ([replica, { slot }]) => ({ engine: slot, text: await replica.engine.read('/metrics') })),
-      ),
-
-    async close() {
-      stopping.abort()
-      await task?.close()
-      await Promise.all([...entries.values()].map(({ set }) => set.close()))
-    },
   }
 }
 

@@ -56,9 +56,9 @@ export async function createScalingFeature(
   })
 
   const loadController = lazy(async (): Promise<Controller> => {
-    const { createController } = await import('./controller.ts')
+    const { Controller } = await import('./controller.ts')
     log.info({ server: servers.id }, 'deployments scale in this process')
-    controller = createController({
+    controller = new Controller({
       files,
       dataDir,
       engine_options: engineOptions(config),
