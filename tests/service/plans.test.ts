@@ -54,7 +54,7 @@ test("tiers and prices of the file are those of the API; the file's omissions ke
 
 test('an invalid file is refused with what is wrong', () => {
   for (const [content, pattern] of [
-    ['{', /cannot be read/],
+    ['{', /is not valid JSON/],
     [{ tiers: [] }, /tiers/],
     [{ tiers: [team, team] }, /'team' is in it twice/],
     [{ tiers: [{ ...team, max_concurrent: 0 }] }, /tiers\.0\.max_concurrent/],
