@@ -1,7 +1,7 @@
 import { useMutation, useQueryClient } from '@tanstack/react-query'
 import { useNavigate, useSearch } from '@tanstack/react-router'
 import { Boxes, Upload } from 'lucide-react'
-import { useState } from 'react'
+import { useEffect, useState } from 'react'
 import type { Model, TunedModel } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
 import { fieldError } from '../../lib/errors.ts'
@@ -97,6 +97,7 @@ function Tuned() {
   )
 }
 
+const typing_ms = 300
 const hasDownloaded = ({ weights }: Model) => Number(weights.available)
 
 function Bases() {
@@ -105,9 +106,17 @@ function Bases() {
   const navigate = useNavigate()
   const change = (next: { q?: string; fits?: boolean }) =>
     void navigate({ to: '/models', search: (before) => ({ ...before, ...next }), replace: true, resetScroll: false })
-  const text = (q ?? '').trim().toLowerCase()
+  const [text, setText] = useState(q ?? '')
+  // The address follows what is typed: an input that waited for it would lose letters.
+  // biome-ignore lint/correctness/useExhaustiveDependencies: `change` is made anew at each render
+  useEffect(() => {
+    if ((q ?? '') === text.trim()) return
+    const timer = setTimeout(() => change({ q: text.trim() || undefined }), typing_ms)
+    return () => clearTimeout(timer)
+  }, [text, q])
+  const sought = text.trim().toLowerCase()
   const isShown = ({ id, name, description, methods }: Model) =>
-    `${id} ${name} ${description}`.toLowerCase().includes(text) && (!fits || methods.length > 0)
+    `${id} ${name} ${description}`.toLowerCase().includes(sought) && (!fits || methods.length > 0)
   return (
     <Card
       title="Base models"
@@ -124,8 +133,8 @@ function Bases() {
               type="search"
               aria-label="Search base models"
               placeholder="Search base models"
-              value={q ?? ''}
-              onChange={(event) => change({ q: event.target.value || undefined })}
+              value={text}
+              onChange={(event) => setText(event.target.value)}
             />
           </div>
         </>
@@ -140,7 +149,16 @@ function Bases() {
               <EmptyState
                 compact
                 title="No base models match"
-                action={<Button onClick={() => change({ q: undefined, fits: undefined })}>Clear filters</Button>}
+                action={
+                  <Button
+                    onClick={() => {
+                      setText('')
+                      change({ q: undefined, fits: undefined })
+                    }}
+                  >
+                    Clear filters
+                  </Button>
+                }
               />
             }
             rows={models.filter(isShown).toSorted((a, b) => hasDownloaded(b) - hasDownloaded(a))}
