@@ -195,7 +195,8 @@ test('usage that is impossible is counted here: of streams, of whole answers, an
   const whole = wholeAnswer(Buffer.from(JSON.stringify({ choices })), completion, allowed(completion))
   assert.deepEqual([whole.usage.prompt_tokens, whole.usage.completion_tokens], [4, 12])
   const embedding = requestFor({ input: ['one', 'two words'] }, 'embedding')
-  const vectors = { data: [{ index: 0, embedding: [1] }], usage: { prompt_tokens: 2 ** 60, total_tokens: -1 } }
+  const data = [0, 1].map((index) => ({ index, embedding: [1] }))
+  const vectors = { data, usage: { prompt_tokens: 2 ** 60, total_tokens: -1 } }
   const vector = wholeAnswer(Buffer.from(JSON.stringify(vectors)), embedding, allowed(embedding))
   assert.deepEqual([vector.usage.prompt_tokens, vector.usage.completion_tokens], [4, 0])
   assert.deepEqual(JSON.parse(vector.body.toString('utf8')).usage, { prompt_tokens: 4, total_tokens: 4 })
@@ -313,4 +314,64 @@ test('a request has more time for a long prompt and a whole answer, and while it
     const took_ms = performance.now() - started
     assert.ok(signal.reason instanceof Silence && took_ms >= least_ms, `${took_ms} ms`)
   }
+})
+
+const call = (index: unknown, more: object) => piece({ delta: { tool_calls: [{ index, ...more }] } })
+
+test('calls of tools are counted by us, however an upstream counts them, and no answer has more than 128', () => {
+  const out = feed(
+    readerFor({ max_tokens: 4096 }),
+    call(4_294_967_294, { id: 'a', function: { name: 'first', arguments: '' } }),
+    call(-3, { id: 'b', function: { name: 'second', arguments: '{' } }),
+    call(4_294_967_294, { function: { arguments: '{}' } }),
+    call(-3, { function: { arguments: '}' } }),
+    ...Array.from({ length: 300 }, (_, index) => call(10 + index, { function: { name: 'more', arguments: '{}' } })),
+    done,
+  )
+  const calls = new Map<number, string>()
+  for (const { choices } of read(out).events)
+    for (const { index, function: made } of choices[0]?.delta.tool_calls ?? [])
+      calls.set(index, (calls.get(index) ?? '') + (made.name ?? '') + made.arguments)
+  assert.deepEqual([calls.get(0), calls.get(1), calls.get(2)], ['first{}', 'second{}', 'more{}'])
+  assert.equal(calls.size, 128)
+  assert.ok([...calls.keys()].every((index) => index < 128))
+
+  const many = Array.from({ length: 5000 }, (_, index) => ({
+    id: `${index}`,
+    function: { name: 'f', arguments: '{}' },
+  }))
+  const choices = [{ index: 0, message: { content: null, tool_calls: many }, finish_reason: 'stop' }]
+  for (const [max_tokens, most] of [
+    [4096, 128],
+    [4, 44],
+  ] as const) {
+    const request = requestFor({ max_tokens })
+    const { body } = wholeAnswer(Buffer.from(JSON.stringify({ choices })), request, allowed(request))
+    const kept = ChatResponse.parse(JSON.parse(body.toString())).choices[0]!.message.tool_calls!
+    assert.ok(kept.length > 0 && kept.length <= most, `${kept.length} calls of ${max_tokens} tokens`)
+  }
+})
+
+test('vectors are numbers, one for each text, in their order; log-probabilities are an object', () => {
+  const request = requestFor({ input: ['one', 'two'] }, 'embedding')
+  const embed = (data: unknown) => wholeAnswer(Buffer.from(JSON.stringify({ data })), request, allowed(request)).body
+  const vectors = [{ embedding: [0.5, 1] }, { index: 1, embedding: 'AAAAPw==' }]
+  assert.deepEqual(JSON.parse(embed(vectors).toString()).data, vectors)
+  for (const wrong of [
+    [],
+    [vectors[0]],
+    [...vectors, vectors[0]],
+    [
+      { index: 1, embedding: [1] },
+      { index: 0, embedding: [1] },
+    ],
+    [{ embedding: [1, null] }, vectors[1]],
+    [{ embedding: ['1'] }, vectors[1]],
+    [{ embedding: 'not base64!' }, vectors[1]],
+  ])
+    assert.throws(() => embed(wrong), { code: 'upstream_failed' }, JSON.stringify(wrong))
+  const chat = requestFor()
+  const choices = [{ index: 0, message: { content: 'a' }, logprobs: 'certain' }]
+  const { body } = wholeAnswer(Buffer.from(JSON.stringify({ choices })), chat, allowed(chat))
+  assert.equal(JSON.parse(body.toString()).choices[0].logprobs, null)
 })

@@ -16,6 +16,7 @@ import {
   finishReason,
   firstBytes,
   isFields,
+  logprobsOf,
   messageBytes,
   textOrNull,
   toolCalls,
@@ -103,10 +104,19 @@ export function wholeAnswer(
   }
 }
 
+const base64 = /^[A-Za-z0-9+/]*={0,2}$/
+const isVector = (value: unknown): value is Fields =>
+  isFields(value) &&
+  (Array.isArray(value.embedding)
+    ? value.embedding.every((each) => Number.isFinite(each))
+    : typeof value.embedding === 'string' && base64.test(value.embedding))
+
 function embeddings(bytes: Buffer, answer: Fields, model: string, allowance: Allowance): Omit<WholeAnswer, 'reported'> {
-  const isVector = (each: unknown) =>
-    isFields(each) && (Array.isArray(each.embedding) || typeof each.embedding === 'string')
-  if (!Array.isArray(answer.data) || !answer.data.every(isVector)) throw unreadable('answered without embeddings')
+  const { data } = answer
+  if (!Array.isArray(data) || !data.every(isVector)) throw unreadable('answered without embeddings')
+  // Clients take the first vector for the first text.
+  if (data.length !== allowance.texts || data.some(({ index }, place) => (index ?? place) !== place))
+    throw unreadable(`answered with other embeddings than those of ${allowance.texts} texts`)
   const usage = usedTokens({ ...reportedCounts(answer.usage, allowance), completion_tokens: 0 }, allowance, 0)
   const { prompt_tokens } = usage
   const { usage: told } = answer as { usage?: Fields | null }
@@ -154,7 +164,7 @@ function choicesOf(
         ...rest,
         index,
         ...(kind === 'chat' ? { message: content } : content),
-        logprobs: cut ? null : (rest.logprobs ?? null),
+        logprobs: cut ? null : logprobsOf(rest.logprobs),
         finish_reason: cut ? 'length' : (finishReason(rest.finish_reason) ?? 'stop'),
       })
     }
@@ -173,7 +183,7 @@ function choicesOf(
 function answerMessage(given: unknown): Fields {
   const { content, reasoning_content, reasoning, tool_calls, ...rest } = isFields(given) ? given : {}
   const thoughts = textOrNull(reasoning_content) ?? textOrNull(reasoning)
-  const calls = toolCalls(tool_calls, false)
+  const calls = toolCalls(tool_calls)
   return {
     ...rest,
     role: 'assistant',

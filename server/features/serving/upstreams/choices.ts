@@ -12,6 +12,9 @@ const tokenBytesMax = 32
 export const isFields = (value: unknown): value is Fields =>
   typeof value === 'object' && value !== null && !Array.isArray(value)
 
+/** The log-probabilities of a choice; null for what cannot be any. */
+export const logprobsOf = (value: unknown): Fields | null => (isFields(value) ? value : null)
+
 export const textOrNull = (value: unknown): string | null => (typeof value === 'string' ? value : null)
 
 /** Unknown reasons of an end are the end of the text. */
@@ -68,24 +71,44 @@ export function firstBytes(text: string, max: number): string {
   return bytes.toString('utf8', 0, end)
 }
 
-/** Calls of tools, with arguments as text. `index`: of pieces of calls, which need one. */
-export function toolCalls(value: unknown, hasIndex: boolean): Fields[] {
+/** Calls of tools in one answer. */
+const callsMax = 128
+
+/** The place of a call among those of a streamed choice; undefined for more of them than an answer may have. */
+export type PlaceOfCall = (index: number) => number | undefined
+
+/** Counts calls in the order in which they begin: readers keep them in lists, and servers count as they like. */
+export function createCallPlaces(): PlaceOfCall {
+  const places = new Map<number, number>()
+  return (index) => {
+    if (!places.has(index) && places.size < callsMax) places.set(index, places.size)
+    return places.get(index)
+  }
+}
+
+/** Calls of tools, with arguments as text. `placeOf`: they are pieces of calls, each with its index. */
+export function toolCalls(value: unknown, placeOf?: PlaceOfCall): Fields[] {
   if (!Array.isArray(value)) return []
-  return value.filter(isFields).map(({ index, id, function: given, ...call }, position) => {
-    const { name, arguments: args, ...rest } = isFields(given) ? given : {}
-    const text = typeof args === 'string' ? args : args == null ? '' : JSON.stringify(args)
-    return {
-      ...call,
-      ...(hasIndex && { index: Number.isSafeInteger(index) && (index as number) >= 0 ? index : position }),
-      ...(typeof id === 'string' ? { id } : !hasIndex && { id: `call_${position}` }),
-      ...(!hasIndex || typeof name === 'string' ? { type: 'function' } : {}),
-      function: {
-        ...rest,
-        ...(typeof name === 'string' ? { name } : !hasIndex && { name: '' }),
-        arguments: text,
-      },
-    }
-  })
+  const calls = value.filter(isFields)
+  return (placeOf ? calls : calls.slice(0, callsMax)).flatMap(
+    ({ index: sent, id, function: given, ...call }, position) => {
+      const { name, arguments: args, ...rest } = isFields(given) ? given : {}
+      const text = typeof args === 'string' ? args : args == null ? '' : JSON.stringify(args)
+      const index = placeOf?.(Number.isSafeInteger(sent) ? (sent as number) : position)
+      if (placeOf && index === undefined) return []
+      return {
+        ...call,
+        ...(placeOf && { index }),
+        ...(typeof id === 'string' ? { id } : !placeOf && { id: `call_${position}` }),
+        ...(!placeOf || typeof name === 'string' ? { type: 'function' } : {}),
+        function: {
+          ...rest,
+          ...(typeof name === 'string' ? { name } : !placeOf && { name: '' }),
+          arguments: text,
+        },
+      }
+    },
+  )
 }
 
 /** Texts of a message or a piece of one that are part of the answer's length. */
@@ -98,7 +121,7 @@ const textsOf = ({ content, reasoning_content, tool_calls }: Fields): unknown[] 
   ]),
 ]
 
-/** The message with the first bytes of its texts: thoughts, then the answer, then the arguments of calls. */
+/** The message with the first bytes of its texts: thoughts, then the answer, then the calls. */
 export function cutMessage(message: Fields, max: number): Fields {
   let left = max
   const take = (text: unknown) => {
@@ -114,10 +137,11 @@ export function cutMessage(message: Fields, max: number): Fields {
     ...(reasoning_content !== undefined && { reasoning_content: take(reasoning_content) }),
     ...(content !== undefined && { content: take(content) }),
     ...(calls && {
-      tool_calls: calls.map((call) => ({
-        ...call,
-        function: { ...call.function, arguments: take(call.function.arguments) },
-      })),
+      tool_calls: calls.flatMap((call) => {
+        if (left <= 0) return []
+        left -= bytesOf([call.function.name])
+        return { ...call, function: { ...call.function, arguments: take(call.function.arguments) } }
+      }),
     }),
   }
 }

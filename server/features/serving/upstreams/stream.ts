@@ -8,13 +8,16 @@ import type { TokenCounts } from '../requests/usage-scanner.ts'
 import { answerHead, readHeaders, unreadable } from './answer.ts'
 import {
   type ChoiceCounter,
+  createCallPlaces,
   createChoiceCounter,
   cutMessage,
   type Fields,
   finishReason,
   firstBytes,
   isFields,
+  logprobsOf,
   messageBytes,
+  type PlaceOfCall,
   textOrNull,
   toolCalls,
 } from './choices.ts'
@@ -31,6 +34,8 @@ const restMax_bytes = 64 * 1024
 const rest_ms = 1000
 /** How long the end of a stream may take once all its choices have ended. */
 const ending_ms = 5000
+/** Events without text keep an answer alive for so many times as long as silence does. */
+const textless_max = 4
 
 export interface EventReader {
   /** Takes the next bytes, and returns the events for the client. */
@@ -42,6 +47,8 @@ export interface EventReader {
   readonly reported: string | undefined
   /** An event for the client has come. */
   readonly hasBegun: boolean
+  /** Bytes of text that have come, cut ones too. */
+  readonly text_bytes: number
   /** Each choice has its end: what is still to come is the usage. */
   readonly isComplete: boolean
   /** The last event has passed; `error`: it was one. */
@@ -51,6 +58,7 @@ export interface EventReader {
 
 interface Choice {
   counter: ChoiceCounter
+  placeOfCall: PlaceOfCall
   hasEnded: boolean
 }
 
@@ -84,6 +92,7 @@ function readEvents(
   const reader = {
     reported: undefined as string | undefined,
     hasBegun: false,
+    text_bytes: 0,
     isComplete: false,
     hasEnded: false,
     error: undefined as ApiError | undefined,
@@ -179,11 +188,16 @@ function readEvents(
     const { index: sent, delta, text, finish_reason, logprobs, ...rest } = given
     const index = Number.isSafeInteger(sent) ? (sent as number) : position
     if (index < 0 || index >= allowance.choices) return undefined
-    const choice = choices.get(index) ?? { counter: createChoiceCounter(allowance), hasEnded: false }
+    const choice = choices.get(index) ?? {
+      counter: createChoiceCounter(allowance),
+      placeOfCall: createCallPlaces(),
+      hasEnded: false,
+    }
     choices.set(index, choice)
     if (choice.hasEnded) return undefined
-    const own = kind === 'chat' ? deltaOf(delta) : { text: textOrNull(text) ?? '' }
+    const own = kind === 'chat' ? deltaOf(delta, choice.placeOfCall) : { text: textOrNull(text) ?? '' }
     const bytes = kind === 'chat' ? messageBytes(own) : Buffer.byteLength(own.text as string)
+    reader.text_bytes += bytes
     const fits = bytes === 0 ? 0 : choice.counter.add(bytes, !isStartOfCall(own))
     const isCut = fits < bytes
     const finish = isCut ? 'length' : finishReason(finish_reason)
@@ -197,7 +211,7 @@ function readEvents(
       ...rest,
       index,
       ...(kind === 'chat' ? { delta: isCut && fits === 0 ? {} : taken } : taken),
-      logprobs: isCut ? null : (logprobs ?? null),
+      logprobs: isCut ? null : logprobsOf(logprobs),
       finish_reason: finish,
     }
   }
@@ -205,10 +219,10 @@ function readEvents(
   return reader
 }
 
-function deltaOf(given: unknown): Fields {
+function deltaOf(given: unknown, placeOfCall: PlaceOfCall): Fields {
   const { role, content, reasoning_content, reasoning, tool_calls, ...rest } = isFields(given) ? given : {}
   const thoughts = textOrNull(reasoning_content) ?? textOrNull(reasoning)
-  const calls = toolCalls(tool_calls, true)
+  const calls = toolCalls(tool_calls, placeOfCall)
   return {
     ...rest,
     ...(typeof role === 'string' && { role: 'assistant' }),
@@ -253,6 +267,7 @@ export async function openStream(
 function cleanStream(source: HttpResponse, reader: EventReader, { silence_ms, signal, broken, silent }: StreamWatch) {
   let isPaused = false
   let heard_at = performance.now()
+  let text_at = heard_at
   let timer: NodeJS.Timeout | undefined
   const clean = new HttpResponse(source.status, readHeaders(source.headers), {
     pause() {
@@ -261,7 +276,7 @@ function cleanStream(source: HttpResponse, reader: EventReader, { silence_ms, si
     },
     resume() {
       isPaused = false
-      heard_at = performance.now()
+      heard_at = text_at = performance.now()
       source.resume()
     },
     destroy() {
@@ -273,7 +288,10 @@ function cleanStream(source: HttpResponse, reader: EventReader, { silence_ms, si
   /** Begins with the first event: until then the limit of the whole request holds. */
   function listen(ms: number): void {
     timer = setTimeout(() => {
-      const left = (reader.isComplete ? ending_ms : silence_ms) - (performance.now() - heard_at)
+      const now = performance.now()
+      const left = reader.isComplete
+        ? heard_at + ending_ms - now
+        : Math.min(heard_at + silence_ms, text_at + textless_max * silence_ms) - now
       if (isPaused) listen(silence_ms)
       else if (left > 0) listen(left)
       else {
@@ -306,9 +324,10 @@ function cleanStream(source: HttpResponse, reader: EventReader, { silence_ms, si
 
   source.on('data', (chunk) => {
     if (reader.hasEnded) return
-    const { hasBegun, isComplete } = reader
+    const { hasBegun, isComplete, text_bytes } = reader
     const out = reader.feed(chunk)
     if (out !== '' && !out.startsWith(':')) heard_at = performance.now()
+    if (!hasBegun || reader.text_bytes > text_bytes) text_at = performance.now()
     if (out !== '') clean.push(Buffer.from(out))
     if (reader.hasEnded) {
       clean.complete()

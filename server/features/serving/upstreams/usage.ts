@@ -28,6 +28,8 @@ export interface Allowance {
   /** No prompt of this size has more. */
   prompt_tokens_max: number
   choices: number
+  /** Texts to embed. */
+  texts: number
   /** Tokens of each choice. */
   choice_tokens_max: number
   /** Bytes that each choice repeats of its prompt (`echo`). */
@@ -50,6 +52,7 @@ export function allowanceOf(
   return {
     prompt_tokens: Math.max(1, prompt_tokens),
     prompt_tokens_max: Math.min(requestTokensMax, most),
+    texts: kind === 'embedding' ? prompts.length : 0,
     choices: kind === 'embedding' ? 0 : Number(body.n ?? 1) * Math.max(1, prompts.length),
     choice_tokens_max: asked ?? (hasDefaultLength ? samplingDefaults.max_tokens : unlimitedTokens),
     echoed_bytes: kind === 'completion' && body.echo ? Math.max(0, ...prompts.map(({ bytes }) => bytes)) : 0,
