@@ -83,6 +83,7 @@ export const getDeployment = route('GET', '/deployments/{name}', {
 })
 export const rollbackDeployment = route('POST', '/deployments/{name}/rollback', {
   scope: 'deployments:write',
+  creates: true,
   frees: true,
   summary: 'Return to the model that the name served before',
   params: NameParams,

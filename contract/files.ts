@@ -154,6 +154,7 @@ export const CreateUpload = z.looseObject({
 export type CreateUpload = z.infer<typeof CreateUpload>
 
 export const createUpload = route('POST', '/uploads', {
+  creates: true,
   scope: 'datasets:write',
   summary: 'Begin to upload a large file in parts',
   body: CreateUpload,

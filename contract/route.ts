@@ -29,7 +29,10 @@ export interface Route {
   responses: Record<number, z.ZodType>
   /** OpenAI-compatible: errors have `type` and `param`, and unknown fields are ignored. */
   openai?: boolean
-  /** Creates an object though it answers 200, as OpenAI's API does; 201 says the same. */
+  /**
+   * Creates something though it answers 200: an object, as OpenAI's API does, or a change that a repetition would undo.
+   * 201 says the same. With an Idempotency-Key it does so once.
+   */
   creates?: boolean
   /** Largest JSON body in bytes, where it may be larger than others. */
   body_bytes?: number

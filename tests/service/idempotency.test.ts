@@ -8,6 +8,7 @@ import { after, before, test } from 'node:test'
 import type { Db } from '../../server/platform/db/open.ts'
 import { type Answer, colourRows } from '../support/client.ts'
 import { onSqlite } from '../support/postgres.ts'
+import { contractRoutes } from '../support/routes.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
 
@@ -189,4 +190,46 @@ test('an export that is requested twice is created once', async () => {
   assert.equal(await count('exports'), 1)
   // It would still be made beside later tests.
   assert.equal((await app.api('DELETE', `/exports/${one.body.id}`)).status, 200)
+})
+
+test('an upload that is begun twice is one, and a roll-back that is repeated is not undone', async () => {
+  const request = { filename: 'f.jsonl', purpose: 'batch', bytes: 100, mime_type: 'application/jsonl' }
+  const uploads = await Promise.all([send('/uploads', request, 'upload'), send('/uploads', request, 'upload')])
+  assert.equal(uploads[0]!.status, 200)
+  assert.deepEqual(uploads[0]!.body, uploads[1]!.body)
+
+  const model = await app.colourModel()
+  await app.api('POST', '/deployments', { name: 'back', model: tiny })
+  await app.api('PUT', '/deployments/back', { model })
+  const [first, again] = [
+    await send('/deployments/back/rollback', {}, 'back'),
+    await send('/deployments/back/rollback', {}, 'back'),
+  ]
+  assert.deepEqual([first.status, first.body.model, again.replayed, again.body.model], [200, tiny, 'true', tiny])
+  assert.equal((await app.api('GET', '/deployments/back')).body.model, tiny)
+  assert.equal((await send('/deployments/back/rollback', {}, 'forth')).body.model, model)
+})
+
+test('each POST of the contract takes an Idempotency-Key, or does no more when it is repeated', async () => {
+  const repeatable = [
+    // They answer, look or count, and change nothing but usage.
+    /^\/(chat\/completions|completions|embeddings|responses)(\/batch)?$/,
+    /^\/datasets\/\{dataset_id\}\/validate$/,
+    /^\/fine-tuning\/jobs\/estimate$/,
+    /^\/share\//,
+    // They set something to what it then is: ended, paused, running, named.
+    /\/(cancel|pause|resume|complete|retry|download)$/,
+    /^\/evals\/\{eval_id\}$/,
+    /^\/chat\/completions\/(\{completion_id\}|delete)$/,
+    /^\/fine_tuning\/checkpoints\//,
+    // A part of an upload that is not named when it is completed goes with it.
+    /^\/uploads\/\{upload_id\}\/parts$/,
+    // People at a page, with no key.
+    /^\/(sign-in\/|user\/passkeys\/options$)/,
+  ]
+  const unsafe = (await contractRoutes())
+    .filter((route) => route.method === 'POST' && !(201 in route.responses) && !route.creates)
+    .map(({ path }) => path)
+    .filter((path) => !repeatable.some((each) => each.test(path)))
+  assert.deepEqual(unsafe, [])
 })

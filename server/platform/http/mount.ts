@@ -71,9 +71,12 @@ export function mount<R extends Route>(
     caller: Caller,
     call: (caller: Caller) => ReturnType<typeof handler>,
   ) {
-    if (isCreate) return await runIdempotent(route, request, reply, caller, call as (caller: Caller) => Promise<object>)
+    const work = (): Promise<unknown> =>
+      isCreate
+        ? runIdempotent(route, request, reply, caller, call as (caller: Caller) => Promise<object>)
+        : call(caller)
     const { reserve } = request.server
-    return await (freesSpace && reserve ? reserve.use(() => call(caller)) : call(caller))
+    return await (freesSpace && reserve ? reserve.use(work) : work())
   }
   // The retry of a creating request builds a lost answer with the item's own handler; see idempotency.ts.
   const [, collection, parameter] = /^(.+)\/\{(\w+)\}$/.exec(route.path) ?? []
