@@ -2,7 +2,7 @@
 // answers without their scope, an answer that outlives its key, a key that outlives its maker.
 import assert from 'node:assert/strict'
 import { execFileSync } from 'node:child_process'
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import type http from 'node:http'
 import os from 'node:os'
 import path from 'node:path'
@@ -15,6 +15,7 @@ import { serveHttp } from '../../mcp/index.ts'
 import { withOneKey } from '../../web/lib/once.ts'
 import { codeOf, newBrowser } from '../support/browser.ts'
 import { type Answer, type Client, client, colourRows, until } from '../support/client.ts'
+import { connect } from '../support/connection.ts'
 import { accountChoices, createBrowser, startOpenidProvider } from '../support/openid-provider.ts'
 import { postgresTest, startPostgres } from '../support/postgres.ts'
 import { contractRoutes } from '../support/routes.ts'
@@ -86,6 +87,9 @@ async function begin(url: string, headers: Record<string, string>, body: object,
   await Promise.race([until('the upstream to have the request', () => open.size > count), early])
   return { ended }
 }
+/** Files of uploads under way. */
+const partsIn = (dataDir: string) =>
+  readdirSync(dataDir, { recursive: true, encoding: 'utf8' }).filter((name) => name.endsWith('.part'))
 const signed = (key: string) => ({ authorization: `Bearer ${key}` })
 
 interface Running {
@@ -394,6 +398,54 @@ describe('one server, and sign-in by a provider', () => {
     await assertEnds([await begin(url, signed(account.key), stream)], 'account_suspended', () =>
       folder.tunery('accounts', 'suspend', account.id),
     )
+  })
+
+  test('an upload ends within a second of its key, and gives back the space that it announced', async () => {
+    for (const route of ['/datasets/', '/files', '/fine-tuning/models']) {
+      const used = (await owner.api('POST', '/keys', { name: route })).body
+      const upload = connect(new URL(server.url).origin)
+      upload.socket.write(
+        `POST /v1${route} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ${used.key}\r\n` +
+          'Content-Type: multipart/form-data; boundary=b\r\nContent-Length: 100000000\r\n\r\n' +
+          `--b\r\nContent-Disposition: form-data; name="file"; filename="f.jsonl"\r\n\r\n`,
+      )
+      const drip = setInterval(() => upload.socket.write(`${'x'.repeat(1000)}\n`), 50)
+      try {
+        await until('it to be stored', () => partsIn(folder.dataDir).length > 0)
+        await owner.api('DELETE', `/keys/${used.id}`)
+        const from = Date.now()
+        await until('an answer', () => upload.text)
+        assert.ok(Date.now() - from < allowed(1000), `${route}: ${Date.now() - from} ms`)
+        assert.match(upload.text, /^HTTP\/1\.1 401 /)
+        await until('nothing of it to be left', () => partsIn(folder.dataDir).length === 0)
+      } finally {
+        clearInterval(drip)
+        upload.socket.destroy()
+      }
+    }
+  })
+
+  test('answers of an evaluation and of a batch end within seconds of the suspension of their account', async () => {
+    const account = newAccount(folder, 'evaluates')
+    const by = client(server.url, account.key)
+    const dataset = (await by.upload(colourRows(16))).body.id
+    const graders = [
+      { type: 'string_check', name: 's', input: '{{sample.output_text}}', reference: 'a', operation: 'eq' },
+    ]
+    assert.equal((await by.api('POST', '/evaluations', { model: slow, dataset, graders })).status, 201)
+    const line = (custom_id: string) =>
+      JSON.stringify({ custom_id, method: 'POST', url: '/v1/chat/completions', body: { model: slow, messages } })
+    const form = new FormData()
+    form.set('purpose', 'batch')
+    form.set('file', new Blob([['a', 'b', 'c'].map(line).join('\n')]), 'requests.jsonl')
+    const input_file_id = (await by.api('POST', '/files', form)).body.id
+    const batch = { input_file_id, endpoint: '/v1/chat/completions', completion_window: '24h' }
+    assert.equal((await by.api('POST', '/batches', batch)).status, 200)
+    await until('eight answers and three', () => open.size === 11)
+    folder.tunery('accounts', 'suspend', account.id)
+    const from = Date.now()
+    await until('the upstream to be free', () => open.size === 0)
+    assert.ok(Date.now() - from < 5000, `it took ${Date.now() - from} ms`)
   })
 
   test('an answer by a shared link ends with the link, and with the model that it leads to', async () => {

@@ -5,6 +5,7 @@ import type { FastifyRequest } from 'fastify'
 import type { z } from 'zod'
 import { asDisplayName } from '../../../contract/common.ts'
 import { ApiError } from '../../../contract/errors.ts'
+import { watchCredential } from './running-requests.ts'
 import { validationError } from './validation.ts'
 
 export interface FormFile<F> {
@@ -66,10 +67,18 @@ export async function readMultipart<F, T>(
     const file = request.formDigest ? hashed(part.file) : { stream: part.file }
     if ('digest' in file) request.formDigest = () => digestOf(textFields, filename, file.digest())
     const announced_bytes = Number(request.headers['content-length'] ?? 0)
-    return await handleFile({ file: file.stream, filename, announced_bytes, fields }).catch((error) => {
-      // The multipart parser has no error class or code for a truncated body.
-      throw /multipart|Part terminated/.test(error.message) ? multipartError(error) : error
+    let ended: ApiError | undefined
+    // What the file takes while it comes is not kept for whoever may not send it any more.
+    const stopWatching = watchCredential(request, (error) => {
+      ended = error
+      part.file.destroy(error)
     })
+    return await handleFile({ file: file.stream, filename, announced_bytes, fields })
+      .catch((error) => {
+        // The multipart parser has no error class or code for a truncated body.
+        throw ended ?? (/multipart|Part terminated/.test(error.message) ? multipartError(error) : error)
+      })
+      .finally(stopWatching)
   }
 }
 
