@@ -741,8 +741,8 @@ export interface StorageReport {
   max_bytes: number | null
   used_bytes: number
   items: {
-    /** `uploads`: those in parts that are pending, with the size that they announced. */
-    kind: 'datasets' | 'files' | 'uploads' | 'models' | 'exports'
+    /** `datasets`: as they were uploaded, or their rows as the service reads them if these are larger. `uploads`: those in parts that are pending, with the size that they announced. `evaluations`: with their answers, and evals. `completions`: stored ones. */
+    kind: 'datasets' | 'files' | 'uploads' | 'models' | 'exports' | 'evaluations' | 'responses' | 'completions'
     count: number
     bytes: number
   }[]

@@ -13,6 +13,7 @@ import { type Role, roleScopes, roles, type Scope, scopes } from '../../contract
 import { root } from '../../lib/root.ts'
 import { serveHttp } from '../../mcp/index.ts'
 import { withOneKey } from '../../web/lib/once.ts'
+import { allowed } from '../support/allowed-time.ts'
 import { codeOf, newBrowser } from '../support/browser.ts'
 import { type Answer, type Client, client, colourRows, until } from '../support/client.ts'
 import { connect } from '../support/connection.ts'

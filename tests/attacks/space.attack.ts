@@ -1,18 +1,21 @@
 // One account reaches for the disk of all: uploads that withhold their end, announce too much or nothing, drip or stand
-// still, parts beyond what was announced, many at once beside a quota. The disk keeps what it must, others find room,
-// and nothing of what was refused is left.
+// still, parts beyond what was announced, many at once beside a quota, rows that no file has. The disk keeps what it
+// must, others find room, and nothing of what was refused is left.
 import assert from 'node:assert/strict'
 import { mkdtempSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { after, afterEach, before, test } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { type Client, client, colourRows, until } from '../support/client.ts'
 import { connect } from '../support/connection.ts'
 import { smallDiskTest, startOnSmallDisk } from '../support/small-disk.ts'
+import { tiny } from '../support/tiny.ts'
 
 const disk_mb = 600
 const kept_mb = 100
 const quota_mb = 300
+const narrow_mb = 20
 
 let server: Awaited<ReturnType<typeof startOnSmallDisk>>
 let hostileKey: string
@@ -25,12 +28,14 @@ before(async () => {
   const tiers = [
     { ...tier, id: 'free', name: 'Free', max_storage_mb: 100_000 },
     { ...tier, id: 'small', name: 'Small', max_storage_mb: quota_mb },
+    { ...tier, id: 'narrow', name: 'Narrow', max_storage_mb: narrow_mb },
   ]
   writeFileSync(plans, JSON.stringify({ tiers }))
   server = await startOnSmallDisk(disk_mb, {
     TUNERY_MIN_FREE_DISK_MB: String(kept_mb),
     TUNERY_MAX_DATASET_MB: '150',
     TUNERY_PLANS_FILE: plans,
+    TUNERY_STORE_COMPLETIONS: '30',
     TUNERY_DEFAULT_TIER: 'free',
   })
   hostileKey = server.key
@@ -171,4 +176,113 @@ test('an upload that stands still ends, and what it kept is free again', smallDi
   } finally {
     clearInterval(drip)
   }
+})
+
+const megabyte = 'x'.repeat(1e6)
+const grader = { type: 'string_check', name: 's', input: '{{item.a}}', reference: 'a', operation: 'eq' }
+const evalOf = (more: object = {}) => ({
+  data_source_config: { type: 'custom', item_schema: { type: 'object' }, ...more },
+  testing_criteria: [grader],
+})
+async function uploadRows(by: Client, count: number, characters: number): Promise<string> {
+  const line = JSON.stringify({ item: { a: 'a', pad: 'y'.repeat(characters) }, sample: { output_text: 'x' } })
+  const form = new FormData()
+  form.set('purpose', 'evals')
+  form.set('file', new Blob([Array.from({ length: count }, () => line).join('\n')]), 'rows.jsonl')
+  return (await by.api('POST', '/files', form)).body.id
+}
+async function runEnded(by: Client, eval_id: string, source: object) {
+  const { status, body } = await by.api('POST', `/evals/${eval_id}/runs`, { data_source: { type: 'jsonl', source } })
+  if (status !== 201) return { status, body }
+  await until('the run to end', async () => {
+    const run = (await by.api('GET', `/evals/${eval_id}/runs/${body.id}`)).body
+    return ['completed', 'failed'].includes(run.status)
+  })
+  return { status, body }
+}
+
+test(
+  'rows that are stored count towards the quota: of datasets, answers, evals and evaluations',
+  smallDiskTest,
+  async () => {
+    const ways: [string, (by: Client, round: number) => Promise<{ status: number }>][] = [
+      [
+        'rows that are a dozen times as long as their file',
+        (by) => {
+          const cell = '\x01'.repeat(2000)
+          return by.upload(`prompt,completion\n${`"q ${cell}","a ${cell}"\n`.repeat(250)}`, { format: 'csv' }, 'f.csv')
+        },
+      ],
+      [
+        'stored completions',
+        (by) => {
+          const messages = [{ role: 'user', content: 'x', more: megabyte.slice(0, 9e5) }]
+          return by.api('POST', '/chat/completions', { model: tiny, max_tokens: 1, store: true, messages })
+        },
+      ],
+      [
+        'responses',
+        (by) =>
+          by.api('POST', '/responses', { model: tiny, max_output_tokens: 16, input: 'x', user: megabyte.repeat(3) }),
+      ],
+      [
+        'evals, each with an Idempotency-Key',
+        (by, round) =>
+          by.api('POST', '/evals', evalOf({ more: megabyte.repeat(5) }), { 'idempotency-key': `eval-${round}` }),
+      ],
+      [
+        'rows of runs in their requests',
+        async (by) => {
+          const { id } = (await by.api('POST', '/evals', evalOf())).body
+          const item = { a: 'a', pad: megabyte.slice(0, 9e5) }
+          const content = Array.from({ length: 5 }, () => ({ item, sample: { output_text: 'x' } }))
+          return runEnded(by, id, { type: 'file_content', content })
+        },
+      ],
+      [
+        'answers of runs of the same rows',
+        async (by, round) => {
+          if (round === 0)
+            rows = { eval: (await by.api('POST', '/evals', evalOf())).body.id, file: await uploadRows(by, 200, 25_000) }
+          return runEnded(by, rows!.eval, { type: 'file_id', id: rows!.file })
+        },
+      ],
+    ]
+    let rows: { eval: string; file: string } | undefined
+    for (const [name, store] of ways) {
+      const narrow = client(server.url, server.tunery('accounts', 'create', '--name', name, '--tier', 'narrow').key)
+      const before = server.mbFree()
+      for (let round = 0; round < 40; round++) if ((await store(narrow, round)).status >= 400) break
+      const { used_bytes, max_bytes } = (await narrow.api('GET', '/usage/storage')).body
+      assert.ok(used_bytes > 5e6 && used_bytes <= 1.3 * max_bytes, `${name}: ${used_bytes} bytes are counted`)
+      const taken_mb = before - server.mbFree()
+      assert.ok(taken_mb < 2 * narrow_mb, `${name}: ${taken_mb} MB of the disk are gone`)
+    }
+  },
+)
+
+// Last: the database keeps what it has grown to.
+test('evaluations stop before the disk has less than it keeps, and go on when it has more', smallDiskTest, async () => {
+  const hostile = client(server.url, hostileKey)
+  const { id } = (await hostile.api('POST', '/evals', evalOf())).body
+  const file = await uploadRows(hostile, 2000, 50_000)
+  const source = { type: 'jsonl', source: { type: 'file_id', id: file } }
+  const runs: string[] = []
+  let least = Number.POSITIVE_INFINITY
+  for (let refused = 0; refused < 3; ) {
+    const { status, body } = await hostile.api('POST', `/evals/${id}/runs`, { data_source: source })
+    if (status === 201) runs.push(body.id)
+    else refused++
+    for (let look = 0; look < 20; look++) {
+      least = Math.min(least, server.mbFree())
+      await sleep(100)
+    }
+  }
+  assert.ok(least > kept_mb - 20, `${least} MB were left`)
+  const states = await Promise.all(runs.map(async (run) => (await hostile.api('GET', `/evals/${id}/runs/${run}`)).body))
+  assert.ok(
+    states.every(({ status }) => status !== 'failed'),
+    states.map(({ status }) => status).join(),
+  )
+  assert.equal((await honest.api('POST', '/keys', { name: 'k' })).status, 201)
 })

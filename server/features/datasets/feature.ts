@@ -45,6 +45,7 @@ export function createDatasetsFeature(
     max_rows,
     max_bytes: 4e6 * max_mb,
     min_free_mb,
+    quota: context.quota,
     huggingface_url,
     hubToken: (id: string) => datasets.uploads.hubToken(id),
     pictureFetcher,

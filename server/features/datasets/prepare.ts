@@ -13,6 +13,7 @@ import { createRetryPolicy, linearDelay } from '../../platform/queue/retry-polic
 import { storageError, syncPath } from '../../platform/storage/durable-files.ts'
 import { requireFreeDisk, writeWhileFree } from '../../platform/storage/free-disk.ts'
 import type { Artifacts } from '../../platform/storage/objects/index.ts'
+import type { StorageQuota } from '../../platform/storage/quota.ts'
 import { readUntrusted } from '../../platform/storage/untrusted-files.ts'
 import { fetchPictures } from './fetch-pictures.ts'
 import { isList } from './format.ts'
@@ -29,6 +30,8 @@ const retries = createRetryPolicy({ crash: { max: 3, delay_ms: rereadDelay }, di
 /** Decompression bomb limit: rows may have this many times the bytes of their file, plus an allowance. */
 const maxExpansion = 250
 const expansionAllowance_bytes = 64e6
+/** Rows have their texts twice, as messages and as they were uploaded, beside the names of fields. */
+const expansionKept = 4
 
 export interface PrepareWork {
   db: Db
@@ -39,6 +42,7 @@ export interface PrepareWork {
   max_rows: number
   max_bytes: number
   min_free_mb: number
+  quota: StorageQuota
   /** The hub to download datasets from, and the token from a dataset's upload. */
   huggingface_url: string
   hubToken(id: string): string | undefined
@@ -79,8 +83,9 @@ async function prepare(work: PrepareWork, claim: Claim, signal: AbortSignal): Pr
     return await work.db.transaction().execute((trx) => work.queue.requeue(trx, claim, run_at))
   }
   const valid = result && 'check' in result ? result : undefined
+  let rows_bytes = 0
   if (valid) {
-    await syncPath(files.part)
+    rows_bytes = await syncPath(files.part)
     await rename(files.part, files.rows)
     await work.artifacts.publish(rowsKey(claim.ref))
   }
@@ -93,6 +98,7 @@ async function prepare(work: PrepareWork, claim: Claim, signal: AbortSignal): Pr
         rows: check.rows,
         check_json: JSON.stringify(check),
         rows_sha256: sha256,
+        rows_bytes,
         rows_form: 1,
         ...(isEarlier && { earlier_rows_sha256: dataset.rows_sha256 }),
       })
@@ -130,13 +136,20 @@ async function headOf(file: string): Promise<Buffer> {
   }
 }
 
+/** The bytes that the rows of a dataset may have: what its account may still store, but as many as are usual. */
+async function bytesMax({ db, quota, max_bytes }: PrepareWork, dataset: store.DatasetRow): Promise<number> {
+  const left_bytes = await quota.left(db, dataset.account_id)
+  return Math.min(max_bytes, Math.max(left_bytes, expansionKept * dataset.size_bytes))
+}
+
 async function read(
-  work: PrepareWork,
+  context: PrepareWork,
   claim: Claim,
   dataset: store.DatasetRow,
   files: ReturnType<typeof filesOf>,
   ended: AbortSignal,
 ): Promise<ReadResult | { retry_in_ms: number }> {
+  const work = { ...context, max_bytes: await bytesMax(context, dataset) }
   const { max_rows } = work
   const max_bytes = Math.min(work.max_bytes, expansionAllowance_bytes + maxExpansion * dataset.size_bytes)
   const isEarlier = isEarlierForm(dataset)

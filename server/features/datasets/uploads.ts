@@ -147,6 +147,7 @@ export class DatasetUploads {
         size_bytes,
         sha256,
         rows_sha256: null,
+        rows_bytes: 0,
         rows_form: 1,
         columns_json: columns ? JSON.stringify(columns) : null,
         earlier_rows_sha256: null,

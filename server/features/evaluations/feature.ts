@@ -27,13 +27,15 @@ interface Needs {
 }
 
 export function createEvaluationsFeature(
-  { config, db, queue, dataDir, min_free_mb, log, now }: Context,
+  { config, db, queue, dataDir, min_free_mb, quota, log, now }: Context,
   { accounts, limits, datasets, files, models, inference, storedCompletions, onEnded }: Needs,
 ): Feature & { evaluations: Evaluations } {
   const { max_waiting_jobs: max_waiting } = config
-  const evaluations = new Evaluations({ db, queue, datasets, files, models, inference, max_waiting, onEnded, now })
-  const openaiEvals = new OpenaiEvals({ db, evaluations, files, storedCompletions, dataDir, min_free_mb, now })
-  const work = { db, queue, datasets, files, models, inference, accounts, limits, evaluations, log, now }
+  const space = { dataDir, min_free_mb, quota }
+  const needs = { db, queue, datasets, files, models, inference, ...space, now }
+  const evaluations = new Evaluations({ ...needs, max_waiting, onEnded })
+  const openaiEvals = new OpenaiEvals({ db, evaluations, files, storedCompletions, ...space, now })
+  const work = { ...needs, accounts, limits, evaluations, log }
   return {
     evaluations,
     mount(app) {

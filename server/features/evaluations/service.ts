@@ -12,6 +12,8 @@ import type { Db, Queryable, Trx } from '../../platform/db/open.ts'
 import type { Page } from '../../platform/db/page.ts'
 import { type AccountActor, recordAuditEntry } from '../../platform/events/audit.ts'
 import { assertBacklogLimit, type Queue } from '../../platform/queue/queue.ts'
+import { requireFreeDisk } from '../../platform/storage/free-disk.ts'
+import { rowBytes, type StorageQuota } from '../../platform/storage/quota.ts'
 import type { Datasets } from '../datasets/index.ts'
 import type { Files } from '../files/index.ts'
 import type { Inference } from '../inference/index.ts'
@@ -57,6 +59,9 @@ interface Options {
   files: Pick<Files, 'pathOf'>
   models: Pick<TunedModels, 'nameOf' | 'trainedRows' | 'heldOutRows'>
   inference: Pick<Inference, 'modelId' | 'readsPictures'>
+  dataDir: string
+  min_free_mb: number
+  quota: StorageQuota
   max_waiting: number
   onEnded: OnEnded
   now(): number
@@ -395,9 +400,10 @@ export class Evaluations {
     row: store.EvaluationRow,
     details: Record<string, unknown>,
   ): Promise<void> {
-    const { queue, max_waiting } = this.options
+    const { queue, quota, max_waiting } = this.options
     assertBacklogLimit(await store.countActive(trx, row.account_id), 'evaluations', max_waiting)
-    await store.insert(trx, row)
+    await store.insert(trx, { ...row, size_bytes: rowBytes(row) })
+    await quota.require(trx, row.account_id, 0)
     await queue.enqueue(trx, queueKind, row.id, row.account_id)
     await recordAuditEntry(trx, by, 'evaluation.created', row.id, details, row.created_at)
   }
@@ -411,6 +417,7 @@ export class Evaluations {
       status: 'queued' as const,
       error_json: null,
       done: 0,
+      size_bytes: 0,
       result_json: null,
       created_at: now(),
       started_at: null,
@@ -432,7 +439,7 @@ export class Evaluations {
     source?: Source,
     before: (trx: Trx) => Promise<unknown> = async () => {},
   ): Promise<store.EvaluationRow> {
-    const { db, queue, models, inference } = this.options
+    const { db, queue, models, inference, dataDir, min_free_mb } = this.options
     const { account_id } = by
     const { model, baseline, dataset, graders, template, sampling, description, metadata } = request
     const model_id = model === null ? '' : await inference.modelId(account_id, model)
@@ -481,6 +488,7 @@ export class Evaluations {
       eval_id: of?.eval_id ?? null,
       data_source_json: of ? JSON.stringify(of.data_source) : null,
     }
+    await requireFreeDisk(dataDir, min_free_mb)
     await db.transaction().execute(async (trx) => {
       await before(trx)
       await this.enqueue(trx, by, row, { model, baseline, dataset })

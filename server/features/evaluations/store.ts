@@ -54,7 +54,7 @@ export const templateOf = ({ template_json }: Pick<EvaluationRow, 'template_json
 export const samplingOf = ({ sampling_json }: Pick<EvaluationRow, 'sampling_json'>): CreateEvaluation['sampling'] =>
   fromJsonWithSeeds(sampling_json)
 
-export const insertEval = (trx: Trx, row: EvalRow) => trx.insertInto('evals').values(row).execute()
+export const insertEval = (trx: Trx, row: NewRow<'evals'>) => trx.insertInto('evals').values(row).execute()
 
 export const findEvalUnscoped = (db: Queryable, id: string) =>
   db.selectFrom('evals').selectAll().where('id', '=', id).executeTakeFirst()

@@ -12,6 +12,9 @@ import type { NewRow } from '../../platform/db/schema.ts'
 import type { Limits } from '../../platform/limits/index.ts'
 import { type Claim, LeaseLost, type Queue, withLease } from '../../platform/queue/queue.ts'
 import type { Turn } from '../../platform/queue/worker.ts'
+import { isFull } from '../../platform/storage/durable-files.ts'
+import { writeWhileFree } from '../../platform/storage/free-disk.ts'
+import { rowBytes, type StorageQuota } from '../../platform/storage/quota.ts'
 import type { Accounts } from '../accounts/index.ts'
 import type { Datasets } from '../datasets/index.ts'
 import type { Files } from '../files/index.ts'
@@ -34,6 +37,9 @@ export interface EvaluationWork {
   accounts: Pick<Accounts, 'tierForWork'>
   limits: Pick<Limits, 'countBatchRequest'>
   evaluations: Pick<Evaluations, 'end'>
+  quota: Pick<StorageQuota, 'admit'>
+  dataDir: string
+  min_free_mb: number
   turn: Turn
   log: Logger
   now(): number
@@ -77,17 +83,22 @@ export async function workOnEvaluation(work: EvaluationWork, claim: Claim, stopp
       return await withLease(work, claim, (trx) => queue.finish(trx, claim, 'done'))
     // What ends the process at each try never gets to the catch below.
     if (claim.attempt > attemptsMax) return await end(work, claim, 'failed', reasonOf(undefined))
+    await tierOf(work, evaluation)
     for (const model of [evaluation.model_id, evaluation.baseline_id])
       await yieldToOthers(work, evaluation.account_id, model)
     await withLease(work, claim, (trx) =>
       store.update(trx, claim.ref, { status: 'running', started_at: evaluation.started_at ?? work.now() }),
     )
-    if (await answerRows(work, claim, evaluation, thread, stopping)) await end(work, claim, 'completed')
+    const writing = { folder: work.dataDir, min_free_mb: work.min_free_mb, signal: stopping }
+    const isDone = await writeWhileFree(writing, (signal) => answerRows(work, claim, evaluation, thread, signal))
+    if (isDone) await end(work, claim, 'completed')
     else await work.queue.defer(claim, work.now(), 'behind')
   } catch (error) {
     if (error instanceof LeaseLost) throw error
     if (stopping.aborted) await work.queue.defer(claim, work.now())
     else if (error instanceof Later) await work.queue.defer(claim, error.run_at)
+    else if (isFull(error) || (error instanceof ApiError && error.code === 'storage_full'))
+      await work.queue.defer(claim, work.now() + retry_ms)
     else if (error instanceof TurnOver) await work.queue.defer(claim, work.now() + turn_ms, 'unused')
     else if (error instanceof GraderError || isRefusal(error) || claim.attempt >= attemptsMax)
       await end(work, claim, 'failed', reasonOf(error))
@@ -98,6 +109,13 @@ export async function workOnEvaluation(work: EvaluationWork, claim: Claim, stopp
   } finally {
     await thread.close()
   }
+}
+
+/** The account's tier. Throws Later while it is suspended. */
+async function tierOf({ accounts, now }: EvaluationWork, { account_id }: store.EvaluationRow): Promise<string> {
+  const tier = await accounts.tierForWork(account_id)
+  if (tier === undefined) throw new Later(now() + retry_ms)
+  return tier
 }
 
 /** What repeating would not mend. */
@@ -158,9 +176,11 @@ async function answerRows(
     if (answers.length > 0)
       writing = writing.then(() =>
         withLease(work, claim, async (trx) => {
+          const bytes = answers.reduce((sum, answer) => sum + rowBytes(answer), 0)
+          await work.quota.admit(trx, account_id, bytes)
           await store.addAnswers(trx, answers)
-          const { done } = (await store.findUnscoped(trx, evaluation.id))!
-          await store.update(trx, evaluation.id, { done: done + answers.length })
+          const { done, size_bytes } = (await store.findUnscoped(trx, evaluation.id))!
+          await store.update(trx, evaluation.id, { done: done + answers.length, size_bytes: size_bytes + bytes })
         }),
       )
     return writing
@@ -182,6 +202,9 @@ async function answerRows(
     }
   }
   const looks = runPeriodically(look_ms, async () => {
+    await tierOf(work, evaluation).catch((error) => {
+      if (error instanceof Later) failure.abort(error)
+    })
     if (work.now() <= sliceEnds || work.turn.hasYielded) return
     isOver ||= await work.queue.othersWait(claim).catch(() => false)
     if (isOver && work.now() > sliceEnds + (answered > 0 ? grace_ms : first_ms)) late.abort()
@@ -258,8 +281,7 @@ async function answerRow(
   const common = { evaluation_id: id, row, side, item_json: JSON.stringify(item) }
   let calls = 0
   const ask = async (request: Record<string, unknown>) => {
-    const tier = await work.accounts.tierForWork(account_id)
-    if (tier === undefined) throw new Later(work.now() + retry_ms)
+    const tier = await tierOf(work, evaluation)
     if (!(await work.limits.countBatchRequest({ account_id, tier }))) throw new Later(endOfDay(work.now()))
     const request_id = `${id}.${row}.${side}.${calls++}`
     const caller = { account_id, key_id }

@@ -33,7 +33,7 @@ export function createInferenceFeature(
   context: Context,
   { plans, limits, serving, hub, models, usage, storedCompletions, pictureFetcher, aliases, servingSets }: Needs,
 ): Feature & { inference: Inference } {
-  const { db, dataDir, min_free_mb, changes, metrics, now, stopDeadline } = context
+  const { db, dataDir, min_free_mb, quota, changes, metrics, now, stopDeadline } = context
   const inference = createInference({
     engine: serving.engine,
     pools: serving.pools,
@@ -54,7 +54,7 @@ export function createInferenceFeature(
       const aborts = createAborts(stopDeadline)
       const failures = countFailures(app, inference, usage)
       inferenceRoutes(app, { inference, stored: storedCompletions, limits, aborts, failures })
-      const responses = createResponses({ db, dataDir, min_free_mb, now })
+      const responses = createResponses({ db, dataDir, min_free_mb, quota, now })
       responseRoutes(app, { inference, responses, aborts, now, failures })
     },
   }

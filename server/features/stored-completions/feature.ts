@@ -8,11 +8,11 @@ import { StoredCompletions } from './service.ts'
 const emptyWal_ms = 30_000
 
 export function createStoredCompletionsFeature(
-  { config, db, dataDir, min_free_mb, log, now }: Context,
+  { config, db, dataDir, min_free_mb, quota, log, now }: Context,
   { datasets }: { datasets: Datasets },
 ): Feature & { storedCompletions: StoredCompletions } {
   const days = config.store_completions
-  const storedCompletions = new StoredCompletions({ db, datasets, dataDir, min_free_mb, days, log, now })
+  const storedCompletions = new StoredCompletions({ db, datasets, dataDir, min_free_mb, quota, days, log, now })
   return {
     storedCompletions,
     mount: (app) => storedCompletionRoutes(app, storedCompletions),

@@ -20,6 +20,7 @@ import { openaiPage, openaiPageOf } from '../../platform/db/page.ts'
 import { type AccountActor, recordAuditEntry } from '../../platform/events/audit.ts'
 import { metadataFilter } from '../../platform/http/metadata-filter.ts'
 import { requireFreeDisk } from '../../platform/storage/free-disk.ts'
+import { rowBytes, type StorageQuota } from '../../platform/storage/quota.ts'
 import type { Datasets } from '../datasets/index.ts'
 import * as store from './store.ts'
 
@@ -63,6 +64,7 @@ interface Options {
   datasets: Pick<Datasets, 'uploads'>
   dataDir: string
   min_free_mb: number
+  quota: StorageQuota
   /** How long answers are kept; 0: never. */
   days: number
   log: Logger
@@ -89,7 +91,7 @@ export class StoredCompletions {
 
   /** Keeps the answer that `read` returns. Never rejects: one that cannot be kept is an answer all the same. */
   async save(account_id: string, request: ChatRequest, read: () => unknown): Promise<void> {
-    const { db, dataDir, min_free_mb, days, log, now } = this.options
+    const { db, dataDir, min_free_mb, quota, days, log, now } = this.options
     const { messages, model } = request
     const asked = Object.fromEntries(
       parameters.flatMap((name) => (request[name] == null ? [] : [[name, request[name]]])),
@@ -101,7 +103,7 @@ export class StoredCompletions {
       const response_json = JSON.stringify({ ...answer, model })
       if (request_json.length + response_json.length > charsMax) return
       await requireFreeDisk(dataDir, min_free_mb)
-      await store.insert(db, {
+      const row = {
         id: answer.id,
         account_id,
         model,
@@ -110,8 +112,13 @@ export class StoredCompletions {
         response_json,
         expires_at: created_at + days * day_ms,
         created_at,
-      })
+      }
+      const size_bytes = rowBytes(row)
+      await quota.admit(db, account_id, size_bytes)
+      await store.insert(db, { ...row, size_bytes })
     } catch (error) {
+      // The account's own affair, once for each answer.
+      if (error instanceof ApiError && error.code === 'storage_quota_exceeded') return
       log.warn({ err: error }, 'an answer could not be stored')
     }
   }

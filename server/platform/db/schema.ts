@@ -147,6 +147,8 @@ interface Datasets {
   rows: number
   size_bytes: number
   sha256: string
+  /** Size of the rows' file; 0 until it exists, and for rows that an earlier version wrote. */
+  rows_bytes: Generated<number>
   /** SHA-256 of the rows; null until these exist. */
   rows_sha256: string | null
   /** 0: an earlier version wrote the rows; 1: they are canonical. */
@@ -252,6 +254,8 @@ interface Evals {
   /** What its rows are: `data_source_config` as it was asked for. */
   source_config_json: Json<SourceConfig>
   graders_json: Json<Grader[]>
+  /** Bytes of the row, for the storage quota. */
+  size_bytes: Generated<number>
   updated_at: number
   created_at: number
 }
@@ -283,6 +287,8 @@ interface Evaluations {
   trained_rows: Generated<number | null>
   /** Answers that are scored. */
   done: number
+  /** Of the row and its answers, for the storage quota. */
+  size_bytes: Generated<number>
   /** Set once the evaluation has ended. */
   result_json: Json<NonNullable<Evaluation['result']>> | null
   /** The eval of OpenAI's API that it is a run of, and the run's `data_source` as it was asked for. */
@@ -321,6 +327,8 @@ interface StoredCompletions {
   /** The messages, and the parameters that made the answer. */
   request_json: Json<ChatRequest>
   response_json: Json<ChatResponse>
+  /** Bytes of the row, for the storage quota. */
+  size_bytes: Generated<number>
   expires_at: number
   created_at: number
 }
@@ -332,6 +340,8 @@ interface Responses {
   /** The items that it answers, without those of earlier turns. */
   input_json: Json<(InputItem & { id: string })[]>
   response_json: Json<Response>
+  /** Bytes of the row, for the storage quota. */
+  size_bytes: Generated<number>
   /** When its conversation last continued. */
   used_at: number
   created_at: number

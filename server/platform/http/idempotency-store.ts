@@ -5,6 +5,9 @@ import { idempotencyRetention_ms } from '../events/retention.ts'
 import type { Secrets } from '../storage/secrets.ts'
 import { type Idempotency, KeyTaken } from './idempotency.ts'
 
+/** Longest answer that is kept, in characters of JSON: none with a secret is longer. */
+const answerMax = 100_000
+
 interface Options {
   db: Db
   secrets: Secrets
@@ -47,6 +50,8 @@ export function createIdempotency({ db, secrets, now = Date.now }: Options): Ide
     },
 
     async storeAnswer(account_id, key, answer) {
+      // It is made again of the object.
+      if (answer.length > answerMax) return
       // Encrypted: an answer may hold a secret that is shown only once.
       const answer_sealed = secrets.encrypt(answer, sealContext(account_id, key))
       await db

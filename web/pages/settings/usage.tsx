@@ -40,6 +40,9 @@ const storedKinds = {
   uploads: 'Unfinished uploads',
   models: 'Models',
   exports: 'Exports',
+  evaluations: 'Evaluations',
+  responses: 'Stored responses',
+  completions: 'Stored completions',
 } as const
 
 function Storage() {

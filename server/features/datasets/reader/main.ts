@@ -114,7 +114,7 @@ const tooManyRows = (max_rows: number) =>
 const tooManyBytes = (max_bytes: number) =>
   new Unreadable(
     'file_too_large',
-    `The rows are more than ${Math.round(max_bytes / 1e6)} MB of text, the most this service takes.`,
+    `The rows are more than ${Math.round(max_bytes / 1e6)} MB of text, more than this service takes or this account may still store.`,
   )
 
 /** Writes the addresses of a file's pictures to `list`, each once. */

@@ -23,7 +23,8 @@ import type { Db, Queryable, Trx } from '../../../platform/db/open.ts'
 import { openaiPage, pageBytes } from '../../../platform/db/page.ts'
 import { type AccountActor, recordAuditEntry } from '../../../platform/events/audit.ts'
 import type { Caller } from '../../../platform/http/caller.ts'
-import { writeWhileFree } from '../../../platform/storage/free-disk.ts'
+import { requireFreeDisk, writeWhileFree } from '../../../platform/storage/free-disk.ts'
+import { rowBytes, type StorageQuota } from '../../../platform/storage/quota.ts'
 import type { Files } from '../../files/index.ts'
 import type { StoredCompletions } from '../../stored-completions/index.ts'
 import { checkMessages } from '../check.ts'
@@ -44,6 +45,7 @@ interface Options {
   storedCompletions: Pick<StoredCompletions, 'conversations'>
   dataDir: string
   min_free_mb: number
+  quota: StorageQuota
   now(): number
 }
 
@@ -71,7 +73,7 @@ export class OpenaiEvals {
   }
 
   async create(by: Actor, { name, metadata, data_source_config, testing_criteria }: CreateEval): Promise<Eval> {
-    const { db, evaluations, now } = this.options
+    const { db, evaluations, dataDir, min_free_mb, quota, now } = this.options
     if (data_source_config.type === 'custom')
       await evaluations.checkSchema(by.account_id, data_source_config.item_schema, 'data_source_config.item_schema')
     await evaluations.checkGraders(by.account_id, testing_criteria, 'testing_criteria')
@@ -89,11 +91,14 @@ export class OpenaiEvals {
       metadata_json: JSON.stringify(metadata ?? {}),
       source_config_json: JSON.stringify(data_source_config),
       graders_json: JSON.stringify(testing_criteria),
+      size_bytes: 0,
       updated_at: created_at,
       created_at,
     }
+    await requireFreeDisk(dataDir, min_free_mb)
     await db.transaction().execute(async (trx) => {
-      await store.insertEval(trx, row)
+      await store.insertEval(trx, { ...row, size_bytes: rowBytes(row) })
+      await quota.require(trx, by.account_id, 0)
       await recordAuditEntry(trx, by, 'eval.created', id, { name: row.name }, created_at)
     })
     return toEval(row)

@@ -34,7 +34,7 @@ export function responseRoutes(app: FastifyInstance, { inference, responses, abo
     const signal = aborts.forRequest(reply)
     const input = inputItems(body.input)
     const earlier = await responses.conversation(account_id, body.previous_response_id)
-    if (body.store !== false) responses.requireStorable(input)
+    if (body.store !== false) await responses.requireStorable(account_id, input)
     const stream = body.stream === true
     const tools = responseTools(body.tools)
     const chatBody = chatRequest(body, tools, [...earlier, ...input])

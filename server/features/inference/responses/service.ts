@@ -10,6 +10,7 @@ import type {
 import type { Db } from '../../../platform/db/open.ts'
 import { openaiPageOf } from '../../../platform/db/page.ts'
 import { requireFreeDisk } from '../../../platform/storage/free-disk.ts'
+import { rowBytes, type StorageQuota } from '../../../platform/storage/quota.ts'
 import * as store from './store.ts'
 
 /** Turns of one conversation, at most: as many as a request may have items. */
@@ -18,8 +19,10 @@ const turnsMax = 2000
 const charsMax = 8 * 1024 * 1024
 
 export interface Responses {
-  /** Throws invalid_request for input that is too long to be kept, as pictures make it. */
-  requireStorable(input: readonly store.StoredItem[]): void
+  /**
+   * Throws invalid_request for input that is too long to be kept, as pictures make it, and storage_quota_exceeded.
+   */
+  requireStorable(account_id: string, input: readonly store.StoredItem[]): Promise<void>
   /**
    * The items of a stored conversation, and of its last response. Throws previous_response_not_found, or
    * context_length_exceeded.
@@ -42,10 +45,11 @@ interface Options {
   db: Db
   dataDir: string
   min_free_mb: number
+  quota: StorageQuota
   now(): number
 }
 
-export function createResponses({ db, dataDir, min_free_mb, now }: Options): Responses {
+export function createResponses({ db, dataDir, min_free_mb, quota, now }: Options): Responses {
   const notFound = (id: string) =>
     new ApiError(
       'response_not_found',
@@ -87,8 +91,8 @@ export function createResponses({ db, dataDir, min_free_mb, now }: Options): Res
   return {
     conversation,
 
-    requireStorable(input) {
-      if (JSON.stringify(input).length <= charsMax) return
+    async requireStorable(account_id, input) {
+      if (JSON.stringify(input).length <= charsMax) return await quota.admit(db, account_id, 0)
       throw new ApiError(
         'invalid_request',
         "The input is too long to be kept: a stored conversation has at most 8 MiB, pictures included. Send 'store': " +
@@ -102,7 +106,7 @@ export function createResponses({ db, dataDir, min_free_mb, now }: Options): Res
       const time = now()
       const { id, previous_response_id } = response
       await db.transaction().execute(async (trx) => {
-        await store.insert(trx, {
+        const row = {
           id,
           account_id,
           previous_response_id,
@@ -110,7 +114,10 @@ export function createResponses({ db, dataDir, min_free_mb, now }: Options): Res
           response_json: JSON.stringify(response),
           used_at: time,
           created_at: time,
-        })
+        }
+        const size_bytes = rowBytes(row)
+        await quota.admit(trx, account_id, size_bytes)
+        await store.insert(trx, { ...row, size_bytes })
         if (previous_response_id !== null) await store.keep(trx, account_id, previous_response_id, time)
       })
     },
