@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from trainer.data.dataset import Prepared
-from trainer.data.packing import Limits, padded_size, split
+from trainer.data.packing import Limits, padded_size, shared_prefix, split
 from trainer.data.sight import Sight, is_vision
 from trainer.model import kernels, projector
 from trainer.model.fast_head import CHUNK_TOKENS
@@ -17,6 +17,8 @@ from trainer.runtime.spec import ModelSpec, Spec
 
 # Python with torch, transformers and peft imported, and what loading a base leaves resident of its file.
 PROGRAM_BYTES = 780e6
+# bitsandbytes, and what it leaves resident when it quantizes a base; measured.
+QUANTIZED_BYTES = 120e6
 # cuBLAS's workspaces, and the memory of loaded kernels.
 GPU_BYTES = 600e6
 # The decoder layers of vision bases, by the model type of their language model.
@@ -82,16 +84,20 @@ def _tower_weights(config) -> int:
     return layers * (4 * width * width + 3 * width * mlp_size)
 
 
-def largest_pack(rows: Prepared, spec: Spec, limits: Limits) -> tuple[int, int]:
+def largest_pack(rows: Prepared, spec: Spec, limits: Limits, device: torch.device) -> tuple[int, int]:
     """Tokens and learned tokens of the largest pass that any batch can need: the one with the longest rows."""
     longest = sorted(rows.rows, key=lambda row: -row.tokens)[: spec.training.batch_size]
     supervised = spec.options.objective == "sft"
     # A pass computes rows of preferences whole.
     parts = [sequence for row in longest for sequence in row.sequences] if supervised else longest
     packs = split(parts, limits)
-    return max(sum(each.tokens for each in pack) for pack in packs), max(
-        sum(each.targets for each in pack) for pack in packs
-    )
+    # The prompt of a pair is computed once; with CUDA graphs it is not.
+    shares = spec.options.objective == "dpo" and limits.documents is None and device.type == "cpu"
+
+    def computed(part) -> int:
+        return part.tokens - (shared_prefix(part.sequences) if shares else 0)
+
+    return max(sum(map(computed, pack)) for pack in packs), max(sum(each.targets for each in pack) for pack in packs)
 
 
 def head_in_chunks(shape: ModelShape, spec: ModelSpec) -> bool:
@@ -115,11 +121,14 @@ def predicted_bytes(
     if spec.method == "full":
         # Weights, gradients and two moments in float32, and the bf16 copies for a pass.
         states = (16 if dtype_bytes == 4 else 18) * shape.weights
-        dtype_bytes = 2 if on_gpu else 4
+        if on_gpu:
+            dtype_bytes = 2
     else:
         weight_bytes = 0.55 if spec.method == "qlora" else dtype_bytes
         adapters = shape.layers * spec.lora.r * 2 * (4 * shape.hidden_size + shape.qkv_size + 3 * shape.mlp_size)
         states = weight_bytes * (shape.weights - embeddings) + dtype_bytes * embeddings + 16 * adapters
+        if spec.method == "qlora" and not on_gpu:
+            states += QUANTIZED_BYTES
     # It stays in the precision that it is loaded in.
     states += (4 if spec.method == "full" else dtype_bytes) * shape.vision_weights
     if spec.projector:

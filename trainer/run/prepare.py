@@ -52,7 +52,7 @@ def prepare_run(spec: Spec, folder: Path, protocol: Protocol):
             "target_modules names the projector, and no row of the dataset has a picture. Leave it out, or train on "
             "rows with pictures.",
         )
-    largest = memory.largest_pack(data, spec, limits_of(config, spec, device))
+    largest = memory.largest_pack(data, spec, limits_of(config, spec, device), device)
     encoding = memory.encoding_bytes(tokenizer.sight, 4 if spec.method == "full" else dtype.itemsize)
     predicted = memory.predicted_bytes(memory.shape_of(config), spec, dtype.itemsize, *largest, device, encoding)
     # Processes on the CPU share its memory; each GPU has its own.

@@ -3,12 +3,14 @@
 import pytest
 import torch
 
+from trainer.data.packing import Limits, pack
 from trainer.run import memory
 from trainer.run.prepare import prepare_run
 from trainer.runtime.errors import JobError
 from trainer.runtime.spec import read_spec
 from trainer.tests.conftest import Recorder
 from trainer.tests.make_tiny import TOKENIZER
+from trainer.tests.test_preferences import PAIRS, lines
 
 
 def test_a_run_that_cannot_fit_is_refused_before_the_base_is_loaded(job, monkeypatch):
@@ -42,3 +44,12 @@ def test_small_runs_need_what_is_predicted(job, tokens, targets, peak):
     spec = read_spec(job(lora={"r": 16}))
     shape = memory.shape_of(AutoConfig.from_pretrained(TOKENIZER))
     assert memory.predicted_bytes(shape, spec, 4, tokens, targets, torch.device("cpu")) == pytest.approx(peak, rel=0.05)
+
+
+def test_the_prompt_of_a_pair_is_counted_once(job, loop_of):
+    prompts = [[{"role": "user", "content": f"{index}, " + "why? " * 40}] for index in range(4)]
+    pairs = [{**pair, "prompt": prompt} for pair, prompt in zip(PAIRS, prompts, strict=False)]
+    loop = loop_of(job("pairs", text=lines(pairs), options={"objective": "dpo"}, training={"batch_size": 4}))
+    sequences = [sequence for row in loop.data.rows for sequence in row.sequences]
+    tokens, _ = memory.largest_pack(loop.data, loop.spec, Limits(), torch.device("cpu"))
+    assert tokens == pack(sequences, together=2).ids.numel() < 0.7 * loop.data.tokens
