@@ -3,6 +3,7 @@ import { existsSync, readFileSync } from 'node:fs'
 import path from 'node:path'
 import { AxeBuilder } from '@axe-core/playwright'
 import { type BrowserContext, chromium, type Page } from 'playwright-core'
+import { allowed } from '../support/allowed-time.ts'
 import { until } from '../support/client.ts'
 import { type DataFolder, dataFolder } from '../support/server.ts'
 
@@ -47,7 +48,7 @@ export interface VisitOptions {
 export const desktop = { width: 1280, height: 800 }
 export const phone = { width: 360, height: 740 }
 
-/** Longest wait for anything on a page, on a busy machine. */
+/** Longest wait for anything on a page; longer on a busy machine. */
 const patience_ms = 20_000
 
 export interface BrowserOnly {
@@ -72,7 +73,7 @@ export async function startBrowser(addressOf: () => string): Promise<BrowserOnly
         hasTouch: size.width < 600,
         storageState,
       })
-      context.setDefaultTimeout(patience_ms)
+      context.setDefaultTimeout(allowed(patience_ms))
       const page = await context.newPage()
       const complaints: string[] = []
       page.on('console', (message) => {
