@@ -7,7 +7,7 @@ import { tiny, tinyModelsDir } from '../support/tiny.ts'
 
 const root = path.resolve(import.meta.dirname, '../..')
 /** Objects of each kind that a run may delete, cancel or complete. */
-const spares_max = 3
+const spares_max = 4
 
 /** Starts a service in which a request for any route can find an object. */
 export async function startFurnished(settings: Record<string, string> = {}) {
@@ -60,7 +60,10 @@ async function createResources(
   const spares: Ids[] = []
   for (let number = 1; number <= spares_max; number++) {
     const others = { dataset_id: (await owner.upload(colourRows(8))).body.id, ...(await train()) }
-    spares.push({ ...others, ...(await createOneOfEach(owner, { ...others, name: `fuzz-${number}` })) })
+    const made = await createOneOfEach(owner, { ...others, name: `fuzz-${number}` })
+    await api('PUT', `/deployments/${made.name}/scaling`, { scaling: { min_replicas: 0, max_replicas: 1 } })
+    const { id } = await owner.exported({ model: others.model_id, format: 'gguf', merge: false })
+    spares.push({ ...others, ...made, export_id: id })
   }
   return {
     known,

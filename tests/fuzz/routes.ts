@@ -106,8 +106,8 @@ const neverFound = (operations: Operation[], counts: Counts): string[] =>
     .map((operation) => `no request of ${nameOf(operation)} has found an object`)
 const isFound = (counted: string, name: string) =>
   counted.startsWith(`${name} `) && !/^(401|403|404|429)\b/.test(counted.slice(name.length + 1))
-/** For sessions of the dashboard alone, or for objects that only a provider of identities makes. */
-const withoutObject = /\/(identities|passkeys|sessions)\//
+/** For sessions of the dashboard alone, or for what a provider of identities, OpenAI or a download from the hub makes. */
+const withoutObject = /\/(identities|passkeys|sessions|permissions)\/|^DELETE .*\/download$/
 
 const configOf = (seed: number, each: number, edges: boolean, known: Ids) => `
 seed = ${seed}
@@ -132,7 +132,8 @@ with-security-parameters = false
 [dictionaries.known]
 values = ${JSON.stringify([tiny, ...Object.values(known)])}
 ${Object.entries(known)
-  .map(([name, id]) => `[dictionaries.${name}]\nvalues = ${JSON.stringify([id])}`)
+  // The hub's models are bases.
+  .map(([name, id]) => `[dictionaries.${name}]\nvalues = ${JSON.stringify(name === 'model_id' ? [id, tiny] : [id])}`)
   .join('\n')}
 
 [generation.dictionaries]

@@ -41,7 +41,7 @@ export async function createOneOfEach(
   ids.upload_id = await created('/uploads', { filename: 'x', purpose: 'batch', bytes: 1, mime_type: 'text/plain' })
   const form = new FormData()
   form.set('purpose', 'batch')
-  form.set('file', new Blob(['{}']), 'requests.jsonl')
+  form.set('file', new Blob(['no JSON']), 'requests.jsonl')
   ids.file_id = (await api('POST', '/files', form)).body.id
   const batch = { input_file_id: ids.file_id, endpoint: '/v1/completions', completion_window: '24h' }
   ids.batch_id = await created('/batches', batch)
