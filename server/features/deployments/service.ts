@@ -136,13 +136,12 @@ export class Deployments {
 
   /** Returns to the model that was served before. */
   async rollback(by: AccountActor, name: string): Promise<Deployment> {
-    const { evaluations } = this.options
     const deployment = await this.require(by.account_id, name)
     if (deployment.former_model === null)
       throw new ApiError('invalid_request', `'${name}' served no other model before, so it cannot be rolled back.`)
     const pending = await this.switchTo(by, deployment, deployment.former_model, 'rolled_back')
     // Nobody waits for its result any more.
-    if (pending) await evaluations.cancel(by, pending.evaluation).catch(unlessRefused)
+    if (pending) await this.options.evaluations.cancel(by, pending.evaluation).catch(unlessRefused)
     return this.toResponse(await this.require(by.account_id, name))
   }
 
@@ -214,9 +213,8 @@ export class Deployments {
 
   /** Figures of the requests for its name, over time. */
   async metrics(account_id: string, name: string, period: PeriodQuery): Promise<Timeline> {
-    const { usage } = this.options
     await this.require(account_id, name)
-    return usage.timeline(account_id, name, period)
+    return this.options.usage.timeline(account_id, name, period)
   }
 
   async delete(by: AccountActor, name: string): Promise<{ id: string; deleted: true }> {
@@ -238,16 +236,14 @@ export class Deployments {
 
   /** The deployment with this name. Throws deployment_not_found. */
   async require(account_id: string, name: string) {
-    const { db } = this.options
-    const found = await store.find(db, account_id, name)
+    const found = await store.find(this.options.db, account_id, name)
     if (!found) throw new ApiError('deployment_not_found', `There is no deployment '${name}'.`)
     return found
   }
 
   /** The same by its id, of any account. */
   findUnscoped(id: string): Promise<Pick<store.DeploymentRow, 'id' | 'name' | 'account_id' | 'model'> | undefined> {
-    const { db } = this.options
-    return store.findUnscoped(db, id)
+    return store.findUnscoped(this.options.db, id)
   }
 
   /** Finishes deployments that were starting when the service was killed. */
@@ -265,9 +261,8 @@ export class Deployments {
 
   /** Those that are ready, of a deployment with dedicated replicas. */
   private replicasOf(id: string) {
-    const { inference } = this.options
     return (
-      inference
+      this.options.inference
         .replicaSet(id)
         ?.replicas()
         .filter((each) => each.state() === 'ready').length ?? 1
@@ -275,12 +270,11 @@ export class Deployments {
   }
 
   private async toResponse(deployment: store.DeploymentRow): Promise<Deployment> {
-    const { inference } = this.options
     return {
       id: deployment.id,
       name: deployment.name,
       model: deployment.model,
-      base_model_id: await inference.baseId(deployment.account_id, deployment.model),
+      base_model_id: await this.options.inference.baseId(deployment.account_id, deployment.model),
       status: deployment.status,
       error: fromJson(deployment.error_json),
       former_model: deployment.former_model,

@@ -79,8 +79,7 @@ export class Evaluations {
 
   /** Throws evaluation_not_found, or invalid_request if models of this base could not read the pictures of its rows. */
   async require(account_id: string, id: string, base?: { id: string; pictures: boolean }): Promise<void> {
-    const { db } = this.options
-    const known = await requireEvaluation(db, account_id, id)
+    const known = await requireEvaluation(this.options.db, account_id, id)
     if (base) await this.requireSightOf(known, [{ name: base.id, pictures: base.pictures, field: 'model' }])
   }
 
@@ -127,8 +126,7 @@ export class Evaluations {
   }
 
   wake(): void {
-    const { queue } = this.options
-    queue.wake()
+    this.options.queue.wake()
   }
 
   async create(by: Actor, request: CreateEvaluation): Promise<Evaluation> {
@@ -149,9 +147,8 @@ export class Evaluations {
 
   /** Throws model_not_found, or invalid_request for graders that could never score. `field` is where they are. */
   async checkGraders(account_id: string, graders: readonly Grader[], field: string): Promise<void> {
-    const { inference } = this.options
     await checkGraders(this.check, account_id, graders, field)
-    for (const judge of judgesOf(graders)) await inference.modelId(account_id, judge)
+    for (const judge of judgesOf(graders)) await this.options.inference.modelId(account_id, judge)
   }
 
   /** Throws invalid_request for a JSON Schema that cannot be used. */
@@ -161,8 +158,10 @@ export class Evaluations {
 
   /** Throws invalid_request if these models, asked with the rows of an evaluation, could not read their pictures. */
   async requireSight(account_id: string, id: string, models: { model: string; baseline: string }): Promise<void> {
-    const { db } = this.options
-    await this.requireSightOf(await requireEvaluation(db, account_id, id), await this.readersOf(account_id, models))
+    await this.requireSightOf(
+      await requireEvaluation(this.options.db, account_id, id),
+      await this.readersOf(account_id, models),
+    )
   }
 
   async list(account_id: string, query: ListQuery): Promise<Page<Evaluation>> {
@@ -176,8 +175,7 @@ export class Evaluations {
   }
 
   async get(account_id: string, id: string): Promise<Evaluation> {
-    const { db } = this.options
-    return this.toResponse(await requireEvaluation(db, account_id, id))
+    return this.toResponse(await requireEvaluation(this.options.db, account_id, id))
   }
 
   async rows(
@@ -268,8 +266,7 @@ export class Evaluations {
 
   /** An evaluation with its result so far. Throws evaluation_not_found. */
   async result(account_id: string, id: string): Promise<store.EvaluationRow> {
-    const { db } = this.options
-    const row = await requireEvaluation(db, account_id, id)
+    const row = await requireEvaluation(this.options.db, account_id, id)
     return { ...row, result_json: JSON.stringify(await this.resultOf(row)) }
   }
 
@@ -348,14 +345,13 @@ export class Evaluations {
   }
 
   private readersOf(account_id: string, names: { model?: string | undefined; baseline?: string | undefined }) {
-    const { inference } = this.options
     return Promise.all(
       (['model', 'baseline'] as const).flatMap((field) => {
         const name = names[field]
         const reader = async (name: string): Promise<Reader> => ({
           name,
           field,
-          pictures: await inference.readsPictures(account_id, name),
+          pictures: await this.options.inference.readsPictures(account_id, name),
         })
         return name === undefined ? [] : [reader(name)]
       }),
@@ -375,14 +371,12 @@ export class Evaluations {
 
   /** The rows to draw from, where these are not all. The job may be deleted by now: its rows are known still. */
   private async heldOutOf({ account_id, held_out_by }: Pick<store.EvaluationRow, 'account_id' | 'held_out_by'>) {
-    const { models } = this.options
-    return held_out_by === null ? undefined : (await models.heldOutRows(account_id, held_out_by)).rows
+    return held_out_by === null ? undefined : (await this.options.models.heldOutRows(account_id, held_out_by)).rows
   }
 
   /** The rows that a job held out of this dataset. Throws job_not_found, or invalid_request if there are none. */
   private async requireHeldOut(account_id: string, job_id: string, dataset: string): Promise<number[]> {
-    const { models } = this.options
-    const { dataset_id, rows } = await models.heldOutRows(account_id, job_id)
+    const { dataset_id, rows } = await this.options.models.heldOutRows(account_id, job_id)
     const refuse = (reason: string) =>
       new ApiError('invalid_request', `'held_out_by': ${reason}`, { param: 'held_out_by' })
     if (dataset_id !== dataset)
@@ -410,7 +404,6 @@ export class Evaluations {
 
   /** What is the same of every evaluation that has not begun. */
   private fresh(by: { key_id: string | null }) {
-    const { now } = this.options
     return {
       id: newId('eval'),
       key_id: by.key_id ?? '',
@@ -419,7 +412,7 @@ export class Evaluations {
       done: 0,
       size_bytes: 0,
       result_json: null,
-      created_at: now(),
+      created_at: this.options.now(),
       started_at: null,
       finished_at: null,
     }

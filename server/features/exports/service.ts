@@ -125,9 +125,8 @@ export class Exports {
   }
 
   async list(account_id: string, query: ExportQuery): Promise<Page<Export>> {
-    const { db } = this.options
     const last = query.after ? await this.requireExport(account_id, query.after) : undefined
-    return pageOf((await store.list(db, account_id, query, last)).map(toResponse), query.limit)
+    return pageOf((await store.list(this.options.db, account_id, query, last)).map(toResponse), query.limit)
   }
 
   async get(account_id: string, id: string): Promise<Export> {

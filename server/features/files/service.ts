@@ -136,8 +136,7 @@ export class Files {
 
   /** Throws file_not_found unless the file, which is no dataset, exists in this transaction. */
   async requireIn(trx: Trx, account_id: string, id: string): Promise<void> {
-    const { now } = this.options
-    if (!(await store.find(trx, account_id, id, now()))) throw notFound(id)
+    if (!(await store.find(trx, account_id, id, this.options.now()))) throw notFound(id)
   }
 
   /** Stores bytes that will become a file of the service: call `insert` in the transaction that names it. */
@@ -166,8 +165,7 @@ export class Files {
 
   /** Removes a written file that was not inserted. */
   drop({ id }: NewFile): Promise<void> {
-    const { artifacts } = this.options
-    return artifacts.remove(fileKey(id))
+    return this.options.artifacts.remove(fileKey(id))
   }
 
   /** Removes files whose time is over, and their rows. */
@@ -248,10 +246,9 @@ export class Files {
 
   /** Where a page begins: after a file, which may have been deleted since. */
   private async cursorOf(account_id: string, id: string): Promise<{ created_at: number; id: string }> {
-    const { db } = this.options
     const entry = await this.requireEntry(account_id, id).catch(undefinedIf('file_not_found'))
     const created_at =
-      entry?.created_at ?? (await creationTime(db, account_id, ['file.created', 'dataset.created'], id))
+      entry?.created_at ?? (await creationTime(this.options.db, account_id, ['file.created', 'dataset.created'], id))
     if (created_at === undefined)
       throw new ApiError('file_not_found', `'after': there was never a file '${id}'.`, { param: 'after' })
     return { created_at, id }

@@ -172,7 +172,6 @@ export class Uploads {
     id: string,
     { part_ids, md5 }: { part_ids: string[]; md5?: string | null | undefined },
   ): Promise<Upload> {
-    const { db } = this.options
     return this.endOnce(id, async () => {
       const found = await this.requireUpload(by.account_id, id)
       // A client that lost the answer asks again.
@@ -180,7 +179,7 @@ export class Uploads {
       const upload = await this.requirePending(by.account_id, id)
       await this.join(by, upload, part_ids, md5 ?? undefined).catch(async (error) => {
         // A dataset that turns out to be unreadable is removed again.
-        await store.reopenUpload(db, id)
+        await store.reopenUpload(this.options.db, id)
         throw error
       })
       await this.removeParts(id)
@@ -231,24 +230,21 @@ export class Uploads {
   }
 
   private async requireUpload(account_id: string, id: string): Promise<store.UploadRow> {
-    const { db } = this.options
-    const upload = await store.findUpload(db, account_id, id)
+    const upload = await store.findUpload(this.options.db, account_id, id)
     if (!upload) throw new ApiError('upload_not_found', `There is no upload '${id}'.`, { param: 'upload_id' })
     return upload
   }
 
   private async requirePending(account_id: string, id: string): Promise<store.UploadRow> {
-    const { now } = this.options
     const upload = await this.requireUpload(account_id, id)
-    const status = upload.status === 'pending' && upload.expires_at <= now() ? 'expired' : upload.status
+    const status = upload.status === 'pending' && upload.expires_at <= this.options.now() ? 'expired' : upload.status
     if (status !== 'pending') throw notPending(status)
     return upload
   }
 
   private async removeParts(id: string): Promise<void> {
-    const { artifacts } = this.options
     this.releaseClaim(id)
-    await artifacts.remove(`uploads/${id}/`)
+    await this.options.artifacts.remove(`uploads/${id}/`)
   }
 
   private releaseClaim(id: string): void {
@@ -277,8 +273,7 @@ export class Uploads {
 
   /** Null if it was deleted. */
   private async fileOf(account_id: string, id: string) {
-    const { files } = this.options
-    return (await files.get(account_id, id).catch(undefinedIf('file_not_found'))) ?? null
+    return (await this.options.files.get(account_id, id).catch(undefinedIf('file_not_found'))) ?? null
   }
 
   private async toResponse(upload: store.UploadRow): Promise<Upload> {

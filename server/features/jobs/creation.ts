@@ -187,8 +187,7 @@ export class JobCreation {
 
   /** Runs in the transaction that creates the job, so that the model cannot be deleted in between. */
   private async requireModel(trx: Trx, account_id: string, id: string): Promise<void> {
-    const { models } = this.options
-    if ((await models.nameOf(trx, account_id, id)) === undefined)
+    if ((await this.options.models.nameOf(trx, account_id, id)) === undefined)
       throw new ApiError('model_not_found', `The model '${id}' was deleted in the meantime.`)
   }
 

@@ -139,8 +139,8 @@ export class PendingWeights {
 
   /** Enqueues a new or resumed job, unless it still waits for weights: their arrival enqueues it. */
   async enqueue(trx: Trx, job_id: string, account_id: string): Promise<void> {
-    const { queue } = this.options
-    if (!(await store.isAwaiting(trx, job_id))) await queue.enqueue(trx, store.queueKind, job_id, account_id)
+    if (!(await store.isAwaiting(trx, job_id)))
+      await this.options.queue.enqueue(trx, store.queueKind, job_id, account_id)
   }
 
   /** Makes a new job wait for weights, and requests a download. Call `published` after the commit. */
@@ -184,8 +184,7 @@ export class PendingWeights {
   }
 
   private async resolveAgain(trx: Trx, job: store.JobRow): Promise<ResolvedConfig> {
-    const { models } = this.options
-    const startingModel = await models.startingModel(job.account_id, job.model_id, trx)
+    const startingModel = await this.options.models.startingModel(job.account_id, job.model_id, trx)
     return resolveLocalConfig(this.settings, fromJson(job.config_json), startingModel)
   }
 

@@ -120,9 +120,11 @@ export class Jobs {
   }
 
   async list(account_id: string, query: JobQuery): Promise<Page<Job>> {
-    const { db } = this.options
     const last = query.after ? await requireJob(this.options.db, account_id, query.after) : undefined
-    return pageOf(await this.responses.toResponses(await store.listJobs(db, account_id, query, last)), query.limit)
+    return pageOf(
+      await this.responses.toResponses(await store.listJobs(this.options.db, account_id, query, last)),
+      query.limit,
+    )
   }
 
   async get(account_id: string, id: string): Promise<Job> {

@@ -101,31 +101,26 @@ export class TunedModels {
 
   /** The id of the model with this name in OpenAI's API (`ft:…`), if there is one. */
   async idOf(account_id: string, name: string): Promise<string | undefined> {
-    const { db } = this.options
-    return name.startsWith('ft:') ? (await store.modelByFtName(db, account_id, name))?.id : undefined
+    return name.startsWith('ft:') ? (await store.modelByFtName(this.options.db, account_id, name))?.id : undefined
   }
 
   async find(account_id: string, id: string): Promise<ServableModel | undefined> {
-    const { db } = this.options
-    const model = await store.findModel(db, account_id, id)
+    const model = await store.findModel(this.options.db, account_id, id)
     return model && this.servable(model)
   }
 
   async all(account_id: string): Promise<ServableModel[]> {
-    const { db } = this.options
-    return (await store.allModels(db, account_id)).map((each) => this.servable(each))
+    return (await store.allModels(this.options.db, account_id)).map((each) => this.servable(each))
   }
 
   async get(account_id: string, id: string): Promise<TunedModelDetails> {
-    const { db } = this.options
     const model = await this.requireModel(account_id, id)
-    return { ...toResponse(model), lineage: await lineageOf(db, model) }
+    return { ...toResponse(model), lineage: await lineageOf(this.options.db, model) }
   }
 
   async list(account_id: string, query: SortedQuery): Promise<Page<TunedModel>> {
-    const { db } = this.options
     const last = query.after ? await this.requireModel(account_id, query.after) : undefined
-    return pageOf((await store.listModels(db, account_id, query, last)).map(toResponse), query.limit)
+    return pageOf((await store.listModels(this.options.db, account_id, query, last)).map(toResponse), query.limit)
   }
 
   /** What people call it; undefined if there is no such tuned model. */
@@ -246,8 +241,7 @@ export class TunedModels {
 
   /** What a replica must serve as this model, of any account; undefined if there is no such tuned model. */
   async expected(id: string): Promise<ExpectedModel | undefined> {
-    const { db } = this.options
-    const model = await store.modelOfAnyAccount(db, id)
+    const model = await store.modelOfAnyAccount(this.options.db, id)
     if (!model) return undefined
     const { gguf_sha256, folder_sha256 } = model
     const file = this.servable(model).probe
@@ -292,8 +286,7 @@ export class TunedModels {
 
   /** The numbers of the rows that a job held out of its dataset; undefined until its trainer reports them. */
   heldOut(job_id: string): Promise<number[] | undefined> {
-    const { db } = this.options
-    return heldOutRows(db, job_id)
+    return heldOutRows(this.options.db, job_id)
   }
 
   /** The same of an account's job, also of a deleted one, with the dataset. Throws job_not_found. */
@@ -306,8 +299,7 @@ export class TunedModels {
 
   /** The models that a job made, by step. */
   madeBy(job_id: string): Promise<MadeModel[]> {
-    const { db } = this.options
-    return store.modelsOfJob(db, job_id)
+    return store.modelsOfJob(this.options.db, job_id)
   }
 
   /** Removes the draft files whose dataset another process of the installation deleted. */
@@ -348,17 +340,15 @@ export class TunedModels {
   }
 
   private weightsOf(id: string, kind: 'adapter' | 'model', projector_sha256: string | null): Weights {
-    const { dataDir } = this.options
-    const folder = modelDir(dataDir, id)
+    const folder = modelDir(this.options.dataDir, id)
     const projector = ownProjector(folder, projector_sha256)
     return { id, gguf: path.join(folder, modelFiles[kind].gguf), ...(projector && { projector }) }
   }
 
   /** Unless a projector was trained with them, whole weights have that of their hub base. */
   private wholeWeightsOf(id: string, base_model_id: string, projector_sha256: string | null): Weights {
-    const { hub } = this.options
     return {
-      projector: hub.localOrUndefined(base_model_id)?.projector ?? null,
+      projector: this.options.hub.localOrUndefined(base_model_id)?.projector ?? null,
       ...this.weightsOf(id, 'model', projector_sha256),
     }
   }
@@ -370,7 +360,6 @@ export class TunedModels {
   }
 
   private servable(model: NewModel & Partial<Pick<store.ModelRow, 'comparison_json' | 'ft_name'>>): ServableModel {
-    const { dataDir } = this.options
     return {
       ...(model.kind === 'model'
         ? this.wholeWeightsOf(model.id, model.base_model_id, model.projector_sha256)
@@ -379,7 +368,7 @@ export class TunedModels {
       base_model_id: model.base_model_id,
       ft_name: model.ft_name ?? null,
       ...(model.weights_model_id && { parent: this.parentOf(model)! }),
-      probe: path.join(modelDir(dataDir, model.id), probeFile),
+      probe: path.join(modelDir(this.options.dataDir, model.id), probeFile),
       comparison: fromJson(model.comparison_json ?? null),
       created_at: model.created_at,
     }
@@ -403,9 +392,10 @@ export class TunedModels {
 
   /** Whether a comparison was made with the form in which the base of an adapter is served now. */
   private isOfServedForm(model: store.ModelRow, { eight_bits = false }: Comparison) {
-    const { hub } = this.options
     const base =
-      model.kind === 'adapter' && !this.parentOf(model) ? hub.localOrUndefined(model.base_model_id) : undefined
+      model.kind === 'adapter' && !this.parentOf(model)
+        ? this.options.hub.localOrUndefined(model.base_model_id)
+        : undefined
     return !base || eight_bits === (base.eight_bits !== null)
   }
 }

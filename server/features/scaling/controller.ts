@@ -50,12 +50,11 @@ export class Controller {
 
   /** Begins to scale a deployment, or continues with another configuration. */
   set(deployment: ScaledDeployment): void {
-    const { servingSets } = this.options
     const existing = this.entries.get(deployment.id)
     const entry = existing ?? this.create(deployment)
     if (!existing) {
       this.entries.set(deployment.id, entry)
-      servingSets.set(deployment.id, entry.set)
+      this.options.servingSets.set(deployment.id, entry.set)
     } else if (!isDeepStrictEqual(existing.deployment, deployment))
       Object.assign(existing, { deployment, policy: policyOf(deployment.policy), retry_at: 0, failures: 0 })
     this.task ??= runPeriodically(tick_ms, () => this.tick(), { delayed: true })
@@ -64,11 +63,10 @@ export class Controller {
 
   /** Stops scaling; its replicas end their requests. */
   remove(deployment_id: string): void {
-    const { servingSets } = this.options
     const entry = this.entries.get(deployment_id)
     if (!entry) return
     this.entries.delete(deployment_id)
-    servingSets.delete(deployment_id)
+    this.options.servingSets.delete(deployment_id)
     entry.removed = true
     entry.set.refuseWaiting(
       new ApiError('overloaded', 'The deployment has just stopped scaling. Send the request once more.'),
@@ -149,13 +147,14 @@ export class Controller {
 
   /** Observes, decides and acts; one at a time for a deployment. */
   private step(entry: Entry): Promise<void> {
-    const { log } = this.options
     if (entry.running !== undefined) {
       entry.again = true
       return entry.running
     }
     entry.running = this.act(entry)
-      .catch((error) => log.error({ err: error, deployment: entry.deployment.id }, 'scaling a deployment failed'))
+      .catch((error) =>
+        this.options.log.error({ err: error, deployment: entry.deployment.id }, 'scaling a deployment failed'),
+      )
       .finally(() => {
         entry.running = undefined
         if (!entry.again) return
@@ -191,9 +190,8 @@ export class Controller {
 
   /** Places that it has or may take. What becomes free belongs to deployments without any first. */
   private async roomFor(entry: Entry): Promise<number> {
-    const { places } = this.options
     const { id, instance_type } = entry.deployment
-    const room = await places.room(instance_type, id)
+    const room = await this.options.places.room(instance_type, id)
     const own = [...entry.places.values()].filter((place) => place.class === instance_type).length
     const starving = [...this.entries.values()].filter(
       (other) => other !== entry && other.isStarving && other.deployment.instance_type === instance_type,
@@ -214,12 +212,11 @@ export class Controller {
   }
 
   private async observe(entry: Entry): Promise<void> {
-    const { now } = this.options
     const { set, policy, counted } = entry
     const { in_flight, waiting, arrived, completed } = set.counts()
     const serving = activeOf(entry).filter((each) => each.state() === 'ready')
     entry.utilization = policy.target_utilization === null ? null : await this.utilizationOf(entry, serving)
-    const at = now()
+    const at = this.options.now()
     const observation = {
       at,
       in_flight,
@@ -236,8 +233,7 @@ export class Controller {
 
   /** Mean share of the time that these replicas computed since the last look; null if that is not known. */
   private async utilizationOf({ places, counted }: Entry, serving: OwnReplica[]): Promise<number | null> {
-    const { gpus } = this.options
-    const onGpus = serving.some((each) => places.get(each)?.gpu) ? await gpus() : []
+    const onGpus = serving.some((each) => places.get(each)?.gpu) ? await this.options.gpus() : []
     const shares = await Promise.all(
       serving.map(async (each) => {
         const gpu = places.get(each)?.gpu

@@ -92,8 +92,7 @@ export class ScalingService {
   }
 
   async get(account_id: string, name: string): Promise<Scaling> {
-    const { deployments } = this.options
-    return this.toResponse(await deployments.require(account_id, name))
+    return this.toResponse(await this.options.deployments.require(account_id, name))
   }
 
   async delete(by: AccountActor, name: string): Promise<{ id: string; deleted: true }> {
@@ -128,8 +127,7 @@ export class ScalingService {
   }
 
   private async requireClass(requested: string | undefined): Promise<string> {
-    const { ray } = this.options
-    if (requested !== undefined && isRay(requested) && !ray)
+    if (requested !== undefined && isRay(requested) && !this.options.ray)
       throw new ApiError(
         'invalid_request',
         `'instance_type' is '${requested}', but no Ray cluster is set (TUNERY_RAY_ADDRESS).`,
@@ -210,9 +208,8 @@ export class ScalingService {
     deployment_id: string,
     wanted: number,
   ): Promise<void> {
-    const { plans } = this.options
     const account = await trx.selectFrom('accounts').select('tier').where('id', '=', account_id).executeTakeFirst()
-    const tier = plans.tierOrTightest(account?.tier ?? '')
+    const tier = this.options.plans.tierOrTightest(account?.tier ?? '')
     const max = tier.max_replicas
     if (max === null) return
     const mostOf = ({ policy_json }: store.ScalingRow) => ScalingPolicy.parse(JSON.parse(policy_json)).max_replicas

@@ -103,9 +103,8 @@ export class SignIn {
 
   /** Throws link_invalid for a link that was used, has expired or never was. */
   async withLink(token: string, place: Place): Promise<Begun> {
-    const { db } = this.options
     const { row, user } = await this.open('link', token)
-    return db.transaction().execute(async (trx) => {
+    return this.options.db.transaction().execute(async (trx) => {
       if (!(await store.takeToken(trx, row.id))) throw linkInvalid()
       return this.begin(trx, user, 'link', place)
     })
@@ -113,8 +112,7 @@ export class SignIn {
 
   /** For a member whose passkey or provider has been verified. */
   as(user: store.UserRow, begun_by: 'passkey' | 'oidc', place: Place): Promise<Begun> {
-    const { db } = this.options
-    return db.transaction().execute((trx) => this.begin(trx, user, begun_by, place))
+    return this.options.db.transaction().execute((trx) => this.begin(trx, user, begun_by, place))
   }
 
   /**
@@ -275,8 +273,7 @@ export class SignIn {
   }
 
   private begin(trx: Trx, user: store.UserRow, begun_by: Beginning['begun_by'], place: Place) {
-    const { sessions } = this.options
-    return sessions.begin(trx, user, { begun_by, ...place })
+    return this.options.sessions.begin(trx, user, { begun_by, ...place })
   }
 
   /**
@@ -303,8 +300,7 @@ export class SignIn {
   }
 
   private async toInvitation(row: store.TokenRow): Promise<Invitation | undefined> {
-    const { db } = this.options
-    const user = await store.user(db, row.user_id!)
+    const user = await store.user(this.options.db, row.user_id!)
     if (!user || !(await this.isStillMeant(row, user))) return undefined
     return {
       id: row.id,
@@ -330,9 +326,8 @@ export class SignIn {
     lifetime_ms: number,
     inviter: Pick<Caller, 'kind' | 'user_id' | 'key_id'> | null,
   ) {
-    const { now } = this.options
     const token = newToken()
-    const created_at = now()
+    const created_at = this.options.now()
     const row: store.TokenRow = {
       id: newId('inv'),
       kind,

@@ -82,8 +82,7 @@ export class StoredCompletions {
 
   /** Whether this request is to be kept. Throws invalid_request for metadata that cannot be. */
   keeps(request: Record<string, unknown>): boolean {
-    const { days } = this.options
-    if (days === 0 || request.store !== true) return false
+    if (this.options.days === 0 || request.store !== true) return false
     const metadata = Metadata.nullish().safeParse(request.metadata)
     if (metadata.success) return true
     throw new ApiError('invalid_request', `'metadata': ${metadata.error.issues[0]!.message}.`, { param: 'metadata' })
@@ -234,9 +233,8 @@ export class StoredCompletions {
   }
 
   async removeExpired(time: number): Promise<void> {
-    const { db } = this.options
     for (let last = pageSize; last === pageSize; ) {
-      last = await store.removeExpired(db, time, pageSize)
+      last = await store.removeExpired(this.options.db, time, pageSize)
       if (last > 0) this.isDeleted = true
     }
   }

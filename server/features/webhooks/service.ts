@@ -248,9 +248,8 @@ export class Webhooks {
   }
 
   private requireTarget(url: string): URL {
-    const { rules } = this.options
     try {
-      return readTarget(url, rules).url
+      return readTarget(url, this.options.rules).url
     } catch (error) {
       if (!(error instanceof BadTarget)) throw error
       throw new ApiError(
@@ -270,8 +269,7 @@ export class Webhooks {
     webhook_id: string,
     event: { id: string; account_id: string; type: string },
   ): Promise<store.DeliveryRow> {
-    const { now } = this.options
-    const row = newDelivery(webhook_id, event, now())
+    const row = newDelivery(webhook_id, event, this.options.now())
     await store.insertDelivery(trx, row)
     return row
   }

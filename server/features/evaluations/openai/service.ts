@@ -112,8 +112,7 @@ export class OpenaiEvals {
   }
 
   async get(account_id: string, id: string): Promise<Eval> {
-    const { db } = this.options
-    return toEval(await requireEval(db, account_id, id))
+    return toEval(await requireEval(this.options.db, account_id, id))
   }
 
   async update(by: AccountActor, id: string, { name, metadata }: UpdateEval): Promise<Eval> {
@@ -203,9 +202,8 @@ export class OpenaiEvals {
   }
 
   async cancelRun(by: AccountActor, eval_id: string, id: string): Promise<Run> {
-    const { evaluations } = this.options
     await this.requireRun(by.account_id, eval_id, id)
-    await evaluations.cancel(by, id)
+    await this.options.evaluations.cancel(by, id)
     return this.runOf(await this.requireRun(by.account_id, eval_id, id))
   }
 
@@ -214,9 +212,8 @@ export class OpenaiEvals {
     eval_id: string,
     id: string,
   ): Promise<{ object: 'eval.run.deleted'; deleted: true; run_id: string }> {
-    const { evaluations } = this.options
     await this.requireRun(by.account_id, eval_id, id)
-    await evaluations.delete(by, id)
+    await this.options.evaluations.delete(by, id)
     return { object: 'eval.run.deleted', deleted: true, run_id: id }
   }
 
@@ -226,13 +223,12 @@ export class OpenaiEvals {
     run_id: string,
     { limit, order, status, after: last }: OutputItemQuery,
   ): Promise<List<OutputItem>> {
-    const { db } = this.options
     const run = await this.requireRun(account_id, eval_id, run_id)
     const after = last === undefined ? undefined : rowOf(run_id, last)
     if (last !== undefined && after === undefined)
       throw new ApiError('invalid_request', `There is no output item '${last}' of this run.`, { param: 'after' })
     const passed = status && status === 'pass'
-    const answers = await store.listAnswers(db, run_id, { limit, order, passed, after })
+    const answers = await store.listAnswers(this.options.db, run_id, { limit, order, passed, after })
     const toItem = outputItems(run)
     const items: OutputItem[] = []
     let inputs = 0
@@ -247,10 +243,9 @@ export class OpenaiEvals {
   }
 
   async outputItem(account_id: string, eval_id: string, run_id: string, id: string): Promise<OutputItem> {
-    const { db } = this.options
     const run = await this.requireRun(account_id, eval_id, run_id)
     const row = rowOf(run_id, id)
-    const answers = row === undefined ? [] : (await store.answersOf(db, run_id, [row], 1)).items.flat()
+    const answers = row === undefined ? [] : (await store.answersOf(this.options.db, run_id, [row], 1)).items.flat()
     const answer = answers.find(({ side }) => side === 'model')
     if (!answer)
       throw new ApiError('evaluation_not_found', `There is no output item '${id}' of this run.`, {
@@ -269,13 +264,11 @@ export class OpenaiEvals {
   }
 
   private async runOf(row: store.EvaluationRow) {
-    const { evaluations } = this.options
-    return toRun(row, await evaluations.resultOf(row))
+    return toRun(row, await this.options.evaluations.resultOf(row))
   }
 
   /** The lines of a file with the rows of a run. */
   private async *linesOf(account_id: string, source: NewRows, config: SourceConfig): AsyncGenerator<string> {
-    const { storedCompletions } = this.options
     if (source.type === 'file_content') {
       for (const row of source.content) yield `${JSON.stringify(row)}\n`
       return
@@ -289,7 +282,11 @@ export class OpenaiEvals {
       ...(source.created_before != null && { created_before: isoTime(source.created_before * 1000) }),
     }
     const limit = Math.min(source.limit ?? evaluationRowsMax, evaluationRowsMax)
-    for await (const { id, messages, tools, answer } of storedCompletions.conversations(account_id, filter, limit)) {
+    for await (const { id, messages, tools, answer } of this.options.storedCompletions.conversations(
+      account_id,
+      filter,
+      limit,
+    )) {
       const { content, tool_calls } = answer.message
       const reference = { ...(content && { reference: content }), ...(tool_calls && { reference_calls: tool_calls }) }
       const item = { completion_id: id, input: messages, ...(tools && { tools }), ...reference }

@@ -183,7 +183,6 @@ export class RayServing {
   }
 
   private useProxies(entry: Entry, proxies: string[]): void {
-    const { cacheSalt } = this.options
     for (const gone of entry.engines.filter(({ name }) => !proxies.some((each) => name === nameOf(each)))) {
       entry.engines.splice(entry.engines.indexOf(gone), 1)
       gone.close()
@@ -197,7 +196,7 @@ export class RayServing {
             return max_replicas * Math.max(8, 2 * target_requests_per_replica)
           },
           route: (target) => entry.served.get(keyOf(target))?.route,
-          cacheSalt,
+          cacheSalt: this.options.cacheSalt,
           onFailed: () => void this.look().catch(() => {}),
         }),
       )
@@ -212,9 +211,8 @@ export class RayServing {
   }
 
   private async whereIs(entry: Entry, target: Target): Promise<ServedAt> {
-    const { applications } = this.options
     const key = keyOf(target)
-    const found = entry.served.get(key) ?? (await applications.whereIs(entry.deployment, target))
+    const found = entry.served.get(key) ?? (await this.options.applications.whereIs(entry.deployment, target))
     entry.served.set(key, found)
     return found
   }
@@ -247,7 +245,6 @@ export class RayServing {
   }
 
   private servingSet(entry: Entry): ServingSet {
-    const { applications } = this.options
     return {
       replicas: () => this.stateOf(entry).replicas.map(({ state }) => ({ state: () => state })),
 
@@ -285,7 +282,7 @@ export class RayServing {
       },
 
       prepare: async (target) => {
-        const { name, application } = await applications.describe(entry.deployment, target)
+        const { name, application } = await this.options.applications.describe(entry.deployment, target)
         const added = await this.change((own) => {
           if (own.has(name)) return false
           own.set(name, application)
@@ -305,9 +302,8 @@ export class RayServing {
   }
 
   private stateOf(entry: Entry): RayState {
-    const { applications } = this.options
     const { deployment, engines, pool, starting, current } = entry
-    const own = [...this.states].filter(([name]) => name.startsWith(applications.prefixOf(deployment.id)))
+    const own = [...this.states].filter(([name]) => name.startsWith(this.options.applications.prefixOf(deployment.id)))
     const [name, main] = own.find(([name]) => name === current) ?? own[0] ?? []
     const problem = this.away
       ? awayError(this.away).message
@@ -338,10 +334,9 @@ export class RayServing {
 
   /** Changes our applications. Throws an ApiError. */
   private async change<T>(work: (own: Map<string, Application>) => T): Promise<T> {
-    const { serve } = this.options
     let result: T
     try {
-      await serve.change((own) => {
+      await this.options.serve.change((own) => {
         result = work(own)
       })
     } catch (error) {

@@ -84,8 +84,7 @@ export class MergedAdapters {
 
   constructor(options: Options) {
     this.options = options
-    const { dataDir } = this.options
-    this.folder = path.join(dataDir, 'merged')
+    this.folder = path.join(this.options.dataDir, 'merged')
     this.planning = runPeriodically(
       planInterval_ms,
       async () => {
@@ -140,11 +139,10 @@ export class MergedAdapters {
 
   /** Adds a response's output tokens to the adapter's demand. */
   recordUsage({ model_id, completion_tokens }: Pick<UsageRecord, 'model_id' | 'completion_tokens'>): void {
-    const { after_tokens } = this.options
     const entry = this.adapters.get(model_id)
     if (!entry) return
     entry.demand.add(completion_tokens)
-    if (!this.merging && this.mayMerge(entry) && entry.demand.value() >= after_tokens) this.runPlan()
+    if (!this.merging && this.mayMerge(entry) && entry.demand.value() >= this.options.after_tokens) this.runPlan()
   }
 
   /** The merged target that serves this model; undefined if the unmerged adapter does. */
@@ -182,15 +180,17 @@ export class MergedAdapters {
   }
 
   private mayMerge(entry: AdapterState) {
-    const { trainingSetup } = this.options
     return (
-      trainingSetup.ready() && !entry.merged && !entry.draining && !entry.refused && performance.now() >= entry.retryAt
+      this.options.trainingSetup.ready() &&
+      !entry.merged &&
+      !entry.draining &&
+      !entry.refused &&
+      performance.now() >= entry.retryAt
     )
   }
 
   private baseFile(entry: AdapterState) {
-    const { mergeBase } = this.options
-    return mergeBase(entry.target.base)
+    return this.options.mergeBase(entry.target.base)
   }
 
   private sizeOf(entry: AdapterState) {
@@ -272,9 +272,11 @@ export class MergedAdapters {
   }
 
   private refuse(entry: AdapterState, { message }: Error): void {
-    const { log } = this.options
     entry.refused = true
-    log.warn({ model: entry.id, reason: message }, 'an adapter is served unmerged until the service restarts')
+    this.options.log.warn(
+      { model: entry.id, reason: message },
+      'an adapter is served unmerged until the service restarts',
+    )
   }
 
   /** Stops routing requests to the merged adapter; unloads and deletes it when its last request ends. */
