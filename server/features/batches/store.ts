@@ -1,5 +1,5 @@
 import path from 'node:path'
-import type { Batch, BatchError } from '../../../contract/batches.ts'
+import type { Batch } from '../../../contract/batches.ts'
 import type { CursorQuery } from '../../../contract/files.ts'
 import { unixSeconds } from '../../../lib/utc-day.ts'
 import { fromJson } from '../../platform/db/json.ts'
@@ -60,19 +60,18 @@ export async function end(
   const { total, completed, failed, output_file_id, error_file_id, errors_json } = { ...row, ...values }
   const data =
     status === 'failed'
-      ? { errors: (JSON.parse(errors_json ?? '[]') as BatchError[]).slice(0, 10) }
+      ? { errors: (fromJson(errors_json) ?? []).slice(0, 10) }
       : { request_counts: { total, completed, failed }, output_file_id, error_file_id }
   await recordEvent(trx, row.account_id, `batch.${status}`, { batch_id: row.id, ...data }, time)
 }
 
 export const timesOf = (row: Pick<BatchRow, 'times_json'>) => fromJson(row.times_json)
 
-const json = (text: string | null) => (text === null ? null : JSON.parse(text))
 const seconds = (time: number | undefined) => unixSeconds(time ?? null)
 
 export function toResponse(row: BatchRow): Batch {
   const times = timesOf(row)
-  const errors = json(row.errors_json) as BatchError[] | null
+  const errors = fromJson(row.errors_json)
   return {
     id: row.id,
     object: 'batch',
@@ -101,7 +100,7 @@ export function toResponse(row: BatchRow): Batch {
       output_tokens_details: { reasoning_tokens: 0 },
       total_tokens: row.prompt_tokens + row.completion_tokens,
     },
-    metadata: json(row.metadata_json),
+    metadata: fromJson(row.metadata_json),
   }
 }
 

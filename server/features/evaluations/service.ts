@@ -205,7 +205,7 @@ export class Evaluations {
         if (!own && !other) return []
         return {
           row: answers[0]!.row,
-          item: JSON.parse((own ?? other)!.item_json),
+          item: fromJson((own ?? other)!.item_json),
           model: own ? toAnswer(own) : null,
           baseline: other ? toAnswer(other) : null,
           difference: own && other ? own.score - other.score : null,

@@ -75,8 +75,6 @@ export const listExpired = (db: Db, now: number) =>
 export const listReady = (db: Db) =>
   db.selectFrom('exports').select(['id', 'files_json']).where('status', '=', 'ready').execute()
 
-const json = (text: string | null) => (text === null ? null : JSON.parse(text))
-
 export const filesOf = (row: Pick<ExportRow, 'files_json'>) => fromJson(row.files_json)
 
 export function toResponse(row: ExportRow): Export {
@@ -93,9 +91,9 @@ export function toResponse(row: ExportRow): Export {
     progress: row.progress,
     files,
     size_bytes: files.length > 0 ? files.reduce((sum, { size_bytes }) => sum + size_bytes, 0) : null,
-    check: json(row.check_json),
-    push: json(row.push_json),
-    error: json(row.error_json),
+    check: fromJson(row.check_json),
+    push: fromJson(row.push_json),
+    error: fromJson(row.error_json),
     created_at: isoTime(row.created_at),
     started_at: isoTime(row.started_at),
     finished_at: isoTime(row.finished_at),

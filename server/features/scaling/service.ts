@@ -153,7 +153,7 @@ export class ScalingService {
     // From here on without waiting: a replica may end at any time.
     const local = row && running()?.state(deployment.id)
     const state = local ?? (row && ray?.state(deployment.id))
-    const policy = row && ScalingPolicy.parse(JSON.parse(row.policy_json))
+    const policy = row && policyOf(row)
     const items: Scaling['replicas']['items'] = local
       ? local.replicas.map((each) => ({
           id: each.id,
@@ -212,7 +212,7 @@ export class ScalingService {
     const tier = this.options.plans.tierOrTightest(account?.tier ?? '')
     const max = tier.max_replicas
     if (max === null) return
-    const mostOf = ({ policy_json }: store.ScalingRow) => ScalingPolicy.parse(JSON.parse(policy_json)).max_replicas
+    const mostOf = (row: store.ScalingRow) => policyOf(row).max_replicas
     const rows = await store.ofAccount(trx, account_id)
     const own = rows.find((row) => row.deployment_id === deployment_id)
     // Above a limit that was lowered, the way down is open.
@@ -266,6 +266,9 @@ export class ScalingService {
   }
 }
 
+const policyOf = ({ policy_json }: Pick<store.ScalingRow, 'policy_json'>) =>
+  ScalingPolicy.parse(JSON.parse(policy_json))
+
 const scaled = (
   row: store.ScalingRow,
   { id, account_id, name }: Pick<ScaledDeployment, 'id' | 'account_id' | 'name'>,
@@ -273,7 +276,7 @@ const scaled = (
   id,
   account_id,
   name,
-  policy: ScalingPolicy.parse(JSON.parse(row.policy_json)),
+  policy: policyOf(row),
   instance_type: row.instance_type,
 })
 
