@@ -20,6 +20,7 @@ const app = appOfTests()
 let model: string
 let exported: Export
 before(async () => {
+  await app.started
   model = await app.colourModel()
 })
 

@@ -10,6 +10,7 @@ import { tiny } from '../support/tiny.ts'
 const app = appOfTests()
 let tuned: string
 before(async () => {
+  await app.started
   tuned = await app.colourModel()
 })
 

@@ -15,6 +15,7 @@ import { tiny } from '../support/tiny.ts'
 const app = appOfTests()
 let dataset: string
 before(async () => {
+  await app.started
   dataset = (await app.upload(colourRows(16))).body.id
 })
 

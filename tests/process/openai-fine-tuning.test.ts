@@ -11,6 +11,7 @@ let openai: OpenAI
 let other: OpenAI
 let training_file: string
 before(async () => {
+  await app.started
   openai = new OpenAI({ baseURL: app.url, apiKey: app.key, adminAPIKey: app.key, maxRetries: 0 })
   other = new OpenAI({ baseURL: app.url, apiKey: app.otherKey, adminAPIKey: app.otherKey, maxRetries: 0 })
   const file = await openai.files.create({ file: new File([colourRows(16)], 'rows.jsonl'), purpose: 'fine-tune' })

@@ -12,6 +12,7 @@ const app = appOfTests()
 let openai: OpenAI
 let other: OpenAI
 before(async () => {
+  await app.started
   openai = new OpenAI({ baseURL: app.url, apiKey: app.key, maxRetries: 0 })
   other = new OpenAI({ baseURL: app.url, apiKey: app.otherKey, maxRetries: 0 })
 })

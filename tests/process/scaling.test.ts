@@ -31,6 +31,7 @@ const app = appOfTests({ TUNERY_REPLICA_CORES: '1', TUNERY_THREADS: '1' })
 let first: string
 let second: string
 before(async () => {
+  await app.started
   first = await app.colourModel()
   second = await app.colourModel()
   await weaken(second)

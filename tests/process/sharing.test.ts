@@ -14,6 +14,7 @@ import { tiny } from '../support/tiny.ts'
 const app = appOfTests({ TUNERY_SHARE_LINKS: 'on', TUNERY_TRUSTED_PROXIES: '127.0.0.1' })
 let model: string
 before(async () => {
+  await app.started
   model = await app.colourModel()
   await app.api('PATCH', `/fine-tuning/models/${model}`, { name: 'Colours', description: 'Codes of colours.' })
 })

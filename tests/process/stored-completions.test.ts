@@ -11,6 +11,7 @@ import { tiny } from '../support/tiny.ts'
 const app = appOfTests({ TUNERY_STORE_COMPLETIONS: '30' })
 let headers: Record<string, string>
 before(async () => {
+  await app.started
   headers = { authorization: `Bearer ${app.key}`, 'content-type': 'application/json' }
 })
 

@@ -9,6 +9,7 @@ import { endless, tiny } from '../support/tiny.ts'
 
 const app = appOfTests()
 before(async () => {
+  await app.started
   assert.equal((await app.api('POST', '/deployments', { name: 'mine', model: tiny })).status, 201)
 })
 

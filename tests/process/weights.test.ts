@@ -17,6 +17,7 @@ import { json, startFakeUpstream, startTcpEngine } from '../support/upstream.ts'
 const app = appOfTests()
 let tuned: string
 before(async () => {
+  await app.started
   tuned = await app.colourModel()
 })
 

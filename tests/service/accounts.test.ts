@@ -14,6 +14,7 @@ import { tiny } from '../support/tiny.ts'
 const app = appOfTests()
 let operator: Client
 before(async () => {
+  await app.started
   const { key } = await app.services.accounts.createKey('operator', 'operator', app.owner.user_id)
   operator = client(app.url, key)
 })

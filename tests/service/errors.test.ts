@@ -12,6 +12,7 @@ import { tiny } from '../support/tiny.ts'
 const app = appOfTests({ TUNERY_MAX_DATASET_MB: '3' })
 let dataset: string
 before(async () => {
+  await app.started
   dataset = (await app.upload(colourRows(8))).body.id
 })
 

@@ -12,6 +12,7 @@ const app = appOfTests({ TUNERY_MAX_DATASET_MB: '1' })
 let openai: OpenAI
 let other: OpenAI
 before(async () => {
+  await app.started
   openai = new OpenAI({ baseURL: app.url, apiKey: app.key, maxRetries: 0 })
   other = new OpenAI({ baseURL: app.url, apiKey: app.otherKey, maxRetries: 0 })
 })

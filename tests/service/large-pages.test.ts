@@ -11,6 +11,7 @@ import { appOfTests } from '../support/service.ts'
 const app = appOfTests({ TUNERY_STORE_COMPLETIONS: '30' })
 let account_id: string
 before(async () => {
+  await app.started
   account_id = app.owner.account_id
 })
 

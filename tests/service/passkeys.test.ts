@@ -8,6 +8,7 @@ import { appOfTests } from '../support/service.ts'
 const origin = 'https://tunery.example'
 const app = appOfTests({ TUNERY_PUBLIC_URL: origin, TUNERY_TRUSTED_PROXIES: '127.0.0.1' })
 before(async () => {
+  await app.started
   await app.api('POST', '/members', { name: 'Ann', email: 'ann@example.com' })
   await app.api('POST', '/members', { name: 'Bob', email: 'bob@example.com' })
 })

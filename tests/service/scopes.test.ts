@@ -61,6 +61,7 @@ const others = new Set([
 const app = appOfTests()
 let dataset: string
 before(async () => {
+  await app.started
   dataset = (await app.upload(colourRows(8))).body.id
 })
 

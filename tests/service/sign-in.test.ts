@@ -9,6 +9,7 @@ import { appOfTests } from '../support/service.ts'
 
 const app = appOfTests()
 before(async () => {
+  await app.started
   await app.api('PUT', `/members/${app.owner.user_id}`, { email: 'owner@example.com' })
   const { id } = (await app.other.api('GET', '/members')).body.items[0]
   await app.other.api('PUT', `/members/${id}`, { email: 'other@example.com' })

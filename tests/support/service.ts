@@ -90,10 +90,17 @@ export async function startApp(
 }
 export type TestApp = Awaited<ReturnType<typeof startApp>>
 
-/** The app of a file's tests: started before the first one, stopped after the last. */
-export function appOfTests(...options: Parameters<typeof startApp>): TestApp {
-  const app = {} as TestApp
-  before(async () => void Object.assign(app, await startApp(...options)))
+/**
+ * The app of a file's tests: started before the first one, stopped after the last. On a busy machine Node runs the hooks
+ * of a file beside each other, so another `before` awaits `app.started`.
+ */
+export function appOfTests(...options: Parameters<typeof startApp>): TestApp & { started: Promise<void> } {
+  const { promise: started, resolve, reject } = Promise.withResolvers<void>()
+  const app = { started } as TestApp & { started: Promise<void> }
+  before(() => {
+    startApp(...options).then((running) => resolve(void Object.assign(app, running)), reject)
+    return started
+  })
   after(() => app.stop())
   return app
 }
