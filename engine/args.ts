@@ -44,7 +44,8 @@ export const usage =
   'node engine/main.ts [--listen HOST:PORT | unix:/path.sock] [--model NAME=FILE.gguf]... ' +
   '[--projector FILE.gguf] [--adapter NAME=FILE.gguf]... [--adapter-projector NAME=FILE.gguf]... ' +
   '[--api-key-file FILE] [--grace-seconds N] [--threads N] [--lib DIR] [--parent-pipe] [--slots N] [--cache-mb N] ' +
-  '[--min-free-disk-mb N] [--no-speculation] [--no-eight-bits] [--fixed-weights] [--no-kernels] [--parse-control-tokens]'
+  '[--min-free-disk-mb N] [--no-speculation] [--no-eight-bits] [--fixed-weights] [--no-kernels] ' +
+  '[--parse-control-tokens]'
 
 const listenDefault = '127.0.0.1:8000'
 const graceSecondsDefault = 10

@@ -19,14 +19,17 @@ const batchTokens = 32
 /** Several kinds of text: what a model knows best and least differs most between them. */
 const texts = [
   'The harbour wakes before the town does. Gulls settle on the masts, ropes creak, and a man in a yellow coat counts ' +
-    'crates of fish while the ice melts through his fingers. "Tomorrow," he says, "there will be mackerel, if the wind turns."',
-  'Question: A train leaves at 14:05 and arrives at 16:50. How long does the journey take?\nAnswer: From 14:05 to 16:05 ' +
-    'are two hours, and from 16:05 to 16:50 are 45 minutes, so the journey takes 2 hours and 45 minutes.',
+    'crates of fish while the ice melts through his fingers. "Tomorrow," he says, "there will be mackerel, if the ' +
+    'wind turns."',
+  'Question: A train leaves at 14:05 and arrives at 16:50. How long does the journey take?\nAnswer: From 14:05 to ' +
+    '16:05 are two hours, and from 16:05 to 16:50 are 45 minutes, so the journey takes 2 hours and 45 minutes.',
   'def median(numbers: list[float]) -> float:\n    ordered = sorted(numbers)\n    middle = len(ordered) // 2\n' +
-    '    if len(ordered) % 2 == 1:\n        return ordered[middle]\n    return (ordered[middle - 1] + ordered[middle]) / 2\n',
-  '{"order": {"id": 4711, "customer": "Ana Souza", "items": [{"sku": "A-12", "quantity": 3, "price": 19.9}], "paid": true}}',
-  'La lumière du matin entre par la fenêtre ouverte. Auf dem Tisch liegen ein Brief, zwei Tassen und der Schlüssel zum ' +
-    'Garten. El perro duerme junto a la puerta y no se mueve.',
+    '    if len(ordered) % 2 == 1:\n        return ordered[middle]\n' +
+    '    return (ordered[middle - 1] + ordered[middle]) / 2\n',
+  '{"order": {"id": 4711, "customer": "Ana Souza", "items": [{"sku": "A-12", "quantity": 3, "price": 19.9}], ' +
+    '"paid": true}}',
+  'La lumière du matin entre par la fenêtre ouverte. Auf dem Tisch liegen ein Brief, zwei Tassen und der Schlüssel ' +
+    'zum Garten. El perro duerme junto a la puerta y no se mueve.',
 ]
 
 async function main([path, lib, minFree]: string[]): Promise<void> {

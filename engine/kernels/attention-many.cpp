@@ -1,5 +1,5 @@
-// Attention of 32 rows: a vector has 16 rows, not 16 numbers of a key, so that nothing is added up across its lanes. The
-// order of all sums is that of attention.cpp.
+// Attention of 32 rows: a vector has 16 rows, not 16 numbers of a key, so that nothing is added up across its lanes.
+// The order of all sums is that of attention.cpp.
 #include "attention.h"
 
 #include "lanes.h"
@@ -27,7 +27,8 @@ template <int D> void widen(const char * from, bool is_seen, float * to) {
 }
 
 /** Products of all rows with two keys. The order of a sum: 16 lanes of their own, then these by halves (`sums_of`). */
-template <int D> void multiply(const float (*q)[rows_many], const float * k0, const float * k1, __m512 (*out)[vectors]) {
+template <int D>
+void multiply(const float (*q)[rows_many], const float * k0, const float * k1, __m512 (*out)[vectors]) {
     __m512 lanes[4][2][vectors];
 #pragma GCC unroll 4
     for (int l = 0; l < 4; l++) {
@@ -105,7 +106,8 @@ void attend(const view & cache, const float * const * q, const uint16_t * const 
             __m512 biases[keys];
             for (int r = 0; r < 16; r++) {
                 const uint16_t * row = mask[16 * v + r];
-                biases[r] = masked && row ? _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(here, row + at)) : _mm512_setzero_ps();
+                biases[r] =
+                    masked && row ? _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(here, row + at)) : _mm512_setzero_ps();
             }
             if (masked) transpose(biases);
             __m512 top = max[v];

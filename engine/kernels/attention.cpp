@@ -1,9 +1,9 @@
 // Attention to a KV cache in 16 bits, on x64 processors with AVX-512.
 //
-// ggml reads the cache once for each query head and adds values up in 16 bits. Here four or 32 rows (the query heads that
-// share keys in grouped-query attention, and tokens of a sequence) read 16 keys together, and sums have 32 bits.
-// The softmax is computed online (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018), in parts of
-// 512 keys that are combined in order. So a token's result is the same to the bit whatever else is in its batch, and
+// ggml reads the cache once for each query head and adds values up in 16 bits. Here four or 32 rows (the query heads
+// that share keys in grouped-query attention, and tokens of a sequence) read 16 keys together, and sums have 32 bits.
+// The softmax is computed online (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018), in parts
+// of 512 keys that are combined in order. So a token's result is the same to the bit whatever else is in its batch, and
 // however many threads there are.
 #include "attention.h"
 
@@ -36,7 +36,7 @@ void attend(const view & cache, const float * const * q, const uint16_t * const 
             seen |= _mm512_mask_cmp_ps_mask(here, m[r], _mm512_set1_ps(-INFINITY), _CMP_NEQ_OQ);
         }
         if (!seen) continue;
-        // The next keys and values: rows of other heads lie between them, so the processor itself does not see a stream.
+        // The next keys and values: rows of other heads lie between them, so the processor sees no stream by itself.
         for (int64_t j = at + keys; j < std::min(end, at + 2 * keys); j++)
             for (int line = 0; line < D * 2; line += 64) {
                 _mm_prefetch(cache.k + j * cache.k_stride + line, _MM_HINT_T0);
@@ -167,13 +167,15 @@ class group {
         for (int r = 0; r < count; r++) {
             const int64_t head = head_of(r), token = token_of(r);
             query[r] = (const float *) ((char *) q->data + token * q->nb[1] + head * q->nb[2] + stream * q->nb[3]);
-            seen[r]  = mask ? (const uint16_t *) ((char *) mask->data + token * mask->nb[1] +
-                                                 head % mask->ne[2] * mask->nb[2] + stream % mask->ne[3] * mask->nb[3]) :
-                              nullptr;
+            seen[r]  = nullptr;
+            if (!mask) continue;
+            const int64_t of_head = head % mask->ne[2] * mask->nb[2], of_stream = stream % mask->ne[3] * mask->nb[3];
+            seen[r] = (const uint16_t *) ((char *) mask->data + token * mask->nb[1] + of_head + of_stream);
         }
         const int64_t source = stream / (q->ne[3] / k->ne[3]);
-        view          cache  = { (char *) k->data + head_of_keys * k->nb[2] + source * k->nb[3],
-                                 (char *) v->data + head_of_keys * v->nb[2] + source * v->nb[3], k->nb[1], v->nb[1], 0 };
+        const char *  k_data = (char *) k->data + head_of_keys * k->nb[2] + source * k->nb[3];
+        const char *  v_data = (char *) v->data + head_of_keys * v->nb[2] + source * v->nb[3];
+        view          cache  = { k_data, v_data, k->nb[1], v->nb[1], 0 };
         memcpy(&cache.scale, op->op_params, sizeof(cache.scale));
         const int64_t begin = part * part_keys, end = std::min(k->ne[1], begin + part_keys);
         const auto attend = count == rows_many ? attend_many_for(q->ne[0]) : attend_for(q->ne[0], count);
@@ -183,8 +185,8 @@ class group {
     void write(const partial & all) const {
         const int64_t length = q->ne[0];
         for (int r = 0; r < count; r++) {
-            float * out = (float *) ((char *) op->data +
-                                     (stream * op->ne[2] * op->ne[1] + head_of(r) + token_of(r) * op->ne[1]) * op->nb[1]);
+            const int64_t row = stream * op->ne[2] * op->ne[1] + head_of(r) + token_of(r) * op->ne[1];
+            float *       out = (float *) ((char *) op->data + row * op->nb[1]);
             const __m512 scale = _mm512_set1_ps(all.weights[r] == 0 ? 0 : 1 / all.weights[r]);
             for (int64_t i = 0; i < length; i += 16)
                 _mm512_storeu_ps(out + i, _mm512_mul_ps(_mm512_loadu_ps(all.values + r * length + i), scale));
@@ -240,10 +242,11 @@ bool is_attention(const ggml_tensor * op) {
     const ggml_tensor *q = op->src[0], *k = op->src[1], *v = op->src[2], *mask = op->src[3];
     float              others[2];  // a bias by distance (ALiBi), and a bound on scores
     memcpy(others, op->op_params + 1, sizeof(others));
-    return others[0] == 0 && others[1] == 0 && !op->src[4] && q->ne[0] == v->ne[0] &&
-           attend_for(q->ne[0], 1) && q->type == ggml_type_f32 && k->type == ggml_type_f16 && v->type == ggml_type_f16 &&
-           k->nb[0] == 2 && v->nb[0] == 2 && q->nb[0] == 4 && q->ne[2] % k->ne[2] == 0 && k->ne[2] == v->ne[2] &&
-           q->ne[3] % k->ne[3] == 0 && k->ne[3] == v->ne[3] && (!mask || (mask->type == ggml_type_f16 && mask->nb[0] == 2));
+    return others[0] == 0 && others[1] == 0 && !op->src[4] && q->ne[0] == v->ne[0] && attend_for(q->ne[0], 1) &&
+           q->type == ggml_type_f32 && k->type == ggml_type_f16 && v->type == ggml_type_f16 && k->nb[0] == 2 &&
+           v->nb[0] == 2 && q->nb[0] == 4 && q->ne[2] % k->ne[2] == 0 && k->ne[2] == v->ne[2] &&
+           q->ne[3] % k->ne[3] == 0 && k->ne[3] == v->ne[3] &&
+           (!mask || (mask->type == ggml_type_f16 && mask->nb[0] == 2));
 }
 
 ggml::cpu::tensor_traits * attention_traits() {

@@ -1,5 +1,5 @@
-// What the two ways to compute attention share: few rows (attention.cpp) and many (attention-many.cpp). A row is a pair of
-// a query head and a token. Both give the same numbers to the bit.
+// What the two ways to compute attention share: few rows (attention.cpp) and many (attention-many.cpp). A row is a pair
+// of a query head and a token. Both give the same numbers to the bit.
 #pragma once
 #include <immintrin.h>
 
@@ -40,7 +40,8 @@ struct partial {
             const float  own = max[r] == -INFINITY ? 0 : expf(max[r] - top), others = expf(other.max[r] - top);
             max[r]     = top;
             weights[r] = weights[r] * own + other.weights[r] * others;
-            for (int64_t i = r * length; i < (r + 1) * length; i++) values[i] = values[i] * own + other.values[i] * others;
+            for (int64_t i = r * length; i < (r + 1) * length; i++)
+                values[i] = values[i] * own + other.values[i] * others;
         }
     }
 };

@@ -1,5 +1,5 @@
-// Adds the kernels to ggml's CPU backend, as a buffer type that llama.cpp prefers for the weights that it supports: the way
-// of the backend's own interleaved types. The backend asks each buffer type first when it computes an operation.
+// Adds the kernels to ggml's CPU backend, as a buffer type that llama.cpp prefers for the weights that it supports: the
+// way of the backend's own interleaved types. The backend asks each buffer type first when it computes an operation.
 #include <dlfcn.h>
 #include <link.h>
 #include <sys/mman.h>
@@ -95,8 +95,8 @@ __attribute__((noinline)) const char * add() {
 }  // namespace
 
 /**
- * Adds the kernels to the CPU backend, which must be loaded, before the first model is. Null; or why they were not added,
- * and then nothing has changed. Runs on every x64 processor, as bundles bring the kernels to other machines.
+ * Adds the kernels to the CPU backend, which must be loaded, before the first model is. Null; or why they were not
+ * added, and then nothing has changed. Runs on every x64 processor, as bundles bring the kernels to other machines.
  */
 extern "C" __attribute__((visibility("default"), target("no-avx"))) const char * tunery_add_kernels() {
     static bool is_added = false;

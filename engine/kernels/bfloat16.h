@@ -18,7 +18,7 @@ constexpr int panel_outputs = 16;
 constexpr int block_rows = 12;
 // Rows that are multiplied together: they stay in the cache beside a panel.
 constexpr int chunk_rows = 20 * block_rows;
-// Bytes of weights that are read ahead of those in use where few rows wait for memory: the processor stops at each page.
+// Bytes of weights that are read ahead of those in use where few rows wait for memory: a processor stops at each page.
 constexpr int64_t ahead = 8192;
 constexpr int waiting_rows = 4;
 

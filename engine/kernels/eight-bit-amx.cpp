@@ -1,5 +1,5 @@
-// Matrix products with Q8_0 weights on x64 processors with AMX: a tile instruction multiplies a block of 16 rows with one
-// of 16 tokens, four times as fast as AVX-512 VNNI. Scaling the sums, which is done as there, takes longer than that.
+// Matrix products with Q8_0 weights on x64 processors with AMX: a tile instruction multiplies a block of 16 rows with
+// one of 16 tokens, four times as fast as AVX-512 VNNI. Scaling the sums, as there, takes longer than that.
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -70,7 +70,7 @@ template <int I> inline void store(int32_t (*sums)[group][rows]) {
     if constexpr (I == 3) TILE_STORE(7, sums[I], 64);
 }
 
-/** 16 rows with `count` tokens, `N` at most. `q`: the weights, signed. Adds to `out` unless the blocks are the first. */
+/** 16 rows with `count` tokens, at most `N`. `q`: the weights, signed. Adds to `out` unless blocks are the first. */
 template <int N>
 void tile(const weights16 * w, const int8_t * q, const activations16 * x, int64_t blocks, bool are_first, float * out,
           int64_t stride, int count, const void * end) {

@@ -1,9 +1,9 @@
 // Matrix products with Q8_0 weights on x64 processors with AVX-512 VNNI.
 //
 // ggml computes them as dot products of rows. Here 16 rows are interleaved, so that one instruction multiplies 64
-// weights with four activations of a token, and a tile of up to 12 tokens reads each weight once. The weights are those of
-// the file: each block of 32 is summed exactly before it is scaled. Activations are rounded to eight bits by block, as
-// ggml rounds them, but keep their scale in 32 bits.
+// weights with four activations of a token, and a tile of up to 12 tokens reads each weight once. The weights are those
+// of the file: each block of 32 is summed exactly before it is scaled. Activations are rounded to eight bits by block,
+// as ggml rounds them, but keep their scale in 32 bits.
 #include "eight-bit.h"
 
 #include <algorithm>

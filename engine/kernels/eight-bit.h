@@ -1,5 +1,5 @@
 // What the two ways to multiply with Q8_0 weights share: AVX-512 VNNI (eight-bit.cpp) and AMX (eight-bit-amx.cpp). Both
-// give the same numbers to the bit: sums of a block are exact integers, which are scaled and added up in the same order.
+// give the same numbers to the bit: sums of a block are exact integers, scaled and added up in the same order.
 #pragma once
 #include <immintrin.h>
 

@@ -15,7 +15,7 @@ inline char * row_at(const ggml_tensor * t, int64_t row) {
 
 inline size_t  padded(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-/** Hands out numbers from 0 to `count` to the threads: each begins with its own, as one may lose its core for a while. */
+/** Hands out numbers from 0 to `count` to the threads: each begins with its own, as one may lose its core meanwhile. */
 class shared_loop {
     std::atomic<int64_t> * next;
     int64_t                at;

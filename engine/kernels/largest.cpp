@@ -5,9 +5,9 @@
 #include <limits>
 
 /**
- * The largest of `n` numbers in descending order, of equals the first: at most `size` of them, into `values` and `indices`.
- * `mask` has a bit for each number that may be taken, 32 in a word; null: all. Returns how many there are. Numbers that are
- * not a number or minus infinity are never taken. -1: this processor has no AVX-512.
+ * The largest of `n` numbers in descending order, of equals the first: at most `size` of them, into `values` and
+ * `indices`. `mask` has a bit for each number that may be taken, 32 in a word; null: all. Returns how many there are.
+ * Numbers that are not a number or minus infinity are never taken. -1: this processor has no AVX-512.
  */
 extern "C" __attribute__((visibility("default"))) int32_t tunery_largest(const float * numbers, int32_t n,
                                                                         const uint32_t * mask, int32_t size,

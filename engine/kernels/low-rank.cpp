@@ -1,5 +1,5 @@
-// Products with the two factors of an adapter (LoRA) in 16 bits, on x64 processors with AVX-512: a few long rows, and many
-// short ones. They are small, so a general product spends most of its time on its edges. Activations keep 32 bits.
+// Products with the two factors of an adapter (LoRA) in 16 bits, on x64 processors with AVX-512: a few long rows, and
+// many short ones. They are small, so a general product spends most of its time on its edges. Activations keep 32 bits.
 #include <immintrin.h>
 
 #include <algorithm>
@@ -51,8 +51,8 @@ struct share {
     share(const ggml_compute_params * params, int64_t tokens) :
         begin(0), end(tokens), ith(params->ith), nth(params->nth) {
         if (tokens < 2 * nth) return;
-        // The tokens of ggml's own operations before and after: the numbers stay in the thread's cache. Bringing them from
-        // another core's costs more than reading the factors twice.
+        // The tokens of ggml's own operations before and after: the numbers stay in the thread's cache. Bringing them
+        // from another core's costs more than reading the factors twice.
         const int64_t each = (tokens + nth - 1) / nth;
         begin              = std::min(each * ith, tokens);
         end                = std::min(begin + each, tokens);

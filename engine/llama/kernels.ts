@@ -46,7 +46,8 @@ export let largest: Largest | null = null
 
 function findLargest(kernels: ReturnType<typeof koffi.load>): Largest | null {
   const find = kernels.func(
-    'int32_t tunery_largest(const float* numbers, int32_t n, const uint32_t* mask, int32_t size, double* values, int32_t* indices)',
+    'int32_t tunery_largest(const float* numbers, int32_t n, const uint32_t* mask, int32_t size, double* values, ' +
+      'int32_t* indices)',
   )
   if (find(new Float32Array(), 0, null, 0, new Float64Array(1), new Int32Array(1)) < 0) return null
   return (numbers, mask, values, indices) => find(numbers, numbers.length, mask, values.length, values, indices)

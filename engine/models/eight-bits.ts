@@ -81,8 +81,8 @@ export function createEightBitsMaker({
     const [needed, available] = [bytes + spareBytes, available_bytes()]
     if (needed > available)
       throw new Impossible(
-        `Its eight-bit form answers from the next load: beside the original it needs ${megabytes(needed)} MB of memory, ` +
-          `and ${megabytes(available)} MB are free.`,
+        `Its eight-bit form answers from the next load: beside the original it needs ${megabytes(needed)} MB of ` +
+          `memory, and ${megabytes(available)} MB are free.`,
       )
     if (!(await models().replace(served, () => open(file)))) return
     record(file, undefined)

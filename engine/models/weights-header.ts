@@ -19,6 +19,7 @@ export function weightsOf({ name, base_name, file, model, projector, adapter }: 
       `adapter=${headerText(adapter)} sha256:${headerText(adapter_sha256.slice(0, 16))}; merged=1 ${file.hash}${sight}`
     )
   }
-  const base = `base=${headerText(base_name ?? name)} ${file.hash}${model.is_eight_bit_copy ? '; eight_bits=1' : ''}${sight}`
+  const form = model.is_eight_bit_copy ? '; eight_bits=1' : ''
+  const base = `base=${headerText(base_name ?? name)} ${file.hash}${form}${sight}`
   return adapter ? `${base}; adapter=${headerText(name)} ${adapter.file.hash}` : base
 }

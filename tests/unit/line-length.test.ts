@@ -1,0 +1,19 @@
+// Lines of code are short enough to be read beside each other, strings and comments too. The formatters hold the rest.
+import assert from 'node:assert/strict'
+import { globSync, readFileSync } from 'node:fs'
+import path from 'node:path'
+import { test } from 'node:test'
+import { root } from '../../lib/root.ts'
+
+const columns = 120
+
+test('no line of the engine or the trainer is too long', () => {
+  const files = globSync(['engine/**/*.{ts,cpp,h}', 'trainer/**/*.{py,cpp,h}'], { cwd: root })
+  const long = files.flatMap((file) =>
+    readFileSync(path.join(root, file), 'utf8')
+      .split('\n')
+      .flatMap((line, index) => (line.length > columns ? [`${file}:${index + 1} has ${line.length}`] : [])),
+  )
+  assert.ok(files.length > 100)
+  assert.deepEqual(long, [])
+})
