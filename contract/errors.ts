@@ -116,7 +116,11 @@ export class ApiError extends Error {
   readonly details: Record<string, unknown> | undefined
   readonly param: string | undefined
 
-  constructor(code: ErrorCode, message: string, extra: { details?: Record<string, unknown>; param?: string } = {}) {
+  constructor(
+    code: ErrorCode,
+    message: string,
+    extra: { details?: Record<string, unknown>; param?: string | undefined } = {},
+  ) {
     super(message)
     this.code = code
     this.status = errorCodes[code]

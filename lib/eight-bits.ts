@@ -69,7 +69,11 @@ export function eightBitsProblem(gguf: string): string | null {
   }
 }
 
-type EightBitsRecord = Partial<Pick<EightBits, 'original_type' | 'distance'>> & { problem?: string }
+interface EightBitsRecord {
+  original_type?: EightBits['original_type'] | undefined
+  distance?: EightBits['distance'] | undefined
+  problem?: string | undefined
+}
 
 /** Throws if there is none of the original as it is now. */
 function readRecord(gguf: string): EightBitsRecord {

@@ -15,15 +15,15 @@ export interface HttpSettings {
   url: string
   version: string
   /** Default: 127.0.0.1. */
-  host?: string
+  host?: string | undefined
   /** 0 takes a free one. */
   port: number
   /**
    * Names, without ports, by which clients reach it, such as that of a proxy in front. Default: those of this machine.
    */
-  allowedHosts?: string[]
+  allowedHosts?: string[] | undefined
   /** Addresses and networks (CIDR) of proxies whose X-Forwarded-For says who the client is. Default: none. */
-  trustedProxies?: string[]
+  trustedProxies?: string[] | undefined
   /** Milliseconds for which a wrong key is held against its client's address. Default: 5000. */
   wrongKey_ms?: number
   log: (line: string) => void

@@ -11,18 +11,18 @@ export interface McpOptions {
   /** The service, with its version: https://tunery.example.com/v1. */
   url: string
   /** The key for stdio. Over HTTP each client sends its own, and this one is not used. */
-  key?: string
+  key?: string | undefined
   version: string
   /** Listen here instead of using standard input and output; 0 takes a free port. */
-  http?: number
+  http?: number | undefined
   /** Default: 127.0.0.1. */
-  host?: string
+  host?: string | undefined
   /** Names by which clients reach it over HTTP, besides those of this machine. */
-  allowedHosts?: string[]
+  allowedHosts?: string[] | undefined
   /** Addresses and networks of proxies before it whose X-Forwarded-For is trusted. */
-  trustedProxies?: string[]
+  trustedProxies?: string[] | undefined
   /** Folders whose files may be uploaded over stdio. Default: the one it is started in. */
-  folders?: string[]
+  folders?: string[] | undefined
 }
 
 /**

@@ -9,7 +9,7 @@ import { verifyWebhook } from './webhooks.ts'
 
 export interface FollowOptions extends RequestOptions {
   /** Begin behind this event's `seq`. Default: at the first event. */
-  after?: number
+  after?: number | undefined
 }
 
 interface Additions {

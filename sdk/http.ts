@@ -8,18 +8,18 @@ export interface ClientOptions {
    * The address of the service with its version, such as `https://tunery.example.com/v1`. In a browser it may be a
    * path. Default: `http://127.0.0.1:8000/v1`.
    */
-  baseUrl?: string
+  baseUrl?: string | undefined
   /** An API key. In the dashboard the session's cookie takes its place. */
-  apiKey?: string
+  apiKey?: string | undefined
   /** The token that proves a session's requests to be the page's own; see `session.get`. */
-  csrfToken?: () => string | undefined
+  csrfToken?: (() => string | undefined) | undefined
   /** Default 2. A retry waits as `Retry-After` says, else longer each time. */
-  maxRetries?: number
+  maxRetries?: number | undefined
   /** Milliseconds until a response must have begun. Default: 10 minutes. */
-  timeout_ms?: number
+  timeout_ms?: number | undefined
   /** Sent with every request. */
-  headers?: Record<string, string>
-  fetch?: typeof globalThis.fetch
+  headers?: Record<string, string> | undefined
+  fetch?: typeof globalThis.fetch | undefined
 }
 
 export interface OutgoingRequest {

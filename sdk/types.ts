@@ -1,16 +1,16 @@
 /** Options of one request. */
 export interface RequestOptions {
   /** Ends the request, and a stream that it began. */
-  signal?: AbortSignal
+  signal?: AbortSignal | undefined
   /** Retries of a failed request. Default: the client's. */
-  maxRetries?: number
+  maxRetries?: number | undefined
   /** Milliseconds until the response must have begun. Default: the client's. */
-  timeout_ms?: number
-  headers?: Record<string, string>
+  timeout_ms?: number | undefined
+  headers?: Record<string, string> | undefined
   /** Idempotency key of a creating request: a second one with it gets the first one's answer. Default: a random key. */
-  idempotencyKey?: string
+  idempotencyKey?: string | undefined
   /** Called when the connection of a stream of numbered events opens, breaks and is resumed. */
-  onConnection?: (state: 'live' | 'reconnecting') => void
+  onConnection?: ((state: 'live' | 'reconnecting') => void) | undefined
 }
 
 /** A file to upload: a Blob or File, bytes, or text. */

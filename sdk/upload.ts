@@ -19,16 +19,16 @@ export interface UploadProgress {
 }
 
 export interface UploadOptions extends RequestOptions {
-  onProgress?: (progress: UploadProgress) => void
+  onProgress?: ((progress: UploadProgress) => void) | undefined
   /** The state of an upload of the same file that did not end. */
-  resume?: UploadState
+  resume?: UploadState | undefined
   /** Size of a part. Smaller files are sent at once. Default 8 MiB. */
-  partBytes?: number
+  partBytes?: number | undefined
 }
 
 /** The fields of an upload. `columns`: of each column that is read, its name in the file. */
 export interface DatasetFields extends Omit<UploadFieldsInput, 'columns'> {
-  columns?: Columns
+  columns?: Columns | undefined
 }
 
 const defaultPartBytes = 8 * 1024 * 1024

@@ -14,8 +14,8 @@ export interface WebhookEvent {
 
 export interface VerifyOptions {
   /** Seconds that the clock of a delivery may be off. Default 300. */
-  tolerance_seconds?: number
-  now?: () => number
+  tolerance_seconds?: number | undefined
+  now?: (() => number) | undefined
 }
 
 type HeaderSource = Headers | Record<string, string | string[] | undefined>

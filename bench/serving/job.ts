@@ -5,8 +5,8 @@ import path from 'node:path'
 
 export interface Job {
   /** Origin of the server, or its unix socket. */
-  url?: string
-  socket?: string
+  url?: string | undefined
+  socket?: string | undefined
   path: string
   headers: Record<string, string>
   clients: number
@@ -14,7 +14,7 @@ export interface Job {
   keepAlive: boolean
   /** Sent in this order, each once; repeated for `seconds` if set. */
   bodies: object[]
-  seconds?: number
+  seconds?: number | undefined
 }
 export interface RequestTiming {
   index: number
@@ -38,8 +38,8 @@ export interface Timing {
 /** A server to measure: this service, a peer or a mock. */
 export interface Target {
   name: string
-  url?: string
-  socket?: string
+  url?: string | undefined
+  socket?: string | undefined
   path: string
   headers: Record<string, string>
   model: string

@@ -53,7 +53,7 @@ export async function startService(
         authorization: `Bearer ${key}`,
         ...(body !== undefined && !form && { 'content-type': 'application/json' }),
       },
-      body: body === undefined ? undefined : form ? body : JSON.stringify(body),
+      body: body === undefined ? null : form ? body : JSON.stringify(body),
     })
     const answer = (await response.json()) as { error?: { message: string } }
     if (!response.ok) throw new Error(`${method} ${route}: ${answer.error?.message}`)

@@ -37,7 +37,7 @@ export async function bundle(model: string, args: BundleArgs): Promise<void> {
     await writeBundle({ model: { name, file: given }, projector, ...options })
   } else {
     if (projector) throw new UsageError('--projector is for --gguf; an exported model brings its own.')
-    await checkBundle({ model: { name, file: undefined }, ...options })
+    await checkBundle({ model: { name }, ...options })
     const exportFolder = `${folder}.${process.pid}.export`
     const exportedFile = path.join(exportFolder, 'model.gguf')
     await mkdir(exportFolder, { recursive: true })

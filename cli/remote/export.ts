@@ -14,7 +14,7 @@ import { callableOf } from './named.ts'
 
 export interface ExportOptions extends GlobalOptions {
   format?: string
-  quantization?: string
+  quantization?: string | undefined
   output?: string
   archive?: string
   pushTo?: string

@@ -7,9 +7,9 @@ import { typed } from './invocation.ts'
 export interface GlobalOptions {
   /** One JSON value on stdout, or a line of JSON for each event. */
   json?: boolean
-  url?: string
-  key?: string
-  profile?: string
+  url?: string | undefined
+  key?: string | undefined
+  profile?: string | undefined
 }
 
 /** A command whose mistakes of usage are `UsageError`s that say what to do. */

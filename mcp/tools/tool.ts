@@ -21,7 +21,7 @@ export interface ToolContext {
   /** Tokens of chats that may still be spent in this session before the user is asked. */
   chatBudget: { tokens: number }
   /** Reads a file of this machine. Undefined where the client may be on another. */
-  readFile?: (file: string) => Promise<File>
+  readFile?: ((file: string) => Promise<File>) | undefined
 }
 
 export interface ToolResult<Data> {

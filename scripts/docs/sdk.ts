@@ -118,6 +118,15 @@ export async function sdkFiles(): Promise<Record<string, string>> {
   const inputName = (name: string) => (outputSchemas.has(name) && differs(name) ? `${name}Input` : name)
 
   const used = new Map<string, Json>()
+  /** Names of the types that a request has, and maybe also a response. */
+  const sent = new Set<string>()
+  function send(name: string): string {
+    if (!sent.has(name)) {
+      sent.add(name)
+      for (const each of referencesIn(used.get(name)!)) send(each)
+    }
+    return name
+  }
   function use(name: string, from: Map<string, Json>, rename: (name: string) => string): string {
     const own = rename(name)
     if (used.has(own)) return own
@@ -130,7 +139,7 @@ export async function sdkFiles(): Promise<Record<string, string>> {
     return own
   }
   const output = (schema: z.ZodType) => use(outputs.get(schema)!, outputSchemas, (name) => name)
-  const input = (schema: z.ZodType) => use(inputs.get(schema)!, inputSchemas, inputName)
+  const input = (schema: z.ZodType) => send(use(inputs.get(schema)!, inputSchemas, inputName))
   const item = (schema: z.ZodType, list: string) => {
     const lists = outputSchemas.get(outputs.get(schema)!)!.properties as Record<string, { items: Json }>
     const [name] = referencesIn({ $ref: lists[list]!.items.$ref })
@@ -158,7 +167,7 @@ export async function sdkFiles(): Promise<Record<string, string>> {
     },
   )
   return {
-    'sdk/generated/types.ts': `${note}\n${withoutNotes(types)}\n`,
+    'sdk/generated/types.ts': `${note}\n${withUndefined(withoutNotes(types), sent)}\n`,
     'sdk/generated/operations.ts': operationsModule(signatures),
   }
 }
@@ -175,6 +184,28 @@ const withoutNotes = (types: string) =>
     .replace(/^ *\*\n *\* @minItems.*\n *\* @maxItems.*\n/gm, '')
     .replace(/^( *)\/\*\*\n *\* (.*)\n *\*\/$/gm, '$1/** $2 */')
     .trim()
+
+/** Types of requests take `undefined` for what may be left out: the client leaves it out. */
+const withUndefined = (types: string, sent: Set<string>) =>
+  types
+    .split(/^(?=export )/m)
+    .map((text) => (sent.has(/^export \w+ (\w+)/.exec(text)?.[1] ?? '') ? withUndefinedMembers(text) : text))
+    .join('')
+
+/** Adds it to the last line of each optional member: those that follow are indented more, or close a bracket. */
+function withUndefinedMembers(text: string): string {
+  const lines = text.split('\n')
+  const whole = [...lines]
+  for (const [index, line] of lines.entries()) {
+    const indentation = /^( +)\w+\?:/.exec(line)?.[1]
+    if (indentation === undefined) continue
+    const belongs = new RegExp(`^${indentation}[ })\\]]`)
+    let last = index
+    while (belongs.test(lines[last + 1]!)) last++
+    whole[last] += ' | undefined'
+  }
+  return whole.join('\n')
+}
 
 interface Names {
   output(schema: z.ZodType): string

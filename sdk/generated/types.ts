@@ -77,17 +77,17 @@ export type EventName =
 export type WebhookFormat = 'tunery' | 'openai'
 export type WebhooksRotateSecretBody = {
   /** Printable ASCII. After the prefix `whsec_` it must be base64. Generated if left out, and then shown only in this response. */
-  secret?: string
+  secret?: string | undefined
   /** 0 ends every secret before the new one at once. */
-  overlap_hours?: number
+  overlap_hours?: number | undefined
 } | null
 export type ChatMessage =
   | { role: 'system' | 'developer' | 'user'; content: string | ContentPart[]; [k: string]: unknown }
   | {
       role: 'assistant'
-      content?: (string | ContentPart[]) | null
-      tool_calls?: ToolCall[] | null
-      reasoning_content?: string | null
+      content?: (string | ContentPart[]) | null | undefined
+      tool_calls?: ToolCall[] | null | undefined
+      reasoning_content?: string | null | undefined
       [k: string]: unknown
     }
   | { role: 'tool'; content: string | ContentPart[]; tool_call_id: string; [k: string]: unknown }
@@ -101,7 +101,7 @@ export type ToolChoice =
   | { type: 'function'; function: { name: string; [k: string]: unknown }; [k: string]: unknown }
 export type InputItem =
   | {
-      type?: 'message'
+      type?: 'message' | undefined
       role: 'user' | 'assistant' | 'system' | 'developer'
       content:
         | string
@@ -117,7 +117,7 @@ export type InputItem =
       type: 'function_call'
       call_id: string
       name: string
-      namespace?: string | null
+      namespace?: string | null | undefined
       arguments: string
       [k: string]: unknown
     }
@@ -138,7 +138,7 @@ export type InputItem =
       type: 'custom_tool_call'
       call_id: string
       name: string
-      namespace?: string | null
+      namespace?: string | null | undefined
       input: string
       [k: string]: unknown
     }
@@ -162,9 +162,9 @@ export type TextFormat =
   | {
       type: 'json_schema'
       name: string
-      description?: string | null
+      description?: string | null | undefined
       schema: { [k: string]: unknown }
-      strict?: boolean | null
+      strict?: boolean | null | undefined
       [k: string]: unknown
     }
 export type ResponsesOutputItem =
@@ -216,57 +216,57 @@ export type DataSource =
         | {
             type: 'stored_completions'
             /** Unix seconds. */
-            created_after?: number | null
+            created_after?: number | null | undefined
             /** Unix seconds. */
-            created_before?: number | null
-            limit?: number | null
-            metadata?: Metadata | null
-            model?: string | null
+            created_before?: number | null | undefined
+            limit?: number | null | undefined
+            metadata?: Metadata | null | undefined
+            model?: string | null | undefined
             [k: string]: unknown
           }
-      model?: string | null
+      model?: string | null | undefined
       input_messages?:
         | (
             | { type: 'template'; template: TemplateMessage[]; [k: string]: unknown }
             | { type: 'item_reference'; item_reference: ItemReference; [k: string]: unknown }
           )
-        | null
+        | null | undefined
       sampling_params?: {
         /** Default 0. */
-        temperature?: number | null
+        temperature?: number | null | undefined
         /** Default 512. */
-        max_completion_tokens?: number | null
-        top_p?: number | null
-        seed?: Seed | null
-        reasoning_effort?: ('none' | 'minimal' | 'low' | 'medium' | 'high' | 'xhigh' | 'max') | null
-        response_format?: ResponseFormat | null
-        tools?: Tool[] | null
+        max_completion_tokens?: number | null | undefined
+        top_p?: number | null | undefined
+        seed?: Seed | null | undefined
+        reasoning_effort?: ('none' | 'minimal' | 'low' | 'medium' | 'high' | 'xhigh' | 'max') | null | undefined
+        response_format?: ResponseFormat | null | undefined
+        tools?: Tool[] | null | undefined
         [k: string]: unknown
-      } | null
+      } | null | undefined
       [k: string]: unknown
     }
   | {
       type: 'responses'
       source: FileContent | FileId
-      model?: string | null
+      model?: string | null | undefined
       input_messages?:
         | (
             | { type: 'template'; template: TemplateMessage[]; [k: string]: unknown }
             | { type: 'item_reference'; item_reference: ItemReference; [k: string]: unknown }
           )
-        | null
+        | null | undefined
       sampling_params?: {
         /** Default 0. */
-        temperature?: number | null
+        temperature?: number | null | undefined
         /** Default 512. */
-        max_completion_tokens?: number | null
-        top_p?: number | null
-        seed?: Seed | null
-        reasoning_effort?: ('none' | 'minimal' | 'low' | 'medium' | 'high' | 'xhigh' | 'max') | null
-        text?: { format?: TextFormat | null; [k: string]: unknown } | null
-        tools?: FunctionTool[] | null
+        max_completion_tokens?: number | null | undefined
+        top_p?: number | null | undefined
+        seed?: Seed | null | undefined
+        reasoning_effort?: ('none' | 'minimal' | 'low' | 'medium' | 'high' | 'xhigh' | 'max') | null | undefined
+        text?: { format?: TextFormat | null; [k: string]: unknown } | null | undefined
+        tools?: FunctionTool[] | null | undefined
         [k: string]: unknown
-      } | null
+      } | null | undefined
       [k: string]: unknown
     }
 
@@ -305,8 +305,8 @@ export interface Tier {
   max_event_streams: number | null
 }
 export interface UserUpdateBody {
-  name?: DisplayName
-  email?: Email
+  name?: DisplayName | undefined
+  email?: Email | undefined
 }
 export interface Member {
   id: string
@@ -320,9 +320,9 @@ export interface UserSetPasswordBody {
   /** 10 to 200 characters; the commonest passwords and the email are refused. */
   password: string
   /** The password until now. Not needed within 10 minutes after a sign-in with a link. */
-  current_password?: string
+  current_password?: string | undefined
   /** Needed if you have none yet: you sign in with it. */
-  email?: string
+  email?: string | undefined
 }
 export interface UserSetPasswordResponse {
   has_password: true
@@ -433,7 +433,7 @@ export interface SignInAcceptInvitationBody {
   /** The part of the link behind `#`. */
   token: string
   /** 10 to 200 characters; the commonest passwords and the email are refused. */
-  password?: string
+  password?: string | undefined
 }
 export interface SessionState {
   session: Session
@@ -447,18 +447,18 @@ export interface SessionState {
 }
 export interface ListQueryInput {
   /** 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most. */
-  limit?: number
+  limit?: number | undefined
   /** The id after which the page begins. */
-  after?: string
+  after?: string | undefined
 }
 export interface SessionsEndOthersResponse {
   ended: number
 }
 export interface InvitationsCreateBody {
   name: DisplayName
-  email?: Email
+  email?: Email | undefined
   /** Bounds what keys of this member may do. */
-  role?: Role
+  role?: Role | undefined
 }
 export interface InvitationsCreateResponse {
   id: string
@@ -494,11 +494,11 @@ export interface AuditEntry {
 export interface KeysCreateBody {
   name: DisplayName
   /** A preset, limited to your own scopes, or a list of scopes that you have. */
-  scopes?: ('full' | 'inference' | 'read_only') | KeyScope[]
+  scopes?: ('full' | 'inference' | 'read_only') | KeyScope[] | undefined
   /** From when on the key is refused; null: never. */
-  expires_at?: Time | null
+  expires_at?: Time | null | undefined
   /** The member whose key it is to be; yourself if left out. Of others only with `members:write`. */
-  user_id?: string
+  user_id?: string | undefined
 }
 export interface NewApiKey {
   id: string
@@ -537,13 +537,13 @@ export interface KeysRenameBody {
 }
 export interface MembersAddBody {
   name: DisplayName
-  email?: Email
-  role?: Role
+  email?: Email | undefined
+  role?: Role | undefined
 }
 export interface MembersUpdateBody {
-  name?: DisplayName
-  email?: Email
-  role?: Role
+  name?: DisplayName | undefined
+  email?: Email | undefined
+  role?: Role | undefined
 }
 export interface Machine {
   /** Version of this service. */
@@ -649,7 +649,7 @@ export interface SetupStep {
 }
 export interface OperatorUsageQuery {
   /** A UTC day, `YYYY-MM-DD`; by default today. */
-  day?: string
+  day?: string | undefined
 }
 export interface OperatorUsageResponse {
   day: string
@@ -670,7 +670,7 @@ export interface AccountUsage {
 export interface OperatorAccountsCreateBody {
   name: DisplayName
   /** The default tier if left out. */
-  tier?: string
+  tier?: string | undefined
   owner: { name: DisplayName; email?: Email }
 }
 export interface OperatorAccountsCreateResponse {
@@ -688,17 +688,17 @@ export interface Account {
   created_at: Time
 }
 export interface OperatorAccountsUpdateBody {
-  name?: DisplayName
-  tier?: string
-  status?: 'active' | 'suspended'
+  name?: DisplayName | undefined
+  tier?: string | undefined
+  status?: 'active' | 'suspended' | undefined
 }
 export interface UsageQueryInput {
   /** First UTC day, `YYYY-MM-DD`; by default 29 days before the last. */
-  from?: string
+  from?: string | undefined
   /** Last UTC day; by default today. */
-  to?: string
+  to?: string | undefined
   /** One or more of `day`, `model`, `key`, `kind`, with commas between. */
-  group_by?: string
+  group_by?: string | undefined
 }
 export interface UsageReport {
   from: string
@@ -751,11 +751,11 @@ export interface TimelineQuery {
   /** A name as requests give it: a deployment, a base or a tuned model. */
   model: string
   /** Begin of the first bucket; rounded down to a whole step. By default 24 hours ago. */
-  from?: Time
+  from?: Time | undefined
   /** By default now. */
-  to?: Time
+  to?: Time | undefined
   /** Length of a bucket, in UTC. By default a minute up to 3 hours, an hour up to 7 days, else a day. Minutes go back 7 days. */
-  step?: 'minute' | 'hour' | 'day'
+  step?: 'minute' | 'hour' | 'day' | undefined
 }
 /** Counted by the time at which requests came, for the last 90 days, by minute for the last 7. What was refused before its model was read (a wrong key, the rate limit of the account) is not counted, nor are single requests that fail within a batch or an evaluation, which count when they are answered. Percentiles are exact to 2.5 %. */
 export interface Timeline {
@@ -819,12 +819,12 @@ export interface UsageThresholdsGetResponse {
 }
 export interface ThresholdsInput {
   /** Null: the limit of the account’s tier, where it has one. */
-  requests_per_day?: number | null
+  requests_per_day?: number | null | undefined
   /** Tokens in, out and trained, of the UTC month. Null: no events. */
-  tokens_per_month?: number | null
-  cost_per_month?: number | null
+  tokens_per_month?: number | null | undefined
+  cost_per_month?: number | null | undefined
   /** At which percentages of each threshold `usage.threshold` is sent, once a day or month. */
-  percents?: number[]
+  percents?: number[] | undefined
 }
 export interface HubListResponse {
   models: Model[]
@@ -912,14 +912,14 @@ export interface HubTiersResponse {
 }
 export interface UploadFieldsInput {
   /** Default: the name of the file. */
-  name?: DisplayName
-  description?: Description
+  name?: DisplayName | undefined
+  description?: Description | undefined
   /** Default: what the first bytes of the file are, else what its name ends in, else jsonl. */
-  format?: DatasetFormat
+  format?: DatasetFormat | undefined
   /** JSON that maps each column to read to its name in the file, such as `{"prompt":"Question","completion":"Answer"}`. For files whose columns have other names; columns that it leaves out are not read. */
-  columns?: string
+  columns?: string | undefined
   /** For a dataset of the Hugging Face Hub that is not public: your own token. It is used once and never stored. */
-  hf_token?: string
+  hf_token?: string | undefined
 }
 export interface Dataset {
   id: string
@@ -947,29 +947,29 @@ export interface Columns {
 }
 export interface SortedQueryInput {
   /** 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most. */
-  limit?: number
+  limit?: number | undefined
   /** The id after which the page begins. */
-  after?: string
+  after?: string | undefined
   /** Those created later than this. */
-  created_after?: Time
+  created_after?: Time | undefined
   /** Those created earlier than this. */
-  created_before?: Time
+  created_before?: Time | undefined
   /** Default: newest first by created_at, asc by name. */
-  order?: 'asc' | 'desc'
+  order?: 'asc' | 'desc' | undefined
   /** Those with this text in their name. ASCII letters match in either case. */
-  name?: string
+  name?: string | undefined
   /** Default created_at. */
-  sort?: 'created_at' | 'name'
+  sort?: 'created_at' | 'name' | undefined
 }
 export interface DatasetsUpdateBody {
-  name?: DisplayName
-  description?: Description
+  name?: DisplayName | undefined
+  description?: Description | undefined
 }
 export interface DatasetsValidateQuery {
   /** The base whose tokens are counted. */
-  model_id?: string
+  model_id?: string | undefined
   /** Where rows are cut, as the `max_length` of a job; at most the context of the base. Default: that of a job. */
-  max_length?: number
+  max_length?: number | undefined
 }
 export interface Validation {
   valid: boolean
@@ -1036,9 +1036,9 @@ export interface DatasetIssue {
 }
 export interface RowsQueryInput {
   /** 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most. */
-  limit?: number
+  limit?: number | undefined
   /** The row after which the page begins. */
-  after?: number
+  after?: number | undefined
 }
 export interface DatasetRow {
   /** Its number among the rows, counted from 1. */
@@ -1052,11 +1052,11 @@ export interface DatasetRow {
 }
 export interface DatasetsPreviewQuery {
   /** The base; default: the default base. */
-  model_id?: string
+  model_id?: string | undefined
   /** Where the row is cut, as the `max_length` of a job. */
-  max_length?: number
+  max_length?: number | undefined
   /** The row, counted from 1. Default 1. */
-  row?: number
+  row?: number | undefined
 }
 export interface Preview {
   model_id: string
@@ -1086,19 +1086,19 @@ export interface Preview {
 }
 export interface DatasetOfStoredInput {
   /** Which ones. Default: all. */
-  filter?: StoredFilter
+  filter?: StoredFilter | undefined
   /** The newest so many. Default: all. */
-  limit?: number
-  name?: DisplayName
-  description?: Description
+  limit?: number | undefined
+  name?: DisplayName | undefined
+  description?: Description | undefined
 }
 export interface StoredFilter {
   /** Those that were asked of this name. */
-  model?: string
+  model?: string | undefined
   /** Those that have these pairs. */
-  metadata?: Metadata
-  created_after?: Time
-  created_before?: Time
+  metadata?: Metadata | undefined
+  created_after?: Time | undefined
+  created_before?: Time | undefined
 }
 /** Up to 16 pairs of your own: keys of up to 64 characters, values of up to 512. */
 export interface Metadata {
@@ -1110,72 +1110,72 @@ export interface CreateJobInput {
   /** The dataset to train on. */
   dataset_id: string
   /** How to train; everything in it may be left out. */
-  config?: JobConfig
+  config?: JobConfig | undefined
   /** An evaluation of the account. When the job is done, its result answers the same rows beside the model that training started from, and the same graders score the answers. */
-  evaluation?: string
+  evaluation?: string | undefined
   /** Name of the job and of the model that it makes. Default: made of the names of the dataset and the base. */
-  name?: DisplayName
+  name?: DisplayName | undefined
   /** What you want to remember of it; the model gets it too. */
-  description?: Description
+  description?: Description | undefined
   /** Up to 16 pairs of your own: keys of up to 64 characters, values of up to 512; the model gets them too. */
-  metadata?: Metadata
+  metadata?: Metadata | undefined
 }
 export interface JobConfig {
   /** An adapter (`lora`), an adapter on the base in 4 bits (`qlora`), or all weights (`full`). */
-  method?: Method
+  method?: Method | undefined
   /** What is learned: answers or preferences, and by which loss. */
   method_options?: {
     /** What is learned: answers (`sft`), which of two answers is better (`dpo`), or from answers rated as good or bad (`kto`). The rows must be of that kind. */
-    objective?: 'sft' | 'dpo' | 'kto'
+    objective?: 'sft' | 'dpo' | 'kto' | undefined
     /** For `dpo` and `kto`: how strongly the model is kept near the model that it starts from. Smaller: it may move further. */
-    beta?: number
+    beta?: number | undefined
     /** For `dpo`: `sigmoid` (the loss of the paper), `ipo` (against overfitting to clear preferences) or `robust` (for preferences of which a known share, `label_smoothing`, is wrong). */
-    loss_type?: 'sigmoid' | 'ipo' | 'robust'
+    loss_type?: 'sigmoid' | 'ipo' | 'robust' | undefined
     /** For `dpo` with `sigmoid` or `robust`: the share of the preferences that is assumed to be wrong. */
-    label_smoothing?: number
+    label_smoothing?: number | undefined
     /** For `dpo`: weight of an added loss that teaches the chosen answers as `sft` does. */
-    sft_weight?: number
+    sft_weight?: number | undefined
     /** For `kto`: weight of the answers rated as good. Raise it where they are few. */
-    desirable_weight?: number
+    desirable_weight?: number | undefined
     /** For `kto`: weight of the answers rated as bad. Raise it where they are few. */
-    undesirable_weight?: number
-  }
+    undesirable_weight?: number | undefined
+  } | undefined
   /** The adapter, for `lora` and `qlora`. */
   lora_config?: {
     /** Rank of the adapter: how much it can learn, and how large it is. */
-    r?: number
+    r?: number | undefined
     /** Scale of the adapter: what it adds is multiplied by alpha / r. */
-    alpha?: number
+    alpha?: number | undefined
     /** Share of the adapter’s inputs that each training step drops. */
-    dropout?: number
+    dropout?: number | undefined
     /** Names of the linear layers that get an adapter, such as `q_proj`; `all-linear` for all. With `projector` the layers between the vision tower and the language model of a base that reads pictures are trained, too, with all their weights. Full training takes `["all-linear", "projector"]` for that, and no other of these settings. */
-    target_modules?: string[]
-  }
+    target_modules?: string[] | undefined
+  } | undefined
   /** The training. */
   training_config?: {
     /** Number of passes over the whole dataset. */
-    epochs?: number
+    epochs?: number | undefined
     /** Examples per optimizer step. */
-    batch_size?: number
+    batch_size?: number | undefined
     /** Learning rate at its peak; it falls to 0 along a cosine. */
-    learning_rate?: number
+    learning_rate?: number | undefined
     /** Share of the steps in which the learning rate rises to its peak. */
-    warmup_ratio?: number
+    warmup_ratio?: number | undefined
     /** Seed of the order of the rows, of the held-out rows and of new weights. */
-    seed?: number
+    seed?: number | undefined
     /** Tokens at which rows are cut; at most the context of the base. */
-    max_length?: number
-  }
+    max_length?: number | undefined
+  } | undefined
   /** What is evaluated and kept during the training. */
   evaluation_config?: {
     /** Share of the rows that is held out and evaluated during the training. */
-    validation_split?: number
+    validation_split?: number | undefined
     /** A dataset to evaluate instead of a share of the rows. */
-    validation_dataset_id?: string
+    validation_dataset_id?: string | undefined
     /** Optimizer steps from one evaluation to the next. */
-    every_steps?: number
+    every_steps?: number | undefined
     /** End after this many evaluations without a better loss; the best state is the result. */
-    early_stopping_patience?: number
+    early_stopping_patience?: number | undefined
     /** Prompts answered at each evaluation, with the answer of the base: a text, or messages. */
     sample_prompts?: (
       | string
@@ -1185,10 +1185,10 @@ export interface JobConfig {
           /** Text of the message. */
           content: string
         }[]
-    )[]
+    )[] | undefined
     /** How many of the newest evaluated states become models. */
-    keep_checkpoints?: number
-  }
+    keep_checkpoints?: number | undefined
+  } | undefined
 }
 export interface Job {
   id: string
@@ -1331,31 +1331,31 @@ export interface JobEstimate {
 }
 export interface JobQueryInput {
   /** 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most. */
-  limit?: number
+  limit?: number | undefined
   /** The id after which the page begins. */
-  after?: string
+  after?: string | undefined
   /** Those created later than this. */
-  created_after?: Time
+  created_after?: Time | undefined
   /** Those created earlier than this. */
-  created_before?: Time
+  created_before?: Time | undefined
   /** Default: newest first by created_at, asc by name. */
-  order?: 'asc' | 'desc'
+  order?: 'asc' | 'desc' | undefined
   /** Those with this text in their name. ASCII letters match in either case. */
-  name?: string
+  name?: string | undefined
   /** Default created_at. */
-  sort?: 'created_at' | 'name'
+  sort?: 'created_at' | 'name' | undefined
   /** Those with this status. */
-  status?: 'queued' | 'running' | 'paused' | 'completed' | 'failed' | 'cancelled'
+  status?: 'queued' | 'running' | 'paused' | 'completed' | 'failed' | 'cancelled' | undefined
 }
 export interface Labels {
-  name?: DisplayName
-  description?: Description
+  name?: DisplayName | undefined
+  description?: Description | undefined
   /** All pairs: they replace those before. */
-  metadata?: Metadata
+  metadata?: Metadata | undefined
 }
 export interface JobsEventsQuery {
   /** Continue after this `seq`. Default 0. */
-  after?: number
+  after?: number | undefined
 }
 export interface JobEvent {
   type: 'status' | 'progress' | 'metrics' | 'checkpoint' | 'sample' | 'log' | 'warning' | 'error'
@@ -1366,9 +1366,9 @@ export interface JobEvent {
 }
 export interface JobsEvaluationsQuery {
   /** 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most. */
-  limit?: number
+  limit?: number | undefined
   /** The step before which the page begins. */
-  after?: number
+  after?: number | undefined
 }
 export interface JobEvaluation {
   step: number
@@ -1423,10 +1423,10 @@ export interface HeldOutRow {
 }
 export interface AdapterFields {
   /** Default: the name of the file. */
-  name?: DisplayName
-  description?: Description
+  name?: DisplayName | undefined
+  description?: Description | undefined
   /** Default: what the adapter’s own adapter_config.json names. */
-  base_model_id?: string
+  base_model_id?: string | undefined
 }
 export interface TunedModel {
   id: string
@@ -1524,13 +1524,13 @@ export interface LineageDataset {
 }
 export interface CreateShareInput {
   /** A completed evaluation of this model, whose result the page shows. */
-  evaluation?: string | null
+  evaluation?: string | null | undefined
   /** When the link ends to work. Default: never. */
-  expires_at?: Time | null
+  expires_at?: Time | null | undefined
   /** Requests of all visitors together in a UTC day. */
-  requests_per_day?: number
+  requests_per_day?: number | undefined
   /** Most tokens of an answer. */
-  max_tokens?: number
+  max_tokens?: number | undefined
 }
 export interface ModelsSharesCreateResponse {
   /** Usage of visitors is reported with it as `key_id`. */
@@ -1599,7 +1599,7 @@ export interface SharedChat {
   /** What the link has after `#`. */
   token: string
   messages: { role: 'user' | 'assistant'; content: string }[]
-  stream?: boolean | null
+  stream?: boolean | null | undefined
 }
 export interface ChatResponse {
   id: string
@@ -1677,33 +1677,33 @@ export interface Gate {
 export interface DeploymentsSwitchBody {
   model: string
   /** Switch only if an evaluation of the new model, beside the current one, allows it. */
-  gate?: GateInput
+  gate?: GateInput | undefined
 }
 export interface GateInput {
   /** An evaluation of the account: the new model answers its rows, and its graders score the answers. */
   evaluation: string
   /** The score that the new model must reach. */
-  min_score?: number
+  min_score?: number | undefined
   /** Whether to refuse a model that is worse than the current one by more than chance. */
-  not_worse_than_current?: boolean
+  not_worse_than_current?: boolean | undefined
 }
 export interface DeploymentQueryInput {
   /** 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most. */
-  limit?: number
+  limit?: number | undefined
   /** The id after which the page begins. */
-  after?: string
+  after?: string | undefined
   /** Those created later than this. */
-  created_after?: Time
+  created_after?: Time | undefined
   /** Those created earlier than this. */
-  created_before?: Time
+  created_before?: Time | undefined
   /** Default: newest first by created_at, asc by name. */
-  order?: 'asc' | 'desc'
+  order?: 'asc' | 'desc' | undefined
   /** Those with this text in their name. ASCII letters match in either case. */
-  name?: string
+  name?: string | undefined
   /** Default created_at. */
-  sort?: 'created_at' | 'name'
+  sort?: 'created_at' | 'name' | undefined
   /** Those with this status. */
-  status?: 'starting' | 'ready' | 'failed' | 'stopped'
+  status?: 'starting' | 'ready' | 'failed' | 'stopped' | undefined
 }
 export interface DeploymentChange {
   id: string
@@ -1718,32 +1718,32 @@ export interface DeploymentChange {
 }
 export interface PeriodQuery {
   /** Begin of the first bucket; rounded down to a whole step. By default 24 hours ago. */
-  from?: Time
+  from?: Time | undefined
   /** By default now. */
-  to?: Time
+  to?: Time | undefined
   /** Length of a bucket, in UTC. By default a minute up to 3 hours, an hour up to 7 days, else a day. Minutes go back 7 days. */
-  step?: 'minute' | 'hour' | 'day'
+  step?: 'minute' | 'hour' | 'day' | undefined
 }
 export interface ScalingRequestInput {
   /** The name of the deployment, or the model that it serves. */
-  model?: string
+  model?: string | undefined
   scaling: ScalingPolicyInput
   /** What a replica runs on: `cpu`, the class of a GPU of this machine, `ray`, cores of the Ray cluster, or `ray:KIND`, vLLM on a GPU of that cluster, such as `ray:H100`. Default: a GPU of this machine if there is one. */
-  instance_type?: string
+  instance_type?: string | undefined
 }
 export interface ScalingPolicyInput {
   /** 0: none while nobody asks. The first request then waits for a start. */
-  min_replicas?: number
+  min_replicas?: number | undefined
   /** More than this machine has room for are not placed. */
   max_replicas: number
   /** Requests in progress or waiting that a replica should have. */
-  target_requests_per_replica?: number
+  target_requests_per_replica?: number | undefined
   /** Percent of the time that a GPU, or the cores of a replica, should compute. The larger demand wins. Null: only requests count. */
-  target_gpu_utilization?: number | null
+  target_gpu_utilization?: number | null | undefined
   /** Least time from one scale-up to the next. */
-  scale_up_cooldown?: Duration
+  scale_up_cooldown?: Duration | undefined
   /** Least time from any change to a scale-down. */
-  scale_down_cooldown?: Duration
+  scale_down_cooldown?: Duration | undefined
 }
 export interface Scaling {
   /** The name of the deployment. */
@@ -1799,38 +1799,38 @@ export interface CreateEvaluationInput {
   /** What is evaluated: a model, or the name of a deployment. */
   model: string
   /** A model that answers the same rows, to compare with. */
-  baseline?: string
+  baseline?: string | undefined
   /** The rows: a dataset of the account, or a file with the purpose `evals`. */
   dataset: string
   /** How an answer is scored. With several the score of a row is their mean. At most 50 with the parts of `multi`. */
   graders: GradersInput
   /** The messages of each request, with `{{item.…}}` for fields of the row, or the field that has them. Default: the messages of the row before its answer. */
-  template?: EvaluationTemplate
+  template?: EvaluationTemplate | undefined
   /** A job that was trained on this dataset: only the rows that it held out are evaluated, which its model has not learned from. */
-  held_out_by?: string
+  held_out_by?: string | undefined
   /** How many rows, drawn at random but always the same ones. Default: all, up to 10000. */
-  rows?: number
+  rows?: number | undefined
   /** How the answers are made. */
   sampling?: {
     /** Temperature of the answers. */
-    temperature?: number
+    temperature?: number | undefined
     /** Length of an answer, in tokens. */
-    max_tokens?: number
+    max_tokens?: number | undefined
     /** Seed of the answers. */
-    seed?: Seed
-    top_p?: number
-    chat_template_kwargs?: ChatTemplateKwargs
+    seed?: Seed | undefined
+    top_p?: number | undefined
+    chat_template_kwargs?: ChatTemplateKwargs | undefined
     /** The form of the answers, as in chat completions. */
-    response_format?: ResponseFormat
+    response_format?: ResponseFormat | undefined
     /** Tools of the requests whose row has none of its own. */
-    tools?: Tool[]
-  }
+    tools?: Tool[] | undefined
+  } | undefined
   /** Default: the names of the model and the dataset. */
-  name?: DisplayName
+  name?: DisplayName | undefined
   /** What you want to remember of it. */
-  description?: Description
+  description?: Description | undefined
   /** Up to 16 pairs of your own. */
-  metadata?: Metadata
+  metadata?: Metadata | undefined
 }
 export interface StringCheckGrader {
   type: 'string_check'
@@ -1847,7 +1847,7 @@ export interface TextSimilarityGraderInput {
   reference: string
   evaluation_metric:
     'fuzzy_match' | 'bleu' | 'gleu' | 'rouge_1' | 'rouge_2' | 'rouge_3' | 'rouge_4' | 'rouge_5' | 'rouge_l'
-  pass_threshold?: number
+  pass_threshold?: number | undefined
 }
 export interface LabelModelGrader {
   type: 'label_model'
@@ -1859,7 +1859,7 @@ export interface LabelModelGrader {
   passing_labels: string[]
 }
 export interface TemplateMessage {
-  type?: 'message'
+  type?: 'message' | undefined
   role: 'user' | 'assistant' | 'system' | 'developer'
   content: string | TemplatePart | (string | TemplatePart)[]
 }
@@ -1874,26 +1874,26 @@ export interface ScoreModelGraderInput {
   model: string
   input: TemplateMessage[]
   /** The lowest and the highest score. */
-  range?: [number, number]
+  range?: [number, number] | undefined
   /** Default: the middle of the range. */
-  pass_threshold?: number | null
+  pass_threshold?: number | null | undefined
   /** How the judge answers. */
   sampling_params?: {
     /** Default 0. */
-    temperature?: number | null
-    top_p?: number | null
-    seed?: Seed | null
+    temperature?: number | null | undefined
+    top_p?: number | null | undefined
+    seed?: Seed | null | undefined
     /** Default 64, and not less. */
-    max_completions_tokens?: number | null
+    max_completions_tokens?: number | null | undefined
     /** Without effect: a judge answers in a form. */
-    reasoning_effort?: string | null
-  } | null
+    reasoning_effort?: string | null | undefined
+  } | null | undefined
 }
 export interface JsonSchemaGraderInput {
   type: 'json_schema'
   name: ShortName
   /** What is graded. Default: the text of the answer. */
-  input?: string
+  input?: string | undefined
   /** The JSON Schema that the answer must satisfy. */
   schema: JsonObject
 }
@@ -1904,39 +1904,39 @@ export interface JsonEqualGraderInput {
   type: 'json_equal'
   name: ShortName
   /** What is graded. Default: the text of the answer. */
-  input?: string
+  input?: string | undefined
   /** What it is compared with. Default: the answer of the row. */
-  reference?: string
+  reference?: string | undefined
   /** The fields that are compared, such as `address.city`. Default: all of the reference. */
-  fields?: string[]
+  fields?: string[] | undefined
 }
 export interface ContainsGraderInput {
   type: 'contains'
   name: ShortName
   /** What is graded. Default: the text of the answer. */
-  input?: string
+  input?: string | undefined
   /** What it is compared with. Default: the answer of the row. */
-  reference?: string
-  ignore_case?: boolean
+  reference?: string | undefined
+  ignore_case?: boolean | undefined
 }
 export interface RegexGraderInput {
   type: 'regex'
   name: ShortName
   /** What is graded. Default: the text of the answer. */
-  input?: string
+  input?: string | undefined
   /** An RE2 pattern: no back-references and no look-around, so that every text is searched in linear time. */
   pattern: string
-  ignore_case?: boolean
+  ignore_case?: boolean | undefined
   /** Whether the answer must not match. */
-  negate?: boolean
+  negate?: boolean | undefined
 }
 export interface ToolCallGrader {
   type: 'tool_call'
   name: ShortName
   /** Default: the call of the row’s answer. */
-  function?: string
+  function?: string | undefined
   /** Arguments that the call must have; it may have more. Default: those of the row’s answer. */
-  arguments?: JsonObject
+  arguments?: JsonObject | undefined
 }
 export interface MultiGraderInput {
   type: 'multi'
@@ -1944,7 +1944,7 @@ export interface MultiGraderInput {
   graders: { [k: string]: SimpleGraderInput }
   /** Arithmetic over the scores by name: `0.5 * a + 0.5 * min(b, c)`. */
   calculate_output: string
-  pass_threshold?: number
+  pass_threshold?: number | undefined
 }
 /** Further variables of the model’s chat template, such as enable_thinking. */
 export interface ChatTemplateKwargs {
@@ -1962,9 +1962,9 @@ export interface JsonSchemaResponseFormat {
   type: 'json_schema'
   json_schema: {
     name: string
-    description?: string | null
-    schema?: { [k: string]: unknown } | null
-    strict?: boolean | null
+    description?: string | null | undefined
+    schema?: { [k: string]: unknown } | null | undefined
+    strict?: boolean | null | undefined
     [k: string]: unknown
   }
   [k: string]: unknown
@@ -1973,11 +1973,11 @@ export interface Tool {
   type: 'function'
   function: {
     name: string
-    description?: string | null
+    description?: string | null | undefined
     /** JSON schema of the arguments; enforced while they are written. */
-    parameters?: { [k: string]: unknown } | null
+    parameters?: { [k: string]: unknown } | null | undefined
     /** Refuses a schema that cannot be enforced, instead of taking any JSON object. */
-    strict?: boolean | null
+    strict?: boolean | null | undefined
     [k: string]: unknown
   }
   [k: string]: unknown
@@ -2093,13 +2093,13 @@ export interface CreateExportInput {
   model: string
   format: 'huggingface' | 'gguf' | 'onnx'
   /** For gguf one of F32, F16, BF16, Q8_0, Q6_K, Q5_K_M, Q5_K_S, Q5_1, Q5_0, Q4_K_M, Q4_K_S, Q4_1, Q4_0, IQ4_NL, IQ4_XS, Q3_K_L, Q3_K_M, Q3_K_S, IQ3_M, IQ3_S, Q2_K, IQ3_XS, IQ3_XXS, Q2_K_S, IQ2_M, IQ2_S, IQ2_XS, IQ2_XXS, IQ1_M, IQ1_S, TQ2_0, TQ1_0, Q2_0, Q1_0, MXFP4_MOE (default Q8_0; of an adapter alone F32, F16, BF16 or Q8_0, default F16); for onnx one of fp32, fp16, int8, int4 (default fp32). */
-  quantization?: string
+  quantization?: string | undefined
   /** For huggingface and gguf: false exports the adapter alone, without its base. */
-  merge?: boolean
+  merge?: boolean | undefined
   /** For huggingface and onnx, which are folders. Default tar. */
-  archive?: 'tar' | 'zip'
+  archive?: 'tar' | 'zip' | undefined
   /** A repository of the Hugging Face Hub that gets the files too; the service must have a token. */
-  push_to?: string
+  push_to?: string | undefined
 }
 export interface Export {
   id: string
@@ -2149,23 +2149,23 @@ export interface ExportCheck {
 }
 export interface ExportQueryInput {
   /** 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most. */
-  limit?: number
+  limit?: number | undefined
   /** The id after which the page begins. */
-  after?: string
+  after?: string | undefined
   /** Those created later than this. */
-  created_after?: Time
+  created_after?: Time | undefined
   /** Those created earlier than this. */
-  created_before?: Time
+  created_before?: Time | undefined
   /** Default: newest first. */
-  order?: 'asc' | 'desc'
+  order?: 'asc' | 'desc' | undefined
   /** Those with this status. */
-  status?: 'queued' | 'running' | 'ready' | 'failed' | 'expired'
+  status?: 'queued' | 'running' | 'ready' | 'failed' | 'expired' | undefined
   /** Those of the model with this id. */
-  model?: string
+  model?: string | undefined
 }
 export interface ExportsEventsQuery {
   /** Continue after this `seq`. Default 0. */
-  after?: number
+  after?: number | undefined
 }
 export interface ExportEvent {
   type: 'status' | 'progress' | 'log' | 'warning' | 'error'
@@ -2176,15 +2176,15 @@ export interface ExportEvent {
 }
 export interface ExportsDownloadQuery {
   /** The name of the file. Default: the first. */
-  file?: string
+  file?: string | undefined
 }
 export interface WebhooksCreateBody {
   /** http or https, on any port; addresses that are not of the public internet are refused. */
   url: string
   events: EventName[]
-  format?: WebhookFormat
+  format?: WebhookFormat | undefined
   /** Printable ASCII. After the prefix `whsec_` it must be base64. Generated if left out, and then shown only in this response. */
-  secret?: string
+  secret?: string | undefined
 }
 export interface NewWebhook {
   id: string
@@ -2222,9 +2222,9 @@ export interface Webhook {
 }
 export interface WebhooksUpdateBody {
   /** http or https, on any port; addresses that are not of the public internet are refused. */
-  url?: string
-  events?: EventName[]
-  disabled?: boolean
+  url?: string | undefined
+  events?: EventName[] | undefined
+  disabled?: boolean | undefined
 }
 export interface Delivery {
   id: string
@@ -2275,55 +2275,55 @@ export interface ChatRequest {
   model: string
   messages: Messages
   /** 0 to 2; 0 always takes the likeliest token. Default 0.7. */
-  temperature?: number | null
+  temperature?: number | null | undefined
   /** 0 to 1. Default 0.9. */
-  top_p?: number | null
+  top_p?: number | null | undefined
   /** 1 to 100. Default 50. */
-  top_k?: number | null
+  top_k?: number | null | undefined
   /** Tokens less likely than this share of the likeliest are excluded. Default 0. */
-  min_p?: number | null
+  min_p?: number | null | undefined
   /** 1 to 4096. Default 1024, or what the context leaves. */
-  max_tokens?: number | null
+  max_tokens?: number | null | undefined
   /** One sequence or up to four; generation ends before the first that appears. */
-  stop?: (string | string[]) | null
+  stop?: (string | string[]) | null | undefined
   /** The same seed, prompt and settings give the same answer on the same machine. */
-  seed?: Seed | null
+  seed?: Seed | null | undefined
   /** How many answers. Default 1. */
-  n?: number | null
+  n?: number | null | undefined
   /** Subtracted once from the logit of every token that is already in the answer. Default 0. */
-  presence_penalty?: number | null
+  presence_penalty?: number | null | undefined
   /** Subtracted from the logit of a token once for each time it is in the answer. Default 0. */
-  frequency_penalty?: number | null
+  frequency_penalty?: number | null | undefined
   /** Divides (or, below zero, multiplies) the logits of tokens that prompt or answer have. Default 1. */
-  repetition_penalty?: number | null
+  repetition_penalty?: number | null | undefined
   /** Added to the logits of the tokens with these numbers; −100 forbids one, 100 all but forces it. */
-  logit_bias?: { [k: string]: number } | null
+  logit_bias?: { [k: string]: number } | null | undefined
   /** OpenAI's newer name of max_tokens; wins where both are given. */
-  max_completion_tokens?: number | null
+  max_completion_tokens?: number | null | undefined
   /** Whether to return the log-probability of each token of the answer. */
-  logprobs?: boolean | null
+  logprobs?: boolean | null | undefined
   /** How many of the likeliest tokens to return for each position. Needs logprobs. */
-  top_logprobs?: number | null
-  response_format?: ResponseFormat | null
-  tools?: Tool[] | null
+  top_logprobs?: number | null | undefined
+  response_format?: ResponseFormat | null | undefined
+  tools?: Tool[] | null | undefined
   /** Default: auto where there are tools. */
-  tool_choice?: ToolChoice | null
+  tool_choice?: ToolChoice | null | undefined
   /** Whether one answer may hold several calls. Default true. */
-  parallel_tool_calls?: boolean | null
-  chat_template_kwargs?: ChatTemplateKwargs | null
+  parallel_tool_calls?: boolean | null | undefined
+  chat_template_kwargs?: ChatTemplateKwargs | null | undefined
   /** Not supported. Send them as tools. */
-  functions?: unknown[] | null
+  functions?: unknown[] | null | undefined
   /** Not supported. Send tool_choice. */
-  function_call?: 'none' | 'auto' | null
+  function_call?: 'none' | 'auto' | null | undefined
   /** Not supported. Leave it out. */
-  audio?: null
+  audio?: null | undefined
   /** Not supported. Leave it out. */
-  modalities?: 'text'[] | null
+  modalities?: 'text'[] | null | undefined
   /** Not supported. Leave it out. */
-  web_search_options?: null
+  web_search_options?: null | undefined
   /** Server-Sent Events, ended by `data: [DONE]`. */
-  stream?: boolean | null
-  stream_options?: StreamOptions | null
+  stream?: boolean | null | undefined
+  stream_options?: StreamOptions | null | undefined
   [k: string]: unknown
 }
 export interface ToolCall {
@@ -2338,7 +2338,7 @@ export interface ToolCall {
   [k: string]: unknown
 }
 export interface StreamOptions {
-  include_usage?: boolean | null
+  include_usage?: boolean | null | undefined
   [k: string]: unknown
 }
 export interface BatchRequest {
@@ -2347,7 +2347,7 @@ export interface BatchRequest {
   /** Each with `messages`, and the fields that differ for it. An invalid one gets its error as the response; the others are not affected. */
   requests: { [k: string]: unknown }[]
   /** Not supported. Leave it out: a batch is answered whole. */
-  stream?: false | null
+  stream?: false | null | undefined
   [k: string]: unknown
 }
 export interface BatchResponse {
@@ -2451,15 +2451,15 @@ export interface ErrorBody {
 }
 export interface StoredQueryInput {
   /** 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most. */
-  limit?: number
+  limit?: number | undefined
   /** The id after which the page begins. */
-  after?: string
+  after?: string | undefined
   /** `null`: those without metadata. Pairs are written as `metadata[key]=value`. */
-  metadata?: '' | 'null'
+  metadata?: '' | 'null' | undefined
   /** By time of creation. Default asc. */
-  order?: 'asc' | 'desc'
+  order?: 'asc' | 'desc' | undefined
   /** Those that were asked of this name. */
-  model?: string
+  model?: string | undefined
   [k: string]: unknown
 }
 /** The answer, beside the parameters that it was asked with. */
@@ -2483,11 +2483,11 @@ export interface StoredCompletion {
 }
 export interface ChatCompletionsMessagesQuery {
   /** 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most. */
-  limit?: number
+  limit?: number | undefined
   /** The id after which the page begins. */
-  after?: string
+  after?: string | undefined
   /** Order of messages. Default asc. */
-  order?: 'asc' | 'desc'
+  order?: 'asc' | 'desc' | undefined
   [k: string]: unknown
 }
 export interface StoredMessage {
@@ -2520,41 +2520,41 @@ export interface CompletionRequest {
   /** A string or its tokens, or up to 64 of either. */
   prompt: string | number[] | string[] | number[][]
   /** 0 to 2; 0 always takes the likeliest token. Default 0.7. */
-  temperature?: number | null
+  temperature?: number | null | undefined
   /** 0 to 1. Default 0.9. */
-  top_p?: number | null
+  top_p?: number | null | undefined
   /** 1 to 100. Default 50. */
-  top_k?: number | null
+  top_k?: number | null | undefined
   /** Tokens less likely than this share of the likeliest are excluded. Default 0. */
-  min_p?: number | null
+  min_p?: number | null | undefined
   /** 1 to 4096; 0 only with echo. Default 1024, or what the context leaves. */
-  max_tokens?: number | null
+  max_tokens?: number | null | undefined
   /** One sequence or up to four; generation ends before the first that appears. */
-  stop?: (string | string[]) | null
+  stop?: (string | string[]) | null | undefined
   /** The same seed, prompt and settings give the same answer on the same machine. */
-  seed?: Seed | null
+  seed?: Seed | null | undefined
   /** How many answers. Default 1. */
-  n?: number | null
+  n?: number | null | undefined
   /** Subtracted once from the logit of every token that is already in the answer. Default 0. */
-  presence_penalty?: number | null
+  presence_penalty?: number | null | undefined
   /** Subtracted from the logit of a token once for each time it is in the answer. Default 0. */
-  frequency_penalty?: number | null
+  frequency_penalty?: number | null | undefined
   /** Divides (or, below zero, multiplies) the logits of tokens that prompt or answer have. Default 1. */
-  repetition_penalty?: number | null
+  repetition_penalty?: number | null | undefined
   /** Added to the logits of the tokens with these numbers; −100 forbids one, 100 all but forces it. */
-  logit_bias?: { [k: string]: number } | null
+  logit_bias?: { [k: string]: number } | null | undefined
   /** Whether control tokens that are written in the prompt, such as <|im_end|>, are parsed as such. Default true, and false with a `suffix`; false treats the prompt as plain text. */
-  parse_special?: boolean | null
+  parse_special?: boolean | null | undefined
   /** Whether to put the prompt before the answer, with its log-probabilities if these are requested. */
-  echo?: boolean | null
+  echo?: boolean | null | undefined
   /** Return the log-probability of each token and of this many of the likeliest tokens at each position. */
-  logprobs?: number | null
+  logprobs?: number | null | undefined
   /** Not supported. Use n. */
-  best_of?: 1 | null
+  best_of?: 1 | null | undefined
   /** Text that follows the answer, which fills in what is between prompt and suffix. Only a model whose tokenizer has tokens for this takes one, such as a code model. Not with `echo`. */
-  suffix?: string | null
-  stream?: boolean | null
-  stream_options?: StreamOptions | null
+  suffix?: string | null | undefined
+  stream?: boolean | null | undefined
+  stream_options?: StreamOptions | null | undefined
   [k: string]: unknown
 }
 export interface CompletionResponse {
@@ -2582,9 +2582,9 @@ export interface EmbeddingsRequest {
   /** A string or its tokens, or up to 2048 of either. */
   input: string | number[] | string[] | number[][]
   /** base64 is of 32-bit floats, little-endian. Default float. */
-  encoding_format?: ('float' | 'base64') | null
+  encoding_format?: ('float' | 'base64') | null | undefined
   /** Shorter vectors, where the model was trained for it. */
-  dimensions?: number | null
+  dimensions?: number | null | undefined
   [k: string]: unknown
 }
 export interface EmbeddingsResponse {
@@ -2598,66 +2598,66 @@ export interface ResponseRequest {
   /** A text, or a list of items. */
   input: string | InputItem[]
   /** A system message of this answer only. */
-  instructions?: string | null
+  instructions?: string | null | undefined
   /** The stored response whose conversation this continues. */
-  previous_response_id?: string | null
+  previous_response_id?: string | null | undefined
   /** Whether to keep the response for 30 days. Default true. */
-  store?: boolean | null
-  stream?: boolean | null
-  stream_options?: { [k: string]: unknown } | null
-  temperature?: number | null
-  top_p?: number | null
-  presence_penalty?: number | null
-  frequency_penalty?: number | null
+  store?: boolean | null | undefined
+  stream?: boolean | null | undefined
+  stream_options?: { [k: string]: unknown } | null | undefined
+  temperature?: number | null | undefined
+  top_p?: number | null | undefined
+  presence_penalty?: number | null | undefined
+  frequency_penalty?: number | null | undefined
   /** 1 to 4096. Default 1024, or what the context leaves. */
-  max_output_tokens?: number | null
+  max_output_tokens?: number | null | undefined
   tools?:
     | (
         | {
             type: 'function'
             name: string
-            description?: string | null
-            parameters?: { [k: string]: unknown } | null
-            strict?: boolean | null
+            description?: string | null | undefined
+            parameters?: { [k: string]: unknown } | null | undefined
+            strict?: boolean | null | undefined
             [k: string]: unknown
           }
         | {
             type: 'custom'
             name: string
-            description?: string | null
+            description?: string | null | undefined
             /** A regex is enforced where it can be; a lark grammar is shown to the model. */
             format?:
               | (
                   | { type: 'text'; [k: string]: unknown }
                   | { type: 'grammar'; syntax: 'lark' | 'regex'; definition: string; [k: string]: unknown }
                 )
-              | null
+              | null | undefined
             [k: string]: unknown
           }
         | {
             type: 'namespace'
             name: string
-            description?: string | null
+            description?: string | null | undefined
             tools: (
               | {
                   type: 'function'
                   name: string
-                  description?: string | null
-                  parameters?: { [k: string]: unknown } | null
-                  strict?: boolean | null
+                  description?: string | null | undefined
+                  parameters?: { [k: string]: unknown } | null | undefined
+                  strict?: boolean | null | undefined
                   [k: string]: unknown
                 }
               | {
                   type: 'custom'
                   name: string
-                  description?: string | null
+                  description?: string | null | undefined
                   /** A regex is enforced where it can be; a lark grammar is shown to the model. */
                   format?:
                     | (
                         | { type: 'text'; [k: string]: unknown }
                         | { type: 'grammar'; syntax: 'lark' | 'regex'; definition: string; [k: string]: unknown }
                       )
-                    | null
+                    | null | undefined
                   [k: string]: unknown
                 }
             )[]
@@ -2665,59 +2665,59 @@ export interface ResponseRequest {
           }
         | { type: string; [k: string]: unknown }
       )[]
-    | null
+    | null | undefined
   tool_choice?:
-    (('none' | 'auto' | 'required') | { type: 'function' | 'custom'; name: string; [k: string]: unknown }) | null
-  parallel_tool_calls?: boolean | null
+    (('none' | 'auto' | 'required') | { type: 'function' | 'custom'; name: string; [k: string]: unknown }) | null | undefined
+  parallel_tool_calls?: boolean | null | undefined
   text?: {
-    format?: TextFormat | null
+    format?: TextFormat | null | undefined
     /** Not supported. Leave it out. */
-    verbosity?: 'medium' | null
+    verbosity?: 'medium' | null | undefined
     [k: string]: unknown
-  } | null
-  metadata?: Metadata | null
+  } | null | undefined
+  metadata?: Metadata | null | undefined
   /** `none` and `minimal` turn off the thoughts of a model that can answer without them. */
   reasoning?: {
-    effort?: ('none' | 'minimal' | 'low' | 'medium' | 'high' | 'xhigh') | null
+    effort?: ('none' | 'minimal' | 'low' | 'medium' | 'high' | 'xhigh') | null | undefined
     [k: string]: unknown
-  } | null
-  user?: string | null
-  safety_identifier?: string | null
-  prompt_cache_key?: string | null
+  } | null | undefined
+  user?: string | null | undefined
+  safety_identifier?: string | null | undefined
+  prompt_cache_key?: string | null | undefined
   /** Not supported. Leave it out, or use POST /v1/batches. */
-  background?: false | null
+  background?: false | null | undefined
   /** Not supported. Send previous_response_id. */
-  conversation?: null
+  conversation?: null | undefined
   /** Not supported. Send the text as instructions or input. */
-  prompt?: null
+  prompt?: null | undefined
   /** Not supported. Leave it out. */
-  truncation?: 'disabled' | null
+  truncation?: 'disabled' | null | undefined
   /** Not supported. Leave it out. */
-  service_tier?: 'auto' | 'default' | null
+  service_tier?: 'auto' | 'default' | null | undefined
   /** Not supported. Leave it out. */
-  include?: 'reasoning.encrypted_content'[] | null
+  include?: 'reasoning.encrypted_content'[] | null | undefined
   /** Not supported. Leave it out. */
-  top_logprobs?: 0 | null
+  top_logprobs?: 0 | null | undefined
   /** Not supported. It limits hosted tools, which are not offered here. */
-  max_tool_calls?: null
+  max_tool_calls?: null | undefined
   /** Not supported. Shorten the input in your program. */
-  context_management?: null
+  context_management?: null | undefined
   /** Not supported. Leave it out. */
-  moderation?: null
+  moderation?: null | undefined
   /** Not supported. Send them as input. */
-  messages?: null
+  messages?: null | undefined
   /** Not supported. Send max_output_tokens. */
-  max_tokens?: null
+  max_tokens?: null | undefined
   /** Not supported. Send max_output_tokens. */
-  max_completion_tokens?: null
+  max_completion_tokens?: null | undefined
   /** Not supported. Send text.format. */
-  response_format?: null
+  response_format?: null | undefined
   /** Not supported. Send tools. */
-  functions?: null
+  functions?: null | undefined
   /** Not supported. Leave it out. */
-  n?: 1 | null
+  n?: 1 | null | undefined
   /** Not supported. Use POST /v1/chat/completions, which has it. */
-  stop?: null
+  stop?: null | undefined
   [k: string]: unknown
 }
 export interface ResponseObject {
@@ -2763,14 +2763,14 @@ export interface ResponseObject {
   } | null
 }
 export interface ResponsesGetQuery {
-  stream?: 'false'
+  stream?: 'false' | undefined
   [k: string]: unknown
 }
 export interface ResponsesInputItemsQuery {
-  limit?: number
+  limit?: number | undefined
   /** The id after which the page begins. */
-  after?: string
-  order?: 'asc' | 'desc'
+  after?: string | undefined
+  order?: 'asc' | 'desc' | undefined
   [k: string]: unknown
 }
 export interface ResponsesInputItemsResponse {
@@ -2791,9 +2791,9 @@ export interface CreateBatch {
   endpoint: '/v1/chat/completions' | '/v1/completions' | '/v1/embeddings'
   /** What is not answered by then ends as `expired`. */
   completion_window: '24h'
-  metadata?: Metadata | null
+  metadata?: Metadata | null | undefined
   /** After how long the result files are deleted. Without it they are kept until you delete them. */
-  output_expires_after?: { anchor: 'created_at'; seconds: number } | null
+  output_expires_after?: { anchor: 'created_at'; seconds: number } | null | undefined
   [k: string]: unknown
 }
 export interface Batch {
@@ -2839,9 +2839,9 @@ export interface BatchError {
 }
 export interface CursorQueryInput {
   /** 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most. */
-  limit?: number
+  limit?: number | undefined
   /** The id after which the page begins. */
-  after?: string
+  after?: string | undefined
   [k: string]: unknown
 }
 export interface FileFields {
@@ -2868,13 +2868,13 @@ export interface FileObject {
 }
 export interface FileQueryInput {
   /** 1 to 10,000. Default 10,000. */
-  limit?: number
+  limit?: number | undefined
   /** The id after which the page begins. */
-  after?: string
+  after?: string | undefined
   /** By time of creation. Default desc: newest first. */
-  order?: 'asc' | 'desc'
+  order?: 'asc' | 'desc' | undefined
   /** Those with this purpose. */
-  purpose?: FilePurpose
+  purpose?: FilePurpose | undefined
   [k: string]: unknown
 }
 export interface FilesDeleteResponse {
@@ -2890,7 +2890,7 @@ export interface CreateUpload {
   bytes: number
   /** Not used: the content decides. */
   mime_type: string
-  expires_after?: { anchor: 'created_at'; seconds: number; [k: string]: unknown } | null
+  expires_after?: { anchor: 'created_at'; seconds: number; [k: string]: unknown } | null | undefined
   [k: string]: unknown
 }
 export interface Upload {
@@ -2917,25 +2917,25 @@ export interface UploadPart {
 export interface UploadsCompleteBody {
   part_ids: string[]
   /** MD5 of the whole file, in hex or base64; checked if it is given. */
-  md5?: string | null
+  md5?: string | null | undefined
   [k: string]: unknown
 }
 export interface CreateEvalInput {
-  name?: DisplayName | null
-  metadata?: Metadata | null
+  name?: DisplayName | null | undefined
+  metadata?: Metadata | null | undefined
   data_source_config:
     | {
         type: 'custom'
         /** JSON JsonObject of the rows. A run with another row fails. */
         item_schema: JsonObject
         /** Whether graders see an answer. */
-        include_sample_schema?: boolean | null
+        include_sample_schema?: boolean | null | undefined
         [k: string]: unknown
       }
     | {
         type: 'logs' | 'stored_completions'
         /** Which stored completions its runs take. */
-        metadata?: Metadata | null
+        metadata?: Metadata | null | undefined
         [k: string]: unknown
       }
   /** The graders. */
@@ -2953,19 +2953,19 @@ export interface Eval {
 }
 export interface EvalQueryInput {
   /** 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most. */
-  limit?: number
+  limit?: number | undefined
   /** The id after which the page begins. */
-  after?: string
+  after?: string | undefined
   /** By time of creation. Default asc. */
-  order?: 'asc' | 'desc'
+  order?: 'asc' | 'desc' | undefined
   /** Default created_at. */
-  order_by?: 'created_at' | 'updated_at'
+  order_by?: 'created_at' | 'updated_at' | undefined
   [k: string]: unknown
 }
 export interface UpdateEval {
-  name?: DisplayName | null
+  name?: DisplayName | null | undefined
   /** All pairs: they replace those before. */
-  metadata?: Metadata | null
+  metadata?: Metadata | null | undefined
   [k: string]: unknown
 }
 export interface EvalsDeleteResponse {
@@ -2974,8 +2974,8 @@ export interface EvalsDeleteResponse {
   eval_id: string
 }
 export interface CreateRun {
-  name?: DisplayName | null
-  metadata?: Metadata | null
+  name?: DisplayName | null | undefined
+  metadata?: Metadata | null | undefined
   data_source: DataSource
   [k: string]: unknown
 }
@@ -2985,7 +2985,7 @@ export interface FileContent {
   content: {
     item: { [k: string]: unknown }
     /** The answer, if no model is asked. */
-    sample?: { [k: string]: unknown } | null
+    sample?: { [k: string]: unknown } | null | undefined
     [k: string]: unknown
   }[]
   [k: string]: unknown
@@ -2998,9 +2998,9 @@ export interface FileId {
 export interface FunctionTool {
   type: 'function'
   name: string
-  description?: string | null
-  parameters?: { [k: string]: unknown } | null
-  strict?: boolean | null
+  description?: string | null | undefined
+  parameters?: { [k: string]: unknown } | null | undefined
+  strict?: boolean | null | undefined
   [k: string]: unknown
 }
 export interface Run {
@@ -3030,12 +3030,12 @@ export interface Run {
 }
 export interface RunQueryInput {
   /** 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most. */
-  limit?: number
+  limit?: number | undefined
   /** The id after which the page begins. */
-  after?: string
+  after?: string | undefined
   /** By time of creation. Default asc. */
-  order?: 'asc' | 'desc'
-  status?: 'queued' | 'in_progress' | 'completed' | 'canceled' | 'failed'
+  order?: 'asc' | 'desc' | undefined
+  status?: 'queued' | 'in_progress' | 'completed' | 'canceled' | 'failed' | undefined
   [k: string]: unknown
 }
 export interface EvalsRunsDeleteResponse {
@@ -3045,13 +3045,13 @@ export interface EvalsRunsDeleteResponse {
 }
 export interface OutputItemQueryInput {
   /** 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most. */
-  limit?: number
+  limit?: number | undefined
   /** The id after which the page begins. */
-  after?: string
+  after?: string | undefined
   /** By row. Default asc. */
-  order?: 'asc' | 'desc'
+  order?: 'asc' | 'desc' | undefined
   /** `fail`: also those with an error. */
-  status?: 'pass' | 'fail'
+  status?: 'pass' | 'fail' | undefined
   [k: string]: unknown
 }
 export interface OutputItem {
@@ -3090,57 +3090,57 @@ export interface CreateOpenaiJob {
   model: string
   /** A file for `fine-tune`, or a dataset. */
   training_file: string
-  validation_file?: string | null
+  validation_file?: string | null | undefined
   /** A part of the result’s name; other characters become `-`. */
-  suffix?: string | null
-  seed?: number | null
-  metadata?: Metadata | null
-  method?: OpenaiFineTuningMethod | null
+  suffix?: string | null | undefined
+  seed?: number | null | undefined
+  metadata?: Metadata | null | undefined
+  method?: OpenaiFineTuningMethod | null | undefined
   /** The older place of those in `method.supervised`. */
-  hyperparameters?: Hyperparameters | null
-  integrations?: Integration[] | null
+  hyperparameters?: Hyperparameters | null | undefined
+  integrations?: Integration[] | null | undefined
   /** Not supported. Send it in method.supervised.hyperparameters. */
-  n_epochs?: null
+  n_epochs?: null | undefined
   /** Not supported. Send it in method.supervised.hyperparameters. */
-  batch_size?: null
+  batch_size?: null | undefined
   /** Not supported. Send it in method.supervised.hyperparameters. */
-  learning_rate_multiplier?: null
+  learning_rate_multiplier?: null | undefined
   /** Not supported. Leave it out. */
-  prompt_loss_weight?: null
+  prompt_loss_weight?: null | undefined
   /** Not supported. Leave it out. */
-  compute_classification_metrics?: null
+  compute_classification_metrics?: null | undefined
   /** Not supported. Leave it out. */
-  classification_n_classes?: null
+  classification_n_classes?: null | undefined
   /** Not supported. Leave it out. */
-  classification_positive_class?: null
+  classification_positive_class?: null | undefined
   /** Not supported. Leave it out. */
-  classification_betas?: null
+  classification_betas?: null | undefined
   [k: string]: unknown
 }
 export interface OpenaiFineTuningMethod {
   type: 'supervised' | 'dpo' | 'reinforcement'
-  supervised?: { hyperparameters?: Hyperparameters | null } | null
+  supervised?: { hyperparameters?: Hyperparameters | null } | null | undefined
   /** Rows of preferences: `input`, `preferred_output` and `non_preferred_output`. */
-  dpo?: { hyperparameters?: DpoHyperparameters | null } | null
-  reinforcement?: { [k: string]: unknown } | null
+  dpo?: { hyperparameters?: DpoHyperparameters | null } | null | undefined
+  reinforcement?: { [k: string]: unknown } | null | undefined
 }
 export interface Hyperparameters {
   /** `epochs`. */
-  n_epochs?: ('auto' | number) | null
+  n_epochs?: ('auto' | number) | null | undefined
   /** `batch_size`. */
-  batch_size?: ('auto' | number) | null
+  batch_size?: ('auto' | number) | null | undefined
   /** Times the default learning rate of the base gives `learning_rate`. */
-  learning_rate_multiplier?: ('auto' | number) | null
+  learning_rate_multiplier?: ('auto' | number) | null | undefined
 }
 export interface DpoHyperparameters {
   /** `epochs`. */
-  n_epochs?: ('auto' | number) | null
+  n_epochs?: ('auto' | number) | null | undefined
   /** `batch_size`. */
-  batch_size?: ('auto' | number) | null
+  batch_size?: ('auto' | number) | null | undefined
   /** Times the default learning rate of the base gives `learning_rate`. */
-  learning_rate_multiplier?: ('auto' | number) | null
+  learning_rate_multiplier?: ('auto' | number) | null | undefined
   /** `beta`: how strongly the model is kept near the one that it starts from. */
-  beta?: ('auto' | number) | null
+  beta?: ('auto' | number) | null | undefined
 }
 export interface Integration {
   type: 'wandb'
@@ -3182,11 +3182,11 @@ export interface OpenaiJob {
 }
 export interface MetadataQueryInput {
   /** 1 to 100. Default 20. A page of large items has fewer: about 8 MB at most. */
-  limit?: number
+  limit?: number | undefined
   /** The id after which the page begins. */
-  after?: string
+  after?: string | undefined
   /** `null`: those without metadata. Pairs are written as `metadata[key]=value`. */
-  metadata?: '' | 'null'
+  metadata?: '' | 'null' | undefined
   [k: string]: unknown
 }
 export interface OpenaiJobEvent {
@@ -3201,9 +3201,9 @@ export interface OpenaiJobEvent {
 }
 export interface OpenaiFineTuningJobsCheckpointsQuery {
   /** 1 to 100. Default 10. */
-  limit?: number
+  limit?: number | undefined
   /** The id after which the page begins. */
-  after?: string
+  after?: string | undefined
   [k: string]: unknown
 }
 export interface OpenaiCheckpoint {

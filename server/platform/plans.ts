@@ -15,9 +15,9 @@ export interface Plans {
 }
 
 const Price = z.strictObject({
-  training_per_million_tokens: z.number().min(0).optional(),
-  input_per_million_tokens: z.number().min(0).optional(),
-  output_per_million_tokens: z.number().min(0).optional(),
+  training_per_million_tokens: z.number().min(0).exactOptional(),
+  input_per_million_tokens: z.number().min(0).exactOptional(),
+  output_per_million_tokens: z.number().min(0).exactOptional(),
 })
 const bound = z.int().min(1).nullable()
 const PlansFile = z.strictObject({

@@ -42,7 +42,7 @@ export async function fuzzTimes(only = ''): Promise<{ made: number; failures: st
           const response = await fetch(service.url + address, {
             method: operation.method,
             headers: { authorization: `Bearer ${service.key}`, ...(body && { 'content-type': 'application/json' }) },
-            body,
+            body: body ?? null,
             signal: AbortSignal.timeout(limit_ms),
           })
           if (response.headers.get('content-type')?.includes('event-stream')) await response.body?.cancel()

@@ -21,7 +21,7 @@ export function client(url: string, key: string) {
         ...(body !== undefined && !(body instanceof FormData) && { 'content-type': 'application/json' }),
         ...headers,
       },
-      body: body === undefined ? undefined : raw ? (body as string) : JSON.stringify(body),
+      body: body === undefined ? null : raw ? (body as string) : JSON.stringify(body),
     })
     const text = await response.text()
     return { status: response.status, headers: response.headers, body: text.startsWith('{') ? JSON.parse(text) : text }

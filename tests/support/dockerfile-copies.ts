@@ -9,7 +9,7 @@ import { until } from './client.ts'
 
 /** A COPY: of paths in the build context, or in another stage (`from`). */
 interface Copy {
-  from?: string
+  from: string | undefined
   paths: string[]
   to: string
 }

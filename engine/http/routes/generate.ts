@@ -39,8 +39,8 @@ export interface GenerationServices {
 
 export interface GenerationBody extends SamplingFields {
   model: string
-  stream?: boolean | null
-  stream_options?: { include_usage?: boolean | null } | null
+  stream?: boolean | null | undefined
+  stream_options?: { include_usage?: boolean | null | undefined } | null | undefined
 }
 
 /** Input of a generation, built by the chat or completion route. */

@@ -24,7 +24,7 @@ export interface Members {
   get(caller: Caller, id: string): Promise<Member>
   change(caller: Caller, id: string, request: z.output<typeof changeMember.body>): Promise<Member>
   /** Changes the caller's own name or email. */
-  changeOwn(caller: Caller, request: { name?: string; email?: string | null }): Promise<Member>
+  changeOwn(caller: Caller, request: { name?: string | undefined; email?: string | null | undefined }): Promise<Member>
   remove(caller: Caller, id: string): Promise<{ id: string; deleted: true }>
 }
 

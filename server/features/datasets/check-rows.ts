@@ -31,7 +31,7 @@ export interface Issue {
   code: string
   message: string
   /** The earlier line that this one repeats. */
-  first_line?: number
+  first_line?: number | undefined
 }
 
 /**

@@ -59,8 +59,8 @@ export interface DatasetsOptions {
 }
 
 interface Lengths {
-  model_id?: string
-  max_length?: number
+  model_id?: string | undefined
+  max_length?: number | undefined
 }
 
 export class Datasets {
@@ -108,7 +108,7 @@ export class Datasets {
   async change(
     by: AccountActor,
     id: string,
-    { name, description }: { name?: string; description?: string },
+    { name, description }: { name?: string | undefined; description?: string | undefined },
   ): Promise<Dataset> {
     return this.options.db.transaction().execute(async (trx) => {
       const before = await this.reads.require(by.account_id, id, trx)
@@ -124,7 +124,7 @@ export class Datasets {
   async listRows(
     account_id: string,
     id: string,
-    { limit, after = 0 }: { limit: number; after?: number },
+    { limit, after = 0 }: { limit: number; after?: number | undefined },
   ): Promise<Page<DatasetRow>> {
     const dataset = await this.reads.waitUntilRead(account_id, id)
     requireValidRows(dataset)

@@ -18,7 +18,7 @@ import * as store from './store.ts'
 import { statusOf } from './store.ts'
 
 /** A page whose cursor is a number: the page starts after this step or row. */
-type NumberedPage = { limit: number; after?: number }
+type NumberedPage = { limit: number; after?: number | undefined }
 
 export interface JobHistory {
   /** The evaluations of a job, latest step first. */

@@ -70,6 +70,7 @@ async function describeRoutes(app: FastifyInstance, version: string): Promise<Ro
       const route = input.route.config?.route
       if (route && bodyOf(route)?.safeParse(undefined).success)
         optional.add(`${route.method.toLowerCase()} ${route.path}`)
+      const operationId = route && operations.get(route)
       const result = jsonSchemaTransform(
         route ? { ...input, schema: forDescription(route, input.schema as object) } : input,
       )
@@ -79,7 +80,7 @@ async function describeRoutes(app: FastifyInstance, version: string): Promise<Ro
             url: `/v1${route.path.replace('*}', '}')}`.replace('{', ':').replace('}', ''),
             schema: {
               ...withForms(route, result.schema as object),
-              operationId: operations.get(route),
+              ...(operationId && { operationId }),
               'x-scope': route.scope,
               ...(route.or_scope && { 'x-or-scope': route.or_scope }),
               ...(route.also && { 'x-also-scopes': route.also }),

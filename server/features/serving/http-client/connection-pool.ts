@@ -160,7 +160,7 @@ function dispatch(dispatcher: Dispatcher, request: HttpRequest, signal: AbortSig
         else reject(failure(error))
       },
     }
-    dispatcher.dispatch({ method, path, headers, body: payload }, handler)
+    dispatcher.dispatch({ method, path, headers: headers ?? null, body: payload ?? null }, handler)
   })
 }
 

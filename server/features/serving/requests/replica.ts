@@ -12,7 +12,7 @@ export interface Target {
    * `gguf` is undefined if the base's weights are not on this machine. `projector`: of a model that reads pictures.
    * `merged_from`: the adapter that these weights contain.
    */
-  base: { id: string; gguf?: string; projector?: Projector | null; merged_from?: string }
+  base: { id: string; gguf?: string; projector?: Projector | null | undefined; merged_from?: string }
   /** `projector`: of an adapter that has its own; others read pictures with that of the base. */
   adapter?: { id: string; gguf: string; projector?: Projector | null }
 }

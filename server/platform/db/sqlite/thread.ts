@@ -80,7 +80,7 @@ export type WriteRequest =
   | { kind: 'rollback' }
   | Close
 
-type Reply = { result: QueryResult<unknown> } | { error: { message: string; code?: string } }
+type Reply = { result: QueryResult<unknown> } | { error: { message: string; code?: string | undefined } }
 
 /** Runs in a thread: replies to each request with its result or error, except to the last. */
 export function answerRequests<R>(handle: (request: R) => QueryResult<unknown> | undefined): void {
