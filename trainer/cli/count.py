@@ -12,12 +12,19 @@ import os
 import sys
 from bisect import bisect_left
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trainer.cli.count_lines import WHOLE, Block, batches_of, blocks_of, lines_of, rows_of
 from trainer.cli.count_workers import blocks_from, count_blocks
 from trainer.runtime.errors import JobError
 from trainer.runtime.process import importing
 from trainer.runtime.protocol import end_with_server, exit_process
+
+if TYPE_CHECKING:
+    from trainer.data.content import Content
+    from trainer.data.control_text import Rendering
+    from trainer.data.sight import Sight
+    from trainer.data.tokenizer import Tokenizer
 
 os.environ.update(
     HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", TOKENIZERS_PARALLELISM="true"
@@ -47,6 +54,7 @@ class Totals:
         self.listed = {kind: [*rows, *listed[kind]][:MAX_LISTED] for kind, rows in self.listed.items()}
 
     def summary(self, max_length: int) -> dict:
+        """The counts as they are printed; `max_length` is the one that they were made with."""
         histogram = [
             {"up_to": bar, "rows": number} for bar, number in zip([*BARS, None], self.bars, strict=True) if number
         ]
@@ -56,11 +64,12 @@ class Totals:
 class Count(Totals):
     """Counts rows with a tokenizer."""
 
-    def __init__(self, tokenizer, max_length: int, preferences: bool) -> None:
+    def __init__(self, tokenizer: "Tokenizer", max_length: int, preferences: bool) -> None:
         super().__init__()
         self.tokenizer, self.max_length, self.preferences = tokenizer, max_length, preferences
 
     def add(self, batch: list) -> None:
+        """Counts rows, each its number and its conversations. Lists those that are refused instead of raising."""
         from trainer.data.control_text import control_text
         from trainer.data.loss_mask import counted_renderings
 
@@ -85,7 +94,8 @@ class Count(Totals):
             try:
                 control_text(self.tokenizer).encode(texts, self.max_length)
             except JobError as problem:
-                self._refuse(*batch[0], problem)
+                ((row, conversations),) = batch
+                self._refuse(row, conversations, problem)
             return
         remaining = iter(counted)
         for row, conversations, row_texts, extra in rendered:
@@ -96,9 +106,11 @@ class Count(Totals):
                 [(length + more, exact) for (length, exact), more in zip(lengths, extra, strict=True)],
             )
 
-    def _extra_tokens(self, text) -> int:
+    def _extra_tokens(self, text: "Rendering") -> int:
         """The tokens that pictures have beside their placeholders."""
-        return self.tokenizer.sight.extra_tokens(text.pictures) if text.pictures else 0
+        if not text.pictures or not self.tokenizer.sight:
+            return 0
+        return self.tokenizer.sight.extra_tokens(text.pictures)
 
     def _add_row(self, row: int, conversations: list, counted: list[tuple[int, bool]]) -> None:
         from trainer.data.thoughts import are_lost
@@ -132,7 +144,7 @@ class Count(Totals):
             self.listed[kind].append(found)
 
 
-def cut_row(conversations: list, tokenizer, max_length: int, row: int, preferences: bool) -> list:
+def cut_row(conversations: list, tokenizer: "Tokenizer", max_length: int, row: int, preferences: bool) -> list:
     """The sequences of a row that are learned from, cut to `max_length`."""
     from trainer.data.dataset import cut_end, cut_front, tokenize_rows
 
@@ -142,14 +154,16 @@ def cut_row(conversations: list, tokenizer, max_length: int, row: int, preferenc
     return cut_front(sequences, max_length) if preferences else cut_end(sequences, max_length)
 
 
-def count(tokenizer, path: Path, max_length: int, objective: str = "sft", block: Block = WHOLE) -> Count:
+def count(tokenizer: "Tokenizer", path: Path, max_length: int, objective: str = "sft", block: Block = WHOLE) -> Count:
+    """Counts the rows of a canonical file, or of a block of it."""
     found = Count(tokenizer, max_length, objective != "sft")
     for batch in batches_of(rows_of(path, objective, block)):
         found.add(batch)
     return found
 
 
-def preview(tokenizer, path: Path, row: int, max_length: int, objective: str = "sft") -> dict:
+def preview(tokenizer: "Tokenizer", path: Path, row: int, max_length: int, objective: str = "sft") -> dict:
+    """The tokens of a row (counted from 1), cut to `max_length` as in training, and which of them the loss counts."""
     from trainer.data.dataset import conversations_of, tokenize_rows
     from trainer.data.rows import parse_row
 
@@ -167,11 +181,14 @@ def preview(tokenizer, path: Path, row: int, max_length: int, objective: str = "
         pieces = zip(sequence.ids[shown].tolist(), sequence.trained[shown].tolist(), strict=True)
         tokens = [{"id": id, "text": tokenizer.decode([id]), "trained": trained} for id, trained in pieces]
         sequences.append({"tokens": tokens, "cut_tokens": over or max(0, len(sequence.ids) - max_length)})
-    messages = [{**message, "content": _shown(message["content"], tokenizer)} for message in conversations[0]]
+    messages = [
+        {**message, "content": _shown(message["content"], getattr(tokenizer, "sight", None))}
+        for message in conversations[0]
+    ]
     return {"messages": messages, "sequences": sequences}
 
 
-def _shown(content, tokenizer):
+def _shown(content: "Content", sight: "Sight | None") -> "str | list[dict]":
     """A message's content with what a preview says of its pictures."""
     if isinstance(content, str):
         return content
@@ -183,7 +200,7 @@ def _shown(content, tokenizer):
             "sha256": part["picture"].sha256,
             "width": part["picture"].width,
             "height": part["picture"].height,
-            "tokens": len(tokenizer.sight.shown(part["picture"]).ids),
+            "tokens": len(sight.shown(part["picture"]).ids) if sight else 0,
         }
         for part in content
     ]
@@ -197,7 +214,8 @@ def hide_torch() -> None:
     importlib.util.find_spec = lambda name, package=None: None if name == "torch" else find(name, package)
 
 
-def load_tokenizer(request: dict):
+def load_tokenizer(request: dict) -> "Tokenizer":
+    """The tokenizer of the request's base, without torch. Raises JobError("base_missing")."""
     hide_torch()
     with importing():
         from transformers import AutoConfig, AutoTokenizer
@@ -205,7 +223,7 @@ def load_tokenizer(request: dict):
         from trainer.data.sight import sight_of
 
     folder = Path(request["hf"])
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    tokenizer: Tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     tokenizer.parse_control_tokens = request.get("parse_control_tokens", False)
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     tokenizer.sight = sight_of(config, folder, tokenizer)
@@ -213,6 +231,7 @@ def load_tokenizer(request: dict):
 
 
 def main() -> None:
+    """Answers the request on the command line, or counts the blocks that stdin names, a line each."""
     request = json.loads(sys.argv[1])
     path, max_length, objective = Path(request["rows"]), request["max_length"], request["objective"]
     if "row" in request:

@@ -27,8 +27,9 @@ class Worker:
         self._blocks = os.fdopen(write, "w")
 
     def count(self, block: Block) -> dict:
+        """What the block counts to. Raises JobError("dataset_invalid") if the tokenizer takes no row."""
         print(json.dumps(block), file=self._blocks, flush=True)
-        answer = self._process.stdout.readline()
+        answer = self._process.stdout.readline() if self._process.stdout else ""
         if not answer:
             raise RuntimeError(f"A process that counts tokens ended with {self._process.wait()}.")
         found = json.loads(answer)
@@ -37,6 +38,7 @@ class Worker:
         return found
 
     def close(self) -> None:
+        """Ends the process."""
         self._process.kill()
         self._process.wait()
 

@@ -7,7 +7,9 @@ second. The `result` line has the numbers, for a machine without other work.
 
 import math
 import time
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,10 +19,14 @@ from trainer.run.prepare import prepare_run
 from trainer.runtime.protocol import Protocol
 from trainer.runtime.spec import Spec
 
+if TYPE_CHECKING:
+    from trainer.run.loop import Loop
+
 TIMED_STEPS, MOST_TIMED_STEPS, TIMED_SECONDS, TIMED_PICTURES = 2, 20, 1.0, 3
 
 
 def estimate(spec: Spec, folder: Path, protocol: Protocol) -> bool:
+    """Emits the `result` line with seconds, tokens and bytes of the whole job. True: it was not stopped."""
     from trainer.run.memory import peak_bytes
     from trainer.run.progress import CLOSING_SECONDS
 
@@ -67,7 +73,7 @@ def estimate(spec: Spec, folder: Path, protocol: Protocol) -> bool:
     return True
 
 
-def time_steps(loop, batches: list[list[Row]]) -> tuple[list[tuple[float, float]], int]:
+def time_steps(loop: "Loop", batches: list[list[Row]]) -> tuple[list[tuple[float, float]], int]:
     """Seconds and processor time of steps, and the tokens that they had: each batch once, and again while that takes
     less than a second.
     """
@@ -91,7 +97,7 @@ def idle_seconds(timed: list[tuple[float, float]], on_cpu: bool) -> float:
     return sum(cpu_seconds for _, cpu_seconds in timed) / cores
 
 
-def picture_seconds(loop) -> float:
+def picture_seconds(loop: "Loop") -> float:
     """The seconds in which a run's pictures are encoded, before its first step; from a few of them."""
     if not loop.features:
         return 0.0
@@ -107,7 +113,7 @@ def picture_seconds(loop) -> float:
     return (time.monotonic() - started) / sum(counts) * features.sight.vectors
 
 
-def vectors_of(rows) -> np.ndarray:
+def vectors_of(rows: Iterable["Row"]) -> np.ndarray:
     """The numbers of the vectors that these rows show."""
     shown = [each.vectors for row in rows for each in row.sequences if each.vectors is not None]
     numbers = np.concatenate(shown) if shown else np.empty(0, dtype=np.int32)

@@ -7,6 +7,7 @@ as PEFT computes it. `spec.json`: ImportSpec of trainer/runtime/spec.py.
 import gc
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trainer.cli.train import run_job
 from trainer.runtime.errors import JobError
@@ -14,8 +15,19 @@ from trainer.runtime.process import importing
 from trainer.runtime.protocol import Protocol
 from trainer.runtime.spec import Base, ImportSpec, Start, read_import_spec
 
+if TYPE_CHECKING:
+    import torch
+
+    from trainer.data.dataset import Example
+    from trainer.data.tokenizer import Tokenizer
+    from trainer.run.artifact import Artifact
+
+# The log-probabilities of the examples' learned tokens, row by row.
+Scores = list[list[float]]
+
 
 def import_adapter(spec: ImportSpec, folder: Path, protocol: Protocol) -> bool:
+    """Converts the adapter into `folder/out`. Raises JobError("adapter_invalid") if it cannot be kept exactly."""
     with importing():
         import torch
         from transformers import AutoConfig
@@ -38,13 +50,21 @@ def import_adapter(spec: ImportSpec, folder: Path, protocol: Protocol) -> bool:
     memory.require_fits(predicted, memory.available_bytes(device))
     examples = general_examples(tokenizer, config.get_text_config().max_position_embeddings)
     out = folder / "out"
-    artifact, tuned, origin = (import_plain if plain else import_reading)(spec, tokenizer, examples, device, dtype, out)
+    work = import_plain if plain else import_reading
+    artifact, tuned, origin = work(spec, tokenizer, examples, device, dtype, out)
     path = probe.write(out / "probe.json", examples, tuned, origin)
     protocol.emit("result", "Adapter imported", **artifact.as_data(), step=0, validation_loss=None, probe=str(path))
     return True
 
 
-def import_plain(spec: ImportSpec, tokenizer, examples, device, dtype, out: Path):
+def import_plain(
+    spec: ImportSpec,
+    tokenizer: "Tokenizer",
+    examples: "list[Example]",
+    device: "torch.device",
+    dtype: "torch.dtype",
+    out: Path,
+) -> "tuple[Artifact, Scores, Scores]":
     """Writes a plain adapter. Returns the artifact, and the log-probabilities with the adapter and without it."""
     from trainer.model.load import load_base, trainable, with_adapter, zero_adapter
     from trainer.run import probe
@@ -59,7 +79,14 @@ def import_plain(spec: ImportSpec, tokenizer, examples, device, dtype, out: Path
     return artifact, tuned, probe.log_probabilities(model, examples, device)
 
 
-def import_reading(spec: ImportSpec, tokenizer, examples, device, dtype, out: Path):
+def import_reading(
+    spec: ImportSpec,
+    tokenizer: "Tokenizer",
+    examples: "list[Example]",
+    device: "torch.device",
+    dtype: "torch.dtype",
+    out: Path,
+) -> "tuple[Artifact, Scores, Scores]":
     """Writes an adapter that is not plain as what PEFT reads in it: a plain one where that is exact, else the whole
     model. Returns the artifact, and the log-probabilities of PEFT's reading and of the base.
     """

@@ -80,7 +80,7 @@ def _lora_pairs(adapter: gguf.GGUFReader) -> tuple[dict[str, tuple[np.ndarray, n
     ranks = {a.shape[0] for a, _ in parts.values()}
     if len(ranks) != 1:
         raise NotMergeableError("the adapter has several ranks, or none")
-    alpha = float(adapter.get_field("adapter.lora.alpha").contents())
+    alpha = float(adapter.fields["adapter.lora.alpha"].contents())
     # As in llama.cpp: without an alpha nothing is scaled.
     return parts, alpha / ranks.pop() if alpha else 1.0
 
@@ -149,6 +149,7 @@ def _sum(tensor: gguf.ReaderTensor, a: np.ndarray, b: np.ndarray, scale: float) 
 
 
 def main(_protocol: Protocol) -> int:
+    """Merges the files of the command line. Returns the exit status."""
     # Answers have priority, but not the lowest priority for this: behind streams that use all cores it would take
     # minutes instead of seconds.
     with suppress(OSError):

@@ -18,6 +18,7 @@ import shutil
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 from trainer.runtime.files import atomic_write, sha256_of
 
@@ -53,7 +54,7 @@ def restore_from_gguf(gguf_file: Path, folder: Path) -> None:
         )
     location = {"pretrained_model_name_or_path": str(gguf_file.parent), "gguf_file": gguf_file.name}
     tokenizer = AutoTokenizer.from_pretrained(**location)
-    model = AutoModelForCausalLM.from_pretrained(**location, dtype=torch.float32)
+    model: Any = AutoModelForCausalLM.from_pretrained(**location, dtype=torch.float32)
     # The loaded weights are no longer quantized; transformers refuses to save a model marked as quantized.
     model.hf_quantizer = None
     del model.config.quantization_config, model.is_quantized, model.quantization_method
@@ -84,6 +85,7 @@ def restore_base(model_id: str, out: Path) -> None:
 
 
 def read_config(folder: Path) -> dict:
+    """The checkpoint's configuration, as its file has it."""
     return json.loads((folder / "config.json").read_text())
 
 
@@ -161,6 +163,7 @@ def extract_folder(archive: zipfile.ZipFile, member: str, folder: Path) -> None:
 
 
 def kind_of(out: Path) -> str:
+    """What the base in `out` does: vision, embedding or text."""
     if (out / PROJECTOR).exists():
         return "vision"
     # Only embedding models have a pooling configuration.
@@ -208,6 +211,7 @@ def describe(model_id: str, out: Path, source: str) -> dict:
 
 
 def main() -> None:
+    """Prepares the base that the command line describes. Exits with EXIT_REPORTED if the reason is printed."""
     parser = argparse.ArgumentParser()
     parser.add_argument("kind", choices=["restore", "wheel", "folder", "hub"])
     parser.add_argument("--id", required=True)

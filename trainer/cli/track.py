@@ -5,17 +5,37 @@ PROJECT groups runs. RUN is the job's id; a job that resumes after a crash conti
 again and that the tracker has are not sent again. OPTIONS is a JSON object that may have the `name` and `tags` of a run
 in wandb; the other trackers ignore it. Each line is a JSON object: {"params": {…}} once, then
 {"step": N, "metrics": {…}}. Runs in its own environment with only that tracker, so it imports nothing else of the
-trainer.
+trainer. The trackers' packages are only there.
 """
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 
-class TensorBoard:
+class Tracker(Protocol):
+    """A run of a tracker. Its class takes target, project, run and options of the command line."""
+
+    def params(self, values: dict) -> None:
+        """Sends the job's settings."""
+        ...
+
+    def metrics(self, step: int, values: dict[str, float]) -> None:
+        """Sends the figures of a step, unless the tracker has them."""
+        ...
+
+    def end(self) -> None:
+        """Sends what is left, and ends the run."""
+        ...
+
+
+class TensorBoard(Tracker):
+    """Files that TensorBoard reads; they have no settings."""
+
     def __init__(self, target: str, project: str, run: str, _options: dict) -> None:
-        from tensorboard.summary import Writer
+        from tensorboard.summary import Writer  # pyright: ignore[reportMissingImports]
 
         folder = Path(target) / project / run
         self.last_steps = read_last_steps(folder) if folder.is_dir() else {}
@@ -34,16 +54,19 @@ class TensorBoard:
 
 
 def read_last_steps(folder: Path) -> dict[str, int]:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    """The last step of each metric in a folder of TensorBoard."""
+    from tensorboard.backend.event_processing import event_accumulator  # pyright: ignore[reportMissingImports]
 
-    found = EventAccumulator(str(folder), size_guidance={"tensors": 1})
+    found = event_accumulator.EventAccumulator(str(folder), size_guidance={"tensors": 1})
     found.Reload()
     return {name: found.Tensors(name)[-1].step for name in found.Tags()["tensors"]}
 
 
-class MlFlow:
+class MlFlow(Tracker):
+    """A run of an experiment in MLflow, found again by its tag."""
+
     def __init__(self, target: str, project: str, run: str, _options: dict) -> None:
-        import mlflow
+        import mlflow  # pyright: ignore[reportMissingImports]
 
         self.mlflow = mlflow
         mlflow.set_tracking_uri(target)
@@ -69,9 +92,11 @@ class MlFlow:
         self.mlflow.end_run()
 
 
-class WeightsAndBiases:
+class WeightsAndBiases(Tracker):
+    """A run in Weights & Biases."""
+
     def __init__(self, target: str, project: str, run: str, options: dict) -> None:
-        import wandb
+        import wandb  # pyright: ignore[reportMissingImports]
 
         settings = wandb.Settings(console="off", x_disable_stats=True, disable_git=True, save_code=False, silent=True)
         if target:
@@ -102,10 +127,15 @@ def without_old(values: dict[str, float], step: int, last_steps: dict[str, int])
     return {name: value for name, value in values.items() if step > last_steps.get(name, -1)}
 
 
-KINDS = {"tensorboard": TensorBoard, "mlflow": MlFlow, "wandb": WeightsAndBiases}
+KINDS: dict[str, Callable[[str, str, str, dict], Tracker]] = {
+    "tensorboard": TensorBoard,
+    "mlflow": MlFlow,
+    "wandb": WeightsAndBiases,
+}
 
 
 def main() -> None:
+    """Sends the lines of stdin to the tracker of the command line, to their end."""
     kind, target, project, run, options = sys.argv[1:6]
     tracker = KINDS[kind](target, project, run, json.loads(options))
     for line in sys.stdin:

@@ -6,6 +6,7 @@ counted without it.
 
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,7 @@ class Sight:
             self.vectors += self.shown(picture).vectors
         return self.pictures[picture.sha256][1]
 
-    def extra_tokens(self, pictures: list[Picture]) -> int:
+    def extra_tokens(self, pictures: Iterable[Picture]) -> int:
         """The tokens that pictures have beside their placeholders."""
         return sum(len(self.shown(picture).ids) - 1 for picture in pictures)
 
@@ -148,6 +149,7 @@ class GridSight(Sight):
 
     @property
     def patches_a_vector(self) -> int:
+        """Patches of the tower that one vector stands for."""
         return self.config.vision_config.spatial_merge_size**2
 
     @property

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from trainer.export.reference_cache import cached_answers, has_importance
 from trainer.export.spec import Export, read_spec
@@ -29,12 +30,13 @@ class ErrorReported(Exception):
 
 
 def export(spec: Export, folder: Path, protocol: Protocol) -> None:
+    """Runs the stages of an export, and emits the `result` line with its files."""
     stages, results = list(STAGES[spec.format]), []
     if cached_answers(spec) and has_importance(spec):
         stages.remove("reference")
         results.append({"reference": spec.reference, "peak_memory_mb": 0})
     results += [run(stage, folder, protocol) for stage in stages]
-    result = {"answers": None}
+    result: dict[str, Any] = {"answers": None}
     for each in results:
         result |= each
     # Stages run one after the other, so the largest peak is the export's.
@@ -51,7 +53,7 @@ def run(stage: str, folder: Path, protocol: Protocol) -> dict:
     result, error_reported = None, False
     command = [sys.executable, "-m", "trainer.export.stage", stage, str(folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        for raw in child.stdout:
+        for raw in child.stdout or ():
             line = json.loads(raw)
             if line["type"] == "result":
                 result = line["data"]
@@ -72,6 +74,7 @@ def run(stage: str, folder: Path, protocol: Protocol) -> dict:
 
 
 def main(protocol: Protocol) -> int:
+    """Exports the folder that the command line names. Returns the exit status."""
     folder = Path(sys.argv[1]).resolve()
     try:
         export(read_spec(folder), folder, protocol)

@@ -46,10 +46,12 @@ class LoraPair:
 
     @property
     def shape(self) -> tuple[int, int]:
+        """The shape of the weight that the pair changes, as it is stored."""
         outputs, inputs = self.b.shape[0], self.a.shape[1]
         return (inputs, outputs) if self.transposed else (outputs, inputs)
 
     def rows(self, span: slice) -> torch.Tensor:
+        """What is added to these rows of the stored weight, float32."""
         if self.transposed:
             return (self.scale * self.a[:, span]).T @ self.b.T
         return self.b[span] @ (self.scale * self.a)
@@ -65,10 +67,12 @@ class Adapter:
 
     @property
     def names(self) -> set[str]:
+        """The names of the tensors that it changes."""
         return self.pairs.keys() | self.replaced.keys()
 
 
 def invalid(message: str) -> JobError:
+    """The error of an adapter that cannot be merged."""
     return JobError("adapter_invalid", message)
 
 
@@ -138,7 +142,7 @@ def _pair(module: str, parts: dict[str, Entry], config: dict) -> LoraPair:
     return LoraPair(a, b, scale, embedding or bool(config.get("fan_in_fan_out")))
 
 
-def _by_pattern(patterns: dict | None, module: str, otherwise):
+def _by_pattern(patterns: dict | None, module: str, otherwise: object) -> object:
     """Follows peft: patterns are regular expressions for the end of a module's name, and the first match counts."""
     for pattern, value in (patterns or {}).items():
         if re.match(rf"^(.*\.)?({pattern})$", module):
@@ -147,6 +151,7 @@ def _by_pattern(patterns: dict | None, module: str, otherwise):
 
 
 def read_finite(entry: Entry, name: str) -> torch.Tensor:
+    """The tensor in float32. Raises JobError("adapter_invalid") if it has NaN or infinite values."""
     tensor = entry.whole().float()
     if not bool(tensor.isfinite().all()):
         raise invalid(f"The adapter's {name} has weights that are not numbers (NaN or infinite).")

@@ -1,10 +1,13 @@
 """Greedy answers and log-probabilities of given answers, without sampling or penalties."""
 
+from typing import Any
+
 import numpy as np
 import torch
 
 from trainer.data.dataset import Sequence
 from trainer.data.packing import pack
+from trainer.model.model import Model
 from trainer.model.vision import inputs_of
 from trainer.runtime.errors import JobError
 
@@ -12,7 +15,9 @@ MAX_TOKENS = 64
 
 
 @torch.inference_mode()
-def greedy(model, prompt: list[int] | Sequence, end_tokens: list[int], max_tokens: int = MAX_TOKENS) -> list[int]:
+def greedy(
+    model: Model, prompt: list[int] | Sequence, end_tokens: list[int], max_tokens: int = MAX_TOKENS
+) -> list[int]:
     """The answer's tokens, including the end token. `prompt`: a sequence where the model sees pictures."""
     answer: list[int] = []
     inputs, cache = _inputs(model, prompt), None
@@ -30,7 +35,7 @@ def greedy(model, prompt: list[int] | Sequence, end_tokens: list[int], max_token
     return answer
 
 
-def _inputs(model, tokens: list[int] | Sequence) -> dict[str, torch.Tensor]:
+def _inputs(model: Model, tokens: list[int] | Sequence) -> dict[str, Any]:
     if isinstance(tokens, list):
         return {"input_ids": torch.tensor([tokens])}
     packed = pack([tokens])
@@ -49,7 +54,7 @@ def followed_by(prompt: list[int] | Sequence, answer: list[int]) -> Sequence:
 
 
 @torch.inference_mode()
-def log_probabilities(model, prompt: list[int] | Sequence, answer: list[int]) -> list[float]:
+def log_probabilities(model: Model, prompt: list[int] | Sequence, answer: list[int]) -> list[float]:
     """The natural log-probability of each answer token after the prompt and the tokens before it."""
     tokens = prompt + answer[:-1] if isinstance(prompt, list) else followed_by(prompt, answer[:-1])
     logits = model(**_inputs(model, tokens), use_cache=False, logits_to_keep=len(answer)).logits[0].float()
@@ -58,7 +63,7 @@ def log_probabilities(model, prompt: list[int] | Sequence, answer: list[int]) ->
 
 
 def rounded(logarithms: torch.Tensor) -> list[float]:
-    """Raises JobError("adapter_invalid") if one is not finite."""
+    """Log-probabilities as they are stored, to five digits. Raises JobError("adapter_invalid") if one is not finite."""
     if not bool(logarithms.isfinite().all()):
         raise JobError("adapter_invalid", "The model computes no numbers (NaN or infinite): its weights are too large.")
     return [round(float(value), 5) for value in logarithms]

@@ -8,7 +8,8 @@ from pathlib import Path
 from trainer.data.loss_mask import prompt_ids
 from trainer.export.answering import greedy, log_probabilities
 from trainer.export.folder import end_tokens
-from trainer.export.seeing import eyes_of, load
+from trainer.export.seeing import eyes_of, load, with_adapter
+from trainer.export.spec import Report
 
 
 def runtime(base: Path | None) -> str:
@@ -17,7 +18,7 @@ def runtime(base: Path | None) -> str:
     return f"{name}, peft {version('peft')}" if base else name
 
 
-def answers(folder: Path, base: Path | None, reference: dict, report) -> list[dict]:
+def answers(folder: Path, base: Path | None, reference: dict, report: Report) -> list[dict]:
     """`base`: the base for an adapter alone; everything else comes from the folder. Raises JobError if results are not
     finite.
     """
@@ -28,9 +29,7 @@ def answers(folder: Path, base: Path | None, reference: dict, report) -> list[di
     model = load(base or folder)
     ends = end_tokens(model.generation_config.eos_token_id)
     if base:
-        from peft import PeftModel
-
-        model = PeftModel.from_pretrained(model, folder)
+        model = with_adapter(model, folder)
         ends = end_tokens(ends, tokenizer.eos_token_id)
     model.eval()
     eyes = eyes_of(model, tokenizer, folder)
@@ -41,7 +40,7 @@ def answers(folder: Path, base: Path | None, reference: dict, report) -> list[di
         rows.append(
             {
                 "messages": row["messages"],
-                "prompt_tokens": prompt.comparable() if eyes else prompt,
+                "prompt_tokens": prompt if isinstance(prompt, list) else prompt.comparable(),
                 "answer_tokens": answer,
                 "answer": tokenizer.decode(answer, skip_special_tokens=True),
                 "log_probabilities": log_probabilities(model, prompt, row["answer_tokens"]),

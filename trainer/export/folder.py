@@ -6,6 +6,7 @@ from pathlib import Path
 
 from trainer.data.loss_mask import render
 from trainer.data.sight import PROCESSOR_FILES
+from trainer.data.tokenizer import Tokenizer
 from trainer.runtime.errors import JobError
 
 TORCH_NAMES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -38,6 +39,7 @@ OLD_NAMES = {"TokenizersBackend": "PreTrainedTokenizerFast", "PythonBackend": "P
 
 
 def read_json(path: Path) -> dict:
+    """The object in a file of a checkpoint. Raises JobError("base_missing") if there is none."""
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError) as problem:
@@ -48,10 +50,12 @@ def read_json(path: Path) -> dict:
 
 
 def write_json(path: Path, values: dict) -> None:
+    """Writes an object as transformers does: indented, with letters of all alphabets as they are."""
     path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n")
 
 
 def without_local_keys(values: dict) -> dict:
+    """A configuration without the places of files on this machine."""
     return {name: value for name, value in values.items() if name not in LOCAL_KEYS}
 
 
@@ -89,7 +93,7 @@ def _add_rope(config: dict) -> None:
         config.setdefault("partial_rotary_factor", rope["partial_rotary_factor"])
 
 
-def write_tokenizer(source: Path, out: Path, tokenizer) -> None:
+def write_tokenizer(source: Path, out: Path, tokenizer: Tokenizer) -> None:
     """Copies the tokenizer's files and writes a configuration that all readers understand alike. `tokenizer` is loaded
     from `source`.
     """
@@ -101,7 +105,7 @@ def write_tokenizer(source: Path, out: Path, tokenizer) -> None:
     config = without_local_keys(read_json(out / "tokenizer_config.json"))
     config.pop("backend", None)
     name = config.get("tokenizer_class")
-    config["tokenizer_class"] = OLD_NAMES.get(name, name) or "PreTrainedTokenizerFast"
+    config["tokenizer_class"] = OLD_NAMES.get(name, name) if name else "PreTrainedTokenizerFast"
     if isinstance(config.get("extra_special_tokens"), list):
         # The name for a list before transformers 5, which expects an object under the other. Version 5 reads both.
         config["additional_special_tokens"] = config.pop("extra_special_tokens")
@@ -111,7 +115,7 @@ def write_tokenizer(source: Path, out: Path, tokenizer) -> None:
     write_json(out / "tokenizer_config.json", config)
 
 
-def write_generation_config(source: Path, out: Path, config: dict, tokenizer) -> None:
+def write_generation_config(source: Path, out: Path, config: dict, tokenizer: Tokenizer) -> None:
     """The base's generation defaults plus every token that ends an answer: without one of them the model would not
     stop.
     """
@@ -136,7 +140,7 @@ def end_tokens(*token_ids: int | list[int] | None) -> list[int]:
     return list(dict.fromkeys(tokens))
 
 
-def end_of_turn(tokenizer) -> int | None:
+def end_of_turn(tokenizer: Tokenizer) -> int | None:
     """The special token with which the chat template ends an answer, if any."""
     question = [{"role": "user", "content": "a"}]
     try:
@@ -156,6 +160,7 @@ def end_of_turn(tokenizer) -> int | None:
 
 
 def copy_other(source: Path, out: Path, names: tuple[str, ...] = OTHER_FILES) -> None:
+    """Copies those of the files that the checkpoint has and `out` has not."""
     for name in names:
         if (source / name).exists() and not (out / name).exists():
             shutil.copyfile(source / name, out / name)

@@ -6,18 +6,20 @@ import torch
 from torch import nn
 from torch.nn.functional import linear
 
+from trainer.model.model import Model, replace_forward
+
 # Weights widened at once.
 CHUNK_WEIGHTS = 1 << 22
 
 
-def compute_in_float32(model: nn.Module) -> None:
+def compute_in_float32(model: Model) -> None:
     """Linear layers and embeddings (nearly all of a model) widen their weights on use; everything else is widened for
     good.
     """
     for module in model.modules():
         if type(module) is nn.Linear:
             if module.weight.dtype != torch.float32:
-                module.forward = partial(_linear, module)
+                replace_forward(module, partial(_linear, module))
         elif type(module) is nn.Embedding:
             if module.weight.dtype != torch.float32:
                 module.register_forward_hook(lambda _module, _ids, vectors: vectors.float())

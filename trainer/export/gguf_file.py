@@ -89,9 +89,8 @@ def _describe_like(file: Path, served: Path) -> None:
     added = {name: MetadataDetails(text, fields[name].contents()) for name in names if name in fields}
     reader = gguf.GGUFReader(file)
     rewritten = file.with_suffix(".whole")
-    copy_with_new_metadata(
-        reader, gguf.GGUFWriter(rewritten, reader.get_field("general.architecture").contents()), added, []
-    )
+    writer = gguf.GGUFWriter(rewritten, reader.fields["general.architecture"].contents())
+    copy_with_new_metadata(reader, writer, added, [])
     rewritten.rename(file)
 
 

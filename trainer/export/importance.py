@@ -7,7 +7,7 @@ safetensors with one float32 vector [inputs] for each matrix, by the checkpoint'
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -15,7 +15,9 @@ from safetensors.torch import load_file, save_file
 
 from trainer.data.loss_mask import token_ids
 from trainer.data.rows import example_of
-from trainer.export.spec import Export
+from trainer.data.tokenizer import Tokenizer
+from trainer.export.spec import Export, Report
+from trainer.model.model import Model
 from trainer.runtime.errors import JobError
 from trainer.runtime.files import atomic_write
 
@@ -30,15 +32,16 @@ WRAPPED = re.compile(r"^base_model\.model\.|\.base_layer$|\.modules_to_save\.\w+
 LANGUAGE_PART = re.compile(r"^model\.(text_model|language_model)\.")
 
 
-def measure(spec: Export, model: torch.nn.Module, tokenizer, fallback: list[list[dict]], report) -> None:
-    """Writes `spec.importance`. Uses the `fallback` conversations if the dataset is gone."""
+def measure(spec: Export, model: Model, tokenizer: Tokenizer, fallback: list[list[dict]], report: Report) -> None:
+    """Writes `spec.importance`, which is a file's name. Uses the `fallback` conversations if the dataset is gone."""
+    assert spec.importance, "only asked for where it is needed"
     sums: dict[str, torch.Tensor] = {}
     counts: dict[str, int] = {}
 
-    def watch(name: str):
-        def add_squares(_module, inputs) -> None:
+    def watch(name: str) -> Callable[[torch.nn.Module, tuple], None]:
+        def add_squares(_module: torch.nn.Module, inputs: tuple) -> None:
             squares = inputs[0].detach().reshape(-1, inputs[0].shape[-1]).float().square()
-            sums[name] = sums.get(name, 0) + squares.sum(0)
+            sums[name] = sums[name] + squares.sum(0) if name in sums else squares.sum(0)
             counts[name] = counts.get(name, 0) + len(squares)
 
         return add_squares
@@ -87,7 +90,7 @@ def for_file(importance: Path, gguf_file: Path, out: Path) -> None:
     named = {}
     for name, values in load_file(importance).items():
         gguf_name = names.get_name(name, try_suffixes=(".weight",))
-        if matrices.get(gguf_name) == len(values):
+        if gguf_name and matrices.get(gguf_name) == len(values):
             named[gguf_name] = values
     save_file(named, out)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from trainer.export.adapter import Adapter, LoraPair, invalid
+from trainer.export.spec import Report
 from trainer.export.tensors import DTYPES, FLOATING, Entry, PlannedTensor, read_checkpoint, write_checkpoint
 from trainer.runtime.errors import JobError
 
@@ -27,7 +28,9 @@ class Merged:
     untied: bool
 
 
-def merge(base: Path, adapter: Adapter | None, out: Path, dtype: str | None, report, vectors: bool = True) -> Merged:
+def merge(
+    base: Path, adapter: Adapter | None, out: Path, dtype: str | None, report: Report, vectors: bool = True
+) -> Merged:
     """Writes the merged weights into `out`. `dtype`: the type of all floating-point weights, null for the checkpoint's
     own.
 
@@ -140,8 +143,8 @@ def _transposed(pair: LoraPair, entry: Entry, adapter: Adapter) -> LoraPair | No
 def _planned(name: str, entry: Entry, adapter: Adapter | None, dtype: str | None, vectors: bool) -> PlannedTensor:
     pair = adapter.pairs.get(name) if adapter else None
     source = adapter.replaced.get(name, entry) if adapter else entry
-    keeps_dtype = dtype is None or entry.dtype not in FLOATING or (len(entry.shape) < 2 and not vectors)
-    target_dtype = entry.dtype if keeps_dtype else dtype
+    changes_dtype = entry.dtype in FLOATING and (len(entry.shape) > 1 or vectors)
+    target_dtype = dtype if dtype and changes_dtype else entry.dtype
 
     def pieces() -> Iterator[torch.Tensor]:
         for span, rows in source.pieces():

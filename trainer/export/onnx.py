@@ -24,19 +24,18 @@ import contextlib
 import json
 import shutil
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
 from trainer.export.onnx_write_monitor import WriteMonitor
+from trainer.export.spec import Report
 from trainer.runtime.errors import JobError
 
 # Files of the checkpoint that are not copied.
 NOT_COPIED = (".safetensors", ".safetensors.index.json")
 # The builder's file names.
 GRAPH, DATA = "model.onnx", "model.onnx.data"
-Report = Callable[[float], None]
 
 
 @dataclass(frozen=True)
@@ -104,6 +103,9 @@ def finish(hf_folder: Path, graph: Path, out: Path, quantization: str | None, re
 
 
 def precision_of(quantization: str | None) -> Precision:
+    """The precision of an export, fp32 by default. Raises JobError("parameter_not_supported") for one that ONNX does
+    not have.
+    """
     precision = PRECISIONS.get(quantization or "fp32")
     if precision is None:
         raise JobError(

@@ -11,11 +11,14 @@ projection of half the layers.
 import logging
 import re
 from pathlib import Path
+from typing import Any, TypeGuard, cast
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+
+from trainer.export.spec import Report
 
 BLOCK = 32
 # Columns of a matrix quantized at once, so that a vocabulary's matrix is not in memory several times.
@@ -26,19 +29,18 @@ DOMAIN = "com.microsoft"
 logging.getLogger("onnxruntime.quantization.matmul_nbits_quantizer").setLevel(logging.WARNING)
 
 
-def quantize(source: Path, out: Path, bits: int, report) -> None:
+def quantize(source: Path, out: Path, bits: int, report: Report) -> None:
     """Writes `out` and `out`.data next to it. Calls `report` with the progress, 0 to 1."""
     model = ir.load(source)
     graph = model.graph
     layers = 1 + max((int(found[1]) for node in graph if (found := SENSITIVE.search(node.name or ""))), default=0)
-    nodes = [node for node in graph if node.op_type == "MatMul" and _is_matrix(node.inputs[1])]
-    values_by_weight: dict[str, list[ir.Value]] = {}
-    for number, node in enumerate(nodes):
-        weight = node.inputs[1]
+    products = [(node, weight) for node in graph if node.op_type == "MatMul" and _is_matrix(weight := node.inputs[1])]
+    values_by_weight: dict[str | None, list[ir.Value]] = {}
+    for number, (node, weight) in enumerate(products):
         if weight.name not in values_by_weight:
             values_by_weight[weight.name] = _quantized(graph, weight, bits_of(node.name or "", bits, layers))
         _replace(graph, node, weight, values_by_weight[weight.name])
-        report((number + 1) / (len(nodes) + 1))
+        report((number + 1) / (len(products) + 1))
     for node in [node for node in graph if node.op_type == "Gather"]:
         _embed(graph, node, values_by_weight)
     for name in [name for name, value in graph.initializers.items() if not value.uses()]:
@@ -58,18 +60,35 @@ def bits_of(name: str, bits: int, layers: int) -> int:
     return 8 if layer < layers / 8 or layer >= 7 * layers / 8 or (layer - round(layers / 8)) % 3 == 2 else 4
 
 
-def _is_matrix(value: ir.Value | None) -> bool:
+def _is_matrix(value: ir.Value | None) -> TypeGuard[ir.Value]:
     return value is not None and value.const_value is not None and len(value.const_value.shape) == 2
+
+
+def _constant(value: ir.Value) -> ir.TensorProtocol:
+    """The tensor of an initializer."""
+    assert value.const_value is not None
+    return value.const_value
+
+
+def _shape_of(value: ir.Value) -> tuple[int, ...]:
+    """The shape of an initializer."""
+    return _dimensions(_constant(value))
+
+
+def _dimensions(tensor: ir.TensorProtocol) -> tuple[int, ...]:
+    # The shape of a tensor with numbers has no symbols in it.
+    return cast(tuple[int, ...], tuple(tensor.shape))
 
 
 def _quantized(graph: ir.Graph, weight: ir.Value, bits: int) -> list[ir.Value]:
     """The packed weights, scales and zero points of a matrix [inputs, outputs], as initializers of the graph."""
-    matrix = weight.const_value.numpy()
+    matrix = _constant(weight).numpy()
     pieces = [_pieces(matrix[:, first : first + COLUMNS], bits) for first in range(0, matrix.shape[1], COLUMNS)]
     values = []
     for part, arrays in zip(("quantized", "scales", "zero_points"), zip(*pieces, strict=True), strict=True):
         tensor = ir.tensor(np.concatenate(arrays), name=f"{weight.name}_{part}")
-        value = ir.Value(name=tensor.name, const_value=tensor, shape=tensor.shape, type=ir.TensorType(tensor.dtype))
+        shape = ir.Shape(_dimensions(tensor))
+        value = ir.Value(name=tensor.name, const_value=tensor, shape=shape, type=ir.TensorType(tensor.dtype))
         graph.register_initializer(value)
         values.append(value)
     return values
@@ -86,34 +105,38 @@ def _pieces(columns: np.ndarray, bits: int) -> list[np.ndarray]:
     )
     quantizer = MatMulNBitsQuantizer(single, bits=bits, block_size=BLOCK, is_symmetric=False, accuracy_level=4)
     quantizer.process()
-    (node,) = quantizer.model.model.graph.node
-    arrays = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in quantizer.model.model.graph.initializer}
+    # The quantizer wraps the model that it was given.
+    quantized = cast(Any, quantizer.model).model.graph
+    (node,) = quantized.node
+    arrays = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in quantized.initializer}
     return [arrays[name] for name in node.input[1:]]
 
 
 def _replace(graph: ir.Graph, node: ir.Node, weight: ir.Value, values: list[ir.Value]) -> None:
-    inputs, outputs = weight.const_value.shape
-    bits = 8 * values[0].const_value.shape[2] // BLOCK
+    inputs, outputs = _shape_of(weight)
+    bits = 8 * _shape_of(values[0])[2] // BLOCK
     attributes = {"K": inputs, "N": outputs, "bits": bits, "block_size": BLOCK, "accuracy_level": 4}
     new = ir.node("MatMulNBits", [node.inputs[0], *values], attributes, domain=DOMAIN, name=node.name)
     graph.insert_before(node, new)
     _replace_node(graph, node, new)
 
 
-def _embed(graph: ir.Graph, node: ir.Node, values_by_weight: dict[str, list[ir.Value]]) -> None:
+def _embed(graph: ir.Graph, node: ir.Node, values_by_weight: dict[str | None, list[ir.Value]]) -> None:
     """Reads embeddings from 8-bit rows: the head's, if it has the same weights."""
     table = node.inputs[0]
-    transpose = table.producer()
-    shared = transpose is not None and transpose.op_type == "Transpose" and transpose.inputs[0].name in values_by_weight
-    if not shared and not _is_matrix(table):
+    transpose = table.producer() if table is not None else None
+    head = transpose.inputs[0] if transpose is not None and transpose.op_type == "Transpose" else None
+    shared = head is not None and head.name in values_by_weight
+    source = head if shared else table
+    if not _is_matrix(source):
         return
-    rows, width = table.const_value.shape if not shared else reversed(transpose.inputs[0].const_value.shape)
+    rows, width = reversed(_shape_of(source)) if shared else _shape_of(source)
     if width % BLOCK:
         return
     if shared:
-        values = values_by_weight[transpose.inputs[0].name]
+        values = values_by_weight[source.name]
     else:
-        matrix = ir.Value(name=table.name, const_value=ir.tensor(table.const_value.numpy().T))
+        matrix = ir.Value(name=source.name, const_value=ir.tensor(_constant(source).numpy().T))
         values = _quantized(graph, matrix, 8)
     # Both operators share one copy of the bytes in different shapes. The shape must be in the graph, as ONNX Runtime
     # infers other shapes from it.
@@ -131,7 +154,7 @@ def _embed(graph: ir.Graph, node: ir.Node, values_by_weight: dict[str, list[ir.V
         each.outputs[0].name = f"{each.name}/output_0"
         graph.insert_before(node, each)
     _replace_node(graph, node, new)
-    if shared:
+    if shared and transpose is not None:
         graph.remove(transpose, safe=True)
 
 

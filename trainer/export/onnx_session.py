@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
@@ -60,7 +61,9 @@ class Session:
         }
         if "position_ids" in self._inputs:
             feeds["position_ids"] = np.arange(past, past + len(tokens), dtype=np.int64)[None]
-        outputs = dict(zip(self._outputs, self.session.run(None, feeds | cache), strict=True))
+        # The graph has tensors alone, no maps or sequences of them.
+        results = cast(list[np.ndarray], self.session.run(None, feeds | cache))
+        outputs = dict(zip(self._outputs, results, strict=True))
         logits = outputs.pop("logits")[0].astype(np.float32)
         return logits, {name.replace("present.", "past_key_values."): value for name, value in outputs.items()}
 

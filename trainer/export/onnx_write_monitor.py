@@ -3,8 +3,9 @@
 import contextlib
 import ctypes
 import threading
-from collections.abc import Callable
 from pathlib import Path
+
+from trainer.export.spec import Report
 
 INTERVAL_SECONDS = 0.1
 MADV_PAGEOUT = 21
@@ -17,7 +18,7 @@ class WriteMonitor:
     this process from growing to the model's size.
     """
 
-    def __init__(self, source: Path, out: Path, report: Callable[[float], None]) -> None:
+    def __init__(self, source: Path, out: Path, report: Report) -> None:
         self._files = sorted(source.resolve().glob("*.safetensors"))
         self._total = max(1, sum(file.stat().st_size for file in self._files))
         self._out, self._report = out, report

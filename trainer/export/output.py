@@ -20,13 +20,13 @@ from trainer.export.folder import (
 from trainer.export.gguf_file import adapter_file, convert, link_or_copy, type_of
 from trainer.export.merge import merge
 from trainer.export.reference import checkpoint_folder, load_tokenizer
-from trainer.export.spec import DTYPES, Export
+from trainer.export.spec import DTYPES, Export, Report, StageReport
 from trainer.export.tensors import FLOATING, INDEX, read_checkpoint
 from trainer.runtime.errors import JobError
 from trainer.runtime.files import sync_tree
 
 
-def write_output(spec: Export, folder: Path, report) -> Path | None:
+def write_output(spec: Export, folder: Path, report: StageReport) -> Path | None:
     """Writes under `folder/out` and returns the path. Calls `report(stage, done)` with the progress.
 
     For ONNX it makes only the graph and returns null; `finish` (trainer/export/onnx.py) makes the folder.
@@ -41,7 +41,7 @@ def write_output(spec: Export, folder: Path, report) -> Path | None:
     return output
 
 
-def _write_hugging_face(spec: Export, _folder: Path, out: Path, report) -> Path:
+def _write_hugging_face(spec: Export, _folder: Path, out: Path, report: StageReport) -> Path:
     output = out / spec.folder_name
     output.mkdir()
     if spec.adapter_alone:
@@ -53,7 +53,7 @@ def _write_hugging_face(spec: Export, _folder: Path, out: Path, report) -> Path:
     return output
 
 
-def _write_gguf(spec: Export, folder: Path, out: Path, report) -> Path:
+def _write_gguf(spec: Export, folder: Path, out: Path, report: StageReport) -> Path:
     if spec.adapter_alone:
         return adapter_file(spec, out)
     kind = type_of(spec, checkpoint_folder(spec))
@@ -70,7 +70,7 @@ def _write_gguf(spec: Export, folder: Path, out: Path, report) -> Path:
     return file
 
 
-def _write_onnx_graph(spec: Export, folder: Path, report) -> None:
+def _write_onnx_graph(spec: Export, folder: Path, report: StageReport) -> None:
     work = _work(folder)
     write_checkpoint_folder(spec, work, "F32", True, lambda done: report("merge", done))
     report("convert", 0.0)
@@ -84,7 +84,7 @@ def _work(folder: Path) -> Path:
     return work
 
 
-def write_checkpoint_folder(spec: Export, out: Path, dtype: str | None, vectors: bool, report) -> None:
+def write_checkpoint_folder(spec: Export, out: Path, dtype: str | None, vectors: bool, report: Report) -> None:
     """Writes a whole checkpoint for transformers: the model, or its adapter merged into its base.
 
     `dtype`, `vectors`: as for `merge`.

@@ -10,12 +10,13 @@ import json
 import sys
 import tarfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, BinaryIO, cast
 
 from trainer.export.card import add_check
-from trainer.export.spec import Export
+from trainer.export.spec import Export, Report, StageReport
 from trainer.export.stage import explain_export, run_stage
 from trainer.runtime.errors import JobError
 from trainer.runtime.files import atomic_write, sha256_of
@@ -26,7 +27,10 @@ CHUNK_BYTES = 1 << 20
 EARLIEST = 315532800
 
 
-def pack(spec: Export, folder: Path, report) -> dict:
+def pack(spec: Export, folder: Path, report: StageReport) -> dict:
+    """Packs the export in `folder/out`. Returns the data of the `result` line: `out`, and the name, size and SHA-256 of
+    each of its `files`.
+    """
     (output,) = (folder / "out").iterdir()
     files = sorted(path for path in output.rglob("*") if path.is_file()) if output.is_dir() else [output]
     if output.is_dir() and (folder / "check.json").exists():
@@ -56,63 +60,70 @@ def time_of(spec: Export) -> int:
 class HashingWriter:
     """Hashes a file while it is written."""
 
-    def __init__(self, file) -> None:
+    def __init__(self, file: BinaryIO) -> None:
         self._file, self.digest = file, hashlib.sha256()
 
-    def write(self, data) -> int:
+    def write(self, data: bytes) -> int:
+        """Writes the bytes. Returns how many were written, as files do."""
         self.digest.update(data)
         return self._file.write(data)
 
 
 class CountingReader:
-    """Reports how much of all files has been read."""
+    """Tells `count` the size of each piece that is read."""
 
-    def __init__(self, file, read: Iterator[int], report) -> None:
-        self._file, self._read, self._report = file, read, report
+    def __init__(self, file: BinaryIO, count: Callable[[int], None]) -> None:
+        self._file, self._count = file, count
 
-    def read(self, size: int) -> bytes:
+    def read(self, size: int = -1) -> bytes:
+        """At most `size` bytes; none at the end."""
         data = self._file.read(size)
-        self._report(self._read.send(len(data)))
+        self._count(len(data))
         return data
 
 
-def counter() -> Iterator[int]:
-    """A generator with the running sum of what it is sent."""
+def counter(report: Report) -> Callable[[int], None]:
+    """A function that reports the running sum of the numbers that it gets."""
     total = 0
-    while True:
-        total += yield total
+
+    def count(number: int) -> None:
+        nonlocal total
+        total += number
+        report(total)
+
+    return count
 
 
-def write_tar(target: Path, names: list[tuple[Path, str]], time: int, report) -> str:
+def write_tar(target: Path, names: list[tuple[Path, str]], time: int, report: Report) -> str:
     """Returns the archive's SHA-256."""
-    read = counter()
-    next(read)
-
+    count = counter(report)
     with atomic_write(target) as temporary, temporary.open("wb") as file:
         hashed = HashingWriter(file)
-        with tarfile.open(fileobj=hashed, mode="w|", format=tarfile.PAX_FORMAT, copybufsize=CHUNK_BYTES) as archive:
+        # A stream is only written to.
+        stream = cast(BinaryIO, hashed)
+        # Python's types do not know it for streams.
+        size: dict[str, Any] = {"copybufsize": CHUNK_BYTES}
+        with tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT, **size) as archive:
             for path, name in names:
                 entry = tarfile.TarInfo(name)
                 entry.size, entry.mtime, entry.mode = path.stat().st_size, time, 0o644
                 with path.open("rb") as source:
-                    archive.addfile(entry, CountingReader(source, read, report))
+                    archive.addfile(entry, CountingReader(source, count))
         return hashed.digest.hexdigest()
 
 
-def write_zip(target: Path, names: list[tuple[Path, str]], time: int, report) -> str:
+def write_zip(target: Path, names: list[tuple[Path, str]], time: int, report: Report) -> str:
     """Stores without compression, as weights do not shrink. Sizes come before the contents, for readers of streams.
     Returns the archive's SHA-256.
     """
-    read = counter()
-    next(read)
-
+    count = counter(report)
     with atomic_write(target) as temporary:
         with zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
             for path, name in names:
                 entry = zipfile.ZipInfo(name, datetime.fromtimestamp(time, UTC).timetuple()[:6])
                 entry.file_size, entry.external_attr, entry.create_system = path.stat().st_size, 0o100644 << 16, 3
                 with path.open("rb") as source, archive.open(entry, "w") as into:
-                    counted = CountingReader(source, read, report)
+                    counted = CountingReader(source, count)
                     while block := counted.read(CHUNK_BYTES):
                         into.write(block)
         return sha256_of(temporary)

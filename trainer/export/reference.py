@@ -13,20 +13,22 @@ from trainer.data.content import text_of
 from trainer.data.dataset import Sequence
 from trainer.data.loss_mask import token_ids
 from trainer.data.packing import pack
+from trainer.data.tokenizer import Tokenizer
 from trainer.export import importance
 from trainer.export.answer_file import read, write
 from trainer.export.answering import followed_by, greedy, rounded
 from trainer.export.folder import end_of_turn, end_tokens
 from trainer.export.fp32_compute import compute_in_float32
 from trainer.export.reference_cache import cached_answers, has_importance, prompts_of, today
-from trainer.export.seeing import eyes_of, load
-from trainer.export.spec import Export
+from trainer.export.seeing import eyes_of, load, with_adapter
+from trainer.export.spec import Export, Report
 from trainer.model import attention
+from trainer.model.model import Model, base_of
 from trainer.run.evaluate import forward
 from trainer.runtime.errors import JobError
 
 
-def reference(spec: Export, report) -> dict:
+def reference(spec: Export, report: Report) -> dict:
     """Returns the reference answers and makes sure that the importance matrix exists: cached in the model's folder, or
     made and stored there.
     """
@@ -54,13 +56,14 @@ def with_answers(reference_answers: dict) -> list[list[dict]]:
     ]
 
 
-def _answer_prompts(spec: Export, model: torch.nn.Module, tokenizer, report) -> dict:
+def _answer_prompts(spec: Export, model: Model, tokenizer: Tokenizer, report: Report) -> dict:
     prompts = prompts_of(spec)
-    generation = (
-        model.get_base_model().generation_config if hasattr(model, "get_base_model") else model.generation_config
-    )
+    base_model = base_of(model)
     ends = end_tokens(
-        generation.eos_token_id, model.config.eos_token_id, tokenizer.eos_token_id, end_of_turn(tokenizer)
+        base_model.generation_config.eos_token_id,
+        model.config.eos_token_id,
+        tokenizer.eos_token_id,
+        end_of_turn(tokenizer),
     )
     eyes = eyes_of(model, tokenizer, checkpoint_folder(spec))
     rows, read_prompts = [], []
@@ -68,11 +71,10 @@ def _answer_prompts(spec: Export, model: torch.nn.Module, tokenizer, report) -> 
         prompt = eyes.prompt(messages) if eyes else token_ids(messages, tokenizer, open_turn=True)
         read_prompts.append(prompt)
         answer = greedy(model, prompt, ends)
-        tokens = prompt.comparable() if eyes else prompt
+        tokens = prompt if isinstance(prompt, list) else prompt.comparable()
         rows.append({"messages": messages, "prompt_tokens": tokens, "answer_tokens": answer})
         rows[-1]["answer"] = tokenizer.decode(answer, skip_special_tokens=True)
         report((number + 1) / (len(prompts) + 1))
-    base_model = model.get_base_model() if hasattr(model, "get_base_model") else model
     previous_attention = base_model.config._attn_implementation
     # The tower's attention is not causal.
     base_model.set_attn_implementation({"": "sdpa", "text_config": attention.NAME} if eyes else attention.NAME)
@@ -82,11 +84,13 @@ def _answer_prompts(spec: Export, model: torch.nn.Module, tokenizer, report) -> 
     # A template with the date makes another prompt on another day.
     day = today() if "strftime_now" in tokenizer.chat_template else None
     write(Path(spec.reference), rows, day=day, parse_control_tokens=spec.parse_control_tokens)
-    return read(Path(spec.reference))
+    answers = read(Path(spec.reference))
+    assert answers, "just written, with a row for each prompt"
+    return answers
 
 
 @torch.inference_mode()
-def score(model, prompt: list[int] | Sequence, answer: list[int]) -> list[float]:
+def score(model: Model, prompt: list[int] | Sequence, answer: list[int]) -> list[float]:
     """The log-probabilities of the answer's tokens, by the trainer's forward pass."""
     packed = pack([followed_by(prompt, answer)])
     logits = forward(model, packed)
@@ -101,8 +105,10 @@ def checkpoint_folder(spec: Export) -> Path:
     return folder
 
 
-def load_tokenizer(spec: Export):
-    """The tokenizer that the job was trained with, from its result's folder."""
+def load_tokenizer(spec: Export) -> Tokenizer:
+    """The tokenizer that the job was trained with, from its result's folder. Raises JobError("base_missing") if it has
+    no chat template.
+    """
     from transformers import AutoTokenizer
 
     model_folder = Path(spec.model.folder)
@@ -111,7 +117,7 @@ def load_tokenizer(spec: Export):
         if (model_folder / "tokenizer.json").exists() or (model_folder / "tokenizer_config.json").exists()
         else checkpoint_folder(spec)
     )
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    tokenizer: Tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     tokenizer.parse_control_tokens = spec.parse_control_tokens
     if not tokenizer.chat_template:
         raise JobError(
@@ -121,11 +127,10 @@ def load_tokenizer(spec: Export):
     return tokenizer
 
 
-def load_model(spec: Export) -> torch.nn.Module:
+def load_model(spec: Export) -> Model:
+    """The model as it was trained, an adapter unmerged, computing in float32."""
     model = load(checkpoint_folder(spec), "auto")
     if spec.model.kind == "adapter":
-        from peft import PeftModel
-
-        model = PeftModel.from_pretrained(model, spec.model.folder)
+        model = with_adapter(model, Path(spec.model.folder))
     compute_in_float32(model)
     return model.eval()

@@ -2,6 +2,7 @@
 
 import copy
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -11,24 +12,35 @@ from trainer.data.control_text import control_text
 from trainer.data.dataset import Sequence, with_pictures
 from trainer.data.loss_mask import rendering
 from trainer.data.pictures import decode, files_in, take_out
-from trainer.data.sight import is_vision, sight_of
-from trainer.model.vision import base_of, encoded, image_processor
+from trainer.data.sight import Sight, is_vision, sight_of
+from trainer.data.tokenizer import Tokenizer
+from trainer.model.model import Model, base_of
+from trainer.model.vision import encoded, image_processor
 
 
-def load(folder: Path, dtype: str | None = None) -> torch.nn.Module:
+def load(folder: Path, dtype: str | None = None) -> Model:
     """The checkpoint in a folder, in the class of transformers that a user would take."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
-    options = {"local_files_only": True, "trust_remote_code": False}
+    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     sees = is_vision(AutoConfig.from_pretrained(folder, **options))
     kind = AutoModelForImageTextToText if sees else AutoModelForCausalLM
-    return kind.from_pretrained(folder, use_safetensors=True, **({"dtype": dtype} if dtype else {}), **options)
+    if dtype:
+        options["dtype"] = dtype
+    return cast(Model, kind.from_pretrained(folder, use_safetensors=True, **options))
 
 
-def eyes_of(model: torch.nn.Module, tokenizer, folder: Path) -> "Eyes | None":
+def with_adapter(model: Model, folder: Path) -> Model:
+    """The model with the adapter in a folder of PEFT."""
+    from peft import PeftModel
+
+    return cast(Model, PeftModel.from_pretrained(cast(torch.nn.Module, model), folder))
+
+
+def eyes_of(model: Model, tokenizer: Tokenizer, folder: Path) -> "Eyes | None":
     """Those of a model whose processor is in `folder`; None if it reads text alone. Gives the tokenizer its sight."""
     tokenizer.sight = sight_of(base_of(model).config, folder, tokenizer)
-    return Eyes(model, tokenizer, folder) if tokenizer.sight else None
+    return Eyes(model, tokenizer, tokenizer.sight, folder) if tokenizer.sight else None
 
 
 class Eyes:
@@ -36,8 +48,8 @@ class Eyes:
 
     unprojected = False
 
-    def __init__(self, model: torch.nn.Module, tokenizer, folder: Path) -> None:
-        self.base, self.tokenizer, self.sight = base_of(model), tokenizer, tokenizer.sight
+    def __init__(self, model: Model, tokenizer: Tokenizer, sight: Sight, folder: Path) -> None:
+        self.base, self.tokenizer, self.sight = base_of(model), tokenizer, sight
         self.processor = image_processor(self.sight, folder)
         self.vectors: list[torch.Tensor] = []
         model.features = self
@@ -53,7 +65,7 @@ class Eyes:
         messages = copy.deepcopy(messages)
         files = files_in(messages)
         take_out(messages, None)
-        pictures = pictures_of(messages)
+        pictures = tuple(pictures_of(messages))
         ((ids, _, _),) = control_text(self.tokenizer).encode([rendering(messages, self.tokenizer, open_turn=True)])
         text = Sequence(np.array(ids, dtype=np.int32), np.zeros(len(ids), dtype=bool))
         known = set(self.sight.pictures)

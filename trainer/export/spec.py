@@ -3,10 +3,16 @@
 import json
 import re
 import unicodedata
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from trainer.runtime.errors import JobError
+
+# Takes the finished share of some work, 0 to 1; and that of a named part of an export.
+Report = Callable[[float], None]
+StageReport = Callable[[str, float], None]
 
 # The types of a Hugging Face folder's weights, and of an unquantized GGUF file.
 DTYPES = {"bf16": "BF16", "fp16": "F16", "fp32": "F32"}
@@ -41,6 +47,12 @@ class Base:
 
 @dataclass(frozen=True)
 class Export:
+    """What to export, of which model, and what it needs. `format`: huggingface, gguf or onnx. `quantization`: the type
+    of the weights, None for their own. `merge`: whether an adapter is merged into its base. `archive`: tar or zip, None
+    for the files themselves. `probe`: the model's probe.json, if there is one. `reference`: the file of its reference
+    answers. `card`: facts for the model card.
+    """
+
     export_id: str
     format: str
     quantization: str | None
@@ -67,6 +79,7 @@ class Export:
 
     @property
     def adapter_alone(self) -> bool:
+        """Whether the adapter is exported without its base."""
         return not self.merge and self.model.kind == "adapter"
 
     @property
@@ -94,7 +107,7 @@ class Export:
         return "-".join(part for part in parts if part)
 
 
-def _typed(kind: type, values: dict):
+def _typed(kind: type, values: dict) -> Any:
     names = {each.name for each in fields(kind)}
     return kind(**{name: value for name, value in values.items() if name in names})
 

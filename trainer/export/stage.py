@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from trainer.export.spec import Export, read_spec
+from trainer.export.spec import Export, StageReport, read_spec
 from trainer.runtime.errors import JobError, explain
 from trainer.runtime.files import sync_tree
 from trainer.runtime.process import configure_process, importing
@@ -21,10 +21,11 @@ from trainer.runtime.protocol import Protocol, run_program
 ANSWERS = "answers.json"
 
 # Does its work in the folder, reports its progress, and returns the data of its result.
-Stage = Callable[[Export, Path, "Progress"], dict]
+Stage = Callable[[Export, Path, StageReport], dict]
 
 
-def reference(spec: Export, _folder: Path, report) -> dict:
+def reference(spec: Export, _folder: Path, report: StageReport) -> dict:
+    """The reference answers and the importance matrix, where they are not cached."""
     with importing():
         from trainer.export.reference import reference
 
@@ -32,7 +33,8 @@ def reference(spec: Export, _folder: Path, report) -> dict:
     return {"reference": spec.reference}
 
 
-def make(spec: Export, folder: Path, report) -> dict:
+def make(spec: Export, folder: Path, report: StageReport) -> dict:
+    """The exported files; for ONNX its unquantized graph."""
     with importing():
         from trainer.export.output import write_output
 
@@ -40,7 +42,7 @@ def make(spec: Export, folder: Path, report) -> dict:
     return {"out": str(output)} if output else {}
 
 
-def finish(spec: Export, folder: Path, report) -> dict:
+def finish(spec: Export, folder: Path, report: StageReport) -> dict:
     """The last stage of ONNX in a process without torch, so that quantizing can use the memory."""
     from trainer.export.card import write_card
     from trainer.export.onnx import finish
@@ -54,11 +56,13 @@ def finish(spec: Export, folder: Path, report) -> dict:
     return {"out": str(output)}
 
 
-def check(spec: Export, folder: Path, report) -> dict:
+def check(spec: Export, folder: Path, report: StageReport) -> dict:
     """The answers of the exported files in `folder/out`; the engine checks a GGUF file itself."""
     from trainer.export import answer_file
 
     reference_answers = answer_file.read(Path(spec.reference))
+    if not reference_answers:
+        raise JobError("internal", "The reference answers are gone.")
     (output,) = (folder / "out").iterdir()
     path = folder / ANSWERS
     progress = partial(report, "check")
@@ -112,7 +116,7 @@ def _import(name: str, spec: Export) -> None:
         return
     if spec.format == "onnx" and name in ("finish", "check"):
         # With torch, transformers' tokenizers take 270 MB more without need.
-        sys.modules["torch"] = None
+        sys.modules["torch"] = None  # pyright: ignore[reportArgumentType]
     else:
         with importing():
             import torch
@@ -125,6 +129,7 @@ def _import(name: str, spec: Export) -> None:
 
 
 def run_stage(name: str, stage: Stage, folder_name: str, protocol: Protocol) -> None:
+    """Runs a stage on an export's folder, and emits its `result` line with the peak memory."""
     folder = Path(folder_name).resolve()
     spec = read_spec(folder)
     configure_process(spec.threads)
@@ -134,6 +139,7 @@ def run_stage(name: str, stage: Stage, folder_name: str, protocol: Protocol) -> 
 
 
 def explain_export(problem: BaseException) -> JobError | None:
+    """As `explain`, with the advice for an export."""
     error = explain(problem)
     if error is None or error.code != "out_of_memory":
         return error

@@ -6,13 +6,16 @@ bytes.
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from io import RawIOBase
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from trainer.export.spec import Report
 from trainer.runtime.errors import JobError
 
 DTYPES = {
@@ -45,6 +48,7 @@ class Entry:
 
     @property
     def bytes(self) -> int:
+        """The size of its data."""
         return prod(self.shape) * DTYPES[self.dtype].itemsize
 
     def pieces(self) -> Iterator[tuple[slice, torch.Tensor]]:
@@ -58,7 +62,7 @@ class Entry:
                 count = min(step, rows - first)
                 data = bytearray(count * size)
                 file.seek(self.start + first * size)
-                _read_into(file, data)
+                _read_into(file, str(self.file), data)
                 shape = (count, *self.shape[1:])
                 yield (
                     slice(first, first + count),
@@ -66,16 +70,17 @@ class Entry:
                 )
 
     def whole(self) -> torch.Tensor:
+        """The whole tensor in memory. Raises JobError("internal") if the file ends before it does."""
         parts = [piece for _, piece in self.pieces()]
         return (torch.cat(parts) if parts else torch.empty(0, dtype=DTYPES[self.dtype])).view(self.shape)
 
 
-def _read_into(file, data: bytearray) -> None:
+def _read_into(file: RawIOBase, name: str, data: bytearray) -> None:
     view = memoryview(data)
     while view:
         count = file.readinto(view)
         if not count:
-            raise JobError("internal", f"{file.name} ends in the middle of a tensor.")
+            raise JobError("internal", f"{name} ends in the middle of a tensor.")
         view = view[count:]
 
 
@@ -124,14 +129,15 @@ class PlannedTensor:
 
     dtype: str
     shape: tuple[int, ...]
-    pieces: object
+    pieces: Callable[[], Iterator[torch.Tensor]]
 
     @property
     def bytes(self) -> int:
+        """The size of its data."""
         return prod(self.shape) * DTYPES[self.dtype].itemsize
 
 
-def write_checkpoint(folder: Path, planned: dict[str, PlannedTensor], shard_bytes: int, report) -> None:
+def write_checkpoint(folder: Path, planned: dict[str, PlannedTensor], shard_bytes: int, report: Report) -> None:
     """Writes `model.safetensors`, or several files of at most `shard_bytes` with their index. Syncs every file.
 
     Calls `report` with the finished share.
@@ -159,7 +165,8 @@ def write_checkpoint(folder: Path, planned: dict[str, PlannedTensor], shard_byte
 
 def write_file(path: Path, planned: dict[str, PlannedTensor]) -> Iterator[int]:
     """Yields the size of each chunk once it is written."""
-    header, offset = {"__metadata__": {"format": "pt"}}, 0
+    header: dict[str, dict[str, Any]] = {"__metadata__": {"format": "pt"}}
+    offset = 0
     for name, tensor in planned.items():
         header[name] = {
             "dtype": tensor.dtype,
@@ -176,7 +183,7 @@ def write_file(path: Path, planned: dict[str, PlannedTensor]) -> Iterator[int]:
             before = file.tell()
             for rows in tensor.pieces():
                 data = rows.contiguous().view(-1).view(torch.uint8).numpy()
-                file.write(data)
+                file.write(data.data)
                 yield data.nbytes
             if file.tell() - before != tensor.bytes:
                 raise JobError("internal", f"{name} has another size than was planned.")

@@ -3,6 +3,7 @@ only for windows on the CPU, and for pictures whose vectors attend to each other
 """
 
 import inspect
+from typing import Any, cast
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -25,19 +26,19 @@ def attend(
     scaling: float | None,
     window: int | None,
     dropout: float = 0.0,
-):
+) -> torch.Tensor:
     """Causal attention within each document, but mutual where the layout says so. `rows` [rows, heads + 2 key heads,
     size] holds q, k and v; returns [rows, heads, size].
     """
     if layout.ends is not None and layout.mutual is None and fits_varlen(rows.dtype, rows.shape[-1]) and not dropout:
-        return _attend_varlen(rows, heads, key_heads, layout, scaling, window)
+        return _attend_varlen(rows, heads, key_heads, layout, layout.ends, scaling, window)
     results, start = [], 0
     for documents, length in layout.blocks:
         block = rows[start : start + documents * length].unflatten(0, (documents, length)).transpose(1, 2)
         q, k, v = block.split([heads, key_heads, key_heads], dim=1)
         mask = None
-        windowed = window is not None and length > window
-        if windowed or layout.mutual is not None:
+        narrower = window if window is not None and length > window else None
+        if narrower is not None or layout.mutual is not None:
             position = torch.arange(length, device=rows.device)
             distance = position[:, None] - position[None, :]
             mask = distance >= 0
@@ -45,8 +46,8 @@ def attend(
                 numbers = layout.mutual[start : start + documents * length].view(documents, 1, length)
                 mask = mask | (numbers.mT == numbers) & (numbers > 0)
                 mask = mask[:, None]
-            if windowed:
-                mask = mask & (distance < window)
+            if narrower is not None:
+                mask = mask & (distance < narrower)
         result = scaled_dot_product_attention(
             q,
             k,
@@ -68,18 +69,24 @@ def fits_varlen(dtype: torch.dtype, head_size: int) -> bool:
 
 
 def _attend_varlen(
-    rows: torch.Tensor, heads: int, key_heads: int, layout: Layout, scaling: float | None, window: int | None
-):
+    rows: torch.Tensor,
+    heads: int,
+    key_heads: int,
+    layout: Layout,
+    ends: torch.Tensor,
+    scaling: float | None,
+    window: int | None,
+) -> torch.Tensor:
     from torch.nn.attention import varlen
 
     longest = max(length for _, length in layout.blocks)
     q, k, v = rows.split([heads, key_heads, key_heads], dim=1)
+    options: dict[str, Any] = {"scale": scaling, "window_size": (-1 if window is None else window - 1, 0)}
     # Releases of torch before 2.12 support fewer key heads without this flag.
-    gqa = {"enable_gqa": heads != key_heads} if "enable_gqa" in inspect.signature(varlen.varlen_attn).parameters else {}
-    back = -1 if window is None else window - 1
-    return varlen.varlen_attn(
-        q, k, v, layout.ends, layout.ends, longest, longest, scale=scaling, window_size=(back, 0), **gqa
-    )
+    if "enable_gqa" in inspect.signature(varlen.varlen_attn).parameters:
+        options["enable_gqa"] = heads != key_heads
+    # A tuple only where more is asked for.
+    return cast(torch.Tensor, varlen.varlen_attn(q, k, v, ends, ends, longest, longest, **options))
 
 
 class KernelAttention(torch.autograd.Function):
@@ -88,7 +95,7 @@ class KernelAttention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, states, attention: kernels.Attention, layout):
+    def forward(ctx: Any, states: torch.Tensor, attention: kernels.Attention, layout: Layout) -> torch.Tensor:
         rows = states.flatten(1)
         out, saved = attention.forward(rows, layout)
         ctx.save_for_backward(rows, out, *saved)
@@ -96,7 +103,7 @@ class KernelAttention(torch.autograd.Function):
         return out.unflatten(1, (attention.heads, attention.size))
 
     @staticmethod
-    def backward(ctx, out_gradient):
+    def backward(ctx: Any, out_gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         rows, out, *saved = ctx.saved_tensors
         gradient = torch.empty_like(rows)
         ctx.attention.backward(out_gradient.flatten(1), rows, out, saved, ctx.layout, gradient)
@@ -104,28 +111,41 @@ class KernelAttention(torch.autograd.Function):
 
 
 class Scatter(torch.autograd.Function):
+    """`scatter` with gradients."""
+
     @staticmethod
-    def forward(ctx, states, layout):
+    def forward(ctx: Any, states: torch.Tensor, layout: Layout) -> torch.Tensor:
         ctx.layout = layout
         return scatter(states, layout)
 
     @staticmethod
-    def backward(ctx, gradient):
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         return scatter_backward(gradient, ctx.layout), None
 
 
 class Gather(torch.autograd.Function):
+    """`gather` with gradients."""
+
     @staticmethod
-    def forward(ctx, rows, layout):
+    def forward(ctx: Any, rows: torch.Tensor, layout: Layout) -> torch.Tensor:
         ctx.layout = layout
         return gather(rows, layout)
 
     @staticmethod
-    def backward(ctx, gradient):
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         return gather_backward(gradient, ctx.layout), None
 
 
-def packed_attention(module, query, key, value, attention_mask, scaling=None, dropout=0.0, **kwargs):
+def packed_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
     """The attention function that transformers calls.
 
     Shapes: query [1, heads, tokens, size], key and value [1, key heads, tokens, size]; returns [1, tokens, heads,
@@ -158,7 +178,7 @@ def packed_attention(module, query, key, value, attention_mask, scaling=None, dr
     return Gather.apply(rows, layout)[None], None
 
 
-def packable(config) -> bool:
+def packable(config: Any) -> bool:
     """Whether documents of a model with this configuration may share a sequence."""
     return set(getattr(config, "layer_types", None) or ["full_attention"]) <= PACKABLE_LAYERS
 

@@ -14,7 +14,8 @@ def scatter_backward(gradient: torch.Tensor, layout: Layout) -> torch.Tensor:
     """The backward pass of `scatter`: gradients of rows [rows, ...] to gradients of tokens [tokens, ...]. The shared
     prefix sums those of all documents.
     """
-    if layout.own_rows is None:
+    # Both are there, or neither.
+    if layout.own_rows is None or layout.prefix_rows is None:
         return gradient
     out = gradient.new_empty(layout.shared + len(layout.own_rows), *gradient.shape[1:])
     out[layout.shared :] = gradient.index_select(0, layout.own_rows)
@@ -30,6 +31,9 @@ def gather(rows: torch.Tensor, layout: Layout) -> torch.Tensor:
 
 
 def gather_backward(gradient: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """The backward pass of `gather`: gradients of tokens [tokens, ...] to gradients of rows [rows, ...], 0 for rows
+    that no result is read from.
+    """
     if layout.result_tokens is None:
         return gradient
     zeros = gradient.new_zeros(1, *gradient.shape[1:])

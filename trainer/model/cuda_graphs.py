@@ -6,13 +6,16 @@ the GPU to compute them (measured on an H100: 407 ms a step, 48 of them on the G
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
+from trainer.data.dataset import Sequence
 from trainer.data.layout import Layout, supports_varlen
-from trainer.data.packing import Pack, padded_size, shared_prefix, split
+from trainer.data.packing import Limits, Pack, padded_size, shared_prefix, split
 from trainer.model.attention import fits_varlen
 from trainer.model.fast_head import HeadLoss
+from trainer.model.model import Model
 
 # Padding attends in documents of this length.
 PADDING_LENGTH = 512
@@ -27,7 +30,7 @@ STATIC_ROPES = {"default", "linear", "llama3", "yarn"}
 class CudaGraphs:
     """CUDA graphs of a model's base whose layers are `fast_layers`. Adds gradients to those of the parameters."""
 
-    def __init__(self, model: torch.nn.Module, parameters: list[torch.nn.Parameter], device: torch.device) -> None:
+    def __init__(self, model: Model, parameters: list[torch.nn.Parameter], device: torch.device) -> None:
         self.body, self.head = model.body_and_head
         self.parameters, self.device = parameters, device
         self.gradient_sums = [torch.zeros_like(parameter) for parameter in parameters]
@@ -53,6 +56,7 @@ class CudaGraphs:
                 if parameter.grad is not None:
                     gradient_sum.copy_(parameter.grad)
                 parameter.grad = gradient_sum
+        assert hidden.grad is not None, "the loss depends on it"
         captured_pass.backward(packed.chosen, hidden.grad)
 
     def _captured_for(self, packed: Pack) -> "CapturedPass":
@@ -89,7 +93,7 @@ class CapturedPass:
         self.hidden, self.gradient = owner.hidden[:size], owner.gradient[:size]
         self.forward_graph, self.backward_graph = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         # The first use of a kernel loads it, which the default capture mode forbids.
-        capture_options = {"pool": owner.pool, "capture_error_mode": "relaxed"}
+        capture_options: dict[str, Any] = {"pool": owner.pool, "capture_error_mode": "relaxed"}
         with torch.enable_grad():
             with torch.cuda.graph(self.forward_graph, **capture_options):
                 hidden = owner.body(input_ids=self.ids, **inputs).last_hidden_state[0]
@@ -99,8 +103,8 @@ class CapturedPass:
 
     def forward(self, packed: Pack) -> torch.Tensor:
         """Hidden states [size, width]; rows after the pack's tokens belong to padding."""
-        tokens = packed.ids.shape[1]
-        ends = packed.layout.ends
+        tokens, ends = packed.ids.shape[1], packed.layout.ends
+        assert ends is not None, "worth_capturing requires variable-length attention"
         self.ids[:, :tokens], self.positions[:, :tokens] = packed.ids, packed.positions
         self.ids[:, tokens:] = 0
         self.positions[:, tokens:] = 0
@@ -113,12 +117,13 @@ class CapturedPass:
         return self.hidden
 
     def backward(self, chosen: torch.Tensor, gradient: torch.Tensor) -> None:
+        """Adds the parameters' gradients. `gradient`: that of the hidden states [targets, width] at `chosen`."""
         self.gradient.zero_()
         self.gradient[chosen] = gradient
         self.backward_graph.replay()
 
 
-def worth_capturing(model: torch.nn.Module, batches: list[list], limits, device: torch.device) -> bool:
+def worth_capturing(model: Model, batches: list[list[Sequence]], limits: Limits, device: torch.device) -> bool:
     """Whether to use CUDA graphs: on a GPU, with `fast_layers`, if rows share no long prefix."""
     if not supports_varlen(device) or not hasattr(model, "body_and_head"):
         return False

@@ -4,6 +4,8 @@ The gradient is made in the forward pass, while a chunk's logits are still in th
 Losses in Large-Vocabulary Language Models", 2024, arXiv 2411.09009, without their kernels).
 """
 
+from typing import Any
+
 import torch
 
 from trainer.model.fused_layers import kernels_for
@@ -21,7 +23,7 @@ class HeadLoss(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, hidden, weight, next_ids):
+    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, next_ids: torch.Tensor) -> torch.Tensor:
         losses = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
         gradient = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         own = kernels_for(hidden.device, hidden.dtype)
@@ -46,6 +48,6 @@ class HeadLoss(torch.autograd.Function):
         return losses
 
     @staticmethod
-    def backward(ctx, loss_gradient):
+    def backward(ctx: Any, loss_gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         (gradient,) = ctx.saved_tensors
         return loss_gradient[:, None].to(gradient.dtype) * gradient, None, None

@@ -5,13 +5,17 @@ tokens a step (small batches of short conversations), launching an operation cos
 stream is float32 in every precision.
 """
 
+from typing import Any, TypeGuard
+
 import torch
 from torch.nn.functional import silu
 
+from trainer.data.layout import Layout
 from trainer.model.attention import attend
 from trainer.model.attention_rows import gather, gather_backward, scatter, scatter_backward
 from trainer.model.fast_lora import LinearGroup, copies_of, is_plain
 from trainer.model.fused_layers import FusedLayer, kernels_for
+from trainer.model.model import DecoderLayer, Model, RmsNorm, replace_forward
 
 # Layers that are exactly norm, attention, residual, norm, gated MLP, residual.
 FAMILY = {
@@ -26,7 +30,7 @@ FAMILY = {
 class Norm:
     """RMS norm: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019 (arXiv 1910.07467)."""
 
-    def __init__(self, module: torch.nn.Module) -> None:
+    def __init__(self, module: RmsNorm) -> None:
         self.weight, self.epsilon = module.weight.detach().float(), module.variance_epsilon
 
     def forward(self, x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
@@ -35,6 +39,7 @@ class Norm:
         return (x * inverse).mul_(self.weight).to(dtype), inverse
 
     def backward(self, gradient: torch.Tensor, x: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
+        """The gradient of x [tokens, width] from that of the norm, with what `forward` was given and returned."""
         gradient = gradient * self.weight
         direction = x * inverse
         along = torch.linalg.vecdot(gradient, direction).div_(x.shape[-1])[:, None]
@@ -60,7 +65,15 @@ class BeforeAttention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, x, layer: "FastLayer", layout, cos, sin, *_parameters):
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        layer: "FastLayer",
+        layout: Layout,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        *_parameters: torch.Tensor,
+    ) -> torch.Tensor:
         normed, inverse = layer.input_norm.forward(x, layer.dtype)
         joint, saved = layer.qkv.forward(normed)
         states = joint[:, : layer.qkv.width].unflatten(1, (-1, layer.head_size)).to(layer.attention_dtype)
@@ -72,7 +85,7 @@ class BeforeAttention(torch.autograd.Function):
         return scatter(out, layout)
 
     @staticmethod
-    def backward(ctx, gradient):
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (x, inverse, cos, sin, *saved), layer = ctx.saved_tensors, ctx.layer
         joint = layer.qkv.gradient(len(x))
         states = joint[:, : layer.qkv.width].unflatten(1, (-1, layer.head_size))
@@ -97,7 +110,14 @@ class AfterAttention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, x, rows, layer: "FastLayer", layout, *_parameters):
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        rows: torch.Tensor,
+        layer: "FastLayer",
+        layout: Layout,
+        *_parameters: torch.Tensor,
+    ) -> torch.Tensor:
         attended = gather(rows, layout).flatten(1).to(layer.dtype)
         mixed, out_saved = layer.out.forward(attended)
         middle = x + mixed[:, : layer.out.width]
@@ -111,7 +131,7 @@ class AfterAttention(torch.autograd.Function):
         return middle + down_output[:, : layer.down.width]
 
     @staticmethod
-    def backward(ctx, gradient):
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (middle, inverse, gate_up, *saved), layer = ctx.saved_tensors, ctx.layer
         first, second = ctx.counts
         out_saved, gate_up_saved, down_saved = saved[:first], saved[first : first + second], saved[first + second :]
@@ -152,7 +172,7 @@ class AfterAttention(torch.autograd.Function):
 class FastLayer:
     """The parts of a decoder layer. Replaces the forward pass of transformers' layer."""
 
-    def __init__(self, layer: torch.nn.Module) -> None:
+    def __init__(self, layer: DecoderLayer) -> None:
         attention, mlp = layer.self_attn, layer.mlp
         self.head_size, self.scaling = attention.head_dim, attention.scaling
         self.input_norm, self.post_attention_norm = Norm(layer.input_layernorm), Norm(layer.post_attention_layernorm)
@@ -173,9 +193,18 @@ class FastLayer:
         if self.kernels:
             shape = self.heads, self.key_heads, self.head_size, self.scaling, self.window
             self.kernel_attention = self.kernels.Attention(*shape)
-        layer.forward = self.forward
+        replace_forward(layer, self.forward)
 
-    def forward(self, hidden_states, position_embeddings, layout, **_) -> torch.Tensor:
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        position_embeddings: tuple[torch.Tensor, torch.Tensor],
+        layout: Layout,
+        **_: object,
+    ) -> torch.Tensor:
+        """The layer's residual stream, float32 [1, tokens, width], as transformers' layer computes it. Position
+        embeddings: cos and sin [1, tokens, size].
+        """
         x = hidden_states[0]
         if self.kernels and self.kernel_attention.fits(layout):
             cos, sin = (part[0, :, : self.head_size // 2] for part in position_embeddings)
@@ -190,7 +219,7 @@ class FastLayer:
         return after[None]
 
 
-def install(model: torch.nn.Module) -> bool:
+def install(model: Model) -> bool:
     """Replaces the forward pass of all decoder layers if every one is a plain member of the family. Returns whether it
     did.
 
@@ -199,9 +228,10 @@ def install(model: torch.nn.Module) -> bool:
     """
     inner = model.get_base_model().get_decoder()
     layers = list(getattr(inner, "layers", []))
-    if not layers or not all(_fits(layer) for layer in layers):
+    fast = [layer for layer in layers if _fits(layer)]
+    if not layers or len(fast) < len(layers):
         return False
-    refresh = copies_of([group for layer in layers for group in FastLayer(layer).groups])
+    refresh = copies_of([group for layer in fast for group in FastLayer(layer).groups])
     # The residual stream starts in float32 (and so do the rotary embeddings); the head needs the base's precision
     # again.
     embed, final, dtype = inner.embed_tokens.forward, inner.norm.forward, inner.embed_tokens.weight.dtype
@@ -211,16 +241,16 @@ def install(model: torch.nn.Module) -> bool:
         refresh()
         return embed(ids).float()
 
-    inner.embed_tokens.forward = embed_in_float32
-    inner.norm.forward = lambda x: final(x).to(dtype)
+    replace_forward(inner.embed_tokens, embed_in_float32)
+    replace_forward(inner.norm, lambda x: final(x).to(dtype))
     head = model.get_base_model().lm_head
-    if is_plain(head) and head.bias is None:
+    if isinstance(head, torch.nn.Linear) and is_plain(head) and head.bias is None:
         # Read by `evaluate.losses`. A tuple, so that torch does not register the modules a second time.
         model.body_and_head = (inner, head.weight)
     return True
 
 
-def _fits(layer: torch.nn.Module) -> bool:
+def _fits(layer: Any) -> TypeGuard[DecoderLayer]:
     if type(layer).__name__ not in FAMILY or type(layer.mlp.act_fn).__name__ not in {"SiLU", "SiLUActivation"}:
         return False
     attention, mlp = layer.self_attn, layer.mlp

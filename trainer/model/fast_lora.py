@@ -6,11 +6,13 @@ Layers with the same input (q, k and v; gate and up) become one product, and the
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any, cast
 
 import torch
 from peft.tuners.lora.layer import Linear, LoraLayer
 
 from trainer.model import gpu_kernels, kernels, quantized
+from trainer.model.model import Model, factors_of, linear_of, replace_forward
 
 # Layers of one parent that always get the same input.
 SAME_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
@@ -21,7 +23,7 @@ _zero = False
 
 
 @contextmanager
-def zero_adapters_skipped(model: torch.nn.Module) -> Iterator[None]:
+def zero_adapters_skipped(model: Model) -> Iterator[None]:
     """Leaves out adapters if all their B matrices are zero, as at the start of a training: no result changes.
 
     Only without gradients, and on a CPU: a CUDA graph that is captured here would leave them out forever.
@@ -58,14 +60,14 @@ class LinearGroup:
     """
 
     def __init__(self, layers: list[torch.nn.Module]) -> None:
-        bases = [layer.get_base_layer() if isinstance(layer, LoraLayer) else layer for layer in layers]
-        adapted = [index for index, layer in enumerate(layers) if isinstance(layer, LoraLayer)]
-        self.adapted = adapted
+        bases = [linear_of(layer) for layer in layers]
+        adapters = {index: layer for index, layer in enumerate(layers) if isinstance(layer, LoraLayer)}
+        self.adapted = list(adapters)
         self.quantized = [base.weight for base in bases if quantized.is_quantized(base)]
         self.dtype, self.device = quantized.dtype_of(bases[0]), bases[0].weight.device
-        self.downs = [layers[index].lora_A["default"].weight for index in adapted]
-        self.ups = [layers[index].lora_B["default"].weight for index in adapted]
-        self.scales = [layers[index].scaling["default"] for index in adapted]
+        factors = [factors_of(layer) for layer in adapters.values()]
+        self.downs, self.ups = [down for down, _ in factors], [up for _, up in factors]
+        self.scales: list[float] = [layer.scaling["default"] for layer in adapters.values()]
         self.ranks = [down.shape[0] for down in self.downs]
         self.outputs, self.inputs = [base.out_features for base in bases], bases[0].in_features
         self.width, self.height = sum(self.outputs), sum(self.outputs) + sum(self.ranks)
@@ -118,6 +120,7 @@ class LinearGroup:
 
     @property
     def parameters(self) -> list[torch.nn.Parameter]:
+        """A of each adapted layer, then B of each."""
         return [*self.downs, *self.ups]
 
     def outputs_of(self, joint: torch.Tensor) -> list[torch.Tensor]:
@@ -184,6 +187,7 @@ class LinearGroup:
         return torch.mm(left.T, right).to(self.downs[0].dtype)
 
     def input_gradient(self, gradient: torch.Tensor) -> torch.Tensor:
+        """The gradient of x [tokens, inputs] from a gradient [tokens, height] that `backward` has completed."""
         return gradient @ (self.weights() if self.matrix is None else self.matrix)[:, : self.inputs]
 
 
@@ -206,7 +210,7 @@ class Adapted(torch.autograd.Function):
     """All layers of a group for one input [..., inputs], with gradients for the input, A and B."""
 
     @staticmethod
-    def forward(ctx, x, group: LinearGroup, *_parameters):
+    def forward(ctx: Any, x: torch.Tensor, group: LinearGroup, *_parameters: torch.Tensor) -> tuple[torch.Tensor, ...]:
         flat = x.reshape(-1, x.shape[-1])
         joint, saved = group.forward(flat)
         ctx.save_for_backward(*saved)
@@ -214,7 +218,7 @@ class Adapted(torch.autograd.Function):
         return tuple(y.view(*x.shape[:-1], -1) for y in group.outputs_of(joint))
 
     @staticmethod
-    def backward(ctx, *gradients):
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         group = ctx.group
         joint = group.gradient(math.prod(ctx.shape[:-1]))
         for y, gradient in zip(group.outputs_of(joint), gradients, strict=True):
@@ -229,14 +233,15 @@ class SharedInput:
     up.
     """
 
-    def __init__(self, layers: list[LoraLayer]) -> None:
+    def __init__(self, layers: list[torch.nn.Module]) -> None:
         self.group = LinearGroup(layers)
         self.pending: dict[int, torch.Tensor] = {}
         self.input: tuple[torch.Tensor, int] | None = None
         for index, layer in enumerate(layers):
-            layer.forward = lambda x, index=index: self.forward(x, index)
+            replace_forward(layer, lambda x, index=index: self.forward(x, index))
 
     def forward(self, x: torch.Tensor, index: int) -> torch.Tensor:
+        """The output [..., outputs] of the module with that number in the group, for x [..., inputs]."""
         if index not in self.pending or self.input is None or self.input[0] is not x or self.input[1] != x._version:
             self.input = (x, x._version)
             self.pending = dict(enumerate(Adapted.apply(x, self.group, *self.group.parameters)))
@@ -246,14 +251,14 @@ class SharedInput:
         return result
 
 
-def install(model: torch.nn.Module) -> int:
+def install(model: Model) -> int:
     """Replaces the forward pass of every plain LoRA layer; returns how many.
 
     Layers that compute more than x W^T + scale * x A^T B^T (dropout, variants) keep peft's forward pass.
     """
     replaced = 0
     for parent in model.modules():
-        candidates = {
+        candidates: dict[str, torch.nn.Module] = {
             name: child for name, child in parent.named_children() if isinstance(child, LoraLayer) and is_plain(child)
         }
         groups = [
@@ -277,5 +282,5 @@ def is_plain(module: torch.nn.Module) -> bool:
         and list(module.active_adapters) == ["default"]
         and not module.lora_variant
         and isinstance(module.lora_dropout["default"], torch.nn.Identity)
-        and module.lora_B["default"].bias is None
+        and cast(torch.nn.Linear, module.lora_B["default"]).bias is None
     )

@@ -3,11 +3,15 @@ mathematics is that of `fast_layers`: matrix products in bfloat16, a float32 res
 """
 
 from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from trainer.data.layout import Layout
 from trainer.model import gpu_kernels, kernels
+
+if TYPE_CHECKING:
+    from trainer.model.fast_layers import FastLayer
 
 
 def kernels_for(device: torch.device, dtype: torch.dtype) -> ModuleType | None:
@@ -19,8 +23,17 @@ class FusedLayer(torch.autograd.Function):
     """Residual stream float32 [tokens, width] to the residual stream after the layer."""
 
     @staticmethod
-    def forward(ctx, x, layer, layout: Layout, cos, sin, *_parameters):
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        layer: "FastLayer",
+        layout: Layout,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        *_parameters: torch.Tensor,
+    ) -> torch.Tensor:
         kernels, attention = layer.kernels, layer.kernel_attention
+        assert kernels, "FastLayer uses this where it has some"
         _, normed, inverse = kernels.add_norm(x, None, layer.input_norm.weight, layer.input_norm.epsilon)
         states, qkv_saved = layer.qkv.forward(normed)
         kernels.rotate(states, cos, sin, layer.rotated)
@@ -40,7 +53,7 @@ class FusedLayer(torch.autograd.Function):
         return kernels.add(middle, down_output)
 
     @staticmethod
-    def backward(ctx, gradient):
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         layer, (x, inverse, states, attended, middle, post_inverse, *rest) = ctx.layer, ctx.saved_tensors
         gate_up, cos, sin, *saved = rest
         kernels, attention, parts = layer.kernels, layer.kernel_attention, iter(saved)

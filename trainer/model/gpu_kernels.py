@@ -5,31 +5,14 @@ torch's: with few tokens in a pass, launching an operation takes longer than com
 bfloat16 ones have rows that may be apart (a stride), float32 ones are contiguous.
 """
 
-from functools import cache
+# Triton gives kernels their types, and their calls a grid in brackets.
+# pyright: reportMissingParameterType=false, reportIndexIssue=false
 
 import torch
 
 from trainer.data.layout import Layout
 from trainer.model.attention import fits_varlen
 from trainer.model.attention_rows import gather, gather_backward, scatter, scatter_backward
-
-try:
-    import triton
-    import triton.language as tl
-except ImportError:
-    # torch for a CPU comes without it.
-    triton = None
-
-
-@cache
-def _found() -> bool:
-    return triton is not None and torch.version.hip is None
-
-
-def available(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether the kernels compute on this device in this precision."""
-    return device.type == "cuda" and dtype == torch.bfloat16 and _found()
-
 
 # Logits that a program reads at a time.
 LOGITS = 4096
@@ -39,11 +22,14 @@ ALIGNED = 8
 GATED = 1024
 
 
-def _warps(block: int) -> int:
-    return min(16, max(1, block // 256))
-
-
-if triton:
+# torch for a CPU comes without Triton.
+try:
+    import triton  # pyright: ignore[reportMissingImports]
+    import triton.language as tl  # pyright: ignore[reportMissingImports]
+except ImportError:
+    installed = False
+else:
+    installed = True
 
     @triton.jit
     def _add_norm(x, added, added_stride, weight, epsilon, total, normed, inverse, width, BLOCK: tl.constexpr):
@@ -131,6 +117,15 @@ if triton:
                 values = tl.load(start + columns, mask, float("-inf")).to(tl.float32)
                 probability = tl.exp(values - log_sum) - tl.where(columns == target, 1.0, 0.0)
                 tl.store(start + columns, probability.to(tl.bfloat16), mask)
+
+
+def available(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether the kernels compute on this device in this precision."""
+    return device.type == "cuda" and dtype == torch.bfloat16 and installed and torch.version.hip is None
+
+
+def _warps(block: int) -> int:
+    return min(16, max(1, block // 256))
 
 
 def add_norm(

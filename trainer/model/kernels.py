@@ -32,7 +32,7 @@ _ARGUMENTS = {
 
 
 @cache
-def _library() -> ctypes.CDLL | None:
+def _find() -> ctypes.CDLL | None:
     if not FILE.exists():
         return None
     try:
@@ -50,7 +50,13 @@ def _library() -> ctypes.CDLL | None:
 
 def available(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether the kernels compute on this device in this precision."""
-    return device.type == "cpu" and dtype == torch.bfloat16 and _library() is not None
+    return device.type == "cpu" and dtype == torch.bfloat16 and _find() is not None
+
+
+def _library() -> ctypes.CDLL:
+    library = _find()
+    assert library is not None, "callers ask `available` first"
+    return library
 
 
 def _at(tensor: torch.Tensor | None) -> int | None:
@@ -144,6 +150,11 @@ def outer(left: torch.Tensor, right: torch.Tensor, scale: float = 1.0, transpose
     return out
 
 
+def _documents(layout: Layout) -> torch.Tensor:
+    assert layout.documents is not None, "callers ask `fits` first"
+    return layout.documents
+
+
 class Attention:
     """Causal attention within documents, by the heads of one layer."""
 
@@ -161,7 +172,7 @@ class Attention:
         """From rows that begin with q, k and v: results [tokens, heads x size], and what `backward` needs: the
         logarithms of the sums of weights, float32 [heads, tokens].
         """
-        tokens, documents = len(states), layout.documents
+        tokens, documents = len(states), _documents(layout)
         out = states.new_empty(tokens, self.heads * self.size)
         log_sums = states.new_empty(self.heads, tokens, dtype=torch.float32)
         _library().tunery_attention(
@@ -180,7 +191,7 @@ class Attention:
         gradient: torch.Tensor,
     ) -> None:
         """Writes the gradients of q, k and v to the beginnings of the rows of `gradient`."""
-        (log_sums,), documents = saved, layout.documents
+        (log_sums,), documents = saved, _documents(layout)
         longest = int(documents[:, 1].max())
         workspace = torch.empty(len(documents), self.key_heads, longest, 2, self.size)
         _library().tunery_attention_backward(

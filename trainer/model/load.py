@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, set_peft_model_state_dict
@@ -9,10 +10,12 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 
 from trainer.data.sight import is_vision, sight_of
+from trainer.data.tokenizer import Tokenizer
 from trainer.model import attention, fast_layers, fast_lora, gpu, projector, quantized, served, vision
+from trainer.model.model import Model, base_of
 from trainer.runtime.errors import JobError
 from trainer.runtime.files import sha256_of
-from trainer.runtime.spec import Lora, ModelSpec, Spec
+from trainer.runtime.spec import Lora, ModelSpec, Spec, Start
 
 
 def device_and_dtype() -> tuple[torch.device, torch.dtype]:
@@ -33,16 +36,17 @@ def device_and_dtype() -> tuple[torch.device, torch.dtype]:
 BF16_CAPABILITIES = ("avx512_bf16", "amx_bf16", "bf16")
 
 
-def load_config(spec: ModelSpec):
+def load_config(spec: ModelSpec) -> Any:
+    """transformers' configuration of the base. Raises JobError("base_missing")."""
     return AutoConfig.from_pretrained(_base_path(spec), local_files_only=True, trust_remote_code=False)
 
 
-def load_tokenizer(spec: ModelSpec):
+def load_tokenizer(spec: ModelSpec) -> Tokenizer:
     """The base's tokenizer, with what the trainer adds to it: `parse_control_tokens`, and `sight`, how the base sees
-    pictures (trainer/data/sight.py), or None.
+    pictures (trainer/data/sight.py), or None. Raises JobError("base_missing") if it is missing or has no chat template.
     """
     path = _base_path(spec)
-    tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+    tokenizer: Tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     tokenizer.parse_control_tokens = spec.parse_control_tokens
     if not tokenizer.chat_template:
         raise JobError(
@@ -53,7 +57,7 @@ def load_tokenizer(spec: ModelSpec):
     return tokenizer
 
 
-def load_model(spec: Spec, device: torch.device, dtype: torch.dtype) -> torch.nn.Module:
+def load_model(spec: Spec, device: torch.device, dtype: torch.dtype) -> Model:
     """The base, set up for the run's method. Trainable weights are float32; everything depends only on the seed.
 
     lora: the base frozen in `dtype`, with an adapter, fresh or from an earlier run. qlora: the same, with the base's
@@ -70,7 +74,7 @@ def load_model(spec: Spec, device: torch.device, dtype: torch.dtype) -> torch.nn
     return with_adapter(base, spec)
 
 
-def autocast(model: torch.nn.Module, device: torch.device, dtype: torch.dtype) -> torch.nn.Module:
+def autocast(model: Model, device: torch.device, dtype: torch.dtype) -> Model:
     """Makes the model compute in bf16, if that is `dtype`, with weights that stay float32 (Micikevicius et al., "Mixed
     Precision Training", arXiv 1710.03740).
     """
@@ -79,7 +83,7 @@ def autocast(model: torch.nn.Module, device: torch.device, dtype: torch.dtype) -
     return model
 
 
-def load_base(spec: ModelSpec, device: torch.device, dtype: torch.dtype) -> torch.nn.Module:
+def load_base(spec: ModelSpec, device: torch.device, dtype: torch.dtype) -> Model:
     """The base in the precision of the method."""
     path, sees = _base_path(spec), is_vision(load_config(spec))
     options = {
@@ -96,7 +100,8 @@ def load_base(spec: ModelSpec, device: torch.device, dtype: torch.dtype) -> torc
             "device_map": {"": device},
         }
     kind = AutoModelForImageTextToText if sees else AutoModelForCausalLM
-    base = kind.from_pretrained(path, dtype=torch.float32 if spec.method == "full" else dtype, **options).to(device)
+    loaded: Any = kind.from_pretrained(path, dtype=torch.float32 if spec.method == "full" else dtype, **options)
+    base: Model = loaded.to(device)
     base.config.get_text_config().use_cache = False
     if sees:
         vision.freeze(base, spec)
@@ -104,8 +109,9 @@ def load_base(spec: ModelSpec, device: torch.device, dtype: torch.dtype) -> torc
     return base
 
 
-def with_adapter(base: torch.nn.Module, spec: ModelSpec) -> torch.nn.Module:
+def with_adapter(base: Model, spec: ModelSpec) -> Model:
     """The base, frozen, with a fresh adapter or that of `spec.start`."""
+    assert spec.lora, "the spec of an adapter has its shape"
     config = lora_config(spec.lora)
     if is_vision(base.config):
         vision.restrict(config, base)
@@ -113,8 +119,8 @@ def with_adapter(base: torch.nn.Module, spec: ModelSpec) -> torch.nn.Module:
         config.modules_to_save = [projector.path_of(base)]
     embeddings = base.get_input_embeddings().weight
     as_served = served.Served(spec, base, embeddings.device, embeddings.dtype)
-    model = get_peft_model(base, config)
-    if spec.start and (unknown := set_peft_model_state_dict(model, adapter_weights(spec)).unexpected_keys):
+    model = cast(Model, get_peft_model(cast(torch.nn.Module, base), config))
+    if spec.start and (unknown := set_peft_model_state_dict(model, adapter_weights(spec.start)).unexpected_keys):
         raise JobError("internal", f"The adapter to start from has weights that this job does not: {unknown[0]}.")
     # The adapter's folder names the base by its public id, not by this machine's path.
     model.peft_config["default"].base_model_name_or_path = spec.base.id
@@ -128,20 +134,22 @@ def with_adapter(base: torch.nn.Module, spec: ModelSpec) -> torch.nn.Module:
     return model.train()
 
 
-def adapter_weights(spec: ModelSpec) -> dict[str, torch.Tensor]:
-    """Raises JobError("base_missing") if the adapter to start from is missing or changed."""
-    file = Path(spec.start.path) / "adapter_model.safetensors"
-    if not file.exists() or sha256_of(file) != spec.start.sha256:
+def adapter_weights(start: Start) -> dict[str, torch.Tensor]:
+    """The weights of the adapter to start from, by PEFT's names. Raises JobError("base_missing") if it is missing or
+    changed.
+    """
+    file = Path(start.path) / "adapter_model.safetensors"
+    if not file.exists() or sha256_of(file) != start.sha256:
         raise JobError("base_missing", "The model that this job starts from is missing or has changed.")
     return load_file(file)
 
 
-def with_start_merged(base: torch.nn.Module, spec: ModelSpec) -> torch.nn.Module:
+def with_start_merged(base: Model, spec: ModelSpec) -> Model:
     """The base, with the start adapter merged into its weights."""
     if not spec.start:
         return base
-    adapter_weights(spec)
-    model = PeftModel.from_pretrained(base, spec.start.path).merge_and_unload()
+    adapter_weights(spec.start)
+    model: Model = PeftModel.from_pretrained(cast(torch.nn.Module, base), spec.start.path).merge_and_unload()
     for parameter in model.parameters():
         parameter.requires_grad_(True)
     if is_vision(model.config):
@@ -153,7 +161,8 @@ def lora_config(lora: Lora) -> LoraConfig:
     """LoRA: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2021 (arXiv 2106.09685)."""
     return LoraConfig(
         r=lora.r,
-        lora_alpha=lora.alpha,
+        # PEFT takes any number.
+        lora_alpha=cast(int, lora.alpha),
         lora_dropout=lora.dropout,
         target_modules=lora.target_modules,
         bias="none",
@@ -162,19 +171,20 @@ def lora_config(lora: Lora) -> LoraConfig:
 
 
 @torch.no_grad()
-def zero_adapter(model: torch.nn.Module) -> None:
+def zero_adapter(model: Model) -> None:
     """Zeroes the adapter's B matrices and restores its projector, so that the model computes what its base does. The
     adapter is lost unless it was saved.
     """
     for name, parameter in trainable(model).items():
         if "lora_B" in name:
             parameter.zero_()
-    base = vision.base_of(model)
+    base = base_of(model)
     if base.config.model_type in projector.PATHS:
         projector.restore(base)
 
 
-def trainable(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
+def trainable(model: Model) -> dict[str, torch.nn.Parameter]:
+    """The parameters that are trained, by their names in the model."""
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 

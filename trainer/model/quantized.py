@@ -5,11 +5,14 @@ bitsandbytes is imported only for a quantized base: the import takes a second.
 """
 
 import sys
+from typing import Any, TypeGuard, cast
 
 import torch
 
+from trainer.model.model import Model
 
-def quantization_config(dtype: torch.dtype, skipped: tuple[str, ...] = ()):
+
+def quantization_config(dtype: torch.dtype, skipped: tuple[str, ...] = ()) -> Any:
     """How transformers loads a base for QLoRA; products are computed in `dtype`. Modules named `skipped` stay as they
     are.
     """
@@ -27,7 +30,8 @@ def quantization_config(dtype: torch.dtype, skipped: tuple[str, ...] = ()):
     )
 
 
-def is_quantized(module: torch.nn.Module) -> bool:
+def is_quantized(module: torch.nn.Module) -> TypeGuard[torch.nn.Linear]:
+    """Whether the module is bitsandbytes' linear layer with weights in 4 bits."""
     loaded = sys.modules.get("bitsandbytes")
     return loaded is not None and isinstance(module, loaded.nn.Linear4bit)
 
@@ -38,21 +42,22 @@ def is_adapted(module: torch.nn.Module) -> bool:
     return loaded is not None and type(module) is getattr(loaded, "Linear4bit", None)
 
 
-def dtype_of(base: torch.nn.Module) -> torch.dtype:
-    return base.compute_dtype if is_quantized(base) else base.weight.dtype
+def dtype_of(base: torch.nn.Linear) -> torch.dtype:
+    """The precision in which a linear layer computes, quantized or not."""
+    return cast(Any, base).compute_dtype if is_quantized(base) else base.weight.dtype
 
 
 def dequantize(weight: torch.Tensor) -> torch.Tensor:
-    """The weight [outputs, inputs] in the precision that it had before."""
+    """The weight [outputs, inputs] in the precision that it had before. `weight`: bitsandbytes' Params4bit."""
     from bitsandbytes.functional import dequantize_4bit
 
-    return dequantize_4bit(weight.data, weight.quant_state)
+    return dequantize_4bit(weight.data, cast(Any, weight).quant_state)
 
 
-def keep_differentiable(model: torch.nn.Module) -> None:
+def keep_differentiable(model: Model) -> None:
     """Keeps bitsandbytes from repacking weights for inference when they are used without gradients, as in an evaluation
     between steps: repacked weights have no backward pass.
     """
     for module in model.modules():
         if is_quantized(module):
-            module.support_avx512bf16_for_cpu = False
+            vars(module)["support_avx512bf16_for_cpu"] = False

@@ -6,9 +6,10 @@ result (validation, answers to prompts, the probe) must not depend on that.
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import torch
 from peft.tuners.lora.layer import LoraLayer
@@ -16,6 +17,7 @@ from safetensors import safe_open
 from torch.nn.functional import linear
 
 from trainer.model import quantized
+from trainer.model.model import Model, base_of, factors_of, replace_forward, restore_forward
 from trainer.runtime.spec import ModelSpec
 
 # Weights that are widened at once.
@@ -25,7 +27,7 @@ CHUNK_WEIGHTS = 1 << 24
 class BaseFiles:
     """Weights of a base as its files have them, by their names in the model."""
 
-    def __init__(self, folder: Path, base: torch.nn.Module) -> None:
+    def __init__(self, folder: Path, base: Model) -> None:
         index = folder / "model.safetensors.index.json"
         if index.exists():
             self.files = {name: folder / file for name, file in json.loads(index.read_text())["weight_map"].items()}
@@ -62,7 +64,7 @@ class Served:
     take many times as long there. The language model of a base that reads pictures stays as it is trained.
     """
 
-    def __init__(self, spec: ModelSpec, base: torch.nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, spec: ModelSpec, base: Model, device: torch.device, dtype: torch.dtype) -> None:
         self.is_quantized = spec.method == "qlora"
         text_only = base.config is base.config.get_text_config()
         narrow = device.type == "cpu" and dtype != torch.float32
@@ -72,23 +74,22 @@ class Served:
         self.files = BaseFiles(Path(spec.base.path), base) if not self.is_exact and spec.method != "full" else None
 
     @contextmanager
-    def computing(self, model: torch.nn.Module) -> Iterator[None]:
+    def computing(self, model: Model) -> Iterator[None]:
         """Meanwhile `model` computes the served model, slower and without gradients."""
         if self.is_exact:
             yield
             return
-        restore, head = [], model.__dict__.pop("body_and_head", None)
+        restore, head = [], vars(model).pop("body_and_head", None)
         try:
-            base = model.get_base_model() if hasattr(model, "peft_config") else model
-            for name, module in base.named_modules():
-                restore.append((module, module.__dict__.pop("forward", None), {}))
+            for name, module in base_of(model).named_modules():
+                restore.append((module, restore_forward(module), {}))
                 self._replace(name, module, restore[-1][2])
             yield
         finally:
             for module, forward, parameters in restore:
-                module.__dict__.pop("forward", None)
+                restore_forward(module)
                 if forward is not None:
-                    module.forward = forward
+                    replace_forward(module, forward)
                 for parameter, data in parameters.items():
                     parameter.data = data
             if head is not None:
@@ -97,11 +98,11 @@ class Served:
     def _replace(self, name: str, module: torch.nn.Module, widened: dict) -> None:
         """Gives a module a forward pass in float32, or float32 parameters, whose former data go into `widened`."""
         if isinstance(module, LoraLayer):
-            module.forward = partial(self._adapted, name, module)
+            replace_forward(module, partial(self._adapted, name, module))
         elif isinstance(module, torch.nn.Linear):
-            module.forward = partial(self._linear, name, module)
+            replace_forward(module, partial(self._linear, name, module))
         elif isinstance(module, torch.nn.Embedding):
-            module.forward = partial(self._embedded, name, module)
+            replace_forward(module, partial(self._embedded, name, module))
         elif not name.endswith((".lora_A", ".lora_B")):
             for own, parameter in module.named_parameters(recurse=False):
                 if parameter.dtype != torch.float32:
@@ -115,13 +116,13 @@ class Served:
         stored = self.files.read(name, unless=weight.dtype)
         return weight.detach() if stored is None else stored.to(weight.device)
 
-    def _weight(self, name: str, module: torch.nn.Module) -> torch.Tensor:
+    def _weight(self, name: str, module: torch.nn.Linear) -> torch.Tensor:
         if not quantized.is_quantized(module):
             return self._original(f"{name}.weight", module.weight)
-        stored = self.files.read(f"{name}.weight")
+        stored = self.files.read(f"{name}.weight") if self.files else None
         return quantized.dequantize(module.weight) if stored is None else stored.to(module.weight.device)
 
-    def _linear(self, name: str, module: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+    def _linear(self, name: str, module: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
         weight, x = self._weight(name, module), x.float()
         if weight.dtype == torch.float32:
             result = linear(x, weight)
@@ -131,30 +132,32 @@ class Served:
         return result if module.bias is None else result + self._original(f"{name}.bias", module.bias).float()
 
     def _adapted(self, name: str, module: LoraLayer, x: torch.Tensor) -> torch.Tensor:
-        result, x = self._linear(f"{name}.base_layer", module.get_base_layer(), x), x.float()
+        base = cast(torch.nn.Linear, module.get_base_layer())
+        result, x = self._linear(f"{name}.base_layer", base, x), x.float()
         for adapter in module.active_adapters:
-            low = linear(x, module.lora_A[adapter].weight)
-            result = result + linear(low, module.lora_B[adapter].weight) * module.scaling[adapter]
+            down, up = factors_of(module, adapter)
+            result = result + linear(linear(x, down), up) * module.scaling[adapter]
         return result
 
-    def _embedded(self, name: str, module: torch.nn.Module, ids: torch.Tensor) -> torch.Tensor:
+    def _embedded(self, name: str, module: torch.nn.Embedding, ids: torch.Tensor) -> torch.Tensor:
         weight, padding = module.weight.data, module.padding_idx
         tokens, places = ids.unique(return_inverse=True)
         try:
             # The rows that are read, by the module's own pass: some families scale their embeddings.
-            module.weight.data, module.padding_idx = self._original(f"{name}.weight", weight)[tokens].float(), None
+            rows = self._original(f"{name}.weight", weight)[tokens].float()
+            module.weight.data, module.padding_idx = rows, None
             return type(module).forward(module, places)
         finally:
             module.weight.data, module.padding_idx = weight, padding
 
 
-def as_served(model: torch.nn.Module):
+def as_served(model: Model) -> AbstractContextManager[None]:
     """Meanwhile a model of `load_model` computes as it will be served. Any other computes as it is."""
     served = getattr(model, "served", None)
     return served.computing(model) if served else nullcontext()
 
 
-def drafting(model: torch.nn.Module):
+def drafting(model: Model) -> AbstractContextManager[None]:
     """Meanwhile a model drafts what it will answer when it is served, in the faster way."""
     served = getattr(model, "served", None)
     return served.computing(model) if served and served.is_cheap else nullcontext()

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -18,10 +19,14 @@ from peft import LoraConfig
 
 from trainer.data.packing import Pack
 from trainer.data.pictures import Picture, PictureError, decode, read
-from trainer.data.sight import Sight, SquareSight, TiledSight
+from trainer.data.sight import GridSight, Sight, TiledSight
 from trainer.model import fast_tower, projector
+from trainer.model.model import Model, base_of
 from trainer.runtime.errors import JobError
 from trainer.runtime.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 # A power cut loses at most the pictures of the last seconds; a flush for each would take longer than the picture.
 FLUSH_SECONDS = 10.0
@@ -31,35 +36,30 @@ FLUSH_SECONDS = 10.0
 PARTS = ("visual", "vision_model", "connector", "vision_tower", "multi_modal_projector")
 
 
-def base_of(model: torch.nn.Module) -> torch.nn.Module:
-    """The transformers model in a peft model, or itself."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
-
-
-def tower_of(base: torch.nn.Module) -> torch.nn.Module:
+def tower_of(base: Model) -> torch.nn.Module:
     """The vision tower; for Qwen with its projector."""
     return _first_of(base.model, "visual", "vision_model", "vision_tower")
 
 
-def projector_of(base: torch.nn.Module) -> torch.nn.Module:
+def projector_of(base: Model) -> torch.nn.Module:
     """The layers between the tower's vectors and the language model."""
     if hasattr(base.model, "visual"):
         return base.model.visual.merger
     return _first_of(base.model, "connector", "multi_modal_projector")
 
 
-def _first_of(module: torch.nn.Module, *names: str) -> torch.nn.Module:
+def _first_of(module: object, *names: str) -> torch.nn.Module:
     return next(getattr(module, name) for name in names if hasattr(module, name))
 
 
-def layers_fed(base: torch.nn.Module) -> int:
+def layers_fed(base: Model) -> int:
     """After how many of the first layers of the language model more vectors of pictures are added (DeepStack: Meng et
     al., 2024, arXiv 2406.04334). A vector has these behind it.
     """
     return len(getattr(base.config.vision_config, "deepstack_visual_indexes", ()))
 
 
-def freeze(base: torch.nn.Module, spec: ModelSpec) -> None:
+def freeze(base: Model, spec: ModelSpec) -> None:
     """Leaves only the language model to be trained, and the projector if the job says so."""
     for module in (tower_of(base), projector_of(base)):
         module.requires_grad_(False)
@@ -67,7 +67,7 @@ def freeze(base: torch.nn.Module, spec: ModelSpec) -> None:
         projector.module_of(base).requires_grad_(True)
 
 
-def restrict(config: LoraConfig, base: torch.nn.Module) -> None:
+def restrict(config: LoraConfig, base: Model) -> None:
     """Keeps adapters in the language model: names of layers such as q_proj occur in the tower, too. Raises
     JobError("adapter_invalid") if no layer is left.
     """
@@ -76,21 +76,23 @@ def restrict(config: LoraConfig, base: torch.nn.Module) -> None:
         for name, module in base.get_decoder().named_modules()
         if isinstance(module, torch.nn.Linear)
     }
-    wanted = layers if config.target_modules == "all-linear" else layers & set(config.target_modules)
+    wanted = layers if config.target_modules == "all-linear" else layers & set(config.target_modules or ())
     if not wanted:
         raise JobError(
             "adapter_invalid",
             "target_modules names no layer of the language model; the part that sees pictures is not trained. Choose "
             f"from {', '.join(sorted(layers))}.",
         )
-    config.target_modules = wanted
+    # PEFT makes a set of a list itself.
+    config.target_modules = cast(list[str], wanted)
     config.exclude_modules = rf"(.*\.)?({'|'.join(PARTS)})\..*"
 
 
-def inputs_of(model: torch.nn.Module, packed: Pack) -> dict[str, torch.Tensor]:
+def inputs_of(model: Model, packed: Pack) -> dict[str, Any]:
     """The model's arguments for the tokens of a pack: their ids, or their embeddings with the vectors of pictures."""
-    if packed.places is None:
+    if packed.places is None or packed.vectors is None:
         return {"input_ids": packed.ids}
+    assert model.features, "a model that is shown pictures has their vectors"
     base, vectors = base_of(model), model.features.rows(packed.vectors)
     if model.features.unprojected:
         vectors = projector.project(base, vectors)
@@ -98,9 +100,9 @@ def inputs_of(model: torch.nn.Module, packed: Pack) -> dict[str, torch.Tensor]:
         from transformers.models.qwen3_vl.modeling_qwen3_vl import BaseModelOutputWithDeepstackFeatures
 
         first, *others = vectors.chunk(1 + layers, dim=-1)
-        output = BaseModelOutputWithDeepstackFeatures(
-            pooler_output=(first,), deepstack_features=[(each,) for each in others]
-        )
+        # A tuple a picture, as the base's own tower returns them.
+        parts: dict[str, Any] = {"pooler_output": (first,), "deepstack_features": [(each,) for each in others]}
+        output = BaseModelOutputWithDeepstackFeatures(**parts)
         return {"input_ids": packed.ids, "mm_encoder_outputs": {"image": output}}
     embeddings = base.get_input_embeddings()(packed.ids)
     return {"inputs_embeds": embeddings.index_copy(1, packed.places, vectors.to(embeddings.dtype)[None])}
@@ -113,7 +115,7 @@ class Features:
     Those that an earlier attempt at the same job left in the folder beside it are used again.
     """
 
-    def __init__(self, model: torch.nn.Module, sight: Sight, spec: ModelSpec, folder: Path, device: torch.device):
+    def __init__(self, model: Model, sight: Sight, spec: ModelSpec, folder: Path, device: torch.device):
         self.base, self.sight, self.device = base_of(model), sight, device
         self.processor = image_processor(sight, Path(spec.base.path))
         # Full training keeps the tower in float32; a GPU computes it in bf16 then.
@@ -227,14 +229,14 @@ class Features:
 
 
 @torch.no_grad()
-def encoded(base: torch.nn.Module, sight: Sight, processor, image, device: torch.device) -> torch.Tensor:
-    """The vectors that the base makes of a picture, [vectors, width]."""
+def encoded(base: Model, sight: Sight, processor: Any, image: "Image", device: torch.device) -> torch.Tensor:
+    """The vectors that the base makes of a picture, [vectors, width]. `processor`: of `image_processor`."""
     if isinstance(sight, TiledSight):
         inputs = processor([[image]], return_tensors="pt")
-    elif isinstance(sight, SquareSight):
-        inputs = {"pixel_values": processor([image], do_pan_and_scan=False, return_tensors="pt")["pixel_values"]}
-    else:
+    elif isinstance(sight, GridSight):
         inputs = processor([image], size=sight.limits, return_tensors="pt")
+    else:
+        inputs = {"pixel_values": processor([image], do_pan_and_scan=False, return_tensors="pt")["pixel_values"]}
     inputs = {name: value.to(device) for name, value in inputs.items() if isinstance(value, torch.Tensor)}
     modes = [(module, module.training) for module in (tower_of(base), projector_of(base))]
     for module, _ in modes:
@@ -248,7 +250,7 @@ def encoded(base: torch.nn.Module, sight: Sight, processor, image, device: torch
     return made
 
 
-def image_processor(sight: Sight, folder: Path):
+def image_processor(sight: Sight, folder: Path) -> Any:
     """The family's image processor that needs no torchvision."""
     from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
     from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil

@@ -3,15 +3,19 @@
 import json
 import os
 import socket
+from typing import Any
 
 from trainer.remote.run import Member, Settings, follow, run
 
 
 def run_over_machines(settings: Settings) -> int:
     """Returns the exit status of the first machine's run, which reports to the service. The others end with it."""
-    import ray
-    from ray.util.placement_group import placement_group, remove_placement_group
-    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+    import ray  # pyright: ignore[reportMissingImports]
+    from ray.util.placement_group import (  # pyright: ignore[reportMissingImports]
+        placement_group,
+        remove_placement_group,
+    )
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy  # pyright: ignore[reportMissingImports]
 
     ray.init(log_to_driver=True)
     share = json.loads(os.environ["TUNERY_RUN_RESOURCES"])
@@ -29,7 +33,7 @@ def run_over_machines(settings: Settings) -> int:
         def run(self, settings: Settings, member: Member) -> int | None:
             return run(settings, member) if member.rank == 0 else follow(settings, member)
 
-    def on_bundle(index: int):
+    def on_bundle(index: int) -> Any:
         custom = {name: amount for name, amount in share.items() if name not in ("CPU", "GPU", "memory")}
         return (
             ray.remote(Machine)

@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,6 +47,7 @@ class Settings:
 
     @classmethod
     def from_environment(cls) -> "Settings":
+        """Reads the variables TUNERY_RUN_*. Raises KeyError without an address or a token."""
         env = os.environ
         return cls(
             url=env["TUNERY_RUN_URL"],
@@ -74,7 +75,7 @@ class Member:
 
 
 @contextlib.contextmanager
-def run_folder(scratch: Path, installation: str):
+def run_folder(scratch: Path, installation: str) -> Iterator[Path]:
     """A folder of this run alone, removed at its end. Removes those that killed runs of the installation left."""
     scratch.mkdir(parents=True, exist_ok=True)
     prefix = f"{PREFIX}{installation}-"
@@ -131,12 +132,12 @@ class Trainer:
             reader.start()
 
     def _read_lines(self, on_line: Callable[[str], None]) -> None:
-        for line in self._process.stdout:
+        for line in self._process.stdout or ():
             on_line(line)
 
     def _read_log(self, file: Path) -> None:
         with file.open("a") as log:
-            for text in self._process.stderr:
+            for text in self._process.stderr or ():
                 log.write(text)
                 log.flush()
                 sys.stderr.write(text)

@@ -5,7 +5,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from trainer.data.sight import PROCESSOR_FILES
+from trainer.data.tokenizer import Tokenizer
 from trainer.data.tokenizer_identity import write_description
+from trainer.model.model import Model
 from trainer.run.convert_to_gguf import convert_adapter, convert_model
 from trainer.run.projector_file import NAME as PROJECTOR
 from trainer.run.projector_file import write_projector
@@ -33,7 +35,7 @@ class Artifact:
         return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(self).items()}
 
 
-def save(model, tokenizer, spec: ModelSpec, out: Path) -> Artifact:
+def save(model: Model, tokenizer: Tokenizer, spec: ModelSpec, out: Path) -> Artifact:
     """Writes `out/adapter/` and `out/adapter.gguf`, or `out/hf/` and `out/model.gguf`, and `out/mmproj.gguf` of a
     projector that was trained. Replaces the files of a killed attempt.
     """
@@ -41,7 +43,7 @@ def save(model, tokenizer, spec: ModelSpec, out: Path) -> Artifact:
     return convert(tokenizer, spec, out)
 
 
-def write_folder(model, tokenizer, spec: ModelSpec, out: Path) -> None:
+def write_folder(model: Model, tokenizer: Tokenizer, spec: ModelSpec, out: Path) -> None:
     """What `save` needs the model for: all but the converted file."""
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
@@ -60,7 +62,7 @@ def write_folder(model, tokenizer, spec: ModelSpec, out: Path) -> None:
         write_projector(model, spec, out)
 
 
-def convert(tokenizer, spec: ModelSpec, out: Path) -> Artifact:
+def convert(tokenizer: Tokenizer, spec: ModelSpec, out: Path) -> Artifact:
     """Converts what `write_folder` wrote."""
     kind = _kind(spec)
     folder, gguf = out / FOLDERS[kind], out / f"{kind}.gguf"

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from trainer.data.tokenizer import Tokenizer
 from trainer.data.tokenizer_identity import add_to_gguf
 from trainer.run.projector_file import pairs_alone
 from trainer.runtime.converters import run_converter
@@ -17,6 +18,7 @@ MODEL_TYPE = "q8_0"
 
 
 def convert_model(spec: ModelSpec, folder: Path, gguf: Path) -> None:
+    """Converts a whole checkpoint. Raises RuntimeError or JobError("internal") if there is no file afterwards."""
     run_converter(
         Path(spec.converters), "convert_hf_to_gguf.py", [str(folder), "--outfile", str(gguf), "--outtype", MODEL_TYPE]
     )
@@ -24,7 +26,8 @@ def convert_model(spec: ModelSpec, folder: Path, gguf: Path) -> None:
         raise JobError("internal", "The converter left no file.")
 
 
-def convert_adapter(tokenizer, spec: ModelSpec, folder: Path, gguf: Path) -> None:
+def convert_adapter(tokenizer: Tokenizer, spec: ModelSpec, folder: Path, gguf: Path) -> None:
+    """Converts a PEFT folder, and adds template and end token. Raises JobError("internal") if it lost a tensor."""
     # The converter reads the base's shapes from its folder, not its weights.
     with pairs_alone(folder, folder.parent) as pairs:
         arguments = [str(pairs), "--base", spec.base.path, "--outfile", str(gguf), "--outtype", ADAPTER_TYPE]

@@ -29,8 +29,9 @@ def write_drafts(rows: list[Row], objective: str, vocab_size: int, path: Path, m
         return None
     header = np.array([len(tokens), vocab_size], dtype="<u4")
     with path.open("wb") as file:
-        for part in (MAGIC, header, tokens.astype("<u4"), suffix_array(tokens).astype("<u4")):
-            file.write(part)
+        file.write(MAGIC)
+        for numbers in (header, tokens.astype("<u4"), suffix_array(tokens).astype("<u4")):
+            file.write(numbers.data)
     return path
 
 
@@ -57,7 +58,7 @@ def distinct(found: Iterator[np.ndarray]) -> list[np.ndarray]:
     """Each answer once, in their order. Remembers hashes, as a copy of all answers would take too much memory."""
     seen: dict[bytes, np.ndarray] = {}
     for answer in found:
-        seen.setdefault(blake2b(answer, digest_size=16).digest(), answer)
+        seen.setdefault(blake2b(answer.data, digest_size=16).digest(), answer)
     return list(seen.values())
 
 

@@ -9,12 +9,14 @@ from trainer.data.dataset import Prepared
 from trainer.data.layout import layout_of
 from trainer.data.loss_mask import token_ids
 from trainer.data.packing import Limits, Pack, pack, split
+from trainer.data.tokenizer import Tokenizer
 from trainer.model.fast_head import HeadLoss
+from trainer.model.model import Model
 from trainer.model.served import as_served, drafting
 from trainer.model.vision import inputs_of
 
 
-def forward(model, packed: Pack) -> torch.Tensor:
+def forward(model: Model, packed: Pack) -> torch.Tensor:
     """Logits [targets, vocabulary] in float32 at the positions of a pack whose next token is learned."""
     logits = model(
         **inputs_of(model, packed),
@@ -27,7 +29,7 @@ def forward(model, packed: Pack) -> torch.Tensor:
     return logits.float()
 
 
-def losses(model, packed: Pack) -> torch.Tensor:
+def losses(model: Model, packed: Pack) -> torch.Tensor:
     """The cross entropy of each learned token of a pack, float32 [targets]."""
     if not hasattr(model, "body_and_head"):
         return cross_entropy(forward(model, packed), packed.next_ids, reduction="none")
@@ -44,7 +46,7 @@ def limits_of_scoring(limits: Limits) -> Limits:
 
 
 @torch.no_grad()
-def score(model, data: Prepared, limits: Limits, device: torch.device) -> tuple[float, float, float]:
+def score(model: Model, data: Prepared, limits: Limits, device: torch.device) -> tuple[float, float, float]:
     """The mean loss of a learned token, the share of sequences in which every learned token is the model's top choice,
     and the share of learned tokens that are.
     """
@@ -66,7 +68,12 @@ def score(model, data: Prepared, limits: Limits, device: torch.device) -> tuple[
 
 @torch.no_grad()
 def generate_answers(
-    model, tokenizer, prompts: list[list[dict]], max_tokens: int, max_length: int, device: torch.device
+    model: Model,
+    tokenizer: Tokenizer,
+    prompts: list[list[dict]],
+    max_tokens: int,
+    max_length: int,
+    device: torch.device,
 ) -> list[str]:
     """Greedy answers of the model as it will be served, to all prompts together. Uses no KV cache: answers are short
     and few.
@@ -106,7 +113,14 @@ def generate_answers(
     ]
 
 
-def _extend(model, sequences: list[list[int]], active: list[int], longest: list[int], ends: set[int], device) -> None:
+def _extend(
+    model: Model,
+    sequences: list[list[int]],
+    active: list[int],
+    longest: list[int],
+    ends: set[int],
+    device: torch.device,
+) -> None:
     """Appends likeliest tokens to the sequences, to an end token or their longest length."""
     bounds = dict(zip(active, longest, strict=True))
     while active:
@@ -118,7 +132,9 @@ def _extend(model, sequences: list[list[int]], active: list[int], longest: list[
         ]
 
 
-def _likeliest(model, sequences: list[list[int]], active: list[int], starts: list[int], device) -> list[list[int]]:
+def _likeliest(
+    model: Model, sequences: list[list[int]], active: list[int], starts: list[int], device: torch.device
+) -> list[list[int]]:
     """For each active sequence, the likeliest token in each place from its start to its end; in the next place if the
     sequence ends before its start.
     """
@@ -142,7 +158,7 @@ def _likeliest(model, sequences: list[list[int]], active: list[int], starts: lis
     return [part.tolist() for part in logits.argmax(-1).split(counts)]
 
 
-def _end_tokens(model, tokenizer) -> set[int]:
+def _end_tokens(model: Model, tokenizer: Tokenizer) -> set[int]:
     configured = model.config.eos_token_id
     ends = set(configured if isinstance(configured, list) else [configured])
     return ends | {tokenizer.eos_token_id} - {None}

@@ -8,13 +8,14 @@ import json
 import math
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any, cast
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model, set_peft_model_state_dict
+from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
 from peft.tuners.lora import Linear
 from peft.tuners.lora.layer import LoraLayer
 from peft.tuners.tuners_utils import check_target_module_exists
@@ -23,6 +24,7 @@ from peft.utils.other import get_pattern_key
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from trainer.model.model import Model, factors_of, linear_of
 from trainer.runtime.errors import JobError
 from trainer.runtime.files import sha256_of
 from trainer.runtime.hyperparameters import Lora
@@ -97,10 +99,12 @@ TOLERANCE = 2e-3
 
 
 def invalid(message: str) -> JobError:
+    """The error of an adapter that cannot be read."""
     return JobError("adapter_invalid", message)
 
 
 def read_config(folder: Path) -> dict:
+    """The adapter's configuration, as PEFT wrote it."""
     return json.loads((folder / CONFIG).read_text())
 
 
@@ -142,7 +146,8 @@ def is_plain(folder: Path, linear_modules: list[str]) -> bool:
     return all(pair and pair["module"] in linear_modules for pair in pairs)
 
 
-def _start(config: dict):
+def _start(config: dict) -> object:
+    """How the adapter's training began (`init_lora_weights`): by name without its options, or as it is."""
     start = config.get("init_lora_weights", True)
     if not isinstance(start, str):
         return start
@@ -156,11 +161,12 @@ class Reading:
     its factors A and B with their scale. `replaced`: whether the adapter brought embeddings or a head of its own.
     """
 
-    model: PeftModel
+    model: Model
     initial: dict[str, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
     replaced: bool = False
 
     def layers(self) -> dict[str, LoraLayer]:
+        """The layers with an adapter, by their names in the model."""
         return {name: module for name, module in self.model.named_modules() if isinstance(module, LoraLayer)}
 
     def pairs(self, linear_modules: list[str]) -> dict[str, tuple[torch.Tensor, torch.Tensor]] | None:
@@ -189,7 +195,7 @@ class Reading:
 
 def _factors(layer: LoraLayer) -> tuple[torch.Tensor, torch.Tensor]:
     """A and B of a layer's adapter, with the scale in B."""
-    a, b = layer.lora_A["default"].weight, layer.lora_B["default"].weight
+    a, b = factors_of(layer)
     return a.detach().float().clone(), b.detach().float() * layer.scaling["default"]
 
 
@@ -214,7 +220,7 @@ def is_random(folder: Path) -> bool:
     return isinstance(start, str) and "niter" in start and not (folder / INITIAL).exists()
 
 
-def read(base: torch.nn.Module, folder: Path, seed: int = 0) -> Reading:
+def read(base: Model, folder: Path, seed: int = 0) -> Reading:
     """Opens the adapter on `base`, whose weights it may change. Raises JobError("adapter_invalid") with the reason."""
     torch.manual_seed(seed)
     config = read_config(folder)
@@ -233,7 +239,7 @@ def read(base: torch.nn.Module, folder: Path, seed: int = 0) -> Reading:
     return reading
 
 
-def _wrap(base: torch.nn.Module, config: dict, start) -> PeftModel:
+def _wrap(base: Model, config: dict, start: Any) -> Model:
     options = {name: value for name, value in options_of(config).items() if name in FOLDED | MERGED}
     selection = {name: config[name] for name in SELECTING if config.get(name) is not None}
     _require_well_formed(options, base)
@@ -242,31 +248,31 @@ def _wrap(base: torch.nn.Module, config: dict, start) -> PeftModel:
             r=config["r"], lora_alpha=config["lora_alpha"], init_lora_weights=start, **selection, **options
         )
         _require_quick(lora, base)
-        return get_peft_model(base, lora)
+        return cast(Model, get_peft_model(cast(torch.nn.Module, base), lora))
     except re.error as problem:
         raise invalid(f"{CONFIG} has a pattern that is no regular expression: {problem}.") from problem
     except (TypeError, ValueError, RuntimeError, NotImplementedError) as problem:
         raise invalid(f"PEFT cannot read the adapter on this base: {problem}") from problem
 
 
-def _require_well_formed(options: dict, base: torch.nn.Module) -> None:
+def _require_well_formed(options: dict, base: Model) -> None:
     """Raises JobError("adapter_invalid") for values of a form that PEFT takes for granted."""
 
-    def is_number(value) -> bool:
+    def is_number(value: object) -> bool:
         return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
-    def is_rank(value) -> bool:
+    def is_rank(value: object) -> bool:
         return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= RANK_MAX
 
-    def is_pattern(value, holds) -> bool:
+    def is_pattern(value: object, holds: Callable[[object], bool]) -> bool:
         return isinstance(value, dict) and all(holds(each) for each in value.values())
 
-    def are_tokens(value) -> bool:
+    def are_tokens(value: object) -> bool:
         rows = base.get_input_embeddings().weight.shape[0]
         lists = value.values() if isinstance(value, dict) else [value]
         return all(isinstance(each, list) and all(type(id) is int and 0 <= id < rows for id in each) for each in lists)
 
-    forms = {
+    forms: dict[str, tuple[Callable[[object], bool], str]] = {
         "rank_pattern": (lambda value: is_pattern(value, is_rank), f"patterns with ranks from 1 to {RANK_MAX}"),
         "alpha_pattern": (lambda value: is_pattern(value, is_number), "patterns with numbers"),
         "modules_to_save": (
@@ -280,7 +286,7 @@ def _require_well_formed(options: dict, base: torch.nn.Module) -> None:
             raise invalid(f"{CONFIG}: '{name}' must be {form}.")
 
 
-def _require_quick(lora: LoraConfig, base: torch.nn.Module) -> None:
+def _require_quick(lora: LoraConfig, base: Model) -> None:
     """Raises JobError("adapter_invalid") if matching the patterns with the base's modules takes too long; re.error if
     one is no regular expression.
     """
@@ -288,8 +294,8 @@ def _require_quick(lora: LoraConfig, base: torch.nn.Module) -> None:
         for name, _ in base.named_modules():
             if lora.target_modules is not None:
                 check_target_module_exists(lora, name)
-            get_pattern_key(lora.rank_pattern, name)
-            get_pattern_key(lora.alpha_pattern, name)
+            get_pattern_key(list(lora.rank_pattern or ()), name)
+            get_pattern_key(list(lora.alpha_pattern or ()), name)
 
 
 @contextmanager
@@ -307,7 +313,7 @@ def _limited(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def _load(model: PeftModel, file: Path) -> bool:
+def _load(model: Model, file: Path) -> bool:
     """Loads the adapter's weights. Returns whether embeddings or a head were among them that are not the base's own."""
     tensors = load_file(file)
     if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
@@ -350,8 +356,8 @@ def _take_out(reading: Reading) -> None:
     for name, layer in reading.layers().items():
         if type(layer) is not Linear:
             raise invalid(f"The initial adapter changes {name}, which is no linear layer.")
-        a, b = reading.initial[name]
-        layer.get_base_layer().weight -= (b @ a).to(layer.get_base_layer().weight.dtype)
+        (a, b), weight = reading.initial[name], linear_of(layer).weight
+        weight -= (b @ a).to(weight.dtype)
 
 
 def is_repeatable(reading: Reading, again: Reading) -> bool:
@@ -385,7 +391,7 @@ def write_plain(pairs: dict[str, tuple[torch.Tensor, torch.Tensor]], config: dic
     return Lora(r=rank, alpha=int(alpha), target_modules=modules), sha256_of(folder / WEIGHTS)
 
 
-def merge(reading: Reading) -> torch.nn.Module:
+def merge(reading: Reading) -> Model:
     """The base with the adapter in its weights. Raises JobError("adapter_invalid") if it cannot be."""
     _untie(reading.model)
     try:
@@ -403,7 +409,7 @@ def merge(reading: Reading) -> torch.nn.Module:
     return model
 
 
-def _untie(model: torch.nn.Module) -> None:
+def _untie(model: Model) -> None:
     """Gives a head that shares the embedding's weights its own: PEFT computes what is added to one of them alone."""
     embeddings = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
     for module in model.modules():

@@ -4,19 +4,22 @@ import math
 import time
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from trainer.data.dataset import Prepared, Row
 from trainer.data.packing import Limits, split
+from trainer.data.tokenizer import Tokenizer
 from trainer.model.attention import packable
 from trainer.model.cuda_graphs import CudaGraphs, worth_capturing
 from trainer.model.load import trainable
+from trainer.model.model import Model
 from trainer.model.served import as_served
 from trainer.model.vision import Features
 from trainer.run import checkpoint, evaluate, memory
 from trainer.run.checkpoint import State
-from trainer.run.objective import objective_of
+from trainer.run.objective import Preferences, objective_of
 from trainer.run.progress import Estimate
 from trainer.run.schedule import learning_rate, order_of
 from trainer.run.validation import Validation
@@ -38,7 +41,7 @@ REFERENCE_ROWS = 32
 GPU_SHARE = 0.8
 
 
-def limits_of(config, spec: Spec, device: torch.device) -> Limits:
+def limits_of(config: Any, spec: Spec, device: torch.device) -> Limits:
     """Limits of one pass. A model that cannot share a sequence gets one document at a time. On a GPU, as many tokens as
     fit into its memory.
     """
@@ -72,8 +75,8 @@ class Loop:
     def __init__(
         self,
         spec: Spec,
-        model,
-        tokenizer,
+        model: Model,
+        tokenizer: Tokenizer,
         data: Prepared,
         held_out: Prepared | None,
         folder: Path,
@@ -96,12 +99,12 @@ class Loop:
         )
         self.limits = limits_of(model.config, spec, device)
         sight = getattr(tokenizer, "sight", None)
-        sees = bool(sight and sight.pictures)
+        shown = sight if sight and sight.pictures else None
         # Beside the checkpoints, which the service removes when a job fails. Each process has its own: they may be on
         # several machines.
         pictures = self.folder / ("pictures" if self.distributed.is_first else f"pictures-{self.distributed.rank}")
         # Read by `inputs_of`.
-        model.features = self.features = Features(model, sight, spec, pictures, device) if sees else None
+        model.features = self.features = Features(model, shown, spec, pictures, device) if shown else None
         self.objective = objective_of(spec, data, held_out, device)
         self.row_index = {row.number: index for index, row in enumerate(data.rows)}
         self.steps_per_epoch = math.ceil(len(data.rows) / training.batch_size)
@@ -113,7 +116,7 @@ class Loop:
             for step in range(min(8, self.steps_per_epoch))
         ]
         # A graph has ids at its start, not vectors.
-        capturable = not sees and worth_capturing(model, first, self.limits, device)
+        capturable = not shown and worth_capturing(model, first, self.limits, device)
         self.cuda_graphs = CudaGraphs(model, list(self.parameters.values()), device) if capturable else None
         self.objective.set_batches([self.batch(step) for step in range(self.steps_per_epoch)])
         self.validation = Validation(spec, model, tokenizer, held_out, folder, self.objective, self.limits, protocol)
@@ -188,19 +191,20 @@ class Loop:
         """Makes the vectors of all pictures. False if a stop was requested: the next attempt has those that are
         made.
         """
-        missing = self.features.missing if self.features else []
-        if not missing:
+        features = self.features
+        missing = features.missing if features else []
+        if not features or not missing:
             return True
         self.protocol.emit("status", f"Looking at {len(missing)} pictures", phase="pictures")
         started = time.monotonic()
         try:
             for index in missing:
                 with self._interruptible():
-                    self.features.encode(index)
+                    features.encode(index)
                 if self.distributed.any_rank(self.protocol.stop_requested, self.device):
                     return False
         finally:
-            self.features.flush()
+            features.flush()
         seconds = round(time.monotonic() - started, 1)
         self.protocol.emit("log", f"{len(missing)} pictures are encoded", pictures=len(missing), seconds=seconds)
         return True
@@ -234,16 +238,16 @@ class Loop:
         self._reference_of([row for row in rows if id(row) in held_out], as_served(self.model))
 
     def _reference_of(self, rows: list[Row], precision: AbstractContextManager) -> None:
-        missing = self.objective.missing(rows)
-        if not missing:
+        objective, missing = self.objective, self.objective.missing(rows)
+        if not missing or not isinstance(objective, Preferences):
             return
         limits = evaluate.limits_of_scoring(self.limits)
         own = self.distributed.shard([row.tokens for row in missing])
         with precision:
             for group in split([missing[index] for index in own], limits):
                 with self._interruptible():
-                    self.objective.compute_reference(self.model, group, limits)
-        self.objective.gather_references(missing, own, self.distributed)
+                    objective.compute_reference(self.model, group, limits)
+        objective.gather_references(missing, own, self.distributed)
 
     def _evaluate(self) -> bool:
         evaluate = self.validation.evaluate
@@ -258,6 +262,7 @@ class Loop:
         return self.totals.epoch_loss / max(1, self.totals.epoch_targets)
 
     def batch(self, step: int) -> list[Row]:
+        """The rows of a step (counted from 0)."""
         epoch, index = divmod(step, self.steps_per_epoch)
         if self.epoch_batches[0] != epoch:
             training = self.spec.training

@@ -3,10 +3,11 @@
 import ctypes
 import resource
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from trainer.data.dataset import Prepared
+from trainer.data.dataset import Prepared, Row, Sequence
 from trainer.data.packing import Limits, padded_size, shared_prefix, split
 from trainer.data.sight import Sight, is_vision
 from trainer.model import kernels, projector
@@ -43,7 +44,7 @@ class ModelShape:
     projector_inputs: int = 0
 
 
-def shape_of(config) -> ModelShape:
+def shape_of(config: Any) -> ModelShape:
     """Reads the sizes from a transformers configuration of a decoder, or of a vision base with one."""
     tied, family = config.tie_word_embeddings, (config.architectures or [""])[0].removesuffix("ForCausalLM")
     sees = is_vision(config)
@@ -70,14 +71,14 @@ def shape_of(config) -> ModelShape:
     )
 
 
-def _tower_sizes(config) -> tuple[int, int]:
+def _tower_sizes(config: Any) -> tuple[int, int]:
     """The width of a vision tower and of its MLPs, from its configuration."""
     # Qwen2-VL's `hidden_size` is that of the language model.
     width = getattr(config, "embed_dim", None) or config.hidden_size
     return width, getattr(config, "intermediate_size", None) or round(width * config.mlp_ratio)
 
 
-def _tower_weights(config) -> int:
+def _tower_weights(config: Any) -> int:
     """The weights of a vision tower's layers."""
     width, mlp_size = _tower_sizes(config)
     layers = getattr(config, "depth", None) or config.num_hidden_layers
@@ -87,20 +88,23 @@ def _tower_weights(config) -> int:
 def largest_pack(rows: Prepared, spec: Spec, limits: Limits, device: torch.device) -> tuple[int, int]:
     """Tokens and learned tokens of the largest pass that any batch can need: the one with the longest rows."""
     longest = sorted(rows.rows, key=lambda row: -row.tokens)[: spec.training.batch_size]
-    supervised = spec.options.objective == "sft"
-    # A pass computes rows of preferences whole.
-    parts = [sequence for row in longest for sequence in row.sequences] if supervised else longest
-    packs = split(parts, limits)
+    packs: list[list[Sequence]] | list[list[Row]]
+    if spec.options.objective == "sft":
+        packs = split([sequence for row in longest for sequence in row.sequences], limits)
+    else:
+        # A pass computes rows of preferences whole.
+        packs = split(longest, limits)
     # The prompt of a pair is computed once; with CUDA graphs it is not.
     shares = spec.options.objective == "dpo" and limits.documents is None and device.type == "cpu"
 
-    def computed(part) -> int:
-        return part.tokens - (shared_prefix(part.sequences) if shares else 0)
+    def computed(part: Sequence | Row) -> int:
+        return part.tokens - (shared_prefix(part.sequences) if shares and isinstance(part, Row) else 0)
 
     return max(sum(map(computed, pack)) for pack in packs), max(sum(each.targets for each in pack) for pack in packs)
 
 
 def head_in_chunks(shape: ModelShape, spec: ModelSpec) -> bool:
+    """Whether the head's logits exist only for some learned tokens at a time (trainer/model/fast_head.py)."""
     return spec.method != "full" and f"{shape.family}DecoderLayer" in FAMILY
 
 
@@ -124,6 +128,7 @@ def predicted_bytes(
         if on_gpu:
             dtype_bytes = 2
     else:
+        assert spec.lora, "the spec of an adapter has its shape"
         weight_bytes = 0.55 if spec.method == "qlora" else dtype_bytes
         adapters = shape.layers * spec.lora.r * 2 * (4 * shape.hidden_size + shape.qkv_size + 3 * shape.mlp_size)
         states = weight_bytes * (shape.weights - embeddings) + dtype_bytes * embeddings + 16 * adapters
@@ -207,6 +212,7 @@ def held_bytes(device: torch.device) -> int:
 
 
 def resident_bytes() -> int:
+    """Bytes of this process that are in memory now."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * resource.getpagesize()
 

@@ -11,6 +11,7 @@ from torch.nn.functional import logsigmoid
 from trainer.data.dataset import Prepared, Row, Sequence
 from trainer.data.packing import Limits, Pack, pack, split
 from trainer.model.fast_lora import zero_adapters_skipped
+from trainer.model.model import Model
 from trainer.model.served import as_served
 from trainer.run import evaluate
 from trainer.run.schedule import order_of
@@ -20,10 +21,12 @@ from trainer.runtime.spec import Options, Spec
 
 
 def in_batches(rows: list, size: int) -> list[list]:
+    """Consecutive rows in groups of `size`; the last one may be smaller."""
     return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
 def objective_of(spec: Spec, data: Prepared, held_out: Prepared | None, device: torch.device) -> "Objective":
+    """The spec's objective. That of preferences knows the held-out rows, too, as it keeps their references."""
     if spec.options.objective == "sft":
         return Objective(device)
     rows = [*data.rows, *(held_out.rows if held_out else [])]
@@ -60,14 +63,14 @@ class Objective:
     def set_batches(self, batches: list[list[Row]]) -> None:
         """Tells which rows come in one batch."""
 
-    def begin(self, model, batch: list[Row], limits: Limits, distributed: Distributed) -> None:
+    def begin(self, model: Model, batch: list[Row], limits: Limits, distributed: Distributed) -> None:
         """Computes what the losses of a batch's rows depend on."""
 
     def units(self, batch: list[Row]) -> list[Row]:
         """The parts of a batch that a pass computes whole."""
         return [Row(row.number, [sequence], row.label) for row in batch for sequence in row.sequences]
 
-    def weight(self, batch: list[Row]) -> float:
+    def weight(self, batch: list[Row]) -> int:
         """What the batch's loss is divided by."""
         return sum(row.targets for row in batch)
 
@@ -89,17 +92,19 @@ class Objective:
         """The rows without a reference."""
         return []
 
-    def score(self, model, data: Prepared, limits: Limits, batch_size: int) -> Scores:
+    def score(self, model: Model, data: Prepared, limits: Limits, batch_size: int) -> Scores:
+        """Scores held-out rows with the model as it will be served."""
         with as_served(model):
             loss, exact, accuracy = evaluate.score(model, data, limits, self.device)
         text = f"validation loss {loss:.4f}, {exact:.0%} of the held-out rows exact"
         return Scores(loss, text, {"validation_exact": exact, "validation_accuracy": accuracy})
 
     def pack(self, group: list[Row], share: bool = True) -> Pack:
+        """The inputs of one pass over units. `share`: compute a prefix that they share once."""
         sequences = [sequence for unit in group for sequence in unit.sequences]
         return pack(sequences, self.device, share, self.together)
 
-    def token_losses(self, model, group: list[Row], limits: Limits) -> torch.Tensor:
+    def token_losses(self, model: Model, group: list[Row], limits: Limits) -> torch.Tensor:
         """The loss of each learned token of units [targets], in one pass if the model can pack."""
         if limits.documents is None or self.together == 1:
             return evaluate.losses(model, self.pack(group))
@@ -120,7 +125,7 @@ class Preferences(Objective):
     def units(self, batch: list[Row]) -> list[Row]:
         return batch
 
-    def weight(self, batch: list[Row]) -> float:
+    def weight(self, batch: list[Row]) -> int:
         return len(batch)
 
     def row_losses(self, batch: list[Row], units: Iterator[float]) -> list[tuple[Row, float]]:
@@ -130,6 +135,7 @@ class Preferences(Objective):
         return [row for row in rows if self.reference[self.index[id(row)]].isnan().any()]
 
     def references_of(self, group: list[Row]) -> torch.Tensor:
+        """The log-probabilities of rows at the start [rows, 2], on the device. NaN where a row has none."""
         return self.reference[[self.index[id(row)] for row in group]].to(self.device)
 
     def log_probabilities(self, group: list[Row], found: torch.Tensor) -> torch.Tensor:
@@ -138,7 +144,7 @@ class Preferences(Objective):
         return -torch.stack([part.sum() for part in found.split(targets)]).view(len(group), -1)
 
     @torch.no_grad()
-    def compute_reference(self, model, group: list[Row], limits: Limits) -> None:
+    def compute_reference(self, model: Model, group: list[Row], limits: Limits) -> None:
         """Stores the log-probabilities of rows under the model as it is: at the start, before the first step."""
         was_training = model.training
         model.eval()
@@ -156,7 +162,7 @@ class Preferences(Objective):
         self.reference[positions] = torch.tensor(values).view(-1, 2)
 
     @torch.no_grad()
-    def score(self, model, data: Prepared, limits: Limits, batch_size: int) -> Scores:
+    def score(self, model: Model, data: Prepared, limits: Limits, batch_size: int) -> Scores:
         was_training = model.training
         model.eval()
         table: list[list[float]] = []
@@ -172,7 +178,8 @@ class Preferences(Objective):
         text = f"validation loss {loss:.4f}, {figures['validation_reward_accuracy']:.0%} of the preferences kept"
         return Scores(loss, text, figures)
 
-    def reference_log_probabilities(self, model, group: list[Row], limits: Limits) -> torch.Tensor:
+    def reference_log_probabilities(self, model: Model, group: list[Row], limits: Limits) -> torch.Tensor:
+        """What a row's losses are compared with [rows, 2], under the model as it is."""
         return self.log_probabilities(group, self.token_losses(model, group, limits))
 
 
@@ -185,7 +192,7 @@ class Dpo(Preferences):
     together = 2
     columns = ("margin", "accuracy")
 
-    def begin(self, model, batch: list[Row], limits: Limits, distributed: Distributed) -> None:
+    def begin(self, model: Model, batch: list[Row], limits: Limits, distributed: Distributed) -> None:
         self.chosen_targets = sum(row.sequences[0].targets for row in batch) / len(batch)
 
     def losses(self, group: list[Row], found: torch.Tensor) -> torch.Tensor:
@@ -261,18 +268,18 @@ class Kto(Preferences):
         joined = prompt.part(0, _answer_start(prompt)).followed_by(answer.part(_answer_start(answer)))
         return joined.part(0, self.max_length)
 
-    def reference_log_probabilities(self, model, group: list[Row], limits: Limits) -> torch.Tensor:
+    def reference_log_probabilities(self, model: Model, group: list[Row], limits: Limits) -> torch.Tensor:
         own = super().reference_log_probabilities(model, group, limits)
         return torch.cat([own, self._mismatched_log_probabilities(model, group, limits)], 1)
 
-    def _mismatched_log_probabilities(self, model, rows: list[Row], limits: Limits) -> torch.Tensor:
+    def _mismatched_log_probabilities(self, model: Model, rows: list[Row], limits: Limits) -> torch.Tensor:
         """[rows, 1]"""
         found = []
         for group in split([self.mismatched[self.index[id(row)]] for row in rows], limits):
             found.append(self.log_probabilities(group, self.token_losses(model, group, limits)))
         return torch.cat(found) if found else torch.empty(0, 1, device=self.device)
 
-    def begin(self, model, batch: list[Row], limits: Limits, distributed: Distributed) -> None:
+    def begin(self, model: Model, batch: list[Row], limits: Limits, distributed: Distributed) -> None:
         mismatched = [self.mismatched[self.index[id(row)]] for row in batch]
         own = [batch[index] for index in distributed.shard([row.tokens for row in mismatched])]
         with torch.no_grad():
@@ -283,7 +290,7 @@ class Kto(Preferences):
     def losses(self, group: list[Row], found: torch.Tensor) -> torch.Tensor:
         options = self.options
         reward = options.beta * (self.log_probabilities(group, found)[:, 0] - self.references_of(group)[:, 0])
-        good = torch.tensor([float(unit.label) for unit in group], device=self.device)
+        good = torch.tensor([float(unit.label is True) for unit in group], device=self.device)
         direction, weight = 2 * good - 1, torch.where(good > 0, options.desirable_weight, options.undesirable_weight)
         loss = weight * (1 - torch.sigmoid(direction * (reward - options.beta * self.moved)))
         return torch.stack([loss, reward.detach(), good], 1)
@@ -303,8 +310,8 @@ def _answer_start(sequence: Sequence) -> int:
 
 def _differ(one: Row, other: Row) -> bool:
     """Whether two rows have different answers."""
-    answers = [each.sequences[0].ids[_answer_start(each.sequences[0]) :] for each in (one, other)]
-    return not np.array_equal(*answers)
+    answer, other_answer = (each.sequences[0].ids[_answer_start(each.sequences[0]) :] for each in (one, other))
+    return not np.array_equal(answer, other_answer)
 
 
 def _nearest_other(rows: list[Row]) -> list[Row | None]:

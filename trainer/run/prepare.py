@@ -1,14 +1,19 @@
 """Prepares a run up to its first step: the data, the memory check, the model, the loop."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trainer.runtime.errors import JobError
 from trainer.runtime.process import importing
 from trainer.runtime.protocol import Protocol
 from trainer.runtime.spec import Spec
 
+if TYPE_CHECKING:
+    from trainer.data.tokenizer import Tokenizer
+    from trainer.run.loop import Loop
 
-def prepare_run(spec: Spec, folder: Path, protocol: Protocol):
+
+def prepare_run(spec: Spec, folder: Path, protocol: Protocol) -> "tuple[Loop, Tokenizer, float]":
     """Returns the loop, restored from its checkpoint if there is one, its tokenizer, and the predicted peak memory in
     bytes.
     """
@@ -46,7 +51,7 @@ def prepare_run(spec: Spec, folder: Path, protocol: Protocol):
         numbers = [row.number for row in held_out.rows]
         protocol.emit("held_out", f"{len(numbers)} rows are held out", rows=numbers)
 
-    if spec.projector and not tokenizer.sight.pictures:
+    if spec.projector and not (tokenizer.sight and tokenizer.sight.pictures):
         raise JobError(
             "dataset_invalid",
             "target_modules names the projector, and no row of the dataset has a picture. Leave it out, or train on "

@@ -19,6 +19,7 @@ from trainer.data.dataset import Example, Sequence, shown_of
 from trainer.data.packing import Limits, pack, split
 from trainer.data.pictures import url_of
 from trainer.model.attention import packable
+from trainer.model.model import Model
 from trainer.model.served import as_served
 from trainer.run.evaluate import forward
 from trainer.runtime.errors import JobError
@@ -45,7 +46,7 @@ def is_sendable(example: Example) -> bool:
 
 
 @torch.no_grad()
-def log_probabilities(model, examples: list[Example], device: torch.device) -> list[list[float]]:
+def log_probabilities(model: Model, examples: list[Example], device: torch.device) -> list[list[float]]:
     """The natural log-probability of each learned token under the model as it will be served, row by row. Raises
     JobError("adapter_invalid") if one is not finite.
     """

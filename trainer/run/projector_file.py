@@ -10,6 +10,7 @@ from pathlib import Path
 
 from trainer.data.sight import PROCESSOR_FILES
 from trainer.model import projector, vision
+from trainer.model.model import Model, base_of
 from trainer.runtime.converters import run_converter
 from trainer.runtime.errors import JobError
 from trainer.runtime.spec import ModelSpec
@@ -19,7 +20,7 @@ NAME = "mmproj.gguf"
 TYPE = "f16"
 
 
-def write_projector(model, spec: ModelSpec, out: Path) -> Path:
+def write_projector(model: Model, spec: ModelSpec, out: Path) -> Path:
     """Converts the model's projector, with its base's vision tower, to `out/mmproj.gguf`."""
     from safetensors.torch import save_file
 
@@ -32,7 +33,7 @@ def write_projector(model, spec: ModelSpec, out: Path) -> Path:
             if (base / name).exists():
                 shutil.copyfile(base / name, folder / name)
         tensors = seeing_tensors(base)
-        for end, weight in projector.weights_of(vision.base_of(model)).items():
+        for end, weight in projector.weights_of(base_of(model)).items():
             names = [name for name in tensors if name == end or name.endswith(f".{end}")]
             if len(names) != 1:
                 raise JobError("internal", f"The base's checkpoint has {len(names)} tensors of the projector's {end}.")

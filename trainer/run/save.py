@@ -11,6 +11,7 @@ import torch
 
 from trainer.data.dataset import Example
 from trainer.data.questions import general_examples
+from trainer.data.tokenizer import Tokenizer
 from trainer.model.load import load_model, zero_adapter
 from trainer.run import probe, snapshots
 from trainer.run.artifact import convert, write_folder
@@ -22,7 +23,7 @@ from trainer.runtime.files import sha256_of
 MOST_ROWS = 1000
 
 
-def save_result(loop: Loop, tokenizer, folder: Path) -> dict:
+def save_result(loop: Loop, tokenizer: Tokenizer, folder: Path) -> dict:
     """Writes `out/` and returns the data of the `result` line."""
     totals, validation, out = loop.totals, loop.validation, folder / "out"
     best = validation.restore_best(loop.parameters)
@@ -66,7 +67,7 @@ def save_result(loop: Loop, tokenizer, folder: Path) -> dict:
     }
 
 
-def _examples(loop: Loop, tokenizer) -> list[Example]:
+def _examples(loop: Loop, tokenizer: Tokenizer) -> list[Example]:
     """From the held-out rows if there are any; general questions if the pictures of all rows are too large for a
     check.
     """

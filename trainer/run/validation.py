@@ -9,6 +9,8 @@ import torch
 
 from trainer.data.dataset import Prepared
 from trainer.data.packing import Limits
+from trainer.data.tokenizer import Tokenizer
+from trainer.model.model import Model
 from trainer.run import evaluate, snapshots
 from trainer.run.objective import Objective, in_batches
 from trainer.run.snapshots import Snapshot
@@ -22,8 +24,8 @@ class Validation:
     def __init__(
         self,
         spec: Spec,
-        model,
-        tokenizer,
+        model: Model,
+        tokenizer: Tokenizer,
         rows: Prepared | None,
         folder: Path,
         objective: Objective,
@@ -45,10 +47,12 @@ class Validation:
 
     @property
     def enabled(self) -> bool:
+        """Whether the spec asks for anything."""
         return bool(self.rows or self.spec.evaluation.prompts or self.spec.evaluation.keep)
 
     @property
     def state(self) -> dict:
+        """What a checkpoint keeps, as JSON."""
         return {
             "best": self.best and asdict(self.best),
             "kept": [asdict(snapshot) for snapshot in self.recent],
@@ -59,6 +63,7 @@ class Validation:
         }
 
     def restore(self, state: dict) -> None:
+        """Continues from a checkpoint's `state`; an empty one is that of a run that begins."""
         if not state:
             return
         self.best = Snapshot(**state["best"]) if state["best"] else None
@@ -72,6 +77,7 @@ class Validation:
             self.base_answers = self._answers(device)
 
     def due(self, step: int, steps_per_epoch: int, steps_total: int) -> bool:
+        """Whether to evaluate after so many steps."""
         every = self.spec.evaluation.every_steps or steps_per_epoch
         return self.enabled and (step % every == 0 or step == steps_total)
 
@@ -99,7 +105,7 @@ class Validation:
             self.protocol.emit("sample", answer, **position, prompt=prompt, base=base, answer=answer)
         self.unfinished_at = None
         patience = self.spec.evaluation.patience
-        if not self.rows or patience is None or self.evaluations_without_improvement < patience or step == steps_total:
+        if not self.best or patience is None or self.evaluations_without_improvement < patience or step == steps_total:
             return False
         message = (
             f"The validation loss has not improved for {self.evaluations_without_improvement} evaluations; the "
@@ -120,7 +126,8 @@ class Validation:
             with interruptible():
                 scores = self.objective.score(self.model, self.rows, self.limits, self.spec.training.batch_size)
             loss, figures = scores.loss, scores.figures
-            better = self.best is None or loss < self.best.loss
+            best_loss = self.best.loss if self.best else None
+            better = best_loss is None or loss < best_loss
             self.evaluations_without_improvement = 0 if better else self.evaluations_without_improvement + 1
             message = f"Step {position['step']} of {position['steps_total']}: {scores.text}"
             losses = {"validation_loss": loss, "train_loss": train_loss}

@@ -208,7 +208,7 @@ def test_models_with_layers_of_transformers_use_the_kernels_for_attention(
 def test_without_kernels_torch_computes_the_same(job, loop_of, monkeypatch):
     loop = loop_of(job(), precision="bfloat16")
     loss, found = gradients(loop, loop.data.rows[:8])
-    monkeypatch.setattr(kernels, "_library", lambda: None)
+    monkeypatch.setattr(kernels, "_find", lambda: None)
     without = loop_of(job("without"), precision="bfloat16")
     other_loss, others = gradients(without, without.data.rows[:8])
     assert loss == pytest.approx(other_loss, rel=1e-3)

@@ -26,6 +26,13 @@ def test_qlora_has_pefts_gradients(job, loop_of, monkeypatch):
         torch.testing.assert_close(gradient, expected[name], atol=1e-4, rtol=1e-3)
 
 
+def test_an_adapter_of_the_head_is_trained(job, loop_of):
+    loop = loop_of(job(lora={"target_modules": ["q_proj", "lm_head"]}))
+    loop.gradients(loop.data.rows[:4])
+    (up,) = (parameter for name, parameter in loop.parameters.items() if "lm_head.lora_B" in name)
+    assert up.grad is not None and up.grad.any()
+
+
 def test_a_quantized_base_has_the_same_gradients_after_an_evaluation(job, loop_of):
     loop = loop_of(job(method="qlora", lora={"dropout": 1e-12}), precision="bfloat16")
     _, before = gradients(loop, loop.data.rows[:4])

@@ -20,6 +20,7 @@ from trainer.data.rows import parse_row
 from trainer.data.sight import sight_of
 from trainer.model import projector, vision
 from trainer.model.load import lora_config, trainable
+from trainer.model.model import base_of
 from trainer.model.quantized import is_quantized
 from trainer.model.vision import Features
 from trainer.run.artifact import save
@@ -161,7 +162,7 @@ def test_the_loss_and_its_gradients_are_those_of_transformers(sighted, sighted_j
     for name, parameter in loop.parameters.items():
         torch.testing.assert_close(parameter.grad, gradients[name], atol=2e-5, rtol=1e-3)
     seeing = [name for name in loop.parameters if any(f".{part}." in name for part in vision.PARTS)]
-    weights = dict(projector.module_of(vision.base_of(loop.model)).named_parameters()) if loop.spec.projector else {}
+    weights = dict(projector.module_of(base_of(loop.model)).named_parameters()) if loop.spec.projector else {}
     assert len(seeing) == len(weights), "the projector if it is asked for, the tower never"
     assert all(bool(loop.parameters[name].grad.any()) for name in seeing)
     if any(sequence.is_mutual for row in batch for sequence in row.sequences):
@@ -327,12 +328,12 @@ def test_a_run_learns_to_tell_colours_and_resumes_exactly(
 )
 def test_results_are_the_model_that_was_trained(sighted, sighted_job, loop_of, changes):
     loop = loop_of(folder := sighted_job(training={"batch_size": 99}, **changes))
-    before = {name: parameter.clone() for name, parameter in vision.base_of(loop.model).named_parameters()}
+    before = {name: parameter.clone() for name, parameter in base_of(loop.model).named_parameters()}
     loop.step(loop.batch(0))
-    trained = vision.base_of(loop.model).named_parameters()
+    trained = base_of(loop.model).named_parameters()
     changed = {name for name, parameter in trained if not torch.equal(parameter, before[name])}
     seeing = {name for name in changed if any(part in name for part in vision.PARTS)}
-    weights = projector.weights_of(vision.base_of(loop.model)) if loop.spec.projector else {}
+    weights = projector.weights_of(base_of(loop.model)) if loop.spec.projector else {}
     assert changed > seeing and len(seeing) == len(weights), "only what the job says"
     loss, _ = loop.gradients(loop.batch(0))
     saved = save(loop.model, AutoTokenizer.from_pretrained(sighted), read_spec(folder), folder / "out")
