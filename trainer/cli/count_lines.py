@@ -54,6 +54,7 @@ def rows_of(path: Path, objective: str, block: Block) -> Iterator[tuple[int, lis
 
 
 def batches_of(rows: Iterator) -> Iterator[list]:
+    """The rows of `rows_of` in groups to tokenize at once, bounded in rows and characters."""
     from trainer.data.content import text_of
     from trainer.data.dataset import CHARACTERS_AT_ONCE, TOKENIZE_AT_ONCE
 

@@ -17,6 +17,7 @@ from trainer.runtime.protocol import Protocol, run_program
 
 
 def main(_protocol: Protocol) -> None:
+    """Converts the checkpoint that the command line names. Raises RuntimeError with a reason for the user."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--repo", required=True)
     parser.add_argument("--id", required=True)

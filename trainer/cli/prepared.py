@@ -35,6 +35,7 @@ def listen(requests: queue.SimpleQueue, out: int) -> None:
 
 
 def main() -> None:
+    """Waits for a request and becomes its program. Raises ValueError for one that cannot be prepared."""
     requests: queue.SimpleQueue = queue.SimpleQueue()
     # The program redirects stdout.
     threading.Thread(target=listen, args=(requests, os.dup(1)), daemon=True).start()

@@ -12,10 +12,12 @@ Content = str | list[dict]
 
 
 def texts_in(content: Content) -> list[str]:
+    """The texts of a message's content, without its pictures."""
     return [content] if isinstance(content, str) else [part["text"] for part in content if part["type"] == "text"]
 
 
 def text_of(content: Content) -> str:
+    """A message's text as one string, without its pictures."""
     return "".join(texts_in(content))
 
 

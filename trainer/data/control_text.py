@@ -64,6 +64,8 @@ def control_text(tokenizer: Tokenizer) -> "ControlText":
 
 
 class ControlText:
+    """Tokenizes rendered conversations so that control tokens spelled in their texts stay text."""
+
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         added = (

@@ -128,10 +128,12 @@ class Prepared:
 
     @property
     def tokens(self) -> int:
+        """Tokens of an epoch."""
         return sum(row.tokens for row in self.rows)
 
     @property
     def targets(self) -> int:
+        """Learned tokens of an epoch."""
         return sum(row.targets for row in self.rows)
 
 
@@ -213,10 +215,12 @@ def prepare(
 
 
 def is_preference(row: Conversation | Pair) -> bool:
+    """Whether a preference objective learns from the row: a pair, or a rated answer."""
     return isinstance(row, Pair) or getattr(row, "label", None) is not None
 
 
 def conversations_of(row: Conversation | Pair) -> list[Conversation]:
+    """The conversations of a row: one, or the chosen and the rejected one of a pair."""
     return row if isinstance(row, Pair) else [row]
 
 

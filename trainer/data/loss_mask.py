@@ -219,6 +219,7 @@ def _is_beyond(view: View, before: str, max_characters: int | None) -> bool:
 
 
 def learned(message: dict) -> bool:
+    """Whether the loss counts a message: an answer whose weight is not 0."""
     return message["role"] == "assistant" and message.get("weight", 1) != 0
 
 

@@ -15,6 +15,7 @@ QUESTIONS = {
 
 
 def general_examples(tokenizer: Tokenizer, max_length: int) -> list[Example]:
+    """General questions with their answers as examples, for models without rows of their own."""
     rows: list[Conversation | Pair] = [
         Conversation([{"role": "user", "content": question}, {"role": "assistant", "content": answer}], line)
         for line, (question, answer) in enumerate(QUESTIONS.items(), start=1)

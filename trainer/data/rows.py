@@ -37,6 +37,7 @@ class Pair(list):
 
     @property
     def line(self) -> int:
+        """The line in the uploaded file, counted from 1."""
         return self[0].line
 
 

@@ -14,6 +14,7 @@ from trainer.runtime.spec import ModelSpec, Spec, TokenizerIdentity
 
 
 def identity_of(tokenizer: Tokenizer, folder: Path) -> TokenizerIdentity:
+    """The hashes of a tokenizer in its folder, and its end token."""
     file = folder / "tokenizer.json"
     template = hashlib.sha256(tokenizer.chat_template.encode()).hexdigest()
     return TokenizerIdentity(sha256_of(file) if file.exists() else None, template, tokenizer.eos_token)
@@ -38,6 +39,7 @@ def describe(tokenizer: Tokenizer, spec: ModelSpec) -> dict:
 
 
 def write_description(folder: Path, tokenizer: Tokenizer, spec: ModelSpec) -> None:
+    """Writes `tunery.json` into an exported folder."""
     (folder / "tunery.json").write_text(json.dumps(describe(tokenizer, spec), indent=1) + "\n")
 
 

@@ -59,6 +59,7 @@ def _strings(value: object) -> Iterator[str]:
 
 
 def uses_tools(messages: list[dict], tools: list[dict] | None) -> bool:
+    """Whether a conversation offers tools, or has calls of tools or their results."""
     return bool(tools) or any(message["role"] == "tool" or "tool_calls" in message for message in messages)
 
 

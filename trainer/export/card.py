@@ -48,6 +48,7 @@ def front_matter(spec: Export, license_file: bool) -> str:
 
 
 def write_card(spec: Export, folder: Path) -> None:
+    """Writes `README.md` into an exported folder. Its section of the check is filled by `add_check`."""
     facts = spec.card
     sections = [front_matter(spec, (folder / "LICENSE").exists()), f"# {text_of(spec.model.name)}\n"]
     what = "A LoRA adapter for" if spec.adapter_alone else "A fine-tune of"

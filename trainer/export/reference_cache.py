@@ -39,6 +39,7 @@ def has_importance(spec: Export) -> bool:
 
 
 def today() -> str:
+    """The date of this machine, as cached answers have it."""
     return date.today().isoformat()
 
 
@@ -57,4 +58,5 @@ def prompts_of(spec: Export) -> list[list[dict]]:
 
 
 def read_rows(path: str) -> list[dict]:
+    """The rows of a model's probe.json."""
     return json.loads(Path(path).read_text())["rows"]

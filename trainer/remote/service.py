@@ -35,9 +35,11 @@ class Service:
         self._url, self._token, self._patience = url.rstrip("/"), token, patience_seconds
 
     def get(self, path: str) -> Any:
+        """The JSON answer to a GET."""
         return self._patiently(lambda: self._json("GET", path))
 
     def post(self, path: str, body: object) -> Any:
+        """The JSON answer to a POST of a JSON body."""
         data = json.dumps(body, allow_nan=False).encode()
         return self._patiently(lambda: self._json("POST", path, data, {"content-type": "application/json"}))
 

@@ -30,6 +30,8 @@ class Totals:
 
 @dataclass(frozen=True)
 class Written:
+    """A checkpoint on the disk. `sha256`: of its manifest."""
+
     path: Path
     sha256: str
     size_mb: float

@@ -27,6 +27,7 @@ class Snapshot:
 
 
 def save(folder: Path, parameters: dict[str, torch.nn.Parameter], step: int, **scores: float | None) -> Snapshot:
+    """Writes the weights, and replaces the file that a killed attempt left for the same step."""
     folder.mkdir(parents=True, exist_ok=True)
     final, temporary = folder / f"step-{step}.safetensors", folder / f"step-{step}.tmp"
     save_file({name: parameter.detach().contiguous() for name, parameter in parameters.items()}, temporary)

@@ -14,6 +14,8 @@ LONGEST_WAIT = timedelta(hours=6)
 
 
 class Distributed:
+    """The place of this process among those that train together, and what it exchanges with them."""
+
     def __init__(self) -> None:
         self.rank, self.world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 
@@ -30,6 +32,7 @@ class Distributed:
         return self.rank == 0
 
     def init_process_group(self, device: torch.device) -> None:
+        """Connects the processes: NCCL between GPUs, gloo between CPUs."""
         if self.world == 1:
             return
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=LONGEST_WAIT)

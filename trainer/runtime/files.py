@@ -38,5 +38,6 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 
 def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file's content, in hexadecimal. Reads it in pieces."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

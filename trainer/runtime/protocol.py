@@ -51,6 +51,7 @@ class Protocol:
         self._can_finish_step = True
 
     def steps_end(self) -> None:
+        """From now on SIGTERM ends the process at once again; one that waited ends it here."""
         self._can_finish_step = False
         if self.stop_requested:
             os._exit(EXIT_STOPPED)
@@ -67,6 +68,7 @@ class Protocol:
             self._interruptible = False
 
     def emit(self, type: str, message: str, **data: object) -> None:
+        """Writes a line, whole even where threads emit at once. Ends the process if nobody reads."""
         if self._quiet and type != "error":
             return
         line = json.dumps({"type": type, "message": message, "data": data}, allow_nan=False) + "\n"

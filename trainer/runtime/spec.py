@@ -13,6 +13,8 @@ from trainer.runtime.hyperparameters import METHODS, OBJECTIVES, Evaluation, Lor
 
 @dataclass(frozen=True)
 class Base:
+    """The base model: its public id, and the folder of its checkpoint."""
+
     id: str
     path: str
 
@@ -35,6 +37,7 @@ class Dataset:
 
     @property
     def identity(self) -> str:
+        """What checkpoints compare the rows by."""
         return self.known_as or self.sha256
 
 
@@ -60,6 +63,8 @@ class CheckpointPolicy:
 
 @dataclass(frozen=True)
 class Candidate:
+    """A checkpoint of an earlier attempt. `sha256`: of its manifest."""
+
     path: str
     sha256: str
     step: int
