@@ -65,7 +65,7 @@ test('a base has a note of the form that answers', browserTest, async () => {
   const original_type = 'BF16'
   const distance = { tokens: 326, divergence: 0.0002, logprob_difference: 0.0156, same_top: 0.9755 }
   writeEightBitsRecord(file, { original_type, distance })
-  await isSaid(/^Served in 8-bit \(.* MB, from BF16\): same top token for 97\.5% of 326 tokens, 0\.0002 nats/)
+  await isSaid(/^Served in 8-bit \(.* MB, from BF16\): same top token for 97\.6% of 326 tokens, 0\.0002 nats/)
 
   writeEightBitsRecord(file, { original_type, distance, problem: 'Its eight-bit form answers from the next load.' })
   await isSaid(/^Served with its original weights\. Its eight-bit form answers from the next load\.$/)
