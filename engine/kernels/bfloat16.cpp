@@ -1,8 +1,8 @@
 // Matrix products with bfloat16 weights on x64 processors with AVX-512.
 //
 // ggml computes them as dot products of rows, token by token: eight tokens take eight times as long as one. Here a
-// tile of up to 12 tokens reads each weight once. Weights are those of the file; activations are rounded to bfloat16, as
-// ggml rounds them.
+// tile of up to 12 tokens reads each weight once. Weights are those of the file; activations are rounded to bfloat16,
+// as ggml rounds them.
 #include "bfloat16.h"
 
 #include "kernels.h"

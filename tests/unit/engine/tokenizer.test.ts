@@ -141,8 +141,9 @@ test('text of control tokens only costs linear time, like other text', async () 
     best.plain = Math.min(best.plain, await timed('Plain words of a text, one after the other. '.repeat(3000)))
   }
   const { short, long, plain } = best
+  // Quadratic time would be 64 times as long.
   assert.ok(
-    long < 24 * short,
+    long < 40 * short,
     `8 times the text took ${(long / short).toFixed(1)} times as long: ${short.toFixed(0)}, ${long.toFixed(0)} ms`,
   )
   assert.ok(short < 4 * plain, `120 kB of control tokens took ${short.toFixed(0)} ms, of words ${plain.toFixed(0)} ms`)
