@@ -10,9 +10,9 @@ from torch.nn.functional import silu
 
 from trainer.model import gpu_kernels
 
-INTERPRETED = gpu_kernels.triton is not None and os.environ.get("TRITON_INTERPRET") == "1"
+INTERPRETED = gpu_kernels.installed and os.environ.get("TRITON_INTERPRET") == "1"
 pytestmark = pytest.mark.skipif(
-    not (gpu_kernels.triton and torch.cuda.is_available()) and not INTERPRETED, reason="there is no GPU here"
+    not (gpu_kernels.installed and torch.cuda.is_available()) and not INTERPRETED, reason="there is no GPU here"
 )
 TOKENS, WIDTH, BEYOND = 7, 100, 28
 
