@@ -7,6 +7,7 @@ import path from 'node:path'
 import { after, before, test } from 'node:test'
 import type { JobEvent } from '../../contract/fine-tuning.ts'
 import { root } from '../../lib/root.ts'
+import { allowed } from '../support/allowed-time.ts'
 import { type Client, colourRows, until } from '../support/client.ts'
 import { evaluationEnded, same } from '../support/evaluations.ts'
 import { children } from '../support/server.ts'
@@ -169,6 +170,54 @@ test('evaluations take turns by account', async () => {
     () => evaluate(other, datasets.other),
   )
   assert.ok(ended <= 3, `${ended} of ten evaluations were before`)
+})
+
+test('answers that do not come hold up no evaluation and no batch of another account', async () => {
+  const file = async (client: Client, purpose: string, lines: object[]) => {
+    const form = new FormData()
+    form.set('purpose', purpose)
+    form.set('file', new Blob([lines.map((line) => JSON.stringify(line)).join('\n')]), 'f.jsonl')
+    return (await client.api('POST', '/files', form)).body.id as string
+  }
+  const batchOf = async (client: Client, model: string) => {
+    const body = { model, messages: [{ role: 'user', content: 'x' }] }
+    const line = { custom_id: 'a', method: 'POST', url: '/v1/chat/completions', body }
+    const request = { endpoint: '/v1/chat/completions', completion_window: '24h' }
+    const input_file_id = await file(client, 'batch', [line])
+    return (await client.api('POST', '/batches', { ...request, input_file_id })).body.id as string
+  }
+  const evaluate = (client: Client, dataset: string) =>
+    created(client.api('POST', '/evaluations', { model: tiny, dataset, graders: [same] }))
+  // What needs no engine: rows with their answers, and a batch of a model that is not there.
+  const graders = [{ type: 'string_check', name: 's', input: '{{item.a}}', reference: 'a', operation: 'eq' }]
+  const config = { type: 'custom', item_schema: { type: 'object' } }
+  const evalId = await created(other.api('POST', '/evals', { data_source_config: config, testing_criteria: graders }))
+  const id = await file(other, 'evals', [{ item: { a: 'a' }, sample: { output_text: 'x' } }])
+  const data_source = { type: 'jsonl', source: { type: 'file_id', id } }
+  const stop = (signal: 'SIGSTOP' | 'SIGCONT') => {
+    for (const pid of children(process.pid, 'engine/main.ts')) process.kill(pid, signal)
+  }
+  // Each engine that takes the place of one that stands still stands still too.
+  const stopping = setInterval(() => stop('SIGSTOP'), 100)
+  const hung: string[] = []
+  try {
+    for (let each = 0; each < 3; each++) hung.push(await evaluate(app, datasets.busy))
+    for (let each = 0; each < 3; each++) await batchOf(app, tiny)
+    await until('one to run', async () => (await app.api('GET', `/evaluations/${hung[0]}`)).body.status === 'running')
+    const began = performance.now()
+    const run = await created(other.api('POST', `/evals/${evalId}/runs`, { data_source }))
+    const batch = await batchOf(other, 'no-such-model')
+    await until(
+      'the run',
+      async () => (await other.api('GET', `/evals/${evalId}/runs/${run}`)).body.status === 'completed',
+    )
+    await until('the batch', async () => (await other.api('GET', `/batches/${batch}`)).body.status === 'completed')
+    assert.ok(performance.now() - began < allowed(70_000), `${performance.now() - began} ms`)
+  } finally {
+    clearInterval(stopping)
+    stop('SIGCONT')
+    for (const each of hung) await app.api('POST', `/evaluations/${each}/cancel`)
+  }
 })
 
 test('four deaths of the engine under the batches of two accounts fail no line', async () => {

@@ -40,9 +40,12 @@ const report_ms = 1000
 const share_ms = 5000
 /** Delay before the account of a batch is looked at again, while it is suspended. */
 const suspended_ms = 30_000
-/** How long a batch whose turn is over may still wait for answers in flight. */
+/** How long a batch whose turn is over may still wait for answers in flight; then others begin beside it. */
 const grace_ms = 10_000
-/** The same before its first answer: a slow one must not be asked again at each turn. */
+/**
+ * Where they cannot, as the account has as many beside others as it may: how long one waits for its first answer. A slow
+ * one must not be asked again at each turn.
+ */
 const first_ms = 600_000
 /** Delay before work that failed is tried again. */
 const retry_ms = 30_000
@@ -193,12 +196,15 @@ async function answerLines(
   /** When the batch is continued. */
   let continueAt: number | undefined
   let othersWait = false
+  /** Others have begun beside it: it only waits for its answers in flight. */
+  let hasGivenWay = false
   const before = results.completed + results.failed
   const answered = () => results.completed + results.failed - before
   const lines = readLines(input)
   const next = async (): Promise<BatchLine | undefined> => {
     for (;;) {
-      if (signal.aborted || continueAt !== undefined || (othersWait && work.now() > turnEnds)) return undefined
+      if (signal.aborted || continueAt !== undefined || hasGivenWay) return undefined
+      if (othersWait && work.now() > turnEnds) return undefined
       const { value, done } = await lines.next()
       if (done) return undefined
       if (!results.has(value.custom_id)) return value
@@ -253,8 +259,10 @@ async function answerLines(
     })
     if (status === 'cancelling' || now >= row.expires_at) turn.abort()
     // The engine may have paused its lines for hours.
-    else if (othersWait && now > turnEnds + (answered() > 0 ? grace_ms : first_ms)) turn.abort()
-    else if ((await work.accounts.tierForWork(row.account_id)) === undefined) {
+    else if (othersWait && now > turnEnds + grace_ms) {
+      hasGivenWay = work.turn.yield(row.account_id)
+      if (!hasGivenWay && (answered() > 0 || now > turnEnds + first_ms)) turn.abort()
+    } else if ((await work.accounts.tierForWork(row.account_id)) === undefined) {
       continueAt = now + suspended_ms
       turn.abort()
     }

@@ -56,9 +56,12 @@ const attemptsMax = 20
 const slice_ms = 30_000
 /** Until one is tried again that has to wait for others of its account on upstreams. */
 const turn_ms = 15_000
-/** How long one whose slice is over may still wait for answers in flight. */
+/** How long one whose slice is over may still wait for answers in flight; then others begin beside it. */
 const grace_ms = 10_000
-/** The same before its first answer: a slow one must not be asked again at each turn. */
+/**
+ * Where they cannot, as the account has as many beside others as it may: how long one waits for its first answer. A slow
+ * one must not be asked again at each turn.
+ */
 const first_ms = 600_000
 /** Time of the `item_schema` for all rows, before the first answer and within no time slice. */
 const check_ms = 120_000
@@ -207,7 +210,8 @@ async function answerRows(
     })
     if (work.now() <= sliceEnds || work.turn.hasYielded) return
     isOver ||= await work.queue.othersWait(claim).catch(() => false)
-    if (isOver && work.now() > sliceEnds + (answered > 0 ? grace_ms : first_ms)) late.abort()
+    if (!isOver || work.now() <= sliceEnds + grace_ms || work.turn.yield(account_id)) return
+    if (answered > 0 || work.now() > sliceEnds + first_ms) late.abort()
   })
   const workers = Array.from({ length: concurrency }, () =>
     answerAll().catch((error) => {
