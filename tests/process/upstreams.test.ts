@@ -60,7 +60,7 @@ test('an invalid setting is refused with the entry and the reason', () => {
     readUpstreams(typeof entries === 'string' ? entries : JSON.stringify(entries), env)
   for (const [entries, says] of [
     ['[{', /not valid JSON/],
-    ['/no/such/file.json', /cannot be read/],
+    ['/no/such/file.json', /names the file \/no\/such\/file\.json, which does not exist/],
     [[{ ...good, kind: 'tgi' }], /entry 0, 'kind'/],
     [[good, { ...good, url: 'ftp://x' }], /entry 1, 'url'.*http/],
     [[{ ...good, colour: 1 }], /colour/],
