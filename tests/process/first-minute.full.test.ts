@@ -8,6 +8,7 @@ import {
   existsSync,
   mkdirSync,
   mkdtempSync,
+  readdirSync,
   readFileSync,
   renameSync,
   rmSync,
@@ -33,20 +34,8 @@ after(() => {
 /** A copy of this checkout with these parts of what it has installed in `.local`, and these stamps. */
 function copyCheckout(name: string, installed: string[], stamps: string[]): string {
   const checkout = path.join(folder, name)
-  const sources = [
-    'cli',
-    'contract',
-    'engine',
-    'examples',
-    'lib',
-    'scripts',
-    'sdk',
-    'server',
-    'telemetry',
-    'trainer',
-    'web',
-  ]
-  for (const name of [...sources, 'package.json', 'package-lock.json', 'tsconfig.json', '.npmrc', 'tunery'])
+  const installs = ['.git', '.local', 'node_modules']
+  for (const name of readdirSync(root).filter((name) => !installs.includes(name)))
     cpSync(path.join(root, name), path.join(checkout, name), { recursive: true })
   symlinkSync(path.join(root, 'node_modules'), path.join(checkout, 'node_modules'))
   for (const name of [...installed, ...stamps.map((stamp) => `stamps/${stamp}`)]) {
@@ -172,10 +161,10 @@ test('a job on the default base waits for the real installation of Python, and c
   const dataset_id = (await upload(colourRows(8))).body.id
   const request = { model_id: model, dataset_id, config: { training_config: { epochs: 1 } } }
   const { id } = (await api('POST', '/fine-tuning/jobs', request)).body
-  assert.match((await job(id)).waits_for!, /training environment is being installed: step \d of 5/)
+  assert.match((await job(id)).waits_for!, /training environment is being installed: step \d of \d/)
   assert.equal((await untilEnded(id)).status, 'completed')
   const setup = (await api('GET', '/hub/setup')).body as TrainingSetup
-  assert.ok(setup.ready && setup.steps.length === 5 && setup.steps.every(({ status }) => status === 'done'))
+  assert.ok(setup.ready && setup.steps.every(({ status }) => status === 'done'))
   assert.deepEqual((await chat()).body.choices, early.body.choices, 'the served weights are the same')
   // Facts that set-up knows without reading the weights.
   const described = (folder: string) => readFileSync(path.join(folder, model, 'model.json'), 'utf8')
