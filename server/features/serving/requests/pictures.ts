@@ -26,7 +26,7 @@ export function requirePictures({ messages }: Record<string, unknown>, { sees, a
     throw new ApiError(
       'parameter_not_supported',
       'This model reads text only, so it can’t be sent images. Ask one of the category multimodal in GET /v1/hub/.',
-      { param: 'messages' },
+      { param: pictures[0]!.param },
     )
   if (pictures.length > picturesMax)
     throw new ApiError('invalid_request', `A request takes ${picturesMax} pictures; this one has ${pictures.length}.`, {
