@@ -242,8 +242,11 @@ const messages = [{ role: 'user', content: 'I forgot my password.' }] as const\n
   },
 }
 
+/** A picture of one white pixel, where a guide leaves one out. */
+const pixel = 'iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4//8/AAX+Av4N70a4AAAAAElFTkSuQmCC'
+
 async function uploaded(rows: string, name = 'rows.jsonl'): Promise<void> {
-  const { id } = await tunery.datasets.upload(rows, { name })
+  const { id } = await tunery.datasets.upload(rows.replaceAll('base64,…', `base64,${pixel}`), { name })
   const { valid } = await tunery.datasets.validate(id)
   assert.ok(valid, rows)
   await tunery.datasets.delete(id)
