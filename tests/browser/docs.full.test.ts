@@ -33,7 +33,7 @@ test('a guide opens directly at its anchor; links between pages do not reload it
   assert.equal(new URL(page.url()).hash, '#deleting-on-a-full-disk')
   assert.equal(await page.evaluate(() => 'stays' in window), true)
   await page.goBack()
-  await page.getByRole('heading', { level: 1, name: "Operate" }).waitFor()
+  await page.getByRole('heading', { level: 1, name: 'Operate' }).waitFor()
   await page.goto('/docs/no/such/page')
   await page.getByRole('heading', { level: 1, name: 'There is no such page' }).waitFor()
   assert.deepEqual(complaints, [])
