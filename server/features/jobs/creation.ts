@@ -24,7 +24,7 @@ import { type JobResponses, requireJob } from './responses.ts'
 import type { Specs } from './spec.ts'
 import * as store from './store.ts'
 
-interface Options {
+export interface JobCreationOptions {
   db: Db
   queue: Queue
   hub: Hub
@@ -46,9 +46,9 @@ interface Options {
 }
 
 export class JobCreation {
-  private readonly options: Options
+  private readonly options: JobCreationOptions
 
-  constructor(options: Options) {
+  constructor(options: JobCreationOptions) {
     this.options = options
   }
 

@@ -2,24 +2,18 @@ import type { Logger } from 'pino'
 import type { Labels } from '../../../contract/common.ts'
 import { ApiError } from '../../../contract/errors.ts'
 import type { Job, JobEvent, JobEventType, JobQuery } from '../../../contract/fine-tuning.ts'
-import type { Db, Trx } from '../../platform/db/open.ts'
+import type { Trx } from '../../platform/db/open.ts'
 import { type Page, pageOf } from '../../platform/db/page.ts'
 import { type AccountActor, recordAuditEntry } from '../../platform/events/audit.ts'
 import { type ChangeNotifier, follow, statusEvent } from '../../platform/events/event-streams.ts'
 import { recordEvent } from '../../platform/events/outbox.ts'
-import type { Queue } from '../../platform/queue/queue.ts'
 import type { AbortSignals } from '../../platform/queue/worker.ts'
-import type { TrainingSetup } from '../../platform/setup/index.ts'
 import type { Artifacts } from '../../platform/storage/objects/index.ts'
 import type { Orphans } from '../../platform/storage/orphans.ts'
-import type { StorageQuota } from '../../platform/storage/quota.ts'
-import type { Datasets } from '../datasets/index.ts'
-import type { Evaluations } from '../evaluations/index.ts'
 import type { EventBus } from '../events.ts'
-import type { Downloads, Hub } from '../hub/index.ts'
-import { labelColumns, type TunedModels } from '../models/index.ts'
-import { JobCreation } from './creation.ts'
-import type { Estimator } from './estimate.ts'
+import type { Downloads } from '../hub/index.ts'
+import { labelColumns } from '../models/index.ts'
+import { JobCreation, type JobCreationOptions } from './creation.ts'
 import { createJobHistory, type JobHistory } from './history.ts'
 import type { StopRequest } from './host.ts'
 import { type JobMeter, settleClock } from './metering.ts'
@@ -27,40 +21,23 @@ import { PendingWeights } from './pending-weights.ts'
 import type { Turns } from './queue-estimate.ts'
 import { createJobResponses, type JobResponses, requireJob } from './responses.ts'
 import { removeExpiredRuns, runsKey } from './run-files.ts'
-import type { Specs } from './spec.ts'
 import * as store from './store.ts'
 import { statusOf } from './store.ts'
 
 const ended = new Set(['completed', 'failed', 'cancelled'])
 
-export interface JobsOptions {
-  db: Db
-  queue: Queue
+export interface JobsOptions extends Omit<JobCreationOptions, 'pendingWeights' | 'responses'> {
   events: EventBus
   /** Wakes readers of a job's events. */
   changes: ChangeNotifier
   /** Stops a job's trainer, here or on another server. */
   stopRequests: Pick<AbortSignals, 'abort'>
-  hub: Hub
   downloads: Downloads
-  datasets: Datasets
-  models: TunedModels
-  evaluations: Pick<Evaluations, 'require'>
-  specs: Pick<Specs, 'ofTrial'>
-  estimator: Estimator
   meter: JobMeter
-  trainingSetup: TrainingSetup
   log: Logger
   artifacts: Artifacts
   orphans: Orphans
-  dataDir: string
-  threads: number
-  min_free_mb: number
-  quota: StorageQuota
-  max_waiting: number
   turns: Turns
-  parse_control_tokens: boolean
-  now(): number
 }
 
 const keepalive_ms = 15_000
