@@ -14,7 +14,7 @@ export interface Furniture {
   running: Job
   /** Addresses by name, of those who are signed in. */
   pages: Record<string, string>
-  /** Of people without an account. */
+  /** The addresses of people without an account. */
   invitation: string
   share: string
 }

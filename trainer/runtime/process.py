@@ -25,7 +25,7 @@ def torch_settings(threads: int) -> dict[str, str]:
     return {**cpu, "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 
 
-# Of a core that another program keeps busy, the kernel leaves a sixth (docs/decisions/045-priority-of-trainings.md).
+# Gets about a sixth of a core that another program keeps busy (docs/decisions/045-priority-of-trainings.md).
 LOW_NICENESS = 7
 
 

@@ -287,7 +287,7 @@ interface Evaluations {
   trained_rows: Generated<number | null>
   /** Answers that are scored. */
   done: number
-  /** Of the row and its answers, for the storage quota. */
+  /** Size of the row and its answers, for the storage quota. */
   size_bytes: Generated<number>
   /** Set once the evaluation has ended. */
   result_json: Json<NonNullable<Evaluation['result']>> | null
