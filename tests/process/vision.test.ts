@@ -151,7 +151,7 @@ describe('a vision model of the service', { skip: noVision }, () => {
     ] as const)
       await refused(ask([image(url), text('What?')]), field, says)
     await refused(ask(Array.from({ length: 11 }, () => image(dataUrl(red)))), 'messages', /takes 10 pictures.*11/)
-    await refused(ask([image(dataUrl(red)), text('?')], tiny), 'messages', /text only/, 'parameter_not_supported')
+    await refused(ask([image(dataUrl(red)), text('?')], tiny), field, /text only/, 'parameter_not_supported')
     const input_image = {
       type: 'input_image' as const,
       image_url: 'https://example.com/a.png',
