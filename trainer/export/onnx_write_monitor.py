@@ -37,7 +37,9 @@ class WriteMonitor:
 
     def _run(self) -> None:
         while not self._done.wait(INTERVAL_SECONDS):
-            self._page_out()
+            # Only Linux lists the mappings of a process.
+            with contextlib.suppress(OSError):
+                self._page_out()
             with contextlib.suppress(OSError):
                 self._report(min(1.0, self._out.stat().st_size / self._total))
 

@@ -4,7 +4,6 @@ the next.
 The last line is a `result` with the stage's data.
 """
 
-import resource
 import shutil
 import sys
 import time
@@ -16,6 +15,7 @@ from trainer.export.spec import Export, StageReport, read_spec
 from trainer.runtime.errors import JobError, explain
 from trainer.runtime.files import sync_tree
 from trainer.runtime.process import configure_process, importing
+from trainer.runtime.process_memory import peak_bytes
 from trainer.runtime.protocol import Protocol, run_program
 
 ANSWERS = "answers.json"
@@ -97,17 +97,6 @@ class Progress:
             self._protocol.emit(
                 "progress", f"{stage}: {done:.0%}", stage=stage, done=round(min(1.0, max(0.0, done)), 3)
             )
-
-
-def peak_bytes() -> int:
-    """Peak resident memory of this program. The kernel's number for `getrusage` includes the process that started
-    it.
-    """
-    try:
-        with open("/proc/self/status") as file:
-            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM:"))
-    except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _import(name: str, spec: Export) -> None:

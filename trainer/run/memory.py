@@ -1,7 +1,6 @@
 """Predicts a run's memory from its sizes, before anything large is loaded."""
 
 import ctypes
-import resource
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +12,7 @@ from trainer.data.sight import Sight, is_vision
 from trainer.model import kernels, projector
 from trainer.model.fast_head import CHUNK_TOKENS
 from trainer.model.fast_layers import FAMILY
+from trainer.runtime import process_memory
 from trainer.runtime.errors import JobError
 from trainer.runtime.spec import ModelSpec, Spec
 
@@ -184,37 +184,18 @@ def encoding_bytes(sight: Sight | None, dtype_bytes: int) -> float:
 
 
 def available_bytes(device: torch.device) -> int:
-    """Bytes that this process may still allocate: the GPU's free memory, or on the CPU the machine's available memory
-    within the limit of the control group.
-    """
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    with open("/proc/meminfo") as file:
-        available = next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:"))
-    try:
-        with open("/sys/fs/cgroup/memory.max") as limit_file, open("/sys/fs/cgroup/memory.current") as current_file:
-            limit = limit_file.read().strip()
-            return available if limit == "max" else min(available, int(limit) - int(current_file.read()))
-    except OSError:
-        return available
+    """Bytes that this process may still allocate: the GPU's free memory, or the machine's."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else process_memory.available_bytes()
 
 
 def peak_bytes(device: torch.device) -> int:
     """Peak bytes of this process so far: reserved GPU memory, or resident memory."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_reserved(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return torch.cuda.max_memory_reserved(device) if device.type == "cuda" else process_memory.peak_bytes()
 
 
 def held_bytes(device: torch.device) -> int:
     """Bytes that this process holds now: reserved GPU memory, or resident memory."""
-    return torch.cuda.memory_reserved(device) if device.type == "cuda" else resident_bytes()
-
-
-def resident_bytes() -> int:
-    """Bytes of this process that are in memory now."""
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * resource.getpagesize()
+    return torch.cuda.memory_reserved(device) if device.type == "cuda" else process_memory.resident_bytes()
 
 
 # From glibc's malloc.h.
@@ -236,7 +217,7 @@ def trim_heap(above: float, device: torch.device) -> bool:
     """Returns free heap memory to the system if more than `above` bytes are resident: batches of changing lengths
     fragment the CPU's heap with every step. True if it did; takes tens of milliseconds.
     """
-    if device.type != "cpu" or resident_bytes() <= above:
+    if device.type != "cpu" or process_memory.resident_bytes() <= above:
         return False
     # musl and macOS do not have it.
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
