@@ -36,15 +36,21 @@ REPORTED_SHARE = 0.02
 # validation loss too, as after many steps two loops are two runs.
 LOSS_SHARE = {"float32": 0.02, "bfloat16": 0.1}
 MEMORY_SHARE = 0.15
-# Trains in a precision whatever the processor has.
+# Trains in a precision whatever the processor has. The rest of the process is a job's own, as its memory is measured.
 IN_DTYPE = """
 import sys
-import torch
-from trainer.model import load
-dtype = getattr(torch, sys.argv.pop())
-load.device_and_dtype = lambda: (torch.device("cpu"), dtype)
-from trainer.cli.train import run_job, train
-run_job(train)
+from trainer.cli import train
+from trainer.run.prepare import prepare_run
+from trainer.runtime.process import importing
+name = sys.argv.pop()
+def prepare_in_dtype(*arguments):
+    with importing():
+        import torch
+        from trainer.model import load
+    load.device_and_dtype = lambda: (torch.device("cpu"), getattr(torch, name))
+    return prepare_run(*arguments)
+train.prepare_run = prepare_in_dtype
+train.run_job(train.train)
 """
 
 
