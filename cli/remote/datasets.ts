@@ -2,11 +2,19 @@
 import { existsSync, openAsBlob, statSync } from 'node:fs'
 import path from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { Columns, Dataset, DatasetFormat, Preview, Tunery, Validation } from '../../sdk/index.ts'
+import {
+  type Columns,
+  type Dataset,
+  type DatasetFormat,
+  isTuneryError,
+  type Preview,
+  type Tunery,
+  type Validation,
+} from '../../sdk/index.ts'
 import { CommandError, UsageError } from '../support/errors.ts'
 import { typed } from '../support/invocation.ts'
 import { type GlobalOptions, type Program, runs, wholeNumber } from '../support/options.ts'
-import { createBar, show, showList } from '../support/output.ts'
+import { createBar, note, show, showList } from '../support/output.ts'
 import { connect } from '../support/service.ts'
 import { bar, bytes, clean, number, paint, percent, time } from '../support/text.ts'
 import { first, type ListOptions, listOptions, pageOf } from './lists.ts'
@@ -132,6 +140,32 @@ export async function untilRead(tunery: Tunery, given: Dataset, signal?: AbortSi
   throw new UsageError(`${dataset.id} cannot be read: ${errors?.[0] ?? 'its rows are in no known format.'}`)
 }
 
+/** Checks the rows of a dataset. Right after a service's first start, waits until what checks them is installed. */
+export async function checkRows(
+  tunery: Tunery,
+  id: string,
+  query: { model_id?: string | undefined; max_length?: number | undefined },
+  signal?: AbortSignal,
+) {
+  await untilTrainingIsReady(tunery, signal)
+  return tunery.datasets.validate(id, query, { signal })
+}
+
+/** Returns at once if a step of the installation has failed: what needs it says so, and what to do. */
+async function untilTrainingIsReady(tunery: Tunery, signal?: AbortSignal): Promise<void> {
+  for (let told = ''; ; await sleep(poll_ms, undefined, { signal })) {
+    const { ready, steps } = await tunery.hub.setup.get({ signal }).catch((error) => {
+      // A key without hub:read.
+      if (isTuneryError(error, 'insufficient_permissions')) return { ready: true, steps: [] }
+      throw error
+    })
+    if (ready || steps.some(({ status }) => status === 'failed')) return
+    const title = steps.find(({ status }) => status !== 'done')?.title ?? ''
+    if (title !== told) note(`Waiting for the training environment: ${title}`)
+    told = title
+  }
+}
+
 interface ValidateOptions extends GlobalOptions {
   model?: string
   maxLength?: number
@@ -143,7 +177,7 @@ async function validate(dataset: string, options: ValidateOptions): Promise<void
   await untilRead(tunery, await tunery.datasets.get(id)).catch((error) => {
     if (!(error instanceof UsageError)) throw error
   })
-  const found = await tunery.datasets.validate(id, { model_id: options.model, max_length: options.maxLength })
+  const found = await checkRows(tunery, id, { model_id: options.model, max_length: options.maxLength })
   show(options, found, () => describeValidation(found))
   if (!found.valid) throw new CommandError(options.json ? '' : 'Mend these rows in the file, and upload it again.')
 }

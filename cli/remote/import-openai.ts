@@ -8,6 +8,7 @@ import { UsageError } from '../support/errors.ts'
 import { typed } from '../support/invocation.ts'
 import type { GlobalOptions } from '../support/options.ts'
 import { connect } from '../support/service.ts'
+import { checkRows } from './datasets.ts'
 import { explained } from './explained.ts'
 
 export interface ImportOptions extends GlobalOptions {
@@ -176,7 +177,7 @@ async function uploadRows(tunery: Tunery, file: string, model: string, say: (tex
 async function refusedByBase(tunery: Tunery, id: string, model: string): Promise<string | undefined> {
   const base = await tunery.hub.get(model).catch(() => undefined)
   if (!base?.weights.available) return undefined
-  const { valid, errors } = await tunery.datasets.validate(id, { model_id: model })
+  const { valid, errors } = await checkRows(tunery, id, { model_id: model })
   return valid ? undefined : `the rows do not fit ${model}: ${errors?.[0]}`
 }
 

@@ -7,7 +7,7 @@ import { decimal, type GlobalOptions, type Program, runs, wholeNumber } from '..
 import { confirm, note, show } from '../support/output.ts'
 import { type Connection, connect } from '../support/service.ts'
 import { clean, duration, number, price } from '../support/text.ts'
-import { describeValidation, untilRead, uploadFile } from './datasets.ts'
+import { checkRows, describeValidation, untilRead, uploadFile } from './datasets.ts'
 import { idOf } from './named.ts'
 import { leftRunning, watchJob } from './watch.ts'
 
@@ -174,14 +174,11 @@ async function findDataset(
 async function check({ tunery }: Connection, id: string, model: string, signal: AbortSignal): Promise<void> {
   // Tokens are counted with a base; an own model has that of its own base.
   const base = model.includes('/') ? model : undefined
-  const found = await tunery.datasets
-    .validate(id, base === undefined ? {} : { model_id: base }, { signal })
-    .catch((error) => {
-      // The weights may not be here yet: the job brings them.
-      if (base !== undefined && isTuneryError(error, 'model_not_available'))
-        return tunery.datasets.validate(id, {}, { signal })
-      throw error
-    })
+  const found = await checkRows(tunery, id, base === undefined ? {} : { model_id: base }, signal).catch((error) => {
+    // The weights may not be here yet: the job brings them.
+    if (base !== undefined && isTuneryError(error, 'model_not_available')) return checkRows(tunery, id, {}, signal)
+    throw error
+  })
   if (!found.valid || (found.warning_count ?? 0) > 0)
     note(describeValidation(found, process.stderr, found.valid ? 3 : 20))
   if (!found.valid)

@@ -1,7 +1,7 @@
 // The first minute: the service answers before what only training needs is installed. What needs that waits for it,
 // says so, and continues by itself. Set-up is the real one, in a copy of this checkout.
 import assert from 'node:assert/strict'
-import { execFileSync } from 'node:child_process'
+import { execFile, execFileSync } from 'node:child_process'
 import {
   appendFileSync,
   cpSync,
@@ -18,6 +18,7 @@ import {
 import os from 'node:os'
 import path from 'node:path'
 import { after, test } from 'node:test'
+import { promisify } from 'node:util'
 import type { TrainingSetup } from '../../contract/hub.ts'
 import { root } from '../../lib/root.ts'
 import { client, colourRows, until } from '../support/client.ts'
@@ -162,6 +163,12 @@ test('a job on the default base waits for the real installation of Python, and c
   const request = { model_id: model, dataset_id, config: { training_config: { epochs: 1 } } }
   const { id } = (await api('POST', '/fine-tuning/jobs', request)).body
   assert.match((await job(id)).waits_for!, /training environment is being installed: step \d of \d/)
+  const words = ['cli/main.ts', 'train', dataset_id, '--model', model, '--epochs', '1', '--detach', '--url', server.url]
+  const train = await promisify(execFile)(process.execPath, words, {
+    cwd: checkout,
+    env: { ...process.env, TUNERY_KEY: data.key() },
+  })
+  assert.match(train.stderr, /Waiting for the training environment: .*is (queued|running)/s)
   assert.equal((await untilEnded(id)).status, 'completed')
   const setup = (await api('GET', '/hub/setup')).body as TrainingSetup
   assert.ok(setup.ready && setup.steps.every(({ status }) => status === 'done'))
