@@ -31,11 +31,21 @@ export function createEvaluationsFeature(
   { accounts, limits, datasets, files, models, inference, storedCompletions, onEnded }: Needs,
 ): Feature & { evaluations: Evaluations } {
   const { max_waiting_jobs: max_waiting } = config
-  const space = { dataDir, min_free_mb, quota }
-  const needs = { db, queue, datasets, files, models, inference, ...space, now }
-  const evaluations = new Evaluations({ ...needs, max_waiting, onEnded })
-  const openaiEvals = new OpenaiEvals({ db, evaluations, files, storedCompletions, ...space, now })
-  const work = { ...needs, accounts, limits, evaluations, log }
+  const evaluations = new Evaluations({
+    db,
+    queue,
+    datasets,
+    files,
+    models,
+    inference,
+    dataDir,
+    min_free_mb,
+    quota,
+    max_waiting,
+    onEnded,
+    now,
+  })
+  const openaiEvals = new OpenaiEvals({ db, evaluations, files, storedCompletions, dataDir, min_free_mb, quota, now })
   return {
     evaluations,
     mount(app) {
@@ -47,7 +57,28 @@ export function createEvaluationsFeature(
         queue,
         kind: queueKind,
         log,
-        handle: (claim, signal, turn) => workOnEvaluation({ ...work, turn }, claim, signal),
+        handle: (claim, stopping, turn) =>
+          workOnEvaluation(
+            {
+              db,
+              queue,
+              datasets,
+              files,
+              models,
+              inference,
+              accounts,
+              limits,
+              evaluations,
+              quota,
+              dataDir,
+              min_free_mb,
+              turn,
+              log,
+              now,
+            },
+            claim,
+            stopping,
+          ),
       }),
     ],
   }
