@@ -1,13 +1,15 @@
 // Entry point of the engine: serves base models and adapters on this machine over OpenAI's protocol.
+import type { Server } from 'node:http'
 import pino from 'pino'
 import { createFairQueue } from '../lib/fair-queue.ts'
 import { createMutex } from '../lib/mutex.ts'
 import { usableMemory } from '../lib/usable-memory.ts'
 import pkg from '../package.json' with { type: 'json' }
 import { createPictureDecoder } from '../pictures/decoder.ts'
-import { createTracing } from '../telemetry/tracing.ts'
-import { parseCommandLine, usage } from './args.ts'
+import { createTracing, type Tracing } from '../telemetry/tracing.ts'
+import { type Args, parseCommandLine, usage } from './args.ts'
 import { outputsFor } from './batching/batch.ts'
+import { Contexts } from './batching/contexts.ts'
 import { readCoreTimes } from './batching/core-times.ts'
 import { createCpuThrottle } from './batching/cpu-throttle.ts'
 import { createProgressWatchdog } from './batching/progress-watchdog.ts'
@@ -26,20 +28,19 @@ import { type CreateScoringContext, scoringWaitingMax, tooManyScorings } from '.
 import { createHttpServer, listen } from './http/server.ts'
 import type { LogIds } from './http/trace.ts'
 import { createComputeThreads } from './llama/compute-threads.ts'
-import { type Context, type ContextOptions, createContext, createContextAsync } from './llama/context.ts'
 import { loadFastestFormat, openCopy } from './llama/eight-bit-weights.ts'
 import { addKernels } from './llama/kernels.ts'
 import { openLibrary, returnFreedBlocks } from './llama/library.ts'
 import { loadModel } from './llama/model.ts'
-import { type Adapter, createAdapters, type ReadDrafts } from './models/adapters.ts'
-import { readDrafts } from './models/draft-file.ts'
+import { createAdapters, type ReadDrafts } from './models/adapters.ts'
+import { type Drafts, readDrafts } from './models/draft-file.ts'
 import { createEightBitsMaker } from './models/eight-bits.ts'
 import { createFileHashes } from './models/file-hashes.ts'
-import { createModels, type OpenedFile, type ServedModel } from './models/models.ts'
+import { createModels, type Models, type OpenedFile, type ServedModel } from './models/models.ts'
 import { createTokenizer } from './tokenizer/tokenizer.ts'
 import { createEncoder } from './vision/encoder.ts'
 import { createFeatures } from './vision/features.ts'
-import { createProjectors } from './vision/projectors.ts'
+import { createProjectors, type Projectors } from './vision/projectors.ts'
 
 const idle_close_ms = 50
 
@@ -72,53 +73,16 @@ async function main(): Promise<void> {
   // Limits: a quarter of the memory for KV caches, an eighth for adapters, another for projectors of their own. The
   // weights of base models come on top.
   const hashes = createFileHashes()
-  const draftsOf: ReadDrafts = (model, path) => {
-    if (path === undefined || !args.speculation) return null
-    try {
-      return readDrafts(path, model.vocab.size)
-    } catch (error) {
-      log.warn({ path, reason: (error as Error).message }, 'a draft file is ignored')
-      return null
-    }
-  }
+  const draftsOf: ReadDrafts = (model, path) =>
+    path === undefined || !args.speculation ? null : readUsableDrafts(path, model.vocab.size)
   const adapters = createAdapters(library, limits.runner_bytes, hashes, draftsOf)
-  type Options = Omit<ContextOptions, 'threads' | 'adapter' | 'onFree'>
-  const withSharedOptions = (served: ServedModel, options: Options): ContextOptions => {
-    const { adapter } = served
-    const pointer = adapter ? adapters.acquire(adapter) : null
-    return {
-      ...options,
-      threads,
-      adapter: pointer,
-      onFree: () => adapter && adapters.release(adapter),
-    }
-  }
   // Loading or freeing an adapter changes a list of the model that context creation reads on another thread.
   const nativeMutex = createMutex()
-  const makeContext = (served: ServedModel, options: Options) =>
-    createContext(library, served.model, withSharedOptions(served, options))
-  const makeContextAsync = (served: ServedModel, options: Options) =>
-    nativeMutex(() => createContextAsync(library, served.model, withSharedOptions(served, options)))
-  const passContext = (context: Context, adapter: Adapter) =>
-    nativeMutex(async () => {
-      try {
-        context.attach(adapters.acquire(adapter), () => adapters.release(adapter))
-      } catch (error) {
-        context.free()
-        throw error
-      }
-      return context
-    })
-  const contextOptions = (sequences: number, tokens_per_sequence: number, batch_tokens: number) => ({
-    sequences,
-    tokens_per_sequence,
-    batch_tokens,
-    outputs: outputsFor(sequences),
-  })
+  const contexts = new Contexts(library, threads, adapters, nativeMutex)
   const backend: Backend = {
-    makeContext: (served, ...sizes) => makeContext(served, contextOptions(...sizes)),
-    makeContextAsync: (served, ...sizes) => makeContextAsync(served, contextOptions(...sizes)),
-    passContext,
+    makeContext: (served, ...sizes) => contexts.make(served, contextSizes(...sizes)),
+    makeContextAsync: (served, ...sizes) => contexts.makeAsync(served, contextSizes(...sizes)),
+    passContext: (context, adapter) => contexts.pass(context, adapter),
     adapters: adapters.count,
     speculate: args.speculation,
   }
@@ -127,7 +91,7 @@ async function main(): Promise<void> {
   const watchdog = createProgressWatchdog()
   const sideWork = createSideWork(() => scheduler.counts().running > 0)
   const embedder = createEmbedder(
-    (served, shape) => makeContextAsync(served, { ...shape, embeddings: true }),
+    (served, shape) => contexts.makeAsync(served, { ...shape, embeddings: true }),
     cpuThrottle,
     watchdog,
     sideWork,
@@ -188,18 +152,11 @@ async function main(): Promise<void> {
     onProblem: (message) => log.warn({ reason: message }, 'spans do not reach the collector'),
   })
 
-  if ((args.projector !== undefined || args.adapter_projectors.size > 0) && !projectors.isInstalled())
-    throw new Error(
-      'A projector needs the library for pictures. Run `npm run setup -- --with vision`, which needs g++.',
-    )
-  for (const { name, path } of args.models)
-    await models.loadBase(name, path, args.projector === undefined ? {} : { projector: args.projector })
-  for (const { name, path } of args.adapters)
-    await models.loadAdapter(name, path, args.models[0]!.name, { projector: args.adapter_projectors.get(name) })
+  await loadNamedModels(args, models, projectors)
 
   let stopping = false
   const createScoringContext: CreateScoringContext = (served, tokens_per_sequence, outputs, batch_tokens = outputs) =>
-    makeContextAsync(served, { sequences: 1, tokens_per_sequence, batch_tokens, outputs })
+    contexts.makeAsync(served, { sequences: 1, tokens_per_sequence, batch_tokens, outputs })
   const abortedUsage = createAbortedUsage()
   const isStopping = () => stopping
   const server = createHttpServer(
@@ -230,15 +187,7 @@ async function main(): Promise<void> {
     if (stopping) return
     stopping = true
     log.info({ signal }, 'stopping')
-    const exit = () => void (tracing?.close() ?? Promise.resolve()).then(() => process.exit(0))
-    server.close(exit)
-    // A connection whose response has just ended stays open until it is closed here.
-    setInterval(() => server.closeIdleConnections(), idle_close_ms)
-    // Streams that outlast the grace period end with an error event.
-    setTimeout(() => {
-      for (const served of models.list()) served.closing.abort()
-      setImmediate(exit)
-    }, args.grace_ms)
+    stopServing(server, models, tracing, args.grace_ms)
   }
   process.on('SIGTERM', stop)
   // Under a server, ignore SIGINT: Ctrl-C reaches the whole process group, but only the server decides what stops.
@@ -265,4 +214,47 @@ async function main(): Promise<void> {
 function exitWithParent(): void {
   const exit = () => process.exit(0)
   process.stdin.on('end', exit).on('close', exit).on('error', exit).resume()
+}
+
+const contextSizes = (sequences: number, tokens_per_sequence: number, batch_tokens: number) => ({
+  sequences,
+  tokens_per_sequence,
+  batch_tokens,
+  outputs: outputsFor(sequences),
+})
+
+/** The drafts of a file; null if it cannot be used, which only leaves out its speed. */
+function readUsableDrafts(path: string, vocabSize: number): Drafts | null {
+  try {
+    return readDrafts(path, vocabSize)
+  } catch (error) {
+    log.warn({ path, reason: (error as Error).message }, 'a draft file is ignored')
+    return null
+  }
+}
+
+/** Loads the models that the command line names. */
+async function loadNamedModels(args: Args, models: Models, projectors: Projectors): Promise<void> {
+  const { projector, adapter_projectors } = args
+  if ((projector !== undefined || adapter_projectors.size > 0) && !projectors.isInstalled())
+    throw new Error(
+      'A projector needs the library for pictures. Run `npm run setup -- --with vision`, which needs g++.',
+    )
+  for (const { name, path } of args.models)
+    await models.loadBase(name, path, projector === undefined ? {} : { projector })
+  for (const { name, path } of args.adapters)
+    await models.loadAdapter(name, path, args.models[0]!.name, { projector: adapter_projectors.get(name) })
+}
+
+/** Takes no more requests, and exits when the running ones have ended, or after `grace_ms`. */
+function stopServing(server: Server, models: Models, tracing: Tracing | undefined, grace_ms: number): void {
+  const exit = () => void (tracing?.close() ?? Promise.resolve()).then(() => process.exit(0))
+  server.close(exit)
+  // A connection whose response has just ended stays open until it is closed here.
+  setInterval(() => server.closeIdleConnections(), idle_close_ms)
+  // Streams that outlast the grace period end with an error event.
+  setTimeout(() => {
+    for (const served of models.list()) served.closing.abort()
+    setImmediate(exit)
+  }, grace_ms)
 }
