@@ -3,9 +3,9 @@ import { createHash, randomUUID, timingSafeEqual } from 'node:crypto'
 import http, { type IncomingMessage, type ServerResponse } from 'node:http'
 import { type AddressInfo, isIP } from 'node:net'
 import { StreamableHTTPServerTransport } from '@modelcontextprotocol/sdk/server/streamableHttp.js'
-import { addressesIn, addressShare, limitConnections } from '../lib/connections.ts'
+import { addressesIn, addressShare, type Connections, limitConnections } from '../lib/connections.ts'
 import { Tunery } from '../sdk/index.ts'
-import { createKeyChecks } from './key-checks.ts'
+import { createKeyChecks, type KeyChecks } from './key-checks.ts'
 import { Refusal, refuse, unauthorized } from './refusal.ts'
 import { createMcpServer } from './server.ts'
 import { makeRoom, type Session } from './sessions.ts'
@@ -29,101 +29,88 @@ export interface HttpSettings {
   log: (line: string) => void
 }
 
-export interface HttpServer {
-  /** Where clients connect to. */
-  url: string
-  close(): Promise<void>
-}
-
 const bodyMax_bytes = 2 * 1024 * 1024
 const idle_ms = 30 * 60_000
 const sweep_ms = 60_000
 const receive_ms = 30_000
 const connectionsMax = 1000
+
 /** Listens. Throws the error of the system where it cannot. */
 export async function serveHttp(settings: HttpSettings): Promise<HttpServer> {
-  const { url, version, host = '127.0.0.1', port, log } = settings
-  const allowedHosts = new Set(settings.allowedHosts ?? [])
-  for (const each of ['127.0.0.1', 'localhost', '[::1]']) allowedHosts.add(each)
-  const sessions = new Map<string, Session>()
-  const keyChecks = createKeyChecks(settings.wrongKey_ms)
-  const isProxy = addressesIn(settings.trustedProxies ?? [])
+  const server = new HttpServer(settings)
+  await server.listen()
+  return server
+}
 
-  function checkHeaders({ headers }: IncomingMessage): void {
-    // A page of a browser could reach this machine under a name of its own (DNS rebinding), or from its own origin.
-    if (!allowedHosts.has(hostnameOf(`http://${headers.host}`) ?? ''))
-      throw new Refusal(403, 'This Host is not served here.')
-    if (!['', 'identity'].includes(headers['content-encoding'] ?? ''))
-      throw new Refusal(415, 'Bodies are read without Content-Encoding here.')
-    const { origin } = headers
-    if (origin !== undefined && !allowedHosts.has(hostnameOf(origin) ?? ''))
-      throw new Refusal(403, 'Pages of this Origin may not use this server.')
-  }
+export class HttpServer {
+  /** Where clients connect to. */
+  url = ''
+  private readonly settings: HttpSettings
+  private readonly allowedHosts: ReadonlySet<string>
+  private readonly isProxy: (address: string) => boolean
+  private readonly keyChecks: KeyChecks
+  private readonly sessions = new Map<string, Session>()
+  private readonly server: http.Server
+  private readonly connections: Connections
+  private sweep: NodeJS.Timeout | undefined
 
-  /**
-   * The client's address: the last of X-Forwarded-For that no trusted proxy has, if a trusted proxy sent the request.
-   */
-  function clientOf({ socket, headers }: IncomingMessage): string {
-    const peer = socket.remoteAddress ?? ''
-    if (!isProxy(peer)) return peer
-    const forwarded = [headers['x-forwarded-for'] ?? []].flat().join(',').split(',')
-    return forwarded.map((each) => each.trim()).findLast((each) => isIP(each) !== 0 && !isProxy(each)) ?? peer
-  }
-
-  async function openSession(key: string, hash: Buffer, address: string): Promise<Session> {
-    const tunery = new Tunery({
-      baseUrl: url,
-      apiKey: key,
-      headers: { 'user-agent': `tunery-mcp/${version}`, ...(address && { 'x-forwarded-for': address }) },
+  constructor(settings: HttpSettings) {
+    this.settings = settings
+    this.allowedHosts = new Set(['127.0.0.1', 'localhost', '[::1]', ...(settings.allowedHosts ?? [])])
+    this.isProxy = addressesIn(settings.trustedProxies ?? [])
+    this.keyChecks = createKeyChecks(settings.wrongKey_ms)
+    this.server = http.createServer({ requestTimeout: receive_ms, headersTimeout: receive_ms }, (request, response) => {
+      this.handle(request, response).catch((error: unknown) => {
+        const refusal = error instanceof Refusal ? error : new Refusal(500, 'This server failed at that request.')
+        if (!(error instanceof Refusal)) settings.log(`request failed: ${(error as Error)?.stack ?? error}`)
+        refuse(response, refusal)
+      })
     })
-    const account = await keyChecks.accountOf(key, hash.toString('hex'), address, tunery)
-    makeRoom(sessions, hash, account)
-    const id = randomUUID()
-    const server = createMcpServer({ tunery, key, version, log })
-    const transport = new StreamableHTTPServerTransport({
-      sessionIdGenerator: () => id,
-      maxRequestBodySize: bodyMax_bytes,
-      onsessionclosed: () => {
-        sessions.delete(id)
-      },
+    this.connections = limitConnections(this.server, {
+      connections_max: connectionsMax,
+      address_max: addressShare(connectionsMax),
+      isProxy: this.isProxy,
     })
-    const close = async () => {
-      sessions.delete(id)
-      await server.close()
-    }
-    const session: Session = { key: hash, account, transport, close, used_at: Date.now(), open: 0, calls: 0 }
-    server.server.onerror = (error) => log(`protocol: ${error.message}`)
-    // Before anything is awaited: it counts.
-    sessions.set(id, session)
-    begin(session, true)
-    await server.connect(transport).catch(async (error) => {
-      await close()
-      throw error
-    })
-    return session
   }
 
-  function begin(session: Session, isCall: boolean): void {
-    session.open++
-    if (isCall) session.calls++
+  async listen(): Promise<void> {
+    const { host = '127.0.0.1', port } = this.settings
+    await new Promise<void>((resolve, reject) => {
+      this.server.once('error', reject)
+      this.server.listen(port, host, resolve)
+    })
+    this.sweep = setInterval(() => {
+      for (const session of this.sessions.values())
+        if (session.open === 0 && Date.now() - session.used_at > idle_ms) void session.close()
+    }, sweep_ms).unref()
+    const { port: taken } = this.server.address() as AddressInfo
+    this.url = `http://${host.includes(':') ? `[${host}]` : host}:${taken}/mcp`
   }
 
-  async function handle(request: IncomingMessage, response: ServerResponse): Promise<void> {
-    checkHeaders(request)
+  async close(): Promise<void> {
+    clearInterval(this.sweep)
+    const closed = new Promise((resolve) => this.server.close(resolve))
+    await Promise.all([...this.sessions.values()].map((session) => session.close()))
+    this.server.closeAllConnections()
+    await closed
+  }
+
+  private async handle(request: IncomingMessage, response: ServerResponse): Promise<void> {
+    this.checkHeaders(request)
     if (new URL(request.url ?? '/', 'http://mcp').pathname !== '/mcp') throw new Refusal(404, 'The server is at /mcp.')
-    if (connections.refusal(request, () => clientOf(request)) !== undefined)
+    if (this.connections.refusal(request, () => this.clientOf(request)) !== undefined)
       throw new Refusal(503, 'Too many connections. Try again later.', { 'retry-after': '5' })
     const key = bearerOf(request)
     const hash = createHash('sha256').update(key).digest()
     const id = request.headers['mcp-session-id']
-    const known = typeof id === 'string' ? sessions.get(id) : undefined
+    const opened = typeof id === 'string' ? this.sessions.get(id) : undefined
     // A session of another key is not found either.
-    if (id !== undefined && !(known && timingSafeEqual(known.key, hash)))
+    if (id !== undefined && !(opened && timingSafeEqual(opened.key, hash)))
       throw new Refusal(404, 'There is no such session. Begin a new one.')
-    if (!known && request.method !== 'POST') throw new Refusal(400, 'Begin a session with POST and initialize.')
+    if (!opened && request.method !== 'POST') throw new Refusal(400, 'Begin a session with POST and initialize.')
     const isCall = request.method === 'POST'
-    if (known) begin(known, isCall)
-    const session = known ?? (await openSession(key, hash, clientOf(request)))
+    if (opened) begin(opened, isCall)
+    const session = opened ?? (await this.openSession(key, hash, this.clientOf(request)))
     const end = () => {
       session.open--
       if (isCall) session.calls--
@@ -133,46 +120,74 @@ export async function serveHttp(settings: HttpSettings): Promise<HttpServer> {
     if (response.destroyed) end()
     else response.once('close', end)
     try {
-      if (!connections.claim(request, hash.toString('hex')))
+      if (!this.connections.claim(request, hash.toString('hex')))
         throw new Refusal(429, 'This key has too many requests in progress.', { 'retry-after': '5' })
       await session.transport.handleRequest(request, response)
     } finally {
       // The first request was not one that begins a session.
-      if (!known && session.transport.sessionId === undefined) await session.close()
+      if (!opened && session.transport.sessionId === undefined) await session.close()
     }
   }
 
-  const server = http.createServer({ requestTimeout: receive_ms, headersTimeout: receive_ms }, (request, response) => {
-    handle(request, response).catch((error: unknown) => {
-      const refusal = error instanceof Refusal ? error : new Refusal(500, 'This server failed at that request.')
-      if (!(error instanceof Refusal)) log(`request failed: ${(error as Error)?.stack ?? error}`)
-      refuse(response, refusal)
-    })
-  })
-  const connections = limitConnections(server, {
-    connections_max: connectionsMax,
-    address_max: addressShare(connectionsMax),
-    isProxy,
-  })
-  await new Promise<void>((resolve, reject) => {
-    server.once('error', reject)
-    server.listen(port, host, resolve)
-  })
-  const sweep = setInterval(() => {
-    for (const session of sessions.values())
-      if (session.open === 0 && Date.now() - session.used_at > idle_ms) void session.close()
-  }, sweep_ms).unref()
-  const { port: taken } = server.address() as AddressInfo
-  return {
-    url: `http://${host.includes(':') ? `[${host}]` : host}:${taken}/mcp`,
-    async close() {
-      clearInterval(sweep)
-      const closed = new Promise((resolve) => server.close(resolve))
-      await Promise.all([...sessions.values()].map((session) => session.close()))
-      server.closeAllConnections()
-      await closed
-    },
+  private checkHeaders({ headers }: IncomingMessage): void {
+    // A page of a browser could reach this machine under a name of its own (DNS rebinding), or from its own origin.
+    if (!this.allowedHosts.has(hostnameOf(`http://${headers.host}`) ?? ''))
+      throw new Refusal(403, 'This Host is not served here.')
+    if (!['', 'identity'].includes(headers['content-encoding'] ?? ''))
+      throw new Refusal(415, 'Bodies are read without Content-Encoding here.')
+    const { origin } = headers
+    if (origin !== undefined && !this.allowedHosts.has(hostnameOf(origin) ?? ''))
+      throw new Refusal(403, 'Pages of this Origin may not use this server.')
   }
+
+  /**
+   * The client's address: the last of X-Forwarded-For that no trusted proxy has, if a trusted proxy sent the request.
+   */
+  private clientOf({ socket, headers }: IncomingMessage): string {
+    const peer = socket.remoteAddress ?? ''
+    if (!this.isProxy(peer)) return peer
+    const forwarded = [headers['x-forwarded-for'] ?? []].flat().join(',').split(',')
+    return forwarded.map((each) => each.trim()).findLast((each) => isIP(each) !== 0 && !this.isProxy(each)) ?? peer
+  }
+
+  private async openSession(key: string, hash: Buffer, address: string): Promise<Session> {
+    const { url, version, log } = this.settings
+    const tunery = new Tunery({
+      baseUrl: url,
+      apiKey: key,
+      headers: { 'user-agent': `tunery-mcp/${version}`, ...(address && { 'x-forwarded-for': address }) },
+    })
+    const account = await this.keyChecks.accountOf(key, hash.toString('hex'), address, tunery)
+    makeRoom(this.sessions, hash, account)
+    const id = randomUUID()
+    const server = createMcpServer({ tunery, key, version, log })
+    const transport = new StreamableHTTPServerTransport({
+      sessionIdGenerator: () => id,
+      maxRequestBodySize: bodyMax_bytes,
+      onsessionclosed: () => {
+        this.sessions.delete(id)
+      },
+    })
+    const close = async () => {
+      this.sessions.delete(id)
+      await server.close()
+    }
+    const session: Session = { key: hash, account, transport, close, used_at: Date.now(), open: 0, calls: 0 }
+    server.server.onerror = (error) => log(`protocol: ${error.message}`)
+    // Before anything is awaited: it counts.
+    this.sessions.set(id, session)
+    begin(session, true)
+    await server.connect(transport).catch(async (error) => {
+      await close()
+      throw error
+    })
+    return session
+  }
+}
+
+function begin(session: Session, isCall: boolean): void {
+  session.open++
+  if (isCall) session.calls++
 }
 
 const hostnameOf = (address: string) => (URL.canParse(address) ? new URL(address).hostname : undefined)
