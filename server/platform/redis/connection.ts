@@ -17,9 +17,9 @@ export interface Script {
 const scripts: Script[] = []
 
 export function script(text: string): Script {
-  const made = { text, sha: createHash('sha1').update(text).digest('hex') }
-  scripts.push(made)
-  return made
+  const hashed = { text, sha: createHash('sha1').update(text).digest('hex') }
+  scripts.push(hashed)
+  return hashed
 }
 
 type Reply = (string | number | null)[]
@@ -94,8 +94,6 @@ const clusterNode =
 /** With one tag, as they are on one node of a cluster. */
 const beatKeys = ['{processes}', '{processes}:data']
 
-type Send = (args: string[]) => Promise<unknown>
-
 /**
  * Connects to `url` (`redis://` or `rediss://`). Keys begin with the URL's `?prefix=`, or with `prefix`. Throws a
  * ConfigError if Redis refuses the password or the database, or is a node of a cluster. A Redis that is away is waited
@@ -103,7 +101,7 @@ type Send = (args: string[]) => Promise<unknown>
  */
 export async function connectRedis(url: string, prefix: string, log: Logger, processes = 1): Promise<Redis> {
   const address = new URL(url)
-  const ownPrefix = address.searchParams.get('prefix') ?? prefix
+  const keyPrefix = address.searchParams.get('prefix') ?? prefix
   address.search = ''
   // Loaded where it is used: installations without Redis start without it.
   const { ClientOfflineError, createClient } = await import('@redis/client')
@@ -123,82 +121,17 @@ export async function connectRedis(url: string, prefix: string, log: Logger, pro
       ...{ writableHighWaterMark: 4 * 1024 * 1024 },
     },
   })
-  const send: Send = (args) => client.sendCommand(args)
-  const name = randomBytes(6).toString('hex')
-  const listeners: ((beat: Beat) => Promise<void>)[] = []
-  const watchers: ((away: boolean) => void)[] = []
-  let away = true
-  let live = processes
-  let epoch: string | undefined
-  let usable_at = 0
-  let reason = 'it has not answered yet'
-
-  function setAway(is: boolean): void {
-    away = is
-    for (const listener of watchers) listener(is)
-  }
-
-  function leave(error: unknown): void {
-    const { message } = error as Error
-    // What ended the connection says more than that there is none.
-    if (!(error instanceof ClientOfflineError)) reason = message.startsWith('MOVED ') ? clusterNode : message
-    if (away) return
-    setAway(true)
-    log.warn(
-      { reason, processes: live },
-      'Redis is away: this process counts limits by itself, within its share, until it is back; it asks again each second',
-    )
-  }
-
-  async function evaluate({ text, sha }: Script, keys: readonly string[], args: readonly (string | number)[]) {
-    const rest = [String(keys.length), ...keys.map((key) => `${ownPrefix}:${key}`), ...args.map(String)]
-    try {
-      return (await send(['EVALSHA', sha, ...rest])) as Reply
-    } catch (error) {
-      if (!(error as Error).message.startsWith('NOSCRIPT')) throw error
-      return (await send(['EVAL', text, ...rest])) as Reply
-    }
-  }
-
-  async function attempt(...call: Parameters<typeof evaluate>): Promise<Reply> {
-    try {
-      return await within(answer_ms, evaluate(...call))
-    } catch (error) {
-      leave(error)
-      throw new RedisAway(reason)
-    }
-  }
-
-  /** Rejects with MOVED on a node of a cluster. */
-  const probe = () =>
-    Promise.all(Array.from({ length: probeKeys }, (_, each) => send(['GET', `${ownPrefix}:probe ${each}`])))
-
-  async function beat(): Promise<void> {
-    try {
-      const [count, data] = await attempt(beatScript, beatKeys, [name, live_ms, 'stay', randomBytes(6).toString('hex')])
-      live = Math.max(1, Number(count))
-      const lost = epoch !== undefined && epoch !== data
-      epoch = String(data)
-      if (lost) {
-        usable_at = performance.now() + retell_ms
-        leave(new Error('it has lost its data'))
-      }
-      const returned = away
-      if (returned) await within(answer_ms, probe())
-      // A script that Redis does not have is sent once more, behind what was to come after it.
-      if (returned) await within(answer_ms, Promise.all(scripts.map(({ text }) => send(['SCRIPT', 'LOAD', text]))))
-      for (const listener of listeners) await listener({ returned, lost, run: attempt })
-      if (!returned || performance.now() < usable_at) return
-      setAway(false)
-      log.info({ processes: live }, 'Redis answers: limits are shared with the other processes')
-    } catch (error) {
-      if (!(error instanceof RedisAway)) leave(error)
-    }
-  }
-
+  const connection = new Connection({
+    send: (args) => client.sendCommand(args),
+    isOffline: (error) => error instanceof ClientOfflineError,
+    destroy: () => client.destroy(),
+    keyPrefix,
+    log,
+    processes,
+  })
   const refused = new Promise<never>((_, reject) => {
     client.on('error', (error: Error) => {
-      leave(error)
+      connection.leave(error)
       if (refusal.test(error.message)) reject(new ConfigError(`TUNERY_REDIS_URL: Redis refuses: ${error.message}`))
     })
   })
@@ -207,50 +140,163 @@ export async function connectRedis(url: string, prefix: string, log: Logger, pro
   connected.catch(() => {})
   try {
     await Promise.race([connected, refused, sleep(start_ms)])
+    await connection.start()
   } catch (error) {
     client.destroy()
     throw error
   }
-  await beat()
-  if (away && reason === clusterNode) {
-    client.destroy()
-    throw new ConfigError(`TUNERY_REDIS_URL: ${clusterNode}`)
-  }
-  if (away)
-    log.warn(
-      { reason },
-      'Redis does not answer: this process counts limits by itself until it does; it asks each second',
-    )
-  let closed = false
-  let beating: Promise<void> | undefined
-  const timer = setInterval(() => {
-    beating ??= beat().finally(() => {
-      beating = undefined
-    })
-  }, beat_ms).unref()
+  return connection
+}
 
-  return {
-    process: name,
-    processes: () => live,
-    isAway: () => away,
-    onAway(listener) {
-      watchers.push(listener)
-      listener(away)
-    },
-    async run(script, keys, args) {
-      if (away) throw new RedisAway(reason)
-      return await attempt(script, keys, args)
-    },
-    onBeat: (listener) => void listeners.push(listener),
-    async close() {
-      if (closed) return
-      closed = true
-      clearInterval(timer)
-      await beating
-      if (!away) await attempt(beatScript, beatKeys, [name, live_ms, 'leave', epoch!]).catch(() => {})
-      away = true
-      client.destroy()
-    },
+interface ConnectionOptions {
+  send(args: string[]): Promise<unknown>
+  /** Whether an error says only that there is no connection. */
+  isOffline(error: unknown): boolean
+  keyPrefix: string
+  log: Logger
+  processes: number
+  /** Ends the client. */
+  destroy(): void
+}
+
+class Connection implements Redis {
+  readonly process = randomBytes(6).toString('hex')
+  private readonly options: ConnectionOptions
+  private readonly listeners: ((beat: Beat) => Promise<void>)[] = []
+  private readonly watchers: ((away: boolean) => void)[] = []
+  private away = true
+  private live: number
+  private epoch: string | undefined
+  private usable_at = 0
+  private reason = 'it has not answered yet'
+  private closed = false
+  private beating: Promise<void> | undefined
+  private timer: NodeJS.Timeout | undefined
+
+  constructor(options: ConnectionOptions) {
+    this.options = options
+    this.live = options.processes
+  }
+
+  /** Asks Redis for the first time, then each second. Throws a ConfigError for a node of a cluster. */
+  async start(): Promise<void> {
+    await this.beat()
+    const { away, reason } = this
+    if (away && reason === clusterNode) throw new ConfigError(`TUNERY_REDIS_URL: ${clusterNode}`)
+    if (away)
+      this.options.log.warn(
+        { reason },
+        'Redis does not answer: this process counts limits by itself until it does; it asks each second',
+      )
+    this.timer = setInterval(() => {
+      this.beating ??= this.beat().finally(() => {
+        this.beating = undefined
+      })
+    }, beat_ms).unref()
+  }
+
+  processes(): number {
+    return this.live
+  }
+
+  isAway(): boolean {
+    return this.away
+  }
+
+  onAway(listener: (away: boolean) => void): void {
+    this.watchers.push(listener)
+    listener(this.away)
+  }
+
+  async run(script: Script, keys: readonly string[], args: readonly (string | number)[]): Promise<Reply> {
+    if (this.away) throw new RedisAway(this.reason)
+    return await this.attempt(script, keys, args)
+  }
+
+  onBeat(listener: (beat: Beat) => Promise<void>): void {
+    this.listeners.push(listener)
+  }
+
+  async close(): Promise<void> {
+    if (this.closed) return
+    this.closed = true
+    clearInterval(this.timer)
+    await this.beating
+    if (!this.away)
+      await this.attempt(beatScript, beatKeys, [this.process, live_ms, 'leave', this.epoch!]).catch(() => {})
+    this.away = true
+    this.options.destroy()
+  }
+
+  /** From now on calls fail, until Redis answers again. */
+  leave(error: unknown): void {
+    const { message } = error as Error
+    // What ended the connection says more than that there is none.
+    if (!this.options.isOffline(error)) this.reason = message.startsWith('MOVED ') ? clusterNode : message
+    if (this.away) return
+    this.setAway(true)
+    this.options.log.warn(
+      { reason: this.reason, processes: this.live },
+      'Redis is away: this process counts limits by itself, within its share, until it is back; it asks again each ' +
+        'second',
+    )
+  }
+
+  private setAway(away: boolean): void {
+    this.away = away
+    for (const listener of this.watchers) listener(away)
+  }
+
+  private async evaluate({ text, sha }: Script, keys: readonly string[], args: readonly (string | number)[]) {
+    const { send, keyPrefix } = this.options
+    const rest = [String(keys.length), ...keys.map((key) => `${keyPrefix}:${key}`), ...args.map(String)]
+    try {
+      return (await send(['EVALSHA', sha, ...rest])) as Reply
+    } catch (error) {
+      if (!(error as Error).message.startsWith('NOSCRIPT')) throw error
+      return (await send(['EVAL', text, ...rest])) as Reply
+    }
+  }
+
+  private async attempt(script: Script, keys: readonly string[], args: readonly (string | number)[]): Promise<Reply> {
+    try {
+      return await within(answer_ms, this.evaluate(script, keys, args))
+    } catch (error) {
+      this.leave(error)
+      throw new RedisAway(this.reason)
+    }
+  }
+
+  /** Rejects with MOVED on a node of a cluster. */
+  private async probe(): Promise<void> {
+    const { send, keyPrefix } = this.options
+    await Promise.all(Array.from({ length: probeKeys }, (_, index) => send(['GET', `${keyPrefix}:probe ${index}`])))
+  }
+
+  private async beat(): Promise<void> {
+    const { send, log } = this.options
+    try {
+      const name = randomBytes(6).toString('hex')
+      const [count, data] = await this.attempt(beatScript, beatKeys, [this.process, live_ms, 'stay', name])
+      this.live = Math.max(1, Number(count))
+      const lost = this.epoch !== undefined && this.epoch !== data
+      this.epoch = String(data)
+      if (lost) {
+        this.usable_at = performance.now() + retell_ms
+        this.leave(new Error('it has lost its data'))
+      }
+      const returned = this.away
+      if (returned) await within(answer_ms, this.probe())
+      // A script that Redis does not have is sent once more, behind what was to come after it.
+      if (returned) await within(answer_ms, Promise.all(scripts.map(({ text }) => send(['SCRIPT', 'LOAD', text]))))
+      const run: Redis['run'] = (script, keys, args) => this.attempt(script, keys, args)
+      for (const listener of this.listeners) await listener({ returned, lost, run })
+      if (!returned || performance.now() < this.usable_at) return
+      this.setAway(false)
+      log.info({ processes: this.live }, 'Redis answers: limits are shared with the other processes')
+    } catch (error) {
+      if (!(error instanceof RedisAway)) this.leave(error)
+    }
   }
 }
 
