@@ -49,6 +49,7 @@ const checkTypes = (project: string) => {
 const checks: Suite[] = [
   { name: 'type check', command: bin('tsc'), args: checkTypes('.') },
   { name: 'type check of the dashboard', command: bin('tsc'), args: checkTypes('web') },
+  { name: 'unbound methods', command: process.execPath, args: ['scripts/check-unbound-methods.ts'] },
   { name: 'biome', command: bin('biome'), args: ['check', '--error-on-warnings', '.'] },
   { name: 'type check of the trainer', command: process.execPath, args: ['scripts/check-python-types.ts'] },
   { name: 'ruff', command: path.join(python, 'ruff'), args: ['check', ...pythonFolders] },
