@@ -4,7 +4,7 @@
 import { createHash } from 'node:crypto'
 import { existsSync, globSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
-import type { BindingElement, Node, SourceFile } from 'typescript/unstable/ast'
+import { type BindingElement, type Node, type SourceFile, SyntaxKind } from 'typescript/unstable/ast'
 import {
   isBindingElement,
   isCallExpression,
@@ -34,10 +34,15 @@ const sources = files.flatMap((file) => program.getSourceFile(path.join(root, fi
 
 /** Names of methods: other accesses need no look at their types. */
 const names = new Set<string>()
+/** Names of the interfaces that classes implement. */
+const implemented = new Set<string>()
 for (const source of sources)
   visit(source, (node) => {
-    if (isClassDeclaration(node))
-      for (const member of node.members) if (isMethodDeclaration(member)) names.add(member.name.getText())
+    if (!isClassDeclaration(node)) return
+    for (const member of node.members) if (isMethodDeclaration(member)) names.add(member.name.getText())
+    for (const { token, types } of node.heritageClauses ?? [])
+      if (token === SyntaxKind.ImplementsKeyword)
+        for (const { expression } of types) implemented.add(expression.getText())
   })
 
 /** Whether what is read is called at once, or not passed on. */
@@ -72,8 +77,11 @@ function problemsOf(source: SourceFile): string[] {
 
 const readName = ({ propertyName, name }: BindingElement) => (propertyName ?? name)!.getText()
 
-const isMethod = (symbol: TypedName | undefined) =>
-  symbol && symbol.flags & SymbolFlags.Method && symbol.getParent()!.flags & SymbolFlags.Class
+function isMethod(symbol: TypedName | undefined): boolean {
+  if (!symbol || !(symbol.flags & SymbolFlags.Method)) return false
+  const owner = symbol.getParent()
+  return !!owner && (!!(owner.flags & SymbolFlags.Class) || implemented.has(owner.name))
+}
 
 function visit(node: Node, look: (node: Node) => void): void {
   look(node)

@@ -52,7 +52,7 @@ export function createRedisCounters(
 ): Counters {
   const quota = createSharedDailyQuota(db, log, now, onCounted)
   const slots = createSharedSlots(redis)
-  const fallback = createFallback({ quota, processes: redis.processes, slots, now })
+  const fallback = createFallback({ quota, processes: () => redis.processes(), slots, now })
   const reads = createFixedWindows(minute_ms, now)
   const days = new Map<string, Day>()
 

@@ -27,25 +27,25 @@ export async function openRedis(
 ): Promise<Redis> {
   const others = (await servers.list()).filter((server) => server.id !== servers.id)
   const redis = await connectRedis(url, `tunery:${id}`, log, others.length + 1)
-  const name = async (run: Redis['run']) => {
-    const [found] = await run(nameScript, ['installation'], [id, named_s])
-    if (found !== id)
+  const name = async (redis: Pick<Redis, 'run'>) => {
+    const [owner] = await redis.run(nameScript, ['installation'], [id, named_s])
+    if (owner !== id)
       throw new ConfigError(
-        `TUNERY_REDIS_URL: the prefix belongs to the installation ${found}, and the database to ${id}. Give each ` +
+        `TUNERY_REDIS_URL: the prefix belongs to the installation ${owner}, and the database to ${id}. Give each ` +
           `installation its own ?prefix=, or none. A prefix that is not used is free after a day.`,
       )
   }
   let named_at = -Infinity
   try {
-    if (!redis.isAway()) await name(redis.run)
+    if (!redis.isAway()) await name(redis)
   } catch (error) {
     if (!(error instanceof ConfigError)) return redis
     await redis.close()
     throw error
   }
-  redis.onBeat(async ({ run }) => {
+  redis.onBeat(async (beat) => {
     if (performance.now() - named_at < hour_ms) return
-    await name(run)
+    await name(beat)
     named_at = performance.now()
   })
   return redis
