@@ -245,18 +245,32 @@ const shared = (file: string) => !alone.includes(file)
 const timesFile = path.join(root, '.local/test-times.json')
 const times: Record<string, number> = existsSync(timesFile) ? JSON.parse(readFileSync(timesFile, 'utf8')) : {}
 
+/** CPU time of each suite with its descendants, in seconds: the sum over the cores is the least that a run can take. */
+const cpuTimes: Record<string, number> = {}
+/** Runs its arguments, and writes what CPU time they and their descendants took. */
+const timed = '"$0" "$@" 3>&-; status=$?; times >&3; exit $status'
+
 /** Runs a suite and prints its output when it has ended: the output of two at once would mix. */
 async function run({ name, command, args, check }: Suite, env: NodeJS.ProcessEnv): Promise<Outcome & { text: string }> {
   const started = Date.now()
-  const child = spawn(command, args, { cwd: root, stdio: ['ignore', 'pipe', 'pipe'], env })
+  const child = spawn('sh', ['-c', timed, command, ...args], {
+    cwd: root,
+    stdio: ['ignore', 'pipe', 'pipe', 'pipe'],
+    env,
+  })
   const output: Buffer[] = []
-  for (const stream of [child.stdout, child.stderr]) stream.on('data', (part: Buffer) => output.push(part))
+  for (const stream of [child.stdout, child.stderr]) stream!.on('data', (part: Buffer) => output.push(part))
+  let cpu = ''
+  child.stdio[3]!.on('data', (part: Buffer) => {
+    cpu += part
+  })
   const status = await new Promise<number | null>((resolve) =>
     child.on('error', (error) => output.push(Buffer.from(error.message))).on('close', resolve),
   )
   const text = Buffer.concat(output).toString()
   times[name] = seconds(started)
-  console.log(`\n• ${name}, ${times[name].toFixed(1)} s\n${text.trimEnd()}`)
+  cpuTimes[name] = [...cpu.matchAll(/(\d+)m([\d.]+)s/g)].reduce((sum, [, m, s]) => sum + Number(m) * 60 + Number(s), 0)
+  console.log(`\n• ${name}, ${times[name].toFixed(1)} s, ${cpuTimes[name].toFixed(1)} s of CPU\n${text.trimEnd()}`)
   return { ...(check ? { passed: 0, failed: status === 0 ? 0 : 1, skipped: 0 } : outcomeOf(text, status === 0)), text }
 }
 
@@ -352,11 +366,12 @@ mkdirSync(path.dirname(timesFile), { recursive: true })
 writeFileSync(timesFile, JSON.stringify(times))
 for (const { name, text } of failures) console.error(`\nfailed: ${name}\n${text.trimEnd()}`)
 if (failures.length > 0) console.error(`\nfailed: ${failures.map(({ name }) => name).join(', ')}`)
-const slowest = all.sort((a, b) => times[b.name]! - times[a.name]!).slice(0, 10)
-if (slowest.length === 10)
-  console.log(
-    `\nslowest:\n${slowest.map(({ name }) => `${times[name]!.toFixed(1).padStart(7)} s  ${name.slice(0, 100)}`).join('\n')}`,
-  )
-console.log(`\n${total.skipped} skipped, ${seconds(started).toFixed(1)} s`)
+const costliest = Object.entries(cpuTimes).sort(([, a], [, b]) => b - a)
+if (costliest.length >= 10) {
+  const lines = costliest.slice(0, 20).map(([name, s]) => `${s.toFixed(1).padStart(7)} s  ${name.slice(0, 100)}`)
+  console.log(`\nmost CPU time:\n${lines.join('\n')}`)
+}
+const cpuTotal = costliest.reduce((sum, [, s]) => sum + s, 0)
+console.log(`\n${total.skipped} skipped, ${seconds(started).toFixed(1)} s, ${cpuTotal.toFixed(0)} s of CPU`)
 console.log(`${total.passed} passed, ${total.failed} failed`)
 process.exit(failures.length > 0 ? 1 : 0)
