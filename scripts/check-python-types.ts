@@ -17,7 +17,7 @@ if (!existsSync(program)) {
 }
 
 const hash = createHash('sha256')
-const files = globSync(['trainer/**/*.py', 'trainer/*.txt', 'pyproject.toml', 'package-lock.json'], { cwd: root })
+const files = globSync(['trainer/**/*.{py,pyi}', 'trainer/*.txt', 'pyproject.toml', 'package-lock.json'], { cwd: root })
 for (const file of files.sort()) hash.update(`${file}\0`).update(readFileSync(path.join(root, file)))
 const key = hash.digest('hex')
 const passed = path.join(root, 'node_modules/.cache/pyright/passed')
