@@ -63,7 +63,7 @@ async function listModels(options: GlobalOptions & ListOptions & { available?: b
         { head: 'weights', value: weightsOf },
         { head: 'context', value: ({ context_length }) => String(context_length), right: true },
         { head: 'trains by', value: ({ methods }) => methods.join(', ') || '-' },
-        { head: 'license', value: ({ license }) => license, flexible: true },
+        { head: 'license', value: licenseOf, flexible: true },
       ]),
       '',
       paint('bold', 'Your models'),
@@ -72,6 +72,9 @@ async function listModels(options: GlobalOptions & ListOptions & { available?: b
     ].join('\n'),
   )
 }
+
+const licenseOf = ({ license, gated }: Model): string => (gated ? `${license} (gated)` : license)
+const gatedHelp = 'accept its license at Hugging Face, and give the service the token of that account to download it'
 
 function weightsOf({ weights, download }: Model): string {
   if (weights.available) return weights.size_mb === null ? 'here' : `here, ${bytes(weights.size_mb * 1e6)}`
@@ -117,7 +120,8 @@ async function showModel(id: string, options: GlobalOptions): Promise<void> {
         ['answers with', answersWith(model)],
         ['context', `${model.context_length} tokens`],
         ['trains by', model.methods.join(', ') || 'not trainable here'],
-        ['license', model.license],
+        ['license', licenseOf(model)],
+        ['gated', model.gated ? gatedHelp : null],
       ]),
     )
   }

@@ -18,6 +18,9 @@ const BaseModel = z.object({
   params_billions: z.number(),
   context_length: z.number(),
   license: z.string(),
+  gated: z
+    .boolean()
+    .describe('Whether its license must be accepted at Hugging Face, and the service needs a token, to download it.'),
   methods: z
     .array(z.string())
     .describe('The methods that this machine has the memory for. Empty: it cannot be trained.'),
