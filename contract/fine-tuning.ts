@@ -228,6 +228,12 @@ export const estimateJob = route('POST', '/fine-tuning/jobs/estimate', {
 })
 export const JobQuery = SortedQuery.extend({
   status: z.enum(jobStatuses).optional().describe('Those with this status.'),
+  metadata: z
+    .string()
+    .regex(/^[^=]{1,64}=/, "must be a pair as 'key=value'")
+    .max(577)
+    .optional()
+    .describe('Those with this pair of metadata, as `key=value`.'),
 })
 export type JobQuery = z.infer<typeof JobQuery>
 

@@ -14,6 +14,8 @@ import { SkeletonLines } from './ui/feedback.tsx'
 
 const root = createRootRoute({ component: Outlet })
 
+type Texts<Name extends string> = { [name in Name]?: string | undefined }
+
 /** A text of the address's query, where it is one. */
 const text = (value: unknown): string | undefined => (typeof value === 'string' ? value : undefined)
 /** A whole number of the address's query, from 1, where it is one. */
@@ -28,7 +30,7 @@ const signIn = createRoute({
   getParentRoute: () => root,
   path: '/sign-in',
   // `next`: where to go afterwards. `error`: a code that a provider's sign-in ended with.
-  validateSearch: (search): { next?: string; error?: string } => ({
+  validateSearch: (search): Texts<'next' | 'error'> => ({
     next: text(search.next),
     error: text(search.error),
   }),
@@ -91,14 +93,14 @@ const datasets = createRoute({
   getParentRoute: () => shell,
   path: '/datasets',
   // `q`: a part of the names to show.
-  validateSearch: (search): { q?: string } => ({ q: typed(search.q) }),
+  validateSearch: (search): Texts<'q'> => ({ q: typed(search.q) }),
   component: lazyRouteComponent(() => import('./pages/datasets/index.tsx')),
 })
 const dataset = createRoute({
   getParentRoute: () => shell,
   path: '/datasets/$datasetId',
   // `model` and `length`: the base whose tokens are counted, and where rows are cut. `row`: the one to look at.
-  validateSearch: (search): { tab?: string; model?: string; length?: number; row?: number } => ({
+  validateSearch: (search): Texts<'tab' | 'model'> & { length?: number | undefined; row?: number | undefined } => ({
     tab: text(search.tab),
     model: text(search.model),
     length: number(search.length),
@@ -110,8 +112,9 @@ const jobs = createRoute({
   getParentRoute: () => shell,
   path: '/jobs',
   // `q`: a part of the names to show. `sort`: `oldest` or `name`; else the newest are first.
-  validateSearch: (search): { status?: string; q?: string; sort?: string } => ({
+  validateSearch: (search): Texts<'status' | 'q' | 'sort' | 'metadata'> => ({
     status: text(search.status),
+    metadata: typed(search.metadata),
     q: typed(search.q),
     sort: text(search.sort),
   }),
@@ -121,7 +124,7 @@ const newJob = createRoute({
   getParentRoute: () => shell,
   path: '/jobs/new',
   // What is chosen already; `clone`: the job whose settings to start with.
-  validateSearch: (search): { dataset?: string; model?: string; clone?: string } => ({
+  validateSearch: (search): Texts<'dataset' | 'model' | 'clone'> => ({
     dataset: text(search.dataset),
     model: text(search.model),
     clone: text(search.clone),
@@ -132,7 +135,7 @@ const job = createRoute({
   getParentRoute: () => shell,
   path: '/jobs/$jobId',
   // `with`: ids of jobs to compare with, with commas between.
-  validateSearch: (search): { tab?: string; with?: string } => ({ tab: text(search.tab), with: text(search.with) }),
+  validateSearch: (search): Texts<'tab' | 'with'> => ({ tab: text(search.tab), with: text(search.with) }),
   component: lazyRouteComponent(() => import('./pages/job/index.tsx')),
 })
 const playground = createRoute({
@@ -140,7 +143,7 @@ const playground = createRoute({
   path: '/playground',
   // `models`: names of the columns' models, with commas between. `rows`: the rows to ask, of a dataset, or those that a
   // job held out.
-  validateSearch: (search): { models?: string; rows?: string } => ({
+  validateSearch: (search): Texts<'models' | 'rows'> => ({
     models: text(search.models),
     rows: text(search.rows),
   }),
@@ -150,7 +153,7 @@ const evaluations = createRoute({
   getParentRoute: () => shell,
   path: '/evaluations',
   // `model`: opens a new evaluation of it, beside `baseline`.
-  validateSearch: (search): { model?: string; baseline?: string } => ({
+  validateSearch: (search): Texts<'model' | 'baseline'> => ({
     model: text(search.model),
     baseline: text(search.baseline),
   }),
@@ -159,7 +162,7 @@ const evaluations = createRoute({
 const evaluation = createRoute({
   getParentRoute: () => shell,
   path: '/evaluations/$evaluationId',
-  validateSearch: (search): { tab?: string } => ({ tab: text(search.tab) }),
+  validateSearch: (search): Texts<'tab'> => ({ tab: text(search.tab) }),
   component: lazyRouteComponent(() => import('./pages/evaluation/index.tsx')),
 })
 const deployments = createRoute({
@@ -170,14 +173,14 @@ const deployments = createRoute({
 const deployment = createRoute({
   getParentRoute: () => shell,
   path: '/deployments/$name',
-  validateSearch: (search): { tab?: string } => ({ tab: text(search.tab) }),
+  validateSearch: (search): Texts<'tab'> => ({ tab: text(search.tab) }),
   component: lazyRouteComponent(() => import('./pages/deployment/index.tsx')),
 })
 const models = createRoute({
   getParentRoute: () => shell,
   path: '/models',
   // `q`: a part of a base's name. `fits`: bases that this machine can train.
-  validateSearch: (search): { q?: string; fits?: boolean } => ({
+  validateSearch: (search): Texts<'q'> & { fits?: boolean | undefined } => ({
     q: typed(search.q),
     fits: search.fits === true || undefined,
   }),
@@ -191,14 +194,14 @@ const baseModel = createRoute({
 const model = createRoute({
   getParentRoute: () => shell,
   path: '/models/$modelId',
-  validateSearch: (search): { tab?: string } => ({ tab: text(search.tab) }),
+  validateSearch: (search): Texts<'tab'> => ({ tab: text(search.tab) }),
   component: lazyRouteComponent(() => import('./pages/model/index.tsx')),
 })
 const exports = createRoute({
   getParentRoute: () => shell,
   path: '/exports',
   // `model`: opens a new export of it. `open`: shows this one.
-  validateSearch: (search): { model?: string; open?: string } => ({
+  validateSearch: (search): Texts<'model' | 'open'> => ({
     model: text(search.model),
     open: text(search.open),
   }),
@@ -220,7 +223,7 @@ const settingsSection = createRoute({
 const operator = createRoute({
   getParentRoute: () => shell,
   path: '/operator',
-  validateSearch: (search): { tab?: string } => ({ tab: text(search.tab) }),
+  validateSearch: (search): Texts<'tab'> => ({ tab: text(search.tab) }),
   component: lazyRouteComponent(() => import('./pages/operator/index.tsx')),
 })
 const lost = createRoute({ getParentRoute: () => shell, path: '$', component: NotFound })

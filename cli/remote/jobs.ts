@@ -26,7 +26,8 @@ export function addJobCommands(program: Program): void {
   runs(
     listOptions(jobs.command('list').description('list the jobs, newest first'))
       .option('--name <text>', 'those with this text in their name')
-      .option('--status <status>', 'queued, running, paused, completed, failed or cancelled'),
+      .option('--status <status>', 'queued, running, paused, completed, failed or cancelled')
+      .option('--metadata <key=value>', 'those with this pair of metadata'),
     list,
   )
   const one = (name: string, description: string) =>
@@ -52,9 +53,14 @@ export function addJobCommands(program: Program): void {
   )
 }
 
-async function list(options: GlobalOptions & ListOptions & { status?: Job['status'] }): Promise<void> {
+interface JobFilter {
+  status?: Job['status']
+  metadata?: string
+}
+
+async function list(options: GlobalOptions & ListOptions & JobFilter): Promise<void> {
   const { tunery } = connect(options)
-  const query = { limit: pageOf(options), name: options.name, status: options.status }
+  const query = { limit: pageOf(options), name: options.name, status: options.status, metadata: options.metadata }
   const { items, more } = await first(tunery.jobs.list(query), options)
   showList(
     options,

@@ -253,7 +253,11 @@ const listJobs = defineTool({
   title: 'List jobs',
   description: 'The fine-tuning jobs of the account, newest first.',
   scopes: ['tuning:read'],
-  input: z.strictObject({ ...listInput, status: Job.shape.status.optional() }),
+  input: z.strictObject({
+    ...listInput,
+    status: Job.shape.status.optional(),
+    metadata: z.string().max(577).optional().describe('`key=value`: those with this pair of metadata.'),
+  }),
   output: z.object({ jobs: z.array(Job), next_after: nextAfter }),
   annotations: { ...reads, idempotentHint: true },
   async run(query, { tunery, signal }) {

@@ -1346,6 +1346,8 @@ export interface JobQueryInput {
   sort?: 'created_at' | 'name' | undefined
   /** Those with this status. */
   status?: 'queued' | 'running' | 'paused' | 'completed' | 'failed' | 'cancelled' | undefined
+  /** Those with this pair of metadata, as `key=value`. */
+  metadata?: string | undefined
 }
 export interface Labels {
   name?: DisplayName | undefined

@@ -50,6 +50,7 @@ const job = (index: number, more: Partial<store.JobRow>) =>
     status: index % 2 ? 'completed' : 'queued',
     paused: index === 0 ? 1 : 0,
     created_at: timeOf(index),
+    metadata_json: index % 3 === 2 ? '{"team":"a=b","size":"1"}' : '{}',
     ...more,
   })
 
@@ -84,7 +85,10 @@ test('pages of any size and order list each job of the account once, also with e
   assert.deepEqual((await listNames({ sort: 'name' }, 3)).slice(0, 4), ['100% right', 'a_b', 'Alpha', 'alpha'])
 })
 
-test('a list filters by status, time and part of the name, with any character in it', async () => {
+test('a list filters by status, metadata, time and part of the name, with any character in it', async () => {
+  assert.deepEqual(await listNames({ metadata: 'team=a=b' }, 1), ['back\\slash', 'axb', 'alpha'])
+  assert.deepEqual(await listNames({ metadata: 'team=a=b', name: 'x', sort: 'name' }, 1), ['axb'])
+  assert.deepEqual(await listNames({ metadata: 'team=a' }, 1), [])
   assert.deepEqual(await listNames({ name: 'ALPHA' }, 1), ['alpha', 'Alpha'])
   for (const [text, found] of [
     ['%', ['100% right']],
@@ -109,6 +113,7 @@ test('a list filters by status, time and part of the name, with any character in
   assert.deepEqual(await listNames({ created_after: iso(6) }, 1), [])
   for (const wrong of [
     { status: 'done' },
+    { metadata: 'team' },
     { sort: 'id' },
     { order: 'up' },
     { created_after: 'yesterday' },

@@ -29,9 +29,18 @@ export const findJobUnscoped = (db: Queryable, id: string) =>
   db.selectFrom('tuning_jobs').selectAll().where('id', '=', id).executeTakeFirst()
 
 export function listJobs(db: Db, account_id: string, query: JobQuery, after: JobRow | undefined): Promise<JobRow[]> {
-  const { status } = query
+  const { status, metadata } = query
+  const at = metadata?.indexOf('=')
+  const pair = at === undefined ? undefined : { [metadata!.slice(0, at)]: metadata!.slice(at + 1) }
   const list = (columns: Partial<JobRow>) =>
-    sortedPage(db, 'tuning_jobs', { account_id, deleted_at: null, ...columns }, query, after)
+    sortedPage(
+      db,
+      'tuning_jobs',
+      { account_id, deleted_at: null, ...columns },
+      query,
+      after,
+      metadataConditions(db, pair),
+    )
   if (status === undefined) return list({})
   // Paused jobs are stored as queued. A running job with `paused` set is still saving its progress.
   if (status === 'paused') return list({ status: 'queued', paused: 1 })

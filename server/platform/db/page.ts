@@ -1,4 +1,4 @@
-import { type ColumnDefinitionBuilder, type Kysely, type SelectQueryBuilder, sql } from 'kysely'
+import { type ColumnDefinitionBuilder, type Kysely, type RawBuilder, type SelectQueryBuilder, sql } from 'kysely'
 import type { SortedQuery, TimedQuery } from '../../../contract/common.ts'
 import { isPostgres } from './dialect.ts'
 import { findCandidates, foldCase, isIndexed, nameHas, scannedRows } from './name-search.ts'
@@ -81,7 +81,7 @@ type NamedTable = 'datasets' | 'tuning_jobs' | 'models' | 'deployments'
 
 /**
  * Filtered and sorted as the client requests, by name or by time. `columns`: the account, and other values that rows
- * must have.
+ * must have; `conditions`: what else must hold for them.
  */
 export async function sortedPage<T extends NamedTable>(
   db: Db,
@@ -89,6 +89,7 @@ export async function sortedPage<T extends NamedTable>(
   columns: Partial<Row<T>> & { account_id: string },
   page: SortedQuery,
   after: { created_at: number; name: string; id: string } | undefined,
+  conditions: readonly RawBuilder<boolean>[] = [],
 ): Promise<Row<T>[]> {
   // All of them have the columns that are used here.
   const of = table as 'datasets'
@@ -102,7 +103,7 @@ export async function sortedPage<T extends NamedTable>(
     Object.entries(values).reduce(
       (query, [key, value]) =>
         query.where(value === null ? sql<boolean>`${sql.ref(key)} is null` : sql<boolean>`${sql.ref(key)} = ${value}`),
-      between(rows, page),
+      conditions.reduce((query, condition) => query.where(condition), between(rows, page)),
     )
   const every = db.selectFrom(of).selectAll(of) as unknown as Rows
   const all = filter(every, columns)

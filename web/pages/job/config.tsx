@@ -3,7 +3,7 @@ import type { Job } from '../../../sdk/index.ts'
 import { formatCount, formatNumber } from '../../lib/format.ts'
 import { settingLabel } from '../../lib/jobs.ts'
 import { DatasetName, ModelName } from '../../parts/names.tsx'
-import { CopyButton, ExternalLink, LinkButton } from '../../ui/button.tsx'
+import { CopyButton, ExternalLink, LinkButton, TextLink } from '../../ui/button.tsx'
 import { Help } from '../../ui/disclosure.tsx'
 import { Badge, type Tone } from '../../ui/feedback.tsx'
 import { Card } from '../../ui/layout.tsx'
@@ -14,7 +14,7 @@ interface Setting {
   name: string
   value: unknown
   source: Source
-  description?: string
+  description?: string | undefined
 }
 
 const sources: Record<Source, { text: string; tone: Tone }> = {
@@ -72,7 +72,9 @@ export default function Config({ job }: { job: Job }) {
           </Line>
           {Object.entries(job.metadata).map(([key, value]) => (
             <Line key={key} label={key}>
-              {value}
+              <TextLink to="/jobs" search={{ metadata: `${key}=${value}` }} title="Jobs with this metadata">
+                {value}
+              </TextLink>
             </Line>
           ))}
         </dl>

@@ -44,14 +44,15 @@ export default function JobsPage() {
   const filters: JobQueryInput = {
     ...(status && { status }),
     ...(search.q && { name: search.q.slice(0, 200) }),
+    ...(search.metadata?.includes('=') && { metadata: search.metadata }),
     ...sorts[sort].query,
   }
-  const filtered = Boolean(status || search.q)
+  const filtered = Boolean(status || search.q || search.metadata)
   const mayTrain = useMay('tuning:write')
   const mayRead = useMay('tuning:read')
   const [selected, setSelected] = useState<Set<string>>(new Set())
   const navigate = useNavigate()
-  const change = (next: { status?: string; q?: string; sort?: string }) =>
+  const change = (next: Partial<typeof search>) =>
     navigate({ to: '/jobs', search: (before) => ({ ...before, ...next }), replace: true })
 
   const queryKey = ['jobs', 'list', { ...filters, limit: page_rows }]
@@ -105,6 +106,7 @@ export default function JobsPage() {
               onChange={(next) => change({ sort: next === 'newest' ? undefined : next })}
               choices={Object.entries(sorts).map(([value, { label }]) => ({ value: value as Sort, label }))}
             />
+            <Groups jobs={jobs} value={search.metadata} onChange={(metadata) => change({ metadata })} />
             <ChooseColumns jobs={jobs} chosen={added} onChange={setAdded} />
             <Compare chosen={chosen} onClear={() => setSelected(new Set())} />
           </div>
@@ -121,7 +123,7 @@ export default function JobsPage() {
                 more={more}
                 empty={
                   filtered ? (
-                    <NothingFits onClear={() => change({ status: undefined, q: undefined })} />
+                    <NothingFits onClear={() => change({ status: undefined, q: undefined, metadata: undefined })} />
                   ) : (
                     <First action={newJob} />
                   )
@@ -143,6 +145,33 @@ export default function JobsPage() {
         </Card>
       )}
     </Page>
+  )
+}
+
+/** Jobs with the same pair of metadata are a group. */
+function Groups({
+  jobs,
+  value,
+  onChange,
+}: {
+  jobs: readonly Job[]
+  value: string | undefined
+  onChange: (value: string | undefined) => void
+}) {
+  const pairs = new Set(jobs.flatMap(({ metadata }) => Object.entries(metadata).map((pair) => pair.join('='))))
+  if (value) pairs.add(value)
+  if (pairs.size === 0) return null
+  return (
+    <Select
+      aria-label="Metadata"
+      className="max-sm:flex-1 sm:w-44"
+      value={value ?? ''}
+      onChange={(pair) => onChange(pair || undefined)}
+      choices={[
+        { value: '', label: 'All metadata' },
+        ...[...pairs].sort().map((pair) => ({ value: pair, label: pair })),
+      ]}
+    />
   )
 }
 
