@@ -38,6 +38,10 @@ const retriedStatuses = new Set([408, 409, 429, 500, 502, 503, 504])
 
 export type Send = (request: OutgoingRequest, options?: RequestOptions) => Promise<Response>
 
+/** An id by chance. Browsers have `crypto.randomUUID` on https and localhost alone. */
+export const randomId = (): string =>
+  Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, '0')).join('')
+
 /** Sends requests. A response is a success; everything else is thrown as an error that says what to do. */
 export function createSend(client: ClientOptions): Send {
   const base = (client.baseUrl ?? 'http://127.0.0.1:8000/v1').replace(/(?<!\/)\/+$/, '')
@@ -75,7 +79,7 @@ export function createSend(client: ClientOptions): Send {
 
   return async function send(request, options = {}) {
     const retries = options.maxRetries ?? client.maxRetries ?? 2
-    const key = options.idempotencyKey ?? crypto.randomUUID()
+    const key = options.idempotencyKey ?? randomId()
     for (let tried = 0; ; tried++) {
       const last = tried >= retries
       let wait_ms: number | undefined

@@ -51,6 +51,9 @@ export const phone = { width: 360, height: 740 }
 /** Longest wait for anything on a page; longer on a busy machine. */
 const patience_ms = 20_000
 
+/** A name under which the browser finds this machine, and trusts it no more than any other over http. */
+export const otherMachine = 'another.test'
+
 export interface BrowserOnly {
   /** A new page in a browser profile of its own, with these cookies. */
   visit(options?: VisitOptions, storageState?: StorageState): Promise<Visit>
@@ -60,7 +63,10 @@ type StorageState = Awaited<ReturnType<BrowserContext['storageState']>>
 
 /** A browser for pages at the address that is given. */
 export async function startBrowser(addressOf: () => string): Promise<BrowserOnly> {
-  const browser = await chromium.launch({ executablePath: executablePath!, args: ['--no-sandbox', '--disable-gpu'] })
+  const browser = await chromium.launch({
+    executablePath: executablePath!,
+    args: ['--no-sandbox', '--disable-gpu', `--host-resolver-rules=MAP ${otherMachine} 127.0.0.1`],
+  })
   return {
     async visit({ scheme = 'light', size = desktop, reducedMotion = false, address } = {}, storageState) {
       const context = await browser.newContext({
@@ -71,7 +77,7 @@ export async function startBrowser(addressOf: () => string): Promise<BrowserOnly
         timezoneId: 'UTC',
         reducedMotion: reducedMotion ? 'reduce' : 'no-preference',
         hasTouch: size.width < 600,
-        storageState,
+        ...(storageState && { storageState }),
       })
       context.setDefaultTimeout(allowed(patience_ms))
       const page = await context.newPage()

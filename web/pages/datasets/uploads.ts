@@ -1,6 +1,7 @@
 // Uploads in progress. They continue while other pages are shown; what a large one has sent is remembered, so that it
 // resumes after a lost connection or a refresh, when the same file is chosen again.
 import { useMemo, useSyncExternalStore } from 'react'
+import { randomId } from '../../../sdk/http.ts'
 import {
   type Columns,
   type Dataset,
@@ -25,9 +26,9 @@ export interface Upload {
   fields: DatasetFields
   status: UploadStatus
   sent_bytes: number
-  state?: UploadState
-  error?: Error
-  dataset?: Dataset
+  state?: UploadState | undefined
+  error?: Error | undefined
+  dataset?: Dataset | undefined
   /** When its last part arrived, unix milliseconds. */
   at: number
 }
@@ -81,6 +82,8 @@ export function useUploads(account: string): readonly Upload[] {
   return useMemo(() => all.filter((upload) => upload.account === account), [all, account])
 }
 
+export const isActive = ({ status }: Upload) => status === 'sending' || status === 'reading'
+
 const isSame = (upload: Upload, file: File) =>
   upload.name === file.name && upload.size_bytes === file.size && upload.modified === file.lastModified
 
@@ -105,10 +108,10 @@ export function startUpload(account: string, file: File, fields: DatasetFields =
   )
   if (earlier) {
     files.set(earlier.id, file)
-    if (earlier.status !== 'sending') void send(earlier.id)
+    if (!isActive(earlier)) void send(earlier.id)
     return earlier.id
   }
-  const id = crypto.randomUUID()
+  const id = randomId()
   const { name, size: size_bytes, lastModified: modified } = file
   files.set(id, file)
   change([

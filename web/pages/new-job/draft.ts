@@ -1,5 +1,6 @@
 // What was chosen so far: kept through a refresh, and turned into the request.
 import { useCallback, useState } from 'react'
+import { randomId } from '../../../sdk/http.ts'
 import type { CreateJobInput, Job } from '../../../sdk/index.ts'
 import { type GroupName, groupNames, isFor, type Objective, problemOf } from './fields.ts'
 import { groups, method as methodInfo } from './generated/hyperparameters.ts'
@@ -11,7 +12,7 @@ export interface Draft {
   dataset_id: string | null
   method: Method
   /** Undefined: what the dataset's rows can teach first. */
-  objective?: Objective
+  objective?: Objective | undefined
   /** Settings that differ from the default, by group and name. */
   values: Record<GroupName, Record<string, unknown>>
   /** Holds rows out for validation, where the dataset has enough and nothing else is set. */
@@ -93,7 +94,26 @@ export function useDraft(from: string, first: () => Draft) {
   return [draft, change, begun.continued] as const
 }
 
-export const forgetDraft = () => sessionStorage.removeItem(key)
+const sentKey = 'tunery.new-job.sent'
+
+/** The idempotency key of a draft that is sent. A reload meanwhile leaves the draft: sent again it is the same job. */
+export function keyOf(request: CreateJobInput): string {
+  const body = JSON.stringify(request)
+  try {
+    const sent = JSON.parse(sessionStorage.getItem(sentKey) ?? 'null')
+    if (sent?.body === body) return sent.key
+    const key = randomId()
+    sessionStorage.setItem(sentKey, JSON.stringify({ body, key }))
+    return key
+  } catch {
+    return randomId()
+  }
+}
+
+export function forgetDraft(): void {
+  sessionStorage.removeItem(key)
+  sessionStorage.removeItem(sentKey)
+}
 
 const isSet = (value: unknown): boolean =>
   value !== undefined && value !== null && value !== '' && !(Array.isArray(value) && value.length === 0)

@@ -12,7 +12,7 @@ import { useMay } from '../../lib/session.ts'
 import { Button, IconButton, LinkButton } from '../../ui/button.tsx'
 import { CodeTabs } from '../../ui/code.tsx'
 import { Disclosure } from '../../ui/disclosure.tsx'
-import { EmptyState, ErrorState, Notice, SkeletonLines } from '../../ui/feedback.tsx'
+import { EmptyState, ErrorState, FormError, Notice, SkeletonLines } from '../../ui/feedback.tsx'
 import { Field, Form, firstProblem, Input, Textarea } from '../../ui/field.tsx'
 import { Card, Page } from '../../ui/layout.tsx'
 import { Checkbox } from '../../ui/toggles.tsx'
@@ -25,6 +25,7 @@ import {
   emptyDraft,
   forgetDraft,
   heldOutShare,
+  keyOf,
   problemsOf,
   requestOf,
   useDraft,
@@ -132,7 +133,7 @@ function NewJob({ cloned }: { cloned?: Job }) {
   const estimate = useEstimate(complete && known && problems.size === 0 ? request : undefined)
 
   const create = useMutation({
-    mutationFn: (body: CreateJobInput) => tunery.jobs.create(body, { maxRetries: 2 }),
+    mutationFn: (body: CreateJobInput) => tunery.jobs.create(body, { maxRetries: 2, idempotencyKey: keyOf(body) }),
     onSuccess: async (job) => {
       forgetDraft()
       client.setQueryData(['jobs', job.id], job)
@@ -282,11 +283,7 @@ function NewJob({ cloned }: { cloned?: Job }) {
           <EstimateCard estimate={estimate} datasetId={draft.dataset_id} ready={complete}>
             <Form onSubmit={start}>
               {problems.size > 0 && <Notice tone="bad">Fix {plural(problems.size, 'setting')} under Advanced.</Notice>}
-              {create.isError ? (
-                <Notice tone="bad" title="Could not start the job">
-                  {create.error.message}
-                </Notice>
-              ) : null}
+              <FormError error={create.error} title="Could not start the job" />
               <Button
                 variant="primary"
                 type="submit"

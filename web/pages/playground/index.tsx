@@ -2,6 +2,7 @@ import { useQuery } from '@tanstack/react-query'
 import { useSearch } from '@tanstack/react-router'
 import { Code2, Pencil, Plus, SquarePen, Trash2 } from 'lucide-react'
 import { useEffect, useRef, useState } from 'react'
+import { randomId } from '../../../sdk/http.ts'
 import { tunery } from '../../lib/api.ts'
 import { noteComparison } from '../../lib/compared.ts'
 import { plural } from '../../lib/format.ts'
@@ -23,7 +24,7 @@ import { hasPictures, samplesOf } from './code.ts'
 import { Composer } from './composer.tsx'
 import { ParametersPanel } from './parameters.tsx'
 import { RowsPanel } from './rows.tsx'
-import { type Column, newId, type Turn, usePlayground, useQuestion, type Vote } from './state.ts'
+import { type Column, type Turn, usePlayground, useQuestion, type Vote } from './state.ts'
 import { useTrainingRows } from './training-rows.ts'
 import { Votes } from './votes.tsx'
 
@@ -135,7 +136,7 @@ function Playground({ account }: { account: string }) {
     setProblem(undefined)
     setText('')
     setPictures([])
-    const turn: Turn = { id: newId(), user, ...(pictures.length > 0 && { pictures }), answers: {} }
+    const turn: Turn = { id: randomId(), user, ...(pictures.length > 0 && { pictures }), answers: {} }
     dispatch({ type: 'ask', turn })
     for (const column of asked) void answer(turn, turns, column)
     if (asked.length > 1) noteComparison(account)
@@ -166,7 +167,7 @@ function Playground({ account }: { account: string }) {
       return other.id !== better.id && rejected?.text && rejected.text !== chosen.text
         ? [
             {
-              id: newId(),
+              id: randomId(),
               prompt,
               chosen: chosen.text,
               rejected: rejected.text,
@@ -179,7 +180,7 @@ function Playground({ account }: { account: string }) {
   }
 
   const add = () =>
-    dispatch({ type: 'columns', columns: [...columns, { id: newId(), model: columns.at(-1)?.model ?? '' }] })
+    dispatch({ type: 'columns', columns: [...columns, { id: randomId(), model: columns.at(-1)?.model ?? '' }] })
   const letter = (index: number) => String.fromCharCode(65 + index)
   const request = () => {
     try {

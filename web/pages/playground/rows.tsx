@@ -208,7 +208,7 @@ function useSources(): Choice[] {
 /** More is out of sight. */
 const clampedMax = 2000
 
-const Clamped = ({ text, tone }: { text: string; tone?: 'good' | 'bad' }) => (
+const Clamped = ({ text, tone }: { text: string; tone?: 'good' | 'bad' | undefined }) => (
   <span
     title={text.slice(0, clampedMax)}
     className={`line-clamp-3 max-w-80 wrap-anywhere whitespace-pre-wrap ${tone === 'good' ? 'text-good' : tone === 'bad' ? 'text-bad' : ''}`}

@@ -1,5 +1,6 @@
 // What the playground remembers: its columns, their parameters, the conversation and the votes. It survives a refresh.
 import { useEffect, useReducer, useState } from 'react'
+import { randomId } from '../../../sdk/http.ts'
 import type { Content } from '../../lib/pictures.ts'
 
 /** Parameters of a request; null leaves one to the service's default. */
@@ -53,14 +54,14 @@ export interface Answer {
   /** Not kept over a refresh. Of a longer answer than is shown token by token only the beginning. */
   tokens?: Token[]
   /** The weights that answered, as the engine reports them. */
-  weights?: string
+  weights?: string | undefined
   model: string
   first_ms?: number
   total_ms?: number
   prompt_tokens?: number
   completion_tokens?: number
   finish_reason?: string
-  error?: string
+  error?: string | undefined
 }
 
 export interface Turn {
@@ -148,10 +149,6 @@ const keptVotes = 2000
 /** By account: who signs in to another one sees nothing of this. */
 const keyOf = (account: string) => `tunery.playground.${account}`
 
-const newId = () => crypto.randomUUID?.() ?? String(Math.random()).slice(2)
-
-export { newId }
-
 const draftKey = 'tunery.playground.question'
 
 /** The question that is being written, kept in this tab. */
@@ -171,9 +168,9 @@ export function useQuestion() {
 export function usePlayground(account: string, models: string[]) {
   const [state, dispatch] = useReducer(reduce, undefined, (): State => {
     const kept = read(account)
-    const columns = models.length > 0 ? models.map((model) => ({ id: newId(), model })) : kept?.columns
+    const columns = models.length > 0 ? models.map((model) => ({ id: randomId(), model })) : kept?.columns
     return {
-      columns: columns?.length ? columns : [{ id: newId(), model: '' }],
+      columns: columns?.length ? columns : [{ id: randomId(), model: '' }],
       parameters: { ...defaults, ...kept?.parameters },
       // An address that names models begins a conversation with them.
       turns: models.length > 0 ? [] : (kept?.turns ?? []),

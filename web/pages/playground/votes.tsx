@@ -6,8 +6,8 @@ import { useModelNames } from '../../lib/names.ts'
 import { useMay } from '../../lib/session.ts'
 import { utcDay } from '../../lib/utc-day.ts'
 import { Button, TextLink } from '../../ui/button.tsx'
-import { Notice } from '../../ui/feedback.tsx'
-import { Field, Form, Input, SubmitButton } from '../../ui/field.tsx'
+import { FormError, Notice } from '../../ui/feedback.tsx'
+import { Field, Form, FormButtons, Input } from '../../ui/field.tsx'
 import { Card } from '../../ui/layout.tsx'
 import { ConfirmDialog, Dialog } from '../../ui/popups.tsx'
 import type { Vote } from './state.ts'
@@ -85,12 +85,10 @@ function MakeDataset({ votes, onClose, onMade }: { votes: readonly Vote[]; onClo
           <Field label="Name">
             <Input value={name} onChange={(event) => setName(event.target.value)} maxLength={200} />
           </Field>
-          {make.isError && <Notice tone="bad">{make.error.message}</Notice>}
-          <div className="flex justify-end">
-            <SubmitButton busy={make.isPending} missing={!name.trim() && 'Enter a name.'}>
-              Save dataset
-            </SubmitButton>
-          </div>
+          <FormError error={make.error} />
+          <FormButtons onCancel={onClose} busy={make.isPending} missing={!name.trim() && 'Enter a name.'}>
+            Save dataset
+          </FormButtons>
         </Form>
       )}
     </Dialog>
