@@ -6,7 +6,7 @@ import type { Page } from 'playwright-core'
 import { Tunery } from '../../sdk/index.ts'
 import { colourRows } from '../support/client.ts'
 import { tiny } from '../support/tiny.ts'
-import { type BrowserService, browserTest, inNumbers, settled, startBrowserService } from './support.ts'
+import { type BrowserService, browserTest, inNumbers, otherMachine, settled, startBrowserService } from './support.ts'
 
 let service: BrowserService
 let tunery: Tunery
@@ -68,6 +68,56 @@ test('what was typed into a dialog is not lost by a click beside it, Escape or B
   await page.getByRole('button', { name: 'Done' }).click()
   await page.getByRole('link', { name: 'Jobs', exact: true }).click()
   await heading(page, 'Jobs')
+  assert.deepEqual(complaints, [])
+
+  // It was sent and refused: it is asked again.
+  await open(page, '/settings/webhooks')
+  await page.getByRole('button', { name: 'Add webhook' }).click()
+  const webhook = page.getByRole('dialog', { name: 'Add webhook' })
+  await webhook.getByLabel('Endpoint URL').fill('http://127.0.0.1:1/hook')
+  await webhook.getByRole('button', { name: 'Add webhook' }).click()
+  await webhook.getByText('TUNERY_WEBHOOK_ALLOW').waitFor()
+  await page.mouse.click(5, 5)
+  await page.keyboard.press('Escape')
+  await question.getByRole('button', { name: 'Keep editing' }).click()
+  await question.waitFor({ state: 'detached' })
+  assert.equal(await webhook.getByLabel('Endpoint URL').inputValue(), 'http://127.0.0.1:1/hook')
+  await page.context().close()
+})
+
+test('a secret is shown until its dialog is closed by a button', browserTest, async () => {
+  const { page } = await service.visit()
+  await open(page, '/settings/keys')
+  await (await beginKey(page, 'kept')).getByRole('button', { name: 'Create key' }).click()
+  const secret = page.getByRole('dialog', { name: 'Your new API key' })
+  await secret.waitFor()
+  await page.mouse.click(5, 5)
+  await page.keyboard.press('Escape')
+  await page.keyboard.press('Control+k')
+  assert.ok(await secret.getByTestId('secret').isVisible())
+  await secret.getByRole('button', { name: 'Done' }).click()
+  await secret.waitFor({ state: 'detached' })
+  await page.context().close()
+})
+
+test('over http from another machine the dashboard works', browserTest, async () => {
+  const address = service.address.replace('127.0.0.1', otherMachine)
+  const { page, complaints } = await service.visit({ signedIn: false, address })
+  const { link } = service.folder.tunery('sign-in-link')
+  await page.goto(link!.replace('localhost', otherMachine))
+  await heading(page, 'Welcome to Tunery')
+  // Until then nobody was signed in, which the browser itself reports.
+  complaints.length = 0
+  assert.equal(await page.evaluate(() => isSecureContext), false)
+  await open(page, '/datasets')
+  await page.getByRole('button', { name: 'Paste' }).click()
+  await page.getByLabel('Rows').fill(colourRows(4))
+  await page.getByRole('button', { name: 'Add the rows' }).click()
+  await heading(page, 'Pasted rows')
+  await open(page, '/playground')
+  await page.getByLabel('Your question').fill('code of red?')
+  await page.getByRole('button', { name: 'Send' }).click()
+  await page.getByText(/^\d+ in, \d+ out$/).waitFor()
   assert.deepEqual(complaints, [])
   await page.context().close()
 })

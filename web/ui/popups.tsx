@@ -5,7 +5,7 @@ import { Menu as BaseMenu } from '@base-ui/react/menu'
 import { Popover as BasePopover } from '@base-ui/react/popover'
 import { useBlocker } from '@tanstack/react-router'
 import { X } from 'lucide-react'
-import { type FormEvent, type ReactElement, type ReactNode, useEffect, useState } from 'react'
+import { type FormEvent, type ReactElement, type ReactNode, useEffect, useRef, useState } from 'react'
 import { classes } from '../lib/classes.ts'
 import { Button, buttonClass } from './button.tsx'
 
@@ -161,28 +161,32 @@ export function Dialog({
   children,
   footer,
   width = 'md',
+  kept,
 }: {
   open: boolean
   onOpenChange: (open: boolean) => void
   title: ReactNode
-  description?: ReactNode
+  description?: ReactNode | undefined
   children?: ReactNode
   footer?: ReactNode
   width?: keyof typeof widths
+  /** It closes by its buttons alone, as what it shows is not shown again. */
+  kept?: boolean
 }) {
   const unsaved = useUnsaved(open)
   return (
     <BaseDialog.Root
       open={open}
-      disablePointerDismissal={unsaved.typed}
       onOpenChange={(next, { reason }) => {
-        if (!next && reason === 'escape-key' && unsaved.typed) unsaved.ask(() => onOpenChange(false))
-        else onOpenChange(next)
+        const slips = !next && (reason === 'escape-key' || reason === 'outside-press')
+        if (slips && kept) return
+        if (!slips || !unsaved.is()) onOpenChange(next)
+        else if (reason === 'escape-key') unsaved.ask(() => onOpenChange(false))
       }}
     >
       <BaseDialog.Portal>
         <BaseDialog.Backdrop className={backdropClass} />
-        <BaseDialog.Popup className={classes(dialogClass, widths[width])} {...unsaved.listeners}>
+        <BaseDialog.Popup className={classes(dialogClass, widths[width])} {...unsaved.popup}>
           <div className="px-5 pt-4 pr-14 pb-3">
             <BaseDialog.Title className="text-lg font-semibold">{title}</BaseDialog.Title>
             {description && <BaseDialog.Description className="mt-1 text-muted">{description}</BaseDialog.Description>}
@@ -208,23 +212,29 @@ export function Dialog({
  * first. Its own buttons close it at once.
  */
 function useUnsaved(open: boolean) {
+  const popup = useRef<HTMLDivElement>(null)
   const [typed, setTyped] = useState(false)
+  const [sent, setSent] = useState(false)
   const [leave, setLeave] = useState<() => void>()
   useEffect(() => {
-    if (!open) setTyped(false)
+    if (open) return
+    setTyped(false)
+    setSent(false)
   }, [open])
-  const blocker = useBlocker({
-    shouldBlockFn: () => open && typed,
-    enableBeforeUnload: () => open && typed,
-    withResolver: true,
-  })
+  // What was sent is no loss, unless it was refused: then the form says why.
+  const is = () => open && typed && (!sent || popup.current?.querySelector('[role=alert], [data-invalid]') != null)
+  const blocker = useBlocker({ shouldBlockFn: is, enableBeforeUnload: is, withResolver: true })
   return {
-    typed,
+    is,
     ask: (then: () => void) => setLeave(() => then),
-    listeners: {
-      onChange: ({ target }: FormEvent<HTMLElement>) => (target as HTMLElement).closest('form') && setTyped(true),
-      // Sent: what it leads to is no loss.
-      onSubmitCapture: () => setTyped(false),
+    popup: {
+      ref: popup,
+      onChange({ target }: FormEvent<HTMLElement>) {
+        if (!(target as HTMLElement).closest('form')) return
+        setTyped(true)
+        setSent(false)
+      },
+      onSubmitCapture: () => setSent(true),
     },
     question: (
       <ConfirmDialog
@@ -272,7 +282,7 @@ export function ConfirmDialog({
   /** The word on the button, such as `Delete dataset`. */
   action: string
   /** The word on the button that changes nothing; where `action` is to cancel something, another than `Cancel`. */
-  keep?: string
+  keep?: string | undefined
   danger?: boolean
   onConfirm: () => unknown
 }) {

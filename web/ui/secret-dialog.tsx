@@ -21,6 +21,7 @@ export function SecretDialog({
       open={secret !== undefined}
       onOpenChange={(open) => !open && onClose()}
       title={title}
+      kept
       footer={
         <Button variant="primary" onClick={onClose}>
           Done

@@ -18,7 +18,7 @@ interface Role {
   name: Name
   label: string
   help?: string
-  optional?: boolean
+  optional?: boolean | undefined
 }
 const prompt: Role = { name: 'prompt', label: 'Prompt', help: 'What the model is asked.' }
 const context: Role[] = [

@@ -8,13 +8,13 @@ import { refresh_ms } from '../../lib/query.ts'
 import { useMay, useSession } from '../../lib/session.ts'
 import { Button } from '../../ui/button.tsx'
 import { EmptyState, ErrorState, Notice, SkeletonLines, Status } from '../../ui/feedback.tsx'
-import { Input } from '../../ui/field.tsx'
 import { Card, Page } from '../../ui/layout.tsx'
+import { SearchInput } from '../../ui/search-input.tsx'
 import { type Column, Table } from '../../ui/table.tsx'
 import { Bytes, Count, RelativeTime } from '../../ui/values.tsx'
 import { ColumnsDialog, unknownColumns } from './columns-dialog.tsx'
 import { UploadCard } from './upload-card.tsx'
-import { startUpload, useUploads } from './uploads.ts'
+import { isActive, startUpload, useUploads } from './uploads.ts'
 import { UploadsList } from './uploads-list.tsx'
 
 const kinds = { sft: 'Conversations', dpo: 'Preference pairs', kto: 'Rated answers' }
@@ -59,7 +59,7 @@ export default function DatasetsPage() {
   // The only upload that was begun here leads to its check, once it is there.
   const arrived = uploads.find(({ id, dataset }) => id === started.current && dataset)?.dataset
   useEffect(() => {
-    if (!arrived || uploads.some(({ status }) => status === 'sending' || status === 'reading')) return
+    if (!arrived || uploads.some(isActive)) return
     started.current = undefined
     void navigate({ to: '/datasets/$datasetId', params: { datasetId: arrived.id } })
   }, [arrived, uploads, navigate])
@@ -94,20 +94,10 @@ export default function DatasetsPage() {
   )
 }
 
-const typing_ms = 300
-
 function List({ mayAdd }: { mayAdd: boolean }) {
   const navigate = useNavigate()
   const { q } = useSearch({ from: '/shell/datasets' })
-  const [text, setText] = useState(q ?? '')
-  useEffect(() => {
-    if ((q ?? '') === text.trim()) return
-    const timer = setTimeout(
-      () => void navigate({ to: '/datasets', search: { q: text.trim() || undefined }, replace: true }),
-      typing_ms,
-    )
-    return () => clearTimeout(timer)
-  }, [text, q, navigate])
+  const search = (q?: string) => void navigate({ to: '/datasets', search: { q }, replace: true })
   // Rows that are still being read change by themselves.
   const [preparing, setPreparing] = useState(false)
   const { query, rows, more } = usePages(
@@ -119,27 +109,7 @@ function List({ mayAdd }: { mayAdd: boolean }) {
   useEffect(() => setPreparing(isPreparing), [isPreparing])
 
   return (
-    <Card
-      title="All datasets"
-      flush
-      actions={
-        <div className="relative w-56 max-w-full">
-          <Search
-            aria-hidden
-            className="pointer-events-none absolute top-1/2 left-2.5 size-4 -translate-y-1/2 text-muted"
-          />
-          <Input
-            type="search"
-            aria-label="Search by name"
-            placeholder="Search by name"
-            className="pl-8"
-            value={text}
-            maxLength={200}
-            onChange={({ target }) => setText(target.value)}
-          />
-        </div>
-      }
-    >
+    <Card title="All datasets" flush actions={<SearchInput className="w-56" value={q} onChange={search} />}>
       {rows ? (
         <Table
           label="Datasets"
@@ -153,7 +123,7 @@ function List({ mayAdd }: { mayAdd: boolean }) {
               <EmptyState
                 icon={<Search />}
                 title={`No datasets match “${q}”`}
-                action={<Button onClick={() => setText('')}>Clear search</Button>}
+                action={<Button onClick={() => search()}>Clear search</Button>}
               />
             ) : (
               <EmptyState icon={<Database />} title="No datasets yet">

@@ -45,6 +45,13 @@ export function UploadCard({ send }: { send: Send }) {
   )
 }
 
+/** The same text is the same file, by its time too: sent again meanwhile it is the same upload. */
+function fileOf(text: string, name: string): File {
+  let hash = 0
+  for (let at = 0; at < text.length; at++) hash = (Math.imul(hash, 31) + text.charCodeAt(at)) >>> 0
+  return new File([text], name, { lastModified: hash })
+}
+
 const draftKey = 'tunery.datasets.paste'
 
 function Paste({ send }: { send: Send }) {
@@ -59,17 +66,17 @@ function Paste({ send }: { send: Send }) {
       // Too much to keep through a refresh.
     }
   }
-  const missing = rows.trim() === '' ? 'Paste at least one row.' : undefined
+  const title = name.trim() || 'Pasted rows'
+  const text = rows.trim()
+  const missing = text === '' ? 'Paste at least one row.' : undefined
   return (
     <Form
       onSubmit={() => {
         setTried(true)
         if (missing) return
-        const title = name.trim() || 'Pasted rows'
-        const text = rows.trim()
         // A table begins with its header; rows of JSON begin with a brace.
         const format = /^[[{]/.test(text) ? undefined : ('csv' as const)
-        send(new File([text, '\n'], title), { name: title, ...(format && { format }) })
+        send(fileOf(`${text}\n`, title), { name: title, ...(format && { format }) })
         sessionStorage.removeItem(draftKey)
       }}
     >
@@ -119,21 +126,21 @@ function Hub({ send }: { send: Send }) {
     onChange: ({ target }: { target: { value: string } }) => setForm({ ...form, [name]: target.value }),
   })
   const repo_id = repositoryOf(form.repo)
+  const { split, config, revision, token } = form
+  const source = JSON.stringify({
+    repo_id,
+    split: split.trim() || 'train',
+    ...(config.trim() && { config: config.trim() }),
+    ...(revision.trim() && { revision: revision.trim() }),
+  })
   const wrong = repositoryPattern.test(repo_id) ? undefined : 'Write it as owner/name, as the Hub does.'
   return (
     <Form
       onSubmit={() => {
         setTried(true)
         if (wrong) return
-        const { split, config, revision, token } = form
-        const source = {
-          repo_id,
-          split: split.trim() || 'train',
-          ...(config.trim() && { config: config.trim() }),
-          ...(revision.trim() && { revision: revision.trim() }),
-        }
-        send(new File([JSON.stringify(source)], `${repo_id}.json`), {
-          name: `${repo_id} (${source.split})`,
+        send(fileOf(source, `${repo_id}.json`), {
+          name: `${repo_id} (${split.trim() || 'train'})`,
           format: 'huggingface',
           ...(token.trim() && { hf_token: token.trim() }),
         })

@@ -8,7 +8,16 @@ import { Button, IconButton, LinkButton } from '../../ui/button.tsx'
 import { Progress } from '../../ui/feedback.tsx'
 import { Card } from '../../ui/layout.tsx'
 import { ColumnsDialog } from './columns-dialog.tsx'
-import { columnsOf, continueUpload, dropUpload, hasFile, mapColumns, startUpload, type Upload } from './uploads.ts'
+import {
+  columnsOf,
+  continueUpload,
+  dropUpload,
+  hasFile,
+  isActive,
+  mapColumns,
+  startUpload,
+  type Upload,
+} from './uploads.ts'
 
 /** Uploads that are in progress, have stopped, or have just ended. */
 export function UploadsList({ uploads }: { uploads: readonly Upload[] }) {
@@ -54,7 +63,7 @@ function UploadItem({ upload }: { upload: Upload }) {
   }[status]
   const columns = status === 'failed' && hasFile(id) ? columnsOf(upload) : undefined
   const [mapping, setMapping] = useState(false)
-  const active = status === 'sending' || status === 'reading'
+  const active = isActive(upload)
   return (
     <li className="flex flex-wrap items-center gap-x-3 gap-y-2 py-3">
       <span aria-hidden className="[&_svg]:size-4.5">

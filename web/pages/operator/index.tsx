@@ -7,15 +7,16 @@ import { tunery } from '../../lib/api.ts'
 import { fieldError } from '../../lib/errors.ts'
 import { usePages } from '../../lib/pages.ts'
 import { useMay } from '../../lib/session.ts'
-import { Button, CopyButton } from '../../ui/button.tsx'
+import { Button } from '../../ui/button.tsx'
 import { Select } from '../../ui/choices.tsx'
 import { EmptyState, FormError, Loaded, Status } from '../../ui/feedback.tsx'
 import { Field, Form, FormButtons, Input } from '../../ui/field.tsx'
 import { Card, Page, Tabs } from '../../ui/layout.tsx'
 import { ConfirmDialog, Dialog } from '../../ui/popups.tsx'
+import { SecretDialog } from '../../ui/secret-dialog.tsx'
 import { Table } from '../../ui/table.tsx'
 import { toast, toastError } from '../../ui/toast.tsx'
-import { RelativeTime } from '../../ui/values.tsx'
+import { Code, RelativeTime } from '../../ui/values.tsx'
 import { Machine } from './machine.tsx'
 import { Tiers } from './tiers.tsx'
 import { UsageToday } from './usage.tsx'
@@ -164,17 +165,9 @@ function Accounts() {
           }}
         />
       )}
-      <Dialog
-        open={key !== undefined}
-        onOpenChange={(open) => !open && setKey(undefined)}
-        title="The owner's first key"
-        description="It is shown this once. Send it to the owner; ./tunery sign-in-link --email makes a link for the dashboard."
-      >
-        <div className="flex items-center gap-2 rounded-md bg-hover p-3">
-          <code className="min-w-0 flex-1 font-mono text-sm break-all">{key}</code>
-          <CopyButton text={key ?? ''} />
-        </div>
-      </Dialog>
+      <SecretDialog secret={key} title="The owner's first key" onClose={() => setKey(undefined)}>
+        Send it to the owner. <Code>./tunery sign-in-link --email</Code> makes a link for the dashboard.
+      </SecretDialog>
     </Card>
   )
 }

@@ -16,7 +16,7 @@ import { Card } from '../../ui/layout.tsx'
 import { ConfirmDialog, Dialog, Menu } from '../../ui/popups.tsx'
 import { SecretDialog } from '../../ui/secret-dialog.tsx'
 import { type Column, Table } from '../../ui/table.tsx'
-import { toast, toastError } from '../../ui/toast.tsx'
+import { toast } from '../../ui/toast.tsx'
 import { Checkbox } from '../../ui/toggles.tsx'
 import { Code, RelativeTime } from '../../ui/values.tsx'
 
@@ -229,7 +229,6 @@ function RenameKey({ named, onClose }: { named: ApiKey; onClose: () => void }) {
       void client.invalidateQueries({ queryKey: ['keys'] })
       onClose()
     },
-    onError: toastError('Could not rename the API key'),
   })
   return (
     <Dialog open onOpenChange={(open) => !open && onClose()} title="Rename API key" width="sm">
@@ -237,11 +236,10 @@ function RenameKey({ named, onClose }: { named: ApiKey; onClose: () => void }) {
         <Field label="Name" error={fieldError(rename.error, 'name')}>
           <Input value={name} onChange={(event) => setName(event.target.value)} maxLength={200} />
         </Field>
-        <div className="flex justify-end">
-          <Button type="submit" variant="primary" busy={rename.isPending} disabled={!name.trim()}>
-            Rename
-          </Button>
-        </div>
+        <FormError error={rename.error} fields={['name']} />
+        <FormButtons onCancel={onClose} busy={rename.isPending} missing={!name.trim() && 'Enter a name.'}>
+          Rename
+        </FormButtons>
       </Form>
     </Dialog>
   )
