@@ -1,43 +1,40 @@
 // What people call things, where the API tells their ids.
 import { useQuery } from '@tanstack/react-query'
 import { useCallback } from 'react'
+import type { RequestOptions } from '../../sdk/index.ts'
 import { tunery } from './api.ts'
 import { useMay } from './session.ts'
 
 const rarely_ms = 60_000
 
-/** Says the name of a tuned model by its id; of a base, a deployment, or a model of long ago, what it was given. */
-export function useModelNames(): (id: string) => string {
+type Named = { items: readonly { id: string; name: string }[] }
+
+/** Says the name of one by its id; of what is not in the list, what it was given. */
+function useNames(
+  queryKey: readonly unknown[],
+  scope: Parameters<typeof useMay>[0],
+  list: (options: RequestOptions) => Promise<Named>,
+): (id: string) => string {
   const { data } = useQuery({
-    queryKey: ['models', 'list', { limit: 100 }],
-    queryFn: ({ signal }) => tunery.models.list({ limit: 100 }, { signal }),
-    enabled: useMay('tuning:read'),
+    queryKey,
+    queryFn: ({ signal }) => list({ signal }),
+    enabled: useMay(scope),
     staleTime: rarely_ms,
   })
-  return useCallback((id) => data?.items.find((model) => model.id === id)?.name ?? id, [data])
+  return useCallback((id) => data?.items.find((each) => each.id === id)?.name ?? id, [data])
 }
 
-/** Says the name of a dataset by its id; of a file or a dataset of long ago, what it was given. */
-export function useDatasetNames(): (id: string) => string {
-  const { data } = useQuery({
-    queryKey: ['datasets', 'list', { limit: 100 }],
-    queryFn: ({ signal }) => tunery.datasets.list({ limit: 100 }, { signal }),
-    enabled: useMay('datasets:read'),
-    staleTime: rarely_ms,
-  })
-  return useCallback((id) => data?.items.find((dataset) => dataset.id === id)?.name ?? id, [data])
-}
+const all = { limit: 100 }
 
-/** Says the name of an API key by its id; of a session or a revoked key, what it was given. */
-export function useKeyNames(): (id: string) => string {
-  const { data } = useQuery({
-    queryKey: ['keys', 'names'],
-    queryFn: ({ signal }) => tunery.keys.list({ limit: 100 }, { signal }),
-    enabled: useMay('keys:read'),
-    staleTime: rarely_ms,
-  })
-  return useCallback((id) => data?.items.find((key) => key.id === id)?.name ?? id, [data])
-}
+/** Of tuned models. Bases and deployments are called by their ids. */
+export const useModelNames = () =>
+  useNames(['models', 'list', all], 'tuning:read', async (options) => tunery.models.list(all, options))
+
+export const useDatasetNames = () =>
+  useNames(['datasets', 'list', all], 'datasets:read', async (options) => tunery.datasets.list(all, options))
+
+export const useKeyNames = () =>
+  useNames(['keys', 'names'], 'keys:read', async (options) => tunery.keys.list(all, options))
 
 /** Notes for a list to choose from: those with the same name are distinguished by when they were made. */
 export const isRepeated = <T extends { name: string }>(items: readonly T[], { name }: T): boolean =>

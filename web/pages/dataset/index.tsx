@@ -1,17 +1,16 @@
-import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query'
+import { useQuery, useQueryClient } from '@tanstack/react-query'
 import { useNavigate, useParams, useSearch } from '@tanstack/react-router'
 import { Download, Ellipsis, Pencil, SlidersHorizontal, Trash2 } from 'lucide-react'
 import { useCallback, useState } from 'react'
 import { type Dataset, isTuneryError, type Validation } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
-import { fieldError, formError } from '../../lib/errors.ts'
 import { refresh_ms } from '../../lib/query.ts'
 import { useMay } from '../../lib/session.ts'
-import { Button, IconButton, LinkButton } from '../../ui/button.tsx'
-import { EmptyState, ErrorState, Notice, Progress, SkeletonLines, Status } from '../../ui/feedback.tsx'
-import { Field, Form, Input, Textarea } from '../../ui/field.tsx'
+import { EditLabels } from '../../parts/edit-labels.tsx'
+import { IconButton, LinkButton } from '../../ui/button.tsx'
+import { EmptyState, ErrorState, Progress, SkeletonLines, Status } from '../../ui/feedback.tsx'
 import { Card, Page, Tabs } from '../../ui/layout.tsx'
-import { ConfirmDialog, Dialog, Menu } from '../../ui/popups.tsx'
+import { ConfirmDialog, Menu } from '../../ui/popups.tsx'
 import { toast } from '../../ui/toast.tsx'
 import { CutControls } from './cut-controls.tsx'
 import { type Cut, useBases, useValidation } from './data.ts'
@@ -111,7 +110,7 @@ function Parts({
   const navigate = useNavigate({ from: '/datasets/$datasetId' })
   const { tab = 'overview', row } = useSearch({ from: '/shell/datasets/$datasetId' })
   const go = useCallback(
-    (changes: { tab?: string; row?: number }) =>
+    (changes: { tab?: string | undefined; row?: number }) =>
       void navigate({ search: (old) => ({ ...old, ...changes }), replace: true, resetScroll: false }),
     [navigate],
   )
@@ -244,40 +243,9 @@ function Actions({ dataset }: { dataset: Dataset }) {
 
 function Rename({ dataset, onClose }: { dataset: Dataset; onClose: () => void }) {
   const client = useQueryClient()
-  const [name, setName] = useState(dataset.name)
-  const [description, setDescription] = useState(dataset.description)
-  const save = useMutation({
-    mutationFn: () => tunery.datasets.update(dataset.id, { name, description }),
-    onSuccess: async (changed) => {
-      client.setQueryData(['datasets', dataset.id], changed)
-      await client.invalidateQueries({ queryKey: ['datasets', 'list'] })
-      onClose()
-    },
-  })
-  const other = formError(save.error, ['name', 'description'])
-  return (
-    <Dialog
-      open
-      onOpenChange={(open) => !open && onClose()}
-      title="Edit dataset"
-      footer={
-        <>
-          <Button onClick={onClose}>Cancel</Button>
-          <Button variant="primary" busy={save.isPending} onClick={() => save.mutate()}>
-            Save
-          </Button>
-        </>
-      }
-    >
-      <Form onSubmit={() => save.mutate()}>
-        <Field label="Name" error={fieldError(save.error, 'name')}>
-          <Input value={name} maxLength={200} onChange={({ target }) => setName(target.value)} />
-        </Field>
-        <Field label="Description" optional error={fieldError(save.error, 'description')}>
-          <Textarea value={description} maxLength={2000} onChange={({ target }) => setDescription(target.value)} />
-        </Field>
-        {other && <Notice tone="bad">{other}</Notice>}
-      </Form>
-    </Dialog>
-  )
+  const save = async (labels: { name: string; description: string }) => {
+    client.setQueryData(['datasets', dataset.id], await tunery.datasets.update(dataset.id, labels))
+    await client.invalidateQueries({ queryKey: ['datasets', 'list'] })
+  }
+  return <EditLabels title="Edit dataset" labels={dataset} save={save} onClose={onClose} />
 }

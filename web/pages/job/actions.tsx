@@ -1,19 +1,17 @@
-import { useMutation, useQueryClient } from '@tanstack/react-query'
+import { useQueryClient } from '@tanstack/react-query'
 import { useNavigate } from '@tanstack/react-router'
 import { Ban, CirclePause, CirclePlay, Copy, Ellipsis, Pencil, Plus, Trash2, X } from 'lucide-react'
 import { useState } from 'react'
 import type { Job } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
-import { fieldError, formError } from '../../lib/errors.ts'
 import { isOver } from '../../lib/events.ts'
 import { actionsOf, useDeleteJob, useJobAction } from '../../lib/jobs.ts'
 import { useMay } from '../../lib/session.ts'
+import { EditLabels } from '../../parts/edit-labels.tsx'
 import { Button, IconButton, LinkButton } from '../../ui/button.tsx'
-import { Notice } from '../../ui/feedback.tsx'
-import { Field, Form, FormButtons, Input, Textarea } from '../../ui/field.tsx'
-import { ConfirmDialog, Dialog, Menu } from '../../ui/popups.tsx'
+import { Input } from '../../ui/field.tsx'
+import { ConfirmDialog, Menu } from '../../ui/popups.tsx'
 import { toast, toastError } from '../../ui/toast.tsx'
-import { Message } from '../../ui/values.tsx'
 
 /** What can be done with the job now. */
 export function Actions({ job }: { job: Job }) {
@@ -99,87 +97,58 @@ export function Actions({ job }: { job: Job }) {
 const pairsMax = 16
 
 function Edit({ job, onClose }: { job: Job; onClose: () => void }) {
-  const [name, setName] = useState(job.name)
-  const [description, setDescription] = useState(job.description)
   const [pairs, setPairs] = useState(() => Object.entries(job.metadata).map(([key, value]) => ({ key, value })))
   const client = useQueryClient()
-  const save = useMutation({
-    mutationFn: () => {
-      const metadata = Object.fromEntries(pairs.filter(({ key }) => key.trim()).map(({ key, value }) => [key, value]))
-      return tunery.jobs.update(job.id, { name, description, metadata })
-    },
-    onSuccess: async (saved) => {
-      client.setQueryData(['jobs', job.id], saved)
-      await client.invalidateQueries({ queryKey: ['jobs', 'list'] })
-      toast.good('Saved')
-      onClose()
-    },
-  })
+  const save = async (labels: { name: string; description: string }) => {
+    const metadata = Object.fromEntries(pairs.filter(({ key }) => key.trim()).map(({ key, value }) => [key, value]))
+    client.setQueryData(['jobs', job.id], await tunery.jobs.update(job.id, { ...labels, metadata }))
+    await client.invalidateQueries({ queryKey: ['jobs', 'list'] })
+  }
   const change = (index: number, next: { key?: string; value?: string }) =>
     setPairs(pairs.map((pair, at) => (at === index ? { ...pair, ...next } : pair)))
-  const rest = formError(save.error, ['name', 'description'])
   return (
-    <Dialog
-      open
-      onOpenChange={(open) => !open && onClose()}
+    <EditLabels
       title="Edit job"
       description="The trained model keeps its own name and notes."
+      labels={job}
+      save={save}
+      onClose={onClose}
     >
-      <Form onSubmit={() => save.mutate()}>
-        <Field label="Name" error={fieldError(save.error, 'name')}>
-          <Input value={name} onChange={(event) => setName(event.target.value)} maxLength={200} />
-        </Field>
-        <Field label="Notes" optional error={fieldError(save.error, 'description')}>
-          <Textarea value={description} onChange={(event) => setDescription(event.target.value)} maxLength={2000} />
-        </Field>
-        <fieldset className="grid gap-2">
-          <legend className="mb-1.5 font-medium">
-            Metadata <span className="ml-1 text-sm font-normal text-muted">key-value pairs for your own use</span>
-          </legend>
-          {pairs.map((pair, index) => (
-            <div key={index} className="flex items-center gap-2">
-              <Input
-                aria-label={`Key ${index + 1}`}
-                placeholder="key"
-                value={pair.key}
-                maxLength={64}
-                onChange={(event) => change(index, { key: event.target.value })}
-              />
-              <Input
-                aria-label={`Value ${index + 1}`}
-                placeholder="value"
-                value={pair.value}
-                maxLength={512}
-                onChange={(event) => change(index, { value: event.target.value })}
-              />
-              <IconButton
-                label={`Remove pair ${index + 1}`}
-                icon={<X aria-hidden />}
-                onClick={() => setPairs(pairs.filter((_, at) => at !== index))}
-              />
-            </div>
-          ))}
-          {pairs.length < pairsMax && (
-            <div>
-              <Button
-                size="sm"
-                icon={<Plus aria-hidden />}
-                onClick={() => setPairs([...pairs, { key: '', value: '' }])}
-              >
-                Add metadata
-              </Button>
-            </div>
-          )}
-        </fieldset>
-        {rest && (
-          <Notice tone="bad">
-            <Message text={rest} />
-          </Notice>
+      <fieldset className="grid gap-2">
+        <legend className="mb-1.5 font-medium">
+          Metadata <span className="ml-1 text-sm font-normal text-muted">key-value pairs for your own use</span>
+        </legend>
+        {pairs.map((pair, index) => (
+          <div key={index} className="flex items-center gap-2">
+            <Input
+              aria-label={`Key ${index + 1}`}
+              placeholder="key"
+              value={pair.key}
+              maxLength={64}
+              onChange={(event) => change(index, { key: event.target.value })}
+            />
+            <Input
+              aria-label={`Value ${index + 1}`}
+              placeholder="value"
+              value={pair.value}
+              maxLength={512}
+              onChange={(event) => change(index, { value: event.target.value })}
+            />
+            <IconButton
+              label={`Remove pair ${index + 1}`}
+              icon={<X aria-hidden />}
+              onClick={() => setPairs(pairs.filter((_, at) => at !== index))}
+            />
+          </div>
+        ))}
+        {pairs.length < pairsMax && (
+          <div>
+            <Button size="sm" icon={<Plus aria-hidden />} onClick={() => setPairs([...pairs, { key: '', value: '' }])}>
+              Add metadata
+            </Button>
+          </div>
         )}
-        <FormButtons onCancel={onClose} busy={save.isPending} missing={!name.trim() && 'Enter a name.'}>
-          Save
-        </FormButtons>
-      </Form>
-    </Dialog>
+      </fieldset>
+    </EditLabels>
   )
 }

@@ -1,7 +1,7 @@
 import { useQueryClient } from '@tanstack/react-query'
 import { useNavigate, useSearch } from '@tanstack/react-router'
 import { FlaskConical, GitCompare, Plus, Search } from 'lucide-react'
-import { useEffect, useMemo, useState, useSyncExternalStore } from 'react'
+import { useMemo, useState, useSyncExternalStore } from 'react'
 import type { Job, JobQueryInput } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
 import { plural } from '../../lib/format.ts'
@@ -11,8 +11,8 @@ import { useMay } from '../../lib/session.ts'
 import { Button, LinkButton } from '../../ui/button.tsx'
 import { Select } from '../../ui/choices.tsx'
 import { EmptyState, Loaded, Skeleton } from '../../ui/feedback.tsx'
-import { Input } from '../../ui/field.tsx'
 import { Card, Page } from '../../ui/layout.tsx'
+import { SearchInput } from '../../ui/search-input.tsx'
 import { Table } from '../../ui/table.tsx'
 import { ChooseColumns, chosenColumnsOf, useChosenColumns } from './chosen-columns.tsx'
 import { columnsOf } from './columns.tsx'
@@ -91,7 +91,11 @@ export default function JobsPage() {
       {mayRead ? (
         <Card flush>
           <div className="flex flex-wrap items-center gap-2 border-b border-line p-3">
-            <NameFilter value={search.q ?? ''} onChange={(q) => change({ q: q || undefined })} />
+            <SearchInput
+              className="min-w-48 flex-1 sm:max-w-xs"
+              value={search.q?.slice(0, 200)}
+              onChange={(q) => change({ q })}
+            />
             <Select<JobStatus | 'all'>
               aria-label="Status"
               className="max-sm:flex-1 sm:w-40"
@@ -172,35 +176,6 @@ function Groups({
         ...[...pairs].sort().map((pair) => ({ value: pair, label: pair })),
       ]}
     />
-  )
-}
-
-/** Asks once the typing pauses; the address has what was typed. */
-function NameFilter({ value, onChange }: { value: string; onChange: (value: string) => void }) {
-  const [typed, setTyped] = useState(value)
-  useEffect(() => setTyped(value), [value])
-  // biome-ignore lint/correctness/useExhaustiveDependencies: `onChange` is made again at each render
-  useEffect(() => {
-    if (typed === value) return
-    const timer = setTimeout(() => onChange(typed), 300)
-    return () => clearTimeout(timer)
-  }, [typed])
-  return (
-    <div className="relative min-w-48 flex-1 sm:max-w-xs">
-      <Search
-        aria-hidden
-        className="pointer-events-none absolute top-1/2 left-2.5 size-4 -translate-y-1/2 text-muted"
-      />
-      <Input
-        type="search"
-        aria-label="Search by name"
-        placeholder="Search by name"
-        className="pl-8!"
-        value={typed}
-        maxLength={200}
-        onChange={(event) => setTyped(event.target.value)}
-      />
-    </div>
   )
 }
 

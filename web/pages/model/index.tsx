@@ -1,18 +1,17 @@
-import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query'
+import { useQuery, useQueryClient } from '@tanstack/react-query'
 import { useNavigate, useParams } from '@tanstack/react-router'
 import { Ellipsis, Pencil, Rocket, Trash2 } from 'lucide-react'
 import { useState } from 'react'
 import type { Deployment, LineageStep, TunedModelDetails } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
-import { fieldError } from '../../lib/errors.ts'
 import { formatBytes, formatExport, formatNumber } from '../../lib/format.ts'
 import { useMay } from '../../lib/session.ts'
 import { DeployDialog } from '../../parts/deploy.tsx'
+import { EditLabels } from '../../parts/edit-labels.tsx'
 import { ModelName } from '../../parts/names.tsx'
 import { Button, IconButton, LinkButton, TextLink } from '../../ui/button.tsx'
 import { Help } from '../../ui/disclosure.tsx'
-import { Badge, EmptyState, FormError, Loaded, Notice, Status } from '../../ui/feedback.tsx'
-import { Field, Form, FormButtons, Input, Textarea } from '../../ui/field.tsx'
+import { Badge, EmptyState, Loaded, Notice, Status } from '../../ui/feedback.tsx'
 import { Card, Facts, Page } from '../../ui/layout.tsx'
 import { ConfirmDialog, Dialog, Menu } from '../../ui/popups.tsx'
 import { Table } from '../../ui/table.tsx'
@@ -141,34 +140,12 @@ const DeploymentLinks = ({ deployments }: { deployments: readonly Deployment[] }
 )
 
 function Rename({ model, onClose }: { model: TunedModelDetails; onClose: () => void }) {
-  const [name, setName] = useState(model.name)
-  const [description, setDescription] = useState(model.description)
   const client = useQueryClient()
-  const save = useMutation({
-    mutationFn: () => tunery.models.update(model.id, { name, description }),
-    onSuccess: async () => {
-      await client.invalidateQueries({ queryKey: ['models'] })
-      toast.good('Saved')
-      onClose()
-    },
-  })
-  const fields = ['name', 'description']
-  return (
-    <Dialog open onOpenChange={(open) => !open && onClose()} title="Name and notes">
-      <Form onSubmit={() => save.mutate()}>
-        <Field label="Name" error={fieldError(save.error, 'name')}>
-          <Input value={name} onChange={(event) => setName(event.target.value)} maxLength={200} />
-        </Field>
-        <Field label="Notes" optional error={fieldError(save.error, 'description')}>
-          <Textarea value={description} onChange={(event) => setDescription(event.target.value)} maxLength={2000} />
-        </Field>
-        <FormError error={save.error} fields={fields} />
-        <FormButtons onCancel={onClose} busy={save.isPending} missing={!name.trim() && 'Enter a name.'}>
-          Save
-        </FormButtons>
-      </Form>
-    </Dialog>
-  )
+  const save = async (labels: { name: string; description: string }) => {
+    await tunery.models.update(model.id, labels)
+    await client.invalidateQueries({ queryKey: ['models'] })
+  }
+  return <EditLabels title="Name and notes" labels={model} save={save} onClose={onClose} />
 }
 
 function About({ model }: { model: TunedModelDetails }) {

@@ -1,7 +1,7 @@
 import { useMutation, useQueryClient } from '@tanstack/react-query'
 import { useNavigate, useSearch } from '@tanstack/react-router'
 import { Boxes, Upload } from 'lucide-react'
-import { useEffect, useState } from 'react'
+import { useState } from 'react'
 import type { Model, TunedModel } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
 import { fieldError } from '../../lib/errors.ts'
@@ -15,6 +15,7 @@ import { Badge, EmptyState, FormError, Loaded, Status } from '../../ui/feedback.
 import { Field, Form, FormButtons, Input } from '../../ui/field.tsx'
 import { Card, Page } from '../../ui/layout.tsx'
 import { Dialog } from '../../ui/popups.tsx'
+import { SearchInput } from '../../ui/search-input.tsx'
 import { type Column, Table } from '../../ui/table.tsx'
 import { toast } from '../../ui/toast.tsx'
 import { Checkbox } from '../../ui/toggles.tsx'
@@ -97,24 +98,15 @@ function Tuned() {
   )
 }
 
-const typing_ms = 300
 const hasDownloaded = ({ weights }: Model) => Number(weights.available)
 
 function Bases() {
   const query = useBases()
   const { q, fits } = useSearch({ from: '/shell/models' })
   const navigate = useNavigate()
-  const change = (next: { q?: string; fits?: boolean }) =>
+  const change = (next: { q?: string | undefined; fits?: boolean | undefined }) =>
     void navigate({ to: '/models', search: (before) => ({ ...before, ...next }), replace: true, resetScroll: false })
-  const [text, setText] = useState(q ?? '')
-  // The address follows what is typed: an input that waited for it would lose letters.
-  // biome-ignore lint/correctness/useExhaustiveDependencies: `change` is made anew at each render
-  useEffect(() => {
-    if ((q ?? '') === text.trim()) return
-    const timer = setTimeout(() => change({ q: text.trim() || undefined }), typing_ms)
-    return () => clearTimeout(timer)
-  }, [text, q])
-  const sought = text.trim().toLowerCase()
+  const sought = (q ?? '').toLowerCase()
   const isShown = ({ id, name, description, methods }: Model) =>
     `${id} ${name} ${description}`.toLowerCase().includes(sought) && (!fits || methods.length > 0)
   return (
@@ -128,15 +120,7 @@ function Bases() {
             checked={fits ?? false}
             onChange={(on) => change({ fits: on || undefined })}
           />
-          <div className="w-56">
-            <Input
-              type="search"
-              aria-label="Search base models"
-              placeholder="Search base models"
-              value={text}
-              onChange={(event) => setText(event.target.value)}
-            />
-          </div>
+          <SearchInput className="w-56" label="Search base models" value={q} onChange={(q) => change({ q })} />
         </>
       }
       flush
@@ -149,16 +133,7 @@ function Bases() {
               <EmptyState
                 compact
                 title="No base models match"
-                action={
-                  <Button
-                    onClick={() => {
-                      setText('')
-                      change({ q: undefined, fits: undefined })
-                    }}
-                  >
-                    Clear filters
-                  </Button>
-                }
+                action={<Button onClick={() => change({ q: undefined, fits: undefined })}>Clear filters</Button>}
               />
             }
             rows={models.filter(isShown).toSorted((a, b) => hasDownloaded(b) - hasDownloaded(a))}
