@@ -3,14 +3,13 @@ import { useNavigate } from '@tanstack/react-router'
 import { useState } from 'react'
 import { tunery } from '../lib/api.ts'
 import { asDeploymentName } from '../lib/deployable.ts'
-import { fieldError, formError } from '../lib/errors.ts'
+import { fieldError } from '../lib/errors.ts'
 import { useModelNames } from '../lib/names.ts'
 import { Select } from '../ui/choices.tsx'
-import { Notice } from '../ui/feedback.tsx'
+import { FormError } from '../ui/feedback.tsx'
 import { Field, Form, FormButtons, Input } from '../ui/field.tsx'
 import { Dialog } from '../ui/popups.tsx'
 import { toast } from '../ui/toast.tsx'
-import { Message } from '../ui/values.tsx'
 
 const newName = ' new'
 
@@ -82,11 +81,7 @@ export function DeployDialog({
             <Input value={name} onChange={(event) => setName(event.target.value.toLowerCase())} maxLength={64} />
           </Field>
         )}
-        {formError(deploy.error, target === newName ? ['name'] : []) && (
-          <Notice tone="bad">
-            <Message text={formError(deploy.error, target === newName ? ['name'] : [])!} />
-          </Notice>
-        )}
+        <FormError error={deploy.error} fields={target === newName ? ['name'] : []} />
         <FormButtons
           onCancel={onClose}
           busy={deploy.isPending}

@@ -1,4 +1,7 @@
+import { KeyRound } from 'lucide-react'
 import { type ReactNode, useEffect } from 'react'
+import { passkeysWork } from '../lib/sign-in.ts'
+import { Button } from './button.tsx'
 
 /** The mark: a tuning fork. */
 function Mark({ className = 'size-7' }: { className?: string }) {
@@ -25,7 +28,7 @@ export function Centered({
   footer,
 }: {
   title: string
-  description?: ReactNode
+  description?: ReactNode | undefined
   children: ReactNode
   footer?: ReactNode
 }) {
@@ -53,3 +56,24 @@ export const Or = () => (
     <span className="h-px flex-1 bg-line" />
   </div>
 )
+
+/** A way in by a passkey, where the browser has them. */
+export function PasskeyButton({
+  busy,
+  onClick,
+  children,
+}: {
+  busy: boolean
+  onClick: () => void
+  children: ReactNode
+}) {
+  const works = passkeysWork()
+  return (
+    <>
+      <Button icon={<KeyRound aria-hidden />} busy={busy} disabled={!works} onClick={onClick}>
+        {children}
+      </Button>
+      {!works && <p className="text-sm text-muted">Passkeys need HTTPS or localhost.</p>}
+    </>
+  )
+}

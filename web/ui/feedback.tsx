@@ -19,7 +19,7 @@ const tones: Record<Tone, string> = {
 }
 
 /** A word about something: a method, a role, a count. */
-export function Badge({ tone = 'neutral', children }: { tone?: Tone; children: ReactNode }) {
+export function Badge({ tone = 'neutral', children }: { tone?: Tone | undefined; children: ReactNode }) {
   return (
     <span
       className={classes(
@@ -64,7 +64,13 @@ const dots: Record<Tone, string> = {
 }
 
 /** A status of the API by its own word, with a dot; the colour only repeats the word. */
-export function Status({ status, tone = statusTones[status] ?? 'neutral' }: { status: string; tone?: Tone }) {
+export function Status({
+  status,
+  tone = statusTones[status] ?? 'neutral',
+}: {
+  status: string
+  tone?: Tone | undefined
+}) {
   return (
     <span
       className={classes(
@@ -87,7 +93,7 @@ export function Progress({
 }: {
   value: number | null
   label: string
-  tone?: 'accent' | 'good' | 'warn' | 'bad'
+  tone?: 'accent' | 'good' | 'warn' | 'bad' | undefined
   className?: string
 }) {
   const fill = { accent: 'bg-accent', good: 'bg-good', warn: 'bg-warn', bad: 'bg-bad' }[tone]
@@ -127,10 +133,24 @@ export function SkeletonLines({ lines = 3 }: { lines?: number }) {
   )
 }
 
-/** What an error says that belongs to none of the form's `fields`. Beside the form's buttons. */
-export function FormError({ error, fields }: { error: unknown; fields: readonly string[] }) {
+/** What an error says that belongs to none of the form's `fields`. Beside what was asked: a form's buttons, a button. */
+export function FormError({
+  error,
+  fields = [],
+  title,
+}: {
+  error: unknown
+  fields?: readonly string[]
+  title?: string
+}) {
   const message = formError(error, fields)
-  return message && <Notice tone="bad">{message}</Notice>
+  return (
+    message && (
+      <Notice tone="bad" title={title}>
+        <Message text={message} />
+      </Notice>
+    )
+  )
 }
 
 /** A place with nothing in it yet: what it is for, and the way to the first one. */
@@ -177,7 +197,7 @@ export function Notice({
   children,
   action,
 }: {
-  tone?: Tone
+  tone?: Tone | undefined
   title?: ReactNode
   children?: ReactNode
   action?: ReactNode

@@ -2,6 +2,10 @@ import { useState } from 'react'
 import { leastPassword } from '../lib/secret.ts'
 import { Field, Input } from './field.tsx'
 
+/** Why a new password cannot be sent yet. */
+export const missingIn = (password: string) =>
+  password.length < leastPassword && `Enter a password of at least ${leastPassword} characters.`
+
 /** A new password, which can be looked at instead of typed twice. `error` is the API's. */
 export function NewPassword({
   value,
@@ -10,7 +14,7 @@ export function NewPassword({
 }: {
   value: string
   onChange: (value: string) => void
-  error?: string
+  error?: string | undefined
 }) {
   const [shown, setShown] = useState(false)
   const [left, setLeft] = useState(false)

@@ -5,8 +5,7 @@ import { safeNext } from '../../lib/secret.ts'
 import { chooseAccount } from '../../lib/sign-in.ts'
 import { Centered } from '../../ui/brand.tsx'
 import { Button, TextLink } from '../../ui/button.tsx'
-import { Loaded, Notice, SkeletonLines } from '../../ui/feedback.tsx'
-import { Message } from '../../ui/values.tsx'
+import { FormError, Loaded, SkeletonLines } from '../../ui/feedback.tsx'
 
 /** After a sign-in at the provider, where the email alone does not say which account is meant: the person does. */
 export default function ChooseAccountPage() {
@@ -43,11 +42,7 @@ export default function ChooseAccountPage() {
                 </li>
               ))}
             </ul>
-            {choose.isError && (
-              <Notice tone="bad">
-                <Message text={choose.error.message} />
-              </Notice>
-            )}
+            <FormError error={choose.error} />
           </>
         )}
       </Loaded>

@@ -9,7 +9,7 @@ import { tunery } from '../../lib/api.ts'
 import { formatCount, plural } from '../../lib/format.ts'
 import { Button, ExternalLink } from '../../ui/button.tsx'
 import { FileDrop } from '../../ui/disclosure.tsx'
-import { Badge, ErrorState, Notice, Progress, SkeletonLines } from '../../ui/feedback.tsx'
+import { Badge, ErrorState, FormError, Notice, Progress, SkeletonLines } from '../../ui/feedback.tsx'
 import { Field, Form, Input, Textarea } from '../../ui/field.tsx'
 import { Card } from '../../ui/layout.tsx'
 import { toast } from '../../ui/toast.tsx'
@@ -171,7 +171,7 @@ export function Mend({
               : ''}
           </p>
           {upload.isPending && <Progress label="Upload" value={share} />}
-          {upload.isError && <Notice tone="bad">{upload.error.message}</Notice>}
+          <FormError error={upload.error} />
         </Form>
       )}
     </div>
@@ -279,7 +279,7 @@ export function AnotherFile({ dataset }: { dataset: Dataset }) {
       {upload.isPending && <Progress className="mt-3" label="Upload" value={share} />}
       {upload.isError && (
         <div className="mt-3">
-          <Notice tone="bad">{upload.error.message}</Notice>
+          <FormError error={upload.error} />
         </div>
       )}
     </Card>

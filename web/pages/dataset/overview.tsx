@@ -11,7 +11,7 @@ import { Help } from '../../ui/disclosure.tsx'
 import { EmptyState, Notice } from '../../ui/feedback.tsx'
 import { Card, Facts, Stat } from '../../ui/layout.tsx'
 import { type Column, Table } from '../../ui/table.tsx'
-import { Bytes, Code, Count } from '../../ui/values.tsx'
+import { Bytes, Code, Count, Message } from '../../ui/values.tsx'
 import { CutControls } from './cut-controls.tsx'
 import type { Cut } from './data.ts'
 
@@ -114,7 +114,7 @@ function Lengths({ dataset, validation, cut, onCut, counting, error }: OverviewP
       </p>
       {error ? (
         <Notice tone="bad" title="Could not count tokens">
-          {error.message}
+          <Message text={error.message} />
         </Notice>
       ) : tokens ? (
         <div className={classes('transition-opacity', counting && 'opacity-50')} aria-busy={counting}>

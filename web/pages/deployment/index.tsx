@@ -15,7 +15,7 @@ import { Card, Facts, Page } from '../../ui/layout.tsx'
 import { ConfirmDialog, Menu } from '../../ui/popups.tsx'
 import { Table } from '../../ui/table.tsx'
 import { toast } from '../../ui/toast.tsx'
-import { RelativeTime } from '../../ui/values.tsx'
+import { Message, RelativeTime } from '../../ui/values.tsx'
 import { ScalingCard } from './scaling.tsx'
 import { SwitchModel } from './switch.tsx'
 import { Traffic } from './traffic.tsx'
@@ -124,7 +124,7 @@ function Notices({ deployment: { error, pending, status } }: { deployment: Deplo
     <>
       {error && (
         <Notice tone="bad" title="Deployment failed">
-          {error.message}
+          <Message text={error.message} />
         </Notice>
       )}
       {status === 'starting' && !error && <Notice tone="accent">Loading and checking the model.</Notice>}

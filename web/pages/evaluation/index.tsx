@@ -15,7 +15,7 @@ import { Card, Facts, Page, Stat } from '../../ui/layout.tsx'
 import { ConfirmDialog } from '../../ui/popups.tsx'
 import { Table } from '../../ui/table.tsx'
 import { toastError } from '../../ui/toast.tsx'
-import { Code, RelativeTime } from '../../ui/values.tsx'
+import { Code, Message, RelativeTime } from '../../ui/values.tsx'
 import { Interval } from './interval.tsx'
 import { Rows } from './rows.tsx'
 
@@ -88,7 +88,7 @@ function Found({ evaluation }: { evaluation: Evaluation }) {
     <div className="grid gap-4">
       {error && (
         <Notice tone="bad" title="Evaluation failed">
-          {error.message}
+          <Message text={error.message} />
         </Notice>
       )}
       {!isOver(evaluation) && (

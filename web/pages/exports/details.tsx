@@ -11,7 +11,7 @@ import { Help } from '../../ui/disclosure.tsx'
 import { Notice, Progress, Status } from '../../ui/feedback.tsx'
 import { Facts } from '../../ui/layout.tsx'
 import { ConfirmDialog, Dialog } from '../../ui/popups.tsx'
-import { RelativeTime } from '../../ui/values.tsx'
+import { Message, RelativeTime } from '../../ui/values.tsx'
 
 const stages: Record<NonNullable<Export['stage']>, string> = {
   reference: 'Computing reference answers',
@@ -83,7 +83,7 @@ export function ExportDetails({
         </div>
         {error && (
           <Notice tone="bad" title="The export failed">
-            {error.message}
+            <Message text={error.message} />
           </Notice>
         )}
         {making && (

@@ -10,11 +10,11 @@ import { hasCompared } from '../../lib/compared.ts'
 import { isOver } from '../../lib/events.ts'
 import { useMay, useSession } from '../../lib/session.ts'
 import { Button, LinkButton } from '../../ui/button.tsx'
-import { Notice } from '../../ui/feedback.tsx'
+import { FormError } from '../../ui/feedback.tsx'
 import { Card } from '../../ui/layout.tsx'
 
 /** The way from examples to a model that answers; gone once a model is deployed. */
-export function FirstRun({ jobs, deployments }: { jobs?: Job[]; deployments?: Deployment[] }) {
+export function FirstRun({ jobs, deployments }: { jobs?: Job[] | undefined; deployments?: Deployment[] | undefined }) {
   const mayUpload = useMay('datasets:write')
   const datasets = useQuery({
     queryKey: ['datasets', 'list', { limit: 1 }],
@@ -159,7 +159,7 @@ function ExampleButton() {
       <Button variant="primary" busy={upload.isPending} onClick={() => upload.mutate()}>
         Use sample data
       </Button>
-      {upload.isError && <Notice tone="bad">{upload.error.message}</Notice>}
+      <FormError error={upload.error} />
     </>
   )
 }

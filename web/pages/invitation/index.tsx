@@ -3,16 +3,15 @@ import { useNavigate } from '@tanstack/react-router'
 import { useState } from 'react'
 import { TuneryError } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
-import { fieldError, formError } from '../../lib/errors.ts'
-import { leastPassword, useSecretOfLink } from '../../lib/secret.ts'
+import { fieldError } from '../../lib/errors.ts'
+import { useSecretOfLink } from '../../lib/secret.ts'
 import { acceptInvitation, type Invitation } from '../../lib/sign-in.ts'
 import { Centered } from '../../ui/brand.tsx'
-import { Button, TextLink } from '../../ui/button.tsx'
-import { Loaded, Notice, SkeletonLines } from '../../ui/feedback.tsx'
-import { Form } from '../../ui/field.tsx'
+import { TextLink } from '../../ui/button.tsx'
+import { FormError, Loaded, Notice, SkeletonLines } from '../../ui/feedback.tsx'
+import { Form, SubmitButton } from '../../ui/field.tsx'
 import { Facts } from '../../ui/layout.tsx'
-import { NewPassword } from '../../ui/new-password.tsx'
-import { Message } from '../../ui/values.tsx'
+import { missingIn, NewPassword } from '../../ui/new-password.tsx'
 
 /** `/invitation#TOKEN`: shows what it is for, and begins the new member's first session. */
 export default function InvitationPage() {
@@ -26,10 +25,8 @@ export default function InvitationPage() {
   })
   return (
     <Centered title="Invitation" footer={<TextLink to="/sign-in">I have an account: sign in</TextLink>}>
-      {invitation.isError && invitation.error instanceof TuneryError ? (
-        <Notice tone="bad" title="The invitation cannot be accepted">
-          <Message text={invitation.error.message} />
-        </Notice>
+      {invitation.error instanceof TuneryError ? (
+        <FormError error={invitation.error} title="The invitation cannot be accepted" />
       ) : token === undefined ? (
         <Notice tone="warn" title="The link is not complete">
           Open the whole link that you were given, with all that stands behind the #.
@@ -51,7 +48,6 @@ function Accept({ token, invitation }: { token: string; invitation: Invitation }
     onSuccess: ({ has_password, has_passkey }) =>
       navigate({ to: has_password || has_passkey ? '/' : '/welcome', replace: true }),
   })
-  const problem = formError(accept.error, ['password'])
   return (
     <>
       <p>
@@ -72,19 +68,10 @@ function Accept({ token, invitation }: { token: string; invitation: Invitation }
             <NewPassword value={password} onChange={setPassword} error={fieldError(accept.error, 'password')} />
           </>
         )}
-        {problem && (
-          <Notice tone="bad">
-            <Message text={problem} />
-          </Notice>
-        )}
-        <Button
-          type="submit"
-          variant="primary"
-          busy={accept.isPending}
-          disabled={invitation.email !== null && password.length < leastPassword}
-        >
+        <FormError error={accept.error} fields={['password']} />
+        <SubmitButton busy={accept.isPending} missing={invitation.email !== null && missingIn(password)}>
           Join
-        </Button>
+        </SubmitButton>
       </Form>
     </>
   )

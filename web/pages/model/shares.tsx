@@ -8,7 +8,7 @@ import { useMay } from '../../lib/session.ts'
 import { day_ms } from '../../lib/utc-day.ts'
 import { Button } from '../../ui/button.tsx'
 import { type Choice, Combobox } from '../../ui/choices.tsx'
-import { EmptyState, Notice } from '../../ui/feedback.tsx'
+import { EmptyState, FormError } from '../../ui/feedback.tsx'
 import { Field, Form, FormButtons, NumberInput } from '../../ui/field.tsx'
 import { Card } from '../../ui/layout.tsx'
 import { ConfirmDialog, Dialog } from '../../ui/popups.tsx'
@@ -152,7 +152,7 @@ function CreateShare({
             <NumberInput value={days} onChange={setDays} min={1} max={3650} />
           </Field>
         </div>
-        {create.isError && <Notice tone="bad">{create.error.message}</Notice>}
+        <FormError error={create.error} />
         <FormButtons onCancel={onClose} busy={create.isPending}>
           Create link
         </FormButtons>

@@ -7,7 +7,7 @@ import { fieldError } from '../../lib/errors.ts'
 import { refreshSession, useSession } from '../../lib/session.ts'
 import { addPasskey, deviceName, passkeysWork } from '../../lib/sign-in.ts'
 import { Button, buttonClass } from '../../ui/button.tsx'
-import { EmptyState, FormError, Loaded, Notice } from '../../ui/feedback.tsx'
+import { EmptyState, FormError, Loaded } from '../../ui/feedback.tsx'
 import { Field, Form, Input } from '../../ui/field.tsx'
 import { Card, Facts } from '../../ui/layout.tsx'
 import { ConfirmDialog } from '../../ui/popups.tsx'
@@ -204,7 +204,7 @@ function Passkeys() {
     >
       {add.isError && (
         <div className="px-4 pb-3">
-          <Notice tone="bad">{add.error.message}</Notice>
+          <FormError error={add.error} />
         </div>
       )}
       <Loaded query={query}>

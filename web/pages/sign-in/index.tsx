@@ -1,17 +1,16 @@
 import { useMutation, useQuery } from '@tanstack/react-query'
 import { useNavigate, useSearch } from '@tanstack/react-router'
-import { KeyRound } from 'lucide-react'
 import { useEffect, useRef, useState } from 'react'
 import { tunery } from '../../lib/api.ts'
 import { safeNext, useSecretOfLink } from '../../lib/secret.ts'
 import { type Session, useSessionQuery } from '../../lib/session.ts'
-import { passkeysWork, type SignInWays, signInByLink, signInByPasskey, signInByPassword } from '../../lib/sign-in.ts'
-import { Centered, Or } from '../../ui/brand.tsx'
+import { type SignInWays, signInByLink, signInByPasskey, signInByPassword } from '../../lib/sign-in.ts'
+import { Centered, Or, PasskeyButton } from '../../ui/brand.tsx'
 import { Button, buttonClass } from '../../ui/button.tsx'
-import { Loaded, Notice, Progress } from '../../ui/feedback.tsx'
+import { FormError, Loaded, Notice, Progress } from '../../ui/feedback.tsx'
 import { Field, Form, Input } from '../../ui/field.tsx'
 import { Redirect } from '../../ui/redirect.tsx'
-import { Code, Message } from '../../ui/values.tsx'
+import { Code } from '../../ui/values.tsx'
 
 export default function SignInPage() {
   const { next, error } = useSearch({ from: '/sign-in' })
@@ -41,11 +40,7 @@ export default function SignInPage() {
   if (session.data && link.isIdle) return <Redirect to={safeNext(next)} />
   return (
     <Centered title="Sign in">
-      {link.isError && (
-        <Notice tone="bad" title="The link did not work">
-          <Message text={link.error.message} />
-        </Notice>
-      )}
+      <FormError error={link.error} title="The link did not work" />
       {error && !link.isError && (
         <Notice tone="bad">{oidcErrors[error] ?? `Signing in there failed (${error}). Try again.`}</Notice>
       )}
@@ -67,7 +62,15 @@ const oidcErrors: Record<string, string> = {
   too_many_tries: 'Too many tries to sign in. Try again in a minute.',
 }
 
-function Ways({ ways, next, enter }: { ways: SignInWays; next?: string; enter: (session: Session) => unknown }) {
+function Ways({
+  ways,
+  next,
+  enter,
+}: {
+  ways: SignInWays
+  next?: string | undefined
+  enter: (session: Session) => unknown
+}) {
   const passkey = useMutation({ mutationFn: signInByPasskey, onSuccess: (session) => enter(session) })
   const address = next ? `/v1/sign-in/oidc?next=${encodeURIComponent(safeNext(next))}` : '/v1/sign-in/oidc'
   if (ways.first)
@@ -88,21 +91,11 @@ function Ways({ ways, next, enter }: { ways: SignInWays; next?: string; enter: (
       {ways.password && <PasswordForm enter={enter} />}
       {(ways.passkey || ways.oidc) && ways.password && <Or />}
       {ways.passkey && (
-        <Button
-          icon={<KeyRound aria-hidden />}
-          busy={passkey.isPending}
-          disabled={!passkeysWork()}
-          onClick={() => passkey.mutate()}
-        >
+        <PasskeyButton busy={passkey.isPending} onClick={() => passkey.mutate()}>
           Sign in with a passkey
-        </Button>
+        </PasskeyButton>
       )}
-      {ways.passkey && !passkeysWork() && <p className="text-sm text-muted">Passkeys need https, or localhost.</p>}
-      {passkey.isError && (
-        <Notice tone="bad">
-          <Message text={passkey.error.message} />
-        </Notice>
-      )}
+      <FormError error={passkey.error} />
       {ways.oidc && (
         <a href={address} className={buttonClass()}>
           Sign in with {ways.oidc}
@@ -144,11 +137,7 @@ function PasswordForm({ enter }: { enter: (session: Session) => unknown }) {
           onChange={(event) => setPassword(event.target.value)}
         />
       </Field>
-      {signIn.isError && (
-        <Notice tone="bad">
-          <Message text={signIn.error.message} />
-        </Notice>
-      )}
+      <FormError error={signIn.error} />
       <Button type="submit" variant="primary" busy={signIn.isPending} disabled={!email || !password}>
         Sign in
       </Button>

@@ -1,19 +1,16 @@
 import { useMutation } from '@tanstack/react-query'
 import { useNavigate } from '@tanstack/react-router'
-import { KeyRound } from 'lucide-react'
 import { useState } from 'react'
 import { tunery } from '../../lib/api.ts'
-import { fieldError, formError } from '../../lib/errors.ts'
-import { leastPassword } from '../../lib/secret.ts'
+import { fieldError } from '../../lib/errors.ts'
 import { type Session, useSessionQuery } from '../../lib/session.ts'
-import { addPasskey, deviceName, passkeysWork, setPassword } from '../../lib/sign-in.ts'
-import { Centered, Or } from '../../ui/brand.tsx'
-import { Button, TextLink } from '../../ui/button.tsx'
-import { ErrorState, Notice, SkeletonLines } from '../../ui/feedback.tsx'
-import { Field, Form, Input } from '../../ui/field.tsx'
-import { NewPassword } from '../../ui/new-password.tsx'
+import { addPasskey, deviceName, setPassword } from '../../lib/sign-in.ts'
+import { Centered, Or, PasskeyButton } from '../../ui/brand.tsx'
+import { TextLink } from '../../ui/button.tsx'
+import { ErrorState, FormError, SkeletonLines } from '../../ui/feedback.tsx'
+import { Field, Form, Input, SubmitButton } from '../../ui/field.tsx'
+import { missingIn, NewPassword } from '../../ui/new-password.tsx'
 import { Redirect } from '../../ui/redirect.tsx'
-import { Message } from '../../ui/values.tsx'
 
 /** After the first sign-in by a link, which works once: sets up the way in for the next time. */
 export default function WelcomePage() {
@@ -61,7 +58,6 @@ function Ways({ session }: { session: Session }) {
     onSuccess: enter,
   })
   const error = byPassword.error ?? byPasskey.error
-  const problem = formError(error, ['name', 'email', 'password'])
   return (
     <Form onSubmit={() => byPassword.mutate()}>
       <Field label="Name" error={fieldError(error, 'name')}>
@@ -78,34 +74,17 @@ function Ways({ session }: { session: Session }) {
         />
       </Field>
       <NewPassword value={password} onChange={change} error={fieldError(byPassword.error, 'password')} />
-      {problem && (
-        <Notice tone="bad">
-          <Message text={problem} />
-        </Notice>
-      )}
-      <Button
-        type="submit"
-        variant="primary"
+      <FormError error={error} fields={['name', 'email', 'password']} />
+      <SubmitButton
         busy={byPassword.isPending}
-        disabled={!email || password.length < leastPassword}
+        missing={email ? missingIn(password) : 'Enter your email and a password.'}
       >
         Set password
-      </Button>
-      {(!email || password.length < leastPassword) && (
-        <p className="text-sm text-muted">
-          {email ? `Enter a password of at least ${leastPassword} characters.` : 'Enter your email and a password.'}
-        </p>
-      )}
+      </SubmitButton>
       <Or />
-      <Button
-        icon={<KeyRound aria-hidden />}
-        busy={byPasskey.isPending}
-        disabled={!passkeysWork()}
-        onClick={() => byPasskey.mutate()}
-      >
+      <PasskeyButton busy={byPasskey.isPending} onClick={() => byPasskey.mutate()}>
         Create a passkey
-      </Button>
-      {!passkeysWork() && <p className="text-sm text-muted">Passkeys need HTTPS or localhost.</p>}
+      </PasskeyButton>
     </Form>
   )
 }
