@@ -15,7 +15,7 @@ export interface EventsState {
   /** In order, without gaps, from the first one on. */
   events: readonly JobEvent[]
   state: StreamState
-  error?: Error
+  error?: Error | undefined
 }
 
 /** Events that arrive together, such as a job's whole past, are shown together. */

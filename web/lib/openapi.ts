@@ -6,14 +6,14 @@ export interface Schema {
   $ref?: string
   type?: string
   format?: string
-  description?: string
+  description?: string | undefined
   nullable?: boolean
   enum?: unknown[]
   default?: unknown
   example?: unknown
   'x-default'?: string
   properties?: Record<string, Schema>
-  required?: string[]
+  required?: string[] | undefined
   additionalProperties?: boolean | Schema
   items?: Schema
   allOf?: Schema[]
@@ -33,20 +33,20 @@ export interface Schema {
 export interface Parameter {
   name: string
   in: 'path' | 'query' | 'header'
-  required?: boolean
-  description?: string
+  required?: boolean | undefined
+  description?: string | undefined
   schema: Schema
 }
 
-type Content = Record<string, { schema?: Schema }>
+type Content = Record<string, { schema?: Schema | undefined }>
 
 interface DescribedOperation {
   operationId: string
   summary?: string
   tags?: string[]
   parameters?: Parameter[]
-  requestBody?: { required?: boolean; content: Content }
-  responses: Record<string, { description?: string; content?: Content }>
+  requestBody?: { required?: boolean | undefined; content: Content }
+  responses: Record<string, { description?: string | undefined; content?: Content }>
   security?: Record<string, unknown>[]
   'x-scope'?: string
   'x-or-scope'?: string

@@ -29,7 +29,7 @@ export const textOf = (content: unknown): string =>
   typeof content === 'string'
     ? content
     : Array.isArray(content)
-      ? content.map((part) => (part as { text?: string } | null)?.text ?? '').join('')
+      ? content.map((part) => (part as { text?: string | undefined } | null)?.text ?? '').join('')
       : ''
 
 /** A message's content: pictures before the text, as models are trained. */

@@ -72,7 +72,7 @@ function ToSignIn() {
   return <Redirect to={address === '/' ? '/sign-in' : `/sign-in?next=${encodeURIComponent(address)}`} />
 }
 
-function SideBar({ onNavigate, onSearch }: { onNavigate?: () => void; onSearch?: () => void }) {
+function SideBar({ onNavigate, onSearch }: { onNavigate?: (() => void) | undefined; onSearch?: () => void }) {
   return (
     <>
       <div className="px-4 py-4">
@@ -106,7 +106,7 @@ function SideBar({ onNavigate, onSearch }: { onNavigate?: () => void; onSearch?:
 const entryClass =
   'focus-inset flex h-8.5 items-center gap-2.5 rounded-md px-2.5 text-muted hover:bg-hover hover:text-ink any-pointer-coarse:h-11'
 
-function Navigation({ onNavigate }: { onNavigate?: () => void }) {
+function Navigation({ onNavigate }: { onNavigate?: (() => void) | undefined }) {
   const scopes = useSessionQuery().data?.scopes
   return (
     <nav aria-label="Main" className="flex-1 overflow-y-auto px-2 pb-4">

@@ -8,7 +8,7 @@ export interface Bar {
   value: number
   /** Parts of the value, from the bottom; else the whole has the first colour. */
   parts?: readonly { name: string; value: number; color: 1 | 2 | 3 | 4 | 5 | 6 }[]
-  tone?: 'accent' | 'warn' | 'bad'
+  tone?: 'accent' | 'warn' | 'bad' | undefined
 }
 
 const tones = { accent: 'bg-series-1', warn: 'bg-series-2', bad: 'bg-bad' }
@@ -25,7 +25,7 @@ export function Bars({
   title: string
   bars: readonly Bar[]
   format?: (value: number) => string
-  height?: number
+  height?: number | undefined
   /** Drawn as a line, with its name. */
   limit?: { value: number; label: string }
 }) {
@@ -111,7 +111,7 @@ export function Histogram({
   bins: readonly { from: number; to: number; count: number }[]
   unit: string
   cut?: number
-  height?: number
+  height?: number | undefined
 }) {
   return (
     <Bars

@@ -32,7 +32,7 @@ interface ButtonProps extends Omit<ComponentProps<'button'>, 'size'> {
   size?: Size
   icon?: ReactNode
   /** Shows a spinner and takes no further click, but keeps the focus. */
-  busy?: boolean
+  busy?: boolean | undefined
 }
 
 /** Passes a click on unless the button is busy, or it is the second of a double click: what it makes is made once. */
@@ -120,7 +120,15 @@ export function IconButton({ label, icon, variant = 'quiet', size = 'md', classN
 }
 
 /** Copies a text and says that it did. */
-export function CopyButton({ text, label = 'Copy', size = 'sm' }: { text: string; label?: string; size?: Size }) {
+export function CopyButton({
+  text,
+  label = 'Copy',
+  size = 'sm',
+}: {
+  text: string
+  label?: string | undefined
+  size?: Size
+}) {
   const [state, setState] = useState<'idle' | 'copied' | 'refused'>('idle')
   useEffect(() => {
     if (state === 'idle') return

@@ -15,12 +15,12 @@ export interface Series {
   x: readonly number[]
   y: readonly (number | null)[]
   /** 1 to 6; default: its place. Give related series one colour, such as a raw one and the smoothed. */
-  color?: 1 | 2 | 3 | 4 | 5 | 6
+  color?: 1 | 2 | 3 | 4 | 5 | 6 | undefined
   dash?: boolean
   /** Behind the others, pale: the raw values behind a smoothed curve. It has no entry in the legend. */
   faint?: boolean
   /** Marks each value: for few values, such as evaluations. */
-  points?: boolean
+  points?: boolean | undefined
 }
 
 export interface ChartProps {
@@ -33,9 +33,9 @@ export interface ChartProps {
   /** x is unix seconds. */
   time?: boolean
   log?: boolean
-  height?: number
-  formatX?: (x: number) => string
-  formatY?: (y: number) => string
+  height?: number | undefined
+  formatX?: ((x: number) => string) | undefined
+  formatY?: ((y: number) => string) | undefined
   /** Vertical lines, such as the ends of epochs. */
   marks?: readonly { x: number; label: string }[]
   /** Charts with the same key move their cursor together. */
@@ -400,7 +400,8 @@ function DataTable({
   xLabel,
   formatX,
   formatY,
-}: Required<Pick<ChartProps, 'title' | 'series' | 'xLabel' | 'formatX' | 'formatY'>> & { data: uPlot.AlignedData }) {
+}: Pick<ChartProps, 'title' | 'series' | 'xLabel'> &
+  Record<'formatX' | 'formatY', (value: number) => string> & { data: uPlot.AlignedData }) {
   // The measured values: of a smoothed curve those behind it, under its name.
   const shown = series
     .map((each, index) => ({ ...each, index }))

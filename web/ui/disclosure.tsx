@@ -66,7 +66,7 @@ export function FileDrop({
   accept?: string
   title: string
   note?: ReactNode
-  busy?: boolean
+  busy?: boolean | undefined
 }) {
   const input = useRef<HTMLInputElement>(null)
   const [over, setOver] = useState(false)

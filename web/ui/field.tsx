@@ -42,10 +42,10 @@ export function Field({
 }: {
   label: ReactNode
   help?: ReactNode
-  error?: ReactNode
+  error?: ReactNode | undefined
   live?: boolean
   /** Says so: fields are required unless they say otherwise. */
-  optional?: boolean
+  optional?: boolean | undefined
   hideLabel?: boolean
   children: ReactNode
   className?: string
@@ -155,7 +155,7 @@ export function NumberInput({
   value: number | null
   onChange: (value: number | null) => void
   min?: number
-  max?: number
+  max?: number | undefined
   step?: number
   decimals?: boolean
   placeholder?: string

@@ -18,10 +18,10 @@ export function Page({
 }: {
   title: ReactNode
   /** Beside the title. */
-  status?: ReactNode
+  status?: ReactNode | undefined
   /** For the browser's tab, where `title` is not a text. */
   name?: string
-  description?: ReactNode
+  description?: ReactNode | undefined
   /** Buttons at the right of the title, the main one last. */
   actions?: ReactNode
   /** The list that this page is from. */
@@ -69,7 +69,7 @@ export function Card({
   className,
 }: {
   title?: ReactNode
-  description?: ReactNode
+  description?: ReactNode | undefined
   actions?: ReactNode
   flush?: boolean
   children?: ReactNode
@@ -132,7 +132,7 @@ export function Tabs({
   defaultValue,
   label,
 }: {
-  tabs: { value: string; label: ReactNode; count?: number; panel: ReactNode }[]
+  tabs: { value: string; label: ReactNode; count?: number | undefined; panel: ReactNode }[]
   /** Controlled, such as by a search parameter, so that a link leads to a tab. */
   value?: string
   onChange?: (value: string) => void

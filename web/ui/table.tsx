@@ -44,9 +44,9 @@ export interface TableProps<T> {
   rows: readonly T[]
   rowId: (row: T) => string
   /** The page of a row: its first cell becomes the link, and the whole row leads there. */
-  link?: (row: T) => { to: string; params?: Record<string, string>; search?: Record<string, unknown> }
+  link?: ((row: T) => { to: string; params?: Record<string, string>; search?: Record<string, unknown> }) | undefined
   /** Instead of a page: opens something of the row. */
-  onOpen?: (row: T) => void
+  onOpen?: ((row: T) => void) | undefined
   /** Ids of chosen rows, with a checkbox a row. */
   selected?: ReadonlySet<string>
   onSelect?: (selected: Set<string>) => void

@@ -169,7 +169,7 @@ function Responses({ operation, description }: { operation: Operation; descripti
   )
 }
 
-function Answer({ description, schema }: { description: Description; schema?: Schema }) {
+function Answer({ description, schema }: { description: Description; schema?: Schema | undefined }) {
   if (!schema) return null
   const { name, schema: found } = resolve(description, schema)
   if (found.format === 'binary') return null

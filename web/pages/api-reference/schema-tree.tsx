@@ -59,7 +59,7 @@ function FieldRow({
   description: Description
   name: string
   schema: Schema
-  required?: boolean
+  required?: boolean | undefined
 }) {
   const { schema: found } = resolve(description, schema)
   const limits = limitsOf(found)

@@ -39,7 +39,7 @@ export async function send(
     file,
     signal,
     onAnswer,
-  }: { key: string; file?: File; signal: AbortSignal; onAnswer: (answer: Answer) => void },
+  }: { key: string; file?: File | undefined; signal: AbortSignal; onAnswer: (answer: Answer) => void },
 ): Promise<void> {
   const headers = new Headers()
   if (key) headers.set('authorization', `Bearer ${key}`)
@@ -64,7 +64,7 @@ export async function send(
   const response = await fetch(addressOf(operation, draft), {
     method: operation.method,
     headers,
-    body,
+    body: body ?? null,
     signal,
     // With a key, the cookie of the session stays at home: the key alone says who asks.
     credentials: key ? 'omit' : 'same-origin',

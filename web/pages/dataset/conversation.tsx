@@ -58,7 +58,7 @@ function Bubble({
 }: {
   message: Message
   pictures: Preview['pictures']
-  mark?: 'better' | 'worse'
+  mark?: 'better' | 'worse' | undefined
 }) {
   const role = typeof message.role === 'string' ? message.role : 'unknown'
   const isAnswer = role === 'assistant'

@@ -14,7 +14,7 @@ export function CutControls({
 }: {
   cut: Cut
   /** What the service counted with, where nothing was chosen. */
-  inForce?: { model_id: string; max_length?: number }
+  inForce?: { model_id: string; max_length?: number | undefined } | undefined
   onChange: (cut: Cut) => void
 }) {
   const bases = useBases()

@@ -10,8 +10,8 @@ export const slow_ms = 600_000
 
 /** The base whose tokens are counted, and where rows are cut; undefined for the service's defaults. */
 export interface Cut {
-  model?: string
-  length?: number
+  model?: string | undefined
+  length?: number | undefined
 }
 
 const queryOf = ({ model, length }: Cut) => ({

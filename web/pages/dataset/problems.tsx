@@ -118,7 +118,7 @@ function IssueList({
   tone: 'bad' | 'warn'
   unlisted: number
   /** Set for a file that cannot be read, which has no lines. */
-  messages?: readonly string[]
+  messages?: readonly string[] | undefined
 }) {
   const wanted = [...new Set(issues.flatMap(({ line, first_line }) => [line, ...(first_line ? [first_line] : [])]))]
   const lines = useLines(

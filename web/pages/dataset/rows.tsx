@@ -18,7 +18,15 @@ const pictureRows = 10
 const settle_ms = 100
 
 /** All rows as conversations; only those that are seen are loaded and rendered. */
-export function Rows({ dataset, row, onRow }: { dataset: Dataset; row?: number; onRow: (row: number) => void }) {
+export function Rows({
+  dataset,
+  row,
+  onRow,
+}: {
+  dataset: Dataset
+  row?: number | undefined
+  onRow: (row: number) => void
+}) {
   const pageRows = dataset.pictures > 0 ? pictureRows : textRows
   const scroller = useRef<HTMLDivElement>(null)
   const virtualizer = useVirtualizer({

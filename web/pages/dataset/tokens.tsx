@@ -22,12 +22,12 @@ export function Tokens({
   inForce,
 }: {
   dataset: Dataset
-  row?: number
+  row?: number | undefined
   onRow: (row: number) => void
   cut: Cut
   onCut: (cut: Cut) => void
   /** What rows are cut at where nothing was chosen. */
-  inForce?: { model_id: string; max_length: number }
+  inForce?: { model_id: string; max_length: number } | undefined
 }) {
   const number = Math.min(Math.max(1, row), dataset.rows)
   // Before the bases are known the service's default stands for them, which may not be here.

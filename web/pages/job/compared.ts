@@ -16,9 +16,9 @@ const again_ms = 10_000
 
 export interface Compared {
   id: string
-  job?: Job
-  run?: Run
-  error?: Error
+  job?: Job | undefined
+  run?: Run | undefined
+  error?: Error | undefined
 }
 
 /**
@@ -61,7 +61,8 @@ export function useCompared(ids: readonly string[]): Compared[] {
     queries: ids.map((id) => ({
       queryKey: ['jobs', id],
       queryFn: ({ signal }: { signal: AbortSignal }) => tunery.jobs.get(id, { signal }),
-      refetchInterval: ({ state }: { state: { data?: Job } }) => (state.data && !isOver(state.data) ? again_ms : false),
+      refetchInterval: ({ state }: { state: { data?: Job | undefined } }) =>
+        state.data && !isOver(state.data) ? again_ms : false,
     })),
   })
   const pasts = useQueries({

@@ -169,7 +169,7 @@ const dotsMax = 60
 function linesOf(
   points: readonly Point[],
   view: View,
-  { smoothed, ...line }: { name: string; color: Color; dash?: boolean; points?: boolean; smoothed?: boolean },
+  { smoothed, ...line }: Pick<Series, 'name' | 'color' | 'dash' | 'points'> & { smoothed?: boolean | undefined },
 ): Series[] {
   if (points.length === 0) return []
   const draw = (values: readonly Point[]) => {
@@ -240,7 +240,7 @@ function marksOf({ loss, epochs, best, figures: { validation_loss } }: Run, { x 
 interface Figure {
   title: string
   help: string
-  lines: { name: FigureName; label: string; points?: boolean }[]
+  lines: { name: FigureName; label: string; points?: boolean | undefined }[]
   format?: (value: number) => string
   /** As noisy as the loss. */
   noisy?: boolean

@@ -83,7 +83,7 @@ function JobBody({ job }: { job: Job }) {
 function Parts({ job, stream, run }: { job: Job; stream: EventsState; run: Run }) {
   const { tab, with: others } = useSearch({ from: address })
   const navigate = useNavigate()
-  const change = (next: { tab?: string; with?: string }) =>
+  const change = (next: { tab?: string | undefined; with?: string | undefined }) =>
     navigate({
       to: '/jobs/$jobId',
       params: { jobId: job.id },
@@ -91,7 +91,7 @@ function Parts({ job, stream, run }: { job: Job; stream: EventsState; run: Run }
       replace: true,
     })
   const compared = (others ?? '').split(',').filter((id) => id && id !== job.id)
-  const tabs: { value: string; label: ReactNode; count?: number; panel: ReactNode }[] = [
+  const tabs: { value: string; label: ReactNode; count?: number | undefined; panel: ReactNode }[] = [
     {
       value: 'curves',
       label: 'Curves',

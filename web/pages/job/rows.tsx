@@ -130,7 +130,7 @@ function Row({ row, dataset }: { row: JobRow; dataset: string }) {
   )
 }
 
-const Line = ({ message, label }: { message: Message; label?: 'chosen' | 'rejected' }) => (
+const Line = ({ message, label }: { message: Message; label?: 'chosen' | 'rejected' | undefined }) => (
   <div className="flex items-baseline gap-2">
     <Badge tone={label === 'chosen' ? 'good' : label === 'rejected' ? 'bad' : 'neutral'}>{label ?? message.role}</Badge>
     <div className="min-w-0 flex-1">

@@ -37,14 +37,14 @@ export interface Run {
   figures: Record<FigureName, Point[]>
   /** Steps at which an epoch begins, but for the first. */
   epochs: { step: number; seconds: number; epoch: number }[]
-  best?: Point
+  best?: Point | undefined
   samples: Sample[]
   /** What the trainer does now: preparing, loading, training, converting. */
-  phase?: string
-  seconds_left?: number | null
-  attempt?: number
+  phase?: string | undefined
+  seconds_left?: number | null | undefined
+  attempt?: number | undefined
   /** Weights or the training environment that are being fetched. */
-  fetching?: { what: string; share: number | null }
+  fetching?: { what: string; share: number | null } | undefined
   checkpoints: number
 }
 

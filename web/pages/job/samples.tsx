@@ -62,7 +62,17 @@ export function Samples({ job, samples }: { job: Job; samples: readonly Sample[]
   )
 }
 
-function Answer({ title, text, former, tuned }: { title: string; text?: string; former?: string; tuned?: boolean }) {
+function Answer({
+  title,
+  text,
+  former,
+  tuned,
+}: {
+  title: string
+  text?: string | undefined
+  former?: string
+  tuned?: boolean
+}) {
   return (
     <div className={`min-w-0 rounded-md p-2.5 ${tuned ? 'bg-accent-soft' : 'bg-sunken'}`}>
       <h3 className="mb-1 flex items-center gap-2 text-sm font-medium text-muted">

@@ -24,7 +24,7 @@ interface AdvancedProps {
   datasets: readonly Dataset[]
   /** What is wrong, by the path in the request. */
   errorOf: (path: string) => string | undefined
-  estimate?: JobEstimate
+  estimate?: JobEstimate | undefined
   /** The base's. */
   context_length?: number | undefined
 }

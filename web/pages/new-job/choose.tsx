@@ -25,7 +25,7 @@ export function ModelCard({
   onChange: (value: string | null) => void
   bases: readonly Model[]
   tuned: readonly TunedModel[]
-  error?: string
+  error?: string | undefined
 }) {
   const base = bases.find(({ id }) => id === value)
   const earlier = tuned.find(({ id }) => id === value)
@@ -102,8 +102,8 @@ export function DataCard({
   onChange: (value: string | null) => void
   datasets: readonly Dataset[]
   hasMore: boolean
-  dataset?: Dataset
-  error?: string
+  dataset?: Dataset | undefined
+  error?: string | undefined
   children?: ReactNode
 }) {
   return (
@@ -188,7 +188,7 @@ export function MethodCard({
   /** What the rows of the dataset can teach. */
   objectives: readonly Objective[]
   onObjective: (objective: Objective) => void
-  error?: string
+  error?: string | undefined
 }) {
   return (
     <Card title="3. Method">
@@ -232,9 +232,9 @@ interface Tile<T> {
   value: T
   title: string
   text: string
-  mark?: string
+  mark?: string | undefined
   /** Why it cannot be chosen. */
-  disabled?: string
+  disabled?: string | undefined
 }
 
 /** One of a few, each with a sentence. */
@@ -303,7 +303,7 @@ export function EvaluationField({
   value: string | null
   onChange: (value: string | null) => void
   evaluations: readonly Evaluation[]
-  error?: string
+  error?: string | undefined
 }) {
   return (
     <Field

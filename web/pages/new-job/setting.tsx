@@ -23,9 +23,9 @@ export interface SettingProps {
   info: HyperparameterInfo
   value: unknown
   onChange: (value: unknown) => void
-  error?: string
+  error?: string | undefined
   /** What the service would take, where nothing is set. */
-  inForce?: unknown
+  inForce?: unknown | undefined
   /** For settings that name another thing of the account: the control that chooses it. */
   control?: ReactNode
 }
