@@ -6,7 +6,7 @@ import { Tunery } from '../../sdk/index.ts'
 import { allowed } from '../support/allowed-time.ts'
 import { colourRows, until } from '../support/client.ts'
 import { tiny } from '../support/tiny.ts'
-import { type BrowserService, browserTest, phone, problemsOf, settled, startBrowserService } from './support.ts'
+import { type BrowserService, browserTest, choose, phone, problemsOf, settled, startBrowserService } from './support.ts'
 
 /** A training, beside the other tests of a busy machine. */
 const trained_ms = 90_000
@@ -144,8 +144,7 @@ test('a key is shown once and never again, may what was chosen, and is refused o
   const form = page.getByRole('dialog', { name: 'Create API key' })
   assert.ok(await form.getByRole('button', { name: 'Create key' }).isDisabled(), 'a key has a name')
   await form.getByLabel('Name').fill('reports')
-  await form.getByRole('combobox', { name: 'Permissions' }).click()
-  await page.getByRole('option', { name: /^Read only/ }).click()
+  await choose(form, 'Permissions', /^Read only/)
   await form.getByRole('button', { name: 'Create key' }).click()
   const key = await page.getByRole('dialog', { name: 'Your new API key' }).getByTestId('secret').innerText()
 

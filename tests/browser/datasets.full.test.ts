@@ -10,7 +10,7 @@ import { root } from '../../lib/root.ts'
 import { type CreateJobInput, type Dataset, Tunery } from '../../sdk/index.ts'
 import { until } from '../support/client.ts'
 import { tiny } from '../support/tiny.ts'
-import { type BrowserService, browserTest, phone, problemsOf, settled, startBrowserService } from './support.ts'
+import { type BrowserService, browserTest, choose, phone, problemsOf, settled, startBrowserService } from './support.ts'
 
 let service: BrowserService
 let tunery: Tunery
@@ -60,10 +60,7 @@ test('a table with columns of its own names is mapped in a dialog, and so are JS
     const dialog = page.getByRole('dialog', { name: 'Map columns' })
     await dialog.getByRole('button', { name: 'Upload with these columns' }).click()
     await dialog.getByText('Choose a column.').first().waitFor()
-    for (const [label, column] of chosen) {
-      await dialog.getByLabel(label, { exact: true }).click()
-      await page.getByRole('option', { name: column }).click()
-    }
+    for (const [label, column] of chosen) await choose(dialog, label, column)
     await assertFit(page, 'the dialog of columns')
     await dialog.getByRole('button', { name: 'Upload with these columns' }).click()
   }
@@ -115,8 +112,8 @@ test('wrong rows are corrected where they are shown, and train, with every text 
   await page.getByText('2 of 10 rows invalid').waitFor()
   await assertFit(page, 'overview')
   await page.getByRole('link', { name: 'Show and fix problems' }).click()
-  await page.getByText(/does not end with a message of the assistant/).waitFor()
-  await page.getByText(/is not valid JSON/).waitFor()
+  await page.getByText(/Does not end with a message of the assistant/).waitFor()
+  await page.getByText(/Is not valid JSON/).waitFor()
   await assertFit(page, 'problems')
   await page.getByLabel(/^Line 7/).fill(row(hostile, 'Safe.'))
   await page.getByText('Good JSON now').waitFor()

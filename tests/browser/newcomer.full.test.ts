@@ -7,7 +7,7 @@ import { after, before, test } from 'node:test'
 import type { Page } from 'playwright-core'
 import { Tunery } from '../../sdk/index.ts'
 import { colourRows } from '../support/client.ts'
-import { type BrowserService, browserTest, startBrowserService } from './support.ts'
+import { type BrowserService, browserTest, choose, startBrowserService } from './support.ts'
 
 let service: BrowserService
 let network: Awaited<ReturnType<typeof startNetwork>>
@@ -61,11 +61,6 @@ async function startNetwork(port: number) {
 const heading = (name: string | RegExp) => page.getByRole('heading', { level: 1, name }).waitFor()
 const navigate = (name: string) =>
   page.getByRole('navigation', { name: 'Main' }).getByRole('link', { name, exact: true }).click()
-async function choose(label: string | RegExp, option: string | RegExp): Promise<void> {
-  await page.getByRole('combobox', { name: label }).click()
-  await page.getByRole('option', { name: option }).first().click()
-}
-
 const rows = colourRows(64).split('\n')
 const wrongLine = 3
 const long_ms = 120_000
@@ -193,9 +188,9 @@ async function compare(): Promise<void> {
 async function evaluate(): Promise<void> {
   await navigate('Evaluations')
   await page.getByRole('button', { name: 'New evaluation' }).first().click()
-  await choose('Model', /colours, by Nora/)
-  await choose(/^Baseline/, /tiny/)
-  await choose('Dataset', /\(corrected\)/)
+  await choose(page, 'Model', /colours, by Nora/)
+  await choose(page, /^Baseline/, /tiny/)
+  await choose(page, 'Dataset', /\(corrected\)/)
   await page.getByRole('textbox', { name: /^Rows/ }).fill('8')
   await page.getByText('Name and sampling').click()
   await page.getByRole('textbox', { name: /^Max tokens/ }).fill('12')

@@ -12,7 +12,7 @@ import { Tunery } from '../../sdk/index.ts'
 import { colourRows, until } from '../support/client.ts'
 import { tiny } from '../support/tiny.ts'
 import { installColourModel } from '../support/trained.ts'
-import { type BrowserService, browserTest, settled, startBrowserService } from './support.ts'
+import { type BrowserService, browserTest, choose, settled, startBrowserService } from './support.ts'
 
 let service: BrowserService
 let tunery: Tunery
@@ -45,11 +45,6 @@ after(async () => {
 })
 
 const click = (page: Page, name: string) => page.getByRole('button', { name }).first().click()
-async function choose(form: Locator, label: string, option: string | RegExp): Promise<void> {
-  await form.getByRole('combobox', { name: label }).click()
-  await form.page().getByRole('option', { name: option }).first().click()
-}
-
 interface Making {
   at: () => string
   /** Fills the form; returns the button that sends it. */

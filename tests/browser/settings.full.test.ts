@@ -6,7 +6,15 @@ import { Tunery, verifyWebhook } from '../../sdk/index.ts'
 import { colourRows, until } from '../support/client.ts'
 import { startReceiver } from '../support/receiver.ts'
 import { tiny } from '../support/tiny.ts'
-import { type BrowserService, browserTest, inNumbers, settled, startBrowserService, type Visit } from './support.ts'
+import {
+  type BrowserService,
+  browserTest,
+  choose,
+  inNumbers,
+  settled,
+  startBrowserService,
+  type Visit,
+} from './support.ts'
 
 let service: BrowserService
 let receiver: Awaited<ReturnType<typeof startReceiver>>
@@ -98,8 +106,7 @@ test('an invited viewer sees the account and may change nothing; another role an
   const form = page.getByRole('dialog', { name: 'Invite member' })
   await form.getByLabel('Name').fill('Vera')
   await form.getByLabel('Email').fill('vera@example.com')
-  await form.getByRole('combobox', { name: 'Role' }).click()
-  await page.getByRole('option', { name: /^Viewer/ }).click()
+  await choose(form, 'Role', /^Viewer/)
   await form.getByRole('button', { name: 'Create invite link' }).click()
   const link = await secretOf(page, 'Invite link')
   await page.getByRole('button', { name: 'Done' }).click()
@@ -137,8 +144,7 @@ test('an invited viewer sees the account and may change nothing; another role an
   assert.equal(await theirs.getByRole('link', { name: 'Operator' }).count(), 0)
 
   await open(page, '/settings/members')
-  await page.getByRole('combobox', { name: 'Role of Vera' }).click()
-  await page.getByRole('option', { name: /^Member/ }).click()
+  await choose(page, 'Role of Vera', /^Member/)
   await page.getByRole('combobox', { name: 'Role of Vera' }).getByText('Member').waitFor()
   await open(theirs, '/jobs/new')
   await theirs.getByRole('button', { name: 'Start job' }).waitFor()

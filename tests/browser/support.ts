@@ -2,7 +2,7 @@
 import { existsSync, readFileSync } from 'node:fs'
 import path from 'node:path'
 import { AxeBuilder } from '@axe-core/playwright'
-import { type BrowserContext, chromium, type Page } from 'playwright-core'
+import { type BrowserContext, chromium, type Locator, type Page } from 'playwright-core'
 import { allowed } from '../support/allowed-time.ts'
 import { until } from '../support/client.ts'
 import { type DataFolder, dataFolder } from '../support/server.ts'
@@ -167,4 +167,13 @@ export async function settled(page: Page, { skeletons = false } = {}): Promise<v
   await page.locator('h1').first().waitFor()
   if (!skeletons) await page.waitForFunction(() => document.querySelectorAll('[data-skeleton]').length === 0)
   await page.evaluate(() => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve))))
+}
+
+/** Chooses from a list, and waits until it is gone: while it fades, its options are there beside those of the next. */
+export async function choose(within: Page | Locator, label: string | RegExp, option: string | RegExp): Promise<void> {
+  const combobox = within.getByRole('combobox', { name: label })
+  await combobox.click()
+  const list = combobox.page().getByRole('listbox')
+  await list.getByRole('option', { name: option }).first().click()
+  await list.waitFor({ state: 'detached' })
 }
