@@ -12,7 +12,8 @@ import random
 import sys
 from pathlib import Path
 
-os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
+# A thread that waits sleeps soon: on a busy machine it would block the core that the thread it waits for needs.
+os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", GOMP_SPINCOUNT="2000")
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
