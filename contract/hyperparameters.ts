@@ -237,7 +237,7 @@ export const hyperparameters = {
       default: [],
       default_words: 'none',
       spec_name: 'prompts',
-      python: 'list[list[dict]]',
+      python: 'list[list[dict[str, Any]]]',
     },
     answer_tokens: { description: 'Token limit of an answer to a sample prompt.', default: 64, python: 'int' },
     keep_checkpoints: {

@@ -5,10 +5,13 @@ assistant's have them, and only where there is a picture.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from trainer.data.pictures import Picture, url_of
 
-Content = str | list[dict]
+Content = str | list[dict[str, Any]]
+# A message with the fields that training and templates read.
+Message = dict[str, Any]
 
 
 def texts_in(content: Content) -> list[str]:
@@ -28,7 +31,7 @@ def with_texts(content: Content, change: Callable[[str], str]) -> Content:
     return [{**part, "text": change(part["text"])} if part["type"] == "text" else part for part in content]
 
 
-def pictures_of(messages: list[dict]) -> list[Picture]:
+def pictures_of(messages: list[Message]) -> list[Picture]:
     """The pictures of a conversation, in order."""
     return [
         part["picture"]

@@ -7,12 +7,12 @@ Everything else is tokenized as text, without the marks. The engine does the sam
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 from tokenizers import AddedToken
 
-from trainer.data.content import texts_in, with_texts
+from trainer.data.content import Message, texts_in, with_texts
 from trainer.data.placeholder_tokens import NOTHING, PlaceholderTokens, Rendering, Span, any_of
 from trainer.data.token_counts import MakesControlToken, TokenCounts
 from trainer.data.tokenizer import Tokenizer, remembered
@@ -49,7 +49,7 @@ Render = Callable[[int, bool], str]
 class View(NamedTuple):
     """A conversation as the template gets it, with or without marks."""
 
-    messages: list[dict]
+    messages: list[Message]
     render: Render
     mark: str | None = None
 
@@ -92,7 +92,7 @@ class ControlText:
         self._tails = "\0".join(text[1:] for text in texts)
         self._placeholder_tokens = PlaceholderTokens(tokenizer, self._tokens, list(added.values()))
 
-    def views(self, messages: list[dict], render: Callable[[list[dict], bool], str]) -> Iterator[View]:
+    def views(self, messages: list[Message], render: Callable[[list[Message], bool], str]) -> Iterator[View]:
         """Yields the ways to pass a conversation to the template, in the order to try them. `render` calls the
         template.
 
@@ -107,20 +107,20 @@ class ControlText:
             return
         mark = self._mark_for(messages)
 
-        def render_marked(marked: list[dict], count: int, open_turn: bool) -> str:
+        def render_marked(marked: list[Message], count: int, open_turn: bool) -> str:
             try:
                 return render(marked[:count], open_turn)
             except JobError as problem:
                 raise ViewDiffers from problem
 
-        def render_same(marked: list[dict], count: int, open_turn: bool) -> str:
+        def render_same(marked: list[Message], count: int, open_turn: bool) -> str:
             expected, text = plain(count, open_turn), render_marked(marked, count, open_turn)
             if text.replace(mark, "") != expected:
                 raise ViewDiffers
             return text
 
         fully = [self._fully_marked(message, mark) for message in messages]
-        yield View(fully, lambda count, open_turn: render_same(fully, count, open_turn), mark)
+        yield View(fully, partial(render_same, fully), mark)
         narrowly = [self._narrowly_marked(message, mark) for message in messages]
 
         def render_narrow(count: int, open_turn: bool) -> str:
@@ -143,7 +143,7 @@ class ControlText:
         Encodes each text once as a whole and adds nothing: the same tokens that the engine makes. Of a text with far
         more tokens than `max_tokens`, encodes only a prefix with more tokens than that.
         """
-        found: list = [None] * len(renderings)
+        found: dict[int, tuple[list[int], list[Span], list[Span]]] = {}
         texts = [self._prefix(rendering, max_tokens) for rendering in renderings]
         by_mark: dict[str | None, list[int]] = {}
         for index, rendering in enumerate(renderings):
@@ -156,7 +156,7 @@ class ControlText:
                 is_prefix = texts[index] is not renderings[index]
                 too_few = max_tokens is not None and is_prefix and len(each[0]) <= max_tokens
                 found[index] = self.encode([renderings[index]])[0] if too_few else each
-        return found
+        return [found[index] for index in range(len(renderings))]
 
     def count(self, renderings: list[Rendering], max_tokens: int) -> list[tuple[int, bool]]:
         """The number of tokens of each rendering and whether it is exact. It is a lower bound for texts with far more
@@ -172,7 +172,7 @@ class ControlText:
                 self._token_counts = None
                 return self.count(renderings, max_tokens)
             counts[index] = count
-        found = []
+        found: list[tuple[int, bool]] = []
         for text, whole, count in zip(texts, renderings, counts, strict=True):
             assert count is not None, "those without a fast count were counted in full"
             exact = text is whole or count <= max_tokens
@@ -200,7 +200,7 @@ class ControlText:
         return TokenCounts.of(backend, {id for id, _ in self._tokens} - {self._tokenizer.unk_token_id})
 
     @cached_property
-    def _added(self) -> re.Pattern:
+    def _added(self) -> re.Pattern[str]:
         """Splits texts at the tokenizer's added tokens, the longest first."""
         added = self._tokenizer.backend_tokenizer.get_added_tokens_decoder().values()
         return re.compile(any_of([token.content for token in added if token.content]) or NOTHING)
@@ -260,7 +260,7 @@ class ControlText:
     def _may_normalize_to_one(self, text: str) -> bool:
         return bool(self._normalizer) and bool(self._firsts.search(self._normalizer.normalize_str(text)))
 
-    def _mark_for(self, messages: list[dict]) -> str:
+    def _mark_for(self, messages: list[Message]) -> str:
         for mark in MARKS:
             if mark not in self._template and not any(
                 mark in text for message in messages for text in _texts_of(message)
@@ -268,7 +268,7 @@ class ControlText:
                 return mark
         raise JobError("dataset_invalid", "The row has all of the noncharacters U+FDD0 to U+FDEF. Remove them.")
 
-    def _fully_marked(self, message: dict, mark: str) -> dict:
+    def _fully_marked(self, message: Message, mark: str) -> Message:
         """Puts a mark after every character that could start a control text, as the template may delete what follows,
         and before text that could complete one.
         """
@@ -280,7 +280,7 @@ class ControlText:
 
         return _with_texts(message, marked)
 
-    def _narrowly_marked(self, message: dict, mark: str) -> dict:
+    def _narrowly_marked(self, message: Message, mark: str) -> Message:
         """Marks only whole control texts, so that the template sees the rest unchanged."""
         texts = self._texts_or_exempt if message["role"] == "assistant" else self._texts_only
         return _with_texts(
@@ -289,13 +289,13 @@ class ControlText:
         )
 
 
-def _texts_of(message: dict) -> list[str]:
+def _texts_of(message: Message) -> list[str]:
     """The texts of a message that users write: its content and its thoughts."""
     thoughts = message.get("reasoning_content")
     return [*texts_in(message["content"]), *([thoughts] if thoughts else [])]
 
 
-def _with_texts(message: dict, change: Callable[[str], str]) -> dict:
+def _with_texts(message: Message, change: Callable[[str], str]) -> Message:
     """The message with each of these texts changed."""
     changed = {**message, "content": with_texts(message["content"], change)}
     if "reasoning_content" in message:

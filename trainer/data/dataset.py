@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from trainer.data.content import pictures_of, text_of
-from trainer.data.control_text import Rendering, control_text
+from trainer.data.content import Message, pictures_of, text_of
+from trainer.data.control_text import Rendering, Span, control_text
 from trainer.data.loss_mask import learned, training_renderings
 from trainer.data.pictures import Picture
 from trainer.data.rows import Conversation, Pair, read_rows
@@ -113,7 +113,7 @@ class Example:
     answer.
     """
 
-    prompt: list[dict]
+    prompt: list[Message]
     sequence: Sequence
 
 
@@ -124,7 +124,7 @@ class Prepared:
     rows: list[Row]
     truncated_rows: int
     dropped_rows: int
-    examples: list[Example] = field(default_factory=list)
+    examples: list[Example] = field(default_factory=list[Example])
 
     @property
     def tokens(self) -> int:
@@ -171,7 +171,10 @@ def prepare(
 
     `numbers`: the rows' numbers in the dataset, if these are not all of its rows.
     """
-    kept, plain, marked, truncated, dropped, blind = [], [], [], 0, 0, 0
+    kept: list[Row] = []
+    plain: list[Example] = []
+    marked: list[Example] = []
+    truncated, dropped, blind = 0, 0, 0
     numbers = numbers or list(range(1, len(rows) + 1))
     preferences = is_preference(rows[0])
     parts = [(number, part) for number, row in zip(numbers, rows, strict=True) for part in conversations_of(row)]
@@ -248,7 +251,7 @@ def cut_front(sequences: list[Sequence], max_length: int) -> list[Sequence]:
 
 def tokenize_rows(
     conversations: list[Conversation], tokenizer: Tokenizer, max_length: int | None, numbers: list[int]
-) -> Iterator[tuple[int, list[dict], list[Rendering], list[Sequence]]]:
+) -> Iterator[tuple[int, list[Message], list[Rendering], list[Sequence]]]:
     """Yields each conversation with its number, its renderings and their sequences, uncut. Of texts far longer than
     `max_length` tokens, only somewhat more than that; None: the whole texts. Raises JobError("dataset_invalid") with
     the line of a row that cannot be rendered or tokenized.
@@ -265,7 +268,7 @@ def tokenize_rows(
             encoded = controls.encode([each for row in rendered for each in row], bound)
         except JobError:
             # Retry one by one to find the failing row.
-            encoded = []
+            encoded: list[tuple[list[int], list[Span], list[Span]]] = []
             for index, row in zip(batch, rendered, strict=True):
                 encoded += _at_line(
                     conversations[index], numbers[index], lambda _, row=row, bound=bound: controls.encode(row, bound)
@@ -287,7 +290,7 @@ def tokenize_rows(
             yield numbers[index], conversations[index], row, sequences
 
 
-def _at_line(messages: list[dict], number: int, work: Callable[[Any], Found]) -> Found:
+def _at_line(messages: list[Message], number: int, work: Callable[[Any], Found]) -> Found:
     try:
         return work(messages)
     except JobError as problem:
@@ -329,7 +332,7 @@ def prepare_splits(
     return chosen(learned), chosen(held_out)
 
 
-def _example(messages: list[dict], sequence: Sequence) -> list[Example]:
+def _example(messages: list[Message], sequence: Sequence) -> list[Example]:
     """The example of a conversation. None if it starts with its answer, which serving has no prompt for, or if the
     answer comes late.
     """
@@ -369,7 +372,12 @@ def with_pictures(text: Sequence, pictures: tuple[Picture, ...], sight: Sight) -
             "dataset_invalid",
             f"The row spells {sight.image_text}, the token that stands for a picture, as text. Remove it.",
         )
-    ids, trained, vectors, positions, blocks, start, at, position = [], [], [], [], [], 0, 0, 0
+    ids: list[np.ndarray] = []
+    trained: list[np.ndarray] = []
+    vectors: list[np.ndarray] = []
+    positions: list[np.ndarray] = []
+    blocks: list[tuple[int, int]] = []
+    start, at, position = 0, 0, 0
 
     def add(new_ids: np.ndarray, new_trained: np.ndarray, new_vectors: np.ndarray, new: np.ndarray | None) -> None:
         nonlocal at, position

@@ -74,9 +74,11 @@ def layout_of(prefixes: list[int], lengths: list[int], device: torch.device = CP
     prefix_starts = [sum(prefixes[:index]) for index in range(len(prefixes))]
     order = sorted(range(len(lengths)), key=lambda index: -prefixes[index // sharing] - lengths[index])
     blocks: list[tuple[int, int]] = []
-    scatter_index, seen, row = [], [0] * len(prefixes), 0
+    scatter_index: list[torch.Tensor] = []
+    result_tokens: list[torch.Tensor] = []
+    seen, row = [0] * len(prefixes), 0
     prefix_rows = torch.empty(sharing, shared, dtype=torch.int64)
-    own_rows, result_tokens = torch.empty(tokens - shared, dtype=torch.int64), []
+    own_rows = torch.empty(tokens - shared, dtype=torch.int64)
     for index in order:
         own, which = lengths[index], index // sharing
         prefix = torch.arange(prefix_starts[which], prefix_starts[which] + prefixes[which])
@@ -118,4 +120,4 @@ def to_device(device: torch.device, *indices: torch.Tensor) -> tuple[torch.Tenso
     """Moves int64 tensors [length] to the device in one copy: each copy waits for all work queued on the device."""
     if device.type == "cpu":
         return indices
-    return torch.cat(indices).to(device).split([len(each) for each in indices])
+    return torch.cat(indices).to(device).split_with_sizes([len(each) for each in indices])

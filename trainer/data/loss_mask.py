@@ -4,8 +4,9 @@ answer.
 
 import math
 from collections.abc import Callable
+from typing import Any
 
-from trainer.data.content import Content, for_template, pictures_of
+from trainer.data.content import Content, Message, for_template, pictures_of
 from trainer.data.control_text import REFUSAL, REFUSAL_OF_TOOLS, Rendering, View, ViewDiffers, control_text
 from trainer.data.sight import Sight
 from trainer.data.thoughts import BEGUN, place_of, thoughts_and_answer
@@ -27,7 +28,9 @@ REFUSAL_OF_PICTURES = (
 TEMPLATE_FIELDS = ("role", "content", "tool_calls", "tool_call_id", "name")
 
 
-def render(messages: list[dict], tokenizer: Tokenizer, open_turn: bool = False, tools: list[dict] | None = None) -> str:
+def render(
+    messages: list[Message], tokenizer: Tokenizer, open_turn: bool = False, tools: list[dict[str, Any]] | None = None
+) -> str:
     """Renders a conversation with the model's chat template; `open_turn` opens an assistant's turn at the end."""
     if not messages:
         return ""
@@ -54,7 +57,7 @@ def _as_read(content: Content, tokenizer: Tokenizer) -> Content:
     return for_template(content, bool(sight) and sight.parts_only)
 
 
-def rendering(messages: list[dict], tokenizer: Tokenizer, open_turn: bool = False) -> Rendering:
+def rendering(messages: list[Message], tokenizer: Tokenizer, open_turn: bool = False) -> Rendering:
     """Renders a whole conversation with its tools, or a prompt, for tokenizing. Raises JobError("dataset_invalid") if
     text cannot be distinguished from control tokens, or the template writes no tools.
     """
@@ -67,19 +70,19 @@ def rendering(messages: list[dict], tokenizer: Tokenizer, open_turn: bool = Fals
     )[0]
 
 
-def _with_tools(messages: list[dict], tokenizer: Tokenizer) -> tuple[list[dict], list[dict] | None]:
+def _with_tools(messages: list[Message], tokenizer: Tokenizer) -> tuple[list[Message], list[dict[str, Any]] | None]:
     """The messages as the template takes them, and their tools."""
     tools = getattr(messages, "tools", None)
     return adapted(messages, str(tokenizer.chat_template)) if uses_tools(messages, tools) else messages, tools
 
 
-def token_ids(messages: list[dict], tokenizer: Tokenizer, open_turn: bool = False) -> list[int]:
+def token_ids(messages: list[Message], tokenizer: Tokenizer, open_turn: bool = False) -> list[int]:
     """The tokens of a conversation without pictures, the same in training, serving and the checks of exports."""
     ((ids, _, _),) = control_text(tokenizer).encode([rendering(messages, tokenizer, open_turn)])
     return ids
 
 
-def prompt_ids(tokenizer: Tokenizer, messages: list[dict]) -> list[int]:
+def prompt_ids(tokenizer: Tokenizer, messages: list[Message]) -> list[int]:
     """A prompt's tokens as any user of the tokenizer's folder gets them. If the prompt spells control tokens, as in
     training.
     """
@@ -90,7 +93,7 @@ def prompt_ids(tokenizer: Tokenizer, messages: list[dict]) -> list[int]:
     return [int(token) for token in encoded["input_ids"]]
 
 
-def counted_renderings(messages: list[dict], tokenizer: Tokenizer, max_tokens: int | None = None) -> list[Rendering]:
+def counted_renderings(messages: list[Message], tokenizer: Tokenizer, max_tokens: int | None = None) -> list[Rendering]:
     """The texts of `training_renderings`, without the spans where these are not needed to tell them: for counting."""
     turns = sum(message["role"] == "assistant" for message in messages)
     if learned(messages[-1]) and turns <= _turns_as_a_whole(tokenizer):
@@ -116,7 +119,7 @@ def _find_turns_as_a_whole(tokenizer: Tokenizer) -> float:
     return whole
 
 
-def _is_whole(messages: list[dict], tokenizer: Tokenizer, if_refused: bool) -> bool:
+def _is_whole(messages: list[Message], tokenizer: Tokenizer, if_refused: bool) -> bool:
     try:
         texts = training_renderings(messages, tokenizer)
         return [each.text for each in texts] == [rendering(messages, tokenizer).text]
@@ -124,7 +127,9 @@ def _is_whole(messages: list[dict], tokenizer: Tokenizer, if_refused: bool) -> b
         return if_refused
 
 
-def training_renderings(messages: list[dict], tokenizer: Tokenizer, max_tokens: int | None = None) -> list[Rendering]:
+def training_renderings(
+    messages: list[Message], tokenizer: Tokenizer, max_tokens: int | None = None
+) -> list[Rendering]:
     """The texts to train on, each with the character spans `[begin, end)` that the loss counts.
 
     One text for the whole conversation if the template only appends. Some templates render earlier turns differently
@@ -139,7 +144,9 @@ def training_renderings(messages: list[dict], tokenizer: Tokenizer, max_tokens: 
     return _first_view(messages, tokenizer, lambda view: _view_renderings(view, tokenizer, max_characters), tools)
 
 
-def _characters(messages: list[dict], tokenizer: Tokenizer, tokens: int, tools: list[dict] | None) -> int | None:
+def _characters(
+    messages: list[Message], tokenizer: Tokenizer, tokens: int, tools: list[dict[str, Any]] | None
+) -> int | None:
     """An upper bound of the characters in the first `tokens` tokens of the rendered conversation; None if they are all
     of it.
     """
@@ -150,7 +157,10 @@ def _characters(messages: list[dict], tokenizer: Tokenizer, tokens: int, tools: 
 
 
 def _first_view(
-    messages: list[dict], tokenizer: Tokenizer, make: Callable[[View], list[Rendering]], tools: list[dict] | None = None
+    messages: list[Message],
+    tokenizer: Tokenizer,
+    make: Callable[[View], list[Rendering]],
+    tools: list[dict[str, Any]] | None = None,
 ) -> list[Rendering]:
     controls = control_text(tokenizer)
     if pictures_of(messages) and not _sight_of(tokenizer):
@@ -167,13 +177,16 @@ def _first_view(
 
 
 def _completed(view: View, sight: Sight) -> View:
-    return view._replace(render=lambda count, open_turn: sight.complete(view.render(count, open_turn)))
+    def complete(count: int, open_turn: bool) -> str:
+        return sight.complete(view.render(count, open_turn))
+
+    return view._replace(render=complete)
 
 
 def _view_renderings(view: View, tokenizer: Tokenizer, max_characters: int | None) -> list[Rendering]:
     messages = view.messages
     whole = view.render(len(messages), False)
-    spans = []
+    spans: list[tuple[int, int]] = []
     for index, message in enumerate(messages):
         if not learned(message):
             continue
@@ -205,7 +218,7 @@ def _before(view: View, index: int) -> str:
 
 
 def _turn_renderings(view: View, tokenizer: Tokenizer, max_characters: int | None) -> list[Rendering]:
-    turns = []
+    turns: list[Rendering] = []
     for index, message in enumerate(view.messages):
         if learned(message):
             turns.append(_turn_rendering(view, index, tokenizer))
@@ -218,7 +231,7 @@ def _is_beyond(view: View, before: str, max_characters: int | None) -> bool:
     return max_characters is not None and len(before) - (before.count(view.mark) if view.mark else 0) > max_characters
 
 
-def learned(message: dict) -> bool:
+def learned(message: Message) -> bool:
     """Whether the loss counts a message: an answer whose weight is not 0."""
     return message["role"] == "assistant" and message.get("weight", 1) != 0
 

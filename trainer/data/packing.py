@@ -110,19 +110,21 @@ def pack(sequences: list[Sequence], device: torch.device = CPU, share: bool = Tr
     prefixes = _prefixes(sequences, together) if share else [0]
     sharing = len(sequences) // len(prefixes)
     parts = [(sequences[index * sharing], 0, length) for index, length in enumerate(prefixes)]
-    chosen, next_ids, lengths = [], [], []
+    targets_at: list[np.ndarray] = []
+    target_ids: list[np.ndarray] = []
+    lengths: list[int] = []
     start = sum(prefixes)
     for index, sequence in enumerate(sequences):
         prefix = prefixes[index // sharing]
         targets = np.nonzero(sequence.trained)[0]
-        chosen.append(targets - 1 - prefix + start)
-        next_ids.append(sequence.ids[targets])
+        targets_at.append(targets - 1 - prefix + start)
+        target_ids.append(sequence.ids[targets])
         parts.append((sequence, prefix, len(sequence.ids)))
         lengths.append(len(sequence.ids) - prefix)
         start += lengths[-1]
 
     def concatenated(arrays: list[np.ndarray], axis: int = 0) -> torch.Tensor:
-        return torch.from_numpy(np.concatenate(arrays, axis=axis).astype(np.int64))
+        return torch.as_tensor(np.concatenate(arrays, axis=axis).astype(np.int64))
 
     layout = layout_of(prefixes, lengths, device)
     if any(sequence.is_mutual for sequence in sequences):
@@ -135,8 +137,8 @@ def pack(sequences: list[Sequence], device: torch.device = CPU, share: bool = Tr
         device,
         positions.flatten(),
         concatenated([sequence.ids[begin:end] for sequence, begin, end in parts]),
-        concatenated(chosen),
-        concatenated(next_ids),
+        concatenated(targets_at),
+        concatenated(target_ids),
         places,
         vectors[places],
     )

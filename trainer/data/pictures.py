@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from trainer.runtime.errors import JobError
 
@@ -89,7 +90,7 @@ def decode(file: bytes):
         raise PictureError(f"it is damaged ({problem})") from problem
 
 
-def take_out(row: dict | list[dict], place: tuple[Path, int] | None) -> None:
+def take_out(row: dict[str, Any] | list[dict[str, Any]], place: tuple[Path, int] | None) -> None:
     """Replaces the `image_url` parts of a canonical row, or of messages, by parts of the type `image` with a Picture.
     `place`: the row's file and the offset of its line. Raises PictureError.
     """
@@ -120,12 +121,12 @@ def url_of(picture: Picture) -> str:
     return url
 
 
-def files_in(row: list[dict]) -> list[bytes]:
+def files_in(row: list[dict[str, Any]]) -> list[bytes]:
     """The files of a row's pictures, in their order. Raises PictureError."""
     return [file_of(part["image_url"]["url"]) for part in _parts_in(row)]
 
 
-def _parts_in(row: dict | list[dict]) -> Iterator[dict]:
+def _parts_in(row: dict[str, Any] | list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Every part with a picture in the messages of a row, or in a list of messages, in their order."""
     messages = row if isinstance(row, list) else [*row.get("messages", []), *row.get("prompt", [])]
     for message in messages:

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tokenizers
 from tokenizers import AddedToken
@@ -49,7 +49,7 @@ class PlaceholderTokens:
         """Encodes the template's control texts as placeholders, which no row can spell, and everything else as text."""
         replaced = [self._with_placeholders(rendering, mark) for rendering in renderings]
         first = self._first_placeholder(mark)
-        found = []
+        found: list[tuple[list[int], list[Span], list[Span]]] = []
         encodings = self._clones[mark].encode_batch([text for text, _, _ in replaced], add_special_tokens=False)
         for encoding, (_, indices, spans) in zip(encodings, replaced, strict=True):
             self._require_text(encoding.ids, first, indices)
@@ -69,7 +69,9 @@ class PlaceholderTokens:
 
     def _with_placeholders(self, rendering: Rendering, mark: str) -> tuple[str, list[int], list[Span]]:
         """The text with placeholders, the indices of their control tokens, and the spans in that text."""
-        parts, indices, at = [], [], 0
+        parts: list[str] = []
+        indices: list[int] = []
+        at = 0
         borders = sorted({border for span in rendering.spans for border in span}, reverse=True)
         moved: dict[int, int] = {}
         for start, end, index in self._pieces(rendering.text, mark):
@@ -113,7 +115,7 @@ class PlaceholderTokens:
             clone.no_truncation()
             clone.no_padding()
             clone.encode_special_tokens = True
-            clone.add_tokens(
+            clone.add_tokens(  # pyright: ignore[reportUnknownMemberType]
                 [_placeholder(token, f"{mark}{index}{mark}") for index, (_, token) in enumerate(self._tokens)]
             )
             self._clones[mark] = clone
@@ -152,14 +154,14 @@ def any_of(texts: list[str]) -> str:
     """A regular expression for the longest of the texts. A trie, so it reads each character once however many texts
     there are.
     """
-    tree: dict = {}
+    tree: dict[str, Any] = {}
     for text in texts:
         node = tree
         for character in text:
             node = node.setdefault(character, {})
         node[""] = {}
 
-    def pattern(node: dict) -> str:
+    def pattern(node: dict[str, Any]) -> str:
         rest = [re.escape(character) + pattern(child) for character, child in node.items() if character]
         if not rest:
             return ""

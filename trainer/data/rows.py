@@ -8,7 +8,9 @@ import hashlib
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
+from trainer.data.content import Message
 from trainer.data.pictures import PictureError, take_out
 from trainer.data.tools import call_of, tool_of
 from trainer.runtime.errors import JobError
@@ -17,14 +19,14 @@ from trainer.runtime.errors import JobError
 sys.set_int_max_str_digits(0)
 
 
-class Conversation(list):
+class Conversation(list[Message]):
     """The messages of a row, its line in the uploaded file, counted from 1, and the tools that the model may call.
 
     `label`: of a rated answer, whether it is a good one.
     """
 
     def __init__(
-        self, messages: list[dict], line: int, tools: list[dict] | None = None, label: bool | None = None
+        self, messages: list[Message], line: int, tools: list[dict[str, Any]] | None = None, label: bool | None = None
     ) -> None:
         super().__init__(messages)
         self.line = line
@@ -32,7 +34,7 @@ class Conversation(list):
         self.label = label
 
 
-class Pair(list):
+class Pair(list[Conversation]):
     """Two conversations with one prompt: the chosen answer, then the rejected one."""
 
     @property
@@ -41,11 +43,12 @@ class Pair(list):
         return self[0].line
 
 
-def read_rows(path: Path, sha256: str, objective: str = "sft") -> list:
+def read_rows(path: Path, sha256: str, objective: str = "sft") -> list[Conversation | Pair]:
     """Reads the rows of JSON lines that an objective learns from: `Conversation`s for sft and kto, `Pair`s for dpo.
     Raises JobError("dataset_invalid") with the first bad line.
     """
-    rows, digest, offset = [], hashlib.sha256(), 0
+    rows: list[Conversation | Pair] = []
+    digest, offset = hashlib.sha256(), 0
     bad: JobError | None = None
     try:
         with path.open("rb") as file:
@@ -91,20 +94,21 @@ def parse_row(
         raise JobError("dataset_invalid", f"Row {number} {what}.", line=number) from problem
 
 
-def example_of(line: bytes) -> list[dict]:
+def example_of(line: bytes) -> list[Message]:
     """The messages of a row of any kind; of a pair, with the chosen answer. Raises JobError("dataset_invalid")."""
-    return parse_row(line, 0) if "messages" in json.loads(line) else parse_row(line, 0, "dpo")[0]
+    row = parse_row(line, 0, "sft" if "messages" in json.loads(line) else "dpo")
+    return row[0] if isinstance(row, Pair) else row
 
 
-def _conversation(row: dict, line: int) -> Conversation:
+def _conversation(row: dict[str, Any], line: int) -> Conversation:
     return _of_messages(row["messages"], row, line)
 
 
-def _pair(row: dict, line: int) -> Pair:
+def _pair(row: dict[str, Any], line: int) -> Pair:
     return Pair([_answer_to(row["prompt"], row[name], row, line) for name in ("chosen", "rejected")])
 
 
-def _rated(row: dict, line: int) -> Conversation:
+def _rated(row: dict[str, Any], line: int) -> Conversation:
     *prompt, answer = row["messages"]
     conversation = _answer_to(prompt, answer, row, line)
     conversation.label = row["label"]
@@ -114,7 +118,7 @@ def _rated(row: dict, line: int) -> Conversation:
 _PARSERS = {"sft": _conversation, "dpo": _pair, "kto": _rated}
 
 
-def _answer_to(prompt: list[dict], answer: dict, row: dict, line: int) -> Conversation:
+def _answer_to(prompt: list[Message], answer: Message, row: dict[str, Any], line: int) -> Conversation:
     """The conversation of a prompt and one answer, of which the answer alone is learned."""
     conversation = _of_messages([*prompt, answer], row, line)
     for message in conversation[:-1]:
@@ -124,11 +128,12 @@ def _answer_to(prompt: list[dict], answer: dict, row: dict, line: int) -> Conver
     return conversation
 
 
-def _of_messages(messages: list[dict], row: dict, line: int) -> Conversation:
+def _of_messages(messages: list[Message], row: dict[str, Any], line: int) -> Conversation:
     if not messages:
         raise ValueError("no messages")
     # An id may be used again: a result belongs to the last call before it.
-    names, fields = {}, []
+    names: dict[str, str] = {}
+    fields: list[Message] = []
     for message in messages:
         fields.append(_fields_of(message, names))
         names |= {call["id"]: call["function"]["name"] for call in message.get("tool_calls", [])}
@@ -136,7 +141,7 @@ def _of_messages(messages: list[dict], row: dict, line: int) -> Conversation:
     return Conversation(fields, line, tools or None)
 
 
-def _fields_of(message: dict, names: dict[str, str]) -> dict:
+def _fields_of(message: Message, names: dict[str, str]) -> Message:
     """The fields that training and templates read."""
     role = "system" if message["role"] == "developer" else message["role"]
     fields = {"role": role, "content": message["content"]}

@@ -147,10 +147,9 @@ class GridSight(Sight):
 
     three_positions = True
 
-    @property
-    def patches_a_vector(self) -> int:
-        """Patches of the tower that one vector stands for."""
-        return self.config.vision_config.spatial_merge_size**2
+    def __init__(self, config: Any, folder: Path, tokenizer: Tokenizer) -> None:
+        super().__init__(config, folder, tokenizer)
+        self.patches_a_vector = config.vision_config.spatial_merge_size**2
 
     @property
     def square(self) -> int:
@@ -238,7 +237,7 @@ def sight_of(config: Any, folder: Path, tokenizer: Tokenizer) -> Sight | None:
     return FAMILIES[config.model_type](config, folder, tokenizer)
 
 
-def image_settings(folder: Path) -> dict:
+def image_settings(folder: Path) -> dict[str, Any]:
     """The settings of a base's image processor, from the file of its own or that of the whole processor; empty if
     neither is there.
     """

@@ -1,6 +1,6 @@
 """Thoughts before an answer (`reasoning_content` of a message): where a chat template has a place for them."""
 
-from trainer.data.content import for_template
+from trainer.data.content import Message, for_template
 from trainer.data.tokenizer import Tokenizer, remembered
 
 # The names under which templates read them.
@@ -43,7 +43,7 @@ def _rendered(tokenizer: Tokenizer, field: str | None = None) -> str:
         return ""
 
 
-def thoughts_and_answer(message: dict) -> tuple[str, str]:
+def thoughts_and_answer(message: Message) -> tuple[str, str]:
     """The thoughts of an answer, in its field or written before it, and the answer alone."""
     content = message["content"]
     if "reasoning_content" in message:
@@ -54,7 +54,7 @@ def thoughts_and_answer(message: dict) -> tuple[str, str]:
     return thoughts.partition(BEGUN)[2 if BEGUN in thoughts else 0].strip("\n"), answer.strip()
 
 
-def are_lost(messages: list[dict], tokenizer: Tokenizer) -> bool:
+def are_lost(messages: list[Message], tokenizer: Tokenizer) -> bool:
     """Whether the conversation has thoughts that would be learned, had the template a place for them."""
     return place_of(tokenizer) is None and any(
         "reasoning_content" in message and message.get("weight", 1) != 0 for message in messages

@@ -65,7 +65,7 @@ class TokenCounts:
         counts = cls(backend, controls, re.compile(pattern, re.ASCII)) if pattern else None
         return counts if counts and counts._is_right() else None
 
-    def __init__(self, backend: Tokenizer, controls: set[int], words: re.Pattern) -> None:
+    def __init__(self, backend: Tokenizer, controls: set[int], words: re.Pattern[str]) -> None:
         self._backend = backend
         self._words = words.findall
         self._count = _Words(backend, controls).__getitem__
@@ -92,7 +92,7 @@ class TokenCounts:
             return False
 
 
-class _Words(dict):
+class _Words(dict[str, int]):
     """The number of tokens of each word."""
 
     def __init__(self, backend: Tokenizer, controls: set[int]) -> None:
@@ -150,13 +150,13 @@ def _to_ascii(classes: str) -> str:
     return re.sub(r"\\p{(\w+)}", lambda found: _ASCII[found[1]], classes)
 
 
-def _pattern_of(split: dict) -> str:
+def _pattern_of(split: dict[str, Any]) -> str:
     """The pattern of a Split whose matches are the words; empty for others."""
     given = split.get("pattern", {}).get("Regex", "") if split.get("type") == "Split" else ""
     keeps = (split.get("behavior"), split.get("invert")) in (("Isolated", False), ("Removed", True))
     return given if keeps else ""
 
 
-def _state(part: Any) -> dict | None:
+def _state(part: Any) -> dict[str, Any] | None:
     """A normalizer or pre-tokenizer as tokenizer.json has it."""
     return None if part is None else json.loads(part.__getstate__())

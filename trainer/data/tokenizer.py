@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from trainer.data.content import Message
+
 if TYPE_CHECKING:
     from trainer.data.sight import Sight
 
@@ -33,7 +35,7 @@ class Tokenizer(Protocol):
         """The text's token ids (`input_ids`), and with return_offsets_mapping=True the characters of each."""
         ...
 
-    def apply_chat_template(self, conversation: list[dict], **options: Any) -> Any:
+    def apply_chat_template(self, conversation: list[Message], **options: Any) -> Any:
         """The conversation as text (tokenize=False) or token ids. Raises what the template raises."""
         ...
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from trainer.data.tokenizer import Tokenizer
 from trainer.runtime.errors import JobError
@@ -32,7 +33,7 @@ def require_unchanged(tokenizer: Tokenizer, spec: Spec) -> None:
         raise JobError("base_missing", message)
 
 
-def describe(tokenizer: Tokenizer, spec: ModelSpec) -> dict:
+def describe(tokenizer: Tokenizer, spec: ModelSpec) -> dict[str, Any]:
     """The content of `tunery.json` in an exported folder."""
     identity = asdict(identity_of(tokenizer, Path(spec.base.path)))
     return {"job_id": spec.job_id, "base_model_id": spec.base.id, "method": spec.method, "tokenizer": identity}
@@ -48,7 +49,10 @@ def add_to_gguf(file: Path, tokenizer: Tokenizer, spec: ModelSpec) -> None:
     models.
     """
     import gguf
-    from gguf.scripts.gguf_new_metadata import MetadataDetails, copy_with_new_metadata
+    from gguf.scripts.gguf_new_metadata import (  # pyright: ignore[reportMissingTypeStubs]
+        MetadataDetails,
+        copy_with_new_metadata,
+    )
 
     identity, text = identity_of(tokenizer, Path(spec.base.path)), gguf.GGUFValueType.STRING
     added = {

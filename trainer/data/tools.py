@@ -4,11 +4,13 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
+from typing import Any, cast
 
+from trainer.data.content import Message
 from trainer.runtime.errors import JobError
 
 
-def call_of(call: dict) -> dict:
+def call_of(call: dict[str, Any]) -> dict[str, Any]:
     """A call of a row: its arguments are JSON text there, and values for templates, which write them as JSON."""
     function = call["function"]
     try:
@@ -22,23 +24,21 @@ def call_of(call: dict) -> dict:
     }
 
 
-def tool_of(tool: dict) -> dict:
+def tool_of(tool: dict[str, Any]) -> dict[str, Any]:
     """A tool of a row with every field that templates read."""
     function = tool["function"]
-    parameters = function.get("parameters")
-    if parameters is None:
-        parameters = {"type": "object", "properties": {}}
+    parameters: dict[str, Any] | None = function.get("parameters")
     return {
         "type": "function",
         "function": {
             "name": function["name"],
             "description": function.get("description") or "",
-            "parameters": parameters,
+            "parameters": {"type": "object", "properties": {}} if parameters is None else parameters,
         },
     }
 
 
-def texts_of(messages: list[dict], tools: list[dict] | None) -> Iterator[str]:
+def texts_of(messages: list[Message], tools: list[dict[str, Any]] | None) -> Iterator[str]:
     """Every text of tools and calls, which templates write without a mark."""
     yield from _strings(tools)
     for message in messages:
@@ -50,20 +50,20 @@ def _strings(value: object) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
-        for name, part in value.items():
+        for name, part in cast(dict[str, object], value).items():
             yield name
             yield from _strings(part)
     elif isinstance(value, list):
-        for part in value:
+        for part in cast(list[object], value):
             yield from _strings(part)
 
 
-def uses_tools(messages: list[dict], tools: list[dict] | None) -> bool:
+def uses_tools(messages: list[Message], tools: list[dict[str, Any]] | None) -> bool:
     """Whether a conversation offers tools, or has calls of tools or their results."""
     return bool(tools) or any(message["role"] == "tool" or "tool_calls" in message for message in messages)
 
 
-def adapted(messages: list[dict], template: str) -> list[dict]:
+def adapted(messages: list[Message], template: str) -> list[Message]:
     """The messages as the template takes them, the same as in serving (engine/chat/messages.ts).
 
     Raises JobError("dataset_invalid") if the template writes no tools: the model would learn answers to what it never
@@ -82,7 +82,7 @@ def adapted(messages: list[dict], template: str) -> list[dict]:
     return messages
 
 
-def _with_short_ids(message: dict) -> dict:
+def _with_short_ids(message: Message) -> Message:
     """Mistral's templates require ids of nine letters and digits."""
     changed = dict(message)
     if "tool_calls" in message:
@@ -96,7 +96,7 @@ def _short_id(id: str) -> str:
     return id if re.fullmatch(r"[a-zA-Z0-9]{9}", id) else hashlib.sha256(id.encode()).hexdigest()[:9]
 
 
-def _one_call_each(messages: list[dict]) -> Iterator[dict]:
+def _one_call_each(messages: list[Message]) -> Iterator[Message]:
     """Llama's templates reject several calls in one message: each becomes one message, followed by its result."""
     index = 0
     while index < len(messages):
@@ -106,7 +106,7 @@ def _one_call_each(messages: list[dict]) -> Iterator[dict]:
         if len(calls) < 2:
             yield message
             continue
-        results = []
+        results: list[Message] = []
         while index < len(messages) and messages[index]["role"] == "tool":
             results.append(messages[index])
             index += 1

@@ -3,6 +3,7 @@
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from trainer.data.sight import PROCESSOR_FILES
 from trainer.data.tokenizer import Tokenizer
@@ -30,7 +31,7 @@ class Artifact:
     projector: Path | None = None
     projector_sha256: str | None = None
 
-    def as_data(self) -> dict:
+    def as_data(self) -> dict[str, Any]:
         """For the `result` line."""
         return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(self).items()}
 

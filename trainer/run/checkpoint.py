@@ -5,6 +5,7 @@ import json
 import shutil
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -49,7 +50,7 @@ class State:
     row_losses: torch.Tensor
     reference: torch.Tensor
     totals: Totals = field(default_factory=Totals)
-    validation: dict = field(default_factory=dict)
+    validation: dict[str, Any] = field(default_factory=dict)
 
 
 def write(folder: Path, state: State, spec: Spec) -> Written:

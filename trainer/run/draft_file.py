@@ -68,7 +68,7 @@ def sample(found: list[np.ndarray], most: int) -> list[np.ndarray]:
     total, passed, used = sum(costs), 0, 0
     if total <= most:
         return found
-    kept = []
+    kept: list[np.ndarray] = []
     for answer, cost in zip(found, costs, strict=True):
         passed += cost
         # What is used never runs ahead of its share of what has passed.

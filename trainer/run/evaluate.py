@@ -1,6 +1,7 @@
 """Evaluates the model: its loss on rows that it does not learn, and its answers to fixed prompts."""
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -70,7 +71,7 @@ def score(model: Model, data: Prepared, limits: Limits, device: torch.device) ->
 def generate_answers(
     model: Model,
     tokenizer: Tokenizer,
-    prompts: list[list[dict]],
+    prompts: list[list[dict[str, Any]]],
     max_tokens: int,
     max_length: int,
     device: torch.device,

@@ -56,7 +56,7 @@ def limits_of(config: Any, spec: Spec, device: torch.device) -> Limits:
     return Limits(2048, 2048, documents)
 
 
-def rate_groups(parameters: dict[str, torch.nn.Parameter]) -> list[dict]:
+def rate_groups(parameters: dict[str, torch.nn.Parameter]) -> list[dict[str, Any]]:
     """The optimizer's groups, each with the share of the learning rate at which it is trained."""
     slow = [name for name in parameters if ".modules_to_save." in name]
     rest = [parameter for name, parameter in parameters.items() if name not in slow]
@@ -149,7 +149,7 @@ class Loop:
                 self._checkpoint()
             return False
 
-    def _interruptible(self) -> AbstractContextManager:
+    def _interruptible(self) -> AbstractContextManager[None]:
         """Makes work without lasting effects interruptible: a step is slow on a busy machine. Not with several
         processes, which must all end after the same step.
         """
@@ -237,7 +237,7 @@ class Loop:
         self._reference_of([row for row in rows if id(row) not in held_out], nullcontext())
         self._reference_of([row for row in rows if id(row) in held_out], as_served(self.model))
 
-    def _reference_of(self, rows: list[Row], precision: AbstractContextManager) -> None:
+    def _reference_of(self, rows: list[Row], precision: AbstractContextManager[None]) -> None:
         objective, missing = self.objective, self.objective.missing(rows)
         if not missing or not isinstance(objective, Preferences):
             return

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -19,8 +20,11 @@ from trainer.runtime.distributed import Distributed
 from trainer.runtime.errors import JobError
 from trainer.runtime.spec import Options, Spec
 
+# A row, or its number.
+Item = TypeVar("Item")
 
-def in_batches(rows: list, size: int) -> list[list]:
+
+def in_batches(rows: list[Item], size: int) -> list[list[Item]]:
     """Consecutive rows in groups of `size`; the last one may be smaller."""
     return [rows[start : start + size] for start in range(0, len(rows), size)]
 

@@ -4,9 +4,10 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from trainer.data.sight import PROCESSOR_FILES
 from trainer.model import projector, vision
@@ -46,7 +47,7 @@ def write_projector(model: Model, spec: ModelSpec, out: Path) -> Path:
     return file
 
 
-def seeing_tensors(folder: Path) -> dict:
+def seeing_tensors(folder: Path) -> dict[str, Any]:
     """The tensors of a checkpoint's vision tower and projector."""
     from safetensors import safe_open
 
@@ -59,7 +60,7 @@ def seeing_tensors(folder: Path) -> dict:
 
 
 @contextmanager
-def pairs_alone(folder: Path, within: Path) -> Iterator[Path]:
+def pairs_alone(folder: Path, within: Path) -> Generator[Path]:
     """An adapter's folder as the converter takes it: without a projector, whose weights are no pairs of A and B. Makes
     a temporary folder `within` another.
     """

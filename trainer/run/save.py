@@ -6,6 +6,7 @@ import json
 import math
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -23,7 +24,7 @@ from trainer.runtime.files import sha256_of
 MOST_ROWS = 1000
 
 
-def save_result(loop: Loop, tokenizer: Tokenizer, folder: Path) -> dict:
+def save_result(loop: Loop, tokenizer: Tokenizer, folder: Path) -> dict[str, Any]:
     """Writes `out/` and returns the data of the `result` line."""
     totals, validation, out = loop.totals, loop.validation, folder / "out"
     best = validation.restore_best(loop.parameters)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -51,7 +52,7 @@ class Validation:
         return bool(self.rows or self.spec.evaluation.prompts or self.spec.evaluation.keep)
 
     @property
-    def state(self) -> dict:
+    def state(self) -> dict[str, Any]:
         """What a checkpoint keeps, as JSON."""
         return {
             "best": self.best and asdict(self.best),
@@ -62,7 +63,7 @@ class Validation:
             "scored": self.scored,
         }
 
-    def restore(self, state: dict) -> None:
+    def restore(self, state: dict[str, Any]) -> None:
         """Continues from a checkpoint's `state`; an empty one is that of a run that begins."""
         if not state:
             return
@@ -88,7 +89,7 @@ class Validation:
         train_loss: float,
         parameters: dict[str, torch.nn.Parameter],
         device: torch.device,
-        interruptible: Callable[[], AbstractContextManager],
+        interruptible: Callable[[], AbstractContextManager[None]],
     ) -> bool:
         """Returns True if the run should end: the loss has not improved for `patience` evaluations.
 
@@ -119,9 +120,10 @@ class Validation:
         position: dict[str, int],
         train_loss: float,
         parameters: dict[str, torch.nn.Parameter],
-        interruptible: Callable[[], AbstractContextManager],
+        interruptible: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        loss, figures = None, {}
+        loss: float | None = None
+        figures: dict[str, float] = {}
         if self.rows:
             with interruptible():
                 scores = self.objective.score(self.model, self.rows, self.limits, self.spec.training.batch_size)

@@ -1,3 +1,5 @@
+# pyright: basic
+# torch leaves the types of its collective operations open.
 """Data-parallel training: several processes, one for each GPU, as torchrun starts them. A single process communicates
 nothing.
 """
@@ -43,7 +45,8 @@ class Distributed:
         """
         if self.world == 1:
             return list(range(len(lengths)))
-        tokens, assigned = [0] * self.world, [[] for _ in range(self.world)]
+        tokens = [0] * self.world
+        assigned: list[list[int]] = [[] for _ in range(self.world)]
         for index in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
             least = tokens.index(min(tokens))
             tokens[least] += lengths[index]

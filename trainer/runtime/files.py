@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def sync_tree(root: Path) -> None:
 
 
 @contextmanager
-def atomic_write(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path) -> Generator[Path]:
     """Yields a temporary path that replaces `path` at the end, synced. After a failure or a kill `path` is as
     before.
     """

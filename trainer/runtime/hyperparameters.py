@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trainer.runtime.spec import Dataset
@@ -89,7 +89,7 @@ class Evaluation:
     # End after this many evaluations without a better loss; the best state is the result. None: train to the end.
     patience: int | None = None
     # Prompts answered at each evaluation, with the answer of the base: a text, or messages.
-    prompts: list[list[dict]] = field(default_factory=list)
+    prompts: list[list[dict[str, Any]]] = field(default_factory=list[list[dict[str, Any]]])
     # Token limit of an answer to a sample prompt.
     answer_tokens: int = 64
     # How many of the newest evaluated states become models.

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from trainer.runtime.lean_imports import works_alone
 
@@ -52,7 +53,7 @@ def _replace_scan(module: ModuleType) -> None:
     models = package / "models"
 
     @functools.wraps(scan)
-    def cached(path: str | Path) -> dict:
+    def cached(path: str | Path) -> dict[str, Any]:
         # Each model's own folder is scanned too, where it is imported. That is quick.
         if Path(path) not in (models, models / "__init__.py"):
             return scan(path)
@@ -71,14 +72,14 @@ def _replace_scan(module: ModuleType) -> None:
     vars(module)["create_import_structure_from_path"] = cached
 
 
-def _read(file: Path) -> dict | None:
+def _read(file: Path) -> dict[str, Any] | None:
     try:
         return marshal.loads(file.read_bytes())
     except (OSError, EOFError, ValueError, TypeError):
         return None
 
 
-def _write(file: Path, value: dict) -> None:
+def _write(file: Path, value: dict[str, Any]) -> None:
     """Writes it whole or not at all: other processes read it, and the folder may be read-only."""
     temporary = file.with_name(f"{file.name}.{os.getpid()}")
     try:

@@ -13,6 +13,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from types import ModuleType
+from typing import Any
 
 COMPILER = "torch._dynamo"
 DISTRIBUTED = "torch.distributed"
@@ -43,7 +44,7 @@ def works_alone() -> bool:
     return int(os.environ.get("WORLD_SIZE", "1")) == 1
 
 
-def _as_it_is(function: Callable) -> Callable:
+def _as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
@@ -57,7 +58,7 @@ class _Marks(ModuleType):
             setattr(self, name, _as_it_is)
 
     @staticmethod
-    def disable(fn: Callable | None = None, recursive: bool = True, **_: object) -> Callable:
+    def disable(fn: Callable[..., Any] | None = None, recursive: bool = True, **_: object) -> Callable[..., Any]:
         return _as_it_is if fn is None else fn
 
     @staticmethod

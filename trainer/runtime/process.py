@@ -3,7 +3,7 @@
 import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 
 from trainer.runtime.import_scan import cache_import_scan
@@ -55,7 +55,7 @@ def configure_process(threads: int, quantized: bool = False) -> None:
 
 
 @contextmanager
-def importing() -> Iterator[None]:
+def importing() -> Generator[None]:
     """For imports of torch and what builds on it. Their objects live as long as the process: the garbage collector need
     not look through them, neither while they are made, which takes a fifth of the time, nor later.
     """

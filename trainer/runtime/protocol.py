@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import NoReturn
 
@@ -57,7 +57,7 @@ class Protocol:
             os._exit(EXIT_STOPPED)
 
     @contextmanager
-    def interruptible(self) -> Iterator[None]:
+    def interruptible(self) -> Generator[None]:
         """For work without lasting effects: SIGTERM interrupts it with StopRequested instead of waiting for its end."""
         self._interruptible = True
         try:
@@ -162,5 +162,5 @@ class SilentProtocol(Protocol):
         pass
 
     @contextmanager
-    def interruptible(self) -> Iterator[None]:
+    def interruptible(self) -> Generator[None]:
         yield

@@ -2,13 +2,16 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import Any, TypeVar, cast
 
 from trainer.runtime.errors import JobError
 from trainer.runtime.hyperparameters import METHODS, OBJECTIVES, Evaluation, Lora, Options, Training
+
+Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True)
@@ -139,15 +142,15 @@ class Spec(ModelSpec):
         return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
 
 
-def _typed(kind: type, values: dict):
-    names = {each.name for each in fields(kind)}
+def _typed(kind: type[Kind], values: dict[str, Any]) -> Kind:
+    names = {each.name for each in fields(cast(Any, kind))}
     if unknown := sorted(set(values) - names):
         raise JobError("internal", f"spec.json has fields that this trainer does not know: {', '.join(unknown)}.")
     return kind(**values)
 
 
 @contextmanager
-def _problems_as_job_errors() -> Iterator[None]:
+def _problems_as_job_errors() -> Generator[None]:
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError) as problem:
@@ -180,7 +183,8 @@ def read_spec(folder: Path) -> Spec:
             evaluation["dataset"] = _typed(Dataset, evaluation["dataset"])
         values["evaluation"] = _typed(Evaluation, evaluation)
         values["checkpoint"] = _typed(CheckpointPolicy, values.get("checkpoint") or {})
-        values["resume_from"] = [_typed(Candidate, candidate) for candidate in values.get("resume_from") or []]
+        candidates: list[dict[str, Any]] = values.get("resume_from") or []
+        values["resume_from"] = [_typed(Candidate, candidate) for candidate in candidates]
         spec = _typed(Spec, values)
     if spec.method not in METHODS:
         raise JobError("internal", f"This trainer does not know the method '{spec.method}'.")
