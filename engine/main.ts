@@ -15,7 +15,7 @@ import { createCpuThrottle } from './batching/cpu-throttle.ts'
 import { createProgressWatchdog } from './batching/progress-watchdog.ts'
 import type { StepStats } from './batching/runner.ts'
 import type { Backend } from './batching/runner-pool.ts'
-import { createScheduler } from './batching/scheduler.ts'
+import { Scheduler } from './batching/scheduler.ts'
 import { createSideWork } from './batching/side-work.ts'
 import type { MemoryLimits } from './batching/slot-sizes.ts'
 import { createStepThreads } from './batching/step-threads.ts'
@@ -36,7 +36,7 @@ import { createAdapters, type ReadDrafts } from './models/adapters.ts'
 import { type Drafts, readDrafts } from './models/draft-file.ts'
 import { createEightBitsMaker } from './models/eight-bits.ts'
 import { createFileHashes } from './models/file-hashes.ts'
-import { createModels, type Models, type OpenedFile, type ServedModel } from './models/models.ts'
+import { Models, type OpenedFile, type ServedModel } from './models/models.ts'
 import { createTokenizer } from './tokenizer/tokenizer.ts'
 import { createEncoder } from './vision/encoder.ts'
 import { createFeatures } from './vision/features.ts'
@@ -102,7 +102,7 @@ async function main(): Promise<void> {
     // A step in which all sequences wait for their grammar masks is no progress.
     if (stats.seconds > 0 || stats.output_tokens > 0) watchdog.recordProgress()
   }
-  const scheduler = createScheduler(backend, limits, cpuThrottle, {
+  const scheduler = new Scheduler(backend, limits, cpuThrottle, {
     onStep,
     onFault: (error, model) => onFault(error, { model }),
     onBusy: watchdog.beginWork,
@@ -138,7 +138,7 @@ async function main(): Promise<void> {
     await scheduler.release(served)
     if (served.projector && served.owns_projector) features.forget(served.projector)
   }
-  const models = createModels(library, load, projectors, adapters, draftsOf, nativeMutex, onFree, eightBits.make)
+  const models = new Models(library, load, projectors, adapters, draftsOf, nativeMutex, onFree, eightBits.make)
   const countModels = () => {
     const adapters = models.list().filter((served) => served.base_name !== null).length
     return { bases: models.list().length - adapters, adapters }

@@ -37,19 +37,6 @@ export interface PooledRunner {
   grow_retry_at_ms: number
   closed: boolean
 }
-export interface RunnerPool {
-  all(): PooledRunner[]
-  get(served: ServedModel, size_class: number): PooledRunner
-  /**
-   * The runner, or null while there is none. Starts creating one, or a bigger one, if requests wait and memory allows.
-   */
-  ensureRunner(pooled: PooledRunner): Runner | null
-  close(pooled: PooledRunner): void
-  /** Resolves when no context of the model is in creation. */
-  contextsSettled(served: ServedModel): Promise<void>
-  closeIdle(now_ms: number): void
-  bytes(): number
-}
 export interface PoolHooks {
   /** A context is ready, or could not be created. */
   onChange(): void
@@ -70,43 +57,30 @@ const idleContextsMax = 16
 const contextBytes = 48 * 1024 * 1024
 const bytesPerAdapter = 1024 * 1024
 
-export function createRunnerPool(backend: Backend, limits: MemoryLimits, hooks: PoolHooks): RunnerPool {
-  let runners: PooledRunner[] = []
-  const draftings = new WeakMap<ServedModel, Drafting>()
-  const draftingOf = (served: ServedModel): Drafting => {
-    const drafting = draftings.get(served) ?? createDrafting(() => served.drafts)
-    draftings.set(served, drafting)
-    return drafting
-  }
-  const creations = new Set<{ pooled: PooledRunner; slots: number; done: Promise<void> }>()
-  const bytesFor = (pooled: PooledRunner, slots: number) =>
-    contextBytes + backend.adapters() * bytesPerAdapter + slots * pooled.shape.bytes_per_slot
-  const bytesOf = (pooled: PooledRunner) =>
-    [pooled.runner?.slotCount(), pooled.pending_context?.slots].reduce<number>(
-      (sum, slots) => sum + (slots ? bytesFor(pooled, slots) : 0),
-      0,
-    )
-  /** Contexts in creation for closed runners use memory too, until they are ready and freed. */
-  const closedBytes = () =>
-    [...creations].reduce((sum, { pooled, slots }) => (pooled.closed ? sum + bytesFor(pooled, slots) : sum), 0)
-  const bytes = () => runners.reduce((sum, pooled) => sum + bytesOf(pooled), closedBytes())
-  const isIdle = (pooled: PooledRunner) => pooled.runner !== null && !pooled.pending_context && !hasWork(pooled)
-  const usedAt = (pooled: PooledRunner) => pooled.runner?.used_at_ms ?? 0
-  const idleLeastRecentFirst = () => runners.filter(isIdle).sort((a, b) => usedAt(a) - usedAt(b))
+export class RunnerPool {
+  private readonly backend: Backend
+  private readonly limits: MemoryLimits
+  private readonly hooks: PoolHooks
+  private runners: PooledRunner[] = []
+  private readonly draftings = new WeakMap<ServedModel, Drafting>()
+  private readonly creations = new Set<{ pooled: PooledRunner; slots: number; done: Promise<void> }>()
 
-  /** Closes idle runners until `needed` bytes are free. False, without closing any, if that is not enough. */
-  const makeRoom = (needed: number): boolean => {
-    const idle_bytes = idleLeastRecentFirst().reduce((sum, pooled) => sum + bytesOf(pooled), 0)
-    if (bytes() - idle_bytes + needed > limits.total_bytes) return false
-    for (const idle of idleLeastRecentFirst()) {
-      if (bytes() + needed <= limits.total_bytes) return true
-      close(idle)
-    }
-    return bytes() + needed <= limits.total_bytes
+  constructor(backend: Backend, limits: MemoryLimits, hooks: PoolHooks) {
+    this.backend = backend
+    this.limits = limits
+    this.hooks = hooks
   }
 
-  const close = (pooled: PooledRunner) => {
-    runners = runners.filter((other) => other !== pooled)
+  all(): PooledRunner[] {
+    return this.runners
+  }
+
+  bytes(): number {
+    return this.runners.reduce((sum, pooled) => sum + this.bytesOf(pooled), this.closedBytes())
+  }
+
+  close(pooled: PooledRunner): void {
+    this.runners = this.runners.filter((other) => other !== pooled)
     pooled.closed = true
     for (const generation of pooled.waiting.splice(0))
       failGeneration(generation, new ApiError('engine_unavailable', 'The model was unloaded.'))
@@ -116,10 +90,10 @@ export function createRunnerPool(backend: Backend, limits: MemoryLimits, hooks: 
     pooled.pending_context = null
   }
 
-  const get = (served: ServedModel, size_class: number): PooledRunner => {
-    const runner = runners.find((pooled) => pooled.served === served && pooled.size_class === size_class)
+  get(served: ServedModel, size_class: number): PooledRunner {
+    const runner = this.runners.find((pooled) => pooled.served === served && pooled.size_class === size_class)
     if (runner) return runner
-    const shape = runnerShapes(served.model, limits)[size_class]!
+    const shape = runnerShapes(served.model, this.limits)[size_class]!
     const pooled: PooledRunner = {
       served,
       size_class,
@@ -131,14 +105,88 @@ export function createRunnerPool(backend: Backend, limits: MemoryLimits, hooks: 
       grow_retry_at_ms: 0,
       closed: false,
     }
-    runners.push(pooled)
+    this.runners.push(pooled)
     return pooled
   }
 
-  const importPrefixFor = (pooled: PooledRunner): RunnerOptions['importPrefix'] => {
+  /** Resolves when no context of the model is in creation. */
+  async contextsSettled(served: ServedModel): Promise<void> {
+    await Promise.all(
+      [...this.creations].filter((creation) => creation.pooled.served === served).map(({ done }) => done),
+    )
+  }
+
+  /**
+   * The runner, or null while there is none. Starts creating one, or a bigger one, if requests wait and memory allows.
+   */
+  ensureRunner(pooled: PooledRunner): Runner | null {
+    const pending = pooled.pending_context
+    if (pending?.context) {
+      pooled.pending_context = null
+      if (pooled.runner) pooled.runner.growInto(pending.context, pending.slots)
+      else pooled.runner = this.makeRunner(pooled, pending.slots, pending.context)
+    }
+    if (!pooled.pending_context) {
+      const slots = this.slotsToMake(pooled)
+      if (slots > 0) this.startContext(pooled, slots)
+    }
+    return pooled.runner
+  }
+
+  closeIdle(now_ms: number): void {
+    const idle = this.idleLeastRecentFirst()
+    for (const pooled of idle.slice(0, Math.max(0, idle.length - idleRunnersMax)))
+      if (now_ms - usedAt(pooled) > idle_ms_max) this.close(pooled)
+    for (const pooled of this.runners.filter(
+      (other) => !other.runner && !other.pending_context && other.waiting.length === 0,
+    ))
+      this.close(pooled)
+  }
+
+  private draftingOf(served: ServedModel): Drafting {
+    const drafting = this.draftings.get(served) ?? createDrafting(() => served.drafts)
+    this.draftings.set(served, drafting)
+    return drafting
+  }
+
+  private bytesFor(pooled: PooledRunner, slots: number): number {
+    return contextBytes + this.backend.adapters() * bytesPerAdapter + slots * pooled.shape.bytes_per_slot
+  }
+
+  private bytesOf(pooled: PooledRunner): number {
+    return [pooled.runner?.slotCount(), pooled.pending_context?.slots].reduce<number>(
+      (sum, slots) => sum + (slots ? this.bytesFor(pooled, slots) : 0),
+      0,
+    )
+  }
+
+  /** Contexts in creation for closed runners use memory too, until they are ready and freed. */
+  private closedBytes(): number {
+    return [...this.creations].reduce(
+      (sum, { pooled, slots }) => (pooled.closed ? sum + this.bytesFor(pooled, slots) : sum),
+      0,
+    )
+  }
+
+  private idleLeastRecentFirst(): PooledRunner[] {
+    return this.runners.filter(isIdle).sort((a, b) => usedAt(a) - usedAt(b))
+  }
+
+  /** Closes idle runners until `needed` bytes are free. False, without closing any, if that is not enough. */
+  private makeRoom(needed: number): boolean {
+    const idle_bytes = this.idleLeastRecentFirst().reduce((sum, pooled) => sum + this.bytesOf(pooled), 0)
+    if (this.bytes() - idle_bytes + needed > this.limits.total_bytes) return false
+    for (const idle of this.idleLeastRecentFirst()) {
+      if (this.bytes() + needed <= this.limits.total_bytes) return true
+      this.close(idle)
+    }
+    return this.bytes() + needed <= this.limits.total_bytes
+  }
+
+  private importPrefixFor(pooled: PooledRunner): RunnerOptions['importPrefix'] {
     const { served } = pooled
     return (prompt, account, tokens) => {
-      for (const other of runners) {
+      for (const other of this.runners) {
         const prefix =
           other !== pooled && other.served === served
             ? other.runner?.exportPrefix(prompt, account, tokens, pooled.shape.tokens_per_slot)
@@ -149,7 +197,7 @@ export function createRunnerPool(backend: Backend, limits: MemoryLimits, hooks: 
     }
   }
 
-  const makeRunner = (pooled: PooledRunner, slots: number, context: Context): Runner => {
+  private makeRunner(pooled: PooledRunner, slots: number, context: Context): Runner {
     const { served, shape, size_class } = pooled
     return new Runner({
       vocab: served.model.vocab,
@@ -159,11 +207,11 @@ export function createRunnerPool(backend: Backend, limits: MemoryLimits, hooks: 
       batch_tokens: batchTokens,
       can_share_prefix: served.model.can_truncate_cache,
       uses_mrope: served.model.uses_mrope,
-      drafting: backend.speculate ? draftingOf(served) : null,
-      makeContext: (count) => backend.makeContext(served, count, shape.tokens_per_slot, batchTokens),
-      onFault: (error) => hooks.onGenerationFault(pooled, error),
-      onOutgrown: (generation) => enqueue(get(served, size_class + 1), generation),
-      importPrefix: importPrefixFor(pooled),
+      drafting: this.backend.speculate ? this.draftingOf(served) : null,
+      makeContext: (count) => this.backend.makeContext(served, count, shape.tokens_per_slot, batchTokens),
+      onFault: (error) => this.hooks.onGenerationFault(pooled, error),
+      onOutgrown: (generation) => enqueue(this.get(served, size_class + 1), generation),
+      importPrefix: this.importPrefixFor(pooled),
     })
   }
 
@@ -171,51 +219,51 @@ export function createRunnerPool(backend: Backend, limits: MemoryLimits, hooks: 
    * The least recently used of many idle runners with a context like the one that is needed. Making one takes a tenth
    * of a second of both cores, and with hundreds of adapters most requests need another one.
    */
-  const replaceable = (pooled: PooledRunner, slots: number): PooledRunner | undefined => {
+  private replaceable(pooled: PooledRunner, slots: number): PooledRunner | undefined {
     const { model, adapter } = pooled.served
     if (!adapter || pooled.runner) return undefined
-    const idle = idleLeastRecentFirst().filter(({ served }) => served.adapter && served.model === model)
+    const idle = this.idleLeastRecentFirst().filter(({ served }) => served.adapter && served.model === model)
     const isAlike = ({ size_class, runner }: PooledRunner) =>
       size_class === pooled.size_class && runner!.slotCount() === slots
     return idle.slice(0, Math.max(0, idle.length - idleContextsMax)).find(isAlike)
   }
 
-  const contextFor = (pooled: PooledRunner, slots: number): Promise<Context> => {
-    const idle = replaceable(pooled, slots)
+  private contextFor(pooled: PooledRunner, slots: number): Promise<Context> {
+    const idle = this.replaceable(pooled, slots)
     const { adapter } = pooled.served
     if (!idle || !adapter)
-      return backend.makeContextAsync(pooled.served, slots, pooled.shape.tokens_per_slot, batchTokens)
+      return this.backend.makeContextAsync(pooled.served, slots, pooled.shape.tokens_per_slot, batchTokens)
     const context = idle.runner!.giveContext()
     idle.runner = null
-    close(idle)
-    return backend.passContext(context, adapter)
+    this.close(idle)
+    return this.backend.passContext(context, adapter)
   }
 
-  const startContext = (pooled: PooledRunner, slots: number) => {
+  private startContext(pooled: PooledRunner, slots: number): void {
     const pending: PooledRunner['pending_context'] = { slots, context: null }
     pooled.pending_context = pending
-    const done = contextFor(pooled, slots).then(
+    const done = this.contextFor(pooled, slots).then(
       (context) => {
         if (pooled.closed) return context.free()
         pending.context = context
-        hooks.onChange()
+        this.hooks.onChange()
       },
       (error) => {
         pooled.pending_context = null
         // A runner that cannot grow continues with the slots it has.
         pooled.grow_retry_at_ms = performance.now() + grow_retry_ms
-        if (pooled.runner) hooks.onGenerationFault(pooled, error)
-        else if (!pooled.closed) hooks.onFault(pooled, error)
-        hooks.onChange()
+        if (pooled.runner) this.hooks.onGenerationFault(pooled, error)
+        else if (!pooled.closed) this.hooks.onFault(pooled, error)
+        this.hooks.onChange()
       },
     )
     const creation = { pooled, slots, done }
-    creations.add(creation)
-    void done.finally(() => creations.delete(creation))
+    this.creations.add(creation)
+    void done.finally(() => this.creations.delete(creation))
   }
 
   /** Number of slots that the waiting requests need, within shape and memory; 0: do not grow now. */
-  const slotsToMake = (pooled: PooledRunner): number => {
+  private slotsToMake(pooled: PooledRunner): number {
     const { runner, shape } = pooled
     const now = runner?.slotCount() ?? 0
     const waiting = pooled.waiting.length + (runner?.waiting.length ?? 0)
@@ -224,47 +272,16 @@ export function createRunnerPool(backend: Backend, limits: MemoryLimits, hooks: 
     // Most of hundreds of adapters get one request at a time.
     const first = pooled.served.adapter ? 1 : shape.slots_first
     let slots = Math.min(shape.slots, Math.max(runner ? now * 2 : first, nextPowerOfTwo(waiting + now - free)))
-    if (replaceable(pooled, slots)) return slots
-    while (slots > now && !makeRoom(bytesFor(pooled, slots))) slots = Math.floor(slots / 2)
+    if (this.replaceable(pooled, slots)) return slots
+    while (slots > now && !this.makeRoom(this.bytesFor(pooled, slots))) slots = Math.floor(slots / 2)
     if (slots > now) return slots
     // The only runner may exceed the limit with one slot: otherwise the model could not run at all.
-    return !runner && bytes() === 0 ? 1 : 0
-  }
-
-  return {
-    all: () => runners,
-    bytes,
-    close,
-    get,
-    async contextsSettled(served) {
-      await Promise.all(
-        [...creations].filter((creation) => creation.pooled.served === served).map(({ done: made }) => made),
-      )
-    },
-    ensureRunner(pooled) {
-      const pending = pooled.pending_context
-      if (pending?.context) {
-        pooled.pending_context = null
-        if (pooled.runner) pooled.runner.growInto(pending.context, pending.slots)
-        else pooled.runner = makeRunner(pooled, pending.slots, pending.context)
-      }
-      if (!pooled.pending_context) {
-        const slots = slotsToMake(pooled)
-        if (slots > 0) startContext(pooled, slots)
-      }
-      return pooled.runner
-    },
-    closeIdle(now_ms) {
-      const idle = idleLeastRecentFirst()
-      for (const pooled of idle.slice(0, Math.max(0, idle.length - idleRunnersMax)))
-        if (now_ms - usedAt(pooled) > idle_ms_max) close(pooled)
-      for (const pooled of runners.filter(
-        (other) => !other.runner && !other.pending_context && other.waiting.length === 0,
-      ))
-        close(pooled)
-    },
+    return !runner && this.bytes() === 0 ? 1 : 0
   }
 }
+
+const isIdle = (pooled: PooledRunner) => pooled.runner !== null && !pooled.pending_context && !hasWork(pooled)
+const usedAt = ({ runner }: PooledRunner) => runner?.used_at_ms ?? 0
 
 export function enqueue(pooled: PooledRunner, generation: Generation): void {
   if (pooled.waiting.length === 0) pooled.waiting_since_ms = performance.now()

@@ -10,7 +10,7 @@ import { schemaRules } from './schema-rules.ts'
 import type { GrammarSession, GrammarSpec } from './session.ts'
 import { type GrammarVocab, readVocab } from './session-memory.ts'
 import { resolveTag } from './structural-tag.ts'
-import { createVocabGrammars, defaultLimits, type GrammarLimits, type VocabGrammars } from './vocab-grammars.ts'
+import { defaultLimits, type GrammarLimits, VocabGrammars } from './vocab-grammars.ts'
 import type { GrammarSource } from './worker-messages.ts'
 
 export type { GrammarSession, GrammarSpec, GrammarVocab }
@@ -45,7 +45,7 @@ export function createGrammars(options: Partial<GrammarLimits> = {}): Grammars {
     let pending = byVocab.get(vocab)
     if (!pending) {
       pending = readVocab(vocab).then((data) => {
-        const one = createVocabGrammars(data, limits)
+        const one = new VocabGrammars(data, limits)
         vocabGrammars.add(one)
         return one
       })

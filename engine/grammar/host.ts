@@ -23,32 +23,6 @@ export interface SessionState {
   tokens: number[]
 }
 
-export interface GrammarWorker {
-  /** Resolves when the worker is ready or has ended. */
-  readonly started: Promise<void>
-  readonly sessions: Map<number, SessionState>
-  readonly memory_bytes: number
-  readonly isRunning: boolean
-  /** Whether a job is unfinished. */
-  readonly isBusy: boolean
-  /** Time of the last job, in milliseconds. */
-  used_at: number
-  /** CPU time of the worker, in milliseconds; the clock where the kernel does not tell. Only differences count. */
-  used_ms(): number
-  /** From now on decoding comes first. */
-  lowerPriority(): void
-  /** Compiles a grammar once. Returns the CPU time of that, in milliseconds. Rejects with JobFailed. */
-  compile(grammar: string, source: GrammarSource): Promise<number>
-  probe(grammar: string): Promise<{ slowest_ms: number; stuck: boolean }>
-  /** Serves a session after its `tokens`. The grammar must be compiled. */
-  open(session: SessionState): void
-  accept(session: SessionState, token: number): void
-  close(session: SessionState): void
-  /** Terminates the worker if its current job exceeds its time limit. */
-  check(): void
-  end(): Promise<void>
-}
-
 export interface WorkerOptions {
   vocab: VocabData
   limits: {
@@ -77,179 +51,209 @@ export function nextJob(): number {
   return jobs
 }
 
+type Done = FromWorker & { kind: 'done' }
+
 interface PendingJob {
-  resolve(message: FromWorker & { kind: 'done' }): void
+  resolve(message: Done): void
   reject(error: JobFailed): void
   limit_ms: number
 }
 
-export function startWorker({ vocab, limits, onExit }: WorkerOptions): GrammarWorker {
-  const words = new Int32Array(new SharedArrayBuffer(4 * control.words))
-  const thread = new Worker(new URL('./worker.ts', import.meta.url), {
-    workerData: {
-      vocab,
-      control: words.buffer as SharedArrayBuffer,
-      memory_bytes: limits.memory_bytes,
-    } satisfies WorkerData,
-    // XGrammar logs there; errors also come as messages.
-    stdout: true,
-    stderr: true,
-  })
-  thread.unref()
-  thread.stdout.resume()
-  thread.stderr.resume()
+export class GrammarWorker {
+  private readonly options: WorkerOptions
+  private readonly words = new Int32Array(new SharedArrayBuffer(4 * control.words))
+  private readonly thread: Worker
+  private readonly started_at = Date.now()
+  readonly sessions = new Map<number, SessionState>()
+  private readonly pendingJobs = new Map<number, PendingJob>()
+  private readonly compiled = new Map<string, Promise<number>>()
+  private jobsSent = 0
+  private state: 'running' | 'ending' | 'gone' = 'running'
+  private jobAtFault = 0
+  private readonly starting = Promise.withResolvers<void>()
+  private timer: NodeJS.Timeout | undefined
+  /** Resolves when the worker is ready or has ended. */
+  readonly started = this.starting.promise
+  /** Time of the last job, in milliseconds. */
+  used_at = Date.now()
 
-  const started_at = Date.now()
-  const sessions = new Map<number, SessionState>()
-  const pendingJobs = new Map<number, PendingJob>()
-  const compiled = new Map<string, Promise<number>>()
-  let jobsSent = 0
-  let state: 'running' | 'ending' | 'gone' = 'running'
-  let jobAtFault = 0
-  const started = Promise.withResolvers<void>()
-  let timer: NodeJS.Timeout | undefined
+  constructor(options: WorkerOptions) {
+    this.options = options
+    const { vocab, limits, onExit } = options
 
-  const post = (message: ToWorker): void => {
-    self.used_at = Date.now()
-    if (state !== 'running') return
-    jobsSent++
-    thread.postMessage(message)
-    timer ??= setInterval(check, checkEvery_ms).unref()
+    this.thread = new Worker(new URL('./worker.ts', import.meta.url), {
+      workerData: {
+        vocab,
+        control: this.words.buffer as SharedArrayBuffer,
+        memory_bytes: limits.memory_bytes,
+      } satisfies WorkerData,
+      // XGrammar logs there; errors also come as messages.
+      stdout: true,
+      stderr: true,
+    })
+    this.thread.unref()
+    this.thread.stdout.resume()
+    this.thread.stderr.resume()
+    this.timer = setInterval(() => this.check(), checkEvery_ms).unref()
+    this.thread.on('message', (message: FromWorker) => {
+      if (message.kind === 'started') return this.starting.resolve()
+      const pending = this.pendingJobs.get(message.job)
+      this.pendingJobs.delete(message.job)
+      if (message.kind === 'done') pending?.resolve(message)
+      else {
+        pending?.reject(new JobFailed(true, message.reason))
+        if (this.state === 'running') this.terminate(message.job)
+      }
+    })
+    this.thread.on('error', () => {
+      // The cause came as a message, or the worker ran out of memory. `exit` follows.
+    })
+    this.thread.on('exit', () => {
+      clearInterval(this.timer)
+      const isEnded = this.state === 'gone'
+      if (this.state === 'running') this.jobAtFault = Atomics.load(this.words, control.job)
+      this.state = 'gone'
+      this.starting.resolve()
+      for (const [job, { reject }] of this.pendingJobs)
+        reject(new JobFailed(job === this.jobAtFault, 'The worker has ended.'))
+      this.pendingJobs.clear()
+      if (!isEnded) onExit(this, this.sessions.get(this.jobAtFault) ?? null)
+    })
   }
 
-  const request = (message: ToWorker & { kind: 'compile' | 'probe' }, limit_ms: number) =>
-    new Promise<FromWorker & { kind: 'done' }>((resolve, reject) => {
-      if (state !== 'running') return reject(new JobFailed(false, 'The worker has ended.'))
-      pendingJobs.set(message.job, { resolve, reject, limit_ms })
-      post(message)
-    })
+  get memory_bytes(): number {
+    return Atomics.load(this.words, control.memory_kib) * 1024
+  }
 
-  const check = (): void => {
-    if (state !== 'running') return
-    const isStarted = Atomics.load(words, control.started) === 1
-    if (isStarted && jobsSent === Atomics.load(words, control.done)) {
-      clearInterval(timer)
-      timer = undefined
+  get isRunning(): boolean {
+    return this.state === 'running'
+  }
+
+  /** Whether a job is unfinished. */
+  get isBusy(): boolean {
+    return this.jobsSent !== Atomics.load(this.words, control.done)
+  }
+
+  /** CPU time of the worker, in milliseconds; the clock where the kernel does not tell. Only differences count. */
+  used_ms(): number {
+    return threadTime(this.words[control.thread]!) ?? performance.now()
+  }
+
+  /** From now on decoding comes first. */
+  lowerPriority(): void {
+    // On Linux a thread has a priority of its own.
+    if (process.platform === 'linux' && this.words[control.thread])
+      setPriority(this.words[control.thread]!, lowPriority)
+  }
+
+  /** Compiles a grammar once. Returns the CPU time of that, in milliseconds. Rejects with JobFailed. */
+  compile(grammar: string, source: GrammarSource): Promise<number> {
+    const { limits } = this.options
+    let compilation = this.compiled.get(grammar)
+    if (compilation !== undefined) this.compiled.delete(grammar)
+    else {
+      this.forgetOldest()
+      compilation = this.request({ kind: 'compile', job: nextJob(), grammar, source }, limits.compile_ms).then(
+        ({ elapsed_ms }) => elapsed_ms,
+      )
+      compilation.catch(() => this.compiled.delete(grammar))
+    }
+    this.compiled.set(grammar, compilation)
+    return compilation
+  }
+
+  async probe(grammar: string): Promise<{ slowest_ms: number; stuck: boolean }> {
+    const { limits } = this.options
+    const { slowest_ms = 0, stuck = false } = await this.request(
+      { kind: 'probe', job: nextJob(), grammar, masks: limits.probe_masks, total_ms: limits.probe_ms },
+      limits.probe_ms + limits.mask_ms,
+    )
+    return { slowest_ms, stuck }
+  }
+
+  /** Serves a session after its `tokens`. The grammar must be compiled. */
+  open(session: SessionState): void {
+    this.sessions.set(session.id, session)
+    Atomics.store(session.memory.state, 0, stateWord(session.tokens.length, working))
+    this.post({
+      kind: 'open',
+      job: session.id,
+      grammar: session.grammar,
+      memory: session.memory.buffer,
+      tokens: session.tokens,
+    })
+  }
+
+  accept(session: SessionState, token: number): void {
+    this.post({ kind: 'accept', job: session.id, token })
+  }
+
+  close(session: SessionState): void {
+    if (this.sessions.delete(session.id)) this.post({ kind: 'close', job: session.id })
+  }
+
+  /** Terminates the worker if its current job exceeds its time limit. */
+  check(): void {
+    const { limits } = this.options
+    if (this.state !== 'running') return
+    const isStarted = Atomics.load(this.words, control.started) === 1
+    if (isStarted && this.jobsSent === Atomics.load(this.words, control.done)) {
+      clearInterval(this.timer)
+      this.timer = undefined
       return
     }
-    const job = Atomics.load(words, control.job)
-    const since = Atomics.load(words, control.since)
+    const job = Atomics.load(this.words, control.job)
+    const since = Atomics.load(this.words, control.since)
     const isLate =
       job === 0
-        ? !isStarted && Date.now() - started_at > limits.start_ms
-        : isOver(elapsed(since), pendingJobs.get(job)?.limit_ms ?? limits.mask_ms)
+        ? !isStarted && Date.now() - this.started_at > limits.start_ms
+        : this.isOver(elapsed(since), this.pendingJobs.get(job)?.limit_ms ?? limits.mask_ms)
     // Read again: the worker may have started another job between the two reads.
-    if (isLate && Atomics.load(words, control.job) === job && Atomics.load(words, control.since) === since)
-      terminate(job)
+    if (isLate && Atomics.load(this.words, control.job) === job && Atomics.load(this.words, control.since) === since)
+      this.terminate(job)
+  }
+
+  async end(): Promise<void> {
+    clearInterval(this.timer)
+    this.state = 'gone'
+    await this.thread.terminate()
+  }
+
+  private post(message: ToWorker): void {
+    this.used_at = Date.now()
+    if (this.state !== 'running') return
+    this.jobsSent++
+    this.thread.postMessage(message)
+    this.timer ??= setInterval(() => this.check(), checkEvery_ms).unref()
+  }
+
+  private request(message: ToWorker & { kind: 'compile' | 'probe' }, limit_ms: number): Promise<Done> {
+    return new Promise((resolve, reject) => {
+      if (this.state !== 'running') return reject(new JobFailed(false, 'The worker has ended.'))
+      this.pendingJobs.set(message.job, { resolve, reject, limit_ms })
+      this.post(message)
+    })
   }
 
   /** Whether the current job, which began `waited_ms` ago, has had more CPU time than this. */
-  const isOver = (waited_ms: number, limit_ms: number): boolean => {
+  private isOver(waited_ms: number, limit_ms: number): boolean {
     if (waited_ms <= limit_ms) return false
-    const used = threadTime(words[control.thread]!)
-    return used === undefined || used - words[control.used]! > limit_ms || waited_ms > starvedFactor * limit_ms
+    const used = threadTime(this.words[control.thread]!)
+    return used === undefined || used - this.words[control.used]! > limit_ms || waited_ms > starvedFactor * limit_ms
   }
 
-  const terminate = (job: number): void => {
-    state = 'ending'
-    jobAtFault = job
-    void thread.terminate()
+  private terminate(job: number): void {
+    this.state = 'ending'
+    this.jobAtFault = job
+    void this.thread.terminate()
   }
 
-  timer = setInterval(check, checkEvery_ms).unref()
-  thread.on('message', (message: FromWorker) => {
-    if (message.kind === 'started') return started.resolve()
-    const pending = pendingJobs.get(message.job)
-    pendingJobs.delete(message.job)
-    if (message.kind === 'done') pending?.resolve(message)
-    else {
-      pending?.reject(new JobFailed(true, message.reason))
-      if (state === 'running') terminate(message.job)
-    }
-  })
-  thread.on('error', () => {
-    // The cause came as a message, or the worker ran out of memory. `exit` follows.
-  })
-  thread.on('exit', () => {
-    clearInterval(timer)
-    const isEnded = state === 'gone'
-    if (state === 'running') jobAtFault = Atomics.load(words, control.job)
-    state = 'gone'
-    started.resolve()
-    for (const [job, { reject }] of pendingJobs) reject(new JobFailed(job === jobAtFault, 'The worker has ended.'))
-    pendingJobs.clear()
-    if (!isEnded) onExit(self, sessions.get(jobAtFault) ?? null)
-  })
-
-  const forgetOldest = (): void => {
-    const oldest = compiled.keys().next().value
-    if (compiled.size < limits.grammars || oldest === undefined) return
-    compiled.delete(oldest)
+  private forgetOldest(): void {
+    const { limits } = this.options
+    const oldest = this.compiled.keys().next().value
+    if (this.compiled.size < limits.grammars || oldest === undefined) return
+    this.compiled.delete(oldest)
     // Open sessions keep the grammar alive.
-    post({ kind: 'forget', job: nextJob(), grammar: oldest })
+    this.post({ kind: 'forget', job: nextJob(), grammar: oldest })
   }
-
-  const self: GrammarWorker = {
-    started: started.promise,
-    sessions,
-    used_at: Date.now(),
-    get memory_bytes() {
-      return Atomics.load(words, control.memory_kib) * 1024
-    },
-    get isRunning() {
-      return state === 'running'
-    },
-    get isBusy() {
-      return jobsSent !== Atomics.load(words, control.done)
-    },
-    used_ms: () => threadTime(words[control.thread]!) ?? performance.now(),
-    lowerPriority() {
-      // On Linux a thread has a priority of its own.
-      if (process.platform === 'linux' && words[control.thread]) setPriority(words[control.thread]!, lowPriority)
-    },
-    compile(grammar, source) {
-      let compilation = compiled.get(grammar)
-      if (compilation !== undefined) compiled.delete(grammar)
-      else {
-        forgetOldest()
-        compilation = request({ kind: 'compile', job: nextJob(), grammar, source }, limits.compile_ms).then(
-          ({ elapsed_ms }) => elapsed_ms,
-        )
-        compilation.catch(() => compiled.delete(grammar))
-      }
-      compiled.set(grammar, compilation)
-      return compilation
-    },
-    async probe(grammar) {
-      const { slowest_ms = 0, stuck = false } = await request(
-        { kind: 'probe', job: nextJob(), grammar, masks: limits.probe_masks, total_ms: limits.probe_ms },
-        limits.probe_ms + limits.mask_ms,
-      )
-      return { slowest_ms, stuck }
-    },
-    open(session) {
-      sessions.set(session.id, session)
-      Atomics.store(session.memory.state, 0, stateWord(session.tokens.length, working))
-      post({
-        kind: 'open',
-        job: session.id,
-        grammar: session.grammar,
-        memory: session.memory.buffer,
-        tokens: session.tokens,
-      })
-    },
-    accept(session, token) {
-      post({ kind: 'accept', job: session.id, token })
-    },
-    close(session) {
-      if (sessions.delete(session.id)) post({ kind: 'close', job: session.id })
-    },
-    check,
-    async end() {
-      clearInterval(timer)
-      state = 'gone'
-      await thread.terminate()
-    },
-  }
-  return self
 }

@@ -2,11 +2,11 @@
 // served by one shared worker, costly ones keep the worker that compiled them, and hostile ones end with the worker
 // that they block.
 import { ApiError } from '../../contract/errors.ts'
-import { type GrammarWorker, JobFailed, nextJob, type SessionState, startWorker } from './host.ts'
+import { GrammarWorker, JobFailed, nextJob, type SessionState } from './host.ts'
 import { createSession, type GrammarSession, type WorkerSession } from './session.ts'
 import { createSessionMemory, type VocabData } from './session-memory.ts'
-import { createTrials } from './trials.ts'
-import { createVerdicts, type Verdict } from './verdicts.ts'
+import { createTrials, type Trials } from './trials.ts'
+import { createVerdicts, type Verdict, type Verdicts } from './verdicts.ts'
 import type { GrammarSource } from './worker-messages.ts'
 
 export const defaultLimits = {
@@ -46,13 +46,6 @@ interface GrammarRequest {
   costlyPaths: () => string[]
 }
 
-export interface VocabGrammars {
-  open(request: GrammarRequest, signal?: AbortSignal): Promise<GrammarSession>
-  /** Ends idle workers. Returns whether any worker is left. */
-  sweep(): boolean
-  end(): Promise<void>
-}
-
 interface ServedSession extends WorkerSession {
   request: GrammarRequest
   moves: number
@@ -68,52 +61,116 @@ interface SharedTrial {
 const movesMax = 3
 const attemptsMax = 3
 
-export function createVocabGrammars(vocab: VocabData, limits: GrammarLimits): VocabGrammars {
-  const verdicts = createVerdicts(limits)
-  const costly = new Map<string, GrammarWorker>()
-  const openSessions = new Map<number, ServedSession>()
-  const sharedTrials = new Map<string, SharedTrial>()
-  let shared: GrammarWorker | null = null
-  let isEnded = false
+export class VocabGrammars {
+  private readonly vocab: VocabData
+  private readonly limits: GrammarLimits
+  private readonly verdicts: Verdicts
+  private readonly costly = new Map<string, GrammarWorker>()
+  private readonly openSessions = new Map<number, ServedSession>()
+  private readonly sharedTrials = new Map<string, SharedTrial>()
+  private shared: GrammarWorker | null = null
+  private isEnded = false
+  private readonly trials: Trials
 
-  const start = (): GrammarWorker => {
-    if (isEnded) throw new ApiError('shutting_down', 'The engine is stopping.')
-    return startWorker({ vocab, limits, onExit: onExit })
-  }
-  const trials = createTrials(start, limits)
-  const ensureSharedWorker = (): GrammarWorker => {
-    shared ??= start()
-    return shared
-  }
-
-  const forgetWorker = (worker: GrammarWorker): void => {
-    if (shared === worker) shared = null
-    trials.detach(worker)
-    for (const [key, one] of costly) if (one === worker) costly.delete(key)
+  constructor(vocab: VocabData, limits: GrammarLimits) {
+    this.vocab = vocab
+    this.limits = limits
+    this.verdicts = createVerdicts(this.limits)
+    this.trials = createTrials(() => this.start(), this.limits)
   }
 
-  const onExit = (worker: GrammarWorker, atFault: SessionState | null): void => {
-    forgetWorker(worker)
+  async open(request: GrammarRequest, signal?: AbortSignal): Promise<GrammarSession> {
+    const id = nextJob()
+    const session = Object.assign(
+      createSession({ id, grammar: request.key, memory: createSessionMemory(this.vocab.size), tokens: [] }, () => {
+        this.openSessions.delete(id)
+        session.closed.abort(new ApiError('engine_unavailable', 'The caller has left.'))
+        const { worker } = session
+        worker?.close(session)
+        if (
+          worker &&
+          worker === this.shared &&
+          worker.sessions.size === 0 &&
+          worker.memory_bytes > this.limits.restart_bytes
+        ) {
+          this.forgetWorker(worker)
+          void worker.end()
+        }
+      }),
+      { request, moves: 0, closed: new AbortController() },
+    )
+    this.openSessions.set(id, session)
+    try {
+      await untilAborted(this.assignWorker(session), signal)
+    } catch (error) {
+      session.close()
+      throw error
+    }
+    return session
+  }
+
+  /** Ends idle workers. Returns whether any worker is left. */
+  sweep(): boolean {
+    const workers = [this.shared, ...this.trials.workers(), ...this.costly.values()].filter((worker) => worker !== null)
+    const idle = workers.filter(
+      (worker) => worker.sessions.size === 0 && !worker.isBusy && Date.now() - worker.used_at > this.limits.idle_ms,
+    )
+    for (const worker of idle) {
+      this.forgetWorker(worker)
+      void worker.end()
+    }
+    return workers.length > idle.length
+  }
+
+  async end(): Promise<void> {
+    this.isEnded = true
+    for (const session of this.openSessions.values())
+      session.fail(new ApiError('shutting_down', 'The engine is stopping.'))
+    await Promise.all([this.shared, ...this.trials.workers(), ...this.costly.values()].map((worker) => worker?.end()))
+  }
+
+  private start(): GrammarWorker {
+    if (this.isEnded) throw new ApiError('shutting_down', 'The engine is stopping.')
+    return new GrammarWorker({
+      vocab: this.vocab,
+      limits: this.limits,
+      onExit: (worker, atFault) => this.onExit(worker, atFault),
+    })
+  }
+
+  private ensureSharedWorker(): GrammarWorker {
+    this.shared ??= this.start()
+    return this.shared
+  }
+
+  private forgetWorker(worker: GrammarWorker): void {
+    if (this.shared === worker) this.shared = null
+    this.trials.detach(worker)
+    for (const [key, one] of this.costly) if (one === worker) this.costly.delete(key)
+  }
+
+  private onExit(worker: GrammarWorker, atFault: SessionState | null): void {
+    this.forgetWorker(worker)
     for (const { id } of worker.sessions.values()) {
-      const session = openSessions.get(id)
+      const session = this.openSessions.get(id)
       if (!session) continue
       session.worker = null
       if (id === atFault?.id) {
-        verdicts.addStrike(
+        this.verdicts.addStrike(
           session.request.key,
-          tooCostly(session.request, `one of its masks took more than ${limits.mask_ms} ms`),
+          tooCostly(session.request, `one of its masks took more than ${this.limits.mask_ms} ms`),
         )
-        session.fail(tooCostly(session.request, `one of its masks took more than ${limits.mask_ms} ms`))
-      } else void moveToNewWorker(session)
+        session.fail(tooCostly(session.request, `one of its masks took more than ${this.limits.mask_ms} ms`))
+      } else void this.moveToNewWorker(session)
     }
   }
 
   /** Moves a session to another worker after its worker has ended; replays its tokens. */
-  const moveToNewWorker = async (session: ServedSession): Promise<void> => {
+  private async moveToNewWorker(session: ServedSession): Promise<void> {
     try {
       if (++session.moves > movesMax)
         throw new ApiError('engine_failed', 'The worker of the grammar ended again and again. Try again.')
-      await assignWorker(session)
+      await this.assignWorker(session)
     } catch (error) {
       session.fail(
         error instanceof ApiError
@@ -123,9 +180,9 @@ export function createVocabGrammars(vocab: VocabData, limits: GrammarLimits): Vo
     }
   }
 
-  const assignWorker = async (session: ServedSession): Promise<void> => {
+  private async assignWorker(session: ServedSession): Promise<void> {
     for (let attempt = 1; ; attempt++) {
-      const worker = await workerFor(session.request, session.closed.signal)
+      const worker = await this.workerFor(session.request, session.closed.signal)
       if (session.isClosed) return
       if (worker.isRunning) {
         session.worker = worker
@@ -137,20 +194,20 @@ export function createVocabGrammars(vocab: VocabData, limits: GrammarLimits): Vo
   }
 
   /** Returns a worker that has compiled the grammar. */
-  const workerFor = async (request: GrammarRequest, signal: AbortSignal): Promise<GrammarWorker> => {
+  private async workerFor(request: GrammarRequest, signal: AbortSignal): Promise<GrammarWorker> {
     for (let attempt = 1; ; attempt++) {
       try {
-        const verdict = request.isTrusted ? 'cheap' : await verdictOf(request, signal)
+        const verdict = request.isTrusted ? 'cheap' : await this.verdictOf(request, signal)
         if (verdict instanceof ApiError) throw verdict
         const worker =
           verdict === 'cheap'
-            ? ensureSharedWorker()
-            : (costly.get(request.key) ?? (await compileCostly(request, signal)))
+            ? this.ensureSharedWorker()
+            : (this.costly.get(request.key) ?? (await this.compileCostly(request, signal)))
         await worker.compile(request.key, request.source)
         return worker
       } catch (error) {
         if (!(error instanceof JobFailed)) throw error
-        if (error.atFault) verdicts.addStrike(request.key, tooCostly(request, 'it takes too long to compile'))
+        if (error.atFault) this.verdicts.addStrike(request.key, tooCostly(request, 'it takes too long to compile'))
         if (attempt === attemptsMax)
           throw error.atFault
             ? tooCostly(request, 'it takes too long to compile')
@@ -160,13 +217,13 @@ export function createVocabGrammars(vocab: VocabData, limits: GrammarLimits): Vo
   }
 
   /** Requests of one account for the same grammar share its trial. It is aborted when none of them is left. */
-  const verdictOf = async (request: GrammarRequest, signal: AbortSignal): Promise<Verdict> => {
-    const cached = verdicts.get(request.key)
+  private async verdictOf(request: GrammarRequest, signal: AbortSignal): Promise<Verdict> {
+    const cached = this.verdicts.get(request.key)
     if (cached) return cached
     const trialKey = JSON.stringify([request.account, request.key])
-    const trial = sharedTrials.get(trialKey) ?? startTrial(request)
-    const forget = () => sharedTrials.get(trialKey) === trial && sharedTrials.delete(trialKey)
-    sharedTrials.set(trialKey, trial)
+    const trial = this.sharedTrials.get(trialKey) ?? this.startTrial(request)
+    const forget = () => this.sharedTrials.get(trialKey) === trial && this.sharedTrials.delete(trialKey)
+    this.sharedTrials.set(trialKey, trial)
     trial.waiters++
     const giveUp = () => {
       if (--trial.waiters > 0) return
@@ -182,62 +239,62 @@ export function createVocabGrammars(vocab: VocabData, limits: GrammarLimits): Vo
     }
   }
 
-  const startTrial = (request: GrammarRequest): SharedTrial => {
+  private startTrial(request: GrammarRequest): SharedTrial {
     const abandoned = new AbortController()
-    const work = async (worker: GrammarWorker) => verdicts.get(request.key) ?? runTrial(worker, request)
-    return { verdict: trials.run(request.account, 'new', work, abandoned.signal), waiters: 0, abandoned }
+    const work = async (worker: GrammarWorker) => this.verdicts.get(request.key) ?? this.runTrial(worker, request)
+    return { verdict: this.trials.run(request.account, 'new', work, abandoned.signal), waiters: 0, abandoned }
   }
 
-  const runTrial = async (worker: GrammarWorker, request: GrammarRequest): Promise<Verdict> => {
+  private async runTrial(worker: GrammarWorker, request: GrammarRequest): Promise<Verdict> {
     // Most grammars are cheap: start the shared worker meanwhile.
-    ensureSharedWorker()
-    let stage = `it takes more than ${limits.compile_ms} ms to compile, or more memory than a grammar may use`
+    this.ensureSharedWorker()
+    let stage = `it takes more than ${this.limits.compile_ms} ms to compile, or more memory than a grammar may use`
     try {
       const compile_ms = await worker.compile(request.key, request.source)
       stage = 'its masks take too long'
       const { slowest_ms, stuck } = await worker.probe(request.key)
       if (stuck)
-        return verdicts.set(
+        return this.verdicts.set(
           request.key,
           new ApiError(
             'schema_not_enforceable',
             'This model has no tokens for the texts that the schema asks for. Use other names and values.',
           ),
         )
-      if (slowest_ms > limits.slow_mask_ms) return verdicts.set(request.key, tooCostly(request, stage))
-      if (compile_ms <= limits.cheap_compile_ms && slowest_ms <= limits.cheap_mask_ms)
-        return verdicts.set(request.key, 'cheap')
-      verdicts.set(request.key, 'costly')
-      keepAsCostly(worker, request.key)
+      if (slowest_ms > this.limits.slow_mask_ms) return this.verdicts.set(request.key, tooCostly(request, stage))
+      if (compile_ms <= this.limits.cheap_compile_ms && slowest_ms <= this.limits.cheap_mask_ms)
+        return this.verdicts.set(request.key, 'cheap')
+      this.verdicts.set(request.key, 'costly')
+      this.keepAsCostly(worker, request.key)
       return 'costly'
     } catch (error) {
-      forgetWorker(worker)
-      if (error instanceof JobFailed && error.atFault) return verdicts.set(request.key, tooCostly(request, stage))
+      this.forgetWorker(worker)
+      if (error instanceof JobFailed && error.atFault) return this.verdicts.set(request.key, tooCostly(request, stage))
       throw error
     }
   }
 
-  const compileCostly = (request: GrammarRequest, signal: AbortSignal): Promise<GrammarWorker> => {
+  private compileCostly(request: GrammarRequest, signal: AbortSignal): Promise<GrammarWorker> {
     const work = async (worker: GrammarWorker) => {
-      const existing = costly.get(request.key)
+      const existing = this.costly.get(request.key)
       if (existing) return existing
-      evictIdleWorker()
+      this.evictIdleWorker()
       await worker.compile(request.key, request.source)
-      keepAsCostly(worker, request.key)
+      this.keepAsCostly(worker, request.key)
       return worker
     }
-    return trials.run(request.account, 'costly', work, signal)
+    return this.trials.run(request.account, 'costly', work, signal)
   }
 
-  const keepAsCostly = (worker: GrammarWorker, key: string): void => {
-    evictIdleWorker()
-    trials.detach(worker)
-    costly.set(key, worker)
+  private keepAsCostly(worker: GrammarWorker, key: string): void {
+    this.evictIdleWorker()
+    this.trials.detach(worker)
+    this.costly.set(key, worker)
   }
 
-  const evictIdleWorker = (): void => {
-    if (costly.size < limits.costly_workers) return
-    const idle = [...costly]
+  private evictIdleWorker(): void {
+    if (this.costly.size < this.limits.costly_workers) return
+    const idle = [...this.costly]
       .filter(([, worker]) => worker.sessions.size === 0 && !worker.isBusy)
       .sort(([, a], [, b]) => a.used_at - b.used_at)[0]
     if (!idle)
@@ -246,52 +303,8 @@ export function createVocabGrammars(vocab: VocabData, limits: GrammarLimits): Vo
         'Too many costly schemas are in use. Try again shortly, or simplify the schema ' +
           '(long maxLength and maxItems, patterns).',
       )
-    costly.delete(idle[0])
+    this.costly.delete(idle[0])
     void idle[1].end()
-  }
-
-  return {
-    async open(request, signal) {
-      const id = nextJob()
-      const session = Object.assign(
-        createSession({ id, grammar: request.key, memory: createSessionMemory(vocab.size), tokens: [] }, () => {
-          openSessions.delete(id)
-          session.closed.abort(new ApiError('engine_unavailable', 'The caller has left.'))
-          const { worker } = session
-          worker?.close(session)
-          if (worker && worker === shared && worker.sessions.size === 0 && worker.memory_bytes > limits.restart_bytes) {
-            forgetWorker(worker)
-            void worker.end()
-          }
-        }),
-        { request, moves: 0, closed: new AbortController() },
-      )
-      openSessions.set(id, session)
-      try {
-        await untilAborted(assignWorker(session), signal)
-      } catch (error) {
-        session.close()
-        throw error
-      }
-      return session
-    },
-    sweep() {
-      const workers = [shared, ...trials.workers(), ...costly.values()].filter((worker) => worker !== null)
-      const idle = workers.filter(
-        (worker) => worker.sessions.size === 0 && !worker.isBusy && Date.now() - worker.used_at > limits.idle_ms,
-      )
-      for (const worker of idle) {
-        forgetWorker(worker)
-        void worker.end()
-      }
-      return workers.length > idle.length
-    },
-    async end() {
-      isEnded = true
-      for (const session of openSessions.values())
-        session.fail(new ApiError('shutting_down', 'The engine is stopping.'))
-      await Promise.all([shared, ...trials.workers(), ...costly.values()].map((worker) => worker?.end()))
-    },
   }
 }
 

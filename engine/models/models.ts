@@ -10,27 +10,6 @@ import type { Adapter, Adapters, ReadDrafts } from './adapters.ts'
 import type { Drafts } from './draft-file.ts'
 import type { LoadedFile } from './file-hashes.ts'
 
-export interface Models {
-  list(): ServedModel[]
-  /** Throws ApiError model_not_found. */
-  get(name: string): ServedModel
-  /** Idempotent for the same name and path. Throws ApiError: invalid_request for a bad file, name_taken. */
-  loadBase(name: string, path: string, options?: BaseOptions): Promise<void>
-  /** An adapter whose `options` name no projector has its base's. */
-  loadAdapter(name: string, path: string, baseName: string, options?: AdapterOptions): Promise<void>
-  /**
-   * Rejects new requests for the name, waits for the running ones, then frees the memory. Throws ApiError
-   * model_not_found, in_use.
-   */
-  unload(name: string, kind: 'base' | 'adapter'): Promise<void>
-  /**
-   * Gives a base, and its adapters, another form of its weights: new requests get it, and the former one is freed when
-   * its last answer has ended. `open` reads it; null: there is none. Returns false, and changes nothing, if the base
-   * was unloaded meanwhile or nothing was read.
-   */
-  replace(former: ServedModel, open: () => Promise<OpenedFile | null>): Promise<boolean>
-}
-
 /** `projector`: the path of the file with which the model reads pictures, and the SHA-256 that it must have, in hex. */
 interface ProjectorFile {
   projector?: string | undefined
@@ -50,36 +29,194 @@ interface BaseOptions extends AdapterOptions {
 const drain_ms_max = 30_000
 const drain_check_ms = 20
 
-/**
- * `load` reads the file of a base, and tells whether its eight-bit form is the faster one: `onGain` is called with a
- * base that has or should get it. `projectors` reads its projector, and where they cannot be loaded at all the base
- * reads text only. `nativeMutex` serializes loading and freeing of adapters with context creation. `onFree` must free
- * what uses the model (its batch runners) before the model's own memory is freed.
- */
-export function createModels(
-  library: Library,
-  load: (path: string, keepOriginal: boolean) => Promise<OpenedFile & { gains: boolean }>,
-  projectors: Projectors,
-  adapters: Adapters,
-  readDrafts: ReadDrafts,
-  nativeMutex: Mutex,
-  onFree: (served: ServedModel) => Promise<void>,
-  onGain: (served: ServedModel) => void,
-): Models {
-  const served = new Map<string, ServedModel>()
-  const draining = new Map<ServedModel, Promise<void>>()
+/** Loaded base models and adapters, by name. */
+export class Models {
+  private readonly library: Library
+  private readonly load: (path: string, keepOriginal: boolean) => Promise<OpenedFile & { gains: boolean }>
+  private readonly projectors: Projectors
+  private readonly adapters: Adapters
+  private readonly readDrafts: ReadDrafts
+  private readonly nativeMutex: Mutex
+  private readonly onFree: (served: ServedModel) => Promise<void>
+  private readonly onGain: (served: ServedModel) => void
+  private readonly served = new Map<string, ServedModel>()
+  private readonly draining = new Map<ServedModel, Promise<void>>()
   // Serialized, so that two loads of one name cannot both find it free.
-  const serialize = createMutex()
+  private readonly serialize = createMutex()
 
-  const get = (name: string): ServedModel => {
-    const model = served.get(name)
+  /**
+   * `load` reads the file of a base, and tells whether its eight-bit form is the faster one: `onGain` is called with a
+   * base that has or should get it. `projectors` reads its projector, and where they cannot be loaded at all the base
+   * reads text only. `nativeMutex` serializes loading and freeing of adapters with context creation. `onFree` must free
+   * what uses the model (its batch runners) before the model's own memory is freed.
+   */
+  constructor(
+    library: Library,
+    load: (path: string, keepOriginal: boolean) => Promise<OpenedFile & { gains: boolean }>,
+    projectors: Projectors,
+    adapters: Adapters,
+    readDrafts: ReadDrafts,
+    nativeMutex: Mutex,
+    onFree: (served: ServedModel) => Promise<void>,
+    onGain: (served: ServedModel) => void,
+  ) {
+    this.library = library
+    this.load = load
+    this.projectors = projectors
+    this.adapters = adapters
+    this.readDrafts = readDrafts
+    this.nativeMutex = nativeMutex
+    this.onFree = onFree
+    this.onGain = onGain
+  }
+
+  /** Throws ApiError model_not_found. */
+  get(name: string): ServedModel {
+    const model = this.served.get(name)
     if (!model) throw new ApiError('model_not_found', `The model '${name}' is not loaded.`, { param: 'model' })
     return model
   }
 
+  list(): ServedModel[] {
+    return [...this.served.values()]
+  }
+
+  /** Idempotent for the same name and path. Throws ApiError: invalid_request for a bad file, name_taken. */
+  loadBase(
+    name: string,
+    path: string,
+    { matryoshka = false, keep_original = false, drafts, ...sight }: BaseOptions = {},
+  ): Promise<void> {
+    return this.serialize(async () => {
+      if (this.isLoaded(name, path, null, sight.projector ?? null)) return
+      await assertReadable(path, 'path')
+      if (sight.projector !== undefined) await assertReadable(sight.projector, 'projector')
+      const opened = await this.load(path, keep_original).catch((error) => {
+        throw cannotLoad(`The model '${name}'`, error, 'path')
+      })
+      try {
+        const seeing = await this.openProjector(name, opened.model, sight, false)
+        this.add(name, path, { ...opened, ...seeing }, null, null, this.readDrafts(opened.model, drafts), matryoshka)
+        if (opened.gains) this.onGain(this.get(name))
+      } catch (error) {
+        freeModel(this.library, opened.model)
+        throw error
+      }
+    })
+  }
+
+  /** An adapter whose `options` name no projector has its base's. */
+  loadAdapter(name: string, path: string, baseName: string, { drafts, ...sight }: AdapterOptions = {}): Promise<void> {
+    return this.serialize(async () => {
+      const base = this.get(baseName)
+      if (base.base_name !== null)
+        throw new ApiError('invalid_request', `'${baseName}' is an adapter, not a base model.`, {
+          param: 'base_model_name',
+        })
+      if (this.isLoaded(name, path, baseName, sight.projector ?? base.projector_path)) return
+      await assertReadable(path, 'lora_path')
+      if (sight.projector !== undefined) await assertReadable(sight.projector, 'projector')
+      const adapter = await this.nativeMutex(() => this.adapters.open(base.model, path, drafts)).catch((error) => {
+        throw new ApiError(
+          'invalid_request',
+          `${path} can't be loaded as an adapter of '${baseName}': ${(error as Error).message}`,
+          { param: 'lora_path' },
+        )
+      })
+      try {
+        const projector = await this.openProjector(name, base.model, sight, true)
+        this.add(
+          name,
+          path,
+          { ...base, ...(projector.owns_projector ? projector : { owns_projector: false }) },
+          adapter,
+          baseName,
+        )
+      } catch (error) {
+        await this.nativeMutex(() => this.adapters.close(adapter))
+        throw error
+      }
+    })
+  }
+
+  /**
+   * Gives a base, and its adapters, another form of its weights: new requests get it, and the former one is freed when
+   * its last answer has ended. `open` reads it; null: there is none. Returns false, and changes nothing, if the base
+   * was unloaded meanwhile or nothing was read.
+   */
+  replace(former: ServedModel, open: () => Promise<OpenedFile | null>): Promise<boolean> {
+    return this.serialize(async () => {
+      if (this.served.get(former.name) !== former) return false
+      const opened = await open()
+      if (!opened) return false
+      const earlier = [...this.served.values()].filter(({ model }) => model === former.model)
+      const seeing = new Map<ServedModel, Seeing>()
+      try {
+        for (const servedModel of earlier) {
+          const { name, projector, projector_path, owns_projector } = servedModel
+          if (!owns_projector) continue
+          const file = { projector: projector_path ?? undefined, projector_sha256: projector?.sha256 }
+          seeing.set(servedModel, await this.openProjector(name, opened.model, file, servedModel !== former))
+        }
+      } catch (error) {
+        for (const { projector } of seeing.values()) if (projector) await this.projectors.unload(projector)
+        freeModel(this.library, opened.model)
+        throw error
+      }
+      const ofBase = seeing.get(former) ?? { projector: null, projector_path: null, owns_projector: false }
+      for (const servedModel of earlier) {
+        const { name, path, adapter, base_name, drafts, matryoshka } = servedModel
+        const sight = seeing.get(servedModel) ?? { ...ofBase, owns_projector: false }
+        const next = adapter && this.adapters.reopen(adapter, opened.model)
+        this.add(name, path, { ...opened, ...sight }, next, base_name, adapter ? null : drafts, matryoshka)
+      }
+      // The former base is freed after its adapters. Nothing is aborted: answers may take as long as they do.
+      const freed = earlier
+        .filter((servedModel) => servedModel !== former)
+        .map((servedModel) => waitUntilUnused(servedModel, Number.POSITIVE_INFINITY).then(() => this.free(servedModel)))
+      for (const [index, other] of earlier.filter((servedModel) => servedModel !== former).entries())
+        this.draining.set(other, freed[index]!)
+      this.draining.set(
+        former,
+        Promise.all([waitUntilUnused(former, Number.POSITIVE_INFINITY), ...freed]).then(() => this.free(former)),
+      )
+      return true
+    })
+  }
+
+  /**
+   * Rejects new requests for the name, waits for the running ones, then frees the memory. Throws ApiError
+   * model_not_found, in_use.
+   */
+  async unload(name: string, kind: 'base' | 'adapter'): Promise<void> {
+    const { freed } = await this.serialize(async () => {
+      const entry = this.get(name)
+      if ((entry.base_name === null) !== (kind === 'base'))
+        throw new ApiError('model_not_found', `The ${kind} '${name}' is not loaded.`)
+      const dependents = [...this.served.values()].filter(
+        (other) => other !== entry && other.model === entry.model && kind === 'base',
+      )
+      if (dependents.length > 0)
+        throw new ApiError(
+          'in_use',
+          `Adapters of '${name}' are loaded: ${dependents.map((other) => other.name).join(', ')}.`,
+          {
+            details: { adapters: dependents.map((other) => other.name) },
+          },
+        )
+      this.served.delete(name)
+      // Adapters that are still draining need the weights of their base.
+      const earlier = [...this.draining].filter(([other]) => other.model === entry.model).map(([, freed]) => freed)
+      const freed = Promise.all([waitUntilUnused(entry), ...earlier]).then(() => this.free(entry))
+      this.draining.set(entry, freed)
+      return { freed }
+    })
+    await freed
+  }
+
   /** Whether these files are loaded already under this name. Throws name_taken if the name has other files. */
-  const isLoaded = (name: string, path: string, baseName: string | null, projector: string | null): boolean => {
-    const model = served.get(name)
+  private isLoaded(name: string, path: string, baseName: string | null, projector: string | null): boolean {
+    const model = this.served.get(name)
     if (!model) return false
     if (model.path === path && model.base_name === baseName) {
       if (model.projector_path === projector) return true
@@ -90,7 +227,7 @@ export function createModels(
     })
   }
 
-  const add = (
+  private add(
     name: string,
     path: string,
     { model, file, projector, projector_path, owns_projector }: OpenedModel,
@@ -98,8 +235,8 @@ export function createModels(
     base_name: string | null,
     drafts: Drafts | null = null,
     matryoshka = false,
-  ) =>
-    served.set(name, {
+  ): void {
+    this.served.set(name, {
       name,
       path,
       created: Math.floor(Date.now() / 1000),
@@ -119,146 +256,31 @@ export function createModels(
       used_at_ms: performance.now(),
       closing: new AbortController(),
     })
+  }
 
-  const free = async (entry: ServedModel) => {
-    await onFree(entry)
-    draining.delete(entry)
+  private async free(entry: ServedModel): Promise<void> {
+    await this.onFree(entry)
+    this.draining.delete(entry)
     const { adapter } = entry
-    if (entry.projector && entry.owns_projector) await projectors.unload(entry.projector)
-    if (adapter) return nativeMutex(() => adapters.close(adapter))
-    freeModel(library, entry.model)
+    if (entry.projector && entry.owns_projector) await this.projectors.unload(entry.projector)
+    if (adapter) return this.nativeMutex(() => this.adapters.close(adapter))
+    freeModel(this.library, entry.model)
   }
 
   /** Reads a projector, if the library for pictures is installed. Throws ApiError invalid_request. */
-  const openProjector = async (
+  private async openProjector(
     name: string,
     model: Model,
     { projector, projector_sha256 }: ProjectorFile,
     evictable: boolean,
-  ): Promise<Seeing> => {
+  ): Promise<Seeing> {
     if (projector === undefined) return { projector: null, projector_path: null, owns_projector: false }
-    const loaded = projectors.isInstalled()
-      ? await projectors.load(model, projector, { sha256: projector_sha256, evictable }).catch((error) => {
+    const loaded = this.projectors.isInstalled()
+      ? await this.projectors.load(model, projector, { sha256: projector_sha256, evictable }).catch((error) => {
           throw cannotLoad(`The projector of '${name}', ${projector},`, error, 'projector')
         })
       : null
     return { projector: loaded, projector_path: projector, owns_projector: true }
-  }
-
-  return {
-    get,
-    list: () => [...served.values()],
-    loadBase: (name, path, { matryoshka = false, keep_original = false, drafts, ...sight } = {}) =>
-      serialize(async () => {
-        if (isLoaded(name, path, null, sight.projector ?? null)) return
-        await assertReadable(path, 'path')
-        if (sight.projector !== undefined) await assertReadable(sight.projector, 'projector')
-        const opened = await load(path, keep_original).catch((error) => {
-          throw cannotLoad(`The model '${name}'`, error, 'path')
-        })
-        try {
-          const seeing = await openProjector(name, opened.model, sight, false)
-          add(name, path, { ...opened, ...seeing }, null, null, readDrafts(opened.model, drafts), matryoshka)
-          if (opened.gains) onGain(get(name))
-        } catch (error) {
-          freeModel(library, opened.model)
-          throw error
-        }
-      }),
-    loadAdapter: (name, path, baseName, { drafts, ...sight } = {}) =>
-      serialize(async () => {
-        const base = get(baseName)
-        if (base.base_name !== null)
-          throw new ApiError('invalid_request', `'${baseName}' is an adapter, not a base model.`, {
-            param: 'base_model_name',
-          })
-        if (isLoaded(name, path, baseName, sight.projector ?? base.projector_path)) return
-        await assertReadable(path, 'lora_path')
-        if (sight.projector !== undefined) await assertReadable(sight.projector, 'projector')
-        const adapter = await nativeMutex(() => adapters.open(base.model, path, drafts)).catch((error) => {
-          throw new ApiError(
-            'invalid_request',
-            `${path} can't be loaded as an adapter of '${baseName}': ${(error as Error).message}`,
-            { param: 'lora_path' },
-          )
-        })
-        try {
-          const projector = await openProjector(name, base.model, sight, true)
-          add(
-            name,
-            path,
-            { ...base, ...(projector.owns_projector ? projector : { owns_projector: false }) },
-            adapter,
-            baseName,
-          )
-        } catch (error) {
-          await nativeMutex(() => adapters.close(adapter))
-          throw error
-        }
-      }),
-    replace: (former, open) =>
-      serialize(async () => {
-        if (served.get(former.name) !== former) return false
-        const opened = await open()
-        if (!opened) return false
-        const earlier = [...served.values()].filter(({ model }) => model === former.model)
-        const seeing = new Map<ServedModel, Seeing>()
-        try {
-          for (const servedModel of earlier) {
-            const { name, projector, projector_path, owns_projector } = servedModel
-            if (!owns_projector) continue
-            const file = { projector: projector_path ?? undefined, projector_sha256: projector?.sha256 }
-            seeing.set(servedModel, await openProjector(name, opened.model, file, servedModel !== former))
-          }
-        } catch (error) {
-          for (const { projector } of seeing.values()) if (projector) await projectors.unload(projector)
-          freeModel(library, opened.model)
-          throw error
-        }
-        const ofBase = seeing.get(former) ?? { projector: null, projector_path: null, owns_projector: false }
-        for (const servedModel of earlier) {
-          const { name, path, adapter, base_name, drafts, matryoshka } = servedModel
-          const sight = seeing.get(servedModel) ?? { ...ofBase, owns_projector: false }
-          const next = adapter && adapters.reopen(adapter, opened.model)
-          add(name, path, { ...opened, ...sight }, next, base_name, adapter ? null : drafts, matryoshka)
-        }
-        // The former base is freed after its adapters. Nothing is aborted: answers may take as long as they do.
-        const freed = earlier
-          .filter((servedModel) => servedModel !== former)
-          .map((servedModel) => waitUntilUnused(servedModel, Number.POSITIVE_INFINITY).then(() => free(servedModel)))
-        for (const [index, each] of earlier.filter((other) => other !== former).entries())
-          draining.set(each, freed[index]!)
-        draining.set(
-          former,
-          Promise.all([waitUntilUnused(former, Number.POSITIVE_INFINITY), ...freed]).then(() => free(former)),
-        )
-        return true
-      }),
-    unload: async (name, kind) => {
-      const { freed } = await serialize(async () => {
-        const entry = get(name)
-        if ((entry.base_name === null) !== (kind === 'base'))
-          throw new ApiError('model_not_found', `The ${kind} '${name}' is not loaded.`)
-        const dependents = [...served.values()].filter(
-          (other) => other !== entry && other.model === entry.model && kind === 'base',
-        )
-        if (dependents.length > 0)
-          throw new ApiError(
-            'in_use',
-            `Adapters of '${name}' are loaded: ${dependents.map((other) => other.name).join(', ')}.`,
-            {
-              details: { adapters: dependents.map((other) => other.name) },
-            },
-          )
-        served.delete(name)
-        // Adapters that are still draining need the weights of their base.
-        const earlier = [...draining].filter(([other]) => other.model === entry.model).map(([, freed]) => freed)
-        const freed = Promise.all([waitUntilUnused(entry), ...earlier]).then(() => free(entry))
-        draining.set(entry, freed)
-        return { freed }
-      })
-      await freed
-    },
   }
 }
 
