@@ -13,11 +13,11 @@ import { createServers } from './platform/cluster/servers.ts'
 import { type Db, openThreadedDatabase } from './platform/db/open.ts'
 import { createRunningRequests } from './platform/http/running-requests.ts'
 import { readPlans } from './platform/plans.ts'
-import { createQueue } from './platform/queue/queue.ts'
+import { Queue } from './platform/queue/queue.ts'
 import { createChanges } from './platform/redis/changes.ts'
 import { openRedis } from './platform/redis/open.ts'
 import { createWindowCounters } from './platform/redis/window-counter.ts'
-import { createTrainingSetup } from './platform/setup/index.ts'
+import { TrainingSetup } from './platform/setup/index.ts'
 import { createReserve } from './platform/storage/disk-reserve.ts'
 import { storageAway } from './platform/storage/durable-files.ts'
 import { admission, claimFolder, firstAccount } from './platform/storage/installation.ts'
@@ -55,7 +55,7 @@ export async function createContext(config: Config, log: Logger, database?: Db) 
     config.redis_url === undefined ? undefined : await openRedis(config.redis_url, installation, servers, log)
   const stopping = new AbortController()
   const stopDeadline = new AbortController()
-  const trainingSetup = createTrainingSetup({
+  const trainingSetup = new TrainingSetup({
     checkout: root,
     log,
     announce: console.log,
@@ -91,7 +91,7 @@ export async function createContext(config: Config, log: Logger, database?: Db) 
     config,
     db,
     installation,
-    queue: createQueue({ db, server: servers.id, notifications }),
+    queue: new Queue({ db, server: servers.id, notifications }),
     servers,
     notifications,
     redis,

@@ -87,7 +87,8 @@ export async function createServices(config: Config, log: Logger, database?: Db)
   const { usage } = withUsage
   const withHub = await createHubFeature(context, { plans })
   const { hub, downloads } = withHub
-  const weightFiles = { artifacts, keepsOriginal: hub.keepsOriginal, draftFile: createDraftFiles(db, artifacts, log) }
+  const keepsOriginal = (id: string) => hub.keepsOriginal(id)
+  const weightFiles = { artifacts, keepsOriginal, draftFile: createDraftFiles(db, artifacts, log) }
   const engine = createEngine({ config, dataDir: context.dataDir, threads: context.threads, files: weightFiles, log })
   const rules = createAddressRules(readAllowed(config.webhook_allow))
   const pictureFetcher = createPictureFetcher({
@@ -102,7 +103,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     env: trainerEnv,
     // Runs of several processes are started by torchrun, and those of a cluster elsewhere.
     idle_seconds: config.trainer_processes > 1 || config.ray_address ? 0 : config.prepared_trainer_seconds,
-    ready: trainingSetup.ready,
+    ready: () => trainingSetup.ready(),
     log,
   })
   const withDatasets = createDatasetsFeature(context, {

@@ -29,7 +29,7 @@ after(async () => {
   rmSync(root, { recursive: true, force: true })
 })
 
-const { createS3Store } = await import('../../server/platform/storage/objects/s3-driver.ts')
+const { S3Store } = await import('../../server/platform/storage/objects/s3-driver.ts')
 let opened = 0
 testObjectStore('S3', {
   ...s3Test,
@@ -37,7 +37,7 @@ testObjectStore('S3', {
   folder,
   open() {
     prefix = `deep/${++opened}/`
-    return createS3Store({ kind: 's3', bucket: 'tunery', prefix, endpoint: s3.endpoint, region: 'us-east-1' })
+    return new S3Store({ kind: 's3', bucket: 'tunery', prefix, endpoint: s3.endpoint, region: 'us-east-1' })
   },
   async corrupt(key) {
     const at = { Bucket: 'tunery', Key: prefix + key }
@@ -134,7 +134,7 @@ test('of two uploads of the same bytes at once, the one that ends later succeeds
   let other: Promise<unknown> | undefined
   await once(front.listen(0, '127.0.0.1'), 'listening')
   const { port } = front.address() as AddressInfo
-  const late = createS3Store({ kind: 's3', bucket: 'tunery', prefix: 'own/', endpoint: `http://127.0.0.1:${port}` })
+  const late = new S3Store({ kind: 's3', bucket: 'tunery', prefix: 'own/', endpoint: `http://127.0.0.1:${port}` })
   try {
     assert.equal((await late.put(file, key)).sha256, hash('sha256', readFileSync(file)))
     assert.ok(other)
@@ -162,7 +162,7 @@ async function answering(
   await once(server.listen(0, '127.0.0.1'), 'listening')
   const { port } = server.address() as AddressInfo
   Object.assign(process.env, s3Credentials)
-  const there = createS3Store({ kind: 's3', bucket: 'tunery', prefix: '', endpoint: `http://127.0.0.1:${port}` })
+  const there = new S3Store({ kind: 's3', bucket: 'tunery', prefix: '', endpoint: `http://127.0.0.1:${port}` })
   try {
     await work(there)
   } finally {
@@ -203,7 +203,7 @@ test('a presigned URL downloads a range, under the name that it gives', s3Test, 
 
 test('a storage that is away is a 503, and used again when it is back', s3Test, async () => {
   const away = (error: unknown) => storageError(error)?.code === 'storage_unavailable'
-  const wrong = createS3Store({ kind: 's3', bucket: 'no-such-bucket', prefix: '', endpoint: s3.endpoint })
+  const wrong = new S3Store({ kind: 's3', bucket: 'no-such-bucket', prefix: '', endpoint: s3.endpoint })
   await assert.rejects(wrong.check(), away)
   const file = path.join(folder(), 'x')
   writeFileSync(file, 'x')

@@ -8,7 +8,7 @@ import { type Kysely, sql } from 'kysely'
 import pino from 'pino'
 import { openNotifications } from '../../server/platform/cluster/notifications.ts'
 import { type Db, openDatabase } from '../../server/platform/db/open.ts'
-import { createQueue } from '../../server/platform/queue/queue.ts'
+import { Queue } from '../../server/platform/queue/queue.ts'
 import { until } from '../support/client.ts'
 import { postgresTest, startPostgres } from '../support/postgres.ts'
 import { startApp } from '../support/service.ts'
@@ -36,7 +36,7 @@ test(
     let db = await openDatabase('', postgres.url)
     await sql`create table finished (ref text not null, attempt integer not null)`.execute(db)
     const notifications = await openNotifications(db, log, postgres.url)
-    const queue = createQueue({ db, server: 'srv_test', notifications })
+    const queue = new Queue({ db, server: 'srv_test', notifications })
     for (let first = 0; first < jobs; first += 500)
       await db.transaction().execute(async (trx) => {
         for (let index = first; index < first + 500; index++)

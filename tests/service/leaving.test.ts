@@ -6,7 +6,7 @@ import pino from 'pino'
 import { startMeter } from '../../server/features/inference/meter.ts'
 import type { ReplicaRequest } from '../../server/features/serving/requests/replica.ts'
 import { readUpstreams } from '../../server/features/serving/upstreams/settings.ts'
-import { createUpstream } from '../../server/features/serving/upstreams/upstream.ts'
+import { Upstream } from '../../server/features/serving/upstreams/upstream.ts'
 import type { UsageRecord } from '../../server/features/usage/journal.ts'
 import { until } from '../support/client.ts'
 import { type Handler, startFakeUpstream } from '../support/upstream.ts'
@@ -32,7 +32,7 @@ async function leaveWhile(handle: Handler, request: ReplicaRequest) {
       JSON.stringify([{ model: 'far/x', url: server.url, kind: 'vllm', adapters: true }]),
       {},
     )
-    const replica = createUpstream(settings!, () => 'salt', log)
+    const replica = new Upstream(settings!, () => 'salt', log)
     const controller = new AbortController()
     const reason = new Error('left')
     const answer = replica.send(request, controller.signal)

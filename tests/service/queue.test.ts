@@ -10,14 +10,7 @@ import { createNotifications } from '../../server/platform/cluster/notifications
 import { isPostgres } from '../../server/platform/db/dialect.ts'
 import { migrate } from '../../server/platform/db/migrate.ts'
 import { type Db, openDatabase } from '../../server/platform/db/open.ts'
-import {
-  type Claim,
-  createLeaseWrites,
-  createQueue,
-  LeaseLost,
-  lease_ms,
-  type Queue,
-} from '../../server/platform/queue/queue.ts'
+import { type Claim, createLeaseWrites, LeaseLost, lease_ms, Queue } from '../../server/platform/queue/queue.ts'
 import { requeueAfter } from '../../server/platform/queue/retry-policy.ts'
 import { nextEntry } from '../../server/platform/queue/turns.ts'
 import { createAbortSignals, startWorker } from '../../server/platform/queue/worker.ts'
@@ -33,7 +26,7 @@ before(async () => {
   dataDir = mkdtempSync(path.join(os.tmpdir(), 'tunery-queue-'))
   postgres = await newPostgresDatabase()
   db = await openDatabase(dataDir, postgres?.url)
-  queue = createQueue({ db, server: 'server-1', notifications, now: () => time })
+  queue = new Queue({ db, server: 'server-1', notifications, now: () => time })
 })
 after(async () => {
   await db.destroy()
@@ -66,7 +59,7 @@ test('entries are claimed in order, each by one worker, and only of the requeste
   const second = await openDatabase(dataDir, postgres?.url)
   const claims = await Promise.all([
     queue.claim('work', 'w1'),
-    createQueue({ db: second, server: 'server-2', notifications, now: () => time }).claim('work', 'w2'),
+    new Queue({ db: second, server: 'server-2', notifications, now: () => time }).claim('work', 'w2'),
     queue.claim('work', 'w3'),
     queue.claim('work', 'w4'),
   ])
@@ -244,7 +237,7 @@ test('eight jobs of twelve hours in all delay the job of another account by one 
 
 test('of the work that runs on all servers one piece gives way for each account that waits', async () => {
   const second = await openDatabase(dataDir, postgres?.url)
-  const elsewhere = createQueue({ db: second, server: 'server-2', notifications, now: () => time })
+  const elsewhere = new Queue({ db: second, server: 'server-2', notifications, now: () => time })
   const queues = [queue, elsewhere, queue]
   /** How many of three that run give way, if all look at once. */
   const giveWay = async () =>

@@ -13,7 +13,7 @@ import { createServers } from '../../server/platform/cluster/servers.ts'
 import type { Db } from '../../server/platform/db/open.ts'
 import { InTurnPostgresDialect } from '../../server/platform/db/postgres/dialect.ts'
 import type { Schema } from '../../server/platform/db/schema.ts'
-import { createQueue } from '../../server/platform/queue/queue.ts'
+import { Queue } from '../../server/platform/queue/queue.ts'
 import { type Answer, colourRows, until } from '../support/client.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
@@ -162,7 +162,7 @@ test('a periodic task runs on one server in its time, and on another after that'
 test('a start takes over the work of its earlier process, and no work of another server', onPostgres, async () => {
   const { db } = first
   const notifications = await openNotifications(db, log, undefined)
-  const [mine, theirs] = ['srv_a', 'srv_b'].map((server) => createQueue({ db, server, notifications }))
+  const [mine, theirs] = ['srv_a', 'srv_b'].map((server) => new Queue({ db, server, notifications }))
   await db.transaction().execute(async (trx) => {
     for (const ref of ['a', 'b']) await mine!.enqueue(trx, 'test', ref, '')
   })

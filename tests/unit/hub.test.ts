@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { after, test } from 'node:test'
 import { eightBitsFile, eightBitsRecord, writeEightBitsRecord } from '../../lib/eight-bits.ts'
-import { createHub } from '../../server/features/hub/service.ts'
+import { Hub } from '../../server/features/hub/service.ts'
 import { tiny, tinyModelsDir } from '../support/tiny.ts'
 
 const free = {
@@ -13,7 +13,7 @@ const free = {
   input_per_million_tokens: 0,
   output_per_million_tokens: 0,
 }
-const hub = (memory_bytes: number) => createHub(tinyModelsDir(), () => free, { memory_bytes })
+const hub = (memory_bytes: number) => new Hub(tinyModelsDir(), () => free, { memory_bytes })
 
 test('the hub lists the methods of a model before its weights are here, and whether they are', () => {
   const large = hub(1e12)
@@ -34,7 +34,7 @@ test('a model that is being added is none', () => {
   after(() => rmSync(modelsDir, { recursive: true }))
   for (const id of [tiny, '.adding/tiny', '.adding/test/new'])
     cpSync(path.join(tinyModelsDir(), tiny), path.join(modelsDir, id), { recursive: true })
-  const models = createHub(modelsDir, () => free)
+  const models = new Hub(modelsDir, () => free)
   assert.deepEqual(
     models.list().flatMap(({ id, weights }) => (weights.available ? [id] : [])),
     [tiny],
@@ -54,7 +54,7 @@ test('a base’s card has the form that answers and its distance, unless the ori
   after(() => rmSync(modelsDir, { recursive: true }))
   cpSync(path.join(tinyModelsDir(), tiny), path.join(modelsDir, tiny), { recursive: true })
   const file = path.join(modelsDir, tiny, 'model.gguf')
-  const weights = (keep_original = false) => createHub(modelsDir, () => free, { keep_original }).get(tiny).weights
+  const weights = (keep_original = false) => new Hub(modelsDir, () => free, { keep_original }).get(tiny).weights
   assert.deepEqual([weights().keep_original, weights().eight_bits], [false, null])
 
   copyFileSync(file, eightBitsFile(file))
@@ -81,7 +81,7 @@ test('a base’s card has the form that answers and its distance, unless the ori
   const described = JSON.parse(readFileSync(description, 'utf8'))
   writeFileSync(description, JSON.stringify({ ...described, keep_original_weights: true }))
   assert.deepEqual([weights().keep_original, weights().eight_bits], [true, null])
-  assert.equal(createHub(modelsDir, () => free).keepsOriginal('mdl_tuned'), true)
+  assert.equal(new Hub(modelsDir, () => free).keepsOriginal('mdl_tuned'), true)
   writeFileSync(description, JSON.stringify(described))
 
   for (const damaged of ['{', '{}', JSON.stringify({ ...record, distance: { ...distance, tokens: null } })]) {

@@ -68,7 +68,7 @@ export function createExportsFeature(
         queue,
         kind: queueKind,
         log,
-        whenReady: trainingSetup.whenReady,
+        whenReady: (signal) => trainingSetup.whenReady(signal),
         handle: (claim, signal) => workOnExport(work, claim, signal),
       }),
     ],

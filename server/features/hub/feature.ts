@@ -6,7 +6,7 @@ import { createDownloads, type Downloads, queueKind } from './downloads.ts'
 import { workOnDownload } from './jobs.ts'
 import { trainingMemoryBytes } from './methods.ts'
 import { hubRoutes } from './routes.ts'
-import { createHub, type Hub } from './service.ts'
+import { Hub } from './service.ts'
 
 export async function createHubFeature(
   { config, db, queue, notifications, events, trainingSetup, python, converters, min_free_mb, log, now }: Context,
@@ -14,7 +14,7 @@ export async function createHubFeature(
 ): Promise<Feature & { hub: Hub; downloads: Downloads }> {
   const { models_dir: modelsDir, model_downloads: policy, huggingface_url: url, huggingface_token: token } = config
   const states = new Map<string, Download>()
-  const hub = createHub(modelsDir, plans.pricing, {
+  const hub = new Hub(modelsDir, plans.pricing, {
     memory_bytes: await trainingMemoryBytes(),
     policy,
     downloads: states,

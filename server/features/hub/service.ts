@@ -71,33 +71,6 @@ export function requireRowTokens(
   return requested ?? maxRowTokens(base)
 }
 
-export interface Hub {
-  list(): Model[]
-  featured(): Model[]
-  get(id: string): Model
-  /** The files of a base on this machine. Throws model_not_found or model_not_available. */
-  local(id: string): LocalBase
-  localOrUndefined(id: string): LocalBase | undefined
-  /** Whether a base is served as it is in its file. True for everything else, such as tuned models. */
-  keepsOriginal(id: string): boolean
-  /**
-   * The files of a base to train. Throws as `local` does, invalid_request for an embedding model, and
-   * training_not_ready while set-up still makes its checkpoint.
-   */
-  trainable(id: string): TrainableBase
-  /** What the catalogue knows of a base without its weights; undefined if it cannot be downloaded. */
-  downloadable(id: string): Downloadable | undefined
-  /** Names of a base's linear layers, the possible target modules of an adapter. */
-  linearModules(base: TrainableBase): string[]
-  /** Why the projector of a base cannot be trained, as a part of a sentence; null if it can. */
-  projectorProblem(id: string): string | null
-  has(id: string): boolean
-  /** The base that the operator maps a name to, otherwise the name itself. */
-  mapped(name: string): string
-  /** The names that the operator maps. */
-  mappedNames(): string[]
-}
-
 interface Downloadable {
   kind: BaseKind
   /** Whether it can be trained, given the memory. */
@@ -147,32 +120,51 @@ export const defaultBase = 'HuggingFaceTB/SmolLM2-135M-Instruct'
 /** Bases that set-up installs with what training needs. */
 const installedForTraining = ['sentence-transformers/all-MiniLM-L6-v2']
 
-/** Lists the models of the catalogue, and any model in the models folder that has a model.json. */
-export function createHub(
-  modelsDir: string,
-  pricing: (id: string) => Model['pricing'],
-  {
-    memory_bytes = usableMemory(),
-    policy = 'off',
-    downloads = new Map(),
-    names = new Map(),
-    keep_original: keepAll = false,
-    trainingSetup,
-  }: HubOptions = {},
-): Hub {
-  const entries = new Map(catalogue.models.map((entry) => [entry.id, entry]))
+/** The models of the catalogue, and any model in the models folder that has a model.json. */
+export class Hub {
+  private readonly modelsDir: string
+  private readonly pricing: (id: string) => Model['pricing']
+  private readonly options: HubOptions & Required<Omit<HubOptions, 'trainingSetup'>>
+  private readonly entries = new Map(catalogue.models.map((entry) => [entry.id, entry]))
 
-  function local(id: string): LocalBase | undefined {
+  constructor(modelsDir: string, pricing: (id: string) => Model['pricing'], options: HubOptions = {}) {
+    this.modelsDir = modelsDir
+    this.pricing = pricing
+    this.options = {
+      memory_bytes: usableMemory(),
+      policy: 'off',
+      downloads: new Map(),
+      names: new Map(),
+      keep_original: false,
+      ...options,
+    }
+  }
+
+  list(): Model[] {
+    const recommended = this.recommendedId()
+    const ids = new Set([...this.entries.keys(), ...this.localIds()])
+    return [...ids].map((id) => this.describe(id, recommended)).filter((model) => model !== undefined)
+  }
+
+  featured(): Model[] {
+    return catalogue.featured.map((id) => this.get(id))
+  }
+
+  has(id: string): boolean {
+    return this.entries.has(id) || this.localOrUndefined(id) !== undefined
+  }
+
+  localOrUndefined(id: string): LocalBase | undefined {
     // The id becomes a path: reject anything that is not a valid hub id.
     if (!/^[\w.-]+(\/[\w.-]+)?$/.test(id) || id.split('/').some((part) => part.startsWith('.'))) return undefined
-    const folder = path.join(modelsDir, id)
+    const folder = path.join(this.modelsDir, id)
     try {
       const file = ModelFile.parse(JSON.parse(readFileSync(path.join(folder, 'model.json'), 'utf8')))
       const gguf = path.join(folder, file.gguf)
       const hf = file.hf === null ? null : path.join(folder, file.hf)
       if (!existsSync(gguf)) return undefined
       const { kind, parameters, context_length, projector, projector_sha256 } = file
-      const keep_original = keepAll || file.keep_original_weights
+      const keep_original = this.options.keep_original || file.keep_original_weights
       const eight_bits_problem = keep_original ? null : eightBitsProblem(gguf)
       return {
         id,
@@ -193,35 +185,124 @@ export function createHub(
     }
   }
 
-  function localIds(): string[] {
-    if (!existsSync(modelsDir)) return []
+  /** Whether a base is served as it is in its file. True for everything else, such as tuned models. */
+  keepsOriginal(id: string): boolean {
+    return this.localOrUndefined(id)?.keep_original ?? true
+  }
+
+  /** What the catalogue knows of a base without its weights; undefined if it cannot be downloaded. */
+  downloadable(id: string): Downloadable | undefined {
+    const entry = this.entries.get(id)
+    if (!entry) return undefined
+    const { parameters, context_length, size_mb } = entry
+    const kind = kinds[entry.category as Model['category']]
+    const trainable = kind === 'vision' ? canTrain(entry.family) : kind === 'text'
+    return { kind, trainable, parameters, context_length, size_mb }
+  }
+
+  /** The base that the operator maps a name to, otherwise the name itself. */
+  mapped(name: string): string {
+    return this.has(name) ? name : (this.options.names.get(name) ?? name)
+  }
+
+  /** The names that the operator maps. */
+  mappedNames(): string[] {
+    return [...this.options.names.keys()]
+  }
+
+  get(id: string): Model {
+    const model = this.describe(id)
+    if (!model)
+      throw new ApiError('model_not_found', `The hub has no model '${id}'. GET /v1/hub/ lists those it has.`, {
+        param: 'model',
+      })
+    return model
+  }
+
+  /** The files of a base on this machine. Throws model_not_found or model_not_available. */
+  local(id: string): LocalBase {
+    const base = this.localOrUndefined(id)
+    if (base) return base
+    if (installedForTraining.includes(id)) this.options.trainingSetup?.requireReady()
+    throw this.notAvailableError(id)
+  }
+
+  /**
+   * The files of a base to train. Throws as `local` does, invalid_request for an embedding model, and
+   * training_not_ready while set-up still makes its checkpoint.
+   */
+  trainable(id: string): TrainableBase {
+    const base = this.local(id)
+    const { kind, hf } = base
+    if (kind === 'vision' && hf !== null && !canTrain(familyOf(hf)))
+      throw new ApiError(
+        'invalid_request',
+        `'${id}' reads pictures, and its family of models cannot be trained here; the hub lists those with methods.`,
+        { param: 'model_id' },
+      )
+    if (kind !== 'embedding' && hf !== null) return { ...base, hf }
+    if (kind !== 'embedding') {
+      this.options.trainingSetup?.requireReady()
+      throw new ApiError(
+        'model_not_available',
+        `The checkpoint of '${id}' is not on this machine (hf/ in its folder), so it can be served but not trained. ` +
+          'Remove the folder of the model and add it again.',
+        { param: 'model' },
+      )
+    }
+    throw new ApiError(
+      'invalid_request',
+      `'${id}' makes embeddings; only models that write text can be trained here.`,
+      { param: 'model_id' },
+    )
+  }
+
+  /** Names of a base's linear layers, the possible target modules of an adapter. */
+  linearModules(base: TrainableBase): string[] {
+    return linearModules(base.hf)
+  }
+
+  /** Why the projector of a base cannot be trained, as a part of a sentence; null if it can. */
+  projectorProblem(id: string): string | null {
+    const { category } = this.get(id)
+    return category === 'multimodal' ? projectorProblem(id, this.familyOfModel(id)) : `${id} reads text only`
+  }
+
+  private localIds(): string[] {
+    if (!existsSync(this.modelsDir)) return []
     const folders = (dir: string) =>
       readdirSync(dir, { withFileTypes: true })
         // Names of models begin with no dot; folders in which one is being made do.
         .filter((entry) => entry.isDirectory() && !entry.name.startsWith('.'))
         .map((entry) => entry.name)
-    return folders(modelsDir).flatMap((owner) => folders(path.join(modelsDir, owner)).map((name) => `${owner}/${name}`))
+    return folders(this.modelsDir).flatMap((owner) =>
+      folders(path.join(this.modelsDir, owner)).map((name) => `${owner}/${name}`),
+    )
   }
 
-  const familyOfModel = (id: string, base = local(id)) => (base?.hf ? familyOf(base.hf) : entries.get(id)?.family)
+  private familyOfModel(id: string, base = this.localOrUndefined(id)): string | undefined {
+    return base?.hf ? familyOf(base.hf) : this.entries.get(id)?.family
+  }
 
   /** The base that comes with the service or, where it is not here, the smallest that can be trained. */
-  function recommendedId(): string | undefined {
-    if (local(defaultBase)) return defaultBase
-    const others = localIds().flatMap((id) => local(id) ?? [])
+  private recommendedId(): string | undefined {
+    const { memory_bytes } = this.options
+    if (this.localOrUndefined(defaultBase)) return defaultBase
+    const others = this.localIds().flatMap((id) => this.localOrUndefined(id) ?? [])
     const trainable = others.filter(
       ({ kind, parameters }) => kind === 'text' && methodsFor(parameters, memory_bytes).length > 0,
     )
     return trainable.sort((a, b) => a.parameters - b.parameters || (a.id < b.id ? -1 : 1))[0]?.id
   }
 
-  function describe(id: string, recommended = recommendedId()): Model | undefined {
-    const entry = entries.get(id)
-    const base = local(id)
+  private describe(id: string, recommended = this.recommendedId()): Model | undefined {
+    const { memory_bytes, keep_original } = this.options
+    const entry = this.entries.get(id)
+    const base = this.localOrUndefined(id)
     if (!entry && !base) return undefined
     const category = (entry?.category ?? categories[base!.kind]) as Model['category']
     const parameters = base?.parameters ?? entry!.parameters
-    const family = category === 'multimodal' ? familyOfModel(id, base) : undefined
+    const family = category === 'multimodal' ? this.familyOfModel(id, base) : undefined
     const trainable = category === 'multimodal' ? canTrain(family) : category !== 'embedding'
     return {
       id,
@@ -236,12 +317,12 @@ export function createHub(
       huggingface_id: entry ? id : null,
       methods: trainable ? methodsFor(parameters, memory_bytes) : [],
       recommended: id === recommended,
-      pricing: pricing(id),
+      pricing: this.pricing(id),
       weights: {
         available: base !== undefined,
         size_mb: base ? Math.round(statSync(base.gguf).size / 1e6) : (entry?.size_mb ?? null),
-        how_to_get: base ? null : howToGet(id),
-        keep_original: base?.keep_original ?? keepAll,
+        how_to_get: base ? null : this.howToGet(id),
+        keep_original: base?.keep_original ?? keep_original,
         eight_bits: base?.eight_bits
           ? {
               size_mb: Math.round(base.eight_bits.bytes / 1e6),
@@ -251,36 +332,28 @@ export function createHub(
           : null,
         eight_bits_problem: base?.eight_bits_problem ?? null,
       },
-      download: downloadOf(id, base !== undefined),
+      download: this.downloadOf(id, base !== undefined),
     }
   }
 
-  function downloadable(id: string): Downloadable | undefined {
-    const entry = entries.get(id)
-    if (!entry) return undefined
-    const { parameters, context_length, size_mb } = entry
-    const kind = kinds[entry.category as Model['category']]
-    const trainable = kind === 'vision' ? canTrain(entry.family) : kind === 'text'
-    return { kind, trainable, parameters, context_length, size_mb }
-  }
-
-  function howToGet(id: string): string {
-    const found = downloadable(id)!
+  private howToGet(id: string): string {
+    const { policy } = this.options
+    const { size_mb } = this.downloadable(id)!
     const command = `Run ./tunery models add ${id} on the machine of the service`
-    const size = `it downloads about ${found.size_mb} MB from Hugging Face`
+    const size = `it downloads about ${size_mb} MB from Hugging Face`
     if (policy === 'off') return `${command}; ${size}.`
     const scope = policy === 'operator' ? ' with a key that has the scope operator' : ''
     return `${command}, or POST /v1/hub/models/${id}/download${scope}; ${size}.`
   }
 
   /** The last download, unless it is completed but its weights were removed since. */
-  function downloadOf(id: string, available: boolean): Download | null {
-    const download = downloads.get(id)
+  private downloadOf(id: string, available: boolean): Download | null {
+    const download = this.options.downloads.get(id)
     return download && (available || download.status !== 'completed') ? download : null
   }
 
-  function notAvailableError(id: string): ApiError {
-    const { weights, download } = hub.get(id)
+  private notAvailableError(id: string): ApiError {
+    const { weights, download } = this.get(id)
     const { how_to_get } = weights
     const details = { how_to_get, download }
     const refuse = (why: string) =>
@@ -298,66 +371,6 @@ export function createHub(
       `They are being downloaded (${share}). Try again when GET /v1/hub/models/${id} tells that they are available.`,
     )
   }
-
-  const hub: Hub = {
-    list() {
-      const recommended = recommendedId()
-      const ids = new Set([...entries.keys(), ...localIds()])
-      return [...ids].map((id) => describe(id, recommended)).filter((model) => model !== undefined)
-    },
-    featured: () => catalogue.featured.map((id) => hub.get(id)),
-    has: (id) => entries.has(id) || local(id) !== undefined,
-    localOrUndefined: local,
-    keepsOriginal: (id) => local(id)?.keep_original ?? true,
-    downloadable,
-    mapped: (name) => (hub.has(name) ? name : (names.get(name) ?? name)),
-    mappedNames: () => [...names.keys()],
-    get(id) {
-      const model = describe(id)
-      if (!model)
-        throw new ApiError('model_not_found', `The hub has no model '${id}'. GET /v1/hub/ lists those it has.`, {
-          param: 'model',
-        })
-      return model
-    },
-    local(id) {
-      const base = local(id)
-      if (base) return base
-      if (installedForTraining.includes(id)) trainingSetup?.requireReady()
-      throw notAvailableError(id)
-    },
-    trainable(id) {
-      const base = hub.local(id)
-      const { kind, hf } = base
-      if (kind === 'vision' && hf !== null && !canTrain(familyOf(hf)))
-        throw new ApiError(
-          'invalid_request',
-          `'${id}' reads pictures, and its family of models cannot be trained here; the hub lists those with methods.`,
-          { param: 'model_id' },
-        )
-      if (kind !== 'embedding' && hf !== null) return { ...base, hf }
-      if (kind !== 'embedding') {
-        trainingSetup?.requireReady()
-        throw new ApiError(
-          'model_not_available',
-          `The checkpoint of '${id}' is not on this machine (hf/ in its folder), so it can be served but not trained. ` +
-            'Remove the folder of the model and add it again.',
-          { param: 'model' },
-        )
-      }
-      throw new ApiError(
-        'invalid_request',
-        `'${id}' makes embeddings; only models that write text can be trained here.`,
-        { param: 'model_id' },
-      )
-    },
-    linearModules: (base) => linearModules(base.hf),
-    projectorProblem(id) {
-      const { category } = hub.get(id)
-      return category === 'multimodal' ? projectorProblem(id, familyOfModel(id)) : `${id} reads text only`
-    },
-  }
-  return hub
 }
 
 /** The name of a checkpoint's architecture in transformers. */

@@ -20,7 +20,7 @@ import { createLocalHost } from './local-host.ts'
 import { createJobMeter } from './metering.ts'
 import { observeAttempts } from './observe.ts'
 import { openaiFineTuningRoutes } from './openai/routes.ts'
-import { createOpenaiFineTuning } from './openai/service.ts'
+import { OpenaiFineTuning } from './openai/service.ts'
 import { createRecorders } from './recorder.ts'
 import { jobRoutes } from './routes.ts'
 import { Jobs } from './service.ts'
@@ -147,7 +147,7 @@ export async function createJobsFeature(
     stopRequests,
     log,
   }
-  const openai = createOpenaiFineTuning({ db, hub, datasets, files, jobs, models, tracking: config.tracking })
+  const openai = new OpenaiFineTuning({ db, hub, datasets, files, jobs, models, tracking: config.tracking })
   metrics.onLook(async () => {
     const { queued, running, paused } = await store.countUnfinished(db)
     for (const [state, count] of Object.entries({ queued, running, paused })) metrics.jobs.set({ state }, count)
@@ -172,7 +172,7 @@ export async function createJobsFeature(
           name: index === 0 ? undefined : String(index + 1),
           claims: { turn_ms: turn_seconds === 0 ? undefined : turn_seconds * 1000 },
           log,
-          whenReady: trainingSetup.whenReady,
+          whenReady: (signal) => trainingSetup.whenReady(signal),
           handle: (claim, signal) => workOnJob(worker, claim, signal),
         }),
       )

@@ -9,13 +9,7 @@ import { newId } from '../../../lib/ids.ts'
 import type { Artifacts } from '../../platform/storage/objects/index.ts'
 import type { Deployments } from '../deployments/index.ts'
 import type { Inference } from '../inference/index.ts'
-import {
-  type OwnReplica,
-  startOwnReplica,
-  type Target,
-  type VerifyReplica,
-  type WeightFiles,
-} from '../serving/index.ts'
+import { OwnReplica, type Target, type VerifyReplica, type WeightFiles } from '../serving/index.ts'
 import type { Place, Places } from './places.ts'
 import { activeOf, type Entry, fittingOf } from './scaled-deployment.ts'
 
@@ -107,7 +101,7 @@ export function createReconciler(options: ReconcilerOptions, control: Control): 
 
   function start(entry: Entry, target: Target, place: Place): void {
     const { deployment } = entry
-    const replica = startOwnReplica({
+    const replica = new OwnReplica({
       id: newId('rep'),
       deployment_id: deployment.id,
       placement: place.placement,

@@ -19,12 +19,6 @@ interface RunningDeliverer {
   close(): Promise<void>
 }
 
-export interface Deliverer {
-  start(): RunningDeliverer
-  /** Looks for due deliveries now. Without a call they are found within a second. */
-  wake(): void
-}
-
 interface Options {
   db: Db
   secrets: Secrets
@@ -46,11 +40,81 @@ const grace_ms = 1000
 /** For the metrics, by the status of the delivery after an attempt. */
 const outcomes = { delivered: 'delivered', pending: 'retried', failed: 'failed', blocked_address: 'blocked' } as const
 
-export function createDeliverer({ db, secrets, send, version, log, metrics, now }: Options): Deliverer {
-  const wakeEvents = new EventEmitter()
-  const wake = () => void wakeEvents.emit('wake')
+export class Deliverer {
+  private readonly options: Options
+  private readonly wakeEvents = new EventEmitter()
+  private readonly stopping = new AbortController()
+  private readonly aborting = new AbortController()
+  private readonly running = new Set<Promise<void>>()
+  private runningFailing = 0
 
-  async function attempt(claimed: store.DeliveryRow, signal: AbortSignal): Promise<void> {
+  constructor(options: Options) {
+    this.options = options
+  }
+
+  /** Looks for due deliveries now. Without a call they are found within a second. */
+  wake(): void {
+    this.wakeEvents.emit('wake')
+  }
+
+  /** Call it once. */
+  start(): RunningDeliverer {
+    const looping = this.loop()
+    const close = async () => {
+      this.stopping.abort()
+      await looping
+      const cut = setTimeout(() => this.aborting.abort(), grace_ms)
+      await Promise.all(this.running)
+      clearTimeout(cut)
+    }
+    return { close }
+  }
+
+  private async loop(): Promise<void> {
+    const { log } = this.options
+    while (!this.stopping.signal.aborted) {
+      const woken = once(this.wakeEvents, 'wake', {
+        signal: AbortSignal.any([this.stopping.signal, AbortSignal.timeout(poll_ms)]),
+      }).catch(() => {})
+      await this.claimDue().catch((error: Error) => log.error({ err: error }, 'claiming webhook deliveries failed'))
+      await woken
+    }
+  }
+
+  /** Claims and starts due deliveries up to the concurrency limits. */
+  private async claimDue(): Promise<void> {
+    const { db, now } = this.options
+    for (const failing of [false, true])
+      for (;;) {
+        const limit = Math.min(
+          maxConcurrent - this.running.size,
+          failing ? maxConcurrentFailing - this.runningFailing : maxConcurrent,
+        )
+        if (limit <= 0 || this.stopping.signal.aborted) break
+        const claimed = await store.claim(db, now(), now() + lease_ms, { failing, limit })
+        if (claimed.length === 0) break
+        for (const delivery of claimed) this.startAttempt(delivery, failing)
+      }
+  }
+
+  private startAttempt(claimed: store.DeliveryRow, failing: boolean): void {
+    if (failing) this.runningFailing++
+    const work: Promise<void> = this.attempt(claimed)
+      // The delivery is retried when its lease expires.
+      .catch((error: Error) =>
+        this.options.log.error({ err: error, delivery: claimed.id }, 'a webhook could not be sent'),
+      )
+      .finally(() => {
+        this.running.delete(work)
+        if (failing) this.runningFailing--
+        this.wake()
+      })
+    this.running.add(work)
+  }
+
+  private async attempt(claimed: store.DeliveryRow): Promise<void> {
+    const { signal } = this.aborting
+    const { db, secrets, send, version, log, metrics, now } = this.options
     const { id, account_id, webhook_id, event_id } = claimed
     const webhook = await store.webhook(db, account_id, webhook_id)
     if (!webhook) return
@@ -69,7 +133,7 @@ export function createDeliverer({ db, secrets, send, version, log, metrics, now 
       await db.transaction().execute((trx) => store.settle(trx, claimed, {}))
       return
     }
-    const { status, disabled } = await settle(claimed, began, outcome)
+    const { status, disabled } = await this.settle(claimed, began, outcome)
     const { response_status, duration_ms, error } = outcome
     if (status) metrics.webhookAttempts.inc({ outcome: outcomes[status] })
     metrics.webhookSeconds.observe(duration_ms / 1000)
@@ -90,11 +154,12 @@ export function createDeliverer({ db, secrets, send, version, log, metrics, now 
   /**
    * Records the outcome of an attempt, unless its lease was lost. `disabled`: the reason, if it disabled the webhook.
    */
-  async function settle(
+  private async settle(
     claimed: store.DeliveryRow,
     started_at: number,
     outcome: Outcome,
   ): Promise<{ status?: keyof typeof outcomes; disabled?: string }> {
+    const { db, now } = this.options
     const { account_id, webhook_id } = claimed
     const { duration_ms, response_status, response_body, error } = outcome
     return db.transaction().execute(async (trx) => {
@@ -138,64 +203,5 @@ export function createDeliverer({ db, secrets, send, version, log, metrics, now 
       await recordAuditEntry(trx, { ...serviceActor, account_id }, 'webhook.disabled', webhook_id, details, time)
       return { status, disabled: health.disabled_reason! }
     })
-  }
-
-  return {
-    wake,
-    start() {
-      const stopping = new AbortController()
-      const aborting = new AbortController()
-      const running = new Set<Promise<void>>()
-      let runningFailing = 0
-
-      /** Claims and starts due deliveries up to the concurrency limits. */
-      async function claimDue(): Promise<void> {
-        for (const failing of [false, true])
-          for (;;) {
-            const limit = Math.min(
-              maxConcurrent - running.size,
-              failing ? maxConcurrentFailing - runningFailing : maxConcurrent,
-            )
-            if (limit <= 0 || stopping.signal.aborted) break
-            const claimed = await store.claim(db, now(), now() + lease_ms, { failing, limit })
-            if (claimed.length === 0) break
-            for (const each of claimed) startAttempt(each, failing)
-          }
-      }
-
-      function startAttempt(claimed: store.DeliveryRow, failing: boolean): void {
-        if (failing) runningFailing++
-        const work: Promise<void> = attempt(claimed, aborting.signal)
-          // The delivery is retried when its lease expires.
-          .catch((error: Error) => log.error({ err: error, delivery: claimed.id }, 'a webhook could not be sent'))
-          .finally(() => {
-            running.delete(work)
-            if (failing) runningFailing--
-            wake()
-          })
-        running.add(work)
-      }
-
-      async function loop(): Promise<void> {
-        while (!stopping.signal.aborted) {
-          const woken = once(wakeEvents, 'wake', {
-            signal: AbortSignal.any([stopping.signal, AbortSignal.timeout(poll_ms)]),
-          }).catch(() => {})
-          await claimDue().catch((error: Error) => log.error({ err: error }, 'claiming webhook deliveries failed'))
-          await woken
-        }
-      }
-
-      const looping = loop()
-      return {
-        async close() {
-          stopping.abort()
-          await looping
-          const cut = setTimeout(() => aborting.abort(), grace_ms)
-          await Promise.all(running)
-          clearTimeout(cut)
-        },
-      }
-    },
   }
 }

@@ -21,7 +21,7 @@ import { type AddressRules, type Resolve, resolve as resolveByDns } from '../../
 import { BadTarget, readTarget } from '../../platform/outbound/target.ts'
 import type { Secrets } from '../../platform/storage/secrets.ts'
 import type { ServerMetrics } from '../../platform/telemetry/metrics.ts'
-import { createDeliverer, type Deliverer } from './deliver.ts'
+import { Deliverer } from './deliver.ts'
 import { payloadOf, typesOf } from './format.ts'
 import { healthy } from './schedule.ts'
 import { activeSecrets } from './secrets.ts'
@@ -59,7 +59,7 @@ export class Webhooks {
       timeout_ms: options.timeout_ms ?? 15_000,
     }
     const { db, secrets, rules, version, log, metrics, now, resolve, timeout_ms } = this.options
-    this.deliverer = createDeliverer({
+    this.deliverer = new Deliverer({
       db,
       secrets,
       send: createSend({ rules, resolve, timeout_ms }),

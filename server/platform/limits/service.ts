@@ -11,7 +11,7 @@ import type { Changes } from '../redis/changes.ts'
 import type { Redis } from '../redis/connection.ts'
 import { type Bounds, type Counts, createLocalCounters, type Demand } from './counters.ts'
 import type { CountListener } from './daily-quota.ts'
-import { createRedisCounters } from './redis-counters.ts'
+import { RedisCounters } from './redis-counters.ts'
 
 interface WindowUsage {
   used: number
@@ -68,7 +68,7 @@ export function createLimits({
   now = Date.now,
 }: Options): Limits {
   const counters = shared
-    ? createRedisCounters(shared.redis, shared.changes, db, log, now, onCounted)
+    ? new RedisCounters(shared.redis, shared.changes, db, log, now, onCounted)
     : createLocalCounters(db, log, now, several, onCounted)
 
   function boundsOf(tier: string): Bounds {

@@ -48,56 +48,6 @@ export class LeaseLost extends Error {
   }
 }
 
-export interface Queue {
-  /** Adds an entry of an account in the caller's transaction. Call `wake` after it has committed. */
-  enqueue(trx: Trx, kind: string, ref: string, account_id: string): Promise<void>
-  wake(): void
-  /** Resolves at the next `wake`, after `wait_ms`, or when the signal aborts. */
-  waitForWake(wait_ms: number, signal: AbortSignal): Promise<void>
-  /**
-   * Leases a due entry of this kind, waiting or with an expired lease, to `worker`, accounts in turn (turns.ts);
-   * undefined if there is none.
-   */
-  claim(kind: string, worker: string, options?: ClaimOptions): Promise<Claim | undefined>
-  /** Waiting and leased entries of a kind by place, and when each of their accounts was last served (unix ms). */
-  pending(kind: string): Promise<{ entries: PendingEntry[]; served: Map<string, number> }>
-  /** Waiting and leased entries by kind, and when the oldest waiting one was enqueued (unix ms). */
-  counts(): Promise<{ kind: string; waiting: number; running: number; oldest_at: number | null }[]>
-  /** Whether due work of the same kind waits: long work lets it run after a time slice. */
-  othersWait(claim: Pick<Claim, 'kind' | 'ref'>): Promise<boolean>
-  /**
-   * Whether running work should give its place to another account, which has due work of the same kind and none that
-   * runs. True for one caller for each such account, on all servers; for another one if the place is not taken within
-   * minutes.
-   */
-  giveWay(claim: Pick<Claim, 'kind' | 'account_id'>): Promise<boolean>
-  /** Renews the lease. Returns whether the claim still held it. */
-  renewLease(claim: Claim): Promise<boolean>
-  /** Throws LeaseLost unless the claim is current. Call it in the transaction of each write of the worker. */
-  assertLease(trx: Trx, claim: Claim): Promise<void>
-  /** Ends the entry: done, or dead after too many attempts. Throws LeaseLost. */
-  finish(trx: Trx, claim: Claim, status: 'done' | 'dead'): Promise<void>
-  /** Makes the entry claimable again from `run_at` on (unix ms). The attempt counts. Throws LeaseLost. */
-  requeue(trx: Trx, claim: Claim, run_at: number, turn?: TurnEnd): Promise<void>
-  /**
-   * Like `requeue`, for work that was not started or did not fail: the attempt does not count. Its number is given
-   * again, so write nothing under the claim afterwards.
-   */
-  defer(claim: Claim, run_at: number, turn?: TurnEnd): Promise<void>
-  /** Ends the live entry of this ref, if any; its worker loses the lease. Returns that worker's claim, if any. */
-  cancel(trx: Trx, kind: string, ref: string): Promise<Claim | undefined>
-  /** Whether a worker has a lease that has not expired. */
-  isLeased(trx: Trx, kind: string, ref: string): Promise<boolean>
-  /** Whether the ref has an entry that has not ended. */
-  isLive(trx: Trx, kind: string, ref: string): Promise<boolean>
-  /** Makes a waiting entry the next one to be claimed. */
-  hasten(trx: Trx, kind: string, ref: string): Promise<void>
-  /** The id of this server, with which the names of its workers begin. */
-  server: string
-  /** Expires the leases of an earlier process of this server, which is gone. On SQLite there is no other server. */
-  expireOwnLeases(): Promise<number>
-}
-
 interface Options {
   db: Db
   server: string
@@ -105,242 +55,284 @@ interface Options {
   now?: () => number
 }
 
-export function createQueue({ db, server, notifications, now = Date.now }: Options): Queue {
-  const wakes = new EventEmitter()
-  wakes.setMaxListeners(0)
-  notifications.on('work', () => wakes.emit('wake'))
-  const leasedBy = (claim: Claim) => sql<boolean>`id = ${claim.id} and attempt = ${claim.attempt} and status = 'leased'`
+export class Queue {
+  /** The id of this server, with which the names of its workers begin. */
+  readonly server: string
+  private readonly db: Db
+  private readonly notifications: Notifications
+  private readonly now: () => number
+  private readonly wakes = new EventEmitter().setMaxListeners(0)
 
-  return {
-    async enqueue(trx, kind, ref, account_id) {
-      const time = now()
-      await trx
-        .insertInto('queue_entries')
-        .values({
-          kind,
-          ref,
-          account_id,
-          status: 'waiting',
-          run_at: time,
-          place: time,
-          attempt: 0,
-          worker: null,
-          lease_until: null,
-          claimed_at: null,
-          turn_until: 0,
-          created_at: time,
-        })
-        .execute()
-    },
+  constructor({ db, server, notifications, now = Date.now }: Options) {
+    this.db = db
+    this.server = server
+    this.notifications = notifications
+    this.now = now
+    notifications.on('work', () => this.wakes.emit('wake'))
+  }
 
-    wake: () => notifications.publish('work'),
+  /** Adds an entry of an account in the caller's transaction. Call `wake` after it has committed. */
+  async enqueue(trx: Trx, kind: string, ref: string, account_id: string): Promise<void> {
+    const time = this.now()
+    await trx
+      .insertInto('queue_entries')
+      .values({
+        kind,
+        ref,
+        account_id,
+        status: 'waiting',
+        run_at: time,
+        place: time,
+        attempt: 0,
+        worker: null,
+        lease_until: null,
+        claimed_at: null,
+        turn_until: 0,
+        created_at: time,
+      })
+      .execute()
+  }
 
-    waitForWake: (wait_ms, signal) =>
-      new Promise((resolve) => {
-        const done = () => {
-          clearTimeout(timer)
-          wakes.off('wake', done)
-          signal.removeEventListener('abort', done)
-          resolve()
-        }
-        const timer = setTimeout(done, wait_ms)
-        wakes.once('wake', done)
-        signal.addEventListener('abort', done, { once: true })
-        if (signal.aborted) done()
-      }),
+  wake(): void {
+    this.notifications.publish('work')
+  }
 
-    async claim(kind, worker, { turn_ms: length_ms = turn_ms, idle_accounts_only } = {}) {
-      const time = now()
-      const lease = async (entry: RawBuilder<number>) =>
-        await db
-          .updateTable('queue_entries')
-          .set((eb) => ({
-            status: 'leased',
-            worker,
-            lease_until: time + lease_ms,
-            attempt: eb('attempt', '+', 1),
-            claimed_at: time,
-            turn_until: sql<number>`case when turn_until > ${time} then turn_until else ${time + length_ms} end`,
-          }))
-          .where('id', '=', sql<number>`(${entry})`)
-          .returning(['id', 'kind', 'ref', 'attempt', 'account_id', 'turn_until'])
-          .executeTakeFirst()
-      const claim = await lease(nextEntry(db, kind, time, idle_accounts_only))
-      // Workers of several processes claim at once, and wait for nobody.
-      return claim ?? (isPostgres(db) && !idle_accounts_only ? await lease(oldestEntry(kind, time)) : undefined)
-    },
-
-    async pending(kind) {
-      const entries = await db
-        .selectFrom('queue_entries')
-        .select(['id', 'ref', 'account_id', 'run_at', 'place', 'turn_until', 'status'])
-        .where('kind', '=', kind)
-        .where(sql<boolean>`status in ('waiting', 'leased')`)
-        .orderBy('place')
-        .orderBy('id')
-        .execute()
-      const accounts = await servedAccounts(db, kind, now())
-      return {
-        entries: entries as PendingEntry[],
-        served: new Map(accounts.map(({ account_id, served_at }) => [account_id, served_at ?? 0])),
+  /** Resolves at the next `wake`, after `wait_ms`, or when the signal aborts. */
+  waitForWake(wait_ms: number, signal: AbortSignal): Promise<void> {
+    return new Promise((resolve) => {
+      const done = () => {
+        clearTimeout(timer)
+        this.wakes.off('wake', done)
+        signal.removeEventListener('abort', done)
+        resolve()
       }
-    },
+      const timer = setTimeout(done, wait_ms)
+      this.wakes.once('wake', done)
+      signal.addEventListener('abort', done, { once: true })
+      if (signal.aborted) done()
+    })
+  }
 
-    async counts() {
-      const count = (status: string) => sql<number>`sum(case when status = ${status} then 1 else 0 end)`
-      return await db
-        .selectFrom('queue_entries')
-        .select([
-          'kind',
-          count('waiting').as('waiting'),
-          count('leased').as('running'),
-          sql<number | null>`min(case when status = 'waiting' then created_at end)`.as('oldest_at'),
-        ])
-        // As text, so that SQLite sees that the index of live entries has all of them.
-        .where(sql<boolean>`status in ('waiting', 'leased')`)
-        .groupBy('kind')
-        .orderBy('kind')
-        .execute()
-    },
-
-    async othersWait({ kind, ref }) {
-      const time = now()
-      const counts = await db
-        .selectFrom('queue_entries')
-        .select('id')
-        .where('kind', '=', kind)
-        .where('status', 'in', ['waiting', 'leased'])
-        .where('ref', '!=', ref)
-        .where('run_at', '<=', time)
-        .limit(1)
-        .executeTakeFirst()
-      return counts !== undefined
-    },
-
-    async giveWay({ kind, account_id }) {
-      const time = now()
-      const waiting = entryThatWaits(kind, account_id, time)
-      // Most of the time nobody waits: a look takes no turn to write.
-      if ((await waiting.execute(db)).rows.length === 0) return false
-      const { numUpdatedRows } = await db
-        .updateTable('queue_entries')
-        .set({ promised_until: time + promise_ms })
-        .where('id', '=', sql<number>`(${waiting})`)
-        .executeTakeFirstOrThrow()
-      return numUpdatedRows > 0n
-    },
-
-    async renewLease(claim) {
-      const result = await db
-        .updateTable('queue_entries')
-        .set({ lease_until: now() + lease_ms })
-        .where(leasedBy(claim))
-        .executeTakeFirst()
-      return result.numUpdatedRows > 0n
-    },
-
-    async assertLease(trx, claim) {
-      const row = await trx.selectFrom('queue_entries').select('id').where(leasedBy(claim)).executeTakeFirst()
-      if (!row) throw new LeaseLost(claim)
-    },
-
-    async finish(trx, claim, status) {
-      const result = await trx
-        .updateTable('queue_entries')
-        .set({ status, worker: null, lease_until: null })
-        .where(leasedBy(claim))
-        .executeTakeFirst()
-      if (result.numUpdatedRows === 0n) throw new LeaseLost(claim)
-    },
-
-    async requeue(trx, claim, run_at, turn = 'kept') {
-      const result = await trx
-        .updateTable('queue_entries')
-        .set({ status: 'waiting', worker: null, lease_until: null, run_at, ...turnColumns(turn, now()) })
-        .where(leasedBy(claim))
-        .executeTakeFirst()
-      if (result.numUpdatedRows === 0n) throw new LeaseLost(claim)
-    },
-
-    async defer(claim, run_at, turn = 'kept') {
-      const columns = turnColumns(turn, now())
-      await db
+  /**
+   * Leases a due entry of this kind, waiting or with an expired lease, to `worker`, accounts in turn (turns.ts);
+   * undefined if there is none.
+   */
+  async claim(
+    kind: string,
+    worker: string,
+    { turn_ms: length_ms = turn_ms, idle_accounts_only }: ClaimOptions = {},
+  ): Promise<Claim | undefined> {
+    const time = this.now()
+    const lease = async (entry: RawBuilder<number>) =>
+      await this.db
         .updateTable('queue_entries')
         .set((eb) => ({
-          status: 'waiting',
-          worker: null,
-          lease_until: null,
-          run_at,
-          attempt: eb('attempt', '-', 1),
-          ...columns,
+          status: 'leased',
+          worker,
+          lease_until: time + lease_ms,
+          attempt: eb('attempt', '+', 1),
+          claimed_at: time,
+          turn_until: sql<number>`case when turn_until > ${time} then turn_until else ${time + length_ms} end`,
         }))
-        .where(leasedBy(claim))
-        .execute()
-    },
-
-    async cancel(trx, kind, ref) {
-      const entry = await trx
-        .selectFrom('queue_entries')
-        .select(['id', 'kind', 'ref', 'attempt', 'account_id', 'turn_until', 'status'])
-        .where('kind', '=', kind)
-        .where('ref', '=', ref)
-        .where('status', 'in', ['waiting', 'leased'])
+        .where('id', '=', sql<number>`(${entry})`)
+        .returning(['id', 'kind', 'ref', 'attempt', 'account_id', 'turn_until'])
         .executeTakeFirst()
-      if (!entry) return undefined
-      await trx
-        .updateTable('queue_entries')
-        .set({ status: 'done', worker: null, lease_until: null })
-        .where('id', '=', entry.id)
-        .execute()
-      return entry.status === 'leased' ? entry : undefined
-    },
+    const claim = await lease(nextEntry(this.db, kind, time, idle_accounts_only))
+    // Workers of several processes claim at once, and wait for nobody.
+    return claim ?? (isPostgres(this.db) && !idle_accounts_only ? await lease(oldestEntry(kind, time)) : undefined)
+  }
 
-    async isLeased(trx, kind, ref) {
-      const entry = await trx
-        .selectFrom('queue_entries')
-        .select('id')
-        .where('kind', '=', kind)
-        .where('ref', '=', ref)
-        .where('status', '=', 'leased')
-        .where('lease_until', '>=', now())
-        .executeTakeFirst()
-      return entry !== undefined
-    },
+  /** Waiting and leased entries of a kind by place, and when each of their accounts was last served (unix ms). */
+  async pending(kind: string): Promise<{ entries: PendingEntry[]; served: Map<string, number> }> {
+    const entries = await this.db
+      .selectFrom('queue_entries')
+      .select(['id', 'ref', 'account_id', 'run_at', 'place', 'turn_until', 'status'])
+      .where('kind', '=', kind)
+      .where(sql<boolean>`status in ('waiting', 'leased')`)
+      .orderBy('place')
+      .orderBy('id')
+      .execute()
+    const accounts = await servedAccounts(this.db, kind, this.now())
+    return {
+      entries: entries as PendingEntry[],
+      served: new Map(accounts.map(({ account_id, served_at }) => [account_id, served_at ?? 0])),
+    }
+  }
 
-    async isLive(trx, kind, ref) {
-      const entry = await trx
-        .selectFrom('queue_entries')
-        .select('id')
-        .where('kind', '=', kind)
-        .where('ref', '=', ref)
-        .where(sql<boolean>`status in ('waiting', 'leased')`)
-        .executeTakeFirst()
-      return entry !== undefined
-    },
+  /** Waiting and leased entries by kind, and when the oldest waiting one was enqueued (unix ms). */
+  async counts(): Promise<{ kind: string; waiting: number; running: number; oldest_at: number | null }[]> {
+    const count = (status: string) => sql<number>`sum(case when status = ${status} then 1 else 0 end)`
+    return await this.db
+      .selectFrom('queue_entries')
+      .select([
+        'kind',
+        count('waiting').as('waiting'),
+        count('leased').as('running'),
+        sql<number | null>`min(case when status = 'waiting' then created_at end)`.as('oldest_at'),
+      ])
+      // As text, so that SQLite sees that the index of live entries has all of them.
+      .where(sql<boolean>`status in ('waiting', 'leased')`)
+      .groupBy('kind')
+      .orderBy('kind')
+      .execute()
+  }
 
-    async hasten(trx, kind, ref) {
-      await trx
-        .updateTable('queue_entries')
-        .set({ run_at: 0, place: 0, turn_until: now() + turn_ms })
-        .where('kind', '=', kind)
-        .where('ref', '=', ref)
-        .where('status', '=', 'waiting')
-        .execute()
-    },
+  /** Whether due work of the same kind waits: long work lets it run after a time slice. */
+  async othersWait({ kind, ref }: Pick<Claim, 'kind' | 'ref'>): Promise<boolean> {
+    const time = this.now()
+    const counts = await this.db
+      .selectFrom('queue_entries')
+      .select('id')
+      .where('kind', '=', kind)
+      .where('status', 'in', ['waiting', 'leased'])
+      .where('ref', '!=', ref)
+      .where('run_at', '<=', time)
+      .limit(1)
+      .executeTakeFirst()
+    return counts !== undefined
+  }
 
-    server,
+  /**
+   * Whether running work should give its place to another account, which has due work of the same kind and none that
+   * runs. True for one caller for each such account, on all servers; for another one if the place is not taken within
+   * minutes.
+   */
+  async giveWay({ kind, account_id }: Pick<Claim, 'kind' | 'account_id'>): Promise<boolean> {
+    const time = this.now()
+    const waiting = entryThatWaits(kind, account_id, time)
+    // Most of the time nobody waits: a look takes no turn to write.
+    if ((await waiting.execute(this.db)).rows.length === 0) return false
+    const { numUpdatedRows } = await this.db
+      .updateTable('queue_entries')
+      .set({ promised_until: time + promise_ms })
+      .where('id', '=', sql<number>`(${waiting})`)
+      .executeTakeFirstOrThrow()
+    return numUpdatedRows > 0n
+  }
 
-    async expireOwnLeases() {
-      const result = await db
-        .updateTable('queue_entries')
-        .set({ lease_until: 0 })
-        .where('status', '=', 'leased')
-        .$if(isPostgres(db), (query) => query.where('worker', 'like', `${server}/%`))
-        .executeTakeFirst()
-      return Number(result.numUpdatedRows)
-    },
+  /** Renews the lease. Returns whether the claim still held it. */
+  async renewLease(claim: Claim): Promise<boolean> {
+    const result = await this.db
+      .updateTable('queue_entries')
+      .set({ lease_until: this.now() + lease_ms })
+      .where(leasedBy(claim))
+      .executeTakeFirst()
+    return result.numUpdatedRows > 0n
+  }
+
+  /** Throws LeaseLost unless the claim is current. Call it in the transaction of each write of the worker. */
+  async assertLease(trx: Trx, claim: Claim): Promise<void> {
+    const row = await trx.selectFrom('queue_entries').select('id').where(leasedBy(claim)).executeTakeFirst()
+    if (!row) throw new LeaseLost(claim)
+  }
+
+  /** Ends the entry: done, or dead after too many attempts. Throws LeaseLost. */
+  async finish(trx: Trx, claim: Claim, status: 'done' | 'dead'): Promise<void> {
+    const result = await trx
+      .updateTable('queue_entries')
+      .set({ status, worker: null, lease_until: null })
+      .where(leasedBy(claim))
+      .executeTakeFirst()
+    if (result.numUpdatedRows === 0n) throw new LeaseLost(claim)
+  }
+
+  /** Makes the entry claimable again from `run_at` on (unix ms). The attempt counts. Throws LeaseLost. */
+  async requeue(trx: Trx, claim: Claim, run_at: number, turn: TurnEnd = 'kept'): Promise<void> {
+    const result = await trx
+      .updateTable('queue_entries')
+      .set({ status: 'waiting', worker: null, lease_until: null, run_at, ...turnColumns(turn, this.now()) })
+      .where(leasedBy(claim))
+      .executeTakeFirst()
+    if (result.numUpdatedRows === 0n) throw new LeaseLost(claim)
+  }
+
+  /**
+   * Like `requeue`, for work that was not started or did not fail: the attempt does not count. Its number is given
+   * again, so write nothing under the claim afterwards.
+   */
+  async defer(claim: Claim, run_at: number, turn: TurnEnd = 'kept'): Promise<void> {
+    const columns = turnColumns(turn, this.now())
+    await this.db
+      .updateTable('queue_entries')
+      .set((eb) => ({
+        status: 'waiting',
+        worker: null,
+        lease_until: null,
+        run_at,
+        attempt: eb('attempt', '-', 1),
+        ...columns,
+      }))
+      .where(leasedBy(claim))
+      .execute()
+  }
+
+  /** Ends the live entry of this ref, if any; its worker loses the lease. Returns that worker's claim, if any. */
+  async cancel(trx: Trx, kind: string, ref: string): Promise<Claim | undefined> {
+    const entry = await trx
+      .selectFrom('queue_entries')
+      .select(['id', 'kind', 'ref', 'attempt', 'account_id', 'turn_until', 'status'])
+      .where('kind', '=', kind)
+      .where('ref', '=', ref)
+      .where('status', 'in', ['waiting', 'leased'])
+      .executeTakeFirst()
+    if (!entry) return undefined
+    await trx
+      .updateTable('queue_entries')
+      .set({ status: 'done', worker: null, lease_until: null })
+      .where('id', '=', entry.id)
+      .execute()
+    return entry.status === 'leased' ? entry : undefined
+  }
+
+  /** Whether a worker has a lease that has not expired. */
+  async isLeased(trx: Trx, kind: string, ref: string): Promise<boolean> {
+    const entry = await trx
+      .selectFrom('queue_entries')
+      .select('id')
+      .where('kind', '=', kind)
+      .where('ref', '=', ref)
+      .where('status', '=', 'leased')
+      .where('lease_until', '>=', this.now())
+      .executeTakeFirst()
+    return entry !== undefined
+  }
+
+  /** Whether the ref has an entry that has not ended. */
+  async isLive(trx: Trx, kind: string, ref: string): Promise<boolean> {
+    const entry = await trx
+      .selectFrom('queue_entries')
+      .select('id')
+      .where('kind', '=', kind)
+      .where('ref', '=', ref)
+      .where(sql<boolean>`status in ('waiting', 'leased')`)
+      .executeTakeFirst()
+    return entry !== undefined
+  }
+
+  /** Makes a waiting entry the next one to be claimed. */
+  async hasten(trx: Trx, kind: string, ref: string): Promise<void> {
+    await trx
+      .updateTable('queue_entries')
+      .set({ run_at: 0, place: 0, turn_until: this.now() + turn_ms })
+      .where('kind', '=', kind)
+      .where('ref', '=', ref)
+      .where('status', '=', 'waiting')
+      .execute()
+  }
+
+  /** Expires the leases of an earlier process of this server, which is gone. On SQLite there is no other server. */
+  async expireOwnLeases(): Promise<number> {
+    const result = await this.db
+      .updateTable('queue_entries')
+      .set({ lease_until: 0 })
+      .where('status', '=', 'leased')
+      .$if(isPostgres(this.db), (query) => query.where('worker', 'like', `${this.server}/%`))
+      .executeTakeFirst()
+    return Number(result.numUpdatedRows)
   }
 }
+
+const leasedBy = (claim: Claim) => sql<boolean>`id = ${claim.id} and attempt = ${claim.attempt} and status = 'leased'`
 
 function turnColumns(turn: TurnEnd, time: number) {
   if (turn === 'kept') return {}

@@ -36,25 +36,6 @@ interface Step extends Omit<SetupStep, 'seconds'> {
   ended_at?: number
 }
 
-export interface TrainingSetup {
-  /** Whether everything that training needs is installed. It stays true for the life of the process. */
-  ready(): boolean
-  /** Resolves when it is ready, or the signal aborts. */
-  whenReady(signal: AbortSignal): Promise<void>
-  /** Throws training_not_ready, which callers may retry. */
-  requireReady(): void
-  /** What is being waited for, as a sentence with a full stop. */
-  describe(): string
-  /** The steps; with the end of a failed command's output for operators. */
-  status(caller: { operator: boolean }): TrainingSetupStatus
-  /** Starts again after a failure. Otherwise does nothing. */
-  retry(): void
-  /** Called when a step begins, ends or fails, and when it is ready. */
-  onChange(listener: () => void): void
-  /** Starts set-up unless there is nothing to do. Only for the process that holds the data folder's lock. */
-  start(): { close(): Promise<void> }
-}
-
 interface Options {
   /** The root of the checkout. */
   checkout: string
@@ -66,64 +47,171 @@ interface Options {
   now(): number
 }
 
-export function createTrainingSetup({ checkout, log, announce, now, ...options }: Options): TrainingSetup {
-  const pendingFile = path.join(checkout, '.local/setup-pending.json')
-  const closed = new AbortController()
-  const stopping = AbortSignal.any([options.stopping, closed.signal])
-  const changes = new EventEmitter().setMaxListeners(0)
-  const steps: Step[] = readPending().map((step) => ({ ...step, status: 'waiting', message: null }))
-  let ready = steps.length === 0
-  let running: Promise<void> | undefined
+export class TrainingSetup {
+  private readonly options: Options
+  private readonly pendingFile: string
+  private readonly closed = new AbortController()
+  private readonly stopping: AbortSignal
+  private readonly changes = new EventEmitter().setMaxListeners(0)
+  private readonly steps: Step[]
+  private isReady: boolean
+  private running: Promise<void> | undefined
 
-  function readPending(): z.infer<typeof Pending> {
-    if (!existsSync(pendingFile)) return []
+  constructor(options: Options) {
+    this.options = options
+    this.pendingFile = path.join(options.checkout, '.local/setup-pending.json')
+    this.stopping = AbortSignal.any([options.stopping, this.closed.signal])
+    this.steps = this.readPending().map((step) => ({ ...step, status: 'waiting', message: null }))
+    this.isReady = this.steps.length === 0
+  }
+
+  /** Whether everything that training needs is installed. It stays true for the life of the process. */
+  ready(): boolean {
+    return this.isReady
+  }
+
+  /** What is being waited for, as a sentence with a full stop. */
+  describe(): string {
+    const failed = this.steps.find(({ status }) => status === 'failed')
+    if (failed)
+      return (
+        `The set-up of the training environment has failed at step ${this.place(failed)}, ${brief(failed)}. ` +
+        'Its operator can see why at GET /v1/hub/setup, and try again.'
+      )
+    const step = this.current()
+    const what = step ? `: step ${this.place(step)}, ${brief(step)}` : ''
+    return `The training environment is being installed${what}.`
+  }
+
+  /** Called when a step begins, ends or fails, and when it is ready. */
+  onChange(listener: () => void): void {
+    this.changes.on('change', listener)
+  }
+
+  /** Starts again after a failure. Otherwise does nothing. */
+  retry(): void {
+    const { log } = this.options
+    if (this.isReady || this.stopping.aborted) return
+    this.running ??= this.run()
+      .catch((error: Error) => log.error({ err: error }, 'set-up for training could not be run'))
+      .finally(() => {
+        this.running = undefined
+      })
+  }
+
+  /** Resolves when it is ready, or the signal aborts. */
+  whenReady(signal: AbortSignal): Promise<void> {
+    return new Promise((resolve) => {
+      const done = () => {
+        if (!this.isReady && !signal.aborted) return
+        this.changes.off('change', done)
+        signal.removeEventListener('abort', done)
+        resolve()
+      }
+      this.changes.on('change', done)
+      signal.addEventListener('abort', done)
+      done()
+    })
+  }
+
+  /** Throws training_not_ready, which callers may retry. */
+  requireReady(): void {
+    if (!this.isReady)
+      throw new ApiError(
+        'training_not_ready',
+        `${this.describe()} Try again in a moment; GET /v1/hub/setup shows how far it is.`,
+        {
+          details: { retry_after_seconds: retryAfter_seconds },
+        },
+      )
+  }
+
+  /** The steps; with the end of a failed command's output for operators. */
+  status({ operator }: { operator: boolean }): TrainingSetupStatus {
+    return {
+      ready: this.isReady,
+      steps: this.steps.map((step) => ({
+        name: step.name,
+        title: step.title,
+        status: step.status,
+        seconds: this.seconds(step),
+        message: step.message && messageOf(step, operator),
+      })),
+    }
+  }
+
+  /** Starts set-up unless there is nothing to do. Only for the process that holds the data folder's lock. */
+  start(): { close(): Promise<void> } {
+    const { announce } = this.options
+    if (!this.isReady)
+      announce(`What only training needs is installed behind the service, in ${this.steps.length} steps.`)
+    this.retry()
+    const recheck = runPeriodically(recheck_ms, async () => {
+      if (!this.isReady && !this.running && !existsSync(this.pendingFile)) this.becomeReady()
+    })
+    const close = async () => {
+      this.closed.abort()
+      await recheck.close()
+      await this.running
+    }
+    return { close }
+  }
+
+  private readPending(): z.infer<typeof Pending> {
+    const { log } = this.options
+    if (!existsSync(this.pendingFile)) return []
     try {
-      return Pending.parse(JSON.parse(readFileSync(pendingFile, 'utf8')))
+      return Pending.parse(JSON.parse(readFileSync(this.pendingFile, 'utf8')))
     } catch (error) {
-      log.warn({ err: error, file: pendingFile }, 'the list of pending set-up steps cannot be read')
+      log.warn({ err: error, file: this.pendingFile }, 'the list of pending set-up steps cannot be read')
       return [{ name: 'training', title: 'what training needs' }]
     }
   }
 
-  /** The title without its remarks on size and time. */
-  const brief = ({ title }: Step) => (title.endsWith(')') ? title.slice(0, title.lastIndexOf(' (')) : title)
-  const place = (step: Step) => `${steps.indexOf(step) + 1} of ${steps.length}`
-  const changed = () => void changes.emit('change')
-  const seconds = ({ started_at, ended_at }: Step) =>
-    started_at === undefined ? null : Math.round(((ended_at ?? now()) - started_at) / 100) / 10
-
-  /** The output of a failed command may name folders of the machine: it is for its operator. */
-  function messageOf({ message, hint }: Step, operator: boolean): string {
-    const shown = operator ? message! : message!.split('\n')[0]!.slice(0, 200).replace(/:$/, '.')
-    return hint ? `${shown}\n${hint}` : shown
+  private place(step: Step): string {
+    return `${this.steps.indexOf(step) + 1} of ${this.steps.length}`
   }
 
-  function becomeReady(): void {
+  private changed(): void {
+    this.changes.emit('change')
+  }
+
+  private seconds({ started_at, ended_at }: Step): number | null {
+    const { now } = this.options
+    return started_at === undefined ? null : Math.round(((ended_at ?? now()) - started_at) / 100) / 10
+  }
+
+  private becomeReady(): void {
+    const { announce, now } = this.options
     const time = now()
-    for (const step of steps)
+    for (const step of this.steps)
       if (step.status !== 'done') Object.assign(step, { status: 'done', message: null, ended_at: time })
-    ready = true
+    this.isReady = true
     announce('Training is ready.')
-    changed()
+    this.changed()
   }
 
   /** The step at work, else the next one. */
-  const current = () =>
-    steps.find(({ status }) => status === 'running') ?? steps.find(({ status }) => status === 'waiting')
+  private current(): Step | undefined {
+    return (
+      this.steps.find(({ status }) => status === 'running') ?? this.steps.find(({ status }) => status === 'waiting')
+    )
+  }
 
   /** A step that was not pending has become necessary through an earlier one. */
-  function stepNamed(name: string, title: string): Step {
-    const known = steps.find((step) => step.name === name)
+  private stepNamed(name: string, title: string): Step {
+    const pending = this.steps.find((step) => step.name === name)
+    if (pending) return pending
     const step: Step = { name, title, status: 'waiting', message: null }
-    if (known) return known
-    const next = steps.findIndex(({ status }) => status === 'waiting')
-    steps.splice(next < 0 ? steps.length : next, 0, step)
+    const next = this.steps.findIndex(({ status }) => status === 'waiting')
+    this.steps.splice(next < 0 ? this.steps.length : next, 0, step)
     return step
   }
 
-  function onLine(line: string): void {
+  private onLine(line: string): void {
+    const { announce, now } = this.options
     // Ctrl-C has ended the command too, which is no failure of its step.
-    if (stopping.aborted) return
+    if (this.stopping.aborted) return
     let event: z.infer<typeof SetupEvent>
     try {
       event = SetupEvent.parse(JSON.parse(line))
@@ -131,30 +219,32 @@ export function createTrainingSetup({ checkout, log, announce, now, ...options }
       return
     }
     const { name, title, status, message, hint } = event
-    const step = name === undefined ? current() : stepNamed(name, title ?? name)
+    const step = name === undefined ? this.current() : this.stepNamed(name, title ?? name)
     // Set-up ends with the failure that its step has reported.
-    if (!step || (name === undefined && steps.some((each) => each.status === 'failed'))) return
+    if (!step || (name === undefined && this.steps.some(({ status }) => status === 'failed'))) return
     if (message !== undefined) step.message = message.slice(0, message_characters_max)
     step.hint = hint
     if (status === 'running') {
       // A step before it that needed nothing prints no event.
-      for (const earlier of steps.slice(0, steps.indexOf(step))) if (earlier.status !== 'done') earlier.status = 'done'
+      for (const earlier of this.steps.slice(0, this.steps.indexOf(step)))
+        if (earlier.status !== 'done') earlier.status = 'done'
       step.started_at = now()
       delete step.ended_at
-      announce(`Set-up for training, ${place(step)}: ${step.title}`)
+      announce(`Set-up for training, ${this.place(step)}: ${step.title}`)
     }
     if (status === 'done' || status === 'failed') step.ended_at = now()
     if (status === 'done') {
       step.message = null
-      announce(`Set-up for training, ${place(step)}: done in ${seconds(step)} s`)
+      announce(`Set-up for training, ${this.place(step)}: done in ${this.seconds(step)} s`)
     }
     if (!status) return
     step.status = status
-    changed()
+    this.changed()
   }
 
-  async function run(): Promise<void> {
-    for (const step of steps)
+  private async run(): Promise<void> {
+    const { checkout, announce, now } = this.options
+    for (const step of this.steps)
       if (step.status === 'failed') {
         step.status = 'waiting'
         step.message = null
@@ -165,97 +255,29 @@ export function createTrainingSetup({ checkout, log, announce, now, ...options }
       process.execPath,
       [path.join(checkout, 'scripts/setup.mjs'), '--training', '--events'],
       // npm and pip are configured by the environment.
-      { env: process.env, stdout: onLine, signal: stopping, grace_ms: stop_grace_ms },
+      { env: process.env, stdout: (line) => this.onLine(line), signal: this.stopping, grace_ms: stop_grace_ms },
     ).ended.catch((error: Error) => ({ status: null, stderr: error.message }))
-    if (stopping.aborted) return
-    if (end.status === 0) return becomeReady()
-    const step = steps.find(({ status }) => status === 'failed') ?? steps.find(({ status }) => status !== 'done')
+    if (this.stopping.aborted) return
+    if (end.status === 0) return this.becomeReady()
+    const step =
+      this.steps.find(({ status }) => status === 'failed') ?? this.steps.find(({ status }) => status !== 'done')
     if (!step) return
     if (step.status !== 'failed') step.message ??= end.stderr.slice(-message_characters_max)
     step.status = 'failed'
     step.ended_at = now()
-    announce(`Set-up for training, ${place(step)} failed: ${messageOf(step, true)}`)
+    announce(`Set-up for training, ${this.place(step)} failed: ${messageOf(step, true)}`)
     announce(
       'The service keeps running. `npm run setup` tries again; so do POST /v1/hub/setup/retry and the next start.',
     )
-    changed()
+    this.changed()
   }
+}
 
-  function begin(): void {
-    if (ready || stopping.aborted) return
-    running ??= run()
-      .catch((error: Error) => log.error({ err: error }, 'set-up for training could not be run'))
-      .finally(() => {
-        running = undefined
-      })
-  }
+/** The title without its remarks on size and time. */
+const brief = ({ title }: Step) => (title.endsWith(')') ? title.slice(0, title.lastIndexOf(' (')) : title)
 
-  function describe(): string {
-    const failed = steps.find(({ status }) => status === 'failed')
-    if (failed)
-      return (
-        `The set-up of the training environment has failed at step ${place(failed)}, ${brief(failed)}. ` +
-        'Its operator can see why at GET /v1/hub/setup, and try again.'
-      )
-    const step = current()
-    const what = step ? `: step ${place(step)}, ${brief(step)}` : ''
-    return `The training environment is being installed${what}.`
-  }
-
-  return {
-    ready: () => ready,
-    describe,
-    onChange: (listener) => void changes.on('change', listener),
-    retry: begin,
-
-    whenReady: (signal) =>
-      new Promise((resolve) => {
-        const done = () => {
-          if (!ready && !signal.aborted) return
-          changes.off('change', done)
-          signal.removeEventListener('abort', done)
-          resolve()
-        }
-        changes.on('change', done)
-        signal.addEventListener('abort', done)
-        done()
-      }),
-
-    requireReady() {
-      if (!ready)
-        throw new ApiError(
-          'training_not_ready',
-          `${describe()} Try again in a moment; GET /v1/hub/setup shows how far it is.`,
-          {
-            details: { retry_after_seconds: retryAfter_seconds },
-          },
-        )
-    },
-
-    status: ({ operator }) => ({
-      ready,
-      steps: steps.map((step) => ({
-        name: step.name,
-        title: step.title,
-        status: step.status,
-        seconds: seconds(step),
-        message: step.message && messageOf(step, operator),
-      })),
-    }),
-
-    start() {
-      if (!ready) announce(`What only training needs is installed behind the service, in ${steps.length} steps.`)
-      begin()
-      const recheck = runPeriodically(recheck_ms, async () => {
-        if (!ready && !running && !existsSync(pendingFile)) becomeReady()
-      })
-      return {
-        async close() {
-          closed.abort()
-          await recheck.close()
-          await running
-        },
-      }
-    },
-  }
+/** The output of a failed command may name folders of the machine: it is for its operator. */
+function messageOf({ message, hint }: Step, operator: boolean): string {
+  const shown = operator ? message! : message!.split('\n')[0]!.slice(0, 200).replace(/:$/, '.')
+  return hint ? `${shown}\n${hint}` : shown
 }

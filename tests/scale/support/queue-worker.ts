@@ -5,7 +5,7 @@ import { sql } from 'kysely'
 import pino from 'pino'
 import { openNotifications } from '../../../server/platform/cluster/notifications.ts'
 import { openDatabase } from '../../../server/platform/db/open.ts'
-import { createQueue, withLease } from '../../../server/platform/queue/queue.ts'
+import { Queue, withLease } from '../../../server/platform/queue/queue.ts'
 import { startWorker } from '../../../server/platform/queue/worker.ts'
 
 const [database_url, server, workers] = process.argv.slice(2) as [string, string, string]
@@ -13,7 +13,7 @@ const log = pino({ level: 'silent' })
 const db = await openDatabase('', database_url)
 const notifications = await openNotifications(db, log, database_url)
 await notifications.start()
-const queue = createQueue({ db, server, notifications })
+const queue = new Queue({ db, server, notifications })
 const running = Array.from({ length: Number(workers) }, (_, index) =>
   startWorker({
     queue,

@@ -27,20 +27,6 @@ import { metricsByStep } from './step-metrics.ts'
 
 type List<T extends { id: string }> = ReturnType<typeof openaiPageOf<T>>
 
-export interface OpenaiFineTuning {
-  create(by: AccountActor, request: CreateOpenaiJob, traceparent?: string): Promise<OpenaiJob>
-  list(account_id: string, query: OpenaiJobQuery): Promise<List<OpenaiJob>>
-  get(account_id: string, id: string): Promise<OpenaiJob>
-  cancel(by: AccountActor, id: string): Promise<OpenaiJob>
-  pause(by: AccountActor, id: string): Promise<OpenaiJob>
-  resume(by: AccountActor, id: string): Promise<OpenaiJob>
-  events(account_id: string, id: string, query: CursorQuery): Promise<List<OpenaiJobEvent>>
-  checkpoints(account_id: string, id: string, query: CursorQuery): Promise<List<OpenaiCheckpoint>>
-  /** Throws model_not_found for a checkpoint that is not the account's. */
-  requireCheckpoint(account_id: string, name: string): Promise<void>
-  deleteModel(by: AccountActor, name: string): Promise<{ id: string; object: 'model'; deleted: true }>
-}
-
 interface Options {
   db: Db
   hub: Hub
@@ -52,38 +38,144 @@ interface Options {
   tracking: string
 }
 
-export function createOpenaiFineTuning(options: Options): OpenaiFineTuning {
-  const { db, hub, datasets, files, jobs, models, tracking } = options
+export class OpenaiFineTuning {
+  private readonly options: Options
 
-  async function requireJob(account_id: string, id: string): Promise<store.JobRow> {
+  constructor(options: Options) {
+    this.options = options
+  }
+
+  async create(by: AccountActor, request: CreateOpenaiJob, traceparent?: string): Promise<OpenaiJob> {
+    const { jobs } = this.options
+    const { account_id } = by
+    this.requireTracker(request)
+    const { training_file, validation_file } = request
+    const model_id = await this.modelToTrain(account_id, request.model)
+    const objective = objectiveOf(request)
+    const defaults = jobs.creation.resolvedConfig(by, model_id, { method_options: { objective } })
+    const { training_config } = await naming('model', defaults)
+    const config = configOf(request, training_config.learning_rate.value)
+    await this.requireRows(account_id, training_file, 'training_file', objective)
+    if (validation_file != null) await this.requireRows(account_id, validation_file, 'validation_file', objective)
+    const { id } = await naming(
+      undefined,
+      jobs.creation.create(by, {
+        model_id,
+        dataset_id: training_file,
+        config,
+        evaluation: undefined,
+        name: undefined,
+        description: '',
+        metadata: request.metadata ?? {},
+        openai: storedRequest(request),
+        traceparent,
+      }),
+    )
+    return this.get(account_id, id)
+  }
+
+  async list(account_id: string, query: OpenaiJobQuery): Promise<List<OpenaiJob>> {
+    const { db } = this.options
+    const after =
+      query.after === undefined ? undefined : await naming('after', this.requireJob(account_id, query.after))
+    const rows = await store.listJobsByMetadata(db, account_id, metadataFilter(query), query.limit, after)
+    return openaiPageOf(
+      rows.map((job) => this.toResponse(job)),
+      query.limit,
+    )
+  }
+
+  async get(account_id: string, id: string): Promise<OpenaiJob> {
+    return this.toResponse(await this.requireJob(account_id, id))
+  }
+
+  cancel(by: AccountActor, id: string): Promise<OpenaiJob> {
+    return this.act(by, id, 'cancel')
+  }
+
+  pause(by: AccountActor, id: string): Promise<OpenaiJob> {
+    return this.act(by, id, 'pause')
+  }
+
+  resume(by: AccountActor, id: string): Promise<OpenaiJob> {
+    return this.act(by, id, 'resume')
+  }
+
+  async events(account_id: string, id: string, { limit, after }: CursorQuery): Promise<List<OpenaiJobEvent>> {
+    const { db } = this.options
+    await this.requireJob(account_id, id)
+    const before = after === undefined ? undefined : seqOf(id, after)
+    if (after !== undefined && before === undefined)
+      throw new ApiError('invalid_request', `'after': the job has no event '${after}'.`, { param: 'after' })
+    return openaiPageOf((await store.latestEvents(db, id, limit, before)).map(toOpenaiEvent), limit)
+  }
+
+  async checkpoints(account_id: string, id: string, { limit, after }: CursorQuery): Promise<List<OpenaiCheckpoint>> {
+    const { db, models } = this.options
+    await this.requireJob(account_id, id)
+    const metrics = await metricsByStep(db, id)
+    const all = (await models.madeBy(id))
+      .sort((a, b) => (b.step ?? 0) - (a.step ?? 0) || (a.id < b.id ? 1 : -1))
+      .map((model) => toOpenaiCheckpoint(model, metrics.get(model.step ?? 0)))
+    const from = after === undefined ? 0 : all.findIndex(({ id }) => id === after) + 1
+    if (after !== undefined && from === 0)
+      throw new ApiError('invalid_request', `'after': the job has no checkpoint '${after}'.`, { param: 'after' })
+    return openaiPageOf(all.slice(from), limit)
+  }
+
+  /** Throws model_not_found for a checkpoint that is not the account's. */
+  async requireCheckpoint(account_id: string, name: string): Promise<void> {
+    const { models } = this.options
+    const id = (await models.idOf(account_id, name)) ?? name
+    if (!(await models.find(account_id, id)))
+      throw new ApiError('model_not_found', `There is no checkpoint '${name}'.`, { param: 'checkpoint' })
+  }
+
+  async deleteModel(by: AccountActor, name: string): Promise<{ id: string; object: 'model'; deleted: true }> {
+    const { hub, models } = this.options
+    const id = (await models.idOf(by.account_id, name)) ?? name
+    if (hub.has(hub.mapped(id)))
+      throw new ApiError('invalid_request', `'${name}' is a base model; only fine-tuned models can be deleted.`, {
+        param: 'model',
+      })
+    await naming('model', models.delete(by, id))
+    return { id: name, object: 'model', deleted: true }
+  }
+
+  private async requireJob(account_id: string, id: string): Promise<store.JobRow> {
+    const { db } = this.options
     const job = await store.findJob(db, account_id, id)
     if (!job) throw new ApiError('job_not_found', `There is no fine-tuning job '${id}'.`, { param: 'job_id' })
     return job
   }
 
   /** What a learning rate multiplier of 1 stands for in a job. */
-  function defaultRate(job: store.JobRow): number {
+  private defaultRate(job: store.JobRow): number {
+    const { hub } = this.options
     const { method, method_options } = readResolvedConfig(job.resolved_config_json)
     const base = hub.localOrUndefined(job.base_model_id) ?? hub.downloadable(job.base_model_id)
     return defaultLearningRate(base?.parameters ?? 0, method.value, method_options.objective.value)
   }
 
-  const toResponse = (job: store.JobRow) => toOpenaiJob(job, defaultRate(job))
-  const jobOf = async (account_id: string, id: string) => toResponse(await requireJob(account_id, id))
+  private toResponse(job: store.JobRow): OpenaiJob {
+    return toOpenaiJob(job, this.defaultRate(job))
+  }
 
   /** Runs an action of the service on a job that exists. */
-  async function act(by: AccountActor, id: string, action: 'cancel' | 'pause' | 'resume'): Promise<OpenaiJob> {
-    await requireJob(by.account_id, id)
+  private async act(by: AccountActor, id: string, action: 'cancel' | 'pause' | 'resume'): Promise<OpenaiJob> {
+    const { jobs } = this.options
+    await this.requireJob(by.account_id, id)
     await naming('job_id', jobs[action](by, id))
-    return jobOf(by.account_id, id)
+    return this.get(by.account_id, id)
   }
 
   /** The id of the model to train. Throws model_not_available with the models that there are. */
-  async function modelToTrain(account_id: string, name: string): Promise<string> {
+  private async modelToTrain(account_id: string, name: string): Promise<string> {
+    const { hub, models } = this.options
     const id = (await models.idOf(account_id, name)) ?? hub.mapped(name)
     if (hub.has(id) || (await models.find(account_id, id))) return id
     const local = hub.list().filter(({ weights, methods }) => weights.available && methods.length > 0)
-    const names = [...hub.mappedNames(), ...local.map((each) => each.id)]
+    const names = [...hub.mappedNames(), ...local.map(({ id }) => id)]
     throw new ApiError(
       'model_not_available',
       `The model '${name}' is not here. These can be trained: ${names.join(', ')}. GET /v1/hub/ lists those that can ` +
@@ -93,7 +185,8 @@ export function createOpenaiFineTuning(options: Options): OpenaiFineTuning {
   }
 
   /** Throws an error that names the parameter unless the file has rows to train on. */
-  async function requireRows(account_id: string, id: string, param: string, objective: Objective): Promise<void> {
+  private async requireRows(account_id: string, id: string, param: string, objective: Objective): Promise<void> {
+    const { db, datasets, files } = this.options
     if (!(await datasets.asFiles.find(account_id, id))) {
       const other = await files.pathOf(account_id, id)
       throw other
@@ -108,7 +201,8 @@ export function createOpenaiFineTuning(options: Options): OpenaiFineTuning {
     await naming(param, datasets.forTraining(db, account_id, id, objective))
   }
 
-  function requireTracker({ integrations }: CreateOpenaiJob): void {
+  private requireTracker({ integrations }: CreateOpenaiJob): void {
+    const { tracking } = this.options
     if (!integrations?.length) return
     const param = 'integrations'
     if (tracking !== 'wandb')
@@ -125,83 +219,6 @@ export function createOpenaiFineTuning(options: Options): OpenaiFineTuning {
           'Leave it out.',
         { param },
       )
-  }
-
-  return {
-    async create(by, request, traceparent) {
-      const { account_id } = by
-      requireTracker(request)
-      const { training_file, validation_file } = request
-      const model_id = await modelToTrain(account_id, request.model)
-      const objective = objectiveOf(request)
-      const defaults = jobs.creation.resolvedConfig(by, model_id, { method_options: { objective } })
-      const { training_config } = await naming('model', defaults)
-      const config = configOf(request, training_config.learning_rate.value)
-      await requireRows(account_id, training_file, 'training_file', objective)
-      if (validation_file != null) await requireRows(account_id, validation_file, 'validation_file', objective)
-      const { id } = await naming(
-        undefined,
-        jobs.creation.create(by, {
-          model_id,
-          dataset_id: training_file,
-          config,
-          evaluation: undefined,
-          name: undefined,
-          description: '',
-          metadata: request.metadata ?? {},
-          openai: storedRequest(request),
-          traceparent,
-        }),
-      )
-      return jobOf(account_id, id)
-    },
-
-    async list(account_id, query) {
-      const after = query.after === undefined ? undefined : await naming('after', requireJob(account_id, query.after))
-      const rows = await store.listJobsByMetadata(db, account_id, metadataFilter(query), query.limit, after)
-      return openaiPageOf(rows.map(toResponse), query.limit)
-    },
-
-    get: jobOf,
-    cancel: (by, id) => act(by, id, 'cancel'),
-    pause: (by, id) => act(by, id, 'pause'),
-    resume: (by, id) => act(by, id, 'resume'),
-
-    async events(account_id, id, { limit, after }) {
-      await requireJob(account_id, id)
-      const before = after === undefined ? undefined : seqOf(id, after)
-      if (after !== undefined && before === undefined)
-        throw new ApiError('invalid_request', `'after': the job has no event '${after}'.`, { param: 'after' })
-      return openaiPageOf((await store.latestEvents(db, id, limit, before)).map(toOpenaiEvent), limit)
-    },
-
-    async checkpoints(account_id, id, { limit, after }) {
-      await requireJob(account_id, id)
-      const metrics = await metricsByStep(db, id)
-      const all = (await models.madeBy(id))
-        .sort((a, b) => (b.step ?? 0) - (a.step ?? 0) || (a.id < b.id ? 1 : -1))
-        .map((model) => toOpenaiCheckpoint(model, metrics.get(model.step ?? 0)))
-      const from = after === undefined ? 0 : all.findIndex((each) => each.id === after) + 1
-      if (after !== undefined && from === 0)
-        throw new ApiError('invalid_request', `'after': the job has no checkpoint '${after}'.`, { param: 'after' })
-      return openaiPageOf(all.slice(from), limit)
-    },
-
-    async requireCheckpoint(account_id, name) {
-      const id = (await models.idOf(account_id, name)) ?? name
-      if (!(await models.find(account_id, id)))
-        throw new ApiError('model_not_found', `There is no checkpoint '${name}'.`, { param: 'checkpoint' })
-    },
-
-    async deleteModel(by, name) {
-      const id = (await models.idOf(by.account_id, name)) ?? name
-      if (hub.has(hub.mapped(id)))
-        throw new ApiError('invalid_request', `'${name}' is a base model; only fine-tuned models can be deleted.`, {
-          param: 'model',
-        })
-      await naming('model', models.delete(by, id))
-      return { id: name, object: 'model', deleted: true }
-    },
   }
 }
 

@@ -13,8 +13,8 @@ import type { Deployments } from '../../deployments/index.ts'
 import type { Running } from '../../feature.ts'
 import type { Inference } from '../../inference/index.ts'
 import {
-  createPool,
   createRemoteEngine,
+  Pool,
   ReplicaFailure,
   type ReplicaState,
   type ServingSet,
@@ -68,7 +68,7 @@ type RemoteEngine = ReturnType<typeof createRemoteEngine>
 interface Entry {
   deployment: ScaledDeployment
   engines: RemoteEngine[]
-  pool: ReturnType<typeof createPool>
+  pool: Pool<RemoteEngine>
   /** By target. */
   served: Map<string, ServedAt>
   /** What the name served last, for what is shown. */
@@ -111,7 +111,7 @@ export class RayServing {
       return
     }
     const engines: RemoteEngine[] = []
-    const pool = createPool(engines, waiting_max, () => pool.dispatchWaiting())
+    const pool = new Pool(engines, waiting_max, () => pool.dispatchWaiting())
     const served = new Map<string, ServedAt>()
     const entry: Entry = { deployment, engines, pool, served, current: undefined, starting: 0 }
     this.entries.set(deployment.id, entry)

@@ -9,7 +9,7 @@ import {
   type ReplicaResponse,
   type Target,
 } from '../requests/replica.ts'
-import { createWaitingList } from './waiting-list.ts'
+import { createWaitingList, type WaitingList } from './waiting-list.ts'
 
 /** A request that was lost with two replicas is not retried: it may be what crashed them. */
 const lost_max = 2
@@ -28,17 +28,6 @@ export interface PoolResponse extends ReplicaResponse {
   release(): void
 }
 
-export interface Pool {
-  replicas: readonly Replica[]
-  /** Length of the queue. */
-  waiting(): number
-  /** Dispatches queued requests; call it when a replica that pools share has free capacity. */
-  dispatchWaiting(): void
-  run(request: ReplicaRequest, signal: AbortSignal): Promise<PoolResponse>
-  /** Ends the queue: each of its requests fails with this error. */
-  refuseWaiting(error: Error): void
-}
-
 interface Waiter<R> {
   account_id: string
   background: boolean
@@ -48,35 +37,108 @@ interface Waiter<R> {
   refuse(error: Error): void
 }
 
-/**
- * `waiting_max`: length of the queue; further requests are refused. `onReleased` is called when a request of a replica
- * ends.
- * `isGrowing`: whether another replica is about to come, which a failed request waits for.
- */
-export function createPool<R extends Replica>(
-  replicas: readonly R[],
-  waiting_max: number,
-  onReleased: (replica: R) => void,
-  isGrowing = () => false,
-): Pool {
-  const waiting = createWaitingList<Waiter<R>>(waiting_max)
-  const completions: number[] = []
+export class Pool<R extends Replica> {
+  readonly replicas: readonly R[]
+  private readonly onReleased: (replica: R) => void
+  private readonly isGrowing: () => boolean
+  private readonly queue: WaitingList<Waiter<R>>
+  private readonly completions: number[] = []
   /** Offset for round robin among equally loaded replicas. */
-  let rotation = 0
+  private rotation = 0
 
-  const capable = (target: Target, tried: ReadonlySet<R>) =>
-    replicas.filter((replica) => replica.canServe(target) && !tried.has(replica))
+  /**
+   * `waiting_max`: length of the queue; further requests are refused. `onReleased` is called when a request of a replica
+   * ends. `isGrowing`: whether another replica is about to come, which a failed request waits for.
+   */
+  constructor(replicas: readonly R[], waiting_max: number, onReleased: (replica: R) => void, isGrowing = () => false) {
+    this.replicas = replicas
+    this.onReleased = onReleased
+    this.isGrowing = isGrowing
+    this.queue = createWaitingList<Waiter<R>>(waiting_max)
+    for (const replica of replicas) replica.onCapacity(() => this.dispatchWaiting())
+  }
+
+  /** Length of the queue. */
+  waiting(): number {
+    return this.queue.length
+  }
+
+  /** Dispatches queued requests; call it when a replica that pools share has free capacity. */
+  dispatchWaiting(): void {
+    if (this.queue.length === 0) return
+    for (const waiter of this.queue.inOrder()) {
+      const replica = this.pickReplica(waiter.target, waiter.tried)
+      const error = replica ? undefined : this.hanging(waiter.target, waiter.tried)
+      if (!replica && !error) continue
+      this.queue.remove(waiter)
+      if (replica) waiter.assign(replica)
+      else waiter.refuse(error!)
+    }
+  }
+
+  /** Ends the queue: each of its requests fails with this error. */
+  refuseWaiting(error: Error): void {
+    for (const waiter of this.queue.clear()) waiter.refuse(error)
+  }
+
+  async run(request: ReplicaRequest, signal: AbortSignal): Promise<PoolResponse> {
+    const tried = new Set<R>()
+    let queue_ms = 0
+    let lost = 0
+    for (;;) {
+      signal.throwIfAborted()
+      const queued_at = performance.now()
+      const wait = request.span?.child('wait for replica', { at: queued_at })
+      const replica = await this.acquireReplica(request, tried, signal, wait)
+      queue_ms += performance.now() - queued_at
+      wait?.end()
+      const call = request.span?.child('call replica', {
+        kind: 'client',
+        attributes: { 'tunery.replica': replica.name, 'tunery.attempt': tried.size + 1 },
+      })
+      const sent_at = performance.now()
+      let released = false
+      const releaseOnce = () => {
+        if (released) return
+        released = true
+        call?.end()
+        this.release(replica, request.account_id)
+      }
+      try {
+        const response = await replica.send(call ? { ...request, span: call } : request, signal)
+        if (request.stream) call?.event('first_token')
+        return { ...response, queue_ms, release: releaseOnce }
+      } catch (error) {
+        call?.end({ error })
+        if (error instanceof ReplicaFailure)
+          error.accompanied = replica.inFlight > 1 || (lastEnded.get(replica) ?? 0) > sent_at
+        releaseOnce()
+        if (!(error instanceof ReplicaFailure) || signal.aborted) throw error
+        tried.add(replica)
+        if (error.lost) lost++
+        if (
+          lost >= (request.isolated ? 1 : lost_max) ||
+          (this.candidates(request.target, tried).length === 0 && !this.isGrowing())
+        )
+          throw error
+      }
+    }
+  }
+
+  private capable(target: Target, tried: ReadonlySet<R>): R[] {
+    return this.replicas.filter((replica) => replica.canServe(target) && !tried.has(replica))
+  }
 
   /** Untried replicas that can serve the target: the healthy ones, or those that do not hang if none is healthy. */
-  function candidates(target: Target, tried: ReadonlySet<R>): R[] {
-    const admitting = capable(target, tried).filter((replica) => replica.admits?.() ?? true)
+  private candidates(target: Target, tried: ReadonlySet<R>): R[] {
+    const admitting = this.capable(target, tried).filter((replica) => replica.admits?.() ?? true)
     const healthy = admitting.filter((replica) => replica.isUp())
     return healthy.length > 0 ? healthy : admitting
   }
 
   /** The error for a request whose replicas all hang. */
-  function hanging(target: Target, tried: ReadonlySet<R>): ApiError | undefined {
-    const all = capable(target, tried)
+  private hanging(target: Target, tried: ReadonlySet<R>): ApiError | undefined {
+    const all = this.capable(target, tried)
     if (all.length === 0 || all.some((replica) => replica.admits?.() ?? true)) return undefined
     const retry_after_seconds = Math.min(...all.map((replica) => replica.retryAfter_seconds?.() ?? 1))
     return new ApiError(
@@ -87,54 +149,41 @@ export function createPool<R extends Replica>(
   }
 
   /** Picks the replica with the fewest requests that has free capacity; round robin among equals. */
-  function pickReplica(target: Target, tried: ReadonlySet<R>): R | undefined {
+  private pickReplica(target: Target, tried: ReadonlySet<R>): R | undefined {
     let best: R | undefined
-    const choices = candidates(target, tried)
+    const choices = this.candidates(target, tried)
     for (let index = 0; index < choices.length; index++) {
-      const replica = choices[(rotation + index) % choices.length]!
+      const replica = choices[(this.rotation + index) % choices.length]!
       if (replica.inFlight < replica.max_concurrent && (!best || replica.inFlight < best.inFlight)) best = replica
     }
-    rotation++
+    this.rotation++
     return best
   }
 
-  function dispatchWaiting(): void {
-    if (waiting.length === 0) return
-    for (const waiter of waiting.inOrder()) {
-      const replica = pickReplica(waiter.target, waiter.tried)
-      const error = replica ? undefined : hanging(waiter.target, waiter.tried)
-      if (!replica && !error) continue
-      waiting.remove(waiter)
-      if (replica) waiter.assign(replica)
-      else waiter.refuse(error!)
-    }
-  }
-  for (const replica of replicas) replica.onCapacity(dispatchWaiting)
-
-  function assign(replica: R, account_id: string): void {
+  private assign(replica: R, account_id: string): void {
     replica.inFlight++
-    waiting.begin(account_id)
+    this.queue.begin(account_id)
   }
 
-  function release(replica: R, account_id: string): void {
+  private release(replica: R, account_id: string): void {
     replica.inFlight--
-    waiting.end(account_id)
+    this.queue.end(account_id)
     lastEnded.set(replica, performance.now())
-    completions.push(performance.now())
-    if (completions.length > rateSamples) completions.shift()
-    onReleased(replica)
+    this.completions.push(performance.now())
+    if (this.completions.length > rateSamples) this.completions.shift()
+    this.onReleased(replica)
   }
 
   /** Estimates from the recent completion rate when the queue will be empty. */
-  function retryAfter_seconds(): number {
-    const [first] = completions
-    if (first === undefined || completions.length < 2) return 1
-    const each_ms = (performance.now() - first) / completions.length
-    return Math.min(60, Math.max(1, Math.ceil((each_ms * waiting.length) / 1000)))
+  private retryAfter_seconds(): number {
+    const [first] = this.completions
+    if (first === undefined || this.completions.length < 2) return 1
+    const each_ms = (performance.now() - first) / this.completions.length
+    return Math.min(60, Math.max(1, Math.ceil((each_ms * this.queue.length) / 1000)))
   }
 
-  function full(): ApiError {
-    const retry_after_seconds = retryAfter_seconds()
+  private full(): ApiError {
+    const retry_after_seconds = this.retryAfter_seconds()
     return new ApiError(
       'overloaded',
       `The queue of requests for this model is full. Try again in ${retry_after_seconds} s.`,
@@ -143,19 +192,19 @@ export function createPool<R extends Replica>(
   }
 
   /** Waits for a replica with free capacity and counts the request on it. */
-  function acquireReplica(
+  private acquireReplica(
     { account_id, background, target }: ReplicaRequest,
     tried: ReadonlySet<R>,
     signal: AbortSignal,
     span: Span | undefined,
   ): Promise<R> | R {
     // Nobody overtakes the queue. A waiter whose replica is busy does not block the others, see dispatchWaiting.
-    const replica = waiting.length === 0 ? pickReplica(target, tried) : undefined
+    const replica = this.queue.length === 0 ? this.pickReplica(target, tried) : undefined
     if (replica) {
-      assign(replica, account_id)
+      this.assign(replica, account_id)
       return replica
     }
-    const error = hanging(target, tried)
+    const error = this.hanging(target, tried)
     if (error) {
       span?.end({ error })
       throw error
@@ -166,77 +215,25 @@ export function createPool<R extends Replica>(
         background,
         target,
         tried,
-        assign(replica) {
+        assign: (replica) => {
           signal.removeEventListener('abort', leaveQueue)
-          assign(replica, account_id)
+          this.assign(replica, account_id)
           resolve(replica)
         },
-        refuse(error) {
+        refuse: (error) => {
           signal.removeEventListener('abort', leaveQueue)
           span?.end({ error })
           reject(error)
         },
       }
       const leaveQueue = () => {
-        waiting.remove(waiter)
+        this.queue.remove(waiter)
         span?.end({ error: signal.reason })
         reject(signal.reason)
       }
       signal.addEventListener('abort', leaveQueue, { once: true })
-      waiting.add(waiter)?.refuse(full())
-      if (waiting.length > 1) dispatchWaiting()
+      this.queue.add(waiter)?.refuse(this.full())
+      if (this.queue.length > 1) this.dispatchWaiting()
     })
-  }
-
-  return {
-    replicas,
-    waiting: () => waiting.length,
-    dispatchWaiting,
-    refuseWaiting(error) {
-      for (const waiter of waiting.clear()) waiter.refuse(error)
-    },
-    async run(request, signal) {
-      const tried = new Set<R>()
-      let queue_ms = 0
-      let lost = 0
-      for (;;) {
-        signal.throwIfAborted()
-        const queued_at = performance.now()
-        const wait = request.span?.child('wait for replica', { at: queued_at })
-        const replica = await acquireReplica(request, tried, signal, wait)
-        queue_ms += performance.now() - queued_at
-        wait?.end()
-        const call = request.span?.child('call replica', {
-          kind: 'client',
-          attributes: { 'tunery.replica': replica.name, 'tunery.attempt': tried.size + 1 },
-        })
-        const sent_at = performance.now()
-        let released = false
-        const releaseOnce = () => {
-          if (released) return
-          released = true
-          call?.end()
-          release(replica, request.account_id)
-        }
-        try {
-          const response = await replica.send(call ? { ...request, span: call } : request, signal)
-          if (request.stream) call?.event('first_token')
-          return { ...response, queue_ms, release: releaseOnce }
-        } catch (error) {
-          call?.end({ error })
-          if (error instanceof ReplicaFailure)
-            error.accompanied = replica.inFlight > 1 || (lastEnded.get(replica) ?? 0) > sent_at
-          releaseOnce()
-          if (!(error instanceof ReplicaFailure) || signal.aborted) throw error
-          tried.add(replica)
-          if (error.lost) lost++
-          if (
-            lost >= (request.isolated ? 1 : lost_max) ||
-            (candidates(request.target, tried).length === 0 && !isGrowing())
-          )
-            throw error
-        }
-      }
-    },
   }
 }

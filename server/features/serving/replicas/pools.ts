@@ -6,9 +6,9 @@ import type { Artifacts } from '../../../platform/storage/objects/index.ts'
 import type { EngineClient } from '../engine/client.ts'
 import type { ModelStatus, Replica, ReplicaRequest, Target } from '../requests/replica.ts'
 import type { UpstreamSettings } from '../upstreams/settings.ts'
-import { createUpstream } from '../upstreams/upstream.ts'
+import { Upstream } from '../upstreams/upstream.ts'
 import { createLocalReplica } from './local.ts'
-import { createPool, type Pool, type PoolResponse } from './pool.ts'
+import { Pool, type PoolResponse } from './pool.ts'
 
 export interface Pools {
   run(request: ReplicaRequest, signal: AbortSignal): Promise<PoolResponse>
@@ -50,18 +50,18 @@ export function createPools({ engine, upstreams, waiting_max, cacheSalt, artifac
     (base_id) => configured.get(base_id)?.some(({ also_local }) => also_local) ?? true,
   )
 
-  const pools = new Map<string, Pool>()
+  const pools = new Map<string, Pool<Replica>>()
   const dispatchAll = () => {
     for (const pool of pools.values()) pool.dispatchWaiting()
   }
-  function poolOf(base_id: string): Pool {
+  function poolOf(base_id: string): Pool<Replica> {
     const existing = pools.get(base_id)
     if (existing) return existing
     const replicas = [
-      ...(configured.get(base_id) ?? []).map((settings) => createUpstream(settings, cacheSalt, log, artifacts)),
+      ...(configured.get(base_id) ?? []).map((settings) => new Upstream(settings, cacheSalt, log, artifacts)),
       local,
     ]
-    const pool = createPool(replicas, waiting_max, dispatchAll)
+    const pool = new Pool(replicas, waiting_max, dispatchAll)
     pools.set(base_id, pool)
     return pool
   }

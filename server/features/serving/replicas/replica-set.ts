@@ -3,7 +3,7 @@ import { ApiError } from '../../../../contract/errors.ts'
 import type { ModelStatus, ReplicaRequest, Target } from '../requests/replica.ts'
 import type { TokenCounts } from '../requests/usage-scanner.ts'
 import type { OwnReplica } from './own-replica.ts'
-import { createPool, type PoolResponse } from './pool.ts'
+import { Pool, type PoolResponse } from './pool.ts'
 
 /** Counts since the deployment began to scale, and what there is now. */
 interface SetCounts {
@@ -50,7 +50,7 @@ interface Options {
 
 export function createReplicaSet({ waiting_max, onDemand, isGrowing, onEnded }: Options): ReplicaSet {
   const replicas: OwnReplica[] = []
-  const pool = createPool(
+  const pool = new Pool(
     replicas,
     waiting_max,
     (replica) => {
@@ -72,8 +72,8 @@ export function createReplicaSet({ waiting_max, onDemand, isGrowing, onEnded }: 
         onEnded(replica)
       })
     },
-    dispatchWaiting: pool.dispatchWaiting,
-    refuseWaiting: pool.refuseWaiting,
+    dispatchWaiting: () => pool.dispatchWaiting(),
+    refuseWaiting: (error) => pool.refuseWaiting(error),
 
     async run(request, signal) {
       arrived++

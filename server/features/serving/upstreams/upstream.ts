@@ -4,20 +4,21 @@ import type { ApiError } from '../../../../contract/errors.ts'
 import { abortable } from '../../../../lib/abortable.ts'
 import type { Artifacts } from '../../../platform/storage/objects/index.ts'
 import { BodyTooLarge, readAll, send } from '../http-client/client.ts'
-import { createConnectionPool, NoResponse } from '../http-client/connection-pool.ts'
+import { type ConnectionPool, createConnectionPool, NoResponse } from '../http-client/connection-pool.ts'
 import type { HttpResponse } from '../http-client/response.ts'
 import { upstreamBody, usesDefaultLength } from '../requests/body.ts'
 import {
+  type ModelStatus,
   type Replica,
   ReplicaFailure,
   type ReplicaRequest,
   type ReplicaResponse,
   type Target,
 } from '../requests/replica.ts'
-import { createAdapters } from './adapters.ts'
+import { type Adapters, createAdapters } from './adapters.ts'
 import { readHeaders, requireContentType, requireSupported, unreadable, wholeAnswer } from './answer.ts'
 import { exceedsContext, upstreamError } from './error.ts'
-import { createHealth } from './health.ts'
+import { createHealth, type Health } from './health.ts'
 import type { UpstreamSettings } from './settings.ts'
 import { createEventReader, openStream } from './stream.ts'
 import { firstByteLimit_ms, Silence, startTimeLimit } from './time-limits.ts'
@@ -30,212 +31,131 @@ const idleConnection_ms = 4000
 const adapterTimeout_ms = 60_000
 const responseMax_bytes = 64e6
 
-/** `cacheSalt` separates the accounts in the upstream's prefix cache. */
-export function createUpstream(
-  settings: UpstreamSettings,
-  cacheSalt: (account_id: string) => string,
-  log: Logger,
-  artifacts?: Pick<Artifacts, 'hold'>,
-): Replica {
-  const { url, kind, model, upstream_model, max_concurrent } = settings
-  const name = `${model} at ${url.host}`
-  const secure = url.protocol === 'https:'
-  const address = {
-    hostname: url.hostname.replace(/^\[|\]$/g, ''),
-    port: Number(url.port) || (secure ? 443 : 80),
-    secure,
-  }
-  const pool = createConnectionPool(address, idleConnection_ms, settings.connect_seconds * 1000)
-  const headers: Record<string, string> = settings.api_key ? { authorization: `Bearer ${settings.api_key}` } : {}
-  const listeners: (() => void)[] = []
+export class Upstream implements Replica {
+  private readonly settings: UpstreamSettings
+  private readonly cacheSalt: (account_id: string) => string
+  private readonly log: Logger
+  readonly name: string
+  readonly max_concurrent: number
+  inFlight = 0
+  private readonly pool: ConnectionPool
+  private readonly headers: Record<string, string>
+  private readonly listeners: (() => void)[] = []
   /** When it last sent anything, to whomever. */
-  let heard_at = 0
-  const hear = () => {
-    heard_at = performance.now()
-  }
+  private heard_at = 0
+  private readonly health: Health
+  private readonly adapters: Adapters
 
-  const health = createHealth({
-    name,
-    log,
-    onChange: () => {
-      for (const listener of listeners) listener()
-    },
-    async probe() {
-      // Every server lists its models; vLLM's /health also checks its engine process.
-      const path = kind === 'vllm' ? `${url.pathname.slice(0, -'/v1'.length)}/health` : `${url.pathname}/models`
-      const response = await send(pool, { method: 'GET', path, headers }, AbortSignal.timeout(probeTimeout_ms), true)
-      response.resume()
-      return response.status === 200
-    },
-    async trial() {
-      const inTime = AbortSignal.timeout(settings.first_byte_seconds * 1000)
-      const messages = [{ role: 'user', content: 'Say yes.' }]
-      const payload = JSON.stringify({ model: upstream_model, messages, max_tokens: 1 })
-      const path = `${url.pathname}/chat/completions`
-      const response = await send(pool, { method: 'POST', path, headers, payload }, inTime, true)
-      await readAll(response, responseMax_bytes)
-      // A model that does not chat refuses, and so does not hang.
-      return response.status < 500
-    },
-  })
-
-  const silent = (where: string, limit_ms: number) => {
-    // One that answers others meanwhile does not hang.
-    if (performance.now() - heard_at >= limit_ms) health.markHung(`it sent nothing ${where} in time`)
-    else log.warn({ replica: name }, `an upstream sent nothing ${where} in time`)
-    return new ReplicaFailure(
-      'upstream_timeout',
-      `The server of this model sent nothing ${where} in time. Try again later, or ask for less at once.`,
-      { lost: true },
-    )
-  }
-
-  const unreachable = (error: NoResponse) => {
-    health.markFailed(error.message, false)
-    adapters.forgetAll()
-    return new ReplicaFailure(
-      'engine_unavailable',
-      `The server of this model could not be reached (${error.message}). Try again in a moment.`,
-      { lost: error.mayHaveStarted },
-    )
-  }
-
-  async function post(
-    path: string,
-    payload: string,
-    extraHeaders: Record<string, string>,
-    signal: AbortSignal,
-  ): Promise<HttpResponse> {
-    health.markUsed()
-    try {
-      return await send(
-        pool,
-        { method: 'POST', path: url.pathname + path, headers: { ...headers, ...extraHeaders }, payload },
-        signal,
-      )
-    } catch (error) {
-      throw error instanceof NoResponse && !signal.aborted ? unreachable(error) : error
+  /** `cacheSalt` separates the accounts in the upstream's prefix cache. */
+  constructor(
+    settings: UpstreamSettings,
+    cacheSalt: (account_id: string) => string,
+    log: Logger,
+    artifacts?: Pick<Artifacts, 'hold'>,
+  ) {
+    this.settings = settings
+    this.cacheSalt = cacheSalt
+    this.log = log
+    const { url, model, max_concurrent, api_key, connect_seconds, adapter_root } = settings
+    this.name = `${model} at ${url.host}`
+    this.max_concurrent = max_concurrent
+    const secure = url.protocol === 'https:'
+    const address = {
+      hostname: url.hostname.replace(/^\[|\]$/g, ''),
+      port: Number(url.port) || (secure ? 443 : 80),
+      secure,
     }
-  }
-
-  /** The error for a response that broke while it was read. An abort's own error passes unchanged. */
-  function readError(error: unknown, signal: AbortSignal): unknown {
-    if (signal.aborted) return error
-    if (error instanceof BodyTooLarge)
-      return new ReplicaFailure(
-        'upstream_failed',
-        `The server of this model cannot be read: ${error.message}. Ask for less at once.`,
-        { lost: true },
-      )
-    return error instanceof NoResponse ? unreachable(error) : error
-  }
-
-  async function readBody(response: HttpResponse, signal: AbortSignal): Promise<Buffer> {
-    response.on('data', hear)
-    return readAll(response, responseMax_bytes).catch((error) => {
-      throw readError(error, signal)
+    this.pool = createConnectionPool(address, idleConnection_ms, connect_seconds * 1000)
+    this.headers = api_key ? { authorization: `Bearer ${api_key}` } : {}
+    this.health = createHealth({
+      name: this.name,
+      log,
+      onChange: () => {
+        for (const listener of this.listeners) listener()
+      },
+      probe: () => this.probe(),
+      trial: () => this.trial(),
+    })
+    this.adapters = createAdapters({
+      root: adapter_root,
+      artifacts,
+      post: (path, body) => this.postAdapter(path, body),
+      onRefused: (status, text) =>
+        log.error(
+          { replica: this.name, status, answer: text.slice(0, 2000) },
+          'an upstream refused to load an adapter',
+        ),
     })
   }
-  const readText = async (response: HttpResponse, signal: AbortSignal) => {
-    const text = (await readBody(response, signal)).toString('utf8')
-    return settings.api_key ? text.replaceAll(settings.api_key, '…') : text
+
+  isUp(): boolean {
+    return this.health.isUp()
   }
 
-  async function answerOf(
-    response: HttpResponse,
-    request: ReplicaRequest,
-    allowance: Allowance,
-    signal: AbortSignal,
-  ): Promise<Pick<ReplicaResponse, 'content' | 'usage'> & { reported: string | undefined }> {
-    requireContentType(response, request.stream)
-    if (!request.stream) {
-      const { body, usage, reported } = wholeAnswer(await readBody(response, signal), request, allowance)
-      return { content: { body }, usage: () => usage, reported }
-    }
-    response.on('data', hear)
-    const reader = createEventReader(request, allowance)
-    const silence_ms = settings.between_bytes_seconds * 1000
-    const content = await openStream(response, reader, {
-      silence_ms,
-      signal,
-      broken: (error) =>
-        reader.hasBegun
-          ? unreadable('broke in the middle of this answer')
-          : unreachable(new NoResponse(error.message, true)),
-      silent: () => silent('in the middle of this answer', silence_ms),
-    }).catch((error) => {
-      throw readError(error, signal)
-    })
-    return { content, usage: reader.usage, reported: reader.reported }
+  admits(): boolean {
+    return this.health.admits()
   }
 
-  const adapters = createAdapters({
-    root: settings.adapter_root,
-    artifacts,
-    async post(path, body) {
-      const timeout = AbortSignal.timeout(adapterTimeout_ms)
-      try {
-        const response = await post(path, JSON.stringify(body), {}, timeout)
-        return { status: response.status, text: await readText(response, timeout) }
-      } catch (error) {
-        if (!timeout.aborted || error instanceof ReplicaFailure) throw error
-        throw new ReplicaFailure(
-          'engine_unavailable',
-          `The server of this model did not load the adapter within ${adapterTimeout_ms / 1000} s. ` +
-            'Try again in a moment.',
-        )
-      }
-    },
-    onRefused: (status, text) =>
-      log.error({ replica: name, status, answer: text.slice(0, 2000) }, 'an upstream refused to load an adapter'),
-  })
+  retryAfter_seconds(): number {
+    return this.health.retryAfter_seconds()
+  }
 
-  function errorFor(response: HttpResponse, text: string, body: Record<string, unknown>): ApiError {
-    const { status, headers } = response
-    const { error, retryable } = upstreamError(status, text, { body, retryAfter: headers['retry-after'] })
-    if (status === 401 || status === 402 || status === 403)
-      log.error({ replica: name, status }, 'an upstream rejects its API key; see api_key in docs/upstreams.md')
-    else if (retryable && status < 500 && status !== 429)
-      log.error({ replica: name, status, answer: text.slice(0, 2000) }, 'an upstream does not take what it is sent')
-    if (status >= 500) health.markFailed(`it answered ${status}: ${text.slice(0, 500)}`, true)
-    return retryable
-      ? new ReplicaFailure(error.code, error.message, { ...(error.details && { details: error.details }) })
-      : error
+  canServe({ base, adapter }: Target): boolean {
+    const { model, adapters } = this.settings
+    // No such server takes a projector with an adapter.
+    return base.id === model && (!adapter || (adapters && !adapter.projector))
+  }
+
+  status({ adapter }: Target): ModelStatus {
+    return !this.isUp() ? 'not_loaded' : adapter ? this.adapters.status(adapter.id) : 'loaded'
+  }
+
+  async load({ adapter }: Target): Promise<void> {
+    if (adapter) await this.adapters.ensureLoaded(adapter)
+  }
+
+  async unload({ adapter }: Target): Promise<void> {
+    if (adapter) await this.adapters.unload(adapter.id)
+  }
+
+  onCapacity(listener: () => void): void {
+    this.listeners.push(listener)
   }
 
   /** Sends the request, and once more where it did not know the adapter, or has less room than the default length. */
-  async function answer(request: ReplicaRequest, clientSignal: AbortSignal): Promise<ReplicaResponse> {
+  async send(request: ReplicaRequest, clientSignal: AbortSignal): Promise<ReplicaResponse> {
+    const { kind, model, upstream_model } = this.settings
     const { adapter } = request.target
-    requireSupported(request.body, settings.fetch_images)
+    requireSupported(request.body, this.settings.fetch_images)
     const started_at = performance.now()
     let load_ms = 0
     const servedName = adapter?.id ?? upstream_model
     for (let attempt = 0, addDefaultLength = true; ; attempt++) {
       if (adapter) {
-        await abortable(adapters.ensureLoaded(adapter), clientSignal)
+        await abortable(this.adapters.ensureLoaded(adapter), clientSignal)
         load_ms = performance.now() - started_at
       }
       const payload = upstreamBody(request, servedName, {
         server: kind,
         addDefaultLength,
-        cache_salt: kind === 'vllm' ? cacheSalt(request.account_id) : undefined,
+        cache_salt: kind === 'vllm' ? this.cacheSalt(request.account_id) : undefined,
       })
       const allowance = allowanceOf(request, payload, addDefaultLength)
       if (request.progress)
         request.progress.used = { prompt_tokens: allowance.prompt_tokens, completion_tokens: 0, cached_tokens: 0 }
-      const limit_ms = firstByteLimit_ms(settings.first_byte_seconds, allowance, request.stream)
-      const limit = startTimeLimit(limit_ms, () => heard_at)
+      const limit_ms = firstByteLimit_ms(this.settings.first_byte_seconds, allowance, request.stream)
+      const limit = startTimeLimit(limit_ms, () => this.heard_at)
       const signal = AbortSignal.any([clientSignal, limit.signal])
       try {
-        const response = await post(
+        const response = await this.post(
           request.path,
           payload,
           { 'x-request-id': request.request_id, ...request.span?.headers() },
           signal,
         )
         if (response.status === 200) {
-          const { reported, ...content } = await answerOf(response, request, allowance, signal)
-          health.markAnswered()
+          const { reported, ...content } = await this.answerOf(response, request, allowance, signal)
+          this.health.markAnswered()
           return {
             headers: readHeaders(response.headers),
             weights: upstreamWeights(model, reported, response.headers),
@@ -244,11 +164,11 @@ export function createUpstream(
           }
         }
         const { status } = response
-        const text = await readText(response, signal)
-        health.markAnswered()
+        const text = await this.readText(response, signal)
+        this.health.markAnswered()
         if (attempt === 0 && status === 404 && adapter) {
           // The upstream restarted, or evicted the adapter.
-          adapters.forget(adapter.id)
+          this.adapters.forget(adapter.id)
           continue
         }
         if (attempt === 0 && usesDefaultLength(request.body) && exceedsContext(status, text)) {
@@ -256,10 +176,10 @@ export function createUpstream(
           addDefaultLength = false
           continue
         }
-        throw errorFor(response, text, request.body)
+        throw this.errorFor(response, text, request.body)
       } catch (error) {
         throw limit.signal.aborted && !clientSignal.aborted && limit.signal.reason instanceof Silence
-          ? silent('of this answer', limit_ms)
+          ? this.silent('of this answer', limit_ms)
           : error
       } finally {
         limit.clear()
@@ -267,21 +187,155 @@ export function createUpstream(
     }
   }
 
-  return {
-    name,
-    max_concurrent,
-    inFlight: 0,
-    isUp: health.isUp,
-    admits: health.admits,
-    retryAfter_seconds: health.retryAfter_seconds,
-    canServe: ({ base, adapter }: Target) =>
-      // No such server takes a projector with an adapter.
-      base.id === model && (!adapter || (settings.adapters && !adapter.projector)),
-    status: ({ adapter }) => (!health.isUp() ? 'not_loaded' : adapter ? adapters.status(adapter.id) : 'loaded'),
-    load: async ({ adapter }) => adapter && adapters.ensureLoaded(adapter),
-    unload: async ({ adapter }) => adapter && adapters.unload(adapter.id),
-    onCapacity: (listener) => void listeners.push(listener),
+  private async probe(): Promise<boolean> {
+    const { url, kind } = this.settings
+    // Every server lists its models; vLLM's /health also checks its engine process.
+    const path = kind === 'vllm' ? `${url.pathname.slice(0, -'/v1'.length)}/health` : `${url.pathname}/models`
+    const inTime = AbortSignal.timeout(probeTimeout_ms)
+    const response = await send(this.pool, { method: 'GET', path, headers: this.headers }, inTime, true)
+    response.resume()
+    return response.status === 200
+  }
 
-    send: answer,
+  private async trial(): Promise<boolean> {
+    const { url, upstream_model, first_byte_seconds } = this.settings
+    const inTime = AbortSignal.timeout(first_byte_seconds * 1000)
+    const messages = [{ role: 'user', content: 'Say yes.' }]
+    const payload = JSON.stringify({ model: upstream_model, messages, max_tokens: 1 })
+    const path = `${url.pathname}/chat/completions`
+    const response = await send(this.pool, { method: 'POST', path, headers: this.headers, payload }, inTime, true)
+    await readAll(response, responseMax_bytes)
+    // A model that does not chat refuses, and so does not hang.
+    return response.status < 500
+  }
+
+  private async postAdapter(path: string, body: object): Promise<{ status: number; text: string }> {
+    const timeout = AbortSignal.timeout(adapterTimeout_ms)
+    try {
+      const response = await this.post(path, JSON.stringify(body), {}, timeout)
+      return { status: response.status, text: await this.readText(response, timeout) }
+    } catch (error) {
+      if (!timeout.aborted || error instanceof ReplicaFailure) throw error
+      throw new ReplicaFailure(
+        'engine_unavailable',
+        `The server of this model did not load the adapter within ${adapterTimeout_ms / 1000} s. ` +
+          'Try again in a moment.',
+      )
+    }
+  }
+
+  private hear(): void {
+    this.heard_at = performance.now()
+  }
+
+  private silent(where: string, limit_ms: number): ReplicaFailure {
+    // One that answers others meanwhile does not hang.
+    if (performance.now() - this.heard_at >= limit_ms) this.health.markHung(`it sent nothing ${where} in time`)
+    else this.log.warn({ replica: this.name }, `an upstream sent nothing ${where} in time`)
+    return new ReplicaFailure(
+      'upstream_timeout',
+      `The server of this model sent nothing ${where} in time. Try again later, or ask for less at once.`,
+      { lost: true },
+    )
+  }
+
+  private unreachable(error: NoResponse): ReplicaFailure {
+    this.health.markFailed(error.message, false)
+    this.adapters.forgetAll()
+    return new ReplicaFailure(
+      'engine_unavailable',
+      `The server of this model could not be reached (${error.message}). Try again in a moment.`,
+      { lost: error.mayHaveStarted },
+    )
+  }
+
+  private async post(
+    path: string,
+    payload: string,
+    extraHeaders: Record<string, string>,
+    signal: AbortSignal,
+  ): Promise<HttpResponse> {
+    const { url } = this.settings
+    this.health.markUsed()
+    try {
+      return await send(
+        this.pool,
+        { method: 'POST', path: url.pathname + path, headers: { ...this.headers, ...extraHeaders }, payload },
+        signal,
+      )
+    } catch (error) {
+      throw error instanceof NoResponse && !signal.aborted ? this.unreachable(error) : error
+    }
+  }
+
+  /** The error for a response that broke while it was read. An abort's own error passes unchanged. */
+  private readError(error: unknown, signal: AbortSignal): unknown {
+    if (signal.aborted) return error
+    if (error instanceof BodyTooLarge)
+      return new ReplicaFailure(
+        'upstream_failed',
+        `The server of this model cannot be read: ${error.message}. Ask for less at once.`,
+        { lost: true },
+      )
+    return error instanceof NoResponse ? this.unreachable(error) : error
+  }
+
+  private async readBody(response: HttpResponse, signal: AbortSignal): Promise<Buffer> {
+    response.on('data', () => this.hear())
+    return readAll(response, responseMax_bytes).catch((error) => {
+      throw this.readError(error, signal)
+    })
+  }
+
+  private async readText(response: HttpResponse, signal: AbortSignal): Promise<string> {
+    const text = (await this.readBody(response, signal)).toString('utf8')
+    return this.settings.api_key ? text.replaceAll(this.settings.api_key, '…') : text
+  }
+
+  private async answerOf(
+    response: HttpResponse,
+    request: ReplicaRequest,
+    allowance: Allowance,
+    signal: AbortSignal,
+  ): Promise<Pick<ReplicaResponse, 'content' | 'usage'> & { reported: string | undefined }> {
+    requireContentType(response, request.stream)
+    if (!request.stream) {
+      const { body, usage, reported } = wholeAnswer(await this.readBody(response, signal), request, allowance)
+      return { content: { body }, usage: () => usage, reported }
+    }
+    response.on('data', () => this.hear())
+    const reader = createEventReader(request, allowance)
+    const silence_ms = this.settings.between_bytes_seconds * 1000
+    const content = await openStream(response, reader, {
+      silence_ms,
+      signal,
+      broken: (error) =>
+        reader.hasBegun
+          ? unreadable('broke in the middle of this answer')
+          : this.unreachable(new NoResponse(error.message, true)),
+      silent: () => this.silent('in the middle of this answer', silence_ms),
+    }).catch((error) => {
+      throw this.readError(error, signal)
+    })
+    return { content, usage: reader.usage, reported: reader.reported }
+  }
+
+  private errorFor(response: HttpResponse, text: string, body: Record<string, unknown>): ApiError {
+    const { status, headers } = response
+    const { error, retryable } = upstreamError(status, text, { body, retryAfter: headers['retry-after'] })
+    if (status === 401 || status === 402 || status === 403)
+      this.log.error(
+        { replica: this.name, status },
+        'an upstream rejects its API key; see api_key in docs/upstreams.md',
+      )
+    else if (retryable && status < 500 && status !== 429)
+      this.log.error(
+        { replica: this.name, status, answer: text.slice(0, 2000) },
+        'an upstream does not take what it is sent',
+      )
+    if (status >= 500) this.health.markFailed(`it answered ${status}: ${text.slice(0, 500)}`, true)
+    return retryable
+      ? new ReplicaFailure(error.code, error.message, { ...(error.details && { details: error.details }) })
+      : error
   }
 }

@@ -11,6 +11,6 @@ export type { ObjectStore } from './store.ts'
 export async function openObjectStore(url: string): Promise<ObjectStore> {
   const target = parseStorageUrl(url)
   if (target.kind === 'file') return createFileStore(target.folder)
-  const { createS3Store } = await import('./s3-driver.ts')
-  return createS3Store(target)
+  const { S3Store } = await import('./s3-driver.ts')
+  return new S3Store(target)
 }
