@@ -30,7 +30,8 @@ try {
   const figures = await interleave(rounds, sides, async (side) => {
     const all = durations(await measure(side, 1, new Array(each).fill(body)))
     console.log(
-      `${side === sides.ours ? 'with   ' : 'without'} p50 ${median(all).toFixed(3)} ms, p99 ${percentile(all, 0.99).toFixed(3)} ms`,
+      `${side === sides.ours ? 'with   ' : 'without'} p50 ${median(all).toFixed(3)} ms, p99 ` +
+        `${percentile(all, 0.99).toFixed(3)} ms`,
     )
     return median(all)
   })

@@ -107,8 +107,8 @@ async function main() {
         `${(ours / theirs).toFixed(2)}`,
     )
     console.log(
-      `this machine hashes ${hashing.toFixed(0)} MB/s (SHA-256, one core) and writes and syncs ${writing.toFixed(0)}: ` +
-        `Tunery ${(ours / Math.min(hashing, writing)).toFixed(2)} of the slower`,
+      `this machine hashes ${hashing.toFixed(0)} MB/s (SHA-256, one core) and writes and syncs ` +
+        `${writing.toFixed(0)}: Tunery ${(ours / Math.min(hashing, writing)).toFixed(2)} of the slower`,
     )
   } finally {
     bare.kill()

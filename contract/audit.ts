@@ -13,8 +13,8 @@ export const AuditEntry = z.object({
       kind: z
         .enum(['key', 'session', 'operator', 'command_line', 'service'])
         .describe(
-          'An API key of the account, a session of one of its members, the operator of the service, its command line, ' +
-            'or the service itself.',
+          'An API key of the account, a session of one of its members, the operator of the service, its command ' +
+            'line, or the service itself.',
         ),
       user_id: z.string().nullable(),
       key_id: z.string().nullable().describe('The key, or the session.'),

@@ -59,8 +59,8 @@ export const Dataset = z.object({
   objectives: z
     .array(z.enum(objectives))
     .describe(
-      'What its rows can teach: answers (`sft`, rows of messages), which of two answers is better (`dpo`), or from rated ' +
-        'answers (`kto`). Empty until they are read.',
+      'What its rows can teach: answers (`sft`, rows of messages), which of two answers is better (`dpo`), or ' +
+        'from rated answers (`kto`). Empty until they are read.',
     ),
   rows: z.int(),
   error_count: z.int().describe('How many of its rows cannot be trained on: jobs need 0. 0 until they are read.'),
@@ -82,8 +82,9 @@ export const UploadFields = z.strictObject({
     'Default: what the first bytes of the file are, else what its name ends in, else jsonl.',
   ),
   columns: ColumnsField.optional().describe(
-    'JSON that maps each column to read to its name in the file, such as `{"prompt":"Question","completion":"Answer"}`. ' +
-      'For files whose columns have other names; columns that it leaves out are not read.',
+    'JSON that maps each column to read to its name in the file, such as ' +
+      '`{"prompt":"Question","completion":"Answer"}`. For files whose columns have other names; columns that it ' +
+      'leaves out are not read.',
   ),
   hf_token: z
     .string()

@@ -119,8 +119,8 @@ export const Evaluation = z.object({
     .int()
     .nullable()
     .describe(
-      'How many of these rows the model was trained on, by its lineage: it has seen their answers, so its score on them ' +
-        'says little about new rows. Null if that is not known.',
+      'How many of these rows the model was trained on, by its lineage: it has seen their answers, so its score on ' +
+        'them says little about new rows. Null if that is not known.',
     ),
   done: z.int().describe('Answers that are scored, of both models.'),
   result: z

@@ -79,8 +79,8 @@ export const jobEventTexts: Record<(typeof jobEventTypes)[number], EventText> = 
     data: {
       status: 'The status that the job has now.',
       phase:
-        'Phase of a running job: `preparing`, `loading`, `pictures` (being encoded), `reference` (answers are scored before ' +
-        'a training on preferences), `training` or `converting`.',
+        'Phase of a running job: `preparing`, `loading`, `pictures` (being encoded), `reference` (answers are scored ' +
+        'before a training on preferences), `training` or `converting`.',
       paused: 'Whether the job is paused.',
       attempt: 'Which attempt at the job this is.',
       model: 'The result of a completed job.',

@@ -164,8 +164,8 @@ export const exportEvents = route('GET', '/exports/{export_id}/events', {
 export const downloadExport = route('GET', '/exports/{export_id}/download', {
   scope: 'exports:read',
   summary:
-    'A file of an export. Takes `Range` and `If-Range`; the `ETag` is its SHA-256. With an S3 storage it redirects to a ' +
-    'presigned URL of the bucket, unless the request has a condition',
+    'A file of an export. Takes `Range` and `If-Range`; the `ETag` is its SHA-256. With an S3 storage it redirects ' +
+    'to a presigned URL of the bucket, unless the request has a condition',
   params: IdParams,
   query: z.strictObject({
     file: z.string().min(1).max(300).optional().describe('The name of the file. Default: the first.'),

@@ -60,8 +60,8 @@ export const Model = z.object({
   gated: z
     .boolean()
     .describe(
-      'Whether its owner gives it only to those who accepted its license at Hugging Face: the service needs their token ' +
-        'to download it.',
+      'Whether its owner gives it only to those who accepted its license at Hugging Face: the service needs their ' +
+        'token to download it.',
     ),
   huggingface_id: z.string().nullable(),
   methods: z
@@ -122,8 +122,8 @@ export const Tier = z.object({
     .int()
     .nullable()
     .describe(
-      'Streams of events of jobs and exports that an account may have open at once at a server. Null: a quarter of the ' +
-        'connections of that server.',
+      'Streams of events of jobs and exports that an account may have open at once at a server. Null: a quarter of ' +
+        'the connections of that server.',
     ),
 })
 export type Tier = z.infer<typeof Tier>

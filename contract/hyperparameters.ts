@@ -61,8 +61,8 @@ export const hyperparameters = {
     },
     beta: {
       description:
-        'For `dpo` and `kto`: how strongly the model is kept near the model that it starts from. Smaller: it may move ' +
-        'further.',
+        'For `dpo` and `kto`: how strongly the model is kept near the model that it starts from. Smaller: it may ' +
+        'move further.',
       request: z.number().gt(0).max(10),
       resolved: z.number(),
       default: 0.1,
@@ -130,9 +130,10 @@ export const hyperparameters = {
     },
     target_modules: {
       description:
-        'Names of the linear layers that get an adapter, such as `q_proj`; `all-linear` for all. With `projector` the ' +
-        'layers between the vision tower and the language model of a base that reads pictures are trained, too, with ' +
-        'all their weights. Full training takes `["all-linear", "projector"]` for that, and no other of these settings.',
+        'Names of the linear layers that get an adapter, such as `q_proj`; `all-linear` for all. With `projector` ' +
+        'the layers between the vision tower and the language model of a base that reads pictures are trained, too, ' +
+        'with all their weights. Full training takes `["all-linear", "projector"]` for that, and no other of these ' +
+        'settings.',
       request: z.array(z.string().min(1).max(100)).min(1).max(100),
       resolved: z.array(z.string()),
       resolved_description: 'In the language model. `all-linear` until the weights of the base have been downloaded.',

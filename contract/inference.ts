@@ -9,8 +9,8 @@ export const ModelCard = z.object({
   created: z.int(),
   owned_by: z.string(),
   category: ModelCategory.nullable().describe(
-    'The category of its base. An `embedding` model makes embeddings and does not chat. Null: an upstream serves it, and ' +
-      'nothing else is known.',
+    'The category of its base. An `embedding` model makes embeddings and does not chat. Null: an upstream serves it, ' +
+      'and nothing else is known.',
   ),
   status: z
     .enum(['loaded', 'loading', 'not_loaded'])

@@ -81,8 +81,8 @@ export const listHeldOutRows = route('GET', '/fine-tuning/jobs/{job_id}/held-out
   scope: 'tuning:read',
   also: ['datasets:read'],
   summary:
-    'The rows that a job does not learn from but is evaluated on: those that it held out of its dataset, known once its ' +
-    'training begins, or all of its validation dataset; none if it is not evaluated',
+    'The rows that a job does not learn from but is evaluated on: those that it held out of its dataset, known once ' +
+    'its training begins, or all of its validation dataset; none if it is not evaluated',
   params: IdParams,
   query: RowsQuery,
   responses: { 200: page(HeldOutRow) },

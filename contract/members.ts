@@ -65,8 +65,8 @@ export const listIdentities = route('GET', '/members/{user_id}/identities', {
 export const removeIdentity = route('DELETE', '/members/{user_id}/identities/{identity_id}', {
   scope: 'members:write',
   summary:
-    'Remove a member’s connection to the OpenID provider and end the sessions that it began; change the email too if it ' +
-    'is not theirs',
+    'Remove a member’s connection to the OpenID provider and end the sessions that it began; change the email too if ' +
+    'it is not theirs',
   params: z.object({ user_id: z.string(), identity_id: z.string() }),
   responses: { 200: Deleted },
 })

@@ -82,7 +82,8 @@ export const TunedModel = z.object({
     .string()
     .nullable()
     .describe(
-      'SHA-256 of the projector that was trained with it. Null: it reads pictures as its starting model does, if at all.',
+      'SHA-256 of the projector that was trained with it. Null: it reads pictures as its starting model does, if at ' +
+        'all.',
     ),
   comparison: Comparison.nullable().describe(
     'Null until it has been made: at the end of the job, or when the model is first deployed.',

@@ -43,8 +43,8 @@ export const Method = z
         path: ['type'],
         params: { unsupported: true },
         message:
-          "'reinforcement' is not offered. Train with 'dpo' on pairs of answers, or with 'supervised' on rows that have " +
-          'the wanted answers',
+          "'reinforcement' is not offered. Train with 'dpo' on pairs of answers, or with 'supervised' on rows that " +
+          'have the wanted answers',
       })
     else if (foreign)
       context.addIssue({

@@ -56,8 +56,8 @@ export interface Route {
 export const pictureBodyBytes = 32 * 1024 * 1024
 
 /**
- * A function that defines routes with these properties. It infers a route's exact type, so that handlers know their input
- * and output.
+ * A function that defines routes with these properties. It infers a route's exact type, so that handlers know their
+ * input and output.
  */
 export const routesOf =
   <const Shared extends Partial<Route>>(shared: Shared) =>

@@ -5,8 +5,8 @@ const Stop = z.union([z.string().min(1), z.array(z.string().min(1)).max(4)])
 const TokenId = z.string().regex(/^\d{1,7}$/, 'must be the number of a token')
 
 /**
- * Digits of a number that JavaScript cannot hold, as `parseJson` of lib/json.ts reads them. Exported for the declarations
- * of the client library's package.
+ * Digits of a number that JavaScript cannot hold, as `parseJson` of lib/json.ts reads them. Exported for the
+ * declarations of the client library's package.
  */
 export interface Digits {
   readonly rawJSON: string

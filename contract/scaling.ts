@@ -38,8 +38,8 @@ export const ScalingPolicy = z
       .max(100)
       .nullish()
       .describe(
-        'Percent of the time that a GPU, or the cores of a replica, should compute. The larger demand wins. Null: only ' +
-          'requests count.',
+        'Percent of the time that a GPU, or the cores of a replica, should compute. The larger demand wins. Null: ' +
+          'only requests count.',
       ),
     scale_up_cooldown: Duration.default('30s').describe('Least time from one scale-up to the next.'),
     scale_down_cooldown: Duration.default('5m').describe('Least time from any change to a scale-down.'),
@@ -59,8 +59,9 @@ export const ScalingRequest = z.strictObject({
     .max(100)
     .optional()
     .describe(
-      'What a replica runs on: `cpu`, the class of a GPU of this machine, `ray`, cores of the Ray cluster, or `ray:KIND`, ' +
-        'vLLM on a GPU of that cluster, such as `ray:H100`. Default: a GPU of this machine if there is one.',
+      'What a replica runs on: `cpu`, the class of a GPU of this machine, `ray`, cores of the Ray cluster, or ' +
+        '`ray:KIND`, vLLM on a GPU of that cluster, such as `ray:H100`. Default: a GPU of this machine if there is ' +
+        'one.',
     ),
 })
 export type ScalingRequest = z.infer<typeof ScalingRequest>
@@ -117,7 +118,8 @@ export const Scaling = z.object({
   instance_types: z
     .array(z.object({ name: z.string(), places: z.int(), free: z.int() }))
     .describe(
-      'The classes of this machine, and how many replicas each has room for. Of `ray` and `ray:KIND`: how many a deployment may have.',
+      'The classes of this machine, and how many replicas each has room for. Of `ray` and `ray:KIND`: how many a ' +
+        'deployment may have.',
     ),
 })
 export type Scaling = z.infer<typeof Scaling>

@@ -13,7 +13,8 @@ const period = {
     .enum(timelineSteps)
     .optional()
     .describe(
-      'Length of a bucket, in UTC. By default a minute up to 3 hours, an hour up to 7 days, else a day. Minutes go back 7 days.',
+      'Length of a bucket, in UTC. By default a minute up to 3 hours, an hour up to 7 days, else a day. Minutes go ' +
+        'back 7 days.',
     ),
 }
 export const PeriodQuery = z.strictObject(period)
@@ -55,9 +56,10 @@ export const Timeline = z
     total: z.object(figures),
   })
   .describe(
-    'Counted by the time at which requests came, for the last 90 days, by minute for the last 7. What was refused before ' +
-      'its model was read (a wrong key, the rate limit of the account) is not counted, nor are single requests that ' +
-      'fail within a batch or an evaluation, which count when they are answered. Percentiles are exact to 2.5 %.',
+    'Counted by the time at which requests came, for the last 90 days, by minute for the last 7. What was refused ' +
+      'before its model was read (a wrong key, the rate limit of the account) is not counted, nor are single ' +
+      'requests that fail within a batch or an evaluation, which count when they are answered. Percentiles are ' +
+      'exact to 2.5 %.',
   )
 export type Timeline = z.infer<typeof Timeline>
 

@@ -83,9 +83,9 @@ export const StorageReport = z.object({
       kind: z
         .enum(['datasets', 'files', 'uploads', 'models', 'exports', 'evaluations', 'responses', 'completions'])
         .describe(
-          '`datasets`: as they were uploaded, or their rows as the service reads them if these are larger. `uploads`: ' +
-            'those in parts that are pending, with the size that they announced. `evaluations`: with their answers, ' +
-            'and evals. `completions`: stored ones.',
+          '`datasets`: as they were uploaded, or their rows as the service reads them if these are larger. ' +
+            '`uploads`: those in parts that are pending, with the size that they announced. `evaluations`: with ' +
+            'their answers, and evals. `completions`: stored ones.',
         ),
       count: z.int(),
       bytes: z.int(),

@@ -81,12 +81,14 @@ export function createConfirmations(now: () => number = Date.now): Confirmations
       if (!entry || entry.expires_at <= now())
         throw new ToolError(
           'confirmation_invalid',
-          'This confirmation was used already, has expired or is of another session. Call without it for a new estimate.',
+          'This confirmation was used already, has expired or is of another session. Call without it for a new ' +
+            'estimate.',
         )
       if (entry.call !== digest(tool, args))
         throw new ToolError(
           'confirmation_mismatch',
-          'This confirmation is for other arguments. Repeat exactly those of its estimate, or call without it for a new one.',
+          'This confirmation is for other arguments. Repeat exactly those of its estimate, or call without it for a ' +
+            'new one.',
         )
       waiting.delete(token)
     },
@@ -133,7 +135,8 @@ export const createConfirm =
         status: 'needs_confirmation',
         summary:
           `Nothing has happened yet. Show the user this estimate and ask: shall I ${action}? ${sentence(estimated)} ` +
-          `Only if the user agrees, call ${tool} again with the same arguments and confirmation "${issued.confirmation}".`,
+          `Only if the user agrees, call ${tool} again with the same arguments and confirmation ` +
+          `"${issued.confirmation}".`,
         data: { status: 'needs_confirmation', estimate: estimated, ...issued },
       }
     }

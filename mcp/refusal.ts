@@ -15,7 +15,8 @@ export class Refusal extends Error {
 /** RFC 6750: `invalid_token` only where there was one. */
 export const unauthorized = (message: string, hadKey: boolean) =>
   new Refusal(401, message, {
-    'www-authenticate': `Bearer realm="tunery"${hadKey ? ', error="invalid_token", error_description="unknown key"' : ''}`,
+    'www-authenticate':
+      'Bearer realm="tunery"' + (hadKey ? ', error="invalid_token", error_description="unknown key"' : ''),
   })
 
 export function refuse(response: ServerResponse, { status, message, headers }: Refusal): void {

@@ -38,7 +38,8 @@ export function readHeader(file: Buffer): PictureHeader {
   if (width === 0 || height === 0) throw new PictureError('The picture has no pixels.')
   if (width * height > picturePixelsMax)
     throw new PictureError(
-      `The picture has ${width} × ${height} pixels; ${picturePixelsMax / 1e6} megapixels is the most. Send a smaller one.`,
+      `The picture has ${width} × ${height} pixels; ${picturePixelsMax / 1e6} megapixels is the most. Send a smaller ` +
+        'one.',
     )
   return header
 }

@@ -11,7 +11,8 @@ const program = path.join(root, 'node_modules/pyright/index.js')
 if (!existsSync(program)) {
   // A checkout that was set up before pyright came can still run the other checks. CI sets up from scratch.
   console.log(
-    'Not checked: pyright is not installed. Run `npm ci --ignore-scripts`, which installs what package-lock.json lists.',
+    'Not checked: pyright is not installed. Run `npm ci --ignore-scripts`, which installs what package-lock.json ' +
+      'lists.',
   )
   process.exit(process.env.CI ? 1 : 0)
 }

@@ -83,8 +83,8 @@ const jsonObject = text.transform((value, context): Record<string, unknown> => {
 })
 const redisUrl = z.string().refine(isRedisUrl, {
   error:
-    'must be redis://[user:password@]host[:port][/number], or rediss:// with TLS, with ?prefix=NAME at most behind it; ' +
-    'write special characters of a password as %XX',
+    'must be redis://[user:password@]host[:port][/number], or rediss:// with TLS, with ?prefix=NAME at most behind ' +
+    'it; write special characters of a password as %XX',
 })
 function isRedisUrl(text: string): boolean {
   if (!URL.canParse(text)) return false
@@ -128,8 +128,8 @@ const settings = {
   host: setting(text, '127.0.0.1', 'Address to listen on.'),
   public_url: optional(
     z.url({ protocol: /^https?$/ }),
-    'Address under which people’s browsers reach the service, such as https://tunery.example.com: of links, passkeys and ' +
-      'sign-ins by a provider. Default: the address of each request.',
+    'Address under which people’s browsers reach the service, such as https://tunery.example.com: of links, passkeys ' +
+      'and sign-ins by a provider. Default: the address of each request.',
   ),
   oidc_issuer: optional(z.url({ protocol: /^https?$/ }), 'OpenID Connect provider for signing in to the dashboard.'),
   oidc_client_id: optional(text, 'Client id at that provider; its redirect URI is /v1/sign-in/oidc/callback.'),
@@ -138,8 +138,8 @@ const settings = {
   oidc_sign_up: setting(
     emailDomains,
     'off',
-    'Email domains, comma-separated, whose people become members of the operator’s account when they first sign in by ' +
-      'the provider; off: only people who are members already sign in.',
+    'Email domains, comma-separated, whose people become members of the operator’s account when they first sign in ' +
+      'by the provider; off: only people who are members already sign in.',
   ),
   oidc_sign_up_role: setting(z.enum(['viewer', 'member']), 'viewer', 'Role of members who came in that way.'),
   cors_origins: setting(
@@ -157,8 +157,8 @@ const settings = {
   max_connections: setting(
     wholeNumber(1, 1_000_000),
     '10000',
-    'Most client connections at once. A further one takes the place of the longest unused one; if all are in use, only ' +
-      'health checks are answered.',
+    'Most client connections at once. A further one takes the place of the longest unused one; if all are in use, ' +
+      'only health checks are answered.',
   ),
   max_connections_per_address: optional(
     wholeNumber(1, 1_000_000),
@@ -209,8 +209,8 @@ const settings = {
   share_links: setting(
     z.enum(['on', 'off']),
     'off',
-    'Whether accounts may make links by which people without an account see a model and ask it, within bounds. Turning ' +
-      'it off ends all links.',
+    'Whether accounts may make links by which people without an account see a model and ask it, within bounds. ' +
+      'Turning it off ends all links.',
   ),
   parse_control_tokens: setting(
     boolean,
@@ -277,14 +277,14 @@ const settings = {
   training_share: setting(
     wholeNumber(0, 80),
     '20',
-    'Minimum share of CPU time for trainings while this machine’s engine answers, in percent; see docs/guides/scale.md. ' +
-      '0: only what answers leave.',
+    'Minimum share of CPU time for trainings while this machine’s engine answers, in percent; see ' +
+      'docs/guides/scale.md. 0: only what answers leave.',
   ),
   training_priority: setting(
     z.enum(['idle', 'low', 'normal']),
     'low',
-    'CPU priority of trainers against all other programs: idle (what others leave), low (a sixth of a core that another ' +
-      'program keeps busy) or normal (half of it); see docs/guides/scale.md.',
+    'CPU priority of trainers against all other programs: idle (what others leave), low (a sixth of a core that ' +
+      'another program keeps busy) or normal (half of it); see docs/guides/scale.md.',
   ),
   trainer_processes: computed(
     wholeNumber(1, 64),
@@ -301,8 +301,9 @@ const settings = {
   training_turn_seconds: setting(
     wholeNumber(0, 2_592_000),
     '900',
-    'Seconds after which a training pauses at a checkpoint and lets the job of another account train, if that account ' +
-      'waits and none of its jobs runs; it resumes when its account’s turn comes again. 0: a job trains to its end.',
+    'Seconds after which a training pauses at a checkpoint and lets the job of another account train, if that ' +
+      'account waits and none of its jobs runs; it resumes when its account’s turn comes again. 0: a job trains to ' +
+      'its end.',
   ),
   checkpoint_seconds: setting(
     wholeNumber(1, 86_400),
@@ -341,8 +342,8 @@ const settings = {
   gpu: setting(z.enum(['auto', 'cuda', 'vulkan', 'none']), 'auto', 'GPU build of the engine that set-up installs.'),
   database_url: optional(
     text,
-    'Postgres to use instead of SQLite, by one or several servers: postgres://user:password@host/database. Its backups are ' +
-      'Postgres’ own.',
+    'Postgres to use instead of SQLite, by one or several servers: postgres://user:password@host/database. Its ' +
+      'backups are Postgres’ own.',
   ),
   database_password: optional(
     text,
@@ -356,31 +357,31 @@ const settings = {
   redis_password: optional(text, 'Password for a Redis URL that has none, as it is.'),
   storage_url: optional(
     storageUrl,
-    'Storage that several machines share: s3://bucket/prefix?endpoint=https://…&region=…, with credentials as the AWS SDK ' +
-      'finds them, or file:///folder for a folder that all machines mount; see docs/postgres-redis-s3.md.',
+    'Storage that several machines share: s3://bucket/prefix?endpoint=https://…&region=…, with credentials as the ' +
+      'AWS SDK finds them, or file:///folder for a folder that all machines mount; see docs/postgres-redis-s3.md.',
   ),
   cache_mb: setting(
     wholeNumber(100, 1_000_000_000),
     '50000',
-    'With a storage URL: most disk space of the data folder for copies of what is in the storage, in MB. What was used ' +
-      'least recently is removed.',
+    'With a storage URL: most disk space of the data folder for copies of what is in the storage, in MB. What was ' +
+      'used least recently is removed.',
   ),
   storage_downloads: setting(
     z.enum(['redirect', 'proxy']),
     'redirect',
-    'Whether downloads of exports are redirected to the bucket by presigned URLs, or go through the service. A shared ' +
-      'folder has no URLs: its downloads go through the service.',
+    'Whether downloads of exports are redirected to the bucket by presigned URLs, or go through the service. A ' +
+      'shared folder has no URLs: its downloads go through the service.',
   ),
   ray_address: optional(
     z.url({ protocol: /^https?$/ }),
-    'Ray cluster that trains instead of this machine, and runs replicas of deployments: the address of its dashboard, ' +
-      'such as http://head:8265.',
+    'Ray cluster that trains instead of this machine, and runs replicas of deployments: the address of its ' +
+      'dashboard, such as http://head:8265.',
   ),
   ray_token: optional(text, 'Token of that cluster (RAY_AUTH_MODE=token).'),
   ray_service_url: optional(
     z.url({ protocol: /^https?$/ }),
-    'Address under which the cluster’s machines reach this service. Default: TUNERY_PUBLIC_URL, or the address that it ' +
-      'listens on.',
+    'Address under which the cluster’s machines reach this service. Default: TUNERY_PUBLIC_URL, or the address that ' +
+      'it listens on.',
   ),
   ray_python: setting(text, 'python', 'Python on the cluster’s machines that has the trainer’s packages.'),
   ray_jobs: setting(wholeNumber(1, 1000), '4', 'Most jobs that this process has in the cluster at once.'),
@@ -419,7 +420,8 @@ const settings = {
   ),
   webhook_allow: optional(
     text,
-    'Private networks that webhooks, and the fetching of pictures, may reach, as comma-separated CIDR[:port]; IPv6 as [::1]/128:80.',
+    'Private networks that webhooks, and the fetching of pictures, may reach, as comma-separated CIDR[:port]; IPv6 ' +
+      'as [::1]/128:80.',
   ),
   max_waiting_jobs: setting(
     wholeNumber(1, 1_000_000),
@@ -434,8 +436,8 @@ const settings = {
   max_webhooks: setting(wholeNumber(1, 1000), '20', 'Most webhooks of an account.'),
   url: optional(
     z.url({ protocol: /^https?$/ }),
-    'Service that ./tunery talks to, with its version (https://…/v1). Default: that of the profile of ./tunery login, or ' +
-      'the one that runs on the data folder.',
+    'Service that ./tunery talks to, with its version (https://…/v1). Default: that of the profile of ./tunery ' +
+      'login, or the one that runs on the data folder.',
   ),
   key: optional(text, 'API key that ./tunery uses. The service itself does not read it.'),
   profile: optional(text, 'Profile of ./tunery login that ./tunery uses. The service itself does not read it.'),
@@ -483,8 +485,8 @@ export function readConfig(env: NodeJS.ProcessEnv): Config {
     const whole = withPassword(url, password)
     if (whole === undefined)
       problems.push(
-        `${envName(`${service}_password`)} is set, so ${envName(`${service}_url`)} must be a URL with a host and without ` +
-          'a password. Set the password in one of them.',
+        `${envName(`${service}_password`)} is set, so ${envName(`${service}_url`)} must be a URL with a host and ` +
+          'without a password. Set the password in one of them.',
       )
     else config[`${service}_url`] = whole
   }

@@ -34,9 +34,9 @@ export async function measureStart(
     if (turn > 0) table.push(seconds)
     const { start, end } = ends(seconds)
     console.log(
-      `${turn === 0 ? 'right after the upload' : `turn ${turn}`}: ${start.toFixed(2)} s from creation to the end of the ` +
-        `first step (${processor.start.toFixed(2)} s of processor time), ${end.toFixed(2)} s from the last step to the ` +
-        `model's first token (${processor.end.toFixed(2)} s)`,
+      `${turn === 0 ? 'right after the upload' : `turn ${turn}`}: ${start.toFixed(2)} s from creation to the end ` +
+        `of the first step (${processor.start.toFixed(2)} s of processor time), ${end.toFixed(2)} s from the last ` +
+        `step to the model's first token (${processor.end.toFixed(2)} s)`,
     )
   }
   for (const [index, phase] of phases.entries())

@@ -112,7 +112,9 @@ async function fill(db: Db, account_id: string, job: string): Promise<void> {
       await sql
         .raw(
           `insert into ${table} (${columns.map(({ name }) => name).join()})
-          with recursive n(i) as (select ${first} union all select i + 1 from n where i < ${Math.min(rows, first + 49_999)})
+          with recursive n(i) as (
+            select ${first} union all select i + 1 from n where i < ${Math.min(rows, first + 49_999)}
+          )
           select ${columns.map(value).join()} from n${copied ? `, tuning_jobs where id = '${job}'` : ''}`,
         )
         .execute(db)
@@ -153,8 +155,8 @@ async function measure(database_url: string | undefined): Promise<boolean> {
       const passes = !failure && (p95 < limit_ms || list === everyName)
       ok &&= passes
       console.log(
-        `${name.padEnd(9)} ${list.padEnd(41)} p50 ${p50.toFixed(1).padStart(7)} ms  p95 ${p95.toFixed(1).padStart(7)} ms` +
-          `${passes ? '' : `  MISSED ${failure}`}`,
+        `${name.padEnd(9)} ${list.padEnd(41)} p50 ${p50.toFixed(1).padStart(7)} ms  p95 ` +
+          `${p95.toFixed(1).padStart(7)} ms${passes ? '' : `  MISSED ${failure}`}`,
       )
     }
   } finally {

@@ -62,8 +62,9 @@ try {
   const one = median(rates.get(1)!)
   for (const [count, values] of rates)
     console.log(
-      `${count} ${count === 1 ? 'process  ' : 'processes'}: ${median(values).toFixed(0).padStart(6)} requests a second at ${clients} ` +
-        `clients (${(median(values) / one).toFixed(2)}), p50 ${median(latencies.get(count)!).toFixed(2)} ms at one`,
+      `${count} ${count === 1 ? 'process  ' : 'processes'}: ${median(values).toFixed(0).padStart(6)} requests a ` +
+        `second at ${clients} clients (${(median(values) / one).toFixed(2)}), p50 ` +
+        `${median(latencies.get(count)!).toFixed(2)} ms at one`,
     )
   console.log(`${cores} cores, which load, engines and Postgres share`)
   if (cores >= 6 && median(rates.get(2)!) < 1.9 * one) process.exitCode = 1

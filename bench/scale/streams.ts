@@ -73,7 +73,8 @@ try {
   await collectGarbage()
   const each_kB = (resident_kB() - before_kB) / count
   console.log(
-    `${count} idle streams: ${each_kB.toFixed(1)} kB each (at most ${limit_kB}); ${fresh_kB.toFixed(1)} kB before garbage was collected`,
+    `${count} idle streams: ${each_kB.toFixed(1)} kB each (at most ${limit_kB}); ${fresh_kB.toFixed(1)} kB before ` +
+      'garbage was collected',
   )
   console.log(`GET /keys, p50: ${before_ms.toFixed(2)} ms with 100 streams, ${open_ms.toFixed(2)} ms with all`)
   for (const stream of streams) stream.destroy()

@@ -53,8 +53,8 @@ const names = values.only?.split(',') ?? Object.keys(scenarios)
 const unknown = names.filter((name) => !scenarios[name])
 if (unknown.length > 0 || !(rounds >= 1) || !placements) {
   console.error(
-    `Usage: npm run bench -- serving [--only ${Object.keys(scenarios).join(',')}] [--rounds N] [--load free|pinned|both] ` +
-      '[--out FILE]',
+    `Usage: npm run bench -- serving [--only ${Object.keys(scenarios).join(',')}] [--rounds N] [--load ` +
+      'free|pinned|both] [--out FILE]',
   )
   process.exit(2)
 }

@@ -18,18 +18,18 @@ const drawing = (seed: number) => {
   }
 }
 
-const first =
-  'Ana Ben Chloe Dmitri Elena Farid Greta Hugo Ines Jonas Kira Leo Mina Noah Olga Pavel Rosa Sven Tara Umar Vera Wim Yara Zoe'.split(
-    ' ',
-  )
-const last =
-  'Aalto Becker Costa Duarte Eriksen Fischer Garcia Hansen Ivanova Jansen Keller Lopez Moreau Novak Okafor Petrov Quinn Rossi Silva Tanaka Ueda Varga Weber Young'.split(
-    ' ',
-  )
-const cities =
-  'Antwerp Bergen Cork Dresden Essen Florence Ghent Haarlem Izmir Jena Krakow Lyon Malaga Nantes Oslo Porto Quimper Riga Seville Turin Utrecht Vienna Warsaw Zagreb'.split(
-    ' ',
-  )
+const first = (
+  'Ana Ben Chloe Dmitri Elena Farid Greta Hugo Ines Jonas Kira Leo Mina Noah Olga Pavel Rosa Sven Tara Umar Vera Wim ' +
+  'Yara Zoe'
+).split(' ')
+const last = (
+  'Aalto Becker Costa Duarte Eriksen Fischer Garcia Hansen Ivanova Jansen Keller Lopez Moreau Novak Okafor Petrov ' +
+  'Quinn Rossi Silva Tanaka Ueda Varga Weber Young'
+).split(' ')
+const cities = (
+  'Antwerp Bergen Cork Dresden Essen Florence Ghent Haarlem Izmir Jena Krakow Lyon Malaga Nantes Oslo Porto Quimper ' +
+  'Riga Seville Turin Utrecht Vienna Warsaw Zagreb'
+).split(' ')
 const items = [
   'standing desk',
   'office chair',
@@ -68,12 +68,15 @@ function extraction(draw: Draw): TaskRow {
   const sentence = {
     delivery: `please bring ${quantity} ${colour} ${item}s to ${city} by ${day} ${month}`,
     return: `I want to send back ${quantity} ${item}s in ${colour}; pick them up in ${city} on ${day} ${month}`,
-    exchange: `we need ${quantity} ${item}s swapped for ${colour} ones, our ${city} office is open until ${day} ${month}`,
+    exchange:
+      `we need ${quantity} ${item}s swapped for ${colour} ones, our ${city} office is open until ${day} ` + `${month}`,
     invoice: `the invoice for ${quantity} ${colour} ${item}s that went to ${city} on ${day} ${month} is missing`,
   }[wish]
   const text = draw.of([
-    `${draw.of(greeting)}, ${sentence}. Order ${order}.${urgent ? ' This is urgent!' : ''} ${draw.of(closing)}, ${name}`,
-    `${draw.of(greeting)}, this is ${name} about order ${order}: ${sentence}.${urgent ? ' We cannot wait any longer.' : ''}`,
+    `${draw.of(greeting)}, ${sentence}. Order ${order}.${urgent ? ' This is urgent!' : ''} ${draw.of(closing)}, ` +
+      `${name}`,
+    `${draw.of(greeting)}, this is ${name} about order ${order}: ` +
+      `${sentence}.${urgent ? ' We cannot wait any longer.' : ''}`,
     `Order ${order} (${name}): ${sentence}.${urgent ? ' As soon as you can, please.' : ''} ${draw.of(closing)}`,
   ])
   const answer = {

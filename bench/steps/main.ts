@@ -46,8 +46,9 @@ for (const step of steps) {
   console.log(`| ${step} | ${cells.join(' | ')} | ${gain.toFixed(2)} | ${kept.toFixed(2)} |`)
 }
 console.log(
-  `\nOne thread reads ${peak.read_gb} GB/s: the weights in ${(weights / peak.read_gb / 1e6).toFixed(1)} ms. It multiplies ` +
-    `${peak.vnni_products} billion pairs of eight bits a second with AVX-512 VNNI, ${peak.amx_products} with AMX.`,
+  `\nOne thread reads ${peak.read_gb} GB/s: the weights in ${(weights / peak.read_gb / 1e6).toFixed(1)} ms. It ` +
+    `multiplies ${peak.vnni_products} billion pairs of eight bits a second with AVX-512 VNNI, ` +
+    `${peak.amx_products} with AMX.`,
 )
 const one = own!['sequences 1']
 if (one !== undefined && threads === 1)

@@ -1,4 +1,5 @@
-// What one thread of this machine can do: `peak` prints JSON. Billions of bytes read and of eight-bit products a second.
+// What one thread of this machine can do: `peak` prints JSON. Billions of bytes read and of eight-bit
+// products a second.
 #include <immintrin.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>

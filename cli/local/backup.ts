@@ -23,8 +23,8 @@ function sqliteDataDir(): { data_dir: string; storage_url?: string | undefined }
   if (database_url === undefined) return { data_dir, storage_url }
   throw new UsageError(
     'The database is in Postgres (TUNERY_DATABASE_URL), which this command does not know. Back it up and restore it ' +
-      'with pg_dump and pg_restore, and the files as docs/guides/operate.md says: the bucket by its versions or a copy, a data folder ' +
-      'without a storage by a copy while the service is stopped.',
+      'with pg_dump and pg_restore, and the files as docs/guides/operate.md says: the bucket by its versions or a ' +
+      'copy, a data folder without a storage by a copy while the service is stopped.',
   )
 }
 

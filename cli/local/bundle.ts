@@ -71,7 +71,8 @@ export async function bundle(model: string, args: BundleArgs): Promise<void> {
     { folder, name },
     `${folder} serves '${name}'. Start it there with Docker:\n\n` +
       '  docker build -t model . && docker run --init --read-only -p 127.0.0.1:8000:8000 model\n\n' +
-      `or without:\n\n  npm ci --omit=dev --ignore-scripts && ${projector ? 'node vision/build.mjs && ' : ''}node start.mjs\n\n` +
+      `or without:\n\n  npm ci --omit=dev --ignore-scripts && ${projector ? 'node vision/build.mjs && ' : ''}` +
+      'node start.mjs\n\n' +
       (args.chart
         ? 'For Kubernetes, push the image, name it in chart/values.yaml, and:\n\n  helm install NAME chart\n\n'
         : '') +

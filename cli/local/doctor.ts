@@ -79,8 +79,9 @@ function checkSetup(): Check {
 async function checkPython(): Promise<Check[]> {
   const python = path.join(root, '.local/python/bin/python')
   const script =
-    'import json, platform, torch; print(json.dumps({"python": platform.python_version(), "torch": torch.__version__, ' +
-    '"cuda": torch.cuda.is_available(), "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None}))'
+    'import json, platform, torch; print(json.dumps({"python": platform.python_version(), "torch": ' +
+    'torch.__version__, "cuda": torch.cuda.is_available(), "gpu": torch.cuda.get_device_name() if ' +
+    'torch.cuda.is_available() else None}))'
   if (!existsSync(python)) return [problem('Python', 'the trainer has no Python yet', setup)]
   try {
     const { stdout } = await run(python, ['-c', script], { timeout: python_ms })

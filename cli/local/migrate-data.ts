@@ -33,16 +33,16 @@ export async function migrateData(options: Options): Promise<void> {
 function nextSteps({ toDatabase, toStorage, toDataDir }: Options): string {
   if (toDataDir !== undefined)
     return (
-      `Now set TUNERY_DATA_DIR=${toDataDir}, leave out TUNERY_DATABASE_URL and TUNERY_STORAGE_URL, and start the service. ` +
-      'Remove the old data when all is well.'
+      `Now set TUNERY_DATA_DIR=${toDataDir}, leave out TUNERY_DATABASE_URL and TUNERY_STORAGE_URL, and start the ` +
+      'service. Remove the old data when all is well.'
     )
   const settings = [
     ...(toDatabase === undefined ? [] : ['TUNERY_DATABASE_URL']),
     ...(toStorage === undefined ? [] : ['TUNERY_STORAGE_URL']),
   ].join(' and ')
   return (
-    `Now set ${settings} and start the service with the data folder that it had: it has secret.key, which encrypts secrets ` +
-    'in the rows. Servers on other machines need a copy of that file (TUNERY_SECRET_KEY_FILE). Remove the old data when ' +
-    'all is well.'
+    `Now set ${settings} and start the service with the data folder that it had: it has secret.key, which encrypts ` +
+    'secrets in the rows. Servers on other machines need a copy of that file (TUNERY_SECRET_KEY_FILE). Remove the ' +
+    'old data when all is well.'
   )
 }

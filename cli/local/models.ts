@@ -25,8 +25,8 @@ export async function addModel(
   const folder = path.join(models_dir, id)
   if (existsSync(path.join(root, '.local/setup-pending.json')))
     throw new UsageError(
-      'What converts models is not installed yet. Wait until the service has installed it (GET /v1/hub/setup), or run ' +
-        '`npm run setup`. Then try again.',
+      'What converts models is not installed yet. Wait until the service has installed it (GET /v1/hub/setup), or ' +
+        'run `npm run setup`. Then try again.',
     )
   if (existsSync(path.join(folder, 'model.json'))) {
     if (weights) setWeights(folder, weights)

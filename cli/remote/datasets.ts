@@ -204,8 +204,8 @@ export function describeValidation(
           `${number(tokens.total)} tokens of ${tokens.model_id}, the longest row ${number(tokens.longest)}.`,
           ...(tokens.cut_rows > 0
             ? [
-                `${number(tokens.cut_rows)} rows are longer than ${number(tokens.max_length)} tokens and will be cut: ` +
-                  `${number(tokens.cut_tokens)} tokens are lost. A larger max_length keeps them.`,
+                `${number(tokens.cut_rows)} rows are longer than ${number(tokens.max_length)} tokens and will be ` +
+                  `cut: ${number(tokens.cut_tokens)} tokens are lost. A larger max_length keeps them.`,
               ]
             : []),
           ...histogram(tokens.histogram, out),

@@ -20,8 +20,8 @@ export function addDoctorCommand(
       .command('doctor')
       .description(
         checkMachine
-          ? 'look at programs, hardware, disk, port, network and service, and say what to do; exit status 1 if something ' +
-              'does not work'
+          ? 'look at programs, hardware, disk, port, network and service, and say what to do; exit status 1 if ' +
+              'something does not work'
           : 'look at the service and the key, and say what to do; exit status 1 if something does not work',
       ),
     async (options: GlobalOptions) => {

@@ -107,8 +107,8 @@ async function evaluate(given: string, options: EvalOptions): Promise<void> {
 /** What makes a score worth little. */
 const trainedOn = ({ trained_rows, rows }: Evaluation): string | undefined =>
   trained_rows
-    ? `Warning: the model was trained on ${number(trained_rows)} of these ${number(rows)} rows, so its score says little ` +
-      'about new ones. Evaluate on other rows, or on those that its job held out: --held-out-by JOB.'
+    ? `Warning: the model was trained on ${number(trained_rows)} of these ${number(rows)} rows, so its score says ` +
+      'little about new ones. Evaluate on other rows, or on those that its job held out: --held-out-by JOB.'
     : undefined
 
 function readGraders(file: string): GradersInput {
@@ -171,10 +171,11 @@ function describe(evaluation: Evaluation): string {
   if (!result) return error ? `${head}\n${error.message}` : head
   const sides: Side[] = [result.model, ...(result.baseline ? [result.baseline] : [])]
   const graders = Object.keys(result.model.graders)
-  const interval = ({ score }: Side) =>
-    score === null
-      ? ''
-      : `${share(score.mean)}${score.low === null || score.high === null ? '' : ` (${share(score.low)} to ${share(score.high)})`}`
+  const interval = ({ score }: Side) => {
+    if (score === null) return ''
+    const { mean, low, high } = score
+    return low === null || high === null ? share(mean) : `${share(mean)} (${share(low)} to ${share(high)})`
+  }
   const columns = [
     { head: '', value: (side: Side) => (side === result.model ? 'model' : 'baseline') },
     { head: 'id', value: ({ model }: Side) => model ?? 'given answers', flexible: true },
@@ -220,7 +221,10 @@ function verdict({
           ? paint('red', 'worse by more than chance')
           : 'no difference beyond chance'
   const interval = low === null || high === null ? '' : ` (${signed(low)} to ${signed(high)}, ${test})`
-  return `Difference: ${signed(mean)} points${interval}: ${says}. ${better} rows better, ${worse} worse, ${equal} equal.`
+  return (
+    `Difference: ${signed(mean)} points${interval}: ${says}. ${better} rows better, ${worse} worse, ${equal} ` +
+    'equal.'
+  )
 }
 
 function describeRow({ row, item, model, baseline, difference }: EvaluationRow): string {

@@ -21,8 +21,8 @@ export function addKeyCommands(program: Program, createLocally: (() => Promise<R
       .command('create')
       .description(
         createLocally
-          ? 'create an API key for the data folder, or with --url, --key or --profile for the account of a service; it is ' +
-              'shown once'
+          ? 'create an API key for the data folder, or with --url, --key or --profile for the account of a ' +
+              'service; it is shown once'
           : 'create an API key; it is shown once',
       )
       .option('--name <name>', 'what it is for')

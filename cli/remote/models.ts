@@ -92,8 +92,8 @@ function answersWith({ weights: { available, keep_original, eight_bits, eight_bi
   const { size_mb, original_type, distance } = eight_bits
   const share = `${(100 * distance.same_top).toFixed(1)} %`
   return (
-    `an eight-bit form (${bytes(size_mb * 1e6)}, of ${original_type}): ${distance.divergence} nats from the original on ` +
-    `average, the same likeliest token in ${share} of ${distance.tokens}`
+    `an eight-bit form (${bytes(size_mb * 1e6)}, of ${original_type}): ${distance.divergence} nats from the original ` +
+    `on average, the same likeliest token in ${share} of ${distance.tokens}`
   )
 }
 

@@ -28,7 +28,8 @@ export async function idOf(tunery: Tunery, kind: Kind, given: string): Promise<s
   for await (const each of list(tunery, given)) if (each.name === given) found.push(each)
   if (found.length > 1)
     throw new UsageError(
-      `${found.length} ${kind}s are named '${clean(given)}'. Give the id of one: ${found.map(({ id }) => id).join(', ')}`,
+      `${found.length} ${kind}s are named '${clean(given)}'. Give the id of one: ` +
+        `${found.map(({ id }) => id).join(', ')}`,
     )
   return found[0]?.id ?? given
 }

@@ -107,7 +107,8 @@ async function startingModel(tunery: Connection['tunery'], given: string | undef
   const base = (await tunery.hub.list()).models.find(({ recommended }) => recommended)
   if (!base)
     throw new UsageError(
-      `No base model is here yet. '${typed('models list')}' lists those to download; then ${typed('train FILE --model BASE')}`,
+      `No base model is here yet. '${typed('models list')}' lists those to download; then ` +
+        `${typed('train FILE --model BASE')}`,
     )
   note(`Starting from ${base.id}, the recommended base. Choose another with --model.`)
   return base.id

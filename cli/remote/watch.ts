@@ -162,7 +162,8 @@ function curvesOf({ losses, validation }: State): string[] {
     values.length === 0
       ? []
       : [
-          `${name.padEnd(11)}${paint(style, sparkline(values, columns, [...losses, ...validation]))} ${precise(values.at(-1)!)}`,
+          `${name.padEnd(11)}${paint(style, sparkline(values, columns, [...losses, ...validation]))} ` +
+            `${precise(values.at(-1)!)}`,
         ]
   return [...curve('train loss', losses, 'cyan'), ...curve('validation', validation, 'magenta')]
 }
@@ -220,7 +221,8 @@ async function finish({ tunery }: Connection, job: Job, options: GlobalOptions):
     throw new CommandError(
       options.json
         ? ''
-        : `${job.id} ${job.status === 'failed' ? 'failed' : 'was cancelled'}${job.error ? `: ${job.error.message}` : '.'}`,
+        : `${job.id} ` +
+            `${job.status === 'failed' ? 'failed' : 'was cancelled'}${job.error ? `: ${job.error.message}` : '.'}`,
     )
 }
 

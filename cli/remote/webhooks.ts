@@ -86,8 +86,9 @@ async function listen(options: ListenOptions): Promise<void> {
   try {
     webhook = await register(connection, publicUrl ?? local, events, publicUrl === undefined)
     note(
-      `${webhook.id} sends ${events.length === 1 ? events[0] : `${events.length} types of events`} to ${local}` +
-        `${publicUrl === undefined ? '' : ` through ${publicUrl}`}${forward ? `, forwarded to ${forward}` : ''}. Ctrl-C ends it.`,
+      `${webhook.id} sends ${events.length === 1 ? events[0] : `${events.length} types of events`} to ` +
+        `${local}${publicUrl === undefined ? '' : ` through ${publicUrl}`}` +
+        `${forward ? `, forwarded to ${forward}` : ''}. Ctrl-C ends it.`,
     )
     await stopped
   } finally {
@@ -147,11 +148,11 @@ async function receive(
     const event = await verifyWebhook(body, request.headers, secret)
     const forwarded = options.forward === undefined ? undefined : await forwardTo(options.forward, request, body)
     if (options.json) console.log(JSON.stringify(event))
-    else
-      console.log(
-        `${paint('dim', time(event.created_at))}  ${paint('bold', clean(event.type))}  ${clean(JSON.stringify(event.data))}` +
-          `${forwarded === undefined ? '' : paint(forwarded.status < 300 ? 'green' : 'red', `  → ${forwarded.text}`)}`,
-      )
+    else {
+      const head = `${paint('dim', time(event.created_at))}  ${paint('bold', clean(event.type))}`
+      const outcome = forwarded && paint(forwarded.status < 300 ? 'green' : 'red', `  → ${forwarded.text}`)
+      console.log(`${head}  ${clean(JSON.stringify(event.data))}${outcome ?? ''}`)
+    }
     // The service tries again what the other address has not taken.
     return { status: forwarded?.status ?? 200, body: '' }
   } catch (error) {

@@ -74,7 +74,8 @@ function named(name: string): Service {
   const profile: Profile | undefined = Object.hasOwn(profiles, name) ? profiles[name] : undefined
   if (!profile)
     throw new UsageError(
-      `There is no profile '${name}'. '${typed(`login --profile ${name}`)}' makes one, '${typed('profiles')}' lists them.`,
+      `There is no profile '${name}'. '${typed(`login --profile ${name}`)}' makes one, '${typed('profiles')}' lists ` +
+        'them.',
     )
   // The local service may have another port since its start.
   const here = name === 'local' ? runningUrl() : undefined

@@ -25,13 +25,15 @@ export const oneLine = (text: string): string => clean(text).replace(/\s+/g, ' '
 
 const styles = new RegExp(`${String.fromCharCode(27)}\\[[\\d;]*m`, 'g')
 const wide =
-  /[\u1100-\u115f\u2e80-\u303e\u3041-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60\uffe0-\uffe6]|\p{Emoji_Presentation}|[\u{20000}-\u{3fffd}]/u
+  /[\u1100-\u115f\u2e80-\u303e\u3041-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60\uffe0-\uffe6]/u
+const wideToo = /\p{Emoji_Presentation}|[\u{20000}-\u{3fffd}]/u
 const narrow = /[\p{Mn}\p{Me}]|[\u200b-\u200f]/u
 
 /** Columns that a text takes. */
 function widthOf(text: string): number {
   let width = 0
-  for (const character of text.replace(styles, '')) width += narrow.test(character) ? 0 : wide.test(character) ? 2 : 1
+  for (const character of text.replace(styles, ''))
+    width += narrow.test(character) ? 0 : wide.test(character) || wideToo.test(character) ? 2 : 1
   return width
 }
 

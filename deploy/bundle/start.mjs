@@ -41,13 +41,11 @@ if (projector && !(existsSync(libraries) && readdirSync(libraries).some(hasVisio
   fail(`The library for pictures is missing. Run 'node vision/build.mjs' in ${here} first; it needs g++.`)
 const named = ({ name, file }) => `${name}=${path.join(here, file)}`
 const optional = (option, value) => (value === undefined ? [] : [option, value])
+const host = settings.TUNERY_HOST
 process.argv.splice(
   2,
   0,
-  ...[
-    '--listen',
-    `${settings.TUNERY_HOST.includes(':') ? `[${settings.TUNERY_HOST}]` : settings.TUNERY_HOST}:${settings.TUNERY_PORT}`,
-  ],
+  ...['--listen', `${host.includes(':') ? `[${host}]` : host}:${settings.TUNERY_PORT}`],
   ...['--model', named(model)],
   ...optional('--projector', projector && path.join(here, projector.file)),
   ...adapters.flatMap((adapter) => ['--adapter', named(adapter)]),

@@ -73,8 +73,10 @@ export function endSlowBodies(
             socket,
             '408 Request Timeout',
             late
-              ? `The body took longer than ${Math.round(deserved_ms / 1000)} s. Send it faster, or in parts (POST /v1/uploads).`
-              : `The body stood still, or came slower than 4 KiB a second, for ${body_ms / 1000} s. Send the request once more.`,
+              ? `The body took longer than ${Math.round(deserved_ms / 1000)} s. Send it faster, or in parts (POST ` +
+                  '/v1/uploads).'
+              : `The body stood still, or came slower than 4 KiB a second, for ${body_ms / 1000} s. Send the request ` +
+                  'once more.',
           )
       }
     }

@@ -8,8 +8,8 @@ const whoAmI = defineTool({
   name: 'who_am_i',
   title: 'Who am I',
   description:
-    'The account, member and scopes (permissions) of the key that this server uses, with the limits of the account and ' +
-    'what is used of them. Call it first.',
+    'The account, member and scopes (permissions) of the key that this server uses, with the limits of the account ' +
+    'and what is used of them. Call it first.',
   scopes: ['profile:read'],
   input: z.strictObject({}),
   output: z.object({

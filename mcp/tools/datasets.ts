@@ -47,10 +47,11 @@ const upload = defineTool({
   name: 'upload_dataset',
   title: 'Upload a dataset',
   description:
-    'Uploads training examples and returns the id of the dataset. Give the text in `content` (up to 500,000 characters), or, if ' +
-    'this server runs on the machine of the user (stdio), the `path` of a file. One JSON object a line: {"messages":[{"role":"user",' +
-    '"content":"…"},{"role":"assistant","content":"…"}]}, the answer last; for preferences {"prompt":"…","chosen":"…",' +
-    '"rejected":"…"}; or CSV with a header of the columns prompt, completion and optionally system. Then call validate_dataset.',
+    'Uploads training examples and returns the id of the dataset. Give the text in `content` (up to 500,000 ' +
+    'characters), or, if this server runs on the machine of the user (stdio), the `path` of a file. One JSON object ' +
+    'a line: {"messages":[{"role":"user","content":"…"},{"role":"assistant","content":"…"}]}, the answer last; for ' +
+    'preferences {"prompt":"…","chosen":"…","rejected":"…"}; or CSV with a header of the columns prompt, completion ' +
+    'and optionally system. Then call validate_dataset.',
   scopes: ['datasets:write'],
   input: z.strictObject({
     name: z.string().min(1).max(200).describe('A name, one line.'),
@@ -77,7 +78,8 @@ const upload = defineTool({
     else
       throw new ToolError(
         'path_not_available',
-        'This server is reached over HTTP and reads no files. Give the rows in `content`, or let the user upload the file.',
+        'This server is reached over HTTP and reads no files. Give the rows in `content`, or let the user upload the ' +
+          'file.',
       )
     const dataset = await tunery.datasets.upload(
       file,
@@ -101,8 +103,9 @@ const validate = defineTool({
   name: 'validate_dataset',
   title: 'Validate a dataset',
   description:
-    'Checks whether every row can be trained on. Lists what is wrong and what may be (duplicates, conflicting answers, rows ' +
-    'that will be cut), with the line of each, and counts tokens. Mend the rows and upload again where it is not valid.',
+    'Checks whether every row can be trained on. Lists what is wrong and what may be (duplicates, conflicting ' +
+    'answers, rows that will be cut), with the line of each, and counts tokens. Mend the rows and upload again where ' +
+    'it is not valid.',
   scopes: ['datasets:read'],
   input: z.strictObject({ dataset_id, model_id, max_length }),
   output: z.object({
@@ -151,8 +154,8 @@ const previewRow = defineTool({
   name: 'preview_row',
   title: 'Preview a row as the trainer sees it',
   description:
-    'One row as the exact text that the trainer sees, in pieces, each learned or only read as context. Use it to check that ' +
-    'the answers are learned and nothing is cut.',
+    'One row as the exact text that the trainer sees, in pieces, each learned or only read as context. Use it to ' +
+    'check that the answers are learned and nothing is cut.',
   scopes: ['datasets:read'],
   input: z.strictObject({
     dataset_id,

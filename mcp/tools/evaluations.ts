@@ -77,9 +77,10 @@ const evaluate = defineTool({
   name: 'evaluate_model',
   title: 'Evaluate a model',
   description:
-    'Lets a model answer rows of a dataset and scores the answers, beside those of a baseline (give the base that it was trained ' +
-    'from). Use rows that it was not trained on, such as those that its job held out (`held_out_by`). It costs: the user is asked first, with the estimate; where the client cannot ' +
-    'the first call returns it with a `confirmation`. Then get_evaluation.',
+    'Lets a model answer rows of a dataset and scores the answers, beside those of a baseline (give the base that it ' +
+    'was trained from). Use rows that it was not trained on, such as those that its job held out (`held_out_by`). It ' +
+    'costs: the user is asked first, with the estimate; where the client cannot the first call returns it with a ' +
+    '`confirmation`. Then get_evaluation.',
   scopes: ['tuning:write', 'datasets:read', 'inference'],
   input: z.strictObject({
     model: z.string().min(1).max(256).describe('A model (mdl_…), a deployment or a base.'),
@@ -91,12 +92,12 @@ const evaluate = defineTool({
       .max(10)
       .optional()
       .describe(
-        'How answers are scored. Default: equal to the answer of the row, {"type":"string_check","name":"exact","input":' +
-          '"{{sample.output_text}}","reference":"{{item.reference}}","operation":"eq"} (or ne, like, ilike). Others: ' +
+        'How answers are scored. Default: equal to the answer of the row, ' +
+          '{"type":"string_check","name":"exact","input":"{{sample.output_text}}",' +
+          '"reference":"{{item.reference}}","operation":"eq"} (or ne, like, ilike). Others: ' +
           '{"type":"text_similarity","name":"close","input":…,"reference":…,"evaluation_metric":"fuzzy_match",' +
-          '"pass_threshold":0.8}; ' +
-          '{"type":"json_equal","name":"json"}; {"type":"score_model","name":"judge","model":…,' +
-          '"input":[{"role":"user","content":…}],"range":[0,1]}.',
+          '"pass_threshold":0.8}; {"type":"json_equal","name":"json"}; ' +
+          '{"type":"score_model","name":"judge","model":…,"input":[{"role":"user","content":…}],"range":[0,1]}.',
       ),
     held_out_by: z
       .string()

@@ -37,7 +37,8 @@ const listBaseModels = defineTool({
   name: 'list_base_models',
   title: 'List base models',
   description:
-    'The open models that can be trained and called: size, context, license, methods, prices, and whether the weights are here.',
+    'The open models that can be trained and called: size, context, license, methods, prices, and whether the ' +
+    'weights are here.',
   scopes: ['hub:read'],
   input: z.strictObject({
     available_only: z.boolean().default(false).describe('Only those whose weights are on the machine.'),
@@ -68,8 +69,8 @@ const deploy = defineTool({
   name: 'deploy_model',
   title: 'Deploy a model',
   description:
-    'Serves a model under a name, and waits until it is ready. With `replace` an existing name serves the new model from then on, ' +
-    'for everyone who calls it: ask the user before. roll_back_deployment undoes that.',
+    'Serves a model under a name, and waits until it is ready. With `replace` an existing name serves the new model ' +
+    'from then on, for everyone who calls it: ask the user before. roll_back_deployment undoes that.',
   scopes: ['deployments:write'],
   input: z.strictObject({
     model: z.string().min(1).max(200).describe('A model of the account, mdl_…'),
@@ -90,7 +91,9 @@ const deploy = defineTool({
     }
     return {
       isError: deployment.status === 'failed',
-      summary: `The deployment is ${deployment.status} and serves ${deployment.model}. Next: chat with its name as model.`,
+      summary:
+        `The deployment is ${deployment.status} and serves ${deployment.model}. Next: chat with its name as ` +
+        'model.',
       data: { deployment },
     }
   },
@@ -130,8 +133,9 @@ const chat = defineTool({
   name: 'chat',
   title: 'Chat with a model',
   description:
-    'One answer of a deployment, a model (mdl_…) or a base to a conversation. Short questions are asked at once, up to ' +
-    `${chatTokensUnasked} tokens in a session; beyond that, or for longer ones, the user is asked first, with the estimate.`,
+    'One answer of a deployment, a model (mdl_…) or a base to a conversation. Short questions are asked at once, up ' +
+    `to ${chatTokensUnasked} tokens in a session; beyond that, or for longer ones, the user is asked first, with the ` +
+    'estimate.',
   scopes: ['inference'],
   input: z.strictObject({
     model: z.string().min(1).max(256),
@@ -140,7 +144,8 @@ const chat = defineTool({
       .min(1)
       .max(200)
       .describe(
-        'The conversation, its last message the question. Use the system message of the training rows, if they have one.',
+        'The conversation, its last message the question. Use the system message of the training rows, if they have ' +
+          'one.',
       ),
     max_tokens: z.int().min(1).max(8192).default(512).describe('Length of the answer.'),
     temperature: z.number().min(0).max(2).default(0),

@@ -120,8 +120,8 @@ const estimateTraining = defineTool({
   name: 'estimate_training',
   title: 'Estimate a training',
   description:
-    'Time, tokens, price and memory of a training, measured by trying a few of its steps on the machine of the service. ' +
-    'Takes some seconds and costs nothing.',
+    'Time, tokens, price and memory of a training, measured by trying a few of its steps on the machine of the ' +
+    'service. Takes some seconds and costs nothing.',
   scopes: ['tuning:write'],
   input: z.strictObject(trainingInput),
   output: Estimate,
@@ -147,8 +147,8 @@ const startTraining = defineTool({
   name: 'start_training',
   title: 'Start a training',
   description:
-    'Starts a fine-tuning job. It costs: the user is asked first, with the estimate. Where the client cannot ask, the first call ' +
-    'returns the estimate and a `confirmation` and starts nothing. Then watch_job.',
+    'Starts a fine-tuning job. It costs: the user is asked first, with the estimate. Where the client cannot ask, ' +
+    'the first call returns the estimate and a `confirmation` and starts nothing. Then watch_job.',
   scopes: ['tuning:write'],
   input: z.strictObject({
     ...trainingInput,
@@ -205,8 +205,9 @@ const watchJob = defineTool({
   name: 'watch_job',
   title: 'Watch a job',
   description:
-    'Follows a job, with progress notifications, until it has ended or `seconds` are over, and returns its state and the newest ' +
-    `events (at most ${eventsMax}: losses, sample answers, warnings). If it has not ended, call again with \`after\` = next_after.`,
+    'Follows a job, with progress notifications, until it has ended or `seconds` are over, and returns its state and ' +
+    `the newest events (at most ${eventsMax}: losses, sample answers, warnings). If it has not ended, call again ` +
+    'with `after` = next_after.',
   scopes: ['tuning:read'],
   input: z.strictObject({
     job_id,
@@ -285,8 +286,8 @@ const deleteJob = defineTool({
   name: 'delete_job',
   title: 'Delete a job',
   description:
-    'Deletes a job that has ended, with its log and curves. Its models stay and still tell what they came from. Ask the user ' +
-    'before.',
+    'Deletes a job that has ended, with its log and curves. Its models stay and still tell what they came from. Ask ' +
+    'the user before.',
   scopes: ['tuning:write'],
   input: z.strictObject({ job_id }),
   output: z.object({ id: z.string(), deleted: z.boolean() }),
@@ -315,8 +316,8 @@ const resumeJob = defineTool({
   name: 'resume_job',
   title: 'Resume a job',
   description:
-    'Resumes a paused job exactly where it stopped. It costs what is still to do: the user is asked first, with the estimate, ' +
-    'as by start_training.',
+    'Resumes a paused job exactly where it stopped. It costs what is still to do: the user is asked first, with the ' +
+    'estimate, as by start_training.',
   scopes: ['tuning:write'],
   input: z.strictObject({ job_id, confirmation }),
   output: Started,

@@ -124,7 +124,8 @@ const rows: { title: string; panels: Panel[] }[] = [
         'percentunit',
         [`max by (engine) (tunery_engine_kv_cache_usage_ratio{${at}})`, 'tokens in use, {{engine}}'],
         [
-          `sum by (engine) (tunery_engine_kv_cache_bytes{${at}}) / sum by (engine) (tunery_engine_kv_cache_limit_bytes{${at}})`,
+          `sum by (engine) (tunery_engine_kv_cache_bytes{${at}}) / sum by (engine) ` +
+            `(tunery_engine_kv_cache_limit_bytes{${at}})`,
           'memory, {{engine}}',
         ],
       ),
@@ -138,7 +139,8 @@ const rows: { title: string; panels: Panel[] }[] = [
       ),
       panel('Prefix cache', 'Share of prompt tokens that the engines took from the KV cache.', 'percentunit', [
         `sum(${rate('tunery_engine_prefix_cache_tokens_total')}) / ` +
-          `(sum(${rate('tunery_engine_prefix_cache_tokens_total')}) + sum(${rate('tunery_engine_prompt_tokens_total')}))`,
+          `(sum(${rate('tunery_engine_prefix_cache_tokens_total')}) + ` +
+          `sum(${rate('tunery_engine_prompt_tokens_total')}))`,
         'cached',
       ]),
       panel(

@@ -10,7 +10,9 @@ export interface Events {
   'model.deleted': { id: string; kind: 'adapter' | 'model'; base_model_id: string; gguf: string }
 }
 
-/** Called in the transaction that makes the event true. The function that it resolves with is called after the commit. */
+/**
+ * Called in the transaction that makes the event true. The function that it resolves with is called after the commit.
+ */
 type Listener<T> = (trx: Trx, event: T) => Promise<(() => void) | undefined>
 
 export interface EventBus {

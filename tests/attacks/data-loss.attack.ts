@@ -267,35 +267,39 @@ describe('a service that was killed on a full disk', {
     assert.equal(spawnSync('stat', ['-f', '-c', '%a', data], { encoding: 'utf8' }).stdout.trim(), '0')
   }
 
-  test('starts again from its reserve, reads, answers and deletes; also when killed again, with the disk filled each time', async () => {
-    let url = await start()
-    const key = readFileSync(path.join(data, 'first-key.txt'), 'utf8').trim()
-    const reserve = path.join(data, 'reserve')
-    await until('the reserve', () => existsSync(reserve) && statSync(reserve).size === 8 << 20)
-    const datasets: string[] = []
-    for (let count = 0; count < 4; count++)
-      datasets.push((await client(url, key).upload(colourRows(8 + count))).body.id)
-    for (const doomed of datasets.slice(0, 3)) {
-      fill()
-      server!.kill('SIGKILL')
-      await ended(server!)
-      // What SQLite recreates at a start, and what a kill may have left free.
-      for (const name of ['tunery.db-shm', 'server.lock-journal']) rmSync(path.join(data, name), { force: true })
-      fill()
-      url = await start()
-      const { api } = client(url, key)
-      await until('the reserve to be taken back', () => statSync(reserve).size > 7 << 20)
-      assert.equal((await api('GET', `/datasets/${doomed}`)).status, 200)
-      const asked = { model: tiny, messages: [{ role: 'user', content: 'red' }], max_tokens: 4 }
-      const answer = await api('POST', '/chat/completions', asked)
-      assert.equal(answer.status, 200, JSON.stringify(answer.body))
-      fill()
-      assert.equal((await api('DELETE', `/datasets/${doomed}`)).status, 200)
-      assert.equal((await api('GET', `/datasets/${doomed}`)).status, 404)
-    }
-    for (let each = 0; each < fillers; each++) rmSync(path.join(data, `filler${each}`), { force: true })
-    const { api, upload } = client(url, key)
-    assert.equal((await upload(colourRows(200))).status, 201)
-    assert.equal((await api('GET', `/datasets/${datasets[3]}`)).status, 200)
-  })
+  test(
+    'starts again from its reserve, reads, answers and deletes; also when killed again, with the disk filled each ' +
+      'time',
+    async () => {
+      let url = await start()
+      const key = readFileSync(path.join(data, 'first-key.txt'), 'utf8').trim()
+      const reserve = path.join(data, 'reserve')
+      await until('the reserve', () => existsSync(reserve) && statSync(reserve).size === 8 << 20)
+      const datasets: string[] = []
+      for (let count = 0; count < 4; count++)
+        datasets.push((await client(url, key).upload(colourRows(8 + count))).body.id)
+      for (const doomed of datasets.slice(0, 3)) {
+        fill()
+        server!.kill('SIGKILL')
+        await ended(server!)
+        // What SQLite recreates at a start, and what a kill may have left free.
+        for (const name of ['tunery.db-shm', 'server.lock-journal']) rmSync(path.join(data, name), { force: true })
+        fill()
+        url = await start()
+        const { api } = client(url, key)
+        await until('the reserve to be taken back', () => statSync(reserve).size > 7 << 20)
+        assert.equal((await api('GET', `/datasets/${doomed}`)).status, 200)
+        const asked = { model: tiny, messages: [{ role: 'user', content: 'red' }], max_tokens: 4 }
+        const answer = await api('POST', '/chat/completions', asked)
+        assert.equal(answer.status, 200, JSON.stringify(answer.body))
+        fill()
+        assert.equal((await api('DELETE', `/datasets/${doomed}`)).status, 200)
+        assert.equal((await api('GET', `/datasets/${doomed}`)).status, 404)
+      }
+      for (let each = 0; each < fillers; each++) rmSync(path.join(data, `filler${each}`), { force: true })
+      const { api, upload } = client(url, key)
+      assert.equal((await upload(colourRows(200))).status, 201)
+      assert.equal((await api('GET', `/datasets/${datasets[3]}`)).status, 200)
+    },
+  )
 })

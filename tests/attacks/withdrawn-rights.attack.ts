@@ -317,64 +317,68 @@ describe('two servers on Postgres', postgresTest, () => {
     )
   })
 
-  test('two servers at once leave an owner, keep the bound of keys, use a link once, and never grant after a demotion', async () => {
-    const [one, two] = urls
-    const account = newAccount(folders[0]!, 'raced')
-    const first = client(one, account.key)
-    const { body: me } = await first.api('GET', '/user/profile')
-    for (let round = 0; round < 5; round++) {
-      const second = await addMember(first, two, 'owner')
-      // Each demotes the other.
-      const answers = await Promise.all([
-        first.api('PUT', `/members/${second.id}`, { role: 'admin' }),
-        second.api('PUT', `/members/${me.id}`, { role: 'admin' }),
-      ])
-      assert.deepEqual(answers.map(({ status }) => status).sort(), [200, 403])
-      const { items } = (await first.api('GET', '/members?limit=100')).body
-      const left = items.filter(({ role }: { role: Role }) => role === 'owner')
-      assert.equal(left.length, 1)
-      if (left[0].id !== me.id)
-        assert.equal((await second.api('PUT', `/members/${me.id}`, { role: 'owner' })).status, 200)
-      assert.equal((await first.api('DELETE', `/members/${second.id}`)).status, 200)
-    }
-    // An admin who grants as fast as they can, and is an admin no more.
-    const admin = await addMember(first, two, 'admin')
-    let demoted = false
-    const granted: { begun: boolean; status: number }[] = []
-    const granting = (async () => {
-      for (let count = 0; count < 400 && granted.filter(({ begun }) => begun).length < 10; count++) {
-        const begun = demoted
-        const { status } = await admin.api('POST', '/members', { name: 'M', role: 'admin' })
-        granted.push({ begun, status })
+  test(
+    'two servers at once leave an owner, keep the bound of keys, use a link once, and never grant after a ' +
+      'demotion',
+    async () => {
+      const [one, two] = urls
+      const account = newAccount(folders[0]!, 'raced')
+      const first = client(one, account.key)
+      const { body: me } = await first.api('GET', '/user/profile')
+      for (let round = 0; round < 5; round++) {
+        const second = await addMember(first, two, 'owner')
+        // Each demotes the other.
+        const answers = await Promise.all([
+          first.api('PUT', `/members/${second.id}`, { role: 'admin' }),
+          second.api('PUT', `/members/${me.id}`, { role: 'admin' }),
+        ])
+        assert.deepEqual(answers.map(({ status }) => status).sort(), [200, 403])
+        const { items } = (await first.api('GET', '/members?limit=100')).body
+        const left = items.filter(({ role }: { role: Role }) => role === 'owner')
+        assert.equal(left.length, 1)
+        if (left[0].id !== me.id)
+          assert.equal((await second.api('PUT', `/members/${me.id}`, { role: 'owner' })).status, 200)
+        assert.equal((await first.api('DELETE', `/members/${second.id}`)).status, 200)
       }
-    })()
-    await until('some grants', () => granted.length > 5)
-    await first.api('PUT', `/members/${admin.id}`, { role: 'viewer' })
-    demoted = true
-    await granting
-    assert.ok(granted.some(({ status }) => status === 201))
-    assert.ok(
-      granted.filter(({ begun }) => begun).every(({ status }) => status === 403),
-      'none after the demotion was answered',
-    )
+      // An admin who grants as fast as they can, and is an admin no more.
+      const admin = await addMember(first, two, 'admin')
+      let demoted = false
+      const granted: { begun: boolean; status: number }[] = []
+      const granting = (async () => {
+        for (let count = 0; count < 400 && granted.filter(({ begun }) => begun).length < 10; count++) {
+          const begun = demoted
+          const { status } = await admin.api('POST', '/members', { name: 'M', role: 'admin' })
+          granted.push({ begun, status })
+        }
+      })()
+      await until('some grants', () => granted.length > 5)
+      await first.api('PUT', `/members/${admin.id}`, { role: 'viewer' })
+      demoted = true
+      await granting
+      assert.ok(granted.some(({ status }) => status === 201))
+      assert.ok(
+        granted.filter(({ begun }) => begun).every(({ status }) => status === 403),
+        'none after the demotion was answered',
+      )
 
-    const many = await Promise.all(
-      Array.from({ length: 60 }, (_, index) =>
-        client(urls[index % 2]!, account.key).api('POST', '/keys', { name: 'k' }),
-      ),
-    )
-    const active = (await first.api('GET', '/keys?limit=100')).body.items.length
-    assert.equal(active, 40, many.map(({ status }) => status).join())
+      const many = await Promise.all(
+        Array.from({ length: 60 }, (_, index) =>
+          client(urls[index % 2]!, account.key).api('POST', '/keys', { name: 'k' }),
+        ),
+      )
+      const active = (await first.api('GET', '/keys?limit=100')).body.items.length
+      assert.equal(active, 40, many.map(({ status }) => status).join())
 
-    const { body: invited } = await owners[0].api('POST', '/invitations', { name: 'Once', role: 'viewer' })
-    const token = linkToken(invited.link)
-    const used = await Promise.all(
-      Array.from({ length: 8 }, (_, index) =>
-        browserAt({ url: urls[index % 2]! }).send('POST', '/sign-in/invitation', {
-          token,
-        }),
-      ),
-    )
-    assert.equal(used.filter(({ status }) => status === 200).length, 1)
-  })
+      const { body: invited } = await owners[0].api('POST', '/invitations', { name: 'Once', role: 'viewer' })
+      const token = linkToken(invited.link)
+      const used = await Promise.all(
+        Array.from({ length: 8 }, (_, index) =>
+          browserAt({ url: urls[index % 2]! }).send('POST', '/sign-in/invitation', {
+            token,
+          }),
+        ),
+      )
+      assert.equal(used.filter(({ status }) => status === 200).length, 1)
+    },
+  )
 })

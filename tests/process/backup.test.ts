@@ -285,7 +285,8 @@ test('check and backup name each missing or changed file; an incomplete backup i
   const checked = await tunery(copy, 'check', '--json')
   assert.equal(checked.status, 1)
   assert.deepEqual(JSON.parse(checked.output).problems.sort(), [
-    `datasets/${dataset}.rows.jsonl of the dataset ${dataset} has changed since it was stored: its SHA-256 is different.`,
+    `datasets/${dataset}.rows.jsonl of the dataset ${dataset} has changed since it was stored: its SHA-256 is ` +
+      'different.',
     `models/${model}/adapter.gguf of the model ${model} is missing.`,
   ])
   const target = path.join(folder, 'not-made')

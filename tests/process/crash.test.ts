@@ -33,59 +33,63 @@ function metrics(socketPath: string): Promise<string> {
 
 // A training by preferences has all that a supervised one has, and its reference.
 for (const objective of process.env.TEST_FULL ? (['sft', 'dpo'] as const) : (['dpo'] as const))
-  test(`a server killed during a training (${objective}) leaves no processes; the next start resumes from the checkpoint`, async () => {
-    const first = await folder.start()
-    const key = folder.key()
-    let api: Client = client(first.url, key)
-    const rows = objective === 'sft' ? colourRows(16) : preferenceRows(16)
-    const dataset = (await api.upload(rows)).body.id
-    const training_config = { epochs: 12, batch_size: 1, learning_rate: 0.001 }
-    const config = { training_config, method_options: { objective } }
-    const { id } = (await api.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config })).body
-    let saved: number | undefined
-    // Steps after the checkpoint are reported, and will be trained again.
-    await api.untilEvent(id, ({ type, data }) => {
-      if (type === 'checkpoint') saved ??= Number(data!.step)
-      return type === 'metrics' && saved !== undefined && Number(data!.step) > saved
-    })
-    const childPids = [...children(first.pid, 'trainer.cli.train'), ...children(first.pid, 'engine/main.ts')]
-    assert.equal(childPids.length, 2, 'a trainer and an engine are running')
+  test(
+    `a server killed during a training (${objective}) leaves no processes; the next start resumes from the ` +
+      'checkpoint',
+    async () => {
+      const first = await folder.start()
+      const key = folder.key()
+      let api: Client = client(first.url, key)
+      const rows = objective === 'sft' ? colourRows(16) : preferenceRows(16)
+      const dataset = (await api.upload(rows)).body.id
+      const training_config = { epochs: 12, batch_size: 1, learning_rate: 0.001 }
+      const config = { training_config, method_options: { objective } }
+      const { id } = (await api.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config })).body
+      let saved: number | undefined
+      // Steps after the checkpoint are reported, and will be trained again.
+      await api.untilEvent(id, ({ type, data }) => {
+        if (type === 'checkpoint') saved ??= Number(data!.step)
+        return type === 'metrics' && saved !== undefined && Number(data!.step) > saved
+      })
+      const childPids = [...children(first.pid, 'trainer.cli.train'), ...children(first.pid, 'engine/main.ts')]
+      assert.equal(childPids.length, 2, 'a trainer and an engine are running')
 
-    await first.end('SIGKILL')
-    await until('the trainer and the engine to end', () => !childPids.some(alive))
+      await first.end('SIGKILL')
+      await until('the trainer and the engine to end', () => !childPids.some(alive))
 
-    const second = await folder.start()
-    api = client(second.url, key)
-    const job = await api.untilEnded(id)
-    assert.equal(job.status, 'completed', JSON.stringify(job.error))
-    const statuses: unknown[] = []
-    let checkpoint: unknown
-    let resumed: unknown
-    let references = 0
-    const losses: number[] = []
-    const progress: number[] = []
-    for await (const { type, data } of api.events(id)) {
-      for (const [step] of (data?.losses ?? []) as [number, number][]) losses.push(step)
-      if (type === 'progress') progress.push(Number(data!.progress))
-      if (data?.status) statuses.push(data.status)
-      if (data?.phase === 'reference') references++
-      if (type === 'checkpoint' && resumed === undefined) checkpoint = data!.step
-      resumed ??= data?.resumed_from_step
-    }
-    assert.deepEqual(statuses, ['queued', 'running', 'queued', 'running', 'completed'])
-    assert.ok(Number(resumed) > 0, 'an event has the step')
-    assert.equal(resumed, checkpoint, 'it resumed from the newest checkpoint')
-    const steps = Array.from({ length: Number(job.metrics.steps_total) }, (_, index) => index + 1)
-    assert.deepEqual(losses, steps, 'each step is reported once, and none is missing')
-    assert.deepEqual(
-      progress,
-      [...new Set(progress)].sort((a, b) => a - b),
-      'the progress never goes back',
-    )
-    assert.equal(references, objective === 'sft' ? 0 : 1, 'the reference is kept with the run')
+      const second = await folder.start()
+      api = client(second.url, key)
+      const job = await api.untilEnded(id)
+      assert.equal(job.status, 'completed', JSON.stringify(job.error))
+      const statuses: unknown[] = []
+      let checkpoint: unknown
+      let resumed: unknown
+      let references = 0
+      const losses: number[] = []
+      const progress: number[] = []
+      for await (const { type, data } of api.events(id)) {
+        for (const [step] of (data?.losses ?? []) as [number, number][]) losses.push(step)
+        if (type === 'progress') progress.push(Number(data!.progress))
+        if (data?.status) statuses.push(data.status)
+        if (data?.phase === 'reference') references++
+        if (type === 'checkpoint' && resumed === undefined) checkpoint = data!.step
+        resumed ??= data?.resumed_from_step
+      }
+      assert.deepEqual(statuses, ['queued', 'running', 'queued', 'running', 'completed'])
+      assert.ok(Number(resumed) > 0, 'an event has the step')
+      assert.equal(resumed, checkpoint, 'it resumed from the newest checkpoint')
+      const steps = Array.from({ length: Number(job.metrics.steps_total) }, (_, index) => index + 1)
+      assert.deepEqual(losses, steps, 'each step is reported once, and none is missing')
+      assert.deepEqual(
+        progress,
+        [...new Set(progress)].sort((a, b) => a - b),
+        'the progress never goes back',
+      )
+      assert.equal(references, objective === 'sft' ? 0 : 1, 'the reference is kept with the run')
 
-    assert.equal(await second.end('SIGTERM'), 0)
-  })
+      assert.equal(await second.end('SIGTERM'), 0)
+    },
+  )
 
 test('a server that is stopped during a training saves its progress and requeues the job', full, async () => {
   const first = await folder.start()

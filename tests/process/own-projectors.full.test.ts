@@ -88,31 +88,35 @@ describe('a projector that was trained', { skip: noVision }, () => {
   }
   const withProjector = { target_modules: ['all-linear', 'projector'] }
 
-  test('with an adapter is kept by what continues it, is inherited by whole weights, and stays when it is served merged', async () => {
-    const first = await trained(tinyEye, { lora_config: withProjector })
-    const next = await trained(first.id, {})
-    assert.deepEqual(next.config.projector, { value: true, source: 'model' })
-    assert.notEqual(hashOf(projectorOf(next.id)), hashOf(projectorOf(first.id)))
-    const refused = await create(first.id, { lora_config: { target_modules: ['all-linear'] } })
-    assert.match(refused.body.error.message, /"projector"/)
+  test(
+    'with an adapter is kept by what continues it, is inherited by whole weights, and stays when it is served ' +
+      'merged',
+    async () => {
+      const first = await trained(tinyEye, { lora_config: withProjector })
+      const next = await trained(first.id, {})
+      assert.deepEqual(next.config.projector, { value: true, source: 'model' })
+      assert.notEqual(hashOf(projectorOf(next.id)), hashOf(projectorOf(first.id)))
+      const refused = await create(first.id, { lora_config: { target_modules: ['all-linear'] } })
+      assert.match(refused.body.error.message, /"projector"/)
 
-    const whole = await trained(first.id, { method: 'full', training_config: { epochs: 1, learning_rate: 0.0003 } })
-    assert.equal(hashOf(projectorOf(whole.id)), hashOf(projectorOf(first.id)))
-    await seenWith(whole.id, projectorOf(first.id))
-    const onWhole = await trained(whole.id, {})
-    assert.ok(!existsSync(projectorOf(onWhole.id)))
-    await seenWith(onWhole.id, projectorOf(whole.id))
-    const exported = await app.exported({ model: onWhole.id, format: 'gguf', quantization: 'F16' })
-    assert.equal(exported.status, 'ready', JSON.stringify(exported.error))
-    assert.equal(exported.files[1]!.sha256, hashOf(projectorOf(whole.id)))
+      const whole = await trained(first.id, { method: 'full', training_config: { epochs: 1, learning_rate: 0.0003 } })
+      assert.equal(hashOf(projectorOf(whole.id)), hashOf(projectorOf(first.id)))
+      await seenWith(whole.id, projectorOf(first.id))
+      const onWhole = await trained(whole.id, {})
+      assert.ok(!existsSync(projectorOf(onWhole.id)))
+      await seenWith(onWhole.id, projectorOf(whole.id))
+      const exported = await app.exported({ model: onWhole.id, format: 'gguf', quantization: 'F16' })
+      assert.equal(exported.status, 'ready', JSON.stringify(exported.error))
+      assert.equal(exported.files[1]!.sha256, hashOf(projectorOf(whole.id)))
 
-    await until('it is served merged', async () => {
-      const { weights } = await answer(next.id)
-      return weights.includes('merged=1')
-    })
-    await seenWith(next.id, projectorOf(next.id))
-    await seenWith(tinyEye, path.join(models, tinyEye, 'mmproj.gguf'))
-  })
+      await until('it is served merged', async () => {
+        const { weights } = await answer(next.id)
+        return weights.includes('merged=1')
+      })
+      await seenWith(next.id, projectorOf(next.id))
+      await seenWith(tinyEye, path.join(models, tinyEye, 'mmproj.gguf'))
+    },
+  )
 
   test('with all weights is exported in them, and a swapped or missing file answers nothing', async () => {
     const full = await trained(tinyEye, { method: 'full', lora_config: withProjector })

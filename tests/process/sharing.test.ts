@@ -50,47 +50,56 @@ const assertUnknown = async (token: string) => {
     assert.deepEqual([answer.status, answer.body.error.message], [nobody.status, nobody.body.error.message])
 }
 
-test('a link shows the model and its evaluation, and its answers are those of the model, without a word of the account', async () => {
-  const rows = {
-    dataset: (await app.upload('{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}')).body
-      .id,
-  }
-  const evaluate = async (of: string) => {
-    const { body } = await app.api('POST', '/evaluations', { ...rows, model: of, name: 'of colours', graders: [same] })
-    return evaluationEnded(app, body.id)
-  }
-  const evaluation = await evaluate(model)
-  const { token, id } = await share({ evaluation: evaluation.id, max_tokens: 8 })
-  const looked = await visit('/share/look', { token })
-  assert.equal(looked.status, 200, looked.text)
-  const { name, description, base_model_id, requests_left } = looked.body
-  assert.deepEqual([name, description, base_model_id, requests_left], ['Colours', 'Codes of colours.', tiny, 50])
-  assert.deepEqual([looked.body.evaluation.name, looked.body.evaluation.rows], ['of colours', 1])
-  assert.equal(looked.body.evaluation.score, evaluation.result!.model.score!.mean)
+test(
+  'a link shows the model and its evaluation, and its answers are those of the model, without a word of the ' +
+    'account',
+  async () => {
+    const rows = {
+      dataset: (await app.upload('{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}'))
+        .body.id,
+    }
+    const evaluate = async (of: string) => {
+      const { body } = await app.api('POST', '/evaluations', {
+        ...rows,
+        model: of,
+        name: 'of colours',
+        graders: [same],
+      })
+      return evaluationEnded(app, body.id)
+    }
+    const evaluation = await evaluate(model)
+    const { token, id } = await share({ evaluation: evaluation.id, max_tokens: 8 })
+    const looked = await visit('/share/look', { token })
+    assert.equal(looked.status, 200, looked.text)
+    const { name, description, base_model_id, requests_left } = looked.body
+    assert.deepEqual([name, description, base_model_id, requests_left], ['Colours', 'Codes of colours.', tiny, 50])
+    assert.deepEqual([looked.body.evaluation.name, looked.body.evaluation.rows], ['of colours', 1])
+    assert.equal(looked.body.evaluation.score, evaluation.result!.model.score!.mean)
 
-  const whole = await visit('/share/chat', { token, messages })
-  assert.equal(whole.status, 200, whole.text)
-  const streamed = await visit('/share/chat', { token, messages, stream: true })
-  assert.equal(streamed.status, 200)
-  assert.match(streamed.headers.get('content-type')!, /event-stream/)
-  assert.match(streamed.text, /data: \[DONE\]\n\n$/)
-  for (const answer of [looked, whole, streamed])
-    for (const secret of [model, id, app.owner.account_id, evaluation.id, rows.dataset])
-      assert.ok(
-        !`${answer.text} ${JSON.stringify([...answer.headers])}`.includes(secret),
-        `${secret} in ${answer.text}`,
-      )
-  assert.equal((await visit('/share/look', { token })).body.requests_left, 48)
+    const whole = await visit('/share/chat', { token, messages })
+    assert.equal(whole.status, 200, whole.text)
+    const streamed = await visit('/share/chat', { token, messages, stream: true })
+    assert.equal(streamed.status, 200)
+    assert.match(streamed.headers.get('content-type')!, /event-stream/)
+    assert.match(streamed.text, /data: \[DONE\]\n\n$/)
+    for (const answer of [looked, whole, streamed])
+      for (const secret of [model, id, app.owner.account_id, evaluation.id, rows.dataset])
+        assert.ok(
+          !`${answer.text} ${JSON.stringify([...answer.headers])}`.includes(secret),
+          `${secret} in ${answer.text}`,
+        )
+    assert.equal((await visit('/share/look', { token })).body.requests_left, 48)
 
-  const { body: usage } = await app.api('GET', '/usage?group_by=key')
-  const used = usage.items.find(({ key_id }: { key_id: string }) => key_id === id)
-  assert.equal(used.requests, 2)
-  assert.equal(used.completion_tokens > 0, true)
+    const { body: usage } = await app.api('GET', '/usage?group_by=key')
+    const used = usage.items.find(({ key_id }: { key_id: string }) => key_id === id)
+    assert.equal(used.requests, 2)
+    assert.equal(used.completion_tokens > 0, true)
 
-  const other = await evaluate(tiny)
-  const refused = await app.api('POST', `/fine-tuning/models/${model}/shares`, { evaluation: other.id })
-  assert.deepEqual([refused.status, refused.body.error.code], [400, 'invalid_request'])
-})
+    const other = await evaluate(tiny)
+    const refused = await app.api('POST', `/fine-tuning/models/${model}/shares`, { evaluation: other.id })
+    assert.deepEqual([refused.status, refused.body.error.code], [400, 'invalid_request'])
+  },
+)
 
 test('a link has its bounds: requests of a day, one at a time, the size of a conversation, and no other fields', async () => {
   const { token } = await share({ requests_per_day: 3, max_tokens: 4 })

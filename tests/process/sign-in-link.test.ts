@@ -86,30 +86,34 @@ test('the first start leaves a link for its user alone, later ones none, and ./t
   assert.ok(readFileSync(log, 'utf8').includes('The link to sign in to the dashboard is in'))
 })
 
-test('of members of several accounts with one email, who makes the link says which: asked on a terminal, else told how', async () => {
-  const email = 'both@example.com'
-  const links = ['One', 'Two'].map((name) => {
-    const created: unknown = folder.tunery('accounts', 'create', '--name', name, '--email', email)
-    return created as { account: { id: string }; owner: { id: string } }
-  })
-  const [one, two] = links as [(typeof links)[0], (typeof links)[0]]
-  const { status, stderr } = spawnSync('./tunery', ['sign-in-link', '--email', email], {
-    cwd: root,
-    env: folder.env,
-    encoding: 'utf8',
-  })
-  assert.equal(status, 2)
-  for (const { account } of links)
-    assert.match(stderr, new RegExp(`${account.id}  (One|Two), as (One|Two) \\(owner\\)`))
-  assert.match(stderr, /--account ID/)
-  const chosen = folder.tunery('sign-in-link', '--email', email, '--account', two.account.id)
-  assert.equal(chosen.user_id, two.owner.id)
-  const terminal = openTerminal(folder.env, './tunery', 'sign-in-link', '--email', email, '--json')
-  await until('the question', () => /Which account\?/.test(terminal.shown()))
-  terminal.type(one.account.id)
-  assert.equal(await terminal.ended, 0)
-  assert.match(terminal.shown(), new RegExp(`"user_id":"${one.owner.id}"`))
-})
+test(
+  'of members of several accounts with one email, who makes the link says which: asked on a terminal, else told ' +
+    'how',
+  async () => {
+    const email = 'both@example.com'
+    const links = ['One', 'Two'].map((name) => {
+      const created: unknown = folder.tunery('accounts', 'create', '--name', name, '--email', email)
+      return created as { account: { id: string }; owner: { id: string } }
+    })
+    const [one, two] = links as [(typeof links)[0], (typeof links)[0]]
+    const { status, stderr } = spawnSync('./tunery', ['sign-in-link', '--email', email], {
+      cwd: root,
+      env: folder.env,
+      encoding: 'utf8',
+    })
+    assert.equal(status, 2)
+    for (const { account } of links)
+      assert.match(stderr, new RegExp(`${account.id}  (One|Two), as (One|Two) \\(owner\\)`))
+    assert.match(stderr, /--account ID/)
+    const chosen = folder.tunery('sign-in-link', '--email', email, '--account', two.account.id)
+    assert.equal(chosen.user_id, two.owner.id)
+    const terminal = openTerminal(folder.env, './tunery', 'sign-in-link', '--email', email, '--json')
+    await until('the question', () => /Which account\?/.test(terminal.shown()))
+    terminal.type(one.account.id)
+    assert.equal(await terminal.ended, 0)
+    assert.match(terminal.shown(), new RegExp(`"user_id":"${one.owner.id}"`))
+  },
+)
 
 test('on a terminal the first start shows the link, and the second does not', full, async () => {
   const terminal = () => openTerminal(shown.env, process.execPath, 'server/main.ts')

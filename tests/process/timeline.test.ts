@@ -135,21 +135,25 @@ test('buckets hold what came in them, and percentiles are those of their own req
   assert.equal(days.total.requests, 104)
 })
 
-test('periods that are backwards, too long or too fine are refused with what to do, and nobody sees another account’s', async () => {
-  const refused = async (query: string, param: string) => {
-    const { status, body } = await app.api('GET', `/deployments/mine/metrics?${query}`)
-    assert.deepEqual([status, body.error.code], [400, 'invalid_request'], query)
-    assert.equal(JSON.stringify(body.error).includes(param), true, body.error.message)
-  }
-  await refused('from=2026-01-02T00:00:00Z&to=2026-01-01T00:00:00Z', 'from')
-  await refused('from=2026-01-01T00:00:00Z&to=2026-06-01T00:00:00Z', '90 days')
-  const ago = (days: number) => new Date(Date.now() - days * 86_400_000).toISOString()
-  await refused(`from=${ago(3)}&step=minute`, 'longer step')
-  await refused(`from=${ago(9)}&to=${ago(8.9)}&step=minute`, 'for hours')
-  assert.equal((await metrics(`?from=${ago(9)}&to=${ago(8.9)}`)).step, 'hour')
-  await refused('step=second', 'step')
-  await refused('from=yesterday', 'from')
-  assert.equal((await app.api('GET', '/deployments/nobody/metrics')).status, 404)
-  assert.equal((await app.other.api('GET', '/deployments/mine/metrics')).status, 404)
-  assert.equal((await app.other.api('GET', '/usage/timeline?model=mine')).body.total.requests, 0)
-})
+test(
+  'periods that are backwards, too long or too fine are refused with what to do, and nobody sees another ' +
+    'account’s',
+  async () => {
+    const refused = async (query: string, param: string) => {
+      const { status, body } = await app.api('GET', `/deployments/mine/metrics?${query}`)
+      assert.deepEqual([status, body.error.code], [400, 'invalid_request'], query)
+      assert.equal(JSON.stringify(body.error).includes(param), true, body.error.message)
+    }
+    await refused('from=2026-01-02T00:00:00Z&to=2026-01-01T00:00:00Z', 'from')
+    await refused('from=2026-01-01T00:00:00Z&to=2026-06-01T00:00:00Z', '90 days')
+    const ago = (days: number) => new Date(Date.now() - days * 86_400_000).toISOString()
+    await refused(`from=${ago(3)}&step=minute`, 'longer step')
+    await refused(`from=${ago(9)}&to=${ago(8.9)}&step=minute`, 'for hours')
+    assert.equal((await metrics(`?from=${ago(9)}&to=${ago(8.9)}`)).step, 'hour')
+    await refused('step=second', 'step')
+    await refused('from=yesterday', 'from')
+    assert.equal((await app.api('GET', '/deployments/nobody/metrics')).status, 404)
+    assert.equal((await app.other.api('GET', '/deployments/mine/metrics')).status, 404)
+    assert.equal((await app.other.api('GET', '/usage/timeline?model=mine')).body.total.requests, 0)
+  },
+)

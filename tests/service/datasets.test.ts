@@ -35,7 +35,8 @@ test('an overlong line is an error of that line, is not buffered, and the next l
   const result = await checker.end()
   assert.equal(result.rows, 3)
   assert.deepEqual(result.errors, [
-    'line 2 is longer than 16 MB, or 32 MB with pictures. Split the example, shorten its text, or make its pictures smaller.',
+    'line 2 is longer than 16 MB, or 32 MB with pictures. Split the example, shorten its text, or make its pictures ' +
+      'smaller.',
   ])
 })
 

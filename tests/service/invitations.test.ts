@@ -78,34 +78,38 @@ test('no way lets a key grant more than it has: not by a role, not by an address
   assert.equal((await app.api('DELETE', `/keys/${key_id}`)).status, 200)
 })
 
-test('an admin’s link is void once its member is an owner, and anybody’s once they were removed or may invite no more', async () => {
-  const admin = await addMember('admin')
-  const [promoted, left, demoted] = [
-    await invite(admin, 'member'),
-    await invite(admin, 'member'),
-    await invite(app, 'viewer'),
-  ]
-  await app.api('PUT', `/members/${promoted.body.member.id}`, { role: 'owner' })
-  assert.deepEqual(codeOf(await accept(tokenOf(promoted))), [400, 'link_invalid'])
-  const look = await newBrowser(app).send('POST', '/sign-in/invitation/look', { token: tokenOf(promoted) })
-  assert.deepEqual(codeOf(look), [400, 'link_invalid'])
+test(
+  'an admin’s link is void once its member is an owner, and anybody’s once they were removed or may invite no ' +
+    'more',
+  async () => {
+    const admin = await addMember('admin')
+    const [promoted, left, demoted] = [
+      await invite(admin, 'member'),
+      await invite(admin, 'member'),
+      await invite(app, 'viewer'),
+    ]
+    await app.api('PUT', `/members/${promoted.body.member.id}`, { role: 'owner' })
+    assert.deepEqual(codeOf(await accept(tokenOf(promoted))), [400, 'link_invalid'])
+    const look = await newBrowser(app).send('POST', '/sign-in/invitation/look', { token: tokenOf(promoted) })
+    assert.deepEqual(codeOf(look), [400, 'link_invalid'])
 
-  await app.api('PUT', `/members/${admin.id}`, { role: 'member' })
-  assert.deepEqual(codeOf(await accept(tokenOf(left))), [400, 'link_invalid'])
-  await app.api('PUT', `/members/${admin.id}`, { role: 'admin' })
-  assert.equal((await newBrowser(app).send('POST', '/sign-in/invitation/look', { token: tokenOf(left) })).status, 200)
-  await app.api('DELETE', `/members/${admin.id}`)
-  assert.deepEqual(codeOf(await accept(tokenOf(left))), [400, 'link_invalid'])
-  const { items } = (await app.api('GET', '/invitations?limit=100')).body
-  const open = items.map((item: { id: string }) => item.id)
-  assert.deepEqual(
-    [left, promoted, demoted].map(({ body }) => open.includes(body.id)),
-    [false, false, true],
-  )
-  // An owner's invitation stays good for whatever became of the member.
-  await app.api('PUT', `/members/${demoted.body.member.id}`, { role: 'owner' })
-  assert.equal((await accept(tokenOf(demoted))).status, 200)
-})
+    await app.api('PUT', `/members/${admin.id}`, { role: 'member' })
+    assert.deepEqual(codeOf(await accept(tokenOf(left))), [400, 'link_invalid'])
+    await app.api('PUT', `/members/${admin.id}`, { role: 'admin' })
+    assert.equal((await newBrowser(app).send('POST', '/sign-in/invitation/look', { token: tokenOf(left) })).status, 200)
+    await app.api('DELETE', `/members/${admin.id}`)
+    assert.deepEqual(codeOf(await accept(tokenOf(left))), [400, 'link_invalid'])
+    const { items } = (await app.api('GET', '/invitations?limit=100')).body
+    const open = items.map((item: { id: string }) => item.id)
+    assert.deepEqual(
+      [left, promoted, demoted].map(({ body }) => open.includes(body.id)),
+      [false, false, true],
+    )
+    // An owner's invitation stays good for whatever became of the member.
+    await app.api('PUT', `/members/${demoted.body.member.id}`, { role: 'owner' })
+    assert.equal((await accept(tokenOf(demoted))).status, 200)
+  },
+)
 
 test('a sign-in link is for no member of another account who has entered the same address', async () => {
   const email = 'both@example.com'

@@ -79,21 +79,25 @@ const addMember = async (email: string, client: { api: TestApp['api'] } = app) =
   return body.id as string
 }
 
-test('a member with the verified email accepts the account once, and signs in, also after it has changed; nobody else does', async () => {
-  assert.equal(((await (await fetch(`${app.url}/sign-in`)).json()) as { oidc: string }).oidc, 'single sign-on')
-  const id = await addMember('anna@example.com')
-  assert.deepEqual(await signIn('thief'), { end: '/sign-in?error=oidc_unverified', profile: undefined })
-  assert.deepEqual(await signIn('silent'), { end: '/sign-in?error=oidc_unverified', profile: undefined })
-  assert.deepEqual(await signIn('stranger'), { end: '/sign-in?error=oidc_no_account', profile: undefined })
-  const first = await signIn('anna', { next: '/jobs?x=1%23there', accept: id })
-  assert.deepEqual([first.end, first.profile?.id], ['/jobs?x=1#there', id])
-  await app.api('PUT', `/members/${id}`, { email: 'anna@new.example.com' })
-  assert.equal((await signIn('anna')).profile?.id, id)
-  const { items } = (await app.api('GET', '/audit?limit=20')).body
-  assert.ok(
-    items.some((each: { action: string; target: string }) => each.action === 'identity.bound' && each.target === id),
-  )
-})
+test(
+  'a member with the verified email accepts the account once, and signs in, also after it has changed; nobody else ' +
+    'does',
+  async () => {
+    assert.equal(((await (await fetch(`${app.url}/sign-in`)).json()) as { oidc: string }).oidc, 'single sign-on')
+    const id = await addMember('anna@example.com')
+    assert.deepEqual(await signIn('thief'), { end: '/sign-in?error=oidc_unverified', profile: undefined })
+    assert.deepEqual(await signIn('silent'), { end: '/sign-in?error=oidc_unverified', profile: undefined })
+    assert.deepEqual(await signIn('stranger'), { end: '/sign-in?error=oidc_no_account', profile: undefined })
+    const first = await signIn('anna', { next: '/jobs?x=1%23there', accept: id })
+    assert.deepEqual([first.end, first.profile?.id], ['/jobs?x=1#there', id])
+    await app.api('PUT', `/members/${id}`, { email: 'anna@new.example.com' })
+    assert.equal((await signIn('anna')).profile?.id, id)
+    const { items } = (await app.api('GET', '/audit?limit=20')).body
+    assert.ok(
+      items.some((each: { action: string; target: string }) => each.action === 'identity.bound' && each.target === id),
+    )
+  },
+)
 
 test('no `next` leads to another site', async () => {
   const nexts = ['//evil.example', '/%09/evil.example', '/%5Cevil.example', '/%0A/evil.example', 'https://evil.example']
@@ -209,42 +213,46 @@ test('who was removed and invited again signs in as the new member', async () =>
   assert.equal((await signIn('again', { accept: second })).profile?.id, second)
 })
 
-test('who signed in by a provider before emails were accepted need not choose; invitations end with the key that made them', async () => {
-  const { db } = app
-  const [old, unproven] = [await addMember('old@example.com'), await addMember('unproven@example.com', app.other)]
-  assert.equal((await signIn('old', { accept: old })).profile?.id, old)
-  // Bound with one email, and given that of somebody else since: it is not proven.
-  const moved = await addMember('moved@example.com', app.other)
-  assert.equal((await signIn('moved', { accept: moved })).profile?.id, moved)
-  await app.other.api('PUT', `/members/${moved}`, { email: 'target@example.com' })
-  const { id: key_id, key } = (await app.api('POST', '/keys', { name: 'inviting' })).body
-  const invite = (by: Pick<TestApp, 'api'>) => by.api('POST', '/invitations', { name: 'Invited' })
-  const byKey = (await invite(client(app.url, key))).body
-  const page = newBrowser(app)
-  await page.enter()
-  const bySession = (await page.send('POST', '/invitations', { name: 'Invited' })).body
-  // As it was: nobody knew when an email was proven, nor which key had invited. The provider has renamed the person.
-  await db.deleteFrom('oidc_identities').where('user_id', '=', old).execute()
-  await db.schema.dropIndex('oidc_identities_user').execute()
-  for (const [table, column] of [
-    ['users', 'email_accepted_at'],
-    ['oidc_identities', 'email'],
-    ['sign_in_tokens', 'key_id'],
-  ] as const)
-    await db.schema.alterTable(table).dropColumn(column).execute()
-  await db.transaction().execute((trx) => addRights(trx as never))
+test(
+  'who signed in by a provider before emails were accepted need not choose; invitations end with the key that made ' +
+    'them',
+  async () => {
+    const { db } = app
+    const [old, unproven] = [await addMember('old@example.com'), await addMember('unproven@example.com', app.other)]
+    assert.equal((await signIn('old', { accept: old })).profile?.id, old)
+    // Bound with one email, and given that of somebody else since: it is not proven.
+    const moved = await addMember('moved@example.com', app.other)
+    assert.equal((await signIn('moved', { accept: moved })).profile?.id, moved)
+    await app.other.api('PUT', `/members/${moved}`, { email: 'target@example.com' })
+    const { id: key_id, key } = (await app.api('POST', '/keys', { name: 'inviting' })).body
+    const invite = (by: Pick<TestApp, 'api'>) => by.api('POST', '/invitations', { name: 'Invited' })
+    const byKey = (await invite(client(app.url, key))).body
+    const page = newBrowser(app)
+    await page.enter()
+    const bySession = (await page.send('POST', '/invitations', { name: 'Invited' })).body
+    // As it was: nobody knew when an email was proven, nor which key had invited. The provider has renamed the person.
+    await db.deleteFrom('oidc_identities').where('user_id', '=', old).execute()
+    await db.schema.dropIndex('oidc_identities_user').execute()
+    for (const [table, column] of [
+      ['users', 'email_accepted_at'],
+      ['oidc_identities', 'email'],
+      ['sign_in_tokens', 'key_id'],
+    ] as const)
+      await db.schema.alterTable(table).dropColumn(column).execute()
+    await db.transaction().execute((trx) => addRights(trx as never))
 
-  assert.equal((await signIn('old')).profile?.id, old, 'the audit log knows that the provider has proven it')
-  assert.equal((await signIn('unproven')).end, '/choose-account', unproven)
-  assert.equal((await signIn('target')).end, '/choose-account', moved)
-  const accepted = await db.selectFrom('users').select('id').where('email_accepted_at', 'is not', null).execute()
-  assert.ok(accepted.some(({ id }) => id === old) && !accepted.some(({ id }) => id === unproven))
-  const tokens = await db.selectFrom('sign_in_tokens').select(['id', 'key_id']).execute()
-  const keyOf = (id: string) => tokens.find((each) => each.id === id)!.key_id
-  assert.deepEqual([keyOf(byKey.id), keyOf(bySession.id)], [key_id, null])
-  await app.api('DELETE', `/keys/${key_id}`)
-  const look = ({ link }: { link: string }) =>
-    newBrowser(app).send('POST', '/sign-in/invitation/look', { token: new URL(link).hash.slice(1) })
-  assert.deepEqual(codeOf(await look(byKey)), [400, 'link_invalid'])
-  assert.equal((await look(bySession)).status, 200)
-})
+    assert.equal((await signIn('old')).profile?.id, old, 'the audit log knows that the provider has proven it')
+    assert.equal((await signIn('unproven')).end, '/choose-account', unproven)
+    assert.equal((await signIn('target')).end, '/choose-account', moved)
+    const accepted = await db.selectFrom('users').select('id').where('email_accepted_at', 'is not', null).execute()
+    assert.ok(accepted.some(({ id }) => id === old) && !accepted.some(({ id }) => id === unproven))
+    const tokens = await db.selectFrom('sign_in_tokens').select(['id', 'key_id']).execute()
+    const keyOf = (id: string) => tokens.find((each) => each.id === id)!.key_id
+    assert.deepEqual([keyOf(byKey.id), keyOf(bySession.id)], [key_id, null])
+    await app.api('DELETE', `/keys/${key_id}`)
+    const look = ({ link }: { link: string }) =>
+      newBrowser(app).send('POST', '/sign-in/invitation/look', { token: new URL(link).hash.slice(1) })
+    assert.deepEqual(codeOf(await look(byKey)), [400, 'link_invalid'])
+    assert.equal((await look(bySession)).status, 200)
+  },
+)

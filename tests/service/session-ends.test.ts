@@ -97,24 +97,27 @@ test('a backup has no token, and a restore signs everyone out and voids every li
   }
 })
 
-test('with a public address of TLS the cookie is for TLS alone, though no proxy may say so; a local page has its own', async () => {
-  const enter = async (headers: Record<string, string>) => {
-    const { token } = await app.services.signIn.createLink()
-    const page = newBrowser(app, headers)
-    const { cookies } = await page.send('POST', '/sign-in/link', { token })
-    assert.equal((await page.send('GET', '/session')).status, 200)
-    const out = await page.send('DELETE', '/session')
-    return [cookies[0]!.replace(/=[\w-]{43}/, '=T'), out.cookies[0]!]
-  }
-  const rest = 'Path=/; HttpOnly; SameSite=Lax'
-  for (const headers of [{ origin: 'https://tunery.example' }, {}] as Record<string, string>[])
-    assert.deepEqual(await enter(headers), [
-      `__Host-tunery_session=T; Max-Age=7776000; ${rest}; Secure`,
-      `__Host-tunery_session=; Max-Age=0; ${rest}; Secure`,
+test(
+  'with a public address of TLS the cookie is for TLS alone, though no proxy may say so; a local page has its ' + 'own',
+  async () => {
+    const enter = async (headers: Record<string, string>) => {
+      const { token } = await app.services.signIn.createLink()
+      const page = newBrowser(app, headers)
+      const { cookies } = await page.send('POST', '/sign-in/link', { token })
+      assert.equal((await page.send('GET', '/session')).status, 200)
+      const out = await page.send('DELETE', '/session')
+      return [cookies[0]!.replace(/=[\w-]{43}/, '=T'), out.cookies[0]!]
+    }
+    const rest = 'Path=/; HttpOnly; SameSite=Lax'
+    for (const headers of [{ origin: 'https://tunery.example' }, {}] as Record<string, string>[])
+      assert.deepEqual(await enter(headers), [
+        `__Host-tunery_session=T; Max-Age=7776000; ${rest}; Secure`,
+        `__Host-tunery_session=; Max-Age=0; ${rest}; Secure`,
+      ])
+    const { installation } = app.services
+    assert.deepEqual(await enter({ origin: app.address }), [
+      `tunery_session_${installation}=T; Max-Age=7776000; ${rest}`,
+      `tunery_session_${installation}=; Max-Age=0; ${rest}`,
     ])
-  const { installation } = app.services
-  assert.deepEqual(await enter({ origin: app.address }), [
-    `tunery_session_${installation}=T; Max-Age=7776000; ${rest}`,
-    `tunery_session_${installation}=; Max-Age=0; ${rest}`,
-  ])
-})
+  },
+)

@@ -36,40 +36,44 @@ function beginUpload(app: TestApp, megabytes: number, key = app.key) {
   return connection
 }
 
-test('uploads that withhold their end never claim more than is free, of an account half; what they kept is free again', async () => {
-  const app = await startApp({ TUNERY_MIN_FREE_DISK_MB: String((await free_mb()) - 3000) })
-  const opened: ReturnType<typeof connect>[] = []
-  const parts = () => partsOf(app)
-  try {
-    for (let n = 0; n < 6; n++) opened.push(beginUpload(app, 1000, n < 4 ? app.key : app.otherKey))
-    await until('each to be stored or refused', () => parts() + opened.filter(({ text }) => text).length === 6)
-    const refused = opened.filter(({ text }) => text)
-    assert.equal(refused.length, 4, 'an account takes half at most, so that the other finds room')
-    for (const { text } of refused) assert.match(text, /^HTTP\/1\.1 503 .*"code":"storage_full"/s)
-    await until('nothing of them to be left', () => parts() === 6 - refused.length)
-    const announced = (bytes: number) =>
-      app.api('POST', '/uploads', { filename: 'f.jsonl', purpose: 'batch', bytes, mime_type: 'application/jsonl' })
-    assert.equal((await announced(1.9e9)).body.error.code, 'storage_full')
-    for (const { socket } of opened) socket.destroy()
-    await until('their parts to be removed', () => parts() === 0)
-    // Who only announces keeps at most half of what is free, so that others find some.
-    const uploads = [await announced(1.9e9), await announced(0.5e9)]
-    assert.deepEqual(
-      uploads.map(({ status }) => status),
-      [200, 200],
-    )
-    const left = await freeToClaim(app.dataDir, app.services.min_free_mb)
-    assert.ok(left > 0.9e9 && left < 2.1e9, String(left))
-    for (const { body } of uploads) await app.api('POST', `/uploads/${body.id}/cancel`)
-    await until(
-      'the space to be free',
-      async () => (await freeToClaim(app.dataDir, app.services.min_free_mb)) > left + 0.5e9,
-    )
-  } finally {
-    for (const { socket } of opened) socket.destroy()
-    await app.stop()
-  }
-})
+test(
+  'uploads that withhold their end never claim more than is free, of an account half; what they kept is free ' +
+    'again',
+  async () => {
+    const app = await startApp({ TUNERY_MIN_FREE_DISK_MB: String((await free_mb()) - 3000) })
+    const opened: ReturnType<typeof connect>[] = []
+    const parts = () => partsOf(app)
+    try {
+      for (let n = 0; n < 6; n++) opened.push(beginUpload(app, 1000, n < 4 ? app.key : app.otherKey))
+      await until('each to be stored or refused', () => parts() + opened.filter(({ text }) => text).length === 6)
+      const refused = opened.filter(({ text }) => text)
+      assert.equal(refused.length, 4, 'an account takes half at most, so that the other finds room')
+      for (const { text } of refused) assert.match(text, /^HTTP\/1\.1 503 .*"code":"storage_full"/s)
+      await until('nothing of them to be left', () => parts() === 6 - refused.length)
+      const announced = (bytes: number) =>
+        app.api('POST', '/uploads', { filename: 'f.jsonl', purpose: 'batch', bytes, mime_type: 'application/jsonl' })
+      assert.equal((await announced(1.9e9)).body.error.code, 'storage_full')
+      for (const { socket } of opened) socket.destroy()
+      await until('their parts to be removed', () => parts() === 0)
+      // Who only announces keeps at most half of what is free, so that others find some.
+      const uploads = [await announced(1.9e9), await announced(0.5e9)]
+      assert.deepEqual(
+        uploads.map(({ status }) => status),
+        [200, 200],
+      )
+      const left = await freeToClaim(app.dataDir, app.services.min_free_mb)
+      assert.ok(left > 0.9e9 && left < 2.1e9, String(left))
+      for (const { body } of uploads) await app.api('POST', `/uploads/${body.id}/cancel`)
+      await until(
+        'the space to be free',
+        async () => (await freeToClaim(app.dataDir, app.services.min_free_mb)) > left + 0.5e9,
+      )
+    } finally {
+      for (const { socket } of opened) socket.destroy()
+      await app.stop()
+    }
+  },
+)
 
 test('what comes is no longer claimed, more is claimed as it comes, and what is too large is refused at once', async () => {
   const min = (await free_mb()) - 2000
@@ -173,26 +177,29 @@ test('a body that drips faster than a stall but never ends has its time; nothing
   }
 })
 
-test('several uploads of an account together take half of what is free, one may take all, and all count as they come', async () => {
-  const min = (await free_mb()) - 3000
-  const admitted: number[] = []
-  const uploader = { id: 'acc_x', admit: async (bytes: number) => void admitted.push(bytes) }
-  const claim = (bytes: number) => claimDisk(os.tmpdir(), min, bytes, uploader)
-  const first = await claim(2e9)
-  await assert.rejects(claim(1e6), /uploads of this account/)
-  const other = await claimDisk(os.tmpdir(), min, 4e8, { ...uploader, id: 'acc_y' })
-  first.release()
-  const one = await claim(1e6)
-  await one.count(9e5)
-  const two = await claim(1e6)
-  assert.deepEqual(admitted.slice(-2), [1e6, 2e6], 'what has come counts too')
-  for (const claim of [other, one, two]) claim.release()
-  const refusing = { id: 'acc_x', admit: () => Promise.reject(new Error('too much')) }
-  const free = await freeToClaim(os.tmpdir(), min)
-  await assert.rejects(claimDisk(os.tmpdir(), min, 1e9, refusing), /too much/)
-  assert.ok(Math.abs((await freeToClaim(os.tmpdir(), min)) - free) < 5e8, 'it keeps nothing')
-  await (await claim(1e6)).release()
-})
+test(
+  'several uploads of an account together take half of what is free, one may take all, and all count as they ' + 'come',
+  async () => {
+    const min = (await free_mb()) - 3000
+    const admitted: number[] = []
+    const uploader = { id: 'acc_x', admit: async (bytes: number) => void admitted.push(bytes) }
+    const claim = (bytes: number) => claimDisk(os.tmpdir(), min, bytes, uploader)
+    const first = await claim(2e9)
+    await assert.rejects(claim(1e6), /uploads of this account/)
+    const other = await claimDisk(os.tmpdir(), min, 4e8, { ...uploader, id: 'acc_y' })
+    first.release()
+    const one = await claim(1e6)
+    await one.count(9e5)
+    const two = await claim(1e6)
+    assert.deepEqual(admitted.slice(-2), [1e6, 2e6], 'what has come counts too')
+    for (const claim of [other, one, two]) claim.release()
+    const refusing = { id: 'acc_x', admit: () => Promise.reject(new Error('too much')) }
+    const free = await freeToClaim(os.tmpdir(), min)
+    await assert.rejects(claimDisk(os.tmpdir(), min, 1e9, refusing), /too much/)
+    assert.ok(Math.abs((await freeToClaim(os.tmpdir(), min)) - free) < 5e8, 'it keeps nothing')
+    await (await claim(1e6)).release()
+  },
+)
 
 const onPostgres = { skip: process.env.TEST_DATABASE_URL ? false : 'runs on Postgres: set TEST_DATABASE_URL' }
 

@@ -98,7 +98,8 @@ test('a row with pictures may be longer than one of text, up to a bound', async 
   )
   assert.equal(pictures, 2)
   assert.deepEqual(errors, [
-    'line 2 is longer than 16 MB, or 32 MB with pictures. Split the example, shorten its text, or make its pictures smaller.',
+    'line 2 is longer than 16 MB, or 32 MB with pictures. Split the example, shorten its text, or make its pictures ' +
+      'smaller.',
   ])
 })
 

@@ -49,8 +49,8 @@ export async function checkBundle({
 export function requireVisionSource(name: string): void {
   if (!existsSync(path.join(visionSource, 'LICENSE')))
     throw new UsageError(
-      `'${name}' reads pictures, and a bundle needs the source of the library for them, which is not installed here. Run ` +
-        "'npm run setup -- --with vision', which needs g++, and then this command again.",
+      `'${name}' reads pictures, and a bundle needs the source of the library for them, which is not installed here. ` +
+        "Run 'npm run setup -- --with vision', which needs g++, and then this command again.",
     )
 }
 
@@ -162,13 +162,14 @@ docker build --build-arg TUNERY_GPU=cuda -t MODEL_TAG .
 docker run --init --read-only --gpus all -p 127.0.0.1:8000:8000 MODEL_TAG
 \`\`\`
 
-Without Docker the machine needs the runtime of CUDA 13 (\`libcudart.so.13\`, \`libcublas.so.13\`). Without it, or without
-a GPU, the model runs on the CPU.
+Without Docker the machine needs the runtime of CUDA 13 (\`libcudart.so.13\`, \`libcublas.so.13\`). Without it, or
+without a GPU, the model runs on the CPU.
 `
 
 const visionNote = `
-The model reads pictures: send them as data URLs in \`image_url\` parts. The image's build compiles the library for them,
-from the source in \`vision\`. Without Docker \`node vision/build.mjs\` does, after each \`npm ci\`; it needs \`g++\`.
+The model reads pictures: send them as data URLs in \`image_url\` parts. The image's build compiles the library for
+them, from the source in \`vision\`. Without Docker \`node vision/build.mjs\` does, after each \`npm ci\`; it needs
+\`g++\`.
 `
 
 const chartNote = `

@@ -97,12 +97,13 @@ export function createKeys(db: Db, announce: Changes['announce'], keysMax: numbe
     const lasts = until ?? Number.POSITIVE_INFINITY
     if (caller.kind === 'key' && lasts > (caller.expires_at ?? Number.POSITIVE_INFINITY))
       throw tooLong(
-        `'expires_at': a key that expires makes only keys that expire no later. Give ${isoTime(caller.expires_at!)} or earlier.`,
+        `'expires_at': a key that expires makes only keys that expire no later. Give ${isoTime(caller.expires_at!)} ` +
+          'or earlier.',
       )
     if (scopes.includes('operator') && lasts > now() + operatorKey_ms)
       throw tooLong(
-        `'expires_at': a key with the scope operator lasts ${operatorKey_ms / day_ms} days at most. On the machine of the ` +
-          'service, `./tunery keys create --scopes operator` makes a lasting one.',
+        `'expires_at': a key with the scope operator lasts ${operatorKey_ms / day_ms} days at most. On the machine ` +
+          'of the service, `./tunery keys create --scopes operator` makes a lasting one.',
       )
   }
 

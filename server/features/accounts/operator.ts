@@ -120,7 +120,8 @@ export function createOperator({ db, plans, defaultTier, keys, announce, now }: 
       if (status === 'suspended' && id === own)
         throw new ApiError(
           'in_use',
-          'This is your own account: suspended, you could not reinstate it. `./tunery accounts suspend` on the machine can.',
+          'This is your own account: suspended, you could not reinstate it. `./tunery accounts suspend` on the ' +
+            'machine can.',
           { param: 'status' },
         )
       const suspended_at =

@@ -43,8 +43,8 @@ const suspended_ms = 30_000
 /** How long a batch whose turn is over may still wait for answers in flight; then others begin beside it. */
 const grace_ms = 10_000
 /**
- * Where they cannot, as the account has as many beside others as it may: how long one waits for its first answer. A slow
- * one must not be asked again at each turn.
+ * Where they cannot, as the account has as many beside others as it may: how long one waits for its first answer. A
+ * slow one must not be asked again at each turn.
  */
 const first_ms = 600_000
 /** Delay before work that failed is tried again. */

@@ -260,7 +260,8 @@ export function readTools(tools: unknown): { tools?: unknown[] } | Problem {
     if (!isGood)
       return [
         'tools_invalid',
-        `: tools[${index}] must be like {"type":"function","function":{"name":"…","description":"…","parameters":{…}}}.`,
+        `: tools[${index}] must be like ` +
+          '{"type":"function","function":{"name":"…","description":"…","parameters":{…}}}.',
       ]
     read.push({ ...tool, function: offered })
   }

@@ -72,7 +72,8 @@ export async function requireLearnable(
   if (refused[0])
     throw new ApiError(
       'dataset_invalid',
-      `${base.id} cannot learn rows of '${dataset.id}' (${found.refused_rows} of ${found.rows + found.refused_rows}). Line ${refused[0].line}: ` +
+      `${base.id} cannot learn rows of '${dataset.id}' (${found.refused_rows} of ` +
+        `${found.rows + found.refused_rows}). Line ${refused[0].line}: ` +
         refused[0].message,
       { details: { line: refused[0].line, rows: found.refused_rows } },
     )
@@ -140,10 +141,12 @@ const noLearnedTokens = (
     preferences
       ? `one of its answers is longer than ${max_length}: preferences are cut at the front of their prompt, never in ` +
         'an answer, so the row is left out. Shorten the answer, or raise max_length.'
-      : `nothing of its answers is within the first ${max_length}, at which rows are cut: it teaches nothing. Shorten ` +
-        'what comes before the answer, or raise max_length.'
-  }${pictures ? ' No picture is cut either: a row whose pictures do not all fit is left out. Smaller ones may fit.' : ''}`,
+      : `nothing of its answers is within the first ${max_length}, at which rows are cut: it teaches nothing. ` +
+        'Shorten what comes before the answer, or raise max_length.'
+  }${pictures ? noPictureCut : ''}`,
 ]
+
+const noPictureCut = ' No picture is cut either: a row whose pictures do not all fit is left out. Smaller ones may fit.'
 
 const lostThoughts = (base: LocalBase): Problem => [
   'thoughts_not_taught',

@@ -383,7 +383,8 @@ export class Evaluations {
       throw refuse(`${job_id} held rows out of ${dataset_id}, not of ${dataset}. Name that dataset.`)
     if (rows.length === 0)
       throw refuse(
-        `${job_id} held no rows out of its dataset. Leave the field out, name another job, or train with a validation_split.`,
+        `${job_id} held no rows out of its dataset. Leave the field out, name another job, or train with a ` +
+          'validation_split.',
       )
     return rows
   }

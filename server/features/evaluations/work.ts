@@ -59,8 +59,8 @@ const turn_ms = 15_000
 /** How long one whose slice is over may still wait for answers in flight; then others begin beside it. */
 const grace_ms = 10_000
 /**
- * Where they cannot, as the account has as many beside others as it may: how long one waits for its first answer. A slow
- * one must not be asked again at each turn.
+ * Where they cannot, as the account has as many beside others as it may: how long one waits for its first answer. A
+ * slow one must not be asked again at each turn.
  */
 const first_ms = 600_000
 /** Time of the `item_schema` for all rows, before the first answer and within no time slice. */

@@ -125,8 +125,8 @@ async function copyProjector(model: ExportSource, folder: string): Promise<Proje
     throw new ExportFailure(
       'base_missing',
       model.owns_projector
-        ? `The projector that was trained with ${model.id} ${problem}. Restore its mmproj.gguf from a backup, or train ` +
-            'the model again.'
+        ? `The projector that was trained with ${model.id} ${problem}. Restore its mmproj.gguf from a backup, or ` +
+            'train the model again.'
         : `The projector of ${model.base.base_model_id}, with which the model reads pictures, ${problem}. Remove the ` +
             'folder of that base from the models folder and add it again, or restore its mmproj.gguf from a backup.',
     )

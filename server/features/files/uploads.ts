@@ -308,7 +308,8 @@ export class Uploads {
     const bytes = part_ids.reduce((sum, id) => sum + known.get(id)!, 0)
     if (bytes !== upload.size_bytes)
       throw incomplete(
-        `The parts have ${bytes} bytes together; ${upload.size_bytes} were announced. Add what is missing, then complete.`,
+        `The parts have ${bytes} bytes together; ${upload.size_bytes} were announced. Add what is missing, then ` +
+          'complete.',
         'part_ids',
       )
     const hash = createHash('md5')

@@ -102,6 +102,6 @@ export async function askInBackground(
 const endsEngine = () =>
   new ApiError(
     'engine_failed',
-    'The engine ended each time it worked on this request, also while it had no other. It is not asked again; change it ' +
-      'or leave it out.',
+    'The engine ended each time it worked on this request, also while it had no other. It is not asked again; change ' +
+      'it or leave it out.',
   )

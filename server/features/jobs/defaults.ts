@@ -188,9 +188,9 @@ function refuseLora({ lora_config }: JobConfig): null {
   if (lora_config && !(isForProjector && Object.values(others).every((value) => value === undefined)))
     throw new ApiError(
       'invalid_request',
-      `'config.lora_config' is for the methods lora and qlora; full training has no adapter. Leave it out, or give it ` +
-        `no more than "target_modules": ["all-linear", "projector"], which trains the projector of a base that reads ` +
-        'pictures, too.',
+      "'config.lora_config' is for the methods lora and qlora; full training has no adapter. Leave it out, or give " +
+        'it no more than "target_modules": ["all-linear", "projector"], which trains the projector of a base that ' +
+        'reads pictures, too.',
       {
         details: { field: 'config.lora_config' },
       },

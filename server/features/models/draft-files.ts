@@ -23,6 +23,6 @@ export const createDraftFiles =
     }
   }
 
-/** The answers that a dataset taught go with it, wherever they were copied to: resolves with the keys of their files. */
+/** Forgets the answers that a dataset taught, wherever they were copied to. Resolves with the keys of their files. */
 export const forgetDraftFiles = async (trx: Trx, account_id: string, dataset_id: string): Promise<string[]> =>
   (await store.forgetDrafts(trx, account_id, dataset_id)).map(draftsKey)

@@ -92,7 +92,9 @@ export function createPlaces({
     const set = sets[index]
     if (!set)
       return {
-        refused: `All ${sets.length} places of the class cpu are taken; each has ${text(size, 'core')} (TUNERY_REPLICA_CORES).`,
+        refused:
+          `All ${sets.length} places of the class cpu are taken; each has ${text(size, 'core')} ` +
+          '(TUNERY_REPLICA_CORES).',
       }
     const bytes = weights_bytes + process_bytes + cache_bytes / 4
     const available = available_bytes() - promised_bytes()

@@ -221,9 +221,9 @@ export class ScalingService {
     if (others + wanted <= max) return
     throw new ApiError(
       'too_many',
-      `'max_replicas' is ${wanted}, and the account's other deployments have ${others}: its tier '${tier.name}' allows ` +
-        `${max} in all, so at most ${Math.max(0, max - others)} here. Lower 'max_replicas', or that of another ` +
-        'deployment, or ask the operator for another tier.',
+      `'max_replicas' is ${wanted}, and the account's other deployments have ${others}: its tier '${tier.name}' ` +
+        `allows ${max} in all, so at most ${Math.max(0, max - others)} here. Lower 'max_replicas', or that of ` +
+        'another deployment, or ask the operator for another tier.',
       { param: 'scaling.max_replicas', details: { limit: 'max_replicas', max, used: others } },
     )
   }

@@ -58,9 +58,10 @@ export const isOutdated = (hash: string) => !hash.startsWith(`$argon2id$v=19$m=$
 // Those of ten characters and more that lists of stolen passwords begin with.
 const commonest = new Set(
   (
-    'password12 password123 password1234 passw0rd123 1234567890 12345678910 123456789a 0123456789 9876543210 0987654321 ' +
-    'qwertyuiop qwerty12345 qwerty123456 1q2w3e4r5t 1qaz2wsx3edc asdfghjkl1 iloveyou123 letmein123 welcome123 ' +
-    'administrator changeme123 abcdefghij abc1234567 aaaaaaaaaa 1111111111 0000000000 football123 sunshine123 princess123'
+    'password12 password123 password1234 passw0rd123 1234567890 12345678910 123456789a 0123456789 9876543210 ' +
+    '0987654321 qwertyuiop qwerty12345 qwerty123456 1q2w3e4r5t 1qaz2wsx3edc asdfghjkl1 iloveyou123 letmein123 ' +
+    'welcome123 administrator changeme123 abcdefghij abc1234567 aaaaaaaaaa 1111111111 0000000000 football123 ' +
+    'sunshine123 princess123'
   ).split(' '),
 )
 

@@ -30,8 +30,10 @@ export const nameIn = (format: WebhookFormat, type: string): string =>
 
 /** The body of an event's deliveries: the same bytes in each attempt, because only the event's row is used. */
 export function payloadOf({ id, type, created_at, data_json }: Row<'events'>, format: WebhookFormat): string {
-  if (format === 'tunery')
-    return `{"id":${JSON.stringify(id)},"type":${JSON.stringify(type)},"created_at":"${isoTime(created_at)}","data":${data_json}}`
+  if (format === 'tunery') {
+    const head = JSON.stringify({ id, type, created_at: isoTime(created_at) })
+    return `${head.slice(0, -1)},"data":${data_json}}`
+  }
   const { job_id, batch_id, webhook_id } = fromJson(data_json)
   return JSON.stringify({
     id,

@@ -84,8 +84,8 @@ export async function copyArtifacts(
     if (wrong !== undefined) {
       if (source.store) await rm(local, { recursive: true, force: true })
       throw new MigrateError(
-        `${wrong} of ${artifact.owner} is not what was stored: its SHA-256 is different. Restore it from a backup, or ` +
-          'delete what needs it, and run the same command again.',
+        `${wrong} of ${artifact.owner} is not what was stored: its SHA-256 is different. Restore it from a backup, ` +
+          'or delete what needs it, and run the same command again.',
       )
     }
     if (!source.store && !target.store) await copyLocal(local, path.join(target.dataDir, key), target.dataDir)

@@ -132,8 +132,8 @@ function requireFoldedUsage(dataDir: string): void {
   const folder = path.join(dataDir, 'usage')
   if (existsSync(folder) && readdirSync(folder).some((name) => name.endsWith('.jsonl')))
     throw new MigrateError(
-      `Usage of the last requests is not in the database yet (${folder}), as the service was killed. Start it, stop it ` +
-        'with Ctrl-C, and run this again.',
+      `Usage of the last requests is not in the database yet (${folder}), as the service was killed. Start it, stop ` +
+        'it with Ctrl-C, and run this again.',
     )
 }
 
@@ -155,8 +155,8 @@ async function requireStopped(db: AnyDb): Promise<void> {
   `.execute(db)
   if (rows[0])
     throw new MigrateError(
-      `A server uses the database (${rows[0].host}, process ${rows[0].pid}). Stop all servers. One that was killed counts ` +
-        'for 20 more seconds.',
+      `A server uses the database (${rows[0].host}, process ${rows[0].pid}). Stop all servers. One that was killed ` +
+        'counts for 20 more seconds.',
     )
 }
 
@@ -168,9 +168,9 @@ async function requireNoneKilled(db: AnyDb, dataDir: string, lost: readonly stri
   if (killed.length === 0) return
   const names = killed.map(({ id, host, seen_at }) => `${id} on ${host}, last seen ${isoTime(seen_at)}`)
   throw new MigrateError(
-    `Servers of this database were killed (${names.join('; ')}), and usage of their last requests may be in their data ` +
-      'folders only. Start each where it was, stop it with Ctrl-C, and run this again. If such a folder is lost, add ' +
-      `--lost-server ${killed[0]!.id}: what was only there is given up.`,
+    `Servers of this database were killed (${names.join('; ')}), and usage of their last requests may be in their ` +
+      'data folders only. Start each where it was, stop it with Ctrl-C, and run this again. If such a folder is ' +
+      `lost, add --lost-server ${killed[0]!.id}: what was only there is given up.`,
   )
 }
 

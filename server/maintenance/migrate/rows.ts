@@ -28,10 +28,10 @@ async function readPage(db: AnyDb, { name, columns, key }: Table, after: unknown
   const limit = Math.min(batchRows, Math.floor(maxParameters / columns.length))
   let query = db.selectFrom(name).select(columns).limit(limit)
   for (const column of key) query = query.orderBy(column)
-  if (after)
-    query = query.where(
-      sql<boolean>`(${sql.join(key.map((column) => sql.ref(column)))}) > (${sql.join(after.map((value) => sql.val(value)))})`,
-    )
+  if (after) {
+    const [columnsOfKey, last] = [key.map((column) => sql.ref(column)), after.map((value) => sql.val(value))]
+    query = query.where(sql<boolean>`(${sql.join(columnsOfKey)}) > (${sql.join(last)})`)
+  }
   return (await query.execute()) as Row[]
 }
 

@@ -90,12 +90,13 @@ export function createServers(options: Options): Servers {
     if (!first || first.id === id) return
     const problem =
       storage_url === undefined
-        ? 'It would not find the files of this one: set TUNERY_STORAGE_URL to the same storage for all servers, or stop ' +
-          `the other one and start again ${gone_ms / 1000} seconds later.`
+        ? 'It would not find the files of this one: set TUNERY_STORAGE_URL to the same storage for all servers, or ' +
+          `stop the other one and start again ${gone_ms / 1000} seconds later.`
         : first.storage_url !== storage
           ? `Its TUNERY_STORAGE_URL is ${first.storage_url}: set it to the same storage for all servers.`
           : first.secret_key_id !== secret_key_id
-            ? 'It encrypts secrets with another key: set TUNERY_SECRET_KEY_FILE to a file with the same 32 bytes on all servers.'
+            ? 'It encrypts secrets with another key: set TUNERY_SECRET_KEY_FILE to a file with the same 32 bytes on ' +
+              'all servers.'
             : undefined
     if (!problem) return
     await leave()

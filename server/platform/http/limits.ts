@@ -101,7 +101,8 @@ const refusalText: Record<LimitName, (max: number) => string> = {
   max_concurrent: (max) =>
     `This account may have ${max} requests and jobs in progress at once. Wait until one has ended.`,
   max_event_streams: (max) =>
-    `This account may have ${max} streams of events open at once. Close one, or ask for the state now and then instead.`,
+    `This account may have ${max} streams of events open at once. Close one, or ask for the state now and then ` +
+    'instead.',
   connections_per_account: (max) =>
     `This account may have ${max} requests in progress at once, of any kind. Wait until one has ended.`,
   connections_per_address: (max) => `Your address may have ${max} connections without a right key at once. Close some.`,

@@ -83,7 +83,9 @@ export async function sendFile(
 const disposition = (name: string) =>
   /^[\w .()+-]+$/.test(name)
     ? `attachment; filename="${name}"`
-    : `attachment; filename*=UTF-8''${encodeURIComponent(name).replace(/['()*]/g, (character) => `%${character.charCodeAt(0).toString(16)}`)}`
+    : `attachment; filename*=UTF-8''${encodeURIComponent(name).replace(/['()*]/g, percentEncoded)}`
+
+const percentEncoded = (character: string) => `%${character.charCodeAt(0).toString(16)}`
 
 const matches = (header: string | undefined, etag: string) =>
   header

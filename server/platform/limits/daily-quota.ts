@@ -15,7 +15,7 @@ export interface DailyQuota {
   /** Uncounts one request that was refused after `admit`. */
   refund(account_id: string): void
   used(account_id: string): Promise<number>
-  /** Writes the counts of unlimited accounts and reports all that have changed. Limited accounts are already written ahead. */
+  /** Writes the counts of unlimited accounts, as limited ones are written ahead, and reports all that have changed. */
   flush(): Promise<void>
   /** Writes the exact counts. Call it once no more requests come. */
   close(): Promise<void>

@@ -85,7 +85,8 @@ export const entryThatWaits = (kind: string, account_id: string, time: number) =
     where accounts.account_id <> ${account_id}
       and (${running(kind, ofAccount, time)}) = 0
       and not exists (select 1 from queue_entries
-        where kind = ${kind} and account_id = ${ofAccount} and ${isLive} and ${isDue(time)} and promised_until > ${time})
+        where kind = ${kind} and account_id = ${ofAccount} and ${isLive} and ${isDue(time)}
+          and promised_until > ${time})
   )
   select id from candidates where id is not null
   order by coalesce(served_at, 0), id limit 1`

@@ -88,8 +88,8 @@ const refusal = /^(WRONGPASS|NOAUTH|NOPERM|ERR (invalid DB index|DB index is out
 /** Slots of a cluster are assigned by hashes of keys: one of so many is on another node. */
 const probeKeys = 32
 const clusterNode =
-  'it is a node of a Redis Cluster, which keeps most keys on other nodes, and this service asks one address only. Name a ' +
-  'Redis without cluster mode, or a proxy in front of the cluster.'
+  'it is a node of a Redis Cluster, which keeps most keys on other nodes, and this service asks one address only. ' +
+  'Name a Redis without cluster mode, or a proxy in front of the cluster.'
 
 /** With one tag, as they are on one node of a cluster. */
 const beatKeys = ['{processes}', '{processes}:data']

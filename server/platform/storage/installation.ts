@@ -39,9 +39,9 @@ export function readInstallation(dataDir: string): string | undefined {
     return /^[0-9a-f]{12}$/.exec(readFileSync(file, 'utf8').trim())?.[0]
   } catch (error) {
     throw new WrongInstallation(
-      `${file} ${fileProblem(file, error)}. It tells which installation the data folder belongs to. Nothing was changed. ` +
-        'Put the file back as it was. If it is lost, move away what is there: the next start compares the folder with its ' +
-        'database and writes the file again.',
+      `${file} ${fileProblem(file, error)}. It tells which installation the data folder belongs to. Nothing was ` +
+        'changed. Put the file back as it was. If it is lost, move away what is there: the next start compares the ' +
+        'folder with its database and writes the file again.',
     )
   }
 }
@@ -93,16 +93,18 @@ export function admission({ data_dir, database_url }: Place): Admit {
     if (folder === undefined) return
     throw new WrongInstallation(
       `The data folder ${data_dir} belongs to the installation ${folder}, but ${name} to ` +
-        `${database === undefined ? 'an older one' : `the installation ${database}`}. Nothing was changed. Set ${settings} to ` +
-        `what belongs together, or restore a backup into an empty folder ('./tunery restore'). If they do belong together, ` +
-        `${database === undefined ? 'remove' : `write ${database} into`} ${installationFile(data_dir)}.`,
+        `${database === undefined ? 'an older one' : `the installation ${database}`}. Nothing was changed. Set ` +
+        `${settings} to what belongs together, or restore a backup into an empty folder ('./tunery restore'). If ` +
+        `they do belong together, ${database === undefined ? 'remove' : `write ${database} into`} ` +
+        `${installationFile(data_dir)}.`,
     )
   }
 }
 
 const beginElsewhere = (settings: string) =>
-  `Nothing was changed. If a volume is not mounted or ${settings} names another place than before, set that right; if the ` +
-  "database is lost, restore a backup into an empty folder ('./tunery restore'). A new installation begins in a new folder."
+  `Nothing was changed. If a volume is not mounted or ${settings} names another place than before, set that right; ` +
+  "if the database is lost, restore a backup into an empty folder ('./tunery restore'). A new installation begins in " +
+  'a new folder.'
 
 /**
  * Names the data folder after the installation, if it has no name yet, and returns the id. `files`: those that rows
@@ -122,8 +124,8 @@ export async function claimFolder(
   const isThere = (file: OwnedFile) => existsSync(path.join(dataDir, file.path))
   if (!shared && !named.some(isThere)) {
     const way =
-      `Nothing was changed. Set TUNERY_DATA_DIR to the folder of this database, or restore a backup. If they do belong ` +
-      `together, write ${id} into ${installationFile(dataDir)}.`
+      'Nothing was changed. Set TUNERY_DATA_DIR to the folder of this database, or restore a backup. If they do ' +
+      `belong together, write ${id} into ${installationFile(dataDir)}.`
     const content = contentOf(dataDir, finishedFolders)
     if (content.length > 0)
       throw new WrongInstallation(
@@ -131,8 +133,8 @@ export async function claimFolder(
       )
     if (required.length > 0)
       throw new WrongInstallation(
-        `The database names ${required.length} files, such as ${required[0]!.path} of ${required[0]!.owner}, but the data ` +
-          `folder ${dataDir} has none of them. ${way}`,
+        `The database names ${required.length} files, such as ${required[0]!.path} of ${required[0]!.owner}, but the ` +
+          `data folder ${dataDir} has none of them. ${way}`,
       )
   }
   writeInstallation(dataDir, id)

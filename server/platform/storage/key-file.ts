@@ -18,8 +18,8 @@ export function readOrCreateKey(file: string): Buffer {
   const key = read(file)
   if (key.length !== key_bytes)
     throw new KeyUnusable(
-      `The key file ${file} is damaged: it has ${key.length} bytes, not the ${key_bytes} that it was made with. Put your copy ` +
-        'of it back, or set TUNERY_SECRET_KEY_FILE to that copy.',
+      `The key file ${file} is damaged: it has ${key.length} bytes, not the ${key_bytes} that it was made with. Put ` +
+        'your copy of it back, or set TUNERY_SECRET_KEY_FILE to that copy.',
     )
   return key
 }
@@ -29,8 +29,9 @@ function read(file: string): Buffer {
     return readFileSync(file)
   } catch (error) {
     throw new KeyUnusable(
-      `The key file ${file} ${fileProblem(file, error)}. Nothing was changed. Put your copy of the key there, or set ` +
-        'TUNERY_SECRET_KEY_FILE to that copy. If there never was a key, move away what is there: the next start makes one.',
+      `The key file ${file} ${fileProblem(file, error)}. Nothing was changed. Put your copy of the key there, or ` +
+        'set TUNERY_SECRET_KEY_FILE to that copy. If there never was a key, move away what is there: the next start ' +
+        'makes one.',
     )
   }
 }
@@ -41,8 +42,8 @@ function create(file: string): void {
   } catch (error) {
     if (isFull(error)) throw error
     throw new KeyUnusable(
-      `The key file ${file} cannot be made: ${(error as Error).message}. Set TUNERY_SECRET_KEY_FILE to a place that can ` +
-        'be written.',
+      `The key file ${file} cannot be made: ${(error as Error).message}. Set TUNERY_SECRET_KEY_FILE to a place that ` +
+        'can be written.',
     )
   }
 }

@@ -18,8 +18,8 @@ interface Stored {
 
 export interface StorageQuota {
   /**
-   * What an account stores; datasets as they were uploaded, or their rows if these are larger; uploads in parts with the
-   * size that they announce, or that of their parts if that is more.
+   * What an account stores; datasets as they were uploaded, or their rows if these are larger; uploads in parts with
+   * the size that they announce, or that of their parts if that is more.
    */
   stored(db: Queryable, account_id: string): Promise<Stored[]>
   /** The most bytes of a tier; null: any number. */
@@ -128,7 +128,8 @@ export function createStorageQuota({ maxMbOf, now }: Options): StorageQuota {
 const exceeded = (used_bytes: number, max_bytes: number) =>
   new ApiError(
     'storage_quota_exceeded',
-    `This account may store ${max_bytes / 1e6} MB; with this it would be more. Delete datasets, files, models, exports, ` +
-      'evaluations or stored answers that you no longer need: GET /v1/usage/storage says what takes the space.',
+    `This account may store ${max_bytes / 1e6} MB; with this it would be more. Delete datasets, files, models, ` +
+      'exports, evaluations or stored answers that you no longer need: GET /v1/usage/storage says what takes the ' +
+      'space.',
     { details: { max_bytes, used_bytes } },
   )

@@ -66,9 +66,10 @@ export async function openSecrets(file: string, db: Db, log: Logger): Promise<Se
   const sealed = isThere(file) ? [] : await sealedWithout(db, undefined)
   if (sealed.length > 0)
     throw new KeyUnusable(
-      `The key file ${file} is missing, and rows of the database are encrypted with it (${sealed.join(', ')}). Nothing was ` +
-        'changed. Put your copy of it back, or set TUNERY_SECRET_KEY_FILE to that copy. If the key is lost for good, make ' +
-        `another one ('head -c 32 /dev/urandom > ${file}') and rotate the secret of each webhook.`,
+      `The key file ${file} is missing, and rows of the database are encrypted with it (${sealed.join(', ')}). ` +
+        'Nothing was changed. Put your copy of it back, or set TUNERY_SECRET_KEY_FILE to that copy. If the key is ' +
+        `lost for good, make another one ('head -c 32 /dev/urandom > ${file}') and rotate the secret of each ` +
+        'webhook.',
     )
   const secrets = createSecrets(file)
   const unreadable = await sealedWithout(db, secrets.keyId)

@@ -45,8 +45,8 @@ export async function readUntrusted(
   if (exceeded === 'time')
     return {
       stopped:
-        `reading it takes more than ${Math.round((2 * own_ms) / 1000)} s of processor time, or with its pictures more ` +
-        `than ${Math.round(max_ms / 1000)} s. It is damaged, or made to be unreadable.`,
+        `reading it takes more than ${Math.round((2 * own_ms) / 1000)} s of processor time, or with its pictures ` +
+        `more than ${Math.round(max_ms / 1000)} s. It is damaged, or made to be unreadable.`,
     }
   if (exceeded === 'memory')
     return {

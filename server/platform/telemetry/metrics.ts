@@ -24,8 +24,8 @@ export const labelTexts: Record<string, string> = {
   replica: 'server of models: `engine`, or an upstream by its base and address',
   state: 'state',
   where:
-    'source file of the service that held the event loop, `node` (none of its own), `unknown` (nobody looked: at most ' +
-    'every five seconds)',
+    'source file of the service that held the event loop, `node` (none of its own), `unknown` (nobody looked: at ' +
+    'most every five seconds)',
   thread: '`running`, or `waiting` for the processor of a busy machine or for a file',
   engine: '`shared`, or the place of a dedicated replica: `cores 0-3`, `GPU 1`, `GPU 1 (2)` for a second one there',
 }
@@ -213,8 +213,8 @@ export const serverMetrics = {
     type: 'counter',
     name: 'tunery_job_attempts_total',
     help:
-      'Attempts at fine-tuning jobs by how they ended: completed, failed, cancelled, paused, passed (its turn ' +
-      'to another account), interrupted (the service stopped), died (the trainer did), waiting (for disk space), lost ' +
+      'Attempts at fine-tuning jobs by how they ended: completed, failed, cancelled, paused, passed (its turn to ' +
+      'another account), interrupted (the service stopped), died (the trainer did), waiting (for disk space), lost ' +
       '(another process took over).',
     unit: 'attempts',
     labels: ['outcome'],
@@ -259,7 +259,9 @@ export const serverMetrics = {
   webhookAttempts: {
     type: 'counter',
     name: 'tunery_webhook_attempts_total',
-    help: 'Attempts to deliver webhooks: delivered, retried (it will be), failed (the last one), blocked (its address).',
+    help:
+      'Attempts to deliver webhooks: delivered, retried (it will be), failed (the last one), blocked (its ' +
+      'address).',
     unit: 'attempts',
     labels: ['outcome'],
     across: 'sum',

@@ -54,8 +54,9 @@ export async function* readCsv(file: string, columns?: Columns): AsyncGenerator<
         if (pictures)
           throw new Unreadable(
             'file_not_readable',
-            `The CSV file has a column '${pictures}', and CSV cannot hold pictures. Upload rows with pictures as JSON ` +
-              'lines, parquet, or a zip of a saved dataset folder; or leave the column out, to train on the text alone.',
+            `The CSV file has a column '${pictures}', and CSV cannot hold pictures. Upload rows with pictures as ` +
+              'JSON lines, parquet, or a zip of a saved dataset folder; or leave the column out, to train on the ' +
+              'text alone.',
           )
         makeRow = rowMaker(header, columns)
         if (!makeRow)

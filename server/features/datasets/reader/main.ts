@@ -114,7 +114,8 @@ const tooManyRows = (max_rows: number) =>
 const tooManyBytes = (max_bytes: number) =>
   new Unreadable(
     'file_too_large',
-    `The rows are more than ${Math.round(max_bytes / 1e6)} MB of text, more than this service takes or this account may still store.`,
+    `The rows are more than ${Math.round(max_bytes / 1e6)} MB of text, more than this service takes or this account ` +
+      'may still store.',
   )
 
 /** Writes the addresses of a file's pictures to `list`, each once. */
@@ -127,8 +128,8 @@ function createAddressList(list: string) {
       if (found.size > addressesMax)
         throw new Unreadable(
           'file_too_large',
-          `The rows have more than ${addressesMax} pictures at addresses, the most of a file. Divide it, or write the ` +
-            'pictures into the rows as data URLs.',
+          `The rows have more than ${addressesMax} pictures at addresses, the most of a file. Divide it, or write ` +
+            'the pictures into the rows as data URLs.',
         )
     },
     async end(): Promise<ReadResult> {

@@ -134,8 +134,8 @@ function requireWithinLimits(
   if (largest && largest.bytes > BigInt(max_group_bytes))
     throw new Unreadable(
       'file_too_large',
-      `The parquet file has a group of ${largest.rows} rows with more than ${max_group_bytes / 1e6} MB, which is read at ` +
-        'once. Write it with smaller row groups (`row_group_size` of pyarrow, `batch_size` of datasets).',
+      `The parquet file has a group of ${largest.rows} rows with more than ${max_group_bytes / 1e6} MB, which is ` +
+        'read at once. Write it with smaller row groups (`row_group_size` of pyarrow, `batch_size` of datasets).',
     )
 }
 

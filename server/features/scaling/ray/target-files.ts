@@ -75,8 +75,8 @@ export function createTargetFiles({ models, artifacts, models_dir }: Needs): Tar
     if (files.length === 0)
       throw new ApiError(
         'invalid_request',
-        `vLLM needs the checkpoint of '${id}', and this service has only what its own engine serves. Install the model ` +
-          "with its checkpoint (./tunery models add), or take the instance type 'ray'.",
+        `vLLM needs the checkpoint of '${id}', and this service has only what its own engine serves. Install the ` +
+          "model with its checkpoint (./tunery models add), or take the instance type 'ray'.",
         { param: 'instance_type' },
       )
     const expected = (await models.expected(id))?.folder_sha256
@@ -121,8 +121,9 @@ export function createTargetFiles({ models, artifacts, models_dir }: Needs): Tar
     if (adapter && base.projector)
       throw new ApiError(
         'invalid_request',
-        `'${adapter.id}' was trained on a base that reads pictures. What vLLM answers for such a model cannot be compared ` +
-          "with its training, so it is not served there. Take the instance type 'ray', which runs this service's engine.",
+        `'${adapter.id}' was trained on a base that reads pictures. What vLLM answers for such a model cannot be ` +
+          "compared with its training, so it is not served there. Take the instance type 'ray', which runs this " +
+          "service's engine.",
         { param: 'instance_type' },
       )
     const bases = await folderOf('base', requireGguf(base))

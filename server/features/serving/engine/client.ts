@@ -52,8 +52,8 @@ interface LoadedModel {
 class NotStarted extends ReplicaFailure {}
 const wrongProjector =
   'The file with which this model reads pictures (its projector, mmproj.gguf) is missing, damaged or that of another ' +
-  'model. Restore that file from a backup. That of a base also comes back when the folder of the base is removed from ' +
-  'the models folder and the base is added again; one that was trained, when the model is trained again.'
+  'model. Restore that file from a backup. That of a base also comes back when the folder of the base is removed ' +
+  'from the models folder and the base is added again; one that was trained, when the model is trained again.'
 /** How long the exit event may take after a refused connection. */
 const exitNotice_ms = 2000
 /** For what an operator looks at. */

@@ -105,8 +105,8 @@ export function createReplicaVerification(models: Pick<TunedModels, 'expected'>)
     const [header, expected] = await Promise.all([servedHeader(engine, target, signal), expectedHeaders(target)])
     if (!expected.includes(header))
       throw new WrongWeights(
-        `The engine has other weights than those asked for: ${header} instead of ${expected.join(' or ')}. The file was ` +
-          'changed after the model was made: restore it from a backup.',
+        `The engine has other weights than those asked for: ${header} instead of ${expected.join(' or ')}. The file ` +
+          'was changed after the model was made: restore it from a backup.',
       )
     await verifyProbe(engine, target, (target.adapter ?? target.base).id, signal)
     return header

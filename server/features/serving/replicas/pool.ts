@@ -47,8 +47,8 @@ export class Pool<R extends Replica> {
   private rotation = 0
 
   /**
-   * `waiting_max`: length of the queue; further requests are refused. `onReleased` is called when a request of a replica
-   * ends. `isGrowing`: whether another replica is about to come, which a failed request waits for.
+   * `waiting_max`: length of the queue; further requests are refused. `onReleased` is called when a request of a
+   * replica ends. `isGrowing`: whether another replica is about to come, which a failed request waits for.
    */
   constructor(replicas: readonly R[], waiting_max: number, onReleased: (replica: R) => void, isGrowing = () => false) {
     this.replicas = replicas

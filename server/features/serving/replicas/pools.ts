@@ -93,8 +93,8 @@ export function createPools({ engine, upstreams, waiting_max, cacheSalt, artifac
       if (target.adapter?.projector)
         throw new ApiError(
           'model_not_callable',
-          `The projector of '${target.adapter.id}' was trained with it, and the servers of '${target.base.id}' load none ` +
-            'with an adapter. The operator can let this machine serve it too (also_local in TUNERY_UPSTREAMS).',
+          `The projector of '${target.adapter.id}' was trained with it, and the servers of '${target.base.id}' load ` +
+            'none with an adapter. The operator can let this machine serve it too (also_local in TUNERY_UPSTREAMS).',
           { param: 'model' },
         )
       throw new ApiError(

@@ -178,7 +178,8 @@ export function createRemoteEngine({
   }
 
   function unavailable(status: number): ReplicaFailure {
-    const message = `The replicas of this model in the Ray cluster cannot take requests now (${status}). Try again in a moment.`
+    const message =
+      `The replicas of this model in the Ray cluster cannot take requests now (${status}). Try again in a ` + 'moment.'
     return failed('engine_unavailable', message, status === 500)
   }
 

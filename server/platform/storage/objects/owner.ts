@@ -48,15 +48,15 @@ export async function claimStorage({ store, staging }: Place, { owner, formerOwn
       const holder = (await readFile(file, 'utf8')).trim()
       if (holder === owner || holder === formerOwner) return
       throw new WrongInstallation(
-        `The storage ${store.name} belongs to the installation ${holder}, and the database to ${owner}. Nothing was changed. ` +
-          'Set TUNERY_STORAGE_URL to the storage of this database; each installation needs its own prefix.',
+        `The storage ${store.name} belongs to the installation ${holder}, and the database to ${owner}. Nothing was ` +
+          'changed. Set TUNERY_STORAGE_URL to the storage of this database; each installation needs its own prefix.',
       )
     }
     const other = await findForeign(store, live)
     if (other !== undefined)
       throw new WrongInstallation(
-        `The storage ${store.name} has objects (${other}) that no row of the database names. Nothing was changed. Set ` +
-          'TUNERY_STORAGE_URL to the storage of this database, or to an empty prefix.',
+        `The storage ${store.name} has objects (${other}) that no row of the database names. Nothing was changed. ` +
+          'Set TUNERY_STORAGE_URL to the storage of this database, or to an empty prefix.',
       )
     await writeFile(file, owner, { mode: 0o600 })
     await store.put(file, ownerKey)
