@@ -64,10 +64,10 @@ export function addChatCommand(program: Program): void {
 async function chat(model: string, other: string | undefined, options: ChatOptions): Promise<void> {
   const connection = connect(options)
   const models = await Promise.all(
-    (other === undefined ? [model] : [model, other]).map((each) => callableOf(connection.tunery, each)),
+    (other === undefined ? [model] : [model, other]).map((id) => callableOf(connection.tunery, id)),
   )
   const { messages, question } = begin(options)
-  const sides: Side[] = models.map((each) => ({ model: each, messages: [...messages] }))
+  const sides: Side[] = models.map((id) => ({ model: id, messages: [...messages] }))
   if (!process.stdin.isTTY || options.json) {
     const piped = process.stdin.isTTY ? '' : (await readAll()).trim()
     const asked = [question, piped].filter(Boolean).join('\n\n')
@@ -75,7 +75,7 @@ async function chat(model: string, other: string | undefined, options: ChatOptio
     return await askOnce(connection, sides, asked, options)
   }
   // Each model is looked up before the user types a long message to one that is not there.
-  for (const each of models) await connection.tunery.models.callable.get(each)
+  for (const id of models) await connection.tunery.models.callable.get(id)
   await converse(connection, sides, question, options)
 }
 
@@ -97,9 +97,9 @@ function begin({ system, file }: ChatOptions): { messages: Message[]; question: 
 
 /** The messages of the last line of a file of examples; undefined of any other text. */
 function messagesIn(text: string): Message[] | undefined {
-  for (const each of [text, text.trim().split('\n').at(-1)!]) {
+  for (const candidate of [text, text.trim().split('\n').at(-1)!]) {
     try {
-      const { messages } = JSON.parse(each) as { messages?: unknown }
+      const { messages } = JSON.parse(candidate) as { messages?: unknown }
       if (Array.isArray(messages) && messages.every(({ role, content }) => role && typeof content === 'string'))
         return messages as Message[]
     } catch {
@@ -226,10 +226,10 @@ async function answerAll(
     if (!columns && sides.length > 1) console.log(paint(['bold', 'cyan'], side.model))
     const say = (text: string) => (columns ? columns.write(index, clean(text)) : process.stdout.write(clean(text)))
     try {
-      const given = await answer(connection, side, question, options, signal, say)
-      side.messages.push({ role: 'user', content: question }, { role: 'assistant', content: given.content })
-      if (columns) columns.end(index, describe(given))
-      else console.log(`\n${paint('dim', describe(given))}`)
+      const result = await answer(connection, side, question, options, signal, say)
+      side.messages.push({ role: 'user', content: question }, { role: 'assistant', content: result.content })
+      if (columns) columns.end(index, describe(result))
+      else console.log(`\n${paint('dim', describe(result))}`)
     } catch (error) {
       const reason = signal.aborted ? 'You ended the answer.' : (error as Error).message
       if (columns) columns.end(index, reason)

@@ -23,18 +23,18 @@ export function createColumns(heads: string[], out: NodeJS.WriteStream = process
     const lines = texts.map((text) => wrap(text, width))
     const ended = footers.every((footer) => footer !== undefined)
     // The last line of a text may still grow.
-    const whole = lines.map((each, index) =>
-      footers[index] === undefined ? each.length - 1 : Number.POSITIVE_INFINITY,
+    const whole = lines.map((cell, index) =>
+      footers[index] === undefined ? cell.length - 1 : Number.POSITIVE_INFINITY,
     )
     const until = ended ? Math.max(...lines.map(({ length }) => length)) : Math.min(...whole)
-    const at = (line: number) => row(lines.map((each) => each[line] ?? ''))
+    const at = (line: number) => row(lines.map((cell) => cell[line] ?? ''))
     out.write('\r\x1b[K')
     for (; printed < until; printed++) out.write(`${at(printed)}\n`)
     if (!ended) out.write(at(printed))
     else {
       const below = footers.map((footer) => wrap(footer!, width))
       for (let line = 0; line < Math.max(...below.map(({ length }) => length)); line++)
-        out.write(`${row(below.map((each) => paint('dim', each[line] ?? '', out)))}\n`)
+        out.write(`${row(below.map((cell) => paint('dim', cell[line] ?? '', out)))}\n`)
     }
   }
   return {

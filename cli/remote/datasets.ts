@@ -85,9 +85,9 @@ interface UploadOptions extends GlobalOptions {
 }
 
 /** Adds `name=column` to the columns that were given before it. The service says which names there are. */
-function columnOption(given: string, before: Columns = {}): Columns {
-  const [, name, column] = /^([^=]+)=(.+)$/s.exec(given) ?? []
-  if (!name || !column) throw new UsageError(`--column must be like prompt=Question, not '${given}'.`)
+function columnOption(option: string, before: Columns = {}): Columns {
+  const [, name, column] = /^([^=]+)=(.+)$/s.exec(option) ?? []
+  if (!name || !column) throw new UsageError(`--column must be like prompt=Question, not '${option}'.`)
   return { ...before, [name]: column }
 }
 
@@ -129,8 +129,8 @@ export async function uploadFile(
 }
 
 /** Waits until the rows of a dataset are read. Throws a UsageError if they cannot be. */
-export async function untilRead(tunery: Tunery, given: Dataset, signal?: AbortSignal): Promise<Dataset> {
-  let dataset = given
+export async function untilRead(tunery: Tunery, uploaded: Dataset, signal?: AbortSignal): Promise<Dataset> {
+  let dataset = uploaded
   while (dataset.status === 'preparing') {
     await sleep(poll_ms, undefined, { signal })
     dataset = await tunery.datasets.get(dataset.id, { signal })
@@ -177,24 +177,30 @@ async function validate(dataset: string, options: ValidateOptions): Promise<void
   await untilRead(tunery, await tunery.datasets.get(id)).catch((error) => {
     if (!(error instanceof UsageError)) throw error
   })
-  const found = await checkRows(tunery, id, { model_id: options.model, max_length: options.maxLength })
-  show(options, found, () => describeValidation(found))
-  if (!found.valid) throw new CommandError(options.json ? '' : 'Mend these rows in the file, and upload it again.')
+  const validation = await checkRows(tunery, id, { model_id: options.model, max_length: options.maxLength })
+  show(options, validation, () => describeValidation(validation))
+  if (!validation.valid) throw new CommandError(options.json ? '' : 'Mend these rows in the file, and upload it again.')
 }
 
 /** What is wrong, what may be, and how long the rows are. `most`: how many findings of each kind are listed. */
 export function describeValidation(
-  found: Validation,
+  validation: Validation,
   out: NodeJS.WriteStream = process.stdout,
   most = Number.POSITIVE_INFINITY,
 ): string {
-  const { errors = [], error_count = errors.length, warnings = [], warning_count = warnings.length, tokens } = found
+  const {
+    errors = [],
+    error_count = errors.length,
+    warnings = [],
+    warning_count = warnings.length,
+    tokens,
+  } = validation
   const more = (count: number, shown: number) => (count > shown ? [`  and ${number(count - shown)} more`] : [])
   return [
-    found.valid
-      ? `${paint('green', 'Every row can be trained on', out)}: ${number(found.total_samples)} rows.`
-      : `${paint('red', `${number(error_count)} problems`, out)} in ${number(found.total_samples)} rows:`,
-    ...errors.slice(0, most).map((each) => `  ${clean(each)}`),
+    validation.valid
+      ? `${paint('green', 'Every row can be trained on', out)}: ${number(validation.total_samples)} rows.`
+      : `${paint('red', `${number(error_count)} problems`, out)} in ${number(validation.total_samples)} rows:`,
+    ...errors.slice(0, most).map((error) => `  ${clean(error)}`),
     ...more(error_count, Math.min(most, errors.length)),
     ...(warning_count > 0 ? [paint('yellow', `${number(warning_count)} rows to look at:`, out)] : []),
     ...warnings.slice(0, most).map(({ line, message }) => `  line ${line}: ${clean(message)}`),
@@ -211,7 +217,7 @@ export function describeValidation(
           ...histogram(tokens.histogram, out),
         ]
       : []),
-    ...(found.tokens_unknown ? [found.tokens_unknown] : []),
+    ...(validation.tokens_unknown ? [validation.tokens_unknown] : []),
   ].join('\n')
 }
 

@@ -66,13 +66,13 @@ export function addDeploymentCommands(program: Program): void {
   )
 }
 
-async function deploy(given: string, name: string, options: DeployOptions): Promise<void> {
+async function deploy(modelName: string, name: string, options: DeployOptions): Promise<void> {
   const { gate, minScore, notWorse } = options
   if (gate === undefined && (minScore !== undefined || notWorse))
     throw new UsageError('--min-score and --not-worse belong to a gate: add --gate EVALUATION.')
   const connection = connect(options)
   const { tunery } = connection
-  const model = given.includes('/') ? given : await idOf(tunery, 'model', given)
+  const model = modelName.includes('/') ? modelName : await idOf(tunery, 'model', modelName)
   const current = await tunery.deployments.get(name).catch((error) => {
     if (isTuneryError(error, 'deployment_not_found')) return undefined
     throw error

@@ -70,13 +70,13 @@ export function addEvaluationCommands(program: Program): void {
   )
 }
 
-async function evaluate(given: string, options: EvalOptions): Promise<void> {
+async function evaluate(modelName: string, options: EvalOptions): Promise<void> {
   const { graders, rows, name } = options
   if (!options.dataset || !graders)
     throw new UsageError(`Give the rows and the graders: ${typed('eval MODEL --dataset DATASET --graders FILE.json')}`)
   const connection = connect(options)
   const { tunery } = connection
-  const [model, dataset] = [await callableOf(tunery, given), await idOf(tunery, 'dataset', options.dataset)]
+  const [model, dataset] = [await callableOf(tunery, modelName), await idOf(tunery, 'dataset', options.dataset)]
   const baseline = options.baseline && (await callableOf(tunery, options.baseline))
   const heldOutBy = options.heldOutBy && (await idOf(tunery, 'job', options.heldOutBy))
   const body: CreateEvaluationInput = {
@@ -120,7 +120,7 @@ function readGraders(file: string): GradersInput {
   }
   // One grader, or an object as the request has it, is a list of graders too.
   const list = Array.isArray(value) ? value : ((value as { graders?: unknown } | null)?.graders ?? [value])
-  if (!Array.isArray(list) || list.some((each) => typeof each !== 'object' || each === null))
+  if (!Array.isArray(list) || list.some((entry) => typeof entry !== 'object' || entry === null))
     throw new UsageError(`${file} is not a list of graders: [{"type": "json_equal", "name": "fields"}]`)
   return list as GradersInput
 }

@@ -7,7 +7,7 @@ export async function explained<T>(work: () => Promise<T>): Promise<T> {
   try {
     return await work()
   } catch (error) {
-    const known = asCommandError(error, connectedTo())
-    throw known ? new UsageError(known.message) : error
+    const commandError = asCommandError(error, connectedTo())
+    throw commandError ? new UsageError(commandError.message) : error
   }
 }

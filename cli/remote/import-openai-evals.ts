@@ -82,8 +82,8 @@ async function importEvals(files: string[], options: ImportEvalsOptions): Promis
   const exports = files.map((file) => readExport(file))
   const { tunery } = connect(options)
   for (const name of [options.judge, options.model]) if (name !== undefined) await tunery.models.callable.get(name)
-  const known = new Set((await tunery.models.callable.list()).data.map(({ id }) => id))
-  const judgeOf = (name: string) => options.judge ?? (known.has(name) ? name : undefined)
+  const callable = new Set((await tunery.models.callable.list()).data.map(({ id }) => id))
+  const judgeOf = (name: string) => options.judge ?? (callable.has(name) ? name : undefined)
   // All are read before the first is made: a file that cannot be imported stops the command with nothing done.
   const plans = exports.map((exported) => ({ exported, ...translate(exported, judgeOf) }))
   const imported: Imported[] = []
@@ -93,11 +93,11 @@ async function importEvals(files: string[], options: ImportEvalsOptions): Promis
       for (const difference of differences) console.log(`- ${difference}`)
     }
     if (options.dryRun) continue
-    const made = await importOne(tunery, exported, request, options.model)
-    imported.push({ ...made, differences })
+    const copied = await importOne(tunery, exported, request, options.model)
+    imported.push({ ...copied, differences })
     if (!options.json)
       console.log(
-        `  ${made.eval}, ${made.runs.length} runs${made.rows.length > 0 ? `, rows in ${made.rows.join(', ')}` : ''}`,
+        `  ${copied.eval}, ${copied.runs.length} runs${copied.rows.length > 0 ? `, rows in ${copied.rows.join(', ')}` : ''}`,
       )
   }
   if (options.json) console.log(JSON.stringify(imported))
@@ -136,8 +136,8 @@ function translate(
   if (type !== 'custom') differences.push(`Its rows were ${type}; here they are those of its runs.`)
   if (runs?.length)
     differences.push('The answers of its runs are graded again here. Judged grades differ with the judge.')
-  const found = (schema ?? schema_)?.properties
-  const properties = (typeof found === 'object' && found !== null ? found : {}) as Record<
+  const schemaFields = (schema ?? schema_)?.properties
+  const properties = (typeof schemaFields === 'object' && schemaFields !== null ? schemaFields : {}) as Record<
     string,
     Record<string, unknown>
   >
@@ -193,7 +193,7 @@ function withoutNulls(value: unknown): unknown {
   if (Array.isArray(value)) return value.map(withoutNulls)
   if (typeof value !== 'object' || value === null) return value
   return Object.fromEntries(
-    Object.entries(value).flatMap(([key, each]) => (each === null ? [] : [[key, withoutNulls(each)]])),
+    Object.entries(value).flatMap(([key, field]) => (field === null ? [] : [[key, withoutNulls(field)]])),
   )
 }
 
@@ -215,7 +215,7 @@ async function importOne(
     const start = async (run: CreateRun) => runs.push((await tunery.evals.runs.create(created.id, run)).id)
     for (const { run, output_items } of exported.runs ?? []) {
       if (!output_items?.length) continue
-      const rows = output_items.map((each) => ({ item: each.datasource_item, sample: sampleOf(each) }))
+      const rows = output_items.map((output) => ({ item: output.datasource_item, sample: sampleOf(output) }))
       for (const part of partsOf(rows))
         await start({
           name: [run.name ?? run.id, run.model].filter(Boolean).join(', ').slice(0, 200),
@@ -266,14 +266,14 @@ function originOf({ id, model, result_counts }: ExportedRun): Record<string, str
 
 /** Each row once. */
 function rowsOf({ rows, runs }: Export): object[] {
-  const found = [
+  const items = [
     ...(rows ?? []),
     ...(runs ?? []).flatMap(({ run, output_items }) => [
       ...(run.data_source.source?.content ?? []).map(({ item }) => item),
       ...(output_items ?? []).map(({ datasource_item }) => datasource_item),
     ]),
   ]
-  return [...new Map(found.map((row) => [JSON.stringify(row), row])).values()]
+  return [...new Map(items.map((row) => [JSON.stringify(row), row])).values()]
 }
 
 function* partsOf<T>(rows: T[]): Generator<T[]> {

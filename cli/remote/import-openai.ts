@@ -66,7 +66,7 @@ async function importJob(jobFile: string, options: ImportOptions): Promise<void>
   const { tunery, url } = connect(options)
   await requireModel(tunery, model)
   const say = (text: string) => void (options.json || console.log(text))
-  say(`What will differ from the job there:\n${differences.map((each) => `- ${each}`).join('\n')}`)
+  say(`What will differ from the job there:\n${differences.map((difference) => `- ${difference}`).join('\n')}`)
   const uploaded: string[] = []
   try {
     for (const file of [training, validation])

@@ -181,8 +181,8 @@ function comparison(jobs: (Job & { evaluations: JobEvaluation[] })[]): string {
     return value === undefined ? '' : format(value)
   }
   const settings = jobs.map((job) => settingsOf(job))
-  const names = [...new Set(settings.flatMap((each) => [...each.keys()]))]
-  const differing = names.filter((name) => new Set(settings.map((each) => each.get(name))).size > 1)
+  const names = [...new Set(settings.flatMap((values) => [...values.keys()]))]
+  const differing = names.filter((name) => new Set(settings.map((values) => values.get(name))).size > 1)
   const lines: [name: string, value: (job: Each, index: number) => string][] = [
     ['name', ({ name }) => name],
     ['status', statusOf],
@@ -235,13 +235,13 @@ function comparison(jobs: (Job & { evaluations: JobEvaluation[] })[]): string {
 
 /** Every setting that was in force, by its name as in a job's config. */
 function settingsOf({ resolved_config }: Job): Map<string, string> {
-  const found = new Map<string, string>()
+  const flat = new Map<string, string>()
   const add = (name: string, value: unknown) => {
     if (typeof value !== 'object' || value === null) return
-    if ('value' in value && 'source' in value) found.set(name, JSON.stringify(value.value))
-    else for (const [key, each] of Object.entries(value)) add(key, each)
+    if ('value' in value && 'source' in value) flat.set(name, JSON.stringify(value.value))
+    else for (const [key, field] of Object.entries(value)) add(key, field)
   }
   const { tokenizer: _, ...settings } = resolved_config
   for (const [name, value] of Object.entries(settings)) add(name, value)
-  return found
+  return flat
 }

@@ -32,7 +32,7 @@ export function addKeyCommands(program: Program, createLocally: (() => Promise<R
         'full',
       ),
     async (options: CreateOptions) => {
-      const isRemote = [options.url, options.key, options.profile].some((each) => each !== undefined)
+      const isRemote = [options.url, options.key, options.profile].some((option) => option !== undefined)
       if (!createLocally || isRemote) return createKey(options)
       await ((await createLocally()) as (options: CreateOptions) => Promise<void>)(options)
     },
@@ -50,7 +50,7 @@ export function addKeyCommands(program: Program, createLocally: (() => Promise<R
 async function createKey(options: CreateOptions): Promise<void> {
   if (!options.name?.trim())
     throw new UsageError(`Give the key a name of at most 200 characters: ${typed('keys create --name NAME')}`)
-  const list = options.scopes.split(',').map((each) => each.trim())
+  const list = options.scopes.split(',').map((scope) => scope.trim())
   // The service says which there are.
   const scopes = (options.scopes.includes(':') || list.length > 1 ? list : options.scopes) as KeysCreateBody['scopes']
   const key = await connect(options).tunery.keys.create({ name: options.name, scopes })

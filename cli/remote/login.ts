@@ -42,9 +42,9 @@ export function addLoginCommands(program: Program): void {
 
 async function login(address: string | undefined, options: LoginOptions): Promise<void> {
   const here = runningUrl()
-  const given = address ?? options.url ?? process.env.TUNERY_URL ?? (options.keyStdin ? here : undefined)
+  const target = address ?? options.url ?? process.env.TUNERY_URL ?? (options.keyStdin ? here : undefined)
   const url = normalizeUrl(
-    given || (await ask(`Address of the service${here ? ` [${here}]` : ''}: `)) || here || 'http://127.0.0.1:8000/v1',
+    target || (await ask(`Address of the service${here ? ` [${here}]` : ''}: `)) || here || 'http://127.0.0.1:8000/v1',
   )
   const name = checkProfileName(
     options.profile ?? (url === here ? 'local' : new URL(url).hostname.replace(/[^\w.-]/g, '-')),
@@ -103,7 +103,7 @@ function listProfiles(options: GlobalOptions): void {
     ],
     { empty: `There are no profiles. '${typed('login')}' makes one.` },
   )
-  const set = ['TUNERY_URL', 'TUNERY_KEY', 'TUNERY_PROFILE'].filter((each) => process.env[each])
+  const set = ['TUNERY_URL', 'TUNERY_KEY', 'TUNERY_PROFILE'].filter((variable) => process.env[variable])
   if (set.length > 0 && !options.json) note(`${set.join(', ')} of the environment is used before the current profile.`)
 }
 

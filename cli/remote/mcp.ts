@@ -37,7 +37,7 @@ async function serveMcp(options: McpOptions): Promise<void> {
   // Loaded when it is needed: the protocol's library is large.
   const { isNetwork, runMcp } = await import('../../mcp/index.ts')
   const { http, host, allowHost: allowedHosts, trustedProxy: trustedProxies, folder: folders } = options
-  const wrong = trustedProxies?.find((each) => !isNetwork(each))
+  const wrong = trustedProxies?.find((proxy) => !isNetwork(proxy))
   if (wrong !== undefined)
     throw new UsageError(`--trusted-proxy: '${wrong}' is neither an address nor a network such as 10.0.0.0/8.`)
   const url = options.url ?? process.env.TUNERY_URL

@@ -49,13 +49,13 @@ export function addModelCommands(program: Program): Program {
 
 async function listModels(options: GlobalOptions & ListOptions & { available?: boolean }): Promise<void> {
   const { tunery } = connect(options)
-  const [{ models }, { items: own, more }] = await Promise.all([
+  const [{ models }, { items: tuned, more }] = await Promise.all([
     tunery.hub.list(),
     first(tunery.models.list({ limit: pageOf(options), name: options.name }), options),
   ])
   const here = models.filter(({ weights }) => weights.available)
   const bases = options.available ? here : [...here, ...models.filter(({ weights }) => !weights.available)]
-  show(options, { bases, models: own }, () =>
+  show(options, { bases, models: tuned }, () =>
     [
       paint('bold', 'Base models'),
       table<Model>(bases, [
@@ -67,7 +67,7 @@ async function listModels(options: GlobalOptions & ListOptions & { available?: b
       ]),
       '',
       paint('bold', 'Your models'),
-      own.length === 0 ? `None yet: ${typed('train FILE')} makes one.` : ownTable(own),
+      tuned.length === 0 ? `None yet: ${typed('train FILE')} makes one.` : ownTable(tuned),
       ...(more ? [more] : []),
     ].join('\n'),
   )

@@ -21,23 +21,23 @@ const kinds: Record<Kind, { prefix: string; list(tunery: Tunery, name: string): 
  * The id of what is called so. What nothing is called stays as it is, for the service to refuse. Throws a UsageError
  * that lists the ids where several things have the name.
  */
-export async function idOf(tunery: Tunery, kind: Kind, given: string): Promise<string> {
+export async function idOf(tunery: Tunery, kind: Kind, nameOrId: string): Promise<string> {
   const { prefix, list } = kinds[kind]
-  if (given.startsWith(prefix) || given === '') return given
-  const found: Named[] = []
-  for await (const each of list(tunery, given)) if (each.name === given) found.push(each)
-  if (found.length > 1)
+  if (nameOrId.startsWith(prefix) || nameOrId === '') return nameOrId
+  const matches: Named[] = []
+  for await (const item of list(tunery, nameOrId)) if (item.name === nameOrId) matches.push(item)
+  if (matches.length > 1)
     throw new UsageError(
-      `${found.length} ${kind}s are named '${clean(given)}'. Give the id of one: ` +
-        `${found.map(({ id }) => id).join(', ')}`,
+      `${matches.length} ${kind}s are named '${clean(nameOrId)}'. Give the id of one: ` +
+        `${matches.map(({ id }) => id).join(', ')}`,
     )
-  return found[0]?.id ?? given
+  return matches[0]?.id ?? nameOrId
 }
 
 /** The same of what can be called: a deployment of the name goes first, and bases have names of their own. */
-export async function callableOf(tunery: Tunery, given: string): Promise<string> {
-  if (given.includes('/') || given.startsWith('mdl_') || given.startsWith('ft:')) return given
-  const isDeployment = await tunery.deployments.get(given).then(
+export async function callableOf(tunery: Tunery, nameOrId: string): Promise<string> {
+  if (nameOrId.includes('/') || nameOrId.startsWith('mdl_') || nameOrId.startsWith('ft:')) return nameOrId
+  const isDeployment = await tunery.deployments.get(nameOrId).then(
     () => true,
     (error) => {
       // A key may be allowed to call models and nothing else: the service then decides.
@@ -45,9 +45,9 @@ export async function callableOf(tunery: Tunery, given: string): Promise<string>
       throw error
     },
   )
-  if (isDeployment) return given
-  return idOf(tunery, 'model', given).catch((error) => {
-    if (isTuneryError(error) && error.status === 403) return given
+  if (isDeployment) return nameOrId
+  return idOf(tunery, 'model', nameOrId).catch((error) => {
+    if (isTuneryError(error) && error.status === 403) return nameOrId
     throw error
   })
 }

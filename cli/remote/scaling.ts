@@ -62,7 +62,7 @@ async function scale(name: string, options: ScaleOptions): Promise<void> {
   const { min, max, requests, utilization, upCooldown, downCooldown, on, off } = options
   const { scaling: api } = connect(options).tunery.deployments
   if (off) {
-    if ([min, max, requests, utilization, upCooldown, downCooldown, on].some((each) => each !== undefined))
+    if ([min, max, requests, utilization, upCooldown, downCooldown, on].some((setting) => setting !== undefined))
       throw new UsageError('--off stands alone.')
     return show(options, await api.remove(name), `${name} is served by the engine of the machine again.`)
   }

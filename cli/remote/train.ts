@@ -59,7 +59,7 @@ export function addTrainCommand(program: Program): void {
 }
 
 async function train(datasetOrFile: string, options: TrainOptions): Promise<void> {
-  const given = readConfig(options)
+  const fromFile = readConfig(options)
   const connection = connect(options)
   const { tunery } = connection
   const abort = new AbortController()
@@ -73,7 +73,7 @@ async function train(datasetOrFile: string, options: TrainOptions): Promise<void
     const dataset = await findDataset(connection, datasetOrFile, abort.signal)
     if (dataset.uploaded) uploaded = dataset.id
     await check(connection, dataset.id, model, abort.signal)
-    const config = withHeldOut(given, options.holdOut, dataset.rows)
+    const config = withHeldOut(fromFile, options.holdOut, dataset.rows)
     const body: CreateJobInput = {
       model_id: model,
       dataset_id: dataset.id,
@@ -101,9 +101,9 @@ async function train(datasetOrFile: string, options: TrainOptions): Promise<void
 }
 
 /** The model to start from: a name stands for its id, and nothing for the recommended base. */
-async function startingModel(tunery: Connection['tunery'], given: string | undefined): Promise<string> {
-  if (given?.includes('/')) return (await tunery.hub.get(given)).id
-  if (given !== undefined) return (await tunery.models.get(await idOf(tunery, 'model', given))).id
+async function startingModel(tunery: Connection['tunery'], modelName: string | undefined): Promise<string> {
+  if (modelName?.includes('/')) return (await tunery.hub.get(modelName)).id
+  if (modelName !== undefined) return (await tunery.models.get(await idOf(tunery, 'model', modelName))).id
   const base = (await tunery.hub.list()).models.find(({ recommended }) => recommended)
   if (!base)
     throw new UsageError(
@@ -127,15 +127,15 @@ function withHeldOut(config: JobConfig | undefined, share: number | boolean, row
 
 /** What --config names, with the single options over it. */
 function readConfig({ config: file, method, epochs, learningRate, batchSize }: TrainOptions): JobConfig | undefined {
-  const given = file === undefined ? {} : readJson(file)
+  const content = file === undefined ? {} : readJson(file)
   const training = {
-    ...(given.training_config as object | undefined),
+    ...(content.training_config as object | undefined),
     ...(epochs !== undefined && { epochs }),
     ...(learningRate !== undefined && { learning_rate: learningRate }),
     ...(batchSize !== undefined && { batch_size: batchSize }),
   }
   const config: JobConfig = {
-    ...given,
+    ...content,
     // The service says which methods there are.
     ...(method !== undefined && { method: method as Method }),
     ...(Object.keys(training).length > 0 && { training_config: training }),
@@ -157,17 +157,17 @@ function readJson(file: string): Record<string, unknown> {
 
 async function findDataset(
   { tunery }: Connection,
-  given: string,
+  nameOrFile: string,
   signal: AbortSignal,
 ): Promise<{ id: string; rows: number; uploaded: boolean }> {
-  if (existsSync(given)) {
-    const { id, rows } = await uploadFile(tunery, given, {}, signal)
-    note(`Uploaded ${given} as ${id}: ${number(rows)} rows.`)
+  if (existsSync(nameOrFile)) {
+    const { id, rows } = await uploadFile(tunery, nameOrFile, {}, signal)
+    note(`Uploaded ${nameOrFile} as ${id}: ${number(rows)} rows.`)
     return { id, rows, uploaded: true }
   }
-  const known = await idOf(tunery, 'dataset', given)
-  if (!known.startsWith('ds_')) throw new UsageError(`There is no file ${given}, and no dataset of that name.`)
-  const { id, rows } = await untilRead(tunery, await tunery.datasets.get(known, { signal }), signal)
+  const existing = await idOf(tunery, 'dataset', nameOrFile)
+  if (!existing.startsWith('ds_')) throw new UsageError(`There is no file ${nameOrFile}, and no dataset of that name.`)
+  const { id, rows } = await untilRead(tunery, await tunery.datasets.get(existing, { signal }), signal)
   return { id, rows, uploaded: false }
 }
 
@@ -175,14 +175,16 @@ async function findDataset(
 async function check({ tunery }: Connection, id: string, model: string, signal: AbortSignal): Promise<void> {
   // Tokens are counted with a base; an own model has that of its own base.
   const base = model.includes('/') ? model : undefined
-  const found = await checkRows(tunery, id, base === undefined ? {} : { model_id: base }, signal).catch((error) => {
-    // The weights may not be here yet: the job brings them.
-    if (base !== undefined && isTuneryError(error, 'model_not_available')) return checkRows(tunery, id, {}, signal)
-    throw error
-  })
-  if (!found.valid || (found.warning_count ?? 0) > 0)
-    note(describeValidation(found, process.stderr, found.valid ? 3 : 20))
-  if (!found.valid)
+  const validation = await checkRows(tunery, id, base === undefined ? {} : { model_id: base }, signal).catch(
+    (error) => {
+      // The weights may not be here yet: the job brings them.
+      if (base !== undefined && isTuneryError(error, 'model_not_available')) return checkRows(tunery, id, {}, signal)
+      throw error
+    },
+  )
+  if (!validation.valid || (validation.warning_count ?? 0) > 0)
+    note(describeValidation(validation, process.stderr, validation.valid ? 3 : 20))
+  if (!validation.valid)
     throw new CommandError(
       `No job was started. Fix these rows in the file and run the command again; you can delete ${id}.`,
     )
@@ -190,16 +192,16 @@ async function check({ tunery }: Connection, id: string, model: string, signal: 
 
 async function estimate(connection: Connection, body: CreateJobInput, options: TrainOptions, signal: AbortSignal) {
   note('Estimating: running a few steps…')
-  let found: JobEstimate
+  let estimate: JobEstimate
   try {
-    found = await connection.tunery.jobs.estimate(body, { signal, maxRetries: 0 })
+    estimate = await connection.tunery.jobs.estimate(body, { signal, maxRetries: 0 })
   } catch (error) {
     // Weights or the training environment are still to come: the job waits for them.
     if (!isTuneryError(error, 'training_not_ready', 'model_not_available', 'overloaded')) throw error
     return note(`No estimate yet: ${clean(error.message)}`)
   }
-  note(describeEstimate(found))
-  if (!found.fits)
+  note(describeEstimate(estimate))
+  if (!estimate.fits)
     throw new CommandError(
       'No job was started: not enough free memory. Try --method qlora, a smaller batch_size or a smaller max_length.',
     )

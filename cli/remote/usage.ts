@@ -35,8 +35,8 @@ async function usage(options: UsageOptions): Promise<void> {
     const report = await connect(options).tunery.usage.storage()
     return show(options, report, () => describeStorage(report))
   }
-  const by = options.by.split(',').map((each) => each.trim())
-  const wrong = by.find((each) => !(groups as readonly string[]).includes(each))
+  const by = options.by.split(',').map((group) => group.trim())
+  const wrong = by.find((group) => !(groups as readonly string[]).includes(group))
   if (wrong !== undefined)
     throw new UsageError(`--by is one or more of ${groups.join(', ')} with commas, not '${wrong}'.`)
   const { from, to } = options

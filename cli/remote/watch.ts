@@ -138,7 +138,7 @@ function linesOf(id: string, state: State): string[] {
     seconds_left !== undefined && state.status === 'running' && `${duration(seconds_left)} left`,
     epoch !== undefined && `epoch ${epoch}${epochs ? `/${epochs}` : ''}`,
     tokens_per_second !== undefined && `${number(Math.round(tokens_per_second))} tokens/s`,
-  ].filter((each) => each !== false)
+  ].filter((line) => line !== false)
   const connection = state.connection === 'live' ? '' : ' · the connection is lost, and is taken up again'
   const head = cut(
     `${id}  ${state.status}${state.phase ? ` · ${state.phase}` : ''}${connection}  ${state.message}`,
@@ -201,12 +201,13 @@ async function finish({ tunery }: Connection, job: Job, options: GlobalOptions):
     const scores = scoresOf(job)
     if (scores.length > 0) console.log(`  ${scores.join('  ')}`)
     if (job.result_evaluation) {
-      const found = await tunery.evaluations.get(job.result_evaluation).catch((error) => {
+      const evaluation = await tunery.evaluations.get(job.result_evaluation).catch((error) => {
         // Somebody may have deleted it.
         if (isTuneryError(error)) return undefined
         throw error
       })
-      if (found) console.log(`  evaluation ${found.id} is ${found.status}: ${typed(`eval show ${found.id}`)}`)
+      if (evaluation)
+        console.log(`  evaluation ${evaluation.id} is ${evaluation.status}: ${typed(`eval show ${evaluation.id}`)}`)
     }
     console.log(`  model ${job.model}\n`)
     console.log(
@@ -244,5 +245,5 @@ export function scoresOf({ metrics }: Job): string[] {
     validation_accuracy !== undefined && `tokens right ${share(validation_accuracy)}`,
     validation_exact !== undefined && `rows right ${share(validation_exact)}`,
     validation_reward_accuracy !== undefined && `preferences right ${share(validation_reward_accuracy)}`,
-  ].filter((each) => each !== false)
+  ].filter((line) => line !== false)
 }

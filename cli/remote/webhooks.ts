@@ -106,7 +106,7 @@ async function listen(options: ListenOptions): Promise<void> {
 type EventType = NewWebhook['events'][number]
 
 async function eventsOf({ events }: ListenOptions): Promise<EventType[]> {
-  if (events !== undefined) return events.split(',').map((each) => each.trim()) as EventType[]
+  if (events !== undefined) return events.split(',').map((type) => type.trim()) as EventType[]
   const { webhookEventTypes } = await import('../../contract/webhooks.ts')
   return [...webhookEventTypes]
 }

@@ -19,8 +19,8 @@ export async function missingRights(
   if (kind === 'service' || kind === 'command_line') return undefined
   const member = user_id === null ? undefined : await store.member(db, account_id, user_id)
   if (role === 'owner' && member?.role !== 'owner') return 'owner'
-  const own = member ? scopes.filter((scope) => roleScopes[member.role].includes(scope)) : []
-  return roleScopes[role].find((scope) => scope !== 'operator' && !own.includes(scope))
+  const allowed = member ? scopes.filter((scope) => roleScopes[member.role].includes(scope)) : []
+  return roleScopes[role].find((scope) => scope !== 'operator' && !allowed.includes(scope))
 }
 
 /**

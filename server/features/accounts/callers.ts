@@ -39,8 +39,8 @@ const idsPerQuery = 500
 const minute_ms = 60_000
 
 export function createCallers(db: Db, changes: Changes, log: Logger, now: () => number): Callers {
-  const known = createTtlCache<{ caller: Caller; expires_at: number }>(cacheTtl_ms)
-  changes.onAnnounced(known.clear)
+  const cache = createTtlCache<{ caller: Caller; expires_at: number }>(cacheTtl_ms)
+  changes.onAnnounced(cache.clear)
   /**
    * Hashes of keys that were valid once, with their account: they are still accepted from an address throttled for
    * wrong keys.
@@ -77,14 +77,14 @@ export function createCallers(db: Db, changes: Changes, log: Logger, now: () => 
     return undefined
   }
 
-  const unexpired = (found: { caller: Caller; expires_at: number } | undefined) =>
-    found && found.expires_at > now() ? found.caller : undefined
+  const unexpired = (entry: { caller: Caller; expires_at: number } | undefined) =>
+    entry && entry.expires_at > now() ? entry.caller : undefined
 
   function findByDigest(digest: KeyDigest, account_id: string | undefined) {
     // As it was before the lookup: a change during it must show.
     const version = account_id === undefined ? undefined : changes.version(account_id)
     return after(
-      known.getOrLoad(digest.hash, () => lookUp(digest, version), version),
+      cache.getOrLoad(digest.hash, () => lookUp(digest, version), version),
       unexpired,
     )
   }
@@ -104,11 +104,11 @@ export function createCallers(db: Db, changes: Changes, log: Logger, now: () => 
     },
 
     async current(key_ids) {
-      const found = new Map<string, Caller>()
+      const callers = new Map<string, Caller>()
       for (let at = 0; at < key_ids.length; at += idsPerQuery)
         for (const row of await store.usableByIds(db, key_ids.slice(at, at + idsPerQuery)))
-          if ((row.expires_at ?? Number.POSITIVE_INFINITY) > now()) found.set(row.id, callerOf(row, undefined))
-      return found
+          if ((row.expires_at ?? Number.POSITIVE_INFINITY) > now()) callers.set(row.id, callerOf(row, undefined))
+      return callers
     },
 
     async flush() {

@@ -191,9 +191,9 @@ const intersect = (scopes: readonly Scope[], bounds: readonly Scope[]) =>
  * The scopes of the new key. A preset is reduced to the scopes of its creator; a list must be within them, or
  * insufficient_permissions is thrown.
  */
-function scopesFor(requested: CreateKeyRequest['scopes'], { scopes: own }: Caller, role: Role): readonly Scope[] {
-  const scopes = typeof requested === 'string' ? intersect(scopePresets[requested], own) : [...new Set(requested)]
-  const missing = scopes.find((scope) => !own.includes(scope))
+function scopesFor(requested: CreateKeyRequest['scopes'], { scopes: held }: Caller, role: Role): readonly Scope[] {
+  const scopes = typeof requested === 'string' ? intersect(scopePresets[requested], held) : [...new Set(requested)]
+  const missing = scopes.find((scope) => !held.includes(scope))
   if (missing)
     throw new ApiError(
       'insufficient_permissions',

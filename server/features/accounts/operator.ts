@@ -28,7 +28,7 @@ export interface Operator {
   list(query: ListQuery): Promise<Page<Account>>
   get(id: string): Promise<Account>
   /** `own`: the operator's account, which they cannot suspend. */
-  change(by: Actor, id: string, request: z.output<typeof changeAccount.body>, own?: string): Promise<Account>
+  change(by: Actor, id: string, request: z.output<typeof changeAccount.body>, own_id?: string): Promise<Account>
 }
 
 interface Options {
@@ -100,11 +100,11 @@ export function createOperator({ db, plans, defaultTier, keys, announce, now }: 
     insertAccount,
 
     async create(by, request) {
-      const made = await db.transaction().execute(async (trx) => {
+      const created = await db.transaction().execute(async (trx) => {
         const { account, owner } = await insertAccount(trx, by, request)
         return { account, owner, key: await keys.issue(trx, by, owner, { name: 'first key', scopes: 'full' }) }
       })
-      return { account: await toResponse(made.account), owner: memberResponse(made.owner), key: made.key.key }
+      return { account: await toResponse(created.account), owner: memberResponse(created.owner), key: created.key.key }
     },
 
     async list({ limit, after }) {
@@ -115,9 +115,9 @@ export function createOperator({ db, plans, defaultTier, keys, announce, now }: 
 
     get: async (id) => toResponse(await find(id)),
 
-    async change(by, id, { name, tier, status }, own) {
+    async change(by, id, { name, tier, status }, own_id) {
       const before = await find(id)
-      if (status === 'suspended' && id === own)
+      if (status === 'suspended' && id === own_id)
         throw new ApiError(
           'in_use',
           'This is your own account: suspended, you could not reinstate it. `./tunery accounts suspend` on the ' +

@@ -51,12 +51,12 @@ export async function checkLines(file: string, endpoint: BatchEndpoint, signal: 
       }
       const complex = hasTooManyParts(Buffer.from(json))
       const request = complex ? undefined : parseObject(json)
-      const found = request
+      const invalid = request
         ? problemOf(request, endpoint, ids)
         : complex
           ? problem('invalid_body', `It has more than ${jsonPartsMax} fields, lists and objects.`, 'body')
           : problem('invalid_json_line', 'The line is not a JSON object.')
-      if (found) problems.push({ ...found, line })
+      if (invalid) problems.push({ ...invalid, line })
       else {
         const { custom_id, body } = request as unknown as BatchLine
         ids.set(custom_id, line)

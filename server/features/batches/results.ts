@@ -42,10 +42,10 @@ interface Entry {
 export async function openResults(folder: string): Promise<Results> {
   mkdirSync(folder, { recursive: true, mode: 0o700 })
   const paths = { output: path.join(folder, 'output.jsonl'), errors: path.join(folder, 'errors.jsonl') }
-  const known = new Set<string>()
+  const seen = new Set<string>()
   const counts = { completed: 0, failed: 0, prompt_tokens: 0, cached_tokens: 0, completion_tokens: 0 }
   await readEntries(paths.output, ({ custom_id, response }) => {
-    known.add(custom_id)
+    seen.add(custom_id)
     counts.completed++
     const usage = response?.body?.usage
     counts.prompt_tokens += usage?.prompt_tokens ?? 0
@@ -53,7 +53,7 @@ export async function openResults(folder: string): Promise<Results> {
     counts.cached_tokens += usage?.prompt_tokens_details?.cached_tokens ?? 0
   })
   await readEntries(paths.errors, ({ custom_id }) => {
-    known.add(custom_id)
+    seen.add(custom_id)
     counts.failed++
   })
   const output = await openFile(paths.output)
@@ -63,11 +63,11 @@ export async function openResults(folder: string): Promise<Results> {
   })
 
   return Object.assign(counts, paths, {
-    has: (custom_id: string) => known.has(custom_id),
+    has: (custom_id: string) => seen.has(custom_id),
     add(result: Result, tokens?: Tokens) {
       const succeeded = 'body' in result && result.status === 200
       ;(succeeded ? output : errors).append(`${toLine(result)}\n`)
-      known.add(result.custom_id)
+      seen.add(result.custom_id)
       if (succeeded) counts.completed++
       else counts.failed++
       if (!tokens) return

@@ -106,18 +106,18 @@ export function createBatches({ db, queue, files, orphans, max_waiting, now }: O
 
     async cancel(by, id) {
       const row = await db.transaction().execute(async (trx) => {
-        const found = await requireBatch(trx, by.account_id, id)
-        if (found.status === 'cancelling') return found
-        if (found.status !== 'validating' && found.status !== 'in_progress')
-          throw new ApiError('batch_not_cancellable', `The batch is ${found.status}; it cannot be cancelled.`, {
-            details: { status: found.status },
+        const batch = await requireBatch(trx, by.account_id, id)
+        if (batch.status === 'cancelling') return batch
+        if (batch.status !== 'validating' && batch.status !== 'in_progress')
+          throw new ApiError('batch_not_cancellable', `The batch is ${batch.status}; it cannot be cancelled.`, {
+            details: { status: batch.status },
             param: 'batch_id',
           })
         const time = now()
-        await store.setStatus(trx, found, 'cancelling', time)
+        await store.setStatus(trx, batch, 'cancelling', time)
         await recordAuditEntry(trx, by, 'batch.cancelled', id, {}, time)
         const cancelling = await requireBatch(trx, by.account_id, id)
-        if (found.status === 'in_progress') await queue.hasten(trx, queueKind, id)
+        if (batch.status === 'in_progress') await queue.hasten(trx, queueKind, id)
         else {
           // Its file was not checked yet: there is nothing to publish.
           await queue.cancel(trx, queueKind, id)

@@ -346,9 +346,9 @@ async function publish(work: BatchWork, claim: Claim, id: string, input: string,
   const written: NewFile[] = []
   const write = async (file: string, count: number) => {
     if (count === 0) return undefined
-    const made = await work.files.write(createReadStream(file))
-    written.push(made)
-    return made
+    const output = await work.files.write(createReadStream(file))
+    written.push(output)
+    return output
   }
   try {
     const output = await write(results.output, results.completed)

@@ -26,8 +26,8 @@ export interface FileEntry {
 export function createDatasetFiles(db: Db, dataDir: string): DatasetFiles {
   return {
     async list(account_id, page, after) {
-      const own = db.selectFrom('datasets').selectAll().where('account_id', '=', account_id)
-      return (await timedPage(own, page, after)).map(toEntry)
+      const query = db.selectFrom('datasets').selectAll().where('account_id', '=', account_id)
+      return (await timedPage(query, page, after)).map(toEntry)
     },
     async find(account_id, id) {
       const dataset = await store.find(db, account_id, id)

@@ -44,13 +44,13 @@ export const isPair = (row: object) => ['chosen', 'rejected', 'preferred_output'
 
 /** What a row can teach, by the fields that it has. */
 function objectivesOf(row: Fields): Objective[] {
-  const found: Objective[] = []
+  const objectives: Objective[] = []
   const isAnswered = 'prompt' in row && 'completion' in row
   const isRated = 'label' in row && ('messages' in row ? typeof row.label === 'boolean' : 'completion' in row)
-  if ('messages' in row || (isAnswered && !isRated && !isPair(row))) found.push('sft')
-  if (isPair(row)) found.push('dpo')
-  if (isRated) found.push('kto')
-  return found
+  if ('messages' in row || (isAnswered && !isRated && !isPair(row))) objectives.push('sft')
+  if (isPair(row)) objectives.push('dpo')
+  if (isRated) objectives.push('kto')
+  return objectives
 }
 
 const exampleRow = '{"messages":[{"role":"user","content":"…"},{"role":"assistant","content":"…"}]}'
@@ -253,27 +253,27 @@ export function promptOf({ prompt, system }: Fields): unknown {
 }
 
 function conversationWarnings(messages: CanonicalMessage[]): Problem[] {
-  const found: Problem[] = []
+  const problems: Problem[] = []
   if (messages.some((message) => message.role === 'user' && textOf(message).trim() === '' && !hasPicture(message)))
-    found.push(['question_empty', 'has a message of the user without text.'])
+    problems.push(['question_empty', 'has a message of the user without text.'])
   if (messages[0]!.role === 'assistant')
-    found.push(['no_question', 'begins with the assistant; most models expect a message of the user before it.'])
-  return found
+    problems.push(['no_question', 'begins with the assistant; most models expect a message of the user before it.'])
+  return problems
 }
 
 const hasPicture = ({ content }: CanonicalMessage) => Array.isArray(content) && content.some(isPicture)
 
 /** The pictures of a valid row, with their places for messages. Both answers of a pair have those of its prompt. */
 export function picturesOf({ messages, prompt }: Pick<CanonicalRow, 'messages' | 'prompt'>): PlacedPicture[] {
-  const found: PlacedPicture[] = []
+  const pictures: PlacedPicture[] = []
   for (const [field, list] of Object.entries({ messages, prompt })) {
     for (const [index, { content }] of (list ?? []).entries()) {
       if (!Array.isArray(content)) continue
       for (const [number, part] of content.entries())
-        if (isPicture(part)) found.push({ at: `${field}[${index}].content[${number}]`, url: part.image_url.url })
+        if (isPicture(part)) pictures.push({ at: `${field}[${index}].content[${number}]`, url: part.image_url.url })
     }
   }
-  return found
+  return pictures
 }
 
 /** The line of a canonical file, with its line feed. `number`: of the row in that file. */

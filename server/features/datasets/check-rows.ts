@@ -108,7 +108,7 @@ function createCheck() {
      */
     addValid(line: number, bytes: Buffer, valid: ValidRow): number | undefined {
       const { row, warnings } = valid
-      const common = objectives?.filter((each) => valid.objectives.includes(each)) ?? valid.objectives
+      const common = objectives?.filter((objective) => valid.objectives.includes(objective)) ?? valid.objectives
       if (common.length === 0) {
         addInvalid(line, kindDiffers(valid.objectives, objectives!))
         return undefined
@@ -151,9 +151,9 @@ function createCheck() {
 }
 
 const kinds: Record<Objective, string> = { sft: 'a conversation', dpo: 'a pair of answers', kto: 'a rated answer' }
-const kindDiffers = (own: Objective[], others: Objective[]): Problem => [
+const kindDiffers = (objectives: Objective[], others: Objective[]): Problem => [
   'kind_differs',
-  `is ${kinds[own[0]!]}, and the rows before it are each ${kinds[others[0]!]}. A dataset has rows of one kind: ` +
+  `is ${kinds[objectives[0]!]}, and the rows before it are each ${kinds[others[0]!]}. A dataset has rows of one kind: ` +
     'divide it.',
 ]
 

@@ -45,7 +45,7 @@ export function createDuplicateFinder(): DuplicateFinder {
   let inFlight = 0
   let wake = () => {}
   let failure: Error | undefined
-  let found: DuplicateReport | undefined
+  let report: DuplicateReport | undefined
   let bytes = new Uint8Array(batchBytes)
   const ends = new Uint32Array(3 * batchRows)
   const lines = new Float64Array(batchRows)
@@ -56,7 +56,7 @@ export function createDuplicateFinder(): DuplicateFinder {
     const started = new Worker(new URL('./duplicates-thread.ts', import.meta.url))
     started.on('message', (message: 'done' | DuplicateReport) => {
       if (message === 'done') inFlight--
-      else found = message
+      else report = message
       wake()
     })
     started.on('error', (error) => {
@@ -128,9 +128,9 @@ export function createDuplicateFinder(): DuplicateFinder {
       }
       send()
       worker.postMessage('end')
-      await until(() => found !== undefined)
+      await until(() => report !== undefined)
       await worker.terminate()
-      return found!
+      return report!
     },
   }
 }

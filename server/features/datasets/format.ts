@@ -58,7 +58,7 @@ const byEnding: Record<string, DatasetFormat> = {
  * disagree.
  */
 export function formatOf(
-  given: DatasetFormat | undefined,
+  requested: DatasetFormat | undefined,
   filename: string,
   head: Buffer,
   columns?: Columns,
@@ -67,14 +67,18 @@ export function formatOf(
   const named = Object.hasOwn(byEnding, ending) ? byEnding[ending] : undefined
   const detected = detect(head, columns)
   // Magic bytes of a binary format override the file name.
-  const found =
-    given ??
-    (detected && magic.some(([, each]) => each === detected) ? detected.formats[0] : undefined) ??
+  const format =
+    requested ??
+    (detected && magic.some(([, entry]) => entry === detected) ? detected.formats[0] : undefined) ??
     named ??
     detected?.formats[0] ??
     'jsonl'
-  if (!detected || detected.formats.includes(found)) return found
-  const claim = given ? `was sent with format=${given}` : named ? `is named .${ending}` : 'has no format that is known'
+  if (!detected || detected.formats.includes(format)) return format
+  const claim = requested
+    ? `was sent with format=${requested}`
+    : named
+      ? `is named .${ending}`
+      : 'has no format that is known'
   const remedy = detected.formats[0] ? ` Send it with format=${detected.formats[0]}, or the right file.` : ''
   throw new ApiError('file_not_readable', `The file ${claim}, but looks like ${detected.like}.${remedy}`, {
     details: { looks_like: detected.like },

@@ -72,11 +72,11 @@ export async function fetchFromHub(
   const abortableFetch = (input: Parameters<typeof fetch>[0], init?: RequestInit) => fetch(input, { ...init, signal })
   const hubOptions = { repo, hubUrl: url, fetch: abortableFetch, ...(token && { accessToken: token }) }
   const listRepository = async (revision: string | undefined) => {
-    const found: { path: string; size: number }[] = []
+    const files: { path: string; size: number }[] = []
     for await (const file of listFiles({ ...hubOptions, recursive: true, ...(revision && { revision }) }))
-      if (file.type === 'file' && found.push(file) > maxListed)
+      if (file.type === 'file' && files.push(file) > maxListed)
         throw new Unreadable('file_too_large', `The repository has more than ${maxListed} files.`)
-    return found
+    return files
   }
   try {
     let revision = source.revision
@@ -126,16 +126,18 @@ function filesOfSplit<F extends { path: string }>(
       ? tables.filter((file) => !/(^|[/_.-])(test|val|valid|validation|dev|eval)([/_.-]|$)/i.test(file.path))
       : []
   const chosen = named.length > 0 ? named : unnamed
-  const format = formats.find((each) => chosen.some((file) => formatOf(file.path) === each))
-  const found = chosen.filter((file) => formatOf(file.path) === format).toSorted((a, b) => (a.path < b.path ? -1 : 1))
-  const folders = [...new Set(found.map((file) => path.posix.dirname(file.path)))]
+  const format = formats.find((candidate) => chosen.some((file) => formatOf(file.path) === candidate))
+  const dataFiles = chosen
+    .filter((file) => formatOf(file.path) === format)
+    .toSorted((a, b) => (a.path < b.path ? -1 : 1))
+  const folders = [...new Set(dataFiles.map((file) => path.posix.dirname(file.path)))]
   if (folders.length > 1)
     throw new Unreadable(
       'file_not_readable',
       `The dataset has this split in several folders (${folders.slice(0, 10).join(', ')}). Name one of ` +
         'them as "config".',
     )
-  return found
+  return dataFiles
 }
 
 const maxFiles = 500

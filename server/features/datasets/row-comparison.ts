@@ -29,11 +29,11 @@ export interface RowComparison {
 export function createRowComparison(): RowComparison {
   const rows = createFingerprints(0)
   const prompts = createFingerprints(2)
-  const found: DuplicateReport = { duplicates: { count: 0, lines: [] }, conflicts: { count: 0, lines: [] } }
+  const result: DuplicateReport = { duplicates: { count: 0, lines: [] }, conflicts: { count: 0, lines: [] } }
 
   function report(kind: keyof DuplicateReport, line: number, first: number): void {
-    const { lines } = found[kind]
-    found[kind].count++
+    const { lines } = result[kind]
+    result[kind].count++
     if (lines.length < maxListed) lines.push([line, first])
   }
 
@@ -47,7 +47,7 @@ export function createRowComparison(): RowComparison {
   }
 
   return {
-    found,
+    found: result,
     add({ bytes, ends, lines }) {
       let from = 0
       for (const [index, line] of lines.entries()) {

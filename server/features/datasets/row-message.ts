@@ -57,8 +57,8 @@ export function readMessages(messages: unknown[], name: string): CanonicalMessag
   const calls = new Set<unknown>()
   const read: CanonicalMessage[] = []
   let pictures = 0
-  for (const [index, given] of messages.entries()) {
-    const message = readMessage(given, calls)
+  for (const [index, value] of messages.entries()) {
+    const message = readMessage(value, calls)
     if (Array.isArray(message)) return [message[0], `: ${name}[${index}]${message[1]}`]
     read.push(message)
     if (Array.isArray(message.content)) pictures += message.content.filter(isPicture).length
@@ -71,9 +71,9 @@ export function readMessages(messages: unknown[], name: string): CanonicalMessag
 }
 
 /** `calls` has the ids of the calls of earlier messages; those of this one are added. */
-function readMessage(given: unknown, calls: Set<unknown>): CanonicalMessage | Problem {
-  if (!isObject(given)) return ['message_not_object', ` is not an object with 'role' and 'content'.`]
-  const message = withoutNullFields(given)
+function readMessage(value: unknown, calls: Set<unknown>): CanonicalMessage | Problem {
+  if (!isObject(value)) return ['message_not_object', ` is not an object with 'role' and 'content'.`]
+  const message = withoutNullFields(value)
   const { role, tool_calls, tool_call_id, name } = message
   if (role === 'function' || message.function_call !== undefined)
     return [
@@ -107,7 +107,7 @@ function readMessage(given: unknown, calls: Set<unknown>): CanonicalMessage | Pr
 }
 
 function readThoughts(message: Fields, read: CanonicalMessage): Problem | undefined {
-  const field = thoughtFields.find((each) => typeof message[each] === 'string' && message[each] !== '')
+  const field = thoughtFields.find((candidate) => typeof message[candidate] === 'string' && message[candidate] !== '')
   if (!field) return undefined
   const thoughts = message[field] as string
   if (!thoughts.isWellFormed())
@@ -131,8 +131,8 @@ function readCalls({ role, tool_calls }: Fields, read: CanonicalMessage, ids: Se
   if (role !== 'assistant' || !Array.isArray(tool_calls))
     return ['calls_invalid', '.tool_calls must be a list, in a message of the assistant.']
   const calls: unknown[] = []
-  for (const [index, given] of tool_calls.entries()) {
-    const { id, type, function: called } = fieldsOf(given)
+  for (const [index, value] of tool_calls.entries()) {
+    const { id, type, function: called } = fieldsOf(value)
     const { name, arguments: text } = fieldsOf(called)
     const call = { id, type, function: { name, arguments: text } }
     const problem = callProblem(call)
@@ -154,7 +154,7 @@ export function messageWarnings(messages: unknown[], name: string): Problem[] {
         warned.set(field, index)
       }
   return [...(warned ?? [])].map(([field, index]) => {
-    const near = [...messageFields, ...thoughtFields].find((each) => isMisspelt(field, each))
+    const near = [...messageFields, ...thoughtFields].find((candidate) => isMisspelt(field, candidate))
     return [
       'field_unknown',
       `: ${name}[${index}] has the field '${field.slice(0, 60)}', which nothing reads.` +
@@ -188,9 +188,9 @@ function readContent(content: unknown, role: string): CanonicalMessage['content'
   if (!Array.isArray(content) || content.length === 0)
     return ['content_not_text', '.content must be a string, or a list of parts.']
   const parts: Exclude<CanonicalMessage['content'], string> = []
-  for (const [index, given] of content.entries()) {
+  for (const [index, value] of content.entries()) {
     const at = `.content[${index}]`
-    const part = fieldsOf(given)
+    const part = fieldsOf(value)
     const last = parts.at(-1)
     if (isPicture(part)) {
       if (role !== 'user')
@@ -246,8 +246,8 @@ export function readTools(tools: unknown): { tools?: unknown[] } | Problem {
   if (tools == null) return {}
   if (!Array.isArray(tools)) return ['tools_invalid', ": 'tools' must be a list."]
   const read: unknown[] = []
-  for (const [index, given] of tools.entries()) {
-    const tool = fieldsOf(given)
+  for (const [index, value] of tools.entries()) {
+    const tool = fieldsOf(value)
     const offered = fieldsOf(tool.function)
     const { name, parameters, description } = offered
     const isGood =

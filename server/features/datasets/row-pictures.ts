@@ -111,8 +111,8 @@ export function createPictureCheck(): PictureCheck {
     async normalized(file) {
       const { format } = readHeader(file)
       const digest = digestOf(file)
-      const known = normal.has(digest) ? dataUrlOf(format, file) : changed.get(digest)
-      if (known) return known
+      const cleaned = normal.has(digest) ? dataUrlOf(format, file) : changed.get(digest)
+      if (cleaned) return cleaned
       const picture = await decoder.normalize(file)
       const kept = Buffer.from(picture.file)
       good.add(digestOf(kept))

@@ -13,13 +13,13 @@ export interface RowReader {
 
 export function createRowReader(): RowReader {
   /** Where the rows 1, 1001, 2001, … begin, as far as they were read. The least recently used dataset is first. */
-  const known = new Map<string, LineStart[]>()
+  const cache = new Map<string, LineStart[]>()
 
   function placesOf(id: string): LineStart[] {
-    const places = known.get(id) ?? [{ line: 0, offset: 0 }]
-    known.delete(id)
-    known.set(id, places)
-    if (known.size > datasetsMax) known.delete(known.keys().next().value!)
+    const places = cache.get(id) ?? [{ line: 0, offset: 0 }]
+    cache.delete(id)
+    cache.set(id, places)
+    if (cache.size > datasetsMax) cache.delete(cache.keys().next().value!)
     return places
   }
 

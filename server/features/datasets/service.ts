@@ -255,15 +255,15 @@ export class Datasets {
 
   /** The preview with the pictures themselves, which the trainer leaves out. */
   private async withPictures(id: string, row: number, preview: RowPreview): Promise<Omit<Preview, 'model_id' | 'row'>> {
-    const known = preview.messages.flatMap(({ content }) =>
+    const pictured = preview.messages.flatMap(({ content }) =>
       typeof content === 'string' ? [] : content.filter((part): part is PictureTokens => part.type === 'image'),
     )
-    if (known.length === 0) return { ...preview, pictures: [] }
+    if (pictured.length === 0) return { ...preview, pictures: [] }
     const messages = (await this.rowsOf(id, [row]))?.rows.get(row)?.messages ?? []
     const formats = picturesOf({ messages: messages as CanonicalRow['messages'] & object }).map(({ url }) =>
       formatOfUrl(url),
     )
-    const pictures = known.map(({ width, height, tokens }, index) => ({
+    const pictures = pictured.map(({ width, height, tokens }, index) => ({
       width,
       height,
       tokens,

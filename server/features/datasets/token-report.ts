@@ -31,8 +31,8 @@ export async function withTokens(
 ): Promise<Validation> {
   const max_length = requireRowTokens(base, requestedLength, 'max_length')
   try {
-    const found = await count(dependencies, dataset, base, max_length, requester)
-    return found.rows + found.refused_rows === 0 ? structure : report(structure, base, found, dataset)
+    const counted = await count(dependencies, dataset, base, max_length, requester)
+    return counted.rows + counted.refused_rows === 0 ? structure : report(structure, base, counted, dataset)
   } catch (error) {
     if (isUnknown(error)) return { ...structure, tokens_unknown: error.message }
     throw error
@@ -60,24 +60,24 @@ export async function requireLearnable(
   const suspect =
     max_length <= shortRow ||
     (!writesTools(base.hf) && (await namesTools(await dependencies.artifacts.ensureLocal(rowsKey(dataset.id)))))
-  const found = suspect
+  const counted = suspect
     ? await count(dependencies, dataset, base, max_length, requester).catch((error) => {
         // The trainer refuses what cannot be counted now.
         if (isUnknown(error)) return undefined
         throw error
       })
     : await cachedCount(dependencies, dataset, base, max_length)
-  if (!found || found.rows + found.refused_rows === 0) return
-  const { refused, no_learned } = found
+  if (!counted || counted.rows + counted.refused_rows === 0) return
+  const { refused, no_learned } = counted
   if (refused[0])
     throw new ApiError(
       'dataset_invalid',
-      `${base.id} cannot learn rows of '${dataset.id}' (${found.refused_rows} of ` +
-        `${found.rows + found.refused_rows}). Line ${refused[0].line}: ` +
+      `${base.id} cannot learn rows of '${dataset.id}' (${counted.refused_rows} of ` +
+        `${counted.rows + counted.refused_rows}). Line ${refused[0].line}: ` +
         refused[0].message,
-      { details: { line: refused[0].line, rows: found.refused_rows } },
+      { details: { line: refused[0].line, rows: counted.refused_rows } },
     )
-  if (found.no_learned_rows === found.rows && no_learned[0])
+  if (counted.no_learned_rows === counted.rows && no_learned[0])
     throw new ApiError(
       'dataset_invalid',
       `${base.id} would learn nothing: no row of '${dataset.id}' has an answer within max_length, which is ` +
@@ -106,9 +106,9 @@ async function cachedCount(
   base: LocalBase,
   max_length: number,
 ): Promise<TokenCount | undefined> {
-  const found = TokenCount.safeParse(JSON.parse((await store.tokensOf(db, dataset.id, base.id)) ?? 'null')).data
-  return found?.max_length === max_length && found.parse_control_tokens === tokens.parse_control_tokens
-    ? found
+  const cached = TokenCount.safeParse(JSON.parse((await store.tokensOf(db, dataset.id, base.id)) ?? 'null')).data
+  return cached?.max_length === max_length && cached.parse_control_tokens === tokens.parse_control_tokens
+    ? cached
     : undefined
 }
 
@@ -125,9 +125,9 @@ async function count(
   if (cached) return cached
   const rows = await artifacts.ensureLocal(rowsKey(dataset.id))
   const objective = objectiveOf(dataset)
-  const found = await tokens.count(requester, { hf: base.hf, rows, max_length, objective }, findCached)
-  await store.saveTokens(db, dataset.id, base.id, JSON.stringify(found))
-  return found
+  const counted = await tokens.count(requester, { hf: base.hf, rows, max_length, objective }, findCached)
+  await store.saveTokens(db, dataset.id, base.id, JSON.stringify(counted))
+  return counted
 }
 
 const noLearnedTokens = (
@@ -154,20 +154,20 @@ const lostThoughts = (base: LocalBase): Problem => [
     'without them. Choose a base that thinks, or write them into the answer.',
 ]
 
-function report(structure: Validation, base: LocalBase, found: TokenCount, dataset: store.DatasetRow): Validation {
-  const { tokens, rows, cut, no_learned, refused, parse_control_tokens: _, ...others } = found
+function report(structure: Validation, base: LocalBase, counted: TokenCount, dataset: store.DatasetRow): Validation {
+  const { tokens, rows, cut, no_learned, refused, parse_control_tokens: _, ...others } = counted
   const { lost_thoughts, lost_thoughts_rows, ...figures } = others
   const withoutThoughts = lost_thoughts.map(({ line }) => describeProblem(line, lostThoughts(base)).issue)
   const withoutLearnedTokens = no_learned.map((row) =>
     describeProblem(
       row.line,
-      noLearnedTokens(row, found.max_length, objectiveOf(dataset) !== 'sft', pictureCountOf(dataset) > 0),
+      noLearnedTokens(row, counted.max_length, objectiveOf(dataset) !== 'sft', pictureCountOf(dataset) > 0),
     ),
   )
   const problems = refused.map(({ line, message }) => describeProblem(line, ['not_for_this_base', `: ${message}`]))
-  const nothingLearned = rows > 0 && found.no_learned_rows === rows
+  const nothingLearned = rows > 0 && counted.no_learned_rows === rows
   const wrong = nothingLearned ? [...problems, ...withoutLearnedTokens] : problems
-  const error_count = (structure.error_count ?? 0) + found.refused_rows + (nothingLearned ? rows : 0)
+  const error_count = (structure.error_count ?? 0) + counted.refused_rows + (nothingLearned ? rows : 0)
   const structural = (structure.issues ?? []).map((issue, index) => ({ issue, error: structure.errors![index]! }))
   const listed = [...structural, ...wrong].sort((a, b) => a.issue.line - b.issue.line).slice(0, maxListed)
   return {
@@ -184,7 +184,7 @@ function report(structure: Validation, base: LocalBase, found: TokenCount, datas
       ...(nothingLearned ? [] : withoutLearnedTokens.map(({ issue }) => issue)),
       ...withoutThoughts,
     ]),
-    warning_count: (structure.warning_count ?? 0) + (nothingLearned ? 0 : found.no_learned_rows) + lost_thoughts_rows,
+    warning_count: (structure.warning_count ?? 0) + (nothingLearned ? 0 : counted.no_learned_rows) + lost_thoughts_rows,
     ...(rows > 0 && {
       avg_tokens_per_sample: Math.round((tokens / rows) * 10) / 10,
       tokens: { model_id: base.id, total: tokens, counted_rows: rows, ...figures, cut },

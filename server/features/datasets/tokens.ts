@@ -78,7 +78,7 @@ export class CountStopped extends Error {}
 export interface Tokens {
   parse_control_tokens: boolean
   /** Checks `known` (the cache) again before it starts to count. Throws CountStopped and training_not_ready. */
-  count(asker: Requester, request: BaseRequest, known: () => Promise<TokenCount | undefined>): Promise<TokenCount>
+  count(asker: Requester, request: BaseRequest, findCached: () => Promise<TokenCount | undefined>): Promise<TokenCount>
   /** Undefined if there is no such row. Throws training_not_ready. */
   preview(asker: Requester, request: BaseRequest & { row: number }): Promise<Preview | undefined>
 }
@@ -112,21 +112,25 @@ export function createTokens({
     if (exceeded) throw new CountStopped('There are too many tokens to list.')
     if (status !== 0)
       throw new Error(`trainer.cli.count of ${path.basename(request.rows)} ended with ${status}: ${stderr}`)
-    const found = JSON.parse(stdout) as { problem?: string }
-    if (found.problem) throw new ApiError('dataset_invalid', found.problem)
-    return found
+    const report = JSON.parse(stdout) as { problem?: string }
+    if (report.problem) throw new ApiError('dataset_invalid', report.problem)
+    return report
   }
   return {
     parse_control_tokens,
-    count: ({ account_id, signal }, request, known) =>
-      serialized(account_id, async () => (await known()) ?? TokenCount.parse(await runCount(request, signal)), signal),
+    count: ({ account_id, signal }, request, findCached) =>
+      serialized(
+        account_id,
+        async () => (await findCached()) ?? TokenCount.parse(await runCount(request, signal)),
+        signal,
+      ),
     async preview({ account_id, signal }, request) {
-      const found = (await serialized(account_id, () => runCount(request, signal), signal).catch((error) => {
+      const output = (await serialized(account_id, () => runCount(request, signal), signal).catch((error) => {
         throw error instanceof CountStopped
           ? new ApiError('dataset_invalid', `The row cannot be shown. ${error.message}`)
           : error
       })) as Preview & { missing?: true }
-      return found.missing ? undefined : found
+      return output.missing ? undefined : output
     },
   }
 }

@@ -71,11 +71,11 @@ export class DatasetUploads {
     { file, filename, announced_bytes, fields }: FormFile<UploadFields>,
   ): Promise<Dataset> {
     const received = await this.receive(file, announced_bytes, by.account_id)
-    const given = await fields().catch(async (error) => {
+    const requested = await fields().catch(async (error) => {
       await this.discard(received)
       throw error
     })
-    return await this.register(by, received, filename, given)
+    return await this.register(by, received, filename, requested)
   }
 
   /**
@@ -120,14 +120,14 @@ export class DatasetUploads {
     by: AccountActor,
     received: Received,
     filename: string,
-    { name, description, format: given, columns, hf_token }: UploadFields,
+    { name, description, format: requested, columns, hf_token }: UploadFields,
     also?: (trx: Trx, id: string) => Promise<void>,
   ): Promise<Dataset> {
     const { db, queue, artifacts, dataDir, max_rows, quota, reads, onUploaded, now } = this.options
     const { id, size_bytes, sha256, counted } = received
     let published: string | undefined
     try {
-      const format = formatOf(given, filename, received.head, columns)
+      const format = formatOf(requested, filename, received.head, columns)
       // How many rows a list has is known when it is read.
       const hasLines = format === 'jsonl' && !isList(received.head)
       refuseUnreadable(format, size_bytes, hasLines ? counted : { ...counted, rows: 1 }, max_rows)

@@ -204,7 +204,7 @@ export class Deployments {
     if (after && !last)
       throw new ApiError('deployment_not_found', `There is no deployment '${after}' to continue after.`)
     const rows = await store.list(db, account_id, query, last)
-    return pageOf(await Promise.all(rows.map((each) => this.toResponse(each))), limit)
+    return pageOf(await Promise.all(rows.map((row) => this.toResponse(row))), limit)
   }
 
   async get(account_id: string, name: string): Promise<Deployment> {
@@ -236,9 +236,9 @@ export class Deployments {
 
   /** The deployment with this name. Throws deployment_not_found. */
   async require(account_id: string, name: string) {
-    const found = await store.find(this.options.db, account_id, name)
-    if (!found) throw new ApiError('deployment_not_found', `There is no deployment '${name}'.`)
-    return found
+    const deployment = await store.find(this.options.db, account_id, name)
+    if (!deployment) throw new ApiError('deployment_not_found', `There is no deployment '${name}'.`)
+    return deployment
   }
 
   /** The same by its id, of any account. */
@@ -265,7 +265,7 @@ export class Deployments {
       this.options.inference
         .replicaSet(id)
         ?.replicas()
-        .filter((each) => each.state() === 'ready').length ?? 1
+        .filter((replica) => replica.state() === 'ready').length ?? 1
     )
   }
 
@@ -389,9 +389,9 @@ function deployedEvent(deployment: { id: string; name: string; model: string }) 
 
 /** Throws deployment_not_found if it was deleted. */
 async function requireCurrent(trx: Trx, { id, name }: store.DeploymentRow): Promise<store.DeploymentRow> {
-  const found = await store.findUnscoped(trx, id)
-  if (!found) throw new ApiError('deployment_not_found', `The deployment '${name}' was deleted in the meantime.`)
-  return found
+  const deployment = await store.findUnscoped(trx, id)
+  if (!deployment) throw new ApiError('deployment_not_found', `The deployment '${name}' was deleted in the meantime.`)
+  return deployment
 }
 
 /** A gate that does not switch: it was refused, or its name rolled back or deleted in the meantime. */

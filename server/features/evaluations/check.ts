@@ -37,7 +37,10 @@ export async function checkGraders(
   graders: readonly Grader[],
   field = 'graders',
 ): Promise<void> {
-  const count = graders.reduce((sum, each) => sum + (each.type === 'multi' ? Object.keys(each.graders).length : 1), 0)
+  const count = graders.reduce(
+    (sum, grader) => sum + (grader.type === 'multi' ? Object.keys(grader.graders).length : 1),
+    0,
+  )
   if (count > gradersMax)
     throw refused(field, `has ${count} graders with the parts of multi, and may have ${gradersMax}`)
   if (JSON.stringify(graders).length > gradersCharactersMax)

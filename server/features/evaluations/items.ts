@@ -63,31 +63,31 @@ export interface RowFile {
 /** Yields the rows of a file. Throws GraderError with the row for one that cannot be read. */
 export async function* readItems(
   { path, canonical }: RowFile,
-  wanted: ReadonlySet<number>,
+  numbers: ReadonlySet<number>,
 ): AsyncGenerator<EvaluationItem> {
   let row = 0
   for await (const { json } of readNumberedJsonl(path)) {
-    if (!wanted.has(++row)) continue
+    if (!numbers.has(++row)) continue
     const { item, pictured, sample } = lineOf(row, json, canonical)
     // Graders, templates and stored answers read text.
-    const given = json.includes(pictureType) ? JSON.parse(withoutPictures(item)) : item
-    if (given !== item && JSON.stringify(given).length > rowMax) throw tooLong(row)
-    yield { row, item: { ...madeOf(given), ...given }, pictured, given, sample }
+    const content = json.includes(pictureType) ? JSON.parse(withoutPictures(item)) : item
+    if (content !== item && JSON.stringify(content).length > rowMax) throw tooLong(row)
+    yield { row, item: { ...madeOf(content), ...content }, pictured, given: content, sample }
   }
 }
 
 /** The fields that are made of a row's answer. */
-function madeOf(given: Fields): Fields {
-  const { messages: _, tools: __, ...made } = partsOf(given)
+function madeOf(fields: Fields): Fields {
+  const { messages: _, tools: __, ...made } = partsOf(fields)
   return made
 }
 
 /** The fields of a row as they were given: without those that are made of its answer. */
 export function givenOf(item: Fields): Fields {
   const { reference, reference_calls, ...rest } = item
-  const made = madeOf(rest)
+  const sample = madeOf(rest)
   return Object.fromEntries(
-    Object.entries(item).filter(([name, value]) => !(name in made && isDeepStrictEqual(made[name], value))),
+    Object.entries(item).filter(([name, value]) => !(name in sample && isDeepStrictEqual(sample[name], value))),
   )
 }
 
@@ -97,7 +97,7 @@ export function requestOf(
   template: Template | undefined,
 ): Request {
   const { messages, tools } = partsOf(pictured)
-  const request = (made: unknown[]) => ({ messages: made, ...(tools !== undefined && { tools }) })
+  const request = (messages: unknown[]) => ({ messages: messages, ...(tools !== undefined && { tools }) })
   if (Array.isArray(template)) {
     let left = textMax
     return request(
@@ -110,9 +110,9 @@ export function requestOf(
   }
   if (template) {
     const name = template.item_reference
-    const found = valueAt(name.startsWith('item.') ? name : `item.${name}`, { item: { ...item, ...pictured } })
-    if (typeof found === 'string') return request([{ role: 'user', content: found }])
-    if (Array.isArray(found)) return request(found)
+    const value = valueAt(name.startsWith('item.') ? name : `item.${name}`, { item: { ...item, ...pictured } })
+    if (typeof value === 'string') return request([{ role: 'user', content: value }])
+    if (Array.isArray(value)) return request(value)
     throw new GraderError(`'${template.item_reference}' of row ${row} is no text and no list of messages.`)
   }
   if (!Array.isArray(messages) || messages.length === 0)

@@ -32,7 +32,7 @@ export function resultOf(
   baseline: string | null,
 ): Result | null {
   if (figures.length === 0) return null
-  const of = (side: SideName) => figures.filter((each) => each.side === side)
+  const of = (side: SideName) => figures.filter((figure) => figure.side === side)
   const compared = differences(figures)
   const interval = meanInterval(compared.map(({ difference }) => difference))
   const count = (matches: (difference: number) => boolean) =>
@@ -62,7 +62,7 @@ export function differences(figures: Pick<Figures, 'row' | 'side' | 'score'>[]):
 function sideOf(model: string | null, figures: Figures[], byGrader: SideSums): EvaluationSide {
   const latencies = figures.flatMap(({ latency_ms }) => latency_ms ?? []).sort((a, b) => a - b)
   const sum = (values: number[]) => values.reduce((total, value) => total + value, 0)
-  const passed = sum(figures.map((each) => each.passed))
+  const passed = sum(figures.map((figure) => figure.passed))
   return {
     model,
     score: meanInterval(figures.map(({ score }) => score)),

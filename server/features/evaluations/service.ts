@@ -49,7 +49,7 @@ interface Source {
   total: number
   name: string
   /** The first of the wanted rows with which a model is shown pictures. */
-  pictured(wanted: ReadonlySet<number>, template: Template | undefined): Promise<number | undefined>
+  pictured(numbers: ReadonlySet<number>, template: Template | undefined): Promise<number | undefined>
 }
 
 interface Options {
@@ -79,8 +79,8 @@ export class Evaluations {
 
   /** Throws evaluation_not_found, or invalid_request if models of this base could not read the pictures of its rows. */
   async require(account_id: string, id: string, base?: { id: string; pictures: boolean }): Promise<void> {
-    const known = await requireEvaluation(this.options.db, account_id, id)
-    if (base) await this.requireSightOf(known, [{ name: base.id, pictures: base.pictures, field: 'model' }])
+    const evaluation = await requireEvaluation(this.options.db, account_id, id)
+    if (base) await this.requireSightOf(evaluation, [{ name: base.id, pictures: base.pictures, field: 'model' }])
   }
 
   /**
@@ -96,23 +96,23 @@ export class Evaluations {
   ): Promise<string> {
     const { datasets, files, models } = this.options
     const { account_id } = by
-    const known = await requireEvaluation(trx, account_id, id)
-    const { dataset_id } = known
+    const evaluation = await requireEvaluation(trx, account_id, id)
+    const { dataset_id } = evaluation
     const dataset = await datasets.asFiles.find(account_id, dataset_id)
     if (!dataset && !(await files.pathOf(account_id, dataset_id)))
       throw new ApiError('dataset_not_found', `The rows of the evaluation '${id}', '${dataset_id}', were deleted.`)
-    if (known.model === '' && known.template_json === null)
+    if (evaluation.model === '' && evaluation.template_json === null)
       throw new ApiError(
         'invalid_request',
         `The rows of '${id}' bring their answers: no model can be asked. Name an evaluation that asked one.`,
       )
-    const name = `${(await models.nameOf(trx, account_id, model)) ?? model}, ${known.name}`.slice(0, 200)
-    const drawn = rowsOf(known, await this.heldOutOf(known))
+    const name = `${(await models.nameOf(trx, account_id, model)) ?? model}, ${evaluation.name}`.slice(0, 200)
+    const drawn = rowsOf(evaluation, await this.heldOutOf(evaluation))
     const trained_rows = dataset
       ? await models.trainedRows(trx, account_id, model, { id: dataset_id, sha256: dataset.sha256 }, drawn)
       : null
     const row = {
-      ...known,
+      ...evaluation,
       ...this.fresh(by),
       name,
       model,
@@ -200,15 +200,15 @@ export class Evaluations {
     return {
       items: items.flatMap((answers) => {
         const of = (side: store.SideName) => answers.find((answer) => answer.side === side)
-        const [own, other] = [of('model'), of('baseline')]
+        const [ours, other] = [of('model'), of('baseline')]
         // Deleted meanwhile.
-        if (!own && !other) return []
+        if (!ours && !other) return []
         return {
           row: answers[0]!.row,
-          item: fromJson((own ?? other)!.item_json),
-          model: own ? toAnswer(own) : null,
+          item: fromJson((ours ?? other)!.item_json),
+          model: ours ? toAnswer(ours) : null,
           baseline: other ? toAnswer(other) : null,
-          difference: own && other ? own.score - other.score : null,
+          difference: ours && other ? ours.score - other.score : null,
         }
       }),
       has_more,
@@ -332,8 +332,8 @@ export class Evaluations {
         sha256: dataset.sha256,
         total,
         name,
-        pictured: async (wanted, template) =>
-          pictures > 0 ? firstPictured({ path, canonical: true }, wanted, template) : undefined,
+        pictured: async (numbers, template) =>
+          pictures > 0 ? firstPictured({ path, canonical: true }, numbers, template) : undefined,
       }
     }
     const file = await files.pathOf(account_id, id)
@@ -341,7 +341,7 @@ export class Evaluations {
     let total = 0
     for await (const _ of readJsonl(file.path)) total++
     const rows = { path: file.path, canonical: false }
-    return { total, name: file.filename, pictured: (wanted, template) => firstPictured(rows, wanted, template) }
+    return { total, name: file.filename, pictured: (numbers, template) => firstPictured(rows, numbers, template) }
   }
 
   private readersOf(account_id: string, names: { model?: string | undefined; baseline?: string | undefined }) {
@@ -361,11 +361,11 @@ export class Evaluations {
   /**
    * Throws for models that cannot be asked with the rows of a known evaluation. Rows that are gone are not looked at.
    */
-  private async requireSightOf(known: store.EvaluationRow, readers: Reader[]): Promise<void> {
-    const { account_id, dataset_id } = known
+  private async requireSightOf(evaluation: store.EvaluationRow, readers: Reader[]): Promise<void> {
+    const { account_id, dataset_id } = evaluation
     await requireSight(readers, async () => {
       const source = await this.sourceOf(account_id, dataset_id).catch(undefinedIf('dataset_not_found'))
-      return source?.pictured(rowsOf(known, await this.heldOutOf(known)), store.templateOf(known))
+      return source?.pictured(rowsOf(evaluation, await this.heldOutOf(evaluation)), store.templateOf(evaluation))
     })
   }
 
@@ -493,9 +493,10 @@ export class Evaluations {
 }
 
 async function requireEvaluation(from: Queryable, account_id: string, id: string): Promise<store.EvaluationRow> {
-  const found = await store.find(from, account_id, id)
-  if (!found) throw new ApiError('evaluation_not_found', `There is no evaluation '${id}'.`, { param: 'evaluation_id' })
-  return found
+  const evaluation = await store.find(from, account_id, id)
+  if (!evaluation)
+    throw new ApiError('evaluation_not_found', `There is no evaluation '${id}'.`, { param: 'evaluation_id' })
+  return evaluation
 }
 
 const toAnswer = (row: store.AnswerRow) => ({

@@ -29,13 +29,13 @@ export function showsPictures(row: number, json: string, template: Template | un
 /** The first row of those wanted with which a model is shown pictures. */
 export async function firstPictured(
   { path, canonical }: RowFile,
-  wanted: ReadonlySet<number>,
+  numbers: ReadonlySet<number>,
   template: Template | undefined,
 ): Promise<number | undefined> {
   if (Array.isArray(template)) return undefined
   let row = 0
   for await (const { json } of readNumberedJsonl(path))
-    if (wanted.has(++row) && showsPictures(row, json, template, canonical)) return row
+    if (numbers.has(++row) && showsPictures(row, json, template, canonical)) return row
   return undefined
 }
 

@@ -144,9 +144,9 @@ export async function answersOf(db: Db, id: string, rows: number[], limit: numbe
     .execute()
   const bytes = new Map(sizes.map((size) => [size.row, size.bytes]))
   const fitting = shown.slice(0, countFitting(shown.map((row) => ({ bytes: bytes.get(row) ?? 0 }))))
-  const found = await answers.selectAll().where('row', 'in', fitting).execute()
+  const answerRows = await answers.selectAll().where('row', 'in', fitting).execute()
   return {
-    items: fitting.map((row) => found.filter((answer) => answer.row === row)),
+    items: fitting.map((row) => answerRows.filter((answer) => answer.row === row)),
     has_more: rows.length > fitting.length,
   }
 }

@@ -159,11 +159,11 @@ async function answerRows(
   let isOver = false
   let answered = 0
   const file = await fileOf(work, evaluation)
-  const known = new Set((await store.answered(work.db, evaluation.id)).map(({ row, side }) => `${row} ${side}`))
+  const seen = new Set((await store.answered(work.db, evaluation.id)).map(({ row, side }) => `${row} ${side}`))
   const { account_id, held_out_by } = evaluation
   const heldOut = held_out_by === null ? undefined : await work.models.heldOutRows(account_id, held_out_by)
   const drawn = rowsOf(evaluation, heldOut?.rows)
-  if (known.size === 0) await checkRows(work, evaluation, thread, readItems(file, drawn), stopping)
+  if (seen.size === 0) await checkRows(work, evaluation, thread, readItems(file, drawn), stopping)
   const items = readItems(file, drawn)
   const failure = new AbortController()
   /** Aborts when answers in flight take longer than the slice and its grace. */
@@ -195,7 +195,7 @@ async function answerRows(
       const { value: item, done } = await items.next()
       if (done) return
       for (const [side, model] of sides) {
-        if (known.has(`${item.row} ${side}`)) continue
+        if (seen.has(`${item.row} ${side}`)) continue
         // First the answer: `scored` is another list after a flush.
         const answer = await answerRow(work, evaluation, thread, item, side, model, signal)
         scored.push(answer)
@@ -238,25 +238,25 @@ async function checkRows(
   const template = store.templateOf(evaluation)
   const schema = await itemSchemaOf(work.db, evaluation)
   const bounds = { signal: stopping, left_ms: check_ms }
-  for await (const each of items) {
+  for await (const item of items) {
     stopping.throwIfAborted()
-    if (evaluation.model_id !== '') requestOf(each, template)
+    if (evaluation.model_id !== '') requestOf(item, template)
     if (!schema) continue
     const grader = { type: 'json_schema', name: 'item_schema', input: '{{item.given}}', schema } as const
     const { passed } = await thread
-      .grade(grader, { item: { given: each.given } }, bounds)
+      .grade(grader, { item: { given: item.given } }, bounds)
       .catch((error: GraderError) => {
         throw error instanceof GraderError
-          ? new GraderError(`The item_schema: row ${each.row}: ${error.message}.`)
+          ? new GraderError(`The item_schema: row ${item.row}: ${error.message}.`)
           : error
       })
-    if (!passed) throw new GraderError(`Row ${each.row} does not satisfy the item_schema of the eval.`)
+    if (!passed) throw new GraderError(`Row ${item.row} does not satisfy the item_schema of the eval.`)
   }
 }
 
 async function itemSchemaOf(db: Db, { eval_id }: store.EvaluationRow): Promise<Record<string, unknown> | undefined> {
-  const found = eval_id === null ? undefined : await store.findEvalUnscoped(db, eval_id)
-  const config = found && fromJson(found.source_config_json)
+  const definition = eval_id === null ? undefined : await store.findEvalUnscoped(db, eval_id)
+  const config = definition && fromJson(definition.source_config_json)
   return config?.type === 'custom' ? config.item_schema : undefined
 }
 
@@ -275,13 +275,13 @@ async function answerRow(
   work: EvaluationWork,
   evaluation: store.EvaluationRow,
   thread: GradingThread,
-  each: EvaluationItem,
+  input: EvaluationItem,
   side: store.SideName,
   model: string,
   signal: AbortSignal,
 ): Promise<NewRow<'evaluation_answers'>> {
   const { id, account_id, key_id } = evaluation
-  const { row, item } = each
+  const { row, item } = input
   const common = { evaluation_id: id, row, side, item_json: JSON.stringify(item) }
   let calls = 0
   const ask = async (request: Record<string, unknown>) => {
@@ -319,10 +319,10 @@ async function answerRow(
       ...sample.counts,
     }
   }
-  if (model === '') return grade(givenSample(each.sample))
-  const { tools: own, ...sampling } = store.samplingOf(evaluation)
-  const { messages, tools: theirs } = requestOf(each, store.templateOf(evaluation))
-  const tools = theirs ?? own
+  if (model === '') return grade(givenSample(input.sample))
+  const { tools: defaultTools, ...sampling } = store.samplingOf(evaluation)
+  const { messages, tools: theirs } = requestOf(input, store.templateOf(evaluation))
+  const tools = theirs ?? defaultTools
   const started = performance.now()
   const answered = await ask({ model, messages, ...(tools !== undefined && { tools }), ...sampling })
   const latency_ms = Math.round(performance.now() - started)

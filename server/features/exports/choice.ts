@@ -44,11 +44,11 @@ export function resolveOptions(request: CreateExport, model: Pick<ExportSource, 
 }
 
 function fileType(requested: string | undefined, merge: boolean): string {
-  const given = (requested ?? (merge ? 'Q8_0' : 'F16')).toUpperCase()
+  const precision = (requested ?? (merge ? 'Q8_0' : 'F16')).toUpperCase()
   const allowed = merge ? fileTypes : adapterTypes
-  if (!allowed.includes(given))
+  if (!allowed.includes(precision))
     throw invalid('quantization', `must be one of ${allowed.join(', ')}${merge ? '' : ' for an adapter alone'}.`)
-  return given
+  return precision
 }
 
 /** Free disk space that an export needs, in bytes, including the intermediate files. */

@@ -43,8 +43,8 @@ async function runWithSlot(work: ExportWork, claim: Claim, row: store.ExportRow,
   const deleted = work.deletionSignal(row.id)
   let check: ExportCheck | undefined
   try {
-    await attempt(work, claim, row, AbortSignal.any([stopping, deleted]), (found) => {
-      check = found
+    await attempt(work, claim, row, AbortSignal.any([stopping, deleted]), (verdict) => {
+      check = verdict
     })
   } catch (error) {
     if (deleted.aborted) throw new LeaseLost(claim)
@@ -112,10 +112,10 @@ async function makeAndComplete(
   const signal = AbortSignal.any([ended, progress.failed])
   try {
     const { packed, ...made } = await writeWhileFree({ ...writing, signal }, async (signal) => {
-      const made = await make(work, row, model, progress.report, signal)
-      onCheck(made.check)
-      if (made.check.problem) throw new ExportFailure('export_disagrees', made.check.problem)
-      return { ...made, packed: await pack(work, row, made.check, progress.report, signal) }
+      const result = await make(work, row, model, progress.report, signal)
+      onCheck(result.check)
+      if (result.check.problem) throw new ExportFailure('export_disagrees', result.check.problem)
+      return { ...result, packed: await pack(work, row, result.check, progress.report, signal) }
     })
     await work.quota.require(work.db, row.account_id, packed.file.size_bytes).catch((error) => {
       throw error instanceof ApiError ? new ExportFailure(error.code, error.message) : error
@@ -138,9 +138,9 @@ const isDiskFull = (error: unknown) =>
   (error instanceof ApiError && error.code === 'storage_full')
 
 async function start(work: ExportWork, claim: Claim): Promise<store.ExportRow | undefined> {
-  const found = await store.findUnscoped(work.db, claim.ref)
+  const exported = await store.findUnscoped(work.db, claim.ref)
   // Its worker died: the lease expired, or the server was restarted after a crash.
-  if (found?.status === 'running' && !(await afterInterruption(work, claim, found))) return undefined
+  if (exported?.status === 'running' && !(await afterInterruption(work, claim, exported))) return undefined
   return withLease(work, claim, async (trx) => {
     const row = await store.findUnscoped(trx, claim.ref)
     if (!row || (row.status !== 'queued' && row.status !== 'running')) {

@@ -32,8 +32,8 @@ export function ollamaTemplate(jinja: string, tokens: { bos_token: string; eos_t
       ...conversations.map((messages) => [messages, render(messages)] as const),
       ...renderAccepted(render, unusual),
     ]
-    const pieces = candidatePieces(render).find((each) =>
-      expected.every(([messages, text]) => renderPieces(each, messages) === text),
+    const pieces = candidatePieces(render).find((candidate) =>
+      expected.every(([messages, text]) => renderPieces(candidate, messages) === text),
     )
     if (!pieces) return undefined
     const text = toGoTemplate(pieces)
@@ -92,15 +92,15 @@ function cutPositions(text: string): number[] {
 
 /** The text before, between and after the given contents; undefined unless each occurs exactly once. */
 function splitAround(text: string, contents: string[]): string[] | undefined {
-  const found: string[] = []
+  const texts: string[] = []
   let rest = text
   for (const content of contents) {
     const halves = rest.split(content)
     if (halves.length !== 2) return undefined
-    found.push(halves[0]!)
+    texts.push(halves[0]!)
     rest = halves[1]!
   }
-  return [...found, rest]
+  return [...texts, rest]
 }
 
 function commonSuffix(one: string, other: string): string {

@@ -60,7 +60,7 @@ export async function complete(
   await syncPath(folder)
   await rename(folder, exportDir(work.dataDir, row.id))
   // The folder of all exports may be new: sync its parent too.
-  for (const each of [exportsDir(work.dataDir), work.dataDir]) await syncPath(each)
+  for (const folder of [exportsDir(work.dataDir), work.dataDir]) await syncPath(folder)
   // Remove the partial folder before the export becomes visible as ready.
   await removePartial(work, row.id)
   const commit = async () => {

@@ -172,10 +172,10 @@ export class Exports {
   /** A file of a ready export, by default the first. Throws export_not_found, export_not_ready. */
   async file(account_id: string, id: string, name: string | undefined): Promise<SendableFile> {
     const { dataDir, now } = this.options
-    const found = await this.requireExport(account_id, id)
-    const expired = found.expires_at !== null && found.expires_at <= now()
-    if (found.status !== 'ready' || expired) {
-      const status = expired ? 'expired' : found.status
+    const exported = await this.requireExport(account_id, id)
+    const expired = exported.expires_at !== null && exported.expires_at <= now()
+    if (exported.status !== 'ready' || expired) {
+      const status = expired ? 'expired' : exported.status
       const todo =
         { queued: 'Wait for its end.', running: 'Wait for its end.', failed: 'Its error says why.' }[
           status as 'queued'
@@ -184,12 +184,12 @@ export class Exports {
         details: { status },
       })
     }
-    const files = filesOf(found)
-    const file = name === undefined ? files[0] : files.find((each) => each.name === name)
+    const files = filesOf(exported)
+    const file = name === undefined ? files[0] : files.find((candidate) => candidate.name === name)
     if (!file)
       throw new ApiError(
         'export_not_found',
-        `The export has no such file; it has ${files.map((each) => each.name).join(', ')}.`,
+        `The export has no such file; it has ${files.map((entry) => entry.name).join(', ')}.`,
       )
     return {
       ...file,
@@ -271,16 +271,16 @@ export class Exports {
     id: string,
     from: Queryable = this.options.db,
   ): Promise<store.ExportRow> {
-    const found = await store.find(from, account_id, id)
-    if (!found) throw new ApiError('export_not_found', `There is no export '${id}'.`)
-    return found
+    const exported = await store.find(from, account_id, id)
+    if (!exported) throw new ApiError('export_not_found', `There is no export '${id}'.`)
+    return exported
   }
 
   /** The tuned model with this id, or served by the deployment with this name. */
   private async resolveModel(account_id: string, name: string) {
     const { models, deployments } = this.options
-    const found = await models.exportSource(account_id, name)
-    if (found) return found
+    const source = await models.exportSource(account_id, name)
+    if (source) return source
     const deployment = await deployments.get(account_id, name).catch((error) => {
       if (error instanceof ApiError) return undefined
       throw error

@@ -13,7 +13,7 @@ export type ExportRow = Row<'exports'>
 
 export const events = createEventStream('export_events', 'export_id')
 
-export const insert = (trx: Trx, made: NewRow<'exports'>) => trx.insertInto('exports').values(made).execute()
+export const insert = (trx: Trx, row: NewRow<'exports'>) => trx.insertInto('exports').values(row).execute()
 
 export const find = (db: Queryable, account_id: string, id: string) =>
   db.selectFrom('exports').selectAll().where('account_id', '=', account_id).where('id', '=', id).executeTakeFirst()
@@ -28,10 +28,10 @@ export function list(
   after: ExportRow | undefined,
 ): Promise<ExportRow[]> {
   const { status, model } = query
-  let found = db.selectFrom('exports').selectAll().where('account_id', '=', account_id)
-  if (status !== undefined) found = found.where('status', '=', status)
-  if (model !== undefined) found = found.where('model_id', '=', model)
-  return timedPage(found, query, after)
+  let filtered = db.selectFrom('exports').selectAll().where('account_id', '=', account_id)
+  if (status !== undefined) filtered = filtered.where('status', '=', status)
+  if (model !== undefined) filtered = filtered.where('model_id', '=', model)
+  return timedPage(filtered, query, after)
 }
 
 export const update = (trx: Trx, id: string, values: Partial<ExportRow>) =>

@@ -96,7 +96,8 @@ export function compareAnswers(
       compared.filter(({ expected, actual }) => same(expected.answer_tokens, actual.answer_tokens)).length /
       rows.length,
     matching_tokens: shared / Math.max(1, tokens),
-    log_probability_difference: differences.reduce((sum, each) => sum + each, 0) / Math.max(1, differences.length),
+    log_probability_difference:
+      differences.reduce((sum, difference) => sum + difference, 0) / Math.max(1, differences.length),
   }
   const problem = problemOf(compared, rows.length, figures, boundsOf(quantization))
   return { agrees: problem === null, problem, runtime, ...rounded(figures) }

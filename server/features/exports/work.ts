@@ -112,7 +112,7 @@ export function createProgress(work: ExportWork, claim: Claim, stages: ExportSta
   const report: ReportProgress = (stage, done) => {
     const at = stages.indexOf(stage)
     if (at < 0) return
-    const before = stages.slice(0, at).reduce((sum, each) => sum + stageWeights[each], 0)
+    const before = stages.slice(0, at).reduce((sum, stage) => sum + stageWeights[stage], 0)
     progress = Math.max(
       progress,
       Math.round((1000 * (before + stageWeights[stage] * Math.min(1, Math.max(0, done)))) / total) / 1000,

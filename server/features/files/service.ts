@@ -45,11 +45,11 @@ export class Files {
   async upload(by: AccountActor, { file, filename, announced_bytes, fields }: FormFile<FileFields>): Promise<File> {
     const { datasets } = this.options
     const received = await datasets.uploads.receive(file, announced_bytes, by.account_id).catch(namingFile)
-    const given = await fields().catch(async (error) => {
+    const requested = await fields().catch(async (error) => {
       await datasets.uploads.discard(received)
       throw error
     })
-    return this.adopt(by, received, filename, given)
+    return this.adopt(by, received, filename, requested)
   }
 
   async list(
@@ -59,18 +59,18 @@ export class Files {
     const { db, datasets, now } = this.options
     const after = last === undefined ? undefined : await this.cursorOf(account_id, last)
     const page = { limit, order }
-    const own = store.readable(db, account_id, now())
+    const query = store.readable(db, account_id, now())
     const rows =
       purpose === 'fine-tune'
         ? []
-        : await timedPage(purpose === undefined ? own : own.where('purpose', '=', purpose), page, after)
-    const found = rows.map(toEntry)
+        : await timedPage(purpose === undefined ? query : query.where('purpose', '=', purpose), page, after)
+    const entries = rows.map(toEntry)
     if (purpose === undefined || purpose === 'fine-tune')
-      found.push(...(await datasets.asFiles.list(account_id, page, after)))
+      entries.push(...(await datasets.asFiles.list(account_id, page, after)))
     const sign = order === 'asc' ? 1 : -1
-    found.sort((a, b) => sign * (a.created_at - b.created_at || (a.id < b.id ? -1 : 1)))
+    entries.sort((a, b) => sign * (a.created_at - b.created_at || (a.id < b.id ? -1 : 1)))
     return openaiPageOf(
-      found.slice(0, limit + 1).map(({ file }) => file),
+      entries.slice(0, limit + 1).map(({ file }) => file),
       limit,
     )
   }
@@ -82,9 +82,9 @@ export class Files {
   async content(account_id: string, id: string): Promise<SendableFile> {
     const { db, datasets, artifacts, dataDir, now } = this.options
     const missing = new ApiError('file_not_found', `The bytes of '${id}' are no longer there.`, { param: 'file_id' })
-    const own = await store.find(db, account_id, id, now())
-    if (own) {
-      const { filename, size_bytes, sha256 } = own
+    const stored = await store.find(db, account_id, id, now())
+    if (stored) {
+      const { filename, size_bytes, sha256 } = stored
       await artifacts.ensureLocal(fileKey(id))
       return { folder: filesDir(dataDir), name: id, filename, size_bytes, sha256, missing }
     }
@@ -105,8 +105,8 @@ export class Files {
   async delete(by: AccountActor, id: string): Promise<{ id: string; object: 'file'; deleted: true }> {
     const { db, datasets, artifacts, neededBy, now } = this.options
     const { account_id } = by
-    const own = await store.find(db, account_id, id, now())
-    if (!own) {
+    const stored = await store.find(db, account_id, id, now())
+    if (!stored) {
       if (!(await datasets.asFiles.find(account_id, id))) throw notFound(id)
       await datasets.delete(by, id).catch(namingParam('file_id'))
       return { id, object: 'file', deleted: true }
@@ -121,7 +121,7 @@ export class Files {
         (user) => `The file is needed by ${user}. Cancel it or wait for its end, then delete.`,
       ).catch(namingParam('file_id'))
       await store.remove(trx, id)
-      await recordAuditEntry(trx, by, 'file.deleted', id, { filename: own.filename }, now())
+      await recordAuditEntry(trx, by, 'file.deleted', id, { filename: stored.filename }, now())
     })
     await artifacts.remove(fileKey(id))
     return { id, object: 'file', deleted: true }
@@ -238,8 +238,8 @@ export class Files {
 
   private async requireEntry(account_id: string, id: string): Promise<FileEntry> {
     const { db, datasets, now } = this.options
-    const found = await store.find(db, account_id, id, now())
-    const entry = found ? toEntry(found) : await datasets.asFiles.find(account_id, id)
+    const stored = await store.find(db, account_id, id, now())
+    const entry = stored ? toEntry(stored) : await datasets.asFiles.find(account_id, id)
     if (!entry) throw notFound(id)
     return entry
   }

@@ -68,7 +68,7 @@ export const insertPart = (trx: Trx, part: NewRow<'upload_parts'>) =>
   trx.insertInto('upload_parts').values(part).execute()
 
 export async function partsSent(trx: Trx, upload_id: string): Promise<{ sent: number; count: number }> {
-  const found = await trx
+  const row = await trx
     .selectFrom('upload_parts')
     .select((eb) => [
       eb.fn.sum<number | string | null>('size_bytes').as('sent'),
@@ -76,7 +76,7 @@ export async function partsSent(trx: Trx, upload_id: string): Promise<{ sent: nu
     ])
     .where('upload_id', '=', upload_id)
     .executeTakeFirstOrThrow()
-  return { sent: Number(found.sent ?? 0), count: Number(found.count) }
+  return { sent: Number(row.sent ?? 0), count: Number(row.count) }
 }
 
 export const parts = (db: Queryable, upload_id: string) =>

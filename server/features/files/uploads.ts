@@ -173,9 +173,9 @@ export class Uploads {
     { part_ids, md5 }: { part_ids: string[]; md5?: string | null | undefined },
   ): Promise<Upload> {
     return this.endOnce(id, async () => {
-      const found = await this.requireUpload(by.account_id, id)
+      const pending = await this.requireUpload(by.account_id, id)
       // A client that lost the answer asks again.
-      if (found.status === 'completed' && found.file_id !== null) return this.toResponse(found)
+      if (pending.status === 'completed' && pending.file_id !== null) return this.toResponse(pending)
       const upload = await this.requirePending(by.account_id, id)
       await this.join(by, upload, part_ids, md5 ?? undefined).catch(async (error) => {
         // A dataset that turns out to be unreadable is removed again.
@@ -248,10 +248,10 @@ export class Uploads {
   }
 
   private releaseClaim(id: string): void {
-    const found = this.claims.get(id)
-    if (!found) return
-    clearTimeout(found.timer)
-    found.claim.release()
+    const claim = this.claims.get(id)
+    if (!claim) return
+    clearTimeout(claim.timer)
+    claim.claim.release()
     this.claims.delete(id)
   }
 
@@ -262,8 +262,8 @@ export class Uploads {
   private async keepSpace(account_id: string, id: string, bytes: number): Promise<void> {
     const { dataDir, min_free_mb } = this.options
     const free = await freeToClaim(dataDir, min_free_mb)
-    const own = [...this.claims.values()].filter((each) => each.account_id === account_id)
-    const kept = own.reduce((sum, { claim }) => sum + claim.left(), 0)
+    const claims = [...this.claims.values()].filter((claim) => claim.account_id === account_id)
+    const kept = claims.reduce((sum, { claim }) => sum + claim.left(), 0)
     const share = Math.max(0, Math.floor((free + kept) / 2) - kept)
     const claim = await claimDisk(dataDir, min_free_mb, bytes)
     claim.shrinkTo(share)
@@ -300,12 +300,12 @@ export class Uploads {
     md5: string | undefined,
   ): Promise<File> {
     const { db, datasets, files, artifacts } = this.options
-    const known = new Map((await store.parts(db, upload.id)).map((part) => [part.id, part.size_bytes]))
-    const unknown = part_ids.find((id) => !known.has(id))
+    const sizes = new Map((await store.parts(db, upload.id)).map((part) => [part.id, part.size_bytes]))
+    const unknown = part_ids.find((id) => !sizes.has(id))
     if (unknown !== undefined) throw incomplete(`The upload has no part '${unknown.slice(0, 100)}'.`, 'part_ids')
     const twice = part_ids.find((id, index) => part_ids.indexOf(id) < index)
     if (twice !== undefined) throw incomplete(`The part '${twice.slice(0, 100)}' is named twice.`, 'part_ids')
-    const bytes = part_ids.reduce((sum, id) => sum + known.get(id)!, 0)
+    const bytes = part_ids.reduce((sum, id) => sum + sizes.get(id)!, 0)
     if (bytes !== upload.size_bytes)
       throw incomplete(
         `The parts have ${bytes} bytes together; ${upload.size_bytes} were announced. Add what is missing, then ` +

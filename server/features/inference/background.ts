@@ -81,19 +81,20 @@ export async function askInBackground(
       return answered
     } catch (error) {
       signal.throwIfAborted()
-      const known = error instanceof ApiError ? error : undefined
-      if (known && known.status < 500 && known.status !== 429) return { error: known }
-      if (!known) log.error({ err: error, request_id }, 'a request in the background failed')
+      const apiError = error instanceof ApiError ? error : undefined
+      if (apiError && apiError.status < 500 && apiError.status !== 429) return { error: apiError }
+      if (!apiError) log.error({ err: error, request_id }, 'a request in the background failed')
       if (isolation?.isToBlame(request_id)) return { error: endsEngine() }
       // A full queue of live requests, or a server that is away, is no failure of this request: it waits. One that lost
       // its upstreams may be what killed them.
-      const isLost = known instanceof ReplicaFailure && known.lost && !isolation
-      const waits = known?.code === 'overloaded' || (known?.code === 'engine_unavailable' && !isLost)
+      const isLost = apiError instanceof ReplicaFailure && apiError.lost && !isolation
+      const waits = apiError?.code === 'overloaded' || (apiError?.code === 'engine_unavailable' && !isLost)
       if (!waits && ++failures >= (isLost ? lossesMax : failuresMax))
         return {
-          error: known ?? new ApiError('internal_error', 'Something failed inside the service. Its log has the cause.'),
+          error:
+            apiError ?? new ApiError('internal_error', 'Something failed inside the service. Its log has the cause.'),
         }
-      const asked_ms = Number(known?.details?.retry_after_seconds ?? 0) * 1000
+      const asked_ms = Number(apiError?.details?.retry_after_seconds ?? 0) * 1000
       await sleep(Math.min(retryMax_ms, Math.max(asked_ms, 500 * 2 ** Math.min(tries, 8))), undefined, { signal })
     }
   }

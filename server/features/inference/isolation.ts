@@ -81,7 +81,7 @@ export function createIsolation(now: () => number = Date.now): Isolation {
       },
     }
     const onAbort = () => {
-      const left = rooms.get(room)?.filter((each) => each !== waiting) ?? []
+      const left = rooms.get(room)?.filter((waiter) => waiter !== waiting) ?? []
       if (left.length > 0) rooms.set(room, left)
       else rooms.delete(room)
       reject(signal.reason)

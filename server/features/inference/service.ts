@@ -172,7 +172,7 @@ export function createInference({
     return [
       ...deployed.map(({ id, name, model, created_at }) => {
         const replicas = replicaSet(id)?.replicas()
-        const status = replicas?.some((each) => each.state() === 'ready') ? 'loaded' : 'not_loaded'
+        const status = replicas?.some((replica) => replica.state() === 'ready') ? 'loaded' : 'not_loaded'
         return replicas ? card(name, model, created_at, account_id, status) : card(name, model, created_at, account_id)
       }),
       ...tuned.flatMap(({ id, ft_name, created_at }) =>
@@ -230,8 +230,8 @@ export function createInference({
     aliasesChanged: changes.announce,
     baseId: async (account_id, model) => (await models.find(account_id, model))?.base_model_id ?? model,
     async load(target, deployment_id) {
-      const own = deployment_id === undefined ? undefined : replicaSet(deployment_id)
-      await (own ? own.prepare(target) : pools.load(target))
+      const set = deployment_id === undefined ? undefined : replicaSet(deployment_id)
+      await (set ? set.prepare(target) : pools.load(target))
     },
     replicaSet,
     async close() {
@@ -254,7 +254,7 @@ export function createInference({
       const { account_id, key_id } = caller
       const { model } = request.body
       const { model_id, base_model_id, target, deployment_id } = await resolve(account_id, model, span)
-      const own = deployment_id === undefined ? undefined : replicaSet(deployment_id)
+      const set = deployment_id === undefined ? undefined : replicaSet(deployment_id)
       const upstream = pools.hasUpstream(target.base.id)
       let { body, text } = request
       if (kind === 'chat') {
@@ -276,7 +276,7 @@ export function createInference({
       )
       try {
         const attempt = (target: Target) =>
-          (own ?? pools).run(
+          (set ?? pools).run(
             {
               request_id,
               account_id,
@@ -296,7 +296,7 @@ export function createInference({
             signal,
           )
         // Dedicated replicas serve what they have verified, and nothing merged since.
-        const response = await (own ? attempt(target) : mergedAdapters.run(account_id, target, attempt))
+        const response = await (set ? attempt(target) : mergedAdapters.run(account_id, target, attempt))
         observer.answered(response)
         return { response, meter }
       } catch (error) {
@@ -305,7 +305,7 @@ export function createInference({
         // A request in the background is asked again under the same id, and metered then.
         // An upstream does not tell what it did, so the prompt that it was sent counts.
         if (signal.aborted && !background) {
-          const told = progress.used ? Promise.resolve(undefined) : (own ?? engine).abortedUsage(request_id)
+          const told = progress.used ? Promise.resolve(undefined) : (set ?? engine).abortedUsage(request_id)
           meter.endAborted(told, progress.used)
         }
         throw error

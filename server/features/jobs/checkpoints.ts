@@ -39,9 +39,9 @@ export function publishCheckpoints({ artifacts, log, job_id, record }: Options) 
   const published: string[] = []
 
   async function publishAll(): Promise<void> {
-    for (let each = next; each; each = next) {
+    for (let checkpoint = next; checkpoint; checkpoint = next) {
       next = undefined
-      const { event, attempt, within } = each
+      const { event, attempt, within } = checkpoint
       const key = checkpointKey(job_id, attempt, Number(event.data?.step))
       try {
         await artifacts.publish(key)
@@ -74,12 +74,12 @@ export async function checkpointsToResume(
   { db, artifacts, log }: { db: Db; artifacts: Artifacts; log: Logger },
   job_id: string,
 ): Promise<{ path: string; sha256: string; step: number }[]> {
-  const found: { path: string; sha256: string; step: number }[] = []
+  const checkpoints: { path: string; sha256: string; step: number }[] = []
   for (const { attempt, step, sha256 } of await store.checkpoints(db, job_id, 10)) {
     const key = checkpointKey(job_id, attempt, step)
     const path = artifacts.pathOf(key).replace(/\/$/, '')
     if (artifacts.shared && !existsSync(path)) {
-      if (found.length > 0) continue
+      if (checkpoints.length > 0) continue
       try {
         await artifacts.ensureLocal(key)
       } catch (error) {
@@ -88,7 +88,7 @@ export async function checkpointsToResume(
       }
       if (!existsSync(path)) continue
     }
-    found.push({ path, sha256, step })
+    checkpoints.push({ path, sha256, step })
   }
-  return found
+  return checkpoints
 }

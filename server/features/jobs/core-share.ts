@@ -85,19 +85,19 @@ export function createCoreShare({
     const engine_share = engineShare(wall_ms)
     let used_ms = 0
     let waited_ms = 0
-    for (const each of trainers) {
-      const times = threadTimes(each.pid, proc)
-      const cpu = cpuTimeBetween(each.last, times)
-      each.last = times
+    for (const trainer of trainers) {
+      const times = threadTimes(trainer.pid, proc)
+      const cpu = cpuTimeBetween(trainer.last, times)
+      trainer.last = times
       used_ms += cpu.used_ms
       waited_ms += cpu.waited_ms
-      updateSlowdown(each, cpu, engine_share >= min_serving_share ? 'serving' : 'other_work')
+      updateSlowdown(trainer, cpu, engine_share >= min_serving_share ? 'serving' : 'other_work')
     }
     const got = used_ms / (wall_ms * cores)
-    const wanted = (used_ms + waited_ms) / (wall_ms * cores)
+    const demand = (used_ms + waited_ms) / (wall_ms * cores)
     yielded_share =
       engine_share >= min_serving_share
-        ? Math.min(share, Math.max(0, yielded_share + gain * (Math.min(share, wanted) - got)))
+        ? Math.min(share, Math.max(0, yielded_share + gain * (Math.min(share, demand) - got)))
         : 0
     if (yielded_share > 0)
       yieldCores(yielded_share, yieldTicks * tick_ms).catch((error: Error) =>
@@ -105,17 +105,17 @@ export function createCoreShare({
       )
   }
 
-  function updateSlowdown(each: WatchedTrainer, cpu: CpuTime, by: SlowdownCause): void {
-    each.window = [...each.window, cpu].slice(-slowdownLimits.ticks)
-    if (each.window.length < slowdownLimits.ticks) return
-    const sum = (of: (cpu: CpuTime) => number) => each.window.reduce((total, one) => total + of(one), 0)
+  function updateSlowdown(trainer: WatchedTrainer, cpu: CpuTime, by: SlowdownCause): void {
+    trainer.window = [...trainer.window, cpu].slice(-slowdownLimits.ticks)
+    if (trainer.window.length < slowdownLimits.ticks) return
+    const sum = (of: (cpu: CpuTime) => number) => trainer.window.reduce((total, one) => total + of(one), 0)
     const used = sum(({ used_ms }) => used_ms)
-    const wanted = used + sum(({ waited_ms }) => waited_ms)
+    const demand = used + sum(({ waited_ms }) => waited_ms)
     // A trainer that waits for the disk wants no CPU time.
-    const got = wanted < (slowdownLimits.ticks * tick_ms) / 20 ? 1 : used / wanted
-    if (each.slowed ? got <= slowdownLimits.above : got >= slowdownLimits.below) return
-    each.slowed = !each.slowed
-    each.onChange(each.slowed ? { by, cpu_share: got } : null)
+    const got = demand < (slowdownLimits.ticks * tick_ms) / 20 ? 1 : used / demand
+    if (trainer.slowed ? got <= slowdownLimits.above : got >= slowdownLimits.below) return
+    trainer.slowed = !trainer.slowed
+    trainer.onChange(trainer.slowed ? { by, cpu_share: got } : null)
   }
 
   return {

@@ -175,14 +175,14 @@ export class JobCreation {
     const startingModel = await models.startingModel(account_id, model_id)
     const resolved = resolveLocalConfig({ hub, parse_control_tokens }, config, startingModel)
     await this.requireDatasets(account_id, dataset_id, startingModel.base_model_id, resolved, signal)
-    const found = await estimator.estimate(
+    const estimate = await estimator.estimate(
       { account_id, signal },
       await specs.ofTrial({ account_id, model_id, dataset_id, config: resolved, threads }),
     )
     const { currency, training_per_million_tokens } = hub.get(startingModel.base_model_id).pricing
     const price =
-      found.tokens === null ? null : { amount: (found.tokens / 1e6) * training_per_million_tokens, currency }
-    return { ...found, price, resolved_config: resolved }
+      estimate.tokens === null ? null : { amount: (estimate.tokens / 1e6) * training_per_million_tokens, currency }
+    return { ...estimate, price, resolved_config: resolved }
   }
 
   /** Runs in the transaction that creates the job, so that the model cannot be deleted in between. */

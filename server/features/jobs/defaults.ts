@@ -152,7 +152,7 @@ function checkOptions(requested: NonNullable<JobConfig['method_options']>): void
   const { objective = 'sft', loss_type = 'sigmoid', label_smoothing = 0 } = requested
   const foreign = Object.keys(requested).find((name) => !optionsOf[objective].includes(name))
   if (foreign) {
-    const owners = objectives.filter((each) => optionsOf[each].includes(foreign)).join(' or ')
+    const owners = objectives.filter((objective) => optionsOf[objective].includes(foreign)).join(' or ')
     refuse(foreign, `is for the objective ${owners}, and this job has '${objective}'. Set it, or leave the field out.`)
   }
   if (loss_type === 'ipo' && label_smoothing > 0)
@@ -248,7 +248,7 @@ function requireSameAdapter(
   if (r !== undefined && r !== adapter.r) throw differs('r', adapter.r)
   if (alpha !== undefined && alpha !== adapter.alpha) throw differs('alpha', adapter.alpha)
   const modules = (layers: string[], projector: boolean) => [...layers, ...(projector ? [projectorName] : [])]
-  const own = modules(adapter.target_modules, adapter.projector !== null)
-  if (target_modules && modules([...target_modules].sort(), trainsProjector).join() !== own.join())
-    throw differs('target_modules', own)
+  const ours = modules(adapter.target_modules, adapter.projector !== null)
+  if (target_modules && modules([...target_modules].sort(), trainsProjector).join() !== ours.join())
+    throw differs('target_modules', ours)
 }

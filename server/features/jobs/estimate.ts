@@ -57,10 +57,10 @@ export function createEstimator({
     const cached = cache.get(key)
     if (cached) return { ...cached, available_memory_mb: availableMb(), fits: cached.peak_memory_mb <= availableMb() }
     trainingSetup.requireReady()
-    const found = await calibrate(dataDir, python, prepared, spec, left)
-    if (found.fits) cache.set(key, found)
+    const calibration = await calibrate(dataDir, python, prepared, spec, left)
+    if (calibration.fits) cache.set(key, calibration)
     if (cache.size > max_cached) cache.delete(cache.keys().next().value!)
-    return found
+    return calibration
   }
 
   return {

@@ -56,9 +56,9 @@ export function createJobHistory({ db, datasets, models, artifacts, requireJob }
   return {
     async evaluations(account_id, id, { limit, after }) {
       await requireJob(account_id, id)
-      const found = await store.evaluations(db, id, limit, after)
+      const rows = await store.evaluations(db, id, limit, after)
       return pageOf(
-        found.map(({ step, data_json, created_at }) => ({
+        rows.map(({ step, data_json, created_at }) => ({
           step,
           ...fromJson(data_json),
           created_at: isoTime(created_at),
@@ -106,12 +106,12 @@ export function createJobHistory({ db, datasets, models, artifacts, requireJob }
         )
       if ((await models.nameOf(db, account_id, job.model)) === undefined)
         throw new ApiError('model_not_found', 'The result of this job was deleted, and the losses of its rows with it.')
-      const found = await highestLossRows(
+      const page = await highestLossRows(
         path.join(await artifacts.ensureLocal(modelKey(job.model)), rowsFile),
         limit,
         after,
       )
-      return withMessages(job.dataset_id, found)
+      return withMessages(job.dataset_id, page)
     },
 
     async heldOut(account_id, id, { limit, after = 0 }) {

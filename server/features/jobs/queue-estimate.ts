@@ -196,11 +196,11 @@ function durationOf(job: Pick<store.JobRow, 'recipe_json' | 'progress'>, complet
   const recipe = recipeOf(job)
   const volume = trainingVolume(recipe)
   const last = completed.find(
-    (each) =>
-      each.recipe.method === recipe.method &&
-      each.recipe.objective === recipe.objective &&
-      trainingVolume(each.recipe) &&
-      each.trained_ms > 0,
+    (entry) =>
+      entry.recipe.method === recipe.method &&
+      entry.recipe.objective === recipe.objective &&
+      trainingVolume(entry.recipe) &&
+      entry.trained_ms > 0,
   )
   if (!last || !volume) return Number.POSITIVE_INFINITY
   const train_ms = last.trained_ms * (volume / trainingVolume(last.recipe)!)

@@ -54,13 +54,13 @@ export function createJobResponses({ db, queue, trainingSetup, turns, now }: Opt
     if (live.length === 0) return jobs.map((job) => serializeJob(job))
     const queued = live.filter((job) => statusOf(job) === 'queued').map(({ id }) => id)
     const awaited = queued.length > 0 ? await store.awaitedBy(db, queued) : new Map<string, string>()
-    const found = await estimatesWith(queued.filter((id) => !awaited.has(id)))
+    const estimates = await estimatesWith(queued.filter((id) => !awaited.has(id)))
     const waitsFor = (id: string) => {
       if (!queued.includes(id)) return null
       if (!trainingSetup.ready()) return trainingSetup.describe()
       return awaited.has(id) ? `The weights of ${awaited.get(id)} are on their way.` : null
     }
-    return jobs.map((job) => serializeJob(job, estimateOf(job, found.get(job.id)), waitsFor(job.id)))
+    return jobs.map((job) => serializeJob(job, estimateOf(job, estimates.get(job.id)), waitsFor(job.id)))
   }
 
   return {

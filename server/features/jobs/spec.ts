@@ -71,7 +71,7 @@ async function trainingSpec(
 
 /** The files that a training reads all the time, which must stay here. */
 export const filesOfSpec = ({ base, start, dataset, evaluation }: TrainingSpec): string[] =>
-  [base, start, dataset, evaluation.dataset].flatMap((each) => (each ? [each.path] : []))
+  [base, start, dataset, evaluation.dataset].flatMap((part) => (part ? [part.path] : []))
 
 export interface Specs {
   /** The spec of one attempt at a job, with the checkpoints that the trainer may resume from, newest first. */

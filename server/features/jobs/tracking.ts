@@ -44,16 +44,16 @@ export function createTracking({ kind, target, project }: TrackingSettings, log:
       if (stdin?.writable && stdin.writableLength < max_buffered_bytes) stdin.write(`${JSON.stringify(message)}\n`)
     }
     /** What a job created through OpenAI's API says of its run: project, name and tags. */
-    const own = kind === 'wandb' ? openaiRequestOf(job)?.integrations?.[0]?.wandb : undefined
+    const wandb = kind === 'wandb' ? openaiRequestOf(job)?.integrations?.[0]?.wandb : undefined
     const start = (run: string) => {
       const python = path.join(root, '.local/tracking', kind, 'bin/python')
       const args = [
         path.join(root, 'trainer/cli/track.py'),
         kind,
         target,
-        own?.project ?? project,
+        wandb?.project ?? project,
         run,
-        JSON.stringify({ name: own?.name ?? undefined, tags: own?.tags ?? undefined }),
+        JSON.stringify({ name: wandb?.name ?? undefined, tags: wandb?.tags ?? undefined }),
       ]
       const started = spawnChild(python, args, { env: childEnv(trackerSettings) })
       const warn = (why: string) => log.warn({ job: run, why }, `the loss curve of a job could not be sent to ${kind}`)

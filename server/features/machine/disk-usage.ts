@@ -34,15 +34,15 @@ export function createDiskUsage({ dataDir, modelsDir, log, stopping, now }: Opti
     /** Linked files count once: an export of a model may share its files. */
     async function add(kind: string, file: string): Promise<void> {
       stopping.throwIfAborted()
-      const found = await lstat(file).catch(() => undefined)
-      if (!found) return
-      if (found.isDirectory()) return eachIn(file, (entry) => add(kind, entry))
-      if (found.nlink > 1) {
-        const id = `${found.dev} ${found.ino}`
+      const stats = await lstat(file).catch(() => undefined)
+      if (!stats) return
+      if (stats.isDirectory()) return eachIn(file, (entry) => add(kind, entry))
+      if (stats.nlink > 1) {
+        const id = `${stats.dev} ${stats.ino}`
         if (seen.has(id)) return
         seen.add(id)
       }
-      kinds.set(kind, (kinds.get(kind) ?? 0) + found.blocks * 512)
+      kinds.set(kind, (kinds.get(kind) ?? 0) + stats.blocks * 512)
     }
     await eachIn(dataDir, (entry) => add(kindOf(path.basename(entry)), entry))
     if (path.relative(dataDir, modelsDir).startsWith('..')) await add('base models', modelsDir)

@@ -41,8 +41,8 @@ export function createEngineState(engine: ReadableEngine, now: () => number): ()
       engine.read('/metrics'),
     ])
     const value = (name: string) => {
-      const found = new RegExp(`^tunery_engine_${name} (.+)$`, 'm').exec(metrics ?? '')?.[1]
-      return found === undefined ? undefined : Number(found)
+      const value = new RegExp(`^tunery_engine_${name} (.+)$`, 'm').exec(metrics ?? '')?.[1]
+      return value === undefined ? undefined : Number(value)
     }
     const models = list === undefined ? [] : (Models.safeParse(JSON.parse(list)).data?.data ?? [])
     const tokens = value('generation_tokens_total')

@@ -44,7 +44,7 @@ export function createMachineFeature(
       started_at: isoTime(Math.round(started_at)),
       uptime_seconds: Math.floor(process.uptime()),
       cores: usableCores(),
-      load: os.loadavg().map((each) => Number(each.toFixed(2))),
+      load: os.loadavg().map((average) => Number(average.toFixed(2))),
       memory: {
         total_bytes: constrained > 0 ? Math.min(total, constrained) : total,
         available_bytes: process.availableMemory(),

@@ -80,9 +80,9 @@ export function createAdapterImporter({
     const request: UnpackRequest = { source, out, max_bytes: max_mb * 1e6 }
     const read = await readUntrusted('server/features/models/adapter-reader/main.ts', request, size_bytes)
     if ('stopped' in read) throw new ApiError('adapter_invalid', `The file cannot be read: ${read.stopped}`)
-    const found = JSON.parse(read.stdout) as UnpackResult
-    if ('invalid' in found) throw new ApiError('adapter_invalid', found.invalid)
-    return found
+    const result = JSON.parse(read.stdout) as UnpackResult
+    if ('invalid' in result) throw new ApiError('adapter_invalid', result.invalid)
+    return result
   }
 
   /** The weights for the adapter: the requested ones, or the ones that its configuration names. */

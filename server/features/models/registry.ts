@@ -110,7 +110,7 @@ export class TunedModels {
   }
 
   async all(account_id: string): Promise<ServableModel[]> {
-    return (await store.allModels(this.options.db, account_id)).map((each) => this.servable(each))
+    return (await store.allModels(this.options.db, account_id)).map((model) => this.servable(model))
   }
 
   async get(account_id: string, id: string): Promise<TunedModelDetails> {
@@ -218,13 +218,13 @@ export class TunedModels {
     await artifacts.ensureLocal(modelKey(id))
     // Models of early versions have no probe rows.
     if (!from || !existsSync(this.servable(model).probe)) return stored
-    const found = await compare(this.servable(model), from, account_id).catch((error) => {
+    const comparison = await compare(this.servable(model), from, account_id).catch((error) => {
       if (!stored) throw error
       log.warn({ err: error, model: id }, 'a model could not be compared with the form of its base that is served')
       return stored
     })
-    if (found) await store.saveComparison(db, id, JSON.stringify(found))
-    return found
+    if (comparison) await store.saveComparison(db, id, JSON.stringify(comparison))
+    return comparison
   }
 
   /** Compares files that are about to become a model; null if that fails now. */

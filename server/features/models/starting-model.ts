@@ -50,9 +50,9 @@ export async function resolveStartingModel(
   const { base_model_id } = tuned
   if (tuned.kind === 'model') return wholeModel(hub, artifacts, base_model_id, tuned.id, tuned.projector_sha256)
   const files = modelFiles.adapter
-  const own = await artifacts.ensureLocal(modelKey(tuned.id))
-  const folder = path.join(own, files.folder)
-  const gguf = path.join(own, files.gguf)
+  const modelFolder = await artifacts.ensureLocal(modelKey(tuned.id))
+  const folder = path.join(modelFolder, files.folder)
+  const gguf = path.join(modelFolder, files.gguf)
   const config = JSON.parse(await readFile(path.join(folder, 'adapter_config.json'), 'utf8'))
   const { weights_model_id, weights_projector_sha256 } = tuned
   return {
@@ -63,7 +63,7 @@ export async function resolveStartingModel(
       model_id: tuned.id,
       folder,
       gguf,
-      projector: ownProjector(own, tuned.projector_sha256),
+      projector: ownProjector(modelFolder, tuned.projector_sha256),
       r: config.r,
       alpha: config.lora_alpha,
       target_modules: [...config.target_modules].sort(),

@@ -31,8 +31,8 @@ export const trainingOf = (db: Queryable, job_id: string) =>
 
 /** The numbers of a job's held-out rows; undefined if its trainer has not reported them. */
 export async function heldOutRows(db: Queryable, job_id: string): Promise<number[] | undefined> {
-  const found = await db.selectFrom('job_held_out').selectAll().where('job_id', '=', job_id).executeTakeFirst()
-  return found && fromJson(found.rows_json)
+  const row = await db.selectFrom('job_held_out').selectAll().where('job_id', '=', job_id).executeTakeFirst()
+  return row && fromJson(row.rows_json)
 }
 
 /** The tuned model that a job continues. */

@@ -141,13 +141,13 @@ function scaleUp(input: AutoscalerInput): Limited {
   const { target_requests, up_cooldown_ms, max_replicas } = policy
   const last = observations.at(-1)
   const present = last ? requestsOf(last) : 0
-  const each = `at ${target_requests} a replica`
+  const rate = `at ${target_requests} a replica`
   // Nothing is known yet of a load that nobody serves.
   if (replicas === 0) {
-    const wanted = Math.ceil(present / target_requests)
+    const needed = Math.ceil(present / target_requests)
     return limited(
-      wanted,
-      `${requests(present)} ${each} ${present === 1 ? 'takes' : 'take'} ${count(wanted)}.`,
+      needed,
+      `${requests(present)} ${rate} ${present === 1 ? 'takes' : 'take'} ${count(needed)}.`,
       max_replicas,
     )
   }
@@ -169,12 +169,12 @@ function scaleUp(input: AutoscalerInput): Limited {
   const busy = busyReplicas(recent)
   const forUtilization = policy.target_utilization === null ? 0 : busy / policy.target_utilization
   const byUtilization = rounded(forUtilization, replicas)
-  const wanted = Math.max(byRequests, byUtilization)
+  const needed = Math.max(byRequests, byUtilization)
   if (byUtilization > byRequests) {
     const share = `${percent(busy / Math.max(1, last?.ready ?? 1))} of ${count(last?.ready ?? 0)} busy`
     return limited(
-      wanted,
-      `${share}, target ${percent(policy.target_utilization!)}: that takes ${count(wanted)}.`,
+      needed,
+      `${share}, target ${percent(policy.target_utilization!)}: that takes ${count(needed)}.`,
       max_replicas,
     )
   }
@@ -183,8 +183,8 @@ function scaleUp(input: AutoscalerInput): Limited {
   const chance = peak > Math.round(expected) ? `, up to ${peak} by chance,` : ''
   const queue = forQueue > tolerance ? ` and ${Math.round(Math.max(0, present - load))} queued` : ''
   return limited(
-    wanted,
-    `${requests(load)} at a time${growing}${chance}${queue} ${each} take ${count(wanted)}.`,
+    needed,
+    `${requests(load)} at a time${growing}${chance}${queue} ${rate} take ${count(needed)}.`,
     max_replicas,
   )
 }
@@ -207,9 +207,9 @@ interface Limited extends AutoscalerResult {
   limited: boolean
 }
 
-const limited = (wanted: number, reason: string, max_replicas: number): Limited =>
-  wanted <= max_replicas
-    ? { replicas: wanted, reason, limited: false }
+const limited = (needed: number, reason: string, max_replicas: number): Limited =>
+  needed <= max_replicas
+    ? { replicas: needed, reason, limited: false }
     : { replicas: max_replicas, reason: `${reason} max_replicas is ${max_replicas}.`, limited: true }
 
 function scaleDown({ now, policy, observations, replicas, decisions }: AutoscalerInput): AutoscalerResult {
@@ -229,10 +229,11 @@ function scaleDown({ now, policy, observations, replicas, decisions }: Autoscale
     target_utilization === null ? 0 : busyReplicas(counted) / target_utilization,
   )
   const isIdle = observations.every(
-    (each) => (each.at <= now - idle_ms && each !== last) || requestsOf(each) + each.arrived === 0,
+    (observation) =>
+      (observation.at <= now - idle_ms && observation !== last) || requestsOf(observation) + observation.arrived === 0,
   )
-  const wanted = Math.max(min_replicas, isIdle ? 0 : Math.max(1, Math.ceil(peak - rounding)))
-  if (wanted >= replicas)
+  const needed = Math.max(min_replicas, isIdle ? 0 : Math.max(1, Math.ceil(peak - rounding)))
+  if (needed >= replicas)
     return steady(
       min_replicas === 0 && replicas === 1
         ? `There were requests in the last ${seconds(idle_ms)}.`
@@ -241,7 +242,7 @@ function scaleDown({ now, policy, observations, replicas, decisions }: Autoscale
   const quiet = isIdle ? idle_ms : quiet_ms
   const reason = isIdle
     ? `No request in the last ${seconds(quiet)}.`
-    : `The load of the last ${seconds(quiet)} takes ${count(wanted)}.`
+    : `The load of the last ${seconds(quiet)} takes ${count(needed)}.`
   const wait_ms = Math.max(
     (decisions.at(-1)?.at ?? Number.NEGATIVE_INFINITY) + down_cooldown_ms - now,
     // After a restart nothing is known of the time before.
@@ -249,7 +250,7 @@ function scaleDown({ now, policy, observations, replicas, decisions }: Autoscale
   )
   return wait_ms > 0
     ? { replicas, reason: `${reason} The next scale-down is due in ${seconds(wait_ms)}.` }
-    : { replicas: wanted, reason }
+    : { replicas: needed, reason }
 }
 
 /**
@@ -261,7 +262,7 @@ const staffed = (load: number, { target_requests }: ScalingPolicy, most = Number
 
 /** The most requests that were there at once. */
 const mostOf = (observations: readonly Observation[]) =>
-  observations.reduce((most, each) => Math.max(most, requestsOf(each)), 0)
+  observations.reduce((most, observation) => Math.max(most, requestsOf(observation)), 0)
 
 const requestsOf = ({ in_flight, waiting }: Observation) => in_flight + waiting
 
@@ -280,11 +281,11 @@ const busyReplicas = (observations: readonly Observation[]) =>
 function serviceTimeOf(observations: readonly Observation[], { target_requests }: ScalingPolicy, now: number) {
   let worked = 0
   let completed = 0
-  observations.forEach((each, index) => {
+  observations.forEach((observation, index) => {
     const before = observations[index - 1]
-    if (!before || each.at <= now - measured.ms) return
-    worked += Math.min(each.in_flight, target_requests * each.ready) * (each.at - before.at)
-    completed += each.completed
+    if (!before || observation.at <= now - measured.ms) return
+    worked += Math.min(observation.in_flight, target_requests * observation.ready) * (observation.at - before.at)
+    completed += observation.completed
   })
   return completed < measured.answers ? undefined : worked / completed
 }
@@ -294,7 +295,7 @@ function loadOf(observations: readonly Observation[], service_ms: number | undef
   if (observations.length === 0) return 0
   if (service_ms === undefined || observations.length < 2) return mean(observations.map(requestsOf))
   const span = observations.at(-1)!.at - observations[0]!.at
-  return (observations.slice(1).reduce((sum, each) => sum + each.arrived, 0) * service_ms) / span
+  return (observations.slice(1).reduce((sum, observation) => sum + observation.arrived, 0) * service_ms) / span
 }
 
 /** Load by millisecond by which it has grown in each of the last spans, the least of them; 0: it did not. */
@@ -325,20 +326,20 @@ function peakOf(observations: readonly Observation[], from: number, service_ms: 
   let arrived = 0
   let present = 0
   let first = 0
-  observations.forEach((each, index) => {
-    arrived += each.arrived
-    present += requestsOf(each)
-    for (; observations[first]!.at <= each.at - smooth_ms; first++) {
+  observations.forEach((observation, index) => {
+    arrived += observation.arrived
+    present += requestsOf(observation)
+    for (; observations[first]!.at <= observation.at - smooth_ms; first++) {
       arrived -= observations[first]!.arrived
       present -= requestsOf(observations[first]!)
     }
-    if (each.at <= from) return
+    if (observation.at <= from) return
     peak = Math.max(peak, service_ms === undefined ? present / (index - first + 1) : (arrived * service_ms) / smooth_ms)
   })
   return peak
 }
 
-const mean = (values: readonly number[]) => values.reduce((sum, each) => sum + each, 0) / values.length
+const mean = (values: readonly number[]) => values.reduce((sum, value) => sum + value, 0) / values.length
 function median(values: readonly number[]): number {
   const sorted = values.toSorted((a, b) => a - b)
   return sorted[Math.floor(sorted.length / 2)] ?? 0

@@ -71,7 +71,7 @@ export class Controller {
     entry.set.refuseWaiting(
       new ApiError('overloaded', 'The deployment has just stopped scaling. Send the request once more.'),
     )
-    for (const each of activeOf(entry)) this.reconciler.drain(entry, each)
+    for (const replica of activeOf(entry)) this.reconciler.drain(entry, replica)
   }
 
   ids(): string[] {
@@ -83,7 +83,7 @@ export class Controller {
     if (!entry) return undefined
     const { in_flight, waiting } = entry.set.counts()
     const { desired, utilization, reason, limit, error } = entry
-    const replicas = entry.set.replicas().filter((each) => each.state() !== 'ended')
+    const replicas = entry.set.replicas().filter((replica) => replica.state() !== 'ended')
     return { desired, replicas, in_flight, waiting, utilization, reason, limit, error: error?.message ?? null }
   }
 
@@ -192,11 +192,11 @@ export class Controller {
   private async roomFor(entry: Entry): Promise<number> {
     const { id, instance_type } = entry.deployment
     const room = await this.options.places.room(instance_type, id)
-    const own = [...entry.places.values()].filter((place) => place.class === instance_type).length
+    const count = [...entry.places.values()].filter((place) => place.class === instance_type).length
     const starving = [...this.entries.values()].filter(
       (other) => other !== entry && other.isStarving && other.deployment.instance_type === instance_type,
     )
-    return Math.max(own, room - starving.length)
+    return Math.max(count, room - starving.length)
   }
 
   private async decide(entry: Entry, to: number, reason: string): Promise<void> {
@@ -214,7 +214,7 @@ export class Controller {
   private async observe(entry: Entry): Promise<void> {
     const { set, policy, counted } = entry
     const { in_flight, waiting, arrived, completed } = set.counts()
-    const serving = activeOf(entry).filter((each) => each.state() === 'ready')
+    const serving = activeOf(entry).filter((replica) => replica.state() === 'ready')
     entry.utilization = policy.target_utilization === null ? null : await this.utilizationOf(entry, serving)
     const at = this.options.now()
     const observation = {
@@ -233,21 +233,21 @@ export class Controller {
 
   /** Mean share of the time that these replicas computed since the last look; null if that is not known. */
   private async utilizationOf({ places, counted }: Entry, serving: OwnReplica[]): Promise<number | null> {
-    const onGpus = serving.some((each) => places.get(each)?.gpu) ? await this.options.gpus() : []
+    const onGpus = serving.some((replica) => places.get(replica)?.gpu) ? await this.options.gpus() : []
     const shares = await Promise.all(
-      serving.map(async (each) => {
-        const gpu = places.get(each)?.gpu
+      serving.map(async (replica) => {
+        const gpu = places.get(replica)?.gpu
         if (gpu) return onGpus.find(({ uuid }) => uuid === gpu.uuid)?.utilization ?? undefined
-        const cpu_ms = await each.cpu_ms()
-        const before = counted.cpu.get(each)
+        const cpu_ms = await replica.cpu_ms()
+        const before = counted.cpu.get(replica)
         if (cpu_ms === undefined) return undefined
         const at = performance.now()
-        counted.cpu.set(each, { at, cpu_ms })
-        return before && Math.min(1, (cpu_ms - before.cpu_ms) / ((at - before.at) * each.placement.threads))
+        counted.cpu.set(replica, { at, cpu_ms })
+        return before && Math.min(1, (cpu_ms - before.cpu_ms) / ((at - before.at) * replica.placement.threads))
       }),
     )
-    const known = shares.filter((each) => each !== undefined)
-    return known.length === 0 ? null : known.reduce((sum, each) => sum + each, 0) / known.length
+    const measured = shares.filter((share) => share !== undefined)
+    return measured.length === 0 ? null : measured.reduce((sum, share) => sum + share, 0) / measured.length
   }
 
   private tick(): Promise<void> {

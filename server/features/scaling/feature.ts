@@ -111,13 +111,13 @@ export async function createScalingFeature(
   })
   metrics.onLook(() => {
     const all = (controller?.ids() ?? []).flatMap((id) => controller?.state(id) ?? [])
-    const replicas = all.flatMap((each) => each.replicas)
+    const replicas = all.flatMap((entry) => entry.replicas)
     metrics.ownReplicas.set(
       { state: 'wanted' },
       all.reduce((sum, { desired }) => sum + desired, 0),
     )
     for (const state of ['starting', 'ready', 'draining'] as const)
-      metrics.ownReplicas.set({ state }, replicas.filter((each) => each.state() === state).length)
+      metrics.ownReplicas.set({ state }, replicas.filter((replica) => replica.state() === state).length)
   })
   metrics.onScrape(async () => (await controller?.metrics()) ?? [])
 

@@ -64,18 +64,18 @@ export function createPlaces({
   const held = new Map<Place, { deployment_id: string; key: string }>()
   // As much in all as the machine's own engine may take.
   const cache_bytes = Math.floor(total_bytes / 4 / sets.length)
-  let known: { at: number; gpus: Promise<Gpu[]> } | undefined
+  let cached: { at: number; gpus: Promise<Gpu[]> } | undefined
 
   /** Their number and names do not change; memory is read again for each replica. */
   function knownGpus(): Promise<Gpu[]> {
-    if (!known || performance.now() - known.at > gpuClassRead_ms) known = { at: performance.now(), gpus: gpus() }
-    return known.gpus
+    if (!cached || performance.now() - cached.at > gpuClassRead_ms) cached = { at: performance.now(), gpus: gpus() }
+    return cached.gpus
   }
-  const holders = (key: string) => [...held.values()].filter((each) => each.key === key)
+  const holders = (key: string) => [...held.values()].filter((holder) => holder.key === key)
   const freeSets = () => sets.filter((_, index) => holders(`cores ${index}`).length === 0)
   /** Memory of replicas on this GPU, or on cores, that have not read their weights yet. */
   const promised_bytes = (gpu?: string) =>
-    [...held.keys()].reduce((sum, each) => sum + (!each.isRunning && each.gpu?.uuid === gpu ? each.bytes : 0), 0)
+    [...held.keys()].reduce((sum, place) => sum + (!place.isRunning && place.gpu?.uuid === gpu ? place.bytes : 0), 0)
 
   function hold(place: Omit<Place, 'slot' | 'release' | 'isRunning'>, deployment_id: string, key: string): Place {
     const { name } = place.placement
@@ -88,7 +88,7 @@ export function createPlaces({
   }
 
   function takeCores(deployment_id: string, weights_bytes: number): Place | { refused: string } {
-    const index = sets.findIndex((_, each) => holders(`cores ${each}`).length === 0)
+    const index = sets.findIndex((_, position) => holders(`cores ${position}`).length === 0)
     const set = sets[index]
     if (!set)
       return {
@@ -109,9 +109,9 @@ export function createPlaces({
   }
 
   async function takeGpu(instance_type: string, deployment_id: string, weights_bytes: number) {
-    known = undefined
+    cached = undefined
     const all = (await knownGpus()).filter((gpu) => classOf(gpu) === instance_type)
-    const ofOthers = all.filter(({ uuid }) => holders(uuid).every((each) => each.deployment_id !== deployment_id))
+    const ofOthers = all.filter(({ uuid }) => holders(uuid).every((holder) => holder.deployment_id !== deployment_id))
     if (ofOthers.length === 0)
       return {
         refused: `The deployment has a replica on each of the ${all.length} GPUs of the class ${instance_type}.`,
@@ -146,8 +146,10 @@ export function createPlaces({
 
     async room(instance_type, deployment_id) {
       if (instance_type !== 'cpu') return (await knownGpus()).filter((gpu) => classOf(gpu) === instance_type).length
-      const own = [...held].filter(([place, each]) => place.class === 'cpu' && each.deployment_id === deployment_id)
-      return freeSets().length + own.length
+      const ours = [...held].filter(
+        ([place, holder]) => place.class === 'cpu' && holder.deployment_id === deployment_id,
+      )
+      return freeSets().length + ours.length
     },
 
     take: async (instance_type, deployment_id, weights_bytes) =>

@@ -59,9 +59,9 @@ export function createReconciler(options: ReconcilerOptions, control: Control): 
   async function reconcile(entry: Entry): Promise<void> {
     while (fittingOf(entry).length < entry.desired && now() >= entry.retry_at && !entry.removed) {
       const { deployment } = entry
-      const wanted = await wantedOf(entry).catch((error) => onStartFailed(entry, error))
-      if (!wanted) return
-      const { target, bytes } = wanted
+      const plan = await wantedOf(entry).catch((error) => onStartFailed(entry, error))
+      if (!plan) return
+      const { target, bytes } = plan
       const place = await places.take(deployment.instance_type, deployment.id, bytes)
       if ('refused' in place) {
         entry.limit = place.refused
@@ -76,12 +76,12 @@ export function createReconciler(options: ReconcilerOptions, control: Control): 
     }
     const fitting = fittingOf(entry)
     // Replicas of a former class serve until those of the new one do.
-    const serving = fitting.filter((each) => each.state() === 'ready').length
-    const old = serving >= entry.desired ? activeOf(entry).filter((each) => !fitting.includes(each)) : []
+    const serving = fitting.filter((replica) => replica.state() === 'ready').length
+    const old = serving >= entry.desired ? activeOf(entry).filter((replica) => !fitting.includes(replica)) : []
     const surplus = fitting
       .toSorted((a, b) => Number(a.state() === 'ready') - Number(b.state() === 'ready') || a.inFlight - b.inFlight)
       .slice(0, Math.max(0, fitting.length - entry.desired))
-    for (const each of [...old, ...surplus]) drain(entry, each)
+    for (const replica of [...old, ...surplus]) drain(entry, replica)
   }
 
   function drain(entry: Entry, replica: OwnReplica): void {

@@ -56,7 +56,7 @@ export interface Entry {
 export const activeOf = (entry: Entry) =>
   entry.set
     .replicas()
-    .filter((each) => !entry.leaving.has(each) && (each.state() === 'starting' || each.state() === 'ready'))
+    .filter((replica) => !entry.leaving.has(replica) && (replica.state() === 'starting' || replica.state() === 'ready'))
 /** Those on the class that is configured now. */
 export const fittingOf = (entry: Entry) =>
-  activeOf(entry).filter((each) => entry.places.get(each)?.class === entry.deployment.instance_type)
+  activeOf(entry).filter((replica) => entry.places.get(replica)?.class === entry.deployment.instance_type)

@@ -135,11 +135,11 @@ export class ScalingService {
       )
     const classes = await this.instanceTypes()
     const name = requested ?? classes[0]!.name
-    if (classes.some((each) => each.name === name)) return name
+    if (classes.some((instance) => instance.name === name)) return name
     throw new ApiError(
       'invalid_request',
       `'instance_type' is '${name}', which is not known here. There are: ` +
-        `${classes.map((each) => each.name).join(', ')}.` +
+        `${classes.map((instance) => instance.name).join(', ')}.` +
         `${isRay(name) ? ' TUNERY_RAY_GPUS names the kinds of GPU of the Ray cluster.' : ''}`,
       { param: 'instance_type' },
     )
@@ -155,22 +155,22 @@ export class ScalingService {
     const state = local ?? (row && ray?.state(deployment.id))
     const policy = row && policyOf(row)
     const items: Scaling['replicas']['items'] = local
-      ? local.replicas.map((each) => ({
-          id: each.id,
-          state: each.state() as 'starting' | 'ready' | 'draining',
-          place: each.placement.name,
-          started_at: isoTime(each.started_at),
-          ready_at: isoTime(each.ready_at() ?? null),
-          in_flight: each.inFlight,
+      ? local.replicas.map((replica) => ({
+          id: replica.id,
+          state: replica.state() as 'starting' | 'ready' | 'draining',
+          place: replica.placement.name,
+          started_at: isoTime(replica.started_at),
+          ready_at: isoTime(replica.ready_at() ?? null),
+          in_flight: replica.inFlight,
         }))
-      : ((state as RayState | undefined)?.replicas.map((each) => ({
-          ...each,
-          started_at: isoTime(each.started_at ?? now()),
+      : ((state as RayState | undefined)?.replicas.map((replica) => ({
+          ...replica,
+          started_at: isoTime(replica.started_at ?? now()),
           ready_at: null,
           // Known to Serve alone.
           in_flight: 0,
         })) ?? [])
-    const count = (wanted: string) => items.filter((each) => each.state === wanted).length
+    const count = (state: string) => items.filter((item) => item.state === state).length
     return {
       model: deployment.name,
       scaling: policy ? { ...policy, target_gpu_utilization: policy.target_gpu_utilization ?? null } : null,
@@ -206,7 +206,7 @@ export class ScalingService {
     trx: Trx,
     account_id: string,
     deployment_id: string,
-    wanted: number,
+    requested: number,
   ): Promise<void> {
     const account = await trx.selectFrom('accounts').select('tier').where('id', '=', account_id).executeTakeFirst()
     const tier = this.options.plans.tierOrTightest(account?.tier ?? '')
@@ -214,14 +214,14 @@ export class ScalingService {
     if (max === null) return
     const mostOf = (row: store.ScalingRow) => policyOf(row).max_replicas
     const rows = await store.ofAccount(trx, account_id)
-    const own = rows.find((row) => row.deployment_id === deployment_id)
+    const current = rows.find((row) => row.deployment_id === deployment_id)
     // Above a limit that was lowered, the way down is open.
-    if (own && wanted <= mostOf(own)) return
-    const others = rows.filter((row) => row !== own).reduce((sum, row) => sum + mostOf(row), 0)
-    if (others + wanted <= max) return
+    if (current && requested <= mostOf(current)) return
+    const others = rows.filter((row) => row !== current).reduce((sum, row) => sum + mostOf(row), 0)
+    if (others + requested <= max) return
     throw new ApiError(
       'too_many',
-      `'max_replicas' is ${wanted}, and the account's other deployments have ${others}: its tier '${tier.name}' ` +
+      `'max_replicas' is ${requested}, and the account's other deployments have ${others}: its tier '${tier.name}' ` +
         `allows ${max} in all, so at most ${Math.max(0, max - others)} here. Lower 'max_replicas', or that of ` +
         'another deployment, or ask the operator for another tier.',
       { param: 'scaling.max_replicas', details: { limit: 'max_replicas', max, used: others } },
@@ -243,7 +243,7 @@ export class ScalingService {
   private async applyAll(): Promise<void> {
     const { db, deployments, running, ray, log } = this.options
     const rows = await store.listAll(db)
-    const known = new Set(running()?.ids() ?? [])
+    const runningIds = new Set(running()?.ids() ?? [])
     const knownInRay = new Set(ray?.ids() ?? [])
     for (const row of rows) {
       const deployment = await deployments.findUnscoped(row.deployment_id)
@@ -257,11 +257,11 @@ export class ScalingService {
         this.told.add(row.deployment_id)
         continue
       }
-      known.delete(row.deployment_id)
+      runningIds.delete(row.deployment_id)
       knownInRay.delete(row.deployment_id)
       await this.apply(scaled(row, deployment))
     }
-    for (const id of known) running()?.remove(id)
+    for (const id of runningIds) running()?.remove(id)
     for (const id of knownInRay) ray?.remove(id)
   }
 }
@@ -287,13 +287,13 @@ export async function configuredIn(
   chosen: (instance_type: string) => boolean,
 ): Promise<ScaledDeployment[]> {
   const rows = (await store.listAll(db)).filter((row) => chosen(row.instance_type))
-  const found = await Promise.all(
+  const results = await Promise.all(
     rows.map(async (row) => {
       const deployment = await deployments.findUnscoped(row.deployment_id)
       return deployment ? [scaled(row, deployment)] : []
     }),
   )
-  return found.flat()
+  return results.flat()
 }
 
 /** Stores a decision of this server process. */

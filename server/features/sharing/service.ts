@@ -83,21 +83,21 @@ export function createSharing({ db, models, evaluations, enabled, announce, now 
 
   async function evaluationOf({ account_id, evaluation_id }: store.ShareRow): Promise<SharedModel['evaluation']> {
     if (evaluation_id === null) return null
-    const found = await evaluations.get(account_id, evaluation_id).catch((error) => {
+    const evaluation = await evaluations.get(account_id, evaluation_id).catch((error) => {
       // Deleted since.
       if (error instanceof ApiError) return undefined
       throw error
     })
-    if (!found?.result) return null
-    const { model, baseline, difference } = found.result
+    if (!evaluation?.result) return null
+    const { model, baseline, difference } = evaluation.result
     return {
-      name: found.name,
+      name: evaluation.name,
       rows: model.rows,
       score: model.score?.mean ?? null,
       pass_rate: model.pass_rate,
       baseline_score: baseline?.score?.mean ?? null,
       difference: difference && { mean: difference.mean, low: difference.low, high: difference.high },
-      finished_at: found.finished_at,
+      finished_at: evaluation.finished_at,
     }
   }
 
@@ -197,9 +197,9 @@ export function createSharing({ db, models, evaluations, enabled, announce, now 
   }
 
   async function requireShare(account_id: string, model_id: string, id: string): Promise<store.ShareRow> {
-    const found = await store.find(db, account_id, model_id, id)
-    if (!found) throw new ApiError('not_found', `There is no shared link '${id}' of the model '${model_id}'.`)
-    return found
+    const share = await store.find(db, account_id, model_id, id)
+    if (!share) throw new ApiError('not_found', `There is no shared link '${id}' of the model '${model_id}'.`)
+    return share
   }
 
   return sharing

@@ -113,8 +113,8 @@ export function createIdentities({ db, members, sign_up, sign_up_role, changes, 
         const before = bound && (await store.user(trx, bound.user_id))
         if (before) return { user: before }
         const { offers, proven, all } = await offersFor(trx, person)
-        const own = all.find(({ id }) => id === signed_in)
-        if (own) return { user: await bind(trx, own, person) }
+        const current = all.find(({ id }) => id === signed_in)
+        if (current) return { user: await bind(trx, current, person) }
         const isOperators = all.some(({ operator }) => operator === 1)
         if (proven.length === 1 && !isOperators) return { user: await bind(trx, proven[0]!, person) }
         const [first] = offers

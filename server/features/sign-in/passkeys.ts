@@ -73,8 +73,8 @@ export function createPasskeys(db: Db, now: () => number): Passkeys {
 
   /** Whether a challenge was given out to the member, or for a sign-in; each works once. */
   const takeChallenge = (user_id: string | null) => async (challenge: string) => {
-    const found = await store.token(db, 'challenge', hashOf(challenge), now())
-    return found !== undefined && found.user_id === user_id && (await store.takeToken(db, found.id))
+    const token = await store.token(db, 'challenge', hashOf(challenge), now())
+    return token !== undefined && token.user_id === user_id && (await store.takeToken(db, token.id))
   }
 
   const hostOf = (origin: Origin) => {
@@ -102,7 +102,7 @@ export function createPasskeys(db: Db, now: () => number): Passkeys {
     },
 
     async add(caller, origin, name, response) {
-      const found = await (await webauthn())
+      const verified = await (await webauthn())
         .verifyRegistrationResponse({
           response: response as RegistrationResponseJSON,
           expectedChallenge: takeChallenge(caller.user_id),
@@ -111,8 +111,8 @@ export function createPasskeys(db: Db, now: () => number): Passkeys {
           requireUserVerification: true,
         })
         .catch(refuseWith)
-      if (!found.verified) throw refused('The passkey could not be verified. Try again.')
-      const { credential } = found.registrationInfo
+      if (!verified.verified) throw refused('The passkey could not be verified. Try again.')
+      const { credential } = verified.registrationInfo
       return db.transaction().execute(async (trx) => {
         if ((await store.passkeys(trx, caller.user_id)).length >= passkeysMax)
           throw new ApiError('too_many', `You have ${passkeysMax} passkeys, the most there may be. Remove one first.`)
@@ -155,14 +155,14 @@ export function createPasskeys(db: Db, now: () => number): Passkeys {
     },
 
     async verify(origin, response) {
-      const given = response as AuthenticationResponseJSON
+      const assertion = response as AuthenticationResponseJSON
       const unknown = refused('This passkey is not known here, or was removed. Sign in in another way.')
-      const passkey = await store.passkeyByCredential(db, String(given.id))
+      const passkey = await store.passkeyByCredential(db, String(assertion.id))
       const user = passkey && (await store.user(db, passkey.user_id))
       if (!passkey || !user) throw unknown
-      const found = await (await webauthn())
+      const verified = await (await webauthn())
         .verifyAuthenticationResponse({
-          response: given,
+          response: assertion,
           expectedChallenge: takeChallenge(null),
           expectedOrigin: origin,
           expectedRPID: hostOf(origin),
@@ -175,8 +175,8 @@ export function createPasskeys(db: Db, now: () => number): Passkeys {
           },
         })
         .catch(refuseWith)
-      if (!found.verified) throw unknown
-      const values = { counter: found.authenticationInfo.newCounter, last_used_at: now() }
+      if (!verified.verified) throw unknown
+      const values = { counter: verified.authenticationInfo.newCounter, last_used_at: now() }
       await db.transaction().execute((trx) => store.updatePasskey(trx, passkey.id, values))
       return user
     },

@@ -47,9 +47,9 @@ export async function verifyPassword(hash: string | undefined, password: string)
   const [, m = memory, t = passes, p = parallelism, salt = 'AAAAAAAAAAAAAAAAAAAAAA', tag = ''] =
     pattern.exec(hash ?? '') ?? []
   const cost = { memory: Number(m), passes: Number(t), parallelism: Number(p) }
-  const found = await hashOf(password, Buffer.from(salt, 'base64'), cost)
-  const wanted = Buffer.from(tag, 'base64')
-  return found.length === wanted.length && timingSafeEqual(found, wanted)
+  const computed = await hashOf(password, Buffer.from(salt, 'base64'), cost)
+  const expected = Buffer.from(tag, 'base64')
+  return computed.length === expected.length && timingSafeEqual(computed, expected)
 }
 
 /** Whether a hash was made with other parameters than today's. */

@@ -214,12 +214,12 @@ function oidcRoutes(app: FastifyInstance, parts: OidcParts): void {
       const token = sessionTokenIn(request)
       const before = token === undefined ? undefined : await sessions.find(token)
       const arrival = await oidc.finish(originOf(request), search, kept)
-      const found = await identities.find(arrival.person, before?.user_id)
-      if ('user' in found) {
-        enter(request, reply, await signIn.as(found.user, 'oidc', placeOf(request)))
+      const match = await identities.find(arrival.person, before?.user_id)
+      if ('user' in match) {
+        enter(request, reply, await signIn.as(match.user, 'oidc', placeOf(request)))
         return reply.redirect(arrival.next)
       }
-      if (found.offers.length === 0)
+      if (match.offers.length === 0)
         throw new OidcError(arrival.person.verified ? 'oidc_no_account' : 'oidc_unverified')
       reply.removeHeader('set-cookie')
       setOidcCookie(request, reply, oidc.keep(arrival), keptFor_s)
@@ -231,9 +231,9 @@ function oidcRoutes(app: FastifyInstance, parts: OidcParts): void {
 }
 
 /** A path of this service, as browsers read it: anything else would send people elsewhere after their sign-in. */
-export function ownPath(given: unknown): string {
+export function ownPath(address: unknown): string {
   const base = 'http://unused.invalid'
-  if (typeof given !== 'string' || !URL.canParse(given, base)) return '/'
-  const { origin, pathname, search, hash } = new URL(given, base)
+  if (typeof address !== 'string' || !URL.canParse(address, base)) return '/'
+  const { origin, pathname, search, hash } = new URL(address, base)
   return origin === base && !pathname.startsWith('//') ? pathname + search + hash : '/'
 }

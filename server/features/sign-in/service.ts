@@ -72,28 +72,28 @@ export class SignIn {
   }
 
   /** Throws sign_in_failed, or rate_limit_exceeded. */
-  async withPassword(given: string, password: string, place: Place): Promise<Begun> {
+  async withPassword(signsInAs: string, password: string, place: Place): Promise<Begun> {
     const { db, throttle, now } = this.options
     const { address } = place
-    const email = given.trim().toLowerCase()
+    const email = signsInAs.trim().toLowerCase()
     await throttle.begin(address, email)
     // An email may be a member of several accounts: each has its own password.
     const candidates = await store.usersWithPassword(db, email)
-    let found: { user: store.UserRow; hash: string } | undefined
+    let candidate: { user: store.UserRow; hash: string } | undefined
     try {
       // One verification at least, so that the time does not tell whether the email is known.
       if (candidates.length === 0) await verifyPassword(undefined, password)
       for (const { hash, ...user } of candidates)
-        if (!found && (await verifyPassword(hash, password))) found = { user, hash }
+        if (!candidate && (await verifyPassword(hash, password))) candidate = { user, hash }
     } catch (error) {
       // Too many sign in at once: clients try again, and must not be blocked for it.
       await throttle.forget(address, email)
       throw error
     }
-    if (!found)
+    if (!candidate)
       throw new ApiError('sign_in_failed', 'Email or password is wrong. `./tunery sign-in-link` helps who forgot it.')
     await throttle.succeed(address, email)
-    const { user, hash } = found
+    const { user, hash } = candidate
     const fresh = isOutdated(hash) ? await hashPassword(password) : undefined
     return db.transaction().execute(async (trx) => {
       if (fresh) await store.setPassword(trx, { user_id: user.id, hash: fresh, set_at: now() })
@@ -165,7 +165,7 @@ export class SignIn {
         )
       await throttle.succeed(session.address, user.id)
     }
-    for (const each of [signsInWith, email ?? null]) requireGoodPassword(password, each)
+    for (const text of [signsInWith, email ?? null]) requireGoodPassword(password, text)
     const hash = await hashPassword(password)
     if (email && email.toLowerCase() !== user.email) await accounts.members.changeOwn(caller, { email })
     await db.transaction().execute(async (trx) => {
@@ -212,8 +212,8 @@ export class SignIn {
     if (after && !last) throw new ApiError('invitation_not_found', `There is no invitation '${after}'.`)
     const rows = await store.invitations(db, account_id, now(), limit, last)
     const { items, has_more } = pageOf(rows, limit)
-    const shown = await Promise.all(items.map((each) => this.toInvitation(each)))
-    return { items: shown.filter((each) => each !== undefined), has_more }
+    const shown = await Promise.all(items.map((item) => this.toInvitation(item)))
+    return { items: shown.filter((invitation) => invitation !== undefined), has_more }
   }
 
   async withdraw(caller: Caller, id: string): Promise<{ id: string; deleted: true }> {
@@ -287,8 +287,8 @@ export class SignIn {
     const key = row.key_id === null ? undefined : await store.usableKey(db, account_id, row.key_id, now())
     if (row.key_id !== null && !key) return false
     const granted = roleScopes[inviter.role]
-    const own = key ? fromJson(key.scopes_json) : granted
-    const scopes = granted.filter((scope) => own.includes(scope))
+    const carried = key ? fromJson(key.scopes_json) : granted
+    const scopes = granted.filter((scope) => carried.includes(scope))
     const by = {
       kind: key ? ('key' as const) : ('session' as const),
       account_id,

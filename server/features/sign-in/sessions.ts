@@ -55,8 +55,8 @@ const expiryOf = ({ created_at, last_used_at }: Pick<store.SessionRow, 'created_
   Math.min(last_used_at + idle_ms, created_at + lifetime_ms)
 
 export function createSessions(db: Db, changes: Changes, now: () => number): Sessions {
-  const known = createTtlCache<{ caller: Caller; expires_at: number }>(cacheTtl_ms)
-  changes.onAnnounced(known.clear)
+  const cache = createTtlCache<{ caller: Caller; expires_at: number }>(cacheTtl_ms)
+  changes.onAnnounced(cache.clear)
   /** The accounts of tokens that were right once. */
   const accounts = new Map<string, string>()
   let used = new Map<string, number>()
@@ -130,16 +130,16 @@ export function createSessions(db: Db, changes: Changes, now: () => number): Ses
       const tokenHash = hashOf(token)
       const account_id = accounts.get(tokenHash)
       const version = account_id === undefined ? undefined : changes.version(account_id)
-      const found = await known.getOrLoad(tokenHash, () => lookUp(tokenHash, version), version)
-      return found && found.expires_at > now() ? found.caller : undefined
+      const entry = await cache.getOrLoad(tokenHash, () => lookUp(tokenHash, version), version)
+      return entry && entry.expires_at > now() ? entry.caller : undefined
     },
 
     async current(ids) {
-      const found = new Map<string, Caller>()
+      const callers = new Map<string, Caller>()
       for (let at = 0; at < ids.length; at += idsPerQuery)
         for (const row of await store.sessionsByIds(db, ids.slice(at, at + idsPerQuery)))
-          if (expiryOf(row) > now()) found.set(row.id, callerOf(row, undefined))
-      return found
+          if (expiryOf(row) > now()) callers.set(row.id, callerOf(row, undefined))
+      return callers
     },
 
     get: async (caller) => toResponse(await requireSession(caller, caller.key_id), caller.key_id),

@@ -144,7 +144,7 @@ export class StoredCompletions {
       toMessage(`${id}-${index}`, message),
     )
     if (order === 'desc') messages.reverse()
-    const from = after === undefined ? 0 : messages.findIndex((each) => each.id === after) + 1
+    const from = after === undefined ? 0 : messages.findIndex((message) => message.id === after) + 1
     if (after !== undefined && from === 0)
       throw new ApiError('invalid_request', `There is no message '${after}' to continue after.`, { param: 'after' })
     return openaiPageOf(messages.slice(from, from + limit + 1), limit)

@@ -67,8 +67,8 @@ export async function removeMatching(
   limit: number,
   now: number,
 ): Promise<string[]> {
-  const found = await filtered(trx, account_id, filter, now).clearSelect().select('id').limit(limit).execute()
-  const ids = found.map(({ id }) => id)
+  const rows = await filtered(trx, account_id, filter, now).clearSelect().select('id').limit(limit).execute()
+  const ids = rows.map(({ id }) => id)
   if (ids.length > 0) await remove(trx, account_id, ids)
   return ids
 }

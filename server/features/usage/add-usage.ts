@@ -28,11 +28,11 @@ export async function addUsage(trx: Trx, rows: Iterable<UsageRow>, at: number): 
   for (const batch of batches(days.values(), rowsPerStatement)) await addToDays(trx, batch)
   await addToFigures(trx, figures.all())
   const accounts = Map.groupBy(days.values(), ({ account_id }) => account_id)
-  for (const [account_id, each] of accounts)
+  for (const [account_id, usage] of accounts)
     await notifyMonthlyThresholds(
       trx,
       account_id,
-      each.map(({ day }) => day),
+      usage.map(({ day }) => day),
       at,
     )
 }
@@ -41,9 +41,9 @@ function addTo(days: Map<string, NewRow<'usage_days'>>, row: UsageRow): void {
   const { request_id: _, created_at, finish: __, first_token_ms: ___, ...counts } = row
   const day = startOfDay(created_at)
   const key = JSON.stringify([row.account_id, day, row.model, row.model_id, row.key_id, row.kind])
-  const known = days.get(key)
-  if (!known) days.set(key, { ...counts, day, requests: 1 })
-  else for (const sum of sums) known[sum] += sum === 'requests' ? 1 : row[sum]
+  const counted = days.get(key)
+  if (!counted) days.set(key, { ...counts, day, requests: 1 })
+  else for (const sum of sums) counted[sum] += sum === 'requests' ? 1 : row[sum]
 }
 
 function* batches<T>(items: Iterable<T>, most: number): Generator<T[]> {

@@ -78,12 +78,12 @@ export function createSpanSums() {
     for (const span of ['minute', 'hour'] as const) {
       const at = time - (time % spans[span])
       const key = JSON.stringify([account_id, model, span, at])
-      let found = sums.get(key)
-      if (!found) {
-        found = { account_id, model, span, at, ...noFigures() }
-        sums.set(key, found)
+      let sum = sums.get(key)
+      if (!sum) {
+        sum = { account_id, model, span, at, ...noFigures() }
+        sums.set(key, sum)
       }
-      into(found)
+      into(sum)
     }
   }
   return {

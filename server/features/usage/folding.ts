@@ -31,7 +31,7 @@ export function createFolding(settings: FoldSettings): Folding {
       })
       const answer = once(worker, 'message', { signal: settled.signal }).then(([message]) => message as FoldResult)
       // Both reject when the thread fails, but only one is awaited.
-      for (const each of [ended, answer]) each.catch(() => {})
+      for (const promise of [ended, answer]) promise.catch(() => {})
       worker.postMessage(file)
       try {
         const { error } = await Promise.race([answer, ended])

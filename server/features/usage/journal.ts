@@ -112,8 +112,8 @@ export function openJournal(folder: string, log: Logger): Journal {
       const fresh = files.filter((file) => !synced.has(file))
       if (fresh.length === 0) return
       try {
-        for (const each of [...fresh, folder]) {
-          const handle = await open(each, 'r')
+        for (const path of [...fresh, folder]) {
+          const handle = await open(path, 'r')
           await handle.sync().finally(() => handle.close())
         }
         for (const file of fresh) synced.add(file)

@@ -11,14 +11,14 @@ const openaiNames = new Map(Object.entries(openaiEventTypes).map(([name, type]) 
 
 /** The types of this service that a webhook subscribes to. Throws for a name of the other format. */
 export function typesOf(events: readonly EventName[], format: WebhookFormat): EventType[] {
-  const known: Partial<Record<EventName, EventType>> =
+  const types: Partial<Record<EventName, EventType>> =
     format === 'openai' ? openaiEventTypes : Object.fromEntries(webhookEventTypes.map((type) => [type, type]))
   return events.map((name) => {
-    const type = known[name]
+    const type = types[name]
     if (type) return type
     throw new ApiError(
       'invalid_request',
-      `'events': '${name}' is not of the format '${format}', which has ${Object.keys(known).join(', ')}.`,
+      `'events': '${name}' is not of the format '${format}', which has ${Object.keys(types).join(', ')}.`,
       { param: 'events', details: { field: 'events' } },
     )
   })

@@ -60,10 +60,10 @@ export function createSend({
       }
     } catch (error) {
       signal.throwIfAborted()
-      const found = deadline.aborted
+      const problem = deadline.aborted
         ? { code: 'timeout' as const, message: `no answer within ${timeout_ms / 1000} s` }
         : errorOf(error as Error)
-      return outcome({ response_status: null, response_body: null, error: found })
+      return outcome({ response_status: null, response_body: null, error: problem })
     }
   }
 }

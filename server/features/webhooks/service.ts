@@ -86,7 +86,7 @@ export class Webhooks {
           { details: { max } },
         )
       const [id, time] = [newId('whk'), now()]
-      const made = {
+      const created = {
         id,
         account_id: by.account_id,
         url,
@@ -97,9 +97,9 @@ export class Webhooks {
         created_at: time,
         updated_at: time,
       }
-      await store.insertWebhook(trx, made)
+      await store.insertWebhook(trx, created)
       await recordAuditEntry(trx, by, 'webhook.created', id, { host, format, events }, time)
-      return made
+      return created
     })
     return { ...webhookResponse(row, now()), ...(secret === undefined && { secret: used }) }
   }
@@ -171,7 +171,7 @@ export class Webhooks {
       const old =
         overlap_hours === 0
           ? []
-          : activeSecrets(before, time).map((each) => ({ ...each, expires_at: each.expires_at ?? until }))
+          : activeSecrets(before, time).map((secret) => ({ ...secret, expires_at: secret.expires_at ?? until }))
       if (old.length >= secretsMax)
         throw new ApiError(
           'too_many',
@@ -203,7 +203,7 @@ export class Webhooks {
     const webhook = await find(db, account_id, id)
     const last = after ? await this.findDelivery(db, id, after) : undefined
     const rows = await store.listDeliveries(db, id, limit, last)
-    const attempts = new Map((await store.lastAttempts(db, rows)).map((each) => [each.delivery_id, each]))
+    const attempts = new Map((await store.lastAttempts(db, rows)).map((attempt) => [attempt.delivery_id, attempt]))
     return pageOf(
       rows.map((row) => deliveryResponse(row, webhook, attempts.get(row.id))),
       limit,

@@ -100,12 +100,12 @@ const renamed = (record: Fields, columns: Columns | undefined): Fields =>
 /** Reads a record of any format. Its messages are looked at later (canonical.ts). */
 export function uploadedRow(record: Fields, options: ReadOptions = {}): UploadedRow | Problem {
   const { cells, columns } = options
-  const given = renamed(record, columns)
-  const row = cells ? valuesOf(given) : withoutNullFields(given)
+  const values = renamed(record, columns)
+  const row = cells ? valuesOf(values) : withoutNullFields(values)
   if (Array.isArray(row)) return row as Problem
   const fields = otherFields(record, row, options)
   const names: Record<string, string> = { ...columns }
-  const problem = 'messages' in row || 'preferred_output' in row ? undefined : nameAlike(row, given, names)
+  const problem = 'messages' in row || 'preferred_output' in row ? undefined : nameAlike(row, values, names)
   return problem ?? { row, names, fields }
 }
 
@@ -124,17 +124,17 @@ function otherFields(record: Fields, row: Fields, { cells, columns }: ReadOption
 }
 
 /** Moves the prompt and the answer to `prompt` and `completion`, with the text of `input` behind the prompt. */
-function nameAlike(row: Fields, given: Fields, names: Record<string, string>): Problem | undefined {
+function nameAlike(row: Fields, record: Fields, names: Record<string, string>): Problem | undefined {
   const paired = (has: (name: string) => boolean) => pairedColumns.find((pair) => pair.every(has))
   const named = isPair(row)
     ? [pairedColumns.map(([prompt]) => prompt).find((name) => name in row)]
-    : (paired((name) => name in row) ?? paired((name) => name in given))
+    : (paired((name) => name in row) ?? paired((name) => name in record))
   for (const [index, name] of (named ?? []).entries()) {
-    const own = index === 0 ? 'prompt' : 'completion'
-    if (name === undefined || name === own) continue
-    if (name in row) row[own] = row[name]
+    const column = index === 0 ? 'prompt' : 'completion'
+    if (name === undefined || name === column) continue
+    if (name in row) row[column] = row[name]
     delete row[name]
-    names[own] = names[name] ?? name
+    names[column] = names[name] ?? name
   }
   if (named && named.length === 2 && !('completion' in row)) row.completion = ''
   for (const name of ['prompt', 'completion', 'chosen', 'rejected', 'system'])

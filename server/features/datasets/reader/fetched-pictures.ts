@@ -20,9 +20,9 @@ export type FetchedPictures = (address: string) => Promise<Buffer>
 export async function openFetched(folder: string): Promise<FetchedPictures> {
   const index = new Map(Object.entries(JSON.parse(await readFile(path.join(folder, fetchedIndex), 'utf8'))))
   return async (address) => {
-    const found = index.get(address) as Fetched | undefined
-    if (found && 'file' in found) return await readFile(path.join(folder, found.file))
-    throw new PictureError(found?.problem ?? 'The picture was not fetched.')
+    const fetched = index.get(address) as Fetched | undefined
+    if (fetched && 'file' in fetched) return await readFile(path.join(folder, fetched.file))
+    throw new PictureError(fetched?.problem ?? 'The picture was not fetched.')
   }
 }
 

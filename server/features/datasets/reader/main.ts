@@ -100,9 +100,9 @@ async function* readParts(parts: TablePart[], request: ReadRequest): AsyncGenera
   let before = 0
   for (const part of parts) {
     let last = 0
-    for await (const each of readTable(part, request)) {
-      last = each.line
-      yield { ...each, line: before + each.line }
+    for await (const row of readTable(part, request)) {
+      last = row.line
+      yield { ...row, line: before + row.line }
     }
     before += last
   }
@@ -120,12 +120,12 @@ const tooManyBytes = (max_bytes: number) =>
 
 /** Writes the addresses of a file's pictures to `list`, each once. */
 function createAddressList(list: string) {
-  const found = new Set<string>()
+  const all = new Set<string>()
   return {
-    count: () => found.size,
+    count: () => all.size,
     add(addresses: string[]) {
-      for (const address of addresses) found.add(address)
-      if (found.size > addressesMax)
+      for (const address of addresses) all.add(address)
+      if (all.size > addressesMax)
         throw new Unreadable(
           'file_too_large',
           `The rows have more than ${addressesMax} pictures at addresses, the most of a file. Divide it, or write ` +
@@ -133,8 +133,8 @@ function createAddressList(list: string) {
         )
     },
     async end(): Promise<ReadResult> {
-      await writeFile(list, JSON.stringify([...found]), { mode: 0o600 })
-      return { addresses: found.size }
+      await writeFile(list, JSON.stringify([...all]), { mode: 0o600 })
+      return { addresses: all.size }
     },
   }
 }
@@ -215,10 +215,10 @@ async function convertTable(request: ReadRequest, rows: AsyncGenerator<ReadRow>)
   const { check, pictureCheck, addInvalid } = writer
   const addresses = remote && 'list' in remote ? createAddressList(remote.list) : undefined
   const fetched = remote && 'fetched' in remote ? await openFetched(remote.fetched) : undefined
-  for await (const each of rows) {
-    const placed = 'problem' in each ? each.problem : each.row
+  for await (const result of rows) {
+    const placed = 'problem' in result ? result.problem : result.row
     if (Array.isArray(placed)) {
-      addInvalid(each.line, placed)
+      addInvalid(result.line, placed)
       continue
     }
     const embedded = hasPlacedPictures(placed.row) ? await embedPictures(placed.row, pictureCheck) : placed.row
@@ -230,12 +230,12 @@ async function convertTable(request: ReadRequest, rows: AsyncGenerator<ReadRow>)
     const problem = Array.isArray(embedded)
       ? embedded
       : ((fetched && (await embedFetched(embedded, fetched, pictureCheck))) ?? recordProblem(embedded))
-    if (problem) addInvalid(each.line, problem as Problem)
+    if (problem) addInvalid(result.line, problem as Problem)
     else {
       const bytes = Buffer.from(JSON.stringify(embedded))
       const tooLong = lengthProblem(bytes)
-      if (tooLong) addInvalid(each.line, tooLong)
-      else await writer.add(each.line, bytes, { ...placed, row: embedded as Record<string, unknown> })
+      if (tooLong) addInvalid(result.line, tooLong)
+      else await writer.add(result.line, bytes, { ...placed, row: embedded as Record<string, unknown> })
     }
     await file.ready()
     await writer.ready()

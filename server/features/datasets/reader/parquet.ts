@@ -37,9 +37,9 @@ export async function* readParquet(
     const makeRow = rowMaker(columns, mapped)
     if (!makeRow)
       throw columnsUnknown(mapped, columns, `The parquet file must have ${columnsNeeded}; it has ${listed(columns)}.`)
-    const wanted = mapped ? Object.values(mapped) : columns.filter((name) => knownColumns.includes(name))
+    const selected = mapped ? Object.values(mapped) : columns.filter((name) => knownColumns.includes(name))
     const pictured = pictureColumns.map((name) => (mapped ? mapped[name as 'image'] : name))
-    const hasPictures = wanted.some((name) => pictured.includes(name))
+    const hasPictures = selected.some((name) => pictured.includes(name))
     requireWithinLimits(metadata, max_rows, max_bytes, hasPictures ? maxPictureGroupBytes : maxGroupBytes)
     let line = 0
     for (const group of metadata.row_groups) {
@@ -47,7 +47,7 @@ export async function* readParquet(
       const objects = await parquetReadObjects({
         file,
         metadata,
-        columns: wanted,
+        columns: selected,
         rowStart: line,
         rowEnd: line + rows,
         compressors,

@@ -116,8 +116,8 @@ async function gradeByScore(grader: Judge<'score_model'>, values: Values, ask: A
     ...(seed != null && { seed }),
     ...(max_completions_tokens != null && { max_tokens: Math.max(judgeTokens, max_completions_tokens) }),
   }
-  const found = resultOf(await ask(request))
-  if (typeof found !== 'number' || !Number.isFinite(found)) throw new GraderError('The judge gave no number.')
-  const score = Math.min(high, Math.max(low, found))
+  const judged = resultOf(await ask(request))
+  if (typeof judged !== 'number' || !Number.isFinite(judged)) throw new GraderError('The judge gave no number.')
+  const score = Math.min(high, Math.max(low, judged))
   return { score: (score - low) / (high - low), passed: score >= (grader.pass_threshold ?? (low + high) / 2) }
 }

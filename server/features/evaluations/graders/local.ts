@@ -93,13 +93,13 @@ const matchers = new Map<string, RE2JS>()
 const validators = new Map<string, (value: unknown) => boolean>()
 
 function remembered<T>(cache: Map<string, T>, key: string, make: () => T): T {
-  let found = cache.get(key)
-  if (found === undefined) {
-    found = make()
-    cache.set(key, found)
+  let cached = cache.get(key)
+  if (cached === undefined) {
+    cached = make()
+    cache.set(key, cached)
     if (cache.size > compiledMax) cache.delete(cache.keys().next().value!)
   }
-  return found
+  return cached
 }
 
 function matcher({ pattern, ignore_case }: { pattern: string; ignore_case: boolean }): RE2JS {
@@ -129,12 +129,12 @@ function validator(schema: Record<string, unknown>): (value: unknown) => boolean
 function equalFields(
   answer: { value: unknown } | undefined,
   reference: { value: unknown } | undefined,
-  given: string[] | undefined,
+  names: string[] | undefined,
 ): Score {
   if (!reference) throw new GraderError('The reference is not JSON.')
   if (!answer) return binary(false)
   const expected = reference.value
-  const fields = given ?? (isObject(expected) ? Object.keys(expected) : [])
+  const fields = names ?? (isObject(expected) ? Object.keys(expected) : [])
   if (fields.length === 0) return binary(isDeepStrictEqual(answer.value, expected))
   const equal = fields.filter((field) =>
     isDeepStrictEqual(fieldOf(answer.value, field), fieldOf(expected, field)),
@@ -147,12 +147,12 @@ const isObject = (value: unknown): value is Record<string, unknown> =>
 
 function fieldOf(value: unknown, path: string): unknown {
   if (isObject(value) && Object.hasOwn(value, path)) return value[path]
-  let found = value
+  let current = value
   for (const part of path.split('.')) {
-    if (typeof found !== 'object' || found === null || !Object.hasOwn(found, part)) return undefined
-    found = (found as Record<string, unknown>)[part]
+    if (typeof current !== 'object' || current === null || !Object.hasOwn(current, part)) return undefined
+    current = (current as Record<string, unknown>)[part]
   }
-  return found
+  return current
 }
 
 interface Call {
@@ -162,21 +162,21 @@ interface Call {
 /** The calls of a list; what else a row may have there is none. */
 const callsIn = (value: unknown): Call[] =>
   (Array.isArray(value) ? value : []).filter(
-    (each) => typeof each?.function?.name === 'string' && typeof each.function.arguments === 'string',
+    (call) => typeof call?.function?.name === 'string' && typeof call.function.arguments === 'string',
   )
 
 function hasCall(grader: Extract<LocalGrader, { type: 'tool_call' }>, { item, sample }: Values): boolean {
-  const made = callsIn(sample?.output_tools)
-  const [known] = callsIn(item.reference_calls)
-  const name = grader.function ?? known?.function.name
+  const calls = callsIn(sample?.output_tools)
+  const [first] = callsIn(item.reference_calls)
+  const name = grader.function ?? first?.function.name
   if (name === undefined) throw new GraderError("The row's answer has no call, and the grader names no function.")
-  const expected = grader.arguments ?? (grader.function === undefined ? parsed(known!.function.arguments)?.value : {})
-  return made.some(({ function: called }) => {
-    const given = parsed(called.arguments)?.value
+  const expected = grader.arguments ?? (grader.function === undefined ? parsed(first!.function.arguments)?.value : {})
+  return calls.some(({ function: called }) => {
+    const args = parsed(called.arguments)?.value
     return (
       called.name === name &&
-      isObject(given) &&
-      Object.entries(expected ?? {}).every(([field, value]) => isDeepStrictEqual(given[field], value))
+      isObject(args) &&
+      Object.entries(expected ?? {}).every(([field, value]) => isDeepStrictEqual(args[field], value))
     )
   })
 }

@@ -11,8 +11,8 @@ const wordsMax = 5000
 export function similarity(metric: Metric, text: string, reference: string): number {
   if (metric === 'fuzzy_match') {
     requireShort(text.length, reference.length, charsMax, 'characters')
-    const [own, theirs] = [[...text], [...reference]]
-    return fMeasure(longestCommonSubsequence(own, theirs), own.length, theirs.length)
+    const [ours, theirs] = [[...text], [...reference]]
+    return fMeasure(longestCommonSubsequence(ours, theirs), ours.length, theirs.length)
   }
   const [words, expected] = [wordsOf(text), wordsOf(reference)]
   requireShort(words.length, expected.length, wordsMax, 'words')
@@ -21,8 +21,8 @@ export function similarity(metric: Metric, text: string, reference: string): num
   if (metric === 'gleu') return gleu(words, expected)
   if (metric === 'rouge_l') return fMeasure(longestCommonSubsequence(words, expected), words.length, expected.length)
   const size = Number(metric.slice('rouge_'.length))
-  const [own, theirs] = [ngrams(words, size), ngrams(expected, size)]
-  return fMeasure(overlap(own, theirs), total(own), total(theirs))
+  const [ours, theirs] = [ngrams(words, size), ngrams(expected, size)]
+  return fMeasure(overlap(ours, theirs), total(ours), total(theirs))
 }
 
 function requireShort(a: number, b: number, max: number, what: string): void {
@@ -34,12 +34,12 @@ const wordsOf = (text: string) => text.toLowerCase().match(/[\p{L}\p{N}]+/gu) ??
 const fMeasure = (common: number, a: number, b: number) => (a + b === 0 ? 1 : (2 * common) / (a + b))
 
 function ngrams(words: string[], size: number): Map<string, number> {
-  const found = new Map<string, number>()
+  const counts = new Map<string, number>()
   for (let at = 0; at + size <= words.length; at++) {
     const gram = words.slice(at, at + size).join(' ')
-    found.set(gram, (found.get(gram) ?? 0) + 1)
+    counts.set(gram, (counts.get(gram) ?? 0) + 1)
   }
-  return found
+  return counts
 }
 
 const total = (grams: Map<string, number>) => [...grams.values()].reduce((sum, count) => sum + count, 0)
@@ -55,8 +55,8 @@ function bleu(words: string[], reference: string[]): number {
   const orders = Math.min(4, words.length, reference.length)
   let logs = 0
   for (let size = 1; size <= orders; size++) {
-    const own = ngrams(words, size)
-    logs += Math.log((overlap(own, ngrams(reference, size)) || 0.1) / total(own)) / orders
+    const ours = ngrams(words, size)
+    logs += Math.log((overlap(ours, ngrams(reference, size)) || 0.1) / total(ours)) / orders
   }
   const brevity = words.length >= reference.length ? 1 : Math.exp(1 - reference.length / words.length)
   return Math.min(1, brevity * Math.exp(logs))
@@ -64,22 +64,22 @@ function bleu(words: string[], reference: string[]): number {
 
 /** Wu et al., 2016 (arXiv 1609.08144): n-grams of up to four words, the lower of precision and recall. */
 function gleu(words: string[], reference: string[]): number {
-  let [common, own, theirs] = [0, 0, 0]
+  let [common, ours, theirs] = [0, 0, 0]
   for (let size = 1; size <= 4; size++) {
     const [a, b] = [ngrams(words, size), ngrams(reference, size)]
     common += overlap(a, b)
-    own += total(a)
+    ours += total(a)
     theirs += total(b)
   }
-  return common / Math.max(own, theirs)
+  return common / Math.max(ours, theirs)
 }
 
 function longestCommonSubsequence<T>(a: T[], b: T[]): number {
   let previous = new Uint32Array(b.length + 1)
-  for (const each of a) {
+  for (const item of a) {
     const current = new Uint32Array(b.length + 1)
     for (let index = 0; index < b.length; index++)
-      current[index + 1] = each === b[index] ? previous[index]! + 1 : Math.max(previous[index + 1]!, current[index]!)
+      current[index + 1] = item === b[index] ? previous[index]! + 1 : Math.max(previous[index + 1]!, current[index]!)
     previous = current
   }
   return previous[b.length]!

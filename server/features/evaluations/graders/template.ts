@@ -12,7 +12,7 @@ export interface Values {
 /** What is wrong with a grader's use of a row; the row counts as 0. */
 export class GraderError extends Error {}
 
-const known = /^(item|sample)(\.[^\s.{}]+)*$/
+const path = /^(item|sample)(\.[^\s.{}]+)*$/
 
 interface Expression {
   name: string
@@ -41,7 +41,7 @@ function* expressionsIn(template: string): Generator<Expression> {
 /** The first expression of a template that names neither the row nor the answer, or undefined. */
 export function templateProblem(template: string): string | undefined {
   for (const { name } of expressionsIn(template))
-    if (!known.test(name)) return `'{{${name.slice(0, 60)}}}' must begin with item. or sample.`
+    if (!path.test(name)) return `'{{${name.slice(0, 60)}}}' must begin with item. or sample.`
   return undefined
 }
 

@@ -92,9 +92,9 @@ export function createGradingThread(): GradingThread {
     thread.once('message', reply.resolve).once('error', onError)
     try {
       thread.postMessage(request)
-      const found = await reply.promise
-      if ('score' in found) return found.score
-      throw new GraderError(found.expected ? found.error : `It cannot grade this: ${found.error}`)
+      const result = await reply.promise
+      if ('score' in result) return result.score
+      throw new GraderError(result.expected ? result.error : `It cannot grade this: ${result.error}`)
     } catch (error) {
       if (error instanceof GraderTooSlow || error instanceof Interrupted) {
         worker = undefined

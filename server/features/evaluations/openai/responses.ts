@@ -20,7 +20,7 @@ const statuses: Record<Evaluation['status'], RunStatus> = {
 }
 /** The status of an evaluation that that API calls so. */
 export const statusOf = (status: RunStatus) =>
-  (Object.keys(statuses) as Evaluation['status'][]).find((each) => statuses[each] === status)!
+  (Object.keys(statuses) as Evaluation['status'][]).find((candidate) => statuses[candidate] === status)!
 
 const sampleSchema = {
   type: 'object',
@@ -109,7 +109,7 @@ export function rowOf(run_id: string, id: string): number | undefined {
 export function outputItems(run: EvaluationRow): (answer: AnswerRow) => OutputItem {
   const sampling = samplingOf(run)
   const template = templateOf(run)
-  const types = new Map(fromJson(run.graders_json).map((each) => [each.name, each.type]))
+  const types = new Map(fromJson(run.graders_json).map((grader) => [grader.name, grader.type]))
   return (answer) => {
     const item = fromJson(answer.item_json)
     const error = fromJson(answer.error_json)

@@ -149,8 +149,8 @@ export class OpenaiEvals {
 
   async createRun(by: Actor, eval_id: string, { name, metadata, data_source }: CreateRun): Promise<Run> {
     const { db, evaluations, files, now } = this.options
-    const found = await requireEval(db, by.account_id, eval_id)
-    const config = fromJson(found.source_config_json)
+    const existing = await requireEval(db, by.account_id, eval_id)
+    const config = fromJson(existing.source_config_json)
     const { model, template, sampling } = requestOf(data_source, config)
     checkMessages(template, 'data_source.input_messages.template')
     const { source } = data_source
@@ -158,24 +158,24 @@ export class OpenaiEvals {
       model,
       template,
       sampling,
-      graders: fromJsonWithSeeds(found.graders_json),
-      name: name ?? `${model ?? 'answers'}, ${found.name}`.slice(0, 200),
+      graders: fromJsonWithSeeds(existing.graders_json),
+      name: name ?? `${model ?? 'answers'}, ${existing.name}`.slice(0, 200),
       description: '',
       metadata: metadata ?? {},
       eval_id,
     }
     const requireStill = (trx: Trx) => requireEval(trx, by.account_id, eval_id)
     if (source.type === 'file_id') {
-      const made = { ...run, dataset: source.id, data_source }
-      return this.runOf(await evaluations.createRun(by, made, undefined, requireStill).catch(naming))
+      const newRun = { ...run, dataset: source.id, data_source }
+      return this.runOf(await evaluations.createRun(by, newRun, undefined, requireStill).catch(naming))
     }
     const { file, total, pictured } = await this.writeRows(by.account_id, source, config, template)
     const filename = `${run.name}.jsonl`
     const row = { account_id: by.account_id, filename, purpose: 'evals' as const, created_at: now() }
     const shown = source.type === 'file_content' ? { type: 'file_id', id: file.id } : source
-    const made = { ...run, dataset: file.id, data_source: { ...data_source, source: shown } }
+    const newRun = { ...run, dataset: file.id, data_source: { ...data_source, source: shown } }
     const evaluation = await evaluations
-      .createRun(by, made, { total, name: filename, pictured: async () => pictured }, async (trx) => {
+      .createRun(by, newRun, { total, name: filename, pictured: async () => pictured }, async (trx) => {
         await requireStill(trx)
         await files.insert(trx, file, row)
       })
@@ -190,8 +190,8 @@ export class OpenaiEvals {
     const { db } = this.options
     await requireEval(db, account_id, eval_id)
     const after = query.after === undefined ? undefined : await this.requireRun(account_id, eval_id, query.after)
-    const wanted = status && statusOf(status)
-    const { items, has_more } = await store.listRuns(db, eval_id, wanted, query, after)
+    const filter = status && statusOf(status)
+    const { items, has_more } = await store.listRuns(db, eval_id, filter, query, after)
     const runs: Run[] = []
     for (const row of items) runs.push(await this.runOf(row))
     return openaiPage({ items: runs, has_more })
@@ -257,10 +257,10 @@ export class OpenaiEvals {
   private async requireRun(account_id: string, eval_id: string, id: string): Promise<store.EvaluationRow> {
     const { db } = this.options
     await requireEval(db, account_id, eval_id)
-    const found = await store.find(db, account_id, id)
-    if (found?.eval_id !== eval_id)
+    const run = await store.find(db, account_id, id)
+    if (run?.eval_id !== eval_id)
       throw new ApiError('evaluation_not_found', `There is no run '${id}' of this eval.`, { param: 'run_id' })
-    return found
+    return run
   }
 
   private async runOf(row: store.EvaluationRow) {
@@ -273,8 +273,8 @@ export class OpenaiEvals {
       for (const row of source.content) yield `${JSON.stringify(row)}\n`
       return
     }
-    const own = config.type === 'custom' ? undefined : config.metadata
-    const metadata = { ...own, ...source.metadata }
+    const declared = config.type === 'custom' ? undefined : config.metadata
+    const metadata = { ...declared, ...source.metadata }
     const filter = {
       metadata,
       ...(source.model && { model: source.model }),
@@ -325,8 +325,8 @@ export class OpenaiEvals {
 }
 
 async function requireEval(from: Queryable, account_id: string, id: string): Promise<store.EvalRow> {
-  const found = await store.findEvalUnscoped(from, id)
-  if (found?.account_id !== account_id)
+  const row = await store.findEvalUnscoped(from, id)
+  if (row?.account_id !== account_id)
     throw new ApiError('evaluation_not_found', `There is no eval '${id}'.`, { param: 'eval_id' })
-  return found
+  return row
 }

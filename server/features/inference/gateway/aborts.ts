@@ -22,7 +22,7 @@ export function createAborts(cutoff: AbortSignal): Aborts {
   const inFlight = new Set<AbortController>()
   cutoff.addEventListener('abort', () => {
     const error = new ApiError('shutting_down', 'The service is stopping. Send the request once more in a moment.')
-    for (const each of inFlight) each.abort(error)
+    for (const controller of inFlight) controller.abort(error)
   })
   const aborts: Aborts = {
     forRequest: (reply) => aborts.onEnd(reply, (end) => watchCredential(reply.request, end)),

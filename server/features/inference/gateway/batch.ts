@@ -89,15 +89,15 @@ function sharedConversation({ messages }: Record<string, unknown>): Conversation
 }
 
 /** Merges a request's own fields over the shared ones and validates the result. Throws an ApiError. */
-function requestOf(shared: object, conversation: Conversation, own: Record<string, unknown>): ChatRequest {
-  if (own.stream != null && own.stream !== false)
+function requestOf(shared: object, conversation: Conversation, overrides: Record<string, unknown>): ChatRequest {
+  if (overrides.stream != null && overrides.stream !== false)
     throw new ApiError(
       'parameter_not_supported',
       "'stream' is not supported. Leave it out: a batch is answered whole.",
       { param: 'stream' },
     )
-  const fields = { ...shared, ...own, stream: undefined, stream_options: undefined }
-  const hasMessages = 'messages' in own
+  const fields = { ...shared, ...overrides, stream: undefined, stream_options: undefined }
+  const hasMessages = 'messages' in overrides
   const parsed = hasMessages
     ? ChatRequest.safeParse(fields)
     : WithoutMessages.safeParse({ ...fields, messages: undefined })

@@ -104,11 +104,11 @@ export function inferenceRoutes(app: FastifyInstance, { inference, stored, limit
   mount(app, embeddings, (call) => answer(call, embedding))
   mount(app, chatBatch, async ({ caller, body, request, reply }) => {
     const signal = aborts.forRequest(reply)
-    const answerOne = async (each: ChatRequest, index: number) => {
+    const answerOne = async (chatRequest: ChatRequest, index: number) => {
       const inferenceRequest = {
         caller,
         request_id: `${request.id}.${index}`,
-        body: each,
+        body: chatRequest,
         text: undefined,
         stream: false,
         span: request.span,

@@ -75,8 +75,8 @@ function addDelta(
   for (const { index, id, function: call } of tool_calls ?? []) {
     message.tool_calls ??= []
     message.tool_calls[index] ??= { id: id ?? '', type: 'function', function: { name: '', arguments: '' } }
-    const made = message.tool_calls[index].function
-    made.name += call?.name ?? ''
-    made.arguments += call?.arguments ?? ''
+    const called = message.tool_calls[index].function
+    called.name += call?.name ?? ''
+    called.arguments += call?.arguments ?? ''
   }
 }

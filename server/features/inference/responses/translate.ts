@@ -20,8 +20,8 @@ export function inputItems(input: ResponseRequest['input']): StoredItem[] {
   return items
     .filter((item) => item.type !== 'reasoning')
     .map((item) => {
-      const given = typeof item.id === 'string' && item.id !== '' ? item.id.slice(0, 100) : undefined
-      const id = given === undefined || ids.has(given) ? newId(prefixes[item.type ?? 'message']) : given
+      const sent_id = typeof item.id === 'string' && item.id !== '' ? item.id.slice(0, 100) : undefined
+      const id = sent_id === undefined || ids.has(sent_id) ? newId(prefixes[item.type ?? 'message']) : sent_id
       ids.add(id)
       return { id, ...keptFields(item) }
     })

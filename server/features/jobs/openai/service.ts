@@ -242,7 +242,7 @@ const paramByCode: Partial<Record<ErrorCode, string>> = {
 const naming = <T>(param: string | undefined, work: Promise<T>): Promise<T> =>
   work.catch((error) => {
     if (!(error instanceof ApiError)) throw error
-    const own = error.param ?? (error.details?.field as string | undefined)
-    const name = param ?? (own === undefined ? paramByCode[error.code] : (params[own] ?? own))
+    const named = error.param ?? (error.details?.field as string | undefined)
+    const name = param ?? (named === undefined ? paramByCode[error.code] : (params[named] ?? named))
     throw error.with({ code: codes[error.code] ?? error.code, param: name })
   })

@@ -11,8 +11,8 @@ export interface StepMetrics {
 
 /** By step, in order. A resumed attempt repeats steps: the last one counts. */
 export async function metricsByStep(db: Db, job_id: string): Promise<Map<number, StepMetrics>> {
-  const found = new Map<number, StepMetrics>()
-  const merge = (step: number, metrics: StepMetrics) => found.set(step, { ...found.get(step), ...metrics })
+  const byStep = new Map<number, StepMetrics>()
+  const merge = (step: number, metrics: StepMetrics) => byStep.set(step, { ...byStep.get(step), ...metrics })
   for (const data of await store.lossEvents(db, job_id)) {
     for (const [step, train_loss] of data.losses ?? []) merge(step, { train_loss })
     if (data.step !== undefined && data.loss !== undefined) merge(data.step, { train_loss: data.loss })
@@ -24,7 +24,7 @@ export async function metricsByStep(db: Db, job_id: string): Promise<Map<number,
       ...(validation_accuracy !== undefined && { valid_mean_token_accuracy: validation_accuracy }),
     })
   }
-  return new Map([...found].sort(([a], [b]) => a - b))
+  return new Map([...byStep].sort(([a], [b]) => a - b))
 }
 
 /** The result file: CSV in base64, as that API has it. The accuracy in training is not measured. */

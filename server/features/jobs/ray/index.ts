@@ -118,13 +118,13 @@ export function createRayHost({
         await runs.end(db, run, now())
       }
       // Also of a run whose submission nobody has heard of: the answer may have been lost.
-      const found = await ray.job(run.submission_id)
-      if (found && ['PENDING', 'RUNNING'].includes(found.status)) {
+      const job = await ray.job(run.submission_id)
+      if (job && ['PENDING', 'RUNNING'].includes(job.status)) {
         await ray.stop(run.submission_id)
         continue
       }
       // The logs of a failed job are the operator's to read.
-      if (found && run.status !== 'failed') await ray.forget(run.submission_id)
+      if (job && run.status !== 'failed') await ray.forget(run.submission_id)
       await runs.update(db, run, { cleared_at: now() })
     }
     await runs.removeClearedBefore(db, now() - runRetention_ms)

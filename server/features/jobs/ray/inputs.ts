@@ -62,7 +62,9 @@ export function createRunInputs(
       },
       // A checkpoint whose files are gone stays in the list: the trainer says so and takes the next.
       resume_from: await Promise.all(
-        spec.resume_from.map((each, index) => moved(each, `inputs/checkpoints/${index}/step-${each.step}`, addFolder)),
+        spec.resume_from.map((checkpoint, index) =>
+          moved(checkpoint, `inputs/checkpoints/${index}/step-${checkpoint.step}`, addFolder),
+        ),
       ),
       // In the package of the code.
       converters: 'converters',

@@ -30,10 +30,10 @@ const usable = 0.95
 
 /** The smallest kind of GPU with room for a run of `needed_mb`. Throws ClusterTooSmall with the numbers. */
 export function gpuFor(needed_mb: number, kinds: readonly GpuKind[]): GpuKind {
-  const found = kinds
+  const kind = kinds
     .toSorted((a, b) => a.memory_mb - b.memory_mb)
     .find(({ memory_mb }) => needed_mb <= memory_mb * usable)
-  if (found) return found
+  if (kind) return kind
   const largest = Math.max(...kinds.map(({ memory_mb }) => memory_mb))
   throw new ClusterTooSmall(
     `The run would take about ${(needed_mb / 1000).toFixed(1)} GB of a GPU's memory, and the cluster's largest has ` +

@@ -85,12 +85,12 @@ export function runRoutes(
   /** What a run needs; looked up again with `fresh`, and by a process that does not know it. */
   const inputsOf = (job: store.JobRow, run: runs.Run, fresh: boolean) => {
     const key = run.submission_id
-    const found = (!fresh && described.get(key)) || describe(job, run)
+    const description = (!fresh && described.get(key)) || describe(job, run)
     described.delete(key)
-    described.set(key, found)
-    found.catch(() => described.delete(key))
+    described.set(key, description)
+    description.catch(() => described.delete(key))
     if (described.size > describedRuns_max) described.delete(described.keys().next().value!)
-    return found
+    return description
   }
 
   // biome-ignore lint/nursery/noMisusedPromises: Fastify waits for an asynchronous plugin

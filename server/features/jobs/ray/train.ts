@@ -128,25 +128,25 @@ export async function followRun(needs: Needs, claim: Claim, job: JobRow, events:
       const current = await runs.find(db, job.id, attempt)
       if (!current || current.ended_at !== null) return { how: 'lost', message: 'The run was ended' }
       try {
-        const found = await ray.job(submission_id)
+        const rayJob = await ray.job(submission_id)
         if (away !== undefined) events.onNote('The cluster answers again.', { code: 'cluster_back' })
         away = undefined
-        if (!found) {
+        if (!rayJob) {
           if (current.submitted_at !== null)
             return { how: 'lost', message: 'The cluster no longer knows the run: its head was restarted' }
           await submit(needs, job, current)
         } else if (current.submitted_at === null) await runs.update(db, run, { submitted_at: now() })
-        if (found && !['PENDING', 'RUNNING'].includes(found.status)) {
+        if (rayJob && !['PENDING', 'RUNNING'].includes(rayJob.status)) {
           // Its last lines may have come since.
           await takeLines()
           if (exit) return { how: 'exited', exit }
-          log.warn({ job: job.id, attempt, found }, 'a run ended in the cluster without a word')
-          return { how: 'lost', message: lossOf(found.status, found.error_type) }
+          log.warn({ job: job.id, attempt, found: rayJob }, 'a run ended in the cluster without a word')
+          return { how: 'lost', message: lossOf(rayJob.status, rayJob.error_type) }
         }
-        if (found?.status === 'PENDING')
+        if (rayJob?.status === 'PENDING')
           note('The job waits in the cluster for a machine with enough free cores, memory or GPUs.', 'cluster_pending')
         const silent_for = now() - Math.max(current.seen_at ?? 0, attached_at)
-        if (found?.status === 'RUNNING' && silent_for > silent_ms)
+        if (rayJob?.status === 'RUNNING' && silent_for > silent_ms)
           return {
             how: 'lost',
             message: `The trainer has not reported for ${Math.round(silent_for / 1000)} s`,

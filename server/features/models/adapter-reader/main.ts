@@ -66,8 +66,8 @@ const isInitial = ({ fileName }: yauzl.Entry) => path.posix.basename(path.posix.
 /** Throws Invalid if the adapter before its training, where there is one, has other tensors. */
 function requireAlike(tensors: Unpacked['tensors'], initial: string): void {
   if (!existsSync(initial)) return
-  const shapesOf = (each: Unpacked['tensors']) =>
-    Object.entries(each)
+  const shapesOf = (tensors: Unpacked['tensors']) =>
+    Object.entries(tensors)
       .map(([name, { shape }]) => `${name} ${shape}`)
       .sort()
       .join()
@@ -89,11 +89,11 @@ async function entriesOf(zip: yauzl.ZipFile): Promise<yauzl.Entry[]> {
 }
 
 function oneNamed(entries: yauzl.Entry[], name: string): yauzl.Entry {
-  const found = entries.filter((entry) => path.posix.basename(entry.fileName) === name)
-  if (found.length === 1) return found[0]!
-  if (found.length > 1)
+  const matches = entries.filter((entry) => path.posix.basename(entry.fileName) === name)
+  if (matches.length === 1) return matches[0]!
+  if (matches.length > 1)
     throw new Invalid(
-      `The zip archive has several files named ${name} (${found
+      `The zip archive has several files named ${name} (${matches
         .slice(0, 5)
         .map((entry) => entry.fileName)
         .join(', ')}). Zip one adapter's folder.`,
@@ -141,7 +141,7 @@ function readTensors(file: string): Unpacked['tensors'] {
   const damaged = (why: string) => new Invalid(`${weightsFile} is not a whole safetensors file: ${why}.`)
   const { size, header } = headerOf(file, damaged)
   // Without a prototype: a tensor may be called `__proto__`.
-  const found: Unpacked['tensors'] = Object.create(null)
+  const shapes: Unpacked['tensors'] = Object.create(null)
   let end = 0
   const offsetOf = (tensor: unknown) => (tensor as { data_offsets?: number[] } | null)?.data_offsets?.[0] ?? 0
   const tensors = Object.entries(header.tensors).sort(([, a], [, b]) => offsetOf(a) - offsetOf(b))
@@ -157,11 +157,11 @@ function readTensors(file: string): Unpacked['tensors'] {
       throw damaged(`${name} is cut off`)
     if (data_offsets[0] !== end) throw damaged(`${name} does not begin where the one before ends`)
     end = data_offsets[1]
-    found[name] = { dtype, shape }
+    shapes[name] = { dtype, shape }
   }
   if (tensors.length === 0) throw new Invalid(`${weightsFile} has no tensors.`)
   if (header.header_bytes + end !== size) throw damaged('its size is not what its header says')
-  return found
+  return shapes
 }
 
 function headerOf(file: string, damaged: (why: string) => Invalid) {

@@ -77,7 +77,7 @@ export function createApplications(options: Options): Applications {
     const served = await files.forEngine(target)
     const { base, projector, adapter, own_projector } = served
     const weights = adapter ? [base, adapter] : [base]
-    const sights = [projector, own_projector].filter((each) => each !== undefined)
+    const sights = [projector, own_projector].filter((sight) => sight !== undefined)
     const what = [...weights, ...sights].map(({ id, sha256 }) => [id, sha256])
     return { served, at: locate(deployment_id, weights, what, (own_projector ?? projector)?.sha256) }
   }
@@ -171,10 +171,10 @@ export const withWrittenAt = (application: Application, written_at: number): App
 })
 
 /** Whether all that `wanted` says is in `existing`, which may have more: Serve may add defaults. */
-export function contains(existing: unknown, wanted: unknown): boolean {
-  if (typeof wanted !== 'object' || wanted === null) return Object.is(existing, wanted)
+export function contains(existing: unknown, expected: unknown): boolean {
+  if (typeof expected !== 'object' || expected === null) return Object.is(existing, expected)
   if (typeof existing !== 'object' || existing === null) return false
-  if (Array.isArray(wanted) && (!Array.isArray(existing) || existing.length !== wanted.length)) return false
+  if (Array.isArray(expected) && (!Array.isArray(existing) || existing.length !== expected.length)) return false
   const has = existing as Record<string, unknown>
-  return Object.entries(wanted).every(([key, value]) => value === undefined || contains(has[key], value))
+  return Object.entries(expected).every(([key, value]) => value === undefined || contains(has[key], value))
 }

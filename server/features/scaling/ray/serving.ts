@@ -98,7 +98,7 @@ export class RayServing {
     const { application } = await applications.describe(deployment, target).catch((error) => {
       throw asApiError(error)
     })
-    await this.change((own) => put(own, application))
+    await this.change((applications) => put(applications, application))
   }
 
   /** Sends the deployment's requests to its application. */
@@ -128,9 +128,9 @@ export class RayServing {
     entry?.pool.refuseWaiting(
       new ApiError('overloaded', 'The deployment has just stopped scaling. Send the request once more.'),
     )
-    void this.change((own) => {
+    void this.change((ownApplications) => {
       const prefix = applications.prefixOf(deployment_id)
-      for (const name of own.keys()) if (name.startsWith(prefix)) own.delete(name)
+      for (const name of ownApplications.keys()) if (name.startsWith(prefix)) ownApplications.delete(name)
     }).catch((error) => log.warn({ err: error }, 'an application stays in the Ray cluster until it answers'))
   }
 
@@ -156,7 +156,7 @@ export class RayServing {
     return {
       close: async () => {
         await Promise.all([watching.close(), checking.close()])
-        for (const { engines } of this.entries.values()) for (const each of engines) each.close()
+        for (const { engines } of this.entries.values()) for (const engine of engines) engine.close()
       },
     }
   }
@@ -166,8 +166,8 @@ export class RayServing {
     const { serve, log } = this.options
     this.looking ??= (async () => {
       try {
-        const [own, proxies] = [await serve.own(), await serve.proxies()]
-        this.states = own
+        const [applications, proxies] = [await serve.own(), await serve.proxies()]
+        this.states = applications
         if (this.away) log.info('the Ray cluster answers again')
         this.away = undefined
         for (const entry of this.entries.values()) this.useProxies(entry, proxies)
@@ -183,11 +183,11 @@ export class RayServing {
   }
 
   private useProxies(entry: Entry, proxies: string[]): void {
-    for (const gone of entry.engines.filter(({ name }) => !proxies.some((each) => name === nameOf(each)))) {
+    for (const gone of entry.engines.filter(({ name }) => !proxies.some((proxy) => name === nameOf(proxy)))) {
       entry.engines.splice(entry.engines.indexOf(gone), 1)
       gone.close()
     }
-    for (const origin of proxies.filter((each) => !entry.engines.some(({ name }) => name === nameOf(each))))
+    for (const origin of proxies.filter((proxy) => !entry.engines.some(({ name }) => name === nameOf(proxy))))
       entry.engines.push(
         createRemoteEngine({
           origin,
@@ -207,14 +207,14 @@ export class RayServing {
   private answers(name: string) {
     const state = this.states.get(name)
     if (!state) return false
-    return /^(RUNNING|UNHEALTHY)$/.test(state.status) || state.replicas.some((each) => each.state === 'RUNNING')
+    return /^(RUNNING|UNHEALTHY)$/.test(state.status) || state.replicas.some((replica) => replica.state === 'RUNNING')
   }
 
   private async whereIs(entry: Entry, target: Target): Promise<ServedAt> {
     const key = keyOf(target)
-    const found = entry.served.get(key) ?? (await this.options.applications.whereIs(entry.deployment, target))
-    entry.served.set(key, found)
-    return found
+    const place = entry.served.get(key) ?? (await this.options.applications.whereIs(entry.deployment, target))
+    entry.served.set(key, place)
+    return place
   }
 
   /** Resolves when the application takes requests. Throws an ApiError if it does not start, or the cluster is away. */
@@ -283,15 +283,15 @@ export class RayServing {
 
       prepare: async (target) => {
         const { name, application } = await this.options.applications.describe(entry.deployment, target)
-        const added = await this.change((own) => {
-          if (own.has(name)) return false
-          own.set(name, application)
+        const added = await this.change((applications) => {
+          if (applications.has(name)) return false
+          applications.set(name, application)
           return true
         })
         try {
           await this.untilItAnswers(entry, name)
         } catch (error) {
-          if (added) await this.change((own) => own.delete(name)).catch(() => {})
+          if (added) await this.change((applications) => applications.delete(name)).catch(() => {})
           throw error
         }
       },
@@ -303,8 +303,8 @@ export class RayServing {
 
   private stateOf(entry: Entry): RayState {
     const { deployment, engines, pool, starting, current } = entry
-    const own = [...this.states].filter(([name]) => name.startsWith(this.options.applications.prefixOf(deployment.id)))
-    const [name, main] = own.find(([name]) => name === current) ?? own[0] ?? []
+    const ours = [...this.states].filter(([name]) => name.startsWith(this.options.applications.prefixOf(deployment.id)))
+    const [name, main] = ours.find(([name]) => name === current) ?? ours[0] ?? []
     const problem = this.away
       ? awayError(this.away).message
       : main && main.status !== 'RUNNING' && main.message
@@ -312,7 +312,7 @@ export class RayServing {
         : null
     return {
       desired: main?.target_replicas ?? 0,
-      replicas: own.flatMap(([, { replicas }]) =>
+      replicas: ours.flatMap(([, { replicas }]) =>
         replicas.map(({ id, state, node, started_at }) => ({
           id,
           state:
@@ -325,7 +325,7 @@ export class RayServing {
           started_at,
         })),
       ),
-      in_flight: engines.reduce((sum, each) => sum + each.inFlight, 0),
+      in_flight: engines.reduce((sum, engine) => sum + engine.inFlight, 0),
       waiting: pool.waiting() + starting,
       reason: main?.reason ?? (main ? `Ray Serve wants ${main.target_replicas} replicas.` : null),
       error: problem,
@@ -333,11 +333,11 @@ export class RayServing {
   }
 
   /** Changes our applications. Throws an ApiError. */
-  private async change<T>(work: (own: Map<string, Application>) => T): Promise<T> {
+  private async change<T>(work: (applications: Map<string, Application>) => T): Promise<T> {
     let result: T
     try {
-      await this.options.serve.change((own) => {
-        result = work(own)
+      await this.options.serve.change((applications) => {
+        result = work(applications)
       })
     } catch (error) {
       throw asApiError(error)
@@ -350,7 +350,7 @@ export class RayServing {
     const { serve, applications, configured, deployments, inference, now, log } = this.options
     const rows = await configured()
     const kept: string[] = []
-    const wanted: { deployment: ScaledDeployment; name: string; application: Application }[] = []
+    const planned: { deployment: ScaledDeployment; name: string; application: Application }[] = []
     for (const deployment of rows)
       try {
         const current = await deployments.findUnscoped(deployment.id)
@@ -358,7 +358,7 @@ export class RayServing {
         kept.push(applications.prefixOf(deployment.id))
         const target = await inference.target(current.account_id, current.model)
         const described = await applications.describe(deployment, target)
-        wanted.push({ deployment, ...described })
+        planned.push({ deployment, ...described })
         const entry = this.entries.get(deployment.id)
         if (entry) entry.current = described.name
       } catch (error) {
@@ -366,20 +366,22 @@ export class RayServing {
         log.warn({ err: error, deployment: deployment.id }, 'the application of a deployment cannot be described')
       }
     const running = await serve.own()
-    await serve.change((own) => {
-      for (const { application } of wanted) put(own, application)
-      for (const [name, config] of own) {
-        if (!name.startsWith(applications.prefix) || wanted.some((each) => each.name === name)) continue
+    await serve.change((ownApplications) => {
+      for (const { application } of planned) put(ownApplications, application)
+      for (const [name, config] of ownApplications) {
+        if (!name.startsWith(applications.prefix) || planned.some((plan) => plan.name === name)) continue
         const age_ms = now() - writtenAt(config)
-        const prefix = kept.find((each) => name.startsWith(each))
-        const next = prefix && wanted.find((each) => each.name.startsWith(prefix))
+        const prefix = kept.find((candidate) => name.startsWith(candidate))
+        const next = prefix && planned.find((plan) => plan.name.startsWith(prefix))
         // The former model of a name answers until the next one does; one written later is about to become the next.
         const isFormer =
-          next && running.get(next.name)?.status === 'RUNNING' && writtenAt(config) < writtenAt(own.get(next.name))
-        if (isFormer || age_ms > (prefix ? prepared_ms : unnamed_ms)) own.delete(name)
+          next &&
+          running.get(next.name)?.status === 'RUNNING' &&
+          writtenAt(config) < writtenAt(ownApplications.get(next.name))
+        if (isFormer || age_ms > (prefix ? prepared_ms : unnamed_ms)) ownApplications.delete(name)
       }
     })
-    for (const { deployment, name } of wanted) await this.recordChange(deployment, running.get(name))
+    for (const { deployment, name } of planned) await this.recordChange(deployment, running.get(name))
   }
 
   private async recordChange({ id }: ScaledDeployment, state: ApplicationState | undefined): Promise<void> {
@@ -395,10 +397,10 @@ export class RayServing {
 }
 
 /** Puts what a deployment wants in place of what there is, unless that is the same. */
-function put(own: Map<string, Application>, wanted: Application): void {
-  const existing = own.get(wanted.name)
-  const kept = existing ? withWrittenAt(wanted, writtenAt(existing)) : wanted
-  if (!existing || !contains(existing, kept)) own.set(wanted.name, kept)
+function put(applications: Map<string, Application>, application: Application): void {
+  const existing = applications.get(application.name)
+  const kept = existing ? withWrittenAt(application, writtenAt(existing)) : application
+  if (!existing || !contains(existing, kept)) applications.set(application.name, kept)
 }
 
 const nameOf = (origin: string) => `Ray Serve at ${new URL(origin).host}`

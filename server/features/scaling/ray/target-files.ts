@@ -107,13 +107,13 @@ export function createTargetFiles({ models, artifacts, models_dir }: Needs): Tar
 
   async function forEngine({ base, adapter }: Target): Promise<EngineFiles> {
     const { id, projector } = base
-    const own = adapter?.projector
+    const adapterProjector = adapter?.projector
     const sees = servesPictures()
     return {
       base: await fileOf(requireGguf(base)),
       projector: projector && sees ? { id, ...projector } : undefined,
       adapter: adapter && (await fileOf(adapter)),
-      own_projector: own && sees ? { id: adapter.id, ...own } : undefined,
+      own_projector: adapterProjector && sees ? { id: adapter.id, ...adapterProjector } : undefined,
     }
   }
 
@@ -140,10 +140,10 @@ export function createTargetFiles({ models, artifacts, models_dir }: Needs): Tar
     forEngine,
     forVllm,
     async find(target, sha256) {
-      const ofEngine = Object.values(await forEngine(target)).find((each) => each?.sha256 === sha256)
+      const ofEngine = Object.values(await forEngine(target)).find((file) => file?.sha256 === sha256)
       if (ofEngine) return ofEngine.path
       const ofVllm = await forVllm(target).catch(() => undefined)
-      return ofVllm?.files.find((each) => each.sha256 === sha256)?.source
+      return ofVllm?.files.find((file) => file.sha256 === sha256)?.source
     },
   }
 }

@@ -121,7 +121,7 @@ export class EngineClient {
           if (response.status !== 404 || isRetry) return { response, load_ms }
           // The engine evicted the model: load it again.
           response.resume()
-          for (const each of [name, target.base.id]) this.modelsIn(instance).delete(each)
+          for (const model of [name, target.base.id]) this.modelsIn(instance).delete(model)
         } catch (error) {
           release()
           throw error
@@ -247,15 +247,15 @@ export class EngineClient {
       })
     const acquired: LoadedModel[] = []
     const release = () => {
-      for (const each of acquired.splice(0)) {
-        each.references--
-        each.used_at = Date.now()
+      for (const model of acquired.splice(0)) {
+        model.references--
+        model.used_at = Date.now()
       }
     }
-    const use = (each: LoadedModel) => {
-      each.references++
-      acquired.push(each)
-      return each.status === 'loaded' ? undefined : traced(abortable(each.done, signal), span)
+    const use = (model: LoadedModel) => {
+      model.references++
+      acquired.push(model)
+      return model.status === 'loaded' ? undefined : traced(abortable(model.done, signal), span)
     }
     try {
       const loadedBase = this.loadOnce(instance, base.id, { base }, () =>
@@ -269,8 +269,8 @@ export class EngineClient {
       )
       await use(loadedBase)
       if (adapter) {
-        const own = fieldsOf(adapter.projector)
-        const body = { lora_name: adapter.id, lora_path: adapter.gguf, base_model_name: base.id, ...own }
+        const projectorFields = fieldsOf(adapter.projector)
+        const body = { lora_name: adapter.id, lora_path: adapter.gguf, base_model_name: base.id, ...projectorFields }
         const load = () => this.loadFile(instance, adapter.gguf, '/v1/load_lora_adapter', body, adapter.id)
         await use(this.loadOnce(instance, adapter.id, target, load))
       }

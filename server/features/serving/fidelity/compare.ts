@@ -114,7 +114,7 @@ export function meanDifference(one: Scores, other: Scores): number {
       Math.abs(finiteOrWorst(logprob) - finiteOrWorst(other.rows[index]!.logprobs[position])),
     ),
   )
-  return differences.reduce((sum, each) => sum + each, 0) / Math.max(1, differences.length)
+  return differences.reduce((sum, difference) => sum + difference, 0) / Math.max(1, differences.length)
 }
 
 /** JSON has no NaN or infinity, so they arrive as null: treat them as a probability of zero. */

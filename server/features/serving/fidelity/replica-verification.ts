@@ -36,16 +36,16 @@ export type VerifyReplica = (engine: EngineClient, target: Target, signal: Abort
 
 export function createReplicaVerification(models: Pick<TunedModels, 'expected'>): VerifyReplica {
   /** Hashes of files of bases, by what tells whether a file has changed. */
-  const known = new Map<string, Promise<string>>()
+  const verified = new Map<string, Promise<string>>()
 
   async function hashOf(file: string): Promise<string> {
     const { dev, ino, size, mtimeNs } = await stat(file, { bigint: true })
     const stamp = `${dev} ${ino} ${size} ${mtimeNs}`
-    const existing = known.get(stamp)
+    const existing = verified.get(stamp)
     if (existing !== undefined) return existing
     const hash = hashFile(file)
-    known.set(stamp, hash)
-    hash.catch(() => known.delete(stamp))
+    verified.set(stamp, hash)
+    hash.catch(() => verified.delete(stamp))
     return hash
   }
 

@@ -126,23 +126,23 @@ function dispatch(dispatcher: Dispatcher, request: HttpRequest, signal: AbortSig
     }
 
     const handler: Dispatcher.DispatchHandler = {
-      onRequestStart(given) {
-        controller = given
+      onRequestStart(handle) {
+        controller = handle
         sent_at = performance.now()
         if (signal.aborted) abort()
       },
-      onResponseStart(given, status, head) {
+      onResponseStart(controller, status, head) {
         // An interim response such as 103 Early Hints: the final one follows.
         if (status < 200) return
         const coding = head['transfer-encoding']
         if (coding !== undefined && String(coding).toLowerCase() !== 'chunked') {
-          given.abort(new Error('its response has an unknown transfer coding'))
+          controller.abort(new Error('its response has an unknown transfer coding'))
           return
         }
         response = new HttpResponse(status, joined(head), {
-          pause: () => given.pause(),
-          resume: () => given.resume(),
-          destroy: () => given.abort(new Error('aborted')),
+          pause: () => controller.pause(),
+          resume: () => controller.resume(),
+          destroy: () => controller.abort(new Error('aborted')),
         })
         resolve(response)
       },

@@ -213,7 +213,7 @@ export class MergedAdapters {
       this.merging !== undefined
         ? []
         : all
-            .filter((each) => this.mayMerge(each))
+            .filter((candidate) => this.mayMerge(candidate))
             .map((entry) => ({ id: entry.id, demand: entry.demand.value(), bytes: this.sizeOf(entry) }))
     const next = plan(candidates, mergedAdapters, after_tokens, memory_bytes)
     for (const id of next.evict) this.evict(this.adapters.get(id)!, 'its demand fell, or another adapter has more')

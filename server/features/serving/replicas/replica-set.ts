@@ -57,9 +57,9 @@ export function createReplicaSet({ waiting_max, onDemand, isGrowing, onEnded }: 
       replica.requestEnded()
       pool.dispatchWaiting()
     },
-    () => replicas.some((each) => each.state() === 'starting') || isGrowing(),
+    () => replicas.some((replica) => replica.state() === 'starting') || isGrowing(),
   )
-  const ready = () => replicas.filter((each) => each.state() === 'ready')
+  const ready = () => replicas.filter((replica) => replica.state() === 'ready')
   let arrived = 0
   let completed = 0
 
@@ -80,11 +80,11 @@ export function createReplicaSet({ waiting_max, onDemand, isGrowing, onEnded }: 
       const serving = ready()
       const began_at = performance.now()
       // Read when the answer begins: those that started in the meantime have their times by then.
-      const firstReady = () => Math.min(...ready().map((each) => each.ready_at() ?? Number.POSITIVE_INFINITY))
+      const firstReady = () => Math.min(...ready().map((replica) => replica.ready_at() ?? Number.POSITIVE_INFINITY))
       const began = Date.now()
       try {
         if (serving.length === 0) onDemand()
-        else if (serving.every((each) => each.refuses(request.target)))
+        else if (serving.every((replica) => replica.refuses(request.target)))
           throw new ApiError(
             'engine_failed',
             'No replica of this deployment serves the weights of its model. The log of the service has the reason.',
@@ -104,36 +104,36 @@ export function createReplicaSet({ waiting_max, onDemand, isGrowing, onEnded }: 
     },
 
     counts: () => ({
-      in_flight: replicas.reduce((sum, each) => sum + each.inFlight, 0),
+      in_flight: replicas.reduce((sum, replica) => sum + replica.inFlight, 0),
       waiting: pool.waiting(),
       arrived,
       completed,
     }),
 
     status(target) {
-      const states = ready().map((each) => each.status(target))
+      const states = ready().map((replica) => replica.status(target))
       return states.includes('loaded') ? 'loaded' : replicas.length > 0 ? 'loading' : 'not_loaded'
     },
 
     async prepare(target) {
-      await Promise.all(ready().map((each) => each.prepare(target)))
+      await Promise.all(ready().map((replica) => replica.prepare(target)))
     },
     async unload(target) {
-      await Promise.allSettled(ready().map((each) => each.unload(target)))
+      await Promise.allSettled(ready().map((replica) => replica.unload(target)))
     },
 
     async abortedUsage(request_id) {
-      const found = await Promise.all(
-        replicas.map((each) => each.engine.abortedUsage(request_id).catch(() => undefined)),
+      const usages = await Promise.all(
+        replicas.map((replica) => replica.engine.abortedUsage(request_id).catch(() => undefined)),
       )
-      return found.find((each) => each !== undefined)
+      return usages.find((usage) => usage !== undefined)
     },
 
     async close() {
       pool.refuseWaiting(
         new ApiError('shutting_down', 'The service is stopping. Send the request once more in a moment.'),
       )
-      await Promise.all(replicas.map((each) => each.stop()))
+      await Promise.all(replicas.map((replica) => replica.stop()))
     },
   }
 }

@@ -108,7 +108,7 @@ const base64 = /^[A-Za-z0-9+/]*={0,2}$/
 const isVector = (value: unknown): value is Fields =>
   isFields(value) &&
   (Array.isArray(value.embedding)
-    ? value.embedding.every((each) => Number.isFinite(each))
+    ? value.embedding.every((number) => Number.isFinite(number))
     : typeof value.embedding === 'string' && base64.test(value.embedding))
 
 function embeddings(bytes: Buffer, answer: Fields, model: string, allowance: Allowance): Omit<WholeAnswer, 'reported'> {
@@ -143,23 +143,23 @@ function choicesOf(
   const choices = new Map<number, Fields>()
   let counted = 0
   if (Array.isArray(sent))
-    for (const [position, given] of sent.entries()) {
-      if (!isFields(given)) continue
-      const index = Number.isSafeInteger(given.index) ? (given.index as number) : position
+    for (const [position, choice] of sent.entries()) {
+      if (!isFields(choice)) continue
+      const index = Number.isSafeInteger(choice.index) ? (choice.index as number) : position
       if (index < 0 || index >= count || choices.has(index)) continue
-      const { message, text, ...rest } = given
-      const own = kind === 'chat' ? answerMessage(message) : { text: textOrNull(text) ?? '' }
+      const { message, text, ...rest } = choice
+      const read = kind === 'chat' ? answerMessage(message) : { text: textOrNull(text) ?? '' }
       const counter = createChoiceCounter(allowance)
-      const bytes = kind === 'chat' ? messageBytes(own) : Buffer.byteLength(own.text as string)
+      const bytes = kind === 'chat' ? messageBytes(read) : Buffer.byteLength(read.text as string)
       const most = isTooLong ? choice_tokens_max * bytesPerToken + echoed_bytes : bytes
       const fits = counter.add(Math.min(most, bytes), false)
       counted += counter.tokens()
       const cut = fits < bytes
       const content = !cut
-        ? own
+        ? read
         : kind === 'chat'
-          ? cutMessage(own, fits)
-          : { text: firstBytes(own.text as string, fits) }
+          ? cutMessage(read, fits)
+          : { text: firstBytes(read.text as string, fits) }
       choices.set(index, {
         ...rest,
         index,
@@ -180,8 +180,8 @@ function choicesOf(
   return { body: Buffer.from(JSON.stringify(body)), usage }
 }
 
-function answerMessage(given: unknown): Fields {
-  const { content, reasoning_content, reasoning, tool_calls, ...rest } = isFields(given) ? given : {}
+function answerMessage(message: unknown): Fields {
+  const { content, reasoning_content, reasoning, tool_calls, ...rest } = isFields(message) ? message : {}
   const thoughts = textOrNull(reasoning_content) ?? textOrNull(reasoning)
   const calls = toolCalls(tool_calls)
   return {

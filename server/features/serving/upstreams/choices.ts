@@ -21,7 +21,7 @@ export const textOrNull = (value: unknown): string | null => (typeof value === '
 export function finishReason(value: unknown): FinishReason | null {
   if (typeof value !== 'string') return null
   if (value === 'function_call') return 'tool_calls'
-  return finishReasons.find((each) => each === value) ?? 'stop'
+  return finishReasons.find((reason) => reason === value) ?? 'stop'
 }
 
 /** Counts the text of one choice, and says how much of it is within the length that was asked for. */
@@ -36,7 +36,7 @@ export function createChoiceCounter({ choice_tokens_max: max, echoed_bytes }: Al
   let pieces = 0
   /** With what is echoed of the prompt. */
   let bytes = 0
-  const own = () => Math.max(0, bytes - echoed_bytes)
+  const ownBytes = () => Math.max(0, bytes - echoed_bytes)
   const counter = {
     isCut: false,
     add(more: number, isToken = true) {
@@ -51,11 +51,11 @@ export function createChoiceCounter({ choice_tokens_max: max, echoed_bytes }: Al
       if (isToken && fits === 0) pieces--
       return fits
     },
-    tokens: () => Math.max(echoed_bytes > 0 ? 0 : pieces, tokensIn(own())),
+    tokens: () => Math.max(echoed_bytes > 0 ? 0 : pieces, tokensIn(ownBytes())),
   }
   /** Fewer tokens the text cannot have. Servers that send single characters are counted by their bytes. */
   function leastTokens(): number {
-    const bySize = Math.ceil(own() / tokenBytesMax)
+    const bySize = Math.ceil(ownBytes() / tokenBytesMax)
     if (echoed_bytes > 0) return bySize
     return Math.max(bySize, bytes >= 2 * pieces ? pieces : tokensIn(bytes))
   }
@@ -91,8 +91,8 @@ export function toolCalls(value: unknown, placeOf?: PlaceOfCall): Fields[] {
   if (!Array.isArray(value)) return []
   const calls = value.filter(isFields)
   return (placeOf ? calls : calls.slice(0, callsMax)).flatMap(
-    ({ index: sent, id, function: given, ...call }, position) => {
-      const { name, arguments: args, ...rest } = isFields(given) ? given : {}
+    ({ index: sent, id, function: called, ...call }, position) => {
+      const { name, arguments: args, ...rest } = isFields(called) ? called : {}
       const text = typeof args === 'string' ? args : args == null ? '' : JSON.stringify(args)
       const index = placeOf?.(Number.isSafeInteger(sent) ? (sent as number) : position)
       if (placeOf && index === undefined) return []

@@ -165,7 +165,7 @@ function readEvents(
     if (typeof reported === 'string') reader.reported ??= reported
     if (usage != null) told = { ...told, ...reportedCounts(usage, allowance) }
     if (sent != null && !Array.isArray(sent)) return fail(unreadable('sent an event without choices'))
-    const cleaned = ((sent ?? []) as unknown[]).flatMap((each, position) => readChoice(each, position) ?? [])
+    const cleaned = ((sent ?? []) as unknown[]).flatMap((choice, position) => readChoice(choice, position) ?? [])
     if (cleaned.length === 0) return ''
     reader.hasBegun = true
     const all = [...choices.values()]
@@ -183,9 +183,9 @@ function readEvents(
   }
 
   /** The choice in an event, for the client; undefined for one that nobody asked for, or that has ended. */
-  function readChoice(given: unknown, position: number): Fields | undefined {
-    if (!isFields(given)) return undefined
-    const { index: sent, delta, text, finish_reason, logprobs, ...rest } = given
+  function readChoice(received: unknown, position: number): Fields | undefined {
+    if (!isFields(received)) return undefined
+    const { index: sent, delta, text, finish_reason, logprobs, ...rest } = received
     const index = Number.isSafeInteger(sent) ? (sent as number) : position
     if (index < 0 || index >= allowance.choices) return undefined
     const choice = choices.get(index) ?? {
@@ -195,18 +195,18 @@ function readEvents(
     }
     choices.set(index, choice)
     if (choice.hasEnded) return undefined
-    const own = kind === 'chat' ? deltaOf(delta, choice.placeOfCall) : { text: textOrNull(text) ?? '' }
-    const bytes = kind === 'chat' ? messageBytes(own) : Buffer.byteLength(own.text as string)
+    const content = kind === 'chat' ? deltaOf(delta, choice.placeOfCall) : { text: textOrNull(text) ?? '' }
+    const bytes = kind === 'chat' ? messageBytes(content) : Buffer.byteLength(content.text as string)
     reader.text_bytes += bytes
-    const fits = bytes === 0 ? 0 : choice.counter.add(bytes, !isStartOfCall(own))
+    const fits = bytes === 0 ? 0 : choice.counter.add(bytes, !isStartOfCall(content))
     const isCut = fits < bytes
     const finish = isCut ? 'length' : finishReason(finish_reason)
     if (finish !== null) choice.hasEnded = true
     const taken = !isCut
-      ? own
+      ? content
       : kind === 'chat'
-        ? cutMessage(own, fits)
-        : { text: firstBytes(own.text as string, fits) }
+        ? cutMessage(content, fits)
+        : { text: firstBytes(content.text as string, fits) }
     return {
       ...rest,
       index,
@@ -219,8 +219,8 @@ function readEvents(
   return reader
 }
 
-function deltaOf(given: unknown, placeOfCall: PlaceOfCall): Fields {
-  const { role, content, reasoning_content, reasoning, tool_calls, ...rest } = isFields(given) ? given : {}
+function deltaOf(delta: unknown, placeOfCall: PlaceOfCall): Fields {
+  const { role, content, reasoning_content, reasoning, tool_calls, ...rest } = isFields(delta) ? delta : {}
   const thoughts = textOrNull(reasoning_content) ?? textOrNull(reasoning)
   const calls = toolCalls(tool_calls, placeOfCall)
   return {

@@ -62,14 +62,14 @@ export function allowanceOf(
 export const tokensIn = (bytes: number) => Math.ceil(bytes / bytesPerToken)
 
 /** A text, or the numbers of its tokens, or a list of either. A token in numbers is taken for 16 bytes of text. */
-function promptsOf(given: unknown): { bytes: number; tokens: number }[] {
-  if (typeof given === 'string') {
-    const bytes = Buffer.byteLength(given)
+function promptsOf(prompt: unknown): { bytes: number; tokens: number }[] {
+  if (typeof prompt === 'string') {
+    const bytes = Buffer.byteLength(prompt)
     return [{ bytes, tokens: tokensIn(bytes) }]
   }
-  if (!Array.isArray(given)) return []
-  if (typeof given[0] === 'number') return [{ bytes: given.length * 16, tokens: given.length }]
-  return given.flatMap(promptsOf)
+  if (!Array.isArray(prompt)) return []
+  if (typeof prompt[0] === 'number') return [{ bytes: prompt.length * 16, tokens: prompt.length }]
+  return prompt.flatMap(promptsOf)
 }
 
 function chatTokens({ messages, tools }: Record<string, unknown>): number {

@@ -10,10 +10,10 @@ const plain = /^[\x20-\x7e]{1,1000}$/
  */
 export function upstreamWeights(model: string, reported: string | undefined, headers: Headers): string {
   const name = reported?.slice(0, 256)
-  const own = headers['x-weights']
+  const header = headers['x-weights']
   return [
     `upstream=${headerText(model)}`,
     ...(name ? [`reports=${headerText(name)}`] : []),
-    ...(own && plain.test(own) ? [own] : []),
+    ...(header && plain.test(header) ? [header] : []),
   ].join('; ')
 }
