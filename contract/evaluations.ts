@@ -10,7 +10,6 @@ import { Seed } from './sampling.ts'
 export const evaluationRowsMax = 10_000
 
 export const evaluationStatuses = ['queued', 'running', 'completed', 'failed', 'cancelled'] as const
-export type EvaluationStatus = (typeof evaluationStatuses)[number]
 
 /** The name of a field of the row, with or without `item.` before it. */
 export const ItemReference = z

@@ -3,7 +3,6 @@ import { Deleted, digits, eventOf, page, Time, TimedQuery } from './common.ts'
 import { routesOf } from './route.ts'
 
 export const exportFormats = ['huggingface', 'gguf', 'onnx'] as const
-export type ExportFormat = (typeof exportFormats)[number]
 
 /** GGUF file types without quantization; the converter writes them directly. */
 export const unquantized = ['F32', 'F16', 'BF16'] as const
@@ -74,7 +73,6 @@ export const CreateExport = z.strictObject({
 export type CreateExport = z.infer<typeof CreateExport>
 
 export const exportStatuses = ['queued', 'running', 'ready', 'failed', 'expired'] as const
-export type ExportStatus = (typeof exportStatuses)[number]
 
 export const exportStages = ['reference', 'merge', 'convert', 'quantize', 'check', 'pack', 'push'] as const
 export type ExportStage = (typeof exportStages)[number]

@@ -5,7 +5,6 @@ import { routesOf } from './route.ts'
 
 /** What a file may be uploaded for. Files for `fine-tune` are datasets. */
 export const uploadPurposes = ['fine-tune', 'batch', 'evals', 'user_data'] as const
-export type UploadPurpose = (typeof uploadPurposes)[number]
 
 export const filePurposes = [...uploadPurposes, 'fine-tune-results', 'batch_output'] as const
 export const FilePurpose = z.enum(filePurposes)

@@ -114,7 +114,7 @@ function plot(title: string, what: string, all: Curve[], theme: Theme): string {
     parts.push(mark(index, area.left, top - 4, colour))
     parts.push(text(area.left + 10, top, 'start', `${curve.name}, ${curve.unit}${exponent}`, colours[theme].text))
   }
-  return parts.join('\n')
+  return parts.join('')
 }
 
 /** A shape for each curve, so that they differ without colours too. */

@@ -167,7 +167,7 @@ export async function sdkFiles(): Promise<Record<string, string>> {
     },
   )
   return {
-    'sdk/generated/types.ts': `${note}\n${withUndefined(withoutNotes(types), sent)}\n`,
+    'sdk/generated/types.ts': `${note}\n${filled(withUndefined(withoutNotes(types), sent))}\n`,
     'sdk/generated/operations.ts': operationsModule(signatures),
   }
 }
@@ -205,6 +205,27 @@ function withUndefinedMembers(text: string): string {
     whole[last] += ' | undefined'
   }
   return whole.join('\n')
+}
+
+const columns = 120
+
+/** With as few lines as fit: a comment before its member, members of a union beside each other. */
+function filled(types: string): string {
+  const lines: string[] = []
+  for (const line of types.split('\n')) {
+    const last = lines.at(-1)
+    const [, indentation = '', rest = ''] = /^( *)(.*)/.exec(line)!
+    const joined = `${last} ${rest}`
+    const follows =
+      last !== undefined &&
+      joined.length <= columns &&
+      (new RegExp(`^${indentation}/\\*\\* .* \\*/$`).test(last)
+        ? /^\w+\??: /.test(rest)
+        : /^\| [^{}()[\]]*$/.test(rest) && new RegExp(`^${indentation}\\| [^{}()[\\]]*$`).test(last))
+    if (follows) lines[lines.length - 1] = joined
+    else lines.push(line)
+  }
+  return lines.join('\n')
 }
 
 interface Names {
@@ -266,7 +287,8 @@ function operationsModule(operations: { route: Route; path: string[]; text: stri
       const found = inside.find(({ path }) => path.length === prefix.length + 1 && path[prefix.length] === head)
       return `${found ? leaf(found) : `${head}: ${tree([...prefix, head], end, leaf)}`}${end}\n`
     })
-    return `{\n${indent(lines.join(''))}}`
+    const short = `{ ${lines.join('').trim().replaceAll('\n', ' ').replace(/,$/, '')} }`
+    return end === ',' && short.length <= columns - 20 ? short : `{\n${indent(lines.join(''))}}`
   }
   const address = ({ path }: Route) => path.replace('*}', '}')
   const interfaces = tree(

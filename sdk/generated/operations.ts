@@ -474,10 +474,7 @@ export const operations = {
       list: 'GET /user/passkeys',
       remove: 'DELETE /user/passkeys/{passkey_id}',
     },
-    identities: {
-      list: 'GET /user/identities',
-      remove: 'DELETE /user/identities/{identity_id}',
-    },
+    identities: { list: 'GET /user/identities', remove: 'DELETE /user/identities/{identity_id}' },
   },
   signIn: {
     ways: 'GET /sign-in',
@@ -490,10 +487,7 @@ export const operations = {
     lookAtInvitation: 'POST /sign-in/invitation/look body',
     acceptInvitation: 'POST /sign-in/invitation body',
   },
-  session: {
-    get: 'GET /session',
-    end: 'DELETE /session',
-  },
+  session: { get: 'GET /session', end: 'DELETE /session' },
   sessions: {
     list: 'GET /sessions page query',
     end: 'DELETE /sessions/{session_id}',
@@ -504,9 +498,7 @@ export const operations = {
     list: 'GET /invitations page query',
     withdraw: 'DELETE /invitations/{invitation_id}',
   },
-  audit: {
-    list: 'GET /audit page query',
-  },
+  audit: { list: 'GET /audit page query' },
   keys: {
     create: 'POST /keys body',
     list: 'GET /keys page query',
@@ -539,10 +531,7 @@ export const operations = {
     get: 'GET /usage query',
     storage: 'GET /usage/storage',
     timeline: 'GET /usage/timeline query',
-    thresholds: {
-      get: 'GET /usage/thresholds',
-      set: 'PUT /usage/thresholds body',
-    },
+    thresholds: { get: 'GET /usage/thresholds', set: 'PUT /usage/thresholds body' },
   },
   hub: {
     list: 'GET /hub/',
@@ -551,10 +540,7 @@ export const operations = {
     featured: 'GET /hub/featured',
     startDownload: 'POST /hub/models/{model_id}/download',
     cancelDownload: 'DELETE /hub/models/{model_id}/download',
-    setup: {
-      get: 'GET /hub/setup',
-      retry: 'POST /hub/setup/retry',
-    },
+    setup: { get: 'GET /hub/setup', retry: 'POST /hub/setup/retry' },
   },
   datasets: {
     upload: 'POST /datasets/ form:file',
@@ -594,15 +580,9 @@ export const operations = {
       list: 'GET /fine-tuning/models/{model_id}/shares page query',
       delete: 'DELETE /fine-tuning/models/{model_id}/shares/{share_id}',
     },
-    callable: {
-      list: 'GET /models',
-      get: 'GET /models/{model_id}',
-    },
+    callable: { list: 'GET /models', get: 'GET /models/{model_id}' },
   },
-  share: {
-    look: 'POST /share/look body',
-    chat: 'POST /share/chat events body',
-  },
+  share: { look: 'POST /share/look body', chat: 'POST /share/chat events body' },
   deployments: {
     create: 'POST /deployments body',
     switch: 'PUT /deployments/{name} body',
@@ -660,12 +640,8 @@ export const operations = {
       deleteMany: 'POST /chat/completions/delete body',
     },
   },
-  completions: {
-    create: 'POST /completions events body',
-  },
-  embeddings: {
-    create: 'POST /embeddings body',
-  },
+  completions: { create: 'POST /completions events body' },
+  embeddings: { create: 'POST /embeddings body' },
   responses: {
     create: 'POST /responses events body',
     get: 'GET /responses/{response_id} query',
