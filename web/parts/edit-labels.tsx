@@ -2,7 +2,7 @@ import { useMutation } from '@tanstack/react-query'
 import { type ReactNode, useState } from 'react'
 import { fieldError } from '../lib/errors.ts'
 import { FormError } from '../ui/feedback.tsx'
-import { Field, Form, FormButtons, Input, Textarea } from '../ui/field.tsx'
+import { Field, Form, FormButtons, NameField, Textarea } from '../ui/field.tsx'
 import { Dialog } from '../ui/popups.tsx'
 import { toast } from '../ui/toast.tsx'
 
@@ -40,9 +40,7 @@ export function EditLabels({
   return (
     <Dialog open onOpenChange={(open) => !open && onClose()} title={title} description={about}>
       <Form onSubmit={() => change.mutate()}>
-        <Field label="Name" error={fieldError(change.error, 'name')}>
-          <Input value={name} onChange={(event) => setName(event.target.value)} maxLength={200} />
-        </Field>
+        <NameField error={fieldError(change.error, 'name')} value={name} onChange={setName} />
         <Field label="Notes" optional error={fieldError(change.error, 'description')}>
           <Textarea value={description} onChange={(event) => setDescription(event.target.value)} maxLength={2000} />
         </Field>

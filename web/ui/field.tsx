@@ -84,6 +84,24 @@ export function Input({ className, ...rest }: ComponentProps<'input'>) {
   return <BaseField.Control {...rest} className={classes(controlClass, heightClass, className)} />
 }
 
+/** What something is called. */
+export function NameField({
+  value,
+  onChange,
+  label = 'Name',
+  ...field
+}: {
+  value: string
+  onChange: (value: string) => void
+  label?: string
+} & Pick<Parameters<typeof Field>[0], 'help' | 'error' | 'optional'>) {
+  return (
+    <Field label={label} {...field}>
+      <Input value={value} onChange={({ target }) => onChange(target.value)} maxLength={200} />
+    </Field>
+  )
+}
+
 /** Several lines. Grows with its text up to `maxRows`, where the browser can. */
 export function Textarea({
   className,

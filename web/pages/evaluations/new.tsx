@@ -8,7 +8,7 @@ import { plural } from '../../lib/format.ts'
 import { type Choice, Combobox } from '../../ui/choices.tsx'
 import { Disclosure } from '../../ui/disclosure.tsx'
 import { FormError, Notice } from '../../ui/feedback.tsx'
-import { Field, Form, FormButtons, Input, NumberInput } from '../../ui/field.tsx'
+import { Field, Form, FormButtons, NameField, NumberInput } from '../../ui/field.tsx'
 import { Dialog } from '../../ui/popups.tsx'
 import { Checkbox } from '../../ui/toggles.tsx'
 import { type Draft, GradersForm, graderOf, newDraft } from './graders.tsx'
@@ -126,9 +126,7 @@ export function NewEvaluation({ of, beside, onClose }: NewEvaluationProps) {
         <GradersForm drafts={drafts} onChange={setDrafts} models={choices.data?.models ?? []} />
         <Disclosure summary="Name and sampling" quiet>
           <div className="grid gap-4 pt-3 sm:grid-cols-3">
-            <Field label="Name" optional error={fieldError(create.error, 'name')}>
-              <Input value={name} onChange={(event) => setName(event.target.value)} maxLength={200} />
-            </Field>
+            <NameField optional error={fieldError(create.error, 'name')} value={name} onChange={setName} />
             <Field label="Temperature">
               <NumberInput value={temperature} onChange={setTemperature} min={0} max={2} step={0.1} />
             </Field>

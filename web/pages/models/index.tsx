@@ -12,7 +12,7 @@ import { BaseBadges, BaseWeights, servedForm, useBases } from '../../parts/base-
 import { Button, LinkButton } from '../../ui/button.tsx'
 import { FileDrop } from '../../ui/disclosure.tsx'
 import { Badge, EmptyState, FormError, Loaded, Status } from '../../ui/feedback.tsx'
-import { Field, Form, FormButtons, Input } from '../../ui/field.tsx'
+import { Form, FormButtons, NameField } from '../../ui/field.tsx'
 import { Card, Page } from '../../ui/layout.tsx'
 import { Dialog } from '../../ui/popups.tsx'
 import { SearchInput } from '../../ui/search-input.tsx'
@@ -229,9 +229,7 @@ function ImportAdapter({ onClose }: { onClose: () => void }) {
           onFile={setFile}
           busy={bring.isPending}
         />
-        <Field label="Name" optional error={fieldError(bring.error, 'name')}>
-          <Input value={name} onChange={(event) => setName(event.target.value)} maxLength={200} />
-        </Field>
+        <NameField optional error={fieldError(bring.error, 'name')} value={name} onChange={setName} />
         <FormError error={bring.error} fields={['name']} />
         <FormButtons onCancel={onClose} busy={bring.isPending} missing={!file && 'Choose a file.'}>
           Import

@@ -10,7 +10,7 @@ import { useMay } from '../../lib/session.ts'
 import { Button } from '../../ui/button.tsx'
 import { Select } from '../../ui/choices.tsx'
 import { EmptyState, FormError, Loaded, Status } from '../../ui/feedback.tsx'
-import { Field, Form, FormButtons, Input } from '../../ui/field.tsx'
+import { Field, Form, FormButtons, Input, NameField } from '../../ui/field.tsx'
 import { Card, Page, Tabs } from '../../ui/layout.tsx'
 import { ConfirmDialog, Dialog } from '../../ui/popups.tsx'
 import { SecretDialog } from '../../ui/secret-dialog.tsx'
@@ -198,12 +198,14 @@ function CreateAccount({
   return (
     <Dialog open onOpenChange={(open) => !open && onClose()} title="Create an account">
       <Form onSubmit={() => create.mutate()}>
-        <Field label="Account" error={fieldError(create.error, 'name')}>
-          <Input value={name} onChange={(event) => setName(event.target.value)} maxLength={200} />
-        </Field>
-        <Field label="Owner's name" optional error={fieldError(create.error, 'owner.name')}>
-          <Input value={owner} onChange={(event) => setOwner(event.target.value)} maxLength={200} />
-        </Field>
+        <NameField label="Account" error={fieldError(create.error, 'name')} value={name} onChange={setName} />
+        <NameField
+          label="Owner's name"
+          optional
+          error={fieldError(create.error, 'owner.name')}
+          value={owner}
+          onChange={setOwner}
+        />
         <Field label="Owner's email" optional error={fieldError(create.error, 'owner.email')}>
           <Input type="email" value={email} onChange={(event) => setEmail(event.target.value)} />
         </Field>

@@ -7,7 +7,7 @@ import { useMay } from '../../lib/session.ts'
 import { utcDay } from '../../lib/utc-day.ts'
 import { Button, TextLink } from '../../ui/button.tsx'
 import { FormError, Notice } from '../../ui/feedback.tsx'
-import { Field, Form, FormButtons, Input } from '../../ui/field.tsx'
+import { Form, FormButtons, NameField } from '../../ui/field.tsx'
 import { Card } from '../../ui/layout.tsx'
 import { ConfirmDialog, Dialog } from '../../ui/popups.tsx'
 import type { Vote } from './state.ts'
@@ -82,9 +82,7 @@ function MakeDataset({ votes, onClose, onMade }: { votes: readonly Vote[]; onClo
         </Notice>
       ) : (
         <Form onSubmit={() => make.mutate()}>
-          <Field label="Name">
-            <Input value={name} onChange={(event) => setName(event.target.value)} maxLength={200} />
-          </Field>
+          <NameField value={name} onChange={setName} />
           <FormError error={make.error} />
           <FormButtons onCancel={onClose} busy={make.isPending} missing={!name.trim() && 'Enter a name.'}>
             Save dataset

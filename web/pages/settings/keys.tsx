@@ -11,7 +11,7 @@ import { day_ms } from '../../lib/utc-day.ts'
 import { Button, IconButton } from '../../ui/button.tsx'
 import { Select } from '../../ui/choices.tsx'
 import { Badge, EmptyState, FormError, Loaded, Status } from '../../ui/feedback.tsx'
-import { Field, Form, FormButtons, Input } from '../../ui/field.tsx'
+import { Field, Form, FormButtons, NameField } from '../../ui/field.tsx'
 import { Card } from '../../ui/layout.tsx'
 import { ConfirmDialog, Dialog, Menu } from '../../ui/popups.tsx'
 import { SecretDialog } from '../../ui/secret-dialog.tsx'
@@ -186,9 +186,12 @@ function CreateKey({
   return (
     <Dialog open={open} onOpenChange={(next) => !next && onClose()} title="Create API key">
       <Form onSubmit={() => create.mutate()}>
-        <Field label="Name" help="For example, the app that uses it." error={fieldError(create.error, 'name')}>
-          <Input value={name} onChange={(event) => setName(event.target.value)} maxLength={200} />
-        </Field>
+        <NameField
+          help="For example, the app that uses it."
+          error={fieldError(create.error, 'name')}
+          value={name}
+          onChange={setName}
+        />
         <Field label="Permissions" help="Always limited by your role.">
           <Select value={preset} onChange={setPreset} choices={presets} />
         </Field>
@@ -233,9 +236,7 @@ function RenameKey({ named, onClose }: { named: ApiKey; onClose: () => void }) {
   return (
     <Dialog open onOpenChange={(open) => !open && onClose()} title="Rename API key" width="sm">
       <Form onSubmit={() => rename.mutate()}>
-        <Field label="Name" error={fieldError(rename.error, 'name')}>
-          <Input value={name} onChange={(event) => setName(event.target.value)} maxLength={200} />
-        </Field>
+        <NameField error={fieldError(rename.error, 'name')} value={name} onChange={setName} />
         <FormError error={rename.error} fields={['name']} />
         <FormButtons onCancel={onClose} busy={rename.isPending} missing={!name.trim() && 'Enter a name.'}>
           Rename

@@ -9,7 +9,7 @@ import { useMay, useSession } from '../../lib/session.ts'
 import { Button } from '../../ui/button.tsx'
 import { type Choice, Select } from '../../ui/choices.tsx'
 import { Badge, FormError, Loaded } from '../../ui/feedback.tsx'
-import { Field, Form, FormButtons, Input } from '../../ui/field.tsx'
+import { Field, Form, FormButtons, Input, NameField } from '../../ui/field.tsx'
 import { Card } from '../../ui/layout.tsx'
 import { ConfirmDialog, Dialog } from '../../ui/popups.tsx'
 import { SecretDialog } from '../../ui/secret-dialog.tsx'
@@ -250,9 +250,7 @@ function Invite({
       description="You get a link to send them. They sign in with it and choose a password."
     >
       <Form onSubmit={() => invite.mutate()}>
-        <Field label="Name" error={fieldError(invite.error, 'name')}>
-          <Input value={name} onChange={(event) => setName(event.target.value)} maxLength={200} />
-        </Field>
+        <NameField error={fieldError(invite.error, 'name')} value={name} onChange={setName} />
         <Field label="Email" optional help="They sign in with it." error={fieldError(invite.error, 'email')}>
           <Input type="email" value={email} onChange={(event) => setEmail(event.target.value)} />
         </Field>

@@ -14,7 +14,7 @@ import { EmptyState, FormError, Loaded } from '../../ui/feedback.tsx'
 import { Field, Form, NumberInput } from '../../ui/field.tsx'
 import { Card, Stat } from '../../ui/layout.tsx'
 import { LimitBar } from '../../ui/limit-bar.tsx'
-import { Table } from '../../ui/table.tsx'
+import { type Column, Table } from '../../ui/table.tsx'
 import { toast } from '../../ui/toast.tsx'
 import { Segments } from '../../ui/toggles.tsx'
 import { Count, Money } from '../../ui/values.tsx'
@@ -22,6 +22,16 @@ import { Count, Money } from '../../ui/values.tsx'
 type Measure = 'cost' | 'requests' | 'tokens'
 type Item = UsageReport['items'][number]
 const tokensOf = (item: Item) => item.prompt_tokens + item.completion_tokens + item.trained_tokens
+
+const figure = (id: 'requests' | `${'prompt' | 'completion' | 'trained'}_tokens`, header: string, from?: 'sm' | 'md') =>
+  ({
+    id,
+    header,
+    align: 'right',
+    ...(from && { from }),
+    cell: (item) => <Count compact={id !== 'requests'} value={item[id]} />,
+    value: (item) => item[id],
+  }) satisfies Column<Item>
 
 export function UsageSection() {
   return (
@@ -191,37 +201,10 @@ function Usage() {
                     item.model ? modelName(item.model) : item.key_id ? keyName(item.key_id) : (item.kind ?? '–'),
                   value: (item) => item.model ?? item.key_id ?? item.kind,
                 },
-                {
-                  id: 'requests',
-                  header: 'Requests',
-                  align: 'right',
-                  cell: (item) => <Count value={item.requests} />,
-                  value: (item) => item.requests,
-                },
-                {
-                  id: 'in',
-                  header: 'Input',
-                  align: 'right',
-                  from: 'sm',
-                  cell: (item) => <Count compact value={item.prompt_tokens} />,
-                  value: (item) => item.prompt_tokens,
-                },
-                {
-                  id: 'out',
-                  header: 'Output',
-                  align: 'right',
-                  from: 'sm',
-                  cell: (item) => <Count compact value={item.completion_tokens} />,
-                  value: (item) => item.completion_tokens,
-                },
-                {
-                  id: 'trained',
-                  header: 'Trained',
-                  align: 'right',
-                  from: 'md',
-                  cell: (item) => <Count compact value={item.trained_tokens} />,
-                  value: (item) => item.trained_tokens,
-                },
+                figure('requests', 'Requests'),
+                figure('prompt_tokens', 'Input', 'sm'),
+                figure('completion_tokens', 'Output', 'sm'),
+                figure('trained_tokens', 'Trained', 'md'),
                 {
                   id: 'cost',
                   header: 'Cost',
