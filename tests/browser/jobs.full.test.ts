@@ -9,6 +9,7 @@ import { tiny } from '../support/tiny.ts'
 import {
   type BrowserService,
   browserTest,
+  choose,
   desktop,
   phone,
   problemsOf,
@@ -304,6 +305,13 @@ test(
     await page.getByRole('searchbox').fill('nothing has this name')
     await page.getByRole('button', { name: 'Clear filters' }).click()
     await row('renamed').waitFor()
+    // Jobs with the same metadata are a group, which a job leads to as well.
+    await page.getByRole('combobox', { name: 'Metadata' }).getByText('All metadata').waitFor()
+    await choose(page, 'Metadata', /^ticket=/)
+    await row('long').waitFor({ state: 'detached' })
+    await row('renamed').waitFor()
+    await choose(page, 'Metadata', 'All metadata')
+    await row('long').waitFor()
     // A setting as a column, also after a reload.
     await page.getByRole('button', { name: 'Columns' }).click()
     await page.getByRole('checkbox', { name: 'Epochs', exact: true }).check()

@@ -44,6 +44,9 @@ export const formatExport = ({ format, quantization }: { format: string; quantiz
 export const formatPercent = (share: number | null | undefined, digits = 0): string =>
   share == null ? none : numbers({ style: 'percent', maximumFractionDigits: digits }).format(share)
 
+/** The same of what is in progress: whole only at its end. */
+export const formatProgress = (share: number): string => formatPercent(Math.floor(share * 100) / 100)
+
 const byteUnits = ['B', 'kB', 'MB', 'GB', 'TB'] as const
 
 /** Decimal units, as the API's limits are: `1.2 MB`. */

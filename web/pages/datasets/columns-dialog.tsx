@@ -99,6 +99,7 @@ export function ColumnsDialog({
             >
               <Select
                 value={chosen[role.name] ?? none}
+                {...(role.optional && { placeholder: 'None' })}
                 onChange={(column) => setChosen({ ...chosen, [role.name]: column })}
                 choices={role.optional ? [{ value: none, label: 'None' }, ...choices] : choices}
               />

@@ -95,7 +95,7 @@ function Replicas({ state }: { state: Scaling }) {
           <Stat
             label="Utilization"
             value={formatPercent(utilization)}
-            note={`target ${scaling!.target_gpu_utilization} %`}
+            note={`target ${scaling!.target_gpu_utilization}%`}
           />
         )}
       </dl>

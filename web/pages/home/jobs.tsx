@@ -3,7 +3,7 @@ import { useMemo } from 'react'
 import type { Job, Page } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
 import { isOver, type StreamState, useEvents } from '../../lib/events.ts'
-import { formatNumber } from '../../lib/format.ts'
+import { formatNumber, formatProgress } from '../../lib/format.ts'
 import { whenText } from '../../lib/jobs.ts'
 import { Sparkline } from '../../ui/bars.tsx'
 import { TextLink } from '../../ui/button.tsx'
@@ -70,7 +70,7 @@ function ActiveJob({ listed, live }: { listed: Job; live: boolean }) {
       {current.status !== 'queued' && (
         <div className="flex items-center gap-4">
           <Progress value={current.progress} label={`Progress of ${current.name}`} className="min-w-0 flex-1" />
-          <span className="w-10 text-right text-sm">{Math.floor(current.progress * 100)} %</span>
+          <span className="w-10 text-right text-sm">{formatProgress(current.progress)}</span>
           {losses.length > 1 && <Sparkline values={losses} label={`Loss of ${current.name}`} />}
         </div>
       )}

@@ -1,7 +1,14 @@
 import { type ReactNode, useEffect, useRef, useState } from 'react'
 import type { Job } from '../../../sdk/index.ts'
 import { type EventsState, isOver } from '../../lib/events.ts'
-import { formatCount, formatDuration, formatNumber, formatPercent, formatRelative } from '../../lib/format.ts'
+import {
+  formatCount,
+  formatDuration,
+  formatNumber,
+  formatPercent,
+  formatProgress,
+  formatRelative,
+} from '../../lib/format.ts'
 import { hasValidation, lossOf, secondsOf, whenText } from '../../lib/jobs.ts'
 import { ExternalLink } from '../../ui/button.tsx'
 import { Help } from '../../ui/disclosure.tsx'
@@ -22,7 +29,6 @@ const phases: Record<string, string> = {
 /** What the job does now, what it waits for, how far it is, and when it ends. */
 export function StatusCard({ job, run, stream }: { job: Job; run: Run; stream: EventsState }) {
   const running = job.status === 'running'
-  const percent = Math.floor(job.progress * 100)
   return (
     <Card>
       <div className="grid gap-3 pt-1.5">
@@ -58,7 +64,7 @@ export function StatusCard({ job, run, stream }: { job: Job; run: Run; stream: E
               tone={job.paused ? 'warn' : 'accent'}
               className="min-w-0 flex-1"
             />
-            <span className="w-12 text-right font-medium">{percent} %</span>
+            <span className="w-12 text-right font-medium">{formatProgress(job.progress)}</span>
           </div>
         )}
         <Waiting job={job} run={run} />
@@ -91,7 +97,7 @@ export function StatusCard({ job, run, stream }: { job: Job; run: Run; stream: E
         )}
         {job.started_at && (!isOver(job) || job.metrics.step !== undefined) && <Figures job={job} run={run} />}
       </div>
-      <Spoken job={job} percent={percent} stream={stream} />
+      <Spoken job={job} stream={stream} />
     </Card>
   )
 }
@@ -246,8 +252,8 @@ function StreamMark({ stream: { state } }: { stream: EventsState }) {
 }
 
 /** For screen readers: the status, each tenth of the way, and a connection that broke; not each step. */
-function Spoken({ job, percent, stream }: { job: Job; percent: number; stream: EventsState }) {
-  const tenth = Math.floor(percent / 10) * 10
+function Spoken({ job, stream }: { job: Job; stream: EventsState }) {
+  const tenth = Math.floor(job.progress * 10) * 10
   const text = [
     `The job is ${job.paused ? 'paused' : job.status}.`,
     job.status === 'running' && !job.paused && `${tenth} percent done.`,

@@ -3,7 +3,7 @@ import { Ban, CirclePause, CirclePlay, Copy, Ellipsis, Trash2 } from 'lucide-rea
 import { useState } from 'react'
 import type { Job } from '../../../sdk/index.ts'
 import { isOver } from '../../lib/events.ts'
-import { formatDuration, formatNumber } from '../../lib/format.ts'
+import { formatDuration, formatNumber, formatProgress } from '../../lib/format.ts'
 import { actionsOf, lossOf, secondsOf, useDeleteJob, useJobAction, whenText } from '../../lib/jobs.ts'
 import { Sparkline } from '../../ui/bars.tsx'
 import { IconButton } from '../../ui/button.tsx'
@@ -117,12 +117,10 @@ const methodOf = ({ resolved_config: { method, method_options } }: Job) =>
 
 /** Where there is no room for columns. */
 const phoneStatus = (job: Job): string =>
-  [job.status, job.status === 'running' && `${Math.floor(job.progress * 100)} %`, whenText(job)]
-    .filter(Boolean)
-    .join(', ')
+  [job.status, job.status === 'running' && formatProgress(job.progress), whenText(job)].filter(Boolean).join(', ')
 
 function ProgressCell({ job }: { job: Job }) {
-  const percent = `${Math.floor(job.progress * 100)} %`
+  const percent = formatProgress(job.progress)
   if (job.status === 'queued')
     return (
       <span className="block max-w-48 text-sm whitespace-normal text-muted">

@@ -169,10 +169,10 @@ function Groups({
     <Select
       aria-label="Metadata"
       className="max-sm:flex-1 sm:w-44"
-      value={value ?? ''}
-      onChange={(pair) => onChange(pair || undefined)}
+      value={value ?? 'all'}
+      onChange={(pair) => onChange(pair === 'all' ? undefined : pair)}
       choices={[
-        { value: '', label: 'All metadata' },
+        { value: 'all', label: 'All metadata' },
         ...[...pairs].sort().map((pair) => ({ value: pair, label: pair })),
       ]}
     />
