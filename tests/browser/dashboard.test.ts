@@ -1,21 +1,17 @@
 // What the dashboard promises first, in a browser: fast, under its policy, readable, and careful with a key. Everything
 // else about its pages is in the files beside this one, which `npm run test:full` runs.
 import assert from 'node:assert/strict'
-import { after, before, test } from 'node:test'
+import { test } from 'node:test'
 import { Tunery } from '../../sdk/index.ts'
 import { allowed } from '../support/allowed-time.ts'
 import { colourRows, until } from '../support/client.ts'
 import { tiny } from '../support/tiny.ts'
-import { type BrowserService, browserTest, choose, phone, problemsOf, settled, startBrowserService } from './support.ts'
+import { browserService, browserTest, choose, phone, problemsOf, settled } from './support.ts'
 
 /** A training, beside the other tests of a busy machine. */
 const trained_ms = 90_000
 
-let service: BrowserService
-before(async () => {
-  if (!browserTest.skip) service = await startBrowserService('dashboard')
-})
-after(() => service?.stop())
+const { service } = browserService('dashboard')
 
 const tuneryOf = (apiKey: string) => new Tunery({ baseUrl: `${service.address}/v1`, apiKey, maxRetries: 0 })
 

@@ -3,23 +3,16 @@ import assert from 'node:assert/strict'
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
-import { after, before, test } from 'node:test'
+import { test } from 'node:test'
 import type { Page } from 'playwright-core'
 import { entriesOf, type GroupName, hyperparameters } from '../../contract/hyperparameters.ts'
 import { root } from '../../lib/root.ts'
-import { type CreateJobInput, type Dataset, Tunery } from '../../sdk/index.ts'
+import type { CreateJobInput, Dataset } from '../../sdk/index.ts'
 import { until } from '../support/client.ts'
 import { tiny } from '../support/tiny.ts'
-import { type BrowserService, browserTest, choose, phone, problemsOf, settled, startBrowserService } from './support.ts'
+import { browserService, browserTest, choose, heading, phone, problemsOf, settled } from './support.ts'
 
-let service: BrowserService
-let tunery: Tunery
-before(async () => {
-  if (browserTest.skip) return
-  service = await startBrowserService('datasets')
-  tunery = new Tunery({ baseUrl: `${service.address}/v1`, apiKey: service.key })
-})
-after(() => service?.stop())
+const { service, tunery } = browserService('datasets')
 
 const examples = readFileSync(path.join(root, 'examples/ticket-triage.jsonl'), 'utf8').trim().split('\n')
 const hostile = '<img src=x onerror="window.owned=1"><script>window.owned=1</script>'
@@ -31,7 +24,6 @@ const row = (question: string, answer?: string) =>
     ],
   })
 
-const heading = (page: Page, name: string | RegExp) => page.getByRole('heading', { level: 1, name }).waitFor()
 const tab = (page: Page, name: string) => page.getByRole('tab', { name: new RegExp(`^${name}`) }).click()
 
 /** An estimate tries steps of a training, and a check counts tokens, beside the other tests. */

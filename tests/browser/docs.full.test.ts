@@ -1,22 +1,9 @@
 // The docs in a browser: found, read and run, signed in or not.
 import assert from 'node:assert/strict'
-import { after, before, test } from 'node:test'
-import {
-  type BrowserService,
-  browserTest,
-  desktop,
-  phone,
-  problemsOf,
-  settled,
-  startBrowserService,
-} from './support.ts'
+import { test } from 'node:test'
+import { browserService, browserTest, desktop, phone, problemsOf, settled } from './support.ts'
 
-let service: BrowserService
-before(async () => {
-  if (browserTest.skip) return
-  service = await startBrowserService('docs')
-})
-after(() => service?.stop())
+const { service } = browserService('docs')
 
 test('a guide opens directly at its anchor; links between pages do not reload it', browserTest, async () => {
   const { page, complaints } = await service.visit({ signedIn: false })

@@ -22,7 +22,7 @@ before(async () => {
     TUNERY_OIDC_CLIENT_SECRET: provider.client_secret,
   })
   provider.register(`${service.address}/v1/sign-in/oidc/callback`)
-  tunery = new Tunery({ baseUrl: `${service.address}/v1`, apiKey: service.key })
+  tunery = service.tunery
 })
 after(async () => {
   await service?.stop()

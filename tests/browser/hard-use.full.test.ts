@@ -1,30 +1,16 @@
 // The dashboard in hard use: forms that are left, two tabs, a slow and a lost network, a session that ends elsewhere,
 // the keyboard alone, and windows as narrow as a large zoom makes them.
 import assert from 'node:assert/strict'
-import { after, before, test } from 'node:test'
+import { test } from 'node:test'
 import type { Page } from 'playwright-core'
-import { Tunery } from '../../sdk/index.ts'
 import { colourRows } from '../support/client.ts'
 import { tiny } from '../support/tiny.ts'
-import { type BrowserService, browserTest, inNumbers, otherMachine, settled, startBrowserService } from './support.ts'
+import { browserService, browserTest, heading, inNumbers, open, otherMachine } from './support.ts'
 
-let service: BrowserService
-let tunery: Tunery
-before(async () => {
-  if (browserTest.skip) return
-  service = await startBrowserService('hard-use')
-  tunery = new Tunery({ baseUrl: `${service.address}/v1`, apiKey: service.key })
-})
-after(() => service?.stop())
+const { service, tunery } = browserService('hard-use')
 
-const heading = (page: Page, name: string | RegExp) => page.getByRole('heading', { level: 1, name }).waitFor()
 const keysNamed = async (name: string) =>
   (await tunery.keys.list({ limit: 100 })).items.filter((key) => key.name === name)
-
-async function open(page: Page, address: string): Promise<void> {
-  await page.goto(address)
-  await settled(page)
-}
 
 /** The form of a new key, with a name in it. */
 async function beginKey(page: Page, name: string) {

@@ -1,33 +1,16 @@
 // Jobs in the browser: one watched to its end through cut connections and a refresh, and the history of all.
 import assert from 'node:assert/strict'
 import net from 'node:net'
-import { after, before, test } from 'node:test'
+import { test } from 'node:test'
 import type { Page } from 'playwright-core'
-import { type Job, Tunery } from '../../sdk/index.ts'
+import type { Job } from '../../sdk/index.ts'
 import { colourRows, until } from '../support/client.ts'
 import { tiny } from '../support/tiny.ts'
-import {
-  type BrowserService,
-  browserTest,
-  choose,
-  desktop,
-  phone,
-  problemsOf,
-  settled,
-  startBrowserService,
-} from './support.ts'
+import { browserService, browserTest, choose, desktop, heading, phone, problemsOf, settled } from './support.ts'
 
-let service: BrowserService
-let tunery: Tunery
-before(async () => {
-  if (browserTest.skip) return
-  service = await startBrowserService('jobs')
-  tunery = new Tunery({ baseUrl: `${service.address}/v1`, apiKey: service.key })
-})
-after(() => service?.stop())
+const { service, tunery } = browserService('jobs')
 
 const hostile = '<img src=x onerror="window.hit=1">'
-const heading = (page: Page, name: string) => page.getByRole('heading', { level: 1, name }).waitFor()
 const tab = (page: Page, name: string) => page.getByRole('tab', { name: new RegExp(`^${name}`) }).click()
 /** A training, beside the other tests of a busy machine. */
 const slow = { timeout: 90_000 }

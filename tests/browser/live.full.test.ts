@@ -1,19 +1,13 @@
 // A page that shows a running job continues through a lost connection and through a kill of the service.
 import assert from 'node:assert/strict'
-import { after, before, test } from 'node:test'
-import { Tunery } from '../../sdk/index.ts'
+import { test } from 'node:test'
 import { colourRows } from '../support/client.ts'
 import { tiny } from '../support/tiny.ts'
-import { type BrowserService, browserTest, settled, startBrowserService } from './support.ts'
+import { browserService, browserTest, settled } from './support.ts'
 
-let service: BrowserService
-before(async () => {
-  if (!browserTest.skip) service = await startBrowserService('live')
-})
-after(() => service?.stop())
+const { service, tunery } = browserService('live')
 
 test('a running job is live, says when it is not, and continues by itself', browserTest, async () => {
-  const tunery = new Tunery({ baseUrl: `${service.address}/v1`, apiKey: service.key })
   const dataset = await tunery.datasets.upload(colourRows(200), { name: 'colours' })
   const job = await tunery.jobs.create({
     model_id: tiny,

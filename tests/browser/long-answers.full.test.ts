@@ -5,7 +5,6 @@ import type { AddressInfo } from 'node:net'
 import { after, before, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Page } from 'playwright-core'
-import { Tunery } from '../../sdk/index.ts'
 import { tiny } from '../support/tiny.ts'
 import { installColourModel } from '../support/trained.ts'
 import { type BrowserService, browserTest, desktop, phone, settled, startBrowserService } from './support.ts'
@@ -100,7 +99,7 @@ test('a question and answers of one long word leave the page as wide as its wind
 })
 
 test('a shared page keeps its width and its Stop with an answer of 10 MB and a hostile name', browserTest, async () => {
-  const tunery = new Tunery({ baseUrl: `${service.address}/v1`, apiKey: service.key })
+  const { tunery } = service
   const model = await installColourModel({ dataDir: service.folder.dataDir })
   const hostile = `${'n'.repeat(150)}<img src=x onerror="hit=1">`
   await tunery.models.update(model, { name: hostile, description: 'd'.repeat(2000) })
@@ -121,7 +120,7 @@ test('a shared page keeps its width and its Stop with an answer of 10 MB and a h
 })
 
 test('a row of one endless word leaves the pages of its dataset as wide as their window', browserTest, async () => {
-  const tunery = new Tunery({ baseUrl: `${service.address}/v1`, apiKey: service.key })
+  const { tunery } = service
   const word = 'w'.repeat(200_000)
   const row = JSON.stringify({
     messages: [

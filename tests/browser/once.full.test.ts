@@ -8,7 +8,7 @@ import { finished } from 'node:stream/promises'
 import { after, before, test } from 'node:test'
 import type { Locator, Page } from 'playwright-core'
 import { ZipFile } from 'yazl'
-import { Tunery } from '../../sdk/index.ts'
+import type { Tunery } from '../../sdk/index.ts'
 import { colourRows, until } from '../support/client.ts'
 import { tiny } from '../support/tiny.ts'
 import { installColourModel } from '../support/trained.ts'
@@ -24,7 +24,7 @@ const adapter = path.join(folder, 'adapter.zip')
 before(async () => {
   if (browserTest.skip) return
   service = await startBrowserService('once', { TUNERY_SHARE_LINKS: 'on' })
-  tunery = new Tunery({ baseUrl: `${service.address}/v1`, apiKey: service.key })
+  tunery = service.tunery
   model = await installColourModel({ dataDir: service.folder.dataDir })
   const zip = new ZipFile()
   for (const file of ['adapter_config.json', 'adapter_model.safetensors'])

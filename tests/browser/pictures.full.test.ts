@@ -5,7 +5,6 @@ import { mkdirSync } from 'node:fs'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
 import type { Page } from 'playwright-core'
-import { Tunery } from '../../sdk/index.ts'
 import { dataUrl, disk } from '../support/pictures.ts'
 import { noVision, tinyEye, visionModelsDir } from '../support/tiny-vision.ts'
 import {
@@ -110,7 +109,7 @@ test('pictures go with a question, and are asked about', { skip }, async () => {
 })
 
 test('rows are asked with their pictures, which are shown', { skip }, async () => {
-  const tunery = new Tunery({ baseUrl: `${service.address}/v1`, apiKey: service.key })
+  const { tunery } = service
   const row = (file: Buffer, answer: string) =>
     JSON.stringify({
       messages: [

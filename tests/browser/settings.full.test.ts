@@ -10,8 +10,9 @@ import {
   type BrowserService,
   browserTest,
   choose,
+  heading,
   inNumbers,
-  settled,
+  open,
   startBrowserService,
   type Visit,
 } from './support.ts'
@@ -29,14 +30,8 @@ after(async () => {
 })
 
 const tuneryOf = (apiKey: string) => new Tunery({ baseUrl: `${service.address}/v1`, apiKey, maxRetries: 0 })
-const heading = (page: Page, name: string | RegExp) => page.getByRole('heading', { level: 1, name }).waitFor()
 const secretOf = (page: Page, title: string) =>
   page.getByRole('dialog', { name: title }).getByTestId('secret').innerText()
-
-async function open(page: Page, address: string): Promise<void> {
-  await page.goto(address)
-  await settled(page)
-}
 
 /** A browser profile of its own, signed in by a link that the command line made. */
 async function visitAs(email?: string): Promise<Visit> {

@@ -1,22 +1,9 @@
 // The dashboard in a browser: fast, under its policy, for every eye and hand.
 import assert from 'node:assert/strict'
-import { after, before, test } from 'node:test'
-import {
-  type BrowserService,
-  browserTest,
-  desktop,
-  phone,
-  problemsOf,
-  settled,
-  startBrowserService,
-} from './support.ts'
+import { test } from 'node:test'
+import { browserService, browserTest, desktop, phone, problemsOf, settled } from './support.ts'
 
-let service: BrowserService
-before(async () => {
-  if (browserTest.skip) return
-  service = await startBrowserService('shell')
-})
-after(() => service?.stop())
+const { service } = browserService('shell')
 
 const paths = [
   '/',

@@ -1,18 +1,13 @@
 // Every way into the dashboard, as people go it: the first link, a password, a passkey, an invitation.
 import assert from 'node:assert/strict'
-import { after, before, test } from 'node:test'
+import { test } from 'node:test'
 import type { Page } from 'playwright-core'
-import { type BrowserService, browserTest, phone, problemsOf, settled, startBrowserService } from './support.ts'
+import { browserService, browserTest, heading, phone, problemsOf, settled } from './support.ts'
 
-let service: BrowserService
-before(async () => {
-  if (!browserTest.skip) service = await startBrowserService('sign-in', {}, { signIn: false })
-})
-after(() => service?.stop())
+const { service } = browserService('sign-in', {}, { signIn: false })
 
 const email = 'ada@example.com'
 const password = 'a sentence that is long enough'
-const heading = (page: Page, name: string | RegExp) => page.getByRole('heading', { level: 1, name }).waitFor()
 /** Passkeys belong to a name, not to an address in numbers. */
 const localhost = () => service.address.replace('127.0.0.1', 'localhost')
 

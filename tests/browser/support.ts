@@ -1,8 +1,10 @@
 // A real service on a free port, and Debian's Chromium on its pages.
 import { existsSync, readFileSync } from 'node:fs'
 import path from 'node:path'
+import { after, before } from 'node:test'
 import { AxeBuilder } from '@axe-core/playwright'
 import { type BrowserContext, chromium, type Locator, type Page } from 'playwright-core'
+import { Tunery } from '../../sdk/index.ts'
 import { allowed } from '../support/allowed-time.ts'
 import { until } from '../support/client.ts'
 import { type DataFolder, dataFolder } from '../support/server.ts'
@@ -24,8 +26,9 @@ export interface BrowserService {
   /** Without a path: `http://127.0.0.1:PORT`. */
   address: string
   folder: DataFolder
-  /** A full API key of the owner, to make things with. */
+  /** A full API key of the owner, to make things with, and a client that has it. */
   key: string
+  tunery: Tunery
   /** The sign-in link of the first start. It works once, and the service is given with the owner signed in by it. */
   link: string
   /** A new page of the owner, who is signed in, in a browser profile of its own. */
@@ -133,6 +136,9 @@ export async function startBrowserService(
     },
     folder,
     key,
+    get tunery() {
+      return new Tunery({ baseUrl: server.url, apiKey: key })
+    },
     link,
     visit: (options = {}) => browser.visit(options, options.signedIn === false ? undefined : owner),
     async restart() {
@@ -143,6 +149,32 @@ export async function startBrowserService(
     },
     stop,
   }
+}
+
+/** Starts the service of a test file before its tests, and stops it after them. */
+export function browserService(...[name, settings, options]: Parameters<typeof startBrowserService>) {
+  let started: BrowserService | undefined
+  before(async () => {
+    if (!browserTest.skip) started = await startBrowserService(name, settings, options)
+  })
+  after(() => started?.stop())
+  return { service: later(() => started!), tunery: later(() => started!.tunery) }
+}
+
+/** An object that is there only once its properties are read. */
+const later = <T extends object>(get: () => T): T =>
+  new Proxy({} as T, {
+    get(_, name) {
+      const value = Reflect.get(get(), name)
+      return typeof value === 'function' ? value.bind(get()) : value
+    },
+  })
+
+export const heading = (page: Page, name: string | RegExp) => page.getByRole('heading', { level: 1, name }).waitFor()
+
+export async function open(page: Page, address: string): Promise<void> {
+  await page.goto(address)
+  await settled(page)
 }
 
 /** A sign-in link for the tests' pages, which are at the address in numbers: a session belongs to one name. */
