@@ -54,7 +54,11 @@ export function whenText(job: Job): string {
     return words.filter(Boolean).join(', ') || 'waiting in queue'
   }
   if (job.status !== 'running') return ''
-  return job.estimated_completion ? `${until(job.estimated_completion)} left` : 'starting'
+  return job.estimated_completion
+    ? `${until(job.estimated_completion)} left`
+    : job.metrics.step
+      ? 'estimating'
+      : 'starting'
 }
 
 /** Seconds from the start to the end, or until now. */

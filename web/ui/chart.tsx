@@ -52,6 +52,9 @@ function resolve(token: string): string {
   return color
 }
 
+const isSingle = (values: ArrayLike<unknown>) =>
+  Array.prototype.filter.call(values, (value) => value !== null && value !== undefined).length === 1
+
 const pale = (color: string) => color.replace(/^rgb\((.*)\)$/, 'rgba($1, 0.3)')
 
 export function Chart({
@@ -156,7 +159,8 @@ export function Chart({
               spanGaps: true,
               show: !latest.current.hidden.has(name),
               ...(dash && { dash: [6, 4] }),
-              points: { show: Boolean(points), size: 6, fill: color },
+              // A single value is no line.
+              points: { show: points || ((plot: uPlot, at: number) => isSingle(plot.data[at]!)), size: 6, fill: color },
             }
           }),
         ],
