@@ -178,15 +178,17 @@ const large = [
   'webhooks',
 ]
 /**
- * Service tests of SQLite, of what the database has no part in, and of accounts, scopes and sessions, whose statements
- * are plain: `npm test` runs them on SQLite alone, `npm run test:full` on both.
+ * Service tests of SQLite, of what the database has no part in, and of what has plain statements only, as accounts,
+ * scopes and sessions: `npm test` runs them on SQLite alone, `npm run test:full` on both.
  */
 const onSqliteAlone = [
   'accounts',
   'cli',
   'database',
   'datasets',
+  'earlier-rows',
   'errors',
+  'exact-bodies',
   'export-cli',
   'export-push',
   'fetched-pictures',
@@ -196,6 +198,8 @@ const onSqliteAlone = [
   'import-openai',
   'invitations',
   'isolation',
+  'large-pages',
+  'late-changes',
   'leaving',
   'limits',
   'mcp',
@@ -206,6 +210,7 @@ const onSqliteAlone = [
   'passkeys',
   'picture-rows',
   'plans',
+  'scaling',
   'scopes',
   'sdk',
   'session-ends',
@@ -214,6 +219,7 @@ const onSqliteAlone = [
   'sign-in-guards',
   'sign-in-limits',
   'slow-clients',
+  'space',
   'upstream-faults',
   'upstream-guards',
   'validation',

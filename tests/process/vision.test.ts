@@ -269,8 +269,9 @@ describe('a vision model of the service', { skip: noVision }, () => {
   test('rows with pictures train a model that is checked by them and exported with its projector', full, () =>
     trainsAndExports(tinyEye, false),
   )
-  test('a projector that is trained too is that of its model alone, and exported with it', () =>
-    trainsAndExports(tinyEye, true))
+  test('a projector that is trained too is that of its model alone, and exported with it', full, () =>
+    trainsAndExports(tinyEye, true),
+  )
   for (const family of visionFamilies.filter((visionFamily) => visionFamily !== 'smolvlm'))
     test(`so do those of the family ${family}`, full, async () => {
       const other = `test/tiny-${family}`

@@ -1,6 +1,6 @@
 // Space on the disk: uploads together never take more than is free, and nothing of those that are refused is left.
 import assert from 'node:assert/strict'
-import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { appendFile, statfs } from 'node:fs/promises'
 import os from 'node:os'
 import path from 'node:path'
@@ -200,36 +200,6 @@ test(
     await (await claim(1e6)).release()
   },
 )
-
-const onPostgres = { skip: process.env.TEST_DATABASE_URL ? false : 'runs on Postgres: set TEST_DATABASE_URL' }
-
-test('uploads at once on two servers store no more than the tier allows', onPostgres, async () => {
-  const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-shared-'))
-  const plans = path.join(folder, 'plans.json')
-  const tier = { name: 'Small', requests_per_minute: null, requests_per_day: null, max_concurrent: null }
-  writeFileSync(plans, JSON.stringify({ tiers: [{ ...tier, id: 'small', max_storage_mb: 1 }] }))
-  const storage = path.join(folder, 'storage')
-  mkdirSync(storage)
-  const settings = { TUNERY_PLANS_FILE: plans, TUNERY_DEFAULT_TIER: 'small' }
-  const first = await startApp({ ...settings, TUNERY_STORAGE_URL: `file://${storage}` })
-  const second = await startApp(settings, { join: first })
-  try {
-    const rows = `${colourRows(1)}\n`
-    const lines = rows.repeat(Math.floor(4e5 / rows.length))
-    const uploads = await Promise.all([first, second, first, second, first, second].map((app) => app.upload(lines)))
-    assert.deepEqual(uploads.map(({ status }) => status).sort(), [201, 201, 403, 403, 403, 403])
-    const { body } = await second.api('GET', '/usage/storage')
-    assert.equal(body.used_bytes, 2 * lines.length)
-    const stored = readdirSync(path.join(storage, 'objects'), { recursive: true }).filter((name) =>
-      String(name).includes('ds_'),
-    )
-    assert.equal(stored.length, 2, 'nothing is left of those that are refused')
-  } finally {
-    await second.stop()
-    await first.stop()
-    rmSync(folder, { recursive: true })
-  }
-})
 
 test('what an account stores is bounded by its tier, counted over all kinds, and shown', async () => {
   const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-plans-'))
