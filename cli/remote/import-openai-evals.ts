@@ -95,10 +95,8 @@ async function importEvals(files: string[], options: ImportEvalsOptions): Promis
     if (options.dryRun) continue
     const copied = await importOne(tunery, exported, request, options.model)
     imported.push({ ...copied, differences })
-    if (!options.json)
-      console.log(
-        `  ${copied.eval}, ${copied.runs.length} runs${copied.rows.length > 0 ? `, rows in ${copied.rows.join(', ')}` : ''}`,
-      )
+    const rows = copied.rows.length > 0 ? `, rows in ${copied.rows.join(', ')}` : ''
+    if (!options.json) console.log(`  ${copied.eval}, ${copied.runs.length} runs${rows}`)
   }
   if (options.json) console.log(JSON.stringify(imported))
   else if (options.dryRun) console.log('Nothing was made. Leave out --dry-run to import.')

@@ -31,7 +31,13 @@ function forward(request: http.IncomingMessage, response: http.ServerResponse): 
 async function writeAnswer(response: http.ServerResponse): Promise<void> {
   const { word, count, end } = answer
   const event = (choice: object) =>
-    `data: ${JSON.stringify({ id: 'c', object: 'chat.completion.chunk', created: 1, model: tiny, choices: [{ index: 0, ...choice }] })}\n\n`
+    `data: ${JSON.stringify({
+      id: 'c',
+      object: 'chat.completion.chunk',
+      created: 1,
+      model: tiny,
+      choices: [{ index: 0, ...choice }],
+    })}\n\n`
   const left = new Promise((resolve) => response.once('close', resolve))
   response.writeHead(200, { 'content-type': 'text/event-stream' })
   for (let sent = 0; sent < count && !response.destroyed; sent++)

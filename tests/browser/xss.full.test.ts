@@ -44,7 +44,8 @@ async function staysText(page: Page, complaints: string[], where: string, texts:
   const rendered = await page.evaluate(() =>
     [
       ...document.querySelectorAll(
-        'img[src="x"], [onerror], body script:not([src]), a[href^="javascript:" i], [src^="javascript:" i], [action^="javascript:" i]',
+        'img[src="x"], [onerror], body script:not([src]), a[href^="javascript:" i], [src^="javascript:" i], ' +
+          '[action^="javascript:" i]',
       ),
     ].map(({ outerHTML }) => outerHTML),
   )

@@ -111,7 +111,8 @@ export function renderMarkdown(source: string, resolve: Resolve): Rendered {
   rules.image = (tokens, index) => {
     const token = tokens[index]!
     const { src, dark, width, height } = resolve.image(attribute(token, 'src'))
-    const rest = `alt="${escapeHtml(token.content)}" width="${width}" height="${height}" loading="lazy" decoding="async"`
+    const size = `width="${width}" height="${height}"`
+    const rest = `alt="${escapeHtml(token.content)}" ${size} loading="lazy" decoding="async"`
     if (!dark)
       return `<img${/-phone\.\w+$/.test(attribute(token, 'src')) ? ' class="of-phone"' : ''} src="${src}" ${rest}>`
     return `<img class="in-light" src="${src}" ${rest}><img class="in-dark" src="${dark}" ${rest}>`

@@ -34,11 +34,17 @@ export function AccountMenu() {
       trigger={
         <button
           type="button"
-          className="focus-inset flex w-full items-center gap-2.5 rounded-md px-2 py-1.5 text-left hover:bg-hover data-popup-open:bg-hover"
+          className={
+            'focus-inset flex w-full items-center gap-2.5 rounded-md px-2 py-1.5 text-left hover:bg-hover ' +
+            'data-popup-open:bg-hover'
+          }
         >
           <span
             aria-hidden
-            className="grid size-7 shrink-0 place-items-center rounded-full bg-accent-soft text-sm font-semibold text-accent-ink"
+            className={
+              'grid size-7 shrink-0 place-items-center rounded-full bg-accent-soft text-sm font-semibold ' +
+              'text-accent-ink'
+            }
           >
             {initials(name)}
           </span>

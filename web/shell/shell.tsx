@@ -85,7 +85,10 @@ function SideBar({ onNavigate, onSearch }: { onNavigate?: (() => void) | undefin
           <button
             type="button"
             onClick={onSearch}
-            className="focus-inset flex h-8.5 w-full items-center gap-2.5 rounded-md px-2.5 text-muted ring-1 ring-line ring-inset hover:bg-hover hover:text-ink"
+            className={
+              'focus-inset flex h-8.5 w-full items-center gap-2.5 rounded-md px-2.5 text-muted ring-1 ring-line ' +
+              'ring-inset hover:bg-hover hover:text-ink'
+            }
           >
             <SearchIcon aria-hidden className="size-4.5 shrink-0" />
             <span className="flex-1 text-left">Search</span>
@@ -104,7 +107,8 @@ function SideBar({ onNavigate, onSearch }: { onNavigate?: (() => void) | undefin
 }
 
 const entryClass =
-  'focus-inset flex h-8.5 items-center gap-2.5 rounded-md px-2.5 text-muted hover:bg-hover hover:text-ink any-pointer-coarse:h-11'
+  'focus-inset flex h-8.5 items-center gap-2.5 rounded-md px-2.5 text-muted hover:bg-hover hover:text-ink ' +
+  'any-pointer-coarse:h-11'
 
 function Navigation({ onNavigate }: { onNavigate?: (() => void) | undefined }) {
   const scopes = useSessionQuery().data?.scopes

@@ -31,7 +31,10 @@ export const SkipLink = () => (
       event.preventDefault()
       document.getElementById('main')?.focus()
     }}
-    className="fixed top-2 left-2 z-50 -translate-y-16 rounded-md bg-accent px-4 py-2 font-medium text-on-accent focus:translate-y-0"
+    className={
+      'fixed top-2 left-2 z-50 -translate-y-16 rounded-md bg-accent px-4 py-2 font-medium text-on-accent ' +
+      'focus:translate-y-0'
+    }
   >
     Skip to the page
   </a>

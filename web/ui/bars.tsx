@@ -49,7 +49,10 @@ export function Bars({
       </div>
       <div
         role="img"
-        aria-label={`${title}: ${bars.length} values, ${format(total)} together, at most ${format(Math.max(0, ...bars.map(({ value }) => value)))}.`}
+        aria-label={
+          `${title}: ${bars.length} values, ${format(total)} together, ` +
+          `at most ${format(Math.max(0, ...bars.map(({ value }) => value)))}.`
+        }
         // biome-ignore lint/a11y/noNoninteractiveTabindex: arrow keys read its values
         tabIndex={0}
         className="relative flex items-end gap-0.5 border-b border-edge"

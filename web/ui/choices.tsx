@@ -208,7 +208,10 @@ export function Slider({
           <BaseSlider.Thumb
             aria-label={label}
             getAriaValueText={(_text, value) => format(value)}
-            className="size-4 rounded-full bg-white shadow-pop ring-1 ring-edge has-focus-visible:outline-2 has-focus-visible:outline-offset-2 has-focus-visible:outline-focus"
+            className={
+              'size-4 rounded-full bg-white shadow-pop ring-1 ring-edge has-focus-visible:outline-2 ' +
+              'has-focus-visible:outline-offset-2 has-focus-visible:outline-focus'
+            }
           />
         </BaseSlider.Track>
       </BaseSlider.Control>

@@ -22,7 +22,8 @@ export function Disclosure({
     <details open={isOpen} onToggle={(event) => setOpen(event.currentTarget.open)} className="group/details">
       <summary
         className={classes(
-          'inline-flex list-none items-center gap-1 rounded-sm select-none hover:text-ink [&::-webkit-details-marker]:hidden',
+          'inline-flex list-none items-center gap-1 rounded-sm select-none hover:text-ink ' +
+            '[&::-webkit-details-marker]:hidden',
           quiet ? 'text-sm text-muted' : 'font-medium',
         )}
       >
@@ -88,7 +89,8 @@ export function FileDrop({
         take(event.dataTransfer.files)
       }}
       className={classes(
-        'flex flex-col items-center rounded-lg border border-dashed px-6 py-8 text-center transition-colors duration-100',
+        'flex flex-col items-center rounded-lg border border-dashed px-6 py-8 text-center transition-colors ' +
+          'duration-100',
         over ? 'border-accent-ink bg-accent-soft' : 'border-edge',
       )}
     >

@@ -20,7 +20,12 @@ export function NavigationDrawer({
     <Dialog.Root open={open} onOpenChange={setOpen}>
       <Dialog.Trigger render={<IconButton label="Menu" icon={<MenuIcon aria-hidden />} />} />
       <Dialog.Portal>
-        <Dialog.Backdrop className="fixed inset-0 z-40 bg-black/45 transition-opacity duration-150 data-ending-style:opacity-0 data-starting-style:opacity-0" />
+        <Dialog.Backdrop
+          className={
+            'fixed inset-0 z-40 bg-black/45 transition-opacity duration-150 data-ending-style:opacity-0 ' +
+            'data-starting-style:opacity-0'
+          }
+        />
         <Dialog.Popup
           aria-label={label}
           className={classes(

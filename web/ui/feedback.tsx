@@ -133,7 +133,7 @@ export function SkeletonLines({ lines = 3 }: { lines?: number }) {
   )
 }
 
-/** What an error says that belongs to none of the form's `fields`. Beside what was asked: a form's buttons, a button. */
+/** What an error says that belongs to none of the form's `fields`. Stands beside what was asked, such as a button. */
 export function FormError({
   error,
   fields = [],

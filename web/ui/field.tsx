@@ -17,7 +17,8 @@ import { Button } from './button.tsx'
 
 export const controlClass = classes(
   'w-full rounded-md bg-surface text-ink ring-1 ring-inset ring-edge transition-shadow duration-100',
-  'focus-visible:outline-2 focus-visible:-outline-offset-1 data-invalid:ring-bad disabled:opacity-60 data-disabled:opacity-60',
+  'focus-visible:outline-2 focus-visible:-outline-offset-1 data-invalid:ring-bad disabled:opacity-60 ' +
+    'data-disabled:opacity-60',
   'any-pointer-coarse:text-[1rem]',
 )
 const heightClass = 'h-8.5 px-2.5 any-pointer-coarse:h-10'
@@ -209,7 +210,8 @@ export function NumberInput({
     change(written(Number(to.toPrecision(12))))
   }
   const stepClass =
-    'grid w-8 shrink-0 place-items-center text-muted hover:bg-hover hover:text-ink disabled:opacity-40 [&_svg]:size-3.5 any-pointer-coarse:w-10'
+    'grid w-8 shrink-0 place-items-center text-muted hover:bg-hover hover:text-ink disabled:opacity-40 ' +
+    '[&_svg]:size-3.5 any-pointer-coarse:w-10'
   const number = read(text)
   return (
     <div className={classes(controlClass, 'flex h-8.5 overflow-hidden any-pointer-coarse:h-10', problem && 'ring-bad')}>

@@ -154,7 +154,8 @@ export function Tabs({
             key={tab.value}
             value={tab.value}
             className={classes(
-              'focus-inset flex items-center gap-1.5 rounded-t-md px-3 py-2 font-medium whitespace-nowrap text-muted select-none hover:text-ink',
+              'focus-inset flex items-center gap-1.5 rounded-t-md px-3 py-2 font-medium whitespace-nowrap ' +
+                'text-muted select-none hover:text-ink',
               '-mb-px border-b-2 border-transparent data-active:border-accent-ink data-active:text-ink',
             )}
           >

@@ -33,7 +33,10 @@ export function Thumbnails({
               type="button"
               aria-label={`Remove picture ${index + 1}`}
               onClick={() => onRemove(index)}
-              className="absolute -top-1.5 -right-1.5 grid size-6 place-items-center rounded-full bg-surface text-ink ring-1 ring-edge/60 hover:bg-hover"
+              className={
+                'absolute -top-1.5 -right-1.5 grid size-6 place-items-center rounded-full bg-surface text-ink ' +
+                'ring-1 ring-edge/60 hover:bg-hover'
+              }
             >
               <X aria-hidden className="size-3.5" />
             </button>

@@ -53,7 +53,8 @@ export interface MenuEntry {
   disabled?: boolean
 }
 const itemClass =
-  'flex w-full items-center gap-2.5 rounded-md px-2.5 py-1.5 text-base outline-none select-none any-pointer-coarse:py-2.5 ' +
+  'flex w-full items-center gap-2.5 rounded-md px-2.5 py-1.5 text-base outline-none select-none ' +
+  'any-pointer-coarse:py-2.5 ' +
   'data-highlighted:bg-hover data-disabled:opacity-50 [&_svg]:size-4 [&_svg]:shrink-0 [&_svg]:text-muted'
 
 /** Actions behind one button. `null` draws a line between entries. */
@@ -129,7 +130,8 @@ export function MenuChoices<T extends string>({
             value={choice.value}
             closeOnClick={false}
             className={
-              'flex flex-col items-center gap-1 rounded-md px-2 py-1.5 text-xs outline-none select-none [&_svg]:size-4 ' +
+              'flex flex-col items-center gap-1 rounded-md px-2 py-1.5 text-xs outline-none select-none ' +
+              '[&_svg]:size-4 ' +
               'data-highlighted:bg-hover data-checked:bg-accent-soft data-checked:text-accent-ink'
             }
           >
@@ -143,9 +145,11 @@ export function MenuChoices<T extends string>({
 }
 
 const backdropClass =
-  'fixed inset-0 z-40 bg-black/45 transition-opacity duration-150 data-starting-style:opacity-0 data-ending-style:opacity-0'
+  'fixed inset-0 z-40 bg-black/45 transition-opacity duration-150 data-starting-style:opacity-0 ' +
+  'data-ending-style:opacity-0'
 const dialogClass = classes(
-  'fixed z-40 flex max-h-[calc(100dvh-2rem)] flex-col rounded-xl bg-raised text-ink shadow-pop ring-1 ring-line outline-none',
+  'fixed z-40 flex max-h-[calc(100dvh-2rem)] flex-col rounded-xl bg-raised text-ink shadow-pop ring-1 ' +
+    'ring-line outline-none',
   'top-1/2 left-1/2 w-[calc(100vw-2rem)] -translate-x-1/2 -translate-y-1/2',
   'transition-[opacity,scale] duration-150 data-starting-style:opacity-0 data-starting-style:scale-97',
   'data-ending-style:opacity-0 data-ending-style:scale-97',

@@ -31,11 +31,17 @@ export function SearchDialog({
   return (
     <Dialog.Root open={open} onOpenChange={onOpenChange}>
       <Dialog.Portal>
-        <Dialog.Backdrop className="fixed inset-0 z-40 bg-black/45 transition-opacity duration-150 data-ending-style:opacity-0 data-starting-style:opacity-0" />
+        <Dialog.Backdrop
+          className={
+            'fixed inset-0 z-40 bg-black/45 transition-opacity duration-150 data-ending-style:opacity-0 ' +
+            'data-starting-style:opacity-0'
+          }
+        />
         <Dialog.Popup
           aria-label={search.label}
           className={
-            'fixed top-[max(1rem,8vh)] left-1/2 z-40 flex max-h-[80dvh] w-[calc(100vw-1.5rem)] max-w-xl -translate-x-1/2 ' +
+            'fixed top-[max(1rem,8vh)] left-1/2 z-40 flex max-h-[80dvh] w-[calc(100vw-1.5rem)] max-w-xl ' +
+            '-translate-x-1/2 ' +
             'flex-col overflow-hidden rounded-xl bg-raised shadow-pop ring-1 ring-line outline-none'
           }
         >

@@ -273,7 +273,8 @@ export function Table<T extends object>(props: TableProps<T>) {
 }
 
 const headClass =
-  'sticky top-0 z-10 h-9 border-b border-line bg-surface px-3 text-sm font-medium whitespace-nowrap text-muted first:pl-4 last:pr-4'
+  'sticky top-0 z-10 h-9 border-b border-line bg-surface px-3 text-sm font-medium whitespace-nowrap ' +
+  'text-muted first:pl-4 last:pr-4'
 const cellClass = 'relative border-b border-line px-3 py-2.5 align-middle first:pl-4 last:pr-4 group-last:border-b-0'
 
 function Cell<T>({
@@ -288,7 +289,8 @@ function Cell<T>({
   if (!opens || !(link || onOpen)) return content
   // The name is the link; its ::after covers the cell, so that it is easy to hit.
   const className =
-    'block min-w-0 truncate rounded-sm text-left font-medium text-ink decoration-edge underline-offset-2 group-hover:underline after:absolute after:inset-0'
+    'block min-w-0 truncate rounded-sm text-left font-medium text-ink decoration-edge underline-offset-2 ' +
+    'group-hover:underline after:absolute after:inset-0'
   if (link)
     return (
       <Link {...(link(row) as { to: string })} data-row-focus="" className={className} preload="intent">

@@ -28,12 +28,14 @@ const icons: Record<Kind, ReactNode> = {
   info: <Info aria-hidden className="text-accent-ink" />,
 }
 
+const viewportClass = 'fixed right-4 bottom-4 z-50 flex w-[min(24rem,calc(100vw-2rem))] flex-col gap-2 outline-none'
+
 export function Toasts({ children }: { children: ReactNode }) {
   return (
     <Toast.Provider toastManager={manager} limit={4}>
       {children}
       <Toast.Portal>
-        <Toast.Viewport className="fixed right-4 bottom-4 z-50 flex w-[min(24rem,calc(100vw-2rem))] flex-col gap-2 outline-none">
+        <Toast.Viewport className={viewportClass}>
           <List />
         </Toast.Viewport>
       </Toast.Portal>
@@ -49,7 +51,8 @@ function List() {
       toast={toast}
       className={
         'rounded-lg bg-raised p-3 shadow-pop ring-1 ring-line transition-[opacity,translate] duration-150 ' +
-        'data-starting-style:translate-y-2 data-starting-style:opacity-0 data-ending-style:opacity-0 data-limited:hidden'
+        'data-starting-style:translate-y-2 data-starting-style:opacity-0 data-ending-style:opacity-0 ' +
+        'data-limited:hidden'
       }
     >
       <Toast.Content className="flex items-start gap-2.5">

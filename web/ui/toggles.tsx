@@ -68,7 +68,8 @@ export const Radio = (props: {
     {...props}
     className={
       'grid size-4 shrink-0 appearance-none place-items-center rounded-full bg-surface outline-none ring-1 ring-edge ' +
-      'ring-inset before:size-1.5 before:rounded-full checked:bg-accent checked:ring-accent checked:before:bg-on-accent ' +
+      'ring-inset before:size-1.5 before:rounded-full checked:bg-accent checked:ring-accent ' +
+      'checked:before:bg-on-accent ' +
       'disabled:opacity-50 any-pointer-coarse:size-5 forced-colors:appearance-auto'
     }
   />
@@ -103,7 +104,9 @@ export function Switch({
           'data-checked:bg-accent data-disabled:opacity-50',
         )}
       >
-        <BaseSwitch.Thumb className="size-4 rounded-full bg-white transition-transform duration-150 data-checked:translate-x-4" />
+        <BaseSwitch.Thumb
+          className={'size-4 rounded-full bg-white transition-transform duration-150 data-checked:translate-x-4'}
+        />
       </BaseSwitch.Root>
     </label>
   )

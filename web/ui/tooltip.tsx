@@ -20,7 +20,8 @@ export function Tooltip({
           <BaseTooltip.Popup
             className={classes(
               'max-w-72 rounded-md bg-ink px-2 py-1 text-sm text-canvas shadow-pop',
-              'transition-opacity duration-100 data-starting-style:opacity-0 data-ending-style:opacity-0 data-instant:transition-none',
+              'transition-opacity duration-100 data-starting-style:opacity-0 data-ending-style:opacity-0 ' +
+                'data-instant:transition-none',
             )}
           >
             {text}

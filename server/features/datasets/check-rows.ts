@@ -153,8 +153,8 @@ function createCheck() {
 const kinds: Record<Objective, string> = { sft: 'a conversation', dpo: 'a pair of answers', kto: 'a rated answer' }
 const kindDiffers = (objectives: Objective[], others: Objective[]): Problem => [
   'kind_differs',
-  `is ${kinds[objectives[0]!]}, and the rows before it are each ${kinds[others[0]!]}. A dataset has rows of one kind: ` +
-    'divide it.',
+  `is ${kinds[objectives[0]!]}, and the rows before it are each ${kinds[others[0]!]}. ` +
+    'A dataset has rows of one kind: divide it.',
 ]
 
 /** Adds rows to a check, with their pictures decoded, and writes the valid ones in the canonical form. */

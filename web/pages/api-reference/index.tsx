@@ -26,7 +26,7 @@ export default function ApiReference() {
       description={
         <>
           Every operation below <code className="font-mono">{location.origin}/v1</code>, from the service’s own{' '}
-          <ExternalLink href="/v1/openapi.json">OpenAPI description</ExternalLink>, with requests that you can run here.{' '}
+          <ExternalLink href="/v1/openapi.json">OpenAPI description</ExternalLink>, with requests to run here.{' '}
           <TextLink to="/docs/$" params={{ _splat: 'errors' }}>
             Errors
           </TextLink>

@@ -41,8 +41,7 @@ export function draftOf(description: Description, operation: Operation): Draft {
   const query = (operation.parameters ?? [])
     .filter((parameter) => parameter.in === 'query' && (parameter.required || parameter.name === 'limit'))
     .map(
-      (parameter) =>
-        `${parameter.name}=${encodeURIComponent(String(exampleOf(description, parameter.schema, operation.id, parameter.name)))}`,
+      ({ name, schema }) => `${name}=${encodeURIComponent(String(exampleOf(description, schema, operation.id, name)))}`,
     )
     .join('&')
   const schema = operation.requestBody?.content['application/json']?.schema
@@ -82,10 +81,12 @@ function typescript(operation: Operation, draft: Draft): string {
 
 const tunery = new Tunery({ baseUrl: '${location.origin}/v1', apiKey: process.env.TUNERY_KEY })
 `
+  const json = draft.body ? ", 'content-type': 'application/json'" : ''
+  const body = draft.body ? `\n  body: JSON.stringify(${indent(draft.body, '  ')}),` : ''
   if (!method)
     return `const response = await fetch('${location.origin}${addressOf(operation, draft)}', {
   method: '${operation.method}',
-  headers: { authorization: \`Bearer \${process.env.TUNERY_KEY}\`${draft.body ? ", 'content-type': 'application/json'" : ''} },${draft.body ? `\n  body: JSON.stringify(${indent(draft.body, '  ')}),` : ''}
+  headers: { authorization: \`Bearer \${process.env.TUNERY_KEY}\`${json} },${body}
 })
 console.log(await response.json())`
   const args = method.args.flatMap((name) => {
@@ -106,8 +107,12 @@ console.log(await response.json())`
 /** JSON as people write it in a program. */
 const asCode = (json: string) => json.replace(/^( *)"(\w+)":/gm, '$1$2:').replace(/"((?:[^"\\']|\\[^"u])*)"/g, "'$1'")
 
-const asObject = (query: string) =>
-  `{ ${[...new URLSearchParams(query)].map(([name, value]) => `${name}: ${/^\d+$/.test(value) ? value : `'${value}'`}`).join(', ')} }`
+const asObject = (query: string) => {
+  const pairs = [...new URLSearchParams(query)].map(
+    ([name, value]) => `${name}: ${/^\d+$/.test(value) ? value : `'${value}'`}`,
+  )
+  return `{ ${pairs.join(', ')} }`
+}
 
 /** Methods of OpenAI's client for Python, by operation. */
 const openaiMethods: Record<string, string> = {

@@ -134,7 +134,10 @@ function Type({ description, schema }: { description: Description; schema: Schem
       <Link
         to="/docs/api"
         hash={`${schemaAnchor}${linked}`}
-        className="rounded-sm text-accent-ink underline decoration-accent-ink/40 underline-offset-2 hover:decoration-accent-ink"
+        className={
+          'rounded-sm text-accent-ink underline decoration-accent-ink/40 underline-offset-2 ' +
+          'hover:decoration-accent-ink'
+        }
       >
         {linked}
       </Link>

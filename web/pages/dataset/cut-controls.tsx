@@ -42,7 +42,10 @@ export function CutControls({
       </Field>
       <Field
         label="Cut rows at"
-        help={`Tokens (max_length). A job leaves out what is beyond.${context ? ` At most ${formatCount(context)} here.` : ''}`}
+        help={
+          'Tokens (max_length). A job leaves out what is beyond.' +
+          (context ? ` At most ${formatCount(context)} here.` : '')
+        }
       >
         <NumberInput
           value={length}

@@ -1,7 +1,8 @@
 /** What helps with a problem, where its message does not say it already. The codes are stable. */
 export const hints: Record<string, string> = {
   invalid_json:
-    'Each row is one line of JSON. Often a quote inside a text lacks its backslash, a comma is too many, or a row goes over several lines.',
+    'Each row is one line of JSON. Often a quote inside a text lacks its backslash, a comma is too many, or ' +
+    'a row goes over several lines.',
   messages_missing: 'Name the list of messages “messages”, or bring a table with the columns prompt and completion.',
   role_unknown: 'Name who speaks: what the model should say is of the assistant, the question of the user.',
   answer_empty: 'Write the answer that the model should give, or leave the row out.',

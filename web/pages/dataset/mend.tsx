@@ -167,7 +167,8 @@ export function Mend({
           </div>
           <p className="text-sm text-muted" role="status">
             {untouched.length > 0 && wrong.length > 0
-              ? `${plural(untouched.length, 'line')} not corrected yet; the check will find ${untouched.length === 1 ? 'it' : 'them'} again.`
+              ? `${plural(untouched.length, 'line')} not corrected yet; the check will find ` +
+                `${untouched.length === 1 ? 'it' : 'them'} again.`
               : ''}
           </p>
           {upload.isPending && <Progress label="Upload" value={share} />}
@@ -258,7 +259,10 @@ export function AnotherFile({ dataset }: { dataset: Dataset }) {
   return (
     <Card
       title="Correct and upload again"
-      description="A dataset never changes: jobs and models remember what they were made from. The corrected file becomes a new one."
+      description={
+        'A dataset never changes: jobs and models remember what they were made from. The corrected file becomes ' +
+        'a new one.'
+      }
     >
       <ol className="mb-4 grid list-decimal gap-1 pl-5 text-muted">
         <li>

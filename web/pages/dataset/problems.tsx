@@ -98,7 +98,8 @@ export function Problems({ dataset, validation }: { dataset: Dataset; validation
 
 const descriptions = {
   errors:
-    'Fix these before you train. Corrected rows become a new dataset: jobs and models keep the one they were made from.',
+    'Fix these before you train. Corrected rows become a new dataset: jobs and models keep the one they were ' +
+    'made from.',
   warnings: 'Check these. They do not keep a job from starting.',
   repeats: 'Rows that repeat an earlier row, or its question with another answer.',
 }
@@ -183,7 +184,10 @@ function LineText({ text, name, labelled }: { text: string | undefined; name: st
     <pre
       // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keyboard
       tabIndex={0}
-      className="focus-inset mt-2 max-h-28 overflow-auto rounded-md bg-sunken px-2.5 py-1.5 font-mono text-xs wrap-anywhere whitespace-pre-wrap ring-1 ring-line"
+      className={
+        'focus-inset mt-2 max-h-28 overflow-auto rounded-md bg-sunken px-2.5 py-1.5 font-mono text-xs ' +
+        'wrap-anywhere whitespace-pre-wrap ring-1 ring-line'
+      }
     >
       {labelled && <span className="text-muted">{name}: </span>}
       {readable.length > shownCharacters ? `${readable.slice(0, shownCharacters)}…` : readable || '(empty)'}

@@ -96,7 +96,8 @@ function Sequences({ preview: { sequences } }: { preview: Preview }) {
       {learned === 0 && (
         <Notice tone="warn" title="Nothing of this row is learned">
           {left > 0
-            ? 'What the model should learn lies beyond the cut. Cut at more tokens, or shorten what comes before the answer. A job leaves this row out.'
+            ? 'What the model should learn lies beyond the cut. Cut at more tokens, or shorten what comes ' +
+              'before the answer. A job leaves this row out.'
             : 'It has no answer that counts. A job leaves it out.'}
         </Notice>
       )}
@@ -152,7 +153,10 @@ function Sequence({
         aria-label={name}
         // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keyboard
         tabIndex={0}
-        className="max-h-[60dvh] overflow-y-auto rounded-lg bg-sunken p-3 font-mono text-sm leading-7 wrap-anywhere whitespace-pre-wrap ring-1 ring-line"
+        className={
+          'max-h-[60dvh] overflow-y-auto rounded-lg bg-sunken p-3 font-mono text-sm leading-7 wrap-anywhere ' +
+          'whitespace-pre-wrap ring-1 ring-line'
+        }
       >
         {runsOf(shown).map(({ trained, start, run }) => {
           const words = alike(run).map(({ token, count, index }) => (

@@ -23,7 +23,10 @@ export function UploadCard({ send }: { send: Send }) {
     file: (
       <FileDrop
         title="Drop a file of examples here"
-        note="JSONL, CSV or parquet, or a zip of a dataset saved by Hugging Face datasets. A large file goes up in parts: if the connection breaks, choose it again to continue."
+        note={
+          'JSONL, CSV or parquet, or a zip of a dataset saved by Hugging Face datasets. A large file goes up in ' +
+          'parts: if the connection breaks, choose it again to continue.'
+        }
         onFile={(file) => send(file)}
       />
     ),
@@ -83,7 +86,10 @@ function Paste({ send }: { send: Send }) {
       <Field
         label="Rows"
         error={tried && missing}
-        help="One JSON object a line, or a table in CSV with a header. What you paste stays in this tab through a refresh."
+        help={
+          'One JSON object a line, or a table in CSV with a header. What you paste stays in this tab through a ' +
+          'refresh.'
+        }
       >
         <Textarea
           mono
@@ -180,10 +186,13 @@ function Hub({ send }: { send: Send }) {
   )
 }
 
-const conversation = `{"messages":[{"role":"system","content":"Triage the ticket."},{"role":"user","content":"I forgot my password."},{"role":"assistant","content":"product: sync, urgency: low"}]}`
+const question = '"I forgot my password."'
+const conversation =
+  `{"messages":[{"role":"system","content":"Triage the ticket."},{"role":"user","content":${question}},` +
+  '{"role":"assistant","content":"product: sync, urgency: low"}]}'
 const table = `system,prompt,completion
 Triage the ticket.,I forgot my password.,"product: sync, urgency: low"`
-const preference = `{"prompt":"I forgot my password.","chosen":"Use the link on the sign-in page.","rejected":"Too bad."}`
+const preference = `{"prompt":${question},"chosen":"Use the link on the sign-in page.","rejected":"Too bad."}`
 
 function Formats() {
   return (

@@ -83,7 +83,10 @@ function Replicas({ state }: { state: Scaling }) {
         <Stat
           label="Ready"
           value={formatCount(replicas.ready)}
-          note={`${replicas.desired} requested, ${scaling!.min_replicas} to ${scaling!.max_replicas} on ${state.instance_type}`}
+          note={
+            `${replicas.desired} requested, ` +
+            `${scaling!.min_replicas} to ${scaling!.max_replicas} on ${state.instance_type}`
+          }
         />
         <Stat
           label="In progress"

@@ -43,7 +43,10 @@ export default function Docs() {
           <button
             type="button"
             onClick={() => setSearching(true)}
-            className="flex h-8.5 items-center gap-2 rounded-md px-2.5 text-muted hover:text-ink any-pointer-coarse:h-10 sm:w-72 sm:bg-canvas sm:ring-1 sm:ring-edge/60 sm:ring-inset"
+            className={
+              'flex h-8.5 items-center gap-2 rounded-md px-2.5 text-muted hover:text-ink any-pointer-coarse:h-10 ' +
+              'sm:w-72 sm:bg-canvas sm:ring-1 sm:ring-edge/60 sm:ring-inset'
+            }
           >
             <Search aria-hidden className="size-4 shrink-0" />
             <span className="flex-1 text-left max-sm:sr-only">Search</span>
@@ -58,7 +61,12 @@ export default function Docs() {
         </LinkButton>
       </header>
       <div className="mx-auto flex max-w-[96rem]">
-        <aside className="sticky top-13 h-[calc(100dvh-3.25rem)] w-62 shrink-0 overflow-y-auto border-r border-line max-lg:hidden">
+        <aside
+          className={
+            'sticky top-13 h-[calc(100dvh-3.25rem)] w-62 shrink-0 overflow-y-auto border-r border-line ' +
+            'max-lg:hidden'
+          }
+        >
           <Navigation />
         </aside>
         <main id="main" tabIndex={-1} className="min-w-0 flex-1 outline-none">

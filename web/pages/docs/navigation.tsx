@@ -55,7 +55,12 @@ export function Navigation({ onNavigate }: { onNavigate?: () => void }) {
           )
         return (
           <details key={group.title} className="group/folded mt-4" open={path.startsWith('/docs/decisions/')}>
-            <summary className="focus-inset flex list-none items-center gap-1 rounded-md px-2.5 pb-1 text-sm font-semibold [&::-webkit-details-marker]:hidden">
+            <summary
+              className={
+                'focus-inset flex list-none items-center gap-1 rounded-md px-2.5 pb-1 text-sm font-semibold ' +
+                '[&::-webkit-details-marker]:hidden'
+              }
+            >
               {group.title}
               <ChevronRight
                 aria-hidden

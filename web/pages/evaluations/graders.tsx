@@ -57,7 +57,8 @@ export const newDraft = (): Draft => ({
   fields: '',
   model: '',
   instruction:
-    'Is the answer correct?\n\nQuestion: {{item.messages}}\nExpected: {{item.reference}}\nAnswer: {{sample.output_text}}',
+    'Is the answer correct?\n\nQuestion: {{item.messages}}\nExpected: {{item.reference}}\nAnswer: ' +
+    '{{sample.output_text}}',
   labels: 'correct, incorrect',
   passing: 'correct',
   json: '{"type":"contains","name":"contains"}',

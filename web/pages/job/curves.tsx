@@ -252,7 +252,9 @@ const formatShare = (value: number) => (value < 0 || value > 1 ? '' : formatPerc
 const figures: readonly Figure[] = [
   {
     title: 'Reward margin',
-    help: 'How much more the model prefers the chosen answers over the rejected ones than before training. It should rise.',
+    help:
+      'How much more the model prefers the chosen answers over the rejected ones than before training. It ' +
+      'should rise.',
     lines: [
       { name: 'reward_margin', label: 'Training' },
       { name: 'validation_reward_margin', label: 'Validation', points: true },
@@ -276,7 +278,9 @@ const figures: readonly Figure[] = [
   },
   {
     title: 'Gradient norm',
-    help: 'Size of the weight update before clipping at 1. Spikes point to unusual rows or a learning rate that is too high.',
+    help:
+      'Size of the weight update before clipping at 1. Spikes point to unusual rows or a learning rate that is ' +
+      'too high.',
     lines: [{ name: 'grad_norm', label: 'Gradient norm' }],
     noisy: true,
   },

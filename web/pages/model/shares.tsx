@@ -31,7 +31,10 @@ export function Shares({ model }: { model: TunedModelDetails }) {
   return (
     <Card
       title="Share links"
-      description="Anyone with a link sees the model's name, one evaluation and a limited chat, and nothing else of your account."
+      description={
+        "Anyone with a link sees the model's name, one evaluation and a limited chat, and nothing else of your " +
+        'account.'
+      }
       actions={
         mayWrite && (
           <Button icon={<Link2 aria-hidden />} onClick={() => setCreating(true)}>

@@ -144,6 +144,7 @@ export function problemsOf(draft: Draft, objective: Objective): Map<string, stri
 /** The share of rows that is held out unless something else is set, and the rows of which that is one. */
 export const heldOutShare = 0.1
 const heldOutRows_min = 10
+export const heldOutOf = (rows: number): number => Math.max(1, Math.round(rows * heldOutShare))
 
 /** Whether rows are held out by default: some are left to train on, and nothing else is validated on. */
 export const canHoldOut = ({ values: { evaluation_config } }: Draft, rows: number | undefined): boolean =>

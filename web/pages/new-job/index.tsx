@@ -24,6 +24,7 @@ import {
   draftOf,
   emptyDraft,
   forgetDraft,
+  heldOutOf,
   heldOutShare,
   keyOf,
   problemsOf,
@@ -222,7 +223,7 @@ function NewJob({ cloned }: { cloned?: Job }) {
               {canHoldOut(draft, rows) && !problem && (
                 <Checkbox
                   label={`Hold out ${formatPercent(heldOutShare)} for validation`}
-                  help={`Measures the model on ${plural(Math.max(1, Math.round(rows! * heldOutShare)), 'row')} it does not train on.`}
+                  help={`Measures the model on ${plural(heldOutOf(rows!), 'row')} it does not train on.`}
                   checked={draft.hold_out}
                   onChange={(hold_out) => change({ hold_out })}
                 />

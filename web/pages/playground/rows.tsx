@@ -1,6 +1,7 @@
 import { useQuery } from '@tanstack/react-query'
 import { useRef, useState } from 'react'
 import { tunery } from '../../lib/api.ts'
+import { classes } from '../../lib/classes.ts'
 import { datasetChoice } from '../../lib/datasets.ts'
 import { hasValidation } from '../../lib/jobs.ts'
 import { useModelNames } from '../../lib/names.ts'
@@ -211,7 +212,11 @@ const clampedMax = 2000
 const Clamped = ({ text, tone }: { text: string; tone?: 'good' | 'bad' | undefined }) => (
   <span
     title={text.slice(0, clampedMax)}
-    className={`line-clamp-3 max-w-80 wrap-anywhere whitespace-pre-wrap ${tone === 'good' ? 'text-good' : tone === 'bad' ? 'text-bad' : ''}`}
+    className={classes(
+      'line-clamp-3 max-w-80 wrap-anywhere whitespace-pre-wrap',
+      tone === 'good' && 'text-good',
+      tone === 'bad' && 'text-bad',
+    )}
   >
     {text.slice(0, clampedMax)}
   </span>

@@ -92,7 +92,10 @@ function Limits() {
   return (
     <Card
       title="Limits"
-      description="Limits of your account's tier, per UTC day. Every API call counts, and every change made in the dashboard; viewing pages does not."
+      description={
+        "Limits of your account's tier, per UTC day. Every API call counts, and every change made in the " +
+        'dashboard; viewing pages does not.'
+      }
     >
       <Loaded query={query}>
         {({ tier, limits, usage }) => (
@@ -234,7 +237,10 @@ function Thresholds() {
   return (
     <Card
       title="Usage alerts"
-      description="At 80% and 100% of each amount, a usage.threshold event is sent to your webhooks. Requests are not blocked."
+      description={
+        'At 80% and 100% of each amount, a usage.threshold event is sent to your webhooks. Requests are not ' +
+        'blocked.'
+      }
     >
       <Loaded query={query}>{(found) => <ThresholdsForm key={JSON.stringify(found)} found={found} />}</Loaded>
     </Card>

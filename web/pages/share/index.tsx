@@ -141,7 +141,10 @@ function Chat({ token, model }: { token: string; model: SharedModel }) {
   return (
     <Card
       title="Try it"
-      description={`${plural(model.requests_left, 'question')} left today for all visitors. Answers are limited to ${model.max_tokens} tokens.`}
+      description={
+        `${plural(model.requests_left, 'question')} left today for all visitors. ` +
+        `Answers are limited to ${model.max_tokens} tokens.`
+      }
     >
       <div className="grid grid-cols-[minmax(0,1fr)] gap-3">
         <div aria-live="polite" className="grid grid-cols-[minmax(0,1fr)] gap-3">
