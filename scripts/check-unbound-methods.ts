@@ -9,6 +9,7 @@ import {
   isBindingElement,
   isCallExpression,
   isClassDeclaration,
+  isInterfaceDeclaration,
   isMethodDeclaration,
   isNonNullExpression,
   isObjectBindingPattern,
@@ -16,7 +17,7 @@ import {
   isPropertyAccessExpression,
   isTypeOfExpression,
 } from 'typescript/unstable/ast/is'
-import { API, SymbolFlags, type Symbol as TypedName } from 'typescript/unstable/sync'
+import { API, type Symbol as TypedName } from 'typescript/unstable/sync'
 
 const root = path.resolve(import.meta.dirname, '..')
 const config = path.join(root, 'tsconfig.json')
@@ -77,11 +78,14 @@ function problemsOf(source: SourceFile): string[] {
 
 const readName = ({ propertyName, name }: BindingElement) => (propertyName ?? name)!.getText()
 
-function isMethod(symbol: TypedName | undefined): boolean {
-  if (!symbol || !(symbol.flags & SymbolFlags.Method)) return false
-  const owner = symbol.getParent()
-  return !!owner && (!!(owner.flags & SymbolFlags.Class) || implemented.has(owner.name))
-}
+/** By declaration: in a type such as Pick a method is a property, without an owner. */
+const isMethod = (symbol: TypedName | undefined): boolean =>
+  symbol?.declarations.some((handle) => {
+    if (handle.kind !== SyntaxKind.MethodDeclaration && handle.kind !== SyntaxKind.MethodSignature) return false
+    const owner = handle.resolve()?.parent
+    if (!owner) return false
+    return isClassDeclaration(owner) || (isInterfaceDeclaration(owner) && implemented.has(owner.name.text))
+  }) ?? false
 
 function visit(node: Node, look: (node: Node) => void): void {
   look(node)

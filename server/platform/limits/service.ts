@@ -172,7 +172,7 @@ export function createLimits({
     },
 
     start() {
-      const flushing = runPeriodically(flush_ms, counters.days.flush)
+      const flushing = runPeriodically(flush_ms, () => counters.days.flush())
       return {
         async close() {
           await flushing.close()
