@@ -85,8 +85,10 @@ def _tower_weights(config: Any) -> int:
     return layers * (4 * width * width + 3 * width * mlp_size)
 
 
-def largest_pack(rows: Prepared, spec: Spec, limits: Limits, device: torch.device) -> tuple[int, int]:
-    """Tokens and learned tokens of the largest pass that any batch can need: the one with the longest rows."""
+def largest_pack(rows: Prepared, spec: Spec, limits: Limits, device: torch.device) -> tuple[int, int, int]:
+    """Tokens and learned tokens of the largest pass that any batch can need, and the passes of its batch: the one with
+    the longest rows.
+    """
     longest = sorted(rows.rows, key=lambda row: -row.tokens)[: spec.training.batch_size]
     packs: list[list[Sequence]] | list[list[Row]]
     if spec.options.objective == "sft":
@@ -100,7 +102,8 @@ def largest_pack(rows: Prepared, spec: Spec, limits: Limits, device: torch.devic
     def computed(part: Sequence | Row) -> int:
         return part.tokens - (shared_prefix(part.sequences) if shares and isinstance(part, Row) else 0)
 
-    return max(sum(map(computed, pack)) for pack in packs), max(sum(each.targets for each in pack) for pack in packs)
+    tokens = max(sum(map(computed, pack)) for pack in packs)
+    return tokens, max(sum(each.targets for each in pack) for pack in packs), len(packs)
 
 
 def head_in_chunks(shape: ModelShape, spec: ModelSpec) -> bool:
@@ -116,15 +119,16 @@ def predicted_bytes(
     targets: int,
     device: torch.device,
     encoding: float = 0,
+    passes: int = 2,
 ) -> float:
     """Peak bytes on the device of a run whose largest pass has `tokens` tokens and `targets` learned ones. `encoding`:
-    bytes that the largest picture takes, which is encoded before the first pass.
+    bytes that the largest picture takes, which is encoded before the first pass. `passes`: of that pass's batch.
     """
     on_gpu = device.type == "cuda"
-    embeddings = shape.vocabulary * shape.hidden_size
+    embeddings, gradients = shape.vocabulary * shape.hidden_size, 0
     if spec.method == "full":
-        # Weights, gradients and two moments in float32, and the bf16 copies for a pass.
-        states = (16 if dtype_bytes == 4 else 18) * shape.weights
+        # Weights and two moments in float32, and the bf16 copies for a pass.
+        states, gradients = (12 if dtype_bytes == 4 else 14) * shape.weights, 4 * shape.weights
         if on_gpu:
             dtype_bytes = 2
     else:
@@ -170,7 +174,10 @@ def predicted_bytes(
     if head_in_chunks(shape, spec):
         targets = min(targets, CHUNK_TOKENS[device.type])
     logits = targets * shape.vocabulary * (dtype_bytes + 12)
-    return (GPU_BYTES if on_gpu else PROGRAM_BYTES) + states + max(activations + logits, encoding)
+    largest = max(activations + logits, encoding)
+    # Gradients take the place of what their forward pass saved. Those of an earlier pass are beside it.
+    working = max(gradients, largest) if passes == 1 and not on_gpu else gradients + largest
+    return (GPU_BYTES if on_gpu else PROGRAM_BYTES) + states + working
 
 
 def encoding_bytes(sight: Sight | None, dtype_bytes: int) -> float:

@@ -57,9 +57,10 @@ def prepare_run(spec: Spec, folder: Path, protocol: Protocol) -> "tuple[Loop, To
             "target_modules names the projector, and no row of the dataset has a picture. Leave it out, or train on "
             "rows with pictures.",
         )
-    largest = memory.largest_pack(data, spec, limits_of(config, spec, device), device)
+    tokens, targets, passes = memory.largest_pack(data, spec, limits_of(config, spec, device), device)
     encoding = memory.encoding_bytes(tokenizer.sight, 4 if spec.method == "full" else dtype.itemsize)
-    predicted = memory.predicted_bytes(memory.shape_of(config), spec, dtype.itemsize, *largest, device, encoding)
+    shape = memory.shape_of(config)
+    predicted = memory.predicted_bytes(shape, spec, dtype.itemsize, tokens, targets, device, encoding, passes)
     # Processes on the CPU share its memory; each GPU has its own.
     memory.require_fits(predicted, memory.available_bytes(device) // (distributed.world if device.type == "cpu" else 1))
 

@@ -18,6 +18,7 @@ from trainer.run import probe, snapshots
 from trainer.run.artifact import convert, write_folder
 from trainer.run.draft_file import write_drafts
 from trainer.run.loop import Loop
+from trainer.run.memory import trim_heap
 from trainer.runtime.files import sha256_of
 
 # More rows with a high loss than anyone reads; a file of a million rows would take seconds to write.
@@ -25,12 +26,15 @@ MOST_ROWS = 1000
 
 
 def save_result(loop: Loop, tokenizer: Tokenizer, folder: Path) -> dict[str, Any]:
-    """Writes `out/` and returns the data of the `result` line."""
+    """Writes `out/` and returns the data of the `result` line. The loop cannot be used afterwards."""
     totals, validation, out = loop.totals, loop.validation, folder / "out"
     best = validation.restore_best(loop.parameters)
     examples = _examples(loop, tokenizer)
     step, loss = (best.step, best.loss) if best else (totals.step, None)
     results, tuned, converting = [], [], []
+    # The converter runs in the memory of the optimizer's moments.
+    loop.optimizer.state.clear()
+    trim_heap(0, loop.device)
 
     def save_state(folder: Path, step: int, loss: float | None) -> None:
         # The converter replaces modules that a projector's file needs, too.
@@ -80,12 +84,11 @@ def _examples(loop: Loop, tokenizer: Tokenizer) -> list[Example]:
 
 def _base_log_probabilities(loop: Loop, examples: list[Example]) -> list[list[float]]:
     """The log-probabilities without the training: of the weights below the adapter, or of the model that full training
-    started from. The loop cannot be used afterwards.
+    started from.
     """
     if loop.spec.method != "full":
         zero_adapter(loop.model)
         return probe.log_probabilities(loop.model, examples, loop.device)
-    loop.optimizer.state.clear()
     origin = load_model(loop.spec, loop.device, torch.float32)
     # Training leaves the part that sees as it is, but for a projector that is computed in each pass.
     origin.features = loop.features

@@ -119,10 +119,10 @@ def test_a_step_needs_the_predicted_memory(job, loop_of, tmp_path, settings):
     loop = loop_of(job(rows=rows, base=base, training={"batch_size": 8}, **settings), precision="bfloat16", on="cuda")
     for _ in range(2):
         loop.step(loop.data.rows)
-    largest = memory.largest_pack(
+    tokens, targets, _ = memory.largest_pack(
         loop.data, loop.spec, limits_of(loop.model.config, loop.spec, loop.device), loop.device
     )
-    predicted = memory.predicted_bytes(memory.shape_of(loop.model.config), loop.spec, 2, *largest, loop.device)
+    predicted = memory.predicted_bytes(memory.shape_of(loop.model.config), loop.spec, 2, tokens, targets, loop.device)
     ratio = memory.peak_bytes(loop.device) / predicted
     assert 0.75 < ratio < 1.15, f"{ratio:.2f}"
 
