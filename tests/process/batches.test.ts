@@ -6,6 +6,7 @@ import { after, test } from 'node:test'
 import OpenAI from 'openai'
 import { openDatabase } from '../../server/platform/db/open.ts'
 import { until } from '../support/client.ts'
+import { full } from '../support/full.ts'
 import { dataFolder } from '../support/server.ts'
 import { tiny } from '../support/tiny.ts'
 
@@ -216,7 +217,7 @@ test('a batch that is cancelled before its file was read ends at once; a suspend
   assert.equal((await ended(id)).status, 'cancelled')
 })
 
-test('a batch whose unpublished results are gone, as in a restored backup, is answered again', async () => {
+test('a batch whose unpublished results are gone, as in a restored backup, is answered again', full, async () => {
   const { id } = await start(longLines(20))
   await inProgress(id)
   await server.end('SIGKILL')

@@ -3,6 +3,7 @@ import assert from 'node:assert/strict'
 import { before, test } from 'node:test'
 import { client, until } from '../support/client.ts'
 import { same, uploadItems } from '../support/evaluations.ts'
+import { full } from '../support/full.ts'
 import { dataFolder } from '../support/server.ts'
 import { appOfTests } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
@@ -133,7 +134,7 @@ test('a roll-back under live traffic fails no request', async () => {
   assert.equal((await history('live'))[0].action, 'rolled_back')
 })
 
-test('a gate decides once, also when the server is killed while it is evaluated', async () => {
+test('a gate decides once, also when the server is killed while it is evaluated', full, async () => {
   const folder = dataFolder('gates')
   const server = await folder.start()
   try {

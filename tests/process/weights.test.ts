@@ -9,6 +9,7 @@ import { before, test } from 'node:test'
 import { root } from '../../lib/root.ts'
 import { until } from '../support/client.ts'
 import { draftTokens } from '../support/draft-tokens.ts'
+import { full } from '../support/full.ts'
 import { appOfTests, startApp } from '../support/service.ts'
 import { stream } from '../support/streams.ts'
 import { tiny, tinyModelsDir } from '../support/tiny.ts'
@@ -118,7 +119,7 @@ test('the engine drafts from the answers that a model was taught, until their da
   assert.equal(existsSync(file(other)), false)
 })
 
-test('a merged file says what was merged, and its own hash', async () => {
+test('a merged file says what was merged, and its own hash', full, async () => {
   const folder = mkdtempSync(path.join(tmpdir(), 'tunery-merged-'))
   const merged = path.join(folder, 'merged.gguf')
   // No pipe as stdin: its end would stop the merge.

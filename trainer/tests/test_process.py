@@ -262,7 +262,10 @@ def cpu_seconds(process: subprocess.Popen) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-@pytest.mark.parametrize(("priority", "least", "most"), [("idle", 0, 0.05), ("low", 0.15, 0.4), ("normal", 0.4, 0.6)])
+@pytest.mark.parametrize(
+    ("priority", "least", "most"),
+    [("idle", 0, 0.05), ("low", 0.15, 0.4), pytest.param("normal", 0.4, 0.6, marks=pytest.mark.full)],
+)
 def test_the_priority_decides_the_share_of_a_core_that_is_busy(priority, least, most):
     core = str(min(os.sched_getaffinity(0)))
     loops = [
