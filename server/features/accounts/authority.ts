@@ -17,7 +17,7 @@ export async function missingRights(
   role: Role,
 ): Promise<Scope | 'owner' | undefined> {
   if (kind === 'service' || kind === 'command_line') return undefined
-  const member = user_id === null ? undefined : await store.member(db, account_id, user_id)
+  const member = user_id === null ? undefined : await store.findMember(db, account_id, user_id)
   if (role === 'owner' && member?.role !== 'owner') return 'owner'
   const allowed = member ? scopes.filter((scope) => roleScopes[member.role].includes(scope)) : []
   return roleScopes[role].find((scope) => scope !== 'operator' && !allowed.includes(scope))

@@ -1,4 +1,4 @@
 // Accounts, members, API keys and the operator. What the rest of the service may import.
 export { missingRights, requireStillGood } from './authority.ts'
-export { memberResponse } from './members.ts'
+export { toMemberResponse } from './members.ts'
 export { type Accounts, createAccounts } from './service.ts'

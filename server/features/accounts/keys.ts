@@ -109,7 +109,7 @@ export function createKeys(db: Db, announce: Changes['announce'], keysMax: numbe
 
   /** The caller's own key, or any key of the account for a caller that manages members. Throws key_not_found. */
   async function findVisible(trx: Queryable, caller: Caller, id: string): Promise<store.KeyRow> {
-    const row = await store.key(trx, caller.account_id, id)
+    const row = await store.findKey(trx, caller.account_id, id)
     if (!row || (row.user_id !== caller.user_id && !managesMembers(caller)))
       throw new ApiError('key_not_found', `There is no key '${id}'.`)
     return row
@@ -133,7 +133,7 @@ export function createKeys(db: Db, announce: Changes['announce'], keysMax: numbe
         })
       return db.transaction().execute(async (trx) => {
         await requireStillGood(trx, caller, now())
-        const member = await store.member(trx, caller.account_id, user_id)
+        const member = await store.findMember(trx, caller.account_id, user_id)
         if (!member || (member.id !== caller.user_id && !managesMembers(caller)))
           throw new ApiError('member_not_found', `There is no member '${user_id}'.`)
         requireAuthorityOver(caller, member)
@@ -149,7 +149,7 @@ export function createKeys(db: Db, announce: Changes['announce'], keysMax: numbe
     },
 
     async list(caller, { limit, after }) {
-      const last = after ? await store.keyEver(db, caller.account_id, after) : undefined
+      const last = after ? await store.findKeyEver(db, caller.account_id, after) : undefined
       if (after && !last) throw new ApiError('key_not_found', `There is no key '${after}' to continue after.`)
       const rows = await store.listKeys(
         db,

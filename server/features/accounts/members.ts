@@ -28,7 +28,7 @@ export interface Members {
   remove(caller: Caller, id: string): Promise<{ id: string; deleted: true }>
 }
 
-export const memberResponse = ({ id, name, email, role, created_at }: store.UserRow): Member => ({
+export const toMemberResponse = ({ id, name, email, role, created_at }: store.UserRow): Member => ({
   id,
   name,
   email,
@@ -39,14 +39,14 @@ export const memberResponse = ({ id, name, email, role, created_at }: store.User
 /** `announce` is called after a committed change to what keys may do. */
 export function createMembers(db: Db, announce: Changes['announce'], now: () => number): Members {
   async function find(trx: Queryable, { account_id }: Caller, id: string): Promise<store.UserRow> {
-    const row = await store.member(trx, account_id, id)
+    const row = await store.findMember(trx, account_id, id)
     if (!row) throw new ApiError('member_not_found', `There is no member '${id}'.`)
     return row
   }
 
   /** Only owners may change and remove owners. */
   async function requireOwner(trx: Trx, { account_id, user_id }: AccountActor): Promise<void> {
-    if (user_id === null || (await store.member(trx, account_id, user_id))?.role !== 'owner') throw ownersOnly()
+    if (user_id === null || (await store.findMember(trx, account_id, user_id))?.role !== 'owner') throw ownersOnly()
   }
 
   /**
@@ -105,7 +105,7 @@ export function createMembers(db: Db, announce: Changes['announce'], now: () => 
     await requireFreeEmail(trx, account_id, email, row.id)
     await store.insertUser(trx, row)
     await recordAuditEntry(trx, by, 'member.added', row.id, { name: row.name, role: row.role }, row.created_at)
-    return memberResponse(row)
+    return toMemberResponse(row)
   }
 
   return {
@@ -124,10 +124,10 @@ export function createMembers(db: Db, announce: Changes['announce'], now: () => 
       if (after && last?.account_id !== caller.account_id)
         throw new ApiError('member_not_found', `There is no member '${after}' to continue after.`)
       const rows = await store.listMembers(db, caller.account_id, limit, last)
-      return pageOf(rows.map(memberResponse), limit)
+      return pageOf(rows.map(toMemberResponse), limit)
     },
 
-    get: async (caller, id) => memberResponse(await find(db, caller, id)),
+    get: async (caller, id) => toMemberResponse(await find(db, caller, id)),
 
     async change(caller, id, { name, email, role }) {
       const member = await db.transaction().execute(async (trx) => {
@@ -148,7 +148,7 @@ export function createMembers(db: Db, announce: Changes['announce'], now: () => 
         const from = { name: before.name, email: before.email, role: before.role }
         const to = { name: values.name, email: values.email, role: values.role }
         await recordAuditEntry(trx, caller, 'member.changed', id, { from, to }, now())
-        return memberResponse({ ...before, ...values })
+        return toMemberResponse({ ...before, ...values })
       })
       await announce(caller.account_id)
       return member
@@ -163,7 +163,7 @@ export function createMembers(db: Db, announce: Changes['announce'], now: () => 
         const from = { name: before.name, email: before.email }
         const to = { name: values.name, email: values.email }
         await recordAuditEntry(trx, caller, 'member.changed', before.id, { from, to }, now())
-        return memberResponse({ ...before, ...values })
+        return toMemberResponse({ ...before, ...values })
       })
       await announce(caller.account_id)
       return member

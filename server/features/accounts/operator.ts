@@ -12,7 +12,7 @@ import { type Actor, recordAuditEntry } from '../../platform/events/audit.ts'
 import type { Plans } from '../../platform/plans.ts'
 import type { Changes } from '../../platform/redis/changes.ts'
 import type { Keys } from './keys.ts'
-import { memberResponse } from './members.ts'
+import { toMemberResponse } from './members.ts'
 import * as store from './store.ts'
 
 type CreateAccountRequest = z.output<typeof createAccount.body>
@@ -56,7 +56,7 @@ export function createOperator({ db, plans, defaultTier, keys, announce, now }: 
   }
 
   async function find(id: string): Promise<store.AccountRow> {
-    const row = await store.account(db, id)
+    const row = await store.findAccount(db, id)
     if (!row) throw new ApiError('account_not_found', `There is no account '${id}'.`)
     return row
   }
@@ -104,7 +104,11 @@ export function createOperator({ db, plans, defaultTier, keys, announce, now }: 
         const { account, owner } = await insertAccount(trx, by, request)
         return { account, owner, key: await keys.issue(trx, by, owner, { name: 'first key', scopes: 'full' }) }
       })
-      return { account: await toResponse(created.account), owner: memberResponse(created.owner), key: created.key.key }
+      return {
+        account: await toResponse(created.account),
+        owner: toMemberResponse(created.owner),
+        key: created.key.key,
+      }
     },
 
     async list({ limit, after }) {

@@ -143,12 +143,12 @@ export function createAccounts({
     createKey: (name, preset, user_id) => db.transaction().execute((trx) => issueKey(trx, name, preset, user_id)),
 
     async acquireSlotForWork(account_id) {
-      const { tier, suspended_at } = (await store.account(db, account_id))!
+      const { tier, suspended_at } = (await store.findAccount(db, account_id))!
       return suspended_at === null ? limits.acquireSlot({ account_id, tier }) : undefined
     },
 
     async tierForWork(account_id) {
-      const { tier, suspended_at } = (await store.account(db, account_id))!
+      const { tier, suspended_at } = (await store.findAccount(db, account_id))!
       return suspended_at === null ? tier : undefined
     },
 
@@ -158,8 +158,8 @@ export function createAccounts({
       const { account_id, user_id, key_id, scopes } = caller
       const [user, account, key] = [
         await store.findUserUnscoped(db, user_id),
-        await store.account(db, account_id),
-        await store.keyEver(db, account_id, key_id),
+        await store.findAccount(db, account_id),
+        await store.findKeyEver(db, account_id, key_id),
       ]
       return {
         id: user!.id,
@@ -190,7 +190,7 @@ export function createAccounts({
     },
 
     async audit({ account_id }, { limit, after }) {
-      const last = after ? await store.auditEntry(db, account_id, after) : undefined
+      const last = after ? await store.findAuditEntry(db, account_id, after) : undefined
       if (after && !last) throw new ApiError('not_found', `There is no entry '${after}' to continue after.`)
       const rows = await store.listAudit(db, account_id, limit, last)
       return pageOf(

@@ -9,7 +9,7 @@ type Any = Queryable
 
 export const insertAccount = (trx: Trx, account: NewRow<'accounts'>) =>
   trx.insertInto('accounts').values(account).execute()
-export const account = (db: Any, id: string) =>
+export const findAccount = (db: Any, id: string) =>
   db.selectFrom('accounts').selectAll().where('id', '=', id).executeTakeFirst()
 export const anyAccount = async (db: Any) =>
   (await db.selectFrom('accounts').select('id').limit(1).executeTakeFirst()) !== undefined
@@ -25,7 +25,7 @@ const members = (db: Any, account_id: string) =>
 export const insertUser = (trx: Trx, user: NewRow<'users'>) => trx.insertInto('users').values(user).execute()
 export const updateUser = (trx: Trx, id: string, values: Partial<UserRow>) =>
   trx.updateTable('users').set(values).where('id', '=', id).execute()
-export const member = (db: Any, account_id: string, id: string) =>
+export const findMember = (db: Any, account_id: string, id: string) =>
   members(db, account_id).where('id', '=', id).executeTakeFirst()
 export const listMembers = (
   db: Db,
@@ -68,10 +68,10 @@ export const countKeys = (db: Any, account_id: string, now: number) =>
 export const insertKey = (trx: Trx, key: NewRow<'api_keys'>) => trx.insertInto('api_keys').values(key).execute()
 export const updateKey = (trx: Trx, id: string, values: Partial<KeyRow>) =>
   trx.updateTable('api_keys').set(values).where('id', '=', id).execute()
-export const key = (db: Any, account_id: string, id: string) =>
+export const findKey = (db: Any, account_id: string, id: string) =>
   keys(db, account_id).where('id', '=', id).executeTakeFirst()
 /** Includes revoked keys: a list can continue after a key that was revoked in the meantime. */
-export const keyEver = (db: Any, account_id: string, id: string) =>
+export const findKeyEver = (db: Any, account_id: string, id: string) =>
   db.selectFrom('api_keys').selectAll().where('account_id', '=', account_id).where('id', '=', id).executeTakeFirst()
 /** The keys of an account, or of one of its members. */
 export const listKeys = (
@@ -150,5 +150,5 @@ export const listAudit = (
     .limit(limit + 1)
     .execute()
 }
-export const auditEntry = (db: Db, account_id: string, id: string) =>
+export const findAuditEntry = (db: Db, account_id: string, id: string) =>
   db.selectFrom('audit').selectAll().where('account_id', '=', account_id).where('id', '=', id).executeTakeFirst()

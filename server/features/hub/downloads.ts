@@ -66,7 +66,7 @@ const liveStatuses = new Set<string>(['queued', 'downloading', 'converting'])
 /** The folder of an unfinished download. It is nested too deep to be listed as a model. */
 export const downloadFolder = (modelsDir: string, model_id: string) => path.join(modelsDir, '.downloads', model_id)
 
-const toDownload = ({ status, bytes, total_bytes, error_json }: store.DownloadRow): Download => ({
+const toResponse = ({ status, bytes, total_bytes, error_json }: store.DownloadRow): Download => ({
   status,
   progress: status === 'completed' ? 1 : total_bytes ? bytes / total_bytes : 0,
   bytes,
@@ -105,19 +105,19 @@ export function createDownloads({
   }
 
   async function load(): Promise<void> {
-    for (const row of await store.listAll(db)) states.set(row.model_id, toDownload(row))
+    for (const row of await store.listAll(db)) states.set(row.model_id, toResponse(row))
   }
 
   async function refresh(id: string): Promise<void> {
     const row = await store.find(db, id)
-    if (row) states.set(id, toDownload(row))
+    if (row) states.set(id, toResponse(row))
   }
 
   /** Runs `write` and the listeners in one transaction; updates the visible state after the commit. */
   async function change(id: string, write: (trx: Trx) => Promise<void>): Promise<void> {
     const { download, follow } = await db.transaction().execute(async (trx) => {
       await write(trx)
-      const download = toDownload((await store.find(trx, id))!)
+      const download = toResponse((await store.find(trx, id))!)
       return { download, follow: await events.emit(trx, 'download.changed', { model_id: id, download }) }
     })
     notifications.publish('download', id)

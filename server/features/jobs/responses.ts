@@ -51,7 +51,7 @@ export function createJobResponses({ db, queue, trainingSetup, turns, now }: Opt
   /** Serializes jobs with their estimates. */
   async function toResponses(jobs: store.JobRow[]): Promise<Job[]> {
     const live = jobs.filter((job) => ['queued', 'running'].includes(statusOf(job)))
-    if (live.length === 0) return jobs.map((job) => serializeJob(job))
+    if (live.length === 0) return jobs.map((job) => toJobResponse(job))
     const queued = live.filter((job) => statusOf(job) === 'queued').map(({ id }) => id)
     const awaited = queued.length > 0 ? await store.awaitedBy(db, queued) : new Map<string, string>()
     const estimates = await estimatesWith(queued.filter((id) => !awaited.has(id)))
@@ -60,7 +60,7 @@ export function createJobResponses({ db, queue, trainingSetup, turns, now }: Opt
       if (!trainingSetup.ready()) return trainingSetup.describe()
       return awaited.has(id) ? `The weights of ${awaited.get(id)} are on their way.` : null
     }
-    return jobs.map((job) => serializeJob(job, estimateOf(job, estimates.get(job.id)), waitsFor(job.id)))
+    return jobs.map((job) => toJobResponse(job, estimateOf(job, estimates.get(job.id)), waitsFor(job.id)))
   }
 
   return {
@@ -78,7 +78,7 @@ export async function requireJob(from: Queryable, account_id: string, id: string
   return job
 }
 
-const serializeJob = (job: store.JobRow, estimate?: QueueEstimate, waits_for: string | null = null): Job => ({
+const toJobResponse = (job: store.JobRow, estimate?: QueueEstimate, waits_for: string | null = null): Job => ({
   id: job.id,
   ...labelsOf(job),
   status: statusOf(job),

@@ -101,7 +101,7 @@ export class TunedModels {
 
   /** The id of the model with this name in OpenAI's API (`ft:…`), if there is one. */
   async idOf(account_id: string, name: string): Promise<string | undefined> {
-    return name.startsWith('ft:') ? (await store.modelByFtName(this.options.db, account_id, name))?.id : undefined
+    return name.startsWith('ft:') ? (await store.findModelByFtName(this.options.db, account_id, name))?.id : undefined
   }
 
   async find(account_id: string, id: string): Promise<ServableModel | undefined> {
@@ -241,7 +241,7 @@ export class TunedModels {
 
   /** What a replica must serve as this model, of any account; undefined if there is no such tuned model. */
   async expected(id: string): Promise<ExpectedModel | undefined> {
-    const model = await store.modelOfAnyAccount(this.options.db, id)
+    const model = await store.findModelUnscoped(this.options.db, id)
     if (!model) return undefined
     const { gguf_sha256, folder_sha256 } = model
     const file = this.servable(model).probe

@@ -10,7 +10,7 @@ export const insertModel = (trx: Trx, model: NewRow<'models'>) => trx.insertInto
 export const findModel = (db: Queryable, account_id: string, id: string) =>
   db.selectFrom('models').selectAll().where('account_id', '=', account_id).where('id', '=', id).executeTakeFirst()
 
-export const modelByFtName = (db: Queryable, account_id: string, ft_name: string) =>
+export const findModelByFtName = (db: Queryable, account_id: string, ft_name: string) =>
   db
     .selectFrom('models')
     .selectAll()
@@ -37,7 +37,7 @@ export const modelsOfJob = (db: Db, job_id: string): Promise<ModelRow[]> =>
 export const modelFileRows = (db: Db) =>
   db.selectFrom('models').select(['id', 'kind', 'gguf_sha256', 'projector_sha256', 'drafts_sha256']).execute()
 
-export const modelOfAnyAccount = (db: Db, id: string) =>
+export const findModelUnscoped = (db: Db, id: string) =>
   db.selectFrom('models').selectAll().where('id', '=', id).executeTakeFirst()
 
 /** Whether a model has a draft file; undefined if there is no such model. */

@@ -26,7 +26,7 @@ import * as store from './store.ts'
 const shares_max = 100
 
 /** A link that works, and the tier of its account. */
-export type LiveShare = NonNullable<Awaited<ReturnType<typeof store.byHash>>>
+export type LiveShare = NonNullable<Awaited<ReturnType<typeof store.findByHash>>>
 
 export interface Sharing {
   create(
@@ -157,7 +157,7 @@ export function createSharing({ db, models, evaluations, enabled, announce, now 
     },
 
     async open(token) {
-      const share = enabled ? await store.byHash(db, hashOf(token), now()) : undefined
+      const share = enabled ? await store.findByHash(db, hashOf(token), now()) : undefined
       if (!share) throw unknownLink()
       const model = await models.get(share.account_id, share.model_id).catch((error) => {
         throw error instanceof ApiError && error.status < 500 ? unknownLink() : error

@@ -35,7 +35,7 @@ export const liveIds = (db: Db, ids: string[], now: number) =>
     .execute()
 
 /** The link with this hash and the tier of its account, if it works at `now` and the account is not suspended. */
-export const byHash = (db: Db, hash: string, now: number) =>
+export const findByHash = (db: Db, hash: string, now: number) =>
   db
     .selectFrom('shares')
     .innerJoin('accounts', 'accounts.id', 'shares.account_id')

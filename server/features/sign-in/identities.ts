@@ -58,7 +58,7 @@ export function createIdentities({ db, members, sign_up, sign_up_role, changes, 
     await store.bindIdentity(trx, { issuer, subject, user_id: user.id, email: email ?? null, created_at: now() })
     await recordAuditEntry(trx, by, 'identity.bound', user.id, { issuer, email: email ?? null }, now())
     if (email !== undefined) await members.acceptEmail(trx, by, user.id, email)
-    return (await store.user(trx, user.id))!
+    return (await store.findUserUnscoped(trx, user.id))!
   }
 
   /** The account whose new member the person may become: the operator's, unless they were a member and were removed. */
@@ -78,7 +78,7 @@ export function createIdentities({ db, members, sign_up, sign_up_role, changes, 
     // Who has only entered this email does not keep its owner out.
     await members.releaseEmail(trx, by, email)
     const { id } = await members.addWithin(trx, by, { name: newName(person, email), email, role: sign_up_role })
-    return bind(trx, (await store.user(trx, id))!, person)
+    return bind(trx, (await store.findUserUnscoped(trx, id))!, person)
   }
 
   /** Members with the email: those whose it is proven to be, and others. None of them is the operator. */
@@ -109,8 +109,8 @@ export function createIdentities({ db, members, sign_up, sign_up_role, changes, 
   return {
     find: (person, signed_in) =>
       db.transaction().execute(async (trx) => {
-        const bound = await store.identity(trx, person.issuer, person.subject)
-        const before = bound && (await store.user(trx, bound.user_id))
+        const bound = await store.findIdentity(trx, person.issuer, person.subject)
+        const before = bound && (await store.findUserUnscoped(trx, bound.user_id))
         if (before) return { user: before }
         const { offers, proven, all } = await offersFor(trx, person)
         const current = all.find(({ id }) => id === signed_in)
@@ -130,7 +130,7 @@ export function createIdentities({ db, members, sign_up, sign_up_role, changes, 
       db.transaction().execute(async (trx) => {
         const { offers } = await offersFor(trx, person)
         if (!offers.some((offer) => offer.user_id === user_id)) return undefined
-        if (user_id !== null) return bind(trx, (await store.user(trx, user_id))!, person)
+        if (user_id !== null) return bind(trx, (await store.findUserUnscoped(trx, user_id))!, person)
         return join(trx, (await accountToJoin(trx, person))!, person, person.email!)
       }),
 
@@ -168,7 +168,7 @@ export function createIdentities({ db, members, sign_up, sign_up_role, changes, 
 }
 
 async function requireMember(db: Queryable, account_id: string, user_id: string): Promise<store.UserRow> {
-  const user = await store.user(db, user_id)
+  const user = await store.findUserUnscoped(db, user_id)
   if (user?.account_id !== account_id) throw new ApiError('member_not_found', `There is no member '${user_id}'.`)
   return user
 }

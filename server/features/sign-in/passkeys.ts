@@ -73,7 +73,7 @@ export function createPasskeys(db: Db, now: () => number): Passkeys {
 
   /** Whether a challenge was given out to the member, or for a sign-in; each works once. */
   const takeChallenge = (user_id: string | null) => async (challenge: string) => {
-    const token = await store.token(db, 'challenge', hashOf(challenge), now())
+    const token = await store.findToken(db, 'challenge', hashOf(challenge), now())
     return token !== undefined && token.user_id === user_id && (await store.takeToken(db, token.id))
   }
 
@@ -87,7 +87,7 @@ export function createPasskeys(db: Db, now: () => number): Passkeys {
 
   return {
     async creationOptions(caller, origin) {
-      const user = (await store.user(db, caller.user_id))!
+      const user = (await store.findUserUnscoped(db, caller.user_id))!
       const options = await (await webauthn()).generateRegistrationOptions({
         rpName: 'Tunery',
         rpID: hostOf(origin),
@@ -116,7 +116,8 @@ export function createPasskeys(db: Db, now: () => number): Passkeys {
       return db.transaction().execute(async (trx) => {
         if ((await store.passkeys(trx, caller.user_id)).length >= passkeysMax)
           throw new ApiError('too_many', `You have ${passkeysMax} passkeys, the most there may be. Remove one first.`)
-        if (await store.passkeyByCredential(trx, credential.id)) throw refused('This passkey is registered already.')
+        if (await store.findPasskeyByCredential(trx, credential.id))
+          throw refused('This passkey is registered already.')
         const row: store.PasskeyRow = {
           id: newId('psk'),
           user_id: caller.user_id,
@@ -157,8 +158,8 @@ export function createPasskeys(db: Db, now: () => number): Passkeys {
     async verify(origin, response) {
       const assertion = response as AuthenticationResponseJSON
       const unknown = refused('This passkey is not known here, or was removed. Sign in in another way.')
-      const passkey = await store.passkeyByCredential(db, String(assertion.id))
-      const user = passkey && (await store.user(db, passkey.user_id))
+      const passkey = await store.findPasskeyByCredential(db, String(assertion.id))
+      const user = passkey && (await store.findUserUnscoped(db, passkey.user_id))
       if (!passkey || !user) throw unknown
       const verified = await (await webauthn())
         .verifyAuthenticationResponse({

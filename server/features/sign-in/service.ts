@@ -14,7 +14,7 @@ import { type Page, pageOf } from '../../platform/db/page.ts'
 import { commandLineActor, recordAuditEntry } from '../../platform/events/audit.ts'
 import type { Caller } from '../../platform/http/caller.ts'
 import type { Changes } from '../../platform/redis/changes.ts'
-import { type Accounts, memberResponse, missingRights } from '../accounts/index.ts'
+import { type Accounts, missingRights, toMemberResponse } from '../accounts/index.ts'
 import { hashPassword, isOutdated, requireGoodPassword, verifyPassword } from './passwords.ts'
 import { type Beginning, hashOf, newToken, type Sessions } from './sessions.ts'
 import * as store from './store.ts'
@@ -148,11 +148,11 @@ export class SignIn {
     { password, current_password, email }: z.output<typeof setPassword.body>,
   ): Promise<void> {
     const { db, accounts, sessions, throttle, changes, now } = this.options
-    const user = (await store.user(db, caller.user_id))!
+    const user = (await store.findUserUnscoped(db, caller.user_id))!
     const signsInWith = user.email ?? email ?? null
     if (!signsInWith)
       throw new ApiError('invalid_request', "'email' is missing: you sign in with it.", { param: 'email' })
-    const before = await store.password(db, user.id)
+    const before = await store.findPassword(db, user.id)
     const session = await sessions.get(caller)
     const recovers = session.begun_by === 'link' && now() - Date.parse(session.created_at) < recovery_ms
     if (before && !recovers) {
@@ -179,7 +179,7 @@ export class SignIn {
 
   async ways(user_id: string): Promise<{ has_password: boolean; has_passkey: boolean }> {
     const { db } = this.options
-    const [hash, passkeys] = await Promise.all([store.password(db, user_id), store.passkeys(db, user_id)])
+    const [hash, passkeys] = await Promise.all([store.findPassword(db, user_id), store.passkeys(db, user_id)])
     return { has_password: hash !== undefined, has_passkey: passkeys.length > 0 }
   }
 
@@ -190,7 +190,7 @@ export class SignIn {
     const { db, accounts, now } = this.options
     return db.transaction().execute(async (trx) => {
       const member = await accounts.members.addWithin(trx, caller, request)
-      const user = (await store.user(trx, member.id))!
+      const user = (await store.findUserUnscoped(trx, member.id))!
       const { row, token } = await this.makeToken(trx, 'invitation', user, invitation_ms, caller)
       const { name, role } = member
       await recordAuditEntry(trx, caller, 'invitation.created', row.id, { user_id: user.id, name, role }, now())
@@ -208,7 +208,7 @@ export class SignIn {
 
   async invitations({ account_id }: Caller, { limit, after }: ListQuery): Promise<Page<Invitation>> {
     const { db, now } = this.options
-    const last = after ? await store.invitation(db, account_id, after) : undefined
+    const last = after ? await store.findInvitation(db, account_id, after) : undefined
     if (after && !last) throw new ApiError('invitation_not_found', `There is no invitation '${after}'.`)
     const rows = await store.invitations(db, account_id, now(), limit, last)
     const { items, has_more } = pageOf(rows, limit)
@@ -219,7 +219,7 @@ export class SignIn {
   async withdraw(caller: Caller, id: string): Promise<{ id: string; deleted: true }> {
     const { db, now } = this.options
     await db.transaction().execute(async (trx) => {
-      const row = await store.invitation(trx, caller.account_id, id)
+      const row = await store.findInvitation(trx, caller.account_id, id)
       if (!row || !(await store.takeToken(trx, id)))
         throw new ApiError('invitation_not_found', `There is no invitation '${id}'.`)
       // Who was not let in is no member: their email is free again.
@@ -238,7 +238,7 @@ export class SignIn {
   }> {
     const { db } = this.options
     const { row, user } = await this.open('invitation', token)
-    const inviter = row.invited_by ? await store.user(db, row.invited_by) : undefined
+    const inviter = row.invited_by ? await store.findUserUnscoped(db, row.invited_by) : undefined
     const { name, email, role, account_id } = user
     return {
       account: { name: await store.accountName(db, account_id) },
@@ -282,7 +282,7 @@ export class SignIn {
    */
   private async isStillMeant(row: store.TokenRow, { account_id, role }: store.UserRow): Promise<boolean> {
     const { db, now } = this.options
-    const inviter = row.invited_by ? await store.user(db, row.invited_by) : undefined
+    const inviter = row.invited_by ? await store.findUserUnscoped(db, row.invited_by) : undefined
     if (!inviter || inviter.account_id !== account_id) return false
     const key = row.key_id === null ? undefined : await store.usableKey(db, account_id, row.key_id, now())
     if (row.key_id !== null && !key) return false
@@ -300,11 +300,11 @@ export class SignIn {
   }
 
   private async toInvitation(row: store.TokenRow): Promise<Invitation | undefined> {
-    const user = await store.user(this.options.db, row.user_id!)
+    const user = await store.findUserUnscoped(this.options.db, row.user_id!)
     if (!user || !(await this.isStillMeant(row, user))) return undefined
     return {
       id: row.id,
-      member: memberResponse(user),
+      member: toMemberResponse(user),
       created_at: isoTime(row.created_at),
       expires_at: isoTime(row.expires_at),
     }
@@ -313,8 +313,8 @@ export class SignIn {
   /** The token's row and its member. Throws link_invalid. */
   private async open(kind: 'link' | 'invitation', token: string) {
     const { db, now } = this.options
-    const row = await store.token(db, kind, hashOf(token), now())
-    const user = row?.user_id ? await store.user(db, row.user_id) : undefined
+    const row = await store.findToken(db, kind, hashOf(token), now())
+    const user = row?.user_id ? await store.findUserUnscoped(db, row.user_id) : undefined
     if (!row || !user || (kind === 'invitation' && !(await this.isStillMeant(row, user)))) throw linkInvalid()
     return { row, user }
   }

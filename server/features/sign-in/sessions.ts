@@ -72,7 +72,7 @@ export function createSessions(db: Db, changes: Changes, now: () => number): Ses
     expires_at: isoTime(expiryOf(row)),
   })
 
-  type Found = NonNullable<Awaited<ReturnType<typeof store.sessionByHash>>>
+  type Found = NonNullable<Awaited<ReturnType<typeof store.findSessionByHash>>>
   const callerOf = (row: Found, version: string | undefined): Caller => ({
     kind: 'session',
     account_id: row.account_id,
@@ -87,7 +87,7 @@ export function createSessions(db: Db, changes: Changes, now: () => number): Ses
   })
 
   async function lookUp(tokenHash: string, version: string | undefined) {
-    const row = await store.sessionByHash(db, tokenHash)
+    const row = await store.findSessionByHash(db, tokenHash)
     if (!row || expiryOf(row) <= now()) return undefined
     const minute = Math.floor(now() / minute_ms) * minute_ms
     if (row.last_used_at < minute) used.set(row.id, minute)
@@ -98,7 +98,7 @@ export function createSessions(db: Db, changes: Changes, now: () => number): Ses
   }
 
   async function requireSession({ user_id }: Caller, id: string): Promise<store.SessionRow> {
-    const row = await store.session(db, user_id, id)
+    const row = await store.findSession(db, user_id, id)
     if (!row) throw new ApiError('session_not_found', `You have no session '${id}'.`)
     return row
   }

@@ -22,10 +22,10 @@ const withMember = (db: Queryable) =>
     .select(['user.role', 'user.operator', 'account.tier', 'account.suspended_at'])
     .where('user.removed_at', 'is', null)
 /** A session with its member and account, unless the member was removed. */
-export const sessionByHash = (db: Queryable, hash: string) =>
+export const findSessionByHash = (db: Queryable, hash: string) =>
   withMember(db).where('session.hash', '=', hash).executeTakeFirst()
 export const sessionsByIds = (db: Queryable, ids: string[]) => withMember(db).where('session.id', 'in', ids).execute()
-export const session = (db: Queryable, user_id: string, id: string) =>
+export const findSession = (db: Queryable, user_id: string, id: string) =>
   db.selectFrom('sessions').selectAll().where('user_id', '=', user_id).where('id', '=', id).executeTakeFirst()
 export const sessions = (
   db: Db,
@@ -76,7 +76,7 @@ export async function anySignIn(db: Queryable): Promise<boolean> {
   return (await connected.limit(1).executeTakeFirst()) !== undefined
 }
 
-export const user = (db: Queryable, id: string) =>
+export const findUserUnscoped = (db: Queryable, id: string) =>
   db.selectFrom('users').selectAll().where('id', '=', id).where('removed_at', 'is', null).executeTakeFirst()
 const byEmail = (db: Queryable, email: string) =>
   db.selectFrom('users').selectAll().where('email', '=', email).where('removed_at', 'is', null)
@@ -139,7 +139,7 @@ export const wasRemoved = async (db: Queryable, account_id: string, email: strin
     .limit(1)
     .executeTakeFirst()) !== undefined
 
-export const password = async (db: Queryable, user_id: string) =>
+export const findPassword = async (db: Queryable, user_id: string) =>
   (await db.selectFrom('passwords').select('hash').where('user_id', '=', user_id).executeTakeFirst())?.hash
 export const anyPassword = async (db: Queryable) =>
   (await db.selectFrom('passwords').select('user_id').limit(1).executeTakeFirst()) !== undefined
@@ -152,7 +152,7 @@ export const setPassword = (trx: Trx, row: NewRow<'passwords'>) =>
 
 export const insertToken = (trx: Queryable, row: NewRow<'sign_in_tokens'>) =>
   trx.insertInto('sign_in_tokens').values(row).execute()
-export const token = (db: Queryable, kind: TokenRow['kind'], hash: string, now: number) =>
+export const findToken = (db: Queryable, kind: TokenRow['kind'], hash: string, now: number) =>
   db
     .selectFrom('sign_in_tokens')
     .selectAll()
@@ -184,7 +184,7 @@ export async function removeOldTokens(db: Db, now: number): Promise<void> {
     await removeUnjoined(trx, invited, now)
   })
 }
-export const invitation = (db: Queryable, account_id: string, id: string) =>
+export const findInvitation = (db: Queryable, account_id: string, id: string) =>
   db
     .selectFrom('sign_in_tokens')
     .selectAll()
@@ -213,14 +213,14 @@ export const invitations = (
 export const insertPasskey = (trx: Trx, row: NewRow<'passkeys'>) => trx.insertInto('passkeys').values(row).execute()
 export const passkeys = (db: Queryable, user_id: string) =>
   db.selectFrom('passkeys').selectAll().where('user_id', '=', user_id).orderBy('created_at').execute()
-export const passkeyByCredential = (db: Queryable, credential_id: string) =>
+export const findPasskeyByCredential = (db: Queryable, credential_id: string) =>
   db.selectFrom('passkeys').selectAll().where('credential_id', '=', credential_id).executeTakeFirst()
 export const updatePasskey = (trx: Trx, id: string, values: Partial<PasskeyRow>) =>
   trx.updateTable('passkeys').set(values).where('id', '=', id).execute()
 export const removePasskey = (trx: Trx, user_id: string, id: string) =>
   deleted(trx.deleteFrom('passkeys').where('user_id', '=', user_id).where('id', '=', id))
 
-export const identity = (db: Queryable, issuer: string, subject: string) =>
+export const findIdentity = (db: Queryable, issuer: string, subject: string) =>
   db
     .selectFrom('oidc_identities')
     .selectAll()

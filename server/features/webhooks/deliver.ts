@@ -116,9 +116,9 @@ export class Deliverer {
     const { signal } = this.aborting
     const { db, secrets, send, version, log, metrics, now } = this.options
     const { id, account_id, webhook_id, event_id } = claimed
-    const webhook = await store.webhook(db, account_id, webhook_id)
+    const webhook = await store.findWebhook(db, account_id, webhook_id)
     if (!webhook) return
-    const body = payloadOf(await store.event(db, event_id), webhook.format)
+    const body = payloadOf(await store.findEventUnscoped(db, event_id), webhook.format)
     const began = now()
     const headers = {
       'content-type': 'application/json',
@@ -186,7 +186,7 @@ export class Deliverer {
         response_body,
         error_json,
       })
-      const webhook = (await store.webhook(trx, account_id, webhook_id))!
+      const webhook = (await store.findWebhook(trx, account_id, webhook_id))!
       if (!error) {
         const { failures, failing_since, slowed_until } = healthy
         if (webhook.failures > 0) await store.updateWebhook(trx, webhook_id, { failures, failing_since, slowed_until })

@@ -7,7 +7,7 @@ import { nameIn } from './format.ts'
 import { activeSecrets } from './secrets.ts'
 import type { AttemptRow, DeliveryRow, WebhookRow } from './store.ts'
 
-export const webhookResponse = (row: WebhookRow, now: number): Webhook => ({
+export const toWebhookResponse = (row: WebhookRow, now: number): Webhook => ({
   id: row.id,
   url: row.url,
   format: row.format,
@@ -21,7 +21,7 @@ export const webhookResponse = (row: WebhookRow, now: number): Webhook => ({
   updated_at: isoTime(row.updated_at),
 })
 
-export const attemptResponse = ({
+export const toAttemptResponse = ({
   number,
   started_at,
   duration_ms,
@@ -37,7 +37,7 @@ export const attemptResponse = ({
   error: fromJson(error_json),
 })
 
-export const deliveryResponse = (
+export const toDeliveryResponse = (
   row: DeliveryRow,
   { format }: Pick<WebhookRow, 'format'>,
   last: AttemptRow | undefined,
@@ -50,5 +50,5 @@ export const deliveryResponse = (
   created_at: isoTime(row.created_at),
   next_attempt_at: isoTime(row.next_attempt_at),
   attempt_count: row.attempts,
-  last_attempt: last ? attemptResponse(last) : null,
+  last_attempt: last ? toAttemptResponse(last) : null,
 })

@@ -26,7 +26,7 @@ import { payloadOf, typesOf } from './format.ts'
 import { healthy } from './schedule.ts'
 import { activeSecrets } from './secrets.ts'
 import { createSend } from './send.ts'
-import { attemptResponse, deliveryResponse, webhookResponse } from './serializer.ts'
+import { toAttemptResponse, toDeliveryResponse, toWebhookResponse } from './serializer.ts'
 import { newSecret, secretProblem } from './signature.ts'
 import * as store from './store.ts'
 
@@ -101,23 +101,23 @@ export class Webhooks {
       await recordAuditEntry(trx, by, 'webhook.created', id, { host, format, events }, time)
       return created
     })
-    return { ...webhookResponse(row, now()), ...(secret === undefined && { secret: used }) }
+    return { ...toWebhookResponse(row, now()), ...(secret === undefined && { secret: used }) }
   }
 
   async list(account_id: string, { limit, after }: ListQuery): Promise<Page<Webhook>> {
     const { db, now } = this.options
-    const last = after ? await store.webhook(db, account_id, after) : undefined
+    const last = after ? await store.findWebhook(db, account_id, after) : undefined
     if (after && !last) throw new ApiError('webhook_not_found', `There is no webhook '${after}' to continue after.`)
     const rows = await store.listWebhooks(db, account_id, limit, last)
     return pageOf(
-      rows.map((row) => webhookResponse(row, now())),
+      rows.map((row) => toWebhookResponse(row, now())),
       limit,
     )
   }
 
   async get(account_id: string, id: string): Promise<Webhook> {
     const { db, now } = this.options
-    return webhookResponse(await find(db, account_id, id), now())
+    return toWebhookResponse(await find(db, account_id, id), now())
   }
 
   async change(
@@ -146,7 +146,7 @@ export class Webhooks {
       return { ...before, ...values }
     })
     this.deliverer.wake()
-    return webhookResponse(changed, now())
+    return toWebhookResponse(changed, now())
   }
 
   async delete(by: AccountActor, id: string): Promise<{ id: string; deleted: true }> {
@@ -183,7 +183,7 @@ export class Webhooks {
       await recordAuditEntry(trx, by, 'webhook.secret_rotated', id, { overlap_hours }, time)
       return { ...before, secrets_json, updated_at: time }
     })
-    return { ...webhookResponse(row, now()), ...(secret === undefined && { secret: used }) }
+    return { ...toWebhookResponse(row, now()), ...(secret === undefined && { secret: used }) }
   }
 
   async test(by: AccountActor, id: string): Promise<Delivery> {
@@ -195,7 +195,7 @@ export class Webhooks {
       return { webhook, row: await this.enqueue(trx, id, event) }
     })
     this.deliverer.wake()
-    return deliveryResponse(row, webhook, undefined)
+    return toDeliveryResponse(row, webhook, undefined)
   }
 
   async deliveries(account_id: string, id: string, { limit, after }: ListQuery): Promise<Page<Delivery>> {
@@ -205,7 +205,7 @@ export class Webhooks {
     const rows = await store.listDeliveries(db, id, limit, last)
     const attempts = new Map((await store.lastAttempts(db, rows)).map((attempt) => [attempt.delivery_id, attempt]))
     return pageOf(
-      rows.map((row) => deliveryResponse(row, webhook, attempts.get(row.id))),
+      rows.map((row) => toDeliveryResponse(row, webhook, attempts.get(row.id))),
       limit,
     )
   }
@@ -215,8 +215,8 @@ export class Webhooks {
     const webhook = await find(db, account_id, id)
     const row = await this.findDelivery(db, id, delivery_id)
     const attempts = await store.attempts(db, delivery_id)
-    const payload = payloadOf(await store.event(db, row.event_id), webhook.format)
-    return { ...deliveryResponse(row, webhook, attempts.at(-1)), payload, attempts: attempts.map(attemptResponse) }
+    const payload = payloadOf(await store.findEventUnscoped(db, row.event_id), webhook.format)
+    return { ...toDeliveryResponse(row, webhook, attempts.at(-1)), payload, attempts: attempts.map(toAttemptResponse) }
   }
 
   async redeliver(by: AccountActor, id: string, delivery_id: string): Promise<Delivery> {
@@ -233,7 +233,7 @@ export class Webhooks {
       return { webhook, row: await this.enqueue(trx, id, { id: event_id, account_id, type }) }
     })
     this.deliverer.wake()
-    return deliveryResponse(row, webhook, undefined)
+    return toDeliveryResponse(row, webhook, undefined)
   }
 
   /** Releases all leases. Only for a process with exclusive ownership of the database: the lease holders are gone. */
@@ -242,7 +242,7 @@ export class Webhooks {
   }
 
   private async findDelivery(trx: Queryable, webhook_id: string, id: string): Promise<store.DeliveryRow> {
-    const row = await store.delivery(trx, webhook_id, id)
+    const row = await store.findDelivery(trx, webhook_id, id)
     if (!row) throw new ApiError('delivery_not_found', `There is no delivery '${id}' of this webhook.`)
     return row
   }
@@ -276,7 +276,7 @@ export class Webhooks {
 }
 
 async function find(trx: Queryable, account_id: string, id: string): Promise<store.WebhookRow> {
-  const row = await store.webhook(trx, account_id, id)
+  const row = await store.findWebhook(trx, account_id, id)
   if (!row) throw new ApiError('webhook_not_found', `There is no webhook '${id}'.`)
   return row
 }

@@ -16,7 +16,7 @@ export const insertWebhook = (trx: Trx, webhook: NewRow<'webhooks'>) =>
 export const updateWebhook = (trx: Trx, id: string, values: Partial<WebhookRow>) =>
   trx.updateTable('webhooks').set(values).where('id', '=', id).execute()
 export const deleteWebhook = (trx: Trx, id: string) => trx.deleteFrom('webhooks').where('id', '=', id).execute()
-export const webhook = (db: Any, account_id: string, id: string) =>
+export const findWebhook = (db: Any, account_id: string, id: string) =>
   webhooks(db, account_id).where('id', '=', id).executeTakeFirst()
 export const listWebhooks = (
   db: Db,
@@ -30,7 +30,7 @@ const deliveries = (db: Any, webhook_id: string) =>
   db.selectFrom('webhook_deliveries').selectAll().where('webhook_id', '=', webhook_id)
 export const insertDelivery = (trx: Trx, delivery: NewRow<'webhook_deliveries'>) =>
   trx.insertInto('webhook_deliveries').values(delivery).execute()
-export const delivery = (db: Any, webhook_id: string, id: string) =>
+export const findDelivery = (db: Any, webhook_id: string, id: string) =>
   deliveries(db, webhook_id).where('id', '=', id).executeTakeFirst()
 export const listDeliveries = (
   db: Db,
@@ -38,7 +38,7 @@ export const listDeliveries = (
   limit: number,
   after: DeliveryRow | undefined,
 ): Promise<DeliveryRow[]> => newestFirst(deliveries(db, webhook_id), limit, after)
-export const event = (db: Any, id: string) =>
+export const findEventUnscoped = (db: Any, id: string) =>
   db.selectFrom('events').selectAll().where('id', '=', id).executeTakeFirstOrThrow()
 
 export const insertAttempt = (trx: Trx, attempt: NewRow<'webhook_attempts'>) =>

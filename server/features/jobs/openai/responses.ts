@@ -13,7 +13,7 @@ import type { StepMetrics } from './step-metrics.ts'
 const secondsOrNull = (time: number | null) => (time === null ? null : unixSeconds(time))
 
 /** `defaultRate` is the learning rate that a multiplier of 1 stands for. */
-export function toOpenaiJob(job: JobRow, defaultRate: number): OpenaiJob {
+export function toJobResponse(job: JobRow, defaultRate: number): OpenaiJob {
   const { training_config, method_options } = readResolvedConfig(job.resolved_config_json)
   const request = openaiRequestOf(job)
   const status = statusOf(job)
@@ -63,7 +63,7 @@ const ftNameOfResult = (job: JobRow) =>
 const levels: Partial<Record<JobEvents['type'], OpenaiJobEvent['level']>> = { warning: 'warn', error: 'error' }
 const eventPrefix = 'ftevent-'
 
-export function toOpenaiEvent({ job_id, seq, type, message, data_json, created_at }: JobEvents): OpenaiJobEvent {
+export function toEventResponse({ job_id, seq, type, message, data_json, created_at }: JobEvents): OpenaiJobEvent {
   const data = data_json ? fromJson(data_json) : {}
   return {
     id: `${eventPrefix}${job_id}-${seq}`,
@@ -95,7 +95,7 @@ const metricsOf = (data: Record<string, unknown>) =>
     ].filter(([, value]) => value !== undefined),
   )
 
-export const toOpenaiCheckpoint = (model: MadeModel, metrics: StepMetrics | undefined): OpenaiCheckpoint => ({
+export const toCheckpointResponse = (model: MadeModel, metrics: StepMetrics | undefined): OpenaiCheckpoint => ({
   id: `ftckpt-${model.id}`,
   object: 'fine_tuning.job.checkpoint',
   created_at: unixSeconds(model.created_at),

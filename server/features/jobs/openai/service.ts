@@ -22,7 +22,7 @@ import { defaultLearningRate } from '../defaults.ts'
 import type { Jobs } from '../service.ts'
 import * as store from '../store.ts'
 import { configOf, objectiveOf, storedRequest } from './request.ts'
-import { seqOf, toOpenaiCheckpoint, toOpenaiEvent, toOpenaiJob } from './responses.ts'
+import { seqOf, toCheckpointResponse, toEventResponse, toJobResponse } from './responses.ts'
 import { metricsByStep } from './step-metrics.ts'
 
 type List<T extends { id: string }> = ReturnType<typeof openaiPageOf<T>>
@@ -107,7 +107,7 @@ export class OpenaiFineTuning {
     const before = after === undefined ? undefined : seqOf(id, after)
     if (after !== undefined && before === undefined)
       throw new ApiError('invalid_request', `'after': the job has no event '${after}'.`, { param: 'after' })
-    return openaiPageOf((await store.latestEvents(db, id, limit, before)).map(toOpenaiEvent), limit)
+    return openaiPageOf((await store.latestEvents(db, id, limit, before)).map(toEventResponse), limit)
   }
 
   async checkpoints(account_id: string, id: string, { limit, after }: CursorQuery): Promise<List<OpenaiCheckpoint>> {
@@ -116,7 +116,7 @@ export class OpenaiFineTuning {
     const metrics = await metricsByStep(db, id)
     const all = (await models.madeBy(id))
       .sort((a, b) => (b.step ?? 0) - (a.step ?? 0) || (a.id < b.id ? 1 : -1))
-      .map((model) => toOpenaiCheckpoint(model, metrics.get(model.step ?? 0)))
+      .map((model) => toCheckpointResponse(model, metrics.get(model.step ?? 0)))
     const from = after === undefined ? 0 : all.findIndex(({ id }) => id === after) + 1
     if (after !== undefined && from === 0)
       throw new ApiError('invalid_request', `'after': the job has no checkpoint '${after}'.`, { param: 'after' })
@@ -158,7 +158,7 @@ export class OpenaiFineTuning {
   }
 
   private toResponse(job: store.JobRow): OpenaiJob {
-    return toOpenaiJob(job, this.defaultRate(job))
+    return toJobResponse(job, this.defaultRate(job))
   }
 
   /** Runs an action of the service on a job that exists. */
