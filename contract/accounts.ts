@@ -19,13 +19,7 @@ export const Profile = z.object({
     .object({ minute: WindowUsed, day: WindowUsed, concurrent: z.int() })
     .describe('What the account has used of its limits until now.'),
   key: z
-    .object({
-      id: z.string(),
-      name: z.string(),
-      prefix: z.string(),
-      scopes: z.array(KeyScope),
-      created_at: Time,
-    })
+    .object({ id: z.string(), name: z.string(), prefix: z.string(), scopes: z.array(KeyScope), created_at: Time })
     .nullable()
     .describe('The key that asks; null in a session of the dashboard.'),
   session: z

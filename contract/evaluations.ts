@@ -21,9 +21,7 @@ export const ItemReference = z
 
 export const EvaluationTemplate = z.union([
   z.array(TemplateMessage).min(1).max(50),
-  z.strictObject({
-    item_reference: ItemReference,
-  }),
+  z.strictObject({ item_reference: ItemReference }),
 ])
 
 const Sampling = z.strictObject({

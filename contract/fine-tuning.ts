@@ -185,10 +185,7 @@ const IdParams = z.object({ job_id: z.string() })
 
 export const createJob = route('POST', '/fine-tuning/jobs', {
   scope: 'tuning:write',
-  also_with: {
-    evaluation: ['datasets:read', 'inference'],
-    'config.evaluation_config.sample_prompts': ['inference'],
-  },
+  also_with: { evaluation: ['datasets:read', 'inference'], 'config.evaluation_config.sample_prompts': ['inference'] },
   summary: 'Start a fine-tuning job',
   body: CreateJob,
   responses: { 201: Job },

@@ -21,9 +21,7 @@ const Content = z.union(
       .min(1)
       .max(20),
   ],
-  {
-    error: 'must be text: a string, or parts of the type input_text or output_text',
-  },
+  { error: 'must be text: a string, or parts of the type input_text or output_text' },
 )
 type Content = z.infer<typeof Content>
 
@@ -78,9 +76,7 @@ export const TextSimilarityGrader = z.strictObject({
   name: ShortName,
   input: Template,
   reference: Template,
-  evaluation_metric: z.enum(similarityMetrics, {
-    error: `must be one of ${similarityMetrics.join(', ')}`,
-  }),
+  evaluation_metric: z.enum(similarityMetrics, { error: `must be one of ${similarityMetrics.join(', ')}` }),
   pass_threshold: z.number().min(0).max(1).default(0.5),
 })
 

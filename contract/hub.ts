@@ -187,10 +187,7 @@ export type TrainingSetup = z.infer<typeof TrainingSetup>
 
 const route = routesOf({ tag: 'Hub', scope: 'hub:read' })
 
-export const listModels = route('GET', '/hub/', {
-  summary: 'The base models',
-  responses: { 200: Models },
-})
+export const listModels = route('GET', '/hub/', { summary: 'The base models', responses: { 200: Models } })
 export const getModel = route('GET', '/hub/models/{model_id*}', {
   summary: 'One base model; its id may be written with plain or encoded slashes',
   params: z.object({ model_id: z.string() }),

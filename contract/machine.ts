@@ -100,9 +100,7 @@ export const getMachine = route('GET', '/operator/machine', {
 })
 export const getOperatorUsage = route('GET', '/operator/usage', {
   summary: 'What each account used on a day, most requests first',
-  query: z.strictObject({
-    day: z.iso.date().optional().describe('A UTC day, `YYYY-MM-DD`; by default today.'),
-  }),
+  query: z.strictObject({ day: z.iso.date().optional().describe('A UTC day, `YYYY-MM-DD`; by default today.') }),
   responses: {
     200: z.object({
       day: z.iso.date(),

@@ -68,10 +68,7 @@ const source = (type: string) => `must be one of ${type}`
 
 const InputMessages = z.discriminatedUnion('type', [
   z.looseObject({ type: z.literal('template'), template: list(TemplateMessage, { min: 1, max: 50 }) }),
-  z.looseObject({
-    type: z.literal('item_reference'),
-    item_reference: ItemReference,
-  }),
+  z.looseObject({ type: z.literal('item_reference'), item_reference: ItemReference }),
 ])
 
 const temperature = z.number().min(0).max(2).nullish().describe('Default 0.')

@@ -93,11 +93,7 @@ export const CreateOpenaiJob = z.looseObject({
 })
 export type CreateOpenaiJob = z.infer<typeof CreateOpenaiJob>
 
-const UsedHyperparameters = z.object({
-  n_epochs: z.int(),
-  batch_size: z.int(),
-  learning_rate_multiplier: z.number(),
-})
+const UsedHyperparameters = z.object({ n_epochs: z.int(), batch_size: z.int(), learning_rate_multiplier: z.number() })
 
 export const OpenaiJob = z.object({
   id: z.string(),

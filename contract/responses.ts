@@ -78,11 +78,7 @@ export const CustomTool = z.looseObject({
   format: z
     .discriminatedUnion('type', [
       z.looseObject({ type: z.literal('text') }),
-      z.looseObject({
-        type: z.literal('grammar'),
-        syntax: z.enum(['lark', 'regex']),
-        definition: z.string().min(1),
-      }),
+      z.looseObject({ type: z.literal('grammar'), syntax: z.enum(['lark', 'regex']), definition: z.string().min(1) }),
     ])
     .nullish()
     .describe('A regex is enforced where it can be; a lark grammar is shown to the model.'),
@@ -292,10 +288,7 @@ export const listInputItems = route('GET', '/responses/{response_id}/input_items
   scope: 'inference',
   summary: 'The items that a stored response answers, those of earlier turns among them',
   params: ResponseParams,
-  query: CursorQuery.extend({
-    limit: digits(1, 100).default(20),
-    order: z.enum(['asc', 'desc']).default('desc'),
-  }),
+  query: CursorQuery.extend({ limit: digits(1, 100).default(20), order: z.enum(['asc', 'desc']).default('desc') }),
   responses: { 200: openaiList(z.looseObject({ id: z.string() })) },
 })
 export const deleteResponse = route('DELETE', '/responses/{response_id}', {

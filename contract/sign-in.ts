@@ -30,20 +30,10 @@ export const SessionState = z.object({
 })
 export type SessionState = z.infer<typeof SessionState>
 
-export const Passkey = z.object({
-  id: z.string(),
-  name: z.string(),
-  created_at: Time,
-  last_used_at: Time.nullable(),
-})
+export const Passkey = z.object({ id: z.string(), name: z.string(), created_at: Time, last_used_at: Time.nullable() })
 export type Passkey = z.infer<typeof Passkey>
 
-export const Invitation = z.object({
-  id: z.string(),
-  member: Member,
-  created_at: Time,
-  expires_at: Time,
-})
+export const Invitation = z.object({ id: z.string(), member: Member, created_at: Time, expires_at: Time })
 export type Invitation = z.infer<typeof Invitation>
 
 export const passwordLength = { min: 10, max: 200 } as const
@@ -140,10 +130,7 @@ export const getSession = bySession('GET', '/session', {
   summary: 'The session that asks, and its person',
   responses: { 200: SessionState },
 })
-export const endSession = bySession('DELETE', '/session', {
-  summary: 'Sign out',
-  responses: { 200: Deleted },
-})
+export const endSession = bySession('DELETE', '/session', { summary: 'Sign out', responses: { 200: Deleted } })
 export const listSessions = bySession('GET', '/sessions', {
   summary: 'Your sessions, the latest first',
   query: ListQuery,

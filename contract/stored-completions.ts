@@ -67,9 +67,7 @@ export const listStoredMessages = openai('GET', '/chat/completions/{completion_i
   scope: 'datasets:read',
   summary: 'The messages that a stored answer was asked with',
   params: Params,
-  query: MetadataQuery.omit({ metadata: true }).extend({
-    order: order.describe('Order of messages. Default asc.'),
-  }),
+  query: MetadataQuery.omit({ metadata: true }).extend({ order: order.describe('Order of messages. Default asc.') }),
   responses: { 200: openaiList(StoredMessage) },
 })
 export const updateStored = openai('POST', '/chat/completions/{completion_id}', {

@@ -108,10 +108,7 @@ function createClient(options: ClientOptions): Merged {
     )
   return {
     ...api,
-    datasets: {
-      ...api.datasets,
-      upload: (file, fields, upload) => uploadDataset(api, file, fields, upload),
-    },
+    datasets: { ...api.datasets, upload: (file, fields, upload) => uploadDataset(api, file, fields, upload) },
     jobs: { ...api.jobs, follow: followJob, wait: (id, request) => last(followJob(id, request)) },
     exports: { ...api.exports, follow: followExport, wait: (id, request) => last(followExport(id, request)) },
     evaluations: {

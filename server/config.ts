@@ -40,21 +40,27 @@ const origins = commaSeparated(
     ),
 )
 const emailDomains = commaSeparated(
-  z.string().refine((each) => each === 'off' || /^(?!-)[a-z\d-]+(\.[a-z\d-]+)+$/i.test(each), {
-    error: ({ input }) => `'${input}' is neither off nor an email domain such as example.com`,
-  }),
+  z
+    .string()
+    .refine((each) => each === 'off' || /^(?!-)[a-z\d-]+(\.[a-z\d-]+)+$/i.test(each), {
+      error: ({ input }) => `'${input}' is neither off nor an email domain such as example.com`,
+    }),
 )
   .refine((all) => all.length === 1 || !all.includes('off'), 'off stands alone')
   .transform((all): readonly string[] => all.filter((each) => each !== 'off').map((each) => each.toLowerCase()))
 const networks = commaSeparated(
-  z.string().refine(isNetwork, {
-    error: ({ input }) => `'${input}' is neither an address nor a network such as 10.0.0.0/8 or fd00::/8`,
-  }),
+  z
+    .string()
+    .refine(isNetwork, {
+      error: ({ input }) => `'${input}' is neither an address nor a network such as 10.0.0.0/8 or fd00::/8`,
+    }),
 )
 const nameMap = commaSeparated(
-  z.string().refine((each) => /^[^\s=/][^\s=]*=[^\s=]+$/.test(each), {
-    error: ({ input }) => `'${input}' is not NAME=MODEL, such as gpt-4o-mini=HuggingFaceTB/SmolLM2-135M-Instruct`,
-  }),
+  z
+    .string()
+    .refine((each) => /^[^\s=/][^\s=]*=[^\s=]+$/.test(each), {
+      error: ({ input }) => `'${input}' is not NAME=MODEL, such as gpt-4o-mini=HuggingFaceTB/SmolLM2-135M-Instruct`,
+    }),
 ).transform((pairs): ReadonlyMap<string, string> => new Map(pairs.map((each) => each.split('=') as [string, string])))
 const storageUrl = text.superRefine((value, context) => {
   try {
@@ -64,9 +70,11 @@ const storageUrl = text.superRefine((value, context) => {
   }
 })
 const gpuKinds = commaSeparated(
-  z.string().refine((each) => /^[\w.-]+=[1-9]\d{2,6}$/.test(each), {
-    error: ({ input }) => `'${input}' is not TYPE=MB, such as H100=80000`,
-  }),
+  z
+    .string()
+    .refine((each) => /^[\w.-]+=[1-9]\d{2,6}$/.test(each), {
+      error: ({ input }) => `'${input}' is not TYPE=MB, such as H100=80000`,
+    }),
 ).transform((pairs) =>
   pairs.map((each) => {
     const [type, memory_mb] = each.split('=') as [string, string]
@@ -81,11 +89,13 @@ const jsonObject = text.transform((value, context): Record<string, unknown> => {
     return z.NEVER
   }
 })
-const redisUrl = z.string().refine(isRedisUrl, {
-  error:
-    'must be redis://[user:password@]host[:port][/number], or rediss:// with TLS, with ?prefix=NAME at most behind ' +
-    'it; write special characters of a password as %XX',
-})
+const redisUrl = z
+  .string()
+  .refine(isRedisUrl, {
+    error:
+      'must be redis://[user:password@]host[:port][/number], or rediss:// with TLS, with ?prefix=NAME at most behind ' +
+      'it; write special characters of a password as %XX',
+  })
 function isRedisUrl(text: string): boolean {
   if (!URL.canParse(text)) return false
   const { protocol, hostname, pathname, searchParams, hash } = new URL(text)

@@ -30,10 +30,7 @@ const signIn = createRoute({
   getParentRoute: () => root,
   path: '/sign-in',
   // `next`: where to go afterwards. `error`: a code that a provider's sign-in ended with.
-  validateSearch: (search): Texts<'next' | 'error'> => ({
-    next: text(search.next),
-    error: text(search.error),
-  }),
+  validateSearch: (search): Texts<'next' | 'error'> => ({ next: text(search.next), error: text(search.error) }),
   component: lazyRouteComponent(() => import('./pages/sign-in/index.tsx')),
 })
 const invitation = createRoute({
@@ -143,10 +140,7 @@ const playground = createRoute({
   path: '/playground',
   // `models`: names of the columns' models, with commas between. `rows`: the rows to ask, of a dataset, or those that a
   // job held out.
-  validateSearch: (search): Texts<'models' | 'rows'> => ({
-    models: text(search.models),
-    rows: text(search.rows),
-  }),
+  validateSearch: (search): Texts<'models' | 'rows'> => ({ models: text(search.models), rows: text(search.rows) }),
   component: lazyRouteComponent(() => import('./pages/playground/index.tsx')),
 })
 const evaluations = createRoute({
@@ -201,10 +195,7 @@ const exports = createRoute({
   getParentRoute: () => shell,
   path: '/exports',
   // `model`: opens a new export of it. `open`: shows this one.
-  validateSearch: (search): Texts<'model' | 'open'> => ({
-    model: text(search.model),
-    open: text(search.open),
-  }),
+  validateSearch: (search): Texts<'model' | 'open'> => ({ model: text(search.model), open: text(search.open) }),
   component: lazyRouteComponent(() => import('./pages/exports/index.tsx')),
 })
 const settings = createRoute({

@@ -80,10 +80,7 @@ async function main() {
       model_id: base,
       dataset_id: dataset,
       config: { training_config: { epochs } },
-    }) as Promise<{
-      id: string
-      created_at: string
-    }>
+    }) as Promise<{ id: string; created_at: string }>
   await chatSpeed(1, 0)
 
   if (values.only !== 'chat' && !(await measureStart(service, () => train(1), turns))) process.exitCode = 1

@@ -11,11 +11,7 @@ type Draw = ReturnType<typeof drawing>
 const drawing = (seed: number) => {
   const next = random(seed)
   const int = (below: number) => Math.floor(next() * below)
-  return {
-    int,
-    chance: (share: number) => next() < share,
-    of: <T>(list: readonly T[]): T => list[int(list.length)]!,
-  }
+  return { int, chance: (share: number) => next() < share, of: <T>(list: readonly T[]): T => list[int(list.length)]! }
 }
 
 const first = (

@@ -248,10 +248,7 @@ async function importOne(
 /** The answer of an exported row, as graders read it. */
 function sampleOf({ sample }: ExportedOutput): Record<string, unknown> {
   const last = sample?.output?.at(-1)
-  return {
-    output_text: last?.content ?? '',
-    ...(Array.isArray(last?.tool_calls) && { output_tools: last.tool_calls }),
-  }
+  return { output_text: last?.content ?? '', ...(Array.isArray(last?.tool_calls) && { output_tools: last.tool_calls }) }
 }
 
 function originOf({ id, model, result_counts }: ExportedRun): Record<string, string> {

@@ -106,15 +106,17 @@ export function createBatchFiller(cache: KvCache, { batch_tokens, tokens_per_slo
     const from = slot.cached.length - span.start
     const n_tokens = Math.min(count, span.n_tokens - from)
     const first_position = cache.positionAfter(slot, span.start)
-    cache.context().addVectors(
-      {
-        n_tokens,
-        vectors: span.vectors.subarray(from * span.vector_length, (from + n_tokens) * span.vector_length),
-        positions: span.positions?.subarray(3 * from, 3 * (from + n_tokens)) ?? null,
-        first_position: span.positions ? first_position : first_position + from,
-      },
-      slot.index,
-    )
+    cache
+      .context()
+      .addVectors(
+        {
+          n_tokens,
+          vectors: span.vectors.subarray(from * span.vector_length, (from + n_tokens) * span.vector_length),
+          positions: span.positions?.subarray(3 * from, 3 * (from + n_tokens)) ?? null,
+          first_position: span.positions ? first_position : first_position + from,
+        },
+        slot.index,
+      )
     for (let added = 0; added < n_tokens; added++) slot.cached.push(tokens[slot.cached.length]!)
     return n_tokens
   }

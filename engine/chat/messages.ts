@@ -52,9 +52,7 @@ export function templateMessages(
         throw new ApiError(
           'invalid_request',
           `No earlier assistant message has a tool call with the id '${message.tool_call_id}'.`,
-          {
-            param: `messages.${index}.tool_call_id`,
-          },
+          { param: `messages.${index}.tool_call_id` },
         )
       return { role: 'tool', content, tool_call_id: message.tool_call_id, name }
     }

@@ -44,9 +44,7 @@ export function planTools(
     throw new ApiError(
       'invalid_request',
       'tool_choice asks for a call, but there are no tools. Send tools, or leave tool_choice out.',
-      {
-        param: 'tool_choice',
-      },
+      { param: 'tool_choice' },
     )
   if (tools.length === 0 || choice === 'none') return null
   const named = typeof choice === 'object' ? choice.function.name : null

@@ -62,10 +62,7 @@ export function callsAsText(messages: readonly TemplateMessage[]): TemplateMessa
       const calls = tool_calls.map(
         ({ function: { name, arguments: values } }) => `${syntax.head(name)}${values}${syntax.tail}`,
       )
-      out.push({
-        ...message,
-        content: joinContents([message.content, ...calls], syntax.separator),
-      })
+      out.push({ ...message, content: joinContents([message.content, ...calls], syntax.separator) })
     }
     inToolResults = false
   }

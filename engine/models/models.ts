@@ -200,9 +200,7 @@ export class Models {
         throw new ApiError(
           'in_use',
           `Adapters of '${name}' are loaded: ${dependents.map((other) => other.name).join(', ')}.`,
-          {
-            details: { adapters: dependents.map((other) => other.name) },
-          },
+          { details: { adapters: dependents.map((other) => other.name) } },
         )
       this.served.delete(name)
       // Adapters that are still draining need the weights of their base.

@@ -106,16 +106,7 @@ export function createProjectors(library: Library, encoder: Encoder, threads: nu
         throw new Error(problem)
       }
       const inMemory = Promise.resolve()
-      entries.set(id, {
-        projector,
-        options,
-        evictable,
-        bytes,
-        inMemory,
-        users: 0,
-        used_at: ++clock,
-        onIdle: () => {},
-      })
+      entries.set(id, { projector, options, evictable, bytes, inMemory, users: 0, used_at: ++clock, onIdle: () => {} })
       return projector
     },
     async using(projector, work) {

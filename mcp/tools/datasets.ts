@@ -90,10 +90,7 @@ const upload = defineTool({
           progress(`${sent_bytes} of ${total_bytes} bytes sent`, total_bytes > 0 ? sent_bytes / total_bytes : 0),
       },
     )
-    return {
-      summary: `Uploaded as ${dataset.id}, ${dataset.rows} rows. Next: validate_dataset.`,
-      data: { dataset },
-    }
+    return { summary: `Uploaded as ${dataset.id}, ${dataset.rows} rows. Next: validate_dataset.`, data: { dataset } }
   },
 })
 

@@ -62,11 +62,7 @@ export const resources: Resources = {
   },
   session: { get: signIn.getSession, end: signIn.endSession },
   sessions: { list: signIn.listSessions, end: signIn.endOneSession, endOthers: signIn.endOtherSessions },
-  invitations: {
-    create: signIn.createInvitation,
-    list: signIn.listInvitations,
-    withdraw: signIn.withdrawInvitation,
-  },
+  invitations: { create: signIn.createInvitation, list: signIn.listInvitations, withdraw: signIn.withdrawInvitation },
   audit: { list: audit.listAudit },
   keys: {
     create: keys.createKey,

@@ -44,11 +44,7 @@ const corrections = [
     from: 'std::round(x / static_cast<float>(f))',
     to: 'std::nearbyint(x / static_cast<float>(f))',
   },
-  {
-    name: 'clip.cpp',
-    from: '#include "clip.h"\n',
-    to: '#include "clip.h"\n#include "bf16.h"\n',
-  },
+  { name: 'clip.cpp', from: '#include "clip.h"\n', to: '#include "clip.h"\n#include "bf16.h"\n' },
   {
     name: 'clip.cpp',
     from: '    return ggml_mul_mat(ctx0, w, x);\n}',

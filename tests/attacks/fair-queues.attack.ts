@@ -27,14 +27,8 @@ before(async () => {
   other = app.other
   const { account } = (await other.api('GET', '/user/profile')).body
   const { dataDir, db } = app
-  models = {
-    busy: await app.colourModel(),
-    other: await installColourModel({ dataDir, db, account_id: account.id }),
-  }
-  datasets = {
-    busy: (await app.upload(colourRows(16))).body.id,
-    other: (await other.upload(colourRows(16))).body.id,
-  }
+  models = { busy: await app.colourModel(), other: await installColourModel({ dataDir, db, account_id: account.id }) }
+  datasets = { busy: (await app.upload(colourRows(16))).body.id, other: (await other.upload(colourRows(16))).body.id }
   const adapter = path.join(app.dataDir, 'models', models.busy, 'adapter')
   const python = path.join(root, '.local/python/bin/python')
   execFileSync(python, ['-m', 'tests.support.adapter_zips', adapter, zips], { cwd: root })

@@ -364,11 +364,7 @@ test('a double click makes one thing of each kind', async () => {
   const clicked = withOneKey(fetch)
   let forms = 0
   const click = async (route: string, body: object) => {
-    const headers = {
-      ...signed(owner_key),
-      'content-type': 'application/json',
-      'idempotency-key': `form-${++forms}`,
-    }
+    const headers = { ...signed(owner_key), 'content-type': 'application/json', 'idempotency-key': `form-${++forms}` }
     const response = await clicked(server.url + route, { method: 'POST', headers, body: JSON.stringify(body) })
     const answer = (await response.json()) as { id?: string; key?: string }
     assert.ok(response.ok, JSON.stringify(answer))

@@ -373,9 +373,7 @@ describe('two servers on Postgres', postgresTest, () => {
       const token = linkToken(invited.link)
       const used = await Promise.all(
         Array.from({ length: 8 }, (_, index) =>
-          browserAt({ url: urls[index % 2]! }).send('POST', '/sign-in/invitation', {
-            token,
-          }),
+          browserAt({ url: urls[index % 2]! }).send('POST', '/sign-in/invitation', { token }),
         ),
       )
       assert.equal(used.filter(({ status }) => status === 200).length, 1)

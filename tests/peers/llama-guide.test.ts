@@ -41,9 +41,7 @@ const most = {
 }
 
 for (const quantization of ['Q8_0', 'F16'] as const)
-  test(`in ${quantization}: the merged file, then the adapter on the base`, {
-    timeout: 600_000,
-  }, async (context) => {
+  test(`in ${quantization}: the merged file, then the adapter on the base`, { timeout: 600_000 }, async (context) => {
     const guide = openGuide('run-gguf.md', {
       section: 'llama.cpp',
       url: service.url,

@@ -126,9 +126,7 @@ export const startVllm = () =>
 /** The service's setting for these upstreams. */
 export const upstreams = (
   ...upstreams: { model: string; url: string; kind: 'vllm' | 'openai'; upstream_model?: string; adapters?: boolean }[]
-) => ({
-  TUNERY_UPSTREAMS: JSON.stringify(upstreams),
-})
+) => ({ TUNERY_UPSTREAMS: JSON.stringify(upstreams) })
 
 /** Waits until a condition holds; throws after this many seconds. */
 export async function until(what: string, condition: () => Promise<boolean>, limit_s = 30): Promise<void> {

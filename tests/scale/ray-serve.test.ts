@@ -64,11 +64,7 @@ test('writers of several servers change their own applications at once, and nobo
 }, async () => {
   const postgres = await startPostgres()
   try {
-    await ray.putApplications({
-      ...options(),
-      http_options: options().http,
-      applications: [hello('theirs')],
-    })
+    await ray.putApplications({ ...options(), http_options: options().http, applications: [hello('theirs')] })
     await until('their application to answer', async () => (await answerOf('theirs')) === 'of theirs')
     // Each as in its own server process: the lock is Postgres'.
     const writers = [1, 2].map(() => createServe(ray, createWriterLock(postgres.url), options()))

@@ -50,10 +50,7 @@ function largeFile(dataDir: string, key: string, mb: number): string {
 const run = (what: string, prefix: string, dataDir: string, key: string) =>
   JSON.parse(
     execFileSync(process.execPath, [worker, what, s3.url(prefix), dataDir, key], { env, encoding: 'utf8' }),
-  ) as {
-    before_mb: number
-    peak_mb: number
-  }
+  ) as { before_mb: number; peak_mb: number }
 
 test('1 GB goes up and comes down in less than 200 MB of memory', s3Test, async (context) => {
   const key = 'models/mdl_large/'

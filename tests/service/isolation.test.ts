@@ -102,11 +102,7 @@ const bodies: Record<string, (ids: Record<string, string>) => object | undefined
     data_source: { type: 'completions', model: tiny, source: { type: 'file_id', id: dataset_id } },
   }),
   'POST /uploads': () => undefined,
-  'POST /batches': ({ file_id }) => ({
-    input_file_id: file_id,
-    endpoint: '/v1/completions',
-    completion_window: '24h',
-  }),
+  'POST /batches': ({ file_id }) => ({ input_file_id: file_id, endpoint: '/v1/completions', completion_window: '24h' }),
   'POST /uploads/{upload_id}/complete': () => ({ part_ids: ['part_x'] }),
   'POST /keys': ({ user_id }) => ({ name: 'k', user_id }),
   'PUT /keys/{key_id}': () => ({ name: 'renamed' }),

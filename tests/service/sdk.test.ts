@@ -204,9 +204,9 @@ test('a large file is sent in parts, tells its progress, and goes on after a fai
   const dataset = await tunery.datasets.upload(file, { description: 'd' }, { resume: saved, onProgress })
   assert.deepEqual(sent, [0, partBytes, 2 * partBytes, 2 * partBytes, 3 * partBytes, file.size])
   assert.deepEqual([dataset.name, dataset.description], ['colours.jsonl', 'd'])
-  const { rows } = await tunery.datasets.rows(dataset.id, { limit: 2, after: 398 }).then(({ items, has_more }) => ({
-    rows: [items.map(({ row }) => row), has_more],
-  }))
+  const { rows } = await tunery.datasets
+    .rows(dataset.id, { limit: 2, after: 398 })
+    .then(({ items, has_more }) => ({ rows: [items.map(({ row }) => row), has_more] }))
   assert.deepEqual(rows, [[399, 400], false])
   assert.equal((await tunery.datasets.update(dataset.id, { name: 'colours' })).name, 'colours')
 })

@@ -58,11 +58,7 @@ test('reads of a member’s sessions are bounded; keys and other members do not 
   assert.deepEqual([refused.status, error.code], [429, 'rate_limit_exceeded'])
   assert.deepEqual(
     { ...error.details, retry_after_seconds: 0 },
-    {
-      limit: 'session_reads_per_minute',
-      max: sessionReadsPerMinute,
-      retry_after_seconds: 0,
-    },
+    { limit: 'session_reads_per_minute', max: sessionReadsPerMinute, retry_after_seconds: 0 },
   )
   assert.ok(Number(refused.headers.get('retry-after')) > 0)
   assert.equal((await app.api('GET', '/datasets/')).status, 200)

@@ -151,12 +151,7 @@ test('a client that stops reading for too long is disconnected, and its slot is 
   let released = 0
   const ends: string[] = []
   const relay = http.createServer((_request, response) => {
-    const poolResponse = {
-      headers: {},
-      load_ms: 0,
-      queue_ms: 0,
-      content: { firstChunk: undefined, stream: upstream },
-    }
+    const poolResponse = { headers: {}, load_ms: 0, queue_ms: 0, content: { firstChunk: undefined, stream: upstream } }
     const meter = { end: (how: string) => void ends.push(how), endAborted: () => {}, firstToken: () => {} }
     const sseResponse = { start: () => response, fail: () => {} }
     void relayStream(

@@ -62,9 +62,7 @@ function postgresUser(): { uid: number; gid: number } | undefined {
 }
 
 /** Options of a test that needs its own Postgres: skipped, with what to do, where its programs are missing. */
-export const postgresTest = {
-  skip: programs ? false : 'Postgres is not installed: apt-get install postgresql',
-}
+export const postgresTest = { skip: programs ? false : 'Postgres is not installed: apt-get install postgresql' }
 
 /**
  * A Postgres server for one test, which can be killed and started again. `durable`: what it acknowledged survives

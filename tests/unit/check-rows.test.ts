@@ -9,11 +9,7 @@ import { type CanonicalRow, canonicalOf } from '../../server/features/datasets/c
 import { createRowChecker, rowProblem } from '../../server/features/datasets/check-rows.ts'
 import { rowMaker } from '../../server/features/datasets/reader/columns.ts'
 
-const call = {
-  id: 'call_1',
-  type: 'function',
-  function: { name: 'weather', arguments: '{"city":"Oslo"}' },
-}
+const call = { id: 'call_1', type: 'function', function: { name: 'weather', arguments: '{"city":"Oslo"}' } }
 const tool = { type: 'function', function: { name: 'weather', parameters: { type: 'object', properties: {} } } }
 const row = {
   messages: [

@@ -38,9 +38,7 @@ const roomOf = (file: string) =>
 const python = globSync('trainer/*/**/*.py', { cwd: root, exclude: ['trainer/tests/**'] })
 const typescript = globSync(
   ['{contract,lib,pictures,telemetry,sdk,mcp,server,engine,cli}/**/*.ts', 'web/**/*.{ts,tsx}'],
-  {
-    cwd: root,
-  },
+  { cwd: root },
 )
 const files = [...typescript, ...python]
 const imports = typescript.flatMap((file) =>

@@ -43,10 +43,7 @@ test('the counter does not expire while a request is running', () => {
 test('the adapter with the most demand that fits is merged; low demand is not merged', () => {
   assert.deepEqual(
     plan([candidate('cool', 999), candidate('warm', 1500), candidate('hot', 9000)], [], minDemand, 100),
-    {
-      merge: 'hot',
-      evict: [],
-    },
+    { merge: 'hot', evict: [] },
   )
   assert.deepEqual(plan([candidate('cool', 999)], [], minDemand, 100), { evict: [] })
   assert.deepEqual(plan([candidate('large', 9000, 500), candidate('small', 2000)], [], minDemand, 400), {
@@ -71,9 +68,7 @@ test('merged adapters are evicted only for twice their demand, least demand firs
 test('a draining adapter counts as used memory, and no other is evicted meanwhile', () => {
   assert.deepEqual(
     plan([candidate('hot', 9000)], [merged('a', 2000, { draining: true }), merged('b', 2000)], minDemand, 200),
-    {
-      evict: [],
-    },
+    { evict: [] },
   )
   assert.deepEqual(plan([candidate('hot', 9000)], [merged('b', 2000)], minDemand, 200), { merge: 'hot', evict: [] })
 })

@@ -7,13 +7,7 @@ const row = (
   answer_tokens: number[],
   log_probabilities = answer_tokens.map(() => -0.5),
   prompt_tokens: number[] | null = [1, 2, 3],
-) => ({
-  messages: [{ role: 'user', content: 'x' }],
-  prompt_tokens,
-  answer_tokens,
-  answer: 'x',
-  log_probabilities,
-})
+) => ({ messages: [{ role: 'user', content: 'x' }], prompt_tokens, answer_tokens, answer: 'x', log_probabilities })
 const answers = (...rows: Answers['rows']): Answers => ({ version: 1, rows })
 const reference = answers(row([10, 11, 12, 2]), row([20, 21, 22, 2]))
 const four = [-0.5, -0.5, -0.5, -0.5]

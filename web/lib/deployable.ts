@@ -12,11 +12,7 @@ export const useDeployable = () =>
       ])
       const bases = hub.models.filter(({ weights, category }) => weights.available && category !== 'embedding')
       return [
-        ...tuned.items.map(({ id, name, base_model_id }) => ({
-          value: id,
-          label: name,
-          note: base_model_id,
-        })),
+        ...tuned.items.map(({ id, name, base_model_id }) => ({ value: id, label: name, note: base_model_id })),
         ...bases.map(({ id }) => ({ value: id, label: id, note: 'Base model' })),
       ]
     },

@@ -30,10 +30,6 @@ export function usePages<T>(
     query,
     /** Undefined until the first page is there. */
     rows,
-    more: {
-      hasMore: query.hasNextPage,
-      loading: query.isFetchingNextPage,
-      load: () => void query.fetchNextPage(),
-    },
+    more: { hasMore: query.hasNextPage, loading: query.isFetchingNextPage, load: () => void query.fetchNextPage() },
   }
 }

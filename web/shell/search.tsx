@@ -43,12 +43,9 @@ const sections: [string, string, Scope?][] = [
 ]
 
 const places: readonly Place[] = [
-  ...navigation.flat().map(({ to, label, icon: Icon, scope }) => ({
-    href: to,
-    icon: <Icon />,
-    title: label,
-    ...(scope && { scope }),
-  })),
+  ...navigation
+    .flat()
+    .map(({ to, label, icon: Icon, scope }) => ({ href: to, icon: <Icon />, title: label, ...(scope && { scope }) })),
   { href: '/jobs/new', icon: <Plus />, title: 'New job', scope: 'tuning:write', words: 'train fine-tune' },
   ...sections.map(([section, title, scope]) => ({
     href: `/settings/${section}`,

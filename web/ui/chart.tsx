@@ -119,11 +119,7 @@ export function Chart({
         width: element.clientWidth || 300,
         height,
         legend: { show: false },
-        cursor: {
-          ...(sync && { sync: { key: sync } }),
-          drag: { x: true, y: false },
-          points: { size: 7 },
-        },
+        cursor: { ...(sync && { sync: { key: sync } }), drag: { x: true, y: false }, points: { size: 7 } },
         // Not to whole powers of ten: losses often lie within one.
         scales: {
           x: { time },

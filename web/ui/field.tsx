@@ -91,11 +91,10 @@ export function NameField({
   onChange,
   label = 'Name',
   ...field
-}: {
-  value: string
-  onChange: (value: string) => void
-  label?: string
-} & Pick<Parameters<typeof Field>[0], 'help' | 'error' | 'optional'>) {
+}: { value: string; onChange: (value: string) => void; label?: string } & Pick<
+  Parameters<typeof Field>[0],
+  'help' | 'error' | 'optional'
+>) {
   return (
     <Field label={label} {...field}>
       <Input value={value} onChange={({ target }) => onChange(target.value)} maxLength={200} />

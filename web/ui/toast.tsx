@@ -8,12 +8,7 @@ const manager = Toast.createToastManager()
 
 type Kind = 'good' | 'bad' | 'info'
 const add = (type: Kind) => (title: string, description?: string) => {
-  manager.add({
-    title,
-    description,
-    type,
-    timeout: type === 'bad' ? 12_000 : 5000,
-  })
+  manager.add({ title, description, type, timeout: type === 'bad' ? 12_000 : 5000 })
 }
 
 /** `toast.good('Deployed')`, `toast.bad('Not deployed', error.message)`, `toast.info('…')`; from anywhere. */

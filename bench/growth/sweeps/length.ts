@@ -27,10 +27,7 @@ export const length: Sweep = {
         { name: checked, unit: 's', bound: { most: 0.15 } },
       ],
     },
-    {
-      title: 'Memory at its peak',
-      measures: [{ name: 'process of the trainer', unit: 'MB', bound: { most: 1.15 } }],
-    },
+    { title: 'Memory at its peak', measures: [{ name: 'process of the trainer', unit: 'MB', bound: { most: 1.15 } }] },
   ],
   async open(threads) {
     const service = await startService()

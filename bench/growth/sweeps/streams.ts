@@ -22,10 +22,7 @@ export const streams: Sweep = {
         { name: 'first token, p95', unit: 'ms', bound: { most: 1.15 } },
       ],
     },
-    {
-      title: 'Output of all streams',
-      measures: [{ name: 'output', unit: 'tokens/s', bound: { least: -0.1 } }],
-    },
+    { title: 'Output of all streams', measures: [{ name: 'output', unit: 'tokens/s', bound: { least: -0.1 } }] },
     {
       title: 'Memory at its peak',
       measures: [

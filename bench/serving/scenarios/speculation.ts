@@ -20,11 +20,7 @@ export async function speculation(rounds: number, report: (row: Row) => void): P
   const { dataDir, models } = await trainedTasks(trainedRows)
   const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-bench-drafts-'))
   const start = async (name: string, ...options: string[]) => {
-    const settings = {
-      TUNERY_MERGED_MEMORY_MB: '2000',
-      TUNERY_MERGE_AFTER_TOKENS: '1',
-      ...engineOptions(...options),
-    }
+    const settings = { TUNERY_MERGED_MEMORY_MB: '2000', TUNERY_MERGE_AFTER_TOKENS: '1', ...engineOptions(...options) }
     const side = await startOurs(settings, copyOf(dataDir, path.join(folder, name)))
     for (const [index, model] of models.entries())
       await side.service.api('POST', '/deployments', { model, name: taskNames[index] })

@@ -199,9 +199,7 @@ function checkChoices(count: number): void {
     throw new ApiError(
       'invalid_request',
       `${count} choices are asked for; ${choicesMax} at most can be made at once.`,
-      {
-        param: 'n',
-      },
+      { param: 'n' },
     )
 }
 

@@ -31,22 +31,24 @@ const LeaveCores = z.looseObject({ share: z.number().min(0).max(0.9), for_ms: z.
 
 /** Only the service sees file paths, sizes, and how many tokens there are to draft from. */
 export function listModels(models: Models, limits: MemoryLimits, response: ServerResponse, withFiles: boolean): void {
-  const data = models.list().map((served) => ({
-    id: served.name,
-    object: 'model',
-    created: served.created,
-    owned_by: 'tunery',
-    category: served.kind === 'embedding' ? 'embedding' : served.projector ? 'multimodal' : 'language',
-    status: 'loaded',
-    root: withFiles ? served.path : served.name,
-    parent: served.base_name,
-    max_model_len: servedContextLength(served.model, limits),
-    ...(withFiles && {
-      draft_tokens: served.drafts?.tokens.length ?? 0,
-      bytes: served.adapter ? served.adapter.bytes : served.model.weight_bytes,
-      eight_bits: served.model.is_eight_bit_copy,
-    }),
-  }))
+  const data = models
+    .list()
+    .map((served) => ({
+      id: served.name,
+      object: 'model',
+      created: served.created,
+      owned_by: 'tunery',
+      category: served.kind === 'embedding' ? 'embedding' : served.projector ? 'multimodal' : 'language',
+      status: 'loaded',
+      root: withFiles ? served.path : served.name,
+      parent: served.base_name,
+      max_model_len: servedContextLength(served.model, limits),
+      ...(withFiles && {
+        draft_tokens: served.drafts?.tokens.length ?? 0,
+        bytes: served.adapter ? served.adapter.bytes : served.model.weight_bytes,
+        eight_bits: served.model.is_eight_bit_copy,
+      }),
+    }))
   sendJson(response, 200, { object: 'list', data })
 }
 

@@ -83,9 +83,7 @@ export function createKeys(db: Db, announce: Changes['announce'], keysMax: numbe
       throw new ApiError(
         'insufficient_permissions',
         'Only an owner of the account may make, change or revoke keys of an owner.',
-        {
-          details: { role: 'owner' },
-        },
+        { details: { role: 'owner' } },
       )
   }
 
@@ -206,8 +204,6 @@ function scopesFor(requested: CreateKeyRequest['scopes'], { scopes: held }: Call
     'invalid_request',
     `A member of the role '${role}' may do nothing of that, or not all of it. Allowed are: ` +
       `${roleScopes[role].join(', ')}.`,
-    {
-      param: 'scopes',
-    },
+    { param: 'scopes' },
   )
 }

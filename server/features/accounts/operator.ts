@@ -45,14 +45,7 @@ export function createOperator({ db, plans, defaultTier, keys, announce, now }: 
   async function toResponse(row: store.AccountRow): Promise<Account> {
     const { id, name, tier, suspended_at, created_at } = row
     const status = suspended_at === null ? 'active' : 'suspended'
-    return {
-      id,
-      name,
-      tier,
-      status,
-      members: await store.countMembers(db, id),
-      created_at: isoTime(created_at),
-    }
+    return { id, name, tier, status, members: await store.countMembers(db, id), created_at: isoTime(created_at) }
   }
 
   async function find(id: string): Promise<store.AccountRow> {

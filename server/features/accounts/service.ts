@@ -171,13 +171,7 @@ export function createAccounts({
         limits: { requests_per_minute: minute.limit, requests_per_day: day.limit, max_concurrent: concurrent.limit },
         usage: { minute: window(minute), day: window(day), concurrent: concurrent.used },
         key: key
-          ? {
-              id: key.id,
-              name: key.name,
-              prefix: key.prefix,
-              scopes: [...scopes],
-              created_at: isoTime(key.created_at),
-            }
+          ? { id: key.id, name: key.name, prefix: key.prefix, scopes: [...scopes], created_at: isoTime(key.created_at) }
           : null,
         session: caller.session
           ? {

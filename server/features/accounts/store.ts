@@ -9,8 +9,8 @@ type Any = Queryable
 
 export const insertAccount = (trx: Trx, account: NewRow<'accounts'>) =>
   trx.insertInto('accounts').values(account).execute()
-export const findAccount = (db: Any, id: string) =>
-  db.selectFrom('accounts').selectAll().where('id', '=', id).executeTakeFirst()
+export const findAccount = (db: Any, account_id: string) =>
+  db.selectFrom('accounts').selectAll().where('id', '=', account_id).executeTakeFirst()
 export const anyAccount = async (db: Any) =>
   (await db.selectFrom('accounts').select('id').limit(1).executeTakeFirst()) !== undefined
 export const updateAccount = (trx: Trx, id: string, values: Partial<AccountRow>) =>

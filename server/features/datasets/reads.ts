@@ -131,9 +131,7 @@ export function readFile(dataset: store.DatasetRow): ReadFile {
     throw new ApiError(
       'dataset_not_ready',
       `The rows of '${dataset.id}' are still being read. Try again in a moment.`,
-      {
-        details: { status: dataset.status },
-      },
+      { details: { status: dataset.status } },
     )
   return readFileOf(dataset)
 }

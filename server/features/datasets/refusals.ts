@@ -64,9 +64,7 @@ export function refuseUnreadable(
     throw new ApiError(
       'file_not_utf8',
       `The file is not UTF-8 text (first seen in line ${counted.not_utf8_line}). Save it as UTF-8 and upload it again.`,
-      {
-        details: { line: counted.not_utf8_line },
-      },
+      { details: { line: counted.not_utf8_line } },
     )
   if (counted.rows === 0) throw new ApiError('file_empty', 'The file has no rows, only blank lines.')
   if (counted.rows > max_rows)

@@ -62,9 +62,7 @@ export class Deployments {
       new ApiError(
         'name_taken',
         `The name '${name}' is taken. Choose another, or PUT /v1/deployments/${name} to let it serve another model.`,
-        {
-          details: { name },
-        },
+        { details: { name } },
       )
     if (inference.isBase(name)) throw nameTaken()
     const needsWeights = await this.needsDownload(by, model)
@@ -380,11 +378,7 @@ export class Deployments {
 }
 
 function deployedEvent(deployment: { id: string; name: string; model: string }) {
-  return {
-    deployment_id: deployment.id,
-    name: deployment.name,
-    model_id: deployment.model,
-  }
+  return { deployment_id: deployment.id, name: deployment.name, model_id: deployment.model }
 }
 
 /** Throws deployment_not_found if it was deleted. */

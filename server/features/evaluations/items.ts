@@ -175,11 +175,7 @@ function partsOf(fields: Fields): Parts {
     return { messages: (input as Fields).messages, tools: (input as Fields).tools, ...referenceOf(preferred_output) }
   const asked = promptOf(fields)
   if (!Array.isArray(asked) && Array.isArray(chosen)) return { messages: chosen.slice(0, -1), ...referenceOf(chosen) }
-  return {
-    ...(Array.isArray(asked) && { messages: asked }),
-    tools,
-    ...referenceOf(chosen ?? completion),
-  }
+  return { ...(Array.isArray(asked) && { messages: asked }), tools, ...referenceOf(chosen ?? completion) }
 }
 
 function withoutWeight(message: unknown): unknown {

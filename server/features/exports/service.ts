@@ -291,9 +291,7 @@ export class Exports {
       throw new ApiError(
         'invalid_request',
         `'${name}' serves the base '${deployment.model}', which was not trained here; take it from where it came.`,
-        {
-          details: { field: 'model' },
-        },
+        { details: { field: 'model' } },
       )
     throw new ApiError(
       'model_not_found',

@@ -194,9 +194,7 @@ export function createDownloads({
           throw new ApiError(
             'insufficient_permissions',
             `Only a key with the scope 'operator' may cancel this download: others wait for it.`,
-            {
-              details: { scope: 'operator' },
-            },
+            { details: { scope: 'operator' } },
           )
         if (row.status === 'cancelled') return
         await store.update(trx, id, {

@@ -35,19 +35,7 @@ export async function createHubFeature(
     log,
     now,
   })
-  const work = {
-    downloads,
-    hub,
-    modelsDir,
-    url,
-    token,
-    trainingSetup,
-    python,
-    converters,
-    min_free_mb,
-    log,
-    now,
-  }
+  const work = { downloads, hub, modelsDir, url, token, trainingSetup, python, converters, min_free_mb, log, now }
   return {
     hub,
     downloads,

@@ -64,9 +64,7 @@ export function requireRowTokens(
     throw new ApiError(
       'invalid_request',
       `'${field}' must be at most ${base.context_length}, the context of ${base.id}, and is ${requested}.`,
-      {
-        details: { field, max: base.context_length },
-      },
+      { details: { field, max: base.context_length } },
     )
   return requested ?? maxRowTokens(base)
 }

@@ -223,9 +223,7 @@ function requireSplittable({ id, rows }: Pick<Dataset, 'id' | 'rows'>, split: nu
     throw new ApiError(
       'invalid_request',
       `'config.evaluation_config.validation_split': '${id}' has ${reason}. ${rest}`,
-      {
-        details: { field: 'config.evaluation_config.validation_split' },
-      },
+      { details: { field: 'config.evaluation_config.validation_split' } },
     )
   }
   if (rows < 2) refuse('one row, and a split needs at least two', 'Add rows, or leave the split out.')

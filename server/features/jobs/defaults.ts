@@ -191,9 +191,7 @@ function refuseLora({ lora_config }: JobConfig): null {
       "'config.lora_config' is for the methods lora and qlora; full training has no adapter. Leave it out, or give " +
         'it no more than "target_modules": ["all-linear", "projector"], which trains the projector of a base that ' +
         'reads pictures, too.',
-      {
-        details: { field: 'config.lora_config' },
-      },
+      { details: { field: 'config.lora_config' } },
     )
   return null
 }
@@ -210,10 +208,7 @@ function resolveLora(inputs: Inputs, adapter: BaseInfo['adapter']): Resolved<'lo
       " names the projector alone. Name layers of the language model beside it, or 'all-linear' for all of them.",
     )
   const target_modules_all = named?.includes('all-linear') ? (linear_modules ?? allLinear) : named
-  const requested = {
-    ...config.lora_config,
-    ...(target_modules_all && { target_modules: target_modules_all }),
-  }
+  const requested = { ...config.lora_config, ...(target_modules_all && { target_modules: target_modules_all }) }
   const unknown = linear_modules
     ? (requested.target_modules?.filter((name) => !linear_modules.includes(name)) ?? [])
     : []
@@ -241,9 +236,7 @@ function requireSameAdapter(
       'invalid_request',
       `'config.lora_config.${field}': ${adapter.model_id} has ${JSON.stringify(adapterValue)}, ` +
         'and a job that continues it keeps that value. Leave it out.',
-      {
-        details: { field: `config.lora_config.${field}` },
-      },
+      { details: { field: `config.lora_config.${field}` } },
     )
   if (r !== undefined && r !== adapter.r) throw differs('r', adapter.r)
   if (alpha !== undefined && alpha !== adapter.alpha) throw differs('alpha', adapter.alpha)

@@ -63,9 +63,7 @@ export function createEstimator({
     return calibration
   }
 
-  return {
-    estimate: ({ account_id, signal }, spec) => inTurn(account_id, () => estimateCached(spec, signal), signal),
-  }
+  return { estimate: ({ account_id, signal }, spec) => inTurn(account_id, () => estimateCached(spec, signal), signal) }
 }
 
 async function calibrate(

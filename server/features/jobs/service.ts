@@ -120,9 +120,7 @@ export class Jobs {
           throw new ApiError(
             'job_not_cancellable',
             `The job is ${job.status}; only a queued or running job can be cancelled.`,
-            {
-              details: { status: job.status },
-            },
+            { details: { status: job.status } },
           )
         const time = now()
         await store.updateJob(trx, id, {

@@ -60,8 +60,5 @@ export function createMachineFeature(
     }
   }
 
-  return {
-    mount: (app) => mount(app, getMachine, look),
-    start: async () => [disk],
-  }
+  return { mount: (app) => mount(app, getMachine, look), start: async () => [disk] }
 }

@@ -19,9 +19,7 @@ interface Needs {
 export function createModelsFeature(
   context: Context,
   { hub, datasets, compare, neededBy }: Needs,
-): Feature & {
-  models: TunedModels
-} {
+): Feature & { models: TunedModels } {
   const models = new TunedModels({
     db: context.db,
     hub,

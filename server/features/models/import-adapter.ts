@@ -139,9 +139,7 @@ export function createAdapterImporter({
               throw new ApiError(
                 'file_too_large',
                 `The file is larger than ${max_mb} MB, the most this service takes.`,
-                {
-                  details: { max_mb },
-                },
+                { details: { max_mb } },
               )
           },
           claim,

@@ -272,13 +272,7 @@ const policyOf = ({ policy_json }: Pick<store.ScalingRow, 'policy_json'>) =>
 const scaled = (
   row: store.ScalingRow,
   { id, account_id, name }: Pick<ScaledDeployment, 'id' | 'account_id' | 'name'>,
-) => ({
-  id,
-  account_id,
-  name,
-  policy: policyOf(row),
-  instance_type: row.instance_type,
-})
+) => ({ id, account_id, name, policy: policyOf(row), instance_type: row.instance_type })
 
 /** The deployments that scale on one of the chosen instance types. */
 export async function configuredIn(

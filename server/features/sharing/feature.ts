@@ -30,13 +30,7 @@ export function createSharingFeature(
   running.define('share', sharing.current)
   return {
     mount(app) {
-      const ask = createSharedChat({
-        running,
-        sharing,
-        inference,
-        limits,
-        aborts: createAborts(stopDeadline),
-      })
+      const ask = createSharedChat({ running, sharing, inference, limits, aborts: createAborts(stopDeadline) })
       mount(app, createShare, ({ caller, params, body }) => sharing.create(caller, params.model_id, body))
       mount(app, listShares, ({ caller, params, query }) => sharing.list(caller.account_id, params.model_id, query))
       mount(app, deleteShare, ({ caller, params }) => sharing.revoke(caller, params.model_id, params.share_id))

@@ -37,12 +37,7 @@ export function createSignInFeature(
   })
   const oidc = oidc_issuer
     ? createOidc(
-        {
-          issuer: oidc_issuer,
-          client_id: oidc_client_id!,
-          client_secret: oidc_client_secret!,
-          name: config.oidc_name,
-        },
+        { issuer: oidc_issuer, client_id: oidc_client_id!, client_secret: oidc_client_secret!, name: config.oidc_name },
         { secrets, now },
       )
     : undefined

@@ -77,12 +77,7 @@ export function signInRoutes(app: FastifyInstance, parts: Parts): void {
   mount(app, getSignIn, async ({ request }) => {
     const { first, password } = await signIn.state()
     // With a provider the first person may sign in there.
-    return {
-      first: first && !oidc,
-      password,
-      passkey: passkeysPossible(originOf(request)),
-      oidc: oidc?.name ?? null,
-    }
+    return { first: first && !oidc, password, passkey: passkeysPossible(originOf(request)), oidc: oidc?.name ?? null }
   })
   mount(app, signInWithPassword, async ({ request, reply, body }) =>
     enter(request, reply, await signIn.withPassword(body.email, body.password, placeOf(request))),

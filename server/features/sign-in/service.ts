@@ -196,12 +196,7 @@ export class SignIn {
       await recordAuditEntry(trx, caller, 'invitation.created', row.id, { user_id: user.id, name, role }, now())
       return {
         token,
-        invitation: {
-          id: row.id,
-          member,
-          created_at: isoTime(row.created_at),
-          expires_at: isoTime(row.expires_at),
-        },
+        invitation: { id: row.id, member, created_at: isoTime(row.created_at), expires_at: isoTime(row.expires_at) },
       }
     })
   }
@@ -229,7 +224,9 @@ export class SignIn {
     return { id, deleted: true }
   }
 
-  async lookAtInvitation(token: string): Promise<{
+  async lookAtInvitation(
+    token: string,
+  ): Promise<{
     account: { name: string }
     invited_by: string | null
     name: string

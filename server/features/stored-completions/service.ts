@@ -303,12 +303,7 @@ function answerOf(sent: unknown): ChatResponse {
       logprobs: logprobs?.content ? { content: logprobs.content, refusal: null } : null,
       finish_reason,
     })),
-    usage: {
-      prompt_tokens,
-      completion_tokens,
-      total_tokens,
-      ...(prompt_tokens_details && { prompt_tokens_details }),
-    },
+    usage: { prompt_tokens, completion_tokens, total_tokens, ...(prompt_tokens_details && { prompt_tokens_details }) },
   })
 }
 

@@ -11,21 +11,10 @@ export function createUsageFeature(
   { config, db, dataDir, quota, log, now }: Context,
   { plans }: { plans: Plans },
 ): Feature & { usage: Usage } {
-  const usage = createUsage({
-    db,
-    dataDir,
-    database_url: config.database_url,
-    currency: plans.currency,
-    log,
-    now,
-  })
+  const usage = createUsage({ db, dataDir, database_url: config.database_url, currency: plans.currency, log, now })
   async function storageOf({ account_id, tier }: Caller): Promise<StorageReport> {
     const items = await quota.stored(db, account_id)
-    return {
-      max_bytes: quota.maxBytes(tier),
-      used_bytes: items.reduce((sum, { bytes }) => sum + bytes, 0),
-      items,
-    }
+    return { max_bytes: quota.maxBytes(tier), used_bytes: items.reduce((sum, { bytes }) => sum + bytes, 0), items }
   }
   return {
     usage,

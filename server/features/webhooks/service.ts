@@ -255,10 +255,7 @@ export class Webhooks {
       throw new ApiError(
         error.blocked ? 'address_blocked' : 'invalid_request',
         `'url': ${error.message}. Give an address of the public internet.`,
-        {
-          param: 'url',
-          details: { field: 'url' },
-        },
+        { param: 'url', details: { field: 'url' } },
       )
     }
   }
@@ -284,9 +281,6 @@ async function find(trx: Queryable, account_id: string, id: string): Promise<sto
 function requireSecret(requested: string | undefined): string {
   const problem = requested === undefined ? undefined : secretProblem(requested)
   if (problem)
-    throw new ApiError('invalid_request', `'secret': it ${problem}.`, {
-      param: 'secret',
-      details: { field: 'secret' },
-    })
+    throw new ApiError('invalid_request', `'secret': it ${problem}.`, { param: 'secret', details: { field: 'secret' } })
   return requested ?? newSecret()
 }

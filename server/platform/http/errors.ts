@@ -88,8 +88,6 @@ function toApiError(error: FastifyError | ApiError, request: FastifyRequest): Ap
   return new ApiError(
     'internal_error',
     `Something failed inside the service. Its log has the cause under the request id ${request.id}.`,
-    {
-      details: { request_id: request.id },
-    },
+    { details: { request_id: request.id } },
   )
 }

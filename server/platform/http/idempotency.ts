@@ -184,9 +184,7 @@ function keyIn({ headers }: FastifyRequest): string | undefined {
   throw new ApiError(
     'invalid_request',
     'The Idempotency-Key must be 1 to 255 visible characters of ASCII, such as a UUID.',
-    {
-      details: { field: 'Idempotency-Key' },
-    },
+    { details: { field: 'Idempotency-Key' } },
   )
 }
 

@@ -194,10 +194,7 @@ function forGenerators(value: unknown): unknown {
 function forDescription(route: Route, schema: object): object {
   const [status, body] = Object.entries(route.responses)[0]!
   const types = route.produces === 'text/event-stream' ? ['application/json', route.produces] : [route.produces]
-  const success = {
-    description: 'Success',
-    content: Object.fromEntries(types.map((type) => [type, { schema: body }])),
-  }
+  const success = { description: 'Success', content: Object.fromEntries(types.map((type) => [type, { schema: body }])) }
   return {
     ...schema,
     body: bodyOf(route),

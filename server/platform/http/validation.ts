@@ -22,10 +22,9 @@ export function validationError(issues: readonly z.core.$ZodIssue[], where: stri
   const field = issue.path.map(String).join('.')
   const details = {
     field: field || where,
-    issues: issues.slice(0, 10).map((issue) => ({
-      field: deepest(issue).path.map(String).join('.'),
-      message: inWords(deepest(issue)),
-    })),
+    issues: issues
+      .slice(0, 10)
+      .map((issue) => ({ field: deepest(issue).path.map(String).join('.'), message: inWords(deepest(issue)) })),
   }
   if (issue.code === 'unrecognized_keys') {
     const named = issue.keys.slice(0, maxNamed)
@@ -39,10 +38,7 @@ export function validationError(issues: readonly z.core.$ZodIssue[], where: stri
       'unknown_field',
       `Unknown field${names.length > 1 ? 's' : ''} ${names.map((name) => `'${name}'`).join(', ')}${others}. ` +
         `${hints.join(' ') || 'Remove it or check its spelling.'}`,
-      {
-        details: { ...details, field: names[0] },
-        param: names[0],
-      },
+      { details: { ...details, field: names[0] }, param: names[0] },
     )
   }
   if (issue.code === 'custom' && issue.params?.unsupported)

@@ -396,8 +396,6 @@ export function assertBacklogLimit(waiting: number, what: string, max: number): 
   throw new ApiError(
     'rate_limit_exceeded',
     `This account has ${waiting} ${what} waiting, as many as it may. Wait for one to begin, or cancel one.`,
-    {
-      details: { limit: `waiting_${what}`, max, retry_after_seconds: 60 },
-    },
+    { details: { limit: `waiting_${what}`, max, retry_after_seconds: 60 } },
   )
 }

@@ -113,11 +113,7 @@ function closure(name: string, names = new Set<string>()): Set<string> {
 export function packEngine(): Promise<CodePackage> {
   const packages = [...new Set(enginePackages().flatMap((name) => [...closure(name)]))].sort()
   return packFolders([
-    {
-      folder: root,
-      patterns: [engineSources, 'engine/ray/*.py', 'package.json'],
-      to: '',
-    },
+    { folder: root, patterns: [engineSources, 'engine/ray/*.py', 'package.json'], to: '' },
     { folder: path.join(root, '.local/llama/lib'), patterns: ['*.so'], to: '.local/llama/lib' },
     ...packages.map((name) => ({
       folder: path.join(root, 'node_modules', name),

@@ -120,9 +120,7 @@ export class TrainingSetup {
       throw new ApiError(
         'training_not_ready',
         `${this.describe()} Try again in a moment; GET /v1/hub/setup shows how far it is.`,
-        {
-          details: { retry_after_seconds: retryAfter_seconds },
-        },
+        { details: { retry_after_seconds: retryAfter_seconds } },
       )
   }
 

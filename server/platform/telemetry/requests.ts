@@ -24,11 +24,7 @@ export function observeRequests(app: FastifyInstance, tracing: Tracing | undefin
       kind: 'server',
       parent: request.headers,
       at: began,
-      attributes: {
-        'http.request.method': route.method,
-        'http.route': route.path,
-        'tunery.request_id': request.id,
-      },
+      attributes: { 'http.request.method': route.method, 'http.route': route.path, 'tunery.request_id': request.id },
     })
     if (span) {
       request.span = span

@@ -49,9 +49,7 @@ export async function startEngine(args: string[] = ['--model', `${modelName}=${m
   const child = spawn(
     process.execPath,
     [join(root, 'engine/main.ts'), '--listen', `unix:${socket}`, '--parent-pipe', '--threads', '1', ...args],
-    {
-      stdio: ['pipe', 'pipe', 'pipe'],
-    },
+    { stdio: ['pipe', 'pipe', 'pipe'] },
   )
   let stderr = ''
   child.stderr!.on('data', (data) => {
@@ -114,11 +112,7 @@ export async function startEngine(args: string[] = ['--model', `${modelName}=${m
     }
     const headers = response.then(({ statusCode, headers: got }) => ({ status: statusCode!, headers: got }))
     headers.catch(() => {})
-    return {
-      chunks: chunks(),
-      headers,
-      disconnect: () => call.destroy(),
-    }
+    return { chunks: chunks(), headers, disconnect: () => call.destroy() }
   }
 
   const metric = async (name: string): Promise<number> => {

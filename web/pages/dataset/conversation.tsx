@@ -45,11 +45,7 @@ export function Conversation({
   )
 }
 
-const tones: Record<string, string> = {
-  assistant: 'bg-accent-soft',
-  system: 'bg-hover',
-  developer: 'bg-hover',
-}
+const tones: Record<string, string> = { assistant: 'bg-accent-soft', system: 'bg-hover', developer: 'bg-hover' }
 
 function Bubble({
   message,

@@ -26,11 +26,7 @@ export function Problems({ dataset, validation }: { dataset: Dataset; validation
   )
   const mayMend = useMay('datasets:write')
   const lists = { errors, warnings: others, repeats: repeated }
-  const counts = {
-    errors: errorCount,
-    warnings: (validation.warning_count ?? 0) - repeatCount,
-    repeats: repeatCount,
-  }
+  const counts = { errors: errorCount, warnings: (validation.warning_count ?? 0) - repeatCount, repeats: repeatCount }
   const names = { errors: 'Errors', warnings: 'Warnings', repeats: 'Duplicates and conflicts' }
 
   if (errorCount + (validation.warning_count ?? 0) === 0)

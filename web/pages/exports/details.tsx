@@ -172,10 +172,7 @@ function samplesOf({ id, format, files, merge }: Export): { name: string; code: 
       { name: 'Download', code: fetch },
       { name: 'llama.cpp', code: `llama-server -m ${file} --jinja` },
       { name: 'Ollama', code: `echo 'FROM ./${file}' > Modelfile\nollama create tuned -f Modelfile\nollama run tuned` },
-      {
-        name: 'Bundle',
-        code: `./tunery bundle ${file} -o served   # a self-contained server`,
-      },
+      { name: 'Bundle', code: `./tunery bundle ${file} -o served   # a self-contained server` },
     ]
   if (format === 'onnx')
     return [

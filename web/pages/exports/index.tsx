@@ -62,9 +62,7 @@ export default function ExportsPage() {
   const { query, rows, more } = usePages(
     ['exports', 'list', {}],
     (options) => tunery.exports.list({ limit: 50 }, options),
-    {
-      refresh_ms,
-    },
+    { refresh_ms },
   )
   const open = rows?.find(({ id }) => id === openId)
   const create = mayWrite && (

@@ -96,11 +96,7 @@ export default function Config({ job }: { job: Job }) {
                 label={title}
                 settings={Object.entries(group)
                   .filter(([key]) => applies(texts[key]?.description, objective))
-                  .map(([key, each]) => ({
-                    name: key,
-                    ...each,
-                    description: texts[key]?.description,
-                  }))}
+                  .map(([key, each]) => ({ name: key, ...each, description: texts[key]?.description }))}
               />
             </Card>
           )

@@ -67,11 +67,7 @@ export default function Curves({
   const drawn = useDrawn(job, run, others)
   if (run.loss.length === 0 && others.length === 0) return <NoCurves job={job} state={state} />
   const x = view.x === 'step' ? 'Step' : 'Training time'
-  const shared = {
-    xLabel: x,
-    formatX: view.x === 'step' ? undefined : formatDuration,
-    sync: `job ${job.id} ${view.x}`,
-  }
+  const shared = { xLabel: x, formatX: view.x === 'step' ? undefined : formatDuration, sync: `job ${job.id} ${view.x}` }
   return (
     <div className="grid grid-cols-[minmax(0,1fr)] gap-4">
       <Card>

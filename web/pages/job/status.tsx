@@ -242,11 +242,7 @@ const clock = (time: string) => clocks.format(new Date(time))
 function StreamMark({ stream: { state } }: { stream: EventsState }) {
   if (state === 'ended' || state === 'failed') return null
   const [tone, text] = (
-    {
-      live: ['good', 'live'],
-      connecting: ['neutral', 'connecting…'],
-      reconnecting: ['warn', 'reconnecting…'],
-    } as const
+    { live: ['good', 'live'], connecting: ['neutral', 'connecting…'], reconnecting: ['warn', 'reconnecting…'] } as const
   )[state]
   return <Badge tone={tone}>{text}</Badge>
 }

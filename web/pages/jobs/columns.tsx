@@ -143,12 +143,7 @@ function ProgressCell({ job }: { job: Job }) {
 }
 
 const words = {
-  pause: {
-    label: 'Pause',
-    icon: <CirclePause aria-hidden />,
-    done: 'Pausing job',
-    failed: 'Could not pause the job',
-  },
+  pause: { label: 'Pause', icon: <CirclePause aria-hidden />, done: 'Pausing job', failed: 'Could not pause the job' },
   resume: {
     label: 'Resume',
     icon: <CirclePlay aria-hidden />,

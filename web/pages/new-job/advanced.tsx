@@ -9,10 +9,7 @@ import { Setting } from './setting.tsx'
 const titles: Record<GroupName, { title: string; text: string }> = {
   training_config: { title: 'Training', text: 'Epochs, learning rate and row length.' },
   lora_config: { title: 'Adapter', text: 'The small matrices that LoRA trains. The base stays unchanged.' },
-  evaluation_config: {
-    title: 'Evaluation',
-    text: 'Held-out rows, early stopping and sample answers during training.',
-  },
+  evaluation_config: { title: 'Evaluation', text: 'Held-out rows, early stopping and sample answers during training.' },
   method_options: { title: 'Preferences', text: 'How strongly chosen answers are preferred.' },
 }
 const order: readonly GroupName[] = ['training_config', 'lora_config', 'evaluation_config', 'method_options']

@@ -83,11 +83,7 @@ export function ModelCard({
   )
 }
 
-const kinds: Record<Objective, string> = {
-  sft: 'conversations',
-  dpo: 'preference pairs',
-  kto: 'rated answers',
-}
+const kinds: Record<Objective, string> = { sft: 'conversations', dpo: 'preference pairs', kto: 'rated answers' }
 
 export function DataCard({
   value,
@@ -156,10 +152,7 @@ const methods: Record<Method, { title: string; text: string }> = {
     title: 'LoRA',
     text: 'Trains a small adapter. The right choice for most jobs: little memory, and many adapters share one base.',
   },
-  qlora: {
-    title: 'QLoRA',
-    text: 'LoRA on a 4-bit base. For models that would not fit in memory; slower per step.',
-  },
+  qlora: { title: 'QLoRA', text: 'LoRA on a 4-bit base. For models that would not fit in memory; slower per step.' },
   full: {
     title: 'Full',
     text: 'Trains all weights. Needs much memory; for large datasets far from what the base knows.',

@@ -116,10 +116,7 @@ function partsOf(chunk: ChatChunk, answer: Answer, tokens: Token[], started: num
     const calls = [...(answer.tool_calls ?? [])]
     for (const { index, function: call } of delta.tool_calls) {
       const before = calls[index] ?? { name: '', arguments: '' }
-      calls[index] = {
-        name: before.name + (call?.name ?? ''),
-        arguments: before.arguments + (call?.arguments ?? ''),
-      }
+      calls[index] = { name: before.name + (call?.name ?? ''), arguments: before.arguments + (call?.arguments ?? '') }
     }
     next.tool_calls = calls
   }

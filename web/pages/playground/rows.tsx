@@ -198,10 +198,9 @@ function useSources(): Choice[] {
     queryFn: ({ signal }) => tunery.datasets.list({ limit: 100 }, { signal }),
   })
   return [
-    ...(jobs.data?.items ?? []).filter(hasValidation).map(({ id, name }) => ({
-      value: id,
-      label: `Held-out rows of ${name}`,
-    })),
+    ...(jobs.data?.items ?? [])
+      .filter(hasValidation)
+      .map(({ id, name }) => ({ value: id, label: `Held-out rows of ${name}` })),
     ...(datasets.data?.items ?? []).map((dataset) => datasetChoice(dataset, datasets.data!.items)),
   ]
 }

@@ -198,11 +198,13 @@ function read(account: string): Partial<State> | undefined {
 
 function write(account: string, state: State): void {
   const plain = ({ tokens: _, ...answer }: Answer): Answer => answer
-  const turns = state.turns.slice(-keptTurns).map(({ pictures = [], ...turn }) => ({
-    ...turn,
-    ...(pictures.length > 0 && { lost: pictures.length }),
-    answers: Object.fromEntries(Object.entries(turn.answers).map(([id, answer]) => [id, plain(answer)])),
-  }))
+  const turns = state.turns
+    .slice(-keptTurns)
+    .map(({ pictures = [], ...turn }) => ({
+      ...turn,
+      ...(pictures.length > 0 && { lost: pictures.length }),
+      answers: Object.fromEntries(Object.entries(turn.answers).map(([id, answer]) => [id, plain(answer)])),
+    }))
   const characters = turns
     .flatMap(({ answers }) => Object.values(answers))
     .reduce((sum, { text }) => sum + text.length, 0)

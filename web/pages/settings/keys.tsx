@@ -166,11 +166,7 @@ function CreateKey({
   }, [lifetime, open])
   const create = useMutation({
     mutationFn: () => {
-      return tunery.keys.create({
-        name,
-        scopes: preset === 'own' ? ([...chosen] as Scope[]) : preset,
-        expires_at,
-      })
+      return tunery.keys.create({ name, scopes: preset === 'own' ? ([...chosen] as Scope[]) : preset, expires_at })
     },
     onSuccess: ({ key }) => {
       setName('')

@@ -20,11 +20,7 @@ import { MemberIdentities } from './identities.tsx'
 
 type Role = Member['role']
 const roles: Choice<Role>[] = [
-  {
-    value: 'viewer',
-    label: 'Viewer',
-    note: 'Read-only access, without webhooks and the audit log',
-  },
+  { value: 'viewer', label: 'Viewer', note: 'Read-only access, without webhooks and the audit log' },
   { value: 'member', label: 'Member', note: 'Upload, train, deploy, export and call models' },
   { value: 'admin', label: 'Admin', note: 'Also manage members, webhooks, alerts and all API keys' },
   { value: 'owner', label: 'Owner', note: 'Also manage other owners' },
@@ -178,10 +174,7 @@ export function Members() {
 }
 
 const useInvitations = () =>
-  useQuery({
-    queryKey: ['invitations'],
-    queryFn: ({ signal }) => tunery.invitations.list({ limit: 100 }, { signal }),
-  })
+  useQuery({ queryKey: ['invitations'], queryFn: ({ signal }) => tunery.invitations.list({ limit: 100 }, { signal }) })
 
 function Invitations({ mayWrite, refresh }: { mayWrite: boolean; refresh: () => void }) {
   const query = useInvitations()

@@ -56,10 +56,7 @@ const storedKinds = {
 } as const
 
 function Storage() {
-  const query = useQuery({
-    queryKey: ['usage', 'storage'],
-    queryFn: ({ signal }) => tunery.usage.storage({ signal }),
-  })
+  const query = useQuery({ queryKey: ['usage', 'storage'], queryFn: ({ signal }) => tunery.usage.storage({ signal }) })
   return (
     <Card title="Storage" description="Delete what you no longer need to free space.">
       <Loaded query={query}>

@@ -74,10 +74,7 @@ const judgeTokens = 64
 /** The engine constrains the judge's answer to the form, so that no text has to be searched. */
 const judgeRequest = ({ model, input }: Judge<'label_model' | 'score_model'>, values: Values, result: object) => ({
   model,
-  messages: input.map(({ role, content }) => ({
-    role,
-    content: fill(contentText(content), values),
-  })),
+  messages: input.map(({ role, content }) => ({ role, content: fill(contentText(content), values) })),
   temperature: 0,
   max_tokens: judgeTokens,
   response_format: {

@@ -310,9 +310,7 @@ export class OpenaiEvals {
           throw new ApiError(
             'file_too_large',
             'The rows are more than 200 MB. Give a lower limit, or a narrower filter.',
-            {
-              param: 'data_source.source',
-            },
+            { param: 'data_source.source' },
           )
         if (pictured === undefined && showsPictures(total, line, template)) pictured = total
         yield line

@@ -54,9 +54,7 @@ export function createResponses({ db, dataDir, min_free_mb, quota, now }: Option
     new ApiError(
       'response_not_found',
       `There is no stored response '${id}'. Responses are kept for 30 days after their conversation's last answer.`,
-      {
-        param: 'response_id',
-      },
+      { param: 'response_id' },
     )
 
   async function conversation(

@@ -100,10 +100,7 @@ function customAsFunction({ name, description, format }: CustomTool) {
       parameters: {
         type: 'object',
         properties: {
-          input: {
-            type: 'string',
-            ...(grammar?.syntax === 'regex' && { pattern: `^(?:${grammar.definition})$` }),
-          },
+          input: { type: 'string', ...(grammar?.syntax === 'regex' && { pattern: `^(?:${grammar.definition})$` }) },
         },
         required: ['input'],
         additionalProperties: false,

@@ -72,11 +72,7 @@ export function createRayHost({
   let app: FastifyInstance | undefined
 
   async function resources(job: store.JobRow, run: runs.Run) {
-    const layout = {
-      processes: config.trainer_processes,
-      machines: config.ray_machines,
-      threads,
-    }
+    const layout = { processes: config.trainer_processes, machines: config.ray_machines, threads }
     if (config.ray_gpus.length === 0) return resourcesFor(layout, undefined)
     const needed_mb = await predictGpuMemory(await specs.ofJob(job, run), python, AbortSignal.timeout(120_000))
     return resourcesFor(layout, gpuFor(needed_mb, config.ray_gpus))

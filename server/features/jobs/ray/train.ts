@@ -147,10 +147,7 @@ export async function followRun(needs: Needs, claim: Claim, job: JobRow, events:
           note('The job waits in the cluster for a machine with enough free cores, memory or GPUs.', 'cluster_pending')
         const silent_for = now() - Math.max(current.seen_at ?? 0, attached_at)
         if (rayJob?.status === 'RUNNING' && silent_for > silent_ms)
-          return {
-            how: 'lost',
-            message: `The trainer has not reported for ${Math.round(silent_for / 1000)} s`,
-          }
+          return { how: 'lost', message: `The trainer has not reported for ${Math.round(silent_for / 1000)} s` }
         show(current.seen_at, { message: 'The job waits: its machine does not report.', code: 'cluster_silent' })
       } catch (error) {
         if (!(error instanceof RayAway)) throw error

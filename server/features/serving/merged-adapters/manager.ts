@@ -153,10 +153,7 @@ export class MergedAdapters {
   /** Adapters that are served merged, and adapters whose merge was rejected. */
   counts(): { serving: number; refused: number } {
     const all = [...this.adapters.values()]
-    return {
-      serving: all.filter(({ merged }) => merged).length,
-      refused: all.filter(({ refused }) => refused).length,
-    }
+    return { serving: all.filter(({ merged }) => merged).length, refused: all.filter(({ refused }) => refused).length }
   }
 
   /** Serves a deleted model no more. */

@@ -53,9 +53,7 @@ export function createLocalReplica(engine: EngineClient, serves: (base_id: strin
         throw new ReplicaFailure(
           'engine_unavailable',
           'The engine ended while it worked on this request. It is being started again: try once more.',
-          {
-            lost: true,
-          },
+          { lost: true },
         )
       }
     },

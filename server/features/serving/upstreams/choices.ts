@@ -101,11 +101,7 @@ export function toolCalls(value: unknown, placeOf?: PlaceOfCall): Fields[] {
         ...(placeOf && { index }),
         ...(typeof id === 'string' ? { id } : !placeOf && { id: `call_${position}` }),
         ...(!placeOf || typeof name === 'string' ? { type: 'function' } : {}),
-        function: {
-          ...rest,
-          ...(typeof name === 'string' ? { name } : !placeOf && { name: '' }),
-          arguments: text,
-        },
+        function: { ...rest, ...(typeof name === 'string' ? { name } : !placeOf && { name: '' }), arguments: text },
       }
     },
   )
