@@ -124,6 +124,27 @@ test('a draft of a job and a question are there after Back and Forward', browser
   await page.context().close()
 })
 
+test('a click that follows typing leads to its page, though that one loads slowly', browserTest, async () => {
+  const { page } = await service.visit()
+  await page.clock.install()
+  await open(page, '/datasets')
+  let release = () => {}
+  const held = new Promise<void>((resolve) => {
+    release = resolve
+  })
+  await page.route('**/assets/**', async (route) => {
+    await held
+    await route.continue()
+  })
+  await page.getByRole('searchbox', { name: 'Search by name' }).fill('colours')
+  await page.getByRole('link', { name: 'Evaluations', exact: true }).click()
+  await page.clock.runFor(1000)
+  release()
+  await heading(page, 'Evaluations')
+  assert.match(page.url(), /\/evaluations$/)
+  await page.context().close()
+})
+
 test('of two tabs, one says what the other has deleted or revoked', browserTest, async () => {
   const dataset = await tunery.datasets.upload(colourRows(8), { name: 'of two tabs' })
   await tunery.keys.create({ name: 'of two tabs' })

@@ -1,9 +1,8 @@
 import { Search } from 'lucide-react'
 import { useEffect, useRef, useState } from 'react'
 import { classes } from '../lib/classes.ts'
+import { afterTyping } from '../lib/typing.ts'
 import { Input } from './field.tsx'
-
-const typing_ms = 300
 
 /** What a list is searched for. The page's address has it, once the typing pauses; no letter waits for that. */
 export function SearchInput({
@@ -29,11 +28,10 @@ export function SearchInput({
   useEffect(() => {
     const next = typed.trim()
     if (next === known.current) return
-    const timer = setTimeout(() => {
+    return afterTyping(() => {
       known.current = next
       onChange(next || undefined)
-    }, typing_ms)
-    return () => clearTimeout(timer)
+    })
   }, [typed])
   return (
     <div className={classes('relative max-w-full', className)}>

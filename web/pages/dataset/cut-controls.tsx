@@ -1,5 +1,6 @@
 import { useEffect, useState } from 'react'
 import { formatCount } from '../../lib/format.ts'
+import { afterTyping } from '../../lib/typing.ts'
 import { Select } from '../../ui/choices.tsx'
 import { Field, NumberInput } from '../../ui/field.tsx'
 import { type Cut, useBases } from './data.ts'
@@ -21,8 +22,7 @@ export function CutControls({
   const [length, setLength] = useState<number | null>(cut.length ?? null)
   useEffect(() => {
     if ((length ?? undefined) === cut.length) return
-    const timer = setTimeout(() => onChange({ ...cut, length: length ?? undefined }), typing_ms)
-    return () => clearTimeout(timer)
+    return afterTyping(() => onChange({ ...cut, length: length ?? undefined }), typing_ms)
   }, [length, cut, onChange])
   const model = cut.model ?? inForce?.model_id
   const context = bases.data?.find(({ id }) => id === model)?.context_length
