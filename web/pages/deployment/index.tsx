@@ -185,7 +185,10 @@ function Calls({ name }: { name: string }) {
             code: `curl ${origin}/v1/chat/completions \\
   -H "Authorization: Bearer $TUNERY_KEY" \\
   -H 'Content-Type: application/json' \\
-  -d '{"model":"${name}","messages":[{"role":"user","content":"Hello"}]}'`,
+  -d '{
+    "model": "${name}",
+    "messages": [{ "role": "user", "content": "Hello" }]
+  }'`,
           },
           {
             name: 'TypeScript',

@@ -146,7 +146,10 @@ function Result({ evaluation, result }: { evaluation: Evaluation; result: NonNul
         {difference && <p className="text-lg font-medium">{sentence(difference)}</p>}
         {difference && (
           <dl className="grid grid-cols-3 gap-4 sm:max-w-md">
-            <Stat label="Rows better" value={<span className="text-good">{difference.better}</span>} />
+            <Stat
+              label="Rows better"
+              value={<span className={difference.better > 0 ? 'text-good' : ''}>{difference.better}</span>}
+            />
             <Stat
               label="Rows worse"
               value={<span className={difference.worse > 0 ? 'text-bad' : ''}>{difference.worse}</span>}

@@ -356,9 +356,11 @@ function NoCurves({ job, state }: { job: Job; state: StreamState }) {
   return (
     <Card>
       <EmptyState icon={<ChartLine aria-hidden />} title={isOver(job) ? 'Ended before the first step' : 'No steps yet'}>
-        {isOver(job)
-          ? 'See the log for the reason, then clone the job to try again.'
-          : 'Curves appear with the first step and update live.'}
+        {!isOver(job)
+          ? 'Curves appear with the first step and update live.'
+          : job.status === 'cancelled'
+            ? 'Clone the job to start it again.'
+            : 'See the log for the reason, then clone the job to try again.'}
       </EmptyState>
     </Card>
   )
