@@ -36,7 +36,7 @@ export default function BaseModelPage() {
                 <About model={model} />
                 <Weights model={model} />
               </div>
-              <TrainedFrom id={id} />
+              {model.category !== 'embedding' && <TrainedFrom id={id} />}
             </div>
           ) : (
             <Card>
@@ -130,7 +130,7 @@ function About({ model }: { model: Model }) {
                 ))}
               </span>
             ) : (
-              'None on this machine'
+              `None${model.category === 'embedding' ? '' : ' on this machine'}`
             ),
           ],
           ...(isFree

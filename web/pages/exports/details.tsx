@@ -13,6 +13,9 @@ import { Facts } from '../../ui/layout.tsx'
 import { ConfirmDialog, Dialog } from '../../ui/popups.tsx'
 import { Message, RelativeTime } from '../../ui/values.tsx'
 
+/** What an export does now, or is about to. */
+export const stageOf = ({ stage }: Pick<Export, 'stage'>): string => (stage ? stages[stage] : 'Waiting in queue')
+
 const stages: Record<NonNullable<Export['stage']>, string> = {
   reference: 'Computing reference answers',
   merge: 'Merging the adapter',
@@ -42,7 +45,7 @@ export function ExportDetails({
     initialData: made,
     refetchInterval: making ? refresh_ms : false,
   })
-  const { status, stage, progress, files, check, error, push, expires_at, model } = query.data
+  const { status, progress, files, check, error, push, expires_at, model } = query.data
   const ready = status === 'ready'
   const nameOf = useModelNames()
   return (
@@ -88,12 +91,9 @@ export function ExportDetails({
         )}
         {making && (
           <div className="grid gap-1.5">
-            <Progress
-              value={status === 'running' ? progress : null}
-              label={stage ? stages[stage] : 'Waiting in queue'}
-            />
+            <Progress value={status === 'running' ? progress : null} label={stageOf(query.data)} />
             <p className="flex justify-between gap-4 text-sm text-muted">
-              <span>{stage ? stages[stage] : 'Waiting in queue'}</span>
+              <span>{stageOf(query.data)}</span>
               {status === 'running' && <span>{formatPercent(progress)}</span>}
             </p>
           </div>

@@ -14,7 +14,7 @@ import { EmptyState, Loaded, Progress, Status } from '../../ui/feedback.tsx'
 import { Card, Page } from '../../ui/layout.tsx'
 import { type Column, Table } from '../../ui/table.tsx'
 import { Bytes, RelativeTime } from '../../ui/values.tsx'
-import { ExportDetails } from './details.tsx'
+import { ExportDetails, stageOf } from './details.tsx'
 import { NewExport } from './new.tsx'
 
 const isMaking = ({ status }: Export) => status === 'queued' || status === 'running'
@@ -28,9 +28,9 @@ const columns: readonly Column<Export>[] = [
     cell: (each) =>
       each.status === 'running' ? (
         <span className="grid w-32 gap-1 text-xs text-muted">
-          <Progress value={each.progress} label={each.stage ?? 'running'} />
+          <Progress value={each.progress} label={stageOf(each)} />
           <span className="flex justify-between gap-2">
-            <span>{each.stage ?? 'running'}</span>
+            <span className="truncate">{stageOf(each)}</span>
             <span>{formatPercent(each.progress)}</span>
           </span>
         </span>
