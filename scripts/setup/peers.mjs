@@ -92,6 +92,7 @@ export const clientsPython = (options) =>
   pythonFolder('clients-python', 'clients for Python: openai, LangChain', 'pytest', options)
 export const schemathesis = (options) =>
   pythonFolder('schemathesis', 'Schemathesis, which makes requests from the API description', 'schemathesis', options)
+export const coverage = (options) => pythonFolder('coverage', 'coverage.py', 'coverage', options)
 export const s3 = (options) => pythonFolder('s3', "moto's S3 server", 'moto_server', options)
 export const ray = (options) => pythonFolder('ray', 'Ray, with its dashboard and Serve (500 MB)', 'ray', options)
 
@@ -130,6 +131,7 @@ async function npmFolder(name, title, main, options) {
 }
 
 const all = {
+  coverage,
   'llama-server': llamaServer,
   vllm,
   'ray-vllm': rayVllm,

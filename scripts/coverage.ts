@@ -1,0 +1,124 @@
+// `npm run coverage`: lines of the program that no test of `npm run test:full` runs, in any process that the tests
+// start; `-- FILE…` of these test files alone. A process that SIGKILL ends leaves no record. The report names the lines.
+import { spawn, spawnSync } from 'node:child_process'
+import { globSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import path from 'node:path'
+import { fileURLToPath, pathToFileURL } from 'node:url'
+
+interface Recorded {
+  result: { url: string; functions: { ranges: { startOffset: number; endOffset: number; count: number }[] }[] }[]
+}
+
+const root = path.resolve(import.meta.dirname, '..')
+const folder = path.join(root, '.local/coverage')
+const records = path.join(folder, 'node')
+const peer = path.join(root, '.local/peers/coverage')
+const report = path.join(folder, 'report.txt')
+const sources = globSync('{contract,lib,pictures,telemetry,sdk,mcp,server,engine,cli}/**/*.ts', { cwd: root }).filter(
+  (file) => !file.startsWith('sdk/generated/'),
+)
+/** Of each file, which characters have run: Node strips types in place, so that positions stay. */
+const ran = new Map(sources.map((file) => [file, new Uint8Array(readFileSync(path.join(root, file), 'utf8').length)]))
+
+/** Adds the records of processes that have ended, and deletes them: all together are gigabytes. */
+function addRecords(): void {
+  for (const name of readdirSync(records)) {
+    const file = path.join(records, name)
+    let recorded: Recorded
+    try {
+      recorded = JSON.parse(readFileSync(file, 'utf8'))
+    } catch {
+      // Its process still writes it, or was killed while it did.
+      continue
+    }
+    for (const { url, functions } of recorded.result) {
+      const all = url.startsWith(pathToFileURL(root).href) && ran.get(path.relative(root, fileURLToPath(url)))
+      if (!all) continue
+      const here = new Uint8Array(all.length)
+      // From the outside in: the innermost range of a character says how often it ran.
+      const ranges = functions.flatMap((one) => one.ranges)
+      ranges.sort((a, b) => a.startOffset - b.startOffset || b.endOffset - a.endOffset)
+      for (const { startOffset, endOffset, count } of ranges) here.fill(count > 0 ? 1 : 0, startOffset, endOffset)
+      for (let index = 0; index < all.length; index++) all[index]! |= here[index]!
+    }
+    rmSync(file)
+  }
+}
+
+/** Numbers of the lines that have something to run, and never did. */
+function missedLines(file: string): { lines: number; missed: number[] } {
+  const [all, text] = [ran.get(file)!, readFileSync(path.join(root, file), 'utf8')]
+  const missed: number[] = []
+  let [lines, offset] = [0, 0]
+  for (const [index, line] of text.split('\n').entries()) {
+    // Comments and closing brackets run nothing.
+    if (/^\s*[^\s/*)\]}]/.test(line)) {
+      lines++
+      const from = offset + line.search(/\S/)
+      if (!all.subarray(from, offset + line.length).includes(1)) missed.push(index + 1)
+    }
+    offset += line.length + 1
+  }
+  return { lines, missed }
+}
+
+/** `3-5, 9` of 3, 4, 5 and 9. */
+function spans(numbers: number[]): string {
+  const starts = numbers.filter((number, index) => number - 1 !== numbers[index - 1])
+  const ends = numbers.filter((number, index) => number + 1 !== numbers[index + 1])
+  return starts.map((start, index) => (start === ends[index] ? start : `${start}-${ends[index]}`)).join(', ')
+}
+
+function runPython(...args: string[]): string {
+  const { stdout, stderr } = spawnSync(path.join(peer, 'bin/coverage'), args, { cwd: folder, encoding: 'utf8' })
+  return stdout + stderr
+}
+
+rmSync(folder, { recursive: true, force: true })
+for (const name of [records, path.join(folder, 'site')]) mkdirSync(name, { recursive: true })
+writeFileSync(path.join(folder, 'site/sitecustomize.py'), 'import coverage\n\ncoverage.process_startup()\n')
+const settings = path.join(folder, '.coveragerc')
+writeFileSync(
+  settings,
+  `[run]\nparallel = true\nsigterm = true\npatch = _exit\ndata_file = ${folder}/.coverage\nsource = ${root}/trainer\nomit = */tests/*\n`,
+)
+const packages = globSync(path.join(peer, 'lib/python*/site-packages'))
+const named = process.argv.slice(2)
+const tests = spawn(process.execPath, ['scripts/test.ts', ...(named.length > 0 ? named : ['--full'])], {
+  cwd: root,
+  stdio: 'inherit',
+  env: {
+    ...process.env,
+    NODE_V8_COVERAGE: records,
+    COVERAGE_PROCESS_START: settings,
+    PYTHONPATH: [path.join(folder, 'site'), ...packages].join(path.delimiter),
+  },
+})
+const adding = setInterval(addRecords, 5_000)
+const status = await new Promise<number | null>((resolve) => tests.on('close', resolve))
+clearInterval(adding)
+addRecords()
+
+const files = sources.map((file) => ({
+  file,
+  room: file.split('/').slice(0, -1).slice(0, 3).join('/'),
+  ...missedLines(file),
+}))
+const shareOf = (some: typeof files) => {
+  const lines = some.reduce((sum, one) => sum + one.lines, 0)
+  return lines === 0 ? 100 : (100 * (lines - some.reduce((sum, one) => sum + one.missed.length, 0))) / lines
+}
+const rooms = Object.entries(Object.groupBy(files, ({ room }) => room)).map(([room, some]) => ({
+  room,
+  share: shareOf(some!),
+}))
+rooms.sort((a, b) => a.share - b.share)
+runPython('combine', '--rcfile', settings)
+const python = runPython('report', '--rcfile', settings, '--show-missing', '--skip-covered')
+const missed = files.filter((one) => one.missed.length > 0).map((one) => `${one.file}: ${spans(one.missed)}`)
+writeFileSync(report, `${missed.join('\n')}\n\n${python}`)
+for (const { room, share } of rooms) console.log(`${share.toFixed(1).padStart(6)} %  ${room}`)
+console.log(`${shareOf(files).toFixed(1).padStart(6)} %  all TypeScript but the dashboard`)
+console.log(python.match(/^TOTAL.*$/m)?.[0] ?? python)
+console.log(`The lines are in ${path.relative(root, report)}.`)
+process.exit(status ?? 1)
