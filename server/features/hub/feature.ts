@@ -2,7 +2,7 @@ import type { Download } from '../../../contract/hub.ts'
 import type { Plans } from '../../platform/plans.ts'
 import { startWorker } from '../../platform/queue/worker.ts'
 import type { Context, Feature } from '../feature.ts'
-import { createDownloads, type Downloads, queueKind } from './downloads.ts'
+import { Downloads, queueKind } from './downloads.ts'
 import { workOnDownload } from './jobs.ts'
 import { trainingMemoryBytes } from './methods.ts'
 import { hubRoutes } from './routes.ts'
@@ -22,7 +22,7 @@ export async function createHubFeature(
     keep_original: config.keep_original_weights,
     trainingSetup,
   })
-  const downloads = createDownloads({
+  const downloads = new Downloads({
     db,
     queue,
     notifications,
@@ -40,7 +40,7 @@ export async function createHubFeature(
     hub,
     downloads,
     mount: (app) => hubRoutes(app, hub, downloads, plans.tiers),
-    sweep: downloads.load,
+    sweep: () => downloads.load(),
     start: async () => [
       startWorker({ queue, kind: queueKind, log, handle: (claim, signal) => workOnDownload(work, claim, signal) }),
     ],

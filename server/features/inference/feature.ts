@@ -13,7 +13,7 @@ import { inferenceRoutes } from './gateway/routes.ts'
 import type { ModelAliases } from './resolve.ts'
 import { responseRoutes } from './responses/routes.ts'
 import { createResponses } from './responses/service.ts'
-import { createInference, type Inference } from './service.ts'
+import { Inference } from './service.ts'
 
 interface Needs {
   plans: Plans
@@ -34,7 +34,7 @@ export function createInferenceFeature(
   { plans, limits, serving, hub, models, usage, storedCompletions, pictureFetcher, aliases, servingSets }: Needs,
 ): Feature & { inference: Inference } {
   const { db, dataDir, min_free_mb, quota, changes, metrics, now, stopDeadline } = context
-  const inference = createInference({
+  const inference = new Inference({
     engine: serving.engine,
     pools: serving.pools,
     mergedAdapters: serving.mergedAdapters,

@@ -13,7 +13,7 @@ export interface ModelAliases {
   list(account_id: string): Promise<{ id: string; name: string; model: string; created_at: number }[]>
 }
 
-interface Resolved {
+export interface Resolved {
   /** The id of the model behind the name. */
   model_id: string
   /** The base that it was tuned from, which determines the price. */

@@ -7,7 +7,7 @@ import { mkdir, rm, stat, utimes } from 'node:fs/promises'
 import path from 'node:path'
 import type { Logger } from 'pino'
 import { moveTree, syncPath } from '../durable-files.ts'
-import { createCache } from './cache.ts'
+import { type Cache, createCache } from './cache.ts'
 import {
   type FolderManifest,
   filesOfFolder,
@@ -69,14 +69,7 @@ export interface Artifacts {
 const concurrency = 3
 const problem_ms = 5000
 
-export function createArtifacts({
-  dataDir,
-  store,
-  cache_mb,
-  min_free_mb,
-  redirect,
-  log,
-}: {
+interface ArtifactOptions {
   dataDir: string
   store: ObjectStore | undefined
   cache_mb: number
@@ -84,57 +77,200 @@ export function createArtifacts({
   /** Whether downloads may go to the storage itself. */
   redirect: boolean
   log: Logger
-}): Artifacts {
-  const pathOf = (key: string) => (path.isAbsolute(key) ? key : path.join(dataDir, key))
-  const removeLocal = async (...keys: string[]) => {
-    for (const key of keys) await rm(pathOf(key), { recursive: true, force: true, maxRetries: 5, retryDelay: 100 })
-  }
-  if (!store)
-    return {
-      shared: false,
-      pathOf,
-      publish: async () => {},
-      ensureLocal: async (key) => pathOf(key),
-      hold: async () => ({ release() {} }),
-      ensureLargest: async () => {},
-      remove: removeLocal,
-      removeLocal,
-      downloadUrl: async () => undefined,
-      problem: async () => undefined,
-      claim: async () => {},
-      start: () => ({ close: async () => {} }),
-      store,
-      close() {},
-    }
+}
 
-  const cache = createCache({ dataDir, max_mb: cache_mb, min_free_mb, isStored, log })
+export function createArtifacts({ store, ...options }: ArtifactOptions): Artifacts {
+  return store ? new SharedArtifacts({ ...options, store }) : new LocalArtifacts(options.dataDir)
+}
+
+/** Artifacts of this machine alone: what is published stays where it is. */
+class LocalArtifacts implements Artifacts {
+  readonly shared: boolean = false
+  readonly store: ObjectStore | undefined = undefined
+  protected readonly dataDir: string
+
+  constructor(dataDir: string) {
+    this.dataDir = dataDir
+  }
+
+  pathOf(key: string): string {
+    return path.isAbsolute(key) ? key : path.join(this.dataDir, key)
+  }
+
+  async publish(..._keys: string[]): Promise<void> {}
+
+  async ensureLocal(keyOrPath: string): Promise<string> {
+    return this.pathOf(keyOrPath)
+  }
+
+  async hold(_keysOrPaths: string[]): Promise<Hold> {
+    return { release() {} }
+  }
+
+  async ensureLargest(_key: string): Promise<void> {}
+
+  async remove(...keys: string[]): Promise<void> {
+    await this.removeLocal(...keys)
+  }
+
+  async removeLocal(...keys: string[]): Promise<void> {
+    for (const key of keys) await rm(this.pathOf(key), { recursive: true, force: true, maxRetries: 5, retryDelay: 100 })
+  }
+
+  async downloadUrl(_key: string, _filename: string): Promise<string | undefined> {
+    return undefined
+  }
+
+  async problem(): Promise<string | undefined> {
+    return undefined
+  }
+
+  async claim(_owner: Owner): Promise<void> {}
+
+  start(_options: SweepOptions): { close(): Promise<void> } {
+    return { close: async () => {} }
+  }
+
+  close(): void {}
+}
+
+/** Artifacts in a storage that several machines share, with the data folder as their cache. */
+class SharedArtifacts extends LocalArtifacts {
+  override readonly shared = true
+  override readonly store: ObjectStore
+  private readonly options: Omit<ArtifactOptions, 'store'>
+  private readonly cache: Cache
   /** Fetches in progress, so that two readers share one. */
-  const fetching = new Map<string, Promise<void>>()
-  const staging = path.join(dataDir, 'fetching')
+  private readonly fetching = new Map<string, Promise<void>>()
+  private readonly staging: string
+  private asked = { at: 0, problem: Promise.resolve<string | undefined>(undefined) }
+
+  constructor({ store, ...options }: ArtifactOptions & { store: ObjectStore }) {
+    super(options.dataDir)
+    const { dataDir, cache_mb: max_mb, min_free_mb, log } = options
+    this.store = store
+    this.options = options
+    this.cache = createCache({ dataDir, max_mb, min_free_mb, isStored: (key) => this.isStored(key), log })
+    this.staging = path.join(dataDir, 'fetching')
+  }
+
+  override async publish(...keys: string[]): Promise<void> {
+    const releases = keys.map(this.cache.hold)
+    try {
+      for (const key of keys) await this.publishOne(key)
+    } finally {
+      for (const release of releases) release()
+    }
+    this.cache.changed()
+  }
+
+  override async ensureLocal(keyOrPath: string): Promise<string> {
+    const key = keyOf(keyOrPath, this.dataDir)
+    if (key === undefined) return keyOrPath
+    const target = this.pathOf(key)
+    const release = this.cache.hold(key)
+    try {
+      const now = new Date()
+      // The time of its last use, which other processes on this data folder see too.
+      const isHere = await stat(target).catch(() => undefined)
+      if (isHere) await utimes(target, now, isHere.mtime).catch(() => {})
+      else {
+        if (!this.fetching.has(key))
+          this.fetching.set(
+            key,
+            this.fetch(key).finally(() => this.fetching.delete(key)),
+          )
+        await this.fetching.get(key)
+        this.cache.changed()
+      }
+      return this.pathOf(keyOrPath)
+    } finally {
+      release()
+    }
+  }
+
+  override async ensureLargest(key: string): Promise<void> {
+    if (!(await this.isStored(key))) return
+    const { files } = await this.withStaging((folder) => this.readManifest(key, folder))
+    const stored = files.reduce((sum, { size_bytes }) => sum + size_bytes, 0)
+    const names = await filesOfFolder(this.pathOf(key)).catch(() => [])
+    const sizes = await Promise.all(names.map(async (name) => (await stat(path.join(this.pathOf(key), name))).size))
+    if (sizes.reduce((sum, size) => sum + size, 0) >= stored) return
+    await this.removeLocal(key)
+    await this.ensureLocal(key)
+  }
+
+  override async hold(keysOrPaths: string[]): Promise<Hold> {
+    const keys = keysOrPaths.flatMap((keyOrPath) => keyOf(keyOrPath, this.dataDir) ?? [])
+    const releases = keys.map(this.cache.hold)
+    const release = () => {
+      for (const release of releases.splice(0)) release()
+    }
+    try {
+      for (const key of keys) await this.ensureLocal(key)
+      return { release }
+    } catch (error) {
+      release()
+      throw error
+    }
+  }
+
+  override async remove(...keys: string[]): Promise<void> {
+    const { log } = this.options
+    await this.removeLocal(...keys)
+    for (const key of keys)
+      await this.removeStored(key).catch((error: Error) =>
+        log.warn({ err: error, key }, 'an object could not be removed; the sweep of orphans removes it'),
+      )
+  }
+
+  override async downloadUrl(key: string, filename: string): Promise<string | undefined> {
+    return this.options.redirect ? await this.store.presign(key, filename) : undefined
+  }
+
+  override async problem(): Promise<string | undefined> {
+    const now = performance.now()
+    if (this.asked.at === 0 || now - this.asked.at > problem_ms) this.asked = { at: now, problem: this.ask() }
+    return this.asked.problem
+  }
+
+  override async claim(owner: Owner): Promise<void> {
+    await claimStorage({ store: this.store, staging: this.staging }, owner)
+  }
+
+  override start(options: SweepOptions): { close(): Promise<void> } {
+    const { log } = this.options
+    const running = [this.cache.start(), startSweeping({ ...options, store: this.store, staging: this.staging, log })]
+    return { close: async () => void (await Promise.all(running.map((worker) => worker.close()))) }
+  }
+
+  override close(): void {
+    this.store.close()
+  }
 
   /** Whether a key is complete in the storage. */
-  async function isStored(key: string): Promise<boolean> {
-    return (await store!.head(key.endsWith('/') ? key + manifestName : key)) !== undefined
+  private async isStored(key: string): Promise<boolean> {
+    return (await this.store.head(key.endsWith('/') ? key + manifestName : key)) !== undefined
   }
 
-  async function publish(key: string): Promise<void> {
-    const local = pathOf(key)
-    if (!key.endsWith('/')) return void (await store!.put(local, key))
+  private async publishOne(key: string): Promise<void> {
+    const local = this.pathOf(key)
+    if (!key.endsWith('/')) return void (await this.store.put(local, key))
     const names = (await filesOfFolder(local)).filter((name) => name !== manifestName)
     const files = await inParallel(names, async (name) => ({
       path: name,
-      ...(await store!.put(path.join(local, name), key + name)),
+      ...(await this.store.put(path.join(local, name), key + name)),
     }))
-    await withStaging(async (folder) => {
+    await this.withStaging(async (folder) => {
       const manifest = path.join(folder, 'manifest')
       await writeFolderManifest(manifest, files)
-      await store!.put(manifest, key + manifestName)
+      await this.store.put(manifest, key + manifestName)
     })
   }
 
   /** Runs `work` with a temporary folder on the disk of the data folder. */
-  async function withStaging<T>(work: (folder: string) => Promise<T>): Promise<T> {
-    const folder = path.join(staging, randomUUID())
+  private async withStaging<T>(work: (folder: string) => Promise<T>): Promise<T> {
+    const folder = path.join(this.staging, randomUUID())
     await mkdir(folder, { recursive: true, mode: 0o700 })
     try {
       return await work(folder)
@@ -144,16 +280,16 @@ export function createArtifacts({
   }
 
   /** Fetches a key that is not here. It gets its name when all of it is there and has the right hash. */
-  async function fetch(key: string): Promise<void> {
-    const target = pathOf(key).replace(/\/$/, '')
-    await withStaging(async (folder) => {
+  private async fetch(key: string): Promise<void> {
+    const target = this.pathOf(key).replace(/\/$/, '')
+    await this.withStaging(async (folder) => {
       const part = path.join(folder, 'part')
-      if (key.endsWith('/')) await fetchFolder(key, part, folder)
+      if (key.endsWith('/')) await this.fetchFolder(key, part, folder)
       else {
-        const object = await store!.head(key)
+        const object = await this.store.head(key)
         if (!object) return
-        await cache.makeRoom(object.size_bytes)
-        await store!.get(key, part)
+        await this.cache.makeRoom(object.size_bytes)
+        await this.store.get(key, part)
       }
       if (!existsSync(part)) return
       await mkdir(path.dirname(target), { recursive: true, mode: 0o700 })
@@ -167,129 +303,42 @@ export function createArtifacts({
     })
   }
 
-  async function readManifest(key: string, folder: string): Promise<FolderManifest> {
+  private async readManifest(key: string, folder: string): Promise<FolderManifest> {
     const manifest = path.join(folder, 'manifest')
-    await store!.get(key + manifestName, manifest)
+    await this.store.get(key + manifestName, manifest)
     return readFolderManifest(manifest, key + manifestName)
   }
 
-  async function fetchFolder(key: string, part: string, folder: string): Promise<void> {
-    if (!(await isStored(key))) return
-    const { files } = await readManifest(key, folder)
-    await cache.makeRoom(files.reduce((sum, { size_bytes }) => sum + size_bytes, 0))
+  private async fetchFolder(key: string, part: string, folder: string): Promise<void> {
+    if (!(await this.isStored(key))) return
+    const { files } = await this.readManifest(key, folder)
+    await this.cache.makeRoom(files.reduce((sum, { size_bytes }) => sum + size_bytes, 0))
     await mkdir(part, { mode: 0o700 })
     await inParallel(files, async ({ path: name, sha256 }) => {
       const file = path.join(part, name)
       await mkdir(path.dirname(file), { recursive: true, mode: 0o700 })
-      const object = await store!.get(key + name, file)
+      const object = await this.store.get(key + name, file)
       if (object.sha256 !== sha256) throw hashError(key + name, object.sha256, sha256)
     })
   }
 
-  async function ensureLocal(keyOrPath: string): Promise<string> {
-    const key = keyOf(keyOrPath, dataDir)
-    if (key === undefined) return keyOrPath
-    const target = pathOf(key)
-    const release = cache.hold(key)
-    try {
-      const now = new Date()
-      // The time of its last use, which other processes on this data folder see too.
-      const isHere = await stat(target).catch(() => undefined)
-      if (isHere) await utimes(target, now, isHere.mtime).catch(() => {})
-      else {
-        if (!fetching.has(key))
-          fetching.set(
-            key,
-            fetch(key).finally(() => fetching.delete(key)),
-          )
-        await fetching.get(key)
-        cache.changed()
-      }
-      return pathOf(keyOrPath)
-    } finally {
-      release()
-    }
-  }
-
-  async function ensureLargest(key: string): Promise<void> {
-    if (!(await isStored(key))) return
-    const { files } = await withStaging((folder) => readManifest(key, folder))
-    const stored = files.reduce((sum, { size_bytes }) => sum + size_bytes, 0)
-    const names = await filesOfFolder(pathOf(key)).catch(() => [])
-    const sizes = await Promise.all(names.map(async (name) => (await stat(path.join(pathOf(key), name))).size))
-    if (sizes.reduce((sum, size) => sum + size, 0) >= stored) return
-    await removeLocal(key)
-    await ensureLocal(key)
-  }
-
-  async function removeStored(key: string): Promise<void> {
-    if (!key.endsWith('/')) return await store!.remove(key)
+  private async removeStored(key: string): Promise<void> {
+    if (!key.endsWith('/')) return await this.store.remove(key)
     // The manifest first: without it the folder is gone.
-    await store!.remove(key + manifestName)
-    for await (const object of store!.list(key)) await store!.remove(object.key)
+    await this.store.remove(key + manifestName)
+    for await (const object of this.store.list(key)) await this.store.remove(object.key)
   }
 
-  async function ask(): Promise<string | undefined> {
+  private async ask(): Promise<string | undefined> {
+    const { log } = this.options
     try {
-      await store!.check()
+      await this.store.check()
       return undefined
     } catch (error) {
       log.warn({ err: error }, 'the shared storage does not answer')
       // Without its name: health routes need no key.
       return 'the shared storage (TUNERY_STORAGE_URL) is away; the log has the cause'
     }
-  }
-  let asked = { at: 0, problem: Promise.resolve<string | undefined>(undefined) }
-
-  return {
-    shared: true,
-    store,
-    pathOf,
-    async publish(...keys) {
-      const releases = keys.map(cache.hold)
-      try {
-        for (const key of keys) await publish(key)
-      } finally {
-        for (const release of releases) release()
-      }
-      cache.changed()
-    },
-    ensureLocal,
-    ensureLargest,
-    async hold(keysOrPaths) {
-      const keys = keysOrPaths.flatMap((keyOrPath) => keyOf(keyOrPath, dataDir) ?? [])
-      const releases = keys.map(cache.hold)
-      const release = () => {
-        for (const release of releases.splice(0)) release()
-      }
-      try {
-        for (const key of keys) await ensureLocal(key)
-        return { release }
-      } catch (error) {
-        release()
-        throw error
-      }
-    },
-    async remove(...keys) {
-      await removeLocal(...keys)
-      for (const key of keys)
-        await removeStored(key).catch((error: Error) =>
-          log.warn({ err: error, key }, 'an object could not be removed; the sweep of orphans removes it'),
-        )
-    },
-    removeLocal,
-    downloadUrl: async (key, filename) => (redirect ? await store.presign(key, filename) : undefined),
-    problem() {
-      const now = performance.now()
-      if (asked.at === 0 || now - asked.at > problem_ms) asked = { at: now, problem: ask() }
-      return asked.problem
-    },
-    claim: (owner) => claimStorage({ store, staging }, owner),
-    start(options) {
-      const running = [cache.start(), startSweeping({ ...options, store, staging, log })]
-      return { close: async () => void (await Promise.all(running.map((worker) => worker.close()))) }
-    },
-    close: () => store.close(),
   }
 }
 
