@@ -154,6 +154,7 @@ test(
     await page
       .getByRole('table', { name: 'Log' })
       .getByText(/The job completed/)
+      .getByRole('link', { name: `colours ${hostile}` })
       .waitFor()
 
     await tab(page, 'Settings')

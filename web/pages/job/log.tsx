@@ -2,6 +2,7 @@ import { ScrollText } from 'lucide-react'
 import { useMemo, useState } from 'react'
 import type { JobEvent } from '../../../sdk/index.ts'
 import { formatTime } from '../../lib/format.ts'
+import { ModelName } from '../../parts/names.tsx'
 import { Badge, EmptyState, type Tone } from '../../ui/feedback.tsx'
 import { Card } from '../../ui/layout.tsx'
 import { type Column, Table } from '../../ui/table.tsx'
@@ -44,7 +45,7 @@ const columns: readonly Column<JobEvent>[] = [
     cell: ({ message, type, data }) => (
       <div className="max-w-[56rem] wrap-anywhere whitespace-pre-wrap">
         {type === 'error' || type === 'warning' ? <span className="sm:hidden">{type}: </span> : null}
-        {message}
+        {message.split(/\b(mdl_\w+)/).map((part, at) => (at % 2 === 1 ? <ModelName key={at} id={part} /> : part))}
         {typeof data?.code === 'string' && <span className="text-muted"> ({data.code})</span>}
       </div>
     ),
