@@ -37,6 +37,13 @@ export interface Column<T> {
   grow?: boolean
 }
 
+/** What columns of buttons have in common: `{ ...actionsColumn, cell }`. */
+export const actionsColumn = {
+  id: 'actions',
+  header: <span className="sr-only">Actions</span>,
+  align: 'right',
+} as const
+
 export interface TableProps<T> {
   /** What the rows are: the table's name for screen readers. */
   label: string

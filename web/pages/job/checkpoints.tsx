@@ -12,7 +12,7 @@ import { Button, LinkButton } from '../../ui/button.tsx'
 import { Help } from '../../ui/disclosure.tsx'
 import { Badge, EmptyState, Loaded } from '../../ui/feedback.tsx'
 import { Card } from '../../ui/layout.tsx'
-import { type Column, Table } from '../../ui/table.tsx'
+import { actionsColumn, type Column, Table } from '../../ui/table.tsx'
 import { RelativeTime } from '../../ui/values.tsx'
 
 /** `written`: how many the stream has told of; each new one asks the list again. */
@@ -62,9 +62,7 @@ export function Checkpoints({ job, written }: { job: Job; written: number }) {
       cell: ({ created_at }) => <RelativeTime time={created_at} />,
     },
     {
-      id: 'actions',
-      header: <span className="sr-only">Actions</span>,
-      align: 'right',
+      ...actionsColumn,
       cell: ({ model, step }) =>
         model && (
           <span className="inline-flex gap-1.5">

@@ -13,7 +13,7 @@ import { Field, Form, FormButtons, NumberInput } from '../../ui/field.tsx'
 import { Card } from '../../ui/layout.tsx'
 import { ConfirmDialog, Dialog } from '../../ui/popups.tsx'
 import { SecretDialog } from '../../ui/secret-dialog.tsx'
-import { Table } from '../../ui/table.tsx'
+import { actionsColumn, Table } from '../../ui/table.tsx'
 import { RelativeTime } from '../../ui/values.tsx'
 
 /** Links to a page of the model for people without an account. Nothing where the operator has not turned them on. */
@@ -59,9 +59,7 @@ export function Shares({ model }: { model: TunedModelDetails }) {
           },
           { id: 'expires', header: 'Expires', from: 'sm', cell: (share) => <RelativeTime time={share.expires_at} /> },
           {
-            id: 'actions',
-            header: <span className="sr-only">Actions</span>,
-            align: 'right',
+            ...actionsColumn,
             cell: (share) =>
               mayWrite && (
                 <ConfirmDialog

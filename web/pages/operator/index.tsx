@@ -14,7 +14,7 @@ import { Field, Form, FormButtons, Input, NameField } from '../../ui/field.tsx'
 import { Card, Page, Tabs } from '../../ui/layout.tsx'
 import { ConfirmDialog, Dialog } from '../../ui/popups.tsx'
 import { SecretDialog } from '../../ui/secret-dialog.tsx'
-import { Table } from '../../ui/table.tsx'
+import { actionsColumn, Table } from '../../ui/table.tsx'
 import { toast, toastError } from '../../ui/toast.tsx'
 import { Code, RelativeTime } from '../../ui/values.tsx'
 import { Machine } from './machine.tsx'
@@ -122,9 +122,7 @@ function Accounts() {
                 cell: (account) => <RelativeTime time={account.created_at} />,
               },
               {
-                id: 'actions',
-                header: <span className="sr-only">Actions</span>,
-                align: 'right',
+                ...actionsColumn,
                 cell: (account) =>
                   account.status === 'active' ? (
                     <ConfirmDialog

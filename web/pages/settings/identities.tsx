@@ -5,7 +5,7 @@ import { tunery } from '../../lib/api.ts'
 import { Button } from '../../ui/button.tsx'
 import { EmptyState, Loaded } from '../../ui/feedback.tsx'
 import { ConfirmDialog, Dialog } from '../../ui/popups.tsx'
-import { Table } from '../../ui/table.tsx'
+import { actionsColumn, Table } from '../../ui/table.tsx'
 import { RelativeTime } from '../../ui/values.tsx'
 
 /** `onRemove` is called with the id of a connection after a confirmation. */
@@ -34,9 +34,7 @@ export function IdentityTable({
           cell: ({ created_at }) => <RelativeTime time={created_at} />,
         },
         {
-          id: 'actions',
-          header: <span className="sr-only">Actions</span>,
-          align: 'right',
+          ...actionsColumn,
           cell: ({ id, email }) => (
             <ConfirmDialog
               trigger={

@@ -15,7 +15,7 @@ import { Field, Form, FormButtons, NameField } from '../../ui/field.tsx'
 import { Card } from '../../ui/layout.tsx'
 import { ConfirmDialog, Dialog, Menu } from '../../ui/popups.tsx'
 import { SecretDialog } from '../../ui/secret-dialog.tsx'
-import { type Column, Table } from '../../ui/table.tsx'
+import { actionsColumn, type Column, Table } from '../../ui/table.tsx'
 import { toast } from '../../ui/toast.tsx'
 import { Checkbox } from '../../ui/toggles.tsx'
 import { Code, RelativeTime } from '../../ui/values.tsx'
@@ -43,9 +43,7 @@ export function Keys() {
         key.status === 'expired' ? <Status status="expired" tone="warn" /> : <RelativeTime time={key.expires_at} />,
     },
     {
-      id: 'actions',
-      header: <span className="sr-only">Actions</span>,
-      align: 'right',
+      ...actionsColumn,
       cell: (key) =>
         mayWrite && (
           <Menu

@@ -13,7 +13,7 @@ import { Field, Form, FormButtons, Input, NameField } from '../../ui/field.tsx'
 import { Card } from '../../ui/layout.tsx'
 import { ConfirmDialog, Dialog } from '../../ui/popups.tsx'
 import { SecretDialog } from '../../ui/secret-dialog.tsx'
-import { Table } from '../../ui/table.tsx'
+import { actionsColumn, Table } from '../../ui/table.tsx'
 import { toast, toastError } from '../../ui/toast.tsx'
 import { RelativeTime } from '../../ui/values.tsx'
 import { MemberIdentities } from './identities.tsx'
@@ -110,9 +110,7 @@ export function Members() {
                   from: 'md',
                 },
                 {
-                  id: 'actions',
-                  header: <span className="sr-only">Actions</span>,
-                  align: 'right',
+                  ...actionsColumn,
                   cell: (member) =>
                     mayChange(member) &&
                     member.id !== profile.id && (
@@ -196,9 +194,7 @@ function Invitations({ mayWrite, refresh }: { mayWrite: boolean; refresh: () => 
           { id: 'role', header: 'Role', cell: ({ member }) => roles.find(({ value }) => value === member.role)?.label },
           { id: 'expires', header: 'Expires', from: 'sm', cell: (each) => <RelativeTime time={each.expires_at} /> },
           {
-            id: 'actions',
-            header: <span className="sr-only">Actions</span>,
-            align: 'right',
+            ...actionsColumn,
             cell: (each) =>
               mayWrite && (
                 <Button size="sm" variant="quiet" busy={withdraw.isPending} onClick={() => withdraw.mutate(each.id)}>

@@ -11,7 +11,7 @@ import { EmptyState, FormError, Loaded } from '../../ui/feedback.tsx'
 import { Field, Form, Input } from '../../ui/field.tsx'
 import { Card, Facts } from '../../ui/layout.tsx'
 import { ConfirmDialog } from '../../ui/popups.tsx'
-import { Table } from '../../ui/table.tsx'
+import { actionsColumn, Table } from '../../ui/table.tsx'
 import { toast } from '../../ui/toast.tsx'
 import { Code, RelativeTime } from '../../ui/values.tsx'
 import { IdentityTable } from './identities.tsx'
@@ -227,9 +227,7 @@ function Passkeys() {
                 cell: (each) => <RelativeTime time={each.last_used_at} />,
               },
               {
-                id: 'actions',
-                header: <span className="sr-only">Actions</span>,
-                align: 'right',
+                ...actionsColumn,
                 cell: (each) => (
                   <ConfirmDialog
                     trigger={

@@ -8,7 +8,7 @@ import { Button } from '../../ui/button.tsx'
 import { Badge, Loaded } from '../../ui/feedback.tsx'
 import { Card } from '../../ui/layout.tsx'
 import { ConfirmDialog } from '../../ui/popups.tsx'
-import { Table } from '../../ui/table.tsx'
+import { actionsColumn, Table } from '../../ui/table.tsx'
 import { toast, toastError } from '../../ui/toast.tsx'
 import { Code, RelativeTime } from '../../ui/values.tsx'
 
@@ -77,9 +77,7 @@ export function Sessions() {
               { id: 'by', header: 'Method', from: 'md', cell: (session) => begunBy[session.begun_by] },
               { id: 'used', header: 'Last used', cell: (session) => <RelativeTime time={session.last_used_at} /> },
               {
-                id: 'actions',
-                header: <span className="sr-only">Actions</span>,
-                align: 'right',
+                ...actionsColumn,
                 cell: (session) =>
                   !session.current && (
                     <Button size="sm" variant="quiet" busy={end.isPending} onClick={() => end.mutate(session.id)}>
