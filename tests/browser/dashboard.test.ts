@@ -7,10 +7,7 @@ import { allowed } from '../support/allowed-time.ts'
 import { colourRows, until } from '../support/client.ts'
 import { full } from '../support/full.ts'
 import { tiny } from '../support/tiny.ts'
-import { browserService, browserTest, choose, phone, problemsOf, settled } from './support.ts'
-
-/** A training, beside the other tests of a busy machine. */
-const trained_ms = 90_000
+import { browserService, browserTest, choose, patiently, phone, problemsOf, settled } from './support.ts'
 
 const { service } = browserService('dashboard')
 
@@ -57,13 +54,13 @@ test('a job is watched live until its model is there', browserTest, async () => 
   })
   const { page, complaints } = await service.visit()
   await page.goto(`/jobs/${job.id}`)
-  await page.getByText('live', { exact: true }).waitFor({ timeout: trained_ms })
+  await page.getByText('live', { exact: true }).waitFor(patiently)
   const step = page.locator('dl div', { hasText: /^Step/ }).locator('dd').first()
   const stepOf = async () => Number((await step.innerText()).replace(/\D/g, ''))
-  await step.waitFor({ timeout: trained_ms })
+  await step.waitFor(patiently)
   const seen = await stepOf()
   await until('a later step', async () => (await stepOf()) > seen)
-  await page.getByRole('heading', { name: 'Trained model' }).waitFor({ timeout: trained_ms })
+  await page.getByRole('heading', { name: 'Trained model' }).waitFor(patiently)
   await page.getByRole('img', { name: /^Loss\. Training loss.* Validation loss: from/ }).waitFor()
   const { metrics, model } = await tunery.jobs.get(job.id)
   assert.equal(await stepOf(), metrics.step)

@@ -10,7 +10,7 @@ import { root } from '../../lib/root.ts'
 import type { CreateJobInput, Dataset } from '../../sdk/index.ts'
 import { until } from '../support/client.ts'
 import { tiny } from '../support/tiny.ts'
-import { browserService, browserTest, choose, heading, phone, problemsOf, settled } from './support.ts'
+import { browserService, browserTest, choose, heading, patiently, phone, problemsOf, settled } from './support.ts'
 
 const { service, tunery } = browserService('datasets')
 
@@ -25,9 +25,6 @@ const row = (question: string, answer?: string) =>
   })
 
 const tab = (page: Page, name: string) => page.getByRole('tab', { name: new RegExp(`^${name}`) }).click()
-
-/** An estimate tries steps of a training, and a check counts tokens, beside the other tests. */
-const slow_ms = 60_000
 
 /** axe, in both schemes, and no wider than the window. */
 async function assertFit(page: Page, what: string): Promise<void> {
@@ -65,7 +62,7 @@ test('a table with columns of its own names is mapped in a dialog, and so are JS
   await page.getByRole('button', { name: 'Map columns' }).click()
   await map(answers)
   await heading(page, 'own-columns.csv')
-  await page.getByText('Frage as prompt, Antwort as completion').waitFor({ timeout: slow_ms })
+  await page.getByText('Frage as prompt, Antwort as completion').waitFor(patiently)
   await page.goto('/datasets')
   await page.getByRole('button', { name: 'Paste' }).click()
   await page.getByLabel('Rows').fill('{"Frage":"Wann offen?","Antwort":"Von neun bis fünf."}')
@@ -116,7 +113,7 @@ test('wrong rows are corrected where they are shown, and train, with every text 
   await page.getByRole('button', { name: 'Upload the corrected rows' }).click()
 
   await heading(page, `tickets ${hostile} (corrected)`)
-  await page.getByText('All rows are valid').waitFor({ timeout: slow_ms })
+  await page.getByText('All rows are valid').waitFor(patiently)
   await page.getByText('No rows are truncated').waitFor()
   await tab(page, 'Rows')
   await page.getByRole('article', { name: 'Row 1', exact: true }).getByText('assistant').waitFor()
@@ -136,7 +133,7 @@ test('wrong rows are corrected where they are shown, and train, with every text 
 
   await page.getByRole('link', { name: 'Train' }).click()
   await heading(page, 'New job')
-  await page.getByText(/^~.* s$/).waitFor({ timeout: slow_ms })
+  await page.getByText(/^~.* s$/).waitFor(patiently)
   await assertFit(page, 'new job')
   await page.getByRole('button', { name: 'Start job' }).click()
   await page.waitForURL(/\/jobs\/job_/)

@@ -6,14 +6,22 @@ import type { Page } from 'playwright-core'
 import type { Job } from '../../sdk/index.ts'
 import { colourRows, until } from '../support/client.ts'
 import { tiny } from '../support/tiny.ts'
-import { browserService, browserTest, choose, desktop, heading, phone, problemsOf, settled } from './support.ts'
+import {
+  browserService,
+  browserTest,
+  choose,
+  desktop,
+  heading,
+  patiently,
+  phone,
+  problemsOf,
+  settled,
+} from './support.ts'
 
 const { service, tunery } = browserService('jobs')
 
 const hostile = '<img src=x onerror="window.hit=1">'
 const tab = (page: Page, name: string) => page.getByRole('tab', { name: new RegExp(`^${name}`) }).click()
-/** A training, beside the other tests of a busy machine. */
-const slow = { timeout: 90_000 }
 
 /** A proxy of the running service, on a port of its own, whose connections can be cut. */
 async function startCable() {
@@ -91,7 +99,7 @@ test('a job is watched to its end through cut connections and a refresh, and los
   await page.goto(`/jobs/${job.id}`)
   await heading(page, `colours ${hostile}`)
   const live = page.getByText('live', { exact: true })
-  await live.waitFor(slow)
+  await live.waitFor(patiently)
   await passes(page, 0)
 
   cable.cut()
@@ -103,7 +111,7 @@ test('a job is watched to its end through cut connections and a refresh, and los
 
   await page.reload()
   await page.getByRole('img', { name: /^Loss\. Training loss/ }).waitFor()
-  await page.getByRole('heading', { name: 'Trained model' }).waitFor(slow)
+  await page.getByRole('heading', { name: 'Trained model' }).waitFor(patiently)
   await page.getByText('completed', { exact: true }).waitFor()
   watched = await tunery.jobs.get(job.id)
 
@@ -230,7 +238,7 @@ test(
     const { page, complaints } = await service.visit()
     await page.goto('/jobs')
     const row = (name: string) => page.getByRole('row').filter({ hasText: name })
-    await row('long').getByText('running', { exact: true }).waitFor(slow)
+    await row('long').getByText('running', { exact: true }).waitFor(patiently)
     const act = async (name: string, action: string) => {
       await row(name)
         .getByRole('button', { name: /^Actions/ })
@@ -256,11 +264,11 @@ test(
     await heading(page, 'long')
     assert.match(page.url(), new RegExp(`with=${watched.id}`))
     const both = page.getByRole('img', { name: /^Loss\..*long: from.*renamed.*: from/ })
-    await both.waitFor(slow)
+    await both.waitFor(patiently)
     await page.getByRole('button', { name: 'Time', exact: true }).click()
     await page.getByRole('button', { name: 'Log', exact: true }).click()
     await page.reload()
-    await both.waitFor(slow)
+    await both.waitFor(patiently)
     assert.equal(await page.getByRole('button', { name: 'Log', exact: true }).getAttribute('aria-pressed'), 'true')
     for (const colorScheme of ['dark', 'light'] as const) {
       await page.emulateMedia({ colorScheme, reducedMotion: 'reduce' })
@@ -269,7 +277,7 @@ test(
     }
 
     await page.getByRole('button', { name: 'Pause' }).click()
-    await page.getByText('Other jobs can run meanwhile').waitFor(slow)
+    await page.getByText('Other jobs can run meanwhile').waitFor(patiently)
     await page.getByRole('button', { name: 'Resume' }).click()
     await page.getByText('live', { exact: true }).waitFor()
     await page.getByRole('button', { name: 'Cancel job' }).click()

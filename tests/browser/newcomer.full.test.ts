@@ -7,7 +7,7 @@ import { after, before, test } from 'node:test'
 import type { Page } from 'playwright-core'
 import { Tunery } from '../../sdk/index.ts'
 import { colourRows } from '../support/client.ts'
-import { type BrowserService, browserTest, choose, startBrowserService } from './support.ts'
+import { type BrowserService, browserTest, choose, patiently, startBrowserService } from './support.ts'
 
 let service: BrowserService
 let network: Awaited<ReturnType<typeof startNetwork>>
@@ -63,7 +63,6 @@ const navigate = (name: string) =>
   page.getByRole('navigation', { name: 'Main' }).getByRole('link', { name, exact: true }).click()
 const rows = colourRows(64).split('\n')
 const wrongLine = 3
-const long_ms = 120_000
 let key: string
 
 /** The link of the first start leads to a password and to home, which says what comes next. */
@@ -133,7 +132,7 @@ async function train(): Promise<void> {
   await heading('colours, by Nora')
   const address = page.url()
   const live = page.getByRole('main').getByText('live', { exact: true })
-  await live.waitFor({ timeout: long_ms })
+  await live.waitFor(patiently)
   const step = async () => {
     const figures = await page.getByRole('main').locator('dl').first().innerText()
     return Number(/Step\s+([\d,]+)/.exec(figures)?.[1]?.replaceAll(',', '') ?? 0)
@@ -153,7 +152,7 @@ async function train(): Promise<void> {
   await live.waitFor()
   assert.equal(page.url(), address)
   assert.ok((await step()) > 0)
-  await page.getByRole('heading', { name: 'Trained model' }).waitFor({ timeout: long_ms })
+  await page.getByRole('heading', { name: 'Trained model' }).waitFor(patiently)
   // The curve goes from the first step on, though the page was loaded in between.
   const curve = page.getByRole('img', { name: /^Loss\. Training loss \(smoothed\): from / })
   await curve.waitFor()
@@ -195,7 +194,7 @@ async function evaluate(): Promise<void> {
   await page.getByText('Name and sampling').click()
   await page.getByRole('textbox', { name: /^Max tokens/ }).fill('12')
   await page.getByRole('button', { name: 'Evaluate' }).click()
-  await page.getByText(/^(The model|Too few rows)/).waitFor({ timeout: long_ms })
+  await page.getByText(/^(The model|Too few rows)/).waitFor(patiently)
   await page
     .getByRole('table', { name: 'Scores' })
     .getByRole('row', { name: /Baseline/ })

@@ -11,6 +11,7 @@ import {
   type BrowserService,
   browserTest,
   desktop,
+  patiently,
   phone,
   problemsOf,
   settled,
@@ -33,8 +34,6 @@ async function look(page: Page, name: string): Promise<void> {
   mkdirSync(folder, { recursive: true })
   await page.screenshot({ path: path.join(folder, `${name}.png`) })
 }
-/** Two answers to pictures, beside the other tests. */
-const slow_ms = 60_000
 const question = (page: Page) => page.getByRole('textbox', { name: 'Your question' })
 const attached = (page: Page) => page.getByAltText(/^\d of your question$/)
 
@@ -134,7 +133,7 @@ test('rows are asked with their pictures, which are shown', { skip }, async () =
   await page.getByRole('button', { name: 'Run', exact: true }).click()
   const rows = page.getByRole('table', { name: 'Answers by row' })
   await rows.getByAltText('1 of the row').nth(1).waitFor()
-  await page.getByText(/: \d of 2 match/).waitFor({ timeout: slow_ms })
+  await page.getByText(/: \d of 2 match/).waitFor(patiently)
   await rows.scrollIntoViewIfNeeded()
   await look(page, 'rows')
   assert.deepEqual(

@@ -51,6 +51,13 @@ export interface VisitOptions {
 export const desktop = { width: 1280, height: 800 }
 export const phone = { width: 360, height: 740 }
 
+/** For what a training does first: it has a low priority beside all that runs on a busy machine. */
+export const patiently = {
+  get timeout() {
+    return allowed(90_000)
+  },
+}
+
 /** Longest wait for anything on a page; longer on a busy machine. */
 const patience_ms = 20_000
 
