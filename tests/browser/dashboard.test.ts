@@ -1,5 +1,5 @@
-// What the dashboard promises first, in a browser: an answer after the sign-in, and a job that is watched live. All else
-// about its pages runs in `npm run test:full`, as do the files beside this one.
+// What the dashboard promises first, in a browser: an answer after the sign-in, and a job that is watched live. All
+// else about its pages runs in `npm run test:full`, as do the files beside this one.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { Tunery } from '../../sdk/index.ts'
