@@ -1,5 +1,6 @@
 // `npm run coverage`: lines of the program that no test of `npm run test:full` runs, in any process that the tests
-// start; `-- FILE…` of these test files alone. A process that SIGKILL ends leaves no record. The report names the lines.
+// start; `-- FILE…` of these test files alone. A process that SIGKILL ends leaves no record. The report names the
+// lines.
 import { spawn, spawnSync } from 'node:child_process'
 import { globSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
@@ -80,7 +81,8 @@ writeFileSync(path.join(folder, 'site/sitecustomize.py'), 'import coverage\n\nco
 const settings = path.join(folder, '.coveragerc')
 writeFileSync(
   settings,
-  `[run]\nparallel = true\nsigterm = true\npatch = _exit\ndata_file = ${folder}/.coverage\nsource = ${root}/trainer\nomit = */tests/*\n`,
+  `[run]\nparallel = true\nsigterm = true\npatch = _exit\ndata_file = ${folder}/.coverage\n` +
+    `source = ${root}/trainer\nomit = */tests/*\n`,
 )
 const packages = globSync(path.join(peer, 'lib/python*/site-packages'))
 const named = process.argv.slice(2)

@@ -5,7 +5,8 @@ import { createProgram } from '../../cli/program.ts'
 
 const introduction = `# Command line
 
-\`./tunery COMMAND\` in a checkout. Without one, \`npx tunery COMMAND\` has the commands that talk to a service. How to begin:
+\`./tunery COMMAND\` in a checkout. Without one, \`npx tunery COMMAND\` has the commands that talk to a service. How \
+to begin:
 [the guide](../guides/command-line.md).
 
 ## Which service
@@ -19,7 +20,8 @@ The first of these that is given:
 4. the profile \`local\`
 
 An address without a key takes the key of the profile with that address. A key without an address, and without a profile
-that is named, belongs to the service that runs on the data folder (\`TUNERY_DATA_DIR\`). The key of a profile is sent to
+that is named, belongs to the service that runs on the data folder (\`TUNERY_DATA_DIR\`). The key of a profile is \
+sent to
 the address of that profile alone; that of \`local\` to the service on the data folder, which may have another port now.
 
 ## Exit status
@@ -27,8 +29,10 @@ the address of that profile alone; that of \`local\` to the service on the data 
 | status | |
 |---|---|
 | 0 | done |
-| 1 | failed: a job without a result, rows that are wrong, damaged files, something that \`doctor\` found, a fault of the service |
-| 2 | wrong usage, wrong settings, or a request that the service refused. \`export\`, \`import\` and \`bundle\` end with 2 for everything that they can explain; work on the data folder too |
+| 1 | failed: a job without a result, rows that are wrong, damaged files, something that \`doctor\` found, a fault of \
+the service |
+| 2 | wrong usage, wrong settings, or a request that the service refused. \`export\`, \`import\` and \`bundle\` end \
+with 2 for everything that they can explain; work on the data folder too |
 | 3 | not authorized: a wrong key, or one without the scope |
 | 4 | not found |
 | 5 | the service cannot be reached |
@@ -36,7 +40,8 @@ the address of that profile alone; that of \`local\` to the service on the data 
 
 ## JSON
 
-With \`--json\` stdout has one JSON value and nothing else. \`train\`, \`jobs follow\` and \`webhooks listen\` print a line of
+With \`--json\` stdout has one JSON value and nothing else. \`train\`, \`jobs follow\` and \`webhooks listen\` print \
+a line of
 JSON for each event; the last line of a job is the job. What people read goes to stderr. Colours and drawings are for
 terminals alone, and \`NO_COLOR\` turns colours off.
 `

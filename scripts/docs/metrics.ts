@@ -39,7 +39,8 @@ export function metricsPage(note: string, table: Table): string {
 \`GET /metrics\` of the server, in Prometheus' text format. How to use them: [monitor](../monitor.md#metrics);
 a dashboard and alerts are in \`deploy/monitoring\`, what to do about an alert in the [runbook](../runbook.md).
 
-Several processes: \`sum\`, each process counts its own, so add them up; \`max\`, each process reports the same fact of the
+Several processes: \`sum\`, each process counts its own, so add them up; \`max\`, each process reports the same fact \
+of the
 whole installation (or the worst of its own), so take one.
 
 No label has a value that clients create without bound: no account, key, job, tuned model or deployment.
@@ -48,12 +49,14 @@ No label has a value that clients create without bound: no account, key, job, tu
 
 ${table(head, rows(Object.values(serverMetrics)))}
 
-The Node process adds \`process_…\` and \`nodejs_…\` (CPU time, memory, event loop lag, garbage collection), as every program
+The Node process adds \`process_…\` and \`nodejs_…\` (CPU time, memory, event loop lag, garbage collection), as every \
+program
 with prom-client does.
 
 ## Engine
 
-A part of the server's answer, for the engine of all models and for that of each replica of a deployment that scales on its
+A part of the server's answer, for the engine of all models and for that of each replica of a deployment that scales \
+on its
 machine. A separate server of one model (\`engine/main.ts\` on a port) has only these, without the label \`engine\`.
 
 ${table(head, rows(enginesMetrics))}

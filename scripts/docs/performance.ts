@@ -143,8 +143,10 @@ export function performancePage(root: string, note: string): string {
   const machines = Object.entries(index.machines).filter(([name]) => named(name))
   return `${note}# Performance
 
-Each topic has a row for each claim: our figure, the peer's, their ratio, the target, the machine, the day and the command.
-Both figures of a ratio come from one run on one machine. Machines differ, and the same machine differs by a quarter from
+Each topic has a row for each claim: our figure, the peer's, their ratio, the target, the machine, the day and the \
+command.
+Both figures of a ratio come from one run on one machine. Machines differ, and the same machine differs by a quarter \
+from
 hour to hour. The records are in \`docs/performance\`, older ones in its history; \`npm run docs\` writes this page.
 
 ${table(['machine', 'what it is'], machines)}

@@ -66,13 +66,14 @@ export function run(command, args, { cwd, env, hint, what } = {}) {
   })
 }
 
+const unreachable = [
+  /ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ETIMEDOUT|ECONNRESET|NewConnectionError/i,
+  /Temporary failure in name resolution|Max retries exceeded|network/i,
+]
+
 // Most failures have one of two causes, an unreachable registry or a full disk: say so plainly.
 function hintFor(output) {
-  if (
-    /ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ETIMEDOUT|ECONNRESET|NewConnectionError|Temporary failure in name resolution|Max retries exceeded|network/i.test(
-      output,
-    )
-  )
+  if (unreachable.some((words) => words.test(output)))
     return (
       'A package registry could not be reached. Check the network (and the proxy or mirror settings of npm and pip), ' +
       'then run the same command again; finished steps are kept.'

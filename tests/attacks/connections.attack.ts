@@ -115,7 +115,8 @@ test('40 streams of a paused job, 40 bodies that do not come: others and health 
     for (let n = 0; n < connections; n++) {
       hold(`GET /v1/fine-tuning/jobs/${id}/events HTTP/1.1\r\n${head}\r\n`)
       hold(
-        `POST /v1/datasets/ HTTP/1.1\r\n${head}Content-Type: multipart/form-data; boundary=b\r\nContent-Length: 99\r\n\r\n`,
+        `POST /v1/datasets/ HTTP/1.1\r\n${head}Content-Type: multipart/form-data; boundary=b\r\nContent-Length: ` +
+          '99\r\n\r\n',
       )
     }
     for (let round = 0; round < 20; round++) {

@@ -106,7 +106,7 @@ const neverFound = (operations: Operation[], counts: Counts): string[] =>
     .map((operation) => `no request of ${nameOf(operation)} has found an object`)
 const isFound = (counted: string, name: string) =>
   counted.startsWith(`${name} `) && !/^(401|403|404|429)\b/.test(counted.slice(name.length + 1))
-/** For sessions of the dashboard alone, or for what a provider of identities, OpenAI or a download from the hub makes. */
+/** For sessions of the dashboard alone, or for what a provider of identities, OpenAI or the hub makes. */
 const withoutObject = /\/(identities|passkeys|sessions|permissions)\/|^DELETE .*\/download$/
 
 const configOf = (seed: number, each: number, edges: boolean, known: Ids) => `

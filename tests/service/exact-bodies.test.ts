@@ -85,7 +85,8 @@ test('seeds keep their digits in stored completions, batches, evaluations and th
 
   asked = []
   const dataset = await uploadItems(app, [{ messages: [{ role: 'user', content: 'x' }], reference: 'yes' }])
-  const judge = `{"type": "score_model", "name": "judge", "model": "far/exact", "range": [0, 1], "sampling_params": {"seed": ${least}},
+  const judge = `{"type": "score_model", "name": "judge", "model": "far/exact", "range": [0, 1],
+    "sampling_params": {"seed": ${least}},
     "input": [{"role": "user", "content": "Score it."}]}`
   const answer = await post(
     '/evaluations',

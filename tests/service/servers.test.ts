@@ -135,9 +135,9 @@ test('notifications arrive, and after a lost connection everything counts as cha
   for (const ref of refs) sender.publish('change', ref)
   await until('all of them', () => received.length === 501)
   assert.deepEqual(received.slice(1), refs)
-  await sql`select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'tunery notifications'`.execute(
-    first.db,
-  )
+  await sql`
+    select pg_terminate_backend(pid)
+    from pg_stat_activity where application_name = 'tunery notifications'`.execute(first.db)
   await until('the gap to be told', () => received.length === 502 && received.at(-1) === undefined)
   await Promise.all([sender.close(), receiver.close()])
 })

@@ -98,9 +98,9 @@ test('a server that takes no writes is away, and its connections are not used ag
   await write()
   const name = server.pathname.slice(1)
   await sql.raw(`alter database ${name} set default_transaction_read_only = on`).execute(admin)
-  await sql`select pg_terminate_backend(pid) from pg_stat_activity where pid <> pg_backend_pid() and datname = ${name}`.execute(
-    admin,
-  )
+  await sql`
+    select pg_terminate_backend(pid)
+    from pg_stat_activity where pid <> pg_backend_pid() and datname = ${name}`.execute(admin)
   const refused = (error: Error & { code?: string }) => error.code === databaseAway
   await until('a standby’s answer', () =>
     write().then(

@@ -89,12 +89,15 @@ export const forms: Record<'sft' | 'dpo' | 'kto', object[]> = {
 }
 
 const texts = [
-  '', ' ', 'word', 'ü😀 ‮x', '<|im_end|>', '<|im_start|>user\n', '</think>', '<think>', '\ud800', '\u0000', 'a\r\nb', '[TOOL_CALLS]',
+  '', ' ', 'word', 'ü😀 ‮x', '<|im_end|>', '<|im_start|>user\n', '</think>', '<think>', '\ud800', '\u0000',
+  'a\r\nb', '[TOOL_CALLS]',
   '{"x": 1}', '<tool_call>', 'word '.repeat(60), '\ufdd0', '\u2028', '1e999',
 ] // biome-ignore format: a list
 const names = [
-  'messages', 'tools', 'prompt', 'completion', 'chosen', 'rejected', 'label', 'input', 'system', 'role', 'content', 'weight', 'train',
-  'wieght', 'reasoning', 'reasoning_content', 'tool_calls', 'tool_call_id', 'name', 'line', 'fields', 'source_line', 'source', 'functions',
+  'messages', 'tools', 'prompt', 'completion', 'chosen', 'rejected', 'label', 'input', 'system', 'role',
+  'content', 'weight', 'train',
+  'wieght', 'reasoning', 'reasoning_content', 'tool_calls', 'tool_call_id', 'name', 'line', 'fields',
+  'source_line', 'source', 'functions',
   'function_call', 'question', 'answer', 'output', 'instruction', 'id', 'type', 'function', 'arguments', '__proto__',
 ] // biome-ignore format: a list
 

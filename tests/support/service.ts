@@ -91,8 +91,8 @@ export async function startApp(
 export type TestApp = Awaited<ReturnType<typeof startApp>>
 
 /**
- * The app of a file's tests: started before the first one, stopped after the last. On a busy machine Node runs the hooks
- * of a file beside each other, so another `before` awaits `app.started`.
+ * The app of a file's tests: started before the first one, stopped after the last. On a busy machine Node runs the
+ * hooks of a file beside each other, so another `before` awaits `app.started`.
  */
 export function appOfTests(...options: Parameters<typeof startApp>): TestApp & { started: Promise<void> } {
   const { promise: started, resolve, reject } = Promise.withResolvers<void>()

@@ -214,7 +214,8 @@ describe('over hours', () => {
       assert.ok(ours < 0.95 * theirs, `${rule}: ${ours} to ${theirs}`)
       for (const { trace, replica_seconds, mean_wait_s } of rows) {
         const [their_seconds, their_wait_s] = figures[trace]!
-        const figuresOfBoth = `${trace}: ${replica_seconds}, ${mean_wait_s} s; ${rule}: ${their_seconds}, ${their_wait_s} s`
+        const figuresOfBoth =
+          `${trace}: ${replica_seconds}, ${mean_wait_s} s; ` + `${rule}: ${their_seconds}, ${their_wait_s} s`
         assert.ok(mean_wait_s <= 1.05 * their_wait_s + 0.01, figuresOfBoth)
         // Ray Serve lets requests wait more than twice as long where it needs fewer.
         assert.ok(replica_seconds <= 1.05 * their_seconds, figuresOfBoth)

@@ -130,7 +130,8 @@ test('a link to a missing page, anchor or picture is found', () => {
     writeFileSync(path.join(folder, 'docs/README.md'), '# Docs\n\n## Guides\n\n- [One](guides/one.md)\n')
     writeFileSync(
       path.join(folder, 'docs/guides/one.md'),
-      '# One\n\n## Part\n\n[a](two.md) [b](#part) [c](#parts) [d](../README.md#guides) [e](../../lib/x.ts) ![f](f.png)\n',
+      '# One\n\n## Part\n\n[a](two.md) [b](#part) [c](#parts) [d](../README.md#guides) [e](../../lib/x.ts) ' +
+        '![f](f.png)\n',
     )
     const { broken, named, groups } = readSite(folder)
     assert.deepEqual(broken, [

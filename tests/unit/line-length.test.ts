@@ -7,8 +7,14 @@ import { root } from '../../lib/root.ts'
 
 const columns = 120
 
-// A released migration is not touched.
-const exclude = ['sdk/generated/**', 'web/pages/new-job/generated/**', 'server/platform/db/migrations/**']
+// A released migration is not touched. The name of a test is as long as its guarantee.
+// A changed line of `scripts/setup/vision` compiles a library anew.
+const exclude = [
+  'scripts/setup/vision/**',
+  'sdk/generated/**',
+  'web/pages/new-job/generated/**',
+  'server/platform/db/migrations/**',
+]
 
 test('no line of code is too long', () => {
   const folders = [
@@ -17,13 +23,15 @@ test('no line of code is too long', () => {
     'contract',
     'deploy',
     'engine',
+    'examples',
     'lib',
     'mcp',
     'pictures',
+    'scripts',
     'sdk',
     'server',
     'telemetry',
-    'tests/browser',
+    'tests',
     'web',
   ]
   const files = globSync([`{${folders.join()}}/**/*.{ts,tsx,mjs,cpp,h}`, 'trainer/**/*.{py,cpp,h}'], {
@@ -33,7 +41,9 @@ test('no line of code is too long', () => {
   const long = files.flatMap((file) =>
     readFileSync(path.join(root, file), 'utf8')
       .split('\n')
-      .flatMap((line, index) => (line.length > columns ? [`${file}:${index + 1} has ${line.length}`] : [])),
+      .flatMap((line, index) =>
+        line.length > columns && !/^ *test\(/.test(line) ? [`${file}:${index + 1} has ${line.length}`] : [],
+      ),
   )
   assert.ok(files.length > 100)
   assert.deepEqual(long, [])

@@ -27,9 +27,9 @@ test('a deployment’s scaling becomes Serve’s, to zero only where that is all
 
 test('of a start that failed, the error is told and not where it was raised', () => {
   const message =
-    'It failed to start 3 times in a row. Error:\n\u001b[36mray::Replica()\u001b[39m\n  File "a.py", line 1, in f\n    g()\n' +
-    '    ^^^\nRuntimeError: Traceback (most recent call last):\n  File "b.py", line 2, in g\n    raise RuntimeError("no")\n' +
-    'RuntimeError: no'
+    'It failed to start 3 times in a row. Error:\n[36mray::Replica()[39m\n  File "a.py", line 1, in f\n    ' +
+    'g()\n    ^^^\nRuntimeError: Traceback (most recent call last):\n  File "b.py", line 2, in g\n    raise ' +
+    'RuntimeError("no")\nRuntimeError: no'
   assert.equal(withoutTraceback(message), 'It failed to start 3 times in a row. Error: RuntimeError: no')
   assert.equal(withoutTraceback('It waits for a GPU.'), 'It waits for a GPU.')
 })

@@ -20,7 +20,8 @@ test('events split at any byte, with extra empty lines between, are passed whole
 
 test('the final usage is read, and dropped unless the client requested it', () => {
   const usage =
-    'data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":4}}}\n\n'
+    'data: ' +
+    '{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":4}}}\n\n'
   for (const keepUsage of [true, false]) {
     const parser = createSseParser(keepUsage)
     assert.equal(feed(parser, event('a') + usage), event('a') + (keepUsage ? usage : ''))

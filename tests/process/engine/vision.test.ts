@@ -247,7 +247,8 @@ for (const { family, architecture, vectors, picture_tokens, placeholder, foreign
       const negate = `
 import sys; sys.path.insert(0, sys.argv[1])
 from gguf import GGUFReader
-tensors = [each for each in GGUFReader(sys.argv[2], "r+").tensors if each.name.startswith("mm.") and each.name.endswith("weight")]
+tensors = [each for each in GGUFReader(sys.argv[2], "r+").tensors if each.name.startswith("mm.") and \
+each.name.endswith("weight")]
 last = tensors[-1].data
 last *= -1`
       const gguf = join(root, '.local/llama/source/gguf-py')

@@ -111,8 +111,9 @@ export async function uploadHello(ray: ReturnType<typeof createRayClient>): Prom
   try {
     writeFileSync(
       path.join(folder, 'hello.py'),
-      'import os\nfrom ray import serve\n\n@serve.deployment(ray_actor_options={"num_cpus": 0})\nclass Hello:\n' +
-        '    async def __call__(self, request):\n        return os.environ.get("SECRET", "hello")\n\napp = Hello.bind()\n',
+      'import os\nfrom ray import serve\n\n@serve.deployment(ray_actor_options={"num_cpus": 0})\nclass Hello:\n  ' +
+        '  async def __call__(self, request):\n        return os.environ.get("SECRET", "hello")\n\napp = ' +
+        'Hello.bind()\n',
     )
     return await createPackageUpload(ray, () => packFolders([{ folder, patterns: ['*.py'], to: '' }]))()
   } finally {

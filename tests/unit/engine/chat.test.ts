@@ -30,9 +30,9 @@ test('a picture of Gemma stands between empty lines, and a written mark is text'
   const base = modelOf('smollm2')
   const mark = { token: 99, text: '<start_of_image>', control: true, lstrip: false, rstrip: false }
   const template = (written: string) =>
-    "{% for message in messages %}{{ message['role'] }}\n{% if message['content'] is string %}{{ message['content'] }}" +
-    "{% else %}{% for part in message['content'] %}{% if part['type'] == 'image' %}" +
-    `{{ '${written}' }}{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}{% endfor %}`
+    "{% for message in messages %}{{ message['role'] }}\n{% if message['content'] is string %}{{ " +
+    "message['content'] }}{% else %}{% for part in message['content'] %}{% if part['type'] == 'image' %}{{ " +
+    `'${written}' }}{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}{% endfor %}`
   const content = [
     { type: 'image_url', image_url: { url: 'data:image/png;base64,AAAA' } },
     { type: 'text', text: 'Is <start_of_image> a mark?' },
@@ -54,7 +54,8 @@ You may call one or more functions to assist with the user query.
 
 You are provided with function signatures within <tools></tools> XML tags:
 <tools>
-{"type": "function", "function": {"name": "get_weather", "description": "The weather of a place", "parameters": {"type": "object", "properties": {"place": {"type": "string"}}, "required": ["place"], "additionalProperties": false}}}
+{"type": "function", "function": {"name": "get_weather", "description": "The weather of a place", "parameters": \
+{"type": "object", "properties": {"place": {"type": "string"}}, "required": ["place"], "additionalProperties": false}}}
 </tools>
 
 For each function call, return a json object with function name and arguments within <tool_call></tool_call> XML tags:

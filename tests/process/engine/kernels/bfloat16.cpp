@@ -1,5 +1,5 @@
-// A row's products are the same to the bit beside any number of others, and those of a processor without the instructions
-// for bfloat16 are near them. Prints what differs; exits with 2 where they are missing.
+// A row's products are the same to the bit beside any number of others, and those of a processor without the
+// instructions for bfloat16 are near them. Prints what differs; exits with 2 where they are missing.
 #include "../../../../engine/kernels/bfloat16.cpp"
 
 #include <cmath>
