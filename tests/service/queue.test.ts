@@ -294,6 +294,70 @@ test('a claim reads an index of accounts and places, with 100,000 entries in the
   assert.ok(each_ms < 50, `a claim took ${each_ms} ms`)
 })
 
+test('the work of a suspended account is not claimed, and nobody gives way to it; what is the installation’s is', async () => {
+  await db
+    .insertInto('accounts')
+    .values({ id: 'bad', name: 'b', tier: 'free', suspended_at: 1, created_at: 0 })
+    .execute()
+  try {
+    await enqueue('of-bad', 'bad')
+    assert.equal(await queue.claim('work', 'w'), undefined)
+    await enqueue('mine')
+    const mine = (await queue.claim('work', 'w'))!
+    assert.equal(mine.ref, 'mine')
+    assert.equal(await queue.othersWait(mine), false)
+    assert.equal(await queue.giveWay(mine), false)
+    assert.deepEqual(
+      (await queue.pending('work')).entries.map(({ ref }) => ref),
+      ['mine'],
+    )
+    const claim = (await queue.claim('work', 'w', { suspended_too: true }))!
+    assert.equal(claim.ref, 'of-bad')
+    await queue.defer(claim)
+    await db.updateTable('accounts').set({ suspended_at: null }).where('id', '=', 'bad').execute()
+    assert.equal(await queue.othersWait(mine), true)
+    assert.equal((await queue.claim('work', 'w'))!.ref, 'of-bad')
+  } finally {
+    await db.deleteFrom('accounts').where('id', '=', 'bad').execute()
+  }
+})
+
+test('work that runs ends with the suspension of its account, and continues as the same attempt', async () => {
+  await db
+    .insertInto('accounts')
+    .values({ id: 'bad', name: 'b', tier: 'free', suspended_at: null, created_at: 0 })
+    .execute()
+  const suspend = (suspended_at: number | null) =>
+    db.updateTable('accounts').set({ suspended_at }).where('id', '=', 'bad').execute()
+  await enqueue('a', 'bad')
+  const attempts: Claim[] = []
+  const worker = startWorker({
+    queue,
+    kind: 'work',
+    log: pino({ level: 'silent' }),
+    async handle(claim, signal) {
+      attempts.push(claim)
+      await new Promise((_, reject) => signal.addEventListener('abort', () => reject(signal.reason)))
+    },
+  })
+  const entry = db.selectFrom('queue_entries').select('status').where('ref', '=', 'a')
+  try {
+    while (attempts.length < 1) await new Promise(setImmediate)
+    await suspend(1)
+    while ((await entry.executeTakeFirstOrThrow()).status !== 'waiting') await new Promise(setImmediate)
+    await suspend(null)
+    queue.wake()
+    while (attempts.length < 2) await new Promise(setImmediate)
+    assert.deepEqual(
+      attempts.map(({ attempt }) => attempt),
+      [1, 1],
+    )
+  } finally {
+    await worker.close()
+    await db.deleteFrom('accounts').where('id', '=', 'bad').execute()
+  }
+})
+
 test('cancel ends a waiting entry, and revokes the lease of a running one', async () => {
   await enqueue('a')
   assert.equal(await db.transaction().execute((trx) => queue.cancel(trx, 'work', 'a')), undefined)

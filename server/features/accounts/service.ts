@@ -46,11 +46,10 @@ export interface Accounts {
   currentCallers: Callers['current']
   /**
    * Acquires a concurrency slot of the account for background work and returns its release function. Undefined if no
-   * slot is free or the account is suspended.
+   * slot is free.
    */
   acquireSlotForWork(account_id: string): Promise<(() => void) | undefined>
-  /** The tier of an account; undefined while it is suspended. */
-  tierForWork(account_id: string): Promise<string | undefined>
+  tierOf(account_id: string): Promise<string>
   profile(caller: Caller): Promise<z.input<typeof Profile>>
   audit(caller: Caller, query: ListQuery): Promise<Page<AuditEntry>>
   /** Writes the last-used times of keys. */
@@ -106,6 +105,8 @@ export function createAccounts({
     return keys.issue(trx, commandLineActor, member, { name, scopes: preset })
   }
 
+  const tierOf = async (account_id: string) => (await store.findAccount(db, account_id))!.tier
+
   return {
     keys,
     members,
@@ -142,15 +143,8 @@ export function createAccounts({
 
     createKey: (name, preset, user_id) => db.transaction().execute((trx) => issueKey(trx, name, preset, user_id)),
 
-    async acquireSlotForWork(account_id) {
-      const { tier, suspended_at } = (await store.findAccount(db, account_id))!
-      return suspended_at === null ? limits.acquireSlot({ account_id, tier }) : undefined
-    },
-
-    async tierForWork(account_id) {
-      const { tier, suspended_at } = (await store.findAccount(db, account_id))!
-      return suspended_at === null ? tier : undefined
-    },
+    acquireSlotForWork: async (account_id) => limits.acquireSlot({ account_id, tier: await tierOf(account_id) }),
+    tierOf,
 
     async profile(caller) {
       const { minute, day, concurrent } = await limits.state(caller)

@@ -23,7 +23,7 @@ export interface BatchWork {
   queue: Queue
   files: Files
   inference: Pick<Inference, 'answer' | 'isElsewhere' | 'isolation'>
-  accounts: Pick<Accounts, 'tierForWork'>
+  accounts: Pick<Accounts, 'tierOf'>
   limits: Pick<Limits, 'countBatchRequest'>
   artifacts: Artifacts
   turn: Turn
@@ -38,8 +38,6 @@ const turn_ms = 30_000
 const report_ms = 1000
 /** Results go to a storage that machines share this often, and for a twentieth of the time at most. */
 const share_ms = 5000
-/** Delay before the account of a batch is looked at again, while it is suspended. */
-const suspended_ms = 30_000
 /** How long a batch whose turn is over may still wait for answers in flight; then others begin beside it. */
 const grace_ms = 10_000
 /**
@@ -137,20 +135,16 @@ async function validate(work: BatchWork, claim: Claim, row: store.BatchRow, sign
 }
 
 async function continueBatch(work: BatchWork, claim: Claim, row: store.BatchRow, stopping: AbortSignal): Promise<void> {
-  const tier = await work.accounts.tierForWork(row.account_id)
   const ended = row.status === 'cancelling' || row.ending !== null || row.expires_at <= work.now()
-  if (tier === undefined && !ended)
-    return await requeue(work, claim, Math.min(row.expires_at, work.now() + suspended_ms))
   if (!ended) await yieldToOthers(work, row.account_id, row.model)
   const writing = { folder: work.dataDir, min_free_mb: work.min_free_mb, signal: stopping }
-  await writeWhileFree(writing, (signal) => answerAndPublish(work, claim, row, tier, signal))
+  await writeWhileFree(writing, (signal) => answerAndPublish(work, claim, row, signal))
 }
 
 async function answerAndPublish(
   work: BatchWork,
   claim: Claim,
   row: store.BatchRow,
-  tier: string | undefined,
   stopping: AbortSignal,
 ): Promise<void> {
   const input = await inputOf(work, row)
@@ -161,7 +155,7 @@ async function answerAndPublish(
   try {
     // Also of a batch that was being published: a restored backup does not have its results.
     if (endingOf(work, row) === 'completed') {
-      const answered = await answerLines(work, claim, row, tier, input, results, stopping)
+      const answered = await answerLines(work, claim, row, input, results, stopping)
       if (answered === 'later') return
     }
     await publish(work, claim, row.id, input, results)
@@ -183,7 +177,6 @@ async function answerLines(
   work: BatchWork,
   claim: Claim,
   row: store.BatchRow,
-  tier: string | undefined,
   input: string,
   results: Results,
   stopping: AbortSignal,
@@ -234,7 +227,9 @@ async function answerLines(
   }
   const answerAll = async () => {
     for (let line = await next(); line; line = await next()) {
-      if (tier !== undefined && !(await work.limits.countBatchRequest({ account_id: row.account_id, tier }))) {
+      const { account_id } = row
+      const tier = await work.accounts.tierOf(account_id)
+      if (!(await work.limits.countBatchRequest({ account_id, tier }))) {
         continueAt = Math.min(endOfDay(work.now()), row.expires_at)
         return
       }
@@ -262,9 +257,6 @@ async function answerLines(
     else if (othersWait && now > turnEnds + grace_ms) {
       hasGivenWay = work.turn.yield(row.account_id)
       if (!hasGivenWay && (answered() > 0 || now > turnEnds + first_ms)) turn.abort()
-    } else if ((await work.accounts.tierForWork(row.account_id)) === undefined) {
-      continueAt = now + suspended_ms
-      turn.abort()
     }
   }
   const reporting = reportWhile(report, failure)

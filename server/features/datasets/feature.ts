@@ -1,5 +1,5 @@
 import type { PictureFetcher } from '../../platform/outbound/pictures.ts'
-import type { ClaimOptions } from '../../platform/queue/queue.ts'
+import type { ClaimOptions } from '../../platform/queue/turns.ts'
 import { startWorker } from '../../platform/queue/worker.ts'
 import type { Context, Feature } from '../feature.ts'
 import { defaultBase } from '../hub/index.ts'

@@ -34,7 +34,7 @@ export interface EvaluationWork {
   files: Pick<Files, 'pathOf'>
   models: Pick<TunedModels, 'heldOutRows'>
   inference: Pick<Inference, 'answer' | 'isElsewhere' | 'isolation'>
-  accounts: Pick<Accounts, 'tierForWork'>
+  accounts: Pick<Accounts, 'tierOf'>
   limits: Pick<Limits, 'countBatchRequest'>
   evaluations: Pick<Evaluations, 'end'>
   quota: Pick<StorageQuota, 'admit'>
@@ -86,7 +86,6 @@ export async function workOnEvaluation(work: EvaluationWork, claim: Claim, stopp
       return await withLease(work, claim, (trx) => queue.finish(trx, claim, 'done'))
     // What ends the process at each try never gets to the catch below.
     if (claim.attempt > attemptsMax) return await end(work, claim, 'failed', reasonOf(undefined))
-    await tierOf(work, evaluation)
     for (const model of [evaluation.model_id, evaluation.baseline_id])
       await yieldToOthers(work, evaluation.account_id, model)
     await withLease(work, claim, (trx) =>
@@ -112,13 +111,6 @@ export async function workOnEvaluation(work: EvaluationWork, claim: Claim, stopp
   } finally {
     await thread.close()
   }
-}
-
-/** The account's tier. Throws Later while it is suspended. */
-async function tierOf({ accounts, now }: EvaluationWork, { account_id }: store.EvaluationRow): Promise<string> {
-  const tier = await accounts.tierForWork(account_id)
-  if (tier === undefined) throw new Later(now() + retry_ms)
-  return tier
 }
 
 /** What repeating would not mend. */
@@ -205,9 +197,6 @@ async function answerRows(
     }
   }
   const looks = runPeriodically(look_ms, async () => {
-    await tierOf(work, evaluation).catch((error) => {
-      if (error instanceof Later) failure.abort(error)
-    })
     if (work.now() <= sliceEnds || work.turn.hasYielded) return
     isOver ||= await work.queue.othersWait(claim).catch(() => false)
     if (!isOver || work.now() <= sliceEnds + grace_ms || work.turn.yield(account_id)) return
@@ -285,7 +274,7 @@ async function answerRow(
   const common = { evaluation_id: id, row, side, item_json: JSON.stringify(item) }
   let calls = 0
   const ask = async (request: Record<string, unknown>) => {
-    const tier = await tierOf(work, evaluation)
+    const tier = await work.accounts.tierOf(account_id)
     if (!(await work.limits.countBatchRequest({ account_id, tier }))) throw new Later(endOfDay(work.now()))
     const request_id = `${id}.${row}.${side}.${calls++}`
     const caller = { account_id, key_id }

@@ -69,7 +69,7 @@ export function createExportsFeature(
         kind: queueKind,
         log,
         whenReady: (signal) => trainingSetup.whenReady(signal),
-        handle: (claim, signal) => workOnExport(work, claim, signal),
+        handle: (claim, _, turn) => workOnExport(work, claim, turn),
       }),
     ],
   }

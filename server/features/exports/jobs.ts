@@ -6,6 +6,7 @@ import type { ExportCheck } from '../../../contract/exports.ts'
 import { statusEvent } from '../../platform/events/event-streams.ts'
 import { acquireSlotOrDefer } from '../../platform/queue/account-slots.ts'
 import { type Claim, LeaseLost, withLease } from '../../platform/queue/queue.ts'
+import type { Turn } from '../../platform/queue/worker.ts'
 import { storageAway, storageError } from '../../platform/storage/durable-files.ts'
 import { writeWhileFree } from '../../platform/storage/free-disk.ts'
 import type { ExportSource } from '../models/index.ts'
@@ -16,7 +17,7 @@ import {
   complete,
   fail,
   removePartial,
-  requeueOnShutdown,
+  requeueInterrupted,
   retryAfterCrash,
   waitForDiskSpace,
   waitForStorage,
@@ -26,30 +27,31 @@ import * as store from './store.ts'
 import { exportDir, removeDir } from './store.ts'
 import { createProgress, ExportFailure, type ExportWork, ProcessDied, type PushResult } from './work.ts'
 
-export async function workOnExport(work: ExportWork, claim: Claim, stopping: AbortSignal): Promise<void> {
+export async function workOnExport(work: ExportWork, claim: Claim, turn: Turn): Promise<void> {
   // A running export counts towards the account's concurrency limit, like a running job.
   const releaseSlot = await acquireSlotOrDefer(work, claim, await store.findUnscoped(work.db, claim.ref))
   if (!releaseSlot) return
   try {
     const row = await start(work, claim)
-    if (row) await runWithSlot(work, claim, row, stopping)
+    if (row) await runWithSlot(work, claim, row, turn)
   } finally {
     work.finished(claim.ref)
     releaseSlot()
   }
 }
 
-async function runWithSlot(work: ExportWork, claim: Claim, row: store.ExportRow, stopping: AbortSignal): Promise<void> {
+async function runWithSlot(work: ExportWork, claim: Claim, row: store.ExportRow, turn: Turn): Promise<void> {
+  const { interrupted, suspended } = turn
   const deleted = work.deletionSignal(row.id)
   let check: ExportCheck | undefined
   try {
-    await attempt(work, claim, row, AbortSignal.any([stopping, deleted]), (verdict) => {
+    await attempt(work, claim, row, AbortSignal.any([interrupted, suspended, deleted]), (verdict) => {
       check = verdict
     })
   } catch (error) {
     if (deleted.aborted) throw new LeaseLost(claim)
     if (error instanceof LeaseLost) throw error
-    if (stopping.aborted) return await requeueOnShutdown(work, claim)
+    if (interrupted.aborted || suspended.aborted) return await requeueInterrupted(work, claim, suspended.aborted)
     if (isDiskFull(error)) return await waitForDiskSpace(work, claim)
     if ((error as { code?: unknown }).code === storageAway) return await waitForStorage(work, claim)
     // Disk and database failures are not the export's fault: it is retried when the lease expires.

@@ -157,9 +157,15 @@ const retryEvents = (message: string, data: { code: string; [key: string]: unkno
   statusEvent('queued', 'The export is queued for a retry.'),
 ]
 
-/** Requeues an export because the service stops. */
-export const requeueOnShutdown = (work: ExportWork, claim: Claim) =>
-  requeue(work, claim, [statusEvent('queued', 'The service is stopping; the export restarts when it starts.')], 0)
+/** Requeues an export because the service stops, or its account is suspended. */
+export const requeueInterrupted = (work: ExportWork, claim: Claim, suspended: boolean) => {
+  const event = suspended
+    ? statusEvent('queued', 'The account is suspended, so the export waits; it is then made anew.', {
+        code: 'account_suspended',
+      })
+    : statusEvent('queued', 'The service is stopping; the export restarts when it starts.')
+  return requeue(work, claim, [event], 0)
+}
 
 /** Requeues an export because the disk is full. */
 export const waitForDiskSpace = (work: ExportWork, claim: Claim) => {

@@ -42,7 +42,14 @@ export async function createHubFeature(
     mount: (app) => hubRoutes(app, hub, downloads, plans.tiers),
     sweep: () => downloads.load(),
     start: async () => [
-      startWorker({ queue, kind: queueKind, log, handle: (claim, signal) => workOnDownload(work, claim, signal) }),
+      // A base is the installation's: jobs of other accounts may wait for it.
+      startWorker({
+        queue,
+        kind: queueKind,
+        claims: { suspended_too: true },
+        log,
+        handle: (claim, signal) => workOnDownload(work, claim, signal),
+      }),
     ],
   }
 }

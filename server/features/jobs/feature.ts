@@ -135,14 +135,13 @@ export async function createJobsFeature(
     },
     log,
   )
-  const isSuspended = async (id: string) => (await accounts.tierForWork(id)) === undefined
   const worker: JobWorker = {
     context: attempt,
     acquireSlot: accounts.acquireSlotForWork,
     observe: observeAttempts(metrics, context.tracing, now),
     host: ray ?? createLocalHost({ dataDir, python, processes, specs, artifacts, prepared, cores }),
     createRecorder: createRecorders({ lease, artifacts, track, log, now }),
-    watchTurn: createTurnWatch({ queue, turn_seconds, isSuspended, log, now }),
+    watchTurn: createTurnWatch({ queue, turn_seconds, log, now }),
     complete: createComplete({ context: attempt, dataDir, models, files, evaluations }),
     stopRequests,
     log,
@@ -173,7 +172,7 @@ export async function createJobsFeature(
           claims: { turn_ms: turn_seconds === 0 ? undefined : turn_seconds * 1000 },
           log,
           whenReady: (signal) => trainingSetup.whenReady(signal),
-          handle: (claim, signal) => workOnJob(worker, claim, signal),
+          handle: (claim, _, turn) => workOnJob(worker, claim, turn),
         }),
       )
       prepared.start()

@@ -4,6 +4,7 @@
 import type { Logger } from 'pino'
 import { runPeriodically } from '../../../lib/periodic.ts'
 import type { Claim, Queue } from '../../platform/queue/queue.ts'
+import type { Turn } from '../../platform/queue/worker.ts'
 import type { TrainerEvent } from '../../platform/trainer/trainer.ts'
 import type { TurnOver } from './host.ts'
 
@@ -14,12 +15,11 @@ interface Options {
   queue: Pick<Queue, 'giveWay'>
   /** The time slice of an account while others wait; 0: a job trains to its end. */
   turn_seconds: number
-  isSuspended(account_id: string): Promise<boolean>
   log: Logger
   now(): number
 }
 
-export type WatchTurn = (claim: Claim) => TurnWatch
+export type WatchTurn = (claim: Claim, turn: Pick<Turn, 'suspended'>) => TurnWatch
 
 interface TurnWatch {
   /**
@@ -37,14 +37,16 @@ interface TurnWatch {
  * new one, and a trainer that starts slowly gets further too.
  */
 export const createTurnWatch =
-  ({ queue, turn_seconds, isSuspended, log, now }: Options): WatchTurn =>
-  (claim) => {
+  ({ queue, turn_seconds, log, now }: Options): WatchTurn =>
+  (claim, { suspended }) => {
     const over = new AbortController()
+    const onSuspended = () => over.abort('suspended' satisfies TurnOver)
+    if (suspended.aborted) onSuspended()
+    else suspended.addEventListener('abort', onSuspended)
     let trainedSince: number | undefined
     const checks = runPeriodically(check_ms, async () => {
       if (over.signal.aborted) return
       try {
-        if (await isSuspended(claim.account_id)) return over.abort('suspended' satisfies TurnOver)
         if (trainedSince === undefined || turn_seconds === 0) return
         if (now() < Math.max(claim.turn_until, trainedSince + turn_seconds * 500)) return
         if (await queue.giveWay(claim)) over.abort('passed' satisfies TurnOver)

@@ -3,7 +3,7 @@ import type { Logger } from 'pino'
 import { ApiError } from '../../../contract/errors.ts'
 import { type AcquireSlot, acquireSlotOrDefer } from '../../platform/queue/account-slots.ts'
 import { type Claim, LeaseLost } from '../../platform/queue/queue.ts'
-import type { AbortSignals } from '../../platform/queue/worker.ts'
+import type { AbortSignals, Turn } from '../../platform/queue/worker.ts'
 import { storageError } from '../../platform/storage/durable-files.ts'
 import { malformedHint, type RunEnd, runToResult, type TrainerExit } from '../../platform/trainer/trainer.ts'
 import type { Complete } from './complete.ts'
@@ -41,7 +41,7 @@ export interface JobWorker {
   log: Logger
 }
 
-export async function workOnJob(worker: JobWorker, claim: Claim, stopping: AbortSignal): Promise<void> {
+export async function workOnJob(worker: JobWorker, claim: Claim, turn: Turn): Promise<void> {
   const { db, queue, now } = worker.context
   const job = await store.findJobUnscoped(db, claim.ref)
   // A running job takes one of its account's concurrency slots.
@@ -49,18 +49,18 @@ export async function workOnJob(worker: JobWorker, claim: Claim, stopping: Abort
   if (!releaseSlot) return
   try {
     const started = await startJob(worker.context, worker.host, claim)
-    if (started) await attempt(worker, claim, started, stopping)
+    if (started) await attempt(worker, claim, started, turn)
   } finally {
     releaseSlot()
   }
 }
 
 /** One attempt at a job, from the start of its trainer to its outcome. */
-async function attempt(worker: JobWorker, claim: Claim, job: store.JobRow, stopping: AbortSignal): Promise<void> {
+async function attempt(worker: JobWorker, claim: Claim, job: store.JobRow, turn: Turn): Promise<void> {
   const { context, host, log } = worker
   const observer = worker.observe(job, claim)
   try {
-    const trained = await train(worker, claim, job, stopping, observer)
+    const trained = await train(worker, claim, job, turn, observer)
     observer.end(await endAttempt(worker, claim, job, trained, observer))
   } catch (error) {
     if (error instanceof LeaseLost) observer.end('lost')
@@ -104,17 +104,17 @@ async function train(
   { context: { now }, host, createRecorder, watchTurn, stopRequests }: JobWorker,
   claim: Claim,
   job: store.JobRow,
-  stopping: AbortSignal,
+  { interrupted, suspended }: Turn,
   observer: AttemptObserver,
 ): Promise<Trained> {
   const { writes, report, ended } = createRecorder(claim, job, observer)
-  const turn = watchTurn(claim)
+  const turn = watchTurn(claim, { suspended })
   const signals = { stopRequested: stopRequests.get(job.id), turnOver: turn.over, failed: writes.failed }
   const end = await runToResult(
     (onEvent: Report) =>
       host.train(claim, job, {
         ...signals,
-        stopping,
+        stopping: interrupted,
         env: observer.env,
         log_fields: observer.log_fields,
         onEvent(event, ...more) {

@@ -76,9 +76,9 @@ export function createAdapterImporter({
   // One at a time: each uses disk and loads a base into memory.
   const inTurn = createFairQueue()
 
-  async function unpack(source: string, out: string, size_bytes: number) {
+  async function unpack(source: string, out: string, size_bytes: number, ended: AbortSignal) {
     const request: UnpackRequest = { source, out, max_bytes: max_mb * 1e6 }
-    const read = await readUntrusted('server/features/models/adapter-reader/main.ts', request, size_bytes)
+    const read = await readUntrusted('server/features/models/adapter-reader/main.ts', request, size_bytes, ended)
     if ('stopped' in read) throw new ApiError('adapter_invalid', `The file cannot be read: ${read.stopped}`)
     const result = JSON.parse(read.stdout) as UnpackResult
     if ('invalid' in result) throw new ApiError('adapter_invalid', result.invalid)
@@ -107,12 +107,14 @@ export function createAdapterImporter({
     return startingModel
   }
 
-  async function convert(run_dir: string, spec: object): Promise<Artifact> {
+  async function convert(run_dir: string, spec: object, ended: AbortSignal): Promise<Artifact> {
     const run = { run_dir, module: 'trainer.cli.import_adapter', spec, python } as const
+    const signal = AbortSignal.any([AbortSignal.timeout(timeout_ms), ended])
     const { result, malformed, failure } = await runToResult(
-      (onEvent) => runTrainer({ ...run, signal: AbortSignal.timeout(timeout_ms), onEvent }),
+      (onEvent) => runTrainer({ ...run, signal, onEvent }),
       Artifact,
     )
+    ended.throwIfAborted()
     if (result) return result
     if (failure && ['adapter_invalid', 'out_of_memory'].includes(failure.code))
       throw new ApiError('adapter_invalid', failure.message)
@@ -121,7 +123,7 @@ export function createAdapterImporter({
   }
 
   return {
-    async importAdapter(account_id, { file, announced_bytes, fields }) {
+    async importAdapter(account_id, { file, announced_bytes, ended, fields }) {
       trainingSetup.requireReady()
       const run_dir = runDir(dataDir, newId('imp'), 1)
       const uploader = quota.uploader(db, account_id)
@@ -146,11 +148,12 @@ export function createAdapterImporter({
         )
         const { name, description, base_model_id } = await fields()
         const folder = path.join(run_dir, 'given')
-        const unpacked = await inTurn(account_id, async () => {
+        const unpackNow = async () => {
           claim.release()
           claim = await claimDisk(dataDir, min_free_mb, max_mb * 1e6)
-          return unpack(source, folder, size_bytes)
-        })
+          return unpack(source, folder, size_bytes, ended)
+        }
+        const unpacked = await inTurn(account_id, unpackNow, ended)
         claim.release()
         const startingModel = await baseOf(account_id, base_model_id, unpacked.config.base_model_name_or_path)
         const linear_modules = hub.linearModules(startingModel.base)
@@ -171,7 +174,7 @@ export function createAdapterImporter({
           threads,
           converters,
         }
-        const artifact = await inTurn(account_id, () => convert(run_dir, spec))
+        const artifact = await inTurn(account_id, () => convert(run_dir, spec, ended), ended)
         return {
           ...(await moveToModels(
             dataDir,

@@ -1,6 +1,7 @@
 import { existsSync } from 'node:fs'
 import path from 'node:path'
 import { lazy } from '../../../lib/lazy.ts'
+import { runPeriodically } from '../../../lib/periodic.ts'
 import { allowedCores, usableCores } from '../../../lib/usable-cores.ts'
 import type { Plans } from '../../platform/plans.ts'
 import type { Artifacts } from '../../platform/storage/objects/index.ts'
@@ -33,6 +34,9 @@ interface Needs {
   /** Where what serves a deployment is put, by its id. */
   servingSets: Map<string, ServingSet>
 }
+
+/** Between looks at what scales, besides those after a change. */
+const refresh_ms = 5000
 
 /** Replicas of deployments. Nothing of it is loaded before the first deployment scales. */
 export async function createScalingFeature(
@@ -131,11 +135,9 @@ export async function createScalingFeature(
         scaling.refresh().catch((error) => log.warn({ err: error }, 'the scaling of deployments was not read'))
       await refresh()
       // Another server process may have changed what this one scales, or which model a name serves; and a deployment
-      // may have been deleted while it was read.
-      notifications.on('account', () => {
-        if (config.database_url || controller || ray) void refresh()
-      })
-      return ray ? [ray.serving.start()] : []
+      // may have been deleted while it was read. The command line suspends accounts and tells nobody.
+      notifications.on('account', () => void refresh())
+      return [runPeriodically(refresh_ms, refresh, { delayed: true }), ...(ray ? [ray.serving.start()] : [])]
     },
     close: async () => controller?.close(),
   }

@@ -6,7 +6,15 @@ export type ScalingRow = Row<'deployment_scaling'>
 export const find = (db: Queryable, deployment_id: string) =>
   db.selectFrom('deployment_scaling').selectAll().where('deployment_id', '=', deployment_id).executeTakeFirst()
 
-export const listAll = (db: Db) => db.selectFrom('deployment_scaling').selectAll().execute()
+/** The configurations of all deployments but those of suspended accounts, which have no replicas. */
+export const listAll = (db: Db) =>
+  db
+    .selectFrom('deployment_scaling')
+    .innerJoin('deployments', 'deployments.id', 'deployment_scaling.deployment_id')
+    .innerJoin('accounts', 'accounts.id', 'deployments.account_id')
+    .selectAll('deployment_scaling')
+    .where('accounts.suspended_at', 'is', null)
+    .execute()
 
 export const save = (trx: Trx, row: NewRow<'deployment_scaling'>) =>
   trx

@@ -13,6 +13,8 @@ export interface FormFile<F> {
   filename: string
   /** The size of the whole form as its head announces it: about that of the file. 0: it does not say. */
   announced_bytes: number
+  /** Aborts with an ApiError when the key or session of the request ends: also while the file is worked on. */
+  ended: AbortSignal
   /** The form's text fields. Call it after the file has been read, as fields may follow the file. */
   fields(): Promise<F>
 }
@@ -67,16 +69,17 @@ export async function readMultipart<F, T>(
     const file = request.formDigest ? hashed(part.file) : { stream: part.file }
     if ('digest' in file) request.formDigest = () => digestOf(textFields, filename, file.digest())
     const announced_bytes = Number(request.headers['content-length'] ?? 0)
-    let ended: ApiError | undefined
+    const ended = new AbortController()
     // What the file takes while it comes is not kept for whoever may not send it any more.
     const stopWatching = watchCredential(request, (error) => {
-      ended = error
+      ended.abort(error)
       part.file.destroy(error)
     })
-    return await handleFile({ file: file.stream, filename, announced_bytes, fields })
+    return await handleFile({ file: file.stream, filename, announced_bytes, ended: ended.signal, fields })
       .catch((error) => {
         // The multipart parser has no error class or code for a truncated body.
-        throw ended ?? (/multipart|Part terminated/.test(error.message) ? multipartError(error) : error)
+        ended.signal.throwIfAborted()
+        throw /multipart|Part terminated/.test(error.message) ? multipartError(error) : error
       })
       .finally(stopWatching)
   }

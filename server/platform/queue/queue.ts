@@ -7,7 +7,15 @@ import { ApiError } from '../../../contract/errors.ts'
 import type { Notifications } from '../cluster/notifications.ts'
 import { isPostgres } from '../db/dialect.ts'
 import type { Db, Trx } from '../db/open.ts'
-import { entryThatWaits, nextEntry, oldestEntry, type PendingEntry, servedAccounts } from './turns.ts'
+import {
+  type ClaimOptions,
+  entryThatWaits,
+  mayRun,
+  nextEntry,
+  oldestEntry,
+  type PendingEntry,
+  servedAccounts,
+} from './turns.ts'
 
 export const lease_ms = 20_000
 
@@ -25,13 +33,6 @@ export interface Claim {
   account_id: string
   /** When the account's turn is over (unix ms). */
   turn_until: number
-}
-
-export interface ClaimOptions {
-  /** The length of a turn. */
-  turn_ms?: number | undefined
-  /** Leaves the work of accounts that have some running to other workers. */
-  idle_accounts_only?: boolean | undefined
 }
 
 /**
@@ -54,6 +55,8 @@ interface Options {
   notifications: Notifications
   now?: () => number
 }
+
+const ofEntry = sql.ref('queue_entries.account_id')
 
 export class Queue {
   /** The id of this server, with which the names of its workers begin. */
@@ -117,11 +120,8 @@ export class Queue {
    * Leases a due entry of this kind, waiting or with an expired lease, to `worker`, accounts in turn (turns.ts);
    * undefined if there is none.
    */
-  async claim(
-    kind: string,
-    worker: string,
-    { turn_ms: length_ms = turn_ms, idle_accounts_only }: ClaimOptions = {},
-  ): Promise<Claim | undefined> {
+  async claim(kind: string, worker: string, options: ClaimOptions = {}): Promise<Claim | undefined> {
+    const { turn_ms: length_ms = turn_ms, idle_accounts_only } = options
     const time = this.now()
     const lease = async (entry: RawBuilder<number>) =>
       await this.db
@@ -137,18 +137,22 @@ export class Queue {
         .where('id', '=', sql<number>`(${entry})`)
         .returning(['id', 'kind', 'ref', 'attempt', 'account_id', 'turn_until'])
         .executeTakeFirst()
-    const claim = await lease(nextEntry(this.db, kind, time, idle_accounts_only))
+    const claim = await lease(nextEntry(this.db, kind, time, options))
     // Workers of several processes claim at once, and wait for nobody.
-    return claim ?? (isPostgres(this.db) && !idle_accounts_only ? await lease(oldestEntry(kind, time)) : undefined)
+    return claim ?? (isPostgres(this.db) && !idle_accounts_only ? lease(oldestEntry(kind, time, options)) : undefined)
   }
 
-  /** Waiting and leased entries of a kind by place, and when each of their accounts was last served (unix ms). */
+  /**
+   * Entries of a kind that run or wait for their turn, by place, and when each of their accounts was last served (unix
+   * ms).
+   */
   async pending(kind: string): Promise<{ entries: PendingEntry[]; served: Map<string, number> }> {
     const entries = await this.db
       .selectFrom('queue_entries')
       .select(['id', 'ref', 'account_id', 'run_at', 'place', 'turn_until', 'status'])
       .where('kind', '=', kind)
       .where(sql<boolean>`status in ('waiting', 'leased')`)
+      .where(({ or, eb }) => or([eb('status', '=', 'leased'), mayRun(ofEntry)]))
       .orderBy('place')
       .orderBy('id')
       .execute()
@@ -177,6 +181,17 @@ export class Queue {
       .execute()
   }
 
+  /** Those of these accounts that are suspended. */
+  async suspended(account_ids: readonly string[]): Promise<Set<string>> {
+    const accounts = await this.db
+      .selectFrom('accounts')
+      .select('id')
+      .where('id', 'in', [...new Set(account_ids)])
+      .where('suspended_at', 'is not', null)
+      .execute()
+    return new Set(accounts.map(({ id }) => id))
+  }
+
   /** Whether due work of the same kind waits: long work lets it run after a time slice. */
   async othersWait({ kind, ref }: Pick<Claim, 'kind' | 'ref'>): Promise<boolean> {
     const time = this.now()
@@ -187,6 +202,7 @@ export class Queue {
       .where('status', 'in', ['waiting', 'leased'])
       .where('ref', '!=', ref)
       .where('run_at', '<=', time)
+      .where(mayRun(ofEntry))
       .limit(1)
       .executeTakeFirst()
     return counts !== undefined
@@ -248,9 +264,9 @@ export class Queue {
 
   /**
    * Like `requeue`, for work that was not started or did not fail: the attempt does not count. Its number is given
-   * again, so write nothing under the claim afterwards.
+   * again, so write nothing under the claim afterwards. By default it may be claimed again at once.
    */
-  async defer(claim: Claim, run_at: number, turn: TurnEnd = 'kept'): Promise<void> {
+  async defer(claim: Claim, run_at = this.now(), turn: TurnEnd = 'kept'): Promise<void> {
     const columns = turnColumns(turn, this.now())
     await this.db
       .updateTable('queue_entries')

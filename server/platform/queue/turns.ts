@@ -7,6 +7,15 @@ import { type RawBuilder, sql } from 'kysely'
 import { isPostgres } from '../db/dialect.ts'
 import type { Db } from '../db/open.ts'
 
+export interface ClaimOptions {
+  /** The length of a turn. */
+  turn_ms?: number | undefined
+  /** Leaves the work of accounts that have some running to other workers. */
+  idle_accounts_only?: boolean | undefined
+  /** The work is the installation's, whoever asked for it: that of suspended accounts is claimed too. */
+  suspended_too?: boolean | undefined
+}
+
 interface Account {
   account_id: string
   /** Its entries with a lease that has not expired. */
@@ -37,38 +46,49 @@ const served = (kind: string, account: RawBuilder<unknown>) => sql`
   where kind = ${kind} and account_id = ${account} and claimed_at is not null`
 
 /** The accounts with live entries: one look into an index for each account, however many entries it has. */
-const accounts = (kind: string) => sql`
-  with recursive accounts (account_id) as (
+const liveAccounts = (kind: string) => sql`
+  with recursive live (account_id) as (
     select min(account_id) from queue_entries where kind = ${kind} and ${isLive}
     union all
     select (select min(account_id) from queue_entries
-      where kind = ${kind} and ${isLive} and account_id > accounts.account_id)
-    from accounts where accounts.account_id is not null
+      where kind = ${kind} and ${isLive} and account_id > live.account_id)
+    from live where live.account_id is not null
   )`
 
-const ofAccount = sql.ref('accounts.account_id')
+const ofAccount = sql.ref('live.account_id')
 
-/** Selects the id of the entry to claim. `idleOnly`: of accounts with no entry that runs. */
-export const nextEntry = (db: Db, kind: string, time: number, idleOnly = false) => sql<number>`
-  ${accounts(kind)}, candidates as (
-    select accounts.account_id,
+/** The work of a suspended account waits, and nobody waits for it. */
+export const mayRun = (account: RawBuilder<unknown>) => sql<boolean>`
+  not exists (select 1 from accounts where accounts.id = ${account} and accounts.suspended_at is not null)`
+const mayRunOrAny = (account: RawBuilder<unknown>, any: boolean | undefined) => (any ? sql`1 = 1` : mayRun(account))
+
+/** Selects the id of the entry to claim. */
+export const nextEntry = (
+  db: Db,
+  kind: string,
+  time: number,
+  { idle_accounts_only, suspended_too }: ClaimOptions = {},
+) => sql<number>`
+  ${liveAccounts(kind)}, candidates as (
+    select live.account_id,
       (select id from queue_entries
         where kind = ${kind} and account_id = ${ofAccount} and ${isLive} and ${isDue(time)}
         order by place, id limit 1) as id,
       (${running(kind, ofAccount, time)}) as running,
       (${served(kind, ofAccount)}) as served_at
-    from accounts where accounts.account_id is not null
+    from live where live.account_id is not null and ${mayRunOrAny(ofAccount, suspended_too)}
   )
   select entry.id from candidates join queue_entries as entry on entry.id = candidates.id
   where ${isDue(time)}
-    ${idleOnly ? sql`and candidates.running = 0` : sql``}
+    ${idle_accounts_only ? sql`and candidates.running = 0` : sql``}
   order by case when entry.turn_until > ${time} then 0 else 1 end,
     candidates.running, coalesce(candidates.served_at, 0), entry.run_at, entry.id
   limit 1 ${isPostgres(db) ? sql`for update of entry skip locked` : sql``}`
 
 /** Selects the id of the oldest due entry: where other processes claim those of all accounts at this moment. */
-export const oldestEntry = (kind: string, time: number) => sql<number>`
-  select id from queue_entries where kind = ${kind} and ${isDue(time)}
+export const oldestEntry = (kind: string, time: number, { suspended_too }: ClaimOptions = {}) => sql<number>`
+  select id from queue_entries
+  where kind = ${kind} and ${isDue(time)} and ${mayRunOrAny(sql.ref('queue_entries.account_id'), suspended_too)}
   order by run_at, id limit 1 for update skip locked`
 
 /**
@@ -76,13 +96,13 @@ export const oldestEntry = (kind: string, time: number) => sql<number>`
  * and nobody gives way to it yet.
  */
 export const entryThatWaits = (kind: string, account_id: string, time: number) => sql<number>`
-  ${accounts(kind)}, candidates as (
+  ${liveAccounts(kind)}, candidates as (
     select (select id from queue_entries
         where kind = ${kind} and account_id = ${ofAccount} and ${isLive} and ${isDue(time)}
         order by place, id limit 1) as id,
       (${served(kind, ofAccount)}) as served_at
-    from accounts
-    where accounts.account_id <> ${account_id}
+    from live
+    where live.account_id <> ${account_id} and ${mayRun(ofAccount)}
       and (${running(kind, ofAccount, time)}) = 0
       and not exists (select 1 from queue_entries
         where kind = ${kind} and account_id = ${ofAccount} and ${isLive} and ${isDue(time)}
@@ -94,8 +114,8 @@ export const entryThatWaits = (kind: string, account_id: string, time: number) =
 /** The accounts with live entries of a kind. */
 export async function servedAccounts(db: Db, kind: string, time: number): Promise<Account[]> {
   const { rows } = await sql<Account>`
-    ${accounts(kind)}
+    ${liveAccounts(kind)}
     select account_id, (${running(kind, ofAccount, time)}) as running, (${served(kind, ofAccount)}) as served_at
-    from accounts where account_id is not null`.execute(db)
+    from live where account_id is not null`.execute(db)
   return rows
 }

@@ -1,15 +1,20 @@
 import type { Logger } from 'pino'
 import { runPeriodically } from '../../../lib/periodic.ts'
 import type { Notifications } from '../cluster/notifications.ts'
-import { type Claim, type ClaimOptions, LeaseLost, lease_ms, type Queue } from './queue.ts'
+import { type Claim, LeaseLost, lease_ms, type Queue } from './queue.ts'
+import type { ClaimOptions } from './turns.ts'
 
 export interface Worker {
   /** Claims no more work, aborts the current handler, and resolves when it has returned. */
   close(): Promise<void>
 }
 
-/** What a handler does with the turn that its work has. */
+/** What a handler knows of the turn that its work has, and does with it. */
 export interface Turn {
+  /** Aborts when the worker stops or the lease is lost. */
+  readonly interrupted: AbortSignal
+  /** Aborts when the account is suspended: the work is put back, and waits until the account is reinstated. */
+  readonly suspended: AbortSignal
   /**
    * Begins the next entry beside this one, whose work costs this machine next to nothing from here on: it waits for
    * other servers. Returns false if the account has as many of these as it may; the handler should then put its work
@@ -23,10 +28,13 @@ export interface Turn {
 /** Work beside the one that has the turn: of an account, and of all. */
 const yielded_max = { ofAccount: 2, inAll: 64 }
 
+/** Between looks at which accounts are suspended. */
+const look_ms = 500
+
 /**
  * Works on entries of one kind, one at a time beside those that have yielded their turn, accounts in turn. The handler
- * ends its entry itself, in the transaction of its last write. Its signal aborts when the lease is lost or the worker
- * stops.
+ * ends its entry itself, in the transaction of its last write. Its signal aborts when the worker stops, the lease is
+ * lost or the account is suspended; what it throws after that puts the work back.
  */
 export function startWorker(options: {
   queue: Queue
@@ -44,10 +52,10 @@ export function startWorker(options: {
   const stopping = new AbortController()
   /** Work that has yielded its turn, by account. */
   const yielded = new Map<string, number>()
-  const running = new Set<Promise<void>>()
+  const running = new Map<Promise<void>, { account_id: string; suspended: AbortController }>()
 
   /** `onYield` is called once. */
-  function createTurn(onYield: () => void): Turn & { end(): void } {
+  function createTurn(onYield: () => void, interrupted: AbortSignal, suspended: AbortSignal): Turn & { end(): void } {
     let account: string | undefined
     const count = (account_id: string, by: 1 | -1) => {
       const now = (yielded.get(account_id) ?? 0) + by
@@ -55,6 +63,8 @@ export function startWorker(options: {
       else yielded.delete(account_id)
     }
     return {
+      interrupted,
+      suspended,
       yield(account_id) {
         if (account !== undefined) return true
         const inAll = [...yielded.values()].reduce((sum, count) => sum + count, 0)
@@ -73,9 +83,8 @@ export function startWorker(options: {
     }
   }
 
-  async function work(claim: Claim, turn: Turn) {
-    const lost = new AbortController()
-    const signal = AbortSignal.any([stopping.signal, lost.signal])
+  async function work(claim: Claim, turn: Turn, lost: AbortController) {
+    const signal = AbortSignal.any([turn.interrupted, turn.suspended])
     const renew = async () => {
       try {
         if (!(await queue.renewLease(claim))) lost.abort(new LeaseLost(claim))
@@ -89,22 +98,42 @@ export function startWorker(options: {
       await handle(claim, signal, turn)
     } catch (error) {
       if (error instanceof LeaseLost) log.info({ ref: claim.ref, attempt: claim.attempt }, 'lease lost')
+      else if (signal.aborted) await putBack(claim, error)
       else log.error({ err: error, ref: claim.ref, attempt: claim.attempt }, `a worker of ${kind} failed`)
     } finally {
       await heartbeat.close()
     }
   }
 
+  /** What cannot be put back is claimed again when its lease has expired. */
+  async function putBack(claim: Claim, error: unknown) {
+    log.info({ err: error, ref: claim.ref }, `work of ${kind} was interrupted`)
+    await queue.defer(claim).catch((error) => log.warn({ err: error, ref: claim.ref }, 'work could not be put back'))
+  }
+
   /** Resolves when the work has ended or yielded its turn. */
   async function workUntilYield(claim: Claim) {
     const { promise: hasYielded, resolve } = Promise.withResolvers<void>()
-    const turn = createTurn(resolve)
-    const working = work(claim, turn).finally(() => {
+    const lost = new AbortController()
+    const suspended = new AbortController()
+    const turn = createTurn(resolve, AbortSignal.any([stopping.signal, lost.signal]), suspended.signal)
+    const working = work(claim, turn, lost).finally(() => {
       turn.end()
       running.delete(working)
     })
-    running.add(working)
+    running.set(working, { account_id: claim.account_id, suspended })
     await Promise.race([working, hasYielded])
+  }
+
+  /** The one place where work in the background ends with its account's suspension. */
+  async function stopSuspended() {
+    if (running.size === 0 || options.claims?.suspended_too) return
+    try {
+      const ids = await queue.suspended([...running.values()].map(({ account_id }) => account_id))
+      for (const { account_id, suspended } of running.values()) if (ids.has(account_id)) suspended.abort()
+    } catch (error) {
+      log.warn({ err: error }, `the accounts of running work of ${kind} could not be looked up`)
+    }
   }
 
   async function loop() {
@@ -122,11 +151,12 @@ export function startWorker(options: {
   }
 
   const looping = loop()
+  const looks = runPeriodically(look_ms, stopSuspended)
   return {
     async close() {
       stopping.abort()
-      await looping
-      await Promise.all(running)
+      await Promise.all([looping, looks.close()])
+      await Promise.all(running.keys())
     },
   }
 }
