@@ -6,6 +6,7 @@ import { StreamableHTTPServerTransport } from '@modelcontextprotocol/sdk/server/
 import { addressesIn, addressShare, type Connections, limitConnections } from '../lib/connections.ts'
 import { Tunery } from '../sdk/index.ts'
 import { createKeyChecks, type KeyChecks } from './key-checks.ts'
+import { createKeyWatch, type KeyWatch } from './key-watch.ts'
 import { Refusal, refuse, unauthorized } from './refusal.ts'
 import { createMcpServer } from './server.ts'
 import { makeRoom, type Session } from './sessions.ts'
@@ -49,6 +50,7 @@ export class HttpServer {
   private readonly allowedHosts: ReadonlySet<string>
   private readonly isProxy: (address: string) => boolean
   private readonly keyChecks: KeyChecks
+  private readonly keyWatch: KeyWatch
   private readonly sessions = new Map<string, Session>()
   private readonly server: http.Server
   private readonly connections: Connections
@@ -59,6 +61,13 @@ export class HttpServer {
     this.allowedHosts = new Set(['127.0.0.1', 'localhost', '[::1]', ...(settings.allowedHosts ?? [])])
     this.isProxy = addressesIn(settings.trustedProxies ?? [])
     this.keyChecks = createKeyChecks(settings.wrongKey_ms)
+    const ofKey = (hash: string) => [...this.sessions.values()].filter(({ key }) => key.toString('hex') === hash)
+    this.keyWatch = createKeyWatch({
+      hasSessions: (hash) => ofKey(hash).length > 0,
+      end: (hash) => {
+        for (const session of ofKey(hash)) void session.close()
+      },
+    })
     this.server = http.createServer({ requestTimeout: receive_ms, headersTimeout: receive_ms }, (request, response) => {
       this.handle(request, response).catch((error: unknown) => {
         const refusal = error instanceof Refusal ? error : new Refusal(500, 'This server failed at that request.')
@@ -89,6 +98,7 @@ export class HttpServer {
 
   async close(): Promise<void> {
     clearInterval(this.sweep)
+    this.keyWatch.close()
     const closed = new Promise((resolve) => this.server.close(resolve))
     await Promise.all([...this.sessions.values()].map((session) => session.close()))
     this.server.closeAllConnections()
@@ -176,6 +186,7 @@ export class HttpServer {
     server.server.onerror = (error) => log(`protocol: ${error.message}`)
     // Before anything is awaited: it counts.
     this.sessions.set(id, session)
+    this.keyWatch.watch(hash.toString('hex'), tunery)
     begin(session, true)
     await server.connect(transport).catch(async (error) => {
       await close()

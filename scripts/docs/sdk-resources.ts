@@ -39,6 +39,7 @@ export interface Resources {
 export const resources: Resources = {
   user: {
     profile: accounts.getProfile,
+    presence: accounts.getPresence,
     update: signIn.changeUser,
     setPassword: signIn.setPassword,
     passkeys: {

@@ -7,6 +7,8 @@ export interface Operations {
   user: {
     /** Who asks: the person and account of the key or session. `GET /user/profile` */
     profile: (options?: RequestOptions) => Promise<T.Profile>
+    /** Wait for the end of the key or session. `GET /user/presence` */
+    presence: (query?: T.UserPresenceQuery, options?: RequestOptions) => Promise<T.UserPresenceResponse>
     /** Change your name or email. `PATCH /user` */
     update: (body: T.UserUpdateBody, options?: RequestOptions) => Promise<T.Member>
     /** Set your password; all your other sessions end. `PUT /user/password` */
@@ -466,6 +468,7 @@ export interface Operations {
 export const operations = {
   user: {
     profile: 'GET /user/profile',
+    presence: 'GET /user/presence query',
     update: 'PATCH /user body',
     setPassword: 'PUT /user/password body',
     passkeys: {

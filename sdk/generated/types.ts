@@ -251,6 +251,12 @@ export interface Tier {
   /** Streams of events of jobs and exports that an account may have open at once at a server. Null: a quarter of the connections of that server. */
   max_event_streams: number | null
 }
+export interface UserPresenceQuery {
+  wait_seconds?: number | undefined
+}
+export interface UserPresenceResponse {
+  present: true
+}
 export interface UserUpdateBody {
   name?: DisplayName | undefined
   email?: Email | undefined
@@ -604,8 +610,17 @@ export interface StorageReport {
   /** By the tier of the account (`max_storage_mb`). Null is unlimited. */ max_bytes: number | null
   used_bytes: number
   items: {
-    /** `datasets`: as they were uploaded, or their rows as the service reads them if these are larger. `uploads`: those in parts that are pending, with the size that they announced. `evaluations`: with their answers, and evals. `completions`: stored ones. */
-    kind: 'datasets' | 'files' | 'uploads' | 'models' | 'exports' | 'evaluations' | 'responses' | 'completions'
+    /** `datasets`: as they were uploaded, or their rows as the service reads them if these are larger. `uploads`: those in parts that are pending, with the size that they announced. `checkpoints`: of jobs that have not ended, paused ones too. `evaluations`: with their answers, and evals. `completions`: stored ones. */
+    kind:
+      | 'datasets'
+      | 'files'
+      | 'uploads'
+      | 'models'
+      | 'checkpoints'
+      | 'exports'
+      | 'evaluations'
+      | 'responses'
+      | 'completions'
     count: number
     bytes: number
   }[]

@@ -26,6 +26,7 @@ JOBS = "/fine-tuning/jobs"
 ESTIMATE = "/fine-tuning/jobs/estimate"
 EVENTS = "/fine-tuning/jobs/{job_id}/events"
 EXPORTS = "/exports"
+PRESENCE = "/user/presence"
 DELETE_STORED = "/chat/completions/delete"
 EXPORT_EVENTS = "/exports/{export_id}/events"
 # Each estimate runs some training steps.
@@ -62,6 +63,8 @@ def before_call(ctx, case, kwargs):
     # Without a filter it deletes the stored answers that other requests are to find.
     if case.operation.path == DELETE_STORED and isinstance(case.body, dict) and case.body.get("filter") == {}:
         case.body["filter"] = {"model": "none"}
+    if case.operation.path == PRESENCE:
+        case.query = {**(case.query or {}), "wait_seconds": 0}
     # Following the events would last until the job's end.
     if case.operation.path == EVENTS and case.path_parameters["job_id"] not in KEPT:
         cancel(case.path_parameters["job_id"])

@@ -5,7 +5,7 @@ import { accountRoutes } from './routes.ts'
 import { type Accounts, createAccounts } from './service.ts'
 
 export function createAccountsFeature(
-  { config, db, changes, running, log, now }: Context,
+  { config, db, changes, running, stopping, log, now }: Context,
   { plans, limits }: { plans: Plans; limits: Limits },
 ): Feature & { accounts: Accounts } {
   const accounts = createAccounts({
@@ -21,7 +21,7 @@ export function createAccountsFeature(
   running.define('key', accounts.currentCallers)
   return {
     accounts,
-    mount: (app) => accountRoutes(app, accounts),
+    mount: (app) => accountRoutes(app, accounts, stopping),
     start: async () => [accounts.start(), limits.start()],
   }
 }

@@ -1,11 +1,13 @@
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { FastifyInstance } from 'fastify'
-import { getProfile } from '../../../contract/accounts.ts'
+import { getPresence, getProfile } from '../../../contract/accounts.ts'
 import { listAudit } from '../../../contract/audit.ts'
 import { createKey, getKey, listKeys, renameKey, revokeKey } from '../../../contract/keys.ts'
 import { addMember, changeMember, getMember, listMembers, removeMember } from '../../../contract/members.ts'
 import { changeAccount, createAccount, getAccount, listAccounts } from '../../../contract/operator.ts'
 import type { Caller } from '../../platform/http/caller.ts'
 import { mount } from '../../platform/http/mount.ts'
+import { presence } from '../../platform/http/presence.ts'
 import type { Accounts } from './service.ts'
 
 /** The audit actor of a caller that acts as operator of the service, not as a member of an account. */
@@ -16,9 +18,14 @@ const asOperator = ({ user_id, key_id, idempotency }: Caller) => ({
   ...(idempotency && { idempotency }),
 })
 
-export function accountRoutes(app: FastifyInstance, accounts: Accounts): void {
+export function accountRoutes(app: FastifyInstance, accounts: Accounts, stopping: AbortSignal): void {
   const { keys, members, operator } = accounts
   mount(app, getProfile, ({ caller }) => accounts.profile(caller))
+  mount(app, getPresence, async ({ query, reply }) => {
+    const signal = presence(reply, stopping)
+    await sleep(1000 * query.wait_seconds, undefined, { signal }).catch(() => signal.throwIfAborted())
+    return { present: true as const }
+  })
   mount(app, listAudit, ({ caller, query }) => accounts.audit(caller, query))
 
   mount(app, createKey, ({ caller, body }) => keys.create(caller, body))
