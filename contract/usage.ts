@@ -81,11 +81,22 @@ export const StorageReport = z.object({
   items: z.array(
     z.object({
       kind: z
-        .enum(['datasets', 'files', 'uploads', 'models', 'exports', 'evaluations', 'responses', 'completions'])
+        .enum([
+          'datasets',
+          'files',
+          'uploads',
+          'models',
+          'checkpoints',
+          'exports',
+          'evaluations',
+          'responses',
+          'completions',
+        ])
         .describe(
           '`datasets`: as they were uploaded, or their rows as the service reads them if these are larger. ' +
-            '`uploads`: those in parts that are pending, with the size that they announced. `evaluations`: with ' +
-            'their answers, and evals. `completions`: stored ones.',
+            '`uploads`: those in parts that are pending, with the size that they announced. `checkpoints`: of jobs ' +
+            'that have not ended, paused ones too. `evaluations`: with their answers, and evals. `completions`: ' +
+            'stored ones.',
         ),
       count: z.int(),
       bytes: z.int(),

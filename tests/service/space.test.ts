@@ -4,7 +4,7 @@ import { existsSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'nod
 import { appendFile, statfs } from 'node:fs/promises'
 import os from 'node:os'
 import path from 'node:path'
-import { test } from 'node:test'
+import { after, before, describe, test } from 'node:test'
 import { ApiError } from '../../contract/errors.ts'
 import { clientTimeouts } from '../../lib/http/client-timeouts.ts'
 import { claimDisk, freeToClaim, writeWhileFree } from '../../server/platform/storage/free-disk.ts'
@@ -246,4 +246,67 @@ test('what an account stores is bounded by its tier, counted over all kinds, and
     await app.stop()
     rmSync(folder, { recursive: true })
   }
+})
+
+describe('trainings', () => {
+  const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-plans-'))
+  let app: TestApp
+  let dataset_id: string
+  before(async () => {
+    const plans = path.join(folder, 'plans.json')
+    const tier = { name: 'Small', requests_per_minute: null, requests_per_day: null, max_concurrent: null }
+    writeFileSync(plans, JSON.stringify({ tiers: [{ ...tier, id: 'small', max_storage_mb: 100 }] }))
+    const settings = { TUNERY_PLANS_FILE: plans, TUNERY_DEFAULT_TIER: 'small', TUNERY_CHECKPOINT_SECONDS: '1' }
+    app = await startApp(settings)
+    dataset_id = (await app.upload(colourRows(200))).body.id
+  })
+  after(async () => {
+    await app.stop()
+    rmSync(folder, { recursive: true })
+  })
+  const train = async () => {
+    const config = { training_config: { epochs: 50, batch_size: 1 } }
+    const { body } = await app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id, config })
+    return body.id as string
+  }
+  const statusOf = async (id: string) => (await app.job(id)).status
+  const codesOf = async (id: string) => {
+    const rows = await app.db.selectFrom('job_events').select('data_json').where('job_id', '=', id).execute()
+    return rows.map(({ data_json }) => JSON.parse(data_json ?? '{}').code)
+  }
+
+  test('checkpoints count towards what the account stores; beyond it jobs pause, and resume with room', async () => {
+    const [running, waiting] = [await train(), await train()]
+    await app.untilEvent(running, ({ type }) => type === 'checkpoint')
+    const { items } = (await app.api('GET', '/usage/storage')).body
+    const { count, bytes } = items.find(({ kind }: { kind: string }) => kind === 'checkpoints')
+    assert.ok(count === 1 && bytes > 0)
+    const store = (size_bytes: number) => app.db.updateTable('datasets').set({ size_bytes }).execute()
+    // Room for the dataset, and not for the checkpoints beside it.
+    await store(100e6 - 1)
+    for (const id of [running, waiting]) {
+      await until('it to pause', async () => (await statusOf(id)) === 'paused')
+      assert.ok((await codesOf(id)).includes('storage_quota_exceeded'))
+    }
+    await until('its trainer to stop', async () => (await app.services.queue.pending('tuning')).entries.length === 0)
+    await store(1000)
+    for (const id of [waiting, running]) await app.api('POST', `/fine-tuning/jobs/${id}/cancel`)
+    const { items: after } = (await app.api('GET', '/usage/storage')).body
+    assert.deepEqual(
+      after.find(({ kind }: { kind: string }) => kind === 'checkpoints'),
+      { kind: 'checkpoints', count: 0, bytes: 0 },
+    )
+  })
+
+  test('a training stops at a checkpoint when the disk falls below what is kept free, and waits', async () => {
+    const id = await train()
+    await app.untilEvent(id, ({ type }) => type === 'checkpoint')
+    const claim = await claimAll(app.dataDir)
+    await until('it to wait', async () => (await codesOf(id)).includes('storage_full'))
+    assert.equal(await statusOf(id), 'queued')
+    claim.release()
+    await app.db.updateTable('queue_entries').set({ run_at: 0 }).where('ref', '=', id).execute()
+    await app.untilEvent(id, ({ data }) => typeof data?.resumed_from_step === 'number')
+    await app.api('POST', `/fine-tuning/jobs/${id}/cancel`)
+  })
 })

@@ -34,6 +34,7 @@ export const jobRow = (more: Partial<JobRow>): JobRow => ({
   ran_ms: 0,
   running_since: null,
   crashes: 0,
+  checkpoint_bytes: 0,
   model: null,
   created_at: 0,
   started_at: null,

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from trainer.runtime.errors import JobError
 from trainer.runtime.files import sha256_of, sync
 from trainer.runtime.protocol import Protocol
 from trainer.runtime.spec import Candidate, Spec
@@ -54,21 +56,27 @@ class State:
 
 
 def write(folder: Path, state: State, spec: Spec) -> Written:
-    """Writes `folder/step-N`. The returned hash is that of its manifest, which lists the hashes of all other files."""
+    """Writes `folder/step-N`. The returned hash is that of its manifest, which lists the hashes of all other files.
+
+    Raises JobError("storage_full") before anything is written, if that would leave too little space.
+    """
     final = folder / f"step-{state.totals.step}"
     temporary = folder / f"step-{state.totals.step}.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     moments = {
         f"{kind}.{name}": value
         for name, p in state.parameters.items()
         for kind, value in state.optimizer.state[p].items()
     }
+    rows = {"losses": state.row_losses, **({"reference": state.reference} if state.reference.numel() else {})}
+    tensors = [*state.parameters.values(), *moments.values(), *rows.values()]
+    _require_space(folder, sum(tensor.nbytes for tensor in tensors), spec.checkpoint.min_free_mb)
+    temporary.mkdir()
     save_file(
         {name: p.detach().contiguous() for name, p in state.parameters.items()}, temporary / "weights.safetensors"
     )
     save_file(moments, temporary / "optimizer.safetensors")
-    rows = {"losses": state.row_losses, **({"reference": state.reference} if state.reference.numel() else {})}
     save_file(rows, temporary / "rows.safetensors")
     run_fields = {
         "fingerprint": spec.fingerprint(),
@@ -102,12 +110,19 @@ def precision_of(spec: Spec) -> torch.dtype | None:
     return None
 
 
-def keep_newest(folder: Path, count: int) -> None:
-    """Deletes all but the `count` newest checkpoints of this attempt."""
+def _require_space(folder: Path, size_bytes: int, min_free_mb: float) -> None:
+    left_mb = (shutil.disk_usage(folder).free - size_bytes) / 1e6
+    if left_mb < min_free_mb:
+        raise JobError("storage_full", f"A checkpoint would leave {left_mb:.0f} MB on the disk.")
+
+
+def keep_newest(folder: Path, count: int, earlier: Sequence[Candidate] = ()) -> None:
+    """Deletes all but the `count` newest checkpoints: of this attempt, then of the `earlier` ones, newest first."""
     steps = sorted(
         (path for path in folder.glob("step-*") if path.suffix != ".tmp"), key=lambda path: int(path.name[5:])
     )
-    for path in steps[: -max(count, 1)]:
+    superseded = [*steps[: -max(count, 1)], *(candidate.path for candidate in earlier[max(count - len(steps), 0) :])]
+    for path in superseded:
         shutil.rmtree(path, ignore_errors=True)
 
 

@@ -411,4 +411,4 @@ class Loop:
             # A resumed run continues after this step and never reports the ones before.
             losses=self._take_unreported(),
         )
-        checkpoint.keep_newest(self.folder, self.spec.checkpoint.keep)
+        checkpoint.keep_newest(self.folder, self.spec.checkpoint.keep, self.spec.resume_from)

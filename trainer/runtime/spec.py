@@ -56,12 +56,13 @@ class TokenizerIdentity:
 @dataclass(frozen=True)
 class CheckpointPolicy:
     """`every_seconds` and `every_steps`: when to write a checkpoint; null disables each. The `keep` newest ones stay on
-    disk.
+    disk. One that would leave less than `min_free_mb` on the disk is not begun.
     """
 
     every_seconds: float | None = 30
     every_steps: int | None = None
     keep: int = 2
+    min_free_mb: float = 0
 
 
 @dataclass(frozen=True)

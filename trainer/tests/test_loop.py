@@ -95,6 +95,28 @@ def test_a_partly_written_checkpoint_is_not_used(job, loop_of, monkeypatch):
     assert loop_of(loop.folder.parent).run()
 
 
+def test_a_checkpoint_without_room_is_not_begun_and_the_next_attempt_resumes(job, loop_of):
+    candidates = stop_after(loop_of(job("first")), 5)
+    full = loop_of(job("full", resume_from=candidates, checkpoint={"min_free_mb": 1e9}))
+    with pytest.raises(JobError) as raised:
+        full.run()
+    assert raised.value.code == "storage_full"
+    assert list(full.folder.iterdir()) == []
+    assert loop_of(job("second", resume_from=candidates)).run()
+
+
+def test_the_newest_checkpoints_of_all_attempts_stay(job, loop_of, tmp_path):
+    def on_disk() -> list[str]:
+        return sorted(f"{path.parts[-3]} {path.name}" for path in tmp_path.glob("*/checkpoints/step-*"))
+
+    candidates = stop_after(loop_of(job("a")), 9)
+    assert on_disk() == ["a step-8", "a step-9"]
+    candidates = stop_after(loop_of(job("b", resume_from=candidates)), 10) + candidates
+    assert on_disk() == ["a step-9", "b step-10"]
+    stop_after(loop_of(job("c", resume_from=candidates)), 11)
+    assert on_disk() == ["b step-10", "c step-11"]
+
+
 def test_only_the_newest_checkpoints_stay(job, loop_of):
     loop = loop_of(job())
     loop.run()

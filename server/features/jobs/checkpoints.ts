@@ -6,13 +6,11 @@ import { ApiError } from '../../../contract/errors.ts'
 import type { Db, Trx } from '../../platform/db/open.ts'
 import type { Artifacts } from '../../platform/storage/objects/index.ts'
 import type { TrainerEvent } from '../../platform/trainer/trainer.ts'
-import { checkpointKey } from './run-files.ts'
+import { checkpointKey, checkpointsKept } from './run-files.ts'
 import * as store from './store.ts'
 
-/** As many as the trainer keeps. */
-const kept = 2
-
 interface Options {
+  db: Db
   artifacts: Artifacts
   log: Logger
   job_id: string
@@ -33,26 +31,30 @@ interface Checkpoint {
  * waits. One that cannot be published is recorded all the same: this machine can resume from it. The lines of a cluster
  * are recorded in their order, so there a checkpoint is recorded first.
  */
-export function publishCheckpoints({ artifacts, log, job_id, record }: Options) {
+export function publishCheckpoints({ db, artifacts, log, job_id, record }: Options) {
   let next: Checkpoint | undefined
   let running: Promise<void> | undefined
-  const published: string[] = []
+  let published: string[] | undefined
 
   async function publishAll(): Promise<void> {
+    // Those of earlier attempts are superseded too.
+    published ??= (await store.checkpoints(db, job_id, checkpointsKept))
+      .map(({ attempt, step }) => checkpointKey(job_id, attempt, step))
+      .toReversed()
     for (let checkpoint = next; checkpoint; checkpoint = next) {
       next = undefined
       const { event, attempt, within } = checkpoint
       const key = checkpointKey(job_id, attempt, Number(event.data?.step))
       try {
         await artifacts.publish(key)
-        published.push(key)
+        if (!published.includes(key)) published.push(key)
       } catch (error) {
         // The trainer has removed it meanwhile, as there are newer ones.
         if (!existsSync(artifacts.pathOf(key))) continue
         log.warn({ err: error, job: job_id }, 'a checkpoint could not be published; only this machine has it')
       }
       if (!within) record(event, attempt)
-      for (const old of published.splice(0, published.length - kept)) await artifacts.remove(old)
+      for (const old of published.splice(0, published.length - checkpointsKept)) await artifacts.remove(old)
     }
     running = undefined
   }

@@ -126,7 +126,7 @@ export async function createJobsFeature(
         now,
       })
     : undefined
-  const attempt = { ...lease, artifacts, meter, now }
+  const attempt = { ...lease, artifacts, meter, quota: context.quota, now }
   const track = createTracking(
     {
       kind: config.tracking,
@@ -139,8 +139,19 @@ export async function createJobsFeature(
     context: attempt,
     acquireSlot: accounts.acquireSlotForWork,
     observe: observeAttempts(metrics, context.tracing, now),
-    host: ray ?? createLocalHost({ dataDir, python, processes, specs, artifacts, prepared, cores }),
-    createRecorder: createRecorders({ lease, artifacts, track, log, now }),
+    host:
+      ray ??
+      createLocalHost({
+        dataDir,
+        min_free_mb: context.min_free_mb,
+        python,
+        processes,
+        specs,
+        artifacts,
+        prepared,
+        cores,
+      }),
+    createRecorder: createRecorders({ context: attempt, stopRequests, artifacts, track, log, now }),
     watchTurn: createTurnWatch({ queue, turn_seconds, log, now }),
     complete: createComplete({ context: attempt, dataDir, models, files, evaluations }),
     stopRequests,

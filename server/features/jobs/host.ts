@@ -27,6 +27,8 @@ export interface TrainerHost {
 /** How a trainer ended for the worker that watched it. */
 export type TrainerEnd =
   | { how: 'exited'; exit: TrainerExit }
+  /** It ended, or did not begin, because the disk has too little space. */
+  | { how: 'full' }
   /** It ended because the service stops. */
   | { how: 'interrupted'; exit: TrainerExit }
   | { how: 'lost'; message: string }

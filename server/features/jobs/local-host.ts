@@ -1,11 +1,14 @@
 // Trains on this machine: the trainer is a child of this process.
 
+import { ApiError } from '../../../contract/errors.ts'
+import { writeWhileFree } from '../../platform/storage/free-disk.ts'
 import type { Artifacts } from '../../platform/storage/objects/index.ts'
 import type { PreparedTrainer } from '../../platform/trainer/prepared-trainer.ts'
 import { runDir } from '../../platform/trainer/run-folder.ts'
 import { type ProgramRun, runTrainer } from '../../platform/trainer/trainer.ts'
 import type { CoreShare } from './core-share.ts'
-import type { TrainerHost } from './host.ts'
+import type { TrainerEnd, TrainerHost } from './host.ts'
+import { checkpointsKept } from './run-files.ts'
 import { filesOfSpec, type Specs } from './spec.ts'
 
 /**
@@ -16,6 +19,7 @@ const stop_grace_ms = 40_000
 
 interface Options {
   dataDir: string
+  min_free_mb: number
   python: string
   processes: number
   specs: Pick<Specs, 'ofJob'>
@@ -26,6 +30,7 @@ interface Options {
 
 export function createLocalHost({
   dataDir,
+  min_free_mb,
   python,
   processes,
   specs,
@@ -36,23 +41,36 @@ export function createLocalHost({
   return {
     queues: false,
     async train(claim, job, { stopping, stopRequested, turnOver, failed, env, log_fields, onEvent, onSlowed }) {
-      const spec = await specs.ofJob(job, claim)
+      const common = await specs.ofJob(job, claim)
+      const spec = { ...common, checkpoint: { ...common.checkpoint, min_free_mb } }
       const hold = await artifacts.hold(filesOfSpec(spec))
       const onStarted: ProgramRun['onStarted'] = (pid) => cores.watch(pid, onSlowed)
-      const exit = await runTrainer({
-        run_dir: runDir(dataDir, job.id, claim.attempt),
-        spec,
-        python,
-        prepared,
-        processes,
-        env,
-        log_fields,
-        grace_ms: stop_grace_ms,
-        onStarted,
-        signal: AbortSignal.any([stopping, stopRequested, turnOver, failed]),
-        onEvent: (event) => onEvent(event),
-      }).finally(hold.release)
-      return { how: stopping.aborted ? 'interrupted' : 'exited', exit }
+      const asked = AbortSignal.any([stopping, stopRequested, turnOver, failed])
+      // Another checkpoint has to find room beside those that are there.
+      const needed_bytes = job.checkpoint_bytes / checkpointsKept
+      const train = async (signal: AbortSignal): Promise<TrainerEnd> => {
+        const exit = await runTrainer({
+          run_dir: runDir(dataDir, job.id, claim.attempt),
+          spec,
+          python,
+          prepared,
+          processes,
+          env,
+          log_fields,
+          grace_ms: stop_grace_ms,
+          onStarted,
+          signal,
+          onEvent: (event) => onEvent(event),
+        })
+        if (!asked.aborted && exit.status !== 0) signal.throwIfAborted()
+        return { how: stopping.aborted ? 'interrupted' : 'exited', exit }
+      }
+      return await writeWhileFree({ folder: dataDir, min_free_mb, needed_bytes, signal: asked }, train)
+        .catch((error): TrainerEnd => {
+          if (error instanceof ApiError && error.code === 'storage_full') return { how: 'full' }
+          throw error
+        })
+        .finally(hold.release)
     },
     // A child ends with this process, and every later attempt starts another.
     hasRun: async () => false,

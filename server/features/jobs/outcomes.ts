@@ -1,11 +1,13 @@
 // The outcomes of an attempt without a result: failed, paused, or requeued to resume later.
 import path from 'node:path'
+import { ApiError } from '../../../contract/errors.ts'
 import type { Trx } from '../../platform/db/open.ts'
 import { type NewEvent, statusEvent } from '../../platform/events/event-streams.ts'
 import { recordEvent } from '../../platform/events/outbox.ts'
 import { type Claim, type LeaseContext, type TurnEnd, withLease } from '../../platform/queue/queue.ts'
 import { createRetryPolicy, diskFullRule, linearDelay, requeueAfter } from '../../platform/queue/retry-policy.ts'
 import type { Artifacts } from '../../platform/storage/objects/index.ts'
+import type { StorageQuota } from '../../platform/storage/quota.ts'
 import { runDir } from '../../platform/trainer/run-folder.ts'
 import { stoppedStatus, type TrainerExit } from '../../platform/trainer/trainer.ts'
 import type { TurnOver } from './host.ts'
@@ -24,6 +26,7 @@ const retries = createRetryPolicy({
 export interface AttemptContext extends LeaseContext {
   artifacts: Artifacts
   meter: JobMeter
+  quota: Pick<StorageQuota, 'require'>
   now(): number
 }
 
@@ -122,6 +125,28 @@ export async function passTurn(
   const data = { code, ...(last && { step: last.step }) }
   await requeue(context, claim, job, [statusEvent('queued', message, data)], 0, {}, 'passed')
 }
+
+/** Pauses a job because its account stores as much as it may. Who has made room resumes it. */
+export async function pauseForRoom(trx: Trx, job: store.JobRow, { code, message }: ApiError, time: number) {
+  await store.updateJob(trx, job.id, { paused: 1 })
+  const warning = `The job is paused. ${message} Then resume the job.`
+  await store.appendEvents(trx, job.id, [{ type: 'warning', message: warning, data: { code } }], time)
+}
+
+/** Why an account may not store so much more; undefined if it may. */
+export const noRoom = (
+  { quota }: Pick<AttemptContext, 'quota'>,
+  trx: Trx,
+  account_id: string,
+  more: number,
+): Promise<ApiError | undefined> =>
+  quota.require(trx, account_id, more).then(
+    () => undefined,
+    (error) => {
+      if (error instanceof ApiError) return error
+      throw error
+    },
+  )
 
 /** Requeues a job because the disk is full. It resumes from its last checkpoint once there is space. */
 export async function waitForDiskSpace(context: AttemptContext, claim: Claim, job: store.JobRow): Promise<void> {

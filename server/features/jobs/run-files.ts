@@ -9,6 +9,9 @@ import * as store from './store.ts'
 /** How long the logs of a job are kept after it has failed. */
 const logRetention_ms = 30 * day_ms
 
+/** Checkpoints of a job that are kept, whatever attempts wrote them. */
+export const checkpointsKept = 2
+
 /** All that the storage has of the attempts at a job. */
 export const runsKey = (job_id: string) => `${path.join('runs', job_id)}/`
 

@@ -6,6 +6,7 @@ import type { Artifacts } from '../../platform/storage/objects/index.ts'
 import type { Datasets } from '../datasets/index.ts'
 import { adapterSpec, readResolvedConfig, type TunedModels } from '../models/index.ts'
 import { checkpointsToResume } from './checkpoints.ts'
+import { checkpointsKept } from './run-files.ts'
 import type * as store from './store.ts'
 
 /** A group of hyperparameters under spec.json's names, with the constants that the API does not offer. */
@@ -86,7 +87,7 @@ type TrainingSpec = Awaited<ReturnType<typeof trainingSpec>>
 interface JobParts {
   job_id: string
   attempt: number
-  checkpoint: { every_seconds: number | null; every_steps: number | null; keep: number }
+  checkpoint: { every_seconds: number | null; every_steps: number | null; keep: number; min_free_mb?: number }
   resume_from: { path: string; sha256: string; step: number }[]
   converters: string
 }
@@ -96,7 +97,7 @@ export const createSpecs = (options: Options): Specs => ({
     ...(await trainingSpec(options, { ...job, config: readResolvedConfig(job.resolved_config_json) })),
     job_id: job.id,
     attempt,
-    checkpoint: { every_seconds: options.checkpoint_seconds, every_steps: null, keep: 2 },
+    checkpoint: { every_seconds: options.checkpoint_seconds, every_steps: null, keep: checkpointsKept },
     resume_from: await checkpointsToResume(options, job.id),
     converters: options.converters,
   }),

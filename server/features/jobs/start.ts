@@ -5,7 +5,7 @@ import { recordEvent } from '../../platform/events/outbox.ts'
 import { type Claim, withLease } from '../../platform/queue/queue.ts'
 import type { TrainerHost } from './host.ts'
 import { settleClock, startClock, stopClock } from './metering.ts'
-import type { AttemptContext } from './outcomes.ts'
+import { type AttemptContext, noRoom, pauseForRoom } from './outcomes.ts'
 import * as store from './store.ts'
 
 /** Resolves with the job of a claim; undefined if it has nothing to train, and its queue entry has ended. */
@@ -27,6 +27,14 @@ export async function startJob(
       await store.updateJob(trx, job.id, { status: 'queued' })
       if (job.status === 'running')
         await store.appendEvents(trx, job.id, [statusEvent('paused', 'The job is paused.', { paused: true })], time)
+      await context.queue.finish(trx, claim, 'done')
+      return undefined
+    }
+    const begins = job.status === 'queued' && !(await host.hasRun(job.id))
+    const full = begins ? await noRoom(context, trx, job.account_id, 1) : undefined
+    if (full) {
+      await pauseForRoom(trx, job, full, time)
+      await store.appendEvents(trx, job.id, [statusEvent('paused', 'The job is paused.', { paused: true })], time)
       await context.queue.finish(trx, claim, 'done')
       return undefined
     }

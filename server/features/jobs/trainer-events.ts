@@ -6,6 +6,7 @@ import type { Trx } from '../../platform/db/open.ts'
 import type { NewEvent } from '../../platform/events/event-streams.ts'
 import type { Slowdown } from './core-share.ts'
 import type { Fresh } from './reported.ts'
+import { checkpointsKept } from './run-files.ts'
 import * as store from './store.ts'
 
 /**
@@ -50,7 +51,11 @@ export async function recordTrainerEvent(
       estimated_completion: seconds_left === undefined ? null : Math.round(time + seconds_left * 1000),
     })
   }
-  if (event.type === 'checkpoint') await store.updateJob(trx, job_id, { crashes: 0 })
+  if (event.type === 'checkpoint')
+    await store.updateJob(trx, job_id, {
+      crashes: 0,
+      checkpoint_bytes: Math.round(Math.max(0, number('size_mb') ?? 0) * 1e6) * checkpointsKept,
+    })
 }
 
 const figureNames = Object.keys(validationFigures)

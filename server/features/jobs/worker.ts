@@ -152,7 +152,7 @@ async function endAttempt(
   }
   failed.throwIfAborted()
   if (ended.how === 'detached') return outcome('interrupted', detach(context, claim))
-  if (ended.how !== 'lost' && result && ended.exit.status === 0) {
+  if ((ended.how === 'exited' || ended.how === 'interrupted') && result && ended.exit.status === 0) {
     await complete(claim, job, result)
     await host.endRun(job.id)
     return 'completed'
@@ -165,7 +165,8 @@ async function endAttempt(
   const over = turnOver.aborted ? (turnOver.reason as TurnOver) : stopped
   if (over && !failure) return outcome('passed', passTurn(context, claim, job, over))
   if (ended.how === 'lost') return outcome('died', retryAfterLoss(context, claim, job, ended.message))
-  if (failure?.code === 'storage_full') return outcome('waiting', waitForDiskSpace(context, claim, job))
+  if (ended.how === 'full' || failure?.code === 'storage_full')
+    return outcome('waiting', waitForDiskSpace(context, claim, job))
   if (failure) return outcome('failed', fail(context, claim, job, failure))
   return outcome('died', retryAfterExit(context, claim, job, ended.exit, malformed, observer, log))
 }

@@ -392,6 +392,8 @@ interface TuningJobs extends Labelled {
   paused: 0 | 1
   /** Trainer crashes since the last checkpoint. */
   crashes: number
+  /** Bytes of its two newest checkpoints, as if both had the size of the last; they are there until it ends. */
+  checkpoint_bytes: Generated<number>
   /** The evaluation that its result is evaluated like, and the evaluation of the result. */
   evaluation_id: string | null
   /** The W3C header of the request that created it; null without tracing. */

@@ -81,11 +81,19 @@ export function createStorageQuota({ maxMbOf, now }: Options): StorageQuota {
       .where('status', '=', 'ready')
       .execute()
     const sizes = exported.flatMap(({ files_json }) => fromJson(files_json) as { size_bytes: number }[])
+    const { count, bytes } = await db
+      .selectFrom('tuning_jobs')
+      .select(({ fn }) => [fn.countAll().as('count'), fn.sum('checkpoint_bytes').as('bytes')])
+      .where('account_id', '=', account_id)
+      .where('status', 'in', ['queued', 'running'])
+      .where('checkpoint_bytes', '>', 0)
+      .executeTakeFirstOrThrow()
     return [
       await sumOf('datasets', 'datasets', sql`case when rows_bytes > size_bytes then rows_bytes else size_bytes end`),
       await sumOf('files'),
       { kind: 'uploads', count: uploads.length, bytes: uploaded },
       await sumOf('models'),
+      { kind: 'checkpoints', count: Number(count), bytes: Number(bytes ?? 0) },
       { kind: 'exports', count: exported.length, bytes: sizes.reduce((sum, { size_bytes }) => sum + size_bytes, 0) },
       { kind: 'evaluations', count: evaluations.count + evals.count, bytes: evaluations.bytes + evals.bytes },
       await sumOf('responses'),
@@ -129,7 +137,7 @@ const exceeded = (used_bytes: number, max_bytes: number) =>
   new ApiError(
     'storage_quota_exceeded',
     `This account may store ${max_bytes / 1e6} MB; with this it would be more. Delete datasets, files, models, ` +
-      'exports, evaluations or stored answers that you no longer need: GET /v1/usage/storage says what takes the ' +
-      'space.',
+      'exports, evaluations or stored answers that you no longer need, or cancel paused jobs: GET /v1/usage/storage ' +
+      'says what takes the space.',
     { details: { max_bytes, used_bytes } },
   )

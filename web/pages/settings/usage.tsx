@@ -49,6 +49,7 @@ const storedKinds = {
   files: 'Files',
   uploads: 'Unfinished uploads',
   models: 'Models',
+  checkpoints: 'Unfinished trainings',
   exports: 'Exports',
   evaluations: 'Evaluations',
   responses: 'Stored responses',
