@@ -612,14 +612,7 @@ export interface StorageReport {
   items: {
     /** `datasets`: as they were uploaded, or their rows as the service reads them if these are larger. `uploads`: those in parts that are pending, with the size that they announced. `checkpoints`: of jobs that have not ended, paused ones too. `evaluations`: with their answers, and evals. `completions`: stored ones. */
     kind:
-      | 'datasets'
-      | 'files'
-      | 'uploads'
-      | 'models'
-      | 'checkpoints'
-      | 'exports'
-      | 'evaluations'
-      | 'responses'
+      | 'datasets' | 'files' | 'uploads' | 'models' | 'checkpoints' | 'exports' | 'evaluations' | 'responses'
       | 'completions'
     count: number
     bytes: number
