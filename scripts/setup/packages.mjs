@@ -78,14 +78,13 @@ export async function converters(options) {
     'converters',
     `the engine's converters (${pin.size_mb} MB)`,
     pin,
-    [local('llama/source/convert_lora_to_gguf.py')],
+    [local('llama/source/convert_hf_to_gguf.py')],
     options,
     async () => {
       await unpack(pin, async (folder) => {
         const fresh = path.join(folder, 'source')
         await converterSources(folder, fresh, [
           'convert_hf_to_gguf.py',
-          'convert_lora_to_gguf.py',
           'conversion',
           'gguf-py',
           'include',

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trainer.export.spec import UNQUANTIZED, Export
 from trainer.export.tensors import FLOATING, read_checkpoint
-from trainer.run.projector_file import pairs_alone
+from trainer.run.adapter_gguf import write_adapter_gguf
 from trainer.runtime.converters import run_converter
 from trainer.runtime.errors import JobError
 from trainer.runtime.files import sync
@@ -70,9 +70,7 @@ def adapter_file(spec: Export, out: Path) -> Path:
     if kind == ADAPTER_TYPE:
         link_or_copy(Path(spec.model.gguf), file)
     else:
-        with pairs_alone(Path(spec.model.folder), out) as pairs:
-            arguments = [str(pairs), "--base", spec.base.path, "--outfile", str(file), "--outtype", kind.lower()]
-            run_converter(Path(spec.converters), "convert_lora_to_gguf.py", arguments)
+        write_adapter_gguf(Path(spec.converters), Path(spec.base.path), Path(spec.model.folder), file, kind.lower())
         _describe_like(file, Path(spec.model.gguf))
     sync(file)
     return file

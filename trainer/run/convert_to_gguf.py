@@ -1,11 +1,10 @@
 """Converts a result's folder to the GGUF file for the engine: a LoRA adapter, or a whole model."""
 
-import json
 from pathlib import Path
 
 from trainer.data.tokenizer import Tokenizer
 from trainer.data.tokenizer_identity import add_to_gguf
-from trainer.run.projector_file import pairs_alone
+from trainer.run.adapter_gguf import write_adapter_gguf
 from trainer.runtime.converters import run_converter
 from trainer.runtime.errors import JobError
 from trainer.runtime.spec import ModelSpec
@@ -27,30 +26,8 @@ def convert_model(spec: ModelSpec, folder: Path, gguf: Path) -> None:
 
 
 def convert_adapter(tokenizer: Tokenizer, spec: ModelSpec, folder: Path, gguf: Path) -> None:
-    """Converts a PEFT folder, and adds template and end token. Raises JobError("internal") if it lost a tensor."""
-    # The converter reads the base's shapes from its folder, not its weights.
-    with pairs_alone(folder, folder.parent) as pairs:
-        arguments = [str(pairs), "--base", spec.base.path, "--outfile", str(gguf), "--outtype", ADAPTER_TYPE]
-        run_converter(Path(spec.converters), "convert_lora_to_gguf.py", arguments)
-    add_to_gguf(gguf, tokenizer, spec)
-    check_adapter(gguf, folder)
-
-
-def check_adapter(gguf_file: Path, folder: Path) -> None:
-    """Raises JobError if the converted file is not the adapter in `folder`: the engine must never load a partial
-    one.
+    """Converts a PEFT folder, and adds template and end token. Raises JobError("adapter_invalid") if the engine cannot
+    serve it as an adapter.
     """
-    import gguf
-    from safetensors import safe_open
-
-    if not gguf_file.exists():
-        raise JobError("internal", "The converter left no file.")
-    reader = gguf.GGUFReader(gguf_file)
-    with safe_open(folder / "adapter_model.safetensors", "pt") as tensors:
-        expected = sum(".lora_" in name for name in tensors.keys())  # noqa: SIM118
-    alpha = json.loads((folder / "adapter_config.json").read_text())["lora_alpha"]
-    fields = {name: reader.fields[name].contents() for name in ("general.type", "adapter.type", "adapter.lora.alpha")}
-    if fields != {"general.type": "adapter", "adapter.type": "lora", "adapter.lora.alpha": float(alpha)}:
-        raise JobError("internal", f"The converted file does not describe the adapter: {fields}.")
-    if len(reader.tensors) != expected:
-        raise JobError("internal", f"The converted file has {len(reader.tensors)} tensors; the adapter has {expected}.")
+    write_adapter_gguf(Path(spec.converters), Path(spec.base.path), folder, gguf, ADAPTER_TYPE)
+    add_to_gguf(gguf, tokenizer, spec)

@@ -1,11 +1,8 @@
-"""The file of a projector that was trained, for the engine; and adapters without theirs, for the converter."""
+"""The file of a projector that was trained, for the engine."""
 
-import json
 import re
 import shutil
 import tempfile
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -57,24 +54,3 @@ def seeing_tensors(folder: Path) -> dict[str, Any]:
         with safe_open(file, "pt") as opened:
             tensors |= {name: opened.get_tensor(name) for name in opened.keys() if seeing.search(name)}  # noqa: SIM118
     return tensors
-
-
-@contextmanager
-def pairs_alone(folder: Path, within: Path) -> Generator[Path]:
-    """An adapter's folder as the converter takes it: without a projector, whose weights are no pairs of A and B. Makes
-    a temporary folder `within` another.
-    """
-    from safetensors.torch import load_file, save_file
-
-    config = json.loads((folder / "adapter_config.json").read_text())
-    if not config.get("modules_to_save"):
-        yield folder
-        return
-    with tempfile.TemporaryDirectory(dir=within) as temporary:
-        bare = Path(temporary) / folder.name
-        bare.mkdir()
-        shutil.copyfile(folder / "adapter_config.json", bare / "adapter_config.json")
-        tensors = load_file(folder / "adapter_model.safetensors")
-        pairs = {name: tensor for name, tensor in tensors.items() if ".lora_" in name}
-        save_file(pairs, bare / "adapter_model.safetensors")
-        yield bare

@@ -36,9 +36,10 @@ def make_tiny(folder: Path, seed: int = 0, family: str = "Llama", **config) -> P
     import transformers
 
     tiny = {**TEXT, "vocab_size": VOCABULARY, "tie_word_embeddings": True, **config}
-    config = getattr(transformers, f"{family}Config")(**tiny)
+    model_class = getattr(transformers, f"{family}ForCausalLM")
+    config = model_class.config_class(**tiny)
     torch.manual_seed(seed)
-    model = getattr(transformers, f"{family}ForCausalLM")(config)
+    model = model_class(config)
     for name, parameter in model.named_parameters():
         if name.endswith(("bias", "norm.weight", "layernorm.weight")):
             # The initial zeros and ones would hide mistakes in their use.

@@ -29,23 +29,15 @@ def lines_of(process: subprocess.Popen) -> list[dict]:
 @pytest.fixture(scope="module")
 def adapter(convertible, tmp_path_factory):
     """An adapter as a job leaves it, with its GGUF file."""
-    from trainer.data.tokenizer_identity import add_to_gguf
-    from trainer.run.convert_to_gguf import ADAPTER_TYPE, check_adapter
-    from trainer.runtime.converters import run_converter
+    from transformers import AutoTokenizer
+
+    from trainer.run.convert_to_gguf import convert_adapter
     from trainer.runtime.spec import Base, ModelSpec
     from trainer.tests.conftest import CONVERTERS
 
     folder = write_adapter(
         convertible, tmp_path_factory.mktemp("adapters") / "adapter", r=4, target_modules="all-linear"
     )
-    file = folder.with_suffix(".gguf")
-    run_converter(
-        CONVERTERS,
-        "convert_lora_to_gguf.py",
-        [str(folder), "--base", str(convertible), "--outfile", str(file), "--outtype", ADAPTER_TYPE],
-    )
-    from transformers import AutoTokenizer
-
     spec = ModelSpec(
         job_id="job_1",
         base=Base("test/tiny", str(convertible)),
@@ -55,8 +47,7 @@ def adapter(convertible, tmp_path_factory):
         threads=1,
         converters=str(CONVERTERS),
     )
-    add_to_gguf(file, AutoTokenizer.from_pretrained(folder), spec)
-    check_adapter(file, folder)
+    convert_adapter(AutoTokenizer.from_pretrained(folder), spec, folder, folder.with_suffix(".gguf"))
     return folder
 
 

@@ -1,0 +1,197 @@
+"""Writes a LoRA adapter for the engine, whatever its base's conversion does to the weights.
+
+The library converts a base with rules of its own for each family: it permutes rows for its rotary embedding, reorders
+heads, splits, joins and stacks weights. Such a rule is linear and moves weights without changing them, so two tables
+tell all about it: one of each weight's row, one of its column, converted in the weight's place. The factors B
+[outputs, rank] and A [rank, inputs] are then moved alike. Llama.cpp's own converter of adapters imitates the rules'
+operations on factors instead, and knows not all of them.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainer.runtime.errors import JobError
+
+PREFIX = "base_model.model."
+# A table's entry: the number of the weight's pair, times this, and a row or column.
+LINES = 1 << 24
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Factors of a weight's change, float32: a [rank, inputs], b [outputs, rank]. Experts that are stored as one weight
+    have a dimension before these.
+    """
+
+    a: torch.Tensor
+    b: torch.Tensor
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The weight's."""
+        return (*self.b.shape[:-1], self.a.shape[-1])
+
+
+def write_adapter_gguf(converters: Path, base: Path, folder: Path, file: Path, kind: str) -> None:
+    """Writes PEFT's `folder`, an adapter of the checkpoint in `base`, to `file`, with tensors of `kind` (f32, f16, bf16
+    or q8_0). Raises JobError("adapter_invalid") with a reason for the user if a weight of it is none of the engine's.
+    """
+    config = json.loads((folder / "adapter_config.json").read_text())
+    pairs = read_pairs(folder / "adapter_model.safetensors")
+    with library(converters) as conversion, torch.inference_mode():
+        import gguf
+
+        models = [open_base(conversion, base, file) for _ in range(3)]
+        converted = convert(models, pairs)
+        writer = gguf.GGUFWriter(file, gguf.MODEL_ARCH_NAMES[models[0].model_arch])
+        writer.add_type(gguf.GGUFType.ADAPTER)
+        writer.add_string(gguf.Keys.Adapter.TYPE, "lora")
+        writer.add_float32(gguf.Keys.Adapter.LORA_ALPHA, float(config["lora_alpha"]))
+        for name, pair in converted.items():
+            # The engine scales by alpha and the rank of the tensor, which joined weights have several times.
+            b = pair.b * (pair.b.shape[-1] / config["r"])
+            halves = (pair.b, pair.a.mT) if name == "token_embd.weight" else (pair.a, b)
+            for end, half in zip(("lora_a", "lora_b"), halves, strict=True):
+                data = half.float().contiguous().numpy()
+                # A row of a block format is whole blocks.
+                stored = gguf.GGMLQuantizationType["F16" if kind == "q8_0" and data.shape[-1] % 32 else kind.upper()]
+                writer.add_tensor(f"{name}.{end}", gguf.quants.quantize(data, stored), raw_dtype=stored)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+
+
+def read_pairs(file: Path) -> dict[str, Pair]:
+    """The pairs of an adapter's file by the names of their base's weights."""
+    from safetensors.torch import load_file
+
+    tensors = {name: tensor.float() for name, tensor in load_file(file).items() if ".lora_" in name}
+    pairs = {}
+    for name, tensor in tensors.items():
+        weight = name.removeprefix(PREFIX)
+        if name.endswith(".lora_A.weight"):
+            other = tensors[name.replace(".lora_A.", ".lora_B.")]
+            pairs[weight.replace(".lora_A.", ".")] = Pair(tensor, other)
+        elif name.endswith(".lora_embedding_A"):
+            # An embedding's weight is [tokens, width], which PEFT's factors have the other way round.
+            other = tensors[name.replace(".lora_embedding_A", ".lora_embedding_B")]
+            pairs[weight.replace(".lora_embedding_A", ".weight")] = Pair(other.mT, tensor.mT)
+    return pairs
+
+
+@contextmanager
+def library(converters: Path) -> Iterator[Any]:
+    """llama.cpp's package of conversions, with the gguf package of its own release."""
+    before = list(sys.path)
+    sys.path[:0] = [str(converters / "gguf-py"), str(converters)]
+    for name in [name for name in sys.modules if name.partition(".")[0] == "gguf"]:
+        del sys.modules[name]
+    try:
+        with redirect_stdout(sys.stderr):
+            import conversion
+
+            yield conversion
+    finally:
+        sys.path[:] = before
+
+
+def open_base(conversion: Any, base: Path, file: Path) -> Any:
+    """The library's converter of a checkpoint, which reads the names of its tensors. Nothing is written to `file`."""
+    import gguf
+
+    fields = conversion.ModelBase.load_hparams(base, False)
+    kind = conversion.get_model_class(conversion.get_model_architecture(fields, conversion.ModelType.TEXT))
+    model = kind(base, gguf.LlamaFileType.ALL_F32, file, eager=True, hparams=fields)
+    # Mistral's is a wrapper around that of the model's kind.
+    return getattr(model, "impl", model)
+
+
+def convert(models: list[Any], pairs: dict[str, Pair]) -> dict[str, Pair]:
+    """The pairs by the names of the engine's weights. `models`: three converters of the base, which keep what they
+    were given. Raises JobError("adapter_invalid").
+    """
+    sources, used = list(pairs.values()), set[int]()
+    converted = {}
+    for number, (name, pair) in enumerate(pairs.items()):
+        item = models[0].filter_tensors((name, lambda: None))
+        if item is None:
+            raise unconvertible(name, "the engine does not read this weight")
+        block = next((int(part) for part in item[0].split(".") if part.isdecimal()), None)
+        try:
+            rows, columns, ones = (
+                dict(model.modify_tensors(table, item[0], block))
+                for model, table in zip(models, tables(number, pair.shape), strict=True)
+            )
+        except Exception as problem:
+            raise unconvertible(name, f"{type(problem).__name__}: {problem}") from problem
+        for target in rows:
+            converted[target], joined = moved(sources, rows[target], columns[target], ones[target], target)
+            used |= joined
+    if left := [name for number, name in enumerate(pairs) if number not in used]:
+        # Experts are stacked when all of a layer's have come.
+        raise unconvertible(left[0], "the engine reads it only together with others that the adapter does not change")
+    return converted
+
+
+def unconvertible(name: str, why: str) -> JobError:
+    """The error of an adapter whose weight of this name the engine cannot take."""
+    return JobError(
+        "adapter_invalid", f"The adapter's change of {name} cannot be served unmerged: {why[:300]}. Merge the model."
+    )
+
+
+def tables(number: int, shape: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+    """In a weight's shape: the row of each entry, its column, both with the number of its pair; and ones. A stack's
+    rows count on from expert to expert.
+    """
+    *stack, outputs, inputs = shape
+    lines = torch.arange(outputs * (stack[0] if stack else 1), dtype=torch.float64).reshape(*stack, outputs, 1)
+    rows, columns = lines, torch.arange(inputs, dtype=torch.float64)
+    return (
+        (number * LINES + rows).expand(shape),
+        (number * LINES + columns).expand(shape),
+        torch.ones((), dtype=torch.float64).expand(shape),
+    )
+
+
+def moved(
+    sources: list[Pair], rows: torch.Tensor, columns: torch.Tensor, ones: torch.Tensor, name: str
+) -> tuple[Pair, set[int]]:
+    """The pair of an engine's weight whose entries come from these rows and columns of the sources' weights, and the
+    sources' numbers.
+    """
+    if rows.ndim == 3:
+        parts = [moved(sources, *tables, name) for tables in zip(rows, columns, ones, strict=True)]
+        used = set[int]().union(*(numbers for _, numbers in parts))
+        return Pair(torch.stack([pair.a for pair, _ in parts]), torch.stack([pair.b for pair, _ in parts])), used
+    if rows.ndim != 2:
+        raise unconvertible(name, "it becomes no matrix")
+    numbers, scales = (rows[:, 0] / ones[:, 0] // LINES).long(), ones[:, :1]
+    a, b = [], []
+    for number in numbers.unique().tolist():
+        chosen = numbers == number
+        lines = rows[chosen] / ones[chosen] - number * LINES
+        places = columns[chosen] / ones[chosen] - number * LINES
+        straight = (lines == lines[:, :1]).all() and (places == places[:1]).all()
+        if not straight or not (ones[chosen] == scales[chosen]).all():
+            raise unconvertible(name, "its rows and columns are mixed")
+        factors = sources[number]
+        outputs = factors.b.shape[-2]
+        line, place = lines[:, 0].long(), places[0].long()
+        down, up = factors.a, factors.b
+        if up.ndim == 3:
+            expert = int(line[0]) // outputs
+            down, up, line = down[expert], up[expert], line - expert * outputs
+        part = torch.zeros(len(numbers), up.shape[1])
+        part[chosen] = up[line] * scales[chosen].float()
+        a.append(down[:, place])
+        b.append(part)
+    return Pair(torch.cat(a), torch.cat(b, 1)), set(numbers.tolist())
