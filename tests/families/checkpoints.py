@@ -172,7 +172,9 @@ FAMILIES = {
             **DELTA,
             "shared_expert_intermediate_size": 64,
             "rope_parameters": {**SECTIONS, "partial_rotary_factor": 0.25},
+            "mtp_num_hidden_layers": 1,
         },
+        added=with_prediction_layer("model.language_model."),
     ),
     "qwen3_vl": Family(
         "Qwen3VLForConditionalGeneration",

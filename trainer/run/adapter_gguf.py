@@ -133,6 +133,9 @@ def convert(models: list[Any], pairs: dict[str, Pair]) -> dict[str, Pair]:
         except Exception as problem:
             raise unconvertible(name, f"{type(problem).__name__}: {problem}") from problem
         for target in rows:
+            # Some rules write a constant vector beside a weight.
+            if rows[target].ndim < 2:
+                continue
             converted[target], joined = moved(sources, rows[target], columns[target], ones[target], target)
             used |= joined
     if left := [name for number, name in enumerate(pairs) if number not in used]:
@@ -172,8 +175,6 @@ def moved(
         parts = [moved(sources, *tables, name) for tables in zip(rows, columns, ones, strict=True)]
         used = set[int]().union(*(numbers for _, numbers in parts))
         return Pair(torch.stack([pair.a for pair, _ in parts]), torch.stack([pair.b for pair, _ in parts])), used
-    if rows.ndim != 2:
-        raise unconvertible(name, "it becomes no matrix")
     numbers, scales = (rows[:, 0] / ones[:, 0] // LINES).long(), ones[:, :1]
     a, b = [], []
     for number in numbers.unique().tolist():
