@@ -32,7 +32,13 @@ export function tinyModelsDir(config: Record<string, number> = {}): string {
  * program makes.
  */
 export function modelsDir(id: string, program: string, name: string, make: (checkpoint: string) => string[]): string {
-  const sources = [program, 'trainer/cli/prepare_base.py', 'trainer/runtime/converters.py']
+  const sources = [
+    program,
+    'trainer/cli/prepare_base.py',
+    'trainer/model/targets.py',
+    'trainer/run/adapter_gguf.py',
+    'trainer/runtime/converters.py',
+  ]
   const hash = createHash('sha256')
   for (const file of sources) hash.update(readFileSync(path.join(root, file)))
   hash.update(name)

@@ -183,8 +183,10 @@ def context_length(config: dict) -> int:
     return CONFIG_MAPPING[text["model_type"]]().max_position_embeddings
 
 
-def describe(model_id: str, out: Path, source: str) -> dict:
-    """The content of `model.json`: the facts that the service needs about the base in `out`."""
+def describe(model_id: str, out: Path, source: str, converters: Path | None = None) -> dict:
+    """The content of `model.json`: the facts that the service needs about the base in `out`. Without `converters` it
+    does not say which layers an adapter can change.
+    """
     from safetensors import safe_open
 
     config = read_config(out / "hf")
@@ -197,9 +199,14 @@ def describe(model_id: str, out: Path, source: str) -> dict:
                 for size in tensors.get_slice(key).get_shape():
                     count *= size
                 parameters += count
+    kind, layers = kind_of(out), {}
+    if converters and kind != "embedding":
+        from trainer.model.targets import linear_modules
+
+        layers["linear_modules"] = linear_modules(out / "hf", converters)
     return {
         "id": model_id,
-        "kind": kind_of(out),
+        "kind": kind,
         "source": source,
         "parameters": parameters,
         "context_length": context_length(config),
@@ -207,6 +214,7 @@ def describe(model_id: str, out: Path, source: str) -> dict:
         "gguf_sha256": sha256_of(out / "model.gguf"),
         **({"projector": PROJECTOR, "projector_sha256": sha256_of(projector)} if projector.exists() else {}),
         "hf": "hf",
+        **layers,
     }
 
 
@@ -255,7 +263,7 @@ def main() -> None:
         except RuntimeError as problem:
             print(problem, file=sys.stderr)
             raise SystemExit(EXIT_REPORTED) from None
-    (args.out / "model.json").write_text(json.dumps(describe(args.id, args.out, source), indent=2) + "\n")
+    (args.out / "model.json").write_text(json.dumps(describe(args.id, args.out, source, args.converters), indent=2) + "\n")
 
 
 if __name__ == "__main__":

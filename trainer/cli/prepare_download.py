@@ -29,7 +29,7 @@ def main(_protocol: Protocol) -> None:
     with contextlib.suppress(OSError):
         os.nice(10)
     convert_to_gguf(args.out, args.converters)
-    described = describe(args.id, args.out, f"https://huggingface.co/{args.repo}")
+    described = describe(args.id, args.out, f"https://huggingface.co/{args.repo}", args.converters)
     (args.out / "model.json").write_text(json.dumps(described, indent=2) + "\n")
 
 

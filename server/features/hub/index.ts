@@ -4,6 +4,7 @@ export { servesPictures } from './methods.ts'
 export {
   defaultBase,
   type Hub,
+  linearModules,
   type LocalBase,
   maxRowTokens,
   type Projector,

@@ -40,6 +40,8 @@ export interface LocalBase {
   eight_bits_problem: string | null
   /** The checkpoint folder that the trainer loads; null if it is not here, so that the base can only be served. */
   hf: string | null
+  /** Names of the layers that an adapter can change as it is served; null where the base was added without a look. */
+  linear_modules: string[] | null
 }
 
 /** A base that can be trained. */
@@ -106,6 +108,7 @@ const ModelFile = z
       .optional(),
     hf: z.string().nullable(),
     keep_original_weights: z.boolean().default(false),
+    linear_modules: z.array(z.string()).optional(),
   })
   .refine(({ kind, projector, projector_sha256 }) => kind !== 'vision' || (projector && projector_sha256))
 
@@ -176,6 +179,7 @@ export class Hub {
         // Not whether it exists: a model whose projector is lost must say so, instead of reading text only.
         projector: kind === 'vision' ? { path: path.join(folder, projector!), sha256: projector_sha256! } : null,
         hf: hf !== null && existsSync(hf) ? hf : null,
+        linear_modules: file.linear_modules ?? null,
       }
     } catch {
       // A folder without a readable model.json is no model, and must not break the list.
@@ -255,9 +259,9 @@ export class Hub {
     )
   }
 
-  /** Names of a base's linear layers, the possible target modules of an adapter. */
+  /** Names of the layers of a base that an adapter can change: the possible target modules of a job. */
   linearModules(base: TrainableBase): string[] {
-    return linearModules(base.hf)
+    return base.linear_modules ?? linearModules(base.hf)
   }
 
   /** Why the projector of a base cannot be trained, as a part of a sentence; null if it can. */
@@ -385,7 +389,7 @@ function familyOf(hf: string): string | undefined {
 const seeingPart = /(^|\.)(visual|vision_model|connector)\./
 
 /** The module names of all two-dimensional weights inside the layers of the language model. */
-function linearModules(folder: string): string[] {
+export function linearModules(folder: string): string[] {
   const names = new Set<string>()
   for (const [key, shape] of shapesOf(folder)) {
     const inLayer = /\.layers\.\d+\.(.*)/s.exec(key)?.[1]

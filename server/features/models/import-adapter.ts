@@ -18,7 +18,7 @@ import { shapesOf } from '../../platform/storage/safetensors.ts'
 import { readUntrusted } from '../../platform/storage/untrusted-files.ts'
 import { runDir } from '../../platform/trainer/run-folder.ts'
 import { runToResult, runTrainer } from '../../platform/trainer/trainer.ts'
-import type { Hub } from '../hub/index.ts'
+import { type Hub, linearModules } from '../hub/index.ts'
 import { checkAdapter } from './adapter-reader/check.ts'
 import type { UnpackRequest, UnpackResult } from './adapter-reader/main.ts'
 import { Artifact, moveToModels, type StoredModel } from './artifacts.ts'
@@ -156,12 +156,11 @@ export function createAdapterImporter({
         const unpacked = await inTurn(account_id, unpackNow, ended)
         claim.release()
         const startingModel = await baseOf(account_id, base_model_id, unpacked.config.base_model_name_or_path)
-        const linear_modules = hub.linearModules(startingModel.base)
         const shape = checkAdapter(
           unpacked,
           startingModel.base_model_id,
           shapesOf(startingModel.base.hf),
-          linear_modules,
+          linearModules(startingModel.base.hf),
         )
         const spec = {
           base: { id: startingModel.base_model_id, path: startingModel.base.hf },
@@ -170,7 +169,8 @@ export function createAdapterImporter({
             adapter: { model_id: '', folder, gguf: '', projector: null, ...shape },
           }),
           lora: shape,
-          linear_modules,
+          // What changes another layer is merged.
+          linear_modules: hub.linearModules(startingModel.base),
           threads,
           converters,
         }
