@@ -18,7 +18,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from trainer.tests.make_tiny import VOCABULARY, write_tokenizer  # noqa: E402
+from trainer.tests.make_tiny import VOCABULARY, write_tokenizer
 
 Tensors = dict[str, torch.Tensor]
 
@@ -186,9 +186,7 @@ FAMILIES = {
         {"vision_config": {**VISION, "out_hidden_size": 64, "deepstack_visual_indexes": [0]}},
         text={**EXPERTS, "decoder_sparse_step": 1, "rope_parameters": {**SECTIONS, "mrope_section": [6, 5, 5]}},
     ),
-    "gemma3": Family(
-        "Gemma3ForCausalLM", {**windows(*"SF"), "tie_word_embeddings": True, "query_pre_attn_scalar": 32}
-    ),
+    "gemma3": Family("Gemma3ForCausalLM", {**windows(*"SF"), "tie_word_embeddings": True, "query_pre_attn_scalar": 32}),
     "gemma3n": Family(
         "Gemma3nForCausalLM",
         {
@@ -244,9 +242,7 @@ FAMILIES = {
             "final_logit_softcapping": 30.0,
         },
     ),
-    "gpt_oss": Family(
-        "GptOssForCausalLM", {**windows(*"SF"), "num_local_experts": 4, "num_experts_per_tok": 2}
-    ),
+    "gpt_oss": Family("GptOssForCausalLM", {**windows(*"SF"), "num_local_experts": 4, "num_experts_per_tok": 2}),
     "llama4": Family(
         "Llama4ForCausalLM",
         {
@@ -259,9 +255,7 @@ FAMILIES = {
             "no_rope_layers": [1, 1, 1, 0],
         },
     ),
-    "muse_glimmer": Family(
-        "MuseGlimmerForConditionalGeneration", {"vision_config": VISION}, text={**windows(*"SSSF")}
-    ),
+    "muse_glimmer": Family("MuseGlimmerForConditionalGeneration", {"vision_config": VISION}, text={**windows(*"SSSF")}),
     "ministral3": Family("Ministral3ForCausalLM", {"rope_parameters": YARN}),
     "mistral3": Family(
         "Mistral3ForConditionalGeneration",
@@ -419,9 +413,7 @@ FAMILIES = {
         },
     ),
     "hunyuan": Family("HunYuanDenseV1ForCausalLM", {"tie_word_embeddings": True}),
-    "exaone4": Family(
-        "Exaone4ForCausalLM", {**windows(*"SSSF"), "sliding_window_pattern": "LLLG", "head_dim": 16}
-    ),
+    "exaone4": Family("Exaone4ForCausalLM", {**windows(*"SSSF"), "sliding_window_pattern": "LLLG", "head_dim": 16}),
     "seed_oss": Family("SeedOssForCausalLM", {}),
     "minimax_m2": Family("MiniMaxM2ForCausalLM", {"num_local_experts": 4, "num_experts_per_tok": 2, "rotary_dim": 16}),
     "laguna": Family("LagunaForCausalLM", {**EXPERTS, **windows(*"FS"), "shared_expert_intermediate_size": 64}),
@@ -461,7 +453,7 @@ if __name__ == "__main__":
     for chosen in names or FAMILIES:
         try:
             write(chosen, Path(out) / chosen)
-        except Exception as problem:  # noqa: BLE001
+        except Exception as problem:
             failed[chosen] = f"{type(problem).__name__}: {problem}"[:300]
     print(json.dumps(failed, indent=1))
     sys.exit(1 if failed else 0)

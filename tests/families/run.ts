@@ -58,7 +58,11 @@ for (const name of await names()) {
   rows[name] = row
   const id = `test/${name}`
   if (existsSync(path.join(models, id, 'model.json'))) {
-    const { status, body } = await api('POST', '/fine-tuning/jobs', { model_id: id, dataset_id, config: { training_config } })
+    const { status, body } = await api('POST', '/fine-tuning/jobs', {
+      model_id: id,
+      dataset_id,
+      config: { training_config },
+    })
     const job = status === 201 ? await untilEnded(body.id) : undefined
     row.lora = job?.status === 'completed' ? 'yes' : (job?.error?.message ?? body.error.message)
     if (job?.model) {
@@ -79,6 +83,10 @@ for (const name of await names()) {
       row.asked = asked.status === 200 ? 'yes' : asked.body.error.message
     }
   }
-  console.log(`${name} (${((Date.now() - started) / 1000).toFixed(0)} s): ${Object.entries(row).map(([step, result]) => `${step}: ${result}`).join('; ')}`)
+  console.log(
+    `${name} (${((Date.now() - started) / 1000).toFixed(0)} s): ${Object.entries(row)
+      .map(([step, result]) => `${step}: ${result}`)
+      .join('; ')}`,
+  )
 }
 data.remove()

@@ -36,7 +36,7 @@ export function modelsDir(id: string, program: string, name: string, make: (chec
     program,
     'trainer/cli/prepare_base.py',
     'trainer/model/targets.py',
-    'trainer/run/adapter_gguf.py',
+    'trainer/model/adapter_gguf.py',
     'trainer/runtime/converters.py',
   ]
   const hash = createHash('sha256')

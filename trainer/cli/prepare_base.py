@@ -263,7 +263,9 @@ def main() -> None:
         except RuntimeError as problem:
             print(problem, file=sys.stderr)
             raise SystemExit(EXIT_REPORTED) from None
-    (args.out / "model.json").write_text(json.dumps(describe(args.id, args.out, source, args.converters), indent=2) + "\n")
+    (args.out / "model.json").write_text(
+        json.dumps(describe(args.id, args.out, source, args.converters), indent=2) + "\n"
+    )
 
 
 if __name__ == "__main__":

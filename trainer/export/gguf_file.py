@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trainer.export.spec import UNQUANTIZED, Export
 from trainer.export.tensors import FLOATING, read_checkpoint
-from trainer.run.adapter_gguf import write_adapter_gguf
+from trainer.model.adapter_gguf import write_adapter_gguf
 from trainer.runtime.converters import run_converter
 from trainer.runtime.errors import JobError
 from trainer.runtime.files import sync

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from trainer.run.adapter_gguf import Pair, convert, library, open_base
+from trainer.model.adapter_gguf import Pair, convert, library, open_base
 from trainer.runtime.errors import JobError
 
 # Parts of names of the engine's weights that llama.cpp multiplies without an adapter's product: one there would be
@@ -68,4 +68,8 @@ def _moved_by_peft(family: str) -> set[str]:
     from peft.utils import transformers_weight_conversion as conversion
 
     pattern = conversion._MODEL_TO_CONVERSION_PATTERN.get(family)
-    return set(conversion._MOE_TARGET_MODULE_MAPPING.get(pattern, {}))
+    return (
+        set(conversion._MOE_TARGET_MODULE_MAPPING[pattern])
+        if pattern in conversion._MOE_TARGET_MODULE_MAPPING
+        else set()
+    )

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from trainer.data.tokenizer import Tokenizer
 from trainer.data.tokenizer_identity import add_to_gguf
-from trainer.run.adapter_gguf import write_adapter_gguf
+from trainer.model.adapter_gguf import write_adapter_gguf
 from trainer.runtime.converters import run_converter
 from trainer.runtime.errors import JobError
 from trainer.runtime.spec import ModelSpec

@@ -1,11 +1,10 @@
 """An adapter's file for the engine changes the engine's weights as the adapter changes the checkpoint's."""
 
-
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from trainer.run.adapter_gguf import library, open_base, write_adapter_gguf
+from trainer.model.adapter_gguf import library, open_base, write_adapter_gguf
 from trainer.runtime.errors import JobError
 from trainer.tests.conftest import CONVERTERS
 from trainer.tests.make_tiny import make_tiny
@@ -93,5 +92,5 @@ def test_a_weight_that_the_engine_does_not_have_is_named(tmp_path):
     file = folder / "adapter_model.safetensors"
     tensors = {name.replace("q_proj", "new_proj"): tensor for name, tensor in load_file(file).items()}
     save_file(tensors, file)
-    with pytest.raises(JobError, match="layers.0.self_attn.new_proj.* cannot be served unmerged"):
+    with pytest.raises(JobError, match=r"layers\.0.self_attn\.new_proj.* cannot be served unmerged"):
         write_adapter_gguf(CONVERTERS, tmp_path / "base", folder, tmp_path / "adapter.gguf", "f32")

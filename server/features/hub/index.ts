@@ -4,8 +4,8 @@ export { servesPictures } from './methods.ts'
 export {
   defaultBase,
   type Hub,
-  linearModules,
   type LocalBase,
+  linearModules,
   maxRowTokens,
   type Projector,
   requireRowTokens,

@@ -9,9 +9,10 @@ operations on factors instead, and knows not all of them.
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ def read_pairs(file: Path) -> dict[str, Pair]:
 
 
 @contextmanager
-def library(converters: Path) -> Iterator[Any]:
+def library(converters: Path) -> Generator[Any]:
     """llama.cpp's package of conversions, with the gguf package of its own release."""
     before = list(sys.path)
     sys.path[:0] = [str(converters / "gguf-py"), str(converters)]
@@ -96,9 +97,7 @@ def library(converters: Path) -> Iterator[Any]:
         del sys.modules[name]
     try:
         with redirect_stdout(sys.stderr):
-            import conversion
-
-            yield conversion
+            yield import_module("conversion")
     finally:
         sys.path[:] = before
 
