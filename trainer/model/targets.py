@@ -67,9 +67,5 @@ def _moved_by_peft(family: str) -> set[str]:
     """Names that PEFT takes for those of experts in this family, although other layers have them too."""
     from peft.utils import transformers_weight_conversion as conversion
 
-    pattern = conversion._MODEL_TO_CONVERSION_PATTERN.get(family)
-    return (
-        set(conversion._MOE_TARGET_MODULE_MAPPING[pattern])
-        if pattern in conversion._MOE_TARGET_MODULE_MAPPING
-        else set()
-    )
+    pattern, moved = conversion._MODEL_TO_CONVERSION_PATTERN.get(family), conversion._MOE_TARGET_MODULE_MAPPING
+    return set(moved[pattern]) if pattern in moved else set()
