@@ -41,12 +41,16 @@ const deployments = async (tunery: Tunery) =>
 const bases = async (tunery: Tunery) => named((await tunery.hub.list()).models)
 /** All that a request can name. */
 const callable = async (tunery: Tunery) => {
-  const [own, names, { data }] = await Promise.all([models(tunery), deployments(tunery), tunery.models.callable.list()])
-  const values = new Set([...own, ...names].map(({ value }) => value))
+  const [tuned, names, { data }] = await Promise.all([
+    models(tunery),
+    deployments(tunery),
+    tunery.models.callable.list(),
+  ])
+  const values = new Set([...tuned, ...names].map(({ value }) => value))
   const others = data
     .filter(({ id }) => !values.has(id))
     .map(({ id, owned_by }) => ({ value: id, description: owned_by }))
-  return [...own, ...names, ...others]
+  return [...tuned, ...names, ...others]
 }
 
 /** By the name of the argument, or of the option, behind the words of the command where that matters. */

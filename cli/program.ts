@@ -77,8 +77,11 @@ function addCompletionCommands(program: Program): void {
 export function withDefaults(program: Program, args: string[]): string[] {
   const { operands } = program.parseOptions(args)
   const [group] = operands
-  const command = operands.length === 1 ? program.commands.find((each) => each.name() === group) : undefined
-  if (!command?.commands.some((each) => each.name() === 'list') || args.some((each) => /^(-h|--help)$/.test(each)))
+  const command = operands.length === 1 ? program.commands.find((candidate) => candidate.name() === group) : undefined
+  if (
+    !command?.commands.some((subcommand) => subcommand.name() === 'list') ||
+    args.some((arg) => /^(-h|--help)$/.test(arg))
+  )
     return args
   return args.toSpliced(args.indexOf(group!) + 1, 0, 'list')
 }

@@ -26,12 +26,12 @@ export async function run(args: string[], local: LocalCommands | undefined): Pro
 function explain(error: unknown): number {
   // commander has printed help or version.
   if (error instanceof CommanderError) return error.exitCode === 0 ? 0 : exitStatus.usage
-  const known = asCommandError(error, connectedTo())
-  if (!known) {
+  const commandError = asCommandError(error, connectedTo())
+  if (!commandError) {
     console.error((error as Error)?.stack ?? error)
     return exitStatus.failed
   }
   // A service may be anybody's.
-  if (known.message) console.error(clean(known.message))
-  return known.status
+  if (commandError.message) console.error(clean(commandError.message))
+  return commandError.status
 }

@@ -76,13 +76,13 @@ const running = new Set<ChildProcess>()
  * exist exits with status 127.
  */
 export function spawnChild(command: string, args: readonly string[], options: ChildOptions): Child {
-  const { env, stdout: wanted, onStderr, signal, grace_ms, limits, cores } = options
+  const { env, stdout: onStdout, onStderr, signal, grace_ms, limits, cores } = options
   let child: ChildProcess
   try {
     child = spawn(...onCores(cores, ignoringTerminal(command, args)), {
       cwd: root,
       env,
-      stdio: ['pipe', wanted ? 'pipe' : 'ignore', 'pipe'],
+      stdio: ['pipe', onStdout ? 'pipe' : 'ignore', 'pipe'],
     })
   } catch (error) {
     return notStarted(error)
@@ -115,7 +115,7 @@ export function spawnChild(command: string, args: readonly string[], options: Ch
     stderr = (stderr + text).slice(-stderrTail_characters)
     onErrorText?.(text)
   })
-  if (typeof wanted === 'function') {
+  if (typeof onStdout === 'function') {
     let line_bytes = 0
     // Before the reader of lines gets it.
     child.stdout!.on('data', (chunk: Buffer) => {
@@ -125,7 +125,7 @@ export function spawnChild(command: string, args: readonly string[], options: Ch
       exceed('output')
       child.stdout!.destroy()
     })
-    createInterface({ input: child.stdout! }).on('line', guarded(wanted))
+    createInterface({ input: child.stdout! }).on('line', guarded(onStdout))
   } else
     child.stdout?.setEncoding('utf8').on('data', (text: string) => {
       if (stdout.length + text.length > stdoutText_characters_max) exceed('output')

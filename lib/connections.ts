@@ -196,8 +196,8 @@ export function isNetwork(text: string): boolean {
 /** Whether an address is one of these, or in one of these networks (CIDR). */
 export function addressesIn(networks: readonly string[]): (address: string) => boolean {
   const list = new BlockList()
-  for (const each of networks) {
-    const [address = '', prefix] = each.split('/')
+  for (const network of networks) {
+    const [address = '', prefix] = network.split('/')
     const family = isIP(address) === 6 ? 'ipv6' : 'ipv4'
     if (prefix === undefined) list.addAddress(address, family)
     else list.addSubnet(address, Number(prefix), family)

@@ -103,7 +103,7 @@ function digest(tool: string, args: object): string {
     return Object.fromEntries(
       Object.entries(value)
         .sort(([a], [b]) => (a < b ? -1 : 1))
-        .map(([key, each]) => [key, sorted(each)]),
+        .map(([key, field]) => [key, sorted(field)]),
     )
   }
   return createHash('sha256')

@@ -157,7 +157,10 @@ export class HttpServer {
     const peer = socket.remoteAddress ?? ''
     if (!this.isProxy(peer)) return peer
     const forwarded = [headers['x-forwarded-for'] ?? []].flat().join(',').split(',')
-    return forwarded.map((each) => each.trim()).findLast((each) => isIP(each) !== 0 && !this.isProxy(each)) ?? peer
+    return (
+      forwarded.map((address) => address.trim()).findLast((address) => isIP(address) !== 0 && !this.isProxy(address)) ??
+      peer
+    )
   }
 
   private async openSession(key: string, hash: Buffer, address: string): Promise<Session> {

@@ -102,7 +102,7 @@ function createRate(burst: number, interval_ms: number) {
       const wait = at - (burst - 1) * interval_ms - now
       const late = wait - waits * interval_ms
       if (late > 0) throw new Refusal(429, 'Too many wrong keys.', { 'retry-after': String(Math.ceil(late / 1000)) })
-      if (earned.size >= entriesMax) for (const [each, time] of earned) if (time <= now) earned.delete(each)
+      if (earned.size >= entriesMax) for (const [digest, time] of earned) if (time <= now) earned.delete(digest)
       earned.set(name, at + interval_ms)
       if (wait > 0) await new Promise((resolve) => setTimeout(resolve, wait))
     },

@@ -36,5 +36,5 @@ function cutTexts(value: unknown, characters: number): unknown {
   }
   if (Array.isArray(value)) return value.map((item) => cutTexts(item, characters))
   if (typeof value !== 'object' || value === null) return value
-  return Object.fromEntries(Object.entries(value).map(([key, each]) => [key, cutTexts(each, characters)]))
+  return Object.fromEntries(Object.entries(value).map(([key, field]) => [key, cutTexts(field, characters)]))
 }

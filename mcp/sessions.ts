@@ -30,18 +30,18 @@ export function makeRoom(sessions: ReadonlyMap<string, Session>, key: Buffer, ac
     void unused?.close()
     return unused
   }
-  for (const [own, max, whose] of [
-    [all.filter((each) => each.key.equals(key)), sessionsOfKeyMax, 'key'],
-    [all.filter((each) => each.account === account), sessionsOfAccountMax, 'account'],
+  for (const [sessions, max, whose] of [
+    [all.filter((session) => session.key.equals(key)), sessionsOfKeyMax, 'key'],
+    [all.filter((session) => session.account === account), sessionsOfAccountMax, 'account'],
   ] as const) {
-    if (own.length < max) continue
-    if (closeOldest(own)) return
+    if (sessions.length < max) continue
+    if (closeOldest(sessions)) return
     throw new Refusal(429, `This ${whose} has ${max} sessions with calls in progress. Wait until one has ended.`, {
       'retry-after': '5',
     })
   }
   if (sessions.size < sessionsMax) return
-  const byAccount = [...Map.groupBy(all, (each) => each.account).values()].toSorted((a, b) => b.length - a.length)
-  if (!byAccount.some((own) => closeOldest(own)))
+  const byAccount = [...Map.groupBy(all, (session) => session.account).values()].toSorted((a, b) => b.length - a.length)
+  if (!byAccount.some((sessions) => closeOldest(sessions)))
     throw new Refusal(503, 'Too many sessions have calls in progress. Try again later.', { 'retry-after': '60' })
 }

@@ -24,7 +24,7 @@ const commaSeparated = (item: z.ZodType<string, string>) =>
     .transform((value) =>
       value
         .split(',')
-        .map((each) => each.trim())
+        .map((part) => part.trim())
         .filter(Boolean),
     )
     .pipe(z.array(item))
@@ -32,7 +32,8 @@ const origins = commaSeparated(
   z
     .string()
     .refine(
-      (each) => each === '*' || (/^https?:[^*]+$/.test(each) && URL.canParse(each) && new URL(each).origin === each),
+      (origin) =>
+        origin === '*' || (/^https?:[^*]+$/.test(origin) && URL.canParse(origin) && new URL(origin).origin === origin),
       {
         error: ({ input }) =>
           `'${input}' is neither * nor an origin such as https://app.example.com (no path, no slash at its end)`,
@@ -42,12 +43,12 @@ const origins = commaSeparated(
 const emailDomains = commaSeparated(
   z
     .string()
-    .refine((each) => each === 'off' || /^(?!-)[a-z\d-]+(\.[a-z\d-]+)+$/i.test(each), {
+    .refine((domain) => domain === 'off' || /^(?!-)[a-z\d-]+(\.[a-z\d-]+)+$/i.test(domain), {
       error: ({ input }) => `'${input}' is neither off nor an email domain such as example.com`,
     }),
 )
   .refine((all) => all.length === 1 || !all.includes('off'), 'off stands alone')
-  .transform((all): readonly string[] => all.filter((each) => each !== 'off').map((each) => each.toLowerCase()))
+  .transform((all): readonly string[] => all.filter((domain) => domain !== 'off').map((domain) => domain.toLowerCase()))
 const networks = commaSeparated(
   z
     .string()
@@ -58,10 +59,10 @@ const networks = commaSeparated(
 const nameMap = commaSeparated(
   z
     .string()
-    .refine((each) => /^[^\s=/][^\s=]*=[^\s=]+$/.test(each), {
+    .refine((pair) => /^[^\s=/][^\s=]*=[^\s=]+$/.test(pair), {
       error: ({ input }) => `'${input}' is not NAME=MODEL, such as gpt-4o-mini=HuggingFaceTB/SmolLM2-135M-Instruct`,
     }),
-).transform((pairs): ReadonlyMap<string, string> => new Map(pairs.map((each) => each.split('=') as [string, string])))
+).transform((pairs): ReadonlyMap<string, string> => new Map(pairs.map((pair) => pair.split('=') as [string, string])))
 const storageUrl = text.superRefine((value, context) => {
   try {
     parseStorageUrl(value)
@@ -72,12 +73,12 @@ const storageUrl = text.superRefine((value, context) => {
 const gpuKinds = commaSeparated(
   z
     .string()
-    .refine((each) => /^[\w.-]+=[1-9]\d{2,6}$/.test(each), {
+    .refine((pair) => /^[\w.-]+=[1-9]\d{2,6}$/.test(pair), {
       error: ({ input }) => `'${input}' is not TYPE=MB, such as H100=80000`,
     }),
 ).transform((pairs) =>
-  pairs.map((each) => {
-    const [type, memory_mb] = each.split('=') as [string, string]
+  pairs.map((pair) => {
+    const [type, memory_mb] = pair.split('=') as [string, string]
     return { type, memory_mb: Number(memory_mb) }
   }),
 )
@@ -467,26 +468,26 @@ const unusedSettings = new Set<string>()
 export class ConfigError extends Error {}
 
 /** What is wrong with a setting's value, without the value where it may hold a secret. */
-function problemOf(name: string, given: string | undefined): string {
+function problemOf(name: string, value: string | undefined): string {
   if (secretSettings.has(name)) return 'is no such key'
-  return addressSettings.has(name) ? 'cannot be used' : `is '${given}'`
+  return addressSettings.has(name) ? 'cannot be used' : `is '${value}'`
 }
 
 /** Reads all settings from the environment. Throws a ConfigError that lists all problems, unknown TUNERY_ names too. */
 export function readConfig(env: NodeJS.ProcessEnv): Config {
   const problems: string[] = []
-  const known = new Map(Object.keys(settings).map((name) => [envName(name), name]))
+  const settingOf = new Map(Object.keys(settings).map((name) => [envName(name), name]))
   for (const name of Object.keys(env))
-    if (name.startsWith('TUNERY_') && !known.has(name))
+    if (name.startsWith('TUNERY_') && !settingOf.has(name))
       problems.push(`${name} is not a setting; './tunery config' lists all settings.`)
   const config: Record<string, unknown> = {}
   for (const [name, { schema, default: fallback }] of Object.entries(settings)) {
-    const given = env[envName(name)]
-    const result = schema.safeParse(given === undefined || given === '' ? fallback : given)
+    const value = env[envName(name)]
+    const result = schema.safeParse(value === undefined || value === '' ? fallback : value)
     if (result.success) config[name] = result.data
     else {
       const messages = result.error.issues.map((issue) => issue.message).join('; ')
-      problems.push(`${envName(name)} ${problemOf(name, given)}: ${messages}.`)
+      problems.push(`${envName(name)} ${problemOf(name, value)}: ${messages}.`)
     }
   }
   for (const service of ['database', 'redis'] as const) {

@@ -44,15 +44,15 @@ function explain(words: string, message: string, code: string | undefined): stri
 }
 
 /** What a command runs: its arguments, its options with those of all commands, and its own name. */
-export type Run = (...given: never[]) => Promise<void> | void
+export type Run = (...args: never[]) => Promise<void> | void
 
 /** Lets a command run something. `lazy`: what `load` imports, so that other commands start without it. */
 export function runs(command: Command, load: Run | (() => Promise<Run>), options: { lazy?: boolean } = {}): Command {
-  return command.action(async (...given: unknown[]) => {
-    const self = given.pop() as Command
-    given.pop()
+  return command.action(async (...args: unknown[]) => {
+    const self = args.pop() as Command
+    args.pop()
     const run = options.lazy ? await (load as () => Promise<Run>)() : (load as Run)
-    await run(...([...given, self.optsWithGlobals(), self.name()] as never[]))
+    await run(...([...args, self.optsWithGlobals(), self.name()] as never[]))
   })
 }
 

@@ -30,7 +30,7 @@ export function readProfiles(): Profiles {
   try {
     const { current, profiles } = JSON.parse(readFileSync(file, 'utf8')) as Partial<Profiles>
     const valid = Object.entries(profiles ?? {}).filter(
-      ([, each]) => typeof each?.url === 'string' && typeof each.key === 'string',
+      ([, profile]) => typeof profile?.url === 'string' && typeof profile.key === 'string',
     )
     const read = Object.fromEntries(valid)
     return { current: current !== undefined && Object.hasOwn(read, current) ? current : undefined, profiles: read }

@@ -46,7 +46,7 @@ export function findService(options: GlobalOptions, env: NodeJS.ProcessEnv): Ser
     if (key !== undefined) return { url: address, key: checkedKey(key) }
     const { profiles } = readProfiles()
     const match = Object.entries(profiles).find(
-      ([each, { url }]) => url === address && (name === undefined || each === name),
+      ([profileName, { url }]) => url === address && (name === undefined || profileName === name),
     )
     if (match) return { url: address, key: match[1].key, profile: match[0] }
     throw new UsageError(

@@ -89,7 +89,7 @@ function render(
   const { parts_only } = template.sight
   const variables = (rendered: TemplateMessage[]) => ({
     ...kwargs,
-    messages: parts_only ? rendered.map((each) => ({ ...each, content: asParts(each.content) })) : rendered,
+    messages: parts_only ? rendered.map((message) => ({ ...message, content: asParts(message.content) })) : rendered,
   })
   try {
     if (name !== 'prompted')

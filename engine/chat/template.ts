@@ -112,9 +112,9 @@ export function isWithinBounds(data: unknown, { depth, values, characters, numbe
     if (typeof value === 'string') charactersLeft -= value.length
     if (typeof value === 'number' && Math.abs(value) > number) return false
     if (typeof value === 'object' && value !== null) {
-      for (const [key, each] of Object.entries(value)) {
+      for (const [key, field] of Object.entries(value)) {
         charactersLeft -= key.length
-        if (!visit(each, depthLeft - 1)) return false
+        if (!visit(field, depthLeft - 1)) return false
       }
     }
     return charactersLeft >= 0

@@ -157,9 +157,9 @@ function someText(value: unknown, matches: (text: string) => boolean, parent = '
   if (typeof value !== 'object' || value === null) return false
   if (Array.isArray(value)) return value.some((item) => someText(item, matches, `${parent}[]`))
   return Object.entries(value).some(
-    ([key, each]) =>
+    ([key, field]) =>
       (isNamedByCaller(key, parent) && matches(key)) ||
-      (!isSetByService(key, each, parent) && someText(each, matches, key)),
+      (!isSetByService(key, field, parent) && someText(field, matches, key)),
   )
 }
 
@@ -174,9 +174,9 @@ function mapTexts(
     if (typeof value !== 'object' || value === null) return value
     if (Array.isArray(value)) return value.map((item) => copy(item, exempt, `${parent}[]`))
     const inside = 'role' in value && value.role === 'assistant' ? answerTexts : exempt
-    const entries = Object.entries(value).map(([key, each]) => [
+    const entries = Object.entries(value).map(([key, field]) => [
       isNamedByCaller(key, parent) ? change(key, []) : key,
-      isSetByService(key, each, parent) ? each : copy(each, inside, key),
+      isSetByService(key, field, parent) ? field : copy(field, inside, key),
     ])
     return Object.fromEntries(entries)
   }

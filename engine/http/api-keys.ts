@@ -42,7 +42,7 @@ export function readApiKeys(file: string | undefined, env: NodeJS.ProcessEnv): A
       if (key === undefined) throw new ApiError('invalid_api_key', 'The Authorization header must be `Bearer <key>`.')
       const presented = digest(key)
       // Compare with every key, so that the timing reveals nothing.
-      if (digests.filter((each) => timingSafeEqual(each, presented)).length === 0)
+      if (digests.filter((digest) => timingSafeEqual(digest, presented)).length === 0)
         throw new ApiError('invalid_api_key', 'This API key is not valid here.')
     },
   }

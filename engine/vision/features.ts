@@ -112,10 +112,10 @@ export function createFeatures(
     if (size > bytes_max) return
     cache.set(key, features)
     bytes += size
-    for (const [oldest, each] of cache) {
+    for (const [oldest, entry] of cache) {
       if (bytes <= bytes_max) break
       cache.delete(oldest)
-      bytes -= bytesOf(each)
+      bytes -= bytesOf(entry)
     }
   }
 

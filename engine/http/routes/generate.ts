@@ -233,8 +233,8 @@ function sendEcho(input: GenerationInput, choices: GenerationEvents[], perPrompt
 function usageSoFar(submitted: readonly GenerationHandle[], prompt_tokens: number, perPrompt: number): Usage {
   let completion_tokens = 0
   let cached_tokens = 0
-  for (const [index, each] of submitted.entries()) {
-    const progress = each.progress()
+  for (const [index, choice] of submitted.entries()) {
+    const progress = choice.progress()
     completion_tokens += progress.completion_tokens
     if (index % perPrompt === 0) cached_tokens += progress.cached_tokens
   }

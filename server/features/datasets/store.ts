@@ -141,6 +141,6 @@ export function keysOf(dataset: Stored & Pick<DatasetRow, 'status' | 'rows_form'
   rows: string | undefined
 } {
   const { source, rows, earlier } = filesOf('', dataset)
-  const own = isEarlierForm(dataset) ? earlier : rows
-  return { source, rows: dataset.rows_sha256 && own !== source ? own : undefined }
+  const parts = isEarlierForm(dataset) ? earlier : rows
+  return { source, rows: dataset.rows_sha256 && parts !== source ? parts : undefined }
 }
