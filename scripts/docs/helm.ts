@@ -48,7 +48,7 @@ function schemaText(chart: string): string {
   const schema = JSON.parse(read(chart, 'values.schema.json')) as Schema
   const settings = schema.properties?.server?.properties?.settings
   if (settings) settings.propertyNames = { enum: chartSettings() }
-  return compactJson(schema, 240)
+  return compactJson(schema, 1000)
 }
 
 /** Every value as a row: path, type, default, description. */
