@@ -10,6 +10,7 @@ import { createNotifications } from '../../server/platform/cluster/notifications
 import { isPostgres } from '../../server/platform/db/dialect.ts'
 import { migrate } from '../../server/platform/db/migrate.ts'
 import { type Db, openDatabase } from '../../server/platform/db/open.ts'
+import { acquireSlotOrDefer } from '../../server/platform/queue/account-slots.ts'
 import { type Claim, createLeaseWrites, LeaseLost, lease_ms, Queue } from '../../server/platform/queue/queue.ts'
 import { requeueAfter } from '../../server/platform/queue/retry-policy.ts'
 import { nextEntry } from '../../server/platform/queue/turns.ts'
@@ -193,6 +194,52 @@ test('work that is tried again keeps its turn and its place; work that could not
   await db.transaction().execute((trx) => queue.finish(trx, a1, 'done'))
   time += 100
   assert.deepEqual(await drain(), ['b1', 'a2'])
+})
+
+test('work without a free slot waits a tenth of its time so far, a second at least and half a minute at most', async () => {
+  await enqueue('a')
+  const without = { queue, acquireSlot: async () => undefined, now: () => time }
+  for (const [waited_ms, delay_ms] of [
+    [0, 1_000],
+    [50_000, 5_000],
+    [600_000, 30_000],
+  ] as const) {
+    const claim = (await queue.claim('work', 'w'))!
+    assert.equal(claim.attempt, 1, 'no attempt was spent')
+    const work = { account_id: 'mine', created_at: time - waited_ms }
+    assert.equal(await acquireSlotOrDefer(without, claim, work), undefined)
+    time += delay_ms - 1
+    assert.equal(await queue.claim('work', 'w'), undefined)
+    time += 1
+  }
+  // Its turn is unused: what its account enqueues later does not pass it.
+  await enqueue('b')
+  const claim = (await queue.claim('work', 'w'))!
+  assert.equal(claim.ref, 'a')
+  const release = () => {}
+  const granted = { ...without, acquireSlot: async () => release }
+  assert.equal(await acquireSlotOrDefer(granted, claim, { account_id: 'mine', created_at: time }), release)
+  assert.equal(typeof (await acquireSlotOrDefer(without, claim, undefined)), 'function', 'deleted work needs none')
+  assert.equal((await queue.claim('work', 'w'))?.ref, 'b', 'it was not deferred')
+})
+
+test('of live entries it is known who has them, and when each account was last served', async () => {
+  for (const [ref, account] of [
+    ['a1', 'a'],
+    ['b1', 'b'],
+    ['a2', 'a'],
+  ] as const)
+    await enqueue(ref, account)
+  const claim = (await queue.claim('work', 'w'))!
+  const claimed_at = time
+  time += 10
+  const { entries, served } = await queue.pending('work')
+  assert.deepEqual(entries.map(({ ref, account_id, status }) => [ref, account_id, status]).sort(), [
+    ['a1', 'a', 'leased'],
+    ['a2', 'a', 'waiting'],
+    ['b1', 'b', 'waiting'],
+  ])
+  assert.deepEqual([claim.ref, ...served].flat(), ['a1', 'a', claimed_at, 'b', 0])
 })
 
 test('eight jobs of twelve hours in all delay the job of another account by one time slice', async () => {
