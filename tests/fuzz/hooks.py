@@ -15,6 +15,8 @@ KEY = os.environ["FUZZ_KEY"]
 OPERATOR_KEY = os.environ["FUZZ_OPERATOR_KEY"]
 # The account, member and keys of the run itself: changing them would end it.
 OWN = set(os.environ["FUZZ_OWN"].split(","))
+# The sessions of the operations that a key does not do, by operation.
+SESSIONS = json.loads(os.environ["FUZZ_SESSIONS"])
 # Resources that requests can find.
 KEPT = set(os.environ["FUZZ_KEPT"].split(","))
 # The objects that an operation may end: ids by the names of its path parameters.
@@ -46,6 +48,10 @@ class Keys:
         return OPERATOR_KEY if case.path.startswith("/operator") else KEY
 
     def set(self, case, data, ctx):
+        if session := SESSIONS.get(f"{case.method.upper()} {case.operation.path}"):
+            case.cookies = {**(case.cookies or {}), session["name"]: session["token"]}
+            case.headers = {**(case.headers or {}), "X-CSRF-Token": session["csrf"]}
+            return
         case.headers = {**(case.headers or {}), "Authorization": f"Bearer {data}"}
 
 

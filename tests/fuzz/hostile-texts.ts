@@ -46,6 +46,8 @@ export const hostileTexts = (length: number): string[] =>
 type Schema = Record<string, any>
 
 export interface Operation {
+  /** It takes a session of the dashboard, and no key. */
+  bySession: boolean
   method: string
   path: string
   parameters: Schema[]
@@ -55,11 +57,12 @@ export interface Operation {
 /** The operations of an OpenAPI description, references resolved as they are met. */
 export function operationsOf(document: Schema): Operation[] {
   return Object.entries<Schema>(document.paths).flatMap(([path, methods]) =>
-    Object.entries<Schema>(methods).map(([method, { parameters = [], requestBody }]) => ({
+    Object.entries<Schema>(methods).map(([method, { parameters = [], requestBody, security }]) => ({
       method: method.toUpperCase(),
       path,
       parameters,
       body: requestBody?.content?.['application/json']?.schema,
+      bySession: security?.[0]?.session !== undefined,
     })),
   )
 }

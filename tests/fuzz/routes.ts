@@ -8,7 +8,7 @@ import os from 'node:os'
 import path from 'node:path'
 import type { Ids } from '../support/one-of-each.ts'
 import { tiny } from '../support/tiny.ts'
-import { startFurnished } from './furnish.ts'
+import { type Session, startFurnished } from './furnish.ts'
 import { type Operation, operationsOf } from './hostile-texts.ts'
 
 const root = path.resolve(import.meta.dirname, '../..')
@@ -32,12 +32,14 @@ export async function fuzzRoutes(wanted: number, seed: number): Promise<{ made: 
   try {
     const operations = operationsOf(await (await fetch(`${service.url}/openapi.json`)).json())
     const routes = operations.length
+    const ofSessions = operations.filter(({ bySession }) => bySession).map(({ path }) => path)
     // Routes without input give few cases, so one round makes fewer than wanted; repeat with other seeds.
     for (let round = 0; made() < wanted && failures.length === 0; round++) {
       const each = Math.max(5, Math.ceil((wanted - made()) / routes))
       const config = path.join(folder, 'schemathesis.toml')
       const countsFile = path.join(folder, 'counts.json')
-      writeFileSync(config, configOf(seed + round, each, round === 0 && wanted >= edgeCases, resources.known))
+      const edges = round === 0 && wanted >= edgeCases
+      writeFileSync(config, configOf(seed + round, each, edges, resources.known, ofSessions))
       console.log(`seed ${seed + round}: ${routes} routes, up to ${each} cases each in the phase that draws them`)
       const env = {
         ...process.env,
@@ -47,6 +49,7 @@ export async function fuzzRoutes(wanted: number, seed: number): Promise<{ made: 
         FUZZ_OPERATOR_KEY: resources.operatorKey,
         FUZZ_OWN: resources.own.join(),
         FUZZ_KEPT: Object.values(resources.known).join(),
+        FUZZ_SESSIONS: JSON.stringify(sessionsOf(operations, resources.sessions)),
         FUZZ_SPARES: JSON.stringify(sparesOf(operations, resources.spares)),
         FUZZ_COUNTS: countsFile,
       }
@@ -98,6 +101,14 @@ function sparesOf(operations: Operation[], spares: Ids[]): Record<string, Ids> {
   return Object.fromEntries(entries)
 }
 
+/** The session that each operation is for which a key does not do. */
+const sessionsOf = (operations: Operation[], sessions: Record<string, Session>): Record<string, Session> =>
+  Object.fromEntries(
+    operations
+      .filter(({ bySession }) => bySession)
+      .map((operation) => [nameOf(operation), sessions[nameOf(operation)] ?? sessions.all!]),
+  )
+
 /** Operations on an object whose requests found none: their code behind the look-up has not run. */
 const neverFound = (operations: Operation[], counts: Counts): string[] =>
   operations
@@ -106,10 +117,10 @@ const neverFound = (operations: Operation[], counts: Counts): string[] =>
     .map((operation) => `no request of ${nameOf(operation)} has found an object`)
 const isFound = (counted: string, name: string) =>
   counted.startsWith(`${name} `) && !/^(401|403|404|429)\b/.test(counted.slice(name.length + 1))
-/** For sessions of the dashboard alone, or for what a provider of identities, OpenAI or the hub makes. */
-const withoutObject = /\/(identities|passkeys|sessions|permissions)\/|^DELETE .*\/download$/
+/** For what an authenticator, a provider of identities, OpenAI or a download from the hub makes. */
+const withoutObject = /\/(identities|passkeys|permissions)\/|^DELETE .*\/download$/
 
-const configOf = (seed: number, each: number, edges: boolean, known: Ids) => `
+const configOf = (seed: number, each: number, edges: boolean, known: Ids, ofSessions: string[]) => `
 seed = ${seed}
 # Python 3.11 sometimes fails when several threads parse source, as Hypothesis does.
 workers = 1
@@ -160,4 +171,9 @@ negative_data_rejection.expected-statuses = [400, 401, 403, 404, 413, 415, 429, 
 positive_data_acceptance.enabled = false
 # An unknown method gets 404, not 405.
 unsupported_method.enabled = false
+
+# The check takes away the cookie under the name that the description has; the service adds the installation to it.
+[[operations]]
+include-path = ${JSON.stringify(ofSessions)}
+checks.ignored_auth.enabled = false
 `

@@ -17,7 +17,12 @@ const left_out =
 
 /** Sends the texts to all routes whose name matches; returns the number of requests and what went wrong. */
 export async function fuzzTimes(only = ''): Promise<{ made: number; failures: string[] }> {
-  const { service, known } = await startFurnished()
+  const { service, known, sessions } = await startFurnished()
+  const { name: cookie, token, csrf } = sessions.all!
+  const credentials = {
+    key: { authorization: `Bearer ${service.key}` },
+    session: { cookie: `${cookie}=${token}`, 'x-csrf-token': csrf },
+  }
   const failures: string[] = []
   let made = 0
   try {
@@ -41,7 +46,10 @@ export async function fuzzTimes(only = ''): Promise<{ made: number; failures: st
         try {
           const response = await fetch(service.url + address, {
             method: operation.method,
-            headers: { authorization: `Bearer ${service.key}`, ...(body && { 'content-type': 'application/json' }) },
+            headers: {
+              ...credentials[operation.bySession ? 'session' : 'key'],
+              ...(body && { 'content-type': 'application/json' }),
+            },
             body: body ?? null,
             signal: AbortSignal.timeout(limit_ms),
           })
