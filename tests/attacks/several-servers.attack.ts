@@ -118,3 +118,58 @@ test(
     assert.deepEqual(passed.toSorted(), [0, 1])
   },
 )
+
+test(
+  'the events of a job have each step once and in order when the server that trains it is killed',
+  postgresTest,
+  async () => {
+    const { postgres, folders, servers } = await startBoth({ TUNERY_CHECKPOINT_SECONDS: '1' })
+    const key = folders[0].key()
+    const by = client(servers[0].url, key)
+    const dataset_id = (await by.upload(colourRows(400))).body.id
+    const config = { training_config: { epochs: 20, batch_size: 1 } }
+    const { body: job } = await by.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id, config })
+    const db = await openDatabase('', postgres.url)
+    after(() => db.destroy())
+    const trainingServer = async () => {
+      const { worker } = await db
+        .selectFrom('queue_entries')
+        .select('worker')
+        .where('ref', '=', job.id)
+        .executeTakeFirstOrThrow()
+      return worker!.startsWith(`${readServerId(folders[0].dataDir)}/`) ? 0 : 1
+    }
+    /** Resolves once the job has reported steps after a checkpoint, which the next server trains again. */
+    const untilBeyondCheckpoint = async (url: string, from_seq = 0) => {
+      let saved = 0
+      for await (const { type, data, seq } of client(url, key).events(job.id, from_seq)) {
+        const step = Number(data?.step)
+        if (type === 'checkpoint') saved = step
+        if (type === 'metrics' && saved > 0 && step > saved) return seq
+      }
+      throw new Error('the job ended too early')
+    }
+    await untilBeyondCheckpoint(servers[0].url)
+    const killed = await trainingServer()
+    const left = servers[1 - killed]!
+    await servers[killed]!.end('SIGKILL')
+    const one = client(left.url, key)
+    const resumed = await one.untilEvent(job.id, ({ data }) => typeof data?.resumed_from_step === 'number')
+    await untilBeyondCheckpoint(left.url, resumed.seq)
+    await one.api('POST', `/fine-tuning/jobs/${job.id}/cancel`)
+    const steps: number[] = []
+    const losses: number[] = []
+    const progress: number[] = []
+    for await (const { type, data } of one.events(job.id)) {
+      if (type === 'metrics') steps.push(Number(data?.step))
+      if (type === 'progress') progress.push(Number(data?.progress))
+      for (const [step] of (data?.losses ?? []) as [number, number][]) losses.push(step)
+    }
+    const isAscending = (values: number[]) => values.every((value, index) => index === 0 || value > values[index - 1]!)
+    assert.ok(isAscending(steps), `steps: ${steps}`)
+    assert.ok(isAscending(progress), `progress: ${progress}`)
+    const expected = Array.from({ length: losses.at(-1)! }, (_, index) => index + 1)
+    assert.deepEqual(losses, expected, 'the loss of each step, once')
+    assert.ok(steps.at(-1)! > Number(resumed.data!.resumed_from_step))
+  },
+)
