@@ -160,7 +160,7 @@ const retryEvents = (message: string, data: { code: string; [key: string]: unkno
 /** Requeues an export because the service stops, or its account is suspended. */
 export const requeueInterrupted = (work: ExportWork, claim: Claim, suspended: boolean) => {
   const event = suspended
-    ? statusEvent('queued', 'The account is suspended, so the export waits; it is then made anew.', {
+    ? statusEvent('queued', 'The account is suspended, so the export waits; it is then made again.', {
         code: 'account_suspended',
       })
     : statusEvent('queued', 'The service is stopping; the export restarts when it starts.')
