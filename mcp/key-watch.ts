@@ -2,9 +2,8 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { isTuneryError, type Tunery } from '../sdk/index.ts'
 
+/** Two requests a minute of a key, whatever the service answers: they count towards the account's limits. */
 const wait_seconds = 30
-/** Until the service is asked again where it could not say. */
-const again_ms = 10_000
 
 export interface KeyWatch {
   /** Asks the service as long as the key has sessions. `hash` in hex. */
@@ -29,7 +28,7 @@ export function createKeyWatch({ hasSessions, end }: Options): KeyWatch {
         await tunery.user.presence({ wait_seconds }, { maxRetries: 0, signal })
       } catch (error) {
         if (isTuneryError(error, 'invalid_api_key') || isTuneryError(error, 'account_suspended')) end(hash)
-        else await sleep(again_ms, undefined, { signal }).catch(() => {})
+        else await sleep(1000 * wait_seconds, undefined, { signal }).catch(() => {})
       }
     }
     // Before anything else runs: a session that begins now is watched anew.
