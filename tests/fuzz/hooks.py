@@ -66,9 +66,11 @@ def before_call(ctx, case, kwargs):
     untouchable = OWN | KEPT if spare else OWN if method not in ("GET", "HEAD") else set()
     if any(value in untouchable for value in (case.path_parameters or {}).values()):
         case.path_parameters.update(spare or dict.fromkeys(case.path_parameters, "none"))
-    # Without a filter it deletes the stored answers that other requests are to find.
-    if case.operation.path == DELETE_STORED and isinstance(case.body, dict) and case.body.get("filter") == {}:
-        case.body["filter"] = {"model": "none"}
+    # It would delete the stored answers that other requests are to find.
+    if case.operation.path == DELETE_STORED and isinstance(case.body, dict):
+        chosen = case.body.get("filter")
+        if isinstance(chosen, dict) and isinstance(chosen.get("model", ""), str):
+            case.body["filter"] = {**chosen, "model": "none"}
     if case.operation.path == PRESENCE:
         case.query = {**(case.query or {}), "wait_seconds": 0}
     # Following the events would last until the job's end.
