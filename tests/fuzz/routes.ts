@@ -121,6 +121,7 @@ const isFound = (counted: string, name: string) =>
 /** For what an authenticator, a provider of identities, OpenAI or a download from the hub makes. */
 const withoutObject = /\/(identities|passkeys|permissions)\/|^DELETE .*\/download$/
 
+const availability = 'ensure_resource_availability'
 const configOf = (seed: number, each: number, edges: boolean, known: Ids, ofSessions: string[], ofSpares: string[]) => `
 seed = ${seed}
 # Python 3.11 sometimes fails when several threads parse source, as Hypothesis does.
@@ -179,5 +180,7 @@ include-path = ${JSON.stringify(ofSessions)}
 checks.ignored_auth.enabled = false
 
 # The hook puts a spare in the place of an object that is kept: the answer is not about the object of the case.
-${ofSpares.map((name) => `[[operations]]\ninclude-name = ${JSON.stringify(name)}\nchecks.ensure_resource_availability.enabled = false`).join('\n')}
+${ofSpares
+  .map((name) => `[[operations]]\ninclude-name = ${JSON.stringify(name)}\nchecks.${availability}.enabled = false`)
+  .join('\n')}
 `

@@ -93,6 +93,7 @@ test('migration 0012 adds names, parents, recipes and evaluations to an older da
     result_evaluation_id,
     traceparent,
     deleted_at,
+    checkpoint_bytes,
     ...row
   } = jobRow({ ...of, resolved_config_json, status: 'completed' })
   await insert('tuning_jobs', { ...row, id: 'job_1', model_id: 'org/base', model: 'mdl_1' })

@@ -43,8 +43,8 @@ const outcomes = { delivered: 'delivered', pending: 'retried', failed: 'failed',
 export class Deliverer {
   private readonly options: Options
   private readonly wakeEvents = new EventEmitter()
-  private readonly stopping = new AbortController()
-  private readonly aborting = new AbortController()
+  private stopping = new AbortController()
+  private aborting = new AbortController()
   private readonly running = new Set<Promise<void>>()
   private runningFailing = 0
 
@@ -57,15 +57,18 @@ export class Deliverer {
     this.wakeEvents.emit('wake')
   }
 
-  /** Call it once. */
+  /** Call it once, and again when it is closed. */
   start(): RunningDeliverer {
+    const { stopping, aborting } = this
     const looping = this.loop()
     const close = async () => {
-      this.stopping.abort()
+      stopping.abort()
       await looping
-      const cut = setTimeout(() => this.aborting.abort(), grace_ms)
+      const cut = setTimeout(() => aborting.abort(), grace_ms)
       await Promise.all(this.running)
       clearTimeout(cut)
+      this.stopping = new AbortController()
+      this.aborting = new AbortController()
     }
     return { close }
   }
